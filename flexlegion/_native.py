@@ -1,0 +1,100 @@
+"""The native libraries, reached through cffi: the only file that imports it.
+
+The headers in ``native/include`` are the only text that crosses the boundary; cffi reads the part
+between their cdef marks.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import cffi
+
+from flexlegion.errors import UserError
+
+
+class NativeError(RuntimeError):
+    """A failure that native code reported: not the user's mistake, unless a caller knows better."""
+
+
+def _find(folder: str, name: str) -> Path:
+    """An installed file, beside this package or (editable installs) in site-packages."""
+    roots = [Path(__file__).parent, Path(sysconfig.get_path("purelib")) / "flexlegion"]
+    if override := os.environ.get("FLEXLEGION_NATIVE_ROOT"):
+        roots.insert(0, Path(override))
+    for root in roots:
+        if (root / folder / name).exists():
+            return root / folder / name
+    raise UserError(
+        f"the native library's file {folder}/{name} is not installed; "
+        "install flexlegion with pip install . (training needs legate there at that time)"
+    )
+
+
+def _declarations(header: str) -> str:
+    text = _find("include", header).read_text()
+    return text.split("/* cdef begin */")[1].split("/* cdef end */")[0]
+
+
+class Library:
+    """A loaded library; its functions are attributes, and `check` turns failures into errors."""
+
+    def __init__(self, headers: list[str], file: str, last_error: str) -> None:
+        self.ffi: Any = cffi.FFI()
+        for header in headers:
+            self.ffi.cdef(_declarations(header))
+        path = str(_find("lib", file))
+        try:
+            # RTLD_NODELETE: Legion keeps pointers to our tasks until the process ends.
+            flags = os.RTLD_NOW | os.RTLD_NODELETE
+            self.lib: Any = self.ffi.dlopen(path, flags)
+        except OSError as e:
+            raise NativeError(f"{path} cannot be loaded: {e}") from None
+        self._last_error = getattr(self.lib, last_error)
+
+    def check(self, result: Any) -> Any:
+        """`result`, unless it is a failure (null, or negative), which raises `NativeError`."""
+        failed = result < 0 if isinstance(result, int) else result == self.ffi.NULL
+        if failed:
+            message = self.ffi.string(self._last_error())
+            raise NativeError(message.decode() if isinstance(message, bytes) else message)
+        return result
+
+    def texts(self, values: list[str]) -> tuple[Any, list[Any]]:
+        """A ``const char *const *`` over `values`, and what has to be kept alive meanwhile."""
+        keep = [self.ffi.new("char[]", value.encode()) for value in values]
+        return self.ffi.new("char *[]", keep), keep
+
+
+@functools.cache
+def core() -> Library:
+    """libflexlegion_core: the plan."""
+    return Library(["flexlegion_core.h"], "libflexlegion_core.so", "fl_last_error")
+
+
+@functools.cache
+def rt() -> Library:
+    """libflexlegion_rt: the runtime. Starts Legion through Legate if it is not running.
+
+    Raises
+    ------
+    UserError
+        If legate is not installed.
+    NativeError
+        If the libraries cannot be loaded.
+    """
+    try:
+        from legate.core import get_legate_runtime
+    except ImportError as e:
+        raise UserError(
+            f"training needs the legate package, which cannot be imported: {e}"
+        ) from None
+    get_legate_runtime()
+    headers = ["flexlegion_core.h", "flexlegion_rt.h"]
+    library = Library(headers, "libflexlegion_rt.so", "fl_rt_last_error")
+    library.check(library.lib.fl_rt_start())
+    return library

@@ -1,0 +1,64 @@
+"""Users' arrays: converted, and checked before anything is launched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flexlegion.errors import UserError
+from flexlegion.tensor import Tensor
+
+Array = npt.NDArray[Any]
+
+
+def rows_for(tensor: Tensor, value: Any, classes: int | None = None) -> Array:
+    """`value` as rows for batches of `tensor`.
+
+    Parameters
+    ----------
+    tensor
+        The input to fill.
+    value
+        A NumPy or cuPyNumeric array (or what NumPy makes one of), shape (rows, ...).
+    classes
+        For class labels, their number.
+
+    Raises
+    ------
+    UserError
+        If shape, type or values do not fit.
+    """
+    array = np.asarray(value)
+    expected = tensor.shape[1:]
+    if array.ndim == len(expected) + 2 and array.shape[-1] == 1 and classes is not None:
+        array = array[..., 0]
+    if array.shape[1:] != expected or array.ndim == 0:
+        wanted = ", ".join(["n", *map(str, expected)])
+        raise UserError(
+            f"{tensor.name}: got data of shape {list(array.shape)}, expected [{wanted}]"
+        )
+    if len(array) == 0:
+        raise UserError(f"{tensor.name}: got no samples")
+    if array.dtype.kind not in "fiub":
+        raise UserError(f"{tensor.name}: got data of type {array.dtype}, expected numbers")
+    if tensor.dtype == "int32" and array.dtype.kind == "f" and np.any(array != np.trunc(array)):
+        raise UserError(f"{tensor.name}: got fractions, expected integers")
+    if classes is not None:
+        low, high = int(array.min()), int(array.max())
+        if low < 0 or high >= classes:
+            wrong = low if low < 0 else high
+            raise UserError(
+                f"{tensor.name}: label {wrong} is out of range; the model has {classes} classes, "
+                f"so labels are 0 to {classes - 1}"
+            )
+    return np.ascontiguousarray(array, tensor.dtype)
+
+
+def check_rows(arrays: dict[Tensor, Array]) -> None:
+    """Raise `UserError` unless all arrays have the same number of rows."""
+    counts = {tensor.name: len(array) for tensor, array in arrays.items()}
+    if len(set(counts.values())) > 1:
+        text = ", ".join(f"{name} has {n}" for name, n in counts.items())
+        raise UserError(f"all data need the same number of samples, but {text}")

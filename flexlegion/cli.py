@@ -1,0 +1,91 @@
+"""The command ``flexlegion`` (also ``python -m flexlegion``): works without Legion."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from flexlegion.commands import run_command
+from flexlegion.devices import Devices
+from flexlegion.losses import LOSSES, add_loss
+from flexlegion.optimizers import optimizer_of
+from flexlegion.plan import Plan
+from flexlegion.strategies import BUILT_IN, resolve
+from flexlegion.strategy import Strategy
+from flexlegion.zoo import ZOO, build
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="flexlegion", description="Parallelization strategies for deep-learning training."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, help_text in (
+        ("plan", "print what a strategy executes: launches, tiles, devices, privileges, memory"),
+        ("strategy", "write a built-in strategy as a file, as a start for editing"),
+    ):
+        command = commands.add_parser(
+            name,
+            help=help_text,
+            description=help_text[0].upper() + help_text[1:] + ".",
+            epilog=f"example: flexlegion {name} --model lenet --strategy data --cpus 2"
+            + (" --out s.json" if name == "strategy" else ""),
+        )
+        command.add_argument("--model", required=True, help=f"one of {', '.join(ZOO)}")
+        command.add_argument(
+            "--strategy",
+            default="data",
+            help=f"a strategy file, or one of {', '.join(BUILT_IN)}, random:SEED (default: data)",
+        )
+        command.add_argument("--batch-size", type=int, default=64, help="default: 64")
+        command.add_argument(
+            "--cpus", type=int, help="CPU processors (default: those that the file names, or 2)"
+        )
+        command.add_argument("--gpus", type=int, help="GPUs (default: those that the file names)")
+        command.add_argument("--optimizer", default="sgd", help="sgd, adam or adamw")
+        command.add_argument(
+            "--loss", default="sparse_categorical_crossentropy", help=f"one of {', '.join(LOSSES)}"
+        )
+        if name == "strategy":
+            command.add_argument("--out", required=True, help="the file to write")
+    return parser
+
+
+def _devices(args: argparse.Namespace) -> Devices:
+    """The machine that was asked for, or the smallest that a strategy file fits on."""
+    spec = args.strategy
+    if args.cpus is None and args.gpus is None:
+        if spec in BUILT_IN or spec.startswith("random:"):
+            return Devices.of(cpus=2)
+        counts = {"cpu": 0, "gpu": 0}
+        for name in Strategy.load(spec).devices():
+            kind, _, number = name.partition(":")
+            if kind in counts and number.isdecimal():
+                counts[kind] = max(counts[kind], int(number) + 1)
+        return Devices.of(max(counts["cpu"], 1), counts["gpu"])
+    return Devices.of(args.cpus or 0, args.gpus or 0)
+
+
+def _run(argv: Sequence[str] | None) -> None:
+    args = _parser().parse_args(argv)
+    model = build(args.model, args.batch_size)
+    output = model.graph.operators[-1].output
+    graph = add_loss(model.graph, output, args.loss)
+    devices = _devices(args)
+    strategy = resolve(args.strategy, graph, devices)
+    if args.command == "strategy":
+        strategy.save(args.out)
+        print(f"wrote {args.out}: {len(strategy)} operators on {devices}")
+    else:
+        plan = Plan(graph, strategy, devices, output, optimizer_of(args.optimizer).states)
+        print(plan.describe())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    return run_command(_run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

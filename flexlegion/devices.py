@@ -1,0 +1,60 @@
+"""Names of devices: ``cpu:0``, ``gpu:3``, counted over all nodes of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flexlegion.errors import UserError
+
+
+class Devices:
+    """The devices that a strategy may name, in the order of their numbers in the plan.
+
+    Parameters
+    ----------
+    names
+        For example ``["cpu:0", "cpu:1", "gpu:0"]``.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        self._numbers = {name: number for number, name in enumerate(self.names)}
+
+    @classmethod
+    def of(cls, cpus: int = 0, gpus: int = 0) -> Devices:
+        """That many processors of each kind.
+
+        Raises
+        ------
+        UserError
+            If there is none at all.
+        """
+        if cpus < 0 or gpus < 0 or cpus + gpus == 0:
+            raise UserError(f"a machine of {cpus} CPU processors and {gpus} GPUs has no device")
+        return cls([f"cpu:{i}" for i in range(cpus)] + [f"gpu:{i}" for i in range(gpus)])
+
+    @property
+    def preferred(self) -> list[str]:
+        """The devices that built-in strategies use: the GPUs if there are any, else the CPUs."""
+        return [name for name in self.names if name.startswith("gpu:")] or self.names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._numbers
+
+    def number(self, name: str) -> int:
+        """The device's number in the plan."""
+        return self._numbers[name]
+
+    def __str__(self) -> str:
+        """For messages: ranges of each kind."""
+        parts = []
+        for kind in ("cpu", "gpu"):
+            mine = [name for name in self.names if name.startswith(kind)]
+            if len(mine) > 2:
+                parts.append(f"{mine[0]} to {mine[-1]}")
+            else:
+                parts += mine
+        return ", ".join(parts)

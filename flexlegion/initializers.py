@@ -1,0 +1,112 @@
+"""Initial weights: functions of seed, name and shape alone, never of the strategy."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from flexlegion.errors import UserError
+
+Array = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Initializer(ABC):
+    """Draws a weight's first values.
+
+    Parameters
+    ----------
+    seed
+        Seed of this weight's own; without it the model's seed and the weight's name decide.
+    """
+
+    seed: int | None = None
+
+    def __call__(self, shape: tuple[int, ...], name: str, model_seed: int) -> Array:
+        """Values of `shape` for the weight `name`."""
+        key = [self.seed] if self.seed is not None else [model_seed, zlib.crc32(name.encode())]
+        return self.draw(shape, np.random.default_rng(key)).astype(np.float32)
+
+    @abstractmethod
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.floating]:
+        """Values of `shape` from `rng`."""
+
+
+def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Fan-in and fan-out of a weight (out, ..., in): inputs and outputs of one position."""
+    window = math.prod(shape[1:-1])
+    return (shape[-1] * window, shape[0] * window) if len(shape) > 1 else (shape[0], shape[0])
+
+
+@dataclass(frozen=True)
+class Zeros(Initializer):
+    """All zeros."""
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.floating]:  # noqa: ARG002
+        return np.zeros(shape)
+
+
+@dataclass(frozen=True)
+class Constant(Initializer):
+    """All `value`."""
+
+    value: float = 1.0
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.floating]:  # noqa: ARG002
+        return np.full(shape, self.value)
+
+
+@dataclass(frozen=True)
+class Normal(Initializer):
+    """Normal with mean 0 and deviation `stddev`."""
+
+    stddev: float = 0.05
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.floating]:
+        return rng.normal(0.0, self.stddev, shape)
+
+
+@dataclass(frozen=True)
+class GlorotUniform(Initializer):
+    """Uniform in +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010)."""
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.floating]:
+        bound = math.sqrt(6.0 / sum(_fans(shape)))
+        return rng.uniform(-bound, bound, shape)
+
+
+@dataclass(frozen=True)
+class HeNormal(Initializer):
+    """Normal with deviation sqrt(2 / fan_in), for ReLU networks (He et al., 2015)."""
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.floating]:
+        return rng.normal(0.0, math.sqrt(2.0 / _fans(shape)[0]), shape)
+
+
+_BY_NAME: dict[str, type[Initializer]] = {
+    "glorot_uniform": GlorotUniform,
+    "he_normal": HeNormal,
+    "normal": Normal,
+    "zeros": Zeros,
+    "ones": Constant,
+}
+
+
+def initializer(spec: str | Initializer) -> Initializer:
+    """The initializer that a name stands for; an `Initializer` is returned as it is.
+
+    Raises
+    ------
+    UserError
+        If there is no such name.
+    """
+    if isinstance(spec, Initializer):
+        return spec
+    if spec not in _BY_NAME:
+        raise UserError(f"unknown initializer '{spec}'; choose one of {', '.join(_BY_NAME)}")
+    return _BY_NAME[spec]()

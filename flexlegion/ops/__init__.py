@@ -1,0 +1,1 @@
+"""Operators: one file a family; each states shapes, SOAP dimensions and access maps."""

@@ -1,0 +1,172 @@
+"""What an operator type states, once: shapes, SOAP dimensions, and access maps.
+
+Everything else is derived from these statements: the tasks, what they read and write, transfers,
+partitions, and which gradients are partial sums (``native/plan``).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import ClassVar
+
+from flexlegion.errors import UserError
+from flexlegion.initializers import Initializer
+from flexlegion.tensor import DataType, Shape
+
+
+class DimKind(Enum):
+    """The SOAP kind of an output dimension (FlexFlow, section 4).
+
+    Splitting a parameter dimension splits a weight; splitting an attribute dimension does not.
+    (Operator parallelism, the O, is the freedom to place different operators on different devices.)
+    """
+
+    SAMPLE = "sample"
+    ATTRIBUTE = "attribute"
+    PARAMETER = "parameter"
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A parallelizable dimension of an operator's output."""
+
+    name: str
+    kind: DimKind
+
+
+SAMPLE = Dim("sample", DimKind.SAMPLE)
+
+
+@dataclass(frozen=True)
+class DimMap:
+    """Which range of one operand dimension an output tile needs.
+
+    The range ``[lo, hi)`` of output dimension `out_dim` needs ``[floor(lo*num/den) + lo_offset,
+    ceil(hi*num/den) + hi_offset)``, clamped to the operand; `out_dim` -1 needs it whole.
+    """
+
+    out_dim: int = -1
+    num: int = 1
+    den: int = 1
+    lo_offset: int = 0
+    hi_offset: int = 0
+
+
+WHOLE = DimMap()
+
+
+def along(out_dim: int) -> DimMap:
+    """The same range as the output's."""
+    return DimMap(out_dim)
+
+
+def window(out_dim: int, kernel: int, stride: int, padding: int) -> DimMap:
+    """The range that sliding windows cover; neighbouring tiles overlap in a halo."""
+    return DimMap(out_dim, stride, 1, -padding, kernel - stride - padding)
+
+
+def divided(out_dim: int, by: int) -> DimMap:
+    """The range of blocks of `by` output elements that a range of elements touches."""
+    return DimMap(out_dim, 1, by)
+
+
+AccessMap = tuple[DimMap, ...]
+
+
+def identity(rank: int) -> AccessMap:
+    """Element-wise access."""
+    return tuple(along(d) for d in range(rank))
+
+
+@dataclass(frozen=True)
+class Access:
+    """How an operator uses one operand.
+
+    Parameters
+    ----------
+    map
+        One entry a dimension of the operand.
+    saved
+        Whether the backward pass reads the operand's value.
+    """
+
+    map: AccessMap
+    saved: bool = False
+
+
+@dataclass(frozen=True)
+class WeightSpec:
+    """A weight that an operator asks for."""
+
+    name: str
+    shape: Shape
+    initializer: Initializer
+
+
+@dataclass(frozen=True)
+class OperatorType(ABC):
+    """The attributes of an operator and what follows from them.
+
+    Subclasses are frozen dataclasses; their fields are the attributes that the kernel of the same
+    `type` receives. All shapes include the sample dimension.
+    """
+
+    type: ClassVar[str]
+    is_loss: ClassVar[bool] = False
+    n_inputs: ClassVar[int] = 1
+
+    @abstractmethod
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        """Shape of the output; raises `UserError` for inputs that do not fit."""
+
+    def output_dtype(self) -> DataType:
+        """Element type of the output."""
+        return "float32"
+
+    def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:  # noqa: ARG002
+        """Weights that the operator trains."""
+        return ()
+
+    @abstractmethod
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        """One entry a dimension of the output."""
+
+    @abstractmethod
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        """One entry an input."""
+
+    def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:  # noqa: ARG002
+        """One entry a weight."""
+        return ()
+
+    def output_saved(self) -> bool:
+        """Whether the backward pass reads the output's value."""
+        return False
+
+    def attributes(self) -> dict[str, str]:
+        """Attributes as the kernel receives them: texts, flags as 0 and 1."""
+        result = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Initializer):
+                continue
+            result[field.name] = str(int(value)) if isinstance(value, bool) else str(value)
+        return result
+
+
+def require_rank(name: str, shape: Shape, rank: int, layout: str) -> None:
+    """Raise `UserError` unless `shape` has `rank` dimensions."""
+    if len(shape) != rank:
+        raise UserError(
+            f"{name} takes an input of {rank} dimensions {layout}, but got shape {list(shape)}"
+        )
+
+
+def outer_dims(rank: int) -> tuple[Dim, ...]:
+    """Sample, then attribute dimensions, as element-wise operators split."""
+    names = {2: ["channel"], 3: ["length", "channel"], 4: ["height", "width", "channel"]}
+    rest = names.get(rank) or [f"dim{d}" for d in range(1, rank)]
+    return (SAMPLE, *(Dim(name, DimKind.ATTRIBUTE) for name in rest))

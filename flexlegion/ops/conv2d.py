@@ -1,0 +1,90 @@
+"""2D convolution, NHWC, with fused bias and activation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flexlegion.errors import UserError
+from flexlegion.initializers import GlorotUniform, Initializer, Zeros
+from flexlegion.ops.base import (
+    SAMPLE,
+    WHOLE,
+    Access,
+    Dim,
+    DimKind,
+    OperatorType,
+    WeightSpec,
+    along,
+    require_rank,
+    window,
+)
+from flexlegion.tensor import Shape
+
+
+def sliding_extent(name: str, extent: int, kernel: int, stride: int, padding: int) -> int:
+    """Number of window positions along one dimension; raises `UserError` if there is none."""
+    if padding >= kernel:
+        raise UserError(f"{name}: padding {padding} must be smaller than the kernel {kernel}")
+    if extent + 2 * padding < kernel:
+        raise UserError(
+            f"{name}: a kernel of {kernel} does not fit into {extent} positions "
+            f"with padding {padding}"
+        )
+    return (extent + 2 * padding - kernel) // stride + 1
+
+
+@dataclass(frozen=True)
+class Conv2D(OperatorType):
+    """Input (n, h, w, i), kernel (o, kh, kw, i), bias (o), output (n, oh, ow, o)."""
+
+    type: ClassVar[str] = "conv2d"
+
+    filters: int
+    kernel_h: int
+    kernel_w: int
+    stride_h: int = 1
+    stride_w: int = 1
+    padding_h: int = 0
+    padding_w: int = 0
+    use_bias: bool = True
+    activation: str = "none"
+    kernel_initializer: Initializer = GlorotUniform()
+    bias_initializer: Initializer = Zeros()
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        require_rank("conv2d", inputs[0], 4, "(sample, height, width, channel)")
+        n, h, w, _ = inputs[0]
+        return (
+            n,
+            sliding_extent("conv2d", h, self.kernel_h, self.stride_h, self.padding_h),
+            sliding_extent("conv2d", w, self.kernel_w, self.stride_w, self.padding_w),
+            self.filters,
+        )
+
+    def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
+        shape = (self.filters, self.kernel_h, self.kernel_w, inputs[0][3])
+        kernel = WeightSpec("kernel", shape, self.kernel_initializer)
+        bias = WeightSpec("bias", (self.filters,), self.bias_initializer)
+        return (kernel, bias) if self.use_bias else (kernel,)
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:  # noqa: ARG002
+        return (
+            SAMPLE,
+            Dim("height", DimKind.ATTRIBUTE),
+            Dim("width", DimKind.ATTRIBUTE),
+            Dim("channel", DimKind.PARAMETER),
+        )
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:  # noqa: ARG002
+        rows = window(1, self.kernel_h, self.stride_h, self.padding_h)
+        columns = window(2, self.kernel_w, self.stride_w, self.padding_w)
+        return (Access((along(0), rows, columns, WHOLE), saved=True),)
+
+    def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:  # noqa: ARG002
+        kernel = Access((along(3), WHOLE, WHOLE, WHOLE), saved=True)
+        return (kernel, Access((along(3),))) if self.use_bias else (kernel,)
+
+    def output_saved(self) -> bool:
+        return self.activation != "none"

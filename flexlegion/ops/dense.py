@@ -1,0 +1,59 @@
+"""Fully connected layer with fused bias and activation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flexlegion.errors import UserError
+from flexlegion.initializers import GlorotUniform, Initializer, Zeros
+from flexlegion.ops.base import (
+    WHOLE,
+    Access,
+    Dim,
+    DimKind,
+    OperatorType,
+    WeightSpec,
+    along,
+    outer_dims,
+)
+from flexlegion.tensor import Shape
+
+
+@dataclass(frozen=True)
+class Dense(OperatorType):
+    """Input (n, ..., i), kernel (o, i), bias (o), output (n, ..., o)."""
+
+    type: ClassVar[str] = "dense"
+
+    units: int
+    use_bias: bool = True
+    activation: str = "none"
+    kernel_initializer: Initializer = GlorotUniform()
+    bias_initializer: Initializer = Zeros()
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        if len(inputs[0]) < 2:
+            raise UserError(f"dense takes at least 2 dimensions, but got shape {list(inputs[0])}")
+        return (*inputs[0][:-1], self.units)
+
+    def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
+        kernel = WeightSpec("kernel", (self.units, inputs[0][-1]), self.kernel_initializer)
+        bias = WeightSpec("bias", (self.units,), self.bias_initializer)
+        return (kernel, bias) if self.use_bias else (kernel,)
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        return (*outer_dims(len(inputs[0]))[:-1], Dim("channel", DimKind.PARAMETER))
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        outer = tuple(along(d) for d in range(len(inputs[0]) - 1))
+        return (Access((*outer, WHOLE), saved=True),)
+
+    def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        channel = along(len(inputs[0]) - 1)
+        kernel = Access((channel, WHOLE), saved=True)
+        return (kernel, Access((channel,))) if self.use_bias else (kernel,)
+
+    def output_saved(self) -> bool:
+        return self.activation != "none"

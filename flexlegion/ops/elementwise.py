@@ -1,0 +1,73 @@
+"""Activation functions and dropout: one element in, one element out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flexlegion.ops.base import Access, Dim, OperatorType, identity, outer_dims
+from flexlegion.tensor import Shape
+
+
+@dataclass(frozen=True)
+class _ElementWise(OperatorType):
+    input_saved: ClassVar[bool] = False  # the derivative comes from the input, else from the output
+    output_read: ClassVar[bool] = True
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        return inputs[0]
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        return outer_dims(len(inputs[0]))
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        return (Access(identity(len(inputs[0])), saved=self.input_saved),)
+
+    def output_saved(self) -> bool:
+        return self.output_read
+
+
+@dataclass(frozen=True)
+class Relu(_ElementWise):
+    """max(x, 0)."""
+
+    type: ClassVar[str] = "relu"
+
+
+@dataclass(frozen=True)
+class Sigmoid(_ElementWise):
+    """1 / (1 + exp(-x))."""
+
+    type: ClassVar[str] = "sigmoid"
+
+
+@dataclass(frozen=True)
+class Tanh(_ElementWise):
+    """Hyperbolic tangent."""
+
+    type: ClassVar[str] = "tanh"
+
+
+@dataclass(frozen=True)
+class Gelu(_ElementWise):
+    """x * Phi(x), with the normal distribution's exact Phi."""
+
+    type: ClassVar[str] = "gelu"
+    input_saved: ClassVar[bool] = True
+    output_read: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Dropout(_ElementWise):
+    """Zeroes elements with probability `rate` in training, and scales the others by 1/(1-rate).
+
+    The mask is a function of seed, layer, iteration and the element's position, so it is the same
+    however the tensor is split.
+    """
+
+    type: ClassVar[str] = "dropout"
+    output_read: ClassVar[bool] = False
+
+    rate: float
+    id: int

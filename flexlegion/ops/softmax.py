@@ -1,0 +1,34 @@
+"""Softmax over the last dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flexlegion.errors import UserError
+from flexlegion.ops.base import WHOLE, Access, Dim, OperatorType, along, outer_dims
+from flexlegion.tensor import Shape
+
+
+@dataclass(frozen=True)
+class Softmax(OperatorType):
+    """Input and output (n, ..., c).
+
+    A task that computes a range of the classes reads all of them. Its share of the Jacobian's
+    product is linear in its share of the output's gradient, so the sum over tasks is the whole.
+    """
+
+    type: ClassVar[str] = "softmax"
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        if len(inputs[0]) < 2:
+            raise UserError(f"softmax takes at least 2 dimensions, but got {list(inputs[0])}")
+        return inputs[0]
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        return outer_dims(len(inputs[0]))
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        outer = tuple(along(d) for d in range(len(inputs[0]) - 1))
+        return (Access((*outer, WHOLE), saved=True),)

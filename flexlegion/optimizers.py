@@ -1,0 +1,124 @@
+"""Optimizers: hyper-parameters only; the update is a kernel (``native/ops/optimizers.cc``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+from flexlegion.errors import UserError
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """What all optimizers share.
+
+    Parameters
+    ----------
+    lr
+        Learning rate.
+    """
+
+    type: ClassVar[str]
+
+    lr: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise UserError(f"the learning rate has to be positive, but is {self.lr}")
+
+    @property
+    def states(self) -> int:
+        """Number of values kept for each weight element."""
+        raise NotImplementedError
+
+    def attributes(self) -> dict[str, str]:
+        """Hyper-parameters as the kernel receives them."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "lr"}
+        return {
+            name: str(int(value)) if isinstance(value, bool) else repr(value)
+            for name, value in values.items()
+        }
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """Stochastic gradient descent.
+
+    Parameters
+    ----------
+    momentum
+        Factor of the velocity; 0 keeps none.
+    nesterov
+        Whether to look ahead along the velocity.
+    weight_decay
+        Factor of the L2 penalty's gradient.
+    """
+
+    type: ClassVar[str] = "sgd"
+
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nesterov and self.momentum == 0:
+            raise UserError("Nesterov's method needs a momentum")
+
+    @property
+    def states(self) -> int:
+        return 1 if self.momentum else 0
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """Adam (Kingma and Ba, 2015); weight decay is an L2 penalty.
+
+    Parameters
+    ----------
+    beta1, beta2
+        Decay of the first and the second moment.
+    epsilon
+        Added to the root of the second moment.
+    weight_decay
+        Factor of the L2 penalty's gradient.
+    """
+
+    type: ClassVar[str] = "adam"
+
+    lr: float = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+
+    @property
+    def states(self) -> int:
+        return 2
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+
+    type: ClassVar[str] = "adamw"
+
+    weight_decay: float = 0.01
+
+
+_BY_NAME: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+
+
+def optimizer_of(spec: str | Optimizer, lr: float | None = None) -> Optimizer:
+    """The optimizer that a name stands for, with learning rate `lr` or its default.
+
+    Raises
+    ------
+    UserError
+        If there is no such optimizer.
+    """
+    if isinstance(spec, Optimizer):
+        return spec
+    if spec not in _BY_NAME:
+        raise UserError(f"unknown optimizer '{spec}'; choose one of {', '.join(_BY_NAME)}")
+    return _BY_NAME[spec]() if lr is None else _BY_NAME[spec](lr=lr)

@@ -1,0 +1,267 @@
+"""The plan, a thin view of the native one (``native/plan``): what is launched, where, over what.
+
+The native code derives it from the operators' access maps and the strategy; the runtime executes
+that same object, and here it is only described for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from flexlegion import _native
+from flexlegion.devices import Devices
+from flexlegion.graph import Graph, Operator
+from flexlegion.strategy import Strategy
+from flexlegion.tensor import Tensor
+
+PASSES = ("load", "forward", "backward", "update")
+FIELDS = ("value", "gradient", "state")
+PRIVILEGES = ("read", "write", "read-write")
+_DTYPES = {"float32": 0, "int32": 1}
+_KINDS = {"input": 0, "weight": 1, "activation": 2}
+_ROLES = {"input": 0, "weight": 1, "output": 2}
+_DIM_KINDS = {"sample": 0, "attribute": 1, "parameter": 2}
+
+Interval = tuple[int, int]
+Box = tuple[Interval, ...]
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """What the tasks of a launch touch of one tensor field.
+
+    Parameters
+    ----------
+    tensor
+        The tensor.
+    field
+        "value", "gradient", or "state" (of the optimizer).
+    privilege
+        "read", "write" or "read-write".
+    boxes
+        A half-open interval for each dimension, for each task. A gradient has its slots of partial
+        values in front.
+    adds
+        For a written gradient, a task: whether it adds to an earlier operator's contribution.
+    """
+
+    tensor: Tensor
+    field: str
+    privilege: str
+    boxes: list[Box]
+    adds: list[bool]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One index launch: an operator's pass.
+
+    Parameters
+    ----------
+    operator
+        None for the loading of a batch.
+    stage
+        One of `PASSES`.
+    runs
+        Bits: 1 if training executes it, 2 evaluation, 4 prediction.
+    devices
+        Names, one a task.
+    requirements
+        What the tasks touch.
+    """
+
+    operator: Operator | None
+    stage: str
+    runs: int
+    devices: list[str]
+    requirements: list[Requirement]
+
+
+class Plan:
+    """The plan of a graph under a strategy.
+
+    Parameters
+    ----------
+    graph
+        Operators in topological order, the loss included if there is one.
+    strategy
+        A configuration for every operator, already checked.
+    devices
+        The machine.
+    output
+        The tensor that prediction returns.
+    optimizer_states
+        Number of fields that the optimizer keeps for each weight.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        strategy: Strategy,
+        devices: Devices,
+        output: Tensor,
+        optimizer_states: int = 0,
+    ) -> None:
+        self.graph = graph
+        self.devices = devices
+        self._core = _native.core()
+        self.tensor_numbers = {tensor: i for i, tensor in enumerate(graph.tensors)}
+        lib, ffi = self._core.lib, self._core.ffi
+        native_graph = ffi.gc(self._core.check(lib.fl_graph_create()), lib.fl_graph_destroy)
+        self._fill(native_graph)
+        configs = [strategy[operator.name] for operator in graph.operators]
+        degrees = [d for config in configs for d in config.degrees]
+        numbers = [devices.number(name) for config in configs for name in config.devices]
+        self.handle = ffi.gc(
+            self._core.check(
+                lib.fl_plan_create(
+                    native_graph, degrees, numbers, self.tensor_numbers[output], optimizer_states
+                )
+            ),
+            lib.fl_plan_destroy,
+        )
+        self.launches = list(self._launches())
+
+    def _fill(self, native_graph: Any) -> None:
+        lib, check = self._core.lib, self._core.check
+        for tensor in self.graph.tensors:
+            check(
+                lib.fl_graph_add_tensor(
+                    native_graph,
+                    tensor.name.encode(),
+                    len(tensor.shape),
+                    list(tensor.shape),
+                    _DTYPES[tensor.dtype],
+                    _KINDS[tensor.kind],
+                    tensor.requires_gradient,
+                )
+            )
+        for operator in self.graph.operators:
+            attributes = operator.kind.attributes()
+            names, keep_names = self._core.texts(list(attributes))
+            values, keep_values = self._core.texts(list(attributes.values()))
+            dims = [_DIM_KINDS[dim.kind.value] for dim in operator.dims]
+            number = check(
+                lib.fl_graph_add_operator(
+                    native_graph,
+                    operator.name.encode(),
+                    operator.kind.type.encode(),
+                    operator.kind.is_loss,
+                    len(dims),
+                    dims,
+                    len(attributes),
+                    names,
+                    values,
+                )
+            )
+            del keep_names, keep_values
+            for role, tensor, access in operator.operands:
+                flat = [
+                    x
+                    for m in access.map
+                    for x in (m.out_dim, m.num, m.den, m.lo_offset, m.hi_offset)
+                ]
+                check(
+                    lib.fl_graph_add_operand(
+                        native_graph,
+                        number,
+                        self.tensor_numbers[tensor],
+                        _ROLES[role],
+                        access.saved,
+                        flat,
+                    )
+                )
+
+    def _launches(self) -> Iterator[Launch]:
+        lib, ffi, check = self._core.lib, self._core.ffi, self._core.check
+        info = ffi.new("fl_launch *")
+        for i in range(lib.fl_plan_launches(self.handle)):
+            check(lib.fl_plan_launch(self.handle, i, info))
+            tasks, runs, op, stage = info.tasks, info.runs, info.op, PASSES[getattr(info, "pass")]
+            numbers = ffi.new("int32_t[]", tasks)
+            check(lib.fl_plan_devices(self.handle, i, numbers))
+            yield Launch(
+                self.graph.operators[op] if op >= 0 else None,
+                stage,
+                runs,
+                [self.devices.names[n] for n in numbers],
+                [self._requirement(i, j, tasks) for j in range(info.requirements)],
+            )
+
+    def _requirement(self, launch: int, index: int, tasks: int) -> Requirement:
+        lib, ffi, check = self._core.lib, self._core.ffi, self._core.check
+        info = ffi.new("fl_requirement *")
+        check(lib.fl_plan_requirement(self.handle, launch, index, info))
+        rank = info.rank
+        flat = ffi.new("int64_t[]", tasks * 2 * rank)
+        adds = ffi.new("uint8_t[]", tasks)
+        check(lib.fl_plan_rects(self.handle, launch, index, flat, adds))
+        numbers = list(flat)
+        boxes = []
+        for k in range(tasks):
+            bounds = numbers[k * 2 * rank : (k + 1) * 2 * rank]
+            boxes.append(tuple(zip(bounds[:rank], bounds[rank:], strict=True)))
+        return Requirement(
+            self.graph.tensors[info.tensor],
+            FIELDS[info.field],
+            PRIVILEGES[info.privilege],
+            boxes,
+            [bool(a) for a in adds],
+        )
+
+    def gradient_slots(self, tensor: Tensor) -> int:
+        """How many partial values the tensor's gradient is the sum of; 0: it is not computed."""
+        number = self.tensor_numbers[tensor]
+        return int(self._core.check(self._core.lib.fl_plan_gradient_slots(self.handle, number)))
+
+    def bytes_on(self, device: str) -> int:
+        """Bytes that the device needs if it has a memory of its own."""
+        number = self.devices.number(device)
+        return int(self._core.check(self._core.lib.fl_plan_bytes_on_device(self.handle, number)))
+
+    def describe(self) -> str:
+        """The plan as text: each launch, its tasks' devices and tiles; then bytes a device."""
+        lines = []
+        for launch in self.launches:
+            lines += self._describe_launch(launch)
+        lines.append("memory")
+        for name in self.devices.names:
+            lines.append(f"  {name}  {self.bytes_on(name):,} bytes")
+        return "\n".join(lines)
+
+    def _describe_launch(self, launch: Launch) -> list[str]:
+        tensor = launch.requirements[0].tensor
+        name = launch.operator.name if launch.operator else tensor.name
+        tasks = len(launch.devices)
+        lines = [f"{launch.stage} {name}: {tasks} task{'s' * (tasks > 1)}"]
+        for k, device in enumerate(launch.devices):
+            lines.append(f"  task {k} on {device}")
+            for requirement in launch.requirements:
+                box = requirement.boxes[k]
+                if all(lo < hi for lo, hi in box):
+                    lines.append("    " + self._describe_requirement(requirement, k))
+        return lines
+
+    def _describe_requirement(self, requirement: Requirement, k: int) -> str:
+        box = requirement.boxes[k]
+        how = requirement.privilege
+        if requirement.field == "gradient":
+            slots, box = box[0], box[1:]
+            total = self.gradient_slots(requirement.tensor)
+            if requirement.privilege == "read":
+                how = f"sum {slots[1] - slots[0]} partial" if slots[1] - slots[0] > 1 else "read"
+            else:
+                how = "add" if requirement.adds[k] else "write"
+                how += f" partial {slots[0] + 1} of {total}" if total > 1 else " exclusive"
+        elif how == "write":
+            how = "write exclusive"
+        elif how == "read-write":
+            how = "update exclusive"
+        tile = " x ".join(f"{lo}:{hi}" for lo, hi in box)
+        size = 4
+        for lo, hi in requirement.boxes[k]:
+            size *= hi - lo
+        field = "" if requirement.field == "value" else f" {requirement.field}"
+        return f"{how:<18} {requirement.tensor.name}{field} [{tile}]  {size:,} bytes"

@@ -1,0 +1,1 @@
+"""Execution on Legion: the plan as a running program, and the training loops."""

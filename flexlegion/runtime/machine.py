@@ -1,0 +1,50 @@
+"""The machine that the running Legion found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flexlegion import _native
+from flexlegion.devices import Devices
+
+
+@dataclass(frozen=True)
+class RunningMachine:
+    """Devices and ranks of this run.
+
+    Parameters
+    ----------
+    devices
+        All processors, on all ranks.
+    ranks
+        Number of processes.
+    rank
+        Number of this process.
+    owners
+        For each device, the rank that owns it.
+    """
+
+    devices: Devices
+    ranks: int
+    rank: int
+    owners: list[int]
+
+
+def running_machine() -> RunningMachine:
+    """Describe the machine; starts Legion if it is not running.
+
+    Raises
+    ------
+    UserError
+        If legate is not installed.
+    """
+    rt = _native.rt()
+    names, owners, counts = [], [], {"cpu": 0, "gpu": 0}
+    info = rt.ffi.new("fl_device *")
+    for i in range(rt.check(rt.lib.fl_rt_devices())):
+        rt.check(rt.lib.fl_rt_device(i, info))
+        kind = "gpu" if info.kind == rt.lib.FL_GPU else "cpu"
+        names.append(f"{kind}:{counts[kind]}")
+        counts[kind] += 1
+        owners.append(info.rank)
+    return RunningMachine(Devices(names), rt.lib.fl_rt_ranks(), rt.lib.fl_rt_rank(), owners)

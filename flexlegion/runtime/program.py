@@ -1,0 +1,199 @@
+"""A plan made executable (``native/runtime/program.h``): batches in, iterations, tensors out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flexlegion import _native
+from flexlegion.metrics import MetricSums
+from flexlegion.optimizers import Optimizer
+from flexlegion.plan import FIELDS, Plan
+from flexlegion.tensor import Tensor
+
+TRAIN, EVALUATE, PREDICT = 1, 2, 4  # kinds of runs, as in the native header
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of host arrays: row `rows[i]` of each array becomes sample i.
+
+    Parameters
+    ----------
+    data
+        Numbers that `Program.add_data` gave, at most one an input tensor.
+    rows
+        At most the batch size; the rest of the batch is padding.
+    """
+
+    data: Sequence[int]
+    rows: Array
+
+
+NO_BATCH = Batch((), np.zeros(0, np.int64))
+
+
+class Program:
+    """A running plan. Every rank makes the same calls in the same order.
+
+    Parameters
+    ----------
+    plan
+        What to execute.
+    optimizer
+        Its update.
+    seed
+        Seed of dropout's masks.
+    """
+
+    def __init__(self, plan: Plan, optimizer: Optimizer, seed: int) -> None:
+        self.plan = plan
+        self._rt = _native.rt()
+        self._keep: list[Array] = []
+        names, keep_names = self._rt.texts(list(optimizer.attributes()))
+        values, keep_values = self._rt.texts(list(optimizer.attributes().values()))
+        # Both libraries know the plan by its address; each has its own declarations of the type.
+        plan_handle = self._rt.ffi.cast(
+            "fl_plan *", int(plan._core.ffi.cast("uintptr_t", plan.handle))
+        )
+        self._handle = self._rt.check(
+            self._rt.lib.fl_program_create(
+                plan_handle, optimizer.type.encode(), len(keep_names), names, values, seed
+            )
+        )
+        del keep_names, keep_values
+
+    def close(self) -> None:
+        """Wait for running work and give all regions back. The program cannot be used after."""
+        if self._handle is not None:
+            self._rt.lib.fl_program_destroy(self._handle)
+            self._handle = None
+            self._keep.clear()
+
+    def add_data(self, tensor: Tensor, array: Array) -> int:
+        """Make the rows of an array available to batches of an input tensor.
+
+        Parameters
+        ----------
+        tensor
+            The input.
+        array
+            Shape (rows, ...) with the tensor's sample shape and element type.
+
+        Returns
+        -------
+        int
+            A number to name it by in a `Batch`, until `drop_data`.
+        """
+        array = np.ascontiguousarray(array, tensor.dtype)
+        self._keep.append(array)
+        return int(
+            self._rt.check(
+                self._rt.lib.fl_program_add_data(
+                    self._handle, self._number(tensor), self._pointer(array), len(array)
+                )
+            )
+        )
+
+    def drop_data(self) -> None:
+        """Forget all arrays, once nothing reads them any more."""
+        self._rt.check(self._rt.lib.fl_program_drop_data(self._handle))
+        self._keep.clear()
+
+    def stage(self, run: int, batch: Batch) -> None:
+        """Bring the first batch of a series in."""
+        rows = np.ascontiguousarray(batch.rows, np.int64)
+        self._rt.check(
+            self._rt.lib.fl_program_stage(
+                self._handle, run, len(batch.data), list(batch.data), len(rows), self._rows(rows)
+            )
+        )
+
+    def step(
+        self, run: int, valid_samples: int, following: Batch, step: int = 0, lr: float = 0.0
+    ) -> int:
+        """Issue an iteration over the staged batch, and stage the following one meanwhile.
+
+        Parameters
+        ----------
+        run
+            TRAIN, EVALUATE or PREDICT.
+        valid_samples
+            How many samples of the staged batch are not padding.
+        following
+            The batch of the next call; `NO_BATCH` at the end of a series.
+        step, lr
+            Number of the iteration, and the learning rate.
+
+        Returns
+        -------
+        int
+            A ticket for `metrics`.
+        """
+        rows = np.ascontiguousarray(following.rows, np.int64)
+        return int(
+            self._rt.check(
+                self._rt.lib.fl_program_step(
+                    self._handle,
+                    run,
+                    step,
+                    valid_samples,
+                    lr,
+                    len(following.data),
+                    list(following.data),
+                    len(rows),
+                    self._rows(rows),
+                )
+            )
+        )
+
+    def metrics(self, ticket: int) -> MetricSums:
+        """Sums over the iteration's samples; waits for it. A ticket can be used once."""
+        out = self._rt.ffi.new("fl_metrics *")
+        self._rt.check(self._rt.lib.fl_program_metrics(self._handle, ticket, out))
+        return MetricSums(out.loss, out.correct, out.squared_error, out.absolute_error, out.samples)
+
+    def read(self, tensor: Tensor, field: str = "value", state: int = 0) -> Array:
+        """A whole tensor; of a gradient, the sum of its partial values. Waits for it."""
+        array = np.empty(tensor.shape, np.float32 if field != "value" else tensor.dtype)
+        self._rt.check(
+            self._rt.lib.fl_program_read(
+                self._handle, self._number(tensor), FIELDS.index(field), state, self._pointer(array)
+            )
+        )
+        return array
+
+    def write(self, tensor: Tensor, array: Array, field: str = "value", state: int = 0) -> None:
+        """Set a whole weight, or one of its optimizer states."""
+        array = np.ascontiguousarray(array, np.float32)
+        self._rt.check(
+            self._rt.lib.fl_program_write(
+                self._handle, self._number(tensor), FIELDS.index(field), state, self._pointer(array)
+            )
+        )
+
+    def wait(self) -> None:
+        """Wait until everything issued is done."""
+        self._rt.check(self._rt.lib.fl_program_wait(self._handle))
+
+    def placed(self, launch: int) -> list[str | None]:
+        """For each task of the plan's launch: the device it last ran on, if on this rank."""
+        tasks = len(self.plan.launches[launch].devices)
+        out = self._rt.ffi.new("int32_t[]", tasks)
+        self._rt.check(self._rt.lib.fl_program_placed(self._handle, launch, out))
+        return [self.plan.devices.names[n] if n >= 0 else None for n in out]
+
+    def _number(self, tensor: Tensor) -> int:
+        return self.plan.tensor_numbers[tensor]
+
+    def _pointer(self, array: Array) -> Any:
+        return self._rt.ffi.cast("void *", array.ctypes.data)
+
+    def _rows(self, rows: Array) -> Any:
+        return self._rt.ffi.cast("int64_t *", rows.ctypes.data)

@@ -1,0 +1,109 @@
+"""Parallelization configurations: one operator's point in the SOAP space (FlexFlow, section 4)."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from flexlegion.devices import Devices
+from flexlegion.errors import UserError
+from flexlegion.graph import Operator
+
+_DEVICE_NAME = re.compile(r"(cpu|gpu):(0|[1-9][0-9]*)")
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """How one operator is split into tasks, and where each task runs.
+
+    Parameters
+    ----------
+    degrees
+        Degree of parallelism for each dimension of the operator's output. Where a degree does not
+        divide its extent, tiles differ by at most one.
+    devices
+        A device for each task; tasks are numbered row-major over the degrees. Devices may repeat,
+        and need not be contiguous.
+    """
+
+    degrees: tuple[int, ...]
+    devices: tuple[str, ...]
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks, the paper's |c|."""
+        return math.prod(self.degrees)
+
+    def check(self, operator: Operator, devices: Devices, where: str) -> None:
+        """Raise `UserError` unless this configuration fits the operator and the machine.
+
+        Parameters
+        ----------
+        operator, devices
+            What it is for.
+        where
+            Beginning of the message, e.g. the file's name.
+        """
+        where = f"{where}: operator '{operator.name}'"
+        dims, shape = operator.dims, operator.output.shape
+        names = ", ".join(dim.name for dim in dims)
+        if len(self.degrees) != len(dims):
+            raise UserError(
+                f"{where} has {len(self.degrees)} degrees, but its output has {len(dims)} "
+                f"dimensions ({names})"
+            )
+        for dim, degree, extent in zip(dims, self.degrees, shape, strict=True):
+            if degree < 1:
+                raise UserError(
+                    f"{where} has degree {degree} in dimension '{dim.name}'; degrees start at 1"
+                )
+            if degree > extent:
+                what = "a batch of" if dim.name == "sample" else "an extent of"
+                raise UserError(
+                    f"{where} splits dimension '{dim.name}' into {degree} parts, but it has "
+                    f"{what} {extent}; use at most {extent}"
+                )
+        if len(self.devices) != self.tasks:
+            raise UserError(
+                f"{where} names {len(self.devices)} devices for {self.tasks} tasks "
+                f"(the product of its degrees); name one a task"
+            )
+        for device in self.devices:
+            if not _DEVICE_NAME.fullmatch(device):
+                raise UserError(
+                    f"{where} names an unknown device '{device}'; devices are called cpu:0, cpu:1, "
+                    "... and gpu:0, gpu:1, ..."
+                )
+            if device not in devices:
+                raise UserError(
+                    f"{where} needs device '{device}', but this run has {devices}; "
+                    "change the strategy, or run with more processors (legate --cpus, --gpus)"
+                )
+
+
+def random_config(
+    operator: Operator, devices: list[str], rng: np.random.Generator, max_tasks: int
+) -> ParallelConfig:
+    """A configuration drawn from all dimensions, degrees and device assignments.
+
+    Parameters
+    ----------
+    operator
+        What to split.
+    devices
+        Devices to choose from, independently for each task.
+    rng
+        Source of randomness.
+    max_tasks
+        Bound on the number of tasks.
+    """
+    degrees = [1] * len(operator.dims)
+    tasks = int(rng.integers(1, max_tasks + 1))
+    for d in rng.permutation(len(degrees)):
+        limit = min(operator.output.shape[d], tasks // math.prod(degrees))
+        degrees[d] = int(rng.integers(1, limit + 1))
+    chosen = rng.choice(np.array(devices), math.prod(degrees))
+    return ParallelConfig(tuple(degrees), tuple(str(name) for name in chosen))

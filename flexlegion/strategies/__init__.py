@@ -1,0 +1,54 @@
+"""Built-in strategies: one file each, a function of the graph and the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from flexlegion.devices import Devices
+from flexlegion.errors import UserError
+from flexlegion.graph import Graph
+from flexlegion.strategies.data_parallel import data_parallel
+from flexlegion.strategies.model_parallel import model_parallel
+from flexlegion.strategies.random import random
+from flexlegion.strategies.single import single
+from flexlegion.strategy import Strategy
+
+BUILT_IN: dict[str, Callable[[Graph, Devices], Strategy]] = {
+    "single": single,
+    "data": data_parallel,
+    "model": model_parallel,
+}
+
+
+def resolve(spec: str | Path | Strategy, graph: Graph, devices: Devices) -> Strategy:
+    """The strategy that `spec` stands for, checked against graph and machine.
+
+    Parameters
+    ----------
+    spec
+        A `Strategy`, a built-in strategy's name (``single``, ``data``, ``model``,
+        ``random:SEED``), or the path of a strategy file.
+
+    Raises
+    ------
+    UserError
+        If it cannot be read or does not fit.
+    """
+    strategy = _find(spec, graph, devices)
+    strategy.check(graph, devices)
+    return strategy
+
+
+def _find(spec: str | Path | Strategy, graph: Graph, devices: Devices) -> Strategy:
+    if isinstance(spec, Strategy):
+        return spec
+    name = str(spec)
+    if name in BUILT_IN:
+        return BUILT_IN[name](graph, devices)
+    if name.startswith("random:"):
+        seed = name.removeprefix("random:")
+        if not seed.isdecimal():
+            raise UserError(f"strategy '{name}': the seed has to be a number, as in random:7")
+        return random(graph, devices, int(seed))
+    return Strategy.load(spec)

@@ -1,0 +1,21 @@
+"""A random point of the SOAP space, for tests and as a start of searches."""
+
+import numpy as np
+
+from flexlegion.devices import Devices
+from flexlegion.graph import Graph
+from flexlegion.soap import random_config
+from flexlegion.strategy import Strategy
+
+
+def random(graph: Graph, devices: Devices, seed: int) -> Strategy:
+    """Each operator's degrees and devices drawn independently; the same for the same seed.
+
+    An operator gets at most twice as many tasks as there are devices.
+    """
+    rng = np.random.default_rng(seed)
+    names = devices.preferred
+    return Strategy(
+        {op.name: random_config(op, names, rng, 2 * len(names)) for op in graph.operators},
+        f"strategy 'random:{seed}'",
+    )

@@ -1,0 +1,15 @@
+"""Everything on one device: what the others are compared with."""
+
+from flexlegion.devices import Devices
+from flexlegion.graph import Graph
+from flexlegion.soap import ParallelConfig
+from flexlegion.strategy import Strategy
+
+
+def single(graph: Graph, devices: Devices) -> Strategy:
+    """One task an operator, all on the first device."""
+    device = devices.preferred[0]
+    return Strategy(
+        {op.name: ParallelConfig((1,) * len(op.dims), (device,)) for op in graph.operators},
+        "strategy 'single'",
+    )

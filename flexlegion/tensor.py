@@ -1,0 +1,49 @@
+"""Tensors: the edges of the operator graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from flexlegion.graph import Operator
+    from flexlegion.initializers import Initializer
+
+Shape = tuple[int, ...]
+DataType = Literal["float32", "int32"]
+TensorKind = Literal["input", "weight", "activation"]
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A tensor of the operator graph.
+
+    Parameters
+    ----------
+    name
+        Unique in its graph.
+    shape
+        All extents. The first dimension of inputs and activations is the sample, its extent the
+        global batch size.
+    dtype
+        Element type.
+    kind
+        Whether it comes from the user's data, is trained, or is computed.
+    producer
+        The operator that computes it; none for inputs and weights.
+    requires_gradient
+        Weights always do; for inputs, whether the user asked for their gradient.
+    initializer
+        For weights, how their first values are drawn.
+    """
+
+    name: str
+    shape: Shape
+    dtype: DataType = "float32"
+    kind: TensorKind = "activation"
+    producer: Operator | None = None
+    requires_gradient: bool = False
+    initializer: Initializer | None = None
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.name!r}, {list(self.shape)}, {self.dtype})"

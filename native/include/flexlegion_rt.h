@@ -1,0 +1,78 @@
+/* libflexlegion_rt: the plan executed on Legion. To be loaded inside a Legate program only. The
+ * conventions are those of flexlegion_core.h, whose types and constants are used here. */
+#ifndef FLEXLEGION_RT_H
+#define FLEXLEGION_RT_H
+
+#include "flexlegion_core.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* cdef begin */
+
+const char *fl_rt_last_error(void);
+
+/* Starts what the runtime needs in this process; 0, or -1. Every rank has to call it, before
+ * anything below. */
+int fl_rt_start(void);
+int fl_rt_ranks(void);
+int fl_rt_rank(void);
+
+enum { FL_CPU = 0, FL_GPU = 1 };
+typedef struct {
+  int32_t kind, rank;
+  int64_t memory_bytes;
+} fl_device;
+int fl_rt_devices(void);
+int fl_rt_device(int index, fl_device *out);
+
+/* Bytes that Legion copied to bring tasks their data, counted while on (a trace's first run shows
+ * its copies). */
+void fl_rt_count_copies(int on);
+int64_t fl_rt_copied_bytes(void);
+
+/* A plan made executable. Device numbers of the plan are those of fl_rt_device. */
+typedef struct fl_program fl_program;
+fl_program *fl_program_create(const fl_plan *plan, const char *optimizer, int n_attributes,
+                              const char *const *attribute_names,
+                              const char *const *attribute_values, uint64_t seed);
+void fl_program_destroy(fl_program *program);
+
+/* Rows of 4-byte elements that batches of `tensor` are made of. The memory stays the caller's and
+ * has to live until fl_program_drop_data. Returns a number to name it by. */
+int fl_program_add_data(fl_program *program, int tensor, const void *base, int64_t rows);
+int fl_program_drop_data(fl_program *program);
+
+/* Brings rows of the arrays `data` into the staging tensors for an iteration of kind `runs`
+ * (FL_TRAINS, ...). */
+int fl_program_stage(fl_program *program, int runs, int n_data, const int32_t *data, int n_rows,
+                     const int64_t *rows);
+/* Issues one iteration over what was staged, of which the first `valid_samples` count, and stages
+ * the next batch meanwhile (n_data 0: none). Returns a ticket. */
+int64_t fl_program_step(fl_program *program, int runs, int64_t step, int64_t valid_samples,
+                        double learning_rate, int n_data, const int32_t *data, int n_rows,
+                        const int64_t *rows);
+
+typedef struct {
+  double loss, correct, squared_error, absolute_error;
+  int64_t samples;
+} fl_metrics;
+/* Sums over the samples of that iteration; waits for it. */
+int fl_program_metrics(fl_program *program, int64_t ticket, fl_metrics *out);
+
+/* Whole tensors, row-major. Reading a gradient sums its partial values. */
+int fl_program_write(fl_program *program, int tensor, int field, int state, const void *host);
+int fl_program_read(fl_program *program, int tensor, int field, int state, void *host);
+int fl_program_wait(fl_program *program);
+/* For each task of the plan's launch: the device it last ran on, or -1 if it did not run on this
+ * rank. */
+int fl_program_placed(fl_program *program, int launch, int32_t *devices);
+
+/* cdef end */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

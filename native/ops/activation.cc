@@ -1,0 +1,45 @@
+#include "ops/activation.h"
+
+#include <stdexcept>
+
+#include "ops/simd.h"
+#include "ops/strided_loop.h"
+
+namespace flexlegion {
+namespace {
+
+FLEXLEGION_SIMD void relu_backward(const float* dy, const float* y, float* dx, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) dx[i] = y[i] > 0 ? dy[i] : 0.0f;
+}
+
+FLEXLEGION_SIMD void sigmoid_backward(const float* dy, const float* y, float* dx, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) dx[i] = dy[i] * y[i] * (1.0f - y[i]);
+}
+
+FLEXLEGION_SIMD void tanh_backward(const float* dy, const float* y, float* dx, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) dx[i] = dy[i] * (1.0f - y[i] * y[i]);
+}
+
+}  // namespace
+
+Activation activation_of(const Attributes& attributes) {
+  const std::string& name = attributes.text("activation");
+  if (name == "none") return Activation::none;
+  if (name == "relu") return Activation::relu;
+  if (name == "sigmoid") return Activation::sigmoid;
+  if (name == "tanh") return Activation::tanh;
+  throw std::invalid_argument("activation '" + name + "' is none of: none relu sigmoid tanh");
+}
+
+void activation_backward(Activation activation, const TensorView& output_grad,
+                         const TensorView& output, const TensorView& result) {
+  if (activation == Activation::none) return copy_view(result, output_grad);
+  const auto run = activation == Activation::relu      ? relu_backward
+                   : activation == Activation::sigmoid ? sigmoid_backward
+                                                       : tanh_backward;
+  for_each_run<3>({&output_grad, &output, &result}, [&](const Offsets<3>& at, std::int64_t n) {
+    run(output_grad.f32() + at[0], output.f32() + at[1], result.f32() + at[2], n);
+  });
+}
+
+}  // namespace flexlegion

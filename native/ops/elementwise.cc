@@ -1,0 +1,125 @@
+// relu, sigmoid, tanh (their gradients follow from the output) and gelu (from the input).
+//
+// The functions themselves are oneDNN's, whose vectorised exp and erf are much faster than the C
+// library's; relu is a loop of our own, which needs no packing of strided tiles.
+#include "ops/onednn_support.h"
+#include "ops/simd.h"
+#include "ops/strided_loop.h"
+
+namespace flexlegion {
+namespace {
+
+using dnnl::algorithm;
+
+// Applies oneDNN's `function`, or its derivative, to dense memory.
+class OneDnnEltwise {
+ public:
+  explicit OneDnnEltwise(algorithm function) : function_(function) {}
+
+  void forward(const TensorView& x, const TensorView& y) {
+    const DenseInput in(x, 0);
+    const DenseOutput out(y, 1);
+    const onednn::Prepared& primitive = cache_.get(
+        {0, x.volume()}, [&] { return forward_desc(x.volume(), dnnl::prop_kind::forward); });
+    primitive.execute({{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_DST, out.data()}});
+    out.commit();
+  }
+
+  void backward(const TensorView& x, const TensorView& dy, const TensorView& dx) {
+    const DenseInput in(x, 0), grad(dy, 1);
+    const DenseOutput out(dx, 2);
+    const onednn::Prepared& primitive = cache_.get({1, x.volume()}, [&] {
+      const auto desc = desc_of(x.volume());
+      return dnnl::eltwise_backward::primitive_desc(
+          onednn::engine(), function_, desc, desc, desc, 0.0f, 0.0f,
+          forward_desc(x.volume(), dnnl::prop_kind::forward_training), onednn::attributes());
+    });
+    primitive.execute({{DNNL_ARG_SRC, in.data()},
+                       {DNNL_ARG_DIFF_DST, grad.data()},
+                       {DNNL_ARG_DIFF_SRC, out.data()}});
+    out.commit();
+  }
+
+ private:
+  static dnnl::memory::desc desc_of(std::int64_t elements) {
+    return onednn::f32_desc({elements}, dnnl::memory::format_tag::a);
+  }
+  dnnl::eltwise_forward::primitive_desc forward_desc(std::int64_t elements,
+                                                     dnnl::prop_kind kind) const {
+    return {onednn::engine(),  kind, function_, desc_of(elements),
+            desc_of(elements), 0.0f, 0.0f,      onednn::attributes()};
+  }
+
+  algorithm function_;
+  onednn::Cache cache_;
+};
+
+FLEXLEGION_SIMD void relu(const float* x, float* y, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] > 0 ? x[i] : 0.0f;
+}
+
+bool nothing_to_differentiate(const KernelTask& task) {
+  return task.input_grads.empty() || !task.input_grads[0].present() ||
+         task.input_grads[0].tile.empty();
+}
+
+class Relu : public Kernel {
+ public:
+  void forward(KernelTask& task) override {
+    const TensorView &x = task.inputs[0], &y = task.outputs[0];
+    for_each_run<2>({&x, &y}, [&](const Offsets<2>& at, std::int64_t n) {
+      relu(x.f32() + at[0], y.f32() + at[1], n);
+    });
+  }
+  void backward(KernelTask& task) override {
+    if (nothing_to_differentiate(task)) return;
+    activation_backward(Activation::relu, task.output_grads[0], task.outputs[0],
+                        task.input_grads[0]);
+  }
+};
+
+// sigmoid and tanh.
+class Squashing : public Kernel {
+ public:
+  Squashing(algorithm function, Activation activation)
+      : function_(function), activation_(activation) {}
+  void forward(KernelTask& task) override {
+    if (!task.outputs[0].tile.empty()) function_.forward(task.inputs[0], task.outputs[0]);
+  }
+  void backward(KernelTask& task) override {
+    if (nothing_to_differentiate(task)) return;
+    activation_backward(activation_, task.output_grads[0], task.outputs[0], task.input_grads[0]);
+  }
+
+ private:
+  OneDnnEltwise function_;
+  Activation activation_;
+};
+
+class Gelu : public Kernel {
+ public:
+  void forward(KernelTask& task) override {
+    if (!task.outputs[0].tile.empty()) function_.forward(task.inputs[0], task.outputs[0]);
+  }
+  void backward(KernelTask& task) override {
+    if (nothing_to_differentiate(task)) return;
+    function_.backward(task.inputs[0], task.output_grads[0], task.input_grads[0]);
+  }
+
+ private:
+  OneDnnEltwise function_{algorithm::eltwise_gelu_erf};
+};
+
+const RegisterKernel registered_relu("relu",
+                                     [](const Attributes&) { return std::make_unique<Relu>(); });
+const RegisterKernel registered_sigmoid("sigmoid", [](const Attributes&) {
+  return std::make_unique<Squashing>(algorithm::eltwise_logistic, Activation::sigmoid);
+});
+const RegisterKernel registered_tanh("tanh", [](const Attributes&) {
+  return std::make_unique<Squashing>(algorithm::eltwise_tanh, Activation::tanh);
+});
+const RegisterKernel registered_gelu("gelu",
+                                     [](const Attributes&) { return std::make_unique<Gelu>(); });
+
+}  // namespace
+}  // namespace flexlegion

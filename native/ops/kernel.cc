@@ -1,0 +1,95 @@
+#include "ops/kernel.h"
+
+#include <charconv>
+#include <map>
+#include <stdexcept>
+
+namespace flexlegion {
+namespace {
+
+// Function-local, so that they exist before the first static RegisterKernel of any file.
+std::map<std::string, KernelFactory>& kernels() {
+  static std::map<std::string, KernelFactory> registry;
+  return registry;
+}
+
+std::map<std::string, UpdateKernelFactory>& update_kernels() {
+  static std::map<std::string, UpdateKernelFactory> registry;
+  return registry;
+}
+
+template <typename Registry>
+std::vector<std::string> names_of(const Registry& registry) {
+  std::vector<std::string> names;
+  for (const auto& entry : registry) names.push_back(entry.first);
+  return names;
+}
+
+template <typename Registry, typename Factory>
+void add_to(Registry& registry, const std::string& name, Factory&& factory) {
+  if (!registry.emplace(name, std::move(factory)).second) {
+    throw std::logic_error("two kernels are registered under the name '" + name + "'");
+  }
+}
+
+template <typename Registry>
+auto make_from(const Registry& registry, const std::string& what, const std::string& name,
+               const Attributes& attributes) {
+  const auto found = registry.find(name);
+  if (found != registry.end()) return found->second(attributes);
+  std::string message = "no kernel for " + what + " '" + name + "'; there are:";
+  for (const auto& entry : registry) message += " " + entry.first;
+  throw std::invalid_argument(message);
+}
+
+template <typename Number>
+Number parsed(const std::string& name, const std::string& text) {
+  Number value{};
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  if (result.ec != std::errc() || result.ptr != end) {
+    throw std::invalid_argument("attribute '" + name + "' is not a number: '" + text + "'");
+  }
+  return value;
+}
+
+}  // namespace
+
+const std::string& Attributes::text(const std::string& name) const {
+  for (const auto& entry : entries_) {
+    if (entry.first == name) return entry.second;
+  }
+  throw std::invalid_argument("attribute '" + name + "' is missing");
+}
+
+std::int64_t Attributes::integer(const std::string& name) const {
+  return parsed<std::int64_t>(name, text(name));
+}
+
+double Attributes::number(const std::string& name) const {
+  return parsed<double>(name, text(name));
+}
+
+RegisterKernel::RegisterKernel(const std::string& operator_type, KernelFactory factory) {
+  add_to(kernels(), operator_type, std::move(factory));
+}
+
+RegisterUpdateKernel::RegisterUpdateKernel(const std::string& optimizer,
+                                           UpdateKernelFactory factory) {
+  add_to(update_kernels(), optimizer, std::move(factory));
+}
+
+std::unique_ptr<Kernel> make_kernel(const std::string& operator_type,
+                                    const Attributes& attributes) {
+  return make_from(kernels(), "operator", operator_type, attributes);
+}
+
+std::unique_ptr<UpdateKernel> make_update_kernel(const std::string& optimizer,
+                                                 const Attributes& attributes) {
+  return make_from(update_kernels(), "optimizer", optimizer, attributes);
+}
+
+std::vector<std::string> kernel_names() { return names_of(kernels()); }
+std::vector<std::string> update_kernel_names() { return names_of(update_kernels()); }
+
+}  // namespace flexlegion

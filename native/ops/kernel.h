@@ -1,0 +1,99 @@
+// What a leaf kernel is: the computation of one task, on one device, over tiles of the operator's tensors.
+//
+// A kernel is made once an operator, from the operator's attributes; its methods are called from several threads at
+// once, one a task. It knows nothing of Legion, of the plan, or of the other tiles: a tile's views carry its global
+// coordinates, from which e.g. a convolution finds out which sides of the tile are padded.
+//
+// Rules of a kernel:
+// - forward() writes every element of the output tiles; backward() writes every element of each gradient tile that is
+//   present() (it never adds: the sum over tasks is the runtime's, see plan.h, "partial values").
+// - backward() may read only what the operator declares as `saved_for_backward` (flexlegion/ops); other views are absent.
+// - It computes with the calling thread alone, keeps primitives and scratch memory from call to call, and reports
+//   failure by an exception that names the operator.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/tensor_view.h"
+
+namespace flexlegion {
+
+// An operator's attributes, as the layer API gave them: names and texts.
+class Attributes {
+ public:
+  Attributes() = default;
+  explicit Attributes(std::vector<std::pair<std::string, std::string>> entries)
+      : entries_(std::move(entries)) {}
+  std::int64_t integer(const std::string& name) const;
+  double number(const std::string& name) const;
+  const std::string& text(const std::string& name) const;  // throws std::invalid_argument if absent
+
+ private:
+  std::vector<std::pair<std::string, std::string>> entries_;
+};
+
+// What changes from one iteration to the next.
+struct RunState {
+  std::int64_t step = 0;           // iterations done so far: dropout's counter, Adam's bias correction
+  std::int64_t valid_samples = 0;  // samples of this batch that count; the rest is padding
+  double learning_rate = 0;
+  std::uint64_t seed = 0;
+  std::int32_t training = 0;
+};
+
+// Sums over the samples of a loss task's tile; the trainer adds the tasks' sums and divides.
+struct Metrics {
+  double loss = 0;
+  double correct = 0;
+  double squared_error = 0;
+  double absolute_error = 0;
+  std::int64_t samples = 0;
+};
+
+struct KernelTask {
+  std::vector<TensorView> inputs, weights, outputs;
+  std::vector<TensorView> input_grads, weight_grads, output_grads;
+  RunState run;
+  Metrics* metrics = nullptr;  // loss operators add into it in forward()
+};
+
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  virtual void forward(KernelTask& task) = 0;
+  virtual void backward(KernelTask& task) = 0;
+};
+
+using KernelFactory = std::function<std::unique_ptr<Kernel>(const Attributes&)>;
+
+// An optimizer's update of one shard of a weight. `gradient` is dense; `states` are the optimizer's fields.
+class UpdateKernel {
+ public:
+  virtual ~UpdateKernel() = default;
+  virtual void update(const TensorView& value, const TensorView& gradient,
+                      const std::vector<TensorView>& states, const RunState& run) = 0;
+};
+
+using UpdateKernelFactory = std::function<std::unique_ptr<UpdateKernel>(const Attributes&)>;
+
+// Kernels register themselves, by the operator type's name, while the library is loaded:
+//   static const RegisterKernel registered("conv2d", [](const Attributes& a) { ... });
+struct RegisterKernel {
+  RegisterKernel(const std::string& operator_type, KernelFactory factory);
+};
+struct RegisterUpdateKernel {
+  RegisterUpdateKernel(const std::string& optimizer, UpdateKernelFactory factory);
+};
+
+std::unique_ptr<Kernel> make_kernel(const std::string& operator_type, const Attributes& attributes);
+std::unique_ptr<UpdateKernel> make_update_kernel(const std::string& optimizer,
+                                                 const Attributes& attributes);
+std::vector<std::string> kernel_names();         // sorted
+std::vector<std::string> update_kernel_names();  // sorted
+
+}  // namespace flexlegion

@@ -1,0 +1,72 @@
+// What every kernel that computes with oneDNN needs: the engine, a stream a thread, and primitives
+// that are prepared once a shape and executed concurrently by any number of threads.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <utility>
+#include <vector>
+
+#include "ops/activation.h"
+
+namespace flexlegion::onednn {
+
+// The scratch slot that Prepared::execute() uses for itself; kernels take those below.
+constexpr int kScratchpadSlot = 15;
+
+// A thread's first use holds oneDNN to that one thread, i.e. to its task's core: both what it
+// prepares (which plans for a number of threads) and what it executes.
+dnnl::engine& engine();
+dnnl::stream& stream();  // the calling thread's
+
+// Attributes of a primitive: scratch memory is the calling thread's, and the activation is fused.
+dnnl::primitive_attr attributes(Activation activation = Activation::none);
+
+inline dnnl::memory::desc f32_desc(const dnnl::memory::dims& dims, dnnl::memory::format_tag tag) {
+  return {dims, dnnl::memory::data_type::f32, tag};
+}
+inline dnnl::memory::desc f32_desc(const dnnl::memory::dims& dims,
+                                   const dnnl::memory::dims& strides) {
+  return {dims, dnnl::memory::data_type::f32, strides};
+}
+
+// A primitive, ready to be executed. It must have been described with attributes().
+class Prepared {
+ public:
+  using Arguments = std::initializer_list<std::pair<int, float*>>;  // DNNL_ARG_..., memory
+
+  explicit Prepared(const dnnl::primitive_desc_base& desc);
+  void execute(Arguments arguments) const;
+  // The layout that the primitive wants of an argument.
+  dnnl::memory::desc layout(int argument) const;
+
+ private:
+  dnnl::primitive_desc_base desc_;
+  dnnl::primitive primitive_;
+  dnnl::memory::desc scratchpad_;
+};
+
+// A kernel's prepared primitives, by all that distinguishes them.
+class Cache {
+ public:
+  using Key = std::vector<std::int64_t>;
+
+  // The primitive of that key; `describe` returns its description when it is first asked for.
+  template <typename Describe>
+  const Prepared& get(const Key& key, Describe&& describe) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_ptr<Prepared>& entry = entries_[key];
+    if (entry == nullptr) entry = std::make_unique<Prepared>(describe());
+    return *entry;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<Key, std::unique_ptr<Prepared>> entries_;
+};
+
+}  // namespace flexlegion::onednn

@@ -1,0 +1,167 @@
+// pool2d: the maximum or the average of each window, over (n, h, w, c).
+//
+// Loops over whole rows of (w, c), which are contiguous. The maximum's gradient goes to the first
+// largest element of the window in row-major order; it is found again in backward.
+#include <cstdint>
+#include <stdexcept>
+
+#include "ops/kernel.h"
+#include "ops/simd.h"
+#include "ops/window.h"
+
+namespace flexlegion {
+namespace {
+
+// One sample's tile: windows over rows and columns of `channels` neighbouring elements.
+struct PoolTile {
+  WindowTile h, w;
+  std::int64_t channels, in_row, out_row;  // elements of a row
+
+  PoolTile(const WindowAxis& axis_h, const WindowAxis& axis_w, const TensorView& input,
+           const TensorView& output)
+      : h(axis_h, input, output, 1),
+        w(axis_w, input, output, 2),
+        channels(output.extent(3)),
+        in_row(w.in * channels),
+        out_row(w.out * channels) {}
+};
+
+FLEXLEGION_SIMD void maximum_row(const float* from, float* to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = from[i] > to[i] ? from[i] : to[i];
+}
+
+FLEXLEGION_SIMD void add_row(const float* from, float* to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+FLEXLEGION_SIMD void scale_row(const float* from, float factor, float* to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = from[i] * factor;
+}
+
+// Keeps, element by element, the larger value and where it was found; of equals the earlier.
+FLEXLEGION_SIMD void larger_of(const float* x, std::int32_t place, float* best, std::int32_t* where,
+                               std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const bool larger = x[i] > best[i];
+    best[i] = larger ? x[i] : best[i];
+    where[i] = larger ? place : where[i];
+  }
+}
+
+class Pool2d : public Kernel {
+ public:
+  explicit Pool2d(const Attributes& attributes)
+      : h_(attributes, "h"),
+        w_(attributes, "w"),
+        maximum_(attributes.text("kind") == "max"),
+        count_padding_(attributes.integer("count_include_pad") != 0) {
+    if (!maximum_ && attributes.text("kind") != "average") {
+      throw std::invalid_argument("pool2d: kind is none of: max average");
+    }
+  }
+
+  void forward(KernelTask& task) override {
+    const TensorView& output = task.outputs[0];
+    if (output.tile.empty()) return;
+    const PoolTile tile(h_, w_, task.inputs[0], output);
+    const DenseInput x(task.inputs[0], 0);
+    const DenseOutput y(output, 1);
+    for (std::int64_t n = 0; n < output.extent(0); ++n) {
+      forward_sample(tile, x.data() + n * tile.h.in * tile.in_row,
+                     y.data() + n * tile.h.out * tile.out_row);
+    }
+    y.commit();
+  }
+
+  void backward(KernelTask& task) override {
+    if (task.input_grads.empty() || !task.input_grads[0].present()) return;
+    const TensorView &input_grad = task.input_grads[0], &output_grad = task.output_grads[0];
+    const DenseOutput dx(input_grad, 0);
+    std::fill_n(dx.data(), input_grad.volume(), 0.0f);
+    if (!output_grad.tile.empty()) {
+      const PoolTile tile(h_, w_, input_grad, output_grad);
+      const DenseInput dy(output_grad, 1);
+      const float* const x = maximum_ ? DenseInput(task.inputs[0], 2).data() : nullptr;
+      for (std::int64_t n = 0; n < output_grad.extent(0); ++n) {
+        const std::int64_t in = n * tile.h.in * tile.in_row, out = n * tile.h.out * tile.out_row;
+        if (maximum_) {
+          maximum_backward(tile, x + in, dy.data() + out, dx.data() + in);
+        } else {
+          average_backward(tile, dy.data() + out, dx.data() + in);
+        }
+      }
+    }
+    dx.commit();
+  }
+
+ private:
+  // First down the columns, over whole rows, then along the row.
+  void forward_sample(const PoolTile& t, const float* x, float* y) const {
+    const auto combine = maximum_ ? maximum_row : add_row;
+    float* const column = scratch(3, t.in_row);
+    for (std::int64_t oh = 0; oh < t.h.out; ++oh, y += t.out_row) {
+      std::copy_n(x + t.h.begin(oh) * t.in_row, t.in_row, column);
+      for (std::int64_t h = t.h.begin(oh) + 1; h < t.h.end(oh); ++h) {
+        combine(x + h * t.in_row, column, t.in_row);
+      }
+      for (std::int64_t ow = 0; ow < t.w.out; ++ow) {
+        float* const out = y + ow * t.channels;
+        std::copy_n(column + t.w.begin(ow) * t.channels, t.channels, out);
+        for (std::int64_t w = t.w.begin(ow) + 1; w < t.w.end(ow); ++w) {
+          combine(column + w * t.channels, out, t.channels);
+        }
+        if (!maximum_) scale_row(out, weight(t, oh, ow), out, t.channels);
+      }
+    }
+  }
+
+  void maximum_backward(const PoolTile& t, const float* x, const float* dy, float* dx) const {
+    float* const best = scratch(3, t.channels);
+    auto* const where = reinterpret_cast<std::int32_t*>(scratch(4, t.channels));
+    for (std::int64_t oh = 0; oh < t.h.out; ++oh) {
+      for (std::int64_t ow = 0; ow < t.w.out; ++ow, dy += t.channels) {
+        const std::int64_t first = t.h.begin(oh) * t.in_row + t.w.begin(ow) * t.channels;
+        std::copy_n(x + first, t.channels, best);
+        std::fill_n(where, t.channels, 0);
+        for (std::int64_t h = t.h.begin(oh); h < t.h.end(oh); ++h) {
+          for (std::int64_t w = t.w.begin(ow); w < t.w.end(ow); ++w) {
+            const std::int64_t at = h * t.in_row + w * t.channels;
+            larger_of(x + at, static_cast<std::int32_t>(at - first), best, where, t.channels);
+          }
+        }
+        for (std::int64_t c = 0; c < t.channels; ++c) dx[first + where[c] + c] += dy[c];
+      }
+    }
+  }
+
+  void average_backward(const PoolTile& t, const float* dy, float* dx) const {
+    float* const share = scratch(3, t.channels);
+    for (std::int64_t oh = 0; oh < t.h.out; ++oh) {
+      for (std::int64_t ow = 0; ow < t.w.out; ++ow, dy += t.channels) {
+        scale_row(dy, weight(t, oh, ow), share, t.channels);
+        for (std::int64_t h = t.h.begin(oh); h < t.h.end(oh); ++h) {
+          for (std::int64_t w = t.w.begin(ow); w < t.w.end(ow); ++w) {
+            add_row(share, dx + h * t.in_row + w * t.channels, t.channels);
+          }
+        }
+      }
+    }
+  }
+
+  // Of each element in an average.
+  float weight(const PoolTile& t, std::int64_t oh, std::int64_t ow) const {
+    const std::int64_t count = count_padding_
+                                   ? t.h.kernel * t.w.kernel
+                                   : (t.h.end(oh) - t.h.begin(oh)) * (t.w.end(ow) - t.w.begin(ow));
+    return 1.0f / static_cast<float>(count);
+  }
+
+  WindowAxis h_, w_;
+  bool maximum_, count_padding_;
+};
+
+const RegisterKernel registered("pool2d",
+                                [](const Attributes& a) { return std::make_unique<Pool2d>(a); });
+
+}  // namespace
+}  // namespace flexlegion

@@ -1,0 +1,102 @@
+#include "ops/tensor_view.h"
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <new>
+#include <stdexcept>
+
+#include "ops/simd.h"
+#include "ops/strided_loop.h"
+
+namespace flexlegion {
+namespace {
+
+FLEXLEGION_SIMD void add_run(float* to, const float* from, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+struct Freed {
+  void operator()(float* p) const { std::free(p); }
+};
+
+struct ScratchBuffer {
+  std::unique_ptr<float, Freed> memory;
+  std::int64_t elements = 0;
+};
+
+}  // namespace
+
+bool TensorView::dense() const { return dense_from(0); }
+
+bool TensorView::dense_from(int first) const {
+  std::int64_t expected = 1;
+  for (int d = rank() - 1; d >= first; --d) {
+    if (extent(d) != 1 && stride[d] != expected) return false;
+    expected *= extent(d);
+  }
+  return true;
+}
+
+TensorView dense_view(void* buffer, const Rect& tile,
+                      const std::array<std::int64_t, kMaxRegionRank>& shape) {
+  TensorView view;
+  view.data = buffer;
+  view.tile = tile;
+  view.shape = shape;
+  std::int64_t stride = 1;
+  for (int d = tile.rank - 1; d >= 0; --d) {
+    view.stride[d] = stride;
+    stride *= tile.extent(d);
+  }
+  return view;
+}
+
+void copy_view(const TensorView& to, const TensorView& from) {
+  for_each_run<2>({&to, &from}, [&](const Offsets<2>& at, std::int64_t n) {
+    // As integers, so that any bit pattern survives.
+    std::copy_n(from.i32() + at[1], n, to.i32() + at[0]);
+  });
+}
+
+void add_view(const TensorView& to, const TensorView& from) {
+  for_each_run<2>({&to, &from}, [&](const Offsets<2>& at, std::int64_t n) {
+    add_run(to.f32() + at[0], from.f32() + at[1], n);
+  });
+}
+
+void zero_view(const TensorView& to) {
+  for_each_run<1>(
+      {&to}, [&](const Offsets<1>& at, std::int64_t n) { std::fill_n(to.f32() + at[0], n, 0.0f); });
+}
+
+float* scratch(int slot, std::int64_t elements) {
+  thread_local std::map<int, ScratchBuffer> buffers;
+  ScratchBuffer& buffer = buffers[slot];
+  if (elements > buffer.elements || buffer.memory == nullptr) {
+    constexpr std::int64_t kLine = 16;  // floats in a cache line
+    const std::int64_t rounded = std::max(kLine, (elements + kLine - 1) / kLine * kLine);
+    buffer.memory.reset();  // before the new one: it may be large
+    buffer.elements = 0;
+    buffer.memory.reset(static_cast<float*>(
+        std::aligned_alloc(64, static_cast<std::size_t>(rounded) * sizeof(float))));
+    if (buffer.memory == nullptr) throw std::bad_alloc();
+    buffer.elements = rounded;
+  }
+  return buffer.memory.get();
+}
+
+DenseInput::DenseInput(const TensorView& view, int scratch_slot) : data_(view.f32()) {
+  if (view.dense()) return;
+  data_ = scratch(scratch_slot, view.volume());
+  copy_view(dense_view(data_, view.tile, view.shape), view);
+}
+
+DenseOutput::DenseOutput(const TensorView& view, int scratch_slot)
+    : view_(view), data_(view.dense() ? view.f32() : scratch(scratch_slot, view.volume())) {}
+
+void DenseOutput::commit() const {
+  if (data_ != view_.f32()) copy_view(view_, dense_view(data_, view_.tile, view_.shape));
+}
+
+}  // namespace flexlegion

@@ -1,0 +1,50 @@
+// The sliding windows of a convolution or a pooling, along one axis and over a tile.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "ops/kernel.h"
+
+namespace flexlegion {
+
+struct WindowAxis {
+  std::int64_t kernel = 1, stride = 1, padding = 0;
+
+  // From an operator's attributes kernel_h, stride_h, padding_h (or ..._w).
+  WindowAxis(const Attributes& attributes, const std::string& axis)
+      : kernel(attributes.integer("kernel_" + axis)),
+        stride(attributes.integer("stride_" + axis)),
+        padding(attributes.integer("padding_" + axis)) {
+    if (kernel < 1 || stride < 1 || padding < 0 || padding >= kernel) {
+      // With less padding than kernel, every window touches the tensor.
+      throw std::invalid_argument("a window needs kernel >= 1, stride >= 1, 0 <= padding < kernel");
+    }
+  }
+};
+
+// How the windows of an output tile lie in its input tile, along one axis.
+struct WindowTile {
+  std::int64_t in = 0, out = 0;        // extents of the two tiles
+  std::int64_t before = 0, after = 0;  // padding at either end: of a tile inside the tensor, none
+  std::int64_t kernel = 1, stride = 1;
+
+  WindowTile(const WindowAxis& axis, const TensorView& input, const TensorView& output, int d)
+      : in(input.extent(d)),
+        out(output.extent(d)),
+        before(input.tile.lo[d] - (output.tile.lo[d] * axis.stride - axis.padding)),
+        after((output.tile.hi[d] - 1) * axis.stride - axis.padding + axis.kernel -
+              input.tile.hi[d]),
+        kernel(axis.kernel),
+        stride(axis.stride) {}
+
+  // The part of window `o` that lies within the input tile.
+  std::int64_t begin(std::int64_t o) const {
+    return std::max<std::int64_t>(0, o * stride - before);
+  }
+  std::int64_t end(std::int64_t o) const { return std::min(in, o * stride - before + kernel); }
+};
+
+}  // namespace flexlegion

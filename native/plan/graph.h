@@ -1,0 +1,80 @@
+// The operator graph G, as the plan needs it: tensors, and operators that state once, by their
+// access maps, which part of each operand one tile of their output needs (FlexFlow, sections 3.1
+// and 4).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/rect.h"
+
+namespace flexlegion {
+
+enum class DataType { float32, int32 };
+enum class TensorKind { input, weight, activation };
+
+struct Tensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  DataType type = DataType::float32;
+  TensorKind kind = TensorKind::activation;
+  bool needs_gradient = false;
+};
+
+// One dimension of an access map: output range [lo, hi) of dimension `out_dim` needs
+//   [floor(lo * num / den) + lo_offset, ceil(hi * num / den) + hi_offset), clamped to the tensor;
+// out_dim < 0 needs the whole extent.
+struct DimMap {
+  int out_dim = -1;
+  std::int64_t num = 1, den = 1, lo_offset = 0, hi_offset = 0;
+};
+
+enum class Role { input, weight, output };
+
+struct Operand {
+  int tensor = 0;
+  Role role = Role::input;
+  bool saved_for_backward = false;  // backward reads the value that forward read or wrote
+  std::vector<DimMap> map;          // one a dimension of the tensor
+};
+
+enum class DimKind { sample, attribute, parameter };
+
+using AttributeList = std::vector<std::pair<std::string, std::string>>;
+
+// The first operand of role `output` spans the operator's parallelizable dimensions: its tiles are
+// the tasks.
+struct Operator {
+  std::string name;
+  std::string type;  // names the kernel
+  bool is_loss = false;
+  std::vector<DimKind> dims;
+  std::vector<Operand> operands;
+  AttributeList attributes;
+
+  const Operand& primary_output() const;
+};
+
+struct Graph {
+  std::vector<Tensor> tensors;
+  std::vector<Operator> operators;  // in topological order
+};
+
+// What a task that computes `tile` of the operator's primary output touches of `operand`.
+Rect accessed(const Operand& operand, const Tensor& tensor, const Rect& tile);
+
+// A parallelization configuration (section 4): a degree for each dimension of the primary output,
+// and a device for each task; tasks are numbered row-major over the degrees.
+struct ParallelConfig {
+  std::vector<int> degrees;
+  std::vector<int> devices;
+};
+
+using Strategy = std::vector<ParallelConfig>;  // one an operator, in the graph's order
+
+// Tile `k` of `whole`. Where a degree does not divide its extent, tiles differ by at most one.
+Rect tile_of(const Rect& whole, const std::vector<int>& degrees, int k);
+
+}  // namespace flexlegion

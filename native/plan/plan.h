@@ -1,0 +1,78 @@
+// The plan: what a graph under a strategy executes. For every operator and pass, one index launch;
+// for every task of it, the device, and for every tensor field it touches, the rectangle and the
+// privilege. The simulator charges what stands here and the runtime launches it; neither derives
+// anything a second time.
+//
+// Gradients are *partial values* (OneFlow's P(sum)). The gradient of a tensor is a stack of `slots`
+// copies of the tensor's shape: a backward task writes the rectangle that its forward task read
+// into a slot of its own, exclusively, so that no two tasks ever add into the same memory. The one
+// reader of a gradient tile (the backward task of the tensor's producer, or the update task of a
+// weight's shard) sums the slots. For a weight that R devices share, R tasks write and R shards are
+// read: reduce-scatter, and the next forward's reads are the all-gather. The order of every sum is
+// fixed by the plan, so a run repeats bit by bit, and nothing is filled with zeros in an iteration.
+// When a later operator contributes the very rectangle of an earlier one on the same device
+// (weights shared between the steps of a recurrent layer), it adds into that slot instead of taking
+// another.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/graph.h"
+
+namespace flexlegion {
+
+// `load` brings a batch from the host into an input tensor; it belongs to no operator.
+enum class Pass { load, forward, backward, update };
+enum class Field { value, gradient, state };
+enum class Privilege { read, write, read_write };
+
+// Which runs a launch takes part in (a bit set).
+enum Runs : unsigned { kTrains = 1, kEvaluates = 2, kPredicts = 4 };
+
+struct Requirement {
+  int operand = 0;  // index into the operator's operands
+  int tensor = 0;
+  Field field = Field::value;
+  int state = 0;  // which optimizer state, for Field::state
+  Privilege privilege = Privilege::read;
+  // One a task, possibly empty. A gradient's has the slot dimension in front: the one slot that is
+  // written, or the range of slots that is summed.
+  std::vector<Rect> rects;
+  std::vector<bool>
+      adds;  // for a written gradient, a task: does it add to what stands in its slot?
+};
+
+struct Launch {
+  int op = 0;  // -1 for Pass::load
+  Pass pass = Pass::forward;
+  unsigned runs = 0;
+  std::vector<int> devices;  // one a task
+  std::vector<Requirement> requirements;
+
+  int tasks() const { return static_cast<int>(devices.size()); }
+};
+
+// The stack of partial values of one tensor's gradient.
+struct GradientStack {
+  int slots = 0;  // 0: nothing computes this gradient
+  bool fully_written =
+      false;  // false: some of the stack is never written and has to start as zeros
+};
+
+struct Plan {
+  std::vector<Launch> launches;          // in the order of issue: load, forward, backward, update
+  std::vector<GradientStack> gradients;  // one a tensor
+  int optimizer_states = 0;
+};
+
+// Derives the plan. `output` is the tensor that prediction wants; the graph's loss operator, if
+// any, gives training and evaluation their goal. Throws std::invalid_argument for a strategy that
+// does not fit the graph.
+Plan make_plan(const Graph& graph, const Strategy& strategy, int output, int optimizer_states);
+
+// The memory that `device` needs if it has one of its own: the bounding box of all that its tasks
+// touch, a tensor and field, in bytes.
+std::int64_t bytes_on_device(const Plan& plan, int device);
+
+}  // namespace flexlegion

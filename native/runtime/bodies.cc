@@ -1,0 +1,220 @@
+#include "runtime/bodies.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace flexlegion {
+
+namespace {
+
+// Scratch slots of this file; kernels use the lower ones.
+constexpr int kSummedSlot = 1000;  // + operand
+constexpr int kAddedSlot = 2000;   // + operand
+
+// Slot `s` of a stack of partial gradients: the view without its first dimension.
+TensorView slot_of(const TensorView& stack, std::int64_t s) {
+  TensorView view;
+  view.data = stack.f32() + (s - stack.tile.lo[0]) * stack.stride[0];
+  view.tile.rank = stack.rank() - 1;
+  for (int d = 0; d < view.tile.rank; ++d) {
+    view.tile.lo[d] = stack.tile.lo[d + 1];
+    view.tile.hi[d] = stack.tile.hi[d + 1];
+    view.stride[d] = stack.stride[d + 1];
+    view.shape[d] = stack.shape[d + 1];
+  }
+  return view;
+}
+
+// The value of a partial gradient: the one slot itself, or the sum in scratch memory.
+TensorView summed(const TensorView& stack, int scratch_slot) {
+  const std::int64_t first = stack.tile.lo[0], last = stack.tile.hi[0];
+  const TensorView head = slot_of(stack, first);
+  if (last - first == 1) return head;
+  const TensorView sum = dense_view(scratch(scratch_slot, head.volume()), head.tile, head.shape);
+  copy_view(sum, head);
+  for (std::int64_t s = first + 1; s < last; ++s) add_view(sum, slot_of(stack, s));
+  return sum;
+}
+
+// Where a requirement's view goes in a KernelTask: a list, and a position in it.
+struct Binding {
+  std::vector<TensorView> KernelTask::*list;
+  std::size_t position;
+  int operand;
+  bool sums;               // a gradient to be summed before it is read
+  std::vector<bool> adds;  // a gradient that is added to what is there, a task
+  bool writes_gradient;
+};
+
+// Operands are numbered within their role: the kernel's inputs[i], weights[i], outputs[i].
+std::size_t position_in_role(const Operator& op, int operand) {
+  std::size_t position = 0;
+  for (int i = 0; i < operand; ++i) position += op.operands[i].role == op.operands[operand].role;
+  return position;
+}
+
+Binding bind(const Operator& op, const Requirement& r) {
+  const Role role = op.operands[r.operand].role;
+  Binding binding{nullptr, position_in_role(op, r.operand), r.operand, false, r.adds, false};
+  if (r.field == Field::value) {
+    binding.list = role == Role::input    ? &KernelTask::inputs
+                   : role == Role::weight ? &KernelTask::weights
+                                          : &KernelTask::outputs;
+  } else {
+    binding.list = role == Role::input    ? &KernelTask::input_grads
+                   : role == Role::weight ? &KernelTask::weight_grads
+                                          : &KernelTask::output_grads;
+    binding.sums = role == Role::output;
+    binding.writes_gradient = role != Role::output;
+  }
+  return binding;
+}
+
+struct RoleCounts {
+  std::size_t inputs = 0, weights = 0, outputs = 0;
+  explicit RoleCounts(const Operator& op) {
+    for (const Operand& o : op.operands) {
+      inputs += o.role == Role::input;
+      weights += o.role == Role::weight;
+      outputs += o.role == Role::output;
+    }
+  }
+};
+
+}  // namespace
+
+Body kernel_body(const Graph& graph, const Launch& planned, std::shared_ptr<Kernel> kernel) {
+  const Operator& op = graph.operators[planned.op];
+  std::vector<Binding> bindings;
+  for (const Requirement& r : planned.requirements) bindings.push_back(bind(op, r));
+  const RoleCounts counts(op);
+  const bool forward = planned.pass == Pass::forward;
+  return [bindings, counts, forward, kernel](LeafContext& context) {
+    KernelTask task;
+    task.inputs.resize(counts.inputs);
+    task.weights.resize(counts.weights);
+    task.outputs.resize(counts.outputs);
+    task.input_grads.resize(counts.inputs);
+    task.weight_grads.resize(counts.weights);
+    task.output_grads.resize(counts.outputs);
+    task.run = context.arguments->run;
+    task.metrics = &context.metrics;
+    std::vector<std::pair<TensorView, TensorView>> to_add;  // (accumulated, contribution)
+    for (std::size_t i = 0; i < bindings.size(); ++i) {
+      const Binding& b = bindings[i];
+      TensorView view = context.views[i];
+      if (b.sums) view = summed(view, kSummedSlot + b.operand);
+      if (b.writes_gradient) {
+        view = slot_of(view, view.tile.lo[0]);
+        if (b.adds[static_cast<std::size_t>(context.point)]) {
+          const TensorView fresh =
+              dense_view(scratch(kAddedSlot + b.operand, view.volume()), view.tile, view.shape);
+          to_add.emplace_back(view, fresh);
+          view = fresh;
+        }
+      }
+      (task.*b.list)[b.position] = view;
+    }
+    if (forward) {
+      kernel->forward(task);
+    } else {
+      kernel->backward(task);
+    }
+    for (const auto& [accumulated, contribution] : to_add) add_view(accumulated, contribution);
+  };
+}
+
+namespace {
+
+// Rows [lo, hi) of dimension 0 of a view, counted from its tile's start.
+TensorView rows_of(const TensorView& view, int dimension, std::int64_t lo, std::int64_t hi) {
+  TensorView rows = view;
+  rows.data = view.f32() + lo * view.stride[dimension];
+  rows.tile.lo[dimension] = view.tile.lo[dimension] + lo;
+  rows.tile.hi[dimension] = view.tile.lo[dimension] + hi;
+  return rows;
+}
+
+// One weight's shard, in blocks that stay in the cache between the sum of its partial gradients and
+// the update.
+void update_shard(UpdateKernel& kernel, const TensorView& stack, const TensorView& value,
+                  const std::vector<TensorView>& states, const RunState& run) {
+  constexpr std::int64_t kBlockElements = 1 << 15;
+  if (!value.present()) return;
+  const std::int64_t rows = value.extent(0);
+  const std::int64_t per_row = std::max<std::int64_t>(1, value.volume() / rows);
+  const std::int64_t block = std::max<std::int64_t>(1, kBlockElements / per_row);
+  for (std::int64_t lo = 0; lo < rows; lo += block) {
+    const std::int64_t hi = std::min(rows, lo + block);
+    TensorView gradient = summed(rows_of(stack, 1, lo, hi), kSummedSlot);
+    if (!gradient.dense()) {
+      const TensorView packed =
+          dense_view(scratch(kSummedSlot, gradient.volume()), gradient.tile, gradient.shape);
+      copy_view(packed, gradient);
+      gradient = packed;
+    }
+    std::vector<TensorView> state_rows;
+    for (const TensorView& state : states) state_rows.push_back(rows_of(state, 0, lo, hi));
+    kernel.update(rows_of(value, 0, lo, hi), gradient, state_rows, run);
+  }
+}
+
+}  // namespace
+
+Body update_body(const Launch& planned, std::shared_ptr<UpdateKernel> kernel) {
+  // For each weight: its gradient, its value, its states (see
+  // PlanBuilder::add_update_requirements).
+  std::size_t states = 0;
+  for (std::size_t i = 2; i < planned.requirements.size(); ++i) {
+    if (planned.requirements[i].field != Field::state) break;
+    ++states;
+  }
+  return [states, kernel](LeafContext& context) {
+    for (std::size_t i = 0; i < context.views.size(); i += 2 + states) {
+      const auto first = context.views.begin() + static_cast<std::ptrdiff_t>(i);
+      const std::vector<TensorView> fields(first + 2,
+                                           first + 2 + static_cast<std::ptrdiff_t>(states));
+      update_shard(*kernel, first[0], first[1], fields, context.arguments->run);
+    }
+  };
+}
+
+void feed_body(LeafContext& context) { copy_view(context.views[0], context.views[1]); }
+
+void zero_body(LeafContext& context) {
+  if (context.views[0].present()) zero_view(context.views[0]);
+}
+
+void stage_rows(const TensorView& tile, const char* base, const std::int64_t* rows,
+                std::int64_t count) {
+  std::int64_t row_elements = 1;
+  for (int d = 1; d < tile.rank(); ++d) row_elements *= tile.shape[d];
+  const auto row_bytes = static_cast<std::size_t>(row_elements) * sizeof(float);
+  for (std::int64_t i = tile.tile.lo[0]; i < tile.tile.hi[0]; ++i) {
+    float* to = tile.f32() + (i - tile.tile.lo[0]) * tile.stride[0];
+    if (i < count) {
+      std::memcpy(to, base + static_cast<std::size_t>(rows[i]) * row_bytes, row_bytes);
+    } else {
+      std::memset(to, 0, row_bytes);
+    }
+  }
+}
+
+void store_tile(const TensorView& tile, const char* base) {
+  if (!tile.present()) return;
+  Rect whole = tile.tile;
+  for (int d = 0; d < whole.rank; ++d) {
+    whole.lo[d] = 0;
+    whole.hi[d] = tile.shape[d];
+  }
+  TensorView host = dense_view(const_cast<char*>(base), whole, tile.shape);
+  for (int d = 0; d < whole.rank; ++d) {
+    host.data = host.f32() + tile.tile.lo[d] * host.stride[d];
+  }
+  host.tile = tile.tile;
+  copy_view(tile, host);
+}
+
+}  // namespace flexlegion

@@ -1,0 +1,33 @@
+// What the tasks of each kind of launch do with their views.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "ops/kernel.h"
+#include "plan/graph.h"
+#include "plan/plan.h"
+#include "runtime/launch.h"
+
+namespace flexlegion {
+
+using Body = std::function<void(LeafContext&)>;
+
+// A planned launch's body: hands the views to the kernel by their role, sums partial gradients
+// before, and adds to earlier contributions after it.
+Body kernel_body(const Graph& graph, const Launch& planned, std::shared_ptr<Kernel> kernel);
+Body update_body(const Launch& planned, std::shared_ptr<UpdateKernel> kernel);
+
+// views[0] = views[1]
+void feed_body(LeafContext& context);
+// views[0] = 0
+void zero_body(LeafContext& context);
+// Rows of a host array into a tile: row i of the batch is array row `rows[i]`; rows beyond are
+// zero.
+void stage_rows(const TensorView& tile, const char* base, const std::int64_t* rows,
+                std::int64_t count);
+// A tile's part of a row-major host array of the whole tensor.
+void store_tile(const TensorView& tile, const char* base);
+
+}  // namespace flexlegion

@@ -1,0 +1,52 @@
+// An index launch as the runtime executes it, and what its tasks are given. The plan's launches and
+// the runtime's own (moving data in and out) are all of this one form.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "legion.h"
+#include "ops/kernel.h"
+#include "support/rect.h"
+
+namespace flexlegion {
+
+// The argument of every leaf task; `rows` row numbers (int64) may follow it.
+struct TaskArguments {
+  std::int32_t program = 0;
+  std::int32_t launch = 0;
+  std::int32_t data = -1;  // which host array, for tasks that read one
+  std::int32_t rows = 0;
+  RunState run;
+};
+
+struct LeafContext {
+  int point = 0;
+  const TaskArguments* arguments = nullptr;
+  const std::int64_t* rows = nullptr;
+  std::vector<TensorView> views;  // one a requirement, in order
+  Metrics metrics;
+};
+
+struct LaunchRequirement {
+  int region = 0;  // index into the program's RegionStore
+  Legion::FieldID field = 0;
+  Legion::PrivilegeMode privilege = LEGION_READ_ONLY;
+  std::vector<Rect> rects;  // one a task
+  Legion::LogicalPartition partition = Legion::LogicalPartition::NO_PART;
+};
+
+struct RuntimeLaunch {
+  Legion::TaskID task = 0;
+  std::vector<int> devices;  // one a task
+  std::vector<LaunchRequirement> requirements;
+  std::function<void(LeafContext&)> body;
+  // Filled when the program is complete.
+  std::unique_ptr<Legion::IndexTaskLauncher> launcher;
+  Legion::ShardingID sharding = 0;
+  std::vector<std::int32_t> placed;  // a task: the device on which it last ran here, or -1
+};
+
+}  // namespace flexlegion

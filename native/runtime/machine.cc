@@ -1,0 +1,134 @@
+#include "runtime/machine.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "ops/kernel.h"
+#include "runtime/leaf_task.h"
+#include "runtime/mapper.h"
+
+namespace flexlegion {
+
+using namespace Legion;
+
+namespace {
+
+// Ids are reserved in one block a kind, under the library's name: so they agree on every rank.
+constexpr const char* kLibrary = "flexlegion";
+constexpr std::size_t kMaxTraces = 1 << 16;
+constexpr std::size_t kMaxShardings = 1 << 12;
+
+MachineState* state = nullptr;
+
+class PointToRank : public ShardingFunctor {
+ public:
+  explicit PointToRank(std::vector<int> ranks) : ranks_(std::move(ranks)) {}
+  ShardID shard(const DomainPoint& point, const Domain&, const std::size_t) override {
+    return static_cast<ShardID>(ranks_[static_cast<std::size_t>(point[0])]);
+  }
+
+ private:
+  std::vector<int> ranks_;
+};
+
+Memory memory_of(Legion::Machine machine, Processor processor, Memory::Kind kind) {
+  Legion::Machine::MemoryQuery query(machine);
+  query.only_kind(kind).best_affinity_to(processor);
+  return query.count() > 0 ? query.first() : Memory::NO_MEMORY;
+}
+
+void add_mapper(Legion::Machine machine, Runtime* runtime, const std::set<Processor>& local) {
+  // One mapper object a processor, as Legion deletes them one by one.
+  for (const Processor& processor : local) {
+    runtime->add_mapper(MachineState::get().mapper_id(),
+                        new PlanMapper(runtime->get_mapper_runtime(), machine, processor),
+                        processor);
+  }
+}
+
+}  // namespace
+
+MachineState& MachineState::get() {
+  if (state == nullptr) throw std::logic_error("the runtime was not started");
+  return *state;
+}
+
+MachineState& MachineState::start() {
+  if (state == nullptr) {
+    if (!Runtime::has_runtime()) {
+      throw std::runtime_error(
+          "no Legion runtime is running in this process; use the legate command");
+    }
+    state = new MachineState;  // lives as long as Legion does, which may outlive static objects
+    state->find_devices();
+    state->register_all();
+  }
+  return *state;
+}
+
+void MachineState::find_devices() {
+  Legion::Machine machine = Legion::Machine::get_machine();
+  Runtime* runtime = Runtime::get_runtime();
+  rank_ =
+      static_cast<int>(runtime->get_executing_processor(Runtime::get_context()).address_space());
+  ranks_ = static_cast<int>(machine.get_address_space_count());
+  const std::pair<Processor::Kind, DeviceKind> kinds[] = {{Processor::LOC_PROC, DeviceKind::cpu},
+                                                          {Processor::TOC_PROC, DeviceKind::gpu}};
+  for (const auto& [processor_kind, kind] : kinds) {
+    Legion::Machine::ProcessorQuery query(machine);
+    query.only_kind(processor_kind);
+    std::vector<Processor> found(query.begin(), query.end());
+    std::sort(found.begin(), found.end(), [](const Processor& a, const Processor& b) {
+      return std::make_pair(a.address_space(), a.id) < std::make_pair(b.address_space(), b.id);
+    });
+    for (const Processor& processor : found) {
+      const Memory::Kind memory = kind == DeviceKind::cpu ? Memory::SYSTEM_MEM : Memory::GPU_FB_MEM;
+      index_[processor] = static_cast<int>(devices_.size());
+      devices_.push_back({kind, static_cast<int>(processor.address_space()), processor,
+                          memory_of(machine, processor, memory)});
+    }
+  }
+}
+
+void MachineState::register_all() {
+  Runtime* runtime = Runtime::get_runtime();
+  mapper_id_ = runtime->generate_library_mapper_ids(kLibrary, 1);
+  first_trace_ = runtime->generate_library_trace_ids(kLibrary, kMaxTraces);
+  first_sharding_ = runtime->generate_library_sharding_ids(kLibrary, kMaxShardings);
+  const std::vector<LeafTask> leaves = leaf_tasks();
+  TaskID id = runtime->generate_library_task_ids(kLibrary, leaves.size());
+  for (const LeafTask& leaf : leaves) {
+    tasks_[leaf.name] = id;
+    register_leaf_task(runtime, id++, leaf);
+  }
+  Runtime::perform_registration_callback(add_mapper, /*global=*/false);
+}
+
+int MachineState::device_of(Processor processor) const {
+  const auto found = index_.find(processor);
+  return found == index_.end() ? -1 : found->second;
+}
+
+TaskID MachineState::task_id(const std::string& name) const {
+  const auto found = tasks_.find(name);
+  if (found == tasks_.end()) throw std::invalid_argument("no kernel is registered for " + name);
+  return found->second;
+}
+
+TraceID MachineState::next_trace_id() {
+  if (used_traces_ == kMaxTraces) throw std::runtime_error("too many programs in one process");
+  return first_trace_ + used_traces_++;
+}
+
+ShardingID MachineState::sharding_of(const std::vector<int>& ranks) {
+  const auto found = shardings_.find(ranks);
+  if (found != shardings_.end()) return found->second;
+  if (shardings_.size() == kMaxShardings) {
+    throw std::runtime_error("too many different placements in one process");
+  }
+  const ShardingID id = first_sharding_ + static_cast<ShardingID>(shardings_.size());
+  Runtime::get_runtime()->register_sharding_functor(id, new PointToRank(ranks), true);
+  return shardings_[ranks] = id;
+}
+
+}  // namespace flexlegion

@@ -1,0 +1,61 @@
+// The machine that the Legion runtime found, and what this library registers with that runtime:
+// leaf tasks, the mapper, sharding functors. Started once a process, on every rank alike.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "legion.h"
+
+namespace flexlegion {
+
+enum class DeviceKind { cpu, gpu };
+
+// A processor that tasks can be placed on, and the memory in which they find their tiles.
+// Processors of one memory share every instance in it.
+struct Device {
+  DeviceKind kind = DeviceKind::cpu;
+  int rank = 0;  // the process that owns it
+  Legion::Processor processor = Legion::Processor::NO_PROC;
+  Legion::Memory memory = Legion::Memory::NO_MEMORY;
+};
+
+class MachineState {
+ public:
+  // Finds the devices and registers everything. Must run inside the top-level task; the first call
+  // starts, the others return the same object.
+  static MachineState& start();
+  static MachineState& get();  // after start()
+
+  const std::vector<Device>& devices() const { return devices_; }
+  int device_of(Legion::Processor processor) const;  // -1 if it is none of ours
+  int ranks() const { return ranks_; }
+  int rank() const { return rank_; }
+
+  Legion::MapperID mapper_id() const { return mapper_id_; }
+  // The Legion task of that name, e.g. "conv2d.backward".
+  Legion::TaskID task_id(const std::string& name) const;
+  Legion::TraceID next_trace_id();
+  // The functor that sends point k of a launch to shard `ranks[k]`; the same functor for the same
+  // ranks.
+  Legion::ShardingID sharding_of(const std::vector<int>& ranks);
+
+ private:
+  MachineState() = default;
+  void find_devices();
+  void register_all();
+
+  std::vector<Device> devices_;
+  std::map<Legion::Processor, int> index_;
+  int ranks_ = 1;
+  int rank_ = 0;
+  Legion::MapperID mapper_id_ = 0;
+  std::map<std::string, Legion::TaskID> tasks_;
+  Legion::TraceID first_trace_ = 0, used_traces_ = 0;
+  Legion::ShardingID first_sharding_ = 0;
+  std::map<std::vector<int>, Legion::ShardingID> shardings_;
+};
+
+}  // namespace flexlegion

@@ -1,0 +1,148 @@
+#include "runtime/mapper.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+
+#include "runtime/launch.h"
+#include "runtime/machine.h"
+#include "runtime/program.h"
+
+namespace flexlegion {
+
+using namespace Legion;
+using namespace Legion::Mapping;
+
+namespace {
+
+std::atomic<bool> counting_copies{false};
+std::atomic<std::int64_t> bytes_copied{0};
+
+const RuntimeLaunch& launch_of(const Task& task) {
+  const auto* arguments = static_cast<const TaskArguments*>(task.args);
+  return Program::find(arguments->program).launch(arguments->launch);
+}
+
+const Device& device_of(const Task& task, const DomainPoint& point) {
+  const RuntimeLaunch& launch = launch_of(task);
+  return MachineState::get().devices()[launch.devices[static_cast<std::size_t>(point[0])]];
+}
+
+// Row-major, one field: the layout that the kernels' views expect.
+LayoutConstraintSet row_major(int rank, FieldID field) {
+  std::vector<DimensionKind> order;
+  for (int d = rank - 1; d >= 0; --d) order.push_back(static_cast<DimensionKind>(LEGION_DIM_X + d));
+  order.push_back(LEGION_DIM_F);
+  LayoutConstraintSet constraints;
+  constraints.add_constraint(SpecializedConstraint(LEGION_AFFINE_SPECIALIZE))
+      .add_constraint(OrderingConstraint(order, /*contiguous=*/false))
+      .add_constraint(FieldConstraint(std::vector<FieldID>{field}, /*contiguous=*/false));
+  return constraints;
+}
+
+// Programs check their memory before they start (Program::check_memory), so something else took it.
+// Legion offers no way back from here.
+[[noreturn]] void memory_is_full(Memory memory) {
+  std::fprintf(stderr,
+               "flexlegion: no room is left in a memory of %zu bytes, as something else in this "
+               "process uses it; "
+               "give Legate more with --sysmem\n",
+               memory.capacity());
+  std::_Exit(2);
+}
+
+}  // namespace
+
+void count_copies(bool on) {
+  counting_copies = on;
+  bytes_copied = 0;
+}
+
+std::int64_t copied_bytes() { return bytes_copied; }
+
+PlanMapper::PlanMapper(MapperRuntime* runtime, Legion::Machine machine, Processor local)
+    : DefaultMapper(runtime, machine, local, "flexlegion") {}
+
+void PlanMapper::select_task_options(MapperContext, const Task& task, TaskOptions& output) {
+  output.initial_proc = task.current_proc;
+  output.inline_task = false;
+  output.stealable = false;
+  output.map_locally = false;
+  output.valid_instances = false;  // instances are known: see instance_for
+  output.memoize = true;
+}
+
+void PlanMapper::slice_task(MapperContext, const Task& task, const SliceTaskInput& input,
+                            SliceTaskOutput& output) {
+  for (Domain::DomainPointIterator p(input.domain); p; ++p) {
+    output.slices.emplace_back(Domain(p.p, p.p), device_of(task, p.p).processor,
+                               /*recurse=*/false, /*stealable=*/false);
+  }
+}
+
+void PlanMapper::map_task(MapperContext ctx, const Task& task, const MapTaskInput&,
+                          MapTaskOutput& output) {
+  const Device& device = device_of(task, task.index_point);
+  output.chosen_variant = kCpuVariant;
+  output.target_procs.push_back(device.processor);
+  for (std::size_t i = 0; i < task.regions.size(); ++i) {
+    output.chosen_instances[i] = {instance_for(ctx, task.regions[i], device.memory)};
+  }
+  if (counting_copies) {
+    output.copy_prof_requests.add_measurement<Realm::ProfilingMeasurements::OperationMemoryUsage>();
+  }
+}
+
+// The instance of a tensor field in a memory covers all that the tasks of that memory ever touch of
+// it (the region's footprint there), so every task of the memory maps to the same one, and nothing
+// is copied within a memory.
+PhysicalInstance PlanMapper::instance_for(MapperContext ctx, const RegionRequirement& requirement,
+                                          Memory memory) {
+  const LogicalRegion footprint =
+      RegionStore::footprint(requirement.region.get_tree_id(), memory, requirement.parent);
+  const FieldID field = *requirement.privilege_fields.begin();
+  PhysicalInstance instance;
+  bool created = false;
+  const bool found = runtime->find_or_create_physical_instance(
+      ctx, memory, row_major(footprint.get_dim(), field), {footprint}, instance, created,
+      /*acquire=*/true, LEGION_GC_NEVER_PRIORITY);
+  if (!found) memory_is_full(memory);
+  return instance;
+}
+
+void PlanMapper::select_sharding_functor(MapperContext, const Task& task,
+                                         const SelectShardingFunctorInput&,
+                                         SelectShardingFunctorOutput& output) {
+  output.chosen_functor = launch_of(task).sharding;
+}
+
+// Inline mappings read a whole tensor on the host.
+void PlanMapper::map_inline(MapperContext ctx, const InlineMapping& inline_op,
+                            const MapInlineInput&, MapInlineOutput& output) {
+  Legion::Machine::MemoryQuery query(machine);
+  query.only_kind(Memory::SYSTEM_MEM).local_address_space();
+  PhysicalInstance instance;
+  bool created = false;
+  const RegionRequirement& requirement = inline_op.requirement;
+  const bool found = runtime->find_or_create_physical_instance(
+      ctx, query.first(),
+      row_major(requirement.region.get_dim(), *requirement.privilege_fields.begin()),
+      {requirement.region}, instance, created);
+  if (!found) memory_is_full(query.first());
+  output.chosen_instances = {instance};
+}
+
+void PlanMapper::memoize_operation(MapperContext, const Mappable&, const MemoizeInput&,
+                                   MemoizeOutput& output) {
+  output.memoize = true;
+}
+
+void PlanMapper::report_profiling(MapperContext, const Task&, const TaskProfilingInfo& input) {
+  using Realm::ProfilingMeasurements::OperationMemoryUsage;
+  OperationMemoryUsage usage;
+  if (!input.fill_response && input.profiling_responses.get_measurement(usage)) {
+    bytes_copied += static_cast<std::int64_t>(usage.size);
+  }
+}
+
+}  // namespace flexlegion

@@ -1,0 +1,50 @@
+// The mapper: it places every point task on the device that the plan names, and gives every tensor
+// field one instance in each memory, which all processors of that memory share.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "legion.h"
+#include "mappers/default_mapper.h"
+
+namespace flexlegion {
+
+constexpr Legion::VariantID kCpuVariant = 1;
+
+class PlanMapper : public Legion::Mapping::DefaultMapper {
+ public:
+  PlanMapper(Legion::Mapping::MapperRuntime* runtime, Legion::Machine machine,
+             Legion::Processor local);
+
+  void select_task_options(Legion::Mapping::MapperContext ctx, const Legion::Task& task,
+                           TaskOptions& output) override;
+  void slice_task(Legion::Mapping::MapperContext ctx, const Legion::Task& task,
+                  const SliceTaskInput& input, SliceTaskOutput& output) override;
+  void map_task(Legion::Mapping::MapperContext ctx, const Legion::Task& task,
+                const MapTaskInput& input, MapTaskOutput& output) override;
+  void select_sharding_functor(Legion::Mapping::MapperContext ctx, const Legion::Task& task,
+                               const SelectShardingFunctorInput& input,
+                               SelectShardingFunctorOutput& output) override;
+  void map_inline(Legion::Mapping::MapperContext ctx, const Legion::InlineMapping& inline_op,
+                  const MapInlineInput& input, MapInlineOutput& output) override;
+  void memoize_operation(Legion::Mapping::MapperContext ctx, const Legion::Mappable& mappable,
+                         const MemoizeInput& input, MemoizeOutput& output) override;
+  void report_profiling(Legion::Mapping::MapperContext ctx, const Legion::Task& task,
+                        const TaskProfilingInfo& input) override;
+  using DefaultMapper::report_profiling;
+  using DefaultMapper::select_sharding_functor;
+
+ private:
+  Legion::Mapping::PhysicalInstance instance_for(Legion::Mapping::MapperContext ctx,
+                                                 const Legion::RegionRequirement& requirement,
+                                                 Legion::Memory memory);
+};
+
+// Counts the bytes that Legion copies to bring tasks their data, from the next mapping on.
+void count_copies(bool on);
+std::int64_t copied_bytes();
+
+}  // namespace flexlegion

@@ -1,0 +1,129 @@
+// A program: the plan made executable. It owns the regions, turns every launch of the plan into an
+// index launch, moves data in and out, and issues iterations, each as one trace.
+//
+// All calls come from the top-level task's thread, in the same order on every rank (control
+// replication). They only issue work; Legion runs it when its inputs are there. Reading (read,
+// metrics) waits.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "legion.h"
+#include "ops/kernel.h"
+#include "plan/handles.h"
+#include "runtime/launch.h"
+#include "runtime/regions.h"
+
+namespace flexlegion {
+
+// The rows of host arrays that make up a batch. `data` names the arrays (add_data), at most one an
+// input tensor.
+struct Batch {
+  std::vector<int> data;
+  std::vector<std::int64_t> rows;  // at most the batch size; the rest of the batch is padding
+};
+
+class Program {
+ public:
+  Program(const fl_plan& plan, const std::string& optimizer, const Attributes& hyperparameters,
+          std::uint64_t seed);
+  ~Program();  // waits for running work
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  static Program& find(int id);
+
+  // Makes a row-major host array known: row r of it can become a row of the batch of `tensor`. The
+  // caller keeps it alive until drop_data(), which waits.
+  int add_data(int tensor, const void* base, std::int64_t rows);
+  void drop_data();
+
+  // Brings a batch into the staging tensors.
+  void stage(unsigned runs, const Batch& batch);
+  // Issues one iteration (Runs: train, evaluate or predict) over the staged batch, and stages
+  // `next` (may be empty) while it computes. Returns a ticket for its metrics.
+  std::int64_t step(unsigned runs, const RunState& state, const Batch& next);
+  // The sums over the batch of a ticket; waits for it. A ticket can be asked once.
+  Metrics metrics(std::int64_t ticket);
+
+  // A whole tensor from or to the host, every rank alike. Reading a gradient sums its partial
+  // values.
+  void write(int tensor, Field field, int state, const void* host);
+  void read(int tensor, Field field, int state, void* host);
+  void wait();
+
+  // For leaf tasks and the mapper.
+  RuntimeLaunch& launch(int index) { return launches_[static_cast<std::size_t>(index)]; }
+  const RegionStore& regions() const { return regions_; }
+  void report_failure(const std::string& what);
+  // Where the tasks of the plan's launch last ran on this rank: a device each, or -1.
+  const std::vector<std::int32_t>& placed(int planned) const;
+
+ private:
+  struct HostArray {
+    const char* base;
+    std::int64_t rows;
+    int tensor;
+  };
+  struct InputTensor {
+    int tensor = 0;
+    int stage = 0, feed = 0;  // launches
+    unsigned runs = 0;
+  };
+
+  // Building, in this order.
+  void build();
+  void create_regions();
+  void add_planned(int planned);
+  void add_load(const Launch& planned);
+  void add_zeroing();
+  void add_store(int tensor, Field field, int state);
+  void seal();
+  void check_memory() const;
+
+  int add_launch(RuntimeLaunch launch);
+  LaunchRequirement runtime_requirement(const Requirement& planned) const;
+  std::pair<int, Legion::FieldID> place_of(int tensor, Field field, int state) const;
+  const Requirement* home_of(int tensor, Field field, const Launch** launch) const;
+  int first_user(int tensor) const;
+
+  Legion::FutureMap issue(int launch, const RunState& state, int data = -1,
+                          const std::vector<std::int64_t>* rows = nullptr);
+  const char* host_array(int data);
+  void wait_quietly();
+  void forget();
+  void raise_failure();
+
+  const int id_;
+  const Graph graph_;
+  const Plan plan_;
+  const std::string optimizer_;
+  const Attributes hyperparameters_;
+  const std::uint64_t seed_;
+  RegionStore regions_;
+  std::vector<int> value_region_, gradient_region_;  // a tensor; -1: none
+  std::vector<InputTensor> inputs_;
+  std::deque<RuntimeLaunch> launches_;  // a deque: tasks hold references while others are added
+  std::vector<int> planned_;            // a launch of the plan: its index in launches_
+  std::vector<int> zeroing_;            // launches that run once
+  std::map<int, std::shared_ptr<Kernel>> kernels_;         // an operator
+  std::map<std::pair<int, Legion::FieldID>, int> stores_;  // (region, field) -> store launch
+  std::mutex data_mutex_;
+  std::map<int, HostArray> data_;
+  int next_data_ = 0;
+  std::map<unsigned, Legion::TraceID> traces_;  // kind of run -> its trace
+  std::map<std::int64_t, Legion::FutureMap> tickets_;
+  std::int64_t next_ticket_ = 0;
+  std::vector<char> argument_buffer_;
+  std::mutex failure_mutex_;
+  std::string failure_;
+};
+
+}  // namespace flexlegion

@@ -1,0 +1,143 @@
+#include "runtime/regions.h"
+
+#include <mutex>
+#include <shared_mutex>
+#include <utility>
+
+namespace flexlegion {
+
+using namespace Legion;
+
+namespace {
+
+// The mapper's view of all living programs: (region tree, memory) -> footprint.
+std::shared_mutex footprints_mutex;
+std::map<std::pair<RegionTreeID, Memory>, LogicalRegion> footprints;
+
+// What Legion may assume of a partition; saying it spares Legion the computation.
+PartitionKind kind_of(const std::vector<Rect>& rects, const Rect& box) {
+  bool disjoint = true;
+  std::int64_t volume = 0, largest = 0;
+  for (std::size_t i = 0; i < rects.size(); ++i) {
+    volume += rects[i].volume();
+    largest = std::max(largest, rects[i].volume());
+    for (std::size_t j = 0; j < i && disjoint; ++j) disjoint = !rects[i].overlaps(rects[j]);
+  }
+  if (disjoint) {
+    return volume == box.volume() ? LEGION_DISJOINT_COMPLETE_KIND : LEGION_DISJOINT_INCOMPLETE_KIND;
+  }
+  return largest == box.volume() ? LEGION_ALIASED_COMPLETE_KIND : LEGION_ALIASED_KIND;
+}
+
+}  // namespace
+
+Domain domain_of(const Rect& rect) {
+  DomainPoint lo, hi;
+  lo.dim = hi.dim = rect.rank;
+  for (int d = 0; d < rect.rank; ++d) {
+    lo[d] = rect.lo[d];
+    hi[d] = rect.hi[d] - 1;  // Legion's bounds are inclusive
+  }
+  return Domain(lo, hi);
+}
+
+int RegionStore::add(const std::vector<std::int64_t>& shape, int fields) {
+  Runtime* runtime = Runtime::get_runtime();
+  Context ctx = Runtime::get_context();
+  Entry entry;
+  entry.box = Rect::of_shape(shape);
+  entry.fields = fields;
+  entry.space = runtime->create_index_space(ctx, domain_of(entry.box));
+  entry.field_space = runtime->create_field_space(ctx);
+  FieldAllocator allocator = runtime->create_field_allocator(ctx, entry.field_space);
+  for (int f = 0; f < fields; ++f) {
+    allocator.allocate_field(sizeof(float), kValueField + static_cast<FieldID>(f));
+  }
+  entry.region = runtime->create_logical_region(ctx, entry.space, entry.field_space);
+  entries_.push_back(std::move(entry));
+  return static_cast<int>(entries_.size()) - 1;
+}
+
+IndexSpace RegionStore::colors(std::int64_t count) {
+  const auto found = colors_.find(count);
+  if (found != colors_.end()) return found->second;
+  const Domain domain(DomainPoint(0), DomainPoint(count - 1));
+  return colors_[count] =
+             Runtime::get_runtime()->create_index_space(Runtime::get_context(), domain);
+}
+
+LogicalPartition RegionStore::partition(int index, const std::vector<Rect>& rects) {
+  Entry& entry = entries_[index];
+  const auto found = entry.partitions.find(rects);
+  if (found != entry.partitions.end()) return found->second;
+  Runtime* runtime = Runtime::get_runtime();
+  Context ctx = Runtime::get_context();
+  std::map<DomainPoint, Domain> parts;
+  for (std::size_t k = 0; k < rects.size(); ++k) {
+    parts[DomainPoint(static_cast<coord_t>(k))] = domain_of(rects[k]);
+  }
+  const IndexPartition cut = runtime->create_partition_by_domain(
+      ctx, entry.space, parts, colors(static_cast<std::int64_t>(rects.size())),
+      /*perform_intersections=*/false, kind_of(rects, entry.box));
+  return entry.partitions[rects] = runtime->get_logical_partition(ctx, entry.region, cut);
+}
+
+void RegionStore::touch(int index, Memory memory, const Rect& rect) {
+  auto [box, fresh] = entries_[index].touched.try_emplace(memory, rect);
+  if (!fresh) box->second = box->second.bounding(rect);
+}
+
+void RegionStore::seal() {
+  Runtime* runtime = Runtime::get_runtime();
+  Context ctx = Runtime::get_context();
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    Entry& entry = entries_[i];
+    if (entry.touched.empty()) continue;
+    std::vector<Rect> boxes;
+    for (const auto& [memory, box] : entry.touched) boxes.push_back(box);
+    const LogicalPartition parts = partition(static_cast<int>(i), boxes);
+    coord_t color = 0;
+    const std::unique_lock<std::shared_mutex> lock(footprints_mutex);
+    for (const auto& [memory, box] : entry.touched) {
+      footprints[{entry.region.get_tree_id(), memory}] =
+          runtime->get_logical_subregion_by_color(ctx, parts, DomainPoint(color++));
+    }
+  }
+}
+
+std::map<Memory, std::int64_t> RegionStore::bytes() const {
+  std::map<Memory, std::int64_t> total;
+  for (const Entry& entry : entries_) {
+    for (const auto& [memory, box] : entry.touched) {
+      total[memory] += box.volume() * entry.fields * static_cast<std::int64_t>(sizeof(float));
+    }
+  }
+  return total;
+}
+
+LogicalRegion RegionStore::footprint(RegionTreeID tree, Memory memory, LogicalRegion root) {
+  const std::shared_lock<std::shared_mutex> lock(footprints_mutex);
+  const auto found = footprints.find({tree, memory});
+  return found == footprints.end() ? root : found->second;
+}
+
+void RegionStore::destroy() {
+  Runtime* runtime = Runtime::get_runtime();
+  Context ctx = Runtime::get_context();
+  for (Entry& entry : entries_) {
+    {
+      const std::unique_lock<std::shared_mutex> lock(footprints_mutex);
+      for (const auto& [memory, box] : entry.touched) {
+        footprints.erase({entry.region.get_tree_id(), memory});
+      }
+    }
+    runtime->destroy_logical_region(ctx, entry.region);
+    runtime->destroy_field_space(ctx, entry.field_space);
+    runtime->destroy_index_space(ctx, entry.space);
+  }
+  entries_.clear();
+  for (const auto& [count, space] : colors_) runtime->destroy_index_space(ctx, space);
+  colors_.clear();
+}
+
+}  // namespace flexlegion

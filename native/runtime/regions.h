@@ -1,0 +1,66 @@
+// The logical regions of a program, and their partitions by the plan's rectangles.
+//
+// A tensor has one region for its value (and, for weights, a field an optimizer state), and one for
+// the stack of partial gradients, whose first dimension is the slot. An input tensor has a third,
+// into which the next batch is staged while the present one computes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "legion.h"
+#include "support/rect.h"
+
+namespace flexlegion {
+
+constexpr Legion::FieldID kValueField = 100;  // optimizer state s is field kValueField + 1 + s
+
+class RegionStore {
+ public:
+  // Creates a region over `shape` with `fields` 4-byte fields; returns its index.
+  int add(const std::vector<std::int64_t>& shape, int fields);
+
+  Legion::LogicalRegion region(int index) const { return entries_[index].region; }
+  std::array<std::int64_t, kMaxRegionRank> shape(int index) const { return entries_[index].box.hi; }
+  std::int64_t volume(int index) const { return entries_[index].box.volume(); }
+  int fields(int index) const { return entries_[index].fields; }
+
+  // The partition whose k-th part is rects[k]; equal lists share one partition.
+  Legion::LogicalPartition partition(int index, const std::vector<Rect>& rects);
+
+  // Notes that tasks with that memory touch `rect`; seal() then fixes every footprint.
+  void touch(int index, Legion::Memory memory, const Rect& rect);
+  void seal();
+  // Bytes of the instances that each memory will hold.
+  std::map<Legion::Memory, std::int64_t> bytes() const;
+
+  // What instances of that region tree in `memory` have to cover; `root` if nothing is known. For
+  // the mapper.
+  static Legion::LogicalRegion footprint(Legion::RegionTreeID tree, Legion::Memory memory,
+                                         Legion::LogicalRegion root);
+
+  // The one-dimensional space of `count` tasks, shared by launches and partitions.
+  Legion::IndexSpace colors(std::int64_t count);
+
+  void destroy();  // gives everything back to Legion; nothing may be running
+
+ private:
+  struct Entry {
+    Legion::LogicalRegion region;
+    Legion::IndexSpace space;
+    Legion::FieldSpace field_space;
+    Rect box;
+    int fields;
+    std::map<std::vector<Rect>, Legion::LogicalPartition> partitions;
+    std::map<Legion::Memory, Rect> touched;
+  };
+
+  std::vector<Entry> entries_;
+  std::map<std::int64_t, Legion::IndexSpace> colors_;
+};
+
+Legion::Domain domain_of(const Rect& rect);
+
+}  // namespace flexlegion

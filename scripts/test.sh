@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# All checks and tests, in the order of what fails fastest; the first failure ends it.
+#
+# Usage: scripts/test.sh
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+headline() { printf '\n== %s ==\n' "$*"; }
+
+# native_tests DIRECTORY CMAKE_OPTIONS...: configures, builds and runs the native unit tests.
+native_tests() {
+  cmake -S . -B "$1" -G Ninja -DFLEXLEGION_TESTS=ON "${@:2}"
+  cmake --build "$1"
+  ctest --test-dir "$1" --output-on-failure --no-tests=error
+}
+
+headline "setup"
+scripts/setup.sh dev
+# Of the virtual environment, so that CMake finds its Python, and cmake may come from it, too.
+export VIRTUAL_ENV=$PWD/.venv PATH=$PWD/.venv/bin:$PATH
+
+headline "ruff"
+ruff check .
+ruff format --check .
+
+headline "mypy"
+mypy --strict flexlegion scripts
+
+headline "clang-format"
+find native tests/native -name '*.h' -o -name '*.cc' -o -name '*.cu' |
+  sort | xargs -r clang-format --dry-run -Werror
+
+headline "native unit tests"
+native_tests build/native
+
+headline "native unit tests, with sanitizers"
+native_tests build/sanitize -DFLEXLEGION_SANITIZE=ON
+
+headline "tests without Legion"
+python -m pytest tests -m "not legion"
+
+headline "tests on Legion"
+python -m pytest tests -m legion

@@ -1,0 +1,173 @@
+// Runs a kernel over a tensor cut into tiles, as the runtime would, and gives back the whole output
+// and the sums of the gradient contributions, to be compared with a reference over whole tensors.
+#pragma once
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "ops/kernel.h"
+
+namespace flexlegion::testing {
+
+using Shape = std::vector<std::int64_t>;
+
+struct Tensor {
+  Shape shape;
+  std::vector<float> data;
+
+  explicit Tensor(Shape s, float fill = 0) : shape(std::move(s)) {
+    data.assign(static_cast<std::size_t>(Rect::of_shape(shape).volume()), fill);
+  }
+  static Tensor random(const Shape& shape, unsigned seed) {
+    Tensor t(shape);
+    std::mt19937 rng(seed);
+    std::uniform_real_distribution<float> values(-1, 1);
+    for (float& x : t.data) x = values(rng);
+    return t;
+  }
+  Rect whole() const { return Rect::of_shape(shape); }
+  // A strided window into this tensor.
+  TensorView view(const Rect& tile) {
+    std::array<std::int64_t, kMaxRegionRank> extents{};
+    std::copy(shape.begin(), shape.end(), extents.begin());
+    TensorView v = dense_view(data.data(), whole(), extents);
+    v.tile = tile;
+    std::int64_t offset = 0;
+    for (int d = 0; d < tile.rank; ++d) offset += tile.lo[d] * v.stride[d];
+    v.data = data.data() + offset;
+    return v;
+  }
+  template <typename... Index>
+  float& at(Index... index) {
+    std::size_t offset = 0, d = 0;
+    ((offset = offset * static_cast<std::size_t>(shape[d++]) + static_cast<std::size_t>(index)),
+     ...);
+    return data.at(offset);
+  }
+};
+
+inline double largest_difference(const Tensor& a, const Tensor& b) {
+  if (a.shape != b.shape) return std::numeric_limits<double>::infinity();
+  double worst = 0;
+  for (std::size_t i = 0; i < a.data.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(a.data[i]) - b.data[i]) /
+                              (1.0 + std::abs(static_cast<double>(b.data[i])));
+    if (!(difference <= worst)) worst = difference;  // NaN stays
+    if (std::isnan(worst)) return std::numeric_limits<double>::infinity();
+  }
+  return worst;
+}
+
+constexpr double kTolerance = 2e-5;
+
+// A kernel of `type` and what its operator says of it.
+struct Case {
+  std::string type;
+  std::vector<std::pair<std::string, std::string>> attributes;
+  std::vector<Tensor> inputs, weights;
+  Shape output_shape;
+  std::function<Rect(const Rect&output_tile, int operand)> input_tile, weight_tile;
+  bool reads_input = false, reads_output = false;
+  RunState run{};
+};
+
+struct Results {
+  Tensor output;
+  std::vector<Tensor> input_grads, weight_grads;
+};
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// The gradient tiles of one task: in tensors full of NaN, so that what is not written shows.
+struct GradientTiles {
+  std::vector<Tensor> tensors;
+  std::vector<TensorView> views;
+
+  template <typename TileOf>
+  GradientTiles(const std::vector<Tensor>& operands, TileOf&& tile_of) {
+    tensors.reserve(operands.size());
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      tensors.emplace_back(operands[i].shape, kNan);
+      views.push_back(tensors.back().view(tile_of(static_cast<int>(i))));
+    }
+  }
+  void add_to(std::vector<Tensor>& sums) const {
+    for (std::size_t i = 0; i < views.size(); ++i) add_view(sums[i].view(views[i].tile), views[i]);
+  }
+};
+
+inline Results run_tiles(Case& c, const std::vector<Rect>& tiles, Tensor output_grad) {
+  const auto kernel = make_kernel(c.type, Attributes(c.attributes));
+  Results results{Tensor(c.output_shape, kNan), {}, {}};
+  for (const Tensor& t : c.inputs) results.input_grads.emplace_back(t.shape);
+  for (const Tensor& t : c.weights) results.weight_grads.emplace_back(t.shape);
+  for (const Rect& tile : tiles) {
+    const auto views = [&](std::vector<Tensor>& tensors, const auto& tile_of) {
+      std::vector<TensorView> result;
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        result.push_back(tensors[i].view(tile_of(tile, static_cast<int>(i))));
+      }
+      return result;
+    };
+    KernelTask forward;
+    forward.run = c.run;
+    forward.inputs = views(c.inputs, c.input_tile);
+    forward.weights = views(c.weights, c.weight_tile);
+    forward.outputs = {results.output.view(tile)};
+    kernel->forward(forward);
+
+    GradientTiles input_grads(c.inputs, [&](int i) { return c.input_tile(tile, i); });
+    GradientTiles weight_grads(c.weights, [&](int i) { return c.weight_tile(tile, i); });
+    KernelTask backward = forward;
+    if (!c.reads_input) backward.inputs.assign(c.inputs.size(), TensorView());
+    if (!c.reads_output) backward.outputs.assign(1, TensorView());
+    backward.output_grads = {output_grad.view(tile)};
+    backward.input_grads = input_grads.views;
+    backward.weight_grads = weight_grads.views;
+    kernel->backward(backward);
+    input_grads.add_to(results.input_grads);
+    weight_grads.add_to(results.weight_grads);
+  }
+  return results;
+}
+
+// Cuts [0, extent) at random into at most `parts` pieces.
+inline std::vector<std::pair<std::int64_t, std::int64_t>> random_pieces(std::int64_t extent,
+                                                                        int parts,
+                                                                        std::mt19937& rng) {
+  std::vector<std::int64_t> cuts{0, extent};
+  for (int i = 1; i < parts; ++i) {
+    cuts.push_back(std::uniform_int_distribution<std::int64_t>(0, extent)(rng));
+  }
+  std::sort(cuts.begin(), cuts.end());
+  std::vector<std::pair<std::int64_t, std::int64_t>> pieces;
+  for (std::size_t i = 1; i < cuts.size(); ++i) {
+    if (cuts[i] > cuts[i - 1]) pieces.emplace_back(cuts[i - 1], cuts[i]);
+  }
+  return pieces;
+}
+
+// Cuts a tensor into uneven tiles: at most parts[d] along dimension d.
+inline std::vector<Rect> random_tiles(const Shape& shape, const std::vector<int>& parts,
+                                      unsigned seed) {
+  std::mt19937 rng(seed);
+  std::vector<Rect> tiles{Rect::of_shape(shape)};
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    std::vector<Rect> finer;
+    for (const auto& [lo, hi] : random_pieces(shape[d], parts[d], rng)) {
+      for (Rect tile : tiles) {
+        tile.lo[d] = lo;
+        tile.hi[d] = hi;
+        finer.push_back(tile);
+      }
+    }
+    tiles = finer;
+  }
+  return tiles;
+}
+
+}  // namespace flexlegion::testing

@@ -1,0 +1,220 @@
+// conv2d and pool2d against loops over whole tensors.
+#include <doctest/doctest.h>
+
+#include <stdexcept>
+
+#include "ops_harness.h"
+
+namespace flexlegion::testing {
+namespace {
+
+struct Window {
+  std::int64_t n, h, w, c, o;  // o: filters of a convolution
+  std::int64_t kh, kw, sh, sw, ph, pw;
+
+  std::int64_t oh() const { return (h + 2 * ph - kh) / sh + 1; }
+  std::int64_t ow() const { return (w + 2 * pw - kw) / sw + 1; }
+
+  Rect input_tile(const Rect& out, bool all_channels) const {
+    Rect in = out;
+    in.lo[1] = std::max<std::int64_t>(0, out.lo[1] * sh - ph);
+    in.hi[1] = std::min(h, (out.hi[1] - 1) * sh - ph + kh);
+    in.lo[2] = std::max<std::int64_t>(0, out.lo[2] * sw - pw);
+    in.hi[2] = std::min(w, (out.hi[2] - 1) * sw - pw + kw);
+    if (all_channels) {
+      in.lo[3] = 0;
+      in.hi[3] = c;
+    }
+    return in;
+  }
+
+  std::vector<std::pair<std::string, std::string>> attributes() const {
+    const auto s = [](std::int64_t i) { return std::to_string(i); };
+    return {{"kernel_h", s(kh)}, {"kernel_w", s(kw)},  {"stride_h", s(sh)},
+            {"stride_w", s(sw)}, {"padding_h", s(ph)}, {"padding_w", s(pw)}};
+  }
+
+  // body(n, oh, ow, h, w, kh, kw) for every element of every window that lies in the tensor.
+  template <typename Body>
+  void for_each(Body&& body) const {
+    for (std::int64_t b = 0; b < n; ++b)
+      for (std::int64_t y = 0; y < oh(); ++y)
+        for (std::int64_t x = 0; x < ow(); ++x)
+          for (std::int64_t i = 0; i < kh; ++i)
+            for (std::int64_t j = 0; j < kw; ++j) {
+              const std::int64_t r = y * sh - ph + i, q = x * sw - pw + j;
+              if (r >= 0 && r < h && q >= 0 && q < w) body(b, y, x, r, q, i, j);
+            }
+  }
+};
+
+float activated(const std::string& f, float x) {
+  if (f == "relu") return std::max(x, 0.0f);
+  if (f == "sigmoid") return 1 / (1 + std::exp(-x));
+  return f == "tanh" ? std::tanh(x) : x;
+}
+
+float derivative(const std::string& f, float y) {
+  if (f == "relu") return y > 0 ? 1.0f : 0.0f;
+  if (f == "sigmoid") return y * (1 - y);
+  return f == "tanh" ? 1 - y * y : 1;
+}
+
+void check_conv(const Window& g, const std::string& activation, bool use_bias,
+                const std::vector<int>& parts, unsigned seed) {
+  Case c;
+  c.type = "conv2d";
+  c.attributes = g.attributes();
+  c.attributes.emplace_back("use_bias", use_bias ? "1" : "0");
+  c.attributes.emplace_back("activation", activation);
+  c.inputs = {Tensor::random({g.n, g.h, g.w, g.c}, seed)};
+  c.weights = {Tensor::random({g.o, g.kh, g.kw, g.c}, seed + 1)};
+  if (use_bias) c.weights.push_back(Tensor::random({g.o}, seed + 2));
+  c.output_shape = {g.n, g.oh(), g.ow(), g.o};
+  c.input_tile = [&](const Rect& out, int) { return g.input_tile(out, true); };
+  c.weight_tile = [&](const Rect& out, int i) {
+    Rect r = c.weights[static_cast<std::size_t>(i)].whole();
+    r.lo[0] = out.lo[3];
+    r.hi[0] = out.hi[3];
+    return r;
+  };
+  c.reads_input = true;
+  c.reads_output = activation != "none";
+
+  Tensor y(c.output_shape), dy = Tensor::random(c.output_shape, seed + 3), dx(c.inputs[0].shape);
+  Tensor dw(c.weights[0].shape), db({g.o});
+  const std::size_t filters = static_cast<std::size_t>(g.o);
+  for (std::size_t i = 0; i < y.data.size(); ++i) {
+    y.data[i] = use_bias ? c.weights[1].data[i % filters] : 0;
+  }
+  g.for_each([&](auto b, auto oh, auto ow, auto h, auto w, auto i, auto j) {
+    for (std::int64_t o = 0; o < g.o; ++o)
+      for (std::int64_t k = 0; k < g.c; ++k)
+        y.at(b, oh, ow, o) += c.inputs[0].at(b, h, w, k) * c.weights[0].at(o, i, j, k);
+  });
+  Tensor before = dy;
+  for (std::size_t i = 0; i < y.data.size(); ++i) {
+    y.data[i] = activated(activation, y.data[i]);
+    before.data[i] *= derivative(activation, y.data[i]);
+    db.data[i % filters] += before.data[i];
+  }
+  g.for_each([&](auto b, auto oh, auto ow, auto h, auto w, auto i, auto j) {
+    for (std::int64_t o = 0; o < g.o; ++o)
+      for (std::int64_t k = 0; k < g.c; ++k) {
+        dx.at(b, h, w, k) += before.at(b, oh, ow, o) * c.weights[0].at(o, i, j, k);
+        dw.at(o, i, j, k) += before.at(b, oh, ow, o) * c.inputs[0].at(b, h, w, k);
+      }
+  });
+
+  const Results tiled = run_tiles(c, random_tiles(c.output_shape, parts, seed), dy);
+  CHECK(largest_difference(tiled.output, y) < kTolerance);
+  CHECK(largest_difference(tiled.input_grads[0], dx) < kTolerance);
+  CHECK(largest_difference(tiled.weight_grads[0], dw) < kTolerance);
+  if (use_bias) CHECK(largest_difference(tiled.weight_grads[1], db) < kTolerance);
+}
+
+void check_pool(const Window& g, bool maximum, bool count_padding, const std::vector<int>& parts,
+                unsigned seed) {
+  Case c;
+  c.type = "pool2d";
+  c.attributes = g.attributes();
+  c.attributes.emplace_back("kind", maximum ? "max" : "average");
+  c.attributes.emplace_back("count_include_pad", count_padding ? "1" : "0");
+  c.inputs = {Tensor::random({g.n, g.h, g.w, g.c}, seed)};
+  for (float& x : c.inputs[0].data) x = std::round(x * 2);  // many ties
+  c.output_shape = {g.n, g.oh(), g.ow(), g.c};
+  c.input_tile = [&](const Rect& out, int) { return g.input_tile(out, false); };
+  c.reads_input = maximum;
+
+  Tensor y(c.output_shape), count(c.output_shape), dx(c.inputs[0].shape);
+  Tensor dy = Tensor::random(c.output_shape, seed + 3);
+  Tensor winner(c.output_shape, -1);
+  g.for_each([&](auto b, auto oh, auto ow, auto h, auto w, auto, auto) {
+    for (std::int64_t k = 0; k < g.c; ++k) {
+      const float x = c.inputs[0].at(b, h, w, k);
+      float& place = winner.at(b, oh, ow, k);
+      float& result = y.at(b, oh, ow, k);
+      if (!maximum) {
+        result += x;
+        count.at(b, oh, ow, k) += 1;
+      } else if (place < 0 || x > result) {
+        result = x;
+        place = static_cast<float>(h * g.w + w);
+      }
+    }
+  });
+  if (count_padding) count.data.assign(count.data.size(), static_cast<float>(g.kh * g.kw));
+  if (!maximum) {
+    for (std::size_t i = 0; i < y.data.size(); ++i) y.data[i] /= count.data[i];
+  }
+  g.for_each([&](auto b, auto oh, auto ow, auto h, auto w, auto, auto) {
+    for (std::int64_t k = 0; k < g.c; ++k) {
+      const float grad = dy.at(b, oh, ow, k);
+      if (!maximum) {
+        dx.at(b, h, w, k) += grad / count.at(b, oh, ow, k);
+      } else if (winner.at(b, oh, ow, k) == static_cast<float>(h * g.w + w)) {
+        dx.at(b, h, w, k) += grad;
+      }
+    }
+  });
+
+  const Results tiled = run_tiles(c, random_tiles(c.output_shape, parts, seed), dy);
+  CHECK(largest_difference(tiled.output, y) < kTolerance);
+  CHECK(largest_difference(tiled.input_grads[0], dx) < kTolerance);
+}
+
+// n, h, w, c, o, then kernel, stride and padding, each for h and w.
+const Window kWindows[] = {
+    {3, 12, 12, 1, 6, 5, 5, 1, 1, 0, 0},   // LeNet's first
+    {2, 9, 11, 6, 16, 5, 5, 1, 1, 2, 2},   // LeNet's second, padded
+    {2, 13, 10, 3, 20, 3, 3, 2, 2, 1, 1},  // strided
+    {2, 11, 9, 4, 5, 3, 2, 1, 2, 2, 0},    // nothing square
+    {2, 14, 15, 3, 7, 2, 3, 3, 5, 1, 2},   // stride > kernel: elements that no window touches
+    {1, 7, 7, 18, 33, 1, 1, 1, 1, 0, 0},   // 1x1
+    {1, 8, 6, 16, 32, 3, 3, 1, 1, 1, 1},   // whole vectors of channels
+    {1, 20, 45, 2, 3, 4, 7, 1, 1, 3, 6},   // wide, as much padding as there can be
+};
+
+TEST_CASE("conv2d: tiles of any cut compute what the whole does") {
+  unsigned seed = 1;
+  for (const Window& g : kWindows) {
+    CAPTURE(g.kh);
+    CAPTURE(g.c);
+    for (const char* activation : {"none", "relu", "sigmoid", "tanh"}) {
+      CAPTURE(activation);
+      const bool use_bias = seed % 3 != 0;
+      check_conv(g, activation, use_bias, {1, 1, 1, 1}, seed++);
+      check_conv(g, activation, use_bias, {2, 1, 1, 1}, seed++);
+      check_conv(g, activation, use_bias, {2, 2, 3, 2}, seed++);
+    }
+  }
+}
+
+TEST_CASE("pool2d: tiles of any cut compute what the whole does") {
+  unsigned seed = 1;
+  for (const Window& g : kWindows) {
+    CAPTURE(g.kh);
+    CAPTURE(g.c);
+    for (const bool maximum : {true, false}) {
+      for (const bool count_padding : {true, false}) {
+        check_pool(g, maximum, count_padding, {1, 1, 1, 1}, seed++);
+        check_pool(g, maximum, count_padding, {2, 2, 3, 2}, seed++);
+      }
+    }
+  }
+  for (const bool maximum : {true, false}) {
+    check_pool({3, 10, 10, 6, 6, 2, 2, 2, 2, 0, 0}, maximum, true, {2, 2, 2, 2}, seed++);
+    check_pool({3, 11, 9, 16, 16, 2, 2, 2, 2, 0, 0}, maximum, true, {1, 1, 1, 1}, seed++);
+    check_pool({2, 28, 28, 40, 40, 3, 3, 2, 2, 1, 1}, maximum, false, {2, 2, 2, 2}, seed++);
+  }
+}
+
+TEST_CASE("a window with more padding than kernel is refused") {
+  Window g{1, 4, 4, 1, 1, 2, 2, 1, 1, 2, 0};
+  auto attributes = g.attributes();
+  attributes.insert(attributes.end(), {{"activation", "none"}, {"use_bias", "0"}});
+  CHECK_THROWS_AS(make_kernel("conv2d", Attributes(attributes)), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace flexlegion::testing
