@@ -39,6 +39,9 @@ Array = npt.NDArray[Any]
 Pair = int | tuple[int, int]
 Padding = Pair | Literal["valid", "same"]
 
+# Dimensions of a tensor; as in native/support/rect.h.
+MAX_RANK = 5
+
 # Activations that conv2d and dense fuse: their derivative follows from the output.
 _FUSED = ("relu", "sigmoid", "tanh")
 
@@ -127,8 +130,15 @@ class Model:
 
         `requires_gradient` has training compute the loss's gradient by this input as well.
         """
+        if len(shape) >= MAX_RANK:
+            raise UserError(
+                f"an input has at most {MAX_RANK} dimensions, the samples' included, but a sample "
+                f"of shape {list(shape)} makes {len(shape) + 1}"
+            )
         if any(extent < 1 for extent in shape):
-            raise UserError(f"an input's extents have to be positive, but its shape is {shape}")
+            raise UserError(
+                f"an input's extents have to be positive, but its shape is {list(shape)}"
+            )
         return self.graph.add_input(
             self._name("input", name), (self.batch_size, *shape), dtype, requires_gradient
         )

@@ -68,8 +68,9 @@ class ParallelConfig:
                 )
         if len(self.devices) != self.tasks:
             raise UserError(
-                f"{where} names {len(self.devices)} devices for {self.tasks} tasks "
-                f"(the product of its degrees); name one a task"
+                f"{where} needs one device a task, but names {len(self.devices)} device"
+                f"{'s' * (len(self.devices) != 1)} for {self.tasks} task{'s' * (self.tasks != 1)} "
+                "(the product of its degrees)"
             )
         for device in self.devices:
             if not _DEVICE_NAME.fullmatch(device):

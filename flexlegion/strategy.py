@@ -62,7 +62,13 @@ class Strategy(Mapping[str, ParallelConfig]):
             self._configs[name].check(operator, devices, self.source)
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON: one line an operator, so that versions compare well."""
+        """Write it as JSON: one line an operator, so that versions compare well.
+
+        Raises
+        ------
+        UserError
+            If the file cannot be written.
+        """
         lines = [
             f"    {json.dumps(name)}: "
             + json.dumps({"degrees": list(c.degrees), "devices": list(c.devices)})
@@ -72,7 +78,13 @@ class Strategy(Mapping[str, ParallelConfig]):
         text = (
             f'{{\n  "schema_version": {SCHEMA_VERSION},\n  "operators": {{\n{operators}\n  }}\n}}\n'
         )
-        Path(path).write_text(text)
+        try:
+            Path(path).write_text(text, encoding="utf-8")
+        except OSError as e:
+            raise UserError(
+                f"{path}: the strategy cannot be written there ({e.strerror}); give the name of a "
+                "file in a folder that exists"
+            ) from None
 
     @classmethod
     def load(cls, path: str | Path) -> Strategy:
@@ -84,21 +96,42 @@ class Strategy(Mapping[str, ParallelConfig]):
             If the file is missing or is not such a file. Whether it fits a model is `check`'s.
         """
         try:
-            text = Path(path).read_text()
+            text = Path(path).read_text(encoding="utf-8")
         except FileNotFoundError:
             raise UserError(
                 f"{path}: no such strategy file; give a path, or one of the built-in strategies "
                 "single, data, model, random:SEED"
             ) from None
         except (OSError, UnicodeDecodeError) as e:
-            raise UserError(f"{path}: cannot be read as a strategy file ({e})") from None
+            reason = e.strerror if isinstance(e, OSError) else "it is not text"
+            raise UserError(
+                f"{path}: cannot be read as a strategy file ({reason}); give a JSON file as the "
+                "command 'flexlegion strategy' writes it"
+            ) from None
         try:
-            document = json.loads(text)
+            document = json.loads(text, object_pairs_hook=_object_of)
         except json.JSONDecodeError as e:
             raise UserError(
-                f"{path}: not JSON, or cut short (line {e.lineno}, column {e.colno}: {e.msg})"
+                f"{path}: not JSON, or cut short (line {e.lineno}, column {e.colno}: {e.msg}); "
+                "give a whole file as the command 'flexlegion strategy' writes it"
             ) from None
+        except (ValueError, RecursionError):
+            raise UserError(
+                f"{path}: not a strategy file; its numbers or its nesting are out of all bounds"
+            ) from None
+        except UserError as e:
+            raise UserError(f"{path}: {e}") from None
         return cls(_configs_of(document, str(path)), str(path))
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; of a name that occurs twice, plain parsing would keep the last entry."""
+    names = set()
+    for name, _ in pairs:
+        if name in names:
+            raise UserError(f"the name '{name}' occurs twice in one object; keep one entry")
+        names.add(name)
+    return dict(pairs)
 
 
 def _configs_of(document: Any, where: str) -> dict[str, ParallelConfig]:
@@ -109,7 +142,7 @@ def _configs_of(document: Any, where: str) -> dict[str, ParallelConfig]:
             "'operators'"
         )
     version = document.get("schema_version")
-    if version != SCHEMA_VERSION:
+    if type(version) is not int or version != SCHEMA_VERSION:
         raise UserError(
             f"{where}: schema_version is {version!r}, but this program reads {SCHEMA_VERSION}"
         )

@@ -34,7 +34,7 @@ class Dropout : public Kernel {
   explicit Dropout(const Attributes& attributes)
       : rate_(attributes.number("rate")),
         id_(static_cast<std::uint64_t>(attributes.integer("id"))) {
-    if (!(rate_ >= 0 && rate_ < 1)) throw std::invalid_argument("dropout: rate not in [0, 1)");
+    if (!(rate_ >= 0 && rate_ < 1)) throw std::invalid_argument("rate not in [0, 1)");
   }
 
   void forward(KernelTask& task) override { apply(task.inputs[0], task.outputs[0], task.run); }

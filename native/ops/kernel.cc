@@ -32,11 +32,41 @@ void add_to(Registry& registry, const std::string& name, Factory&& factory) {
   }
 }
 
+// Runs `body`; whatever it throws comes out with the operator's name in front.
+template <typename Body>
+auto naming(const std::string& name, Body&& body) {
+  try {
+    return body();
+  } catch (const std::invalid_argument& e) {
+    throw std::invalid_argument(name + ": " + e.what());
+  } catch (const std::exception& e) {
+    throw std::runtime_error(name + ": " + e.what());
+  }
+}
+
+class NamedKernel : public Kernel {
+ public:
+  NamedKernel(std::string name, std::unique_ptr<Kernel> kernel)
+      : name_(std::move(name)), kernel_(std::move(kernel)) {}
+  void forward(KernelTask& task) override {
+    naming(name_, [&] { kernel_->forward(task); });
+  }
+  void backward(KernelTask& task) override {
+    naming(name_, [&] { kernel_->backward(task); });
+  }
+
+ private:
+  std::string name_;
+  std::unique_ptr<Kernel> kernel_;
+};
+
 template <typename Registry>
 auto make_from(const Registry& registry, const std::string& what, const std::string& name,
                const Attributes& attributes) {
   const auto found = registry.find(name);
-  if (found != registry.end()) return found->second(attributes);
+  if (found != registry.end()) {
+    return naming(name, [&] { return found->second(attributes); });
+  }
   std::string message = "no kernel for " + what + " '" + name + "'; there are:";
   for (const auto& entry : registry) message += " " + entry.first;
   throw std::invalid_argument(message);
@@ -81,7 +111,8 @@ RegisterUpdateKernel::RegisterUpdateKernel(const std::string& optimizer,
 
 std::unique_ptr<Kernel> make_kernel(const std::string& operator_type,
                                     const Attributes& attributes) {
-  return make_from(kernels(), "operator", operator_type, attributes);
+  return std::make_unique<NamedKernel>(operator_type,
+                                       make_from(kernels(), "operator", operator_type, attributes));
 }
 
 std::unique_ptr<UpdateKernel> make_update_kernel(const std::string& optimizer,

@@ -1,14 +1,19 @@
-// What a leaf kernel is: the computation of one task, on one device, over tiles of the operator's tensors.
+// What a leaf kernel is: the computation of one task, on one device, over tiles of the operator's
+// tensors.
 //
-// A kernel is made once an operator, from the operator's attributes; its methods are called from several threads at
-// once, one a task. It knows nothing of Legion, of the plan, or of the other tiles: a tile's views carry its global
-// coordinates, from which e.g. a convolution finds out which sides of the tile are padded.
+// A kernel is made once an operator, from the operator's attributes; its methods are called from
+// several threads at once, one a task. It knows nothing of Legion, of the plan, or of the other
+// tiles: a tile's views carry its global coordinates, from which e.g. a convolution finds out which
+// sides of the tile are padded.
 //
 // Rules of a kernel:
-// - forward() writes every element of the output tiles; backward() writes every element of each gradient tile that is
+// - forward() writes every element of the output tiles; backward() writes every element of each
+// gradient tile that is
 //   present() (it never adds: the sum over tasks is the runtime's, see plan.h, "partial values").
-// - backward() may read only what the operator declares as `saved_for_backward` (flexlegion/ops); other views are absent.
-// - It computes with the calling thread alone, keeps primitives and scratch memory from call to call, and reports
+// - backward() may read only what the operator declares as `saved_for_backward` (flexlegion/ops);
+// other views are absent.
+// - It computes with the calling thread alone, keeps primitives and scratch memory from call to
+// call, and reports
 //   failure by an exception that names the operator.
 #pragma once
 
@@ -39,7 +44,7 @@ class Attributes {
 
 // What changes from one iteration to the next.
 struct RunState {
-  std::int64_t step = 0;           // iterations done so far: dropout's counter, Adam's bias correction
+  std::int64_t step = 0;  // iterations done so far: dropout's counter, Adam's bias correction
   std::int64_t valid_samples = 0;  // samples of this batch that count; the rest is padding
   double learning_rate = 0;
   std::uint64_t seed = 0;
@@ -71,7 +76,8 @@ class Kernel {
 
 using KernelFactory = std::function<std::unique_ptr<Kernel>(const Attributes&)>;
 
-// An optimizer's update of one shard of a weight. `gradient` is dense; `states` are the optimizer's fields.
+// An optimizer's update of one shard of a weight. `gradient` is dense; `states` are the optimizer's
+// fields.
 class UpdateKernel {
  public:
   virtual ~UpdateKernel() = default;

@@ -30,8 +30,7 @@ class SoftmaxCrossEntropy : public Kernel {
     const std::string& labels = attributes.text("labels");
     sparse_ = labels == "sparse";
     if (!sparse_ && labels != "one_hot") {
-      throw std::invalid_argument("softmax_cross_entropy: labels '" + labels +
-                                  "' is none of: sparse one_hot");
+      throw std::invalid_argument("labels '" + labels + "' is none of: sparse one_hot");
     }
   }
 
@@ -99,16 +98,16 @@ class SoftmaxCrossEntropy : public Kernel {
  private:
   static float* row_of(const TensorView& view, std::int64_t row) {
     if (view.extent(1) > 1 && view.stride[1] != 1) {
-      throw std::invalid_argument("softmax_cross_entropy: a tile whose rows are not contiguous");
+      throw std::invalid_argument("a tile whose rows are not contiguous");
     }
     return view.f32() + row * view.stride[0];
   }
   static std::int64_t class_of(const TensorView& labels, std::int64_t row, std::int64_t classes) {
     const std::int64_t label = labels.i32()[row * labels.stride[0]];
     if (label >= 0 && label < classes) return label;
-    throw std::invalid_argument(
-        "softmax_cross_entropy: the label of sample " + std::to_string(labels.tile.lo[0] + row) +
-        " is " + std::to_string(label) + ", not a class of 0 to " + std::to_string(classes - 1));
+    throw std::invalid_argument("the label of sample " + std::to_string(labels.tile.lo[0] + row) +
+                                " is " + std::to_string(label) + ", not a class of 0 to " +
+                                std::to_string(classes - 1));
   }
 
   bool sparse_ = false;

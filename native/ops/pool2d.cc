@@ -3,6 +3,7 @@
 // Loops over whole rows of (w, c), which are contiguous. The maximum's gradient goes to the first
 // largest element of the window in row-major order; it is found again in backward.
 #include <cstdint>
+#include <cstring>
 #include <stdexcept>
 
 #include "ops/kernel.h"
@@ -38,13 +39,45 @@ FLEXLEGION_SIMD void scale_row(const float* from, float factor, float* to, std::
   for (std::int64_t i = 0; i < n; ++i) to[i] = from[i] * factor;
 }
 
-// Keeps, element by element, the larger value and where it was found; of equals the earlier.
-FLEXLEGION_SIMD void larger_of(const float* x, std::int32_t place, float* best, std::int32_t* where,
-                               std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    const bool larger = x[i] > best[i];
-    best[i] = larger ? x[i] : best[i];
-    where[i] = larger ? place : where[i];
+using Floats = float __attribute__((vector_size(32)));
+using Places = std::int32_t __attribute__((vector_size(32)));
+
+// Gives dy to the first largest element of a window of `rows` by `cols`, whose first is x: for one
+// channel (float, int32_t) or eight (Floats, Places).
+template <typename Value, typename Place>
+FLEXLEGION_INLINE void reward_maximum(const PoolTile& t, std::int64_t rows, std::int64_t cols,
+                                      const float* x, const float* dy, float* dx) {
+  constexpr int kChannels = sizeof(Value) / sizeof(float);
+  Value best;
+  std::memcpy(&best, x, sizeof(best));
+  Place where{};
+  for (std::int64_t h = 0; h < rows; ++h) {
+    for (std::int64_t w = 0; w < cols; ++w) {
+      const std::int64_t at = h * t.in_row + w * t.channels;
+      Value value;
+      std::memcpy(&value, x + at, sizeof(value));
+      where = value > best ? Place{} + static_cast<std::int32_t>(at) : where;
+      best = value > best ? value : best;
+    }
+  }
+  std::int32_t places[kChannels];
+  std::memcpy(places, &where, sizeof(places));
+  for (int c = 0; c < kChannels; ++c) dx[places[c] + c] += dy[c];
+}
+
+FLEXLEGION_SIMD void maximum_backward_row(const PoolTile& t, std::int64_t oh, const float* x,
+                                          const float* dy, float* dx) {
+  const std::int64_t top = t.h.begin(oh), rows = t.h.end(oh) - top;
+  for (std::int64_t ow = 0; ow < t.w.out; ++ow, dy += t.channels) {
+    const std::int64_t left = t.w.begin(ow), cols = t.w.end(ow) - left;
+    const std::int64_t first = top * t.in_row + left * t.channels;
+    std::int64_t c = 0;
+    for (; c + 8 <= t.channels; c += 8) {
+      reward_maximum<Floats, Places>(t, rows, cols, x + first + c, dy + c, dx + first + c);
+    }
+    for (; c < t.channels; ++c) {
+      reward_maximum<float, std::int32_t>(t, rows, cols, x + first + c, dy + c, dx + first + c);
+    }
   }
 }
 
@@ -56,7 +89,7 @@ class Pool2d : public Kernel {
         maximum_(attributes.text("kind") == "max"),
         count_padding_(attributes.integer("count_include_pad") != 0) {
     if (!maximum_ && attributes.text("kind") != "average") {
-      throw std::invalid_argument("pool2d: kind is none of: max average");
+      throw std::invalid_argument("kind is none of: max average");
     }
   }
 
@@ -85,7 +118,10 @@ class Pool2d : public Kernel {
       for (std::int64_t n = 0; n < output_grad.extent(0); ++n) {
         const std::int64_t in = n * tile.h.in * tile.in_row, out = n * tile.h.out * tile.out_row;
         if (maximum_) {
-          maximum_backward(tile, x + in, dy.data() + out, dx.data() + in);
+          for (std::int64_t oh = 0; oh < tile.h.out; ++oh) {
+            maximum_backward_row(tile, oh, x + in, dy.data() + out + oh * tile.out_row,
+                                 dx.data() + in);
+          }
         } else {
           average_backward(tile, dy.data() + out, dx.data() + in);
         }
@@ -111,25 +147,6 @@ class Pool2d : public Kernel {
           combine(column + w * t.channels, out, t.channels);
         }
         if (!maximum_) scale_row(out, weight(t, oh, ow), out, t.channels);
-      }
-    }
-  }
-
-  void maximum_backward(const PoolTile& t, const float* x, const float* dy, float* dx) const {
-    float* const best = scratch(3, t.channels);
-    auto* const where = reinterpret_cast<std::int32_t*>(scratch(4, t.channels));
-    for (std::int64_t oh = 0; oh < t.h.out; ++oh) {
-      for (std::int64_t ow = 0; ow < t.w.out; ++ow, dy += t.channels) {
-        const std::int64_t first = t.h.begin(oh) * t.in_row + t.w.begin(ow) * t.channels;
-        std::copy_n(x + first, t.channels, best);
-        std::fill_n(where, t.channels, 0);
-        for (std::int64_t h = t.h.begin(oh); h < t.h.end(oh); ++h) {
-          for (std::int64_t w = t.w.begin(ow); w < t.w.end(ow); ++w) {
-            const std::int64_t at = h * t.in_row + w * t.channels;
-            larger_of(x + at, static_cast<std::int32_t>(at - first), best, where, t.channels);
-          }
-        }
-        for (std::int64_t c = 0; c < t.channels; ++c) dx[first + where[c] + c] += dy[c];
       }
     }
   }

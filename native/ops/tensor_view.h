@@ -1,4 +1,5 @@
-// A strided window onto one tile of a tensor, as a leaf kernel sees it, and the few loops that every kernel needs.
+// A strided window onto one tile of a tensor, as a leaf kernel sees it, and the few loops that
+// every kernel needs.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,9 @@
 namespace flexlegion {
 
 struct TensorView {
-  void* data = nullptr;  // the element at tile.lo; null: this operand is absent (a gradient nobody needs)
-  Rect tile;             // in the tensor's own (global) coordinates
+  void* data =
+      nullptr;  // the element at tile.lo; null: this operand is absent (a gradient nobody needs)
+  Rect tile;    // in the tensor's own (global) coordinates
   std::array<std::int64_t, kMaxRegionRank> stride{};  // in elements
   std::array<std::int64_t, kMaxRegionRank> shape{};   // extents of the whole tensor
 
@@ -36,8 +38,8 @@ void copy_view(const TensorView& to, const TensorView& from);
 void add_view(const TensorView& to, const TensorView& from);  // float: to += from
 void zero_view(const TensorView& to);
 
-// Scratch memory of the calling thread; `slot` tells apart buffers that live at the same time. Valid
-// until the thread asks again for the same slot; grows, is never given back, 64-byte aligned.
+// Scratch memory of the calling thread; `slot` tells apart buffers that live at the same time.
+// Valid until the thread asks again for the same slot; grows, is never given back, 64-byte aligned.
 float* scratch(int slot, std::int64_t elements);
 
 // A tile as dense memory: the tile itself if it is dense, else a packed copy in scratch memory.

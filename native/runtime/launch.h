@@ -46,6 +46,7 @@ struct RuntimeLaunch {
   // Filled when the program is complete.
   std::unique_ptr<Legion::IndexTaskLauncher> launcher;
   Legion::ShardingID sharding = 0;
+  bool issued = false;
   std::vector<std::int32_t> placed;  // a task: the device on which it last ran here, or -1
 };
 

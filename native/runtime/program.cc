@@ -319,6 +319,7 @@ void Program::check_memory() const {
 FutureMap Program::issue(int index, const RunState& state, int data,
                          const std::vector<std::int64_t>* rows) {
   RuntimeLaunch& launch = launches_[static_cast<std::size_t>(index)];
+  launch.issued = true;
   TaskArguments arguments;
   arguments.program = id_;
   arguments.launch = index;
@@ -442,7 +443,12 @@ void copy_out(const PhysicalRegion& physical, FieldID field, const Rect& box, fl
 
 void Program::read(int tensor, Field field, int state, void* host) {
   const auto [region, field_id] = place_of(tensor, field, state);
-  if (region < 0) throw std::invalid_argument("that gradient is not computed");
+  // Legion ends the process at a read of what nothing wrote.
+  if (region < 0 || !written(region, field_id)) {
+    throw std::invalid_argument("tensor '" +
+                                graph_.tensors.at(static_cast<std::size_t>(tensor)).name +
+                                "': nothing has computed that yet");
+  }
   Runtime* runtime = Runtime::get_runtime();
   Context ctx = Runtime::get_context();
   RegionRequirement requirement(regions_.region(region), LEGION_READ_ONLY, LEGION_EXCLUSIVE,
@@ -487,6 +493,18 @@ void Program::read(int tensor, Field field, int state, void* host) {
     for (std::size_t i = 0; i < stack.size(); ++i) sum[i % volume] += stack[i];
   }
   raise_failure();
+}
+
+bool Program::written(int region, FieldID field) const {
+  for (const RuntimeLaunch& launch : launches_) {
+    for (const LaunchRequirement& r : launch.requirements) {
+      if (launch.issued && r.region == region && r.field == field &&
+          r.privilege != LEGION_READ_ONLY) {
+        return true;
+      }
+    }
+  }
+  return false;
 }
 
 void Program::wait() {

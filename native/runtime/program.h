@@ -96,6 +96,7 @@ class Program {
 
   Legion::FutureMap issue(int launch, const RunState& state, int data = -1,
                           const std::vector<std::int64_t>* rows = nullptr);
+  bool written(int region, Legion::FieldID field) const;
   const char* host_array(int data);
   void wait_quietly();
   void forget();

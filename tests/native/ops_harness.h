@@ -15,6 +15,8 @@ namespace flexlegion::testing {
 
 using Shape = std::vector<std::int64_t>;
 
+using Entries = std::vector<std::pair<std::string, std::string>>;
+
 struct Tensor {
   Shape shape;
   std::vector<float> data;
@@ -67,7 +69,7 @@ constexpr double kTolerance = 2e-5;
 // A kernel of `type` and what its operator says of it.
 struct Case {
   std::string type;
-  std::vector<std::pair<std::string, std::string>> attributes;
+  Entries attributes;
   std::vector<Tensor> inputs, weights;
   Shape output_shape;
   std::function<Rect(const Rect&output_tile, int operand)> input_tile, weight_tile;

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <stdexcept>
+#include <thread>
 
 #include "ops_harness.h"
 
@@ -268,12 +269,40 @@ TEST_CASE("dropout: one mask, whatever the tiles") {
   reseeded.run.seed = 43;
   CHECK(differs(later));
   CHECK(differs(reseeded));
-  CHECK(differs([] {
-    Case other = dropout_case("0.3", "6");
-    return other;
-  }()));
+  CHECK(differs(dropout_case("0.3", "6")));
   c.run.training = 0;
   CHECK(run_tiles(c, random_tiles(c.output_shape, {2, 2, 2}, 1), ones).output.data == ones.data);
+}
+
+TEST_CASE("one kernel serves several threads at once") {
+  Case c;
+  c.type = "dense";
+  c.attributes = {{"activation", "tanh"}, {"use_bias", "1"}};
+  c.inputs = {Tensor::random({32, 20}, 1)};
+  c.weights = {Tensor::random({24, 20}, 2), Tensor::random({24}, 3)};
+  const auto kernel = make_kernel(c.type, Attributes(c.attributes));
+  const auto forward = [&](Tensor& y, const Rect& tile) {
+    Rect in = tile;
+    in.lo[1] = 0;
+    in.hi[1] = 20;
+    KernelTask task;
+    task.inputs = {c.inputs[0].view(in)};
+    task.weights = {c.weights[0].view(c.weights[0].whole()),
+                    c.weights[1].view(c.weights[1].whole())};
+    task.outputs = {y.view(tile)};
+    kernel->forward(task);
+  };
+  Tensor alone({32, 24}), together({32, 24});
+  const std::vector<Rect> tiles = random_tiles({32, 24}, {8, 1}, 4);
+  for (const Rect& tile : tiles) forward(alone, tile);
+  std::vector<std::thread> threads;
+  for (const Rect& tile : tiles) {
+    threads.emplace_back([&, tile] {
+      for (int i = 0; i < 50; ++i) forward(together, tile);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(together.data == alone.data);
 }
 
 }  // namespace

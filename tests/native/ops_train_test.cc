@@ -95,7 +95,7 @@ TEST_CASE("softmax_cross_entropy: sparse labels, with padding") {
     v.data = labels.data() + samples.lo[0];
     return v;
   };
-  const Attributes sparse({{"labels", "sparse"}});
+  const Attributes sparse(Entries{{"labels", "sparse"}});
   for (unsigned seed = 0; seed < 4; ++seed) {
     check_losses(run_loss("softmax_cross_entropy", sparse, logits, view, 9, seed),
                  expected_cross_entropy(logits, targets, 9));
@@ -103,7 +103,7 @@ TEST_CASE("softmax_cross_entropy: sparse labels, with padding") {
   labels[3] = 23;
   CHECK_THROWS_WITH_AS(run_loss("softmax_cross_entropy", sparse, logits, view, 9, 0),
                        doctest::Contains("the label of sample 3 is 23"), std::invalid_argument);
-  CHECK_THROWS_AS(make_kernel("softmax_cross_entropy", Attributes({{"labels", "fuzzy"}})),
+  CHECK_THROWS_AS(make_kernel("softmax_cross_entropy", Attributes(Entries{{"labels", "fuzzy"}})),
                   std::invalid_argument);
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("softmax_cross_entropy: labels as distributions") {
     tile.hi[0] = samples.hi[0];
     return targets.view(tile);
   };
-  const Attributes one_hot({{"labels", "one_hot"}});
+  const Attributes one_hot(Entries{{"labels", "one_hot"}});
   for (const std::int64_t valid : {8, 3}) {
     check_losses(run_loss("softmax_cross_entropy", one_hot, logits, view, valid, 1),
                  expected_cross_entropy(logits, targets, valid));
@@ -134,8 +134,8 @@ TEST_CASE("softmax_cross_entropy: huge logits neither overflow nor vanish") {
     tile.hi[0] = samples.hi[0];
     return targets.view(tile);
   };
-  const Attributes one_hot({{"labels", "one_hot"}});
-  const LossResults results = run_loss("softmax_cross_entropy", one_hot, logits, view, 2, 1);
+  const Attributes one_hot(Entries{{"labels", "one_hot"}});
+  LossResults results = run_loss("softmax_cross_entropy", one_hot, logits, view, 2, 1);
   CHECK(results.losses.data == std::vector<float>{0, 1000});
   CHECK(results.gradient.at(1, 0) == doctest::Approx(0.5));
 }

@@ -213,7 +213,8 @@ TEST_CASE("a window with more padding than kernel is refused") {
   Window g{1, 4, 4, 1, 1, 2, 2, 1, 1, 2, 0};
   auto attributes = g.attributes();
   attributes.insert(attributes.end(), {{"activation", "none"}, {"use_bias", "0"}});
-  CHECK_THROWS_AS(make_kernel("conv2d", Attributes(attributes)), std::invalid_argument);
+  CHECK_THROWS_WITH_AS(make_kernel("conv2d", Attributes(attributes)), doctest::Contains("conv2d: "),
+                       std::invalid_argument);
 }
 
 }  // namespace

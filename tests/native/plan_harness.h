@@ -1,0 +1,135 @@
+// What the plan's tests share: rectangles, access maps and small graphs in few words, and finding
+// launches and requirements in a plan.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/plan.h"
+
+namespace flexlegion::plan_test {
+
+using Intervals = std::initializer_list<std::pair<std::int64_t, std::int64_t>>;
+
+inline Rect box(Intervals intervals) {
+  Rect r;
+  for (const auto& [lo, hi] : intervals) {
+    r.lo[r.rank] = lo;
+    r.hi[r.rank++] = hi;
+  }
+  return r;
+}
+
+inline const DimMap kWhole{};
+inline DimMap along(int d) { return {d, 1, 1, 0, 0}; }
+inline DimMap window(int d, int kernel, int stride, int padding) {
+  return {d, stride, 1, -padding, kernel - stride - padding};
+}
+inline DimMap divided(int d, int by) { return {d, 1, by, 0, 0}; }
+
+struct Net {
+  Graph graph;
+
+  int tensor(const std::string& name, std::vector<std::int64_t> shape,
+             TensorKind kind = TensorKind::activation, bool gradient = false,
+             DataType type = DataType::float32) {
+    graph.tensors.push_back({name, std::move(shape), type, kind, gradient});
+    return static_cast<int>(graph.tensors.size()) - 1;
+  }
+  int weight(const std::string& name, std::vector<std::int64_t> shape) {
+    return tensor(name, std::move(shape), TensorKind::weight, true);
+  }
+  int op(const std::string& name, std::vector<Operand> operands, bool is_loss = false) {
+    Operator o;
+    o.name = name;
+    o.is_loss = is_loss;
+    o.operands = std::move(operands);
+    graph.operators.push_back(std::move(o));
+    return static_cast<int>(graph.operators.size()) - 1;
+  }
+  // Element-wise, of two dimensions.
+  int relu(int in, int out) {
+    return op("relu", {{in, Role::input, false, {along(0), along(1)}},
+                       {out, Role::output, true, {along(0), along(1)}}});
+  }
+  // Both operands are whole but for the samples.
+  int loss(int prediction, int labels, int out) {
+    const auto map = [&](int t) {
+      std::vector<DimMap> m(graph.tensors[t].shape.size());
+      m[0] = along(0);
+      return m;
+    };
+    return op("loss",
+              {{prediction, Role::input, true, map(prediction)},
+               {labels, Role::input, true, map(labels)},
+               {out, Role::output, false, {along(0)}}},
+              true);
+  }
+  int dense(int x, int w, int b, int y) {
+    return op("dense", {{x, Role::input, true, {along(0), kWhole}},
+                        {w, Role::weight, true, {along(1), kWhole}},
+                        {b, Role::weight, false, {along(1)}},
+                        {y, Role::output, false, {along(0), along(1)}}});
+  }
+};
+
+// x (4, 6) -> dense of 8 units -> loss with labels (4).
+struct DenseNet : Net {
+  int x, w, b, y, labels, losses;
+
+  explicit DenseNet(bool gradient_of_x = false) {
+    x = tensor("x", {4, 6}, TensorKind::input, gradient_of_x);
+    w = weight("w", {8, 6});
+    b = weight("b", {8});
+    y = tensor("y", {4, 8});
+    labels = tensor("labels", {4}, TensorKind::input, false, DataType::int32);
+    losses = tensor("losses", {4});
+    dense(x, w, b, y);
+    loss(y, labels, losses);
+  }
+};
+
+inline const Launch* launch_of(const Plan& plan, int op, Pass pass) {
+  const Launch* found = nullptr;
+  for (const Launch& launch : plan.launches) {
+    if (launch.op != op || launch.pass != pass) continue;
+    REQUIRE(found == nullptr);
+    found = &launch;
+  }
+  return found;
+}
+
+inline const Launch* load_of(const Plan& plan, int tensor) {
+  for (const Launch& launch : plan.launches) {
+    if (launch.pass == Pass::load && launch.requirements.at(0).tensor == tensor) return &launch;
+  }
+  return nullptr;
+}
+
+inline const Requirement* find(const Launch* launch, int tensor, Field field = Field::gradient) {
+  REQUIRE(launch != nullptr);
+  for (const Requirement& r : launch->requirements) {
+    if (r.tensor == tensor && r.field == field) return &r;
+  }
+  return nullptr;
+}
+
+inline void check(const Requirement* r, Privilege privilege, const std::vector<Rect>& rects) {
+  REQUIRE(r != nullptr);
+  CHECK(r->privilege == privilege);
+  REQUIRE(r->rects.size() == rects.size());
+  for (std::size_t k = 0; k < rects.size(); ++k) {
+    CAPTURE(k);
+    CHECK(r->rects[k] == rects[k]);
+  }
+}
+
+using Devices = std::vector<int>;
+using Adds = std::vector<bool>;
+
+}  // namespace flexlegion::plan_test

@@ -1,0 +1,383 @@
+"""Properties of every plan, over random graphs and strategies: what Legion is to execute is right.
+
+The plan is executed on counts: each task that reads an element in the forward pass owes its
+gradient exactly one contribution, marked by a number of its own, and whoever reads the gradient has
+to find the sum of all marks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flexlegion import Model, ParallelConfig, Strategy
+from flexlegion.devices import Devices
+from flexlegion.graph import Graph
+from flexlegion.losses import add_loss
+from flexlegion.ops.losses import MeanSquaredError
+from flexlegion.plan import Box, Launch, Plan, Requirement
+from flexlegion.strategies import resolve
+from flexlegion.tensor import Tensor
+from flexlegion.zoo import ZOO, build
+
+TRAINS = 1
+RUNS = (1, 2, 4)
+DEVICES = Devices.of(cpus=3)
+
+Marks = npt.NDArray[np.int64]
+
+
+def region(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(lo, hi) for lo, hi in box)
+
+
+def is_empty(box: Box) -> bool:
+    return any(hi <= lo for lo, hi in box)
+
+
+def overlap(a: Box, b: Box) -> bool:
+    return all(max(p[0], q[0]) < min(p[1], q[1]) for p, q in zip(a, b, strict=True))
+
+
+def inside(box: Box, shape: tuple[int, ...]) -> bool:
+    return all(lo >= 0 and hi <= n for (lo, hi), n in zip(box, shape, strict=True))
+
+
+# Random graphs and strategies
+
+
+def _grow(model: Model, x: Tensor, draw: st.DrawFn) -> Tensor:
+    """One more layer after `x`, of those that take its shape."""
+    kinds = ["dense", "softmax", "relu", "gelu", "dropout", "flatten"]
+    if len(x.shape) == 4:
+        kinds += ["conv2d", "conv2d", "pool2d", "pool2d"]
+    kind = draw(st.sampled_from(kinds))
+    if kind == "dense":
+        return model.dense(
+            x,
+            draw(st.integers(1, 5)),
+            activation=draw(st.sampled_from([None, "relu", "gelu"])),
+            use_bias=draw(st.booleans()),
+        )
+    if kind in ("conv2d", "pool2d"):
+        padding = draw(st.integers(0, 2))
+        sizes = [draw(st.integers(1, n + 2 * padding)) for n in x.shape[1:3]]
+        kernel = (max(sizes[0], padding + 1), max(sizes[1], padding + 1))
+        stride = (draw(st.integers(1, 3)), draw(st.integers(1, 3)))
+        if kind == "pool2d":
+            how = draw(st.sampled_from(["max", "average"]))
+            return model.pool2d(x, kernel, stride, padding, how)
+        return model.conv2d(x, draw(st.integers(1, 4)), kernel, stride, padding)
+    if kind == "dropout":
+        return model.dropout(x, 0.5)
+    return {
+        "softmax": model.softmax,
+        "relu": model.relu,
+        "gelu": model.gelu,
+        "flatten": model.flatten,
+    }[kind](x)
+
+
+def _share_weights(graph: Graph) -> None:
+    """Make later operators use the weights of earlier ones of the same shapes."""
+    by_shape: dict[tuple[tuple[int, ...], ...], list[Tensor]] = {}
+    for operator in graph.operators:
+        shapes = tuple(weight.shape for weight in operator.weights)
+        if not shapes:
+            continue
+        shared = by_shape.setdefault(shapes, operator.weights)
+        if shared is not operator.weights:
+            for weight in operator.weights:
+                graph.tensors.remove(weight)
+            operator.weights = shared
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[Graph, Tensor]:
+    """A graph with a loss, and the tensor to predict."""
+    model = Model(draw(st.integers(1, 5)))
+    rank = draw(st.sampled_from([1, 2, 3]))
+    x = model.input(
+        draw(st.lists(st.integers(1, 6), min_size=rank, max_size=rank)),
+        requires_gradient=draw(st.booleans()),
+    )
+    made = [x]
+    for _ in range(draw(st.integers(1, 6))):
+        made.append(_grow(model, draw(st.sampled_from(made[-3:])), draw))
+    layers = [t for t in made if t is not x]
+    output = draw(st.sampled_from(layers))
+    if draw(st.booleans()):
+        # Two branches meet in the loss; perhaps it is even twice the same tensor.
+        graph = model.graph.copy()
+        graph.add(MeanSquaredError(), [draw(st.sampled_from(layers)), output], "loss")
+    elif len(output.shape) == 2:
+        graph = add_loss(model.graph, output, "sparse_categorical_crossentropy")
+    else:
+        graph = add_loss(model.graph, output, "mean_squared_error")
+    if draw(st.booleans()):
+        _share_weights(graph)
+    return graph, draw(st.sampled_from(layers))
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    graph, output = draw(graphs())
+    if draw(st.booleans()):
+        strategy = resolve(f"random:{draw(st.integers(0, 1000))}", graph, DEVICES)
+    else:
+        configs = {}
+        for operator in graph.operators:
+            degrees = tuple(draw(st.integers(1, min(n, 3))) for n in operator.output.shape)
+            tasks = int(np.prod(degrees))
+            few = draw(st.sampled_from([DEVICES.names, DEVICES.names[:1], DEVICES.names[1:]]))
+            devices = draw(st.lists(st.sampled_from(few), min_size=tasks, max_size=tasks))
+            configs[operator.name] = ParallelConfig(degrees, tuple(devices))
+        strategy = Strategy(configs)
+        strategy.check(graph, DEVICES)
+    return Plan(graph, strategy, DEVICES, output, draw(st.integers(0, 2)))
+
+
+def zoo_plan(model: str, strategy: str, batch_size: int = 6) -> Plan:
+    layers = build(model, batch_size).graph
+    output = layers.operators[-1].output
+    graph = add_loss(layers, output, "sparse_categorical_crossentropy")
+    return Plan(graph, resolve(strategy, graph, DEVICES), DEVICES, output, 1)
+
+
+# The properties
+
+
+def check_structure(plan: Plan) -> None:
+    """Launches come pass by pass, on the strategy's devices, inside the tensors."""
+    stages = [("load", "forward", "backward", "update").index(x.stage) for x in plan.launches]
+    assert stages == sorted(stages)
+    forward = {x.operator: x for x in plan.launches if x.stage == "forward"}
+    for launch in plan.launches:
+        if launch.stage == "backward":
+            assert launch.devices == forward[launch.operator].devices
+            assert launch.runs == TRAINS
+            assert forward[launch.operator].runs & TRAINS
+        for requirement in launch.requirements:
+            assert len(requirement.boxes) == len(launch.devices)
+            shape = requirement.tensor.shape
+            if requirement.field == "gradient":
+                shape = (plan.gradient_slots(requirement.tensor), *shape)
+            assert all(is_empty(box) or inside(box, shape) for box in requirement.boxes)
+
+
+def check_values(plan: Plan) -> None:
+    """In each kind of run: tiles partition what is written, and nothing is read before that."""
+    for run in RUNS:
+        written = {t: np.full(t.shape, t.kind == "weight") for t in plan.graph.tensors}
+        for launch in plan.launches:
+            if not launch.runs & run:
+                continue
+            values = [r for r in launch.requirements if r.field == "value"]
+            for requirement in values:
+                if "read" not in requirement.privilege:
+                    continue
+                for box in requirement.boxes:
+                    assert not is_empty(box) or launch.stage == "update"
+                    assert written[requirement.tensor][region(box)].all()
+            for requirement in values:
+                if requirement.privilege == "read":
+                    continue
+                counts = np.zeros(requirement.tensor.shape, np.int64)
+                for box in requirement.boxes:
+                    if not is_empty(box):
+                        counts[region(box)] += 1
+                assert (counts == 1).all()
+                written[requirement.tensor][...] = True
+
+
+def check_gradient_slots(plan: Plan) -> None:
+    """A write lies in one slot; tasks of a launch never meet in one; adding is to one's own."""
+    earlier: dict[Tensor, list[tuple[Box, str]]] = defaultdict(list)
+    for launch in plan.launches:
+        mine: dict[Tensor, list[tuple[Box, str]]] = defaultdict(list)
+        for requirement in launch.requirements:
+            if requirement.field != "gradient" or requirement.privilege == "read":
+                continue
+            assert launch.stage == "backward"
+            assert (requirement.privilege == "read-write") == any(requirement.adds)
+            for k, box in enumerate(requirement.boxes):
+                assert box[0][1] - box[0][0] == 1
+                assert not any(overlap(box, other) for other, _ in mine[requirement.tensor])
+                met = [p for p in earlier[requirement.tensor] if overlap(box, p[0])]
+                assert requirement.adds[k] == bool(met)
+                assert all(p == (box, launch.devices[k]) for p in met)
+                mine[requirement.tensor].append((box, launch.devices[k]))
+        for tensor, pieces in mine.items():
+            earlier[tensor] += pieces
+
+
+def _marks_of(launch: Launch, tensor: Tensor) -> Marks:
+    """A mark for each task; different for each operator, so that no two sums agree by chance."""
+    assert launch.operator is not None
+    seed = [*launch.operator.name.encode(), *tensor.name.encode()]
+    return np.random.default_rng(seed).integers(1, 1 << 40, len(launch.devices))
+
+
+def _owed(plan: Plan) -> dict[Tensor, Marks]:
+    """For each tensor: the marks of all tasks that read each element on the way to the loss."""
+    owed = {t: np.zeros(t.shape, np.int64) for t in plan.graph.tensors}
+    for launch in plan.launches:
+        if launch.stage != "forward" or not launch.runs & TRAINS:
+            continue
+        for requirement in launch.requirements:
+            if requirement.privilege == "read" and plan.gradient_slots(requirement.tensor):
+                marks = _marks_of(launch, requirement.tensor)
+                for box, mark in zip(requirement.boxes, marks, strict=True):
+                    owed[requirement.tensor][region(box)] += mark
+    return owed
+
+
+def _write(stack: Marks, launch: Launch, requirement: Requirement) -> None:
+    marks = _marks_of(launch, requirement.tensor)
+    for box, adds, mark in zip(requirement.boxes, requirement.adds, marks, strict=True):
+        if adds:
+            stack[region(box)] += mark
+        else:
+            stack[region(box)] = mark
+
+
+def check_gradient_sums(plan: Plan) -> None:
+    """Readers find every contribution exactly once, in the second iteration as in the first."""
+    owed = _owed(plan)
+    stacks = {t: np.zeros((plan.gradient_slots(t), *t.shape), np.int64) for t in plan.graph.tensors}
+    for _ in range(2):
+        read = {t: np.zeros(t.shape, np.int64) for t in plan.graph.tensors}
+        for launch in plan.launches:
+            gradients = [r for r in launch.requirements if r.field == "gradient"]
+            for requirement in gradients:
+                if requirement.privilege != "read":
+                    continue
+                tensor = requirement.tensor
+                for box in requirement.boxes:
+                    if not is_empty(box):
+                        found = stacks[tensor][region(box)].sum(axis=0)
+                        assert (found == owed[tensor][region(box[1:])]).all()
+                        read[tensor][region(box[1:])] += 1
+            for requirement in gradients:
+                if requirement.privilege != "read":
+                    _write(stacks[requirement.tensor], launch, requirement)
+        for tensor, stack in stacks.items():
+            if len(stack):
+                assert (stack.sum(axis=0) == owed[tensor]).all()
+                assert (read[tensor] == (0 if tensor.kind == "input" else 1)).all()
+
+
+def check_gradients_exist(plan: Plan) -> None:
+    """Weights that training reads have a gradient and one update; others have none."""
+    trained = {
+        r.tensor
+        for launch in plan.launches
+        if launch.stage == "forward" and launch.runs & TRAINS
+        for r in launch.requirements
+        if r.tensor.kind == "weight"
+    }
+    updated = [
+        r.tensor
+        for launch in plan.launches
+        if launch.stage == "update"
+        for r in launch.requirements
+        if r.field == "value"
+    ]
+    assert sorted(map(repr, updated)) == sorted(map(repr, trained))
+    for tensor in plan.graph.weights:
+        assert (plan.gradient_slots(tensor) > 0) == (tensor in trained)
+
+
+def check_shards(plan: Plan) -> None:
+    """Each part of a weight is cut into one shard a replica device, capped by its extent."""
+    forward = {x.operator: x for x in plan.launches if x.stage == "forward"}
+    for launch in plan.launches:
+        if launch.stage != "update":
+            continue
+        user = forward[launch.operator]
+        for requirement in launch.requirements:
+            if requirement.field != "value":
+                continue
+            users: dict[Box, set[str]] = defaultdict(set)
+            reads = next(r for r in user.requirements if r.tensor is requirement.tensor)
+            for box, device in zip(reads.boxes, user.devices, strict=True):
+                users[box].add(device)
+            for part, devices in users.items():
+                shards = [
+                    (box, device)
+                    for box, device in zip(requirement.boxes, launch.devices, strict=True)
+                    if not is_empty(box) and overlap(box, part)
+                ]
+                longest = max(hi - lo for lo, hi in part)
+                assert len(shards) == min(longest, len(devices))
+                assert len({device for _, device in shards}) == len(shards)
+                assert {device for _, device in shards} <= devices
+                sizes = [np.prod([hi - lo for lo, hi in box]) for box, _ in shards]
+                assert sum(sizes) == np.prod([hi - lo for lo, hi in part])
+                assert max(sizes) - min(sizes) <= sum(sizes) // longest
+
+
+def check_states(plan: Plan) -> None:
+    """An update touches value, gradient and states of the very same shards."""
+    for launch in plan.launches:
+        by_tensor: dict[Tensor, list[list[Box]]] = defaultdict(list)
+        for r in launch.requirements if launch.stage == "update" else []:
+            assert r.privilege == ("read" if r.field == "gradient" else "read-write")
+            by_tensor[r.tensor].append(
+                [box[1:] if r.field == "gradient" and not is_empty(box) else box for box in r.boxes]
+            )
+        for boxes in by_tensor.values():
+            for other in boxes[1:]:
+                for a, b in zip(boxes[0], other, strict=True):
+                    assert a == b or (is_empty(a) and is_empty(b))
+
+
+CHECKS = [
+    check_structure,
+    check_values,
+    check_gradient_slots,
+    check_gradient_sums,
+    check_gradients_exist,
+    check_shards,
+    check_states,
+]
+
+
+@settings(max_examples=200, deadline=None)
+@given(plan=plans())
+def test_random_plans(plan: Plan) -> None:
+    for check in CHECKS:
+        check(plan)
+    assert plan.describe().count("\n") > len(plan.launches)
+
+
+@pytest.mark.parametrize(
+    "strategy", ["single", "data", "model", *(f"random:{i}" for i in range(8))]
+)
+@pytest.mark.parametrize("model", ZOO)
+def test_zoo_plans(model: str, strategy: str) -> None:
+    plan = zoo_plan(model, strategy)
+    for check in CHECKS:
+        check(plan)
+
+
+def test_same_plan_twice() -> None:
+    assert zoo_plan("lenet", "random:3").describe() == zoo_plan("lenet", "random:3").describe()
+
+
+def test_replicated_weights_have_one_shard_a_device() -> None:
+    plan = zoo_plan("mlp", "data")
+    update = next(
+        x
+        for x in plan.launches
+        if x.stage == "update" and x.operator is not None and x.operator.name == "output"
+    )
+    kernel = next(r for r in update.requirements if r.field == "value")
+    assert update.devices == ["cpu:0", "cpu:1", "cpu:2"]
+    assert kernel.boxes == [((0, 10), (0, 85)), ((0, 10), (85, 170)), ((0, 10), (170, 256))]
+    assert plan.gradient_slots(kernel.tensor) == 3

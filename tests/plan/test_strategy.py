@@ -1,0 +1,261 @@
+"""Strategies: the built-in ones, and files, of which every fault gets a sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flexlegion import Model, ParallelConfig, Strategy, UserError
+from flexlegion.devices import Devices
+from flexlegion.graph import Graph
+from flexlegion.strategies import resolve
+
+DEVICES = Devices.of(cpus=3)
+
+
+@pytest.fixture
+def graph() -> Graph:
+    model = Model(6)
+    x = model.conv2d(model.input((8, 8, 1)), 4, 3, name="conv")
+    x = model.flatten(x, name="flat")
+    model.dense(x, 10, name="fc")
+    return model.graph
+
+
+CONFIGS = st.builds(
+    ParallelConfig,
+    st.lists(st.integers(-(2**40), 2**40), max_size=5).map(tuple),
+    st.lists(st.text(max_size=8), max_size=8).map(tuple),
+)
+
+
+@given(configs=st.dictionaries(st.text(max_size=12), CONFIGS, max_size=6))
+def test_round_trip(tmp_path_factory: pytest.TempPathFactory, configs: dict) -> None:
+    path = tmp_path_factory.mktemp("s") / "strategy.json"
+    Strategy(configs).save(path)
+    loaded = Strategy.load(path)
+    assert dict(loaded) == configs
+    assert list(loaded) == list(configs)
+    assert loaded.source == str(path)
+    again = path.with_suffix(".again")
+    loaded.save(again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_file_has_a_line_an_operator(graph: Graph, tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    resolve("data", graph, DEVICES).save(path)
+    lines = path.read_text().splitlines()
+    assert sum('"degrees"' in line for line in lines) == 3
+    assert json.loads(path.read_text())["schema_version"] == 1
+
+
+def test_saved_strategy_resolves(graph: Graph, tmp_path: Path) -> None:
+    chosen = resolve("random:5", graph, DEVICES)
+    chosen.save(tmp_path / "s.json")
+    assert dict(resolve(tmp_path / "s.json", graph, DEVICES)) == dict(chosen)
+    assert dict(resolve(str(tmp_path / "s.json"), graph, DEVICES)) == dict(chosen)
+    assert resolve(chosen, graph, DEVICES) is chosen
+
+
+def test_mapping(graph: Graph) -> None:
+    strategy = resolve("model", graph, DEVICES)
+    assert list(strategy) == ["conv", "flat", "fc"]
+    assert len(strategy) == 3
+    assert strategy.devices() == {"cpu:0", "cpu:1", "cpu:2"}
+    assert "other" not in strategy
+
+
+def test_single(graph: Graph) -> None:
+    strategy = resolve("single", graph, DEVICES)
+    assert strategy["conv"] == ParallelConfig((1, 1, 1, 1), ("cpu:0",))
+    assert strategy["fc"] == ParallelConfig((1, 1), ("cpu:0",))
+
+
+def test_data_parallel(graph: Graph) -> None:
+    strategy = resolve("data", graph, DEVICES)
+    assert strategy["conv"] == ParallelConfig((3, 1, 1, 1), ("cpu:0", "cpu:1", "cpu:2"))
+    assert strategy["flat"] == ParallelConfig((3, 1), ("cpu:0", "cpu:1", "cpu:2"))
+
+
+def test_model_parallel(graph: Graph) -> None:
+    strategy = resolve("model", graph, Devices.of(cpus=2))
+    assert [config.devices for config in strategy.values()] == [("cpu:0",), ("cpu:1",), ("cpu:0",)]
+    assert all(config.tasks == 1 for config in strategy.values())
+
+
+def test_gpus_are_preferred(graph: Graph) -> None:
+    machine = Devices.of(cpus=4, gpus=2)
+    for name in ("single", "data", "model", "random:1"):
+        assert all(device.startswith("gpu:") for device in resolve(name, graph, machine).devices())
+
+
+def test_random_is_a_function_of_the_seed(graph: Graph) -> None:
+    same = [dict(resolve("random:11", graph, DEVICES)) for _ in range(2)]
+    assert same[0] == same[1]
+    assert dict(resolve("random:12", graph, DEVICES)) != same[0]
+    assert resolve("random:11", graph, DEVICES).source == "strategy 'random:11'"
+
+
+def test_random_uses_all_dimensions_and_devices(graph: Graph) -> None:
+    strategies = [resolve(f"random:{seed}", graph, DEVICES) for seed in range(60)]
+    for operator in graph.operators:
+        configs = [strategy[operator.name] for strategy in strategies]
+        for d in range(len(operator.dims)):
+            assert any(config.degrees[d] > 1 for config in configs)
+        assert any(len(set(c.devices)) < len(c.devices) for c in configs)
+        assert any(list(c.devices) != sorted(c.devices) for c in configs)
+        assert any(c.tasks == 2 * len(DEVICES) for c in configs)
+        assert {name for c in configs for name in c.devices} == set(DEVICES.names)
+
+
+@pytest.mark.parametrize("name", ["random:", "random:x", "random:-1", "random:1.5"])
+def test_random_needs_a_seed(graph: Graph, name: str) -> None:
+    with pytest.raises(UserError, match="the seed has to be a number, as in random:7"):
+        resolve(name, graph, DEVICES)
+
+
+def test_batch_smaller_than_the_machine() -> None:
+    model = Model(2)
+    model.dense(model.input((4,)), 3, name="fc")
+    with pytest.raises(UserError, match=r"^strategy 'data': operator 'fc' splits .* a batch of 2;"):
+        resolve("data", model.graph, DEVICES)
+
+
+# Files
+
+
+def load_text(tmp_path: Path, text: str | bytes) -> str:
+    """The message for a file of that content."""
+    path = tmp_path / "s.json"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(UserError) as e:
+        Strategy.load(path)
+    assert str(e.value).startswith(f"{path}: ")
+    assert "\n" not in str(e.value)
+    return str(e.value).removeprefix(f"{path}: ")
+
+
+def with_entry(entry: object) -> str:
+    return json.dumps({"schema_version": 1, "operators": {"fc": entry}})
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.json: no such strategy file; give a path, or one"):
+        Strategy.load(tmp_path / "none.json")
+
+
+def test_directory(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read as a strategy file"):
+        Strategy.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", '{"schema_version": 1, "operators": {"fc": {"deg', "degrees: 1", "[1, 2", "{} {}"],
+)
+def test_not_json(tmp_path: Path, text: str) -> None:
+    assert load_text(tmp_path, text).startswith("not JSON, or cut short (line 1, column ")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a": ' * 100_000, "1" * 10_000])
+def test_absurd_json(tmp_path: Path, text: str) -> None:
+    load_text(tmp_path, text)
+
+
+def test_binary(tmp_path: Path) -> None:
+    assert "cannot be read as a strategy file" in load_text(tmp_path, b"\x89PNG\r\n\xff\xfe\x00")
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "1", "null", '"data"', "{}", '{"schema_version": 1}', '{"operators": []}']
+)
+def test_another_shape(tmp_path: Path, text: str) -> None:
+    assert load_text(tmp_path, text).startswith("not a strategy file; it has to be an object with")
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None, True, 1.0])
+def test_schema_version(tmp_path: Path, version: object) -> None:
+    text = json.dumps({"schema_version": version, "operators": {}})
+    assert load_text(tmp_path, text) == (f"schema_version is {version!r}, but this program reads 1")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [{}, [], 1, None, {"degrees": [1]}, {"degrees": [1], "devices": [], "device": []}],
+)
+def test_entry(tmp_path: Path, entry: object) -> None:
+    assert load_text(tmp_path, with_entry(entry)) == (
+        "operator 'fc' needs exactly the keys 'degrees' and 'devices'"
+    )
+
+
+@pytest.mark.parametrize("degrees", [1, "1", None, {}, ["1"], [1.0], [True], [None], [[1]]])
+def test_degrees_of_another_type(tmp_path: Path, degrees: object) -> None:
+    text = with_entry({"degrees": degrees, "devices": ["cpu:0"]})
+    assert load_text(tmp_path, text) == "operator 'fc': 'degrees' has to be a list of integers"
+
+
+@pytest.mark.parametrize("devices", [0, "cpu:0", None, {}, [0], [["cpu:0"]], [None]])
+def test_devices_of_another_type(tmp_path: Path, devices: object) -> None:
+    text = with_entry({"degrees": [1], "devices": devices})
+    assert load_text(tmp_path, text) == "operator 'fc': 'devices' has to be a list of names"
+
+
+def test_the_same_operator_twice(tmp_path: Path) -> None:
+    entry = '"fc": {"degrees": [1, 1], "devices": ["cpu:0"]}'
+    text = f'{{"schema_version": 1, "operators": {{{entry}, {entry}}}}}'
+    assert load_text(tmp_path, text) == "the name 'fc' occurs twice in one object; keep one entry"
+
+
+def test_save_where_nothing_can_be(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing" / "s.json", tmp_path):
+        with pytest.raises(UserError, match="cannot be written"):
+            Strategy({}).save(path)
+
+
+# Against a graph
+
+
+def entries(graph: Graph) -> dict[str, ParallelConfig]:
+    return dict(resolve("single", graph, DEVICES))
+
+
+def check_fails(configs: dict[str, ParallelConfig], graph: Graph) -> str:
+    with pytest.raises(UserError) as e:
+        Strategy(configs, "s.json").check(graph, DEVICES)
+    return str(e.value)
+
+
+def test_unknown_operator(graph: Graph) -> None:
+    configs = entries(graph)
+    configs["convv"] = configs.pop("conv")
+    assert check_fails(configs, graph) == (
+        "s.json: the model has no operator 'convv'; did you mean 'conv'?"
+    )
+    configs["zzz"] = configs.pop("convv")
+    assert check_fails(configs, graph) == (
+        "s.json: the model has no operator 'zzz'; it has conv, flat, fc"
+    )
+
+
+def test_missing_operators(graph: Graph) -> None:
+    configs = entries(graph)
+    del configs["flat"]
+    assert check_fails(configs, graph) == (
+        "s.json: no configuration for operator flat; a strategy has one entry for each operator "
+        "of the model"
+    )
+    assert "operators conv, flat, fc;" in check_fails({}, graph)
+
+
+def test_bad_entry(graph: Graph) -> None:
+    configs = entries(graph) | {"fc": ParallelConfig((1, 11), ("cpu:0",) * 11)}
+    assert check_fails(configs, graph) == (
+        "s.json: operator 'fc' splits dimension 'channel' into 11 parts, but it has an extent of "
+        "10; use at most 10"
+    )

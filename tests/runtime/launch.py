@@ -1,0 +1,108 @@
+"""Starts scripts on Legion, through the legate command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# The virtual environment's; its Python is a link, and what it points to is elsewhere.
+BIN = Path(sys.executable).parent
+TAIL = 4000  # characters of a failed command's output to show
+
+
+def legate_command(script: str | Path, *args: object, cpus: int = 1) -> list[str]:
+    """The command that runs `script` with `args` on `cpus` processors."""
+    machine = ["--cpus", str(cpus), "--gpus", "0", "--sysmem", "4000"]
+    return [str(BIN / "legate"), *machine, str(script), *map(str, args)]
+
+
+def legate_environment() -> dict[str, str]:
+    """This process's environment, with the commands and packages that legate has to find."""
+    path = os.pathsep.join([str(BIN), os.environ.get("PATH", os.defpath)])
+    packages = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PATH": path, "PYTHONPATH": packages}
+
+
+def run_checked(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    timeout: float,
+    status: int = 0,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command and all that it starts to its end; it has to exit with `status`."""
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # so that a timeout can end the command's own children, too
+    )
+    ended = f"exited with a status other than {status}"
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except BaseException as e:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        if not isinstance(e, subprocess.TimeoutExpired):
+            raise
+        ended = f"did not end within {timeout} s"
+        status = process.returncode + 1  # whatever it was, it is a failure
+    done = subprocess.CompletedProcess(list(command), process.returncode, out, err)
+    assert done.returncode == status, (
+        f"{' '.join(command)}\n{ended} (status {done.returncode})\n"
+        f"--- stdout\n{out[-TAIL:]}\n--- stderr\n{err[-TAIL:]}"
+    )
+    return done
+
+
+def run_legate(
+    script: str | Path, *args: object, cpus: int = 1, timeout: float = 300, status: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run a script on Legion, on one rank.
+
+    Parameters
+    ----------
+    script, args
+        The script and its arguments.
+    cpus
+        Number of processors.
+    timeout
+        Seconds after which it has failed.
+    status
+        What it has to exit with.
+    """
+    return run_checked(
+        legate_command(script, *args, cpus=cpus),
+        environment=legate_environment(),
+        timeout=timeout,
+        status=status,
+    )
+
+
+def run_ranks(
+    script: str | Path, *args: object, ranks: int = 2, cpus: int = 1, timeout: float = 600
+) -> subprocess.CompletedProcess[str]:
+    """Run a script on Legion, on several ranks of this machine through mpirun.
+
+    `cpus` is the number of processors a rank; the other parameters are those of `run_legate`.
+    """
+    machine = ["--cpus", str(cpus), "--gpus", "0", "--sysmem", "2000"]
+    launcher = ["--launcher", "mpirun", "--launcher-extra=--oversubscribe -x LEGION_DEFAULT_ARGS"]
+    command = [str(BIN / "legate"), *launcher, "--nodes", "1", "--ranks-per-node", str(ranks)]
+    # One background worker a rank: the network's threads spin, and the machine may be small.
+    environment = legate_environment() | {"LEGION_DEFAULT_ARGS": "-ll:bgwork 1"}
+    if os.geteuid() == 0:  # mpirun asks twice
+        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return run_checked(
+        [*command, *machine, str(script), *map(str, args)],
+        environment=environment,
+        timeout=timeout,
+    )

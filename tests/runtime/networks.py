@@ -1,0 +1,105 @@
+"""Small networks that together cover every operator, with odd extents so that splits are uneven."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from flexlegion import SGD, Adam, AdamW, Model
+from flexlegion.optimizers import Optimizer
+
+BATCH = 7
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network, how to train it, and the form of its labels."""
+
+    build: Callable[[Model], None]
+    input_shape: tuple[int, ...]
+    loss: str
+    label_shape: tuple[int, ...]
+    optimizer: Optimizer
+
+    def model(self) -> Model:
+        """The network, not yet compiled."""
+        model = Model(BATCH, seed=3)
+        self.build(model)
+        return model
+
+    def data(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
+        """Samples and labels."""
+        rng = np.random.default_rng(17)
+        x = rng.normal(size=(rows, *self.input_shape)).astype(np.float32)
+        if self.loss.startswith("sparse"):
+            return x, rng.integers(0, 5, rows).astype(np.int32)
+        y = rng.random((rows, *self.label_shape)).astype(np.float32)
+        if self.loss.startswith("categorical"):
+            y /= y.sum(-1, keepdims=True)
+        return x, y
+
+
+def _images(m: Model) -> None:
+    """Convolutions and poolings with halos, strides and padding; dropout; fused activations."""
+    x = m.input((11, 9, 3), requires_gradient=True)
+    x = m.conv2d(x, 5, (3, 2), padding=(1, 1), activation="relu")
+    x = m.pool2d(x, 3, stride=2, padding=1)
+    x = m.conv2d(x, 6, 3, stride=(2, 1), padding=1, activation="tanh", use_bias=False)
+    x = m.pool2d(x, 2, stride=1, kind="average")
+    x = m.dropout(x, 0.3)
+    x = m.flatten(x)
+    x = m.dense(x, 13, activation="sigmoid")
+    x = m.dense(x, 5)
+    m.softmax(x)
+
+
+def _skipping(m: Model) -> None:
+    """A stride beyond the kernel leaves pixels without a gradient; average without padding."""
+    x = m.input((13, 10, 2), requires_gradient=True)
+    x = m.conv2d(x, 4, 2, stride=3)
+    x = m.relu(x)
+    x = m.pool2d(x, 2, stride=1, padding=1, kind="average", count_include_pad=False)
+    x = m.conv2d(x, 3, 1, activation="gelu")
+    x = m.flatten(x)
+    m.dense(x, 5)
+
+
+def _activations(m: Model) -> None:
+    """Every element-wise layer, and one-hot cross-entropy on logits."""
+    x = m.input((10,), requires_gradient=True)
+    x = m.dense(x, 12, activation="gelu")
+    x = m.tanh(x)
+    x = m.dense(x, 9)
+    x = m.relu(x)
+    x = m.sigmoid(x)
+    x = m.dense(x, 11, use_bias=False)
+    x = m.gelu(x)
+    x = m.dropout(x, 0.2)
+    m.dense(x, 5)
+
+
+def _sequences(m: Model) -> None:
+    """Three dimensions, and a softmax in the middle, whose Jacobian counts."""
+    x = m.input((5, 6), requires_gradient=True)
+    x = m.dense(x, 7, activation="tanh")
+    x = m.softmax(x)
+    x = m.dense(x, 4, activation="relu")
+    x = m.softmax(x)
+    x = m.flatten(x)
+    m.dense(x, 3)
+
+
+NETWORKS = {
+    "images": Network(
+        _images, (11, 9, 3), "sparse_categorical_crossentropy", (), SGD(0.1, 0.9, True, 1e-3)
+    ),
+    "skipping": Network(
+        _skipping, (13, 10, 2), "sparse_categorical_crossentropy", (), Adam(1e-3, epsilon=1e-4)
+    ),
+    "activations": Network(
+        _activations, (10,), "categorical_crossentropy", (5,), AdamW(1e-3, epsilon=1e-4)
+    ),
+    "sequences": Network(_sequences, (5, 6), "mean_squared_error", (3,), SGD(0.1)),
+}

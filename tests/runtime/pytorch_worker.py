@@ -1,0 +1,105 @@
+"""Runs every case on Legion and saves all tensors (.npz); test_pytorch.py reads them.
+
+Usage: legate pytorch_worker.py FILE
+
+Keys are CASE/WHEN/KIND/TENSOR: WHEN is "initial", "predict", "evaluate" or the number of a training
+step, KIND "value", "gradient", "weight", "state0", "state1" or "metrics". A case that raises has
+the one key CASE/error.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pytorch_cases import BATCH, CASES, Case
+
+from flexlegion.metrics import MetricSums
+from flexlegion.model import Model
+from flexlegion.runtime.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Batch
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def build(case: Case) -> Model:
+    """The case's network, compiled."""
+    model = Model(BATCH, seed=3)
+    x = model.input(case.shape, name="x", requires_gradient=True)
+    for i, (kind, options) in enumerate(case.layers):
+        x = getattr(model, kind)(x, name=f"l{i}", **options)
+    model.compile(case.optimizer, case.loss, strategy="single")
+    return model
+
+
+def metrics_of(sums: MetricSums, when: str | int) -> Arrays:
+    """Means over the samples."""
+    total = sums.samples
+    means = sums.means(["accuracy"]) | sums.means(["mean_squared_error", "mean_absolute_error"])
+    arrays = {name: np.array(value) for name, value in (means | {"samples": total}).items()}
+    return {f"{when}/metrics/{name}": value for name, value in arrays.items()}
+
+
+def trained(model: Model, states: int, when: int) -> Arrays:
+    """All that a training step computed."""
+    plan, program = model.plan, model.program
+    arrays = {f"{when}/value/x": program.read(plan.graph.inputs[0])}
+    for launch in plan.launches:
+        if launch.stage == "forward" and launch.runs & TRAIN and launch.operator is not None:
+            output = launch.operator.output
+            arrays[f"{when}/value/{output.name}"] = program.read(output)
+    for tensor in plan.graph.tensors:
+        if plan.gradient_slots(tensor) > 0:
+            arrays[f"{when}/gradient/{tensor.name}"] = program.read(tensor, "gradient")
+    for weight in plan.graph.weights:
+        arrays[f"{when}/weight/{weight.name}"] = program.read(weight)
+        for s in range(states):
+            arrays[f"{when}/state{s}/{weight.name}"] = program.read(weight, "state", s)
+    return arrays
+
+
+def run(name: str, case: Case) -> Arrays:
+    """One case."""
+    model = build(case)
+    program, inputs = model.program, model.plan.graph.inputs
+    output = model.graph.operators[-1].output
+    x, y = case.data(name, output.shape)
+    arrays = {"initial/value/x": x, "initial/value/labels": y}
+    arrays |= {f"initial/weight/{key}": value for key, value in model.get_weights().items()}
+    data = [program.add_data(t, a) for t, a in zip(inputs, (x, y), strict=True)]
+
+    first = case.rows(0)
+    program.stage(PREDICT, Batch(data[:1], first))
+    program.step(PREDICT, len(first), NO_BATCH)
+    arrays["predict/value/output"] = program.read(output)
+    program.stage(EVALUATE, Batch(data, first))
+    ticket = program.step(EVALUATE, len(first), NO_BATCH)
+    arrays |= metrics_of(program.metrics(ticket), "evaluate")
+
+    program.stage(TRAIN, Batch(data, first))
+    for step in range(case.steps):
+        last = step + 1 == case.steps
+        following = NO_BATCH if last else Batch(data, case.rows(step + 1))
+        rows = len(case.rows(step))
+        ticket = program.step(TRAIN, rows, following, step, case.optimizer.lr)
+        arrays |= metrics_of(program.metrics(ticket), step)
+        arrays |= trained(model, case.optimizer.states, step)
+    model.close()
+    return arrays
+
+
+def main() -> None:
+    """All cases."""
+    saved: Arrays = {}
+    for name, case in CASES.items():
+        try:
+            arrays = run(name, case)
+        except Exception:
+            arrays = {"error": np.array(traceback.format_exc())}
+        saved |= {f"{name}/{key}": value for key, value in arrays.items()}
+    np.savez(sys.argv[1], allow_pickle=False, **saved)
+
+
+main()

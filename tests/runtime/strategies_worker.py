@@ -1,0 +1,69 @@
+"""Run under legate: random strategies against the single-device run. Writes failures as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+from networks import NETWORKS
+from training_state import differences, misplaced, train
+
+from flexlegion import Strategy
+from flexlegion.losses import add_loss
+from flexlegion.runtime.machine import running_machine
+from flexlegion.soap import random_config
+
+
+def random_strategy(name: str, seed: int, devices: list[str]) -> Strategy:
+    """Up to 12 tasks an operator: every dimension, uneven extents, devices repeated, permuted."""
+    model = NETWORKS[name].model()
+    graph = add_loss(model.graph, model.graph.operators[-1].output, NETWORKS[name].loss)
+    rng = np.random.default_rng(seed)
+    max_tasks = int(rng.integers(1, 13))
+    return Strategy(
+        {op.name: random_config(op, devices, rng, max_tasks) for op in graph.operators},
+        f"seed {seed}",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--first", type=int, required=True)
+    parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--out", required=True)
+    args = parser.parse_args()
+    machine = running_machine()
+    names = list(NETWORKS)
+    references = {}
+    for name in names:
+        model, references[name] = train(NETWORKS[name], "single")
+        model.close()
+    failures, split_dims, tasks = [], set(), 0
+    for seed in range(args.first, args.first + args.count):
+        name = names[seed % len(names)]
+        strategy = random_strategy(name, seed, machine.devices.names)
+        model, state = train(NETWORKS[name], strategy)
+        for failure in [*differences(state, references[name]), *misplaced(model)]:
+            failures.append(f"{name} seed {seed}: {failure}")
+        for operator in model.plan.graph.operators:
+            config = model.strategy[operator.name]
+            tasks += config.tasks
+            for dim, degree in zip(operator.dims, config.degrees, strict=True):
+                if degree > 1:
+                    split_dims.add(f"{operator.kind.type}.{dim.name}")
+        model.close()
+    result = {
+        "processors": len(machine.devices),
+        "ranks": machine.ranks,
+        "strategies": args.count,
+        "tasks": tasks,
+        "split_dims": sorted(split_dims),
+        "failures": failures,
+    }
+    Path(f"{args.out}.{machine.rank}").write_text(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+"""On one device, every operator, loss and optimizer agrees with PyTorch: all tensors and steps."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+import torch.nn.functional as F
+from launch import run_legate
+from pytorch_cases import BATCH, CASES, MSE, Case
+
+from flexlegion.optimizers import SGD, Adam, AdamW
+
+pytestmark = pytest.mark.legion
+
+# The reference is in double precision, so the difference is our single precision's alone. A
+# rounding is 6e-8 of its value; sums of up to a thousand terms, a few layers and three steps make
+# that some 1e-6. Single elements may be much further off where large terms cancel, hence norms. The
+# tensors are small: a wrong border, factor or sample shifts their norm by far more than 1e-5.
+TOLERANCE = 1e-5
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": F.relu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "gelu": F.gelu,
+    "softmax": functools.partial(F.softmax, dim=-1),
+}
+SEPARATE = ("gelu", "softmax")  # activations that become a layer of their own
+
+
+def of_channels_last(
+    operation: Callable[..., torch.Tensor], x: torch.Tensor, *args: Any, **options: Any
+) -> torch.Tensor:
+    """An operation on (n, c, h, w), applied to (n, h, w, c)."""
+    return operation(x.permute(0, 3, 1, 2), *args, **options).permute(0, 2, 3, 1)
+
+
+class Reference:
+    """A case in PyTorch; it starts from the weights that the worker saved, and masks as it did."""
+
+    def __init__(self, case: Case, saved: Arrays) -> None:
+        self.case, self.saved = case, saved
+        self.x = torch.tensor(saved["initial/value/x"], dtype=torch.float64)
+        labels = saved["initial/value/labels"]
+        self.labels = torch.tensor(labels, dtype=torch.int64 if labels.ndim == 1 else torch.float64)
+        prefix = "initial/weight/"
+        self.weights = {
+            key.removeprefix(prefix): torch.tensor(value, dtype=torch.float64, requires_grad=True)
+            for key, value in saved.items()
+            if key.startswith(prefix)
+        }
+        self.optimizer = self._optimizer() if self.weights else None
+
+    def run(self) -> Arrays:
+        """What the worker should have saved."""
+        x, _ = self._batch(0)
+        tensors = self._forward(x, None)
+        arrays = {"predict/value/output": list(tensors.values())[-1]}
+        metrics = self._losses(0, self._for_loss(tensors))[1]
+        arrays |= {f"evaluate/metrics/{name}": value for name, value in metrics.items()}
+        for step in range(self.case.steps):
+            arrays |= self._step(step)
+        return {key: array.detach().numpy() for key, array in arrays.items()}
+
+    def _step(self, step: int) -> dict[str, torch.Tensor]:
+        x, rows = self._batch(step)
+        tensors = self._for_loss(self._forward(x.requires_grad_(), step))
+        for tensor in tensors.values():
+            tensor.retain_grad()
+        losses, metrics = self._losses(step, tensors)
+        losses.mean().backward()
+        loss_output = F.pad(losses, (0, BATCH - rows))
+        arrays = {f"{step}/value/{n}": t for n, t in tensors.items()}
+        arrays[f"{step}/value/loss.output"] = loss_output
+        arrays |= {f"{step}/metrics/{name}": value for name, value in metrics.items()}
+        for name, tensor in (tensors | self.weights).items():
+            assert tensor.grad is not None
+            arrays[f"{step}/gradient/{name}"] = tensor.grad.clone()
+        if self.optimizer is not None:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        for name, weight in self.weights.items():
+            arrays[f"{step}/weight/{name}"] = weight.detach().clone()
+            for s, state in enumerate(self._states(weight)):
+                arrays[f"{step}/state{s}/{name}"] = state.clone()
+        return arrays
+
+    def _batch(self, step: int) -> tuple[torch.Tensor, int]:
+        """The step's samples, with zeros to fill the batch; and the number of samples."""
+        rows = self.case.rows(step)
+        x = torch.zeros(BATCH, *self.case.shape, dtype=torch.float64)
+        x[: len(rows)] = self.x[rows]
+        return x, len(rows)
+
+    def _forward(self, x: torch.Tensor, step: int | None) -> dict[str, torch.Tensor]:
+        """The tensors by name; `step` is none without training."""
+        tensors = {"x": x}
+        for i, (kind, options) in enumerate(self.case.layers):
+            name = f"l{i}"
+            x = self._layer(name, kind, options, x, step)
+            activation = options.get("activation")
+            if activation in SEPARATE:
+                tensors[f"{name}.output"] = x
+                name = f"{name}.{activation}"
+            if activation is not None:
+                x = ACTIVATIONS[activation](x)
+            tensors[f"{name}.output"] = x
+        return tensors
+
+    def _layer(
+        self, name: str, kind: str, options: dict[str, Any], x: torch.Tensor, step: int | None
+    ) -> torch.Tensor:
+        kernel, bias = self.weights.get(f"{name}.kernel"), self.weights.get(f"{name}.bias")
+        if kind == "conv2d":
+            assert kernel is not None
+            return of_channels_last(
+                F.conv2d,
+                x,
+                kernel.permute(0, 3, 1, 2),
+                bias,
+                stride=options.get("stride", 1),
+                padding=options.get("padding", 0),
+            )
+        if kind == "pool2d":
+            window = {k: options[k] for k in ("stride", "padding") if k in options}
+            if options["kind"] == "max":
+                return of_channels_last(F.max_pool2d, x, options["kernel"], **window)
+            window["count_include_pad"] = options.get("count_include_pad", True)
+            return of_channels_last(F.avg_pool2d, x, options["kernel"], **window)
+        if kind == "dense":
+            assert kernel is not None
+            return F.linear(x, kernel, bias)
+        if kind == "dropout":
+            if step is None:
+                return x
+            kept = torch.tensor(self.saved[f"{step}/value/{name}.output"] != 0)
+            return x * kept / (1 - options["rate"])
+        return x.flatten(1) if kind == "flatten" else ACTIVATIONS[kind](x)
+
+    def _for_loss(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The tensors that the loss needs: a last softmax is a part of the cross-entropy."""
+        kind, options = self.case.layers[-1]
+        if self.case.loss != MSE and "softmax" in (kind, options.get("activation")):
+            return dict(list(tensors.items())[:-1])
+        return tensors
+
+    def _losses(
+        self, step: int, tensors: dict[str, torch.Tensor]
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Each sample's loss; and the means over samples, by name."""
+        rows = torch.tensor(self.case.rows(step))
+        output, labels = list(tensors.values())[-1][: len(rows)], self.labels[rows]
+        correct = squared = absolute = torch.zeros((), dtype=torch.float64)
+        if self.case.loss == MSE:
+            losses = (output - labels).square().flatten(1).mean(1)
+            squared, absolute = losses.mean(), (output - labels).abs().mean()
+        else:
+            losses = F.cross_entropy(output, labels, reduction="none")
+            truth = labels if labels.ndim == 1 else labels.argmax(-1)
+            correct = (output.argmax(-1) == truth).double().mean()
+        return losses, {
+            "loss": losses.mean(),
+            "accuracy": correct,
+            "mean_squared_error": squared,
+            "mean_absolute_error": absolute,
+            "samples": torch.tensor(len(rows)),
+        }
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        weights, ours = list(self.weights.values()), self.case.optimizer
+        if isinstance(ours, SGD):
+            return torch.optim.SGD(
+                weights, ours.lr, ours.momentum, 0, ours.weight_decay, ours.nesterov
+            )
+        assert isinstance(ours, Adam)
+        kind = torch.optim.AdamW if isinstance(ours, AdamW) else torch.optim.Adam
+        betas = (ours.beta1, ours.beta2)
+        return kind(weights, ours.lr, betas, ours.epsilon, ours.weight_decay)
+
+    def _states(self, weight: torch.Tensor) -> list[torch.Tensor]:
+        assert self.optimizer is not None
+        state = self.optimizer.state[weight]
+        order = ("momentum_buffer", "exp_avg", "exp_avg_sq")
+        return [state[key] for key in order if state.get(key) is not None]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Arrays]:
+    """What the worker saved, by case."""
+    file = tmp_path_factory.mktemp("pytorch") / "saved.npz"
+    run_legate(Path(__file__).with_name("pytorch_worker.py"), file)
+    cases: dict[str, Arrays] = {}
+    with np.load(file) as arrays:
+        for key, value in arrays.items():
+            name, rest = key.split("/", 1)
+            cases.setdefault(name, {})[rest] = value
+    return cases
+
+
+@pytest.fixture(scope="module")
+def references(saved: dict[str, Arrays]) -> Callable[[str], Arrays]:
+    """PyTorch's tensors of a case."""
+    return functools.cache(lambda name: Reference(CASES[name], saved[name]).run())
+
+
+def _of_kind(arrays: Arrays, *kinds: str) -> Arrays:
+    chosen = {key: value for key, value in arrays.items() if key.split("/")[1] in kinds}
+    return {key: value for key, value in chosen.items() if not key.startswith("initial/")}
+
+
+def _assert_agree(actual: Arrays, expected: Arrays) -> None:
+    """The same tensors, and every one of them close."""
+    assert actual.keys() == expected.keys()
+    for key, reference in expected.items():
+        assert actual[key].shape == reference.shape, key
+        error = np.linalg.norm(actual[key] - reference)
+        assert error <= TOLERANCE * np.linalg.norm(reference), f"{key}: {actual[key]}, {reference}"
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "kinds", [["value"], ["gradient"], ["metrics"], ["weight", "state0", "state1"]], ids="_".join
+)
+def test_agrees(
+    name: str, kinds: list[str], saved: dict[str, Arrays], references: Callable[[str], Arrays]
+) -> None:
+    assert "error" not in saved[name], str(saved[name]["error"])
+    expected = references(name)
+    _assert_agree(_of_kind(saved[name], *kinds), _of_kind(expected, *kinds))
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("optimizer_")])
+def test_updates_agree(
+    name: str, saved: dict[str, Arrays], references: Callable[[str], Arrays]
+) -> None:
+    """Not only the weights, also their change, which is small beside them."""
+    changes = [
+        {
+            key: arrays[f"{CASES[name].steps - 1}/weight/{key}"] - initial
+            for key, initial in _weights(saved[name], "initial").items()
+        }
+        for arrays in (saved[name], references(name))
+    ]
+    _assert_agree(*changes)
+
+
+def _weights(arrays: Arrays, when: str) -> Arrays:
+    prefix = f"{when}/weight/"
+    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+
+def _kept(arrays: Arrays, layer: int) -> list[npt.NDArray[np.bool_]]:
+    """A dropout layer's mask in each step."""
+    return [arrays[f"{step}/value/l{layer}.output"] != 0 for step in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "rate"),
+    [("dropout_rank_2", 0, 0.3), ("dropout_rank_2", 2, 0.3), ("dropout_rank_4", 1, 0.75)],
+)
+def test_dropout_keeps_its_share_anew_in_each_step(
+    name: str, layer: int, rate: float, saved: dict[str, Arrays]
+) -> None:
+    masks = _kept(saved[name], layer)
+    for mask in masks:
+        deviation = np.sqrt(rate * (1 - rate) / mask.size)
+        assert abs(mask.mean() - (1 - rate)) < 4 * deviation
+    for a, b in [(0, 1), (0, 2), (1, 2)]:
+        _assert_independent(masks[a], masks[b], rate)
+
+
+def test_dropout_layers_and_samples_drop_different_elements(saved: dict[str, Arrays]) -> None:
+    first, second = _kept(saved["dropout_rank_2"], 0)[0], _kept(saved["dropout_rank_2"], 2)[0]
+    _assert_independent(first, second, 0.3)
+    _assert_independent(first[1:], first[:-1], 0.3)
+    _assert_independent(first[:, 1:], first[:, :-1], 0.3)
+
+
+def _assert_independent(a: npt.NDArray[np.bool_], b: npt.NDArray[np.bool_], rate: float) -> None:
+    """Two masks agree as often as independent ones do."""
+    agree = (1 - rate) ** 2 + rate**2
+    assert abs((a == b).mean() - agree) < 5 * np.sqrt(agree * (1 - agree) / a.size)
+
+
+def test_padding_has_no_gradient(saved: dict[str, Arrays]) -> None:
+    gradient = saved["short_batch_cnn"]["2/gradient/x"]
+    assert np.all(gradient[2:] == 0)
+    assert np.all(np.abs(gradient[:2]).sum((1, 2, 3)) > 0)

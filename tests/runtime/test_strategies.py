@@ -1,0 +1,59 @@
+"""Every strategy computes what one device computes, on the devices that it names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launch import run_legate
+from networks import NETWORKS, Network
+
+from flexlegion.graph import Operator
+from flexlegion.losses import add_loss
+
+WORKER = Path(__file__).parent / "strategies_worker.py"
+PROCESSORS = [1, 2, 3, 4]  # more than this machine may have cores
+COUNT = 80  # strategies for each; 320 in all
+
+pytestmark = pytest.mark.legion
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    """What the worker found, for each number of processors."""
+    found = {}
+    for cpus in PROCESSORS:
+        out = tmp_path_factory.mktemp("strategies") / "result.json"
+        arguments = ["--first", cpus * 1000, "--count", COUNT, "--out", out]
+        run_legate(WORKER, *arguments, cpus=cpus, timeout=600)
+        found[cpus] = json.loads(Path(f"{out}.0").read_text())
+    return found
+
+
+@pytest.mark.parametrize("cpus", PROCESSORS)
+def test_random_strategies(cpus: int, results: dict[int, dict[str, Any]]) -> None:
+    """Weights, all gradients, outputs, losses and placements of three steps, by relative norm."""
+    assert results[cpus]["failures"] == []
+    assert results[cpus]["processors"] == cpus
+    assert results[cpus]["strategies"] == COUNT
+
+
+def test_strategies_reach_every_dimension(results: dict[int, dict[str, Any]]) -> None:
+    """The strategies split every dimension of every operator that training executes."""
+    dims = {
+        f"{op.kind.type}.{dim.name}"
+        for network in NETWORKS.values()
+        for op in trained_operators(network)
+        for dim in op.dims
+    }
+    assert set().union(*(result["split_dims"] for result in results.values())) >= dims
+
+
+def trained_operators(network: Network) -> list[Operator]:
+    """All but a classifier's last softmax, which is part of the loss."""
+    model = network.model()
+    graph = add_loss(model.graph, model.graph.operators[-1].output, network.loss)
+    read = {tensor.name for op in graph.operators for tensor in op.inputs}
+    return [op for op in graph.operators if op.output.name in read or op.kind.is_loss]

@@ -1,0 +1,88 @@
+"""A few training steps of a network under a strategy, and everything that they leave behind."""
+
+from __future__ import annotations
+
+import numpy as np
+from networks import BATCH, Network
+
+from flexlegion import Model, Strategy
+from flexlegion.losses import LABELS_NAME
+from flexlegion.runtime.program import NO_BATCH, TRAIN, Batch
+
+STEPS = 3
+State = dict[str, np.ndarray]
+
+
+def train(network: Network, strategy: str | Strategy) -> tuple[Model, State]:
+    """Train for `STEPS` steps, the last with a short batch.
+
+    Returns the model, still open, and every gradient after every step, every output, the losses,
+    and the weights at the end.
+    """
+    model = network.model()
+    model.compile(network.optimizer, network.loss, strategy=strategy)
+    program, graph = model.program, model.plan.graph
+    x, y = network.data(STEPS * BATCH)
+    inputs = {t.name: t for t in graph.inputs}
+    labels = inputs.pop(LABELS_NAME)
+    (features,) = inputs.values()
+    data = (program.add_data(features, x), program.add_data(labels, y))
+    state: State = {}
+    for step in range(STEPS):
+        rows = np.arange(step * BATCH, (step + 1) * BATCH)
+        if step == STEPS - 1:
+            rows = rows[: BATCH - 2]
+        program.stage(TRAIN, Batch(data, rows))
+        ticket = program.step(TRAIN, len(rows), NO_BATCH, step, network.optimizer.lr)
+        sums = program.metrics(ticket)
+        state[f"{step} loss"] = np.array([sums.loss, sums.correct, sums.samples])
+        for tensor in graph.tensors:
+            if model.plan.gradient_slots(tensor) > 0:
+                state[f"{step} {tensor.name} gradient"] = program.read(tensor, "gradient")
+        for launch in model.plan.launches:
+            if launch.stage == "forward" and launch.runs & TRAIN:
+                operator = launch.operator
+                state[f"{step} {operator.name}"] = program.read(operator.output)
+    for name, value in model.get_weights().items():
+        state[name] = value
+    program.drop_data()
+    return model, state
+
+
+def relative_error(value: np.ndarray, reference: np.ndarray) -> float:
+    """Norm of the difference by the norm of the reference."""
+    if not np.all(np.isfinite(value)):
+        return float("inf")
+    scale = float(np.linalg.norm(reference))
+    error = float(np.linalg.norm(value.astype(np.float64) - reference))
+    # A gradient that is zero but for rounding (behind a saturated unit, say) has no relative error.
+    return error / max(scale, 1e-5)
+
+
+def differences(state: State, reference: State, tolerance: float = 1e-4) -> list[str]:
+    """What differs, in words."""
+    assert state.keys() == reference.keys()
+    errors = {name: relative_error(state[name], reference[name]) for name in reference}
+    return [f"{name}: {error:.2e}" for name, error in errors.items() if not error <= tolerance]
+
+
+def misplaced(model: Model) -> list[str]:
+    """Launches of the training plan whose tasks ran elsewhere than the strategy says.
+
+    On several ranks, tasks of other ranks are not seen here.
+    """
+    wrong = []
+    machine = model.machine
+    for i, launch in enumerate(model.plan.launches):
+        if not launch.runs & TRAIN:
+            continue
+        name = launch.operator.name if launch.operator else launch.requirements[0].tensor.name
+        for k, (told, ran) in enumerate(zip(launch.devices, model.program.placed(i), strict=True)):
+            here = machine.owners[machine.devices.number(told)] == machine.rank
+            if ran != (told if here else None):
+                wrong.append(f"{launch.stage} {name} task {k}: told {told}, ran on {ran}")
+            if launch.operator is not None and launch.stage in ("forward", "backward"):
+                config = model.strategy[launch.operator.name]
+                if told != config.devices[k]:
+                    wrong.append(f"{launch.stage} {name} task {k}: plan {told}, strategy differs")
+    return wrong

@@ -1,0 +1,326 @@
+"""Trains on Legion in many ways and saves what came of it (JSON); test_training.py reads it.
+
+Usage: legate training_worker.py FILE
+
+The file has an entry a function of this module that is marked as a scenario. One that raises has
+the traceback under "error".
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cupynumeric as cnp
+import numpy as np
+from training_cases import (
+    BATCH,
+    CLASSES,
+    FEATURES,
+    SAMPLES,
+    STRATEGIES,
+    UNITS,
+    image_data,
+    table_data,
+)
+
+from flexlegion import SGD, Adam, Model, UserError
+
+Result = dict[str, Any]
+SCENARIOS: dict[str, Callable[[], Result]] = {}
+
+LOSS = "sparse_categorical_crossentropy"
+
+
+def scenario(function: Callable[[], Result]) -> Callable[[], Result]:
+    """Mark a function to be run."""
+    SCENARIOS[function.__name__] = function
+    return function
+
+
+def network(seed: int = 5, rate: float = 0.0) -> Model:
+    """Two dense layers, and dropout between them if `rate` says so; not compiled."""
+    model = Model(BATCH, seed)
+    x = model.input((FEATURES,))
+    x = model.dense(x, UNITS, activation="tanh", name="hidden")
+    x = model.dropout(x, rate) if rate else x
+    model.softmax(model.dense(x, CLASSES, name="output"))
+    return model
+
+
+def compiled(optimizer: Any = None, strategy: str = "single", **options: Any) -> Model:
+    """The network, ready to train."""
+    model = network(**options)
+    model.compile(optimizer or SGD(0.2, momentum=0.9), LOSS, ["accuracy"], strategy)
+    return model
+
+
+def plain(weights: dict[str, Any]) -> dict[str, Any]:
+    """Weights as JSON takes them; every float32 is exactly a float of Python's."""
+    return {name: value.tolist() for name, value in weights.items()}
+
+
+def train(model: Model, *epochs: int, **options: Any) -> dict[str, Any]:
+    """The weights after calls of fit with so many epochs each."""
+    for count in epochs:
+        model.fit(*table_data(), epochs=count, progress=False, **options)
+    weights = plain(model.get_weights())
+    model.close()
+    return weights
+
+
+@scenario
+def history() -> Result:
+    """Both kinds of fit, and what comes with validation data."""
+    model = compiled()
+    x, y = table_data()
+    without = model.fit(x, y, epochs=1, progress=False)
+    with_validation = model.fit(x, y, 2, validation_data=(x[:11], y[:11]), progress=False)
+    evaluated = model.evaluate(x[:11], y[:11])
+    none = model.fit(x, y, epochs=0, progress=False)
+    model.close()
+    return {
+        "without": without.epochs,
+        "with_validation": with_validation.epochs,
+        "evaluated": evaluated,
+        "none": none.epochs,
+    }
+
+
+@scenario
+def learning() -> Result:
+    """A convolutional network on images whose class is easy to see."""
+    model = Model(BATCH, seed=1)
+    x = model.input((8, 8, 1))
+    x = model.pool2d(model.conv2d(x, 4, 3, activation="relu"), 2)
+    model.softmax(model.dense(model.flatten(x), 3))
+    model.compile(Adam(0.01), LOSS, ["accuracy"])
+    images, labels = image_data()
+    epochs = model.fit(images, labels, epochs=6, progress=False).epochs
+    classes = model.predict(images).argmax(-1)
+    model.close()
+    return {"epochs": epochs, "classes": classes.tolist(), "labels": labels.tolist()}
+
+
+@scenario
+def repeats() -> Result:
+    """The same training twice, and with other seeds and orders."""
+    result = {}
+    for strategy in STRATEGIES:
+        runs = [train(compiled(strategy=strategy, rate=0.3), 2) for _ in range(2)]
+        result[strategy] = runs
+    result["other seed"] = [train(compiled(seed=6, rate=0.3), 2)]
+    result["not shuffled"] = [train(compiled(rate=0.3), 2, shuffle=False)]
+    return result
+
+
+@scenario
+def initial() -> Result:
+    """The weights that compile sets, under every strategy."""
+    result = {}
+    for strategy in STRATEGIES:
+        model = compiled(strategy=strategy)
+        result[strategy] = plain(model.get_weights())
+        model.close()
+    return result
+
+
+@scenario
+def sizes() -> Result:
+    """Evaluating and predicting numbers of samples that the batch does not divide."""
+    model = compiled(strategy="data")
+    model.fit(*table_data(), epochs=1, progress=False)
+    x, y = table_data()
+    result: Result = {"weights": plain(model.get_weights())}
+    for n in (1, BATCH - 1, BATCH, BATCH + 1, SAMPLES):
+        result[str(n)] = {
+            "predicted": model.predict(x[:n]).tolist(),
+            "evaluated": model.evaluate(x[:n], y[:n]),
+        }
+    result["dtype"] = str(model.predict(x).dtype)
+    result["weights after"] = plain(model.get_weights())
+    model.close()
+    return result
+
+
+@scenario
+def regression() -> Result:
+    """Three dimensions in, three out, with the metrics of regression."""
+    model = Model(BATCH, seed=2)
+    model.dense(model.input((3, FEATURES)), 2, name="output")
+    metrics = ["mean_absolute_error", "mean_squared_error"]
+    model.compile("sgd", "mean_squared_error", metrics)
+    rng = np.random.default_rng(4)
+    x, y = rng.normal(size=(SAMPLES, 3, FEATURES)), rng.normal(size=(SAMPLES, 3, 2))
+    result = {
+        "x": x.tolist(),
+        "y": y.tolist(),
+        "weights": plain(model.get_weights()),
+        "predicted": model.predict(x).tolist(),
+        "evaluated": model.evaluate(x, y),
+    }
+    model.close()
+    return result
+
+
+@scenario
+def weights() -> Result:
+    """Setting weights, all and some."""
+    model = compiled(strategy="model")
+    rng = np.random.default_rng(9)
+    given = {n: rng.normal(size=v.shape) for n, v in model.get_weights().items()}
+    model.set_weights(given)
+    every = plain(model.get_weights())
+    model.set_weights({"output.bias": np.arange(CLASSES)})
+    some = plain(model.get_weights())
+    model.set_weights({})
+    taken = model.get_weights()
+    taken["output.bias"][:] = -1  # a copy
+    result = {"given": plain(given), "all": every, "some": some}
+    result["untouched"] = plain(model.get_weights())
+    model.close()
+    return result
+
+
+@scenario
+def again() -> Result:
+    """Compiling again after close, and without it; with another optimizer and strategy."""
+    result = {}
+    model = compiled()
+    result["first"] = plain(model.get_weights())
+    model.fit(*table_data(), progress=False)
+    result["trained"] = plain(model.get_weights())
+    model.close()
+    model.close()  # a second time does nothing
+    model.compile(SGD(0.2, momentum=0.9), LOSS, strategy="data")
+    result["after close"] = plain(model.get_weights())
+    model.compile(Adam(), LOSS, strategy="model")
+    result["without close"] = plain(model.get_weights())
+    model.compile(SGD(0.2, momentum=0.9), LOSS, ["accuracy"], strategy="single")
+    result["trained again"] = train(model, 1)
+    result["one"] = train(compiled(), 1)
+    return result
+
+
+@scenario
+def continues() -> Result:
+    """Two calls of fit are one: the optimizer's state, steps, and orders go on."""
+    result = {}
+    for name, optimizer in {"momentum": SGD(0.2, momentum=0.9), "adam": Adam(0.01)}.items():
+        result[name] = {
+            "together": train(compiled(optimizer, rate=0.3), 3),
+            "apart": train(compiled(optimizer, rate=0.3), 1, 2),
+            "one": train(compiled(optimizer, rate=0.3), 1),
+        }
+    return result
+
+
+@scenario
+def cupynumeric() -> Result:
+    """The same from cuPyNumeric's arrays as from NumPy's."""
+    result = {}
+    x, y = table_data()
+    initial_weights = {"hidden.kernel": np.linspace(-1, 1, UNITS * FEATURES).reshape(UNITS, -1)}
+    for name, array in {"numpy": np.array, "cupynumeric": cnp.array}.items():
+        model = compiled()
+        model.set_weights({k: array(v) for k, v in initial_weights.items()})
+        model.fit(array(x), array(y), 1, (array(x[:9]), array(y[:9])), progress=False)
+        result[name] = {
+            "evaluated": model.evaluate(array(x), array(y)),
+            "predicted": model.predict(array(x)).tolist(),
+            "weights": plain(model.get_weights()),
+        }
+        model.close()
+    return result
+
+
+@scenario
+def labels() -> Result:
+    """Other ways to write the same labels."""
+    x, y = table_data()
+    forms = {
+        "int32": y.astype(np.int32),
+        "int64": y.astype(np.int64),
+        "uint8": y.astype(np.uint8),
+        "float": y.astype(np.float64),
+        "column": y.reshape(-1, 1),
+        "list": y.tolist(),
+    }
+    model = compiled()
+    result = {name: model.evaluate(x, form) for name, form in forms.items()}
+    result["fortran order"] = model.evaluate(np.asfortranarray(x), y)
+    result["every second of more"] = model.evaluate(np.repeat(x, 2, axis=0)[::2], y)
+    model.close()
+    return result
+
+
+def message(call: Callable[[], Any]) -> str:
+    """The message of the `UserError` that a call raises; or what happened instead."""
+    try:
+        call()
+    except UserError as e:
+        return str(e)
+    except Exception:
+        return traceback.format_exc()
+    return "no error"
+
+
+@scenario
+def errors() -> Result:
+    """Mistakes; and training afterwards."""
+    x, y = table_data()
+    model = network()
+    early: dict[str, Callable[[], Any]] = {
+        "fit": lambda: model.fit(x, y),
+        "evaluate": lambda: model.evaluate(x, y),
+        "predict": lambda: model.predict(x),
+        "get_weights": model.get_weights,
+        "set_weights": lambda: model.set_weights({}),
+        "program": lambda: model.program,
+    }
+    result: Result = {"before compile": {name: message(call) for name, call in early.items()}}
+    model.compile(SGD(0.2), LOSS, strategy="single")
+    before = plain(model.get_weights())
+    bad = np.where(np.arange(SAMPLES) == 3, CLASSES, y)
+    one_wrong = {"output.bias": np.ones(CLASSES), "hidden.kernel": np.ones((FEATURES, UNITS))}
+    calls: dict[str, Callable[[], Any]] = {
+        "samples' shape": lambda: model.fit(x[:, 1:], y),
+        "one sample alone": lambda: model.predict(x[0]),
+        "labels' shape": lambda: model.fit(x, np.eye(CLASSES)[y]),
+        "label too high": lambda: model.fit(x, bad),
+        "label negative": lambda: model.evaluate(x, y - 1),
+        "label infinite": lambda: model.evaluate(x, np.where(y == 0, np.inf, y)),
+        "label a fraction": lambda: model.evaluate(x, y + 0.5),
+        "text": lambda: model.predict(np.full((2, FEATURES), "a")),
+        "different numbers": lambda: model.fit(x, y[1:]),
+        "different numbers in validation": lambda: model.fit(x, y, 1, (x, y[1:])),
+        "no samples": lambda: model.fit(x[:0], y[:0]),
+        "two inputs": lambda: model.predict([x, x]),
+        "weight's name": lambda: model.set_weights({"output.kernels": 0}),
+        "weight's shape": lambda: model.set_weights(one_wrong),
+        "strategy": lambda: model.compile("sgd", LOSS, strategy="sideways"),
+    }
+    result["after compile"] = {name: message(call) for name, call in calls.items()}
+    result["unchanged"] = plain(model.get_weights()) == before
+    result["trains"] = len(model.fit(x, y, progress=False).epochs)
+    model.close()
+    result["after close"] = message(lambda: model.fit(x, y))
+    return result
+
+
+def main() -> None:
+    """All scenarios."""
+    results = {}
+    for name, function in SCENARIOS.items():
+        try:
+            results[name] = function()
+        except Exception:
+            results[name] = {"error": traceback.format_exc()}
+    Path(sys.argv[1]).write_text(json.dumps(results))
+
+
+main()
