@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from flexlegion.commands import run_command
-from flexlegion.devices import Devices
+from flexlegion.devices import MAX_DEVICES, Devices
 from flexlegion.losses import LOSSES, add_loss
 from flexlegion.optimizers import optimizer_of
 from flexlegion.plan import Plan
@@ -61,7 +61,8 @@ def _devices(args: argparse.Namespace) -> Devices:
         counts = {"cpu": 0, "gpu": 0}
         for name in Strategy.load(spec).devices():
             kind, _, number = name.partition(":")
-            if kind in counts and number.isdecimal():
+            # What is no such number is left to the strategy's check, which names the operator.
+            if kind in counts and number.isdecimal() and len(number) < len(str(MAX_DEVICES // 2)):
                 counts[kind] = max(counts[kind], int(number) + 1)
         return Devices.of(max(counts["cpu"], 1), counts["gpu"])
     return Devices.of(args.cpus or 0, args.gpus or 0)
@@ -71,6 +72,7 @@ def _run(argv: Sequence[str] | None) -> None:
     args = _parser().parse_args(argv)
     model = build(args.model, args.batch_size)
     output = model.graph.operators[-1].output
+    optimizer = optimizer_of(args.optimizer)
     graph = add_loss(model.graph, output, args.loss)
     devices = _devices(args)
     strategy = resolve(args.strategy, graph, devices)
@@ -78,7 +80,7 @@ def _run(argv: Sequence[str] | None) -> None:
         strategy.save(args.out)
         print(f"wrote {args.out}: {len(strategy)} operators on {devices}")
     else:
-        plan = Plan(graph, strategy, devices, output, optimizer_of(args.optimizer).states)
+        plan = Plan(graph, strategy, devices, output, optimizer.states)
         print(plan.describe())
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
 from flexlegion.errors import UserError
 
 EXIT_USER_ERROR = 2
+EXIT_BROKEN_PIPE = 141  # as the shell reports a program that SIGPIPE ended
 
 
 def run_command(
@@ -16,9 +18,15 @@ def run_command(
     """Run a command; a `UserError` becomes one sentence on standard error and status 2."""
     try:
         main(argv)
+        sys.stdout.flush()
     except UserError as e:
-        print(f"error: {e}", file=sys.stderr, flush=True)
+        text = str(e).replace("\n", "\\n")  # of a name in a file, say
+        print(f"error: {text}", file=sys.stderr, flush=True)
         return EXIT_USER_ERROR
+    except BrokenPipeError:
+        # Whoever reads the output has seen enough, e.g. head. Python would flush once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
         return 130
     return 0

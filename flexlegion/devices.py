@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from flexlegion.errors import UserError
 
+# More than any machine has; a number with too many digits should not fill the memory.
+MAX_DEVICES = 100_000
+
 
 class Devices:
     """The devices that a strategy may name, in the order of their numbers in the plan.
@@ -27,10 +30,18 @@ class Devices:
         Raises
         ------
         UserError
-            If there is none at all.
+            If there is none at all, or there are too many.
         """
         if cpus < 0 or gpus < 0 or cpus + gpus == 0:
-            raise UserError(f"a machine of {cpus} CPU processors and {gpus} GPUs has no device")
+            raise UserError(
+                f"a machine of {cpus} CPU processors and {gpus} GPUs has no device; it needs at "
+                "least one"
+            )
+        if cpus + gpus > MAX_DEVICES:
+            raise UserError(
+                f"a machine of {cpus} CPU processors and {gpus} GPUs is too large; use at most "
+                f"{MAX_DEVICES} devices"
+            )
         return cls([f"cpu:{i}" for i in range(cpus)] + [f"gpu:{i}" for i in range(gpus)])
 
     @property

@@ -33,14 +33,11 @@ from flexlegion.runtime.progress import EpochProgress
 from flexlegion.runtime.trainer import batches, run_series
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
-from flexlegion.tensor import DataType, Tensor
+from flexlegion.tensor import MAX_EXTENT, MAX_RANK, DataType, Tensor
 
 Array = npt.NDArray[Any]
 Pair = int | tuple[int, int]
 Padding = Pair | Literal["valid", "same"]
-
-# Dimensions of a tensor; as in native/support/rect.h.
-MAX_RANK = 5
 
 # Activations that conv2d and dense fuse: their derivative follows from the output.
 _FUSED = ("relu", "sigmoid", "tanh")
@@ -109,8 +106,10 @@ class Model:
     """
 
     def __init__(self, batch_size: int, seed: int = 0) -> None:
-        if batch_size < 1:
-            raise UserError(f"the batch size has to be at least 1, but is {batch_size}")
+        if not 1 <= batch_size <= MAX_EXTENT:
+            raise UserError(f"the batch size has to be 1 to {MAX_EXTENT}, but is {batch_size}")
+        if not 0 <= seed < 2**63:
+            raise UserError(f"the seed has to be at least 0 and below 2^63, but is {seed}")
         self.batch_size = batch_size
         self.seed = seed
         self.graph = Graph()
@@ -350,9 +349,9 @@ class Model:
                 values |= {
                     f"val_{k}": v for k, v in self._evaluate(validation, validation_rows).items()
                 }
-            values |= {"seconds": seconds, "samples_per_second": samples / seconds}
-            bar.finish(values)
-            history.epochs.append(values)
+            speed = samples / seconds
+            bar.finish(values, speed)
+            history.epochs.append(values | {"seconds": seconds, "samples_per_second": speed})
             state.epochs_done += 1
             state.steps_done += len(series)
         state.program.drop_data()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -23,8 +24,18 @@ class Optimizer:
     lr: float = 0.01
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
-            raise UserError(f"the learning rate has to be positive, but is {self.lr}")
+        if not 0 < self.lr < math.inf:
+            raise UserError(f"the learning rate has to be positive and finite, but is {self.lr}")
+        for name in ("momentum", "beta1", "beta2"):
+            value = getattr(self, name, 0.0)
+            if not 0 <= value < 1:
+                raise UserError(f"{name} has to be at least 0 and below 1, but is {value}")
+        weight_decay = getattr(self, "weight_decay", 0.0)
+        if not 0 <= weight_decay < math.inf:
+            raise UserError(f"weight_decay has to be at least 0, but is {weight_decay}")
+        epsilon = getattr(self, "epsilon", 1.0)
+        if not 0 < epsilon < math.inf:
+            raise UserError(f"epsilon has to be positive and finite, but is {epsilon}")
 
     @property
     def states(self) -> int:

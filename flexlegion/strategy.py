@@ -115,12 +115,12 @@ class Strategy(Mapping[str, ParallelConfig]):
                 f"{path}: not JSON, or cut short (line {e.lineno}, column {e.colno}: {e.msg}); "
                 "give a whole file as the command 'flexlegion strategy' writes it"
             ) from None
+        except UserError as e:
+            raise UserError(f"{path}: {e}") from None
         except (ValueError, RecursionError):
             raise UserError(
                 f"{path}: not a strategy file; its numbers or its nesting are out of all bounds"
             ) from None
-        except UserError as e:
-            raise UserError(f"{path}: {e}") from None
         return cls(_configs_of(document, str(path)), str(path))
 
 

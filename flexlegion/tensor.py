@@ -13,6 +13,9 @@ Shape = tuple[int, ...]
 DataType = Literal["float32", "int32"]
 TensorKind = Literal["input", "weight", "activation"]
 
+MAX_RANK = 5  # as in native/support/rect.h
+MAX_EXTENT = 2**31 - 1
+
 
 @dataclass(eq=False)
 class Tensor:

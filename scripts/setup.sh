@@ -106,6 +106,8 @@ present() {
   case $1 in
     ninja-build) command -v ninja ;;
     openmpi-bin) command -v mpirun ;;
+    # Legate loads libmpi.so by that very name, which only the package for developers gives.
+    libopenmpi-dev) ldconfig -p | grep 'libmpi\.so ' ;;
     doctest-dev) ls /usr/include/doctest/doctest.h || ls /usr/local/include/doctest/doctest.h ;;
     *) command -v "$1" ;;
   esac >/dev/null 2>&1
@@ -169,8 +171,8 @@ choose_python_packages() {
 }
 
 install_system_packages() {
-  local package wanted=(g++ cmake ninja-build openmpi-bin)
-  [[ $profile == dev ]] && wanted+=(clang-format doctest-dev)
+  local package wanted=(g++ cmake ninja-build openmpi-bin libopenmpi-dev)
+  [[ $profile == dev ]] && wanted+=(doctest-dev)
   missing=()
   for package in "${wanted[@]}"; do
     present "$package" || missing+=("$package")

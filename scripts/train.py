@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"a strategy file, or one of {', '.join(BUILT_IN)}, random:SEED (default: data)",
     )
     parser.add_argument("--epochs", type=int, default=15, help="default: 15")
-    parser.add_argument("--batch-size", type=int, default=64, help="over all devices; default: 64")
+    parser.add_argument("--batch-size", type=int, default=32, help="over all devices; default: 32")
     parser.add_argument("--optimizer", default="adam", help="sgd, adam (default) or adamw")
     parser.add_argument("--lr", type=float, help="learning rate; default: the optimizer's")
     parser.add_argument("--momentum", type=float, help="for sgd")
@@ -101,9 +101,15 @@ def _check(args: argparse.Namespace) -> None:
     """Mistakes that are best found before any data are read."""
     if args.epochs < 1:
         raise UserError(f"--epochs has to be at least 1, but is {args.epochs}")
+    if args.seed < 0:
+        raise UserError(f"--seed has to be at least 0, but is {args.seed}")
     for path in (args.json, args.save_weights):
-        if path is not None and not Path(path).resolve().parent.is_dir():
-            raise UserError(f"{path}: its folder does not exist")
+        if path is None:
+            continue
+        if not Path(path).resolve().parent.is_dir():
+            raise UserError(f"{path}: its folder does not exist; name a file in one that does")
+        if Path(path).is_dir():
+            raise UserError(f"{path}: this is a folder; name a file to write")
 
 
 def _run(argv: Sequence[str] | None) -> None:

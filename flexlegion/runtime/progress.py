@@ -73,7 +73,8 @@ class EpochProgress:
             status = f"{format_metrics(sums.means(self.metrics))}  {rate:,.0f} samples/s"
             self._bar.update(self._task, completed=sums.samples, status=status)
 
-    def finish(self, values: dict[str, float]) -> None:
+    def finish(self, values: dict[str, float], samples_per_second: float) -> None:
         """Print the epoch's line."""
         if self.shown:
-            print(f"{self.label}  {format_metrics(values)}", flush=True)
+            speed = f"{samples_per_second:,.0f} samples/s"
+            print(f"{self.label}  {format_metrics(values)}  {speed}", flush=True)

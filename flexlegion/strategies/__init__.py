@@ -48,7 +48,10 @@ def _find(spec: str | Path | Strategy, graph: Graph, devices: Devices) -> Strate
         return BUILT_IN[name](graph, devices)
     if name.startswith("random:"):
         seed = name.removeprefix("random:")
-        if not seed.isdecimal():
-            raise UserError(f"strategy '{name}': the seed has to be a number, as in random:7")
+        if not seed.isdecimal() or len(seed) > 18:
+            raise UserError(
+                f"strategy '{name[:40]}': the seed has to be a number of at most 18 digits, as in "
+                "random:7"
+            )
         return random(graph, devices, int(seed))
     return Strategy.load(spec)

@@ -186,9 +186,9 @@ def test_separate_activations(activation: str) -> None:
 # Inputs, names, models
 
 
-@pytest.mark.parametrize("batch_size", [0, -3])
+@pytest.mark.parametrize("batch_size", [0, -3, 2**31, 10**30])
 def test_batch_size(batch_size: int) -> None:
-    with pytest.raises(UserError, match=f"has to be at least 1, but is {batch_size}"):
+    with pytest.raises(UserError, match=f"has to be 1 to 2147483647, but is {batch_size}"):
         Model(batch_size)
 
 

@@ -73,9 +73,10 @@ def test_more_parts_than_extent(conv: Operator) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_number_of_devices(conv: Operator, count: int) -> None:
-    text = message(ParallelConfig((2, 1, 1, 1), ("cpu:0",) * count), conv)
-    assert f"names {count} device" in text
-    assert "for 2 tasks" in text
+    assert message(ParallelConfig((2, 1, 1, 1), ("cpu:0",) * count), conv) == (
+        f"s.json: operator 'c1' needs one device a task, but names {count} "
+        f"device{'s' * (count != 1)} for 2 tasks (the product of its degrees)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_unknown_device(conv: Operator, name: str) -> None:
 def test_device_that_is_not_there(conv: Operator) -> None:
     text = message(ParallelConfig((1, 1, 1, 1), ("cpu:4",)), conv)
     assert "'c1' needs device 'cpu:4', but this run has cpu:0 to cpu:3;" in text
-    text = message(ParallelConfig((1, 1, 1, 1), ("gpu:0",)), conv, Devices.of(2, 1 * 0))
+    text = message(ParallelConfig((1, 1, 1, 1), ("gpu:0",)), conv, Devices.of(cpus=2))
     assert "'c1' needs device 'gpu:0', but this run has cpu:0, cpu:1;" in text
 
 
