@@ -52,14 +52,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _devices(args: argparse.Namespace) -> Devices:
+def _strategy(spec: str) -> str | Strategy:
+    """A built-in strategy's name as it is, a file read: once, for it may be a pipe."""
+    return spec if spec in BUILT_IN or spec.startswith("random:") else Strategy.load(spec)
+
+
+def _devices(args: argparse.Namespace, spec: str | Strategy) -> Devices:
     """The machine that was asked for, or the smallest that a strategy file fits on."""
-    spec = args.strategy
     if args.cpus is None and args.gpus is None:
-        if spec in BUILT_IN or spec.startswith("random:"):
+        if isinstance(spec, str):
             return Devices.of(cpus=2)
         counts = {"cpu": 0, "gpu": 0}
-        for name in Strategy.load(spec).devices():
+        for name in spec.devices():
             kind, _, number = name.partition(":")
             # What is no such number is left to the strategy's check, which names the operator.
             if kind in counts and number.isdecimal() and len(number) < len(str(MAX_DEVICES // 2)):
@@ -74,8 +78,9 @@ def _run(argv: Sequence[str] | None) -> None:
     output = model.graph.operators[-1].output
     optimizer = optimizer_of(args.optimizer)
     graph = add_loss(model.graph, output, args.loss)
-    devices = _devices(args)
-    strategy = resolve(args.strategy, graph, devices)
+    spec = _strategy(args.strategy)
+    devices = _devices(args, spec)
+    strategy = resolve(spec, graph, devices)
     if args.command == "strategy":
         strategy.save(args.out)
         print(f"wrote {args.out}: {len(strategy)} operators on {devices}")

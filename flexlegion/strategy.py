@@ -49,7 +49,7 @@ class Strategy(Mapping[str, ParallelConfig]):
         operators = {operator.name: operator for operator in graph.operators}
         for name in self._configs:
             if name not in operators:
-                close = get_close_matches(name, operators, n=1)
+                close = get_close_matches(name, operators, n=1, cutoff=0.75)
                 hint = f"did you mean '{close[0]}'?" if close else f"it has {', '.join(operators)}"
                 raise UserError(f"{self.source}: the model has no operator '{name}'; {hint}")
         missing = [name for name in operators if name not in self._configs]

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/views.h"
+
 namespace flexlegion {
 
 namespace {
@@ -12,20 +14,6 @@ namespace {
 // Scratch slots of this file; kernels use the lower ones.
 constexpr int kSummedSlot = 1000;  // + operand
 constexpr int kAddedSlot = 2000;   // + operand
-
-// Slot `s` of a stack of partial gradients: the view without its first dimension.
-TensorView slot_of(const TensorView& stack, std::int64_t s) {
-  TensorView view;
-  view.data = stack.f32() + (s - stack.tile.lo[0]) * stack.stride[0];
-  view.tile.rank = stack.rank() - 1;
-  for (int d = 0; d < view.tile.rank; ++d) {
-    view.tile.lo[d] = stack.tile.lo[d + 1];
-    view.tile.hi[d] = stack.tile.hi[d + 1];
-    view.stride[d] = stack.stride[d + 1];
-    view.shape[d] = stack.shape[d + 1];
-  }
-  return view;
-}
 
 // The value of a partial gradient: the one slot itself, or the sum in scratch memory.
 TensorView summed(const TensorView& stack, int scratch_slot) {

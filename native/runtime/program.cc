@@ -5,9 +5,8 @@
 #include <shared_mutex>
 #include <stdexcept>
 
-#include "runtime/bodies.h"
-#include "runtime/leaf_task.h"
 #include "runtime/machine.h"
+#include "runtime/views.h"
 
 namespace flexlegion {
 
@@ -22,24 +21,6 @@ int add_program(Program* program) {
   const std::unique_lock<std::shared_mutex> lock(programs_mutex);
   programs.push_back(program);
   return static_cast<int>(programs.size()) - 1;
-}
-
-PrivilegeMode legion_privilege(Privilege privilege) {
-  switch (privilege) {
-    case Privilege::read:
-      return LEGION_READ_ONLY;
-    case Privilege::write:
-      return LEGION_WRITE_DISCARD;
-    default:
-      return LEGION_READ_WRITE;
-  }
-}
-
-std::string task_name(const Graph& graph, const Launch& planned, const std::string& optimizer) {
-  if (planned.pass == Pass::update) return optimizer + ".update";
-  const Operator& op = graph.operators[planned.op];
-  if (planned.pass == Pass::backward) return op.type + ".backward";
-  return op.type + (op.is_loss ? ".loss" : ".forward");
 }
 
 }  // namespace
@@ -66,20 +47,6 @@ Program::Program(const fl_plan& plan, const std::string& optimizer,
   for (int launch : zeroing_) issue(launch, RunState{});
 }
 
-void Program::build() {
-  create_regions();
-  const int n = static_cast<int>(plan_.launches.size());
-  for (int i = 0; i < n; ++i) add_planned(i);
-  add_zeroing();
-  for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
-    if (graph_.tensors[t].kind != TensorKind::weight) continue;
-    for (int s = -1; s < plan_.optimizer_states; ++s) {
-      add_store(static_cast<int>(t), s < 0 ? Field::value : Field::state, s);
-    }
-  }
-  seal();
-}
-
 Program::~Program() {
   wait_quietly();
   forget();
@@ -89,231 +56,6 @@ void Program::forget() {
   regions_.destroy();
   const std::unique_lock<std::shared_mutex> lock(programs_mutex);
   programs[static_cast<std::size_t>(id_)] = nullptr;
-}
-
-void Program::create_regions() {
-  for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
-    const Tensor& tensor = graph_.tensors[t];
-    const int states = tensor.kind == TensorKind::weight ? plan_.optimizer_states : 0;
-    value_region_.push_back(regions_.add(tensor.shape, 1 + states));
-    const int slots = plan_.gradients[t].slots;
-    if (slots == 0) {
-      gradient_region_.push_back(-1);
-      continue;
-    }
-    std::vector<std::int64_t> stacked = {slots};
-    stacked.insert(stacked.end(), tensor.shape.begin(), tensor.shape.end());
-    gradient_region_.push_back(regions_.add(stacked, 1));
-  }
-}
-
-std::pair<int, FieldID> Program::place_of(int tensor, Field field, int state) const {
-  const auto t = static_cast<std::size_t>(tensor);
-  switch (field) {
-    case Field::value:
-      return {value_region_[t], kValueField};
-    case Field::gradient:
-      return {gradient_region_[t], kValueField};
-    default:
-      return {value_region_[t], kValueField + 1 + static_cast<FieldID>(state)};
-  }
-}
-
-LaunchRequirement Program::runtime_requirement(const Requirement& planned) const {
-  const auto [region, field] = place_of(planned.tensor, planned.field, planned.state);
-  LaunchRequirement r;
-  r.region = region;
-  r.field = field;
-  r.privilege = legion_privilege(planned.privilege);
-  r.rects = planned.rects;
-  return r;
-}
-
-int Program::add_launch(RuntimeLaunch launch) {
-  launch.placed.assign(launch.devices.size(), -1);
-  launches_.push_back(std::move(launch));
-  return static_cast<int>(launches_.size()) - 1;
-}
-
-void Program::add_planned(int index) {
-  const Launch& planned = plan_.launches[static_cast<std::size_t>(index)];
-  if (planned.pass == Pass::load) {
-    add_load(planned);
-    return;
-  }
-  RuntimeLaunch launch;
-  launch.task = MachineState::get().task_id(task_name(graph_, planned, optimizer_));
-  launch.devices = planned.devices;
-  for (const Requirement& r : planned.requirements) {
-    launch.requirements.push_back(runtime_requirement(r));
-  }
-  if (planned.pass == Pass::update) {
-    std::shared_ptr<UpdateKernel> kernel = make_update_kernel(optimizer_, hyperparameters_);
-    launch.body = update_body(planned, std::move(kernel));
-  } else {
-    // Forward and backward share the kernel object, and so what it keeps from call to call.
-    auto& kernel = kernels_[planned.op];
-    const Operator& op = graph_.operators[static_cast<std::size_t>(planned.op)];
-    if (!kernel) kernel = make_kernel(op.type, Attributes(op.attributes));
-    launch.body = kernel_body(graph_, planned, kernel);
-  }
-  planned_.push_back(add_launch(std::move(launch)));
-}
-
-// A batch takes two steps: host array -> staging tensor, while the iteration before still computes;
-// staging tensor
-// -> input tensor, as the first thing of its own iteration. So an iteration is always the same
-// trace.
-void Program::add_load(const Launch& planned) {
-  const Requirement& into = planned.requirements.front();
-  const Tensor& tensor = graph_.tensors[static_cast<std::size_t>(into.tensor)];
-  InputTensor input;
-  input.tensor = into.tensor;
-  input.runs = planned.runs;
-  LaunchRequirement staging;
-  staging.region = regions_.add(tensor.shape, 1);
-  staging.field = kValueField;
-  staging.privilege = LEGION_WRITE_DISCARD;
-  staging.rects = into.rects;
-
-  RuntimeLaunch stage;
-  stage.task = MachineState::get().task_id(kStageTask);
-  stage.devices = planned.devices;
-  stage.requirements = {staging};
-  stage.body = [this](LeafContext& context) {
-    const TaskArguments& arguments = *context.arguments;
-    if (arguments.data < 0) return;
-    stage_rows(context.views[0], host_array(arguments.data), context.rows, arguments.rows);
-  };
-  input.stage = add_launch(std::move(stage));
-
-  staging.privilege = LEGION_READ_ONLY;
-  RuntimeLaunch feed;
-  feed.task = MachineState::get().task_id(kFeedTask);
-  feed.devices = planned.devices;
-  feed.requirements = {runtime_requirement(into), staging};
-  feed.body = feed_body;
-  input.feed = add_launch(std::move(feed));
-  planned_.push_back(input.feed);
-  inputs_.push_back(input);
-}
-
-// Where a weight (or its gradient, or its states) lives: the shards that its update works on, or,
-// if nothing updates it, one part on the first device that touches it.
-const Requirement* Program::home_of(int tensor, Field field, const Launch** launch) const {
-  for (const Launch& l : plan_.launches) {
-    if (l.pass != Pass::update) continue;
-    for (const Requirement& r : l.requirements) {
-      if (r.tensor == tensor && r.field == field) {
-        *launch = &l;
-        return &r;
-      }
-    }
-  }
-  return nullptr;
-}
-
-void Program::add_store(int tensor, Field field, int state) {
-  const auto [region, field_id] = place_of(tensor, field, state);
-  RuntimeLaunch store;
-  store.task = MachineState::get().task_id(kStoreTask);
-  LaunchRequirement r;
-  r.region = region;
-  r.field = field_id;
-  r.privilege = LEGION_WRITE_DISCARD;
-  const Launch* update = nullptr;
-  if (const Requirement* home = home_of(tensor, Field::value, &update)) {
-    store.devices = update->devices;
-    r.rects = home->rects;
-  } else {
-    store.devices = {first_user(tensor)};
-    r.rects = {Rect::of_shape(graph_.tensors[static_cast<std::size_t>(tensor)].shape)};
-  }
-  store.requirements = {std::move(r)};
-  store.body = [this](LeafContext& context) {
-    store_tile(context.views[0], host_array(context.arguments->data));
-  };
-  stores_[{region, field_id}] = add_launch(std::move(store));
-}
-
-int Program::first_user(int tensor) const {
-  for (const Launch& launch : plan_.launches) {
-    for (const Requirement& r : launch.requirements) {
-      if (r.tensor == tensor) return launch.devices.front();
-    }
-  }
-  return 0;
-}
-
-// Optimizer states start as zeros, and so does a stack of partial gradients of which some part is
-// never written.
-void Program::add_zeroing() {
-  const auto add = [this](int region, FieldID field, std::vector<int> devices,
-                          std::vector<Rect> rects) {
-    RuntimeLaunch zero;
-    zero.task = MachineState::get().task_id(kZeroTask);
-    zero.devices = std::move(devices);
-    LaunchRequirement r;
-    r.region = region;
-    r.field = field;
-    r.privilege = LEGION_WRITE_DISCARD;
-    r.rects = std::move(rects);
-    zero.requirements = {std::move(r)};
-    zero.body = zero_body;
-    zeroing_.push_back(add_launch(std::move(zero)));
-  };
-  for (const Launch& planned : plan_.launches) {
-    for (const Requirement& r : planned.requirements) {
-      const auto [region, field] = place_of(r.tensor, r.field, r.state);
-      if (r.field == Field::state) add(region, field, planned.devices, r.rects);
-    }
-  }
-  for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
-    const GradientStack& stack = plan_.gradients[t];
-    if (stack.slots == 0 || stack.fully_written) continue;
-    const Rect whole = Rect::of_shape(graph_.tensors[t].shape).in_slots(0, stack.slots);
-    add(gradient_region_[t], kValueField, {first_user(static_cast<int>(t))}, {whole});
-  }
-}
-
-// Fixes partitions, footprints and launchers; after that, iterations only issue.
-void Program::seal() {
-  MachineState& machine = MachineState::get();
-  for (const RuntimeLaunch& launch : launches_) {
-    for (const LaunchRequirement& r : launch.requirements) {
-      for (std::size_t k = 0; k < r.rects.size(); ++k) {
-        regions_.touch(r.region, machine.devices()[launch.devices[k]].memory, r.rects[k]);
-      }
-    }
-  }
-  check_memory();
-  regions_.seal();
-  for (std::size_t i = 0; i < launches_.size(); ++i) {
-    RuntimeLaunch& launch = launches_[i];
-    std::vector<int> ranks;
-    for (int device : launch.devices) ranks.push_back(machine.devices()[device].rank);
-    if (machine.ranks() > 1) launch.sharding = machine.sharding_of(ranks);
-    launch.launcher = std::make_unique<IndexTaskLauncher>(
-        launch.task, regions_.colors(static_cast<std::int64_t>(launch.devices.size())),
-        UntypedBuffer(), ArgumentMap(), Predicate::TRUE_PRED, /*must=*/false, machine.mapper_id());
-    for (LaunchRequirement& r : launch.requirements) {
-      const LogicalPartition partition = regions_.partition(r.region, r.rects);
-      launch.launcher->add_region_requirement(RegionRequirement(
-          partition, /*projection=*/0, r.privilege, LEGION_EXCLUSIVE, regions_.region(r.region)));
-      launch.launcher->region_requirements.back().add_field(r.field);
-    }
-  }
-}
-
-void Program::check_memory() const {
-  for (const auto& [memory, bytes] : regions_.bytes()) {
-    if (static_cast<std::size_t>(bytes) <= memory.capacity()) continue;
-    throw std::runtime_error("the plan needs " + std::to_string(bytes >> 20) +
-                             " MiB in a memory that has " +
-                             std::to_string(memory.capacity() >> 20) +
-                             " MiB; use more devices, a smaller batch, or give Legate more "
-                             "memory (--sysmem)");
-  }
 }
 
 FutureMap Program::issue(int index, const RunState& state, int data,
@@ -420,34 +162,12 @@ void Program::write(int tensor, Field field, int state, const void* host) {
   data_.erase(data);
 }
 
-namespace {
-
-template <int DIM>
-void copy_out(const PhysicalRegion& physical, FieldID field, const Rect& box, float* host) {
-  const FieldAccessor<LEGION_READ_ONLY, float, DIM, coord_t,
-                      Realm::AffineAccessor<float, DIM, coord_t>>
-      access(physical, field);
-  Point<DIM> lo, hi;
-  for (int d = 0; d < DIM; ++d) {
-    lo[d] = box.lo[d];
-    hi[d] = box.hi[d] - 1;
-  }
-  // Row-major, last dimension fastest.
-  for (PointInRectIterator<DIM> p(Legion::Rect<DIM>(lo, hi), /*column_major_order=*/false); p();
-       p++) {
-    *host++ = access[*p];
-  }
-}
-
-}  // namespace
-
 void Program::read(int tensor, Field field, int state, void* host) {
   const auto [region, field_id] = place_of(tensor, field, state);
+  const Tensor& what = graph_.tensors.at(static_cast<std::size_t>(tensor));
   // Legion ends the process at a read of what nothing wrote.
   if (region < 0 || !written(region, field_id)) {
-    throw std::invalid_argument("tensor '" +
-                                graph_.tensors.at(static_cast<std::size_t>(tensor)).name +
-                                "': nothing has computed that yet");
+    throw std::invalid_argument("tensor '" + what.name + "': nothing has computed that yet");
   }
   Runtime* runtime = Runtime::get_runtime();
   Context ctx = Runtime::get_context();
@@ -460,38 +180,16 @@ void Program::read(int tensor, Field field, int state, void* host) {
   Rect box;
   box.rank = regions_.region(region).get_dim();
   box.hi = regions_.shape(region);
-  std::vector<float> stack;
-  float* to = static_cast<float*>(host);
+  const TensorView view = view_of(physical, field_id, box);
+  const Rect whole = Rect::of_shape(what.shape);
+  const TensorView to = dense_view(host, whole, whole.hi);
   if (field == Field::gradient) {
-    stack.resize(static_cast<std::size_t>(box.volume()));
-    to = stack.data();
-  }
-  switch (box.rank) {
-    case 1:
-      copy_out<1>(physical, field_id, box, to);
-      break;
-    case 2:
-      copy_out<2>(physical, field_id, box, to);
-      break;
-    case 3:
-      copy_out<3>(physical, field_id, box, to);
-      break;
-    case 4:
-      copy_out<4>(physical, field_id, box, to);
-      break;
-    case 5:
-      copy_out<5>(physical, field_id, box, to);
-      break;
-    default:
-      copy_out<6>(physical, field_id, box, to);
+    copy_view(to, slot_of(view, 0));
+    for (std::int64_t s = 1; s < box.hi[0]; ++s) add_view(to, slot_of(view, s));
+  } else {
+    copy_view(to, view);
   }
   runtime->unmap_region(ctx, physical);
-  if (field == Field::gradient) {
-    float* sum = static_cast<float*>(host);
-    const std::size_t volume = stack.size() / static_cast<std::size_t>(box.hi[0]);
-    std::fill(sum, sum + volume, 0.0F);
-    for (std::size_t i = 0; i < stack.size(); ++i) sum[i % volume] += stack[i];
-  }
   raise_failure();
 }
 

@@ -362,6 +362,37 @@ TEST_CASE("a weight that two operators use") {
   CHECK(earlier->adds == Adds{false, true});
 }
 
+// Parts that overlap ([0, 5) and [3, 8) of b) have no shards of their own: the whole is cut over
+// all devices, in the order of their numbers.
+TEST_CASE("a weight of which tasks read overlapping parts") {
+  DenseNet net;
+  net.graph.operators[0].operands[2].map[0] = window(1, 3, 1, 1);
+  const Plan plan = make_plan(net.graph, {{{1, 2}, {1, 0}}, {{1}, {0}}}, net.y, 0);
+  CHECK(plan.gradients[net.b].slots == 2);
+  CHECK_FALSE(plan.gradients[net.b].fully_written);
+  const Launch* update = launch_of(plan, 0, Pass::update);
+  CHECK(update->devices == Devices{0, 1});
+  check(find(update, net.b, Field::value), Privilege::read_write, {box({{0, 4}}), box({{4, 8}})});
+  check(find(update, net.b), Privilege::read,
+        {box({{0, 4}}).in_slots(0, 2), box({{4, 8}}).in_slots(0, 2)});
+}
+
+// The first user of the weights serves prediction only: the second, which trains, updates them.
+TEST_CASE("a weight whose first user does not train") {
+  Net net;
+  const int x = net.tensor("x", {4, 6}, TensorKind::input);
+  const int w = net.weight("w", {6, 6}), b = net.weight("b", {6});
+  const int p = net.tensor("p", {4, 6}), y = net.tensor("y", {4, 6});
+  net.dense(x, w, b, p);
+  net.dense(x, w, b, y);
+  net.loss(y, x, net.tensor("losses", {4}));
+  const Plan plan = make_plan(net.graph, {{{1, 1}, {0}}, {{1, 1}, {1}}, {{1}, {0}}}, p, 0);
+  CHECK(launch_of(plan, 0, Pass::backward) == nullptr);
+  CHECK(launch_of(plan, 0, Pass::update) == nullptr);
+  CHECK(launch_of(plan, 1, Pass::update)->devices == Devices{1});
+  CHECK(load_of(plan, x)->runs == (kTrains | kEvaluates | kPredicts));
+}
+
 // Training and evaluation want the loss, which reads the logits; prediction wants the softmax. So
 // the softmax runs in prediction only and has no backward pass; labels are not loaded to predict.
 // Without a prediction, nothing wants the softmax.

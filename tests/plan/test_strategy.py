@@ -113,9 +113,11 @@ def test_random_uses_all_dimensions_and_devices(graph: Graph) -> None:
         assert {name for c in configs for name in c.devices} == set(DEVICES.names)
 
 
-@pytest.mark.parametrize("name", ["random:", "random:x", "random:-1", "random:1.5"])
+@pytest.mark.parametrize(
+    "name", ["random:", "random:x", "random:-1", "random:1.5", "random:" + "9" * 5000]
+)
 def test_random_needs_a_seed(graph: Graph, name: str) -> None:
-    with pytest.raises(UserError, match="the seed has to be a number, as in random:7"):
+    with pytest.raises(UserError, match="the seed has to be a number of at most 18 digits, as in"):
         resolve(name, graph, DEVICES)
 
 

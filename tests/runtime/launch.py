@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The virtual environment's; its Python is a link, and what it points to is elsewhere.
 BIN = Path(sys.executable).parent
 TAIL = 4000  # characters of a failed command's output to show
+GRACE = 20  # seconds that a command has to end when it is asked to
 
 
 def legate_command(script: str | Path, *args: object, cpus: int = 1) -> list[str]:
@@ -35,32 +37,46 @@ def run_checked(
     timeout: float,
     status: int = 0,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command and all that it starts to its end; it has to exit with `status`."""
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,  # so that a timeout can end the command's own children, too
+    """Run a command to its end; it has to exit with `status`."""
+    # Files, for pipes would be waited for as long as any process of the command's holds them.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+        )
+        problem = ""
+        try:
+            if process.wait(timeout) != status:
+                problem = f"exited with status {process.returncode}, not {status}"
+        except subprocess.TimeoutExpired:
+            problem = f"did not end within {timeout} s"
+        finally:
+            if process.returncode is None:
+                _end(process)
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read())
+    assert not problem, (
+        f"{' '.join(command)}\n{problem}\n"
+        f"--- stdout\n{texts[0][-TAIL:]}\n--- stderr\n{texts[1][-TAIL:]}"
     )
-    ended = f"exited with a status other than {status}"
+    return subprocess.CompletedProcess(list(command), process.returncode, *texts)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End legate and what it started: it hands the signal on, and mpirun to its ranks.
+
+    Its child has a session of its own, so killing legate alone would leave the child running.
+    """
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.terminate()
     try:
-        out, err = process.communicate(timeout=timeout)
-    except BaseException as e:
-        os.killpg(process.pid, signal.SIGKILL)
-        out, err = process.communicate()
-        if not isinstance(e, subprocess.TimeoutExpired):
-            raise
-        ended = f"did not end within {timeout} s"
-        status = process.returncode + 1  # whatever it was, it is a failure
-    done = subprocess.CompletedProcess(list(command), process.returncode, out, err)
-    assert done.returncode == status, (
-        f"{' '.join(command)}\n{ended} (status {done.returncode})\n"
-        f"--- stdout\n{out[-TAIL:]}\n--- stderr\n{err[-TAIL:]}"
-    )
-    return done
+        process.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        for child in children:
+            os.killpg(int(child), signal.SIGKILL)
+        process.kill()
+        process.wait()
 
 
 def run_legate(

@@ -144,6 +144,13 @@ def test_compiling_again_starts_anew(results: Results) -> None:
     assert again["trained again"] == again["one"] == again["trained"]
 
 
+def test_failed_compile_leaves_the_model_to_be_compiled_again(results: Results) -> None:
+    failed = results("failed_compile")
+    assert failed["failure"] == "no kernel is registered for unknown.update"
+    assert failed["after"] == "the model is not compiled; call compile() first"
+    assert failed["again"] == failed["one"]
+
+
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_fit_goes_on_where_the_last_one_ended(optimizer: str, results: Results) -> None:
     continues = results("continues")[optimizer]

@@ -312,6 +312,30 @@ def errors() -> Result:
     return result
 
 
+class UnknownOptimizer(SGD):
+    """Has no kernel, so that compiling fails at the very end."""
+
+    type = "unknown"
+
+
+@scenario
+def failed_compile() -> Result:
+    """The model after a compile that failed, and after one more that did not."""
+    model = compiled()
+    try:
+        model.compile(UnknownOptimizer(), LOSS)
+    except Exception as e:
+        failure = str(e)
+    after = message(lambda: model.predict(table_data()[0]))
+    model.compile(SGD(0.2, momentum=0.9), LOSS, strategy="single")
+    return {
+        "failure": failure,
+        "after": after,
+        "again": train(model, 1),
+        "one": train(compiled(), 1),
+    }
+
+
 def main() -> None:
     """All scenarios."""
     results = {}

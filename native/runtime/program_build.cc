@@ -1,0 +1,275 @@
+// How a program is made from a plan: regions, launches and what they need, once. program.cc then
+// only issues.
+#include <stdexcept>
+#include <utility>
+
+#include "runtime/bodies.h"
+#include "runtime/leaf_task.h"
+#include "runtime/machine.h"
+#include "runtime/program.h"
+
+namespace flexlegion {
+
+using namespace Legion;
+
+namespace {
+
+PrivilegeMode legion_privilege(Privilege privilege) {
+  switch (privilege) {
+    case Privilege::read:
+      return LEGION_READ_ONLY;
+    case Privilege::write:
+      return LEGION_WRITE_DISCARD;
+    default:
+      return LEGION_READ_WRITE;
+  }
+}
+
+std::string task_name(const Graph& graph, const Launch& planned, const std::string& optimizer) {
+  if (planned.pass == Pass::update) return optimizer + ".update";
+  const Operator& op = graph.operators[planned.op];
+  if (planned.pass == Pass::backward) return op.type + ".backward";
+  return op.type + (op.is_loss ? ".loss" : ".forward");
+}
+
+}  // namespace
+void Program::build() {
+  create_regions();
+  const int n = static_cast<int>(plan_.launches.size());
+  for (int i = 0; i < n; ++i) add_planned(i);
+  add_zeroing();
+  for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
+    if (graph_.tensors[t].kind != TensorKind::weight) continue;
+    for (int s = -1; s < plan_.optimizer_states; ++s) {
+      add_store(static_cast<int>(t), s < 0 ? Field::value : Field::state, s);
+    }
+  }
+  seal();
+}
+
+void Program::create_regions() {
+  for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
+    const Tensor& tensor = graph_.tensors[t];
+    const int states = tensor.kind == TensorKind::weight ? plan_.optimizer_states : 0;
+    value_region_.push_back(regions_.add(tensor.shape, 1 + states));
+    const int slots = plan_.gradients[t].slots;
+    if (slots == 0) {
+      gradient_region_.push_back(-1);
+      continue;
+    }
+    std::vector<std::int64_t> stacked = {slots};
+    stacked.insert(stacked.end(), tensor.shape.begin(), tensor.shape.end());
+    gradient_region_.push_back(regions_.add(stacked, 1));
+  }
+}
+
+std::pair<int, FieldID> Program::place_of(int tensor, Field field, int state) const {
+  const auto t = static_cast<std::size_t>(tensor);
+  switch (field) {
+    case Field::value:
+      return {value_region_[t], kValueField};
+    case Field::gradient:
+      return {gradient_region_[t], kValueField};
+    default:
+      return {value_region_[t], kValueField + 1 + static_cast<FieldID>(state)};
+  }
+}
+
+LaunchRequirement Program::runtime_requirement(const Requirement& planned) const {
+  const auto [region, field] = place_of(planned.tensor, planned.field, planned.state);
+  LaunchRequirement r;
+  r.region = region;
+  r.field = field;
+  r.privilege = legion_privilege(planned.privilege);
+  r.rects = planned.rects;
+  return r;
+}
+
+int Program::add_launch(RuntimeLaunch launch) {
+  launch.placed.assign(launch.devices.size(), -1);
+  launches_.push_back(std::move(launch));
+  return static_cast<int>(launches_.size()) - 1;
+}
+
+void Program::add_planned(int index) {
+  const Launch& planned = plan_.launches[static_cast<std::size_t>(index)];
+  if (planned.pass == Pass::load) {
+    add_load(planned);
+    return;
+  }
+  RuntimeLaunch launch;
+  launch.task = MachineState::get().task_id(task_name(graph_, planned, optimizer_));
+  launch.devices = planned.devices;
+  for (const Requirement& r : planned.requirements) {
+    launch.requirements.push_back(runtime_requirement(r));
+  }
+  if (planned.pass == Pass::update) {
+    std::shared_ptr<UpdateKernel> kernel = make_update_kernel(optimizer_, hyperparameters_);
+    launch.body = update_body(planned, std::move(kernel));
+  } else {
+    // Forward and backward share the kernel object, and so what it keeps from call to call.
+    auto& kernel = kernels_[planned.op];
+    const Operator& op = graph_.operators[static_cast<std::size_t>(planned.op)];
+    if (!kernel) kernel = make_kernel(op.type, Attributes(op.attributes));
+    launch.body = kernel_body(graph_, planned, kernel);
+  }
+  planned_.push_back(add_launch(std::move(launch)));
+}
+
+// A batch takes two steps: host array -> staging tensor, while the iteration before still computes;
+// staging tensor
+// -> input tensor, as the first thing of its own iteration. So an iteration is always the same
+// trace.
+void Program::add_load(const Launch& planned) {
+  const Requirement& into = planned.requirements.front();
+  const Tensor& tensor = graph_.tensors[static_cast<std::size_t>(into.tensor)];
+  InputTensor input;
+  input.tensor = into.tensor;
+  input.runs = planned.runs;
+  LaunchRequirement staging;
+  staging.region = regions_.add(tensor.shape, 1);
+  staging.field = kValueField;
+  staging.privilege = LEGION_WRITE_DISCARD;
+  staging.rects = into.rects;
+
+  RuntimeLaunch stage;
+  stage.task = MachineState::get().task_id(kStageTask);
+  stage.devices = planned.devices;
+  stage.requirements = {staging};
+  stage.body = [this](LeafContext& context) {
+    const TaskArguments& arguments = *context.arguments;
+    if (arguments.data < 0) return;
+    stage_rows(context.views[0], host_array(arguments.data), context.rows, arguments.rows);
+  };
+  input.stage = add_launch(std::move(stage));
+
+  staging.privilege = LEGION_READ_ONLY;
+  RuntimeLaunch feed;
+  feed.task = MachineState::get().task_id(kFeedTask);
+  feed.devices = planned.devices;
+  feed.requirements = {runtime_requirement(into), staging};
+  feed.body = feed_body;
+  input.feed = add_launch(std::move(feed));
+  planned_.push_back(input.feed);
+  inputs_.push_back(input);
+}
+
+// Where a weight (or its gradient, or its states) lives: the shards that its update works on, or,
+// if nothing updates it, one part on the first device that touches it.
+const Requirement* Program::home_of(int tensor, Field field, const Launch** launch) const {
+  for (const Launch& l : plan_.launches) {
+    if (l.pass != Pass::update) continue;
+    for (const Requirement& r : l.requirements) {
+      if (r.tensor == tensor && r.field == field) {
+        *launch = &l;
+        return &r;
+      }
+    }
+  }
+  return nullptr;
+}
+
+void Program::add_store(int tensor, Field field, int state) {
+  const auto [region, field_id] = place_of(tensor, field, state);
+  RuntimeLaunch store;
+  store.task = MachineState::get().task_id(kStoreTask);
+  LaunchRequirement r;
+  r.region = region;
+  r.field = field_id;
+  r.privilege = LEGION_WRITE_DISCARD;
+  const Launch* update = nullptr;
+  if (const Requirement* home = home_of(tensor, Field::value, &update)) {
+    store.devices = update->devices;
+    r.rects = home->rects;
+  } else {
+    store.devices = {first_user(tensor)};
+    r.rects = {Rect::of_shape(graph_.tensors[static_cast<std::size_t>(tensor)].shape)};
+  }
+  store.requirements = {std::move(r)};
+  store.body = [this](LeafContext& context) {
+    store_tile(context.views[0], host_array(context.arguments->data));
+  };
+  stores_[{region, field_id}] = add_launch(std::move(store));
+}
+
+int Program::first_user(int tensor) const {
+  for (const Launch& launch : plan_.launches) {
+    for (const Requirement& r : launch.requirements) {
+      if (r.tensor == tensor) return launch.devices.front();
+    }
+  }
+  return 0;
+}
+
+// Optimizer states start as zeros, and so does a stack of partial gradients of which some part is
+// never written.
+void Program::add_zeroing() {
+  const auto add = [this](int region, FieldID field, std::vector<int> devices,
+                          std::vector<Rect> rects) {
+    RuntimeLaunch zero;
+    zero.task = MachineState::get().task_id(kZeroTask);
+    zero.devices = std::move(devices);
+    LaunchRequirement r;
+    r.region = region;
+    r.field = field;
+    r.privilege = LEGION_WRITE_DISCARD;
+    r.rects = std::move(rects);
+    zero.requirements = {std::move(r)};
+    zero.body = zero_body;
+    zeroing_.push_back(add_launch(std::move(zero)));
+  };
+  for (const Launch& planned : plan_.launches) {
+    for (const Requirement& r : planned.requirements) {
+      const auto [region, field] = place_of(r.tensor, r.field, r.state);
+      if (r.field == Field::state) add(region, field, planned.devices, r.rects);
+    }
+  }
+  for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
+    const GradientStack& stack = plan_.gradients[t];
+    if (stack.slots == 0 || stack.fully_written) continue;
+    const Rect whole = Rect::of_shape(graph_.tensors[t].shape).in_slots(0, stack.slots);
+    add(gradient_region_[t], kValueField, {first_user(static_cast<int>(t))}, {whole});
+  }
+}
+
+// Fixes partitions, footprints and launchers; after that, iterations only issue.
+void Program::seal() {
+  MachineState& machine = MachineState::get();
+  for (const RuntimeLaunch& launch : launches_) {
+    for (const LaunchRequirement& r : launch.requirements) {
+      for (std::size_t k = 0; k < r.rects.size(); ++k) {
+        regions_.touch(r.region, machine.devices()[launch.devices[k]].memory, r.rects[k]);
+      }
+    }
+  }
+  check_memory();
+  regions_.seal();
+  for (std::size_t i = 0; i < launches_.size(); ++i) {
+    RuntimeLaunch& launch = launches_[i];
+    std::vector<int> ranks;
+    for (int device : launch.devices) ranks.push_back(machine.devices()[device].rank);
+    if (machine.ranks() > 1) launch.sharding = machine.sharding_of(ranks);
+    launch.launcher = std::make_unique<IndexTaskLauncher>(
+        launch.task, regions_.colors(static_cast<std::int64_t>(launch.devices.size())),
+        UntypedBuffer(), ArgumentMap(), Predicate::TRUE_PRED, /*must=*/false, machine.mapper_id());
+    for (LaunchRequirement& r : launch.requirements) {
+      const LogicalPartition partition = regions_.partition(r.region, r.rects);
+      launch.launcher->add_region_requirement(RegionRequirement(
+          partition, /*projection=*/0, r.privilege, LEGION_EXCLUSIVE, regions_.region(r.region)));
+      launch.launcher->region_requirements.back().add_field(r.field);
+    }
+  }
+}
+
+void Program::check_memory() const {
+  for (const auto& [memory, bytes] : regions_.bytes()) {
+    if (static_cast<std::size_t>(bytes) <= memory.capacity()) continue;
+    throw std::runtime_error("the plan needs " + std::to_string(bytes >> 20) +
+                             " MiB in a memory that has " +
+                             std::to_string(memory.capacity() >> 20) +
+                             " MiB; use more devices, a smaller batch, or give Legate more "
+                             "memory (--sysmem)");
+  }
+}
+
+}  // namespace flexlegion

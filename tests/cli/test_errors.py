@@ -1,0 +1,416 @@
+"""Clear errors: every mistake gives one sentence, status 2, and nothing that looks like a crash.
+
+The sentence names the file, where there is one, the operator, what is wrong and what would be
+right. What can be seen without Legion is tested without it.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flexlegion import SGD, Adam, Model, UserError
+from flexlegion.arrays import check_rows, rows_for
+from flexlegion.cli import main
+from flexlegion.commands import run_command
+from flexlegion.optimizers import optimizer_of
+
+ROOT = Path(__file__).parents[2]
+TRAIN = ROOT / "scripts" / "train.py"
+
+Capture = pytest.CaptureFixture[str]
+
+
+def sentence(stdout: str, stderr: str) -> str:
+    """The one error in the output of a command."""
+    output = f"{stdout}\n{stderr}"
+    for sign in ("Traceback", "LEGATE ERROR", "backtrace", "Signal", "Error:"):
+        assert sign not in output, output
+    lines = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, output
+    assert lines[0] in stderr.splitlines()
+    text = lines[0].removeprefix("error: ")
+    assert len(text) > 20
+    assert ". " not in text.replace("...", ""), f"more than one sentence: {text}"
+    return text
+
+
+def plan(capsys: Capture, *args: str) -> str:
+    """What ``flexlegion plan`` says is wrong."""
+    status = main(["plan", *args])
+    out, err = capsys.readouterr()
+    assert status == 2, out
+    assert out == ""
+    text = sentence(out, err)
+    assert err == f"error: {text}\n"
+    return text
+
+
+@pytest.fixture
+def mlp() -> dict[str, Any]:
+    """The parsed file of a strategy for the mlp."""
+    dims = {"flatten": 2, "hidden1": 2, "hidden2": 2, "output": 2, "softmax": 2, "loss": 1}
+    return {
+        "schema_version": 1,
+        "operators": {n: {"degrees": [1] * d, "devices": ["cpu:0"]} for n, d in dims.items()},
+    }
+
+
+@pytest.fixture
+def of_file(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[bytes | str], str]:
+    """What ``flexlegion plan`` says is wrong with a strategy file of that content."""
+
+    def check(content: bytes | str) -> str:
+        monkeypatch.chdir(tmp_path)
+        Path("my.json").write_bytes(content.encode() if isinstance(content, str) else content)
+        text = plan(capsys, "--model", "mlp", "--strategy", "my.json", "--cpus", "2")
+        assert text.startswith("my.json: ")
+        return text.removeprefix("my.json: ")
+
+    return check
+
+
+def test_the_file_itself_is_right(capsys: Capture, tmp_path: Path, mlp: dict[str, Any]) -> None:
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps(mlp))
+    assert main(["plan", "--model", "mlp", "--strategy", str(path)]) == 0
+    assert "forward hidden1: 1 task\n" in capsys.readouterr().out
+
+
+# Configurations in a file that do not fit
+
+ENTRIES: list[tuple[Any, Any, str]] = [
+    ([1, 0], [], "operator 'output' has degree 0 in dimension 'channel'; degrees start at 1"),
+    ([-1, -1], ["cpu:0"], "operator 'output' has degree -1 in dimension 'sample'; degrees start"),
+    ([1], ["cpu:0"], "operator 'output' has 1 degrees, but its output has 2 dimensions (sample, "),
+    ([1, 1, 1], ["cpu:0"], "operator 'output' has 3 degrees, but its output has 2 dimensions"),
+    ([], ["cpu:0"], "operator 'output' has 0 degrees, but its output has 2 dimensions"),
+    ([1, 11], ["cpu:0"] * 11, "'channel' into 11 parts, but it has an extent of 10; use at most"),
+    ([65, 1], ["cpu:0"] * 65, "'sample' into 65 parts, but it has a batch of 64; use at most 64"),
+    ([10**6, 1], ["cpu:0"], "into 1000000 parts, but it has a batch of 64; use at most 64"),
+    ([10**30, 1], ["cpu:0"], "but it has a batch of 64; use at most 64"),
+    (
+        [2, 1],
+        ["cpu:0"],
+        "operator 'output' needs one device a task, but names 1 device for 2 tasks",
+    ),
+    ([1, 1], [], "operator 'output' needs one device a task, but names 0 devices for 1 task "),
+    ([1, 1], ["cpu:0", "cpu:1"], "but names 2 devices for 1 task (the product of its degrees)"),
+    (
+        [1, 1],
+        ["tpu:0"],
+        "'output' names an unknown device 'tpu:0'; devices are called cpu:0, cpu:1",
+    ),
+    ([1, 1], ["cpu"], "operator 'output' names an unknown device 'cpu'; devices are called cpu:0"),
+    ([1, 1], ["cpu:007"], "operator 'output' names an unknown device 'cpu:007'; devices are"),
+    ([1, 1], ["c\npu"], "operator 'output' names an unknown device 'c\\npu'; devices are called"),
+    ([1, 1], ["cpu:2"], "'output' needs device 'cpu:2', but this run has cpu:0, cpu:1; change the"),
+    ([1, 1], ["gpu:0"], "'output' needs device 'gpu:0', but this run has cpu:0, cpu:1; change the"),
+    ([1.0, 1], ["cpu:0"], "operator 'output': 'degrees' has to be a list of integers"),
+    (["1", 1], ["cpu:0"], "operator 'output': 'degrees' has to be a list of integers"),
+    ([True, 1], ["cpu:0"], "operator 'output': 'degrees' has to be a list of integers"),
+    ([float("nan"), 1], ["cpu:0"], "operator 'output': 'degrees' has to be a list of integers"),
+    (1, ["cpu:0"], "operator 'output': 'degrees' has to be a list of integers"),
+    ([1, 1], "cpu:0", "operator 'output': 'devices' has to be a list of names"),
+    ([1, 1], [0], "operator 'output': 'devices' has to be a list of names"),
+]
+
+
+@pytest.mark.parametrize(("degrees", "devices", "text"), ENTRIES)
+def test_configuration(
+    of_file: Callable[[str], str], mlp: dict[str, Any], degrees: Any, devices: Any, text: str
+) -> None:
+    mlp["operators"]["output"] = {"degrees": degrees, "devices": devices}
+    assert text in of_file(json.dumps(mlp))
+
+
+def test_unknown_operator(of_file: Callable[[str], str], mlp: dict[str, Any]) -> None:
+    typo = copy.deepcopy(mlp)
+    typo["operators"]["hiden1"] = typo["operators"].pop("hidden1")
+    assert of_file(json.dumps(typo)) == (
+        "the model has no operator 'hiden1'; did you mean 'hidden1'?"
+    )
+    mlp["operators"]["attention"] = mlp["operators"]["output"]
+    assert of_file(json.dumps(mlp)) == (
+        "the model has no operator 'attention'; it has flatten, hidden1, hidden2, output, softmax, "
+        "loss"
+    )
+
+
+def test_missing_operator(of_file: Callable[[str], str], mlp: dict[str, Any]) -> None:
+    del mlp["operators"]["hidden2"]
+    assert of_file(json.dumps(mlp)).startswith("no configuration for operator hidden2; a strategy")
+    mlp["operators"] = {}
+    assert of_file(json.dumps(mlp)).startswith("no configuration for operators flatten, hidden1, ")
+
+
+def test_keys_of_an_entry(of_file: Callable[[str], str], mlp: dict[str, Any]) -> None:
+    mlp["operators"]["output"]["device"] = mlp["operators"]["output"].pop("devices")
+    text = of_file(json.dumps(mlp))
+    assert text == "operator 'output' needs exactly the keys 'degrees' and 'devices'"
+
+
+def test_duplicate_key(of_file: Callable[[str], str], mlp: dict[str, Any]) -> None:
+    text = json.dumps(mlp).replace('"hidden2"', '"hidden1"')
+    assert of_file(text) == "the name 'hidden1' occurs twice in one object; keep one entry"
+
+
+@pytest.mark.parametrize("version", [2, 0, "1", None, True])
+def test_schema_version(of_file: Callable[[str], str], mlp: dict[str, Any], version: Any) -> None:
+    mlp["schema_version"] = version
+    assert of_file(json.dumps(mlp)) == f"schema_version is {version!r}, but this program reads 1"
+
+
+def test_every_truncation(of_file: Callable[[str], str], mlp: dict[str, Any]) -> None:
+    text = json.dumps(mlp)
+    for length in [0, 1, 2, *range(3, len(text), 7), len(text) - 1]:
+        message = of_file(text[:length])
+        assert message.startswith("not JSON, or cut short (line 1, column ")
+        assert message.endswith(
+            "; give a whole file as the command 'flexlegion strategy' writes it"
+        )
+
+
+@pytest.mark.parametrize("text", ["degrees: [1]\n", "<xml/>", "{'a': 1}", "\ufeff{}"])
+def test_not_json(of_file: Callable[[str], str], text: str) -> None:
+    assert of_file(text).startswith("not JSON, or cut short (line 1, column ")
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", "{}", '"data"', '{"operators": [1]}'])
+def test_json_of_another_shape(of_file: Callable[[str], str], text: str) -> None:
+    assert of_file(text) == (
+        "not a strategy file; it has to be an object with 'schema_version' and 'operators'"
+    )
+
+
+@pytest.mark.parametrize("content", [b"\x89PNG\r\n\x1a\n\x00\xff", bytes(range(256))])
+def test_binary(of_file: Callable[[bytes], str], content: bytes) -> None:
+    assert of_file(content).startswith("cannot be read as a strategy file (it is not text); give a")
+
+
+def test_absurd_json(of_file: Callable[[str], str]) -> None:
+    for text in ("[" * 200_000, "9" * 10_000):
+        assert of_file(text).startswith("not a strategy file; its numbers or its nesting")
+
+
+def test_no_such_file(capsys: Capture) -> None:
+    text = plan(capsys, "--model", "mlp", "--strategy", "none.json")
+    assert text == (
+        "none.json: no such strategy file; give a path, or one of the built-in strategies single, "
+        "data, model, random:SEED"
+    )
+
+
+def test_unreadable_file(capsys: Capture, tmp_path: Path) -> None:
+    loop = tmp_path / "loop.json"
+    loop.symlink_to(loop)
+    for path in (tmp_path, loop):
+        text = plan(capsys, "--model", "mlp", "--strategy", str(path))
+        assert text.startswith(f"{path}: cannot be read as a strategy file (")
+
+
+def test_device_number_without_end(capsys: Capture, tmp_path: Path, mlp: dict[str, Any]) -> None:
+    """The machine that a file names is not built if nothing has so many processors."""
+    for number in ("999999999999", "9" * 5000):
+        mlp["operators"]["output"]["devices"] = [f"cpu:{number}"]
+        path = tmp_path / "s.json"
+        path.write_text(json.dumps(mlp))
+        text = plan(capsys, "--model", "mlp", "--strategy", str(path))
+        assert f"operator 'output' needs device 'cpu:{number}', but this run has cpu:0" in text
+
+
+# The command line
+
+ARGUMENTS = [
+    (["--model", "vgg"], "unknown model 'vgg'; choose one of lenet, mlp"),
+    (["--optimizer", "lion"], "unknown optimizer 'lion'; choose one of sgd, adam, adamw"),
+    (["--loss", "hinge"], "unknown loss 'hinge'; choose one of sparse_categorical_crossentropy, "),
+    (["--batch-size", "0"], "the batch size has to be 1 to 2147483647, but is 0"),
+    (["--batch-size", "-3"], "the batch size has to be 1 to 2147483647, but is -3"),
+    (["--batch-size", "9" * 30], "the batch size has to be 1 to 2147483647, but is 999"),
+    (
+        ["--batch-size", "1"],
+        "strategy 'data': operator 'c1' splits dimension 'sample' into 2 parts",
+    ),
+    (["--cpus", "65"], "into 65 parts, but it has a batch of 64; use at most 64"),
+    (["--cpus", "0"], "a machine of 0 CPU processors and 0 GPUs has no device; it needs at least"),
+    (["--gpus", "-1"], "a machine of 0 CPU processors and -1 GPUs has no device"),
+    (["--cpus", "1" + "0" * 15], "GPUs is too large; use at most 100000 devices"),
+    (["--strategy", "random:"], "strategy 'random:': the seed has to be a number of at most 18"),
+    (["--strategy", ""], ": cannot be read as a strategy file (Is a directory)"),
+    (["--strategy", "Data"], "Data: no such strategy file; give a path, or one of the built-in"),
+]
+
+
+@pytest.mark.parametrize(("args", "text"), ARGUMENTS)
+def test_arguments(capsys: Capture, args: list[str], text: str) -> None:
+    assert text in plan(capsys, "--model", "lenet", *args)
+
+
+def test_strategy_command(capsys: Capture, tmp_path: Path) -> None:
+    for out in (tmp_path / "missing" / "s.json", tmp_path):
+        assert main(["strategy", "--model", "mlp", "--out", str(out)]) == 2
+        text = sentence(*capsys.readouterr())
+        assert text.startswith(f"{out}: the strategy cannot be written there (")
+        assert text.endswith("; give the name of a file in a folder that exists")
+    assert main(["strategy", "--model", "mlp", "--optimizer", "x", "--out", "s"]) == 2
+    assert "unknown optimizer 'x'" in sentence(*capsys.readouterr())
+
+
+def test_as_a_process(tmp_path: Path) -> None:
+    (tmp_path / "cut.json").write_text('{"schema_version": 1, "opera')
+    for args in (["--strategy", "cut.json"], ["--batch-size", "1"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "flexlegion", "plan", "--model", "lenet", *args],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert done.stderr == f"error: {sentence(done.stdout, done.stderr)}\n"
+
+
+# Arrays
+
+
+def test_data_that_do_not_fit() -> None:
+    model = Model(4)
+    x = model.input((5, 3), name="x")
+    labels = model.input((), "int32", name="labels")
+    cases: list[tuple[Any, Any, int | None, str]] = [
+        (x, np.zeros((7, 5)), None, "x: got data of shape [7, 5], expected [n, 5, 3]"),
+        (x, np.zeros((7, 5, 3, 1)), None, "x: got data of shape [7, 5, 3, 1], expected [n, 5, 3]"),
+        (x, 1.0, None, "x: got data of shape [], expected [n, 5, 3]"),
+        (x, np.zeros((0, 5, 3)), None, "x: got no samples"),
+        (x, np.full((2, 5, 3), "a"), None, "x: got data of type <U1, expected numbers"),
+        (x, np.full((2, 5, 3), None), None, "x: got data of type object, expected numbers"),
+        (x, np.zeros((2, 5, 3), complex), None, "x: got data of type complex128, expected numbers"),
+        (labels, [0, 10], 10, "labels: label 10 is out of range; the model has 10 classes, so lab"),
+        (labels, [0, -1], 10, "labels: label -1 is out of range; the model has 10 classes, so "),
+        (labels, [2**40], 10, "labels: label 1099511627776 is out of range"),
+        (labels, [0.5], 10, "labels: got fractions, expected integers"),
+        (labels, [float("nan")], 10, "labels: got fractions, expected integers"),
+        (labels, [[1, 2]], 10, "labels: got data of shape [1, 2], expected [n]"),
+    ]
+    for tensor, value, classes, text in cases:
+        with pytest.raises(UserError) as e:
+            rows_for(tensor, value, classes)
+        assert str(e.value).startswith(text)
+    rows = {x: rows_for(x, np.zeros((7, 5, 3))), labels: rows_for(labels, [[1], [2]], 10)}
+    assert rows[labels].tolist() == [1, 2]
+    with pytest.raises(UserError, match="same number of samples, but x has 7, labels has 2"):
+        check_rows(rows)
+
+
+@pytest.mark.parametrize("value", [0, -0.1, float("nan"), float("inf")])
+def test_learning_rate(value: float) -> None:
+    for make in (SGD, Adam, lambda lr: optimizer_of("adamw", lr)):
+        with pytest.raises(UserError, match=f"has to be positive and finite, but is {value}"):
+            make(value)
+
+
+def test_hyper_parameters() -> None:
+    for bad in (-0.1, 1, float("nan")):
+        with pytest.raises(UserError, match="momentum has to be at least 0 and below 1, but is"):
+            SGD(0.1, momentum=bad)
+        with pytest.raises(UserError, match="beta2 has to be at least 0 and below 1, but is"):
+            Adam(beta2=bad)
+    with pytest.raises(UserError, match="weight_decay has to be at least 0, but is -1"):
+        SGD(0.1, weight_decay=-1)
+    with pytest.raises(UserError, match="epsilon has to be positive and finite, but is 0"):
+        Adam(epsilon=0)
+    with pytest.raises(UserError, match="Nesterov's method needs a momentum"):
+        SGD(0.1, nesterov=True)
+
+
+# Training: what is found before Legion starts
+
+
+@pytest.fixture(scope="module")
+def train() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("train_script", TRAIN)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def npz(path: Path, shape: tuple[int, ...], labels: Any = (0, 1, 2)) -> str:
+    np.savez(path, x=np.zeros((len(labels), *shape), np.float32), y=np.asarray(labels))
+    return str(path)
+
+
+TRAIN_ARGUMENTS = [
+    (["--epochs", "0"], "--epochs has to be at least 1, but is 0"),
+    (["--epochs", "-5"], "--epochs has to be at least 1, but is -5"),
+    (["--seed", "-1"], "--seed has to be at least 0, but is -1"),
+    (["--seed", "9" * 30], "the seed has to be at least 0 and below 2^63, but is 999"),
+    (["--json", "no/such/m.json"], "no/such/m.json: its folder does not exist; name a file in one"),
+    (["--json", "."], ".: this is a folder; name a file to write"),
+    (["--save-weights", "no/w.npz"], "no/w.npz: its folder does not exist; name a file in one"),
+    (["--batch-size", "0"], "the batch size has to be 1 to 2147483647, but is 0"),
+    (["--lr", "nan"], "the learning rate has to be positive and finite, but is nan"),
+    (["--lr", "-0.1"], "the learning rate has to be positive and finite, but is -0.1"),
+    (["--momentum", "0.9"], "--momentum goes with --optimizer sgd, not adam"),
+    (["--optimizer", "sgd", "--momentum", "-1"], "momentum has to be at least 0 and below 1"),
+    (["--optimizer", "lion"], "unknown optimizer 'lion'; choose one of sgd, adam, adamw"),
+    (["--model", "vgg"], "unknown model 'vgg'; choose one of lenet, mlp"),
+    (["--held-out", "0"], "the held-out share 0.0 is out of range, and must lie strictly between"),
+    (["--held-out", "1"], "the held-out share 1.0 is out of range, and must lie strictly between"),
+    (["--held-out", "1.5"], "the held-out share 1.5 is out of range, and must lie strictly"),
+    (["--held-out", "nan"], "the held-out share nan is out of range, and must lie strictly"),
+    (["--data", "none.npz"], "none.npz: there is no such file or directory; use the name digits, "),
+    (["--labels", "y.npy"], "digits: this source brings its own labels, so leave out the separate"),
+]
+
+
+def early(capsys: Capture, train: ModuleType, *args: str) -> str:
+    """What train.py says is wrong before it starts Legion."""
+    assert run_command(train._run, args) == 2
+    text = sentence(*capsys.readouterr())
+    assert "legate" not in sys.modules
+    return text
+
+
+@pytest.mark.parametrize(("args", "text"), TRAIN_ARGUMENTS)
+def test_training_arguments(capsys: Capture, train: ModuleType, args: list[str], text: str) -> None:
+    assert text in early(capsys, train, *args)
+
+
+def test_training_data(capsys: Capture, train: ModuleType, tmp_path: Path) -> None:
+    small = npz(tmp_path / "small.npz", (5, 4))
+    assert early(capsys, train, "--data", small) == (
+        "lenet takes images (height, width, channel) of at least 16x16 pixels, but the data have "
+        "shape [5, 4, 1]"
+    )
+    negative = npz(tmp_path / "negative.npz", (16, 16), [0, -1])
+    assert early(capsys, train, "--data", negative) == (
+        f"{negative}: the label -1 is negative, and class numbers start at 0."
+    )
+    deep = npz(tmp_path / "deep.npz", (2, 2, 2, 2, 2))
+    assert "at most 5 dimensions" in early(capsys, train, "--data", deep, "--model", "mlp")
+    one = npz(tmp_path / "one.npz", (16, 16), [0])
+    assert "one sample cannot be split" in early(capsys, train, "--data", one)
+    path = tmp_path / "short.npz"
+    np.savez(path, x=np.zeros((3, 16, 16), np.float32), y=np.zeros(2, int))
+    assert "there are 3 samples but 2 labels" in early(capsys, train, "--data", str(path))
+    real = tmp_path / "real.npz"
+    np.savez(real, x=np.zeros((3, 16, 16), np.float32), y=np.zeros(3))
+    assert "only integer labels name classes" in early(capsys, train, "--data", str(real))

@@ -1,0 +1,113 @@
+"""Clear errors in a running legate: one sentence, status 2, no backtrace, and nothing hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flexlegion.cli import main
+
+ROOT = Path(__file__).parents[2]
+BACKTRACE = ("Traceback", "LEGATE ERROR", "LEGION", "Legion", "backtrace", "Signal", "abort")
+
+pytestmark = pytest.mark.legion
+
+
+def train(folder: Path, *args: str) -> str:
+    """What training on two CPU processors says is wrong."""
+    binaries = Path(sys.executable).parent
+    environment = os.environ | {
+        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+    command = ["legate", "--cpus", "2", "--gpus", "0", str(ROOT / "scripts" / "train.py"), *args]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    output = f"{done.stdout}\n{done.stderr}"
+    assert done.returncode == 2, output
+    for sign in BACKTRACE:
+        assert sign not in output, output
+    lines = [line for line in output.splitlines() if "error: " in line]
+    assert len(lines) == 1, output
+    assert lines[0].startswith("error: ")
+    return lines[0].removeprefix("error: ")
+
+
+@pytest.fixture
+def strategy(tmp_path: Path) -> Path:
+    """A strategy file for lenet on two processors."""
+    path = tmp_path / "s.json"
+    assert main(["strategy", "--model", "lenet", "--cpus", "2", "--out", str(path)]) == 0
+    return path
+
+
+def change(path: Path, operator: str, degrees: list[int], devices: list[str]) -> None:
+    document = json.loads(path.read_text())
+    document["operators"][operator] = {"degrees": degrees, "devices": devices}
+    path.write_text(json.dumps(document))
+
+
+def test_missing_strategy_file(tmp_path: Path) -> None:
+    assert train(tmp_path, "--strategy", "none.json") == (
+        "none.json: no such strategy file; give a path, or one of the built-in strategies single, "
+        "data, model, random:SEED"
+    )
+
+
+def test_truncated_strategy_file(tmp_path: Path, strategy: Path) -> None:
+    strategy.write_text(strategy.read_text()[:150])
+    text = train(tmp_path, "--strategy", "s.json")
+    assert text.startswith("s.json: not JSON, or cut short (line ")
+
+
+def test_unknown_operator(tmp_path: Path, strategy: Path) -> None:
+    strategy.write_text(strategy.read_text().replace('"c3"', '"conv3"'))
+    text = train(tmp_path, "--strategy", "s.json")
+    assert text.startswith("s.json: the model has no operator 'conv3'; ")
+
+
+def test_device_that_this_run_does_not_have(tmp_path: Path, strategy: Path) -> None:
+    change(strategy, "c5", [1, 2], ["cpu:0", "cpu:2"])
+    assert train(tmp_path, "--strategy", "s.json") == (
+        "s.json: operator 'c5' needs device 'cpu:2', but this run has cpu:0, cpu:1; change the "
+        "strategy, or run with more processors (legate --cpus, --gpus)"
+    )
+
+
+def test_batch_smaller_than_a_degree(tmp_path: Path) -> None:
+    assert train(tmp_path, "--strategy", "data", "--batch-size", "1") == (
+        "strategy 'data': operator 'c1' splits dimension 'sample' into 2 parts, but it has a batch "
+        "of 1; use at most 1"
+    )
+
+
+def test_data_that_do_not_fit_the_model(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x=np.zeros((9, 8, 8), np.float32), y=np.zeros(9, int))
+    assert train(tmp_path, "--data", "d.npz", "--model", "lenet") == (
+        "lenet takes images (height, width, channel) of at least 16x16 pixels, but the data have "
+        "shape [8, 8, 1]"
+    )
+
+
+def test_negative_label(tmp_path: Path) -> None:
+    np.savez(tmp_path / "d.npz", x=np.zeros((9, 16, 16), np.float32), y=np.arange(9) - 1)
+    assert train(tmp_path, "--data", "d.npz") == (
+        "d.npz: the label -1 is negative, and class numbers start at 0."
+    )
+
+
+def test_unknown_model(tmp_path: Path) -> None:
+    assert train(tmp_path, "--model", "vgg") == "unknown model 'vgg'; choose one of lenet, mlp"
