@@ -43,7 +43,7 @@ def _declarations(header: str) -> str:
 class Library:
     """A loaded library; its functions are attributes, and `check` turns failures into errors."""
 
-    def __init__(self, headers: list[str], file: str, last_error: str) -> None:
+    def __init__(self, headers: list[str], file: str, prefix: str) -> None:
         self.ffi: Any = cffi.FFI()
         for header in headers:
             self.ffi.cdef(_declarations(header))
@@ -54,14 +54,23 @@ class Library:
             self.lib: Any = self.ffi.dlopen(path, flags)
         except OSError as e:
             raise NativeError(f"{path} cannot be loaded: {e}") from None
-        self._last_error = getattr(self.lib, last_error)
+        self._last_error = getattr(self.lib, f"{prefix}_last_error")
+        self._last_error_is_users = getattr(self.lib, f"{prefix}_last_error_is_users")
 
     def check(self, result: Any) -> Any:
-        """`result`, unless it is a failure (null, or negative), which raises `NativeError`."""
+        """`result`, unless it is a failure (null, or negative).
+
+        Raises
+        ------
+        UserError
+            If the failure is the user's to mend.
+        NativeError
+            Otherwise.
+        """
         failed = result < 0 if isinstance(result, int) else result == self.ffi.NULL
         if failed:
-            message = self.ffi.string(self._last_error())
-            raise NativeError(message.decode() if isinstance(message, bytes) else message)
+            message = self.ffi.string(self._last_error()).decode()
+            raise (UserError if self._last_error_is_users() else NativeError)(message)
         return result
 
     def texts(self, values: list[str]) -> tuple[Any, list[Any]]:
@@ -73,7 +82,7 @@ class Library:
 @functools.cache
 def core() -> Library:
     """libflexlegion_core: the plan."""
-    return Library(["flexlegion_core.h"], "libflexlegion_core.so", "fl_last_error")
+    return Library(["flexlegion_core.h"], "libflexlegion_core.so", "fl")
 
 
 @functools.cache
@@ -95,6 +104,6 @@ def rt() -> Library:
         ) from None
     get_legate_runtime()
     headers = ["flexlegion_core.h", "flexlegion_rt.h"]
-    library = Library(headers, "libflexlegion_rt.so", "fl_rt_last_error")
+    library = Library(headers, "libflexlegion_rt.so", "fl_rt")
     library.check(library.lib.fl_rt_start())
     return library

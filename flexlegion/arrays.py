@@ -32,6 +32,7 @@ def rows_for(tensor: Tensor, value: Any, classes: int | None = None) -> Array:
     """
     array = np.asarray(value)
     expected = tensor.shape[1:]
+    check_numbers(tensor.name, array)
     if array.ndim == len(expected) + 2 and array.shape[-1] == 1 and classes is not None:
         array = array[..., 0]
     if array.shape[1:] != expected or array.ndim == 0:
@@ -41,10 +42,12 @@ def rows_for(tensor: Tensor, value: Any, classes: int | None = None) -> Array:
         )
     if len(array) == 0:
         raise UserError(f"{tensor.name}: got no samples")
-    if array.dtype.kind not in "fiub":
-        raise UserError(f"{tensor.name}: got data of type {array.dtype}, expected numbers")
-    if tensor.dtype == "int32" and array.dtype.kind == "f" and np.any(array != np.trunc(array)):
-        raise UserError(f"{tensor.name}: got fractions, expected integers")
+    if tensor.dtype == "int32" and array.dtype.kind == "f":
+        # NaN is unequal to itself; infinity is not a fraction.
+        if np.any(array != np.trunc(array)):
+            raise UserError(f"{tensor.name}: got fractions, expected integers")
+        if np.any(np.isinf(array)):
+            raise UserError(f"{tensor.name}: got infinities, expected integers")
     if classes is not None:
         low, high = int(array.min()), int(array.max())
         if low < 0 or high >= classes:
@@ -54,6 +57,12 @@ def rows_for(tensor: Tensor, value: Any, classes: int | None = None) -> Array:
                 f"so labels are 0 to {classes - 1}"
             )
     return np.ascontiguousarray(array, tensor.dtype)
+
+
+def check_numbers(name: str, array: Array) -> None:
+    """Raise `UserError` unless the array holds real numbers."""
+    if array.dtype.kind not in "fiub":
+        raise UserError(f"{name}: got data of type {array.dtype}, expected numbers")
 
 
 def check_rows(arrays: dict[Tensor, Array]) -> None:

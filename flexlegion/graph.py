@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 from flexlegion.errors import UserError
 from flexlegion.ops.base import Access, Dim, OperatorType, identity
@@ -55,6 +56,9 @@ class Graph:
     ) -> Tensor:
         """Add a tensor that the user's data fill."""
         self._check_new(name)
+        if dtype not in get_args(DataType):
+            choices = " or ".join(get_args(DataType))
+            raise UserError(f"input '{name}' has type {dtype}, but only {choices} are possible")
         tensor = Tensor(name, shape, dtype, "input", requires_gradient=requires_gradient)
         self.tensors.append(tensor)
         return tensor
@@ -77,6 +81,12 @@ class Graph:
             if tensor not in self.tensors:
                 raise UserError(f"operator '{name}': input {tensor!r} belongs to another model")
         shapes = [tensor.shape for tensor in inputs]
+        for tensor, expected in zip(inputs, kind.input_dtypes(), strict=True):
+            if tensor.dtype != expected:
+                raise UserError(
+                    f"operator '{name}' takes {expected} values, but {tensor.name} has "
+                    f"{tensor.dtype}"
+                )
         try:
             shape = kind.output_shape(shapes)
         except UserError as e:
@@ -106,7 +116,12 @@ class Graph:
         """Tensors that are trained."""
         return [tensor for tensor in self.tensors if tensor.kind == "weight"]
 
+    def has(self, name: str) -> bool:
+        """Whether an operator or an input has that name."""
+        return any(op.name == name for op in self.operators) or any(
+            tensor.name == name for tensor in self.inputs
+        )
+
     def _check_new(self, name: str) -> None:
-        names = {operator.name for operator in self.operators} | {t.name for t in self.inputs}
-        if name in names:
+        if self.has(name):
             raise UserError(f"the name '{name}' is taken; names have to be unique in a model")

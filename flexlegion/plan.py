@@ -117,7 +117,13 @@ class Plan:
         self.handle = ffi.gc(
             self._core.check(
                 lib.fl_plan_create(
-                    native_graph, degrees, numbers, self.tensor_numbers[output], optimizer_states
+                    native_graph,
+                    len(degrees),
+                    degrees,
+                    len(numbers),
+                    numbers,
+                    self.tensor_numbers[output],
+                    optimizer_states,
                 )
             ),
             lib.fl_plan_destroy,

@@ -122,6 +122,10 @@ class OperatorType(ABC):
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         """Shape of the output; raises `UserError` for inputs that do not fit."""
 
+    def input_dtypes(self) -> Sequence[DataType]:
+        """Element type of each input."""
+        return ["float32"] * self.n_inputs
+
     def output_dtype(self) -> DataType:
         """Element type of the output."""
         return "float32"

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from flexlegion.errors import UserError
 from flexlegion.ops.base import SAMPLE, WHOLE, Access, Dim, OperatorType, along
-from flexlegion.tensor import Shape
+from flexlegion.tensor import DataType, Shape
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,9 @@ class SoftmaxCrossEntropy(_Loss):
     type: ClassVar[str] = "softmax_cross_entropy"
 
     labels: str = "sparse"
+
+    def input_dtypes(self) -> Sequence[DataType]:
+        return ("float32", "int32" if self.labels == "sparse" else "float32")
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         if len(inputs[0]) != 2:

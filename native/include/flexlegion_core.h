@@ -14,6 +14,7 @@ extern "C" {
 /* cdef begin */
 
 const char *fl_last_error(void);
+int fl_last_error_is_users(void);
 
 /* Constants, in the order of the C++ enumerations. */
 enum { FL_FLOAT32 = 0, FL_INT32 = 1 };
@@ -42,8 +43,8 @@ int fl_graph_add_operand(fl_graph *graph, int op, int tensor, int role, int save
 /* The plan of a graph under a strategy: for operator after operator, its degrees, and a device for
  * each task. `output` is the tensor to predict. */
 typedef struct fl_plan fl_plan;
-fl_plan *fl_plan_create(const fl_graph *graph, const int32_t *degrees, const int32_t *devices,
-                        int output, int optimizer_states);
+fl_plan *fl_plan_create(const fl_graph *graph, int n_degrees, const int32_t *degrees, int n_devices,
+                        const int32_t *devices, int output, int optimizer_states);
 void fl_plan_destroy(fl_plan *plan);
 
 typedef struct {

@@ -12,6 +12,9 @@ extern "C" {
 /* cdef begin */
 
 const char *fl_rt_last_error(void);
+/* 1 if the last error is the user's to mend, e.g. too little memory: then the message is for them.
+ */
+int fl_rt_last_error_is_users(void);
 
 /* Starts what the runtime needs in this process; 0, or -1. Every rank has to call it, before
  * anything below. */

@@ -1,4 +1,5 @@
 // The C ABI of libflexlegion_core: checks indices, converts flat arrays, and calls the plan.
+#include <algorithm>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -25,6 +26,7 @@ const fl::Requirement& requirement_at(const fl_plan* plan, int launch, int requi
 }  // namespace
 
 const char* fl_last_error(void) { return fl::last_error().c_str(); }
+int fl_last_error_is_users(void) { return fl::last_error_is_users() ? 1 : 0; }
 
 fl_graph* fl_graph_create(void) {
   return fl::guarded(static_cast<fl_graph*>(nullptr), [] { return new fl_graph; });
@@ -88,20 +90,24 @@ int fl_graph_add_operand(fl_graph* graph, int op, int tensor, int role, int save
   });
 }
 
-fl_plan* fl_plan_create(const fl_graph* graph, const int32_t* degrees, const int32_t* devices,
-                        int output, int optimizer_states) {
+fl_plan* fl_plan_create(const fl_graph* graph, int n_degrees, const int32_t* degrees, int n_devices,
+                        const int32_t* devices, int output, int optimizer_states) {
   return fl::guarded(static_cast<fl_plan*>(nullptr), [&] {
     auto plan = std::make_unique<fl_plan>();
     plan->graph = graph->graph;
+    const int32_t* const last_degree = degrees + n_degrees;
+    const int32_t* const last_device = devices + n_devices;
     for (const fl::Operator& op : plan->graph.operators) {
       fl::ParallelConfig config;
       std::int64_t tasks = 1;
-      for (std::size_t d = 0; d < op.dims.size(); ++d) {
+      for (std::size_t d = 0; d < op.dims.size() && degrees < last_degree; ++d) {
         config.degrees.push_back(*degrees++);
         tasks *= config.degrees.back();
       }
-      config.devices.assign(devices, devices + tasks);
-      devices += tasks;
+      const std::int64_t left = last_device - devices;
+      const int32_t* const end = devices + std::clamp<std::int64_t>(tasks, 0, left);
+      config.devices.assign(devices, end);
+      devices = end;
       plan->strategy.push_back(std::move(config));
     }
     plan->plan = fl::make_plan(plan->graph, plan->strategy, output, optimizer_states);

@@ -226,23 +226,21 @@ class PlanBuilder {
     auto& pieces = pieces_[o.tensor];
     int& slots = plan_.gradients[o.tensor].slots;
     for (std::size_t k = 0; k < rects.size(); ++k) {
-      int slot = 0;
-      bool adds = false;
-      for (;; ++slot) {
-        bool free = true;
-        adds = false;
-        for (const Piece& piece : pieces) {
-          if (piece.slot != slot || !piece.rect.overlaps(rects[k])) continue;
-          const bool same = piece.rect == rects[k] && piece.device == devices[k];
-          if (same && piece.launch != launch) {
-            adds = true;
-          } else {
-            free = false;
-            break;
-          }
+      enum class State : char { free, shared, taken };
+      std::vector<State> state(static_cast<std::size_t>(slots) + 1, State::free);
+      for (const Piece& piece : pieces) {
+        if (!piece.rect.overlaps(rects[k])) continue;
+        const bool same = piece.rect == rects[k] && piece.device == devices[k];
+        State& its = state[static_cast<std::size_t>(piece.slot)];
+        if (!same || piece.launch == launch) {
+          its = State::taken;
+        } else if (its == State::free) {
+          its = State::shared;
         }
-        if (free) break;
       }
+      int slot = 0;
+      while (state[static_cast<std::size_t>(slot)] == State::taken) ++slot;
+      const bool adds = state[static_cast<std::size_t>(slot)] == State::shared;
       pieces.push_back({rects[k], slot, devices[k], launch});
       slots = std::max(slots, slot + 1);
       r.rects.push_back(rects[k].in_slots(slot, slot + 1));
@@ -399,12 +397,13 @@ Plan make_plan(const Graph& graph, const Strategy& strategy, int output, int opt
 
 std::int64_t bytes_on_device(const Plan& plan, int device) {
   constexpr std::int64_t kElementBytes = 4;  // float32 and int32 alike
-  std::map<std::tuple<int, Field, int>, Rect> boxes;
+  std::map<std::tuple<int, Field, int, bool>, Rect> boxes;
   for (const Launch& launch : plan.launches) {
     for (const Requirement& r : launch.requirements) {
       for (int k = 0; k < launch.tasks(); ++k) {
         if (launch.devices[k] != device || r.rects[k].empty()) continue;
-        auto [box, fresh] = boxes.try_emplace({r.tensor, r.field, r.state}, r.rects[k]);
+        auto [box, fresh] =
+            boxes.try_emplace({r.tensor, r.field, r.state, reads_partial_values(r)}, r.rects[k]);
         if (!fresh) box->second = box->second.bounding(r.rects[k]);
       }
     }

@@ -36,6 +36,7 @@ int status(Body&& body) {
 }  // namespace
 
 const char* fl_rt_last_error(void) { return fl::last_error().c_str(); }
+int fl_rt_last_error_is_users(void) { return fl::last_error_is_users() ? 1 : 0; }
 
 int fl_rt_start(void) {
   return status([] { fl::MachineState::start(); });

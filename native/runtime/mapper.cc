@@ -99,7 +99,8 @@ void PlanMapper::map_task(MapperContext ctx, const Task& task, const MapTaskInpu
 PhysicalInstance PlanMapper::instance_for(MapperContext ctx, const RegionRequirement& requirement,
                                           Memory memory) {
   const LogicalRegion footprint =
-      RegionStore::footprint(requirement.region.get_tree_id(), memory, requirement.parent);
+      RegionStore::footprint(requirement.region.get_tree_id(), memory,
+                             requirement.privilege == LEGION_READ_ONLY, requirement.parent);
   const FieldID field = *requirement.privilege_fields.begin();
   PhysicalInstance instance;
   bool created = false;

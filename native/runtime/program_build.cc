@@ -7,6 +7,7 @@
 #include "runtime/leaf_task.h"
 #include "runtime/machine.h"
 #include "runtime/program.h"
+#include "support/error.h"
 
 namespace flexlegion {
 
@@ -59,7 +60,7 @@ void Program::create_regions() {
     }
     std::vector<std::int64_t> stacked = {slots};
     stacked.insert(stacked.end(), tensor.shape.begin(), tensor.shape.end());
-    gradient_region_.push_back(regions_.add(stacked, 1));
+    gradient_region_.push_back(regions_.add_stack(stacked));
   }
 }
 
@@ -238,7 +239,8 @@ void Program::seal() {
   for (const RuntimeLaunch& launch : launches_) {
     for (const LaunchRequirement& r : launch.requirements) {
       for (std::size_t k = 0; k < r.rects.size(); ++k) {
-        regions_.touch(r.region, machine.devices()[launch.devices[k]].memory, r.rects[k]);
+        regions_.touch(r.region, machine.devices()[launch.devices[k]].memory,
+                       r.privilege == LEGION_READ_ONLY, r.rects[k]);
       }
     }
   }
@@ -264,11 +266,10 @@ void Program::seal() {
 void Program::check_memory() const {
   for (const auto& [memory, bytes] : regions_.bytes()) {
     if (static_cast<std::size_t>(bytes) <= memory.capacity()) continue;
-    throw std::runtime_error("the plan needs " + std::to_string(bytes >> 20) +
-                             " MiB in a memory that has " +
-                             std::to_string(memory.capacity() >> 20) +
-                             " MiB; use more devices, a smaller batch, or give Legate more "
-                             "memory (--sysmem)");
+    throw UserMistake("the plan needs " + std::to_string(bytes >> 20) +
+                      " MiB in a memory that has " + std::to_string(memory.capacity() >> 20) +
+                      " MiB; use more devices, a smaller batch, or give Legate more "
+                      "memory (--sysmem)");
   }
 }
 

@@ -1,7 +1,10 @@
 #include "runtime/regions.h"
 
+#include <algorithm>
 #include <mutex>
+#include <set>
 #include <shared_mutex>
+#include <tuple>
 #include <utility>
 
 namespace flexlegion {
@@ -10,9 +13,9 @@ using namespace Legion;
 
 namespace {
 
-// The mapper's view of all living programs: (region tree, memory) -> footprint.
+// The mapper's view of all living programs: (region tree, memory, reads) -> footprint.
 std::shared_mutex footprints_mutex;
-std::map<std::pair<RegionTreeID, Memory>, LogicalRegion> footprints;
+std::map<std::tuple<RegionTreeID, Memory, bool>, LogicalRegion> footprints;
 
 // What Legion may assume of a partition; saying it spares Legion the computation.
 PartitionKind kind_of(const std::vector<Rect>& rects, const Rect& box) {
@@ -58,6 +61,12 @@ int RegionStore::add(const std::vector<std::int64_t>& shape, int fields) {
   return static_cast<int>(entries_.size()) - 1;
 }
 
+int RegionStore::add_stack(const std::vector<std::int64_t>& shape) {
+  const int index = add(shape, 1);
+  entries_[static_cast<std::size_t>(index)].stack = true;
+  return index;
+}
+
 IndexSpace RegionStore::colors(std::int64_t count) {
   const auto found = colors_.find(count);
   if (found != colors_.end()) return found->second;
@@ -82,9 +91,22 @@ LogicalPartition RegionStore::partition(int index, const std::vector<Rect>& rect
   return entry.partitions[rects] = runtime->get_logical_partition(ctx, entry.region, cut);
 }
 
-void RegionStore::touch(int index, Memory memory, const Rect& rect) {
-  auto [box, fresh] = entries_[index].touched.try_emplace(memory, rect);
+void RegionStore::touch(int index, Memory memory, bool reads, const Rect& rect) {
+  auto [box, fresh] = entries_[index].touched.try_emplace({memory, reads}, rect);
   if (!fresh) box->second = box->second.bounding(rect);
+}
+
+// Readers and writers of a memory share one instance, unless they are apart for good.
+void RegionStore::share_footprints(Entry& entry) {
+  std::set<Memory> memories;
+  for (const auto& [where, box] : entry.touched) memories.insert(where.first);
+  if (entry.stack && memories.size() > 1) return;
+  for (const Memory& memory : memories) {
+    const auto read = entry.touched.find({memory, true});
+    const auto written = entry.touched.find({memory, false});
+    if (read == entry.touched.end() || written == entry.touched.end()) continue;
+    read->second = written->second = read->second.bounding(written->second);
+  }
 }
 
 void RegionStore::seal() {
@@ -93,31 +115,38 @@ void RegionStore::seal() {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
     if (entry.touched.empty()) continue;
-    std::vector<Rect> boxes;
-    for (const auto& [memory, box] : entry.touched) boxes.push_back(box);
+    share_footprints(entry);
+    std::vector<Rect> boxes;  // without repetition: one part of the partition, one instance
+    for (const auto& [where, box] : entry.touched) {
+      if (std::find(boxes.begin(), boxes.end(), box) == boxes.end()) boxes.push_back(box);
+    }
     const LogicalPartition parts = partition(static_cast<int>(i), boxes);
-    coord_t color = 0;
     const std::unique_lock<std::shared_mutex> lock(footprints_mutex);
-    for (const auto& [memory, box] : entry.touched) {
-      footprints[{entry.region.get_tree_id(), memory}] =
-          runtime->get_logical_subregion_by_color(ctx, parts, DomainPoint(color++));
+    for (const auto& [where, box] : entry.touched) {
+      const auto color = std::find(boxes.begin(), boxes.end(), box) - boxes.begin();
+      footprints[{entry.region.get_tree_id(), where.first, where.second}] =
+          runtime->get_logical_subregion_by_color(ctx, parts, DomainPoint(color));
     }
   }
 }
 
 std::map<Memory, std::int64_t> RegionStore::bytes() const {
   std::map<Memory, std::int64_t> total;
-  for (const Entry& entry : entries_) {
-    for (const auto& [memory, box] : entry.touched) {
+  for (Entry entry : entries_) {
+    share_footprints(entry);
+    std::set<std::pair<Memory, Rect>> instances;
+    for (const auto& [where, box] : entry.touched) instances.insert({where.first, box});
+    for (const auto& [memory, box] : instances) {
       total[memory] += box.volume() * entry.fields * static_cast<std::int64_t>(sizeof(float));
     }
   }
   return total;
 }
 
-LogicalRegion RegionStore::footprint(RegionTreeID tree, Memory memory, LogicalRegion root) {
+LogicalRegion RegionStore::footprint(RegionTreeID tree, Memory memory, bool reads,
+                                     LogicalRegion root) {
   const std::shared_lock<std::shared_mutex> lock(footprints_mutex);
-  const auto found = footprints.find({tree, memory});
+  const auto found = footprints.find({tree, memory, reads});
   return found == footprints.end() ? root : found->second;
 }
 
@@ -127,8 +156,8 @@ void RegionStore::destroy() {
   for (Entry& entry : entries_) {
     {
       const std::unique_lock<std::shared_mutex> lock(footprints_mutex);
-      for (const auto& [memory, box] : entry.touched) {
-        footprints.erase({entry.region.get_tree_id(), memory});
+      for (const auto& [where, box] : entry.touched) {
+        footprints.erase({entry.region.get_tree_id(), where.first, where.second});
       }
     }
     runtime->destroy_logical_region(ctx, entry.region);

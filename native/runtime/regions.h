@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "legion.h"
@@ -21,6 +22,9 @@ class RegionStore {
  public:
   // Creates a region over `shape` with `fields` 4-byte fields; returns its index.
   int add(const std::vector<std::int64_t>& shape, int fields);
+  // The same for a stack of partial gradients: where several memories touch it, what a memory reads
+  // and what it writes are instances apart (plan.h, reads_partial_values).
+  int add_stack(const std::vector<std::int64_t>& shape);
 
   Legion::LogicalRegion region(int index) const { return entries_[index].region; }
   std::array<std::int64_t, kMaxRegionRank> shape(int index) const { return entries_[index].box.hi; }
@@ -30,16 +34,16 @@ class RegionStore {
   // The partition whose k-th part is rects[k]; equal lists share one partition.
   Legion::LogicalPartition partition(int index, const std::vector<Rect>& rects);
 
-  // Notes that tasks with that memory touch `rect`; seal() then fixes every footprint.
-  void touch(int index, Legion::Memory memory, const Rect& rect);
+  // Notes that tasks with that memory read or write `rect`; seal() then fixes every footprint.
+  void touch(int index, Legion::Memory memory, bool reads, const Rect& rect);
   void seal();
   // Bytes of the instances that each memory will hold.
   std::map<Legion::Memory, std::int64_t> bytes() const;
 
-  // What instances of that region tree in `memory` have to cover; `root` if nothing is known. For
-  // the mapper.
+  // What the instance in `memory` for a reader or a writer of that region tree has to cover; `root`
+  // if nothing is known. For the mapper.
   static Legion::LogicalRegion footprint(Legion::RegionTreeID tree, Legion::Memory memory,
-                                         Legion::LogicalRegion root);
+                                         bool reads, Legion::LogicalRegion root);
 
   // The one-dimensional space of `count` tasks, shared by launches and partitions.
   Legion::IndexSpace colors(std::int64_t count);
@@ -54,8 +58,11 @@ class RegionStore {
     Rect box;
     int fields;
     std::map<std::vector<Rect>, Legion::LogicalPartition> partitions;
-    std::map<Legion::Memory, Rect> touched;
+    bool stack = false;
+    std::map<std::pair<Legion::Memory, bool>, Rect> touched;  // (memory, reads) -> footprint
   };
+
+  static void share_footprints(Entry& entry);
 
   std::vector<Entry> entries_;
   std::map<std::int64_t, Legion::IndexSpace> colors_;

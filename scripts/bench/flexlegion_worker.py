@@ -58,7 +58,7 @@ def main() -> None:
     model.compile(SGD(LEARNING_RATE), LOSS, strategy=strategy)
     program = model.program
     library.lib.fl_rt_count_copies(1)  # from here on, without the initial weights
-    data = model._bind(model._arrays(*work.data()))
+    data, _ = model.bind(*work.data())
 
     def one_round(number: int) -> float:
         series = [Batch(data, rows) for rows in work.batch_rows(number)]

@@ -1,4 +1,4 @@
-"""Overhead per point task, under legate: many tiny operators, so that the runtime is all there is."""
+"""Overhead per point task, under legate: many tiny operators, so the runtime is all there is."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main() -> None:
     model.compile(SGD(0.01), strategy="data")
     rng = np.random.default_rng(0)
     features = rng.normal(size=(8, 4)).astype(np.float32)
-    data = model._bind(model._arrays(features, np.zeros(8, np.int32)))
+    data, _ = model.bind(features, np.zeros(8, np.int32))
     series = [Batch(data, np.arange(2))] * ITERATIONS
     launches = [launch for launch in model.plan.launches if launch.runs & TRAIN]
     tasks = sum(len(launch.devices) for launch in launches)

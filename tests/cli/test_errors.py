@@ -292,7 +292,7 @@ def test_as_a_process(tmp_path: Path) -> None:
 def test_data_that_do_not_fit() -> None:
     model = Model(4)
     x = model.input((5, 3), name="x")
-    labels = model.input((), "int32", name="labels")
+    labels = model.graph.add_input("labels", (4,), "int32")
     cases: list[tuple[Any, Any, int | None, str]] = [
         (x, np.zeros((7, 5)), None, "x: got data of shape [7, 5], expected [n, 5, 3]"),
         (x, np.zeros((7, 5, 3, 1)), None, "x: got data of shape [7, 5, 3, 1], expected [n, 5, 3]"),

@@ -289,10 +289,14 @@ def test_losses_refuse() -> None:
     y = model.dense(model.input((3, 3)), 5)
     with pytest.raises(UserError, match=r"takes predictions of shape \(sample, class\)"):
         add_loss(model.graph, y, "sparse_categorical_crossentropy")
-    model = Model(4)
-    y = model.dense(model.input((3,), name="labels"), 5)
     with pytest.raises(UserError, match="the name 'labels' is taken"):
-        add_loss(model.graph, y, "mean_squared_error")
+        Model(4).input((3,), name="labels")
+    model = Model(4)
+    integers = model.input((3,), "int32", name="ids")
+    with pytest.raises(UserError, match="'d' takes float32 values, but ids has int32"):
+        model.dense(integers, 5, name="d")
+    with pytest.raises(UserError, match="has type float64, but only float32 or int32"):
+        model.input((3,), "float64")  # type: ignore[arg-type]
 
 
 # The zoo
