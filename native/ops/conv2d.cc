@@ -1,4 +1,4 @@
-// conv2d over (n, h, w, c), by oneDNN, or by small_conv.h where few channels result.
+// conv2d over (n, h, w, c), by oneDNN.
 //
 // The user's kernel is (o, kh, kw, i). oneDNN is asked which layout it likes best: with a layout
 // imposed it falls back to reference loops, a hundred times slower. Kernels are small beside
@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "ops/onednn_support.h"
-#include "ops/small_conv.h"
 #include "ops/window.h"
 
 namespace flexlegion {
@@ -61,10 +60,6 @@ class Conv2d : public Kernel {
     const TensorView& output = task.outputs[0];
     if (output.tile.empty()) return;
     const ConvTile tile(h_, w_, task.inputs[0], output);
-    if (tile.filters <= kSmallConvLanes &&
-        (activation_ == Activation::none || activation_ == Activation::relu)) {
-      return small_forward(tile, task);
-    }
     const DenseInput x(task.inputs[0], 0), kernel(task.weights[0], 1);
     const DenseOutput y(output, 2);
     const Prepared& convolution =
@@ -89,18 +84,9 @@ class Conv2d : public Kernel {
     const ConvTile tile(h_, w_, task.inputs[0], output_grad);
     const TensorView dy = before_activation(task);
     if (!task.input_grads.empty() && task.input_grads[0].present()) {
-      if (tile.channels <= kSmallConvLanes && tile.h.stride == 1 && tile.w.stride == 1) {
-        small_backward_data(tile, dy, task);
-      } else {
-        backward_data(tile, dy.f32(), task);
-      }
+      backward_data(tile, dy.f32(), task);
     }
-    if (!task.weight_grads[0].present()) return;
-    if (tile.filters <= kSmallConvLanes) {
-      small_backward_weights(tile, dy.f32(), task);
-    } else {
-      backward_weights(tile, dy.f32(), task);
-    }
+    if (task.weight_grads[0].present()) backward_weights(tile, dy.f32(), task);
   }
 
  private:
@@ -108,14 +94,11 @@ class Conv2d : public Kernel {
   // Where kernels and their gradients lie in oneDNN's layout.
   static constexpr int kLikedSlot = 4;
 
-  // The gradient with respect to what the activation was applied to: dense (scratch slot 0), and
-  // with as much memory after it as small_conv_backward_weights() may read.
+  // The gradient with respect to what the activation was applied to: dense (scratch slot 0).
   TensorView before_activation(const KernelTask& task) const {
     const TensorView& dy = task.output_grads[0];
-    const bool small = dy.extent(3) <= kSmallConvLanes;
-    if (activation_ == Activation::none && !small && dy.dense()) return dy;
-    const TensorView result =
-        dense_view(scratch(0, dy.volume() + kSmallConvLanes), dy.tile, dy.shape);
+    if (activation_ == Activation::none && dy.dense()) return dy;
+    const TensorView result = dense_view(scratch(0, dy.volume()), dy.tile, dy.shape);
     activation_backward(activation_, dy, task.outputs[0], result);
     return result;
   }
@@ -166,100 +149,6 @@ class Conv2d : public Kernel {
     if (liked != ours)
       reorder(tile.key(kReorder + kBackwardWeights), liked, dw_liked, ours, dw.data());
     dw.commit();
-  }
-
-  static SmallConv small_conv(const ConvTile& t) {
-    return {t.samples,  t.h.in,     t.w.before + t.w.in + t.w.after,
-            t.channels, t.h.out,    t.w.out,
-            t.filters,  t.h.kernel, t.w.kernel,
-            t.h.stride, t.w.stride, t.h.before};
-  }
-
-  // A tile with zeros on either side.
-  static float* padded(const TensorView& view, std::int64_t left, std::int64_t right, int slot) {
-    if (left + right == 0) return DenseInput(view, slot).data();
-    Rect around = view.tile;
-    around.lo[2] -= left;
-    around.hi[2] += right;
-    float* const memory = scratch(slot, around.volume());
-    std::fill_n(memory, around.volume(), 0.0f);
-    TensorView inside = dense_view(memory, around, view.shape);
-    inside.data = memory + left * inside.stride[2];
-    inside.tile = view.tile;
-    copy_view(inside, view);
-    return memory;
-  }
-
-  void small_forward(const ConvTile& tile, KernelTask& task) const {
-    const SmallConv conv = small_conv(tile);
-    const float* const x = padded(task.inputs[0], tile.w.before, tile.w.after, 0);
-    const DenseInput kernel(task.weights[0], 1);
-    const DenseOutput y(task.outputs[0], 2);
-    const std::int64_t taps = conv.kernel_h * conv.row_taps();
-    float* const weights = scratch(3, conv.weights());
-    std::fill_n(weights, conv.weights(), 0.0f);
-    for (std::int64_t o = 0; o < tile.filters; ++o) {
-      for (std::int64_t k = 0; k < taps; ++k) {
-        weights[k * kSmallConvLanes + o] = kernel.data()[o * taps + k];
-      }
-    }
-    float bias[kSmallConvLanes] = {};
-    if (use_bias_) std::copy_n(DenseInput(task.weights[1], 4).data(), tile.filters, bias);
-    small_conv_forward(conv, x, weights, bias, activation_ == Activation::relu, y.data());
-    y.commit();
-  }
-
-  // With a stride of one, the gradient is a convolution of the output's gradient, with so much
-  // padding that the result has the input's size, with the kernel turned by half a circle.
-  void small_backward_data(const ConvTile& tile, const TensorView& dy, KernelTask& task) const {
-    const std::int64_t kh = tile.h.kernel, kw = tile.w.kernel;
-    const float* const padded_dy = padded(dy, kw - 1 - tile.w.before, kw - 1 - tile.w.after, 1);
-    const SmallConv conv{tile.samples,
-                         tile.h.out,
-                         tile.w.in + kw - 1,
-                         tile.filters,
-                         tile.h.in,
-                         tile.w.in,
-                         tile.channels,
-                         kh,
-                         kw,
-                         1,
-                         1,
-                         kh - 1 - tile.h.before};
-    const DenseInput kernel(task.weights[0], 2);
-    const DenseOutput dx(task.input_grads[0], 3);
-    float* const weights = scratch(4, conv.weights());
-    std::fill_n(weights, conv.weights(), 0.0f);
-    for (std::int64_t o = 0; o < tile.filters; ++o) {
-      for (std::int64_t k = 0; k < kh * kw; ++k) {
-        const float* const from = kernel.data() + (o * kh * kw + k) * tile.channels;
-        const std::int64_t turned = kh * kw - 1 - k;
-        std::copy_n(from, tile.channels, weights + (turned * tile.filters + o) * kSmallConvLanes);
-      }
-    }
-    const float no_bias[kSmallConvLanes] = {};
-    small_conv_forward(conv, padded_dy, weights, no_bias, false, dx.data());
-    dx.commit();
-  }
-
-  void small_backward_weights(const ConvTile& tile, const float* dy, KernelTask& task) const {
-    const SmallConv conv = small_conv(tile);
-    const float* const x = padded(task.inputs[0], tile.w.before, tile.w.after, 1);
-    const DenseOutput dw(task.weight_grads[0], 2);
-    const std::int64_t taps = conv.kernel_h * conv.row_taps();
-    float* const weight_grads = scratch(3, conv.weights());
-    float bias_grads[kSmallConvLanes];
-    small_conv_backward_weights(conv, x, dy, weight_grads, bias_grads);
-    for (std::int64_t o = 0; o < tile.filters; ++o) {
-      for (std::int64_t k = 0; k < taps; ++k) {
-        dw.data()[o * taps + k] = weight_grads[k * kSmallConvLanes + o];
-      }
-    }
-    dw.commit();
-    if (!use_bias_) return;
-    const DenseOutput db(task.weight_grads[1], 4);
-    std::copy_n(bias_grads, tile.filters, db.data());
-    db.commit();
   }
 
   dnnl::convolution_forward::primitive_desc describe_forward(const ConvTile& tile,

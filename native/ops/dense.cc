@@ -1,7 +1,8 @@
 // dense: output(..., o) = f(sum over i of input(..., i) * kernel(o, i) + bias(o)).
 //
-// Three matrix products. They take any leading dimension, so that tiles are packed only where their
-// rows do not lie at equal distances (both leading dimensions of a sequence split, say).
+// Three matrix products. Their factors may have any leading dimension, so that tiles are packed
+// only where their rows do not lie at equal distances (both leading dimensions of a sequence split,
+// say).
 #include <array>
 
 #include "ops/onednn_support.h"
@@ -42,22 +43,18 @@ Matrix input_matrix(const TensorView& view, int slot) {
   return packed_matrix(DenseInput(view, slot).data(), view);
 }
 
-// A result: in place, or in scratch memory until commit().
+// A result, in place or in scratch memory until commit(). oneDNN writes rows that lie apart (a tile
+// of the columns) a tenth slower than it computes them, far more than copying them takes.
 class OutputMatrix {
  public:
-  OutputMatrix(const TensorView& view, int slot) : view_(view) {
-    packed_ = !matrix_in_place(view, matrix_);
-    if (packed_) matrix_ = packed_matrix(scratch(slot, view.volume()), view);
-  }
+  OutputMatrix(const TensorView& view, int slot)
+      : buffer_(view, slot), matrix_(packed_matrix(buffer_.data(), view)) {}
   const Matrix& matrix() const { return matrix_; }
-  void commit() const {
-    if (packed_) copy_view(view_, dense_view(matrix_.data, view_.tile, view_.shape));
-  }
+  void commit() const { buffer_.commit(); }
 
  private:
-  TensorView view_;
+  DenseOutput buffer_;
   Matrix matrix_;
-  bool packed_ = false;
 };
 
 FLEXLEGION_SIMD void sum_rows(const float* rows, std::int64_t count, std::int64_t cols,
