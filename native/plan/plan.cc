@@ -397,20 +397,26 @@ Plan make_plan(const Graph& graph, const Strategy& strategy, int output, int opt
 
 std::int64_t bytes_on_device(const Plan& plan, int device) {
   constexpr std::int64_t kElementBytes = 4;  // float32 and int32 alike
-  std::map<std::tuple<int, Field, int, bool>, Rect> boxes;
+  struct Touched {
+    Rect read, written;
+  };
+  std::map<std::tuple<int, Field, int>, Touched> fields;
   for (const Launch& launch : plan.launches) {
     for (const Requirement& r : launch.requirements) {
+      Touched& field = fields[{r.tensor, r.field, r.state}];
+      Rect& box = r.privilege == Privilege::read ? field.read : field.written;
       for (int k = 0; k < launch.tasks(); ++k) {
-        if (launch.devices[k] != device || r.rects[k].empty()) continue;
-        auto [box, fresh] =
-            boxes.try_emplace({r.tensor, r.field, r.state, reads_partial_values(r)}, r.rects[k]);
-        if (!fresh) box->second = box->second.bounding(r.rects[k]);
+        if (launch.devices[k] == device) box = box.bounding(r.rects[k]);
       }
     }
   }
-  std::int64_t bytes = 0;
-  for (const auto& box : boxes) bytes += box.second.volume() * kElementBytes;
-  return bytes;
+  std::int64_t elements = 0;
+  for (const auto& [key, field] : fields) {
+    elements += share_instance(field.read, field.written)
+                    ? field.read.bounding(field.written).volume()
+                    : field.read.volume() + field.written.volume();
+  }
+  return elements * kElementBytes;
 }
 
 }  // namespace flexlegion

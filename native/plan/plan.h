@@ -71,16 +71,8 @@ struct Plan {
 // does not fit the graph.
 Plan make_plan(const Graph& graph, const Strategy& strategy, int output, int optimizer_states);
 
-// A device writes whole slots of a gradient but reads only its shard of every slot. Between
-// memories the two are kept in instances of their own, as one box around both would hold every slot
-// whole.
-inline bool reads_partial_values(const Requirement& r) {
-  return r.field == Field::gradient && r.privilege == Privilege::read;
-}
-
-// The memory that `device` needs if it has one of its own: the bounding box of all that its tasks
-// touch, an instance (a tensor and field; partial values that are read apart from those that are
-// written), in bytes.
+// The memory that `device` needs if it has one of its own, in bytes: the instances (rect.h,
+// share_instance) of all that its tasks touch.
 std::int64_t bytes_on_device(const Plan& plan, int device);
 
 }  // namespace flexlegion

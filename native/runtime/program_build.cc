@@ -60,7 +60,7 @@ void Program::create_regions() {
     }
     std::vector<std::int64_t> stacked = {slots};
     stacked.insert(stacked.end(), tensor.shape.begin(), tensor.shape.end());
-    gradient_region_.push_back(regions_.add_stack(stacked));
+    gradient_region_.push_back(regions_.add(stacked, 1));
   }
 }
 

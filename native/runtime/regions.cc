@@ -61,12 +61,6 @@ int RegionStore::add(const std::vector<std::int64_t>& shape, int fields) {
   return static_cast<int>(entries_.size()) - 1;
 }
 
-int RegionStore::add_stack(const std::vector<std::int64_t>& shape) {
-  const int index = add(shape, 1);
-  entries_[static_cast<std::size_t>(index)].stack = true;
-  return index;
-}
-
 IndexSpace RegionStore::colors(std::int64_t count) {
   const auto found = colors_.find(count);
   if (found != colors_.end()) return found->second;
@@ -96,16 +90,13 @@ void RegionStore::touch(int index, Memory memory, bool reads, const Rect& rect) 
   if (!fresh) box->second = box->second.bounding(rect);
 }
 
-// Readers and writers of a memory share one instance, unless they are apart for good.
-void RegionStore::share_footprints(Entry& entry) {
-  std::set<Memory> memories;
-  for (const auto& [where, box] : entry.touched) memories.insert(where.first);
-  if (entry.stack && memories.size() > 1) return;
-  for (const Memory& memory : memories) {
-    const auto read = entry.touched.find({memory, true});
+void RegionStore::share_instances(Entry& entry) {
+  for (auto& [where, read] : entry.touched) {
+    const auto& [memory, reads] = where;
     const auto written = entry.touched.find({memory, false});
-    if (read == entry.touched.end() || written == entry.touched.end()) continue;
-    read->second = written->second = read->second.bounding(written->second);
+    if (!reads || written == entry.touched.end() || !share_instance(read, written->second))
+      continue;
+    read = written->second = read.bounding(written->second);
   }
 }
 
@@ -115,7 +106,7 @@ void RegionStore::seal() {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
     if (entry.touched.empty()) continue;
-    share_footprints(entry);
+    share_instances(entry);
     std::vector<Rect> boxes;  // without repetition: one part of the partition, one instance
     for (const auto& [where, box] : entry.touched) {
       if (std::find(boxes.begin(), boxes.end(), box) == boxes.end()) boxes.push_back(box);
@@ -133,7 +124,7 @@ void RegionStore::seal() {
 std::map<Memory, std::int64_t> RegionStore::bytes() const {
   std::map<Memory, std::int64_t> total;
   for (Entry entry : entries_) {
-    share_footprints(entry);
+    share_instances(entry);
     std::set<std::pair<Memory, Rect>> instances;
     for (const auto& [where, box] : entry.touched) instances.insert({where.first, box});
     for (const auto& [memory, box] : instances) {

@@ -22,9 +22,6 @@ class RegionStore {
  public:
   // Creates a region over `shape` with `fields` 4-byte fields; returns its index.
   int add(const std::vector<std::int64_t>& shape, int fields);
-  // The same for a stack of partial gradients: where several memories touch it, what a memory reads
-  // and what it writes are instances apart (plan.h, reads_partial_values).
-  int add_stack(const std::vector<std::int64_t>& shape);
 
   Legion::LogicalRegion region(int index) const { return entries_[index].region; }
   std::array<std::int64_t, kMaxRegionRank> shape(int index) const { return entries_[index].box.hi; }
@@ -58,11 +55,10 @@ class RegionStore {
     Rect box;
     int fields;
     std::map<std::vector<Rect>, Legion::LogicalPartition> partitions;
-    bool stack = false;
     std::map<std::pair<Legion::Memory, bool>, Rect> touched;  // (memory, reads) -> footprint
   };
 
-  static void share_footprints(Entry& entry);
+  static void share_instances(Entry& entry);
 
   std::vector<Entry> entries_;
   std::map<std::int64_t, Legion::IndexSpace> colors_;

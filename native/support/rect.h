@@ -28,7 +28,9 @@ struct Rect {
 
   std::int64_t extent(int d) const { return hi[d] - lo[d]; }
 
+  // A default-made rectangle, of no dimension, is empty too.
   bool empty() const {
+    if (rank == 0) return true;
     for (int d = 0; d < rank; ++d) {
       if (hi[d] <= lo[d]) return true;
     }
@@ -88,5 +90,12 @@ struct Rect {
     return lo != other.lo ? lo < other.lo : hi < other.hi;
   }
 };
+
+// Of one tensor field, a memory holds one instance for what is read and what is written there,
+// unless two apart take less: of a gradient's partial values, say, a device writes a whole slot but
+// reads its shard of every slot.
+inline bool share_instance(const Rect& read, const Rect& written) {
+  return read.bounding(written).volume() <= read.volume() + written.volume();
+}
 
 }  // namespace flexlegion
