@@ -136,10 +136,18 @@ def _run(argv: Sequence[str] | None) -> None:
         return
     rate = f"{metrics['samples_per_second']:,.0f} samples/s in training"
     print(f"test  {format_metrics(values)}  {rate}", flush=True)
-    if args.json:
-        Path(args.json).write_text(json.dumps(metrics, indent=2) + "\n")
-    if args.save_weights:
-        np.savez(args.save_weights, allow_pickle=False, **weights)
+    _write(args, metrics, weights)
+
+
+def _write(args: argparse.Namespace, metrics: dict[str, Any], weights: dict[str, Any]) -> None:
+    """Write the files that were asked for."""
+    try:
+        if args.json:
+            Path(args.json).write_text(json.dumps(metrics, indent=2) + "\n")
+        if args.save_weights:
+            np.savez(args.save_weights, allow_pickle=False, **weights)
+    except OSError as e:
+        raise UserError(f"the results cannot be written: {e}") from None
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from networks import NETWORKS
 from training_state import differences, misplaced, train
 
 from flexlegion import Strategy
+from flexlegion._native import rt
 from flexlegion.losses import add_loss
 from flexlegion.runtime.machine import running_machine
 from flexlegion.soap import random_config
@@ -40,6 +41,7 @@ def main() -> None:
     for name in names:
         model, references[name] = train(NETWORKS[name], "single")
         model.close()
+    rt().lib.fl_rt_count_copies(1)
     failures, split_dims, tasks = [], set(), 0
     for seed in range(args.first, args.first + args.count):
         name = names[seed % len(names)]
@@ -60,6 +62,7 @@ def main() -> None:
         "strategies": args.count,
         "tasks": tasks,
         "split_dims": sorted(split_dims),
+        "copied_bytes": int(rt().lib.fl_rt_copied_bytes()),
         "failures": failures,
     }
     Path(f"{args.out}.{machine.rank}").write_text(json.dumps(result, indent=2))

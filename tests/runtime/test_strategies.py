@@ -38,6 +38,8 @@ def test_random_strategies(cpus: int, results: dict[int, dict[str, Any]]) -> Non
     assert results[cpus]["failures"] == []
     assert results[cpus]["processors"] == cpus
     assert results[cpus]["strategies"] == COUNT
+    # Processors of one memory share every instance.
+    assert results[cpus]["copied_bytes"] == 0
 
 
 def test_strategies_reach_every_dimension(results: dict[int, dict[str, Any]]) -> None:

@@ -1,0 +1,90 @@
+"""scripts/train.py as a user runs it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flexlegion.data import load_digits
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
+
+from launch import ROOT, run_legate
+
+TRAIN = ROOT / "scripts" / "train.py"
+
+pytestmark = pytest.mark.legion
+
+
+def test_main_job(tmp_path: Path) -> None:
+    """LeNet learns the digits: at least 97 % on a held-out fifth."""
+    out = tmp_path / "metrics.json"
+    arguments = [
+        "--model",
+        "lenet",
+        "--data",
+        "digits",
+        "--strategy",
+        "data",
+        "--epochs",
+        "15",
+        "--json",
+    ]
+    done = run_legate(TRAIN, *arguments, out, cpus=2, timeout=300)
+    metrics = json.loads(out.read_text())
+    assert metrics["accuracy"] >= 0.97
+    assert 0 < metrics["loss"] < 0.2
+    assert metrics["processors"] == 2
+    assert metrics["ranks"] == 1
+    assert metrics["seconds"] > 0
+    assert metrics["samples_per_second"] > 0
+    assert len(metrics["epochs"]) == 15
+    # Plain lines, as standard output is not a terminal.
+    assert "epoch 15/15  loss " in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_strategy_file_and_every_optimizer(tmp_path: Path) -> None:
+    """A file made by ``flexlegion strategy`` trains to the same weights, with each optimizer."""
+    strategy = tmp_path / "s.json"
+    command = [sys.executable, "-m", "flexlegion", "strategy", "--model", "mlp"]
+    command += ["--strategy", "random:11", "--batch-size", "32", "--cpus", "3", "--out", strategy]
+    subprocess.run(command, check=True, cwd=ROOT)
+    for options in ("sgd --lr 0.05 --momentum 0.9", "adam", "adamw --lr 0.002"):
+        weights = []
+        for chosen, cpus in ((strategy, 3), ("single", 1)):
+            file = tmp_path / "weights.npz"
+            arguments = ["--model", "mlp", "--epochs", 1, "--strategy", chosen]
+            arguments += ["--save-weights", file, "--optimizer", *options.split()]
+            run_legate(TRAIN, *arguments, cpus=cpus, timeout=120)
+            weights.append(dict(np.load(file)))
+        for name, expected in weights[1].items():
+            error = np.linalg.norm(weights[0][name] - expected) / np.linalg.norm(expected)
+            assert error < 1e-3, f"{options}: {name} {error}"
+
+
+def idx(array: np.ndarray) -> bytes:
+    """The IDX format, of unsigned bytes."""
+    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
+
+
+def test_mnist_files(tmp_path: Path) -> None:
+    """A folder of MNIST's files, compressed, its own test set included."""
+    digits = load_digits((28, 28))
+    images = digits.x[..., 0]
+    images = ((images - images.min()) / np.ptp(images) * 255).astype(np.uint8)
+    labels = digits.y.astype(np.uint8)
+    for name, part in (("train", slice(0, 1400)), ("t10k", slice(1400, None))):
+        (tmp_path / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images[part])))
+        (tmp_path / f"{name}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels[part])))
+    out = tmp_path / "metrics.json"
+    arguments = ["--data", tmp_path, "--strategy", "model", "--epochs", 5, "--json", out]
+    done = run_legate(TRAIN, *arguments, cpus=2, timeout=120)
+    assert "1400 samples to train, 397 to test" in done.stdout
+    assert json.loads(out.read_text())["accuracy"] > 0.85
