@@ -241,7 +241,8 @@ class Plan:
         tensor = launch.requirements[0].tensor
         name = launch.operator.name if launch.operator else tensor.name
         tasks = len(launch.devices)
-        lines = [f"{launch.stage} {name}: {tasks} task{'s' * (tasks > 1)}"]
+        only = " (prediction only)" if launch.runs == self._core.lib.FL_PREDICTS else ""
+        lines = [f"{launch.stage} {name}: {tasks} task{'s' * (tasks > 1)}{only}"]
         for k, device in enumerate(launch.devices):
             lines.append(f"  task {k} on {device}")
             for requirement in launch.requirements:
@@ -270,4 +271,4 @@ class Plan:
         for lo, hi in requirement.boxes[k]:
             size *= hi - lo
         field = "" if requirement.field == "value" else f" {requirement.field}"
-        return f"{how:<18} {requirement.tensor.name}{field} [{tile}]  {size:,} bytes"
+        return f"{how:<20} {requirement.tensor.name}{field} [{tile}]  {size:,} bytes"

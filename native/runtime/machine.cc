@@ -72,21 +72,17 @@ void MachineState::find_devices() {
   rank_ =
       static_cast<int>(runtime->get_executing_processor(Runtime::get_context()).address_space());
   ranks_ = static_cast<int>(machine.get_address_space_count());
-  const std::pair<Processor::Kind, DeviceKind> kinds[] = {{Processor::LOC_PROC, DeviceKind::cpu},
-                                                          {Processor::TOC_PROC, DeviceKind::gpu}};
-  for (const auto& [processor_kind, kind] : kinds) {
-    Legion::Machine::ProcessorQuery query(machine);
-    query.only_kind(processor_kind);
-    std::vector<Processor> found(query.begin(), query.end());
-    std::sort(found.begin(), found.end(), [](const Processor& a, const Processor& b) {
-      return std::make_pair(a.address_space(), a.id) < std::make_pair(b.address_space(), b.id);
-    });
-    for (const Processor& processor : found) {
-      const Memory::Kind memory = kind == DeviceKind::cpu ? Memory::SYSTEM_MEM : Memory::GPU_FB_MEM;
-      index_[processor] = static_cast<int>(devices_.size());
-      devices_.push_back({kind, static_cast<int>(processor.address_space()), processor,
-                          memory_of(machine, processor, memory)});
-    }
+  Legion::Machine::ProcessorQuery query(machine);
+  query.only_kind(
+      Processor::LOC_PROC);  // GPUs are no devices as long as kernels have no variant for them
+  std::vector<Processor> found(query.begin(), query.end());
+  std::sort(found.begin(), found.end(), [](const Processor& a, const Processor& b) {
+    return std::make_pair(a.address_space(), a.id) < std::make_pair(b.address_space(), b.id);
+  });
+  for (const Processor& processor : found) {
+    index_[processor] = static_cast<int>(devices_.size());
+    devices_.push_back({DeviceKind::cpu, static_cast<int>(processor.address_space()), processor,
+                        memory_of(machine, processor, Memory::SYSTEM_MEM)});
   }
 }
 
