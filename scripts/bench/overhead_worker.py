@@ -13,7 +13,7 @@ from flexlegion.runtime.trainer import run_series
 
 LAYERS = 50
 ITERATIONS = 100
-ROUNDS = 5
+ROUNDS = 20
 
 
 def main() -> None:
