@@ -58,6 +58,16 @@ void Program::forget() {
   programs[static_cast<std::size_t>(id_)] = nullptr;
 }
 
+std::map<Memory, std::int64_t> Program::bytes_of_others() const {
+  const std::shared_lock<std::shared_mutex> lock(programs_mutex);
+  std::map<Memory, std::int64_t> total;
+  for (const Program* program : programs) {
+    if (program == nullptr || program == this) continue;
+    for (const auto& [memory, bytes] : program->regions_.bytes()) total[memory] += bytes;
+  }
+  return total;
+}
+
 FutureMap Program::issue(int index, const RunState& state, int data,
                          const std::vector<std::int64_t>* rows) {
   RuntimeLaunch& launch = launches_[static_cast<std::size_t>(index)];

@@ -87,6 +87,7 @@ class Program {
   void add_store(int tensor, Field field, int state);
   void seal();
   void check_memory() const;
+  std::map<Legion::Memory, std::int64_t> bytes_of_others() const;
 
   int add_launch(RuntimeLaunch launch);
   LaunchRequirement runtime_requirement(const Requirement& planned) const;

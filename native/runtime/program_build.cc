@@ -264,12 +264,15 @@ void Program::seal() {
 }
 
 void Program::check_memory() const {
+  std::map<Memory, std::int64_t> taken = bytes_of_others();
   for (const auto& [memory, bytes] : regions_.bytes()) {
-    if (static_cast<std::size_t>(bytes) <= memory.capacity()) continue;
-    throw UserMistake("the plan needs " + std::to_string(bytes >> 20) +
-                      " MiB in a memory that has " + std::to_string(memory.capacity() >> 20) +
-                      " MiB; use more devices, a smaller batch, or give Legate more "
-                      "memory (--sysmem)");
+    const std::int64_t others = taken[memory];
+    if (static_cast<std::size_t>(bytes + others) <= memory.capacity()) continue;
+    std::string which = "a memory of " + std::to_string(memory.capacity() >> 20) + " MiB";
+    if (others > 0) which += ", of which other models take " + std::to_string(others >> 20);
+    throw UserMistake("the plan needs " + std::to_string(bytes >> 20) + " MiB in " + which +
+                      "; use more devices, a smaller batch, or give Legate more memory "
+                      "(--sysmem)");
   }
 }
 
