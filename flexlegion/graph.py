@@ -81,7 +81,7 @@ class Graph:
             if tensor not in self.tensors:
                 raise UserError(f"operator '{name}': input {tensor!r} belongs to another model")
         shapes = [tensor.shape for tensor in inputs]
-        for tensor, expected in zip(inputs, kind.input_dtypes(), strict=True):
+        for tensor, expected in zip(inputs, kind.input_dtypes(shapes), strict=True):
             if tensor.dtype != expected:
                 raise UserError(
                     f"operator '{name}' takes {expected} values, but {tensor.name} has "

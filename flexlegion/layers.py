@@ -14,6 +14,7 @@ from flexlegion.ops.conv2d import Conv2D
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.elementwise import Dropout, Gelu, Relu, Sigmoid, Tanh
 from flexlegion.ops.flatten import Flatten
+from flexlegion.ops.merge import Add, Concat
 from flexlegion.ops.pool2d import Pool2D
 from flexlegion.ops.softmax import Softmax
 from flexlegion.tensor import MAX_EXTENT, MAX_RANK, DataType, Tensor
@@ -186,6 +187,16 @@ class Layers:
     def softmax(self, x: Tensor, name: str | None = None) -> Tensor:
         """Softmax over the last dimension."""
         return self._add(Softmax(), x, self._name("softmax", name))
+
+    def add(self, inputs: Sequence[Tensor], name: str | None = None) -> Tensor:
+        """Element-wise sum of tensors of one shape."""
+        return self.graph.add(Add(), inputs, self._name("add", name))
+
+    def concat(self, inputs: Sequence[Tensor], axis: int = -1, name: str | None = None) -> Tensor:
+        """Tensors one after the other along a dimension other than the samples'."""
+        rank = len(inputs[0].shape) if inputs else 0
+        kind = Concat(axis + rank if axis < 0 else axis)
+        return self.graph.add(kind, inputs, self._name("concat", name))
 
     def dropout(self, x: Tensor, rate: float, name: str | None = None) -> Tensor:
         """Zero elements with probability `rate` while training, and scale the others up."""

@@ -116,15 +116,14 @@ class OperatorType(ABC):
 
     type: ClassVar[str]
     is_loss: ClassVar[bool] = False
-    n_inputs: ClassVar[int] = 1
 
     @abstractmethod
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         """Shape of the output; raises `UserError` for inputs that do not fit."""
 
-    def input_dtypes(self) -> Sequence[DataType]:
+    def input_dtypes(self, inputs: Sequence[Shape]) -> Sequence[DataType]:
         """Element type of each input."""
-        return ["float32"] * self.n_inputs
+        return ["float32"] * len(inputs)
 
     def output_dtype(self) -> DataType:
         """Element type of the output."""

@@ -17,7 +17,6 @@ from flexlegion.tensor import DataType, Shape
 @dataclass(frozen=True)
 class _Loss(OperatorType):
     is_loss: ClassVar[bool] = True
-    n_inputs: ClassVar[int] = 2
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return (inputs[0][0],)
@@ -42,7 +41,7 @@ class SoftmaxCrossEntropy(_Loss):
 
     labels: str = "sparse"
 
-    def input_dtypes(self) -> Sequence[DataType]:
+    def input_dtypes(self, inputs: Sequence[Shape]) -> Sequence[DataType]:  # noqa: ARG002
         return ("float32", "int32" if self.labels == "sparse" else "float32")
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from flexlegion.errors import UserError
 from flexlegion.model import Model
+from flexlegion.zoo.alexnet import alexnet
 from flexlegion.zoo.lenet import lenet
 from flexlegion.zoo.mlp import mlp
 
@@ -31,6 +32,7 @@ class ZooEntry:
 
 
 ZOO: dict[str, ZooEntry] = {
+    "alexnet": ZooEntry(alexnet, (224, 224, 3), 1000),
     "lenet": ZooEntry(lenet, (32, 32, 1), 10),
     "mlp": ZooEntry(mlp, (32, 32, 1), 10),
 }

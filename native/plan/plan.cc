@@ -268,6 +268,16 @@ class PlanBuilder {
   }
 
   bool fully_written(int tensor) const {
+    // A launch has one privilege: where some of its tasks add, the others may read as well.
+    for (const Launch& launch : plan_.launches) {
+      for (const Requirement& r : launch.requirements) {
+        if (r.tensor == tensor && r.field == Field::gradient &&
+            r.privilege == Privilege::read_write &&
+            std::find(r.adds.begin(), r.adds.end(), false) != r.adds.end()) {
+          return false;
+        }
+      }
+    }
     const std::int64_t volume = Rect::of_shape(graph_.tensors[tensor].shape).volume();
     std::map<int, std::set<Rect>> written;
     for (const Piece& piece : pieces_[tensor]) written[piece.slot].insert(piece.rect);

@@ -56,8 +56,9 @@ struct Launch {
 // The stack of partial values of one tensor's gradient.
 struct GradientStack {
   int slots = 0;  // 0: nothing computes this gradient
-  bool fully_written =
-      false;  // false: some of the stack is never written and has to start as zeros
+  // False: a part is never written, or is open to reading before it is, so the stack starts as
+  // zeros.
+  bool fully_written = false;
 };
 
 struct Plan {

@@ -29,13 +29,10 @@ Metrics run_leaf(const Task* task, const std::vector<PhysicalRegion>& regions) {
     for (std::size_t i = 0; i < regions.size(); ++i) {
       const LaunchRequirement& r = launch.requirements[i];
       const Rect& rect = r.rects[point];
-      TensorView view;
-      if (rect.empty()) {
-        view.tile = rect;
-      } else {
-        view = view_of(regions[i], r.field, rect);
-        view.shape = program.regions().shape(r.region);
-      }
+      TensorView view;  // of nothing, if the task has no part of that tensor
+      view.tile = rect;
+      if (!rect.empty()) view = view_of(regions[i], r.field, rect);
+      view.shape = program.regions().shape(r.region);
       context.views.push_back(view);
     }
     launch.body(context);

@@ -333,3 +333,21 @@ def test_summary() -> None:
     assert "4 x 5" in text
     assert "sample (S), channel (P)" in text
     assert "20 weights" in text
+
+
+def test_merges() -> None:
+    model = Model(4)
+    x, y = model.input((6, 5, 3)), model.input((6, 5, 2))
+    assert model.concat([x, y, x]).shape == (4, 6, 5, 8)
+    assert model.concat([x, x], axis=1).shape == (4, 12, 5, 3)
+    assert model.add([x, x, x]).shape == (4, 6, 5, 3)
+    for layer, inputs, text in (
+        (model.add, [x, y], "add takes inputs of one shape"),
+        (model.add, [x], "add takes at least 2 inputs, but got 1"),
+        (model.concat, [], "concat takes at least 2 inputs, but got 0"),
+        (lambda i: model.concat(i, axis=1), [x, y], "differ in dimension 1 alone"),
+        (lambda i: model.concat(i, axis=0), [x, x], "along a dimension 1 to 3"),
+        (lambda i: model.concat(i, axis=9), [x, x], "but axis is 9"),
+    ):
+        with pytest.raises(UserError, match=text):
+            layer(inputs)

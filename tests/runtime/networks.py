@@ -91,6 +91,18 @@ def _sequences(m: Model) -> None:
     m.dense(x, 3)
 
 
+def _branches(m: Model) -> None:
+    """Tensors that several operators read, the same one twice, and their sums and joints."""
+    x = m.input((9, 8, 2), requires_gradient=True)
+    a = m.conv2d(x, 4, 3, padding=1, activation="tanh")
+    b = m.conv2d(x, 4, 1)
+    c = m.add([a, b])
+    d = m.concat([c, a, x])
+    e = m.concat([m.pool2d(d, 2), m.pool2d(d, 2, kind="average")], axis=1)
+    f = m.add([e, m.relu(e), e])
+    m.dense(m.flatten(f), 5)
+
+
 NETWORKS = {
     "images": Network(
         _images, (11, 9, 3), "sparse_categorical_crossentropy", (), SGD(0.1, 0.9, True, 1e-3)
@@ -100,6 +112,9 @@ NETWORKS = {
     ),
     "activations": Network(
         _activations, (10,), "categorical_crossentropy", (5,), AdamW(1e-3, epsilon=1e-4)
+    ),
+    "branches": Network(
+        _branches, (9, 8, 2), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)
     ),
     "sequences": Network(_sequences, (5, 6), "mean_squared_error", (3,), SGD(0.1)),
 }

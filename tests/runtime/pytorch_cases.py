@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,15 @@ MSE, SPARSE, ONE_HOT = (
     "categorical_crossentropy",
 )
 
-# A method of Model, and its options. Layer i is named "l<i>".
+# A method of Model, and its options. Layer i is named "l<i>". The option `of` names what the layer
+# reads, the tensor before it unless given: 0 is the input, i + 1 the output of layer i.
 Layer = tuple[str, dict[str, Any]]
+
+
+def sources(layers: Sequence[Layer]) -> Iterator[tuple[str, int | list[int], dict[str, Any]]]:
+    """Each layer's kind, what it reads, and its other options."""
+    for i, (kind, options) in enumerate(layers):
+        yield kind, options.get("of", i), {k: v for k, v in options.items() if k != "of"}
 
 
 @dataclass(frozen=True)
@@ -220,6 +228,28 @@ def _layer_cases() -> dict[str, Case]:
     return cases
 
 
+def _merge_cases() -> dict[str, Case]:
+    """Tensors that several layers read, one of them the same tensor twice."""
+    branches = (
+        conv2d(4, 3, padding=1, activation="tanh"),
+        conv2d(4, 1, of=0),
+        ("add", {"of": [1, 2]}),
+        ("concat", {"of": [3, 1, 0]}),
+        pool2d(2, "max"),
+        pool2d(2, "average", of=4),
+        ("concat", {"of": [5, 6], "axis": 1}),
+        ("relu", {}),
+        ("add", {"of": [7, 8, 7]}),
+        FLATTEN,
+        dense(3),
+    )
+    return {
+        "merge_branches": Case((6, 8, 2), branches, steps=3, optimizer=SGD(0.001, 0.9)),
+        "merge_add": Case((5,), (dense(5), ("add", {"of": [0, 1]}), dense(3))),
+        "merge_concat": Case((5,), (dense(4), ("concat", {"of": [0, 1, 0]}), dense(3))),
+    }
+
+
 def _loss_cases() -> dict[str, Case]:
     layers = (dense(8, activation="tanh"), dense(5))
     cases = {
@@ -276,6 +306,7 @@ CASES: dict[str, Case] = (
     | _pool2d_cases()
     | _dense_cases()
     | _layer_cases()
+    | _merge_cases()
     | _loss_cases()
     | _dropout_cases()
     | _optimizer_cases()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pytorch_cases import BATCH, CASES, Case
+from pytorch_cases import BATCH, CASES, Case, sources
 
 from flexlegion.metrics import MetricSums
 from flexlegion.model import Model
@@ -28,8 +28,10 @@ def build(case: Case) -> Model:
     """The case's network, compiled."""
     model = Model(BATCH, seed=3)
     x = model.input(case.shape, name="x", requires_gradient=True)
-    for i, (kind, options) in enumerate(case.layers):
-        x = getattr(model, kind)(x, name=f"l{i}", **options)
+    tensors = [x]
+    for i, (kind, of, options) in enumerate(sources(case.layers)):
+        read = [tensors[k] for k in of] if isinstance(of, list) else tensors[of]
+        tensors.append(getattr(model, kind)(read, name=f"l{i}", **options))
     model.compile(case.optimizer, case.loss, strategy="single")
     return model
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from launch import run_legate
-from pytorch_cases import BATCH, CASES, MSE, Case
+from pytorch_cases import BATCH, CASES, MSE, Case, sources
 
 from flexlegion.optimizers import SGD, Adam, AdamW
 
@@ -104,9 +104,13 @@ class Reference:
     def _forward(self, x: torch.Tensor, step: int | None) -> dict[str, torch.Tensor]:
         """The tensors by name; `step` is none without training."""
         tensors = {"x": x}
-        for i, (kind, options) in enumerate(self.case.layers):
+        outputs = [x]
+        for i, (kind, of, options) in enumerate(sources(self.case.layers)):
             name = f"l{i}"
-            x = self._layer(name, kind, options, x, step)
+            if isinstance(of, list):
+                x = self._merge(kind, options, [outputs[k] for k in of])
+            else:
+                x = self._layer(name, kind, options, outputs[of], step)
             activation = options.get("activation")
             if activation in SEPARATE:
                 tensors[f"{name}.output"] = x
@@ -114,7 +118,14 @@ class Reference:
             if activation is not None:
                 x = ACTIVATIONS[activation](x)
             tensors[f"{name}.output"] = x
+            outputs.append(x)
         return tensors
+
+    @staticmethod
+    def _merge(kind: str, options: dict[str, Any], xs: list[torch.Tensor]) -> torch.Tensor:
+        return (
+            torch.cat(xs, options.get("axis", -1)) if kind == "concat" else torch.stack(xs).sum(0)
+        )
 
     def _layer(
         self, name: str, kind: str, options: dict[str, Any], x: torch.Tensor, step: int | None
