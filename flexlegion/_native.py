@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -92,17 +93,25 @@ def rt() -> Library:
     Raises
     ------
     UserError
-        If legate is not installed.
+        If legate is not installed, or cannot start.
     NativeError
         If the libraries cannot be loaded.
     """
     try:
         from legate.core import get_legate_runtime
+
+        get_legate_runtime()
     except ImportError as e:
         raise UserError(
             f"training needs the legate package, which cannot be imported: {e}"
         ) from None
-    get_legate_runtime()
+    except RuntimeError as e:
+        # Legate's message is a page; its causes are numbered, the first being the innermost.
+        cause = re.search(r"#0 [\w:]+: (.*)", str(e))
+        raise UserError(
+            f"Legion cannot start ({cause[1] if cause else e}); run the script with the legate "
+            "command, for example legate --cpus 2 --gpus 0 scripts/train.py"
+        ) from None
     headers = ["flexlegion_core.h", "flexlegion_rt.h"]
     library = Library(headers, "libflexlegion_rt.so", "fl_rt")
     library.check(library.lib.fl_rt_start())

@@ -12,6 +12,7 @@ import pytest
 
 from flexlegion import Strategy
 from flexlegion.cli import main
+from flexlegion.zoo import ZOO
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,7 +71,7 @@ def test_help_has_an_example_that_works(command: str, tmp_path: Path) -> None:
     done = run("-m", "flexlegion", command, "--help")
     assert done.returncode == 0
     text = " ".join(done.stdout.split())
-    assert "lenet, mlp" in text
+    assert ", ".join(ZOO) in text
     assert "single, data, model, random:SEED" in text
     example = text.split("example: flexlegion ")[1]
     assert example.startswith(f"{command} --model lenet")

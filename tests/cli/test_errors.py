@@ -25,6 +25,7 @@ from flexlegion.arrays import check_rows, rows_for
 from flexlegion.cli import main
 from flexlegion.commands import run_command
 from flexlegion.optimizers import optimizer_of
+from flexlegion.zoo import ZOO
 
 ROOT = Path(__file__).parents[2]
 TRAIN = ROOT / "scripts" / "train.py"
@@ -235,7 +236,7 @@ def test_device_number_without_end(capsys: Capture, tmp_path: Path, mlp: dict[st
 # The command line
 
 ARGUMENTS = [
-    (["--model", "vgg"], "unknown model 'vgg'; choose one of lenet, mlp"),
+    (["--model", "vgg"], f"unknown model 'vgg'; choose one of {', '.join(ZOO)}"),
     (["--optimizer", "lion"], "unknown optimizer 'lion'; choose one of sgd, adam, adamw"),
     (["--loss", "hinge"], "unknown loss 'hinge'; choose one of sparse_categorical_crossentropy, "),
     (["--batch-size", "0"], "the batch size has to be 1 to 2147483647, but is 0"),
@@ -371,7 +372,7 @@ TRAIN_ARGUMENTS = [
     (["--momentum", "0.9"], "--momentum goes with --optimizer sgd, not adam"),
     (["--optimizer", "sgd", "--momentum", "-1"], "momentum has to be at least 0 and below 1"),
     (["--optimizer", "lion"], "unknown optimizer 'lion'; choose one of sgd, adam, adamw"),
-    (["--model", "vgg"], "unknown model 'vgg'; choose one of lenet, mlp"),
+    (["--model", "vgg"], f"unknown model 'vgg'; choose one of {', '.join(ZOO)}"),
     (["--held-out", "0"], "the held-out share 0.0 is out of range, and must lie strictly between"),
     (["--held-out", "1"], "the held-out share 1.0 is out of range, and must lie strictly between"),
     (["--held-out", "1.5"], "the held-out share 1.5 is out of range, and must lie strictly"),

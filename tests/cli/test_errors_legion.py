@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from flexlegion.cli import main
+from flexlegion.zoo import ZOO
 
 ROOT = Path(__file__).parents[2]
 BACKTRACE = ("Traceback", "LEGATE ERROR", "LEGION", "Legion", "backtrace", "Signal", "abort")
@@ -110,4 +111,21 @@ def test_negative_label(tmp_path: Path) -> None:
 
 
 def test_unknown_model(tmp_path: Path) -> None:
-    assert train(tmp_path, "--model", "vgg") == "unknown model 'vgg'; choose one of lenet, mlp"
+    assert (
+        train(tmp_path, "--model", "vgg") == f"unknown model 'vgg'; choose one of {', '.join(ZOO)}"
+    )
+
+
+def test_without_the_legate_command() -> None:
+    """Plain Python cannot configure Legate on a machine without a GPU; with one, it trains."""
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), "--epochs", "1"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment.pop("LEGATE_CONFIG", None)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=environment, check=False
+    )
+    if done.returncode != 0:
+        assert done.returncode == 2
+        assert done.stderr.count("error: Legion cannot start (") == 1
+        assert "run the script with the legate command" in done.stderr
+        assert "Traceback" not in done.stderr

@@ -11,7 +11,7 @@ from flexlegion import Model, UserError
 from flexlegion.graph import Graph, Operator
 from flexlegion.losses import LOSSES, add_loss
 from flexlegion.tensor import Tensor
-from flexlegion.zoo import build
+from flexlegion.zoo import ZOO, build
 
 
 def layer(shape: tuple[int, ...], method: str, *args: Any, **kwargs: Any) -> Operator:
@@ -318,8 +318,8 @@ def test_lenet_shapes() -> None:
 
 
 def test_zoo_refuses() -> None:
-    with pytest.raises(UserError, match="unknown model 'alexnet'; choose one of lenet, mlp"):
-        build("alexnet", 4)
+    with pytest.raises(UserError, match="unknown model 'vgg'; choose one of " + ", ".join(ZOO)):
+        build("vgg", 4)
     for shape in ((15, 32, 1), (8,), (3, 3)):
         with pytest.raises(UserError, match="of at least 16x16 pixels, but the data have shape"):
             build("lenet", 4, shape)
