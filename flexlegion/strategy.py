@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flexlegion.devices import Devices
+from flexlegion.documents import read_json
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.soap import ParallelConfig
@@ -95,43 +96,13 @@ class Strategy(Mapping[str, ParallelConfig]):
         UserError
             If the file is missing or is not such a file. Whether it fits a model is `check`'s.
         """
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise UserError(
-                f"{path}: no such strategy file; give a path, or one of the built-in strategies "
-                "single, data, model, random:SEED"
-            ) from None
-        except (OSError, UnicodeDecodeError) as e:
-            reason = e.strerror if isinstance(e, OSError) else "it is not text"
-            raise UserError(
-                f"{path}: cannot be read as a strategy file ({reason}); give a JSON file as the "
-                "command 'flexlegion strategy' writes it"
-            ) from None
-        try:
-            document = json.loads(text, object_pairs_hook=_object_of)
-        except json.JSONDecodeError as e:
-            raise UserError(
-                f"{path}: not JSON, or cut short (line {e.lineno}, column {e.colno}: {e.msg}); "
-                "give a whole file as the command 'flexlegion strategy' writes it"
-            ) from None
-        except UserError as e:
-            raise UserError(f"{path}: {e}") from None
-        except (ValueError, RecursionError):
-            raise UserError(
-                f"{path}: not a strategy file; its numbers or its nesting are out of all bounds"
-            ) from None
+        document = read_json(
+            path,
+            "strategy",
+            "give a path, or one of the built-in strategies single, data, model, random:SEED",
+            "as the command 'flexlegion strategy' writes it",
+        )
         return cls(_configs_of(document, str(path)), str(path))
-
-
-def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; of a name that occurs twice, plain parsing would keep the last entry."""
-    names = set()
-    for name, _ in pairs:
-        if name in names:
-            raise UserError(f"the name '{name}' occurs twice in one object; keep one entry")
-        names.add(name)
-    return dict(pairs)
 
 
 def _configs_of(document: Any, where: str) -> dict[str, ParallelConfig]:

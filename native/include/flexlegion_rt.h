@@ -31,8 +31,8 @@ int fl_rt_devices(void);
 int fl_rt_device(int index, fl_device *out);
 
 /* Bytes that Legion copied to bring tasks their data, counted while on (a trace's first run shows
- * its copies). */
-void fl_rt_count_copies(int on);
+ * its copies). On one rank only: this Legion does not survive profiling copies between ranks. */
+int fl_rt_count_copies(int on);
 int64_t fl_rt_copied_bytes(void);
 
 /* A plan made executable. Device numbers of the plan are those of fl_rt_device. */

@@ -1,6 +1,7 @@
 // The C ABI of libflexlegion_rt.
 #include <algorithm>
 #include <memory>
+#include <stdexcept>
 
 #include "flexlegion_rt.h"
 #include "plan/handles.h"
@@ -63,7 +64,15 @@ int fl_rt_device(int index, fl_device* out) {
   });
 }
 
-void fl_rt_count_copies(int on) { fl::count_copies(on != 0); }
+int fl_rt_count_copies(int on) {
+  return status([&] {
+    if (fl::MachineState::get().ranks() > 1) {
+      throw std::invalid_argument("copies can be counted on one rank only");
+    }
+    fl::count_copies(on != 0);
+  });
+}
+
 int64_t fl_rt_copied_bytes(void) { return fl::copied_bytes(); }
 
 fl_program* fl_program_create(const fl_plan* plan, const char* optimizer, int n_attributes,

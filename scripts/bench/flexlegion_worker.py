@@ -54,10 +54,10 @@ def main() -> None:
     model = network(args.workload, work)
     strategy = parameter_parallel(model) if args.strategy == "parameter" else "data"
     library = rt()
-    library.lib.fl_rt_count_copies(1)
+    library.check(library.lib.fl_rt_count_copies(1))
     model.compile(SGD(LEARNING_RATE), LOSS, strategy=strategy)
     program = model.program
-    library.lib.fl_rt_count_copies(1)  # from here on, without the initial weights
+    library.check(library.lib.fl_rt_count_copies(1))  # from here on, without initial weights
     data, _ = model.bind(*work.data())
 
     def one_round(number: int) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch import run_legate
+from launch import run_legate, run_ranks
 from networks import NETWORKS, Network
 
 from flexlegion.graph import Operator
@@ -40,6 +40,16 @@ def test_random_strategies(cpus: int, results: dict[int, dict[str, Any]]) -> Non
     assert results[cpus]["strategies"] == COUNT
     # Processors of one memory share every instance.
     assert results[cpus]["copied_bytes"] == 0
+
+
+def test_random_strategies_on_two_ranks(tmp_path: Path) -> None:
+    """The same between memories; each rank compares everything."""
+    out = tmp_path / "result.json"
+    run_ranks(WORKER, "--first", 9000, "--count", 10, "--out", out, ranks=2, cpus=2)
+    for rank in (0, 1):
+        result = json.loads(Path(f"{out}.{rank}").read_text())
+        assert result["failures"] == []
+        assert (result["ranks"], result["processors"]) == (2, 4)
 
 
 def test_strategies_reach_every_dimension(results: dict[int, dict[str, Any]]) -> None:
