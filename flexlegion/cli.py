@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 
 from flexlegion.commands import run_command
 from flexlegion.devices import MAX_DEVICES, Devices
 from flexlegion.losses import LOSSES, add_loss
+from flexlegion.machine_view import drawing, drawing_json, listing, listing_json
+from flexlegion.machines import load_topology, shipped
 from flexlegion.optimizers import optimizer_of
 from flexlegion.plan import Plan
 from flexlegion.strategies import BUILT_IN, resolve
@@ -49,7 +52,47 @@ def _parser() -> argparse.ArgumentParser:
         )
         if name == "strategy":
             command.add_argument("--out", required=True, help="the file to write")
+    _add_machine(commands)
     return parser
+
+
+def _add_machine(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """``flexlegion machine list|show``."""
+    help_text = "list the machines that come with flexlegion, or draw one"
+    machine = commands.add_parser(
+        "machine",
+        help=help_text,
+        description=help_text[0].upper() + help_text[1:] + ".",
+        epilog="example: flexlegion machine show p100x8",
+    )
+    actions = machine.add_subparsers(dest="action", required=True)
+    for name, help_text in (
+        ("list", "list the machines that come with flexlegion"),
+        ("show", "draw a machine: nodes, devices, switches, links, and routes from its first GPU"),
+    ):
+        action = actions.add_parser(
+            name,
+            help=help_text,
+            description=help_text[0].upper() + help_text[1:] + ".",
+            epilog=f"example: flexlegion machine {name}" + (" p100x8" if name == "show" else ""),
+        )
+        if name == "show":
+            action.add_argument(
+                "machine", metavar="FILE", help="a machine's name, as in p100x8, or a machine file"
+            )
+        action.add_argument(
+            "--json", action="store_true", help="one JSON object: bytes, nanoseconds"
+        )
+
+
+def _machine(args: argparse.Namespace) -> None:
+    if args.action == "list":
+        machines = shipped()
+        text = json.dumps(listing_json(machines)) if args.json else listing(machines)
+    else:
+        topology = load_topology(args.machine)
+        text = json.dumps(drawing_json(topology)) if args.json else drawing(topology)
+    print(text.rstrip("\n"))
 
 
 def _strategy(spec: str) -> str | Strategy:
@@ -74,6 +117,9 @@ def _devices(args: argparse.Namespace, spec: str | Strategy) -> Devices:
 
 def _run(argv: Sequence[str] | None) -> None:
     args = _parser().parse_args(argv)
+    if args.command == "machine":
+        _machine(args)
+        return
     model = build(args.model, args.batch_size)
     output = model.graph.operators[-1].output
     optimizer = optimizer_of(args.optimizer)

@@ -1,4 +1,4 @@
-"""Reading the JSON files that people write: every fault becomes one sentence that names its place."""
+"""Reading the JSON files that people write: a fault becomes one sentence that names its place."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Section:
     ) -> Section:
         """Raise `UserError` unless `value` is an object with exactly those keys."""
         if not isinstance(value, dict):
-            names = ", ".join(f"'{key}'" for key in required)
+            names = ", ".join(f"'{key}'" for key in required or optional)
             raise UserError(
                 f"{where}: has to be an object with the keys {names}, but is {shown(value)}"
             )

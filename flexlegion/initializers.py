@@ -47,7 +47,7 @@ def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
 class Zeros(Initializer):
     """All zeros."""
 
-    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.floating]:  # noqa: ARG002
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.floating]:
         return np.zeros(shape)
 
 
@@ -57,7 +57,7 @@ class Constant(Initializer):
 
     value: float = 1.0
 
-    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.floating]:  # noqa: ARG002
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.floating]:
         return np.full(shape, self.value)
 
 

@@ -106,16 +106,16 @@ class Plan:
     ) -> None:
         self.graph = graph
         self.devices = devices
-        self._core = _native.core()
+        self.core = _native.core()
         self.tensor_numbers = {tensor: i for i, tensor in enumerate(graph.tensors)}
-        lib, ffi = self._core.lib, self._core.ffi
-        native_graph = ffi.gc(self._core.check(lib.fl_graph_create()), lib.fl_graph_destroy)
+        lib, ffi = self.core.lib, self.core.ffi
+        native_graph = ffi.gc(self.core.check(lib.fl_graph_create()), lib.fl_graph_destroy)
         self._fill(native_graph)
         configs = [strategy[operator.name] for operator in graph.operators]
         degrees = [d for config in configs for d in config.degrees]
         numbers = [devices.number(name) for config in configs for name in config.devices]
         self.handle = ffi.gc(
-            self._core.check(
+            self.core.check(
                 lib.fl_plan_create(
                     native_graph,
                     len(degrees),
@@ -131,7 +131,7 @@ class Plan:
         self.launches = list(self._launches())
 
     def _fill(self, native_graph: Any) -> None:
-        lib, check = self._core.lib, self._core.check
+        lib, check = self.core.lib, self.core.check
         for tensor in self.graph.tensors:
             check(
                 lib.fl_graph_add_tensor(
@@ -146,8 +146,8 @@ class Plan:
             )
         for operator in self.graph.operators:
             attributes = operator.kind.attributes()
-            names, keep_names = self._core.texts(list(attributes))
-            values, keep_values = self._core.texts(list(attributes.values()))
+            names, keep_names = self.core.texts(list(attributes))
+            values, keep_values = self.core.texts(list(attributes.values()))
             dims = [_DIM_KINDS[dim.kind.value] for dim in operator.dims]
             number = check(
                 lib.fl_graph_add_operator(
@@ -181,7 +181,7 @@ class Plan:
                 )
 
     def _launches(self) -> Iterator[Launch]:
-        lib, ffi, check = self._core.lib, self._core.ffi, self._core.check
+        lib, ffi, check = self.core.lib, self.core.ffi, self.core.check
         info = ffi.new("fl_launch *")
         for i in range(lib.fl_plan_launches(self.handle)):
             check(lib.fl_plan_launch(self.handle, i, info))
@@ -197,7 +197,7 @@ class Plan:
             )
 
     def _requirement(self, launch: int, index: int, tasks: int) -> Requirement:
-        lib, ffi, check = self._core.lib, self._core.ffi, self._core.check
+        lib, ffi, check = self.core.lib, self.core.ffi, self.core.check
         info = ffi.new("fl_requirement *")
         check(lib.fl_plan_requirement(self.handle, launch, index, info))
         rank = info.rank
@@ -220,12 +220,12 @@ class Plan:
     def gradient_slots(self, tensor: Tensor) -> int:
         """How many partial values the tensor's gradient is the sum of; 0: it is not computed."""
         number = self.tensor_numbers[tensor]
-        return int(self._core.check(self._core.lib.fl_plan_gradient_slots(self.handle, number)))
+        return int(self.core.check(self.core.lib.fl_plan_gradient_slots(self.handle, number)))
 
     def bytes_on(self, device: str) -> int:
         """Bytes that the device needs if it has a memory of its own."""
         number = self.devices.number(device)
-        return int(self._core.check(self._core.lib.fl_plan_bytes_on_device(self.handle, number)))
+        return int(self.core.check(self.core.lib.fl_plan_bytes_on_device(self.handle, number)))
 
     def describe(self) -> str:
         """The plan as text: each launch, its tasks' devices and tiles; then bytes a device."""
@@ -241,7 +241,7 @@ class Plan:
         tensor = launch.requirements[0].tensor
         name = launch.operator.name if launch.operator else tensor.name
         tasks = len(launch.devices)
-        only = " (prediction only)" if launch.runs == self._core.lib.FL_PREDICTS else ""
+        only = " (prediction only)" if launch.runs == self.core.lib.FL_PREDICTS else ""
         lines = [f"{launch.stage} {name}: {tasks} task{'s' * (tasks > 1)}{only}"]
         for k, device in enumerate(launch.devices):
             lines.append(f"  task {k} on {device}")

@@ -17,15 +17,19 @@ def table(graph: Graph) -> str:
     for column in ("operator", "type", "output", "parallelizable dimensions"):
         rows.add_column(column)
     rows.add_column("weights", justify="right")
-    total = 0
+    rows.add_column("FLOPs forward", justify="right")
+    total = operations = 0
     for operator in graph.operators:
         count = sum(math.prod(weight.shape) for weight in operator.weights)
         total += count
+        flops = operator.kind.flops(operator.input_shapes)
+        operations += flops
         dims = ", ".join(f"{dim.name} ({dim.kind.value[0].upper()})" for dim in operator.dims)
         shape = " x ".join(map(str, operator.output.shape))
-        rows.add_row(operator.name, operator.kind.type, shape, dims, f"{count:,}")
+        rows.add_row(operator.name, operator.kind.type, shape, dims, f"{count:,}", f"{flops:,}")
     out = io.StringIO()
     console = Console(file=out, width=120)
     console.print(rows)
-    console.print(f"{total:,} weights; S sample, A attribute, P parameter dimension")
+    console.print(f"{total:,} weights, {operations:,} FLOPs in a forward pass")
+    console.print("S sample, A attribute, P parameter dimension")
     return out.getvalue()

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 
 from flexlegion.devices import Devices
 from flexlegion.errors import UserError
@@ -184,9 +185,7 @@ class Topology:
     def device(self, name: str) -> Device:
         """The device of that name; `UserError` if there is none."""
         if name not in self._by_name:
-            raise UserError(
-                f"{self._where}: no device '{name[:40]}'; the machine has {self.names}"
-            )
+            raise UserError(f"{self._where}: no device '{name[:40]}'; the machine has {self.names}")
         return self._by_name[name]
 
     @cached_property
@@ -236,9 +235,7 @@ class Topology:
         return sum(hop.link.latency_ns for hop in self.route(source, destination))
 
     def _hops(self, vertices: Sequence[str]) -> tuple[Hop, ...]:
-        return tuple(
-            self._neighbours[a][b] for a, b in zip(vertices, vertices[1:], strict=False)
-        )
+        return tuple(self._neighbours[a][b] for a, b in pairwise(vertices))
 
     def _tree(self, destination: str) -> dict[str, tuple[int, float]]:
         """For each vertex, the fewest hops to `destination`, and the widest such path's bandwidth.
@@ -337,6 +334,7 @@ def check_graph(
     vertices = [*memories, *switches]
     _unique(vertices, "memory or switch", where)
     known = set(vertices)
+    own = set(memories)
     linked: set[tuple[str, str]] = set()
     for a, b in links:
         place = f"{where}: link {a} - {b}"
@@ -344,9 +342,7 @@ def check_graph(
         if a == b:
             raise UserError(f"{place}: leads back to where it starts; name two different ends")
         if (a, b) in linked:
-            raise UserError(
-                f"{place}: occurs twice; give one link, with the sum of the bandwidths"
-            )
+            raise UserError(f"{place}: occurs twice; give one link, with the sum of the bandwidths")
         linked |= {(a, b), (b, a)}
     ends = set()
     for route in routes:
@@ -360,11 +356,11 @@ def check_graph(
                 f"{place}: is cyclic, for it passes {again} twice; name each vertex once"
             )
         for end in (route[0], route[-1]):
-            if end not in memories:
+            if end not in own:
                 raise UserError(
                     f"{place}: ends at the switch {end}; a route leads from a device to a device"
                 )
-        for a, b in zip(route, route[1:], strict=False):
+        for a, b in pairwise(route):
             if (a, b) not in linked:
                 raise UserError(
                     f"{place}: is broken, for no link connects {a} and {b}; add the link, or "

@@ -129,7 +129,7 @@ class OperatorType(ABC):
         """Element type of the output."""
         return "float32"
 
-    def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:  # noqa: ARG002
+    def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
         """Weights that the operator trains."""
         return ()
 
@@ -141,13 +141,20 @@ class OperatorType(ABC):
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         """One entry an input."""
 
-    def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:  # noqa: ARG002
+    def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         """One entry a weight."""
         return ()
 
     def output_saved(self) -> bool:
         """Whether the backward pass reads the output's value."""
         return False
+
+    @abstractmethod
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        """Floating-point operations of a forward pass over the whole output.
+
+        A multiply-add counts two; exponentials and the like count one.
+        """
 
     def attributes(self) -> dict[str, str]:
         """Attributes as the kernel receives them: texts, flags as 0 and 1."""

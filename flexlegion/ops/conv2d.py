@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from flexlegion.errors import UserError
@@ -69,7 +70,7 @@ class Conv2D(OperatorType):
         bias = WeightSpec("bias", (self.filters,), self.bias_initializer)
         return (kernel, bias) if self.use_bias else (kernel,)
 
-    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:  # noqa: ARG002
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
         return (
             SAMPLE,
             Dim("height", DimKind.ATTRIBUTE),
@@ -77,14 +78,18 @@ class Conv2D(OperatorType):
             Dim("channel", DimKind.PARAMETER),
         )
 
-    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:  # noqa: ARG002
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         rows = window(1, self.kernel_h, self.stride_h, self.padding_h)
         columns = window(2, self.kernel_w, self.stride_w, self.padding_w)
         return (Access((along(0), rows, columns, WHOLE), saved=True),)
 
-    def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:  # noqa: ARG002
+    def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         kernel = Access((along(3), WHOLE, WHOLE, WHOLE), saved=True)
         return (kernel, Access((along(3),))) if self.use_bias else (kernel,)
 
     def output_saved(self) -> bool:
         return self.activation != "none"
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        multiply_adds = self.kernel_h * self.kernel_w * inputs[0][3]
+        return prod(self.output_shape(inputs)) * (2 * multiply_adds + self.use_bias)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from flexlegion.errors import UserError
@@ -57,3 +58,6 @@ class Dense(OperatorType):
 
     def output_saved(self) -> bool:
         return self.activation != "none"
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return prod(self.output_shape(inputs)) * (2 * inputs[0][-1] + self.use_bias)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from flexlegion.ops.base import Access, Dim, OperatorType, identity, outer_dims
@@ -14,6 +15,7 @@ from flexlegion.tensor import Shape
 class _ElementWise(OperatorType):
     input_saved: ClassVar[bool] = False  # the derivative comes from the input, else from the output
     output_read: ClassVar[bool] = True
+    operations: ClassVar[int]  # an element
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return inputs[0]
@@ -27,12 +29,16 @@ class _ElementWise(OperatorType):
     def output_saved(self) -> bool:
         return self.output_read
 
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return self.operations * prod(inputs[0])
+
 
 @dataclass(frozen=True)
 class Relu(_ElementWise):
     """max(x, 0)."""
 
     type: ClassVar[str] = "relu"
+    operations: ClassVar[int] = 1
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class Sigmoid(_ElementWise):
     """1 / (1 + exp(-x))."""
 
     type: ClassVar[str] = "sigmoid"
+    operations: ClassVar[int] = 3
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,7 @@ class Tanh(_ElementWise):
     """Hyperbolic tangent."""
 
     type: ClassVar[str] = "tanh"
+    operations: ClassVar[int] = 1
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,7 @@ class Gelu(_ElementWise):
     """x * Phi(x), with the normal distribution's exact Phi."""
 
     type: ClassVar[str] = "gelu"
+    operations: ClassVar[int] = 5
     input_saved: ClassVar[bool] = True
     output_read: ClassVar[bool] = False
 
@@ -67,6 +76,7 @@ class Dropout(_ElementWise):
     """
 
     type: ClassVar[str] = "dropout"
+    operations: ClassVar[int] = 2
     output_read: ClassVar[bool] = False
 
     rate: float

@@ -23,7 +23,7 @@ class Flatten(OperatorType):
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return (inputs[0][0], prod(inputs[0][1:]))
 
-    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:  # noqa: ARG002
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
         return outer_dims(2)
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
@@ -32,3 +32,6 @@ class Flatten(OperatorType):
             return (Access((along(0),)),)
         inner = (WHOLE,) * (len(shape) - 2)
         return (Access((along(0), divided(1, prod(shape[2:])), *inner)),)
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return 0

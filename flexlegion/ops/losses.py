@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from flexlegion.errors import UserError
@@ -21,7 +22,7 @@ class _Loss(OperatorType):
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return (inputs[0][0],)
 
-    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:  # noqa: ARG002
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
         return (SAMPLE,)
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
@@ -41,7 +42,7 @@ class SoftmaxCrossEntropy(_Loss):
 
     labels: str = "sparse"
 
-    def input_dtypes(self, inputs: Sequence[Shape]) -> Sequence[DataType]:  # noqa: ARG002
+    def input_dtypes(self, inputs: Sequence[Shape]) -> Sequence[DataType]:
         return ("float32", "int32" if self.labels == "sparse" else "float32")
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -52,9 +53,15 @@ class SoftmaxCrossEntropy(_Loss):
             )
         return super().output_shape(inputs)
 
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return 5 * prod(inputs[0])  # maximum, difference, exponential, sum, product with the label
+
 
 @dataclass(frozen=True)
 class MeanSquaredError(_Loss):
     """Mean over a sample's features of the squared difference."""
 
     type: ClassVar[str] = "mean_squared_error"
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return 3 * prod(inputs[0])  # difference, square, sum

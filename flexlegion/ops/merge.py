@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from flexlegion.errors import UserError
@@ -37,6 +38,9 @@ class Add(OperatorType):
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         return [Access(identity(len(shape))) for shape in inputs]
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return (len(inputs) - 1) * prod(inputs[0])
 
 
 @dataclass(frozen=True)
@@ -79,3 +83,6 @@ class Concat(OperatorType):
             accesses.append(Access(tuple(maps)))
             offset += shape[self.axis]
         return accesses
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return 0

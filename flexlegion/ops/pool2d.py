@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from flexlegion.ops.base import Access, Dim, OperatorType, along, outer_dims, require_rank, window
@@ -36,10 +37,13 @@ class Pool2D(OperatorType):
             c,
         )
 
-    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:  # noqa: ARG002
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
         return outer_dims(4)
 
-    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:  # noqa: ARG002
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         rows = window(1, self.kernel_h, self.stride_h, self.padding_h)
         columns = window(2, self.kernel_w, self.stride_w, self.padding_w)
         return (Access((along(0), rows, columns, along(3)), saved=self.kind == "max"),)
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return prod(self.output_shape(inputs)) * self.kernel_h * self.kernel_w

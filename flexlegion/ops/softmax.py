@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from flexlegion.errors import UserError
@@ -32,3 +33,6 @@ class Softmax(OperatorType):
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         outer = tuple(along(d) for d in range(len(inputs[0]) - 1))
         return (Access((*outer, WHOLE), saved=True),)
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return 5 * prod(inputs[0])  # maximum, difference, exponential, sum, quotient

@@ -60,7 +60,7 @@ class Program:
         values, keep_values = self._rt.texts(list(optimizer.attributes().values()))
         # Both libraries know the plan by its address; each has its own declarations of the type.
         plan_handle = self._rt.ffi.cast(
-            "fl_plan *", int(plan._core.ffi.cast("uintptr_t", plan.handle))
+            "fl_plan *", int(plan.core.ffi.cast("uintptr_t", plan.handle))
         )
         self._handle = self._rt.check(
             self._rt.lib.fl_program_create(

@@ -64,6 +64,33 @@ int fl_plan_rects(const fl_plan *plan, int launch, int requirement, int64_t *rec
 int fl_plan_gradient_slots(const fl_plan *plan, int tensor);
 int64_t fl_plan_bytes_on_device(const fl_plan *plan, int device);
 
+/* The simulation of one training iteration. Times are in ns, sizes in bytes. */
+typedef struct fl_simulation fl_simulation;
+typedef struct {
+  int32_t n_devices; /* as many as the plan's numbers need */
+  const int32_t *memory_of;
+  int32_t n_links;          /* communication devices */
+  const int64_t *bandwidth; /* bytes a second */
+  const int64_t *latency;
+  int32_t memories;
+  const int32_t *route_lengths; /* memories x memories, from-major */
+  const int32_t *routes;        /* the links of all routes, one after the other */
+} fl_machine;
+/* `exe_time`: for every launch of the plan and every task of it. */
+fl_simulation *fl_simulation_create(const fl_plan *plan, const fl_machine *machine, int n_times,
+                                    const int64_t *exe_time);
+void fl_simulation_destroy(fl_simulation *simulation);
+typedef struct {
+  int32_t device;       /* from n_devices on: links */
+  int32_t launch, part; /* of a communication task: its producer's */
+  int32_t destination;  /* the memory that a communication task is for, or -1 */
+  int32_t hop;          /* of a communication task, or -1 */
+  int64_t bytes, exe_time, ready_time, start_time, end_time;
+} fl_task;
+int fl_simulation_tasks(const fl_simulation *simulation);
+int fl_simulation_read(const fl_simulation *simulation, fl_task *tasks);
+int64_t fl_simulation_iteration_time(const fl_simulation *simulation);
+
 /* cdef end */
 
 #ifdef __cplusplus

@@ -99,6 +99,7 @@ class TaskGraphBuilder {
     tasks_.part.push_back(part);
     tasks_.bytes.push_back(0);
     tasks_.destination.push_back(-1);
+    tasks_.hop.push_back(-1);
     tasks_.successors.emplace_back();
     return tasks_.size() - 1;
   }
@@ -200,6 +201,7 @@ class TaskGraphBuilder {
                                 tasks_.part[transfer.producer], transfers_key_++);
       tasks_.bytes[task] = bytes;
       tasks_.destination[task] = transfer.memory;
+      tasks_.hop[task] = static_cast<int>(hop);
       tasks_.successors[before].push_back({task, hop > 0, link.latency});
       before = task;
     }

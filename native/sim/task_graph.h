@@ -43,6 +43,7 @@ struct TaskGraph {
   std::vector<int> launch, part;
   std::vector<std::int64_t> bytes;  // of a communication task; 0: a normal task
   std::vector<int> destination;     // memory, of a communication task
+  std::vector<int> hop;             // of a communication task, from 0; -1: a normal task
   std::vector<std::vector<TaskEdge>> successors;
 
   int size() const { return static_cast<int>(exe_time.size()); }

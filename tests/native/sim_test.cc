@@ -53,6 +53,19 @@ std::vector<std::int64_t> ones(const Plan& plan) {
   return std::vector<std::int64_t>(n, 1);
 }
 
+// x (4, 3) -> dense to (4, 2) -> loss, by samples on two devices.
+std::pair<Net, Plan> data_parallel_dense() {
+  Net net;
+  const int x = net.tensor("x", {4, 3}, TensorKind::input);
+  const int labels = net.tensor("labels", {4}, TensorKind::input, false, DataType::int32);
+  const int w = net.weight("w", {2, 3}), b = net.weight("b", {2});
+  const int y = net.tensor("y", {4, 2}), l = net.tensor("l", {4});
+  net.dense(x, w, b, y);
+  net.loss(y, labels, l);
+  Plan plan = make_plan(net.graph, {{{2, 1}, {0, 1}}, {{2}, {0, 1}}}, y, 0);
+  return {net, plan};
+}
+
 }  // namespace
 
 TEST_CASE("transfer_time rounds up, and does not overflow") {
@@ -102,18 +115,11 @@ TEST_CASE("a cycle is refused") {
 }
 
 TEST_CASE("transfers of a data-parallel dense layer") {
-  // x (4, 3) -> dense to (4, 2) -> loss, by samples on two devices with memories of their own.
-  // Activations stay. The kernel (2, 3) has two partial gradients, and shards of one column (8
-  // bytes) and of two (16 bytes); the bias has shards of 4 bytes. Each device sends its partial
-  // value of the other's shards, and after the update its own shards: eight transfers.
-  Net net;
-  const int x = net.tensor("x", {4, 3}, TensorKind::input);
-  const int labels = net.tensor("labels", {4}, TensorKind::input, false, DataType::int32);
-  const int w = net.weight("w", {2, 3}), b = net.weight("b", {2});
-  const int y = net.tensor("y", {4, 2}), l = net.tensor("l", {4});
-  net.dense(x, w, b, y);
-  net.loss(y, labels, l);
-  const Plan plan = make_plan(net.graph, {{{2, 1}, {0, 1}}, {{2}, {0, 1}}}, y, 0);
+  // Each device has a memory of its own. Activations stay. The kernel (2, 3) has two partial
+  // gradients, and shards of one column (8 bytes) and of two (16 bytes); the bias has shards of 4
+  // bytes. Each device sends its partial value of the other's shards, and after the update its own
+  // shards: eight transfers.
+  const auto [net, plan] = data_parallel_dense();
   const MachineModel machine = all_to_all(2, 1'000'000'000, 0);
   const TaskGraph tasks = build_task_graph(net.graph, plan, machine, ones(plan));
   std::vector<std::int64_t> bytes = bytes_of_transfers(tasks);
@@ -155,14 +161,7 @@ TEST_CASE("devices that share a memory exchange nothing") {
 }
 
 TEST_CASE("a missing route or device is refused") {
-  Net net;
-  const int x = net.tensor("x", {4, 3}, TensorKind::input);
-  const int labels = net.tensor("labels", {4}, TensorKind::input, false, DataType::int32);
-  const int w = net.weight("w", {2, 3}), b = net.weight("b", {2});
-  const int y = net.tensor("y", {4, 2}), l = net.tensor("l", {4});
-  net.dense(x, w, b, y);
-  net.loss(y, labels, l);
-  const Plan plan = make_plan(net.graph, {{{2, 1}, {0, 1}}, {{2}, {0, 1}}}, y, 0);
+  const auto [net, plan] = data_parallel_dense();
   MachineModel machine = all_to_all(2, 1'000'000'000, 0);
   CHECK_THROWS_AS(build_task_graph(net.graph, plan, machine, {}), std::invalid_argument);
   machine.routes[1].clear();

@@ -34,3 +34,10 @@ def test_output_is_a_distribution_over_the_classes(name: str) -> None:
 def test_unfit_data_are_refused() -> None:
     with pytest.raises(UserError, match=r"alexnet takes images .* have shape \[8, 8, 1\]"):
         build("alexnet", 2, (8, 8, 1))
+
+
+def test_flops_of_alexnet() -> None:
+    """0.71 billion multiply-adds a sample, as commonly reported: 1.43 GFLOP, biases included."""
+    graph = build("alexnet", 3).graph
+    flops = sum(op.kind.flops(op.input_shapes) for op in graph.operators)
+    assert flops / 3 == pytest.approx(2 * 0.7142e9, rel=0.005)

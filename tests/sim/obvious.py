@@ -1,0 +1,118 @@
+"""A third opinion on the simulation: slow and obvious, element by element, in Python.
+
+It shares nothing with the native simulator but the plan that both read.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flexlegion.plan import FIELDS, Plan
+from flexlegion.topology import Topology
+
+TRAINS = 1
+
+
+@dataclass
+class Task:
+    """A task; `before` holds (predecessor, whether this is a later hop of it, latency)."""
+
+    device: str
+    exe_time: int
+    bytes: int = 0
+    before: list[tuple[int, bool, int]] = field(default_factory=list)
+    ready_time: int = 0
+    start_time: int = -1
+    end_time: int = -1
+
+
+def elements(box: Any) -> list[tuple[int, ...]]:
+    """Every element of a box, by its coordinates."""
+    return list(itertools.product(*(range(lo, hi) for lo, hi in box)))
+
+
+def build(plan: Plan, topology: Topology, exe_times: Sequence[Sequence[int]]) -> list[Task]:
+    """The task graph: normal tasks, then the hops of all transfers."""
+    tasks: list[Task] = []
+    writer: dict[Any, dict[Any, int]] = {}  # (tensor, field) -> element -> who wrote it last
+    reads: list[tuple[Any, int, Any]] = []  # of weights' values
+    needs: dict[Any, tuple[set[Any], set[int]]] = {}  # transfer -> elements, consumers
+    names = plan.devices.names
+    memories = list(dict.fromkeys(topology.device(name).memory for name in names))
+
+    def memory(task: int) -> int:
+        return memories.index(topology.device(tasks[task].device).memory)
+
+    def need(producer: int, place: Any, destination: int, element: Any) -> set[int]:
+        what, consumers = needs.setdefault((producer, place, destination), (set(), set()))
+        what.add(element)
+        return consumers
+
+    for launch, times in zip(plan.launches, exe_times, strict=True):
+        if not launch.runs & TRAINS:
+            continue
+        first = len(tasks)
+        tasks += [Task(d, max(1, t)) for d, t in zip(launch.devices, times, strict=True)]
+        for r, k in itertools.product(launch.requirements, range(len(launch.devices))):
+            place = (plan.tensor_numbers[r.tensor], FIELDS.index(r.field))
+            if r.privilege == "write" or r.field == "state":
+                continue
+            for element in elements(r.boxes[k]):
+                if r.tensor.kind == "weight" and r.field == "value":
+                    reads.append((place, first + k, element))
+                producer = writer.get(place, {}).get(element)
+                if producer is None or producer == first + k:
+                    continue
+                if memory(producer) == memory(first + k):
+                    if (producer, False, 0) not in tasks[first + k].before:
+                        tasks[first + k].before.append((producer, False, 0))
+                else:
+                    need(producer, place, memory(first + k), element).add(first + k)
+        for r, k in itertools.product(launch.requirements, range(len(launch.devices))):
+            place = (plan.tensor_numbers[r.tensor], FIELDS.index(r.field))
+            if r.privilege != "read" and r.field != "state":
+                writer.setdefault(place, {}).update(dict.fromkeys(elements(r.boxes[k]), first + k))
+    for place, reader, element in reads:
+        producer = writer.get(place, {}).get(element)
+        if producer is not None and memory(producer) != memory(reader):
+            need(producer, place, memory(reader), element)
+    for (producer, _, destination), (what, consumers) in sorted(needs.items()):
+        target = next(n for n in names if topology.device(n).memory == memories[destination])
+        before = producer
+        for i, hop in enumerate(topology.route(tasks[producer].device, target)):
+            size, link = 4 * len(what), hop.link
+            exe_time = -(-size * 10**9 // link.bandwidth)
+            tasks.append(Task(hop.channel, exe_time, size, [(before, i > 0, link.latency_ns)]))
+            before = len(tasks) - 1
+        for consumer in consumers:
+            tasks[consumer].before.append((before, False, 0))
+    return tasks
+
+
+def simulate(tasks: list[Task]) -> int:
+    """Set all times; returns the latest end. The next task is the first by (ready, number)."""
+    free: dict[str, int] = {}
+    open_tasks = set(range(len(tasks)))
+    while open_tasks:
+        ready = []
+        for number in open_tasks:
+            task = tasks[number]
+            if all(tasks[p].end_time >= 0 for p, _, _ in task.before):
+                times = [
+                    (tasks[p].start_time if follows else tasks[p].end_time) + latency
+                    for p, follows, latency in task.before
+                ]
+                task.ready_time = max(times, default=0)
+                ready.append((task.ready_time, task.bytes == 0, number))
+        # Transfers and normal tasks never meet on a device; among their like they go by number.
+        number = min(ready)[2]
+        task = tasks[number]
+        task.start_time = max(task.ready_time, free.get(task.device, 0))
+        hop_ends = [tasks[p].end_time for p, follows, _ in task.before if follows]
+        task.end_time = max([task.start_time + task.exe_time, *hop_ends])
+        free[task.device] = task.end_time
+        open_tasks.remove(number)
+    return max(task.end_time for task in tasks)
