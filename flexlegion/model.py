@@ -109,9 +109,7 @@ class Model(Layers):
         self.close()
         plan = Plan(graph, resolved, machine.devices, output, chosen.states)
         program = Program(plan, chosen, self.seed)
-        self._compiled = _Compiled(
-            graph, output, checked, chosen, resolved, machine, plan, program, lr=chosen.lr
-        )
+        self._compiled = _Compiled(graph, output, checked, chosen, resolved, machine, plan, program)
         self.set_weights(initial_weights(graph, self.seed))
 
     def fit(
@@ -164,7 +162,7 @@ class Model(Layers):
                     TRAIN,
                     series,
                     first_step=state.steps_done,
-                    lr=state.lr,
+                    lr=state.optimizer.lr,
                     report=bar.update,
                 )
                 seconds = time.perf_counter() - started
@@ -318,7 +316,6 @@ class _Compiled:
     machine: RunningMachine
     plan: Plan
     program: Program
-    lr: float
     epochs_done: int = 0
     steps_done: int = 0
 

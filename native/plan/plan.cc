@@ -32,6 +32,7 @@ class PlanBuilder {
     find_runs();
     find_gradients();
     pieces_.resize(graph_.tensors.size());
+    mixed_.resize(graph_.tensors.size());
     plan_.gradients.resize(graph_.tensors.size());
     const int n = static_cast<int>(graph_.operators.size());
     for (int t = 0; t < static_cast<int>(graph_.tensors.size()); ++t) {
@@ -247,6 +248,11 @@ class PlanBuilder {
       r.adds.push_back(adds);
       if (adds) r.privilege = Privilege::read_write;
     }
+    // A launch has one privilege: where some of its tasks add, the others may read as well.
+    if (r.privilege == Privilege::read_write &&
+        std::find(r.adds.begin(), r.adds.end(), false) != r.adds.end()) {
+      mixed_[o.tensor] = true;
+    }
     return r;
   }
 
@@ -268,16 +274,7 @@ class PlanBuilder {
   }
 
   bool fully_written(int tensor) const {
-    // A launch has one privilege: where some of its tasks add, the others may read as well.
-    for (const Launch& launch : plan_.launches) {
-      for (const Requirement& r : launch.requirements) {
-        if (r.tensor == tensor && r.field == Field::gradient &&
-            r.privilege == Privilege::read_write &&
-            std::find(r.adds.begin(), r.adds.end(), false) != r.adds.end()) {
-          return false;
-        }
-      }
-    }
+    if (mixed_[tensor]) return false;
     const std::int64_t volume = Rect::of_shape(graph_.tensors[tensor].shape).volume();
     std::map<int, std::set<Rect>> written;
     for (const Piece& piece : pieces_[tensor]) written[piece.slot].insert(piece.rect);
@@ -396,6 +393,7 @@ class PlanBuilder {
   std::vector<unsigned> runs_;
   std::vector<bool> differentiable_;
   std::vector<std::vector<Piece>> pieces_;
+  std::vector<bool> mixed_;  // a tensor: some launch both adds to and writes its gradient
   Plan plan_;
 };
 

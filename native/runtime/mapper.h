@@ -3,9 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <mutex>
-#include <utility>
 
 #include "legion.h"
 #include "mappers/default_mapper.h"

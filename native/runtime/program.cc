@@ -105,7 +105,27 @@ void Program::drop_data() {
   data_.clear();
 }
 
+// Leaf tasks read these rows unchecked, and an open trace cannot be left: so mistakes end here.
+void Program::check_batch(const Batch& batch) {
+  const std::lock_guard<std::mutex> lock(data_mutex_);
+  for (int data : batch.data) {
+    const auto found = data_.find(data);
+    if (found == data_.end()) throw std::invalid_argument("no data " + std::to_string(data));
+    for (std::int64_t row : batch.rows) {
+      if (row < 0 || row >= found->second.rows) {
+        throw std::invalid_argument("no row " + std::to_string(row) + " in data of " +
+                                    std::to_string(found->second.rows) + " rows");
+      }
+    }
+  }
+}
+
 void Program::stage(unsigned runs, const Batch& batch) {
+  check_batch(batch);
+  issue_stage(runs, batch);
+}
+
+void Program::issue_stage(unsigned runs, const Batch& batch) {
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     if (!(inputs_[i].runs & runs)) continue;
     int data = -1;
@@ -118,6 +138,7 @@ void Program::stage(unsigned runs, const Batch& batch) {
 
 std::int64_t Program::step(unsigned runs, const RunState& state, const Batch& next) {
   raise_failure();
+  check_batch(next);
   Runtime* runtime = Runtime::get_runtime();
   Context ctx = Runtime::get_context();
   auto [trace, fresh] = traces_.try_emplace(runs, 0);
@@ -129,7 +150,7 @@ std::int64_t Program::step(unsigned runs, const RunState& state, const Batch& ne
   for (const InputTensor& input : inputs_) {
     if (input.runs & runs) issue(input.feed, run);
   }
-  stage(runs, next);
+  issue_stage(runs, next);
   const std::int64_t ticket = next_ticket_++;
   for (std::size_t i = 0; i < planned_.size(); ++i) {
     const Launch& planned = plan_.launches[i];

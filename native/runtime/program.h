@@ -92,12 +92,13 @@ class Program {
   int add_launch(RuntimeLaunch launch);
   LaunchRequirement runtime_requirement(const Requirement& planned) const;
   std::pair<int, Legion::FieldID> place_of(int tensor, Field field, int state) const;
-  const Requirement* home_of(int tensor, Field field, const Launch** launch) const;
   int first_user(int tensor) const;
 
   Legion::FutureMap issue(int launch, const RunState& state, int data = -1,
                           const std::vector<std::int64_t>* rows = nullptr);
   bool written(int region, Legion::FieldID field) const;
+  void check_batch(const Batch& batch);
+  void issue_stage(unsigned runs, const Batch& batch);
   const char* host_array(int data);
   void wait_quietly();
   void forget();

@@ -34,6 +34,7 @@ std::string task_name(const Graph& graph, const Launch& planned, const std::stri
 }
 
 }  // namespace
+
 void Program::build() {
   create_regions();
   const int n = static_cast<int>(plan_.launches.size());
@@ -118,9 +119,8 @@ void Program::add_planned(int index) {
 }
 
 // A batch takes two steps: host array -> staging tensor, while the iteration before still computes;
-// staging tensor
-// -> input tensor, as the first thing of its own iteration. So an iteration is always the same
-// trace.
+// staging tensor -> input tensor, as the first thing of its own iteration. So an iteration is
+// always the same trace.
 void Program::add_load(const Launch& planned) {
   const Requirement& into = planned.requirements.front();
   const Tensor& tensor = graph_.tensors[static_cast<std::size_t>(into.tensor)];
@@ -155,21 +155,8 @@ void Program::add_load(const Launch& planned) {
   inputs_.push_back(input);
 }
 
-// Where a weight (or its gradient, or its states) lives: the shards that its update works on, or,
-// if nothing updates it, one part on the first device that touches it.
-const Requirement* Program::home_of(int tensor, Field field, const Launch** launch) const {
-  for (const Launch& l : plan_.launches) {
-    if (l.pass != Pass::update) continue;
-    for (const Requirement& r : l.requirements) {
-      if (r.tensor == tensor && r.field == field) {
-        *launch = &l;
-        return &r;
-      }
-    }
-  }
-  return nullptr;
-}
-
+// A weight is stored shard by shard where its update works on it, or, if nothing updates it, whole
+// on the first device that reads it.
 void Program::add_store(int tensor, Field field, int state) {
   const auto [region, field_id] = place_of(tensor, field, state);
   RuntimeLaunch store;
@@ -178,13 +165,15 @@ void Program::add_store(int tensor, Field field, int state) {
   r.region = region;
   r.field = field_id;
   r.privilege = LEGION_WRITE_DISCARD;
-  const Launch* update = nullptr;
-  if (const Requirement* home = home_of(tensor, Field::value, &update)) {
-    store.devices = update->devices;
-    r.rects = home->rects;
-  } else {
-    store.devices = {first_user(tensor)};
-    r.rects = {Rect::of_shape(graph_.tensors[static_cast<std::size_t>(tensor)].shape)};
+  store.devices = {first_user(tensor)};
+  r.rects = {Rect::of_shape(graph_.tensors[static_cast<std::size_t>(tensor)].shape)};
+  for (const Launch& l : plan_.launches) {
+    if (l.pass != Pass::update) continue;
+    for (const Requirement& home : l.requirements) {
+      if (home.tensor != tensor || home.field != Field::value) continue;
+      store.devices = l.devices;
+      r.rects = home.rects;
+    }
   }
   store.requirements = {std::move(r)};
   store.body = [this](LeafContext& context) {
@@ -202,8 +191,8 @@ int Program::first_user(int tensor) const {
   return 0;
 }
 
-// Optimizer states start as zeros, and so does a stack of partial gradients of which some part is
-// never written.
+// Optimizer states start as zeros, and so does a stack of partial gradients that is not fully
+// written: tile by tile where its reader runs, so that no memory holds the whole for that.
 void Program::add_zeroing() {
   const auto add = [this](int region, FieldID field, std::vector<int> devices,
                           std::vector<Rect> rects) {
@@ -219,15 +208,28 @@ void Program::add_zeroing() {
     zero.body = zero_body;
     zeroing_.push_back(add_launch(std::move(zero)));
   };
+  std::vector<bool> read(graph_.tensors.size(), false);
   for (const Launch& planned : plan_.launches) {
     for (const Requirement& r : planned.requirements) {
+      const auto t = static_cast<std::size_t>(r.tensor);
+      const bool sums = r.field == Field::gradient && r.privilege == Privilege::read;
+      if (sums) read[t] = true;
+      if (r.field != Field::state && (!sums || plan_.gradients[t].fully_written)) continue;
       const auto [region, field] = place_of(r.tensor, r.field, r.state);
-      if (r.field == Field::state) add(region, field, planned.devices, r.rects);
+      std::vector<Rect> rects = r.rects;
+      if (sums) {  // in all slots, as the host may read the whole stack
+        for (Rect& rect : rects) {
+          rect.lo[0] = 0;
+          rect.hi[0] = plan_.gradients[t].slots;
+        }
+      }
+      add(region, field, planned.devices, std::move(rects));
     }
   }
+  // The gradient of an input has no reader but the host.
   for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
     const GradientStack& stack = plan_.gradients[t];
-    if (stack.slots == 0 || stack.fully_written) continue;
+    if (stack.slots == 0 || stack.fully_written || read[t]) continue;
     const Rect whole = Rect::of_shape(graph_.tensors[t].shape).in_slots(0, stack.slots);
     add(gradient_region_[t], kValueField, {first_user(static_cast<int>(t))}, {whole});
   }

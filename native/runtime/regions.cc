@@ -32,8 +32,6 @@ PartitionKind kind_of(const std::vector<Rect>& rects, const Rect& box) {
   return largest == box.volume() ? LEGION_ALIASED_COMPLETE_KIND : LEGION_ALIASED_KIND;
 }
 
-}  // namespace
-
 Domain domain_of(const Rect& rect) {
   DomainPoint lo, hi;
   lo.dim = hi.dim = rect.rank;
@@ -43,6 +41,8 @@ Domain domain_of(const Rect& rect) {
   }
   return Domain(lo, hi);
 }
+
+}  // namespace
 
 int RegionStore::add(const std::vector<std::int64_t>& shape, int fields) {
   Runtime* runtime = Runtime::get_runtime();

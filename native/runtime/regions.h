@@ -25,8 +25,6 @@ class RegionStore {
 
   Legion::LogicalRegion region(int index) const { return entries_[index].region; }
   std::array<std::int64_t, kMaxRegionRank> shape(int index) const { return entries_[index].box.hi; }
-  std::int64_t volume(int index) const { return entries_[index].box.volume(); }
-  int fields(int index) const { return entries_[index].fields; }
 
   // The partition whose k-th part is rects[k]; equal lists share one partition.
   Legion::LogicalPartition partition(int index, const std::vector<Rect>& rects);
@@ -63,7 +61,5 @@ class RegionStore {
   std::vector<Entry> entries_;
   std::map<std::int64_t, Legion::IndexSpace> colors_;
 };
-
-Legion::Domain domain_of(const Rect& rect);
 
 }  // namespace flexlegion

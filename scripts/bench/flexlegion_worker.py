@@ -54,7 +54,6 @@ def main() -> None:
     model = network(args.workload, work)
     strategy = parameter_parallel(model) if args.strategy == "parameter" else "data"
     library = rt()
-    library.check(library.lib.fl_rt_count_copies(1))
     model.compile(SGD(LEARNING_RATE), LOSS, strategy=strategy)
     program = model.program
     library.check(library.lib.fl_rt_count_copies(1))  # from here on, without initial weights

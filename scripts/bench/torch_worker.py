@@ -45,6 +45,7 @@ def main() -> None:
         x = x.permute(0, 3, 1, 2).contiguous()
     if args.mode == "channels_last" and x.ndim == 4:
         x = x.contiguous(memory_format=torch.channels_last)
+        # PyTorch documents this call, but its stubs lack the overload.
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     run: Callable[[torch.Tensor], torch.Tensor] = model
     if args.mode == "compiled":

@@ -10,12 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from launch import ROOT, run_legate
 
 from flexlegion.data import load_digits
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
-
-from launch import ROOT, run_legate
 
 TRAIN = ROOT / "scripts" / "train.py"
 

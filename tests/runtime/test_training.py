@@ -216,3 +216,14 @@ def test_mistakes_are_named_where_they_are(mistake: str, start: str, results: Re
 def test_mistakes_change_nothing(results: Results) -> None:
     assert results("errors")["unchanged"] is True
     assert results("errors")["trains"] == 1
+
+
+def test_rows_that_the_data_lack_are_refused_before_anything_is_issued(results: Results) -> None:
+    """By the native code, as leaf tasks read rows unchecked."""
+    found = results("errors")
+    for name, text in {
+        "row beyond": "no row 43 in data of 43 rows",
+        "row negative": "no row -1 in data of 43 rows",
+        "data unknown": "no data 1000000",
+    }.items():
+        assert found[name] == [f"flexlegion._native.NativeError: {text}"] * 2

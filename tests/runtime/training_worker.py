@@ -29,6 +29,7 @@ from training_cases import (
 )
 
 from flexlegion import SGD, Adam, Model, UserError
+from flexlegion.runtime.program import TRAIN, Batch
 
 Result = dict[str, Any]
 SCENARIOS: dict[str, Callable[[], Result]] = {}
@@ -305,6 +306,18 @@ def errors() -> Result:
         "strategy": lambda: model.compile("sgd", LOSS, strategy="sideways"),
     }
     result["after compile"] = {name: message(call) for name, call in calls.items()}
+    data, samples = model.bind(x, y)
+    for name, batch in {
+        "row beyond": Batch(data, np.array([0, samples])),
+        "row negative": Batch(data, np.array([-1])),
+        "data unknown": Batch([10**6], np.array([0])),
+    }.items():
+        model.program.stage(TRAIN, Batch(data, np.array([0])))
+        calls = (
+            lambda batch=batch: model.program.stage(TRAIN, batch),
+            lambda batch=batch: model.program.step(TRAIN, 1, batch),
+        )
+        result[name] = [message(call).splitlines()[-1] for call in calls]
     result["unchanged"] = plain(model.get_weights()) == before
     result["trains"] = len(model.fit(x, y, progress=False).epochs)
     model.close()
