@@ -1,6 +1,7 @@
 #include "plan/graph.h"
 
 #include <stdexcept>
+#include <string>
 
 namespace flexlegion {
 
@@ -43,6 +44,43 @@ Rect tile_of(const Rect& whole, const std::vector<int>& degrees, int k) {
     tile.hi[d] = whole.lo[d] + (part + 1) * whole.extent(d) / degrees[d];
   }
   return tile;
+}
+
+std::vector<Rect> accessed_rects(const Graph& graph, int op, const Operand& operand,
+                                 const std::vector<int>& degrees) {
+  const Rect whole =
+      Rect::of_shape(graph.tensors[graph.operators[op].primary_output().tensor].shape);
+  int tasks = 1;
+  for (int degree : degrees) tasks *= degree;
+  std::vector<Rect> rects(static_cast<std::size_t>(tasks));
+  for (int k = 0; k < tasks; ++k) {
+    rects[k] = accessed(operand, graph.tensors[operand.tensor], tile_of(whole, degrees, k));
+  }
+  return rects;
+}
+
+void check_config(const Graph& graph, int op, const ParallelConfig& config) {
+  const Operator& o = graph.operators[op];
+  const auto& shape = graph.tensors[o.primary_output().tensor].shape;
+  std::int64_t tasks = 1;
+  if (config.degrees.size() != shape.size()) {
+    throw std::invalid_argument("operator '" + o.name + "': wrong number of degrees");
+  }
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    const std::int64_t most = d < o.dims.size() && o.dims[d] == DimKind::none ? 1 : shape[d];
+    if (config.degrees[d] < 1 || config.degrees[d] > most) {
+      throw std::invalid_argument("operator '" + o.name + "': a degree outside 1.." +
+                                  std::to_string(most));
+    }
+    tasks *= config.degrees[d];
+    if (tasks > kMaxTasks) {
+      throw std::invalid_argument("operator '" + o.name + "': more than " +
+                                  std::to_string(kMaxTasks) + " tasks");
+    }
+  }
+  if (static_cast<std::int64_t>(config.devices.size()) != tasks) {
+    throw std::invalid_argument("operator '" + o.name + "': needs one device a task");
+  }
 }
 
 }  // namespace flexlegion

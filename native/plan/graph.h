@@ -40,7 +40,8 @@ struct Operand {
   std::vector<DimMap> map;          // one a dimension of the tensor
 };
 
-enum class DimKind { sample, attribute, parameter };
+// `none`: a dimension that cannot be split.
+enum class DimKind { sample, attribute, parameter, none };
 
 using AttributeList = std::vector<std::pair<std::string, std::string>>;
 
@@ -72,9 +73,18 @@ struct ParallelConfig {
   std::vector<int> devices;
 };
 
+constexpr int kMaxTasks = 1 << 16;  // of one operator
+
 using Strategy = std::vector<ParallelConfig>;  // one an operator, in the graph's order
 
 // Tile `k` of `whole`. Where a degree does not divide its extent, tiles differ by at most one.
 Rect tile_of(const Rect& whole, const std::vector<int>& degrees, int k);
+
+// The same for every tile of `degrees`: what the tasks of operator `op` touch of `operand`.
+std::vector<Rect> accessed_rects(const Graph& graph, int op, const Operand& operand,
+                                 const std::vector<int>& degrees);
+
+// Throws std::invalid_argument unless the configuration fits the operator.
+void check_config(const Graph& graph, int op, const ParallelConfig& config);
 
 }  // namespace flexlegion

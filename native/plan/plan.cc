@@ -2,50 +2,52 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
 
+#include "plan/rules.h"
+
 namespace flexlegion {
 
 namespace {
 
-// A rectangle of a gradient that one task writes: where, and into which slot.
+// A part of a gradient that tasks write, one after another: where, and in which slot.
 struct Piece {
   Rect rect;
   int slot;
-  int device;
-  std::size_t launch;
 };
 
 class PlanBuilder {
  public:
   PlanBuilder(const Graph& graph, const Strategy& strategy, int output, int optimizer_states)
-      : graph_(graph), strategy_(strategy), output_(output) {
+      : graph_(graph), strategy_(strategy), facts_(facts_of(graph, output)) {
     plan_.optimizer_states = optimizer_states;
   }
 
   Plan build() {
     check();
-    find_runs();
-    find_gradients();
     pieces_.resize(graph_.tensors.size());
+    contributions_.resize(graph_.tensors.size());
+    numbers_.resize(graph_.tensors.size());
     mixed_.resize(graph_.tensors.size());
     plan_.gradients.resize(graph_.tensors.size());
-    const int n = static_cast<int>(graph_.operators.size());
-    for (int t = 0; t < static_cast<int>(graph_.tensors.size()); ++t) {
-      if (graph_.tensors[t].kind == TensorKind::input) add_load(t);
-    }
-    for (int op = 0; op < n; ++op) {
-      if (runs_[op] != 0) add_forward(op);
-    }
-    for (int op = n - 1; op >= 0; --op) {
-      if (runs_[op] & kTrains && wants_backward(op)) add_backward(op);
-    }
-    for (int op = n - 1; op >= 0; --op) {
-      if (runs_[op] & kTrains) add_update(op);
+    for (const LaunchId& id : facts_.launches) {
+      switch (id.pass) {
+        case Pass::load:
+          add_load(id.index);
+          break;
+        case Pass::forward:
+          add_forward(id.index);
+          break;
+        case Pass::backward:
+          add_backward(id.index);
+          break;
+        case Pass::update:
+          add_update(id.index);
+          break;
+      }
     }
     for (std::size_t t = 0; t < pieces_.size(); ++t) {
       plan_.gradients[t].fully_written = fully_written(static_cast<int>(t));
@@ -59,88 +61,21 @@ class PlanBuilder {
       throw std::invalid_argument("a strategy needs one configuration an operator");
     }
     for (std::size_t i = 0; i < strategy_.size(); ++i) {
-      const Operator& op = graph_.operators[i];
-      const ParallelConfig& config = strategy_[i];
-      const auto& shape = graph_.tensors[op.primary_output().tensor].shape;
-      std::int64_t tasks = 1;
-      if (config.degrees.size() != shape.size()) {
-        throw std::invalid_argument("operator '" + op.name + "': wrong number of degrees");
-      }
-      for (std::size_t d = 0; d < shape.size(); ++d) {
-        if (config.degrees[d] < 1 || config.degrees[d] > shape[d]) {
-          throw std::invalid_argument("operator '" + op.name + "': a degree outside 1.." +
-                                      std::to_string(shape[d]));
-        }
-        tasks *= config.degrees[d];
-      }
-      if (static_cast<std::int64_t>(config.devices.size()) != tasks) {
-        throw std::invalid_argument("operator '" + op.name + "': needs one device a task");
-      }
+      check_config(graph_, static_cast<int>(i), strategy_[i]);
     }
-  }
-
-  // Which operators each kind of run executes: the ancestors of what it wants.
-  void find_runs() {
-    const auto& ops = graph_.operators;
-    runs_.assign(ops.size(), 0);
-    std::vector<unsigned> wanted(graph_.tensors.size(), 0);
-    if (output_ >= 0) wanted[output_] |= kPredicts;
-    for (int op = static_cast<int>(ops.size()) - 1; op >= 0; --op) {
-      unsigned runs = ops[op].is_loss ? unsigned{kTrains} | unsigned{kEvaluates} : 0u;
-      for (const Operand& o : ops[op].operands) {
-        if (o.role == Role::output) runs |= wanted[o.tensor];
-      }
-      runs_[op] = runs;
-      for (const Operand& o : ops[op].operands) {
-        if (o.role != Role::output) wanted[o.tensor] |= runs;
-      }
-    }
-  }
-
-  // A tensor has a gradient if it is a weight, if it was asked for, or if it depends on such a
-  // tensor.
-  void find_gradients() {
-    differentiable_.resize(graph_.tensors.size());
-    for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
-      differentiable_[t] = graph_.tensors[t].needs_gradient;
-    }
-    for (const Operator& op : graph_.operators) {
-      bool any = false;
-      for (const Operand& o : op.operands)
-        any |= o.role != Role::output && differentiable_[o.tensor];
-      for (const Operand& o : op.operands) {
-        if (o.role == Role::output) differentiable_[o.tensor] = any;
-      }
-    }
-  }
-
-  bool wants_backward(int op) const {
-    for (const Operand& o : graph_.operators[op].operands) {
-      if (o.role != Role::output && differentiable_[o.tensor]) return true;
-    }
-    return false;
   }
 
   Launch launch_of(int op, Pass pass) const {
     Launch launch;
     launch.op = op;
     launch.pass = pass;
-    launch.runs = pass == Pass::forward ? runs_[op] : unsigned{kTrains};
+    launch.runs = pass == Pass::forward ? facts_.runs[op] : unsigned{kTrains};
     launch.devices = strategy_[op].devices;
     return launch;
   }
 
-  // The rectangles of operand `o` that the tasks of `op` touch.
   std::vector<Rect> rects_of(int op, const Operand& o) const {
-    const Rect whole =
-        Rect::of_shape(graph_.tensors[graph_.operators[op].primary_output().tensor].shape);
-    const ParallelConfig& config = strategy_[op];
-    std::vector<Rect> rects(config.devices.size());
-    for (std::size_t k = 0; k < rects.size(); ++k) {
-      rects[k] = accessed(o, graph_.tensors[o.tensor],
-                          tile_of(whole, config.degrees, static_cast<int>(k)));
-    }
-    return rects;
+    return accessed_rects(graph_, op, o, strategy_[op].degrees);
   }
 
   static Requirement requirement(int operand, const Operand& o, Field field, Privilege privilege,
@@ -154,34 +89,26 @@ class PlanBuilder {
     return r;
   }
 
-  // A batch is cut by samples, as the tensor's first reader cuts it, and loaded where that reader
-  // runs.
   void add_load(int tensor) {
+    const LoadSource source = load_source(graph_, facts_, tensor);
+    const ParallelConfig& reader = strategy_[source.first_reader];
+    ParallelConfig config = load_config(graph_, source, reader.degrees, reader.devices);
     Launch launch;
     launch.op = -1;
     launch.pass = Pass::load;
+    for (int op = 0; op < static_cast<int>(graph_.operators.size()); ++op) {
+      for (const Operand& o : graph_.operators[op].operands) {
+        if (o.tensor == tensor) launch.runs |= facts_.runs[op];
+      }
+    }
     Requirement write;
     write.tensor = tensor;
     write.privilege = Privilege::write;
     const Rect whole = Rect::of_shape(graph_.tensors[tensor].shape);
-    for (int op = 0; op < static_cast<int>(graph_.operators.size()); ++op) {
-      for (const Operand& o : graph_.operators[op].operands) {
-        if (o.tensor != tensor || runs_[op] == 0) continue;
-        launch.runs |= runs_[op];
-        if (!launch.devices.empty()) continue;
-        const ParallelConfig& config = strategy_[op];
-        const int by = o.map[0].out_dim;  // -1: the reader does not cut the samples
-        const int parts = by == 0 ? config.degrees[0] : 1;
-        const int stride = static_cast<int>(config.devices.size()) / parts;
-        std::vector<int> degrees(whole.rank, 1);
-        degrees[0] = parts;
-        for (int k = 0; k < parts; ++k) {
-          launch.devices.push_back(config.devices[k * stride]);
-          write.rects.push_back(tile_of(whole, degrees, k));
-        }
-      }
+    for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
+      write.rects.push_back(tile_of(whole, config.degrees, k));
     }
-    if (launch.runs == 0) return;
+    launch.devices = std::move(config.devices);
     launch.requirements.push_back(std::move(write));
     plan_.launches.push_back(std::move(launch));
   }
@@ -211,42 +138,38 @@ class PlanBuilder {
           launch.requirements.push_back(requirement(i, o, Field::gradient, Privilege::read,
                                                     stacked(o.tensor, rects_of(op, o))));
         }
-      } else if (differentiable_[o.tensor]) {
+      } else if (facts_.differentiable[o.tensor]) {
         launch.requirements.push_back(contribution(i, o, rects_of(op, o), launch.devices));
       }
     }
     plan_.launches.push_back(std::move(launch));
   }
 
-  // Gives each task's rectangle a slot: the first in which it overlaps no other piece, or in which
-  // it can add to an earlier launch's piece of the same place and device.
+  // Gives each task's piece a slot: the first in which it overlaps no other piece.
   Requirement contribution(int operand, const Operand& o, const std::vector<Rect>& rects,
                            const std::vector<int>& devices) {
     Requirement r = requirement(operand, o, Field::gradient, Privilege::write, {});
-    const std::size_t launch = plan_.launches.size();
+    const int launch = static_cast<int>(plan_.launches.size());
     auto& pieces = pieces_[o.tensor];
     int& slots = plan_.gradients[o.tensor].slots;
-    for (std::size_t k = 0; k < rects.size(); ++k) {
-      enum class State : char { free, shared, taken };
-      std::vector<State> state(static_cast<std::size_t>(slots) + 1, State::free);
-      for (const Piece& piece : pieces) {
-        if (!piece.rect.overlaps(rects[k])) continue;
-        const bool same = piece.rect == rects[k] && piece.device == devices[k];
-        State& its = state[static_cast<std::size_t>(piece.slot)];
-        if (!same || piece.launch == launch) {
-          its = State::taken;
-        } else if (its == State::free) {
-          its = State::shared;
+    for (int k = 0; k < static_cast<int>(rects.size()); ++k) {
+      auto& numbers = numbers_[o.tensor];
+      const int number =
+          numbers.try_emplace(rects[k], static_cast<int>(numbers.size())).first->second;
+      const auto entry = contributions_[o.tensor].add(number, devices[k], launch, k);
+      if (!entry.adds) {
+        std::vector<bool> taken(static_cast<std::size_t>(slots) + 1, false);
+        for (const Piece& piece : pieces) {
+          if (piece.rect.overlaps(rects[k])) taken[static_cast<std::size_t>(piece.slot)] = true;
         }
+        const auto free = std::find(taken.begin(), taken.end(), false);
+        pieces.push_back({rects[k], static_cast<int>(free - taken.begin())});
       }
-      int slot = 0;
-      while (state[static_cast<std::size_t>(slot)] == State::taken) ++slot;
-      const bool adds = state[static_cast<std::size_t>(slot)] == State::shared;
-      pieces.push_back({rects[k], slot, devices[k], launch});
+      const int slot = pieces[entry.piece].slot;
       slots = std::max(slots, slot + 1);
       r.rects.push_back(rects[k].in_slots(slot, slot + 1));
-      r.adds.push_back(adds);
-      if (adds) r.privilege = Privilege::read_write;
+      r.adds.push_back(entry.adds);
+      if (entry.adds) r.privilege = Privilege::read_write;
     }
     // A launch has one privilege: where some of its tasks add, the others may read as well.
     if (r.privilege == Privilege::read_write &&
@@ -276,92 +199,38 @@ class PlanBuilder {
   bool fully_written(int tensor) const {
     if (mixed_[tensor]) return false;
     const std::int64_t volume = Rect::of_shape(graph_.tensors[tensor].shape).volume();
-    std::map<int, std::set<Rect>> written;
-    for (const Piece& piece : pieces_[tensor]) written[piece.slot].insert(piece.rect);
-    for (const auto& [slot, rects] : written) {
-      std::int64_t sum = 0;
-      for (const Rect& rect : rects) sum += rect.volume();
-      if (sum != volume) return false;
-    }
-    return true;
-  }
-
-  // A shard of a weight: updated on, and by, one of the devices that use it.
-  struct Shard {
-    Rect rect;
-    int device;
-  };
-
-  // Cuts each part of the weight that the owner's tasks read into one shard a replica device, along
-  // its longest dimension.
-  std::vector<Shard> shards_of(int op, const Operand& o) const {
-    const Rect whole = Rect::of_shape(graph_.tensors[o.tensor].shape);
-    const std::vector<Rect> rects = rects_of(op, o);
-    std::map<Rect, std::vector<int>> users;
-    std::int64_t volume = 0;
-    for (std::size_t k = 0; k < rects.size(); ++k) {
-      auto [entry, fresh] = users.try_emplace(rects[k]);
-      if (fresh) volume += rects[k].volume();
-      auto& devices = entry->second;
-      const int device = strategy_[op].devices[k];
-      if (std::find(devices.begin(), devices.end(), device) == devices.end()) {
-        devices.push_back(device);
-      }
-    }
-    if (volume != whole.volume()) {  // the parts overlap, or leave something out
-      std::set<int> all(strategy_[op].devices.begin(), strategy_[op].devices.end());
-      users = {{whole, std::vector<int>(all.begin(), all.end())}};
-    }
-    std::vector<Shard> shards;
-    for (const auto& [rect, devices] : users) {
-      int longest = 0;
-      for (int d = 1; d < rect.rank; ++d) {
-        if (rect.extent(d) > rect.extent(longest)) longest = d;
-      }
-      std::vector<int> degrees(rect.rank, 1);
-      degrees[longest] = static_cast<int>(
-          std::min<std::int64_t>(rect.extent(longest), static_cast<std::int64_t>(devices.size())));
-      for (int k = 0; k < degrees[longest]; ++k) {
-        shards.push_back({tile_of(rect, degrees, k), devices[k]});
-      }
-    }
-    return shards;
+    std::map<int, std::int64_t> written;
+    for (const Piece& piece : pieces_[tensor]) written[piece.slot] += piece.rect.volume();
+    return std::all_of(written.begin(), written.end(),
+                       [volume](const auto& slot) { return slot.second == volume; });
   }
 
   // One update launch covers all weights that the operator owns (it is the first to use them).
   void add_update(int op) {
     const auto& operands = graph_.operators[op].operands;
-    std::vector<int> owned;
-    for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
-      const Operand& o = operands[i];
-      if (o.role == Role::weight && plan_.gradients[o.tensor].slots > 0 && owner(o.tensor) == op) {
-        owned.push_back(i);
-      }
+    const std::vector<int> owned = facts_.owned_weights(graph_, op);
+    std::vector<std::vector<Shard>> shards;
+    for (int i : owned) {
+      shards.push_back(shards_of(Rect::of_shape(graph_.tensors[operands[i].tensor].shape),
+                                 distinct(rects_of(op, operands[i])), strategy_[op].devices));
     }
-    if (owned.empty()) return;
+    const std::vector<UpdateTask> tasks = update_tasks(shards);
     Launch launch = launch_of(op, Pass::update);
     launch.devices.clear();
-    // The j-th shard of each weight on a device goes to the j-th task of that device.
-    std::map<std::pair<int, int>, std::vector<std::pair<int, Rect>>> tasks;
-    for (int i : owned) {
-      std::map<int, int> on_device;
-      for (const Shard& shard : shards_of(op, operands[i])) {
-        tasks[{shard.device, on_device[shard.device]++}].push_back({i, shard.rect});
-      }
-    }
-    for (const auto& task : tasks) launch.devices.push_back(task.first.first);
-    for (int i : owned) {
+    for (const UpdateTask& task : tasks) launch.devices.push_back(task.device);
+    for (int w = 0; w < static_cast<int>(owned.size()); ++w) {
+      const Operand& o = operands[owned[w]];
       Rect empty;
-      empty.rank = static_cast<int>(graph_.tensors[operands[i].tensor].shape.size());
+      empty.rank = static_cast<int>(graph_.tensors[o.tensor].shape.size());
       std::vector<Rect> rects;
-      for (const auto& task : tasks) {
+      for (const UpdateTask& task : tasks) {
         Rect mine = empty;
-        for (const auto& [operand, rect] : task.second) {
-          if (operand == i) mine = rect;
+        for (const auto& [weight, rect] : task.shards) {
+          if (weight == w) mine = rect;
         }
         rects.push_back(mine);
       }
-      add_update_requirements(launch, i, operands[i], rects);
+      add_update_requirements(launch, owned[w], o, rects);
     }
     plan_.launches.push_back(std::move(launch));
   }
@@ -377,22 +246,14 @@ class PlanBuilder {
     }
   }
 
-  int owner(int tensor) const {
-    for (int op = 0; op < static_cast<int>(graph_.operators.size()); ++op) {
-      if (!(runs_[op] & kTrains)) continue;
-      for (const Operand& o : graph_.operators[op].operands) {
-        if (o.tensor == tensor && o.role == Role::weight) return op;
-      }
-    }
-    return -1;
-  }
-
   const Graph& graph_;
   const Strategy& strategy_;
-  int output_;
-  std::vector<unsigned> runs_;
-  std::vector<bool> differentiable_;
+  const GraphFacts facts_;
+  // Of each tensor's gradient: the pieces in the order in which Contributions numbers them, and a
+  // number for each rectangle.
   std::vector<std::vector<Piece>> pieces_;
+  std::vector<Contributions> contributions_;
+  std::vector<std::map<Rect, int>> numbers_;
   std::vector<bool> mixed_;  // a tensor: some launch both adds to and writes its gradient
   Plan plan_;
 };

@@ -1,0 +1,206 @@
+#include "plan/rules.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+namespace flexlegion {
+
+namespace {
+
+// Which operators each kind of run executes: the ancestors of what it wants.
+std::vector<unsigned> runs_of(const Graph& graph, int output) {
+  const auto& ops = graph.operators;
+  std::vector<unsigned> runs(ops.size(), 0), wanted(graph.tensors.size(), 0);
+  if (output >= 0) wanted[static_cast<std::size_t>(output)] |= kPredicts;
+  for (std::size_t op = ops.size(); op-- > 0;) {
+    runs[op] = ops[op].is_loss ? unsigned{kTrains} | unsigned{kEvaluates} : 0u;
+    for (const Operand& o : ops[op].operands) {
+      if (o.role == Role::output) runs[op] |= wanted[static_cast<std::size_t>(o.tensor)];
+    }
+    for (const Operand& o : ops[op].operands) {
+      if (o.role != Role::output) wanted[static_cast<std::size_t>(o.tensor)] |= runs[op];
+    }
+  }
+  return runs;
+}
+
+// A tensor has a gradient if it is a weight, if it was asked for, or if it depends on such a
+// tensor.
+std::vector<bool> differentiable_tensors(const Graph& graph) {
+  std::vector<bool> result(graph.tensors.size());
+  for (std::size_t t = 0; t < result.size(); ++t) result[t] = graph.tensors[t].needs_gradient;
+  for (const Operator& op : graph.operators) {
+    bool any = false;
+    for (const Operand& o : op.operands) any |= o.role != Role::output && result[o.tensor];
+    for (const Operand& o : op.operands) {
+      if (o.role == Role::output) result[o.tensor] = any;
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<int> GraphFacts::owned_weights(const Graph& graph, int op) const {
+  const auto& operands = graph.operators[op].operands;
+  std::vector<int> owned;
+  for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
+    const int t = operands[i].tensor;
+    if (operands[i].role == Role::weight && differentiable[t] && owner[t] == op) {
+      owned.push_back(i);
+    }
+  }
+  return owned;
+}
+
+GraphFacts facts_of(const Graph& graph, int output) {
+  GraphFacts facts;
+  facts.runs = runs_of(graph, output);
+  facts.differentiable = differentiable_tensors(graph);
+  const int n = static_cast<int>(graph.operators.size());
+  facts.backward.assign(graph.operators.size(), false);
+  facts.owner.assign(graph.tensors.size(), -1);
+  for (int op = 0; op < n; ++op) {
+    if (!(facts.runs[op] & kTrains)) continue;
+    for (const Operand& o : graph.operators[op].operands) {
+      if (o.role == Role::output) continue;
+      if (facts.differentiable[o.tensor]) facts.backward[op] = true;
+      if (o.role == Role::weight && facts.owner[o.tensor] < 0) facts.owner[o.tensor] = op;
+    }
+  }
+  for (int t = 0; t < static_cast<int>(graph.tensors.size()); ++t) {
+    if (graph.tensors[t].kind == TensorKind::input &&
+        load_source(graph, facts, t).first_reader >= 0) {
+      facts.launches.push_back({Pass::load, t});
+    }
+  }
+  for (int op = 0; op < n; ++op) {
+    if (facts.runs[op] != 0) facts.launches.push_back({Pass::forward, op});
+  }
+  for (int op = n - 1; op >= 0; --op) {
+    if (facts.backward[op]) facts.launches.push_back({Pass::backward, op});
+  }
+  for (int op = n - 1; op >= 0; --op) {
+    if (facts.runs[op] & kTrains && !facts.owned_weights(graph, op).empty()) {
+      facts.launches.push_back({Pass::update, op});
+    }
+  }
+  return facts;
+}
+
+LoadSource load_source(const Graph& graph, const GraphFacts& facts, int tensor) {
+  for (int op = 0; op < static_cast<int>(graph.operators.size()); ++op) {
+    if (facts.runs[op] == 0) continue;
+    const auto& operands = graph.operators[op].operands;
+    for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
+      if (operands[i].tensor == tensor) return {op, i};
+    }
+  }
+  return {};
+}
+
+ParallelConfig load_config(const Graph& graph, const LoadSource& source,
+                           const std::vector<int>& degrees, const std::vector<int>& devices) {
+  const Operand& o = graph.operators[source.first_reader].operands[source.operand];
+  // Without an output dimension for the samples, the reader does not cut them.
+  const int parts = o.map[0].out_dim == 0 ? degrees[0] : 1;
+  const int stride = static_cast<int>(devices.size()) / parts;
+  ParallelConfig config;
+  config.degrees.assign(graph.tensors[o.tensor].shape.size(), 1);
+  config.degrees[0] = parts;
+  for (int k = 0; k < parts; ++k) config.devices.push_back(devices[k * stride]);
+  return config;
+}
+
+DistinctRects distinct(const std::vector<Rect>& rects) {
+  std::vector<int> order(rects.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](int a, int b) { return rects[a] < rects[b]; });
+  DistinctRects result;
+  result.of_part.resize(rects.size());
+  for (int part : order) {
+    if (result.rects.empty() || result.rects.back() != rects[part]) {
+      result.rects.push_back(rects[part]);
+    }
+    result.of_part[part] = static_cast<int>(result.rects.size()) - 1;
+  }
+  return result;
+}
+
+void Contributions::clear() {
+  pieces_.clear();
+  for (int device : used_devices_) on_device_[device].clear();
+  used_devices_.clear();
+}
+
+Contributions::Entry Contributions::add(int rect, int device, int launch, int part) {
+  if (device >= static_cast<int>(on_device_.size())) on_device_.resize(device + 1);
+  auto& mine = on_device_[device];
+  for (int index : mine) {
+    Piece& piece = pieces_[index];
+    // Two tasks of one launch run side by side, so neither adds to what the other writes.
+    if (piece.rect != rect || piece.launch == launch) continue;
+    const Entry entry{index, true, piece.launch, piece.part};
+    piece.launch = launch;
+    piece.part = part;
+    return entry;
+  }
+  if (mine.empty()) used_devices_.push_back(device);
+  mine.push_back(static_cast<int>(pieces_.size()));
+  pieces_.push_back({rect, device, launch, part});
+  return {mine.back(), false, -1, -1};
+}
+
+std::vector<Shard> shards_of(const Rect& whole, const DistinctRects& parts,
+                             const std::vector<int>& devices) {
+  std::vector<Rect> rects = parts.rects;
+  std::vector<std::vector<int>> users(rects.size());
+  std::int64_t volume = 0;
+  for (const Rect& rect : rects) volume += rect.volume();
+  if (volume == whole.volume()) {
+    for (std::size_t k = 0; k < devices.size(); ++k) {
+      auto& mine = users[parts.of_part[k]];
+      if (std::find(mine.begin(), mine.end(), devices[k]) == mine.end()) {
+        mine.push_back(devices[k]);
+      }
+    }
+  } else {  // the parts overlap, or leave something out
+    const std::set<int> all(devices.begin(), devices.end());
+    rects = {whole};
+    users = {{all.begin(), all.end()}};
+  }
+  std::vector<Shard> shards;
+  for (std::size_t i = 0; i < rects.size(); ++i) {
+    const Rect& rect = rects[i];
+    int longest = 0;
+    for (int d = 1; d < rect.rank; ++d) {
+      if (rect.extent(d) > rect.extent(longest)) longest = d;
+    }
+    std::vector<int> degrees(rect.rank, 1);
+    degrees[longest] = static_cast<int>(
+        std::min<std::int64_t>(rect.extent(longest), static_cast<std::int64_t>(users[i].size())));
+    for (int k = 0; k < degrees[longest]; ++k) {
+      shards.push_back({tile_of(rect, degrees, k), users[i][k]});
+    }
+  }
+  return shards;
+}
+
+std::vector<UpdateTask> update_tasks(const std::vector<std::vector<Shard>>& weights) {
+  std::map<std::pair<int, int>, UpdateTask> tasks;
+  for (int i = 0; i < static_cast<int>(weights.size()); ++i) {
+    std::map<int, int> on_device;
+    for (const Shard& shard : weights[i]) {
+      UpdateTask& task = tasks[{shard.device, on_device[shard.device]++}];
+      task.device = shard.device;
+      task.shards.emplace_back(i, shard.rect);
+    }
+  }
+  std::vector<UpdateTask> result;
+  for (auto& [key, task] : tasks) result.push_back(std::move(task));
+  return result;
+}
+
+}  // namespace flexlegion

@@ -1,0 +1,92 @@
+// The rules by which launches, gradient contributions and weight shards follow from a graph and a
+// strategy. Plan and simulator both apply them: the plan to write everything down for the runtime,
+// the simulator to keep up with one changed configuration at a time.
+#pragma once
+
+#include <vector>
+
+#include "plan/graph.h"
+#include "plan/plan.h"
+
+namespace flexlegion {
+
+// One launch of a plan: of an operator, or for Pass::load of a tensor.
+struct LaunchId {
+  Pass pass;
+  int index;
+};
+
+// What follows from the graph alone.
+struct GraphFacts {
+  std::vector<unsigned> runs;        // an operator: in which runs it takes part
+  std::vector<bool> differentiable;  // a tensor: whether training wants its gradient
+  std::vector<bool> backward;        // an operator: whether training runs it backward
+  std::vector<int> owner;            // a weight: the first operator that trains it, or -1
+  std::vector<LaunchId> launches;    // in the order of issue
+
+  // The operands of `op` that are weights which its update launch covers.
+  std::vector<int> owned_weights(const Graph& graph, int op) const;
+};
+
+GraphFacts facts_of(const Graph& graph, int output);
+
+// How a batch is loaded: cut by samples as the tensor's first reader cuts it, where that runs.
+// `first_reader` is the operator, `operand` the index of its operand.
+struct LoadSource {
+  int first_reader = -1, operand = -1;
+};
+LoadSource load_source(const Graph& graph, const GraphFacts& facts, int tensor);
+ParallelConfig load_config(const Graph& graph, const LoadSource& source,
+                           const std::vector<int>& degrees, const std::vector<int>& devices);
+
+// Rectangles without repetition, sorted; and which of them each part has.
+struct DistinctRects {
+  std::vector<Rect> rects;
+  std::vector<int> of_part;
+};
+DistinctRects distinct(const std::vector<Rect>& rects);
+
+// The contributions to one tensor's gradient, in the order of issue. A task whose rectangle an
+// earlier launch contributed from the same device adds to that piece; another task makes a piece of
+// its own. Equal rectangles have equal numbers.
+class Contributions {
+ public:
+  struct Piece {
+    int rect, device, launch, part;  // launch and part: the last task that wrote it
+  };
+  struct Entry {
+    int piece;
+    bool adds;
+    int earlier_launch, earlier_part;  // whose value is added to
+  };
+
+  void clear();
+  Entry add(int rect, int device, int launch, int part);
+  const std::vector<Piece>& pieces() const { return pieces_; }
+
+ private:
+  std::vector<Piece> pieces_;
+  std::vector<std::vector<int>> on_device_;
+  std::vector<int> used_devices_;
+};
+
+// A shard of a weight: updated on, and by, one of the devices that use it.
+struct Shard {
+  Rect rect;
+  int device;
+};
+
+// Cuts each part of a weight that its owner's tasks read into one shard a replica device, along its
+// longest dimension.
+std::vector<Shard> shards_of(const Rect& whole, const DistinctRects& parts,
+                             const std::vector<int>& devices);
+
+// A task of an update launch: for each weight it updates at most one shard.
+struct UpdateTask {
+  int device;
+  std::vector<std::pair<int, Rect>> shards;  // (index into the owned weights, rectangle)
+};
+// The j-th shard of each weight on a device goes to the j-th task of that device.
+std::vector<UpdateTask> update_tasks(const std::vector<std::vector<Shard>>& weights);
+
+}  // namespace flexlegion
