@@ -7,19 +7,35 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from flexlegion.errors import UserError
-from flexlegion.ops.base import Access, Dim, OperatorType, identity
-from flexlegion.tensor import DataType, Shape, Tensor
+from flexlegion.ops.base import Access, Dim, OperatorType, WeightSpec
+from flexlegion.tensor import DataType, Shape, Tensor, TensorRole
 
 
 @dataclass(eq=False)
 class Operator:
-    """A node of the graph: an operator type applied to tensors."""
+    """A node of the graph: an operator type applied to tensors.
+
+    Parameters
+    ----------
+    name
+        Unique in its graph.
+    kind
+        Type and attributes.
+    inputs, weights, outputs
+        Its tensors. The first output is the primary one: its dimensions are the parallelizable
+        ones. Weights may be another operator's, too.
+    """
 
     name: str
     kind: OperatorType
     inputs: list[Tensor]
     weights: list[Tensor]
-    output: Tensor
+    outputs: list[Tensor]
+
+    @property
+    def output(self) -> Tensor:
+        """The primary output."""
+        return self.outputs[0]
 
     @property
     def input_shapes(self) -> list[Shape]:
@@ -28,19 +44,20 @@ class Operator:
 
     @property
     def dims(self) -> tuple[Dim, ...]:
-        """The parallelizable dimensions: one entry a dimension of the output."""
+        """The parallelizable dimensions: one entry a dimension of the primary output."""
         return self.kind.dims(self.input_shapes)
 
     @property
-    def operands(self) -> list[tuple[str, Tensor, Access]]:
-        """Role, tensor and access of every operand: inputs, weights, output."""
-        inputs = self.kind.input_access(self.input_shapes)
-        weights = self.kind.weight_access(self.input_shapes)
-        output = Access(identity(len(self.output.shape)), saved=self.kind.output_saved())
+    def operands(self) -> list[tuple[TensorRole, Tensor, Access]]:
+        """Role, tensor and access of every operand: inputs, weights, outputs."""
+        shapes = self.input_shapes
+        inputs = self.kind.input_access(shapes)
+        weights = self.kind.weight_access(shapes)
+        outputs = self.kind.output_access(shapes)
         return [
             *(("input", t, a) for t, a in zip(self.inputs, inputs, strict=True)),
             *(("weight", t, a) for t, a in zip(self.weights, weights, strict=True)),
-            ("output", self.output, output),
+            *(("output", t, a) for t, a in zip(self.outputs, outputs, strict=True)),
         ]
 
 
@@ -51,6 +68,11 @@ class Graph:
     tensors: list[Tensor] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        # What the lists hold, for look-ups in unrolled networks of many hundred operators.
+        self._members = set(self.tensors)
+        self._names = {op.name for op in self.operators} | {tensor.name for tensor in self.inputs}
+
     def add_input(
         self, name: str, shape: Shape, dtype: DataType, requires_gradient: bool = False
     ) -> Tensor:
@@ -60,25 +82,59 @@ class Graph:
             choices = " or ".join(get_args(DataType))
             raise UserError(f"input '{name}' has type {dtype}, but only {choices} are possible")
         tensor = Tensor(name, shape, dtype, "input", requires_gradient=requires_gradient)
-        self.tensors.append(tensor)
+        self._include(name, [tensor])
         return tensor
 
-    def add(self, kind: OperatorType, inputs: Sequence[Tensor], name: str) -> Tensor:
-        """Apply an operator to tensors of this graph.
+    def add(
+        self,
+        kind: OperatorType,
+        inputs: Sequence[Tensor],
+        name: str,
+        share: Operator | Tensor | None = None,
+    ) -> Tensor:
+        """`apply`, for operators of one output.
 
         Returns
         -------
         Tensor
-            Its output.
+            Its primary output.
+        """
+        return self.apply(kind, inputs, name, share).output
+
+    def apply(
+        self,
+        kind: OperatorType,
+        inputs: Sequence[Tensor],
+        name: str,
+        share: Operator | Tensor | None = None,
+    ) -> Operator:
+        """Apply an operator to tensors of this graph.
+
+        Parameters
+        ----------
+        kind
+            Type and attributes.
+        inputs
+            In the type's order.
+        name
+            Not taken by an operator or an input.
+        share
+            An operator of this graph, or an output of one, whose weights this one uses as well,
+            instead of having its own: of the same shapes, in the same order.
+
+        Returns
+        -------
+        Operator
+            The new node, with its outputs.
 
         Raises
         ------
         UserError
-            If the inputs do not fit the operator, or the name is taken.
+            If the inputs or the shared weights do not fit the operator, or the name is taken.
         """
         self._check_new(name)
         for tensor in inputs:
-            if tensor not in self.tensors:
+            if tensor not in self._members:
                 raise UserError(f"operator '{name}': input {tensor!r} belongs to another model")
         shapes = [tensor.shape for tensor in inputs]
         for tensor, expected in zip(inputs, kind.input_dtypes(shapes), strict=True):
@@ -88,19 +144,20 @@ class Graph:
                     f"{tensor.dtype}"
                 )
         try:
-            shape = kind.output_shape(shapes)
+            output_shapes = kind.output_shapes(shapes)
         except UserError as e:
             raise UserError(f"operator '{name}': {e}") from None
-        weights = [
-            Tensor(f"{name}.{w.name}", w.shape, "float32", "weight", None, True, w.initializer)
-            for w in kind.weights(shapes)
+        weights = self._weights(kind.weights(shapes), name, share)
+        outputs = [
+            Tensor(f"{name}.{output}", shape, kind.output_dtype())
+            for output, shape in zip(kind.output_names, output_shapes, strict=True)
         ]
-        output = Tensor(f"{name}.output", shape, kind.output_dtype())
-        operator = Operator(name, kind, list(inputs), weights, output)
-        output.producer = operator
-        self.tensors += [*weights, output]
+        operator = Operator(name, kind, list(inputs), weights, outputs)
+        for tensor in outputs:
+            tensor.producer = operator
+        self._include(name, [*(weights if share is None else ()), *outputs])
         self.operators.append(operator)
-        return output
+        return operator
 
     def copy(self) -> Graph:
         """A graph of the same nodes that can be extended without changing this one."""
@@ -113,15 +170,56 @@ class Graph:
 
     @property
     def weights(self) -> list[Tensor]:
-        """Tensors that are trained."""
+        """Tensors that are trained, each once."""
         return [tensor for tensor in self.tensors if tensor.kind == "weight"]
 
     def has(self, name: str) -> bool:
         """Whether an operator or an input has that name."""
-        return any(op.name == name for op in self.operators) or any(
-            tensor.name == name for tensor in self.inputs
-        )
+        return name in self._names
+
+    def require_kernels(self) -> None:
+        """Raise `UserError` if there is an operator that cannot be executed yet."""
+        for op in self.operators:
+            if not op.kind.has_kernel(op.input_shapes):
+                raise UserError(
+                    f"operator '{op.name}' has no kernel yet (type {op.kind.type}, inputs of shape "
+                    f"{_shapes(op.input_shapes)}); the model can be planned and simulated, but not "
+                    "trained"
+                )
+
+    def _weights(
+        self, specs: Sequence[WeightSpec], name: str, share: Operator | Tensor | None
+    ) -> list[Tensor]:
+        if share is None:
+            return [
+                Tensor(f"{name}.{w.name}", w.shape, "float32", "weight", None, True, w.initializer)
+                for w in specs
+            ]
+        owner = share.producer if isinstance(share, Tensor) else share
+        if owner is None:
+            raise UserError(
+                f"operator '{name}' can share the weights of an operator, but {share!r} is no "
+                "operator's output"
+            )
+        if owner.output not in self._members:
+            raise UserError(f"operator '{name}': operator '{owner.name}' belongs to another model")
+        wanted, there = [w.shape for w in specs], [w.shape for w in owner.weights]
+        if wanted != there:
+            raise UserError(
+                f"operator '{name}' cannot share the weights of '{owner.name}': it needs shapes "
+                f"{_shapes(wanted)}, but they are {_shapes(there)}"
+            )
+        return list(owner.weights)
+
+    def _include(self, name: str, tensors: Sequence[Tensor]) -> None:
+        self.tensors += tensors
+        self._members.update(tensors)
+        self._names.add(name)
 
     def _check_new(self, name: str) -> None:
         if self.has(name):
             raise UserError(f"the name '{name}' is taken; names have to be unique in a model")
+
+
+def _shapes(shapes: Sequence[Shape]) -> str:
+    return ", ".join(str(list(shape)) for shape in shapes) or "none"

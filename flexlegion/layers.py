@@ -6,24 +6,23 @@ from collections.abc import Sequence
 from typing import Literal
 
 from flexlegion.errors import UserError
-from flexlegion.graph import Graph
 from flexlegion.initializers import Initializer, initializer
-from flexlegion.losses import LABELS_NAME, LOSS_NAME
-from flexlegion.ops.base import OperatorType
+from flexlegion.ops.attention import MatMul
+from flexlegion.ops.conv1d import Conv1D, Pool1D
 from flexlegion.ops.conv2d import Conv2D
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.elementwise import Dropout, Gelu, Relu, Sigmoid, Tanh
 from flexlegion.ops.flatten import Flatten
-from flexlegion.ops.merge import Add, Concat
+from flexlegion.ops.merge import Add, Concat, Multiply
+from flexlegion.ops.normalization import BatchNorm, BatchNormStatistics
 from flexlegion.ops.pool2d import Pool2D
+from flexlegion.ops.shape import Reshape, Slice, Transpose
 from flexlegion.ops.softmax import Softmax
-from flexlegion.tensor import MAX_EXTENT, MAX_RANK, DataType, Tensor
+from flexlegion.sequence_layers import SequenceLayers
+from flexlegion.tensor import MAX_RANK, Tensor
 
 Pair = int | tuple[int, int]
 Padding = Pair | Literal["valid", "same"]
-
-# Activations that conv2d and dense fuse: their derivative follows from the output.
-_FUSED = ("relu", "sigmoid", "tanh")
 
 
 def _pair(value: Pair, what: str) -> tuple[int, int]:
@@ -55,44 +54,19 @@ def _padding(value: Padding, kernel: tuple[int, int], stride: tuple[int, int]) -
     return _pair(value, "padding")
 
 
-class Layers:
-    """A graph under construction.
+def _check_pooling(kind: str) -> None:
+    if kind not in ("max", "average"):
+        raise UserError(f"unknown kind of pooling '{kind}'; use 'max' or 'average'")
+
+
+class Layers(SequenceLayers):
+    """The layers of a graph under construction.
 
     Parameters
     ----------
     batch_size
         Extent of the sample dimension of every input.
     """
-
-    def __init__(self, batch_size: int) -> None:
-        if not 1 <= batch_size <= MAX_EXTENT:
-            raise UserError(f"the batch size has to be 1 to {MAX_EXTENT}, but is {batch_size}")
-        self.batch_size = batch_size
-        self.graph = Graph()
-
-    def input(
-        self,
-        shape: Sequence[int],
-        dtype: DataType = "float32",
-        name: str | None = None,
-        requires_gradient: bool = False,
-    ) -> Tensor:
-        """An input of the given shape, without the sample dimension; images are (h, w, channel).
-
-        `requires_gradient` has training compute the loss's gradient by this input as well.
-        """
-        if len(shape) >= MAX_RANK:
-            raise UserError(
-                f"an input has at most {MAX_RANK} dimensions, the samples' included, but a sample "
-                f"of shape {list(shape)} makes {len(shape) + 1}"
-            )
-        if any(extent < 1 for extent in shape):
-            raise UserError(
-                f"an input's extents have to be positive, but its shape is {list(shape)}"
-            )
-        return self.graph.add_input(
-            self._name("input", name), (self.batch_size, *shape), dtype, requires_gradient
-        )
 
     def conv2d(
         self,
@@ -110,7 +84,7 @@ class Layers:
         """2D convolution: (n, h, w, i) -> (n, oh, ow, filters)."""
         name = self._name("conv2d", name)
         kernel, stride = _positive_pair(kernel, "kernel"), _positive_pair(stride, "stride")
-        fused, separate = self._activation(activation)
+        fused, separate = self._fused(activation)
         kind = Conv2D(
             self._positive(filters, "filters"),
             *kernel,
@@ -134,13 +108,59 @@ class Layers:
         name: str | None = None,
     ) -> Tensor:
         """2D pooling; the stride is the kernel's size unless given."""
-        if kind not in ("max", "average"):
-            raise UserError(f"unknown kind of pooling '{kind}'; use 'max' or 'average'")
+        _check_pooling(kind)
         kernel = _positive_pair(kernel, "kernel")
         stride = kernel if stride is None else _positive_pair(stride, "stride")
         padding = _padding(padding, kernel, stride)
         pool = Pool2D(kind, *kernel, *stride, *padding, count_include_pad)
         return self._add(pool, x, self._name("pool2d", name))
+
+    def conv1d(
+        self,
+        x: Tensor,
+        filters: int,
+        kernel: int,
+        stride: int = 1,
+        padding: int | Literal["valid", "same"] = "valid",
+        activation: str | None = None,
+        use_bias: bool = True,
+        kernel_initializer: str | Initializer = "glorot_uniform",
+        bias_initializer: str | Initializer = "zeros",
+        name: str | None = None,
+    ) -> Tensor:
+        """1D convolution: (n, l, i) -> (n, ol, filters)."""
+        name = self._name("conv1d", name)
+        size, step = self._positive(kernel, "kernel"), self._positive(stride, "stride")
+        fused, separate = self._fused(activation)
+        kind = Conv1D(
+            self._positive(filters, "filters"),
+            size,
+            step,
+            _padding(padding, (size, size), (step, step))[0],
+            use_bias,
+            fused,
+            initializer(kernel_initializer),
+            initializer(bias_initializer),
+        )
+        return self._activated(self._add(kind, x, name), separate, name)
+
+    def pool1d(
+        self,
+        x: Tensor,
+        kernel: int,
+        stride: int | None = None,
+        padding: int | Literal["valid", "same"] = "valid",
+        kind: Literal["max", "average"] = "max",
+        count_include_pad: bool = True,
+        name: str | None = None,
+    ) -> Tensor:
+        """1D pooling over (n, l, c); the stride is the kernel's size unless given."""
+        _check_pooling(kind)
+        size = self._positive(kernel, "kernel")
+        step = size if stride is None else self._positive(stride, "stride")
+        pad = _padding(padding, (size, size), (step, step))[0]
+        pool = Pool1D(kind, size, step, pad, count_include_pad)
+        return self._add(pool, x, self._name("pool1d", name))
 
     def dense(
         self,
@@ -151,10 +171,15 @@ class Layers:
         kernel_initializer: str | Initializer = "glorot_uniform",
         bias_initializer: str | Initializer = "zeros",
         name: str | None = None,
+        share: Tensor | None = None,
     ) -> Tensor:
-        """Fully connected: (n, ..., i) -> (n, ..., units)."""
+        """Fully connected: (n, ..., i) -> (n, ..., units).
+
+        `share` is the output of a layer whose weights this one uses, too: of a dense layer of the
+        same sizes, or, without a bias, of an embedding of `units` tokens.
+        """
         name = self._name("dense", name)
-        fused, separate = self._activation(activation)
+        fused, separate = self._fused(activation)
         kind = Dense(
             self._positive(units, "units"),
             use_bias,
@@ -162,7 +187,48 @@ class Layers:
             initializer(kernel_initializer),
             initializer(bias_initializer),
         )
-        return self._activated(self._add(kind, x, name), separate, name)
+        return self._activated(self._add(kind, x, name, share), separate, name)
+
+    def batch_norm(
+        self,
+        x: Tensor,
+        activation: Literal["relu"] | None = None,
+        epsilon: float = 1e-3,
+        name: str | None = None,
+    ) -> Tensor:
+        """Batch normalisation over all dimensions but the last, then ReLU if asked for.
+
+        Two operators: ``NAME.statistics`` takes each sample's mean and variance; NAME combines
+        those of the global batch, whatever the strategy, and normalises. Evaluation and prediction
+        use the statistics of their batches, too: there are no running averages.
+
+        Parameters
+        ----------
+        x
+            Shape (n, ..., channel).
+        activation
+            None or "relu".
+        epsilon
+            Added to the variance.
+        name
+            Of the normalising operator.
+
+        Returns
+        -------
+        Tensor
+            Of the shape of `x`.
+
+        Raises
+        ------
+        UserError
+            If an argument does not fit.
+        """
+        if activation not in (None, "relu"):
+            raise UserError(f"batch_norm's activation is None or 'relu', but is '{activation}'")
+        kind = BatchNorm(self._epsilon(epsilon), activation or "none")
+        name = self._name("batch_norm", name)
+        statistics = self._add(BatchNormStatistics(), x, f"{name}.statistics")
+        return self.graph.add(kind, [x, statistics], name)
 
     def flatten(self, x: Tensor, name: str | None = None) -> Tensor:
         """(n, d1, d2, ...) -> (n, d1*d2*...), row-major (height, width, channel)."""
@@ -192,6 +258,76 @@ class Layers:
         """Element-wise sum of tensors of one shape."""
         return self.graph.add(Add(), inputs, self._name("add", name))
 
+    def multiply(self, inputs: Sequence[Tensor], name: str | None = None) -> Tensor:
+        """Element-wise product of two tensors of one shape."""
+        if len(inputs) > 2:
+            raise UserError(f"multiply takes 2 inputs, but got {len(inputs)}")
+        return self.graph.add(Multiply(), inputs, self._name("multiply", name))
+
+    def matmul(self, a: Tensor, b: Tensor, name: str | None = None) -> Tensor:
+        """Matrix products of each sample: (n, ..., i, k) x (n, ..., k, j) -> (n, ..., i, j)."""
+        return self.graph.add(MatMul(), [a, b], self._name("matmul", name))
+
+    def reshape(self, x: Tensor, shape: Sequence[int], name: str | None = None) -> Tensor:
+        """Samples of another shape with as many elements, row-major: (n, ...) -> (n, *shape)."""
+        if not 1 <= len(shape) < MAX_RANK or any(extent < 1 for extent in shape):
+            raise UserError(
+                f"reshape takes a sample's shape of 1 to {MAX_RANK - 1} positive extents, "
+                f"but got {list(shape)}"
+            )
+        return self._add(Reshape(tuple(shape)), x, self._name("reshape", name))
+
+    def transpose(self, x: Tensor, permutation: Sequence[int], name: str | None = None) -> Tensor:
+        """Dimensions in another order; the sample (0) stays first.
+
+        Dimension d of the output is dimension ``permutation[d]`` of `x`: with (0, 2, 1),
+        (n, i, j) -> (n, j, i).
+        """
+        return self._add(Transpose(tuple(permutation)), x, self._name("transpose", name))
+
+    def split(
+        self, x: Tensor, sizes: Sequence[int], axis: int = -1, name: str | None = None
+    ) -> list[Tensor]:
+        """Parts of a dimension other than the samples', one after the other.
+
+        Parameters
+        ----------
+        x
+            What to split.
+        sizes
+            Extent of each part; together the dimension's.
+        axis
+            The dimension.
+        name
+            The parts, an operator of type slice each, are called ``NAME.0``, ``NAME.1``, ...
+
+        Returns
+        -------
+        list[Tensor]
+            The parts.
+
+        Raises
+        ------
+        UserError
+            If the sizes do not add up, or there is no such dimension.
+        """
+        rank = len(x.shape)
+        axis = axis + rank if axis < 0 else axis
+        if not 1 <= axis < rank:
+            raise UserError(f"split takes an axis 1 to {rank - 1} of its input, but got {axis}")
+        if not sizes or min(sizes) < 1 or sum(sizes) != x.shape[axis]:
+            raise UserError(
+                f"split takes positive sizes that add up to {x.shape[axis]}, the extent of "
+                f"dimension {axis}, but got {list(sizes)}"
+            )
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        return [
+            self._add(
+                Slice(axis, start, size), x, self._name("slice", f"{name}.{i}" if name else None)
+            )
+            for i, (start, size) in enumerate(zip(starts, sizes, strict=True))
+        ]
+
     def concat(self, inputs: Sequence[Tensor], axis: int = -1, name: str | None = None) -> Tensor:
         """Tensors one after the other along a dimension other than the samples'."""
         rank = len(inputs[0].shape) if inputs else 0
@@ -204,40 +340,6 @@ class Layers:
             raise UserError(f"a dropout rate has to be at least 0 and below 1, but is {rate}")
         kind = Dropout(float(rate), len(self.graph.operators))
         return self._add(kind, x, self._name("dropout", name))
-
-    def _name(self, kind: str, name: str | None) -> str:
-        if name in (LABELS_NAME, LOSS_NAME):
-            raise UserError(f"the name '{name}' is taken by compile(); choose another")
-        if name is not None:
-            return name
-        number = 1
-        while self.graph.has(f"{kind}_{number}"):
-            number += 1
-        return f"{kind}_{number}"
-
-    def _add(self, kind: OperatorType, x: Tensor, name: str) -> Tensor:
-        return self.graph.add(kind, [x], name)
-
-    @staticmethod
-    def _positive(value: int, what: str) -> int:
-        if value < 1:
-            raise UserError(f"{what} has to be at least 1, but is {value}")
-        if value > MAX_EXTENT:
-            raise UserError(f"{what} has to be at most {MAX_EXTENT}, but is {value}")
-        return value
-
-    @staticmethod
-    def _activation(activation: str | None) -> tuple[str, str | None]:
-        """What the kernel fuses, and what becomes a layer of its own."""
-        if activation is None:
-            return "none", None
-        if activation in _FUSED:
-            return activation, None
-        if activation in ("gelu", "softmax"):
-            return "none", activation
-        raise UserError(
-            f"unknown activation '{activation}'; choose one of {', '.join(_FUSED)}, gelu, softmax"
-        )
 
     def _activated(self, x: Tensor, activation: str | None, name: str) -> Tensor:
         if activation is None:

@@ -23,7 +23,8 @@ def add_loss(graph: Graph, output: Tensor, loss: str) -> Graph:
 
     Cross-entropy of a softmax reads the softmax's input instead: the two together are the
     numerically stable pair, and the gradient does not pass through the softmax. Of any other
-    output, cross-entropy takes the values to be logits.
+    output, cross-entropy takes the values to be logits. Of predictions (n, steps, c), its labels
+    have shape (n, steps).
 
     Raises
     ------
@@ -40,7 +41,7 @@ def add_loss(graph: Graph, output: Tensor, loss: str) -> Graph:
         if producer is not None and producer.kind.type == "softmax":
             prediction = producer.inputs[0]
     if isinstance(kind, SoftmaxCrossEntropy) and kind.labels == "sparse":
-        labels = graph.add_input(LABELS_NAME, (prediction.shape[0],), "int32")
+        labels = graph.add_input(LABELS_NAME, prediction.shape[:-1], "int32")
     else:
         labels = graph.add_input(LABELS_NAME, prediction.shape, "float32")
     graph.add(kind, [prediction, labels], LOSS_NAME)

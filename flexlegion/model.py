@@ -91,7 +91,8 @@ class Model(Layers):
         metrics
             "accuracy" with a cross-entropy; "mean_squared_error", "mean_absolute_error" otherwise.
         strategy
-            A `Strategy`, a file's path, or "single", "data", "model", "random:SEED".
+            A `Strategy`, a file's path, or a built-in one's name: "single", "data", "model",
+            "expert", "one-weird-trick", "gnmt", "random:SEED".
         output
             The model's output; the last layer's unless given.
 
@@ -102,6 +103,7 @@ class Model(Layers):
         """
         output = self._output(output)
         graph = add_loss(self.graph, output, loss)
+        graph.require_kernels()
         checked = check_metrics(metrics, loss)
         chosen = optimizer_of(optimizer)
         machine = running_machine()

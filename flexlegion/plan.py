@@ -8,21 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from flexlegion import _native
 from flexlegion.devices import Devices
 from flexlegion.graph import Graph, Operator
+from flexlegion.native_graph import NativeGraph
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
 
 PASSES = ("load", "forward", "backward", "update")
 FIELDS = ("value", "gradient", "state")
 PRIVILEGES = ("read", "write", "read-write")
-_DTYPES = {"float32": 0, "int32": 1}
-_KINDS = {"input": 0, "weight": 1, "activation": 2}
-_ROLES = {"input": 0, "weight": 1, "output": 2}
-_DIM_KINDS = {"sample": 0, "attribute": 1, "parameter": 2}
 
 Interval = tuple[int, int]
 Box = tuple[Interval, ...]
@@ -106,18 +101,17 @@ class Plan:
     ) -> None:
         self.graph = graph
         self.devices = devices
-        self.core = _native.core()
-        self.tensor_numbers = {tensor: i for i, tensor in enumerate(graph.tensors)}
+        native_graph = NativeGraph(graph)
+        self.core = native_graph.core
+        self.tensor_numbers = native_graph.tensor_numbers
         lib, ffi = self.core.lib, self.core.ffi
-        native_graph = ffi.gc(self.core.check(lib.fl_graph_create()), lib.fl_graph_destroy)
-        self._fill(native_graph)
         configs = [strategy[operator.name] for operator in graph.operators]
         degrees = [d for config in configs for d in config.degrees]
         numbers = [devices.number(name) for config in configs for name in config.devices]
         self.handle = ffi.gc(
             self.core.check(
                 lib.fl_plan_create(
-                    native_graph,
+                    native_graph.handle,
                     len(degrees),
                     degrees,
                     len(numbers),
@@ -129,56 +123,6 @@ class Plan:
             lib.fl_plan_destroy,
         )
         self.launches = list(self._launches())
-
-    def _fill(self, native_graph: Any) -> None:
-        lib, check = self.core.lib, self.core.check
-        for tensor in self.graph.tensors:
-            check(
-                lib.fl_graph_add_tensor(
-                    native_graph,
-                    tensor.name.encode(),
-                    len(tensor.shape),
-                    list(tensor.shape),
-                    _DTYPES[tensor.dtype],
-                    _KINDS[tensor.kind],
-                    tensor.requires_gradient,
-                )
-            )
-        for operator in self.graph.operators:
-            attributes = operator.kind.attributes()
-            names, keep_names = self.core.texts(list(attributes))
-            values, keep_values = self.core.texts(list(attributes.values()))
-            dims = [_DIM_KINDS[dim.kind.value] for dim in operator.dims]
-            number = check(
-                lib.fl_graph_add_operator(
-                    native_graph,
-                    operator.name.encode(),
-                    operator.kind.type.encode(),
-                    operator.kind.is_loss,
-                    len(dims),
-                    dims,
-                    len(attributes),
-                    names,
-                    values,
-                )
-            )
-            del keep_names, keep_values
-            for role, tensor, access in operator.operands:
-                flat = [
-                    x
-                    for m in access.map
-                    for x in (m.out_dim, m.num, m.den, m.lo_offset, m.hi_offset)
-                ]
-                check(
-                    lib.fl_graph_add_operand(
-                        native_graph,
-                        number,
-                        self.tensor_numbers[tensor],
-                        _ROLES[role],
-                        access.saved,
-                        flat,
-                    )
-                )
 
     def _launches(self) -> Iterator[Launch]:
         lib, ffi, check = self.core.lib, self.core.ffi, self.core.check

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from flexlegion.devices import Devices
 from flexlegion.errors import UserError
 from flexlegion.graph import Operator
+from flexlegion.ops.base import DimKind
 
 _DEVICE_NAME = re.compile(r"(cpu|gpu):(0|[1-9][0-9]*)")
 
@@ -60,6 +62,11 @@ class ParallelConfig:
                 raise UserError(
                     f"{where} has degree {degree} in dimension '{dim.name}'; degrees start at 1"
                 )
+            if degree > 1 and dim.kind is DimKind.NONE:
+                raise UserError(
+                    f"{where} splits dimension '{dim.name}' into {degree} parts, but it cannot be "
+                    "split; its degree has to be 1"
+                )
             if degree > extent:
                 what = "a batch of" if dim.name == "sample" else "an extent of"
                 raise UserError(
@@ -101,10 +108,54 @@ def random_config(
     max_tasks
         Bound on the number of tasks.
     """
-    degrees = [1] * len(operator.dims)
+    dims = operator.dims
+    degrees = [1] * len(dims)
     tasks = int(rng.integers(1, max_tasks + 1))
     for d in rng.permutation(len(degrees)):
+        if dims[d].kind is DimKind.NONE:
+            continue
         limit = min(operator.output.shape[d], tasks // math.prod(degrees))
         degrees[d] = int(rng.integers(1, limit + 1))
     chosen = rng.choice(np.array(devices), math.prod(degrees))
     return ParallelConfig(tuple(degrees), tuple(str(name) for name in chosen))
+
+
+def splits(
+    operator: Operator, max_tasks: int, allowed: Collection[DimKind] | None = None
+) -> list[tuple[int, ...]]:
+    """All tuples of degrees that deal an operator to up to `max_tasks` devices evenly.
+
+    A degree is a divisor of `max_tasks` or a power of two, at most its dimension's extent; their
+    product is at most `max_tasks`. So the tasks come to equal shares of `max_tasks` devices, or of
+    half of them, and so on; extents that a degree does not divide make tiles that differ by one.
+    Other degrees fit an operator, too, but leave devices with unequal shares.
+
+    Parameters
+    ----------
+    operator
+        What to split.
+    max_tasks
+        Bound on the number of tasks, such as the number of devices; at least 1.
+    allowed
+        Which kinds of dimensions may be split; all by default.
+
+    Returns
+    -------
+    list
+        Each tuple once, in lexicographic order; ``(1, ..., 1)`` is the first.
+    """
+    choices = []
+    for dim, extent in zip(operator.dims, operator.output.shape, strict=True):
+        whole = dim.kind is DimKind.NONE or (allowed is not None and dim.kind not in allowed)
+        limit = 1 if whole else min(extent, max_tasks)
+        choices.append([d for d in range(1, limit + 1) if max_tasks % d == 0 or d & (d - 1) == 0])
+    # Dimension by dimension, with the number of tasks so far: what exceeds the bound ends there.
+    found: list[tuple[tuple[int, ...], int]] = [((), 1)]
+    for degrees in choices:
+        found = [
+            ((*head, degree), tasks * degree)
+            for head, tasks in found
+            for degree in degrees
+            if tasks * degree <= max_tasks
+        ]
+    return [degrees for degrees, _ in found]

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 DataType = Literal["float32", "int32"]
 TensorKind = Literal["input", "weight", "activation"]
+TensorRole = Literal["input", "weight", "output"]  # for an operator
 
 MAX_RANK = 5  # as in native/support/rect.h
 MAX_EXTENT = 2**31 - 1

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from flexlegion.errors import UserError
 from flexlegion.initializers import Initializer
@@ -21,12 +21,14 @@ class DimKind(Enum):
     """The SOAP kind of an output dimension (FlexFlow, section 4).
 
     Splitting a parameter dimension splits a weight; splitting an attribute dimension does not.
+    A dimension of kind `NONE` cannot be split: the paper's "divisible dimensions" leave it out.
     (Operator parallelism, the O, is the freedom to place different operators on different devices.)
     """
 
     SAMPLE = "sample"
     ATTRIBUTE = "attribute"
     PARAMETER = "parameter"
+    NONE = "none"
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,19 @@ class Dim:
 
 
 SAMPLE = Dim("sample", DimKind.SAMPLE)
+
+# What a cost model may assume of an operator type: operators of a family are limited by the same
+# resource of a device.
+Family = Literal[
+    "convolution",
+    "matmul",
+    "normalization",
+    "pooling",
+    "elementwise",
+    "embedding",
+    "copy",
+    "loss",
+]
 
 
 @dataclass(frozen=True)
@@ -66,6 +81,11 @@ def along(out_dim: int) -> DimMap:
 def window(out_dim: int, kernel: int, stride: int, padding: int) -> DimMap:
     """The range that sliding windows cover; neighbouring tiles overlap in a halo."""
     return DimMap(out_dim, stride, 1, -padding, kernel - stride - padding)
+
+
+def shifted(out_dim: int, by: int) -> DimMap:
+    """The output's range, moved up by `by`."""
+    return DimMap(out_dim, lo_offset=by, hi_offset=by)
 
 
 def divided(out_dim: int, by: int) -> DimMap:
@@ -112,21 +132,32 @@ class OperatorType(ABC):
 
     Subclasses are frozen dataclasses; their fields are the attributes that the kernel of the same
     `type` receives. All shapes include the sample dimension.
+
+    Most types have one output and state it by `output_shape` and `output_saved`. A type of several
+    outputs names them in `output_names`, and overrides `output_shapes` and `output_access`. The
+    first output is the primary one: its dimensions are the parallelizable ones, its tiles the
+    tasks.
     """
 
     type: ClassVar[str]
+    family: ClassVar[Family]
     is_loss: ClassVar[bool] = False
+    output_names: ClassVar[tuple[str, ...]] = ("output",)
 
     @abstractmethod
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        """Shape of the output; raises `UserError` for inputs that do not fit."""
+        """Shape of the primary output; raises `UserError` for inputs that do not fit."""
+
+    def output_shapes(self, inputs: Sequence[Shape]) -> Sequence[Shape]:
+        """Shape of every output, the primary one first."""
+        return (self.output_shape(inputs),)
 
     def input_dtypes(self, inputs: Sequence[Shape]) -> Sequence[DataType]:
         """Element type of each input."""
         return ["float32"] * len(inputs)
 
     def output_dtype(self) -> DataType:
-        """Element type of the output."""
+        """Element type of the outputs."""
         return "float32"
 
     def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
@@ -135,7 +166,7 @@ class OperatorType(ABC):
 
     @abstractmethod
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
-        """One entry a dimension of the output."""
+        """One entry a dimension of the primary output."""
 
     @abstractmethod
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
@@ -145,8 +176,16 @@ class OperatorType(ABC):
         """One entry a weight."""
         return ()
 
+    def output_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        """One entry an output, in terms of the primary output's dimensions.
+
+        The primary output's is the identity. Together, the tasks write each element of every output
+        once: a map that leaves out a dimension goes with a primary dimension that cannot be split.
+        """
+        return (Access(identity(len(self.output_shape(inputs))), saved=self.output_saved()),)
+
     def output_saved(self) -> bool:
-        """Whether the backward pass reads the output's value."""
+        """Whether the backward pass reads the primary output's value."""
         return False
 
     @abstractmethod
@@ -156,14 +195,34 @@ class OperatorType(ABC):
         A multiply-add counts two; exponentials and the like count one.
         """
 
+    def backward_flops(self, inputs: Sequence[Shape]) -> int:
+        """Floating-point operations of a backward pass over the whole output.
+
+        Convolutions and matrix products have two products for the forward pass's one: for the
+        gradient of the input, and of the weight (or of the other factor). Others do about the same
+        work again.
+        """
+        products = self.family in ("convolution", "matmul")
+        return (2 if products else 1) * self.flops(inputs)
+
+    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
+        """Whether ``native/ops`` has a kernel for inputs of these shapes.
+
+        Without one, an operator can be planned and simulated, but not trained.
+        """
+        return True
+
     def attributes(self) -> dict[str, str]:
-        """Attributes as the kernel receives them: texts, flags as 0 and 1."""
+        """Attributes as the kernel receives them: texts, flags as 0 and 1, lists with commas."""
         result = {}
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, Initializer):
                 continue
-            result[field.name] = str(int(value)) if isinstance(value, bool) else str(value)
+            if isinstance(value, tuple):
+                result[field.name] = ",".join(map(str, value))
+            else:
+                result[field.name] = str(int(value)) if isinstance(value, bool) else str(value)
         return result
 
 

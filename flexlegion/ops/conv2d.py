@@ -15,6 +15,7 @@ from flexlegion.ops.base import (
     Access,
     Dim,
     DimKind,
+    Family,
     OperatorType,
     WeightSpec,
     along,
@@ -41,6 +42,7 @@ class Conv2D(OperatorType):
     """Input (n, h, w, i), kernel (o, kh, kw, i), bias (o), output (n, oh, ow, o)."""
 
     type: ClassVar[str] = "conv2d"
+    family: ClassVar[Family] = "convolution"
 
     filters: int
     kernel_h: int

@@ -14,6 +14,7 @@ from flexlegion.ops.base import (
     Access,
     Dim,
     DimKind,
+    Family,
     OperatorType,
     WeightSpec,
     along,
@@ -27,6 +28,7 @@ class Dense(OperatorType):
     """Input (n, ..., i), kernel (o, i), bias (o), output (n, ..., o)."""
 
     type: ClassVar[str] = "dense"
+    family: ClassVar[Family] = "matmul"
 
     units: int
     use_bias: bool = True

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from flexlegion.ops.base import Access, Dim, OperatorType, identity, outer_dims
+from flexlegion.ops.base import Access, Dim, Family, OperatorType, identity, outer_dims
 from flexlegion.tensor import Shape
 
 
 @dataclass(frozen=True)
 class _ElementWise(OperatorType):
+    family: ClassVar[Family] = "elementwise"
     input_saved: ClassVar[bool] = False  # the derivative comes from the input, else from the output
     output_read: ClassVar[bool] = True
     operations: ClassVar[int]  # an element

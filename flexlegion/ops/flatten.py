@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from flexlegion.ops.base import WHOLE, Access, Dim, OperatorType, along, divided, outer_dims
+from flexlegion.ops.base import WHOLE, Access, Dim, Family, OperatorType, along, divided, outer_dims
 from flexlegion.tensor import Shape
 
 
@@ -19,6 +19,7 @@ class Flatten(OperatorType):
     """
 
     type: ClassVar[str] = "flatten"
+    family: ClassVar[Family] = "copy"
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return (inputs[0][0], prod(inputs[0][1:]))

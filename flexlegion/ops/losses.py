@@ -1,6 +1,6 @@
-"""Losses as operators: they read predictions and labels, and give one value a sample.
+"""Losses as operators: they read predictions and labels, and give one value a sample (and step).
 
-The training goal is the mean over the samples of the global batch, whatever the split.
+The training goal is the mean over the global batch, whatever the split.
 """
 
 from __future__ import annotations
@@ -11,12 +11,23 @@ from math import prod
 from typing import ClassVar
 
 from flexlegion.errors import UserError
-from flexlegion.ops.base import SAMPLE, WHOLE, Access, Dim, OperatorType, along
+from flexlegion.ops.base import (
+    SAMPLE,
+    WHOLE,
+    Access,
+    Dim,
+    DimKind,
+    Family,
+    OperatorType,
+    along,
+    identity,
+)
 from flexlegion.tensor import DataType, Shape
 
 
 @dataclass(frozen=True)
 class _Loss(OperatorType):
+    family: ClassVar[Family] = "loss"
     is_loss: ClassVar[bool] = True
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -35,7 +46,9 @@ class _Loss(OperatorType):
 class SoftmaxCrossEntropy(_Loss):
     """Cross-entropy of softmax(logits), numerically stable, with labels of `labels`' form.
 
-    "sparse": class numbers, int32 (n); "one_hot": probabilities, float32 (n, c).
+    Logits (n, c), or of sequences (n, steps, c). "sparse": class numbers, int32 (n) or (n, steps);
+    "one_hot": probabilities, float32 of the logits' shape. Output (n) or (n, steps); the training
+    goal is the mean over all of it.
     """
 
     type: ClassVar[str] = "softmax_cross_entropy"
@@ -46,12 +59,24 @@ class SoftmaxCrossEntropy(_Loss):
         return ("float32", "int32" if self.labels == "sparse" else "float32")
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        if len(inputs[0]) != 2:
+        if len(inputs[0]) not in (2, 3):
             raise UserError(
-                "categorical cross-entropy takes predictions of shape (sample, class), "
+                "categorical cross-entropy takes predictions of shape (sample, class) or "
+                "(sample, step, class), "
                 f"but the model's output has shape {list(inputs[0])}"
             )
-        return super().output_shape(inputs)
+        return inputs[0][:-1]
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        return (SAMPLE, Dim("length", DimKind.ATTRIBUTE))[: len(inputs[0]) - 1]
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        outer = identity(len(inputs[0]) - 1)
+        labels = outer if self.labels == "sparse" else (*outer, WHOLE)
+        return (Access((*outer, WHOLE), saved=True), Access(labels, saved=True))
+
+    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
+        return len(inputs[0]) == 2
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return 5 * prod(inputs[0])  # maximum, difference, exponential, sum, product with the label

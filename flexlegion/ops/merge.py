@@ -1,4 +1,4 @@
-"""Operators that join several tensors: element-wise sum, and concatenation."""
+"""Operators that join several tensors: element-wise sum and product, and concatenation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from math import prod
 from typing import ClassVar
 
 from flexlegion.errors import UserError
-from flexlegion.ops.base import Access, Dim, DimMap, OperatorType, along, identity, outer_dims
+from flexlegion.ops.base import (
+    Access,
+    Dim,
+    DimMap,
+    Family,
+    OperatorType,
+    along,
+    identity,
+    outer_dims,
+)
 from flexlegion.tensor import Shape
 
 
@@ -17,21 +26,26 @@ def _several(name: str, inputs: Sequence[Shape]) -> None:
         raise UserError(f"{name} takes at least 2 inputs, but got {len(inputs)}")
 
 
+def _same_shape(name: str, inputs: Sequence[Shape]) -> Shape:
+    _several(name, inputs)
+    for shape in inputs[1:]:
+        if shape != inputs[0]:
+            raise UserError(
+                f"{name} takes inputs of one shape, but got "
+                f"{' and '.join(str(list(s)) for s in (inputs[0], shape))}"
+            )
+    return inputs[0]
+
+
 @dataclass(frozen=True)
 class Add(OperatorType):
     """Element-wise sum of inputs of one shape."""
 
     type: ClassVar[str] = "add"
+    family: ClassVar[Family] = "elementwise"
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        _several("add", inputs)
-        for shape in inputs[1:]:
-            if shape != inputs[0]:
-                raise UserError(
-                    "add takes inputs of one shape, but got "
-                    f"{' and '.join(str(list(s)) for s in (inputs[0], shape))}"
-                )
-        return inputs[0]
+        return _same_shape("add", inputs)
 
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
         return outer_dims(len(inputs[0]))
@@ -42,6 +56,35 @@ class Add(OperatorType):
     def flops(self, inputs: Sequence[Shape]) -> int:
         return (len(inputs) - 1) * prod(inputs[0])
 
+    def backward_flops(self, inputs: Sequence[Shape]) -> int:
+        return 0  # copies
+
+
+@dataclass(frozen=True)
+class Multiply(OperatorType):
+    """Element-wise product of two inputs of one shape."""
+
+    type: ClassVar[str] = "multiply"
+    family: ClassVar[Family] = "elementwise"
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        return _same_shape("multiply", inputs)
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        return outer_dims(len(inputs[0]))
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        return [Access(identity(len(shape)), saved=True) for shape in inputs]
+
+    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
+        return False
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return prod(inputs[0])
+
+    def backward_flops(self, inputs: Sequence[Shape]) -> int:
+        return 2 * self.flops(inputs)
+
 
 @dataclass(frozen=True)
 class Concat(OperatorType):
@@ -51,6 +94,7 @@ class Concat(OperatorType):
     """
 
     type: ClassVar[str] = "concat"
+    family: ClassVar[Family] = "copy"
 
     axis: int
 

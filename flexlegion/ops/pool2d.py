@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from flexlegion.ops.base import Access, Dim, OperatorType, along, outer_dims, require_rank, window
+from flexlegion.ops.base import (
+    Access,
+    Dim,
+    Family,
+    OperatorType,
+    along,
+    outer_dims,
+    require_rank,
+    window,
+)
 from flexlegion.ops.conv2d import sliding_extent
 from flexlegion.tensor import Shape
 
@@ -17,6 +26,7 @@ class Pool2D(OperatorType):
     """Input (n, h, w, c), output (n, oh, ow, c)."""
 
     type: ClassVar[str] = "pool2d"
+    family: ClassVar[Family] = "pooling"
 
     kind: str  # "max" or "average"
     kernel_h: int

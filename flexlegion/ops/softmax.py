@@ -8,7 +8,7 @@ from math import prod
 from typing import ClassVar
 
 from flexlegion.errors import UserError
-from flexlegion.ops.base import WHOLE, Access, Dim, OperatorType, along, outer_dims
+from flexlegion.ops.base import WHOLE, Access, Dim, Family, OperatorType, along, outer_dims
 from flexlegion.tensor import Shape
 
 
@@ -21,6 +21,7 @@ class Softmax(OperatorType):
     """
 
     type: ClassVar[str] = "softmax"
+    family: ClassVar[Family] = "normalization"
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         if len(inputs[0]) < 2:

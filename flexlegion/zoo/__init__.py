@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from flexlegion.errors import UserError
 from flexlegion.model import Model
 from flexlegion.zoo.alexnet import alexnet
+from flexlegion.zoo.inception_v3 import inception_v3
 from flexlegion.zoo.lenet import lenet
 from flexlegion.zoo.mlp import mlp
+from flexlegion.zoo.nmt import nmt
+from flexlegion.zoo.resnet101 import resnet101
+from flexlegion.zoo.rnnlm import rnnlm
+from flexlegion.zoo.rnntc import rnntc
+from flexlegion.zoo.transformer import transformer
 
 
 @dataclass(frozen=True)
@@ -19,31 +27,47 @@ class ZooEntry:
     Parameters
     ----------
     build
-        Adds the layers to a model: ``build(model, input_shape, classes)``.
-    input_shape
-        Shape of a sample that the literature uses.
-    classes
-        Number of classes there.
+        Adds the layers to a model: ``build(model, **sizes)``.
+    description
+        One line.
+    batch_size
+        Samples an iteration, as in FlexFlow's evaluation (section 8.1) for its networks.
+    loss
+        What it is trained with.
     """
 
-    build: Callable[[Model, tuple[int, ...], int], None]
-    input_shape: tuple[int, ...]
-    classes: int
+    build: Callable[..., None]
+    description: str
+    batch_size: int = 64
+    loss: str = "sparse_categorical_crossentropy"
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """Its sizes, which `build` takes as keywords, and their defaults."""
+        _model, *sizes = inspect.signature(self.build).parameters.values()
+        return {size.name: size.default for size in sizes}
 
 
 ZOO: dict[str, ZooEntry] = {
-    "alexnet": ZooEntry(alexnet, (224, 224, 3), 1000),
-    "lenet": ZooEntry(lenet, (32, 32, 1), 10),
-    "mlp": ZooEntry(mlp, (32, 32, 1), 10),
+    "alexnet": ZooEntry(alexnet, "12-layer CNN for images of 224x224 pixels", 256),
+    "inception_v3": ZooEntry(inception_v3, "102-layer CNN with inception modules"),
+    "lenet": ZooEntry(lenet, "6-layer CNN for small images"),
+    "mlp": ZooEntry(mlp, "dense layers"),
+    "nmt": ZooEntry(nmt, "translation: LSTM encoder and decoder with attention, unrolled"),
+    "resnet101": ZooEntry(resnet101, "101-layer residual CNN with shortcut connections"),
+    "rnnlm": ZooEntry(rnnlm, "language model: 2 LSTM layers, unrolled"),
+    "rnntc": ZooEntry(rnntc, "text classification: 4 LSTM layers, unrolled"),
+    "transformer": ZooEntry(transformer, "language model: transformer of GPT-2's small sizes", 8),
 }
 
 
 def build(
     name: str,
-    batch_size: int,
+    batch_size: int | None = None,
     input_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
     seed: int = 0,
+    **sizes: Any,
 ) -> Model:
     """A network of the zoo, not yet compiled.
 
@@ -52,20 +76,38 @@ def build(
     name
         For example ``lenet``.
     batch_size
-        Samples an iteration.
+        Samples an iteration; the literature's unless given.
     input_shape, classes
-        To fit other data than the literature's.
+        To fit other data than the literature's, where the network has these sizes.
     seed
         Seed of the model.
+    **sizes
+        The network's other sizes (`ZooEntry.sizes`), for example ``steps=2``.
+
+    Returns
+    -------
+    Model
+        With all layers.
 
     Raises
     ------
     UserError
-        If there is no such network, or it does not fit the input.
+        If there is no such network or size, or it does not fit the input.
     """
     if name not in ZOO:
         raise UserError(f"unknown model '{name}'; choose one of {', '.join(ZOO)}")
     entry = ZOO[name]
-    model = Model(batch_size, seed)
-    entry.build(model, input_shape or entry.input_shape, classes or entry.classes)
+    known = entry.sizes
+    if input_shape is not None and "input_shape" not in known:
+        raise UserError(
+            f"model '{name}' does not take data of shape {list(input_shape)}; "
+            f"its inputs follow from its sizes {', '.join(known)}"
+        )
+    given = {"input_shape": input_shape, "classes": classes}
+    sizes |= {size: value for size, value in given.items() if value is not None}
+    for size in sizes:
+        if size not in known:
+            raise UserError(f"model '{name}' has no size '{size}'; it has {', '.join(known)}")
+    model = Model(entry.batch_size if batch_size is None else batch_size, seed)
+    entry.build(model, **sizes)
     return model

@@ -10,7 +10,9 @@ from flexlegion.errors import UserError
 from flexlegion.model import Model
 
 
-def alexnet(model: Model, input_shape: tuple[int, ...], classes: int) -> None:
+def alexnet(
+    model: Model, input_shape: tuple[int, ...] = (224, 224, 3), classes: int = 1000
+) -> None:
     """Add the layers; the input is an image (height, width, channel), 224x224x3 in the paper."""
     if len(input_shape) != 3 or min(input_shape[:2]) < 63:
         raise UserError(

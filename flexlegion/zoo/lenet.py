@@ -11,7 +11,7 @@ from flexlegion.errors import UserError
 from flexlegion.model import Model
 
 
-def lenet(model: Model, input_shape: tuple[int, ...], classes: int) -> None:
+def lenet(model: Model, input_shape: tuple[int, ...] = (32, 32, 1), classes: int = 10) -> None:
     """Add the layers; the input is an image (height, width, channel), 32x32x1 in the paper."""
     if len(input_shape) != 3 or min(input_shape[:2]) < 16:
         raise UserError(

@@ -6,7 +6,10 @@ from flexlegion.model import Model
 
 
 def mlp(
-    model: Model, input_shape: tuple[int, ...], classes: int, hidden: tuple[int, ...] = (512, 256)
+    model: Model,
+    input_shape: tuple[int, ...] = (32, 32, 1),
+    classes: int = 10,
+    hidden: tuple[int, ...] = (512, 256),
 ) -> None:
     """Add the layers; inputs of several dimensions are flattened.
 

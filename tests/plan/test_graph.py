@@ -286,7 +286,7 @@ def test_losses_refuse() -> None:
     ):
         add_loss(graph, y, "hinge")
     model = Model(4)
-    y = model.dense(model.input((3, 3)), 5)
+    y = model.dense(model.input((3, 3, 3)), 5)
     with pytest.raises(UserError, match=r"takes predictions of shape \(sample, class\)"):
         add_loss(model.graph, y, "sparse_categorical_crossentropy")
     with pytest.raises(UserError, match="the name 'labels' is taken"):
@@ -333,6 +333,13 @@ def test_summary() -> None:
     assert "4 x 5" in text
     assert "sample (S), channel (P)" in text
     assert "20 weights" in text
+
+
+def test_summary_counts_shared_weights_once() -> None:
+    text = build("rnnlm", 2, steps=2, layers=1, hidden=3, vocabulary=7).summary()
+    assert "sample (S), length (-), channel (P)" in text
+    # Table, four gates over 3 + 3 values and a bias, output layer.
+    assert f"{7 * 3 + 12 * 7 + 7 * 4} weights" in text
 
 
 def test_merges() -> None:

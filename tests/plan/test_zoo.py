@@ -1,22 +1,58 @@
-"""The zoo's networks have the sizes that the literature gives."""
+"""The zoo's networks have the sizes that the literature gives, and plans under any strategy."""
 
 from __future__ import annotations
 
 import math
+import time
+from collections import Counter
 
 import pytest
+from test_plan_properties import CHECKS, zoo_plan
 
+from flexlegion import Model
+from flexlegion.devices import Devices
 from flexlegion.errors import UserError
+from flexlegion.graph import Graph
+from flexlegion.losses import add_loss
+from flexlegion.plan import Plan
+from flexlegion.strategies import resolve
 from flexlegion.zoo import ZOO, build
+
+
+def lstm_weights(d: int, h: int) -> int:
+    """Four gates over input and state, with a bias."""
+    return 4 * h * (d + h + 1)
 
 
 @pytest.mark.parametrize(
     ("name", "weights"),
     [
         # LeNet-5's layers, S2 and C3 fully connected: 156 + 2416 + 48120 + 10164 + 850.
-        ("lenet", 61706),
-        # One weird trick's AlexNet, 61.1 million.
-        ("alexnet", 61100840),
+        ("lenet", 61_706),
+        # One weird trick's AlexNet, 61.1 million (torchvision.models.alexnet: 61,100,840).
+        ("alexnet", 61_100_840),
+        # Inception-v3: torchvision.models.inception_v3 has 27,161,264, of which the auxiliary
+        # classifier has 3,326,696; 23.8 million in keras.io/api/applications.
+        ("inception_v3", 27_161_264 - 3_326_696),
+        # ResNet-101: torchvision.models.resnet101, 44.5 million.
+        ("resnet101", 44_549_160),
+        # FlexFlow, section 8.1, by hand: embedding, layers, output.
+        (
+            "rnntc",
+            18_765 * 300 + lstm_weights(300, 1024) + 3 * lstm_weights(1024, 1024) + 2 * 1025,
+        ),
+        ("rnnlm", 10_000 * 2048 + 2 * lstm_weights(2048, 2048) + 10_000 * 2049),
+        # Two embeddings, four layers, attention W_a and W_c, output.
+        (
+            "nmt",
+            2 * 32_000 * 1024
+            + 4 * lstm_weights(1024, 1024)
+            + 1024 * 1024
+            + 1024 * 2048
+            + 32_000 * 1025,
+        ),
+        # GPT-2 small: 124 million (github.com/openai/gpt-2); 124,439,808 in transformers' gpt2.
+        ("transformer", 124_439_808),
     ],
 )
 def test_numbers_of_weights(name: str, weights: int) -> None:
@@ -24,20 +60,196 @@ def test_numbers_of_weights(name: str, weights: int) -> None:
     assert sum(math.prod(tensor.shape) for tensor in graph.weights) == weights
 
 
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("alexnet", 0.7142),  # torchvision's documentation of the weights: 0.71
+        ("inception_v3", 5.713),  # there: 5.71
+        ("resnet101", 7.801),  # there: 7.8
+    ],
+)
+def test_multiply_adds_of_an_image(name: str, billions: float) -> None:
+    operators = build(name, 3).graph.operators
+    products = [op for op in operators if op.kind.family in ("convolution", "matmul")]
+    flops = sum(op.kind.flops(op.input_shapes) for op in products)
+    assert flops / 3 == pytest.approx(2 * billions * 1e9, rel=0.005)  # biases included
+
+
+def test_multiply_adds_of_resnet_layers() -> None:
+    """By hand: conv1 makes 112x112x64 of 7x7x3, and the last block's 3x3 7x7x512 of 512."""
+    operators = {op.name: op for op in build("resnet101", 1).graph.operators}
+    for name, flops in (
+        ("conv1", 2 * 112 * 112 * 64 * 7 * 7 * 3),
+        ("stage4.block3.conv2", 2 * 7 * 7 * 512 * 3 * 3 * 512),
+    ):
+        op = operators[name]
+        assert op.kind.flops(op.input_shapes) == flops
+
+
 @pytest.mark.parametrize("name", ZOO)
 def test_output_is_a_distribution_over_the_classes(name: str) -> None:
     last = build(name, 2).graph.operators[-1]
+    sizes = ZOO[name].sizes
     assert last.kind.type == "softmax"
-    assert last.output.shape == (2, ZOO[name].classes)
+    steps = () if "classes" in sizes else (sizes["steps"],)
+    assert last.output.shape == (2, *steps, sizes.get("classes") or sizes["vocabulary"])
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_defaults(name: str) -> None:
+    model = build(name)
+    assert model.batch_size == (
+        {"alexnet": 256, "transformer": 8}.get(name, 64)  # FlexFlow, section 8.1
+    )
+    assert ZOO[name].description
+    assert add_loss(model.graph, model.graph.operators[-1].output, ZOO[name].loss)
+
+
+def types(graph: Graph) -> dict[str, int]:
+    return dict(Counter(op.kind.type for op in graph.operators))
+
+
+def test_operators_of_the_unrolled_networks() -> None:
+    """One a layer and step; as each layer has one set of weights, so has each operator's type."""
+    assert types(build("nmt").graph) == {
+        "embedding": 80,
+        "lstm": 160,
+        "luong_attention": 40,
+        "dense": 40,
+        "concat": 2,
+        "softmax": 1,
+    }
+    assert len(build("nmt").graph.weights) == 2 + 4 * 3 + 2 + 2
+    assert types(build("rnnlm").graph) == {
+        "embedding": 40,
+        "lstm": 80,
+        "dense": 40,
+        "concat": 1,
+        "softmax": 1,
+    }
+    # The variant of FlexFlow's section 8.4.
+    assert types(build("rnnlm", steps=2).graph)["lstm"] == 4
+    assert types(build("rnntc").graph) == {"embedding": 40, "lstm": 160, "dense": 1, "softmax": 1}
+
+
+@pytest.mark.parametrize("name", ["nmt", "rnnlm", "rnntc"])
+def test_grouped_steps(name: str) -> None:
+    """Groups of 16 of 40 steps are 16, 16 and 8; weights and output are those of single steps."""
+    one, groups = build(name, 2), build(name, 2, steps_per_op=16)
+    assert types(groups.graph)["embedding"] * 40 == types(one.graph)["embedding"] * 3
+    lstm = [op for op in groups.graph.operators if op.kind.type == "lstm"]
+    assert [op.output.shape[1] for op in lstm[:3]] == [16, 16, 8]
+    assert [t.shape for t in groups.graph.weights] == [t.shape for t in one.graph.weights]
+    assert groups.graph.operators[-1].output.shape == one.graph.operators[-1].output.shape
+    whole = build(name, 2, steps_per_op=100)
+    assert "concat" not in types(whole.graph)
+    products = [
+        sum(op.kind.flops(op.input_shapes) for op in model.graph.operators)
+        for model in (one, groups, whole)
+    ]
+    assert products[0] == products[1] == products[2]
+
+
+def test_layers_of_inception_and_resnet() -> None:
+    inception = types(build("inception_v3").graph)
+    assert inception["conv2d"] == inception["batch_norm"] == 94
+    graph = build("inception_v3").graph
+    shapes = {op.name: op.output.shape[1:] for op in graph.operators}
+    # Table 1 of the paper, and its figures.
+    assert shapes["stem.pool2"] == (35, 35, 192)
+    assert shapes["a3.concat"] == (35, 35, 288)
+    assert shapes["reduce_a.concat"] == shapes["b4.concat"] == (17, 17, 768)
+    assert shapes["reduce_b.concat"] == (8, 8, 1280)
+    assert shapes["c2.concat"] == (8, 8, 2048)
+    resnet = types(build("resnet101").graph)
+    assert resnet["conv2d"] == 1 + 3 * 33 + 4  # 100 convolutions and a dense layer; projections
+    assert resnet["add"] == 33
 
 
 def test_unfit_data_are_refused() -> None:
     with pytest.raises(UserError, match=r"alexnet takes images .* have shape \[8, 8, 1\]"):
         build("alexnet", 2, (8, 8, 1))
+    with pytest.raises(UserError, match=r"inception_v3 takes images .* 75x75 .* \[74, 99, 3\]"):
+        build("inception_v3", 2, (74, 99, 3))
+    with pytest.raises(UserError, match="resnet101 takes images"):
+        build("resnet101", 2, (8,))
+    with pytest.raises(
+        UserError,
+        match=r"model 'nmt' does not take data of shape \[8, 8, 1\]; its inputs follow from its "
+        "sizes steps, layers, hidden, embedding, vocabulary, steps_per_op",
+    ):
+        build("nmt", 2, (8, 8, 1), 10)
 
 
-def test_flops_of_alexnet() -> None:
-    """0.71 billion multiply-adds a sample, as commonly reported: 1.43 GFLOP, biases included."""
-    graph = build("alexnet", 3).graph
-    flops = sum(op.kind.flops(op.input_shapes) for op in graph.operators)
-    assert flops / 3 == pytest.approx(2 * 0.7142e9, rel=0.005)
+@pytest.mark.parametrize(
+    ("name", "sizes", "text"),
+    [
+        ("nmt", {"depth": 3}, "model 'nmt' has no size 'depth'; it has steps, layers, hidden,"),
+        ("rnnlm", {"classes": 3}, "model 'rnnlm' has no size 'classes'; it has steps,"),
+        ("lenet", {"steps": 3}, "model 'lenet' has no size 'steps'; it has input_shape, classes"),
+        ("nmt", {"steps": 0}, "nmt: steps has to be a whole number of at least 1, not 0"),
+        ("nmt", {"steps_per_op": 1.5}, "nmt: steps_per_op has to be a whole number"),
+        ("rnntc", {"hidden": True}, "rnntc: hidden has to be a whole number"),
+        ("transformer", {"heads": 5}, "5 does not divide 768"),
+        ("inception_v3", {"depth_multiplier": 0}, "depth_multiplier has to be above 0"),
+        ("resnet101", {"blocks": (1, 0)}, "blocks[1] has to be a whole number"),
+    ],
+)
+def test_sizes_are_checked(name: str, sizes: dict[str, object], text: str) -> None:
+    with pytest.raises(UserError) as e:
+        build(name, 2, **sizes)
+    assert text in str(e.value)
+
+
+# Every network in small, where that is not its nature, under random strategies
+
+SMALL: dict[str, dict[str, object]] = {
+    "alexnet": {"input_shape": (67, 67, 3), "classes": 5},
+    "inception_v3": {"input_shape": (75, 75, 3), "classes": 5, "depth_multiplier": 0.02},
+    "nmt": {"steps": 3, "hidden": 6, "embedding": 5, "vocabulary": 11},
+    "resnet101": {"input_shape": (32, 32, 3), "classes": 5, "blocks": (2, 1, 2), "width": 3},
+    "rnnlm": {"steps": 3, "hidden": 6, "vocabulary": 11},
+    "rnntc": {"steps": 3, "hidden": 6, "embedding": 5, "vocabulary": 11},
+    "transformer": {"steps": 6, "layers": 2, "hidden": 6, "heads": 3, "vocabulary": 11},
+}
+
+
+@pytest.mark.parametrize("strategy", ["data", "model", *(f"random:{i}" for i in range(4))])
+@pytest.mark.parametrize("name", [name for name in ZOO if name != "alexnet"])
+def test_plans(name: str, strategy: str) -> None:
+    plan = zoo_plan(name, strategy, **SMALL.get(name, {}))
+    for check in CHECKS:
+        check(plan)
+
+
+@pytest.mark.parametrize("strategy", ["data", "random:1", "random:2"])
+@pytest.mark.parametrize("name", ["nmt", "rnnlm", "rnntc"])
+def test_plans_of_grouped_steps(name: str, strategy: str) -> None:
+    plan = zoo_plan(name, strategy, **SMALL[name], steps_per_op=2)
+    for check in CHECKS:
+        check(plan)
+
+
+def test_building_is_fast() -> None:
+    """A graph of 324 operators, and its plan for four devices; both take some hundredths."""
+    started = time.perf_counter()
+    model = build("nmt")
+    assert time.perf_counter() - started < 1
+    output = model.graph.operators[-1].output
+    graph = add_loss(model.graph, output, ZOO["nmt"].loss)
+    devices = Devices.of(cpus=4)
+    strategy = resolve("data", graph, devices)
+    started = time.perf_counter()
+    assert len(Plan(graph, strategy, devices, output, 1).launches) > 600
+    assert time.perf_counter() - started < 5
+
+
+def test_names_are_found_after_a_copy() -> None:
+    model = Model(2)
+    x = model.dense(model.input((3,), name="x"), 2, name="d")
+    copy = model.graph.copy()
+    assert copy.has("x")
+    assert copy.has("d")
+    copy.add(x.producer.kind, [x], "e")  # type: ignore[union-attr]
+    assert copy.has("e")
+    assert not model.graph.has("e")

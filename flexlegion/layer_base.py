@@ -1,0 +1,88 @@
+"""What the layer API's methods stand on: the graph under construction, names, checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flexlegion.errors import UserError
+from flexlegion.graph import Graph
+from flexlegion.losses import LABELS_NAME, LOSS_NAME
+from flexlegion.ops.base import OperatorType
+from flexlegion.tensor import MAX_EXTENT, MAX_RANK, DataType, Tensor
+
+# Activations that convolutions and dense layers fuse: their derivative follows from the output.
+FUSED = ("relu", "sigmoid", "tanh")
+
+
+class LayerBase:
+    """A graph under construction.
+
+    Parameters
+    ----------
+    batch_size
+        Extent of the sample dimension of every input.
+    """
+
+    def __init__(self, batch_size: int) -> None:
+        if not 1 <= batch_size <= MAX_EXTENT:
+            raise UserError(f"the batch size has to be 1 to {MAX_EXTENT}, but is {batch_size}")
+        self.batch_size = batch_size
+        self.graph = Graph()
+
+    def input(
+        self,
+        shape: Sequence[int],
+        dtype: DataType = "float32",
+        name: str | None = None,
+        requires_gradient: bool = False,
+    ) -> Tensor:
+        """An input of the given shape, without the sample dimension; images are (h, w, channel).
+
+        `requires_gradient` has training compute the loss's gradient by this input as well.
+        """
+        if len(shape) >= MAX_RANK:
+            raise UserError(
+                f"an input has at most {MAX_RANK} dimensions, the samples' included, but a sample "
+                f"of shape {list(shape)} makes {len(shape) + 1}"
+            )
+        if any(extent < 1 for extent in shape):
+            raise UserError(
+                f"an input's extents have to be positive, but its shape is {list(shape)}"
+            )
+        return self.graph.add_input(
+            self._name("input", name), (self.batch_size, *shape), dtype, requires_gradient
+        )
+
+    def _name(self, kind: str, name: str | None) -> str:
+        if name in (LABELS_NAME, LOSS_NAME):
+            raise UserError(f"the name '{name}' is taken by compile(); choose another")
+        if name is not None:
+            return name
+        number = 1
+        while self.graph.has(f"{kind}_{number}"):
+            number += 1
+        return f"{kind}_{number}"
+
+    def _add(self, kind: OperatorType, x: Tensor, name: str, share: Tensor | None = None) -> Tensor:
+        return self.graph.add(kind, [x], name, share)
+
+    @staticmethod
+    def _fused(activation: str | None) -> tuple[str, str | None]:
+        """What a kernel fuses, and what becomes a layer of its own."""
+        if activation is None:
+            return "none", None
+        if activation in FUSED:
+            return activation, None
+        if activation in ("gelu", "softmax"):
+            return "none", activation
+        raise UserError(
+            f"unknown activation '{activation}'; choose one of {', '.join(FUSED)}, gelu, softmax"
+        )
+
+    @staticmethod
+    def _positive(value: int, what: str) -> int:
+        if value < 1:
+            raise UserError(f"{what} has to be at least 1, but is {value}")
+        if value > MAX_EXTENT:
+            raise UserError(f"{what} has to be at most {MAX_EXTENT}, but is {value}")
+        return value

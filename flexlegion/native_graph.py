@@ -1,0 +1,116 @@
+"""The operator graph as the native libraries hold it: operators with their access maps."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from flexlegion import _native
+from flexlegion.graph import Graph, Operator
+
+_DTYPES = {"float32": 0, "int32": 1}
+_KINDS = {"input": 0, "weight": 1, "activation": 2}
+_ROLES = {"input": 0, "weight": 1, "output": 2}
+_DIM_KINDS = {"sample": 0, "attribute": 1, "parameter": 2, "none": 3}
+
+
+class NativeGraph:
+    """A copy of a graph in the native library.
+
+    Parameters
+    ----------
+    graph
+        Operators in topological order; not to be extended afterwards.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.core = _native.core()
+        self.tensor_numbers = {tensor: i for i, tensor in enumerate(graph.tensors)}
+        lib, ffi = self.core.lib, self.core.ffi
+        self.handle = ffi.gc(self.core.check(lib.fl_graph_create()), lib.fl_graph_destroy)
+        self._add_tensors()
+        self._operands = [self._add(operator) for operator in graph.operators]
+
+    def parts(self, operator: int, degrees: tuple[int, ...]) -> npt.NDArray[np.int64]:
+        """Extents of what each task touches of each operand, if an operator is split that way.
+
+        Parameters
+        ----------
+        operator
+            Its number.
+        degrees
+            One a dimension of its output.
+
+        Returns
+        -------
+        array
+            (task, operand, dimension); what is beyond an operand's rank is 0.
+        """
+        lib, ffi = self.core.lib, self.core.ffi
+        tasks = int(np.prod(degrees))
+        shape = (tasks, self._operands[operator], int(lib.FL_MAX_RANK))
+        extents = np.zeros(shape, np.int64)
+        self.core.check(
+            lib.fl_graph_parts(
+                self.handle,
+                operator,
+                len(degrees),
+                list(degrees),
+                extents.size,
+                ffi.cast("int64_t *", extents.ctypes.data),
+            )
+        )
+        return extents
+
+    def _add_tensors(self) -> None:
+        for tensor in self.graph.tensors:
+            self.core.check(
+                self.core.lib.fl_graph_add_tensor(
+                    self.handle,
+                    tensor.name.encode(),
+                    len(tensor.shape),
+                    list(tensor.shape),
+                    _DTYPES[tensor.dtype],
+                    _KINDS[tensor.kind],
+                    tensor.requires_gradient,
+                )
+            )
+
+    def _add(self, operator: Operator) -> int:
+        """Add an operator; returns how many operands it has."""
+        lib, check = self.core.lib, self.core.check
+        attributes = operator.kind.attributes()
+        names, keep_names = self.core.texts(list(attributes))
+        values, keep_values = self.core.texts(list(attributes.values()))
+        dims = [_DIM_KINDS[dim.kind.value] for dim in operator.dims]
+        number = check(
+            lib.fl_graph_add_operator(
+                self.handle,
+                operator.name.encode(),
+                operator.kind.type.encode(),
+                operator.kind.is_loss,
+                len(dims),
+                dims,
+                len(attributes),
+                names,
+                values,
+            )
+        )
+        del keep_names, keep_values
+        operands = operator.operands
+        for role, tensor, access in operands:
+            flat = [
+                x for m in access.map for x in (m.out_dim, m.num, m.den, m.lo_offset, m.hi_offset)
+            ]
+            check(
+                lib.fl_graph_add_operand(
+                    self.handle,
+                    number,
+                    self.tensor_numbers[tensor],
+                    _ROLES[role],
+                    access.saved,
+                    flat,
+                )
+            )
+        return len(operands)

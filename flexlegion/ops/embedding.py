@@ -1,0 +1,113 @@
+"""Embeddings: rows of a table, by token or by position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+from flexlegion.errors import UserError
+from flexlegion.initializers import Initializer, Normal
+from flexlegion.ops.base import (
+    SAMPLE,
+    WHOLE,
+    Access,
+    Dim,
+    DimKind,
+    Family,
+    OperatorType,
+    WeightSpec,
+    along,
+    identity,
+    require_rank,
+    shifted,
+)
+from flexlegion.tensor import DataType, Shape
+
+
+@dataclass(frozen=True)
+class Embedding(OperatorType):
+    """Tokens int32 (n, T), table (vocabulary, units), output (n, steps, units).
+
+    It reads the tokens of the steps [start, start + steps), so that the operators of an unrolled
+    network read one batch of sequences.
+    """
+
+    type: ClassVar[str] = "embedding"
+    family: ClassVar[Family] = "embedding"
+
+    vocabulary: int
+    units: int
+    start: int
+    steps: int
+    initializer: Initializer = Normal()
+
+    def input_dtypes(self, inputs: Sequence[Shape]) -> Sequence[DataType]:
+        return ("int32",)
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        require_rank("embedding", inputs[0], 2, "(sample, step)")
+        n, length = inputs[0]
+        if self.start < 0 or self.steps < 1 or self.start + self.steps > length:
+            raise UserError(
+                f"embedding reads steps {self.start} to {self.start + self.steps - 1}, "
+                f"but the sequences have steps 0 to {length - 1}"
+            )
+        return (n, self.steps, self.units)
+
+    def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
+        return (WeightSpec("table", (self.vocabulary, self.units), self.initializer),)
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        return (SAMPLE, Dim("length", DimKind.ATTRIBUTE), Dim("channel", DimKind.PARAMETER))
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        return (Access((along(0), shifted(1, self.start)), saved=True),)
+
+    def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        return (Access((WHOLE, along(2))),)
+
+    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
+        return False
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return 0
+
+    def backward_flops(self, inputs: Sequence[Shape]) -> int:
+        return prod(self.output_shape(inputs))  # rows add up in the table's gradient
+
+
+@dataclass(frozen=True)
+class PositionEmbedding(OperatorType):
+    """Input and output (n, T, d), table (T, d): adds a trained vector to each position.
+
+    Splitting the positions or the channels splits the table.
+    """
+
+    type: ClassVar[str] = "position_embedding"
+    family: ClassVar[Family] = "elementwise"
+
+    initializer: Initializer = Normal()
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        require_rank("position_embedding", inputs[0], 3, "(sample, position, channel)")
+        return inputs[0]
+
+    def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
+        return (WeightSpec("table", inputs[0][1:], self.initializer),)
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        return (SAMPLE, Dim("length", DimKind.PARAMETER), Dim("channel", DimKind.PARAMETER))
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        return (Access(identity(3)),)
+
+    def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        return (Access((along(1), along(2))),)
+
+    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
+        return False
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return prod(inputs[0])

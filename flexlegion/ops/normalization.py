@@ -1,0 +1,170 @@
+"""Batch normalisation, as two operators, and layer normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+from flexlegion.errors import UserError
+from flexlegion.initializers import Constant, Initializer, Zeros
+from flexlegion.ops.base import (
+    SAMPLE,
+    WHOLE,
+    Access,
+    Dim,
+    DimKind,
+    Family,
+    OperatorType,
+    WeightSpec,
+    along,
+    identity,
+    outer_dims,
+)
+from flexlegion.tensor import Shape
+
+
+def _require_channels(name: str, shape: Shape) -> None:
+    if len(shape) < 2:
+        raise UserError(f"{name} takes at least 2 dimensions, but got shape {list(shape)}")
+
+
+@dataclass(frozen=True)
+class BatchNormStatistics(OperatorType):
+    """Input (n, ..., c), output (n, 2, c): each sample's mean and variance over its positions.
+
+    The first half of batch normalisation. All samples have as many positions, so the batch's mean
+    is the mean of the means, and its variance the mean of the variances plus the variance of the
+    means, without the cancellation that sums of squares suffer from.
+    """
+
+    type: ClassVar[str] = "batch_norm_statistics"
+    family: ClassVar[Family] = "normalization"
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        _require_channels("batch_norm_statistics", inputs[0])
+        return (inputs[0][0], 2, inputs[0][-1])
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        return (SAMPLE, Dim("statistic", DimKind.NONE), Dim("channel", DimKind.ATTRIBUTE))
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        positions = (WHOLE,) * (len(inputs[0]) - 2)
+        return (Access((along(0), *positions, along(2)), saved=True),)
+
+    def output_saved(self) -> bool:
+        return True
+
+    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
+        return False
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return 4 * prod(inputs[0])  # sum; difference, square, sum
+
+
+@dataclass(frozen=True)
+class BatchNorm(OperatorType):
+    """Batch normalisation (Ioffe and Szegedy 2015) of x (n, ..., c), from its statistics (n, 2, c).
+
+    Output gamma (x - mean) / sqrt(variance + epsilon) + beta, then ReLU if that is the activation;
+    gamma and beta have shape (c). Each task reads the statistics of all samples, so every strategy
+    normalises by those of the global batch, in evaluation and prediction as well.
+    """
+
+    type: ClassVar[str] = "batch_norm"
+    family: ClassVar[Family] = "normalization"
+
+    epsilon: float = 1e-3
+    activation: str = "none"
+    gamma_initializer: Initializer = Constant()
+    beta_initializer: Initializer = Zeros()
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        x, statistics = inputs
+        _require_channels("batch_norm", x)
+        if statistics != (x[0], 2, x[-1]):
+            raise UserError(
+                f"batch_norm of shape {list(x)} takes statistics of shape {[x[0], 2, x[-1]]}, "
+                f"but got {list(statistics)}"
+            )
+        return x
+
+    def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
+        shape = inputs[0][-1:]
+        return (
+            WeightSpec("gamma", shape, self.gamma_initializer),
+            WeightSpec("beta", shape, self.beta_initializer),
+        )
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        return (*outer_dims(len(inputs[0]))[:-1], Dim("channel", DimKind.PARAMETER))
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        rank = len(inputs[0])
+        return (
+            Access(identity(rank), saved=True),
+            Access((WHOLE, WHOLE, along(rank - 1)), saved=True),
+        )
+
+    def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        channel = along(len(inputs[0]) - 1)
+        return (Access((channel,), saved=True), Access((channel,)))
+
+    def output_saved(self) -> bool:
+        return self.activation != "none"
+
+    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
+        return False
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        # Difference, two products, sum; the statistics are combined once a channel.
+        relu = self.activation != "none"
+        return (4 + relu) * prod(inputs[0]) + 5 * prod(inputs[1]) // 2
+
+    def backward_flops(self, inputs: Sequence[Shape]) -> int:
+        return 2 * self.flops(inputs)  # the sums for gamma, beta and statistics, then the input
+
+
+@dataclass(frozen=True)
+class LayerNorm(OperatorType):
+    """Layer normalisation (Ba, Kiros, Hinton 2016) over the last dimension of x (n, ..., c).
+
+    gamma and beta have shape (c). The normalised dimension cannot be split.
+    """
+
+    type: ClassVar[str] = "layer_norm"
+    family: ClassVar[Family] = "normalization"
+
+    epsilon: float = 1e-5
+    gamma_initializer: Initializer = Constant()
+    beta_initializer: Initializer = Zeros()
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        _require_channels("layer_norm", inputs[0])
+        return inputs[0]
+
+    def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
+        shape = inputs[0][-1:]
+        return (
+            WeightSpec("gamma", shape, self.gamma_initializer),
+            WeightSpec("beta", shape, self.beta_initializer),
+        )
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        return (*outer_dims(len(inputs[0]))[:-1], Dim("channel", DimKind.NONE))
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        return (Access(identity(len(inputs[0])), saved=True),)
+
+    def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        return (Access((WHOLE,), saved=True), Access((WHOLE,)))
+
+    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
+        return False
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return 8 * prod(inputs[0])  # four for the statistics, four to normalise
+
+    def backward_flops(self, inputs: Sequence[Shape]) -> int:
+        return 2 * self.flops(inputs)  # the statistics again, two sums, then the input

@@ -1,0 +1,477 @@
+"""Operators of sequences, normalisation and shape: shapes, SOAP dimensions, weights, access maps.
+
+Rectangles are those of the native plan's forward launch, derived by hand in the cases.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flexlegion import Model, ParallelConfig, Strategy, UserError
+from flexlegion.devices import Devices
+from flexlegion.graph import Operator
+from flexlegion.losses import add_loss
+from flexlegion.ops.base import Family, OperatorType
+from flexlegion.plan import Box, Plan
+from flexlegion.soap import random_config
+from flexlegion.strategies import resolve
+from flexlegion.tensor import Tensor
+from flexlegion.zoo import ZOO, build
+
+DEVICES = Devices.of(cpus=4)
+
+
+def dims(operator: Operator) -> str:
+    """The dimensions' kinds, as SAPN."""
+    return "".join(dim.kind.value[0].upper() for dim in operator.dims)
+
+
+def last(model: Model) -> Operator:
+    return model.graph.operators[-1]
+
+
+def boxes(operator: Operator, model: Model, *degrees: int) -> dict[str, list[Box]]:
+    """What each task of the operator touches, by the last part of the tensor's name."""
+    strategy = dict(resolve("single", model.graph, DEVICES))
+    tasks = math.prod(degrees)
+    strategy[operator.name] = ParallelConfig(degrees, tuple(DEVICES.names[:tasks]))
+    whole = Strategy(strategy)
+    whole.check(model.graph, DEVICES)
+    plan = Plan(model.graph, whole, DEVICES, last(model).output)
+    launch = next(x for x in plan.launches if x.operator is operator and x.stage == "forward")
+    return {r.tensor.name.rpartition(".")[2]: r.boxes for r in launch.requirements}
+
+
+def refusal(call: Any, *args: Any, **kwargs: Any) -> str:
+    with pytest.raises(UserError) as e:
+        call(*args, **kwargs)
+    assert "\n" not in str(e.value)
+    return str(e.value)
+
+
+def weights(operator: Operator) -> dict[str, tuple[int, ...]]:
+    return {weight.name.rpartition(".")[2]: weight.shape for weight in operator.weights}
+
+
+# Every type
+
+
+def types(cls: type[OperatorType] = OperatorType) -> list[type[OperatorType]]:
+    children = [t for child in cls.__subclasses__() for t in types(child)]
+    return [*([cls] if hasattr(cls, "type") else []), *children]
+
+
+@pytest.mark.parametrize("kind", types(), ids=lambda kind: kind.type)
+def test_every_type_has_a_family(kind: type[OperatorType]) -> None:
+    assert kind.family in Family.__args__
+    assert (kind.family == "loss") == kind.is_loss
+
+
+def test_types_have_names_of_their_own() -> None:
+    names = [kind.type for kind in types()]
+    assert len(set(names)) == len(names)
+
+
+# Embeddings
+
+
+def test_embedding() -> None:
+    """Steps [2, 5) of 6 in tasks of [0, 1) and [1, 3): tokens [2, 3) and [3, 5)."""
+    model = Model(4)
+    tokens = model.input((6,), "int32", name="tokens")
+    x = model.embedding(tokens, 10, 8, start=2, steps=3, name="e")
+    op = last(model)
+    assert x.shape == (4, 3, 8)
+    assert dims(op) == "SAP"
+    assert weights(op) == {"table": (10, 8)}
+    assert boxes(op, model, 1, 2, 2) == {
+        "tokens": [((0, 4), (2, 3)), ((0, 4), (2, 3)), ((0, 4), (3, 5)), ((0, 4), (3, 5))],
+        "table": [((0, 10), (0, 4)), ((0, 10), (4, 8))] * 2,
+        "output": [
+            ((0, 4), (0, 1), (0, 4)),
+            ((0, 4), (0, 1), (4, 8)),
+            ((0, 4), (1, 3), (0, 4)),
+            ((0, 4), (1, 3), (4, 8)),
+        ],
+    }
+    assert (op.kind.flops(op.input_shapes), op.kind.backward_flops(op.input_shapes)) == (0, 96)
+
+
+def test_embedding_refuses() -> None:
+    model = Model(4)
+    tokens = model.input((6,), "int32", name="t")
+    assert refusal(model.embedding, tokens, 10, 8, 4, 3, name="e") == (
+        "operator 'e': embedding reads steps 4 to 6, but the sequences have steps 0 to 5"
+    )
+    assert "reads steps -1 to 5" in refusal(model.embedding, tokens, 10, 8, -1)
+    assert "vocabulary has to be at least 1" in refusal(model.embedding, tokens, 0, 8)
+    x = model.input((6,), name="x")
+    assert "takes int32 values, but x has float32" in refusal(model.embedding, x, 10, 8)
+    wide = model.input((6, 2), "int32")
+    assert "takes an input of 2 dimensions (sample, step)" in refusal(model.embedding, wide, 9, 8)
+
+
+def test_position_embedding() -> None:
+    model = Model(4)
+    model.position_embedding(model.input((6, 8), name="x"), name="p")
+    op = last(model)
+    assert dims(op) == "SPP"
+    assert weights(op) == {"table": (6, 8)}
+    assert boxes(op, model, 2, 2, 1)["table"] == [((0, 3), (0, 8)), ((3, 6), (0, 8))] * 2
+
+
+# LSTM
+
+
+def test_lstm_step() -> None:
+    """One step of width 3 to 4 units: a split of the units splits weights, c0, and all outputs."""
+    model = Model(2)
+    x, h0, c0 = model.input((1, 3), name="x"), model.input((4,), name="h0"), model.input((4,))
+    out = model.lstm(x, 4, (h0, c0), name="l")
+    op = last(model)
+    assert [t.shape for t in out] == [(2, 1, 4), (2, 4), (2, 4)]
+    assert [t.name for t in op.outputs] == ["l.y", "l.h", "l.c"]
+    assert op.output is out.y
+    assert out.state == (out.h, out.c)
+    assert all(t.producer is op for t in out)
+    assert dims(op) == "SNP"
+    assert weights(op) == {"kernel": (4, 4, 3), "recurrent_kernel": (4, 4, 4), "bias": (4, 4)}
+    assert boxes(op, model, 1, 1, 2) == {
+        "x": [((0, 2), (0, 1), (0, 3))] * 2,
+        "h0": [((0, 2), (0, 4))] * 2,
+        "input_1": [((0, 2), (0, 2)), ((0, 2), (2, 4))],
+        "kernel": [((0, 2), (0, 4), (0, 3)), ((2, 4), (0, 4), (0, 3))],
+        "recurrent_kernel": [((0, 2), (0, 4), (0, 4)), ((2, 4), (0, 4), (0, 4))],
+        "bias": [((0, 2), (0, 4)), ((2, 4), (0, 4))],
+        "y": [((0, 2), (0, 1), (0, 2)), ((0, 2), (0, 1), (2, 4))],
+        "h": [((0, 2), (0, 2)), ((0, 2), (2, 4))],
+        "c": [((0, 2), (0, 2)), ((0, 2), (2, 4))],
+    }
+    # Products: 4 gates of 4 units over 3 + 4 values; 4 sums and 9 pointwise operations a unit.
+    flops = 2 * (2 * 4 * 4 * (3 + 4) + 4 * (4 + 9))
+    assert op.kind.flops(op.input_shapes) == flops
+    assert op.kind.backward_flops(op.input_shapes) == 3 * flops
+
+
+def test_lstm_of_several_steps_splits_by_samples_alone() -> None:
+    model = Model(2)
+    model.lstm(model.input((5, 3)), 4, name="l")
+    op = last(model)
+    assert dims(op) == "SNN"
+    assert [t.shape for t in op.outputs] == [(2, 5, 4), (2, 4), (2, 4)]
+    assert boxes(op, model, 2, 1, 1)["h"] == [((0, 1), (0, 4)), ((1, 2), (0, 4))]
+    for degrees, name in (((1, 2, 1), "length"), ((1, 1, 2), "channel")):
+        assert refusal(boxes, op, model, *degrees).endswith(
+            f"operator 'l' splits dimension '{name}' into 2 parts, but it cannot be split; its "
+            "degree has to be 1"
+        )
+    configs = [random_config(op, DEVICES.names, np.random.default_rng(i), 8) for i in range(50)]
+    assert {config.degrees for config in configs} == {(1, 1, 1), (2, 1, 1)}
+    # The first of five steps starts from zeros: four products with the recurrent kernel.
+    assert op.kind.flops(op.input_shapes) == 2 * (2 * 16 * (5 * 3 + 4 * 4) + 5 * 4 * 13)
+
+
+def test_lstm_refuses() -> None:
+    model = Model(2)
+    x, flat = model.input((5, 3)), model.input((3,))
+    assert "takes an input of 3 dimensions" in refusal(model.lstm, flat, 4)
+    assert "lstm takes states of shape [2, 4], but got [2, 3]" in refusal(
+        model.lstm, x, 4, (flat, flat)
+    )
+    assert refusal(model.lstm, x, 0) == "hidden has to be at least 1, but is 0"
+
+
+# Attention
+
+
+def test_luong_attention() -> None:
+    """A task of 3 of 6 units reads half of W_c, and all it needs for its steps' scores."""
+    model = Model(2)
+    states, memory = model.input((4, 3), name="states"), model.input((7, 5), name="memory")
+    x = model.luong_attention(states, memory, 6, name="a")
+    op = last(model)
+    assert x.shape == (2, 4, 6)
+    assert dims(op) == "SAP"
+    assert weights(op) == {"score_kernel": (3, 5), "kernel": (6, 8)}
+    found = boxes(op, model, 1, 2, 2)
+    assert found["states"] == [((0, 2), (0, 2), (0, 3))] * 2 + [((0, 2), (2, 4), (0, 3))] * 2
+    assert found["memory"] == [((0, 2), (0, 7), (0, 5))] * 4
+    assert found["score_kernel"] == [((0, 3), (0, 5))] * 4
+    assert found["kernel"] == [((0, 3), (0, 8)), ((3, 6), (0, 8))] * 2
+    # A step: h W_a 2*3*5; scores and softmax 7*(2*5+5); context 2*7*5; W_c and tanh 6*(2*8+1).
+    assert op.kind.flops(op.input_shapes) == 2 * 4 * (30 + 105 + 70 + 102)
+    other = Model(3).input((4, 3))
+    assert "belongs to another model" in refusal(model.luong_attention, other, memory, 6)
+    assert "3 dimensions" in refusal(model.luong_attention, model.input((4,)), memory, 6)
+
+
+def test_multi_head_attention() -> None:
+    model = Model(2)
+    q, k = model.input((6, 4, 3), name="q"), model.input((8, 4, 3), name="k")
+    v = model.input((8, 4, 5), name="v")
+    x = model.multi_head_attention(q, k, v, name="a")
+    op = last(model)
+    assert x.shape == (2, 6, 4, 5)
+    assert dims(op) == "SAAN"
+    found = boxes(op, model, 1, 2, 2, 1)
+    assert found["q"][1] == ((0, 2), (0, 3), (2, 4), (0, 3))
+    assert found["k"][1] == ((0, 2), (0, 8), (2, 4), (0, 3))
+    assert found["v"][2] == ((0, 2), (0, 8), (0, 2), (0, 5))
+    assert op.kind.flops(op.input_shapes) == 2 * 4 * 6 * 8 * (6 + 5 + 10)
+    assert "as many queries as keys, but got 6 and 8" in refusal(
+        model.multi_head_attention, q, k, v, causal=True
+    )
+    assert "but got [2, 6, 4, 3], [2, 6, 4, 3] and [2, 8, 4, 5]" in refusal(
+        model.multi_head_attention, q, q, v
+    )
+    model.multi_head_attention(q, q, q, causal=True)
+    # Position i attends to i + 1 positions: 21 pairs instead of 36.
+    assert last(model).kind.flops([q.shape] * 3) == 2 * 4 * 21 * (6 + 5 + 6)
+
+
+def test_matmul() -> None:
+    model = Model(2)
+    a, b = model.input((3, 4, 5), name="a"), model.input((3, 5, 6), name="b")
+    assert model.matmul(a, b).shape == (2, 3, 4, 6)
+    op = last(model)
+    assert dims(op) == "SAAA"
+    found = boxes(op, model, 1, 1, 2, 2)
+    assert found["a"][1] == ((0, 2), (0, 3), (0, 2), (0, 5))
+    assert found["b"][1] == ((0, 2), (0, 3), (0, 5), (3, 6))
+    assert op.kind.flops(op.input_shapes) == 2 * 2 * 3 * 4 * 6 * 5
+    assert "(n, ..., i, k) and (n, ..., k, j)" in refusal(model.matmul, a, a)
+
+
+# Normalisation
+
+
+def test_batch_norm() -> None:
+    """Tasks of any split read all samples' statistics, of their own channels."""
+    model = Model(4)
+    x = model.batch_norm(model.input((5, 6, 8), name="x"), "relu", name="b")
+    statistics, norm = model.graph.operators
+    assert x.shape == (4, 5, 6, 8)
+    assert (statistics.name, statistics.output.shape) == ("b.statistics", (4, 2, 8))
+    assert (dims(statistics), dims(norm)) == ("SNA", "SAAP")
+    assert weights(norm) == {"gamma": (8,), "beta": (8,)}
+    assert boxes(statistics, model, 2, 1, 2)["x"] == [
+        ((0, 2), (0, 5), (0, 6), (0, 4)),
+        ((0, 2), (0, 5), (0, 6), (4, 8)),
+        ((2, 4), (0, 5), (0, 6), (0, 4)),
+        ((2, 4), (0, 5), (0, 6), (4, 8)),
+    ]
+    found = boxes(norm, model, 2, 1, 1, 2)
+    assert found["x"][1] == ((0, 2), (0, 5), (0, 6), (4, 8))
+    assert found["gamma"] == [((0, 4),), ((4, 8),)] * 2
+    reads = {t.name: a.map for role, t, a in norm.operands if role == "input"}
+    assert [m.out_dim for m in reads["b.statistics.output"]] == [-1, -1, 3]
+    assert model.batch_norm(model.input((7,))).shape == (4, 7)
+    assert refusal(model.batch_norm, x, "tanh") == (
+        "batch_norm's activation is None or 'relu', but is 'tanh'"
+    )
+    assert "epsilon has to be above 0" in refusal(model.batch_norm, x, epsilon=0.0)
+
+
+def test_layer_norm() -> None:
+    model = Model(4)
+    assert model.layer_norm(model.input((5, 8), name="x")).shape == (4, 5, 8)
+    op = last(model)
+    assert dims(op) == "SAN"
+    assert weights(op) == {"gamma": (8,), "beta": (8,)}
+    assert boxes(op, model, 2, 2, 1)["x"][1] == ((0, 2), (2, 5), (0, 8))
+    assert "at least 2 dimensions" in refusal(model.layer_norm, model.input(()))
+
+
+# Shapes
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kinds", "degrees", "read"),
+    [
+        # 6 = 2 x 3: row r of the output is [3 r, 3 r + 3).
+        ((6,), (2, 3), "SAN", (1, 2, 1), [((0, 3),), ((3, 6),)]),
+        # 2 x 3 = 6: outputs [0, 2), [2, 4), [4, 6) lie in rows 0, 0 and 1, and 1.
+        ((2, 3), (6,), "SA", (1, 3), [((0, 1), (0, 3)), ((0, 2), (0, 3)), ((1, 2), (0, 3))]),
+        # 4 x 3 = 6 x 2: rows [0, 3) of 2 are the first two rows of 3.
+        ((4, 3), (6, 2), "SAN", (1, 2, 1), [((0, 2), (0, 3)), ((2, 4), (0, 3))]),
+        # Extents of 1 come and go, and equal extents stay.
+        ((4, 1, 6), (4, 6), "SAA", (1, 2, 2), [((0, 2), (0, 1), (0, 3))]),
+        ((4, 6), (1, 4, 2, 3), "SNAAN", (1, 1, 2, 2, 1), [((0, 2), (0, 3))]),
+    ],
+)
+def test_reshape(
+    before: tuple[int, ...],
+    after: tuple[int, ...],
+    kinds: str,
+    degrees: tuple[int, ...],
+    read: list[Box],
+) -> None:
+    model = Model(2)
+    x = model.reshape(model.input(before, name="x"), after)
+    op = last(model)
+    assert x.shape == (2, *after)
+    assert dims(op) == kinds
+    found = boxes(op, model, *degrees)["x"]
+    assert [box[1:] for box in found[: len(read)]] == read
+    assert all(box[0] == (0, 2) for box in found)
+
+
+def test_reshape_refuses() -> None:
+    model = Model(2)
+    x = model.input((2, 3))
+    assert "as many elements as [7] has, 7, but got shape [2, 3]" in refusal(model.reshape, x, (7,))
+    for shape in ((), (1,) * 5, (-1, 6), (0,)):
+        assert "1 to 4 positive extents" in refusal(model.reshape, x, shape)
+
+
+def test_transpose() -> None:
+    model = Model(2)
+    x = model.input((3, 4, 6), name="x")
+    assert model.transpose(x, (0, 3, 1, 2)).shape == (2, 6, 3, 4)
+    op = last(model)
+    assert boxes(op, model, 1, 2, 1, 2)["x"] == [
+        ((0, 2), (0, 3), (0, 2), (0, 3)),
+        ((0, 2), (0, 3), (2, 4), (0, 3)),
+        ((0, 2), (0, 3), (0, 2), (3, 6)),
+        ((0, 2), (0, 3), (2, 4), (3, 6)),
+    ]
+    assert op.kind.attributes() == {"permutation": "0,3,1,2"}
+    for wrong in ((1, 0, 2, 3), (0, 1), (0, 1, 1, 2)):
+        assert "begins with 0, the sample" in refusal(model.transpose, x, wrong)
+
+
+def test_split() -> None:
+    model = Model(2)
+    x = model.input((7, 3), name="x")
+    parts = model.split(x, (2, 5), axis=1, name="s")
+    assert [(p.name, p.shape) for p in parts] == [
+        ("s.0.output", (2, 2, 3)),
+        ("s.1.output", (2, 5, 3)),
+    ]
+    assert boxes(last(model), model, 1, 2, 1)["x"] == [
+        ((0, 2), (2, 4), (0, 3)),
+        ((0, 2), (4, 7), (0, 3)),
+    ]
+    assert [p.shape for p in model.split(x, (1, 1, 1))] == [(2, 7, 1)] * 3
+    model.split(x, (3,))
+    for sizes in ((2, 2), (), (8, -1)):
+        assert "positive sizes that add up to 7" in refusal(model.split, x, sizes, axis=1)
+    assert "axis 1 to 2 of its input, but got 0" in refusal(model.split, x, (2,), axis=0)
+
+
+def test_multiply() -> None:
+    model = Model(2)
+    x, y = model.input((3,)), model.input((4,))
+    assert model.multiply([x, x]).shape == (2, 3)
+    assert dims(last(model)) == "SA"
+    assert "multiply takes inputs of one shape" in refusal(model.multiply, [x, y])
+    assert "multiply takes 2 inputs, but got 3" in refusal(model.multiply, [x, x, x])
+    assert "at least 2 inputs, but got 1" in refusal(model.multiply, [x])
+
+
+# One-dimensional images (FlexFlow, Table 1)
+
+
+def test_conv1d() -> None:
+    """Windows of 3 with stride 2 and padding 1 over 8: 4 positions; two of them need [0, 4)."""
+    model = Model(2)
+    x = model.conv1d(model.input((8, 3), name="x"), 6, 3, stride=2, padding=1, name="c")
+    op = last(model)
+    assert x.shape == (2, 4, 6)
+    assert dims(op) == "SAP"
+    assert weights(op) == {"kernel": (6, 3, 3), "bias": (6,)}
+    found = boxes(op, model, 1, 2, 2)
+    assert [box[1] for box in found["x"]] == [(0, 4), (0, 4), (3, 8), (3, 8)]
+    assert found["kernel"][1] == ((3, 6), (0, 3), (0, 3))
+    assert op.kind.flops(op.input_shapes) == 2 * 4 * 6 * (2 * 9 + 1)
+    assert model.conv1d(x, 5, 3, padding="same", activation="gelu").shape == (2, 4, 5)
+    assert "a kernel of 9 does not fit" in refusal(model.conv1d, x, 5, 9)
+
+
+def test_pool1d() -> None:
+    model = Model(2)
+    x = model.input((8, 3), name="x")
+    assert model.pool1d(x, 2).shape == (2, 4, 3)
+    op = last(model)
+    assert dims(op) == "SAA"
+    assert boxes(op, model, 1, 2, 1)["x"][1] == ((0, 2), (4, 8), (0, 3))
+    assert "unknown kind of pooling" in refusal(model.pool1d, x, 2, kind="min")
+
+
+# Shared weights
+
+
+def test_shared_weights() -> None:
+    model = Model(2)
+    x = model.input((3,))
+    a = model.dense(x, 3, name="a")
+    b = model.dense(a, 3, name="b", share=a)
+    first, second = model.graph.operators
+    assert second.weights == first.weights
+    assert [w.name for w in model.graph.weights] == ["a.kernel", "a.bias"]
+    assert "but they are [3, 3], [3]" in refusal(model.dense, b, 4, share=a)
+    assert "it needs shapes [3, 3], but" in refusal(model.dense, b, 3, use_bias=False, share=a)
+    assert "is no operator's output" in refusal(model.dense, b, 3, share=x)
+    other = Model(2)
+    c = other.dense(other.input((3,)), 3, name="c")
+    assert "operator 'c' belongs to another model" in refusal(model.dense, b, 3, share=c)
+    assert len(model.graph.operators) == 2
+
+
+def test_tied_embedding() -> None:
+    """The table (vocabulary, units) of an embedding is a dense layer's kernel (out, in)."""
+    model = Model(2)
+    x = model.embedding(model.input((4,), "int32"), 9, 5, name="e")
+    y = model.dense(x, 9, use_bias=False, share=x, name="d")
+    assert y.shape == (2, 4, 9)
+    assert [w.name for w in model.graph.weights] == ["e.table"]
+    assert boxes(last(model), model, 1, 1, 3)["table"] == [
+        ((0, 3), (0, 5)),
+        ((3, 6), (0, 5)),
+        ((6, 9), (0, 5)),
+    ]
+
+
+# Losses of sequences
+
+
+def test_sequence_loss() -> None:
+    model = Model(2)
+    y: Tensor = model.softmax(model.dense(model.input((4, 3)), 5))
+    graph = add_loss(model.graph, y, "sparse_categorical_crossentropy")
+    loss = graph.operators[-1]
+    assert (loss.inputs[1].shape, loss.inputs[1].dtype) == ((2, 4), "int32")
+    assert loss.output.shape == (2, 4)
+    assert dims(loss) == "SA"
+    graph = add_loss(model.graph, y, "categorical_crossentropy")
+    assert graph.operators[-1].inputs[1].shape == (2, 4, 5)
+    assert graph.operators[-1].output.shape == (2, 4)
+
+
+def test_training_needs_kernels() -> None:
+    """Found before Legion starts, so that it also holds where there is none."""
+    model = Model(2)
+    model.split(model.input((4, 3)), (1, 2), name="s")
+    assert refusal(model.compile, loss="mean_squared_error") == (
+        "operator 's.0' has no kernel yet (type slice, inputs of shape [2, 4, 3]); the model can "
+        "be planned and simulated, but not trained"
+    )
+    model = Model(2)
+    model.softmax(model.dense(model.input((4, 3)), 5))
+    assert "operator 'loss' has no kernel yet (type softmax_cross_entropy, " in refusal(
+        model.compile
+    )
+
+
+@pytest.mark.parametrize("name", ["nmt", "resnet101"])
+def test_backward_has_about_twice_the_flops(name: str) -> None:
+    """Two products for the forward pass's one; an LSTM's gates are computed again."""
+    assert name in ZOO
+    operators = build(name).graph.operators
+    forward = sum(op.kind.flops(op.input_shapes) for op in operators)
+    backward = sum(op.kind.backward_flops(op.input_shapes) for op in operators)
+    assert 1.9 < backward / forward < 2.6
