@@ -17,10 +17,13 @@ class Devices:
     ----------
     names
         For example ``["cpu:0", "cpu:1", "gpu:0"]``.
+    nodes
+        The number of each one's node; if it is not known, they count as one node.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], nodes: Sequence[int] | None = None) -> None:
         self.names = list(names)
+        self.nodes = [0] * len(self.names) if nodes is None else list(nodes)
         self._numbers = {name: number for number, name in enumerate(self.names)}
 
     @classmethod
@@ -48,6 +51,14 @@ class Devices:
     def preferred(self) -> list[str]:
         """The devices that built-in strategies use: the GPUs if there are any, else the CPUs."""
         return [name for name in self.names if name.startswith("gpu:")] or self.names
+
+    @property
+    def preferred_by_node(self) -> list[list[str]]:
+        """The preferred devices of every node that has any, in the order of the nodes' numbers."""
+        nodes: dict[int, list[str]] = {}
+        for name in self.preferred:
+            nodes.setdefault(self.nodes[self._numbers[name]], []).append(name)
+        return [nodes[node] for node in sorted(nodes)]
 
     def __len__(self) -> int:
         return len(self.names)

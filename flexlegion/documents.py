@@ -1,12 +1,19 @@
-"""Reading the JSON files that people write: a fault becomes one sentence that names its place."""
+"""Documents: JSON files that people write are read, and texts written whole or not at all.
+
+A fault becomes one sentence that names its place.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+import os
+import secrets
+import stat
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from flexlegion.errors import UserError
 
@@ -71,6 +78,67 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise UserError(f"the name '{name}' occurs twice in one object; keep one entry")
         names.add(name)
     return dict(pairs)
+
+
+def write_text(path: str | Path, parts: str | Iterable[str], kind: str) -> None:
+    """Write a text file (UTF-8) that appears under its name only when it is complete.
+
+    Until then an earlier file of that name stays as it is; if something fails, for good. A new file
+    has the usual permissions, a replaced one those it had. What is no regular file, such as
+    ``/dev/stdout``, is written directly.
+
+    Parameters
+    ----------
+    path
+        The file. A symbolic link stays, and the file that it leads to is replaced.
+    parts
+        The text, or parts of it in order, which are not kept.
+    kind
+        What it is, for messages: ``"strategy"``.
+
+    Raises
+    ------
+    UserError
+        If the file cannot be written there.
+    """
+    try:
+        with _replacing(path) as file:
+            file.writelines([parts] if isinstance(parts, str) else parts)
+    except OSError as e:
+        raise UserError(
+            f"{path}: the {kind} cannot be written there ({e.strerror or e}); give the name of a "
+            "file in a folder that exists"
+        ) from None
+
+
+@contextmanager
+def _replacing(path: str | Path) -> Iterator[TextIO]:
+    """A text file that takes the path's place when the block ends without an exception."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        mode = None
+    if mode is not None and not stat.S_ISREG(mode):
+        with open(path, "w", encoding="utf-8") as file:
+            yield file
+        return
+    target = os.path.realpath(path)
+    if mode is not None:
+        os.close(os.open(target, os.O_WRONLY))  # raises if the file is protected
+    # In the same folder, because only within a file system is a replacement one step.
+    temporary = os.path.join(os.path.dirname(target), f".flexlegion-{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "x", encoding="utf-8") as file:
+            if mode is not None:
+                os.fchmod(file.fileno(), stat.S_IMODE(mode))
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
 
 
 def shown(value: object) -> str:

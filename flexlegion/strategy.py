@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from flexlegion.devices import Devices
-from flexlegion.documents import read_json
+from flexlegion.documents import read_json, shown, write_text
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.soap import ParallelConfig
 
 SCHEMA_VERSION = 1
+KEYS = ("schema_version", "found", "operators")
+
+# What `flexlegion.strategies` offers, for messages.
+BUILT_IN_NAMES = ("single", "data", "model", "expert", "one-weird-trick", "gnmt")
 
 
 class Strategy(Mapping[str, ParallelConfig]):
@@ -26,11 +30,20 @@ class Strategy(Mapping[str, ParallelConfig]):
         One entry an operator.
     source
         Where it came from, for messages: a file's name, or a built-in strategy's.
+    found
+        How a search found it, for people: the model, the machine, simulated times, the seed, and
+        so on. Values are what JSON can hold; files carry it along, and nothing else reads it.
     """
 
-    def __init__(self, configs: Mapping[str, ParallelConfig], source: str = "strategy") -> None:
+    def __init__(
+        self,
+        configs: Mapping[str, ParallelConfig],
+        source: str = "strategy",
+        found: Mapping[str, Any] | None = None,
+    ) -> None:
         self._configs = dict(configs)
         self.source = source
+        self.found = dict(found or {})
 
     def __getitem__(self, operator: str) -> ParallelConfig:
         return self._configs[operator]
@@ -65,10 +78,12 @@ class Strategy(Mapping[str, ParallelConfig]):
     def save(self, path: str | Path) -> None:
         """Write it as JSON: one line an operator, so that versions compare well.
 
+        An earlier file of that name stays as it is until the new one is complete.
+
         Raises
         ------
         UserError
-            If the file cannot be written.
+            If the file cannot be written, or `found` is not JSON.
         """
         lines = [
             f"    {json.dumps(name)}: "
@@ -76,16 +91,14 @@ class Strategy(Mapping[str, ParallelConfig]):
             for name, c in self._configs.items()
         ]
         operators = ",\n".join(lines)
-        text = (
-            f'{{\n  "schema_version": {SCHEMA_VERSION},\n  "operators": {{\n{operators}\n  }}\n}}\n'
-        )
         try:
-            Path(path).write_text(text, encoding="utf-8")
-        except OSError as e:
-            raise UserError(
-                f"{path}: the strategy cannot be written there ({e.strerror}); give the name of a "
-                "file in a folder that exists"
-            ) from None
+            found = json.dumps(self.found, indent=2, allow_nan=False).replace("\n", "\n  ")
+        except (TypeError, ValueError) as e:
+            raise UserError(f"{path}: what was found cannot be written as JSON ({e})") from None
+        text = f'{{\n  "schema_version": {SCHEMA_VERSION},\n'
+        text += f'  "found": {found},\n' if self.found else ""
+        text += f'  "operators": {{\n{operators}\n  }}\n}}\n'
+        write_text(path, text, "strategy")
 
     @classmethod
     def load(cls, path: str | Path) -> Strategy:
@@ -99,10 +112,12 @@ class Strategy(Mapping[str, ParallelConfig]):
         document = read_json(
             path,
             "strategy",
-            "give a path, or one of the built-in strategies single, data, model, random:SEED",
+            f"give a path, or one of the built-in strategies {', '.join(BUILT_IN_NAMES)}, "
+            "random:SEED",
             "as the command 'flexlegion strategy' writes it",
         )
-        return cls(_configs_of(document, str(path)), str(path))
+        configs = _configs_of(document, str(path))
+        return cls(configs, str(path), document.get("found"))
 
 
 def _configs_of(document: Any, where: str) -> dict[str, ParallelConfig]:
@@ -116,6 +131,14 @@ def _configs_of(document: Any, where: str) -> dict[str, ParallelConfig]:
     if type(version) is not int or version != SCHEMA_VERSION:
         raise UserError(
             f"{where}: schema_version is {version!r}, but this program reads {SCHEMA_VERSION}"
+        )
+    for key in document:
+        if key not in KEYS:
+            raise UserError(f"{where}: unknown key {shown(key)}; the keys are {', '.join(KEYS)}")
+    if not isinstance(document.get("found", {}), dict):
+        raise UserError(
+            f"{where}: 'found' has to be an object, but is {shown(document['found'])}; it may be "
+            "left out"
         )
     configs = {}
     for name, entry in document["operators"].items():

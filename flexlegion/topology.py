@@ -191,7 +191,9 @@ class Topology:
     @cached_property
     def names(self) -> Devices:
         """The names of its devices, as strategies and the plan count them."""
-        return Devices([device.name for device in self.devices])
+        return Devices(
+            [device.name for device in self.devices], [device.node for device in self.devices]
+        )
 
     @cached_property
     def nodes(self) -> int:

@@ -9,32 +9,52 @@ from flexlegion.devices import Devices
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.strategies.data_parallel import data_parallel
+from flexlegion.strategies.expert import expert
+from flexlegion.strategies.gnmt import gnmt
 from flexlegion.strategies.model_parallel import model_parallel
+from flexlegion.strategies.one_weird_trick import one_weird_trick
 from flexlegion.strategies.random import random
 from flexlegion.strategies.single import single
 from flexlegion.strategy import Strategy
+from flexlegion.topology import Topology
 
+# The names are `flexlegion.strategy.BUILT_IN_NAMES`, which messages list.
 BUILT_IN: dict[str, Callable[[Graph, Devices], Strategy]] = {
     "single": single,
     "data": data_parallel,
     "model": model_parallel,
+    "expert": expert,
+    "one-weird-trick": one_weird_trick,
+    "gnmt": gnmt,
 }
 
 
-def resolve(spec: str | Path | Strategy, graph: Graph, devices: Devices) -> Strategy:
+def resolve(
+    spec: str | Path | Strategy, graph: Graph, devices: Devices, topology: Topology | None = None
+) -> Strategy:
     """The strategy that `spec` stands for, checked against graph and machine.
 
     Parameters
     ----------
     spec
-        A `Strategy`, a built-in strategy's name (``single``, ``data``, ``model``,
-        ``random:SEED``), or the path of a strategy file.
+        A `Strategy`, a built-in strategy's name (one of `BUILT_IN`, or ``random:SEED``), or the
+        path of a strategy file.
+    graph
+        What it is for.
+    devices
+        The devices that it may name.
+    topology
+        The machine that they belong to, for strategies that treat nodes alike, unless `devices`
+        knows their nodes, as a topology's and a running machine's do.
 
     Raises
     ------
     UserError
         If it cannot be read or does not fit.
     """
+    if topology is not None:
+        nodes = [topology.device(name).node for name in devices.names]
+        devices = Devices(devices.names, nodes)
     strategy = _find(spec, graph, devices)
     strategy.check(graph, devices)
     return strategy

@@ -211,7 +211,7 @@ def test_no_such_file(capsys: Capture) -> None:
     text = plan(capsys, "--model", "mlp", "--strategy", "none.json")
     assert text == (
         "none.json: no such strategy file; give a path, or one of the built-in strategies single, "
-        "data, model, random:SEED"
+        "data, model, expert, one-weird-trick, gnmt, random:SEED"
     )
 
 

@@ -64,7 +64,7 @@ def change(path: Path, operator: str, degrees: list[int], devices: list[str]) ->
 def test_missing_strategy_file(tmp_path: Path) -> None:
     assert train(tmp_path, "--strategy", "none.json") == (
         "none.json: no such strategy file; give a path, or one of the built-in strategies single, "
-        "data, model, random:SEED"
+        "data, model, expert, one-weird-trick, gnmt, random:SEED"
     )
 
 

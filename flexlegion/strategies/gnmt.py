@@ -1,0 +1,59 @@
+"""The strategy of GNMT (Wu et al. 2016), the experts' one for RNNs (FlexFlow, section 8.2.1).
+
+Data parallelism between nodes: each has the whole operator graph, for its share of the samples.
+Model parallelism within a node: operators of the same depth are on the same GPU.
+"""
+
+from __future__ import annotations
+
+from flexlegion.devices import Devices
+from flexlegion.graph import Graph, Operator
+from flexlegion.strategies.placement import by_samples
+from flexlegion.strategy import Strategy
+
+
+def gnmt(graph: Graph, devices: Devices) -> Strategy:
+    """Samples split over the nodes, layers dealt to the devices of each node by their depth.
+
+    With fewer devices in a node than layers, the layers go around: depth modulo devices. Devices
+    of which no node is known are one node. A batch smaller than the number of nodes uses only as
+    many of them.
+    """
+    nodes = devices.preferred_by_node
+    # As many on each node, so that a layer has the same place on all of them.
+    used = min(map(len, nodes))
+    return Strategy(
+        {
+            operator.name: by_samples(operator, [node[depth % used] for node in nodes])
+            for operator, depth in layer_depths(graph).items()
+        },
+        "strategy 'gnmt'",
+    )
+
+
+def layer_depths(graph: Graph) -> dict[Operator, int]:
+    """How many layers there are before each operator, on the longest path.
+
+    A layer is all operators of a type with the same weights: the unrolled steps of a recurrent
+    layer are one. An operator without weights belongs to the deepest layer that it depends on; to
+    the first if to none. Layers count in the order in which they begin: where a later one feeds an
+    earlier one, as attention that the decoder's next step reads, the edge leads to another step,
+    and adds no depth.
+    """
+    numbers: dict[tuple[object, ...], int] = {}
+    members: dict[Operator, frozenset[int]] = {}  # the layers that its output comes from directly
+    before: list[set[int]] = []
+    for operator in graph.operators:
+        producers = (tensor.producer for tensor in operator.inputs)
+        sources = frozenset().union(*(members[p] for p in producers if p is not None))
+        if operator.weights:
+            layer = numbers.setdefault((operator.kind.type, *operator.weights), len(numbers))
+            if layer == len(before):
+                before.append(set())
+            before[layer] |= {source for source in sources if source < layer}
+            sources = frozenset([layer])
+        members[operator] = sources
+    depths: list[int] = []
+    for earlier in before:
+        depths.append(max((depths[layer] + 1 for layer in earlier), default=0))
+    return {op: max((depths[layer] for layer in of), default=0) for op, of in members.items()}

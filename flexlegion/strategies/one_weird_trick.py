@@ -1,0 +1,75 @@
+"""Krizhevsky's "one weird trick" (2014), the experts' strategy for CNNs (FlexFlow, section 8.2.1).
+
+Convolutions have most of the work and few weights, so they are split by samples; the dense layers
+behind them have most of the weights and little work, so each device computes some of their units,
+and their weights are never exchanged.
+"""
+
+from __future__ import annotations
+
+from flexlegion.devices import Devices
+from flexlegion.graph import Graph, Operator
+from flexlegion.ops.base import DimKind, along
+from flexlegion.soap import ParallelConfig
+from flexlegion.strategies.placement import by_samples, split
+from flexlegion.strategy import Strategy
+
+_FOLLOWERS = ("elementwise", "normalization", "copy")
+
+
+def one_weird_trick(graph: Graph, devices: Devices) -> Strategy:
+    """Samples split up to the dense layers, these by their units, over all devices.
+
+    A dense layer is a matrix product with a weight, after which no convolution comes. What works
+    on its units one by one (activations, dropout, sums) is split as it is; all else is split by
+    samples, softmax and loss too. An extent smaller than the number of devices is split as far as
+    it goes.
+    """
+    names = devices.preferred
+    dense = _dense_layers(graph)
+    split_dims: dict[Operator, int] = {}
+    configs: dict[str, ParallelConfig] = {}
+    for operator in graph.operators:
+        dim = _units(operator) if operator in dense else _followed(operator, split_dims)
+        if dim is None:
+            configs[operator.name] = by_samples(operator, names)
+        else:
+            split_dims[operator] = dim
+            configs[operator.name] = split(operator, dim, names)
+    return Strategy(configs, "strategy 'one-weird-trick'")
+
+
+def _dense_layers(graph: Graph) -> set[Operator]:
+    """The matrix products with weights that no convolution depends on."""
+    before_convolutions: set[Operator] = set()
+    dense = set()
+    for operator in reversed(graph.operators):
+        if operator.kind.family == "convolution" or operator in before_convolutions:
+            before_convolutions |= {t.producer for t in operator.inputs if t.producer is not None}
+        elif operator.kind.family == "matmul" and operator.weights:
+            dense.add(operator)
+    return dense
+
+
+def _units(operator: Operator) -> int | None:
+    """The dimension of a dense layer whose splitting splits its weights most."""
+    dims = [d for d, dim in enumerate(operator.dims) if dim.kind is DimKind.PARAMETER]
+    return max(dims, key=lambda d: operator.output.shape[d], default=None)
+
+
+def _followed(operator: Operator, split_dims: dict[Operator, int]) -> int | None:
+    """The dimension by which it can be split as a producer is, without any transfer."""
+    if operator.kind.family not in _FOLLOWERS:
+        return None
+    accesses = operator.kind.input_access(operator.input_shapes)
+    for tensor, access in zip(operator.inputs, accesses, strict=True):
+        producer = tensor.producer
+        if producer not in split_dims or tensor is not producer.output:
+            continue
+        extent = tensor.shape[split_dims[producer]]
+        mapped = access.map[split_dims[producer]]
+        for d, dim in enumerate(operator.dims):
+            same = mapped == along(d) and operator.output.shape[d] == extent
+            if same and dim.kind is not DimKind.NONE:
+                return d
+    return None

@@ -1,0 +1,276 @@
+"""The experts' strategies, operator by operator on small networks; all known ones fit anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from flexlegion import Model, UserError
+from flexlegion.devices import Devices
+from flexlegion.graph import Graph
+from flexlegion.losses import add_loss
+from flexlegion.machines import load_topology
+from flexlegion.strategies import BUILT_IN, resolve
+from flexlegion.strategies.gnmt import layer_depths
+from flexlegion.strategy import BUILT_IN_NAMES
+from flexlegion.zoo import build
+
+P100X8 = load_topology("p100x8")
+EIGHT = tuple(f"gpu:{i}" for i in range(8))
+
+
+def with_loss(model: Model) -> Graph:
+    output = model.graph.operators[-1].output
+    return add_loss(model.graph, output, "sparse_categorical_crossentropy")
+
+
+def unrolled(batch_size: int, steps: int = 3) -> Graph:
+    """Embedding, two LSTM layers and a dense one, unrolled: step by step, each with four operators.
+
+    Operators are called ``lstm1_0``, the last digit being the step.
+    """
+    model = Model(batch_size)
+    tokens = model.input((steps,), dtype="int32", name="tokens")
+    layers: dict[str, list] = {name: [] for name in ("embed", "lstm1", "lstm2", "fc")}
+    state: dict[str, tuple] = {}
+    for step in range(steps):
+        first = {name: outputs[0] if outputs else None for name, outputs in layers.items()}
+        x = model.embedding(tokens, 50, 6, step, 1, name=f"embed_{step}", share=first["embed"])
+        layers["embed"].append(x)
+        for name in ("lstm1", "lstm2"):
+            out = model.lstm(x, 4, state.get(name), name=f"{name}_{step}", share=first[name])
+            layers[name].append(out.y)
+            state[name] = out.state
+            x = model.relu(out.y, name=f"{name}_relu_{step}")
+        layers["fc"].append(model.dense(x, 50, name=f"fc_{step}", share=first["fc"]))
+    model.softmax(model.concat(layers["fc"], axis=1, name="all"), name="softmax")
+    return with_loss(model)
+
+
+def test_names() -> None:
+    assert tuple(BUILT_IN) == BUILT_IN_NAMES
+
+
+@pytest.mark.parametrize("name", ["expert", "one-weird-trick"])
+def test_alexnet(name: str) -> None:
+    """All samples' shares on all GPUs up to fc6; units from there on; softmax by samples again.
+
+    dropout7 works on fc6's units where they are; dropout6 on what the convolutions flattened.
+    """
+    graph = with_loss(build("alexnet", 256))
+    strategy = resolve(name, graph, P100X8.names)
+    assert strategy.source == f"strategy '{name}'"
+    units = {"fc6", "dropout7", "fc7", "fc8"}
+    for operator in graph.operators:
+        config = strategy[operator.name]
+        rest = len(operator.dims) - 1
+        expected = (1, 8) if operator.name in units else (8, *(1,) * rest)
+        assert (config.degrees, config.devices) == (expected, EIGHT), operator.name
+
+
+def test_dense_layers_within_convolutions_are_split_by_samples() -> None:
+    """As in squeeze-and-excitation: their weights are small, and convolutions follow."""
+    model = Model(8)
+    x = model.conv2d(model.input((4, 4, 2)), 4, 3, padding=1, name="conv1")
+    x = model.dense(x, 4, name="inner")
+    x = model.conv2d(x, 4, 3, name="conv2")
+    model.dense(model.flatten(x), 16, name="outer")
+    strategy = resolve("one-weird-trick", model.graph, P100X8.names)
+    assert strategy["inner"].degrees == (8, 1, 1, 1)
+    assert strategy["outer"].degrees == (1, 8)
+
+
+def test_what_follows_dense_layers() -> None:
+    """A sum stays with the units; what reads all units, or other extents of them, goes by samples.
+
+    So does what follows such an operator.
+    """
+    model = Model(8)
+    a = model.dense(model.input((5,)), 16, name="a")
+    total = model.add([a, model.dense(a, 16, name="b")], name="sum")
+    model.relu(total, name="relu")
+    model.relu(model.softmax(total, name="softmax"), name="relu_of_softmax")
+    model.concat([a, total], axis=1, name="concat")
+    strategy = resolve("one-weird-trick", model.graph, P100X8.names)
+    degrees = {name: config.degrees for name, config in strategy.items()}
+    units = {"a", "b", "sum", "relu"}
+    assert degrees == {name: (1, 8) if name in units else (8, 1) for name in degrees}
+
+
+def test_small_extents_are_split_as_far_as_they_go() -> None:
+    model = Model(3)
+    x = model.conv2d(model.input((4, 4, 2)), 4, 3, name="conv")
+    model.dense(model.flatten(x, name="flat"), 5, name="fc")
+    strategy = resolve("expert", model.graph, P100X8.names)
+    assert (strategy["conv"].degrees, strategy["conv"].devices) == ((3, 1, 1, 1), EIGHT[:3])
+    assert (strategy["fc"].degrees, strategy["fc"].devices) == ((1, 5), EIGHT[:5])
+
+
+def test_depths_of_unrolled_steps() -> None:
+    graph = unrolled(8)
+    depths = {operator.name: depth for operator, depth in layer_depths(graph).items()}
+    expected = {"embed": 0, "lstm1": 1, "lstm1_relu": 1, "lstm2": 2, "lstm2_relu": 2, "fc": 3}
+    for layer, depth in expected.items():
+        assert [depths[f"{layer}_{step}"] for step in range(3)] == [depth] * 3
+    assert (depths["all"], depths["softmax"], depths["loss"]) == (3, 3, 3)
+
+
+def test_depths_of_a_decoder_with_input_feeding() -> None:
+    """Step 1 of the decoder reads what attention gave for step 0: no deeper layer.
+
+    The decoder comes after the encoder, from which it gets its first state.
+    """
+    model = Model(4)
+    x = model.input((2, 6))
+    encoder = model.lstm(x, 6, name="encoder")
+    state, previous, first, fed = encoder.state, None, None, None
+    for step, word in enumerate(model.split(x, [1, 1], axis=1, name="word")):
+        word = word if fed is None else model.add([word, fed], name=f"feed_{step}")
+        out = model.lstm(word, 6, state, name=f"decoder_{step}", share=previous)
+        previous, state = previous or out.y, out.state
+        fed = model.luong_attention(out.y, encoder.y, 6, name=f"attend_{step}", share=first)
+        first = first or fed
+    depths = {operator.name: depth for operator, depth in layer_depths(model.graph).items()}
+    assert depths == {
+        "encoder": 0,
+        "word.0": 0,
+        "decoder_0": 1,
+        "attend_0": 2,
+        "word.1": 0,
+        "feed_1": 2,
+        "decoder_1": 1,
+        "attend_1": 2,
+    }
+
+
+def test_the_longest_path_counts() -> None:
+    """A branch around two layers: what joins both has the depth of the longer one."""
+    model = Model(4)
+    a = model.dense(model.input((6,)), 6, name="a")
+    b = model.dense(model.dense(a, 6, name="b1"), 6, name="b2")
+    model.dense(model.add([a, b], name="join"), 6, name="c")
+    depths = {operator.name: depth for operator, depth in layer_depths(model.graph).items()}
+    assert depths == {"a": 0, "b1": 1, "b2": 2, "join": 2, "c": 3}
+
+
+@pytest.mark.parametrize("name", ["expert", "gnmt"])
+def test_unrolled_layers_on_two_nodes(name: str) -> None:
+    """p100x8 has two nodes of four GPUs: half of the samples each, a layer on one GPU of each."""
+    strategy = resolve(name, unrolled(8), P100X8.names)
+    expected = {
+        "embed": ("gpu:0", "gpu:4"),
+        "lstm1": ("gpu:1", "gpu:5"),
+        "lstm1_relu": ("gpu:1", "gpu:5"),
+        "lstm2": ("gpu:2", "gpu:6"),
+        "lstm2_relu": ("gpu:2", "gpu:6"),
+        "fc": ("gpu:3", "gpu:7"),
+    }
+    for layer, devices in expected.items():
+        for step in range(3):
+            config = strategy[f"{layer}_{step}"]
+            assert (config.degrees, config.devices) == ((2, 1, 1), devices)
+    assert strategy["softmax"].devices == ("gpu:3", "gpu:7")
+    assert strategy["loss"].devices == ("gpu:3", "gpu:7")
+
+
+def test_more_layers_than_devices_go_around() -> None:
+    strategy = resolve("gnmt", unrolled(8), load_topology("p100x2").names)
+    layers = ("embed", "lstm1", "lstm2", "fc")
+    devices = [strategy[f"{layer}_1"].devices for layer in layers]
+    assert devices == [("gpu:0",), ("gpu:1",), ("gpu:0",), ("gpu:1",)]
+
+
+def test_batch_smaller_than_the_number_of_nodes() -> None:
+    strategy = resolve("gnmt", unrolled(3), load_topology("p100x16").names)
+    assert strategy["lstm1_2"].degrees == (3, 1, 1)
+    assert strategy["lstm1_2"].devices == ("gpu:1", "gpu:5", "gpu:9")
+
+
+def test_where_the_nodes_come_from() -> None:
+    """From the devices, else from a topology; without either there is one node."""
+    graph = unrolled(8)
+    plain = Devices(P100X8.names.names)
+    assert resolve("gnmt", graph, plain)["lstm2_0"].devices == ("gpu:2",)
+    assert resolve("gnmt", graph, plain, P100X8)["lstm2_0"].devices == ("gpu:2", "gpu:6")
+    some = Devices(["gpu:1", "gpu:2", "gpu:7", "gpu:6", "gpu:5"])
+    # Nodes of two and of three GPUs: layers go around two on both.
+    assert resolve("gnmt", graph, some, P100X8)["lstm1_0"].devices == ("gpu:2", "gpu:6")
+    assert resolve("gnmt", graph, some, P100X8)["lstm2_0"].devices == ("gpu:1", "gpu:7")
+    with pytest.raises(UserError, match="no device 'gpu:9'"):
+        resolve("gnmt", graph, Devices(["gpu:9"]), P100X8)
+
+
+def test_nodes_of_preferred_devices() -> None:
+    devices = Devices(["cpu:0", "cpu:1", "gpu:0", "gpu:1", "gpu:2"], [0, 1, 2, 1, 2])
+    assert devices.preferred_by_node == [["gpu:1"], ["gpu:0", "gpu:2"]]
+    assert Devices.of(cpus=2).preferred_by_node == [["cpu:0", "cpu:1"]]
+
+
+def chosen(model: Model) -> str:
+    """What the expert's strategy is the same as."""
+    devices = load_topology("p100x4").names
+    expert = dict(resolve("expert", model.graph, devices))
+    names = ("data", "one-weird-trick", "gnmt")
+    return " ".join(n for n in names if dict(resolve(n, model.graph, devices)) == expert)
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [
+        ("alexnet", "one-weird-trick"),
+        ("inception_v3", "one-weird-trick"),
+        ("lenet", "one-weird-trick"),
+        ("resnet101", "one-weird-trick"),
+        ("mlp", "data"),
+        ("transformer", "data"),
+        ("nmt", "gnmt"),
+        ("rnnlm", "gnmt"),
+        ("rnntc", "gnmt"),
+    ],
+)
+def test_the_expert_knows_the_zoo(name: str, strategy: str) -> None:
+    assert chosen(build(name, 8)) == strategy
+
+
+def test_the_expert_looks_at_the_network() -> None:
+    """Not at operators' names: one recurrent operator, or any weights that are shared."""
+    recurrent = Model(8)
+    recurrent.dense(recurrent.lstm(recurrent.input((3, 4)), 8).h, 8)
+    assert chosen(recurrent) == "gnmt"
+    shared = Model(8)
+    x = shared.dense(shared.input((8,)), 8)
+    shared.dense(shared.dense(x, 8, share=x), 4)
+    assert chosen(shared) == "gnmt"
+    tied = Model(8)  # input and output embeddings, of different types
+    x = tied.embedding(tied.input((6,), dtype="int32"), 20, 8)
+    tied.dense(tied.dense(x, 8), 20, use_bias=False, share=x)
+    assert chosen(tied) == "data"
+    convolutional = Model(8)
+    x = convolutional.embedding(convolutional.input((6,), dtype="int32"), 20, 8)
+    x = convolutional.conv1d(x, 8, 3)
+    convolutional.dense(convolutional.flatten(x), 8)
+    assert chosen(convolutional) == "one-weird-trick"
+
+
+def test_the_expert_splits_small_batches_as_far_as_they_go() -> None:
+    strategy = resolve("expert", build("mlp", 3).graph, P100X8.names)
+    assert all(config.degrees[0] == 3 for config in strategy.values())
+
+
+def test_depths_of_translation() -> None:
+    """The zoo's: each layer of 40 unrolled steps has one depth; the decoder follows the encoder."""
+    depths: dict[str, set[int]] = {}
+    for operator, depth in layer_depths(build("nmt", 8).graph).items():
+        depths.setdefault(operator.name.rstrip("0123456789."), set()).add(depth)
+    assert depths["encoder.embed"] == depths["decoder.embed"] == {0}
+    assert depths["attention"] == {4}
+    assert depths["project"] == depths["softmax"] == {5}
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 64])
+@pytest.mark.parametrize("machine", ["p100x1", "p100x3", "k80x64", "h100x8"])
+def test_they_fit_any_network_and_machine(machine: str, batch_size: int) -> None:
+    """`resolve` checks what it returns."""
+    topology = load_topology(machine)
+    for graph in (with_loss(build("lenet", batch_size)), unrolled(batch_size)):
+        for name in ("expert", "one-weird-trick", "gnmt"):
+            resolve(name, graph, topology.names)
