@@ -213,18 +213,24 @@ def load_topology(spec: str | Path) -> Topology:
     Parameters
     ----------
     spec
-        A shipped machine's name and a number of GPUs (``p100x8``), or a machine file's path.
+        A shipped machine's name and a number of GPUs (``p100x8``), a machine file's path, or
+        ``local``: the machine that this program runs on, under legate.
 
     Raises
     ------
     UserError
-        If there is no such machine, or its file is wrong.
+        If there is no such machine, or its file is wrong, or Legion cannot start.
 
     Examples
     --------
     >>> load_topology("p100x8").bandwidth("gpu:0", "gpu:4")
     12500000000
     """
+    if str(spec) == "local" and not Path(spec).exists():
+        # Files are read without Legion; this machine is not.
+        from flexlegion.local import local_topology
+
+        return local_topology()
     match = re.fullmatch(r"([a-z][a-z0-9]{0,39}?)(?:x(0|[1-9][0-9]{0,8}))?", str(spec))
     if match:
         path = PLATFORMS / f"{match[1]}.json"

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import numpy.typing as npt
 
 from flexlegion import _native
+from flexlegion.errors import UserError
 from flexlegion.graph import Graph, Operator
 
 _DTYPES = {"float32": 0, "int32": 1}
 _KINDS = {"input": 0, "weight": 1, "activation": 2}
 _ROLES = {"input": 0, "weight": 1, "output": 2}
 _DIM_KINDS = {"sample": 0, "attribute": 1, "parameter": 2, "none": 3}
+
+# Weights are not cut into smaller shards, however many devices replicate them: below, a message's
+# latency outweighs what parallel links and updates gain. FLEXLEGION_SHARD_BYTES overrides it.
+SHARD_BYTES = 64 * 1024
+
+
+def shard_bytes() -> int:
+    """The least size of a weight's shard, in bytes."""
+    text = os.environ.get("FLEXLEGION_SHARD_BYTES", str(SHARD_BYTES))
+    if not text.isdecimal() or len(text) > 15:
+        raise UserError(f"FLEXLEGION_SHARD_BYTES has to be a number of bytes, but is '{text[:40]}'")
+    return int(text)
 
 
 class NativeGraph:
@@ -29,6 +44,7 @@ class NativeGraph:
         self.tensor_numbers = {tensor: i for i, tensor in enumerate(graph.tensors)}
         lib, ffi = self.core.lib, self.core.ffi
         self.handle = ffi.gc(self.core.check(lib.fl_graph_create()), lib.fl_graph_destroy)
+        self.core.check(lib.fl_graph_set_shard_bytes(self.handle, shard_bytes()))
         self._add_tensors()
         self._operands = [self._add(operator) for operator in graph.operators]
 

@@ -1,147 +1,254 @@
 """The execution simulator, a thin view of the native one (``native/sim``; FlexFlow, section 5).
 
-It simulates the very launches that the runtime makes, and the transfers that the plan's rectangles
-imply on a device topology.
+It simulates one training iteration: the tasks that the plan launches, and the transfers that their
+rectangles imply on a device topology. `full` builds everything from nothing; a `Simulation` holds a
+strategy and tries changes of it, by the delta algorithm or by the full one, with one result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-from flexlegion.errors import UserError
-from flexlegion.plan import Launch, Plan
-from flexlegion.topology import Topology
+import numpy as np
+import numpy.typing as npt
 
+from flexlegion.problem import Problem
+from flexlegion.soap import ParallelConfig
+from flexlegion.strategy import Strategy
 
-@dataclass(frozen=True)
-class Task:
-    """A task of a simulated iteration; times in ns.
+PASSES = ("load", "forward", "backward", "update")
+FLOWS = ("value", "gradient", "weights")
+ALGORITHMS = ("full", "delta")
+SIMULATED, OVERLOADED, OVERLONG, STOPPED, OUT_OF_MEMORY = range(5)
 
-    Parameters
-    ----------
-    device
-        A device's name, or for a communication task the link's channel.
-    launch, part
-        Which task of the plan it is; for a communication task, the one whose result it moves.
-    destination
-        The memory that a communication task is for; none for a normal task.
-    hop
-        Which link of its route a communication task is, from 0; -1 for a normal task.
-    bytes
-        What a communication task moves.
-    exe_time, ready_time, start_time, end_time
-        The paper's properties of a task (Table 2).
-    """
-
-    device: str
-    launch: Launch
-    part: int
-    destination: str | None
-    hop: int
-    bytes: int
-    exe_time: int
-    ready_time: int
-    start_time: int
-    end_time: int
+# As fl_task in flexlegion_core.h.
+TASK = np.dtype(
+    [
+        *((name, np.int32) for name in ("device", "stage", "index", "part", "flow", "tensor")),
+        *((name, np.int32) for name in ("source", "destination", "hop", "unused")),
+        *((name, np.int64) for name in ("bytes", "exe_time", "ready_time")),
+        *((name, np.int64) for name in ("start_time", "end_time")),
+    ]
+)
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """A simulated iteration.
+    """A simulated iteration; times in ns, sizes in bytes.
 
     Parameters
     ----------
-    tasks
-        Normal tasks in the plan's order, then communication tasks.
+    problem
+        What was simulated.
     iteration_time_ns
         The latest end.
+    bytes_moved
+        Between memories, however many links they pass.
+    computation_time_ns
+        The sum over all devices.
+    tasks
+        A row a task (`TASK`): normal tasks, launch by launch, then communication tasks. Of a
+        communication task, stage, index and part name its writer; `index` is an operator's number,
+        or for a load a tensor's; `hop` is -1 for a normal task.
+    peak_memory_bytes
+        Of each memory, the most that it holds at one time.
+    allocated_bytes
+        Of each memory, what it holds if nothing is given back within an iteration, as in
+        flexlegion's runtime.
+    load_ns
+        Of each device and link, the time that it is busy.
     """
 
-    tasks: list[Task]
+    problem: Problem
     iteration_time_ns: int
+    bytes_moved: int
+    computation_time_ns: int
+    tasks: npt.NDArray[Any]
+    peak_memory_bytes: dict[str, int]
+    allocated_bytes: dict[str, int]
+    load_ns: dict[str, int]
 
     @property
-    def bytes_moved(self) -> int:
-        """Bytes that change memory in an iteration, however many links they pass."""
-        return sum(task.bytes for task in self.tasks if task.hop == 0)
+    def load_balance(self) -> float:
+        """Mean load of the devices over the largest: 1 if all compute for equally long."""
+        loads = [self.load_ns[name] for name in self.problem.devices.names]
+        return sum(loads) / len(loads) / max(*loads, 1)
+
+    @cached_property
+    def places(self) -> list[str]:
+        """Names of devices and links, as the rows number them."""
+        return [*self.problem.devices.names, *self.problem.topology.channels]
+
+    def describe(self, row: Any) -> str:
+        """A task's name, for people: ``forward conv1 [2]``, ``conv1.output -> gpu:3``."""
+        graph = self.problem.graph
+        stage = PASSES[row["stage"]]
+        if row["hop"] < 0:
+            owner = (
+                graph.tensors[row["index"]] if stage == "load" else graph.operators[row["index"]]
+            )
+            return f"{stage} {owner.name} [{row['part']}]"
+        flow = FLOWS[row["flow"]]
+        if flow == "weights":
+            name = graph.operators[row["tensor"]].name
+            what = f"weights of {name}" if stage == "update" else f"weight gradients of {name}"
+        else:
+            what = graph.tensors[row["tensor"]].name
+            what = f"gradient of {what}" if flow == "gradient" else what
+        return f"{what} [{row['part']}] -> {self.problem.memories[row['destination']]}"
+
+    def rows(self) -> Iterator[tuple[str, str, int, int, dict[str, Any]]]:
+        """(device or link, task name, start in ns, duration in ns, details), for exporters."""
+        for row in self.tasks:
+            details: dict[str, Any] = {
+                "ready_time_ns": int(row["ready_time"]),
+                "exe_time_ns": int(row["exe_time"]),
+            }
+            if row["hop"] >= 0:
+                details["bytes"] = int(row["bytes"])
+            start, end = int(row["start_time"]), int(row["end_time"])
+            yield self.places[row["device"]], self.describe(row), start, end - start, details
 
 
-def full(plan: Plan, topology: Topology, exe_times: Sequence[Sequence[int]]) -> Timeline:
-    """Simulate one training iteration from nothing (the full simulation algorithm).
+class Simulation:
+    """A strategy and its timeline, under changes.
 
     Parameters
     ----------
-    plan
-        What to simulate.
-    topology
-        The machine; it has to have all devices that the plan uses.
-    exe_times
-        For each launch of the plan, the ns that each of its tasks takes.
-
-    Returns
-    -------
-    Timeline
-        Every task's times.
+    problem
+        Graph, machine and costs.
+    strategy
+        Where to start; simulated in full.
 
     Raises
     ------
     UserError
-        If the topology lacks a device of the plan.
+        If the strategy does not fit graph or machine.
     """
-    core = plan.core
-    names = plan.devices.names
-    missing = [name for name in names if name not in topology.names]
-    if missing:
-        raise UserError(f"the machine has no device {missing[0]}; it has {topology.names}")
-    user_of = {topology.device(name).memory: name for name in reversed(names)}  # its first device
-    memories = list(dict.fromkeys(topology.device(name).memory for name in names))
-    number = {memory: i for i, memory in enumerate(memories)}
-    channels = {channel: i for i, channel in enumerate(topology.channels)}
-    bandwidths, latencies = [1] * len(channels), [0] * len(channels)
-    routes, lengths = [], []
-    for source in memories:
-        for destination in memories:
-            route = topology.route(user_of[source], user_of[destination])
-            lengths.append(len(route))
-            for hop in route:
-                channel = channels[hop.channel]
-                bandwidths[channel] = hop.link.bandwidth
-                latencies[channel] = hop.link.latency_ns
-                routes.append(channel)
-    ffi, lib = core.ffi, core.lib
-    keep = [
-        ffi.new("int32_t[]", [number[topology.device(name).memory] for name in names]),
-        ffi.new("int64_t[]", bandwidths),
-        ffi.new("int64_t[]", latencies),
-        ffi.new("int32_t[]", lengths),
-        ffi.new("int32_t[]", routes),
-    ]
-    machine = ffi.new(
-        "fl_machine *",
-        [len(names), keep[0], len(channels), keep[1], keep[2], len(memories), keep[3], keep[4]],
-    )
-    times = [time for launch in exe_times for time in launch]
-    handle = ffi.gc(
-        core.check(lib.fl_simulation_create(plan.handle, machine, len(times), times)),
-        lib.fl_simulation_destroy,
-    )
-    raw = ffi.new("fl_task[]", lib.fl_simulation_tasks(handle))
-    lib.fl_simulation_read(handle, raw)
-    places = [*names, *channels]
-    tasks = [
-        Task(
-            places[t.device],
-            plan.launches[t.launch],
-            t.part,
-            memories[t.destination] if t.destination >= 0 else None,
-            t.hop,
-            t.bytes,
-            t.exe_time,
-            t.ready_time,
-            t.start_time,
-            t.end_time,
+
+    def __init__(self, problem: Problem, strategy: Strategy) -> None:
+        problem.check(strategy)
+        self.problem = problem
+        self._configs = dict(strategy)
+        self._proposed: Mapping[str, ParallelConfig] = {}
+        core = problem.core
+        degrees, devices = problem.flat([strategy[op.name] for op in problem.graph.operators])
+        self._core = core
+        self._handle = core.ffi.gc(
+            core.check(
+                core.lib.fl_simulator_create(
+                    problem.handle, len(degrees), degrees, len(devices), devices
+                )
+            ),
+            core.lib.fl_simulator_destroy,
         )
-        for t in raw
-    ]
-    return Timeline(tasks, int(lib.fl_simulation_iteration_time(handle)))
+
+    @property
+    def strategy(self) -> Strategy:
+        """What is held, the last accepted."""
+        return Strategy(self._configs)
+
+    def propose(
+        self,
+        configs: Mapping[str, ParallelConfig],
+        algorithm: str = "delta",
+        limit_ns: int = 0,
+    ) -> int:
+        """Try other configurations of some operators.
+
+        Parameters
+        ----------
+        configs
+            By operator name; checked by the caller.
+        algorithm
+            ``full`` or ``delta``; both give the same timeline.
+        limit_ns
+            Give up once the iteration is sure to take longer; 0: never.
+
+        Returns
+        -------
+        int
+            `SIMULATED`, `OVERLOADED`, `OVERLONG`, `STOPPED` or `OUT_OF_MEMORY`. Afterwards `timeline` is the
+            proposal's, if it was simulated, until `accept` or `reject`.
+        """
+        lib = self._core.lib
+        problem = self.problem
+        for name, config in configs.items():
+            problem.prepare(problem.graph.operators[problem.operator_numbers[name]], config.degrees)
+        degrees, devices = problem.flat(list(configs.values()))
+        self._proposed = configs
+        return int(
+            self._core.check(
+                lib.fl_simulator_propose(
+                    self._handle,
+                    len(configs),
+                    [problem.operator_numbers[name] for name in configs],
+                    len(degrees),
+                    degrees,
+                    len(devices),
+                    devices,
+                    ALGORITHMS.index(algorithm),
+                    limit_ns,
+                )
+            )
+        )
+
+    def accept(self) -> None:
+        """Hold the proposal."""
+        self._core.check(self._core.lib.fl_simulator_accept(self._handle))
+        self._configs.update(self._proposed)
+        self._proposed = {}
+
+    def reject(self) -> None:
+        """Return to what was held before the proposal."""
+        self._core.check(self._core.lib.fl_simulator_reject(self._handle))
+        self._proposed = {}
+
+    @property
+    def iteration_time_ns(self) -> int:
+        """Of the timeline."""
+        return int(self._summary().iteration_time)
+
+    def timeline(self) -> Timeline:
+        """All of it, copied."""
+        core, problem = self._core, self.problem
+        summary = self._summary()
+        tasks = np.zeros(summary.tasks, TASK)
+        pointer = core.ffi.cast("fl_task *", tasks.ctypes.data)
+        core.check(core.lib.fl_simulator_tasks(self._handle, len(tasks), pointer))
+        memories = len(problem.memories)
+        peak = core.ffi.new("int64_t[]", memories)
+        allocated = core.ffi.new("int64_t[]", memories)
+        core.check(core.lib.fl_simulator_memory(self._handle, memories, peak, allocated))
+        places = [*problem.devices.names, *problem.topology.channels]
+        load = core.ffi.new("int64_t[]", len(places))
+        core.check(core.lib.fl_simulator_load(self._handle, len(places), load))
+        return Timeline(
+            problem,
+            int(summary.iteration_time),
+            int(summary.bytes_moved),
+            int(summary.computation_time),
+            tasks,
+            dict(zip(problem.memories, map(int, peak), strict=True)),
+            dict(zip(problem.memories, map(int, allocated), strict=True)),
+            dict(zip(places, map(int, load), strict=True)),
+        )
+
+    def _summary(self) -> Any:
+        summary = self._core.ffi.new("fl_summary *")
+        self._core.check(self._core.lib.fl_simulator_summary(self._handle, summary))
+        return summary
+
+
+def full(problem: Problem, strategy: Strategy) -> Timeline:
+    """Simulate one training iteration from nothing (the full simulation algorithm).
+
+    Raises
+    ------
+    UserError
+        If the strategy does not fit graph or machine.
+    """
+    return Simulation(problem, strategy).timeline()

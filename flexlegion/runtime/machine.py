@@ -22,12 +22,18 @@ class RunningMachine:
         Number of this process.
     owners
         For each device, the rank that owns it.
+    memories
+        For each device, its memory: the number of the first device that has it.
+    memory_bytes
+        For each device, the size of its memory.
     """
 
     devices: Devices
     ranks: int
     rank: int
     owners: list[int]
+    memories: list[int]
+    memory_bytes: list[int]
 
 
 def running_machine() -> RunningMachine:
@@ -39,7 +45,8 @@ def running_machine() -> RunningMachine:
         If legate is not installed.
     """
     rt = _native.rt()
-    names, owners, counts = [], [], {"cpu": 0, "gpu": 0}
+    names, owners, memories, sizes = [], [], [], []
+    counts = {"cpu": 0, "gpu": 0}
     info = rt.ffi.new("fl_device *")
     for i in range(rt.check(rt.lib.fl_rt_devices())):
         rt.check(rt.lib.fl_rt_device(i, info))
@@ -47,4 +54,7 @@ def running_machine() -> RunningMachine:
         names.append(f"{kind}:{counts[kind]}")
         counts[kind] += 1
         owners.append(info.rank)
-    return RunningMachine(Devices(names), rt.lib.fl_rt_ranks(), rt.lib.fl_rt_rank(), owners)
+        memories.append(info.memory)
+        sizes.append(info.memory_bytes)
+    ranks, rank = rt.lib.fl_rt_ranks(), rt.lib.fl_rt_rank()
+    return RunningMachine(Devices(names, owners), ranks, rank, owners, memories, sizes)

@@ -189,6 +189,13 @@ class Program:
         self._rt.check(self._rt.lib.fl_program_placed(self._handle, launch, out))
         return [self.plan.devices.names[n] if n >= 0 else None for n in out]
 
+    def elapsed(self, launch: int) -> list[int | None]:
+        """For each task of the plan's launch: the ns that it last took, if on this rank."""
+        tasks = len(self.plan.launches[launch].devices)
+        out = self._rt.ffi.new("int64_t[]", tasks)
+        self._rt.check(self._rt.lib.fl_program_elapsed(self._handle, launch, out))
+        return [int(n) if n >= 0 else None for n in out]
+
     def _number(self, tensor: Tensor) -> int:
         return self.plan.tensor_numbers[tensor]
 

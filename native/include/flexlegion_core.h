@@ -1,7 +1,7 @@
-/* libflexlegion_core: the plan. The only text that crosses the boundary to Python: cffi reads the
- * part between the cdef marks. Functions that can fail return null or a negative number;
- * fl_last_error() then says why. Indices are zero-based; arrays are flat and row-major; rectangles
- * are half-open, all lower bounds first. */
+/* libflexlegion_core: plan, simulator, search. The only text that crosses the boundary to Python:
+ * cffi reads the part between the cdef marks. Functions that can fail return null or a negative
+ * number; fl_last_error() then says why. Indices are zero-based; arrays are flat and row-major;
+ * rectangles are half-open, all lower bounds first. */
 #ifndef FLEXLEGION_CORE_H
 #define FLEXLEGION_CORE_H
 
@@ -18,9 +18,9 @@ int fl_last_error_is_users(void);
 
 /* Constants, in the order of the C++ enumerations. */
 enum { FL_FLOAT32 = 0, FL_INT32 = 1 };
-enum { FL_INPUT = 0, FL_WEIGHT = 1, FL_ACTIVATION = 2 };              /* kinds of tensors */
-enum { FL_ROLE_INPUT = 0, FL_ROLE_WEIGHT = 1, FL_ROLE_OUTPUT = 2 };   /* roles of operands */
-enum { FL_SAMPLE = 0, FL_ATTRIBUTE = 1, FL_PARAMETER = 2 };           /* kinds of dimensions */
+enum { FL_INPUT = 0, FL_WEIGHT = 1, FL_ACTIVATION = 2 };                 /* kinds of tensors */
+enum { FL_ROLE_INPUT = 0, FL_ROLE_WEIGHT = 1, FL_ROLE_OUTPUT = 2 };      /* roles of operands */
+enum { FL_SAMPLE = 0, FL_ATTRIBUTE = 1, FL_PARAMETER = 2, FL_NONE = 3 }; /* kinds of dimensions */
 enum { FL_LOAD = 0, FL_FORWARD = 1, FL_BACKWARD = 2, FL_UPDATE = 3 }; /* passes; load: op is -1 */
 enum { FL_VALUE = 0, FL_GRADIENT = 1, FL_STATE = 2 };                 /* fields of a tensor */
 enum { FL_READ = 0, FL_WRITE = 1, FL_READ_WRITE = 2 };                /* privileges */
@@ -39,6 +39,9 @@ int fl_graph_add_operator(fl_graph *graph, const char *name, const char *type, i
  * hi_offset. */
 int fl_graph_add_operand(fl_graph *graph, int op, int tensor, int role, int saved_for_backward,
                          const int64_t *map);
+
+/* Weights are not cut into shards of less, however many devices replicate them; 0 unless set. */
+int fl_graph_set_shard_bytes(fl_graph *graph, int64_t bytes);
 
 /* The plan of a graph under a strategy: for operator after operator, its degrees, and a device for
  * each task. `output` is the tensor to predict. */
@@ -64,32 +67,118 @@ int fl_plan_rects(const fl_plan *plan, int launch, int requirement, int64_t *rec
 int fl_plan_gradient_slots(const fl_plan *plan, int tensor);
 int64_t fl_plan_bytes_on_device(const fl_plan *plan, int device);
 
-/* The simulation of one training iteration. Times are in ns, sizes in bytes. */
-typedef struct fl_simulation fl_simulation;
+/* What a simulation is about: a graph, a machine, and what tasks cost there. Times are in ns, sizes
+ * in bytes. Devices and memories are numbered; devices of one kind take equal times. */
+typedef struct fl_problem fl_problem;
 typedef struct {
-  int32_t n_devices; /* as many as the plan's numbers need */
+  int32_t n_devices;
   const int32_t *memory_of;
+  const int32_t *kind_of;
+  int32_t kinds;
   int32_t n_links;          /* communication devices */
   const int64_t *bandwidth; /* bytes a second */
   const int64_t *latency;
   int32_t memories;
+  const int64_t *capacity;
   const int32_t *route_lengths; /* memories x memories, from-major */
+  int32_t n_routes;             /* the sum of the lengths */
   const int32_t *routes;        /* the links of all routes, one after the other */
 } fl_machine;
-/* `exe_time`: for every launch of the plan and every task of it. */
-fl_simulation *fl_simulation_create(const fl_plan *plan, const fl_machine *machine, int n_times,
-                                    const int64_t *exe_time);
-void fl_simulation_destroy(fl_simulation *simulation);
+fl_problem *fl_problem_create(const fl_graph *graph, const fl_machine *machine, int output,
+                              int optimizer_states);
+void fl_problem_destroy(fl_problem *problem);
+/* Operators that differ in name alone (the unrolled steps of a layer) share their cost table. */
+int fl_problem_share_splits(fl_problem *problem, int op, int like);
+/* Adds an entry to the cost table: for each kind of device, each task's forward time, then for each
+ * kind each task's backward time. Returns the entry's number; one that exists keeps its times. */
+int fl_problem_add_split(fl_problem *problem, int op, int n_degrees, const int32_t *degrees,
+                         int n_times, const int64_t *times);
+/* What a pass that only moves data costs on a kind of device: FL_LOAD, FL_UPDATE, or FL_BACKWARD
+ * for the sums of partial gradients. */
+int fl_problem_set_linear(fl_problem *problem, int kind, int pass, int64_t overhead,
+                          int64_t bytes_per_second);
+/* The extents of what each task touches of each operand: tasks x operands x FL_MAX_RANK. */
+enum { FL_MAX_RANK = 5 };
+int fl_graph_parts(const fl_graph *graph, int op, int n_degrees, const int32_t *degrees, int n_out,
+                   int64_t *extents);
+
+/* The simulator: a strategy and its timeline. The problem has to live as long; the strategy has
+ * degrees and devices as for a plan. */
+typedef struct fl_simulator fl_simulator;
+enum { FL_FULL = 0, FL_DELTA = 1 }; /* algorithms */
+enum { FL_FLOW_VALUE = 0, FL_FLOW_GRADIENT = 1, FL_FLOW_WEIGHTS = 2 };
+enum { FL_SIMULATED = 0, FL_OVERLOADED = 1, FL_OVERLONG = 2, FL_STOPPED = 3, FL_OUT_OF_MEMORY = 4 };
+fl_simulator *fl_simulator_create(const fl_problem *problem, int n_degrees, const int32_t *degrees,
+                                  int n_devices, const int32_t *devices);
+void fl_simulator_destroy(fl_simulator *simulator);
+/* Tries other configurations of some operators; `limit` 0: none. Then accept or reject. */
+int fl_simulator_propose(fl_simulator *simulator, int n_ops, const int32_t *ops, int n_degrees,
+                         const int32_t *degrees, int n_devices, const int32_t *devices,
+                         int algorithm, int64_t limit);
+int fl_simulator_accept(fl_simulator *simulator);
+int fl_simulator_reject(fl_simulator *simulator);
 typedef struct {
-  int32_t device;       /* from n_devices on: links */
-  int32_t launch, part; /* of a communication task: its producer's */
-  int32_t destination;  /* the memory that a communication task is for, or -1 */
-  int32_t hop;          /* of a communication task, or -1 */
+  int32_t device;      /* from n_devices on: links */
+  int32_t pass, index; /* operator, or for FL_LOAD tensor; of a communication task: its writer's */
+  int32_t part;
+  int32_t flow;                /* of a communication task: FL_FLOW_...; or -1 */
+  int32_t tensor;              /* what a communication task moves; for weights the operator; -1 */
+  int32_t source, destination; /* memories of a communication task, or -1 */
+  int32_t hop;                 /* of a communication task, or -1 */
+  int32_t unused;
   int64_t bytes, exe_time, ready_time, start_time, end_time;
 } fl_task;
-int fl_simulation_tasks(const fl_simulation *simulation);
-int fl_simulation_read(const fl_simulation *simulation, fl_task *tasks);
-int64_t fl_simulation_iteration_time(const fl_simulation *simulation);
+typedef struct {
+  int64_t iteration_time, bytes_moved, computation_time, tasks;
+} fl_summary;
+int fl_simulator_summary(const fl_simulator *simulator, fl_summary *out);
+int fl_simulator_tasks(const fl_simulator *simulator, int n_tasks, fl_task *tasks);
+/* Of each memory: the most bytes at one time, and the bytes if nothing is given back. */
+int fl_simulator_memory(const fl_simulator *simulator, int memories, int64_t *peak,
+                        int64_t *allocated);
+/* Busy time of each device and link. */
+int fl_simulator_load(const fl_simulator *simulator, int n_devices, int64_t *load);
+
+/* The search: a Markov chain over strategies. The problem has to live as long, and its cost table
+ * must not change: every entry in it that fits the machine is a candidate. */
+typedef struct fl_chain fl_chain;
+typedef struct {
+  double temperature; /* share of the iteration time by which a worse strategy passes in 1 of e */
+  int32_t tied, critical, neighbours, early_rejection, algorithm;
+} fl_chain_options;
+typedef struct {
+  int64_t best_time, current_time; /* ns; best_time -1: nothing fits into memory */
+  int64_t proposals, accepted, unchanged, overloaded, overlong, stopped, out_of_memory, too_fine,
+      simulated, improved;
+  int64_t tasks_played;
+} fl_chain_state;
+/* `groups`: one number an operator; equal ones may be tied. */
+fl_chain *fl_chain_create(const fl_problem *problem, int n_groups, const int32_t *groups,
+                          uint64_t seed, int n_degrees, const int32_t *degrees, int n_devices,
+                          const int32_t *devices);
+void fl_chain_destroy(fl_chain *chain);
+/* At most that many proposals and seconds (0: any number of seconds). */
+int fl_chain_run(fl_chain *chain, int64_t proposals, double seconds,
+                 const fl_chain_options *options);
+/* Descends to a strategy that no change of one operator (or of one group) improves; returns 1 when
+ * it got there, 0 when the seconds were over. */
+int fl_chain_descend(fl_chain *chain, double seconds, int tied);
+int fl_chain_adopt(fl_chain *chain, int n_degrees, const int32_t *degrees, int n_devices,
+                   const int32_t *devices);
+int fl_chain_state_of(const fl_chain *chain, fl_chain_state *out);
+/* The best strategy: how many devices its configurations name, and the flat arrays. */
+int fl_chain_best_devices(const fl_chain *chain);
+int fl_chain_best(const fl_chain *chain, int n_degrees, int32_t *degrees, int n_devices,
+                  int32_t *devices);
+
+/* Summed costs (OptCNN), in ns, of operators split over the first devices. `degrees`: tuple after
+ * tuple. A transfer's: what `reader` takes by that operand, forward and back, [writers x readers].
+ */
+int fl_summed_operator_costs(const fl_problem *problem, int op, int count, const int32_t *degrees,
+                             int64_t *computation, int64_t *synchronisation);
+int fl_summed_transfer_costs(const fl_problem *problem, int writer, int writers,
+                             const int32_t *writer_degrees, int reader, int operand, int readers,
+                             const int32_t *reader_degrees, int64_t *costs);
 
 /* cdef end */
 

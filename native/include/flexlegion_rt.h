@@ -24,7 +24,7 @@ int fl_rt_rank(void);
 
 enum { FL_CPU = 0, FL_GPU = 1 };
 typedef struct {
-  int32_t kind, rank;
+  int32_t kind, rank, memory; /* devices with the same memory share it */
   int64_t memory_bytes;
 } fl_device;
 int fl_rt_devices(void);
@@ -34,6 +34,28 @@ int fl_rt_device(int index, fl_device *out);
  * its copies). On one rank only: this Legion does not survive profiling copies between ranks. */
 int fl_rt_count_copies(int on);
 int64_t fl_rt_copied_bytes(void);
+
+/* Measuring. Every rank makes the same calls, and gets the same times (ns). */
+const char *fl_rt_kernel_library(void); /* what computes, and its version: "oneDNN 3.2.1" */
+typedef struct {
+  int32_t warmups, least, most; /* runs before, and bounds of the runs that count */
+  int64_t budget_ns;            /* within which, between the bounds, it runs as often as it can */
+  int64_t sweep_bytes;          /* of other memory that is read and written before each run */
+} fl_repeats;
+/* The leaf task `part` of a launch of the plan, alone, on the device that the plan says, over
+ * made-up numbers (int32: below `bound`). `times` has room for the most runs; returns how many
+ * there were. */
+int fl_rt_measure_task(const fl_plan *plan, const char *optimizer, int n_attributes,
+                       const char *const *attribute_names, const char *const *attribute_values,
+                       int launch, int part, int bound, const fl_repeats *repeats, int64_t *times);
+/* The sum of `slots` partial gradients. */
+int fl_rt_measure_sum(int device, int64_t slots, int64_t elements, const fl_repeats *repeats,
+                      int64_t *times);
+/* Round trips of a region between the memories of two devices, in which it is copied; on one
+ * memory: of the two tasks alone. */
+int fl_rt_measure_round_trip(int from, int to, int64_t bytes, int trips, int64_t *times);
+/* `bytes` bytes of each rank, for all ranks, in their order. */
+int fl_rt_share(const void *mine, int64_t bytes, void *all);
 
 /* A plan made executable. Device numbers of the plan are those of fl_rt_device. */
 typedef struct fl_program fl_program;
@@ -71,6 +93,8 @@ int fl_program_wait(fl_program *program);
 /* For each task of the plan's launch: the device it last ran on, or -1 if it did not run on this
  * rank. */
 int fl_program_placed(fl_program *program, int launch, int32_t *devices);
+/* How long (ns) each of them took then, or -1. */
+int fl_program_elapsed(fl_program *program, int launch, int64_t *times);
 
 /* cdef end */
 

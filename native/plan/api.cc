@@ -19,6 +19,17 @@ auto& at(Items& items, int index, const char* what) {
   return items[static_cast<std::size_t>(index)];
 }
 
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;  // of a tensor
+constexpr std::int64_t kMaxMapNumber = std::int64_t{1} << 20;
+constexpr int kMaxStates = 1000;
+constexpr std::int32_t kMaxDevice = 1 << 20;
+
+void check_constant(int value, int last, const char* what) {
+  if (value < 0 || value > last) {
+    throw std::invalid_argument("no " + std::string(what) + " " + std::to_string(value));
+  }
+}
+
 const fl::Requirement& requirement_at(const fl_plan* plan, int launch, int requirement) {
   return at(at(plan->plan.launches, launch, "launch").requirements, requirement, "requirement");
 }
@@ -42,6 +53,17 @@ int fl_graph_add_tensor(fl_graph* graph, const char* name, int rank, const int64
                                   " dimensions; 1 to " + std::to_string(fl::kMaxRank) +
                                   " are possible");
     }
+    std::int64_t volume = 1;
+    for (int d = 0; d < rank; ++d) {
+      volume = shape[d] < 1 || shape[d] > kMaxElements / volume ? 0 : volume * shape[d];
+      if (volume == 0) {
+        throw std::invalid_argument(
+            "tensor '" + std::string(name) + "' has an extent of " + std::to_string(shape[d]) +
+            "; its elements have to number 1 to " + std::to_string(kMaxElements));
+      }
+    }
+    check_constant(data_type, FL_INT32, "data type");
+    check_constant(kind, FL_ACTIVATION, "kind of tensors");
     fl::Tensor tensor;
     tensor.name = name;
     tensor.shape.assign(shape, shape + rank);
@@ -61,6 +83,7 @@ int fl_graph_add_operator(fl_graph* graph, const char* name, const char* type, i
     op.name = name;
     op.type = type;
     op.is_loss = is_loss != 0;
+    for (int d = 0; d < n_dims; ++d) check_constant(dim_kinds[d], FL_NONE, "kind of dimensions");
     for (int d = 0; d < n_dims; ++d) op.dims.push_back(static_cast<fl::DimKind>(dim_kinds[d]));
     for (int a = 0; a < n_attributes; ++a) {
       op.attributes.emplace_back(attribute_names[a], attribute_values[a]);
@@ -78,9 +101,13 @@ int fl_graph_add_operand(fl_graph* graph, int op, int tensor, int role, int save
     operand.tensor = tensor;
     operand.role = static_cast<fl::Role>(role);
     operand.saved_for_backward = saved_for_backward != 0;
+    check_constant(role, FL_ROLE_OUTPUT, "role");
     const std::size_t rank = at(graph->graph.tensors, tensor, "tensor").shape.size();
     for (std::size_t d = 0; d < rank; ++d, map += 5) {
-      if (map[0] >= static_cast<std::int64_t>(owner.dims.size()) || map[2] < 1) {
+      const bool large = std::any_of(
+          map + 1, map + 5, [](std::int64_t x) { return x > kMaxMapNumber || x < -kMaxMapNumber; });
+      if (map[0] < -1 || map[0] >= static_cast<std::int64_t>(owner.dims.size()) || map[1] < 0 ||
+          map[2] < 1 || large) {
         throw std::invalid_argument("operator '" + owner.name + "': bad access map");
       }
       operand.map.push_back({static_cast<int>(map[0]), map[1], map[2], map[3], map[4]});
@@ -90,11 +117,23 @@ int fl_graph_add_operand(fl_graph* graph, int op, int tensor, int role, int save
   });
 }
 
+int fl_graph_set_shard_bytes(fl_graph* graph, int64_t bytes) {
+  return fl::guarded(-1, [&] {
+    if (bytes < 0) throw std::invalid_argument("a shard cannot have less than no bytes");
+    graph->graph.shard_bytes = bytes;
+    return 0;
+  });
+}
+
 fl_plan* fl_plan_create(const fl_graph* graph, int n_degrees, const int32_t* degrees, int n_devices,
                         const int32_t* devices, int output, int optimizer_states) {
   return fl::guarded(static_cast<fl_plan*>(nullptr), [&] {
     auto plan = std::make_unique<fl_plan>();
     plan->graph = graph->graph;
+    fl::check_graph(plan->graph);
+    if (output >= static_cast<int>(plan->graph.tensors.size()))
+      at(plan->graph.tensors, output, "tensor");
+    check_constant(optimizer_states, kMaxStates, "number of optimizer states");
     const int32_t* const last_degree = degrees + n_degrees;
     const int32_t* const last_device = devices + n_devices;
     for (const fl::Operator& op : plan->graph.operators) {
@@ -102,12 +141,13 @@ fl_plan* fl_plan_create(const fl_graph* graph, int n_degrees, const int32_t* deg
       std::int64_t tasks = 1;
       for (std::size_t d = 0; d < op.dims.size() && degrees < last_degree; ++d) {
         config.degrees.push_back(*degrees++);
-        tasks *= config.degrees.back();
+        tasks = std::clamp<std::int64_t>(tasks * config.degrees.back(), 0, fl::kMaxTasks);
       }
       const std::int64_t left = last_device - devices;
       const int32_t* const end = devices + std::clamp<std::int64_t>(tasks, 0, left);
       config.devices.assign(devices, end);
       devices = end;
+      for (int device : config.devices) check_constant(device, kMaxDevice, "device");
       plan->strategy.push_back(std::move(config));
     }
     plan->plan = fl::make_plan(plan->graph, plan->strategy, output, optimizer_states);

@@ -59,6 +59,47 @@ std::vector<Rect> accessed_rects(const Graph& graph, int op, const Operand& oper
   return rects;
 }
 
+void check_graph(const Graph& graph) {
+  std::vector<bool> written(graph.tensors.size());
+  for (std::size_t t = 0; t < written.size(); ++t) {
+    written[t] = graph.tensors[t].kind != TensorKind::activation;
+  }
+  for (const Operator& op : graph.operators) {
+    const auto fail = [&op](const char* why) {
+      throw std::invalid_argument("operator '" + op.name + "' " + why);
+    };
+    const Operand& output = op.primary_output();
+    if (op.dims.size() != graph.tensors[output.tensor].shape.size()) {
+      fail("needs one kind for each dimension of its output");
+    }
+    for (const Operand& o : op.operands) {
+      if (o.map.size() != graph.tensors[o.tensor].shape.size()) fail("has a bad access map");
+      if (o.role == Role::output) continue;
+      if (!written[o.tensor]) fail("reads a tensor that no operator before it writes");
+      if ((o.role == Role::weight) != (graph.tensors[o.tensor].kind == TensorKind::weight)) {
+        fail("takes an input for a weight, or a weight for an input");
+      }
+    }
+    for (const Operand& o : op.operands) {
+      if (o.role != Role::output) continue;
+      if (written[o.tensor]) fail("writes a tensor that has a writer already");
+      written[o.tensor] = true;
+    }
+  }
+}
+
+bool same_access(const Graph& graph, int a, int b) {
+  const Operator& x = graph.operators[a];
+  const Operator& y = graph.operators[b];
+  return x.type == y.type && x.is_loss == y.is_loss && x.dims == y.dims &&
+         std::equal(x.operands.begin(), x.operands.end(), y.operands.begin(), y.operands.end(),
+                    [&graph](const Operand& i, const Operand& j) {
+                      return i.role == j.role && i.saved_for_backward == j.saved_for_backward &&
+                             i.map == j.map &&
+                             graph.tensors[i.tensor].shape == graph.tensors[j.tensor].shape;
+                    });
+}
+
 void check_config(const Graph& graph, int op, const ParallelConfig& config) {
   const Operator& o = graph.operators[op];
   const auto& shape = graph.tensors[o.primary_output().tensor].shape;

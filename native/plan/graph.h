@@ -13,6 +13,7 @@
 namespace flexlegion {
 
 enum class DataType { float32, int32 };
+constexpr std::int64_t kElementBytes = 4;  // of both
 enum class TensorKind { input, weight, activation };
 
 struct Tensor {
@@ -29,6 +30,11 @@ struct Tensor {
 struct DimMap {
   int out_dim = -1;
   std::int64_t num = 1, den = 1, lo_offset = 0, hi_offset = 0;
+
+  bool operator==(const DimMap& o) const {
+    return out_dim == o.out_dim && num == o.num && den == o.den && lo_offset == o.lo_offset &&
+           hi_offset == o.hi_offset;
+  }
 };
 
 enum class Role { input, weight, output };
@@ -61,6 +67,8 @@ struct Operator {
 struct Graph {
   std::vector<Tensor> tensors;
   std::vector<Operator> operators;  // in topological order
+  // A weight is not cut into shards of less (bytes): what moves costs time by the message, too.
+  std::int64_t shard_bytes = 0;
 };
 
 // What a task that computes `tile` of the operator's primary output touches of `operand`.
@@ -83,6 +91,14 @@ Rect tile_of(const Rect& whole, const std::vector<int>& degrees, int k);
 // The same for every tile of `degrees`: what the tasks of operator `op` touch of `operand`.
 std::vector<Rect> accessed_rects(const Graph& graph, int op, const Operand& operand,
                                  const std::vector<int>& degrees);
+
+// Throws std::invalid_argument unless every operator reads what stands before it, writes what
+// nobody else writes, and has maps that fit.
+void check_graph(const Graph& graph);
+
+// Whether two operators differ in their names and tensors alone, not in what a tile of their output
+// needs.
+bool same_access(const Graph& graph, int a, int b);
 
 // Throws std::invalid_argument unless the configuration fits the operator.
 void check_config(const Graph& graph, int op, const ParallelConfig& config);

@@ -211,7 +211,7 @@ class PlanBuilder {
     const std::vector<int> owned = facts_.owned_weights(graph_, op);
     std::vector<std::vector<Shard>> shards;
     for (int i : owned) {
-      shards.push_back(shards_of(Rect::of_shape(graph_.tensors[operands[i].tensor].shape),
+      shards.push_back(shards_of(graph_, op, operands[i].tensor,
                                  distinct(rects_of(op, operands[i])), strategy_[op].devices));
     }
     const std::vector<UpdateTask> tasks = update_tasks(shards);
@@ -265,7 +265,6 @@ Plan make_plan(const Graph& graph, const Strategy& strategy, int output, int opt
 }
 
 std::int64_t bytes_on_device(const Plan& plan, int device) {
-  constexpr std::int64_t kElementBytes = 4;  // float32 and int32 alike
   struct Touched {
     Rect read, written;
   };

@@ -153,8 +153,9 @@ Contributions::Entry Contributions::add(int rect, int device, int launch, int pa
   return {mine.back(), false, -1, -1};
 }
 
-std::vector<Shard> shards_of(const Rect& whole, const DistinctRects& parts,
+std::vector<Shard> shards_of(const Graph& graph, int op, int tensor, const DistinctRects& parts,
                              const std::vector<int>& devices) {
+  const Rect whole = Rect::of_shape(graph.tensors[tensor].shape);
   std::vector<Rect> rects = parts.rects;
   std::vector<std::vector<int>> users(rects.size());
   std::int64_t volume = 0;
@@ -178,11 +179,17 @@ std::vector<Shard> shards_of(const Rect& whole, const DistinctRects& parts,
     for (int d = 1; d < rect.rank; ++d) {
       if (rect.extent(d) > rect.extent(longest)) longest = d;
     }
+    const auto replicas = static_cast<std::int64_t>(users[i].size());
+    std::int64_t count = std::min(rect.extent(longest), replicas);
+    if (graph.shard_bytes > 0) {
+      count = std::clamp<std::int64_t>(rect.volume() * kElementBytes / graph.shard_bytes, 1, count);
+    }
+    const std::int64_t first = count < replicas ? op : 0;
     std::vector<int> degrees(rect.rank, 1);
-    degrees[longest] = static_cast<int>(
-        std::min<std::int64_t>(rect.extent(longest), static_cast<std::int64_t>(users[i].size())));
+    degrees[longest] = static_cast<int>(count);
     for (int k = 0; k < degrees[longest]; ++k) {
-      shards.push_back({tile_of(rect, degrees, k), users[i][k]});
+      const auto user = static_cast<std::size_t>((first + k * replicas / count) % replicas);
+      shards.push_back({tile_of(rect, degrees, k), users[i][user]});
     }
   }
   return shards;

@@ -76,9 +76,10 @@ struct Shard {
   int device;
 };
 
-// Cuts each part of a weight that its owner's tasks read into one shard a replica device, along its
-// longest dimension.
-std::vector<Shard> shards_of(const Rect& whole, const DistinctRects& parts,
+// Cuts each part of weight `tensor` that its owner's tasks (`op`, on `devices`) read into one shard
+// a replica device, along its longest dimension; or into fewer, so that they have the graph's
+// shard_bytes. Which devices get these few goes by the operator, so that all have some.
+std::vector<Shard> shards_of(const Graph& graph, int op, int tensor, const DistinctRects& parts,
                              const std::vector<int>& devices);
 
 // A task of an update launch: for each weight it updates at most one shard.

@@ -1,12 +1,15 @@
 // The C ABI of libflexlegion_rt.
+#include <oneapi/dnnl/dnnl.h>
 #include <algorithm>
 #include <memory>
 #include <stdexcept>
+#include <string>
 
 #include "flexlegion_rt.h"
 #include "plan/handles.h"
 #include "runtime/machine.h"
 #include "runtime/mapper.h"
+#include "runtime/measurement.h"
 #include "runtime/program.h"
 #include "support/error.h"
 
@@ -31,6 +34,26 @@ int status(Body&& body) {
   return fl::guarded(-1, [&] {
     body();
     return 0;
+  });
+}
+
+fl::Attributes attributes_of(int count, const char* const* names, const char* const* values) {
+  fl::AttributeList attributes;
+  for (int i = 0; i < count; ++i) attributes.emplace_back(names[i], values[i]);
+  return fl::Attributes(attributes);
+}
+
+fl::Repeats repeats_of(const fl_repeats& repeats) {
+  return {repeats.warmups, repeats.least, repeats.most, repeats.budget_ns, repeats.sweep_bytes};
+}
+
+// The number of times that were measured, or -1.
+template <typename Measure>
+int measured(int64_t* times, Measure&& measure) {
+  return fl::guarded(-1, [&] {
+    const fl::Times result = measure();
+    std::copy(result.begin(), result.end(), times);
+    return static_cast<int>(result.size());
   });
 }
 
@@ -59,7 +82,13 @@ int fl_rt_device(int index, fl_device* out) {
   return status([&] {
     const fl::Device& device =
         fl::MachineState::get().devices().at(static_cast<std::size_t>(index));
+    const auto& all = fl::MachineState::get().devices();
+    // Numbered by the first device that has it.
+    const auto first = std::find_if(all.begin(), all.end(), [&](const fl::Device& other) {
+      return other.memory == device.memory;
+    });
     *out = {static_cast<int32_t>(device.kind), device.rank,
+            static_cast<int32_t>(first - all.begin()),
             device.memory.exists() ? static_cast<int64_t>(device.memory.capacity()) : 0};
   });
 }
@@ -75,15 +104,53 @@ int fl_rt_count_copies(int on) {
 
 int64_t fl_rt_copied_bytes(void) { return fl::copied_bytes(); }
 
+const char* fl_rt_kernel_library(void) {
+  static const std::string name = [] {
+    const dnnl_version_t* const v = dnnl_version();
+    return "oneDNN " + std::to_string(v->major) + "." + std::to_string(v->minor) + "." +
+           std::to_string(v->patch);
+  }();
+  return name.c_str();
+}
+
+int fl_rt_measure_task(const fl_plan* plan, const char* optimizer, int n_attributes,
+                       const char* const* attribute_names, const char* const* attribute_values,
+                       int launch, int part, int bound, const fl_repeats* repeats, int64_t* times) {
+  return measured(times, [&] {
+    const fl::Attributes attributes =
+        attributes_of(n_attributes, attribute_names, attribute_values);
+    return fl::measure_task(*plan, optimizer, attributes, launch, part, bound,
+                            repeats_of(*repeats));
+  });
+}
+
+int fl_rt_measure_sum(int device, int64_t slots, int64_t elements, const fl_repeats* repeats,
+                      int64_t* times) {
+  return measured(times,
+                  [&] { return fl::measure_sum(device, slots, elements, repeats_of(*repeats)); });
+}
+
+int fl_rt_measure_round_trip(int from, int to, int64_t bytes, int trips, int64_t* times) {
+  return measured(times, [&] { return fl::measure_round_trip(from, to, bytes, trips); });
+}
+
+int fl_rt_share(const void* mine, int64_t bytes, void* all) {
+  return status([&] {
+    const char* const first = static_cast<const char*>(mine);
+    char* to = static_cast<char*>(all);
+    for (const fl::Bytes& part : fl::share({{first, first + bytes}})) {
+      to = std::copy(part.data.begin(), part.data.end(), to);
+    }
+  });
+}
+
 fl_program* fl_program_create(const fl_plan* plan, const char* optimizer, int n_attributes,
                               const char* const* attribute_names,
                               const char* const* attribute_values, uint64_t seed) {
   return fl::guarded(static_cast<fl_program*>(nullptr), [&] {
-    fl::AttributeList attributes;
-    for (int i = 0; i < n_attributes; ++i) {
-      attributes.emplace_back(attribute_names[i], attribute_values[i]);
-    }
-    return new fl_program{{*plan, optimizer, fl::Attributes(attributes), seed}};
+    const fl::Attributes attributes =
+        attributes_of(n_attributes, attribute_names, attribute_values);
+    return new fl_program{{*plan, optimizer, attributes, seed}};
   });
 }
 
@@ -143,5 +210,12 @@ int fl_program_placed(fl_program* program, int launch, int32_t* devices) {
   return status([&] {
     const auto& placed = program->program.placed(launch);
     std::copy(placed.begin(), placed.end(), devices);
+  });
+}
+
+int fl_program_elapsed(fl_program* program, int launch, int64_t* times) {
+  return status([&] {
+    const auto& elapsed = program->program.elapsed(launch);
+    std::copy(elapsed.begin(), elapsed.end(), times);
   });
 }

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/strided_loop.h"
 #include "runtime/views.h"
 
 namespace flexlegion {
@@ -174,6 +175,26 @@ void feed_body(LeafContext& context) { copy_view(context.views[0], context.views
 void zero_body(LeafContext& context) {
   if (context.views[0].present()) zero_view(context.views[0]);
 }
+
+void fill_body(LeafContext& context, DataType type, bool positive, std::int32_t bound) {
+  const TensorView& view = context.views[0];
+  if (!view.present()) return;
+  std::uint32_t state = 1;
+  for_each_run<1>({&view}, [&](const Offsets<1>& at, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      state =
+          state * 1664525U + 1013904223U;  // Numerical Recipes' generator: cheap, and no pattern
+      if (type == DataType::int32) {
+        view.i32()[at[0] + i] = static_cast<std::int32_t>((state >> 8) % bound);
+        continue;
+      }
+      const float magnitude = 0.25f + 0.75f * static_cast<float>(state >> 8) * 0x1p-24f;
+      view.f32()[at[0] + i] = positive || (state & 0x80U) != 0 ? magnitude : -magnitude;
+    }
+  });
+}
+
+void sum_body(LeafContext& context) { summed(context.views[0], kSummedSlot); }
 
 void stage_rows(const TensorView& tile, const char* base, const std::int64_t* rows,
                 std::int64_t count) {

@@ -23,6 +23,11 @@ Body update_body(const Launch& planned, std::shared_ptr<UpdateKernel> kernel);
 void feed_body(LeafContext& context);
 // views[0] = 0
 void zero_body(LeafContext& context);
+// views[0] becomes numbers between 1/4 and 1, of either sign or positive: products of them are
+// never denormal. Of int32, numbers from 0 to bound - 1.
+void fill_body(LeafContext& context, DataType type, bool positive, std::int32_t bound);
+// The partial gradients in views[0] are summed as before their reader computes.
+void sum_body(LeafContext& context);
 // Rows of a host array into a tile: row i of the batch is array row `rows[i]`; rows beyond are
 // zero.
 void stage_rows(const TensorView& tile, const char* base, const std::int64_t* rows,

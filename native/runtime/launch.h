@@ -2,7 +2,9 @@
 // the runtime's own (moving data in and out) are all of this one form.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -15,11 +17,29 @@ namespace flexlegion {
 
 // The argument of every leaf task; `rows` row numbers (int64) may follow it.
 struct TaskArguments {
-  std::int32_t program = 0;
+  std::int32_t executor = 0;
   std::int32_t launch = 0;
   std::int32_t data = -1;  // which host array, for tasks that read one
   std::int32_t rows = 0;
   RunState run;
+};
+
+// A task's result of any length; Legion calls the three functions.
+struct Bytes {
+  std::vector<char> data;
+
+  std::size_t legion_buffer_size() const { return sizeof(std::uint64_t) + data.size(); }
+  void legion_serialize(void* buffer) const {
+    const std::uint64_t size = data.size();
+    std::memcpy(buffer, &size, sizeof(size));
+    std::copy(data.begin(), data.end(), static_cast<char*>(buffer) + sizeof(size));
+  }
+  void legion_deserialize(const void* buffer) {
+    std::uint64_t size = 0;
+    std::memcpy(&size, buffer, sizeof(size));
+    const char* const first = static_cast<const char*>(buffer) + sizeof(size);
+    data.assign(first, first + size);
+  }
 };
 
 struct LeafContext {
@@ -27,11 +47,13 @@ struct LeafContext {
   const TaskArguments* arguments = nullptr;
   const std::int64_t* rows = nullptr;
   std::vector<TensorView> views;  // one a requirement, in order
+  // What the task returns, if it returns anything (leaf_task.h).
   Metrics metrics;
+  Bytes bytes;
 };
 
 struct LaunchRequirement {
-  int region = 0;  // index into the program's RegionStore
+  int region = 0;  // index into the executor's RegionStore
   Legion::FieldID field = 0;
   Legion::PrivilegeMode privilege = LEGION_READ_ONLY;
   std::vector<Rect> rects;  // one a task
@@ -47,7 +69,9 @@ struct RuntimeLaunch {
   std::unique_ptr<Legion::IndexTaskLauncher> launcher;
   Legion::ShardingID sharding = 0;
   bool issued = false;
-  std::vector<std::int32_t> placed;  // a task: the device on which it last ran here, or -1
+  std::vector<std::int32_t> placed;          // a task: the device on which it last ran here, or -1
+  std::vector<std::int64_t> elapsed;         // a task: the ns that it last took here, or -1
+  std::vector<std::int64_t>* log = nullptr;  // where every run's ns go; of a launch of one task
 };
 
 }  // namespace flexlegion

@@ -1,22 +1,48 @@
 #include "runtime/leaf_task.h"
 
+#include <chrono>
+
 #include "ops/kernel.h"
+#include "runtime/executor.h"
 #include "runtime/launch.h"
 #include "runtime/machine.h"
 #include "runtime/mapper.h"
-#include "runtime/program.h"
 #include "runtime/views.h"
 
 namespace flexlegion {
 
 using namespace Legion;
 
+std::int64_t now_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+std::string task_name(const Graph& graph, const Launch& planned, const std::string& optimizer) {
+  if (planned.pass == Pass::update) return optimizer + ".update";
+  const Operator& op = graph.operators[static_cast<std::size_t>(planned.op)];
+  if (planned.pass == Pass::backward) return op.type + ".backward";
+  return op.type + (op.is_loss ? ".loss" : ".forward");
+}
+
+PrivilegeMode legion_privilege(Privilege privilege) {
+  switch (privilege) {
+    case Privilege::read:
+      return LEGION_READ_ONLY;
+    case Privilege::write:
+      return LEGION_WRITE_DISCARD;
+    default:
+      return LEGION_READ_WRITE;
+  }
+}
+
 namespace {
 
-Metrics run_leaf(const Task* task, const std::vector<PhysicalRegion>& regions) {
+LeafContext run_leaf(const Task* task, const std::vector<PhysicalRegion>& regions) {
+  const std::int64_t start = now_ns();
   const auto* arguments = static_cast<const TaskArguments*>(task->args);
-  Program& program = Program::find(arguments->program);
-  RuntimeLaunch& launch = program.launch(arguments->launch);
+  Executor& executor = Executor::find(arguments->executor);
+  RuntimeLaunch& launch = executor.launch(arguments->launch);
   LeafContext context;
   context.point = static_cast<int>(task->index_point[0]);
   context.arguments = arguments;
@@ -32,14 +58,16 @@ Metrics run_leaf(const Task* task, const std::vector<PhysicalRegion>& regions) {
       TensorView view;  // of nothing, if the task has no part of that tensor
       view.tile = rect;
       if (!rect.empty()) view = view_of(regions[i], r.field, rect);
-      view.shape = program.regions().shape(r.region);
+      view.shape = executor.regions().shape(r.region);
       context.views.push_back(view);
     }
     launch.body(context);
   } catch (const std::exception& e) {
-    program.report_failure(std::string(task->get_task_name()) + ": " + e.what());
+    executor.report_failure(std::string(task->get_task_name()) + ": " + e.what());
   }
-  return context.metrics;
+  launch.elapsed[point] = now_ns() - start;
+  if (launch.log != nullptr) launch.log->push_back(launch.elapsed[point]);
+  return context;
 }
 
 void plain_leaf(const Task* task, const std::vector<PhysicalRegion>& regions, Context, Runtime*) {
@@ -48,7 +76,11 @@ void plain_leaf(const Task* task, const std::vector<PhysicalRegion>& regions, Co
 
 Metrics metrics_leaf(const Task* task, const std::vector<PhysicalRegion>& regions, Context,
                      Runtime*) {
-  return run_leaf(task, regions);
+  return run_leaf(task, regions).metrics;
+}
+
+Bytes bytes_leaf(const Task* task, const std::vector<PhysicalRegion>& regions, Context, Runtime*) {
+  return run_leaf(task, regions).bytes;
 }
 
 }  // namespace
@@ -56,16 +88,19 @@ Metrics metrics_leaf(const Task* task, const std::vector<PhysicalRegion>& region
 std::vector<LeafTask> leaf_tasks() {
   std::vector<LeafTask> tasks;
   for (const std::string& kernel : kernel_names()) {
-    tasks.push_back({kernel + ".forward", false});
-    tasks.push_back({kernel + ".backward", false});
-    tasks.push_back({kernel + ".loss", true});  // forward of an operator that is a model's loss
+    tasks.push_back({kernel + ".forward"});
+    tasks.push_back({kernel + ".backward"});
+    tasks.push_back(
+        {kernel + ".loss", LeafResult::metrics});  // forward of an operator that is a model's loss
   }
   for (const std::string& optimizer : update_kernel_names()) {
-    tasks.push_back({optimizer + ".update", false});
+    tasks.push_back({optimizer + ".update"});
   }
-  for (const char* name : {kStageTask, kFeedTask, kStoreTask, kZeroTask}) {
-    tasks.push_back({name, false});
+  for (const char* name :
+       {kStageTask, kFeedTask, kStoreTask, kZeroTask, kFillTask, kSumTask, kTouchTask}) {
+    tasks.push_back({name});
   }
+  tasks.push_back({kShareTask, LeafResult::bytes});
   return tasks;
 }
 
@@ -74,10 +109,16 @@ void register_leaf_task(Runtime* runtime, TaskID id, const LeafTask& leaf) {
   registrar.add_constraint(ProcessorConstraint(Processor::LOC_PROC));
   registrar.set_leaf(true);
   runtime->attach_name(id, leaf.name.c_str(), false, /*local_only=*/true);
-  if (leaf.returns_metrics) {
-    runtime->register_task_variant<Metrics, metrics_leaf>(registrar, kCpuVariant);
-  } else {
-    runtime->register_task_variant<plain_leaf>(registrar, kCpuVariant);
+  switch (leaf.result) {
+    case LeafResult::nothing:
+      runtime->register_task_variant<plain_leaf>(registrar, kCpuVariant);
+      break;
+    case LeafResult::metrics:
+      runtime->register_task_variant<Metrics, metrics_leaf>(registrar, kCpuVariant);
+      break;
+    case LeafResult::bytes:
+      runtime->register_task_variant<Bytes, bytes_leaf>(registrar, kCpuVariant);
+      break;
   }
 }
 

@@ -2,16 +2,21 @@
 // code.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "legion.h"
+#include "plan/graph.h"
+#include "plan/plan.h"
 
 namespace flexlegion {
 
+enum class LeafResult { nothing, metrics, bytes };
+
 struct LeafTask {
   std::string name;  // "<operator type>.<pass>", as profilers show it
-  bool returns_metrics = false;
+  LeafResult result = LeafResult::nothing;
 };
 
 // Names of the runtime's own leaf tasks.
@@ -19,6 +24,16 @@ constexpr const char* kStageTask = "stage";  // host array -> staging tensor
 constexpr const char* kFeedTask = "feed";    // staging tensor -> input tensor
 constexpr const char* kStoreTask = "store";  // host array -> tensor
 constexpr const char* kZeroTask = "zero";
+constexpr const char* kFillTask = "fill";    // sensible values for what a measured task reads
+constexpr const char* kSumTask = "sum";      // partial gradients, summed alone
+constexpr const char* kTouchTask = "touch";  // nothing: what it is given has been brought to it
+constexpr const char* kShareTask = "share";  // a rank's bytes, for all ranks
+
+// The leaf task of a planned launch, but for loads.
+std::string task_name(const Graph& graph, const Launch& planned, const std::string& optimizer);
+Legion::PrivilegeMode legion_privilege(Privilege privilege);
+
+std::int64_t now_ns();  // of a clock that never goes back
 
 // All leaf tasks, in an order that every rank shares.
 std::vector<LeafTask> leaf_tasks();

@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "runtime/executor.h"
 #include "runtime/launch.h"
 #include "runtime/machine.h"
-#include "runtime/program.h"
 
 namespace flexlegion {
 
@@ -20,7 +20,7 @@ std::atomic<std::int64_t> bytes_copied{0};
 
 const RuntimeLaunch& launch_of(const Task& task) {
   const auto* arguments = static_cast<const TaskArguments*>(task.args);
-  return Program::find(arguments->program).launch(arguments->launch);
+  return Executor::find(arguments->executor).launch(arguments->launch);
 }
 
 const Device& device_of(const Task& task, const DomainPoint& point) {
@@ -40,8 +40,8 @@ LayoutConstraintSet row_major(int rank, FieldID field) {
   return constraints;
 }
 
-// Programs check their memory before they start (Program::check_memory), so something else took it.
-// Legion offers no way back from here.
+// Programs check their memory before they start (Executor::check_memory), so something else took
+// it. Legion offers no way back from here.
 [[noreturn]] void memory_is_full(Memory memory) {
   std::fprintf(stderr,
                "flexlegion: no room is left in a memory of %zu bytes, as something else in this "

@@ -1,8 +1,5 @@
 #include "runtime/program.h"
 
-#include <algorithm>
-#include <cstring>
-#include <shared_mutex>
 #include <stdexcept>
 
 #include "runtime/machine.h"
@@ -12,81 +9,18 @@ namespace flexlegion {
 
 using namespace Legion;
 
-namespace {
-
-std::shared_mutex programs_mutex;
-std::vector<Program*> programs;  // by id; null once destroyed
-
-int add_program(Program* program) {
-  const std::unique_lock<std::shared_mutex> lock(programs_mutex);
-  programs.push_back(program);
-  return static_cast<int>(programs.size()) - 1;
-}
-
-}  // namespace
-
-Program& Program::find(int id) {
-  const std::shared_lock<std::shared_mutex> lock(programs_mutex);
-  return *programs[static_cast<std::size_t>(id)];
-}
-
 Program::Program(const fl_plan& plan, const std::string& optimizer,
                  const Attributes& hyperparameters, std::uint64_t seed)
-    : id_(add_program(this)),
-      graph_(plan.graph),
+    : graph_(plan.graph),
       plan_(plan.plan),
       optimizer_(optimizer),
       hyperparameters_(hyperparameters),
       seed_(seed) {
-  try {
-    build();
-  } catch (...) {
-    forget();
-    throw;
-  }
+  build();
   for (int launch : zeroing_) issue(launch, RunState{});
 }
 
-Program::~Program() {
-  wait_quietly();
-  forget();
-}
-
-void Program::forget() {
-  regions_.destroy();
-  const std::unique_lock<std::shared_mutex> lock(programs_mutex);
-  programs[static_cast<std::size_t>(id_)] = nullptr;
-}
-
-std::map<Memory, std::int64_t> Program::bytes_of_others() const {
-  const std::shared_lock<std::shared_mutex> lock(programs_mutex);
-  std::map<Memory, std::int64_t> total;
-  for (const Program* program : programs) {
-    if (program == nullptr || program == this) continue;
-    for (const auto& [memory, bytes] : program->regions_.bytes()) total[memory] += bytes;
-  }
-  return total;
-}
-
-FutureMap Program::issue(int index, const RunState& state, int data,
-                         const std::vector<std::int64_t>* rows) {
-  RuntimeLaunch& launch = launches_[static_cast<std::size_t>(index)];
-  launch.issued = true;
-  TaskArguments arguments;
-  arguments.program = id_;
-  arguments.launch = index;
-  arguments.data = data;
-  arguments.rows = rows == nullptr ? 0 : static_cast<std::int32_t>(rows->size());
-  arguments.run = state;
-  const std::size_t row_bytes = static_cast<std::size_t>(arguments.rows) * sizeof(std::int64_t);
-  argument_buffer_.resize(sizeof(arguments) + row_bytes);
-  std::memcpy(argument_buffer_.data(), &arguments, sizeof(arguments));
-  if (row_bytes > 0) {
-    std::memcpy(argument_buffer_.data() + sizeof(arguments), rows->data(), row_bytes);
-  }
-  launch.launcher->global_arg = UntypedBuffer(argument_buffer_.data(), argument_buffer_.size());
-  return Runtime::get_runtime()->execute_index_space(Runtime::get_context(), *launch.launcher);
-}
+Program::~Program() { wait_quietly(); }
 
 int Program::add_data(int tensor, const void* base, std::int64_t rows) {
   const std::lock_guard<std::mutex> lock(data_mutex_);
@@ -236,30 +170,13 @@ bool Program::written(int region, FieldID field) const {
   return false;
 }
 
-void Program::wait() {
-  wait_quietly();
-  raise_failure();
-}
-
-void Program::wait_quietly() {
-  Runtime::get_runtime()
-      ->issue_execution_fence(Runtime::get_context())
-      .get_void_result(/*silence_warnings=*/true);
-}
-
-void Program::report_failure(const std::string& what) {
-  const std::lock_guard<std::mutex> lock(failure_mutex_);
-  if (failure_.empty()) failure_ = what;
-}
-
-void Program::raise_failure() {
-  const std::lock_guard<std::mutex> lock(failure_mutex_);
-  if (failure_.empty()) return;
-  throw std::runtime_error(std::exchange(failure_, std::string()));
-}
-
 const std::vector<std::int32_t>& Program::placed(int planned) const {
   return launches_[static_cast<std::size_t>(planned_.at(static_cast<std::size_t>(planned)))].placed;
+}
+
+const std::vector<std::int64_t>& Program::elapsed(int planned) const {
+  return launches_[static_cast<std::size_t>(planned_.at(static_cast<std::size_t>(planned)))]
+      .elapsed;
 }
 
 }  // namespace flexlegion

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,8 +17,7 @@
 #include "legion.h"
 #include "ops/kernel.h"
 #include "plan/handles.h"
-#include "runtime/launch.h"
-#include "runtime/regions.h"
+#include "runtime/executor.h"
 
 namespace flexlegion {
 
@@ -30,15 +28,11 @@ struct Batch {
   std::vector<std::int64_t> rows;  // at most the batch size; the rest of the batch is padding
 };
 
-class Program {
+class Program : public Executor {
  public:
   Program(const fl_plan& plan, const std::string& optimizer, const Attributes& hyperparameters,
           std::uint64_t seed);
-  ~Program();  // waits for running work
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
-
-  static Program& find(int id);
+  ~Program() override;  // waits for running work
 
   // Makes a row-major host array known: row r of it can become a row of the batch of `tensor`. The
   // caller keeps it alive until drop_data(), which waits.
@@ -57,14 +51,11 @@ class Program {
   // values.
   void write(int tensor, Field field, int state, const void* host);
   void read(int tensor, Field field, int state, void* host);
-  void wait();
 
-  // For leaf tasks and the mapper.
-  RuntimeLaunch& launch(int index) { return launches_[static_cast<std::size_t>(index)]; }
-  const RegionStore& regions() const { return regions_; }
-  void report_failure(const std::string& what);
   // Where the tasks of the plan's launch last ran on this rank: a device each, or -1.
   const std::vector<std::int32_t>& placed(int planned) const;
+  // How many ns the tasks of the plan's launch last took on this rank, or -1 each.
+  const std::vector<std::int64_t>& elapsed(int planned) const;
 
  private:
   struct HostArray {
@@ -85,38 +76,25 @@ class Program {
   void add_load(const Launch& planned);
   void add_zeroing();
   void add_store(int tensor, Field field, int state);
-  void seal();
-  void check_memory() const;
-  std::map<Legion::Memory, std::int64_t> bytes_of_others() const;
-
-  int add_launch(RuntimeLaunch launch);
   LaunchRequirement runtime_requirement(const Requirement& planned) const;
   std::pair<int, Legion::FieldID> place_of(int tensor, Field field, int state) const;
   int first_user(int tensor) const;
 
-  Legion::FutureMap issue(int launch, const RunState& state, int data = -1,
-                          const std::vector<std::int64_t>* rows = nullptr);
   bool written(int region, Legion::FieldID field) const;
   void check_batch(const Batch& batch);
   void issue_stage(unsigned runs, const Batch& batch);
   const char* host_array(int data);
-  void wait_quietly();
-  void forget();
-  void raise_failure();
 
-  const int id_;
   const Graph graph_;
   const Plan plan_;
   const std::string optimizer_;
   const Attributes hyperparameters_;
   const std::uint64_t seed_;
-  RegionStore regions_;
   std::vector<int> value_region_, gradient_region_;  // a tensor; -1: none
   std::vector<InputTensor> inputs_;
-  std::deque<RuntimeLaunch> launches_;  // a deque: tasks hold references while others are added
-  std::vector<int> planned_;            // a launch of the plan: its index in launches_
-  std::vector<int> zeroing_;            // launches that run once
-  std::map<int, std::shared_ptr<Kernel>> kernels_;         // an operator
+  std::vector<int> planned_;                        // a launch of the plan: its index in launches_
+  std::vector<int> zeroing_;                        // launches that run once
+  std::map<int, std::shared_ptr<Kernel>> kernels_;  // an operator
   std::map<std::pair<int, Legion::FieldID>, int> stores_;  // (region, field) -> store launch
   std::mutex data_mutex_;
   std::map<int, HostArray> data_;
@@ -124,9 +102,6 @@ class Program {
   std::map<unsigned, Legion::TraceID> traces_;  // kind of run -> its trace
   std::map<std::int64_t, Legion::FutureMap> tickets_;
   std::int64_t next_ticket_ = 0;
-  std::vector<char> argument_buffer_;
-  std::mutex failure_mutex_;
-  std::string failure_;
 };
 
 }  // namespace flexlegion

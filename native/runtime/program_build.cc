@@ -7,33 +7,10 @@
 #include "runtime/leaf_task.h"
 #include "runtime/machine.h"
 #include "runtime/program.h"
-#include "support/error.h"
 
 namespace flexlegion {
 
 using namespace Legion;
-
-namespace {
-
-PrivilegeMode legion_privilege(Privilege privilege) {
-  switch (privilege) {
-    case Privilege::read:
-      return LEGION_READ_ONLY;
-    case Privilege::write:
-      return LEGION_WRITE_DISCARD;
-    default:
-      return LEGION_READ_WRITE;
-  }
-}
-
-std::string task_name(const Graph& graph, const Launch& planned, const std::string& optimizer) {
-  if (planned.pass == Pass::update) return optimizer + ".update";
-  const Operator& op = graph.operators[planned.op];
-  if (planned.pass == Pass::backward) return op.type + ".backward";
-  return op.type + (op.is_loss ? ".loss" : ".forward");
-}
-
-}  // namespace
 
 void Program::build() {
   create_regions();
@@ -46,7 +23,7 @@ void Program::build() {
       add_store(static_cast<int>(t), s < 0 ? Field::value : Field::state, s);
     }
   }
-  seal();
+  seal("the plan");
 }
 
 void Program::create_regions() {
@@ -85,12 +62,6 @@ LaunchRequirement Program::runtime_requirement(const Requirement& planned) const
   r.privilege = legion_privilege(planned.privilege);
   r.rects = planned.rects;
   return r;
-}
-
-int Program::add_launch(RuntimeLaunch launch) {
-  launch.placed.assign(launch.devices.size(), -1);
-  launches_.push_back(std::move(launch));
-  return static_cast<int>(launches_.size()) - 1;
 }
 
 void Program::add_planned(int index) {
@@ -232,49 +203,6 @@ void Program::add_zeroing() {
     if (stack.slots == 0 || stack.fully_written || read[t]) continue;
     const Rect whole = Rect::of_shape(graph_.tensors[t].shape).in_slots(0, stack.slots);
     add(gradient_region_[t], kValueField, {first_user(static_cast<int>(t))}, {whole});
-  }
-}
-
-// Fixes partitions, footprints and launchers; after that, iterations only issue.
-void Program::seal() {
-  MachineState& machine = MachineState::get();
-  for (const RuntimeLaunch& launch : launches_) {
-    for (const LaunchRequirement& r : launch.requirements) {
-      for (std::size_t k = 0; k < r.rects.size(); ++k) {
-        regions_.touch(r.region, machine.devices()[launch.devices[k]].memory,
-                       r.privilege == LEGION_READ_ONLY, r.rects[k]);
-      }
-    }
-  }
-  check_memory();
-  regions_.seal();
-  for (std::size_t i = 0; i < launches_.size(); ++i) {
-    RuntimeLaunch& launch = launches_[i];
-    std::vector<int> ranks;
-    for (int device : launch.devices) ranks.push_back(machine.devices()[device].rank);
-    if (machine.ranks() > 1) launch.sharding = machine.sharding_of(ranks);
-    launch.launcher = std::make_unique<IndexTaskLauncher>(
-        launch.task, regions_.colors(static_cast<std::int64_t>(launch.devices.size())),
-        UntypedBuffer(), ArgumentMap(), Predicate::TRUE_PRED, /*must=*/false, machine.mapper_id());
-    for (LaunchRequirement& r : launch.requirements) {
-      const LogicalPartition partition = regions_.partition(r.region, r.rects);
-      launch.launcher->add_region_requirement(RegionRequirement(
-          partition, /*projection=*/0, r.privilege, LEGION_EXCLUSIVE, regions_.region(r.region)));
-      launch.launcher->region_requirements.back().add_field(r.field);
-    }
-  }
-}
-
-void Program::check_memory() const {
-  std::map<Memory, std::int64_t> taken = bytes_of_others();
-  for (const auto& [memory, bytes] : regions_.bytes()) {
-    const std::int64_t others = taken[memory];
-    if (static_cast<std::size_t>(bytes + others) <= memory.capacity()) continue;
-    std::string which = "a memory of " + std::to_string(memory.capacity() >> 20) + " MiB";
-    if (others > 0) which += ", of which other models take " + std::to_string(others >> 20);
-    throw UserMistake("the plan needs " + std::to_string(bytes >> 20) + " MiB in " + which +
-                      "; use more devices, a smaller batch, or give Legate more memory "
-                      "(--sysmem)");
   }
 }
 

@@ -1,78 +1,401 @@
 // The simulator's part of the C ABI of libflexlegion_core.
+#include "sim/handles.h"
+
+#include <algorithm>
 #include <memory>
 #include <stdexcept>
 #include <string>
 
-#include "plan/handles.h"
-#include "sim/full_simulation.h"
-#include "sim/task_graph.h"
+#include "sim/memory.h"
 #include "support/error.h"
 
 namespace fl = flexlegion;
 
-struct fl_simulation {
-  fl::TaskGraph tasks;
-  fl::Timeline timeline;
-};
-
 namespace {
 
-void check_index(int value, int count, const char* what) {
+constexpr std::int64_t kMaxRate = 1'000'000'000'000'000'000;
+constexpr int kMaxRouteLength = 64;
+
+void check_index(std::int64_t value, std::int64_t count, const char* what) {
   if (value < 0 || value >= count) {
     throw std::invalid_argument("no " + std::string(what) + " " + std::to_string(value));
   }
 }
 
+void check_positive(std::int64_t value, const char* what) {
+  if (value < 1) throw std::invalid_argument("the machine needs at least one " + std::string(what));
+}
+
 fl::MachineModel machine_of(const fl_machine& machine) {
   fl::MachineModel model;
+  check_positive(machine.n_devices, "device");
+  check_positive(machine.memories, "memory");
+  check_positive(machine.kinds, "kind of devices");
   model.memories = machine.memories;
+  model.kinds = machine.kinds;
   for (int d = 0; d < machine.n_devices; ++d) {
     check_index(machine.memory_of[d], machine.memories, "memory");
+    check_index(machine.kind_of[d], machine.kinds, "kind of devices");
     model.memory_of.push_back(machine.memory_of[d]);
+    model.kind_of.push_back(machine.kind_of[d]);
   }
+  model.capacity.assign(machine.capacity, machine.capacity + machine.memories);
   for (int l = 0; l < machine.n_links; ++l) {
-    if (machine.bandwidth[l] < 1 || machine.latency[l] < 0) {
-      throw std::invalid_argument("a link needs a positive bandwidth and no negative latency");
+    if (machine.bandwidth[l] < 1 || machine.bandwidth[l] > kMaxRate || machine.latency[l] < 0 ||
+        machine.latency[l] > fl::kMaxTime) {
+      throw std::invalid_argument("link " + std::to_string(l) +
+                                  " needs a positive bandwidth and no negative latency");
     }
     model.links.push_back({machine.bandwidth[l], machine.latency[l]});
   }
-  const int32_t* next = machine.routes;
+  std::int64_t next = 0;
   for (int r = 0; r < machine.memories * machine.memories; ++r) {
-    std::vector<int> route(next, next + machine.route_lengths[r]);
-    next += machine.route_lengths[r];
+    const int from = r / machine.memories, to = r % machine.memories;
+    const std::int64_t length = machine.route_lengths[r];
+    if (length < 0 || length > kMaxRouteLength || next + length > machine.n_routes) {
+      throw std::invalid_argument("a route of " + std::to_string(length) + " links");
+    }
+    if (from != to && length == 0) {
+      throw std::invalid_argument("no route from memory " + std::to_string(from) + " to memory " +
+                                  std::to_string(to));
+    }
+    std::vector<int> route(machine.routes + next, machine.routes + next + length);
+    next += length;
     for (int link : route) check_index(link, machine.n_links, "link");
+    std::vector<int> sorted = route;
+    std::sort(sorted.begin(), sorted.end());
+    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+      throw std::invalid_argument("a route passes a link twice");
+    }
     model.routes.push_back(std::move(route));
+  }
+  for (int to = 0; to < machine.memories; ++to) {
+    int last = -1;
+    bool single = true;
+    for (int from = 0; from < machine.memories; ++from) {
+      if (from == to) continue;
+      const int link = model.route(from, to).back();
+      single = single && (last < 0 || last == link);
+      last = link;
+    }
+    model.single_entry.push_back(single);
   }
   return model;
 }
 
+// Reads configurations of `ops` from flat arrays.
+std::vector<std::pair<int, fl::Config>> configs_of(const fl::Problem& problem,
+                                                   const std::vector<int>& ops, int n_degrees,
+                                                   const int32_t* degrees, int n_devices,
+                                                   const int32_t* devices) {
+  std::vector<std::pair<int, fl::Config>> configs;
+  const int32_t* const last_degree = degrees + n_degrees;
+  const int32_t* const last_device = devices + n_devices;
+  for (int op : ops) {
+    check_index(op, static_cast<std::int64_t>(problem.graph.operators.size()), "operator");
+    const auto& o = problem.graph.operators[op];
+    fl::ParallelConfig config;
+    std::int64_t tasks = 1;
+    for (std::size_t d = 0; d < o.dims.size() && degrees < last_degree; ++d) {
+      config.degrees.push_back(*degrees++);
+      tasks = std::clamp<std::int64_t>(tasks * config.degrees.back(), 0, fl::kMaxTasks);
+    }
+    const int32_t* const end = devices + std::min<std::int64_t>(tasks, last_device - devices);
+    config.devices.assign(devices, end);
+    devices = end;
+    fl::check_config(problem.graph, op, config);
+    for (int device : config.devices) check_index(device, problem.machine.devices(), "device");
+    const auto& numbers = problem.costs.number_of[problem.costs.class_of[op]];
+    const auto entry = numbers.find(config.degrees);
+    if (entry == numbers.end()) {
+      std::string text;
+      for (int degree : config.degrees) text += " " + std::to_string(degree);
+      throw std::invalid_argument("the cost table has no times for operator '" + o.name +
+                                  "' split by" + text);
+    }
+    configs.emplace_back(op, fl::Config{entry->second, std::move(config.devices)});
+  }
+  return configs;
+}
+
+void check_linear(const fl::Problem& problem) {
+  for (const auto* costs : {&problem.costs.load, &problem.costs.update, &problem.costs.sum}) {
+    if (static_cast<int>(costs->size()) != problem.machine.kinds) {
+      throw std::invalid_argument("the cost table lacks a pass");
+    }
+  }
+}
+
 }  // namespace
 
-fl_simulation* fl_simulation_create(const fl_plan* plan, const fl_machine* machine, int n_times,
-                                    const int64_t* exe_time) {
-  return fl::guarded(static_cast<fl_simulation*>(nullptr), [&] {
-    auto simulation = std::make_unique<fl_simulation>();
-    simulation->tasks = fl::build_task_graph(plan->graph, plan->plan, machine_of(*machine),
-                                             {exe_time, exe_time + n_times});
-    simulation->timeline = fl::full_simulation(simulation->tasks);
-    return simulation.release();
+std::vector<fl::Config> fl::strategy_of(const fl::Problem& problem, int n_degrees,
+                                        const int32_t* degrees, int n_devices,
+                                        const int32_t* devices) {
+  std::vector<int> ops(problem.graph.operators.size());
+  for (std::size_t op = 0; op < ops.size(); ++op) ops[op] = static_cast<int>(op);
+  check_linear(problem);
+  std::vector<fl::Config> strategy;
+  for (auto& [op, config] : configs_of(problem, ops, n_degrees, degrees, n_devices, devices)) {
+    strategy.push_back(std::move(config));
+  }
+  return strategy;
+}
+
+fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine, int output,
+                              int optimizer_states) {
+  return fl::guarded(static_cast<fl_problem*>(nullptr), [&] {
+    auto handle = std::make_unique<fl_problem>();
+    fl::Problem& problem = handle->problem;
+    problem.graph = graph->graph;
+    check_index(optimizer_states, 1000, "number of optimizer states");
+    if (output >= static_cast<int>(problem.graph.tensors.size())) {
+      check_index(output, static_cast<std::int64_t>(problem.graph.tensors.size()), "tensor");
+    }
+    fl::check_graph(problem.graph);
+    problem.facts = fl::facts_of(problem.graph, output);
+    problem.machine = machine_of(*machine);
+    problem.optimizer_states = optimizer_states;
+    const std::size_t ops = problem.graph.operators.size();
+    for (std::size_t op = 0; op < ops; ++op) {
+      problem.costs.class_of.push_back(static_cast<int>(op));
+    }
+    problem.costs.splits.resize(ops);
+    problem.costs.number_of.resize(ops);
+    const auto kinds = static_cast<std::size_t>(problem.machine.kinds);
+    problem.costs.update.resize(kinds);
+    problem.costs.load.resize(kinds);
+    problem.costs.sum.resize(kinds);
+    return handle.release();
   });
 }
 
-void fl_simulation_destroy(fl_simulation* simulation) { delete simulation; }
+void fl_problem_destroy(fl_problem* problem) { delete problem; }
 
-int fl_simulation_tasks(const fl_simulation* simulation) { return simulation->tasks.size(); }
-
-int fl_simulation_read(const fl_simulation* simulation, fl_task* tasks) {
-  const fl::TaskGraph& g = simulation->tasks;
-  const fl::Timeline& t = simulation->timeline;
-  for (int i = 0; i < g.size(); ++i) {
-    tasks[i] = {g.device[i], g.launch[i],   g.part[i],       g.destination[i], g.hop[i],
-                g.bytes[i],  g.exe_time[i], t.ready_time[i], t.start_time[i],  t.end_time[i]};
-  }
-  return 0;
+int fl_problem_share_splits(fl_problem* problem, int op, int like) {
+  return fl::guarded(-1, [&] {
+    const auto ops = static_cast<std::int64_t>(problem->problem.graph.operators.size());
+    check_index(op, ops, "operator");
+    check_index(like, ops, "operator");
+    const fl::Graph& graph = problem->problem.graph;
+    if (!fl::same_access(graph, op, like)) {
+      throw std::invalid_argument("operators '" + graph.operators[op].name + "' and '" +
+                                  graph.operators[like].name + "' differ in more than name");
+    }
+    auto& classes = problem->problem.costs.class_of;
+    classes[op] = classes[like];
+    return 0;
+  });
 }
 
-int64_t fl_simulation_iteration_time(const fl_simulation* simulation) {
-  return simulation->timeline.iteration_time;
+int fl_problem_add_split(fl_problem* handle, int op, int n_degrees, const int32_t* degrees,
+                         int n_times, const int64_t* times) {
+  return fl::guarded(-1, [&] {
+    fl::Problem& problem = handle->problem;
+    check_index(op, static_cast<std::int64_t>(problem.graph.operators.size()), "operator");
+    fl::ParallelConfig config;
+    config.degrees.assign(degrees, degrees + n_degrees);
+    std::int64_t tasks = 1;
+    for (int degree : config.degrees) {
+      tasks = std::clamp<std::int64_t>(tasks * degree, 0, fl::kMaxTasks);
+    }
+    config.devices.assign(static_cast<std::size_t>(tasks), 0);
+    fl::check_config(problem.graph, op, config);
+    const std::int64_t half = tasks * problem.machine.kinds;
+    if (n_times != 2 * half) throw std::invalid_argument("wrong number of task times");
+    for (int i = 0; i < n_times; ++i) {
+      if (times[i] < 0 || times[i] > fl::kMaxTime) throw std::invalid_argument("a bad task time");
+    }
+    const int group = problem.costs.class_of[op];
+    auto& splits = problem.costs.splits[group];
+    const auto [entry, fresh] =
+        problem.costs.number_of[group].try_emplace(config.degrees, static_cast<int>(splits.size()));
+    if (fresh) {
+      splits.push_back({config.degrees,
+                        static_cast<int>(tasks),
+                        {times, times + half},
+                        {times + half, times + 2 * half}});
+    }
+    return entry->second;
+  });
+}
+
+int fl_problem_set_linear(fl_problem* problem, int kind, int pass, int64_t overhead,
+                          int64_t bytes_per_second) {
+  return fl::guarded(-1, [&] {
+    check_index(kind, problem->problem.machine.kinds, "kind of devices");
+    if (overhead < 0 || overhead > fl::kMaxTime || bytes_per_second < 1 ||
+        bytes_per_second > kMaxRate) {
+      throw std::invalid_argument("a pass needs a positive rate and no negative overhead");
+    }
+    fl::CostTable& costs = problem->problem.costs;
+    auto& list = pass == FL_LOAD ? costs.load : pass == FL_UPDATE ? costs.update : costs.sum;
+    list[kind] = {overhead, bytes_per_second};
+    return 0;
+  });
+}
+
+int fl_graph_parts(const fl_graph* graph, int op, int n_degrees, const int32_t* degrees, int n_out,
+                   int64_t* extents) {
+  return fl::guarded(-1, [&] {
+    const fl::Graph& g = graph->graph;
+    check_index(op, static_cast<std::int64_t>(g.operators.size()), "operator");
+    fl::check_graph(g);
+    fl::ParallelConfig config;
+    config.degrees.assign(degrees, degrees + n_degrees);
+    std::int64_t tasks = 1;
+    for (int degree : config.degrees) {
+      tasks = std::clamp<std::int64_t>(tasks * degree, 0, fl::kMaxTasks);
+    }
+    config.devices.assign(static_cast<std::size_t>(tasks), 0);
+    fl::check_config(g, op, config);
+    const auto& operands = g.operators[op].operands;
+    const auto n = static_cast<std::int64_t>(operands.size());
+    if (n_out != tasks * n * FL_MAX_RANK) throw std::invalid_argument("wrong number of extents");
+    std::fill(extents, extents + n_out, 0);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto rects = fl::accessed_rects(g, op, operands[i], config.degrees);
+      for (std::int64_t k = 0; k < tasks; ++k) {
+        const fl::Rect& rect = rects[k];
+        for (int d = 0; d < rect.rank; ++d) extents[(k * n + i) * FL_MAX_RANK + d] = rect.extent(d);
+      }
+    }
+    return 0;
+  });
+}
+
+fl_simulator* fl_simulator_create(const fl_problem* problem, int n_degrees, const int32_t* degrees,
+                                  int n_devices, const int32_t* devices) {
+  return fl::guarded(static_cast<fl_simulator*>(nullptr), [&] {
+    const auto strategy = fl::strategy_of(problem->problem, n_degrees, degrees, n_devices, devices);
+    auto handle = std::make_unique<fl_simulator>(problem->problem);
+    handle->simulator.set(strategy);
+    return handle.release();
+  });
+}
+
+void fl_simulator_destroy(fl_simulator* simulator) { delete simulator; }
+
+int fl_simulator_propose(fl_simulator* handle, int n_ops, const int32_t* ops, int n_degrees,
+                         const int32_t* degrees, int n_devices, const int32_t* devices,
+                         int algorithm, int64_t limit) {
+  return fl::guarded(-1, [&] {
+    const auto configs = configs_of(handle->simulator.graph().problem(), {ops, ops + n_ops},
+                                    n_degrees, degrees, n_devices, devices);
+    handle->simulator.reject();  // of a proposal that is still open
+    return static_cast<int>(handle->simulator.propose(
+        configs, algorithm == FL_FULL ? fl::Algorithm::full : fl::Algorithm::delta,
+        limit > 0 ? limit : fl::kNever));
+  });
+}
+
+int fl_simulator_accept(fl_simulator* simulator) {
+  return fl::guarded(-1, [&] {
+    if (!simulator->simulator.proposed()) {
+      throw std::invalid_argument("no proposal was simulated to be accepted");
+    }
+    simulator->simulator.accept();
+    return 0;
+  });
+}
+
+int fl_simulator_reject(fl_simulator* simulator) {
+  return fl::guarded(-1, [&] {
+    simulator->simulator.reject();
+    return 0;
+  });
+}
+
+int fl_simulator_summary(const fl_simulator* simulator, fl_summary* out) {
+  return fl::guarded(-1, [&] {
+    const fl::TaskGraph& graph = simulator->simulator.graph();
+    const int devices = graph.problem().machine.devices();
+    std::int64_t computation = 0;
+    for (int d = 0; d < devices; ++d) computation += graph.load()[d];
+    *out = {simulator->simulator.iteration_time(), graph.bytes_moved(), computation,
+            simulator->simulator.timeline().tasks};
+    return 0;
+  });
+}
+
+int fl_simulator_tasks(const fl_simulator* simulator, int n_tasks, fl_task* tasks) {
+  return fl::guarded(-1, [&] {
+    const fl::TaskGraph& graph = simulator->simulator.graph();
+    const fl::Timeline& line = simulator->simulator.timeline();
+    if (n_tasks != line.tasks) throw std::invalid_argument("wrong number of tasks");
+    for (std::size_t l = 0; l < graph.blocks().size(); ++l) {
+      const fl::LaunchId id = graph.launches()[l];
+      const fl::Block& block = graph.blocks()[l];
+      for (int k = 0; k < static_cast<int>(block.device.size()); ++k) {
+        const int t = line.first_task[l] + k;
+        tasks[t] = {block.device[k],
+                    static_cast<int32_t>(id.pass),
+                    id.index,
+                    k,
+                    -1,
+                    -1,
+                    -1,
+                    -1,
+                    -1,
+                    0,
+                    0,
+                    block.exe_time[k],
+                    line.ready_time[t],
+                    line.start_time[t],
+                    line.end_time[t]};
+      }
+    }
+    const int devices = graph.problem().machine.devices();
+    for (std::size_t f = 0; f < graph.flows().size(); ++f) {
+      const fl::Flow& flow = *graph.flows()[f];
+      const fl::FlowId& flow_id = graph.flow_ids()[f];
+      for (int h = 0; h < static_cast<int>(flow.hops.size()); ++h) {
+        const int t = line.first_hop[f] + h;
+        const fl::Hop& hop = flow.hops[h];
+        const fl::Transfer& transfer = flow.transfers[hop.transfer];
+        const fl::TaskRef writer = graph.writer_of(static_cast<int>(f), transfer.writer);
+        const fl::LaunchId id = graph.launches()[writer.party];
+        tasks[t] = {devices + hop.link,
+                    static_cast<int32_t>(id.pass),
+                    id.index,
+                    writer.part,
+                    static_cast<int32_t>(flow_id.kind),
+                    flow_id.index,
+                    transfer.from,
+                    transfer.to,
+                    h - transfer.first_hop,
+                    0,
+                    transfer.bytes,
+                    hop.time,
+                    line.ready_time[t],
+                    line.start_time[t],
+                    line.end_time[t]};
+      }
+    }
+    return 0;
+  });
+}
+
+int fl_simulator_memory(const fl_simulator* simulator, int memories, int64_t* peak,
+                        int64_t* allocated) {
+  return fl::guarded(-1, [&] {
+    const fl::TaskGraph& graph = simulator->simulator.graph();
+    if (memories != graph.problem().machine.memories) {
+      throw std::invalid_argument("wrong number of memories");
+    }
+    const auto most = fl::peak_memory(graph, simulator->simulator.timeline());
+    std::copy(most.begin(), most.end(), peak);
+    std::copy(graph.memory().begin(), graph.memory().end(), allocated);
+    return 0;
+  });
+}
+
+int fl_simulator_load(const fl_simulator* simulator, int n_devices, int64_t* load) {
+  return fl::guarded(-1, [&] {
+    const auto& all = simulator->simulator.graph().load();
+    if (n_devices != static_cast<int>(all.size())) {
+      throw std::invalid_argument("wrong number of devices");
+    }
+    std::copy(all.begin(), all.end(), load);
+    return 0;
+  });
 }

@@ -2,6 +2,7 @@
 // communication devices a transfer between two memories passes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -15,15 +16,39 @@ struct CommunicationDevice {
 
 struct MachineModel {
   std::vector<int> memory_of;  // a compute device: its memory; equal ones exchange nothing
+  std::vector<int> kind_of;    // a compute device: a number; equal ones take equal times
   int memories = 0;
+  int kinds = 0;
+  std::vector<std::int64_t> capacity;  // a memory: bytes
   std::vector<CommunicationDevice> links;
   // [from * memories + to]: the links that a transfer passes, in order.
   std::vector<std::vector<int>> routes;
+  std::vector<bool> single_entry;  // a memory: all routes to it end with the same link
 
   int devices() const { return static_cast<int>(memory_of.size()); }
+  // Links are devices too: they come after the compute devices.
+  int all_devices() const { return devices() + static_cast<int>(links.size()); }
   const std::vector<int>& route(int from, int to) const {
-    return routes[static_cast<std::size_t>(from * memories + to)];
+    return routes[static_cast<std::size_t>(from) * static_cast<std::size_t>(memories) +
+                  static_cast<std::size_t>(to)];
   }
 };
+
+// Longer times are cut to this, so that their sums stay within 64 bits: ns, some three hours.
+constexpr std::int64_t kMaxTime = 10'000'000'000'000;
+
+// The time that `bytes` take, in ns, rounded up. In two ways, as bytes * 1e9 would leave 64 bits at
+// 8 GB.
+inline std::int64_t transfer_time(std::int64_t bytes, std::int64_t bandwidth) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  if (bytes < 8 * kSecond) {
+    return std::min((bytes * kSecond + bandwidth - 1) / bandwidth, kMaxTime);
+  }
+  const auto wide = static_cast<unsigned __int128>(bytes) * kSecond +
+                    static_cast<unsigned __int128>(bandwidth) - 1;
+  const auto time = wide / static_cast<unsigned __int128>(bandwidth);
+  return time > static_cast<unsigned __int128>(kMaxTime) ? kMaxTime
+                                                         : static_cast<std::int64_t>(time);
+}
 
 }  // namespace flexlegion

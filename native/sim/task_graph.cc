@@ -3,241 +3,461 @@
 #include <algorithm>
 #include <map>
 #include <stdexcept>
-#include <string>
-#include <tuple>
-#include <utility>
 
 namespace flexlegion {
 
 namespace {
 
-constexpr std::int64_t kElementBytes = 4;
-
-// Rectangles without overlap that cover the same elements as those added.
-class RectUnion {
- public:
-  void add(const Rect& rect) {
-    std::vector<Rect> fresh = {rect};
-    for (const Rect& old : parts_) {
-      std::vector<Rect> rest;
-      for (const Rect& piece : fresh) subtract(piece, old, rest);
-      fresh = std::move(rest);
-    }
-    parts_.insert(parts_.end(), fresh.begin(), fresh.end());
-  }
-
-  std::int64_t volume() const {
-    std::int64_t sum = 0;
-    for (const Rect& part : parts_) sum += part.volume();
-    return sum;
-  }
-
- private:
-  // `from` without `what`, in slabs: below and above it, dimension by dimension.
-  static void subtract(Rect from, const Rect& what, std::vector<Rect>& rest) {
-    if (from.empty()) return;
-    if (!from.overlaps(what)) {
-      rest.push_back(from);
-      return;
-    }
-    for (int d = 0; d < from.rank; ++d) {
-      if (from.lo[d] < what.lo[d]) {
-        rest.push_back(from);
-        rest.back().hi[d] = what.lo[d];
-        from.lo[d] = what.lo[d];
-      }
-      if (what.hi[d] < from.hi[d]) {
-        rest.push_back(from);
-        rest.back().lo[d] = what.hi[d];
-        from.hi[d] = what.hi[d];
-      }
-    }
-  }
-
-  std::vector<Rect> parts_;
-};
-
-class TaskGraphBuilder {
- public:
-  TaskGraphBuilder(const Graph& graph, const Plan& plan, const MachineModel& machine,
-                   const std::vector<std::int64_t>& exe_time)
-      : graph_(graph), plan_(plan), machine_(machine) {
-    add_tasks(exe_time);
-    for (std::size_t l = 0; l < plan.launches.size(); ++l) {
-      if (plan.launches[l].runs & kTrains) connect(static_cast<int>(l));
-    }
-    for (const auto& [place, reads] : weight_reads_) return_weight(place, reads);
-    for (const auto& [transfer, need] : transfers_) add_transfer(transfer, need);
-  }
-
-  TaskGraph take() { return std::move(tasks_); }
-
- private:
-  using Place = std::tuple<int, Field, int>;  // tensor, field, optimizer state
-  struct Piece {
-    int task;
-    Rect rect;
-  };
-  struct Transfer {
-    int producer;
-    Place place;
-    int memory;
-    bool operator<(const Transfer& o) const {
-      return std::tie(producer, place, memory) < std::tie(o.producer, o.place, o.memory);
-    }
-  };
-  struct Need {
-    RectUnion what;
-    std::vector<int> consumers;
-  };
-
-  int add_task(std::int64_t exe_time, int device, int launch, int part, std::uint64_t key) {
-    tasks_.exe_time.push_back(std::max<std::int64_t>(1, exe_time));
-    tasks_.device.push_back(device);
-    tasks_.key.push_back(key);
-    tasks_.launch.push_back(launch);
-    tasks_.part.push_back(part);
-    tasks_.bytes.push_back(0);
-    tasks_.destination.push_back(-1);
-    tasks_.hop.push_back(-1);
-    tasks_.successors.emplace_back();
-    return tasks_.size() - 1;
-  }
-
-  void add_tasks(const std::vector<std::int64_t>& exe_time) {
-    tasks_.compute_devices = machine_.devices();
-    tasks_.all_devices = machine_.devices() + static_cast<int>(machine_.links.size());
-    std::size_t next = 0;
-    for (std::size_t l = 0; l < plan_.launches.size(); ++l) {
-      const Launch& launch = plan_.launches[l];
-      first_task_.push_back(tasks_.size());
-      for (int k = 0; k < launch.tasks(); ++k, ++next) {
-        if (next >= exe_time.size()) throw std::invalid_argument("too few task times");
-        if (launch.devices[k] < 0 || launch.devices[k] >= machine_.devices()) {
-          throw std::invalid_argument("the machine has no device " +
-                                      std::to_string(launch.devices[k]));
-        }
-        if (!(launch.runs & kTrains)) continue;
-        const auto key = (static_cast<std::uint64_t>(l) << 32) | static_cast<std::uint32_t>(k);
-        add_task(exe_time[next], launch.devices[k], static_cast<int>(l), k, key);
-      }
-    }
-  }
-
-  int memory_of(int task) const { return machine_.memory_of[tasks_.device[task]]; }
-
-  // Edges and transfers into the launch's tasks; then what they write.
-  void connect(int l) {
-    const Launch& launch = plan_.launches[l];
-    for (const Requirement& r : launch.requirements) {
-      const Place place{r.tensor, r.field, r.state};
-      if (r.privilege == Privilege::write) continue;
-      for (int k = 0; k < launch.tasks(); ++k) read(first_task_[l] + k, place, r.rects[k]);
-    }
-    for (const Requirement& r : launch.requirements) {
-      const Place place{r.tensor, r.field, r.state};
-      if (r.privilege == Privilege::read) continue;
-      for (int k = 0; k < launch.tasks(); ++k) write(first_task_[l] + k, place, r.rects[k]);
-    }
-  }
-
-  void read(int task, const Place& place, const Rect& rect) {
-    if (rect.empty()) return;
-    for (const Piece& piece : written_[place]) need(piece, task, place, rect);
-    const Tensor& tensor = graph_.tensors[std::get<0>(place)];
-    if (tensor.kind == TensorKind::weight && std::get<1>(place) == Field::value) {
-      weight_reads_[place].push_back({task, rect});
-    }
-  }
-
-  void need(const Piece& piece, int consumer, const Place& place, const Rect& rect) {
-    const Rect common = piece.rect.intersect(rect);
-    if (common.empty() || piece.task == consumer) return;
-    if (memory_of(piece.task) == memory_of(consumer)) {
-      tasks_.successors[piece.task].push_back({consumer, false, 0});
-      return;
-    }
-    Need& what = transfers_[{piece.task, place, memory_of(consumer)}];
-    what.what.add(common);
-    what.consumers.push_back(consumer);
-  }
-
-  // A later writer of the same rectangle (it added to it) takes the earlier one's place.
-  void write(int task, const Place& place, const Rect& rect) {
-    if (rect.empty()) return;
-    for (Piece& piece : written_[place]) {
-      if (piece.rect == rect) {
-        piece.task = task;
-        return;
-      }
-    }
-    written_[place].push_back({task, rect});
-  }
-
-  // The next iteration's readers of a weight: what they need of the updated shards.
-  void return_weight(const Place& place, const std::vector<Piece>& reads) {
-    for (const Piece& shard : written_[place]) {
-      for (const Piece& reader : reads) {
-        const Rect common = shard.rect.intersect(reader.rect);
-        if (common.empty() || memory_of(shard.task) == memory_of(reader.task)) continue;
-        transfers_[{shard.task, place, memory_of(reader.task)}].what.add(common);
-      }
-    }
-  }
-
-  void add_transfer(const Transfer& transfer, const Need& need) {
-    const std::int64_t bytes = need.what.volume() * kElementBytes;
-    const std::vector<int>& route = machine_.route(memory_of(transfer.producer), transfer.memory);
-    if (route.empty()) {
-      throw std::invalid_argument("no route from memory " +
-                                  std::to_string(memory_of(transfer.producer)) + " to memory " +
-                                  std::to_string(transfer.memory));
-    }
-    int before = transfer.producer;
-    for (std::size_t hop = 0; hop < route.size(); ++hop) {
-      const CommunicationDevice& link = machine_.links[static_cast<std::size_t>(route[hop])];
-      const int task = add_task(transfer_time(bytes, link.bandwidth),
-                                machine_.devices() + route[hop], tasks_.launch[transfer.producer],
-                                tasks_.part[transfer.producer], transfers_key_++);
-      tasks_.bytes[task] = bytes;
-      tasks_.destination[task] = transfer.memory;
-      tasks_.hop[task] = static_cast<int>(hop);
-      tasks_.successors[before].push_back({task, hop > 0, link.latency});
-      before = task;
-    }
-    std::vector<int> consumers = need.consumers;
-    std::sort(consumers.begin(), consumers.end());
-    consumers.erase(std::unique(consumers.begin(), consumers.end()), consumers.end());
-    for (int consumer : consumers) tasks_.successors[before].push_back({consumer, false, 0});
-  }
-
-  const Graph& graph_;
-  const Plan& plan_;
-  const MachineModel& machine_;
-  TaskGraph tasks_;
-  std::vector<int> first_task_;  // a launch
-  std::map<Place, std::vector<Piece>> written_;
-  std::map<Place, std::vector<Piece>> weight_reads_;
-  std::map<Transfer, Need> transfers_;
-  // Transfers run on devices of their own, so that their keys need an order among themselves only.
-  std::uint64_t transfers_key_ = 0;
-};
+// What may be spent on flows that are not in use. Beyond, all of them are given up.
+constexpr std::int64_t kCachedBytes = std::int64_t{256} << 20;
 
 }  // namespace
 
-std::int64_t transfer_time(std::int64_t bytes, std::int64_t bandwidth) {
-  // In two parts, as bytes * 1e9 would leave 64 bits at 9 GB.
-  constexpr std::int64_t kSecond = 1'000'000'000;
-  const std::int64_t whole = bytes / bandwidth, rest = bytes % bandwidth;
-  const auto part = static_cast<std::int64_t>((static_cast<unsigned __int128>(rest) * kSecond +
-                                               static_cast<unsigned __int128>(bandwidth) - 1) /
-                                              static_cast<unsigned __int128>(bandwidth));
-  return whole * kSecond + part;
+TaskGraph::TaskGraph(const Problem& problem)
+    : problem_(problem), geometry_(problem), builder_(problem.machine, geometry_) {
+  find_launches();
+  find_flows();
+  load_.assign(static_cast<std::size_t>(problem.machine.all_devices()), 0);
+  memory_.assign(static_cast<std::size_t>(problem.machine.memories), 0);
+  boxes_.resize(static_cast<std::size_t>(problem.machine.memories));
+  returned_.resize(static_cast<std::size_t>(problem.machine.memories));
+  is_dirty_block_.assign(launches_.size(), 0);
+  is_dirty_flow_.assign(flow_ids_.size(), 0);
+  party_of_launch_.assign(launches_.size(), -1);
+  earliest_.resize(launches_.size());
+  tails_.resize(launches_.size());
+  shortest_.resize(launches_.size());
+  group_flows();
 }
 
-TaskGraph build_task_graph(const Graph& graph, const Plan& plan, const MachineModel& machine,
-                           const std::vector<std::int64_t>& exe_time) {
-  return TaskGraphBuilder(graph, plan, machine, exe_time).take();
+int TaskGraph::launch_of(Pass pass, int index) const {
+  return launch_numbers_[static_cast<int>(pass)][static_cast<std::size_t>(index)];
+}
+
+TaskRef TaskGraph::writer_of(int flow, int writer) const {
+  const auto& first = flows_[flow]->first_writer;
+  const auto slot = std::upper_bound(first.begin(), first.end(), writer) - first.begin() - 1;
+  return {flow_ids_[flow].parties[static_cast<std::size_t>(slot)],
+          writer - first[static_cast<std::size_t>(slot)]};
+}
+
+void TaskGraph::find_launches() {
+  const Graph& graph = problem_.graph;
+  const GraphFacts& facts = problem_.facts;
+  for (auto& numbers : launch_numbers_) {
+    numbers.assign(std::max(graph.operators.size(), graph.tensors.size()), -1);
+  }
+  blocks_of_op_.resize(graph.operators.size());
+  load_sources_.resize(graph.tensors.size());
+  producers_.assign(graph.tensors.size(), {-1, -1});
+  readers_.resize(graph.tensors.size());
+  for (int op = 0; op < static_cast<int>(graph.operators.size()); ++op) {
+    if (!(facts.runs[op] & kTrains)) continue;
+    const auto& operands = graph.operators[op].operands;
+    for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
+      if (operands[i].role == Role::output) {
+        producers_[operands[i].tensor] = {op, i};
+      } else {
+        readers_[operands[i].tensor].emplace_back(op, i);
+      }
+    }
+  }
+  for (const LaunchId& id : facts.launches) {
+    // Only what training executes is simulated.
+    if (id.pass == Pass::forward && !(facts.runs[id.index] & kTrains)) continue;
+    if (id.pass == Pass::load) {
+      if (readers_[id.index].empty()) continue;
+      load_sources_[id.index] = load_source(graph, facts, id.index);
+    }
+    const int launch = static_cast<int>(launches_.size());
+    launch_numbers_[static_cast<int>(id.pass)][id.index] = launch;
+    launches_.push_back(id);
+    const int op = id.pass == Pass::load ? load_sources_[id.index].first_reader : id.index;
+    blocks_of_op_[op].push_back(launch);
+  }
+  backward_of_.assign(launches_.size(), -1);
+  for (int op = 0; op < static_cast<int>(graph.operators.size()); ++op) {
+    const int forward = launch_of(Pass::forward, op);
+    if (forward >= 0) backward_of_[forward] = launch_of(Pass::backward, op);
+  }
+  blocks_.resize(launches_.size());
+}
+
+void TaskGraph::add_flow(FlowKind kind, int index, const std::vector<int>& writers,
+                         const std::vector<int>& readers, int fed, const std::vector<int>& ops) {
+  const int flow = static_cast<int>(flow_ids_.size());
+  FlowId id{kind, index, writers, static_cast<int>(writers.size()), fed, 0};
+  for (int slot = 0; slot < id.writers; ++slot) out_flows_[writers[slot]].push_back({flow, slot});
+  for (int reader : readers) {
+    const auto at = std::find(id.parties.begin(), id.parties.end(), reader);
+    const int party = static_cast<int>(at - id.parties.begin());
+    if (at == id.parties.end()) id.parties.push_back(reader);
+    in_flows_[reader].push_back({flow, party});
+  }
+  flow_ids_.push_back(std::move(id));
+  ops_of_flow_.emplace_back();
+  for (int op : ops) {
+    auto& mine = flows_of_op_[op];
+    if (mine.empty() || mine.back() != flow) {
+      mine.push_back(flow);
+      ops_of_flow_.back().push_back(op);
+    }
+  }
+}
+
+// Two flows are of one group if their operators are of the same classes in the same order and use
+// the flow's tensor through the same operands.
+void TaskGraph::group_flows() {
+  const Graph& graph = problem_.graph;
+  std::map<std::vector<int>, int> groups;
+  for (std::size_t f = 0; f < flow_ids_.size(); ++f) {
+    FlowId& id = flow_ids_[f];
+    std::vector<int> key = {static_cast<int>(id.kind), id.writers, id.fed >= 0};
+    if (id.kind == FlowKind::weights) key.push_back(-1 - id.index);  // one of a kind
+    for (int party : id.parties) key.push_back(static_cast<int>(launches_[party].pass));
+    for (int op : ops_of_flow_[f]) {
+      key.push_back(-2);
+      key.push_back(problem_.costs.class_of[op]);
+      const auto& operands = graph.operators[op].operands;
+      for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
+        if (operands[i].tensor == id.index) key.push_back(i);
+      }
+    }
+    id.group = groups.try_emplace(key, static_cast<int>(groups.size())).first->second;
+    group_size_.resize(groups.size(), 0);
+    ++group_size_[id.group];
+  }
+}
+
+void TaskGraph::find_flows() {
+  const Graph& graph = problem_.graph;
+  const GraphFacts& facts = problem_.facts;
+  out_flows_.resize(launches_.size());
+  in_flows_.resize(launches_.size());
+  flows_of_op_.resize(graph.operators.size());
+  gradient_flows_.resize(launches_.size());
+  // The launches that contribute to a tensor's gradient, in the order of issue.
+  const auto contributors = [&](int tensor) {
+    std::vector<int> result;
+    if (!facts.differentiable[tensor]) return result;
+    for (const auto& [op, operand] : readers_[tensor]) {
+      if (facts.backward[op]) result.push_back(launch_of(Pass::backward, op));
+    }
+    std::sort(result.begin(), result.end());
+    result.erase(std::unique(result.begin(), result.end()), result.end());
+    return result;
+  };
+  for (int t = 0; t < static_cast<int>(graph.tensors.size()); ++t) {
+    if (graph.tensors[t].kind == TensorKind::weight || readers_[t].empty()) continue;
+    const int producer = producers_[t].first;
+    std::vector<int> ops;
+    for (const auto& [op, operand] : readers_[t]) ops.push_back(op);
+    if (producer >= 0) {
+      ops.push_back(producer);
+    } else if (load_sources_[t].first_reader >= 0) {
+      ops.push_back(load_sources_[t].first_reader);
+    }
+    const int writer =
+        producer >= 0 ? launch_of(Pass::forward, producer) : launch_of(Pass::load, t);
+    std::vector<int> readers;
+    for (const auto& [op, operand] : readers_[t]) {
+      const int launch = launch_of(Pass::forward, op);
+      if (readers.empty() || readers.back() != launch) readers.push_back(launch);
+    }
+    if (writer >= 0) add_flow(FlowKind::value, t, {writer}, readers, -1, ops);
+    const std::vector<int> writers = contributors(t);
+    if (writers.empty()) continue;
+    const int fed = producer >= 0 ? launch_of(Pass::backward, producer) : -1;
+    if (fed >= 0) gradient_flows_[fed].push_back(static_cast<int>(flow_ids_.size()));
+    add_flow(FlowKind::gradient, t, writers, fed >= 0 ? std::vector<int>{fed} : std::vector<int>{},
+             fed, ops);
+  }
+  for (int op = static_cast<int>(graph.operators.size()) - 1; op >= 0; --op) {
+    const int update = launch_of(Pass::update, op);
+    if (update < 0) continue;
+    std::vector<int> writers, ops;
+    for (int operand : facts.owned_weights(graph, op)) {
+      const int tensor = graph.operators[op].operands[operand].tensor;
+      const std::vector<int> more = contributors(tensor);
+      writers.insert(writers.end(), more.begin(), more.end());
+      for (const auto& [reader, its] : readers_[tensor]) ops.push_back(reader);
+    }
+    std::sort(ops.begin(), ops.end());
+    std::sort(writers.begin(), writers.end());
+    writers.erase(std::unique(writers.begin(), writers.end()), writers.end());
+    writers.push_back(update);
+    add_flow(FlowKind::weights, op, writers, {update}, update, ops);
+  }
+  flows_.resize(flow_ids_.size());
+}
+
+void TaskGraph::set(const std::vector<Config>& strategy) {
+  configs_ = strategy;
+  std::fill(load_.begin(), load_.end(), 0);
+  std::fill(memory_.begin(), memory_.end(), 0);
+  for (std::size_t l = 0; l < launches_.size(); ++l) {
+    if (launches_[l].pass != Pass::update) blocks_[l] = build_block(static_cast<int>(l));
+  }
+  for (std::size_t f = 0; f < flow_ids_.size(); ++f) flows_[f] = build_flow(static_cast<int>(f));
+  for (std::size_t l = 0; l < launches_.size(); ++l) add_sums(static_cast<int>(l));
+  for (const Block& block : blocks_) account(block, 1);
+  for (const FlowPtr& flow : flows_) account(*flow, 1);
+  for (std::size_t l = 0; l < launches_.size(); ++l) note_shortest(static_cast<int>(l));
+}
+
+void TaskGraph::collect(const std::vector<std::pair<int, Config>>& configs) {
+  dirty_blocks_.clear();
+  dirty_flows_.clear();
+  const auto mark = [](std::vector<char>& is, std::vector<int>& list, int index) {
+    if (is[index]) return;
+    is[index] = 1;
+    list.push_back(index);
+  };
+  for (const auto& [op, config] : configs) {
+    for (int block : blocks_of_op_[op]) mark(is_dirty_block_, dirty_blocks_, block);
+    for (int flow : flows_of_op_[op]) mark(is_dirty_flow_, dirty_flows_, flow);
+  }
+  for (int flow : dirty_flows_) {
+    const int fed = flow_ids_[flow].fed;
+    if (fed >= 0) mark(is_dirty_block_, dirty_blocks_, fed);
+  }
+  for (int block : dirty_blocks_) is_dirty_block_[block] = 0;
+  for (int flow : dirty_flows_) is_dirty_flow_[flow] = 0;
+}
+
+// Whether the devices' loads stay within `limit` even if nothing but the operators' own tasks is
+// counted of what changes. The new configurations are in place.
+bool TaskGraph::within(std::int64_t limit) {
+  const MachineModel& machine = problem_.machine;
+  bound_.assign(load_.begin(), load_.begin() + machine.devices());
+  for (int l : dirty_blocks_) {
+    const Block& old = blocks_[l];
+    for (std::size_t k = 0; k < old.device.size(); ++k) bound_[old.device[k]] -= old.exe_time[k];
+    const auto [pass, op] = launches_[l];
+    if (pass != Pass::forward && pass != Pass::backward) continue;
+    const Split& split = problem_.split(op, configs_[op].split);
+    const auto& times = pass == Pass::forward ? split.forward : split.backward;
+    for (int k = 0; k < split.tasks; ++k) {
+      const int device = configs_[op].devices[k];
+      bound_[device] += times[static_cast<std::size_t>(machine.kind_of[device] * split.tasks + k)];
+    }
+  }
+  return *std::max_element(bound_.begin(), bound_.end()) <= limit;
+}
+
+bool TaskGraph::replace(const std::vector<std::pair<int, Config>>& configs, std::int64_t limit,
+                        Change& change) {
+  change.configs = configs;
+  change.blocks.clear();
+  change.flows.clear();
+  collect(configs);
+  for (auto& [op, config] : change.configs) std::swap(configs_[op], config);
+  if (!within(limit)) {
+    undo(change);
+    return false;
+  }
+  for (int l : dirty_blocks_) {
+    account(blocks_[l], -1);
+    change.blocks.emplace_back(l, std::move(blocks_[l]));
+    if (launches_[l].pass != Pass::update) blocks_[l] = build_block(l);
+  }
+  for (int f : dirty_flows_) {
+    account(*flows_[f], -1);
+    change.flows.emplace_back(f, std::move(flows_[f]));
+    flows_[f] = build_flow(f);
+    account(*flows_[f], 1);
+  }
+  for (int l : dirty_blocks_) {
+    add_sums(l);
+    account(blocks_[l], 1);
+    note_shortest(l);
+  }
+  return true;
+}
+
+void TaskGraph::undo(Change& change) {
+  // Backwards, for an operator may stand there twice.
+  for (std::size_t i = change.configs.size(); i-- > 0;) {
+    std::swap(configs_[change.configs[i].first], change.configs[i].second);
+  }
+  for (auto& [l, block] : change.blocks) {
+    account(blocks_[l], -1);
+    std::swap(blocks_[l], block);
+    account(blocks_[l], 1);
+    note_shortest(l);
+  }
+  for (auto& [f, flow] : change.flows) {
+    account(*flows_[f], -1);
+    std::swap(flows_[f], flow);
+    account(*flows_[f], 1);
+  }
+}
+
+void TaskGraph::account(const Block& block, int sign) {
+  for (std::size_t k = 0; k < block.device.size(); ++k) {
+    load_[block.device[k]] += sign * block.exe_time[k];
+  }
+}
+
+void TaskGraph::account(const Flow& flow, int sign) {
+  const int devices = problem_.machine.devices();
+  for (const auto& [link, time] : flow.link_load) load_[devices + link] += sign * time;
+  for (const auto& [memory, bytes] : flow.memory) memory_[memory] += sign * bytes;
+}
+
+std::int64_t TaskGraph::heaviest_load() const {
+  return *std::max_element(load_.begin(), load_.end());
+}
+
+int TaskGraph::overfull_memory() const {
+  for (int m = 0; m < problem_.machine.memories; ++m) {
+    if (memory_[m] > problem_.machine.capacity[m]) return m;
+  }
+  return -1;
+}
+
+std::int64_t TaskGraph::bytes_moved() const {
+  std::int64_t bytes = 0;
+  for (const FlowPtr& flow : flows_) bytes += flow->bytes;
+  return bytes;
+}
+
+std::int64_t TaskGraph::tasks() const {
+  std::int64_t tasks = 0;
+  for (const Block& block : blocks_) tasks += static_cast<std::int64_t>(block.device.size());
+  for (const FlowPtr& flow : flows_) tasks += static_cast<std::int64_t>(flow->hops.size());
+  return tasks;
+}
+
+Block TaskGraph::build_block(int launch) {
+  const MachineModel& machine = problem_.machine;
+  const auto [pass, index] = launches_[launch];
+  Block block;
+  if (pass == Pass::load) {
+    const LoadSource& source = load_sources_[index];
+    const Config& reader = configs_[source.first_reader];
+    block.device =
+        load_config(problem_.graph, source,
+                    problem_.split(source.first_reader, reader.split).degrees, reader.devices)
+            .devices;
+    const int parts = static_cast<int>(block.device.size());
+    const Family& family = geometry_.load_family(index, parts);
+    for (int k = 0; k < parts; ++k) {
+      const Rect& tile = family.parts.rects[family.parts.of_part[k]];
+      const LinearCost& cost = problem_.costs.load[machine.kind_of[block.device[k]]];
+      block.exe_time.push_back(std::max<std::int64_t>(1, cost.time(tile.volume() * kElementBytes)));
+    }
+    return block;
+  }
+  const Config& config = configs_[index];
+  const Split& split = problem_.split(index, config.split);
+  const auto& times = pass == Pass::forward ? split.forward : split.backward;
+  block.device = config.devices;
+  block.exe_time.resize(config.devices.size());
+  for (int k = 0; k < split.tasks; ++k) {
+    const int kind = machine.kind_of[config.devices[k]];
+    block.exe_time[k] =
+        std::max<std::int64_t>(1, times[static_cast<std::size_t>(kind * split.tasks + k)]);
+  }
+  return block;
+}
+
+// A backward task sums the partial values of its outputs' gradients before it starts on them.
+void TaskGraph::add_sums(int launch) {
+  for (int f : gradient_flows_[launch]) {
+    const auto& sums = flows_[f]->sum_time;
+    for (std::size_t k = 0; k < sums.size(); ++k) blocks_[launch].exe_time[k] += sums[k];
+  }
+}
+
+FlowPtr TaskGraph::build_flow(int f) {
+  const FlowId& id = flow_ids_[f];
+  if (id.kind == FlowKind::weights) return std::make_shared<const Flow>(build_weights(id));
+  const bool shared = group_size_[id.group] > 1;
+  std::pair<std::uint64_t, std::uint64_t> key{0x9E3779B97F4A7C15u,
+                                              static_cast<std::uint64_t>(id.group)};
+  if (shared) {
+    // 128 bits, so that two different keys do not meet in the life of a search.
+    const auto mix = [&key](std::uint64_t value) {
+      key.first = (key.first ^ value) * 0xFF51AFD7ED558CCDu;
+      key.first ^= key.first >> 32;
+      key.second = (key.second + value) * 0xC4CEB9FE1A85EC53u;
+      key.second ^= key.second >> 29;
+    };
+    mix(static_cast<std::uint64_t>(id.group));
+    for (int op : ops_of_flow_[f]) {
+      mix(static_cast<std::uint64_t>(configs_[op].split) + 1);
+      for (int device : configs_[op].devices) mix(static_cast<std::uint64_t>(device) + 3);
+    }
+    const auto found = built_.find(key);
+    if (found != built_.end()) return found->second;
+  }
+  auto flow = std::make_shared<const Flow>(id.kind == FlowKind::value ? build_value(id)
+                                                                      : build_gradient(id));
+  if (shared) {
+    built_bytes_ += static_cast<std::int64_t>(
+        sizeof(Flow) + flow->hops.size() * sizeof(Hop) + flow->consumers.size() * sizeof(TaskRef) +
+        flow->edges.size() * sizeof(TaskRef) + flow->transfers.size() * sizeof(Transfer));
+    if (built_bytes_ > kCachedBytes) {
+      built_.clear();
+      built_bytes_ = 0;
+    }
+    built_.emplace(key, flow);
+  }
+  return flow;
+}
+
+void TaskGraph::note_shortest(int launch) {
+  const auto& times = blocks_[launch].exe_time;
+  shortest_[launch] = times.empty() ? 0 : *std::min_element(times.begin(), times.end());
+}
+
+// Launch by launch: when its first task can have ended at the earliest.
+std::int64_t TaskGraph::longest_path() {
+  std::int64_t longest = 0;
+  for (std::size_t l = 0; l < launches_.size(); ++l) {
+    std::int64_t ready = 0;
+    for (const auto [f, party] : in_flows_[l]) {
+      const std::int64_t wait = flows_[f]->wait[party];
+      if (wait == kNotFed) continue;
+      std::int64_t first = kMaxTime;
+      for (int w = 0; w < flow_ids_[f].writers; ++w) {
+        const int writer = flow_ids_[f].parties[w];
+        if (writer != static_cast<int>(l)) first = std::min(first, earliest_[writer]);
+      }
+      ready = std::max(ready, first + wait);
+    }
+    if (launches_[l].pass == Pass::backward) {
+      ready = std::max(ready, earliest_[launch_of(Pass::forward, launches_[l].index)]);
+    }
+    earliest_[l] = ready + shortest_[l];
+    longest = std::max(longest, earliest_[l]);
+  }
+  return longest;
+}
+
+const std::vector<std::int64_t>& TaskGraph::tails() {
+  for (std::size_t l = launches_.size(); l-- > 0;) {
+    std::int64_t after = 0;
+    for (const auto [f, slot] : out_flows_[l]) {
+      const Flow& flow = *flows_[f];
+      const FlowId& id = flow_ids_[f];
+      if (!flow.all_read || id.kind == FlowKind::weights) continue;
+      std::int64_t least = kMaxTime;
+      for (int p = 0; p < static_cast<int>(id.parties.size()); ++p) {
+        const int reader = id.parties[p];
+        if (reader != static_cast<int>(l) &&
+            (p >= id.writers || reader == id.fed || id.writers > 1)) {
+          least = std::min(least, reader > static_cast<int>(l) ? tails_[reader] : 0);
+        }
+      }
+      if (least < kMaxTime) after = std::max(after, flow.out_delay + least);
+    }
+    const int backward = backward_of_[l];
+    if (backward >= 0) after = std::max(after, tails_[backward]);
+    tails_[l] = shortest_[l] + after;
+  }
+  return tails_;
 }
 
 }  // namespace flexlegion

@@ -20,6 +20,7 @@ from flexlegion import Model, ParallelConfig, Strategy
 from flexlegion.devices import Devices
 from flexlegion.graph import Graph
 from flexlegion.losses import add_loss
+from flexlegion.native_graph import shard_bytes
 from flexlegion.ops.base import DimKind
 from flexlegion.ops.losses import MeanSquaredError
 from flexlegion.plan import Box, Launch, Plan, Requirement
@@ -342,7 +343,10 @@ def check_gradients_exist(plan: Plan) -> None:
 
 
 def check_shards(plan: Plan) -> None:
-    """Each part of a weight is cut into one shard a replica device, capped by its extent."""
+    """Each part of a weight is cut into one shard a replica device.
+
+    Capped by its extent, and so that shards do not get too small.
+    """
     forward = {x.operator: x for x in plan.launches if x.stage == "forward"}
     for launch in plan.launches:
         if launch.stage != "update":
@@ -362,7 +366,9 @@ def check_shards(plan: Plan) -> None:
                     if not is_empty(box) and overlap(box, part)
                 ]
                 longest = max(hi - lo for lo, hi in part)
-                assert len(shards) == min(longest, len(devices))
+                size = 4 * np.prod([hi - lo for lo, hi in part])
+                most = max(1, size // shard_bytes()) if shard_bytes() else len(devices)
+                assert len(shards) == min(longest, len(devices), most)
                 assert len({device for _, device in shards}) == len(shards)
                 assert {device for _, device in shards} <= devices
                 sizes = [np.prod([hi - lo for lo, hi in box]) for box, _ in shards]
@@ -396,7 +402,16 @@ CHECKS = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.fixture(scope="module", params=["8", "65536"])
+def _smallest_shard(request):
+    """Small networks' weights are not cut at all unless small shards are allowed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLEXLEGION_SHARD_BYTES", request.param)
+        yield
+
+
+@pytest.mark.usefixtures("_smallest_shard")
+@settings(max_examples=80, deadline=None)
 @given(plan=plans())
 def test_random_plans(plan: Plan) -> None:
     for check in CHECKS:
@@ -418,7 +433,8 @@ def test_same_plan_twice() -> None:
     assert zoo_plan("lenet", "random:3").describe() == zoo_plan("lenet", "random:3").describe()
 
 
-def test_replicated_weights_have_one_shard_a_device() -> None:
+def test_replicated_weights_have_one_shard_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLEXLEGION_SHARD_BYTES", "1")
     plan = zoo_plan("mlp", "data")
     update = next(
         x

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from training_state import differences, misplaced, train
 from flexlegion import Strategy
 from flexlegion._native import rt
 from flexlegion.losses import add_loss
+from flexlegion.native_graph import SHARD_BYTES
 from flexlegion.runtime.machine import running_machine
 from flexlegion.soap import random_config
 
@@ -46,6 +48,8 @@ def main() -> None:
     failures, split_dims, tasks = [], set(), 0
     for seed in range(args.first, args.first + args.count):
         name = names[seed % len(names)]
+        # Both ways of cutting weights: as finely as possible, and the networks' small ones not at all.
+        os.environ["FLEXLEGION_SHARD_BYTES"] = "1" if seed % 2 else str(SHARD_BYTES)
         strategy = random_strategy(name, seed, machine.devices.names)
         model, state = train(NETWORKS[name], strategy)
         for failure in [*differences(state, references[name]), *misplaced(model)]:

@@ -34,21 +34,41 @@ def elements(box: Any) -> list[tuple[int, ...]]:
     return list(itertools.product(*(range(lo, hi) for lo, hi in box)))
 
 
+def owners(plan: Plan) -> dict[int, int]:
+    """For each weight, the first operator that trains it: all of its weights travel together."""
+    result: dict[int, int] = {}
+    numbers = {op.name: i for i, op in enumerate(plan.graph.operators)}
+    for launch in plan.launches:
+        if launch.stage == "forward" and launch.runs & TRAINS:
+            assert launch.operator is not None
+            for tensor in launch.operator.weights:
+                result.setdefault(plan.tensor_numbers[tensor], numbers[launch.operator.name])
+    return result
+
+
+def flow(place: tuple[int, int], owner: dict[int, int]) -> tuple[int, int, int]:
+    """Transfers of one flow go by writer and destination; flows by tensor, then weights' owners."""
+    tensor, field_number = place
+    return (1, -owner[tensor], 0) if tensor in owner else (0, tensor, field_number)
+
+
 def build(plan: Plan, topology: Topology, exe_times: Sequence[Sequence[int]]) -> list[Task]:
     """The task graph: normal tasks, then the hops of all transfers."""
     tasks: list[Task] = []
     writer: dict[Any, dict[Any, int]] = {}  # (tensor, field) -> element -> who wrote it last
     reads: list[tuple[Any, int, Any]] = []  # of weights' values
     needs: dict[Any, tuple[set[Any], set[int]]] = {}  # transfer -> elements, consumers
-    names = plan.devices.names
-    memories = list(dict.fromkeys(topology.device(name).memory for name in names))
+    memories = topology.memories
+    owner = owners(plan)
+    forward_tasks: dict[str, int] = {}  # operator -> its first forward task
 
     def memory(task: int) -> int:
         return memories.index(topology.device(tasks[task].device).memory)
 
     def need(producer: int, place: Any, destination: int, element: Any) -> set[int]:
-        what, consumers = needs.setdefault((producer, place, destination), (set(), set()))
-        what.add(element)
+        transfer = (flow(place, owner), producer, destination)
+        what, consumers = needs.setdefault(transfer, (set(), set()))
+        what.add((place, element))
         return consumers
 
     for launch, times in zip(plan.launches, exe_times, strict=True):
@@ -56,12 +76,19 @@ def build(plan: Plan, topology: Topology, exe_times: Sequence[Sequence[int]]) ->
             continue
         first = len(tasks)
         tasks += [Task(d, max(1, t)) for d, t in zip(launch.devices, times, strict=True)]
+        if launch.stage == "forward":
+            forward_tasks[launch.operator.name] = first
+        if launch.stage == "backward":
+            for k in range(len(launch.devices)):
+                tasks[first + k].before.append(
+                    (forward_tasks[launch.operator.name] + k, False, 0)
+                )
         for r, k in itertools.product(launch.requirements, range(len(launch.devices))):
             place = (plan.tensor_numbers[r.tensor], FIELDS.index(r.field))
             if r.privilege == "write" or r.field == "state":
                 continue
             for element in elements(r.boxes[k]):
-                if r.tensor.kind == "weight" and r.field == "value":
+                if r.tensor.kind == "weight" and r.field == "value" and launch.stage == "forward":
                     reads.append((place, first + k, element))
                 producer = writer.get(place, {}).get(element)
                 if producer is None or producer == first + k:
@@ -79,8 +106,8 @@ def build(plan: Plan, topology: Topology, exe_times: Sequence[Sequence[int]]) ->
         producer = writer.get(place, {}).get(element)
         if producer is not None and memory(producer) != memory(reader):
             need(producer, place, memory(reader), element)
-    for (producer, _, destination), (what, consumers) in sorted(needs.items()):
-        target = next(n for n in names if topology.device(n).memory == memories[destination])
+    for (_, producer, destination), (what, consumers) in sorted(needs.items()):
+        target = next(d.name for d in topology.devices if d.memory == memories[destination])
         before = producer
         for i, hop in enumerate(topology.route(tasks[producer].device, target)):
             size, link = 4 * len(what), hop.link

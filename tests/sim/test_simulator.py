@@ -5,64 +5,105 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from obvious import build, simulate
+from simulated import ArbitraryCosts, images, problem_of, random_change, sequences, strategy_of
 
 from flexlegion import Model
 from flexlegion.devices import Devices
 from flexlegion.errors import UserError
-from flexlegion.losses import add_loss
 from flexlegion.machines import load_topology
 from flexlegion.plan import Plan
-from flexlegion.simulator import full
+from flexlegion.problem import Problem
+from flexlegion.simulator import PASSES, SIMULATED, Simulation, Timeline, full
 from flexlegion.strategies import resolve
+from flexlegion.strategy import Strategy
+from flexlegion.zoo import build as build_network
 
 
-def images(model: Model) -> None:
-    """Halos, partial gradients, several readers of a tensor, the same one twice."""
-    x = model.input((6, 5, 2))
-    a = model.conv2d(x, 3, 3, padding=1, activation="relu")
-    b = model.conv2d(x, 3, 1)
-    c = model.add([a, b, a])
-    d = model.concat([model.pool2d(c, 2), model.pool2d(a, 2, kind="average")])
-    model.dense(model.flatten(d), 4)
+def exe_times(plan: Plan, timeline: Timeline) -> list[list[int]]:
+    """The times that the simulator gave the plan's tasks."""
+    of = {
+        (PASSES[row["stage"]], int(row["index"]), int(row["part"])): int(row["exe_time"])
+        for row in timeline.tasks
+        if row["hop"] < 0
+    }
+    numbers = timeline.problem.operator_numbers
+    times = []
+    for launch in plan.launches:
+        index = (
+            numbers[launch.operator.name]
+            if launch.operator
+            else plan.tensor_numbers[launch.requirements[0].tensor]
+        )
+        times.append([of.get((launch.stage, index, k), 1) for k in range(len(launch.devices))])
+    return times
 
 
-def sequences(model: Model) -> None:
-    """Three dimensions, and a softmax that reads whole rows."""
-    x = model.softmax(model.dense(model.input((3, 4)), 5))
-    model.dense(model.flatten(x), 3)
-
-
-def plan_of(build_model, strategy: str, devices: Devices, states: int = 1) -> Plan:
-    model = Model(4)
-    build_model(model)
-    output = model.graph.operators[-1].output
-    graph = add_loss(model.graph, output, "sparse_categorical_crossentropy")
-    return Plan(graph, resolve(strategy, graph, devices), devices, output, states)
+def check(problem: Problem, strategy: Strategy, timeline: Timeline) -> None:
+    """Compare a timeline with the obvious one, made from the plan."""
+    plan = Plan(
+        problem.graph, strategy, problem.devices, problem.output, problem.optimizer_states
+    )
+    tasks = build(plan, problem.topology, exe_times(plan, timeline))
+    assert timeline.iteration_time_ns == simulate(tasks)
+    assert len(timeline.tasks) == len(tasks)
+    for ours, theirs in zip(timeline.tasks, tasks, strict=True):
+        assert timeline.places[ours["device"]] == theirs.device
+        assert ours["bytes"] == theirs.bytes
+        assert ours["exe_time"] == theirs.exe_time
+        assert ours["ready_time"] == theirs.ready_time
+        assert ours["start_time"] == theirs.start_time
+        assert ours["end_time"] == theirs.end_time
 
 
 @pytest.mark.parametrize("machine", ["p100x4", "p100x8", "k80x8", "v100x8"])
 @pytest.mark.parametrize("network", [images, sequences])
 def test_agrees_with_the_obvious_simulator(network, machine: str) -> None:
     topology = load_topology(machine)
-    devices = Devices(topology.names.names[:4] + topology.names.names[-2:])
     for seed in range(6):
-        strategy = ["data", "model", "single"][seed] if 0 < seed < 3 else f"random:{seed}"
-        if strategy == "data":
-            devices = Devices(topology.names.names[:4])
-        plan = plan_of(network, strategy, devices)
-        rng = np.random.default_rng(seed)
-        times = [rng.integers(0, 20_000, len(launch.devices)).tolist() for launch in plan.launches]
-        timeline = full(plan, topology, times)
-        tasks = build(plan, topology, times)
-        assert timeline.iteration_time_ns == simulate(tasks)
-        assert len(timeline.tasks) == len(tasks)
-        for ours, theirs in zip(timeline.tasks, tasks, strict=True):
-            assert ours.device == theirs.device
-            assert ours.bytes == theirs.bytes
-            assert ours.exe_time == theirs.exe_time
-            assert ours.ready_time == theirs.ready_time
-            assert ours.start_time == theirs.start_time
-            assert ours.end_time == theirs.end_time
+        model = Model(8)
+        network(model)
+        problem = problem_of(model, topology, ArbitraryCosts(seed))
+        name = ["data", "model", "single"][seed] if seed < 3 else f"random:{seed}"
+        strategy = strategy_of(problem, name)
+        check(problem, strategy, full(problem, strategy))
+
+
+SMALL = {
+    "rnnlm": {"steps": 2, "hidden": 4, "vocabulary": 6},
+    "nmt": {"steps": 2, "hidden": 4, "vocabulary": 6},
+    "transformer": {"layers": 1, "hidden": 4, "heads": 2, "steps": 3, "vocabulary": 5},
+}
+
+
+@pytest.mark.parametrize("network", SMALL)
+def test_agrees_on_shared_weights_and_several_outputs(network: str) -> None:
+    topology = load_topology("k80x4")
+    model = build_network(network, 4, **SMALL[network])
+    problem = problem_of(model, topology, ArbitraryCosts(1))
+    for name in ("data", "random:1", "random:2"):
+        strategy = strategy_of(problem, name)
+        check(problem, strategy, full(problem, strategy))
+
+
+def test_agrees_after_proposals() -> None:
+    """The graph after splicing is the graph of the changed strategy, not just a consistent one."""
+    topology = load_topology("k80x4")
+    model = Model(8)
+    images(model)
+    problem = problem_of(model, topology, ArbitraryCosts(5))
+    simulation = Simulation(problem, strategy_of(problem, "data"))
+    rng = np.random.default_rng(0)
+    for i in range(12):
+        change = random_change(problem, rng, 1 + i % 2)
+        assert simulation.propose(change) == SIMULATED
+        changed = Strategy({**simulation.strategy, **change})
+        check(problem, changed, simulation.timeline())
+        if i % 3:
+            simulation.accept()
+        else:
+            before = simulation.strategy
+            simulation.reject()
+            check(problem, before, simulation.timeline())
 
 
 def test_splitting_a_weight_shrinks_what_is_synchronised() -> None:
@@ -70,22 +111,18 @@ def test_splitting_a_weight_shrinks_what_is_synchronised() -> None:
 
     A dense layer (8 -> 6) on two GPUs: 54 weights of 4 bytes. Each GPU sends half of its partial
     gradient, and its updated half: 4 x 108 bytes. Split by channels, the gradients stay where they
-    are, but the layer's input, its partial gradient, and the logits move.
+    are.
     """
-    topology = load_topology("p100x2")
-
-    def dense(model: Model) -> None:
-        model.dense(model.input((8,)), 6)
-
-    moved = full(plan := plan_of(dense, "data", topology.names), topology, ones(plan)).bytes_moved
-    assert moved == 4 * 108
-
-
-def ones(plan: Plan) -> list[list[int]]:
-    return [[1] * len(launch.devices) for launch in plan.launches]
+    model = Model(4)
+    model.dense(model.input((8,)), 6)
+    problem = problem_of(model, load_topology("p100x2"), ArbitraryCosts(0))
+    assert full(problem, strategy_of(problem, "data")).bytes_moved == 4 * 108
 
 
 def test_a_device_that_the_machine_lacks() -> None:
-    plan = plan_of(sequences, "data", Devices.of(cpus=2))
-    with pytest.raises(UserError, match="the machine has no device cpu:0; it has gpu:0"):
-        full(plan, load_topology("p100x4"), ones(plan))
+    model = Model(4)
+    sequences(model)
+    problem = problem_of(model, load_topology("p100x4"), ArbitraryCosts(0))
+    strategy = resolve("data", problem.graph, Devices.of(cpus=2))
+    with pytest.raises(UserError, match="needs device 'cpu:0', but this run has gpu:0 to gpu:3"):
+        full(problem, strategy)

@@ -1,0 +1,1 @@
+"""What tasks cost: analytic estimates, measured times, and the data base that keeps these."""

@@ -1,0 +1,161 @@
+"""The analytic cost model: a roofline, for every machine that has a file.
+
+A task takes as long as its arithmetic at the rate that the device reaches for it, or as its memory
+traffic, whichever is longer, and a launch's overhead. Two effects that matter for choosing how to
+split an operator come with the rates (`flexlegion.cost.efficiency`): small tasks do not fill a
+device; and a matrix product of few rows is slow however many columns it has, so that splitting the
+channels is cheaper than splitting the samples (FlexFlow, section 8.2.1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from flexlegion.cost.efficiency import Efficiency, efficiency_of
+from flexlegion.cost.model import (
+    ANALYTIC,
+    ELEMENT_BYTES,
+    Cost,
+    CostModel,
+    Linear,
+    Shapes,
+    wanted_gradients,
+)
+from flexlegion.errors import UserError
+from flexlegion.graph import Operator
+from flexlegion.ops.base import Family
+from flexlegion.topology import Device
+
+PRODUCTS = ("convolution", "matmul")
+
+# Memory traffic of a byte of `CostModel.linear`: an update's bytes are its traffic; a sum reads two
+# values or more to write one; a loaded batch is copied from the host's array into a staging tensor,
+# and from there, each read and written.
+_TRAFFIC = {"update": 1.0, "sum": 1.5, "load": 4.0}
+
+
+class AnalyticCosts(CostModel):
+    """Estimates from FLOPs, bytes, and the device's rates.
+
+    Parameters
+    ----------
+    precision
+        Of matrix products and convolutions: ``"float32"``, which is what the runtime computes in,
+        or for machines to come another of a device's peaks (``"tfloat32"``). Devices without it
+        use float32. All data have 4 bytes an element.
+    """
+
+    name = ANALYTIC
+
+    def __init__(self, precision: str = "float32") -> None:
+        self.precision = precision
+        self._works: dict[tuple[Operator, str], _Work] = {}
+        self._costs: dict[tuple[Operator, str, Shapes, Device], Cost] = {}
+
+    def exe_time(self, operator: Operator, stage: str, shapes: Shapes, device: Device) -> Cost:
+        key = (operator, stage, shapes, device)
+        cost = self._costs.get(key)
+        if cost is None:
+            cost = self._costs[key] = Cost(self._time(key), ANALYTIC)
+        return cost
+
+    def linear(self, stage: str, device: Device) -> tuple[Linear, str]:
+        if stage not in _TRAFFIC:
+            raise UserError(f"no stage '{stage}'; the choices are {', '.join(_TRAFFIC)}")
+        efficiency = efficiency_of(device)
+        rate = device.memory_bandwidth * efficiency.memory / _TRAFFIC[stage]
+        if stage == "load" and efficiency.load_bandwidth:
+            rate = min(rate, efficiency.load_bandwidth)
+        return Linear(efficiency.launch_ns, max(1, int(rate))), ANALYTIC
+
+    def _time(self, key: tuple[Operator, str, Shapes, Device]) -> int:
+        operator, stage, shapes, device = key
+        work = self._works.get((operator, stage))
+        if work is None:
+            work = self._works[operator, stage] = _Work.of(operator, stage == "backward")
+        volumes = [prod(shape) for shape in shapes]
+        outputs, columns = volumes[work.primary], shapes[work.primary][-1]
+        efficiency = efficiency_of(device)
+        peak = device.peak_flops["float32"]
+        if work.family in PRODUCTS:
+            peak = device.peak_flops.get(self.precision, peak)
+        share = _share(work, max(1, outputs), max(1, columns), efficiency)
+        size = ELEMENT_BYTES * sum(volumes[i] * times for i, times in work.traffic)
+        bandwidth = device.memory_bandwidth * efficiency.memory * efficiency.memory_of[work.family]
+        seconds = max(outputs * work.flops / (peak * share), size / bandwidth)
+        return max(1, work.kernels * efficiency.launch_ns + round(seconds * 1e9))
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is the same for all tasks of an operator's pass.
+
+    Parameters
+    ----------
+    family
+        The operator type's.
+    backward
+        Whether it is the backward pass.
+    primary
+        The position of the primary output among the operands.
+    flops
+        Operations an element of the primary output: a task's share of the work is its share of
+        that.
+    depth
+        Multiply-adds of the forward pass for such an element.
+    traffic
+        (operand, how often its part is read or written).
+    kernels
+        How many are launched.
+    """
+
+    family: Family
+    backward: bool
+    primary: int
+    flops: float
+    depth: float
+    traffic: tuple[tuple[int, int], ...]
+    kernels: int
+
+    @classmethod
+    def of(cls, operator: Operator, backward: bool) -> _Work:
+        kind, inputs = operator.kind, operator.input_shapes
+        wanted = wanted_gradients(operator)
+        elements = max(1, prod(operator.output.shape))
+        forward_flops = kind.flops(inputs)
+        flops = float(kind.backward_flops(inputs) if backward else forward_flops)
+        if backward and kind.family in PRODUCTS and operator.weights and not any(wanted):
+            flops /= 2  # of the two products, only the weights'
+        primary = len(operator.inputs) + len(operator.weights)
+        traffic = []
+        for i, (role, _, access) in enumerate(operator.operands):
+            times = 1
+            if backward:  # saved values are read; gradients are read or written
+                times = access.saved + (role != "input" or wanted[i])
+            # Of a table, the rows that are looked up: as much as the output.
+            table = role == "weight" and kind.family == "embedding"
+            traffic.append((primary if table else i, times))
+        kernels = any(wanted) + bool(operator.weights) if backward else 1
+        return cls(
+            kind.family,
+            backward,
+            primary,
+            flops / elements,
+            max(1.0, forward_flops / elements / 2),
+            tuple(traffic),
+            max(1, kernels),
+        )
+
+
+def _share(work: _Work, outputs: int, columns: int, efficiency: Efficiency) -> float:
+    """The share of its peak that the device reaches in a task of that many output elements."""
+    if work.family == "matmul":
+        half = efficiency.half_extent
+        best = efficiency.matmul_backward if work.backward else efficiency.matmul
+        return best / ((1 + half * columns / outputs) * (1 + half / columns))
+    if work.family == "convolution":
+        best = efficiency.convolution_backward if work.backward else efficiency.convolution
+        fills = 1 + efficiency.half_outputs / outputs
+        return best / ((1 + efficiency.half_depth / work.depth) * fills)
+    return efficiency.other[work.family]

@@ -1,0 +1,300 @@
+"""Measuring what tasks cost on the devices of this run, into the profile data base.
+
+A task's time is "estimated by running the task multiple times on the device" (FlexFlow, section
+5.1): the very leaf tasks of the runtime are timed, one alone at a time, over tiles of exactly the
+shapes that they would have. Only what the data base lacks is measured. On several ranks each rank
+makes the same calls; each keeps the results in its data base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from flexlegion.cost.measured import task_key
+from flexlegion.cost.model import ELEMENT_BYTES, STAGES, Linear, Shapes, has_gradient
+from flexlegion.cost.profile_db import ProfileDB, Sample, TaskKey
+from flexlegion.cost.timing import (
+    REPEATS,
+    Repeats,
+    fit_linear,
+    kernel_library,
+    sample_of,
+    share,
+    time_sum,
+    time_task,
+)
+from flexlegion.devices import Devices
+from flexlegion.errors import UserError
+from flexlegion.graph import Graph, Operator
+from flexlegion.local import local_topology
+from flexlegion.ops.dense import Dense
+from flexlegion.ops.losses import MeanSquaredError
+from flexlegion.optimizers import SGD, Optimizer
+from flexlegion.plan import Launch, Plan
+from flexlegion.runtime.machine import running_machine
+from flexlegion.soap import ParallelConfig
+from flexlegion.strategy import Strategy
+from flexlegion.tensor import Tensor
+from flexlegion.topology import Device, Topology
+
+# Called with how many are done, and how many there are.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class TaskRequest:
+    """A task whose time is wanted.
+
+    Parameters
+    ----------
+    operator
+        The node of the graph.
+    degrees
+        How its output is split.
+    part
+        Which of the tasks, row-major over the degrees.
+    stage
+        ``"forward"`` or ``"backward"``.
+    device
+        A device of `flexlegion.local.local_topology`, or one like it.
+    """
+
+    operator: Operator
+    degrees: tuple[int, ...]
+    part: int
+    stage: str
+    device: Device
+
+
+def task_requests(graph: Graph, strategy: Strategy, topology: Topology) -> list[TaskRequest]:
+    """All tasks of a strategy's forward and backward passes."""
+    return [
+        TaskRequest(operator, config.degrees, part, stage, topology.device(name))
+        for operator in graph.operators
+        for config in [strategy[operator.name]]
+        for part, name in enumerate(config.devices)
+        for stage in STAGES
+    ]
+
+
+def task_shapes(operator: Operator, degrees: Sequence[int]) -> list[Shapes]:
+    """For each task of an operator under these degrees: what a cost model takes as its shapes."""
+    return _shapes(_alone(operator, tuple(degrees), "cpu:0", ["cpu:0"]), operator)
+
+
+def measure(
+    requests: Sequence[TaskRequest],
+    db: ProfileDB,
+    progress: Progress | None = None,
+    repeats: Repeats = REPEATS,
+) -> int:
+    """Measure the tasks that the data base lacks.
+
+    Parameters
+    ----------
+    requests
+        Tasks may repeat; those that agree in all that their time depends on are one.
+    db
+        Where times are kept.
+    progress
+        Called after each task that was measured.
+    repeats
+        How often to run each.
+
+    Returns
+    -------
+    int
+        How many tasks were measured.
+
+    Raises
+    ------
+    UserError
+        If this run has no such device, or too little memory.
+    """
+    names = running_machine().devices.names
+    models = {device.name: device.model for device in local_topology(db).devices}
+    library = kernel_library()
+    plans: dict[tuple[Operator, tuple[int, ...], str], tuple[Plan, list[Shapes]]] = {}
+    wanted: dict[tuple[str, TaskKey], tuple[TaskRequest, Plan]] = {}
+    for request in requests:
+        device, operator = request.device, request.operator
+        if models.get(device.name) != device.model:
+            raise UserError(
+                f"{device.name} ({device.model}) is no device of this run, which has "
+                f"{', '.join(f'{name} ({model})' for name, model in models.items())}; measure on "
+                "the machine 'local'"
+            )
+        if request.stage not in STAGES:
+            raise UserError(f"no stage '{request.stage}'; the choices are {', '.join(STAGES)}")
+        which = (operator, request.degrees, device.name)
+        if which not in plans:
+            plan = _alone(operator, request.degrees, device.name, names)
+            plans[which] = (plan, _shapes(plan, operator))
+        plan, shapes = plans[which]
+        if _launches(plan, request.stage):  # without a gradient there is no backward pass
+            key = task_key(operator, request.stage, shapes[request.part])
+            wanted.setdefault((device.model, key), (request, plan))
+    known = [db.task(model, library, key) is not None for model, key in wanted]
+    missing = [item for item, lacks in zip(wanted, _any_lacks(known), strict=True) if lacks]
+    for done, (model, key) in enumerate(missing):
+        request, plan = wanted[model, key]
+        bound = _bound(request.operator)
+        samples = [
+            sample_of(time_task(plan, launch, request.part, bound=bound, repeats=repeats))
+            for launch in _launches(plan, request.stage)
+        ]
+        total = Sample(
+            sum(sample.time_ns for sample in samples),
+            min(sample.runs for sample in samples),
+            sum(sample.spread_ns for sample in samples),
+        )
+        db.add_task(model, library, key, total)
+        if progress is not None:
+            progress(done + 1, len(missing))
+    return len(missing)
+
+
+def measure_linears(
+    device: Device, db: ProfileDB, optimizer: Optimizer | None = None, repeats: Repeats = REPEATS
+) -> int:
+    """Measure and fit updates, loads, and sums of gradients on a device, where they are missing.
+
+    Parameters
+    ----------
+    device
+        A device of `flexlegion.local.local_topology`.
+    db
+        Where the fits are kept.
+    optimizer
+        Whose updates; plain SGD by default.
+    repeats
+        How often to run each task.
+
+    Returns
+    -------
+    int
+        How many lines were fitted.
+    """
+    machine = running_machine()
+    if device.name not in machine.devices:
+        raise UserError(f"{device.name} is no device of this run, which has {machine.devices}")
+    optimizer = optimizer or SGD()
+    library = kernel_library()
+    stages = {"update": optimizer.type, "load": "", "sum": ""}
+    known = [db.linear(device.model, library, s, v) is not None for s, v in stages.items()]
+    lacks = _any_lacks(known)
+    for (stage, variant), missing in zip(stages.items(), lacks, strict=True):
+        if missing:
+            line = _line(stage, device.name, machine.devices.names, optimizer, repeats)
+            db.add_linear(device.model, library, stage, line, variant)
+    return sum(lacks)
+
+
+def _line(
+    stage: str, device: str, names: list[str], optimizer: Optimizer, repeats: Repeats
+) -> Linear:
+    """The fit of one stage's times over tensors from 4 KiB to 16 MiB."""
+    sizes, times = [], []
+    for rows in (16, 256, 4096, 65536):
+        if stage == "sum":
+            runs = time_sum(names.index(device), 2, 64 * rows, repeats)
+            size = 2 * 64 * rows * ELEMENT_BYTES
+        else:
+            graph = Graph()
+            batch = rows if stage == "load" else 1
+            x = graph.add_input("x", (batch, 64), "float32")
+            graph.add(Dense(1 if stage == "load" else rows, use_bias=False), [x], "dense")
+            plan = _plan(graph, {}, device, names, optimizer.states)
+            launch = _launches(plan, stage)[0]
+            runs = time_task(plan, launch, 0, optimizer=optimizer, repeats=repeats)
+            size = _touched_bytes(plan.launches[launch])
+        sizes.append(size)
+        times.append(sample_of(runs).time_ns)
+    return fit_linear(sizes, times)
+
+
+def _touched_bytes(launch: Launch) -> int:
+    """Bytes that the first task reads, and those that it writes."""
+    elements = 0
+    for requirement in launch.requirements:
+        times = 2 if requirement.privilege == "read-write" else 1
+        elements += times * prod(hi - lo for lo, hi in requirement.boxes[0])
+    return ELEMENT_BYTES * elements
+
+
+def _any_lacks(known: Sequence[bool]) -> list[bool]:
+    """For each entry, whether some rank does not know it: all ranks have to do the same."""
+    if not known:
+        return []
+    ranks = share(bytes(known))
+    return [not all(rank[i] for rank in ranks) for i in range(len(known))]
+
+
+def _alone(operator: Operator, degrees: tuple[int, ...], device: str, names: list[str]) -> Plan:
+    """The plan of that operator alone, all tasks on one device; losses ask for its gradients."""
+    graph = Graph()
+    copies: dict[Tensor, Tensor] = {}
+    for tensor in operator.inputs:
+        if tensor not in copies:
+            copies[tensor] = graph.add_input(
+                f"input{len(copies)}", tensor.shape, tensor.dtype, has_gradient(tensor)
+            )
+    node = graph.apply(operator.kind, [copies[t] for t in operator.inputs], "measured")
+    if not operator.kind.is_loss:
+        for i, output in enumerate(node.outputs):
+            target = graph.add_input(f"target{i}", output.shape, "float32")
+            graph.apply(MeanSquaredError(), [output, target], f"loss{i}")
+    return _plan(graph, {node.name: degrees}, device, names, 0)
+
+
+def _plan(
+    graph: Graph,
+    degrees: dict[str, tuple[int, ...]],
+    device: str,
+    names: list[str],
+    states: int,
+) -> Plan:
+    """A plan on one device; operators without degrees are not split."""
+    last = graph.operators[-1]
+    if not last.kind.is_loss:
+        target = graph.add_input("target", last.output.shape, "float32")
+        graph.apply(MeanSquaredError(), [last.output, target], "loss")
+    configs = {}
+    for operator in graph.operators:
+        mine = degrees.get(operator.name, (1,) * len(operator.output.shape))
+        configs[operator.name] = ParallelConfig(mine, (device,) * prod(mine))
+    devices = Devices(names)
+    for operator in graph.operators:
+        configs[operator.name].check(operator, devices, "measuring")
+    first = graph.operators[0].output
+    return Plan(graph, Strategy(configs), devices, first, states)
+
+
+def _launches(plan: Plan, stage: str) -> list[int]:
+    """The first operator's launches of that stage, or the loading of its input."""
+    first = plan.graph.operators[0]
+    return [
+        i
+        for i, launch in enumerate(plan.launches)
+        if launch.stage == stage and launch.operator is (None if stage == "load" else first)
+    ]
+
+
+def _shapes(plan: Plan, operator: Operator) -> list[Shapes]:
+    """For each task of the plan's first operator, the extents of what it touches."""
+    launch = plan.launches[_launches(plan, "forward")[0]]
+    count = len(operator.inputs) + len(operator.weights) + len(operator.outputs)
+    values = launch.requirements[:count]
+    return [
+        tuple(tuple(hi - lo for lo, hi in r.boxes[task]) for r in values)
+        for task in range(len(launch.devices))
+    ]
+
+
+def _bound(operator: Operator) -> int:
+    """What int32 inputs stay below: rows of the table that they index, or a loss's classes."""
+    if operator.weights:
+        return operator.weights[0].shape[0]
+    return operator.inputs[0].shape[-1]

@@ -1,0 +1,104 @@
+"""Costs from the profile data base, and from another model where nothing was measured."""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+from flexlegion.cost.model import (
+    MEASURED,
+    Cost,
+    CostModel,
+    Linear,
+    Shapes,
+    wanted_gradients,
+)
+from flexlegion.cost.profile_db import ProfileDB, TaskKey
+from flexlegion.graph import Operator
+from flexlegion.topology import Device
+
+_identities: WeakKeyDictionary[Operator, tuple[str, str, str, str]] = WeakKeyDictionary()
+
+
+def task_key(operator: Operator, stage: str, shapes: Shapes) -> TaskKey:
+    """The data base's key of a task."""
+    identity = _identities.get(operator)
+    if identity is None:
+        attributes = sorted(operator.kind.attributes().items())
+        identity = _identities[operator] = (
+            operator.kind.type,
+            " ".join(f"{name}={value}" for name, value in attributes),
+            "".join(str(int(wanted)) for wanted in wanted_gradients(operator)),
+            operator.output.dtype,
+        )
+    type_, text, gradients, data_type = identity
+    extents = " ".join("x".join(map(str, shape)) for shape in shapes)
+    return TaskKey(type_, text, extents, stage, gradients if stage == "backward" else "", data_type)
+
+
+class MeasuredCosts(CostModel):
+    """Measured times where the data base has them, else what `fallback` says.
+
+    Parameters
+    ----------
+    db
+        Read once for each device model; later additions are not seen.
+    fallback
+        Answers what was not measured.
+    library
+        Of which kernel library measurements count; by default, on each device, the one of the
+        newest.
+    optimizer
+        Whose updates ``linear("update")`` is about: an optimizer's type, ``sgd`` for example; any
+        that was measured will do if that one was not.
+    """
+
+    name = MEASURED
+
+    def __init__(
+        self,
+        db: ProfileDB,
+        fallback: CostModel,
+        library: str | None = None,
+        optimizer: str = "sgd",
+    ) -> None:
+        self.fallback = fallback
+        self._db = db
+        self._library = library
+        self._optimizer = optimizer
+        self._libraries: dict[str, str] = {}
+        self._times: dict[str, dict[TaskKey, int]] = {}
+        self._costs: dict[tuple[Operator, str, Shapes, Device], Cost] = {}
+
+    def exe_time(self, operator: Operator, stage: str, shapes: Shapes, device: Device) -> Cost:
+        key = (operator, stage, shapes, device)
+        cost = self._costs.get(key)
+        if cost is None:
+            measured = self._of(device).get(task_key(operator, stage, shapes))
+            if measured is None:
+                cost = self.fallback.exe_time(operator, stage, shapes, device)
+            else:
+                cost = Cost(max(1, measured), MEASURED)
+            self._costs[key] = cost
+        return cost
+
+    def linear(self, stage: str, device: Device) -> tuple[Linear, str]:
+        model = device.model
+        for variant in dict.fromkeys((self._optimizer, *VARIANTS)) if stage == "update" else ("",):
+            measured = self._db.linear(model, self._library_of(model), stage, variant)
+            if measured is not None:
+                return measured, MEASURED
+        return self.fallback.linear(stage, device)
+
+    def _library_of(self, model: str) -> str:
+        if model not in self._libraries:
+            self._libraries[model] = self._library or self._db.newest_library(model) or ""
+        return self._libraries[model]
+
+    def _of(self, device: Device) -> dict[TaskKey, int]:
+        if device.model not in self._times:
+            library = self._library_of(device.model)
+            self._times[device.model] = self._db.tasks(device.model, library)
+        return self._times[device.model]
+
+
+VARIANTS = ("sgd", "adam", "adamw")

@@ -1,0 +1,346 @@
+"""The profile data base: measured times, kept in one SQLite file for all runs and machines.
+
+Any number of processes may use one file at a time. A measured value is never overwritten: of two
+processes that measure the same task, the first to write wins, and both go on with its value.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+from flexlegion.cost.model import Linear
+from flexlegion.errors import UserError
+
+SCHEMA_VERSION = 1
+_APPLICATION_ID = 0x464C4547  # "FLEG", in the file's header: tells it from other programs' files
+_PATIENCE = 60.0  # seconds to wait for other writers
+ENVIRONMENT = "FLEXLEGION_PROFILE_DB"
+
+
+@dataclass(frozen=True)
+class TaskKey:
+    """All that a task's time depends on, but for the device and the kernel library.
+
+    Parameters
+    ----------
+    type, attributes
+        The operator's, attributes as ``name=value`` with blanks between, in order.
+    shapes
+        Extents of the operands' parts: ``16x28x28x1 6x5x5x1 ...``.
+    stage
+        ``forward`` or ``backward``.
+    gradients
+        For the backward pass: for each input, 1 if its gradient is computed, else 0.
+    data_type
+        Of the primary output.
+    """
+
+    type: str
+    attributes: str
+    shapes: str
+    stage: str
+    gradients: str
+    data_type: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What was measured.
+
+    Parameters
+    ----------
+    time_ns
+        The median.
+    runs
+        How many runs.
+    spread_ns
+        Between the quartiles.
+    """
+
+    time_ns: int
+    runs: int
+    spread_ns: int
+
+
+@dataclass(frozen=True)
+class LinkRates:
+    """A measured path between two memories.
+
+    Parameters
+    ----------
+    bytes_per_second
+        In one direction.
+    latency_ns
+        What a task waits for an empty message.
+    """
+
+    bytes_per_second: int
+    latency_ns: int
+
+
+@dataclass(frozen=True)
+class DeviceRates:
+    """A measured device: operations and bytes a second."""
+
+    peak_flops: int
+    memory_bandwidth: int
+
+
+_TASK_FIELDS = ", ".join(field.name for field in fields(TaskKey))
+_SCHEMA = f"""
+CREATE TABLE tasks (
+  device TEXT, library TEXT, {", ".join(f"{field.name} TEXT" for field in fields(TaskKey))},
+  time_ns INTEGER NOT NULL, runs INTEGER NOT NULL, spread_ns INTEGER NOT NULL,
+  measured_at INTEGER NOT NULL,
+  PRIMARY KEY (device, library, {_TASK_FIELDS})
+) WITHOUT ROWID;
+CREATE TABLE linears (
+  device TEXT, library TEXT, stage TEXT, variant TEXT,
+  overhead_ns INTEGER NOT NULL, bytes_per_second INTEGER NOT NULL, measured_at INTEGER NOT NULL,
+  PRIMARY KEY (device, library, stage, variant)
+) WITHOUT ROWID;
+CREATE TABLE links (
+  path TEXT, source TEXT, destination TEXT,
+  bytes_per_second INTEGER NOT NULL, latency_ns INTEGER NOT NULL, measured_at INTEGER NOT NULL,
+  PRIMARY KEY (path, source, destination)
+) WITHOUT ROWID;
+CREATE TABLE devices (
+  device TEXT, library TEXT,
+  peak_flops INTEGER NOT NULL, memory_bandwidth INTEGER NOT NULL, measured_at INTEGER NOT NULL,
+  PRIMARY KEY (device, library)
+) WITHOUT ROWID;
+"""
+
+
+def default_path() -> Path:
+    """The data base's place: ``$FLEXLEGION_PROFILE_DB``, or a file in the user's cache folder."""
+    if path := os.environ.get(ENVIRONMENT):
+        return Path(path)
+    if folder := os.environ.get("XDG_CACHE_HOME"):
+        cache = Path(folder)
+    elif sys.platform == "darwin":
+        cache = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        cache = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    else:
+        cache = Path.home() / ".cache"
+    return cache / "flexlegion" / "profiles.sqlite"
+
+
+class ProfileDB:
+    """An open data base; created if there is none.
+
+    Parameters
+    ----------
+    path
+        The file; `default_path` if none is given.
+
+    Raises
+    ------
+    UserError
+        Here and in every method: if the file cannot be used, is damaged, or is no such data base.
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = default_path() if path is None else Path(path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise UserError(
+                f"{self.path}: the folder of the profile data base cannot be made ({e.strerror}); "
+                f"name another file in {ENVIRONMENT}"
+            ) from None
+        with self._errors():
+            self._connection = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None)
+        try:
+            with self._errors():
+                self._open()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def __enter__(self) -> ProfileDB:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> None:
+        if not self._is_ours():
+            with self._writing():
+                if not self._is_ours():  # another process may have made it meanwhile
+                    for statement in _SCHEMA.split(";"):
+                        self._connection.execute(statement)
+                    self._connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+                    self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        # Readers and a writer do not wait for each other. On file systems that cannot do it,
+        # SQLite keeps to its older, slower way by itself.
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                break
+            except sqlite3.OperationalError as e:
+                # This statement alone does not wait for others by itself.
+                if "locked" not in str(e) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+
+    def _is_ours(self) -> bool:
+        """False for a new, empty file."""
+        application = self._connection.execute("PRAGMA application_id").fetchone()[0]
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if application == 0 and version == 0 and tables == 0:
+            return False
+        if application != _APPLICATION_ID:
+            raise UserError(
+                f"{self.path}: an SQLite file of another program, not a profile data base; name "
+                f"another file in {ENVIRONMENT}"
+            )
+        if version != SCHEMA_VERSION:
+            raise UserError(
+                f"{self.path}: a profile data base of version {version}, but this program uses "
+                f"{SCHEMA_VERSION}; remove it, or name another file in {ENVIRONMENT}"
+            )
+        return True
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as e:
+            raise UserError(
+                f"{self.path}: cannot be used as the profile data base ({e}); remove it, or name "
+                f"another file in {ENVIRONMENT}"
+            ) from None
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction that waits for its turn at the start, so that it cannot fail later."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+    def _insert(self, table: str, values: tuple[object, ...]) -> None:
+        marks = ", ".join("?" * (len(values) + 1))
+        with self._errors(), self._writing():
+            self._connection.execute(
+                f"INSERT OR IGNORE INTO {table} VALUES ({marks})", (*values, int(time.time()))
+            )
+
+    def _select(self, query: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
+        with self._errors():
+            return self._connection.execute(query, values).fetchall()
+
+    def _integers(self, query: str, values: tuple[object, ...]) -> tuple[int, ...] | None:
+        rows = self._select(query, values)
+        return tuple(int(str(value)) for value in rows[0]) if rows else None
+
+    def add_task(self, device: str, library: str, key: TaskKey, sample: Sample) -> None:
+        """Keep a measured task, unless there is one.
+
+        Parameters
+        ----------
+        device
+            The device's model: ``Device.model``.
+        library
+            The kernel library and its version.
+        key, sample
+            What was measured.
+        """
+        self._insert("tasks", (device, library, *astuple(key), *astuple(sample)))
+
+    def task(self, device: str, library: str, key: TaskKey) -> Sample | None:
+        """What is known of a task."""
+        where = " AND ".join(f"{field.name} = ?" for field in fields(TaskKey))
+        row = self._integers(
+            "SELECT time_ns, runs, spread_ns FROM tasks "
+            f"WHERE device = ? AND library = ? AND {where}",
+            (device, library, *astuple(key)),
+        )
+        return None if row is None else Sample(*row)
+
+    def tasks(self, device: str, library: str) -> dict[TaskKey, int]:
+        """All times (ns) that are known of a device with a library."""
+        rows = self._select(
+            f"SELECT time_ns, {_TASK_FIELDS} FROM tasks WHERE device = ? AND library = ?",
+            (device, library),
+        )
+        return {TaskKey(*map(str, row[1:])): int(str(row[0])) for row in rows}
+
+    def newest_library(self, device: str) -> str | None:
+        """The kernel library of the newest measurement on that device; None if there is none."""
+        rows = self._select(
+            "SELECT library FROM (SELECT library, measured_at FROM tasks WHERE device = ? "
+            "UNION ALL SELECT library, measured_at FROM linears WHERE device = ?) "
+            "ORDER BY measured_at DESC, library DESC LIMIT 1",
+            (device, device),
+        )
+        return str(rows[0][0]) if rows else None
+
+    def add_linear(
+        self, device: str, library: str, stage: str, linear: Linear, variant: str = ""
+    ) -> None:
+        """Keep a fitted linear cost, unless there is one; `variant` is an update's optimizer."""
+        self._insert("linears", (device, library, stage, variant, *astuple(linear)))
+
+    def linear(self, device: str, library: str, stage: str, variant: str = "") -> Linear | None:
+        """What is known of a linear cost."""
+        row = self._integers(
+            "SELECT overhead_ns, bytes_per_second FROM linears "
+            "WHERE device = ? AND library = ? AND stage = ? AND variant = ?",
+            (device, library, stage, variant),
+        )
+        return None if row is None else Linear(*row)
+
+    def add_link(self, path: str, source: str, destination: str, rates: LinkRates) -> None:
+        """Keep a measured path, unless there is one.
+
+        Parameters
+        ----------
+        path
+            Its kind: ``"ranks of a node"``, ``"nodes"``.
+        source, destination
+            Models of the devices at its ends.
+        rates
+            What was measured.
+        """
+        self._insert("links", (path, source, destination, *astuple(rates)))
+
+    def link(self, path: str, source: str, destination: str) -> LinkRates | None:
+        """What is known of a path."""
+        row = self._integers(
+            "SELECT bytes_per_second, latency_ns FROM links "
+            "WHERE path = ? AND source = ? AND destination = ?",
+            (path, source, destination),
+        )
+        return None if row is None else LinkRates(*row)
+
+    def add_device(self, device: str, library: str, rates: DeviceRates) -> None:
+        """Keep a device's measured rates, unless there are some."""
+        self._insert("devices", (device, library, *astuple(rates)))
+
+    def device(self, device: str, library: str) -> DeviceRates | None:
+        """What is known of a device."""
+        row = self._integers(
+            "SELECT peak_flops, memory_bandwidth FROM devices WHERE device = ? AND library = ?",
+            (device, library),
+        )
+        return None if row is None else DeviceRates(*row)

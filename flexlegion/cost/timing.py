@@ -1,0 +1,178 @@
+"""Timing on the running Legion: a thin view of ``native/runtime/measurement.h``.
+
+Every rank makes the same calls in the same order, and every rank gets the same times.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+from flexlegion import _native
+from flexlegion.cost.model import Linear
+from flexlegion.cost.profile_db import Sample
+from flexlegion.optimizers import SGD, Optimizer
+from flexlegion.plan import Plan
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """How often a task is run.
+
+    Parameters
+    ----------
+    warmups
+        Runs before those that count.
+    least, most
+        Bounds of the runs that count.
+    budget_ns
+        Nanoseconds; within them, and between the bounds, it runs as often as it can.
+    sweep_bytes
+        How much other memory the processor reads and writes before each run, for in an iteration
+        other tasks have used its caches since it last saw a task's data. The default is about a
+        core's second-level cache; with it, LeNet's tasks take what they take in training.
+    """
+
+    warmups: int = 3
+    least: int = 7
+    most: int = 25
+    budget_ns: int = 30_000_000
+    sweep_bytes: int = 2 << 20
+
+
+REPEATS = Repeats()
+
+
+def kernel_library() -> str:
+    """The kernel library and its version: ``oneDNN 3.2.1``."""
+    rt = _native.rt()
+    return str(rt.ffi.string(rt.lib.fl_rt_kernel_library()).decode())
+
+
+def sample_of(times: Sequence[int]) -> Sample:
+    """Median and spread of some runs' times."""
+    if len(times) == 1:
+        return Sample(times[0], 1, 0)
+    low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
+    return Sample(round(middle), len(times), round(high - low))
+
+
+def time_task(
+    plan: Plan,
+    launch: int,
+    part: int,
+    *,
+    optimizer: Optimizer | None = None,
+    bound: int = 1,
+    repeats: Repeats = REPEATS,
+) -> list[int]:
+    """Time one task of a plan, alone, on the device that the plan names.
+
+    Parameters
+    ----------
+    plan, launch, part
+        Which task: the number of the launch and of the task in it.
+    optimizer
+        For update tasks.
+    bound
+        Values of int32 inputs are made up below this.
+    repeats
+        How often to run it.
+
+    Returns
+    -------
+    list
+        Nanoseconds of each run.
+
+    Raises
+    ------
+    UserError
+        If the memory is too small.
+    """
+    rt = _native.rt()
+    optimizer = optimizer or SGD()
+    attributes = optimizer.attributes()
+    names, keep_names = rt.texts(list(attributes))
+    values, keep_values = rt.texts(list(attributes.values()))
+    handle = rt.ffi.cast("fl_plan *", int(plan.core.ffi.cast("uintptr_t", plan.handle)))
+    times = rt.ffi.new("int64_t[]", max(repeats.most, repeats.least))
+    count = rt.check(
+        rt.lib.fl_rt_measure_task(
+            handle,
+            optimizer.type.encode(),
+            len(attributes),
+            names,
+            values,
+            launch,
+            part,
+            bound,
+            _native_repeats(repeats),
+            times,
+        )
+    )
+    del keep_names, keep_values
+    return [int(t) for t in times[0:count]]
+
+
+def time_sum(device: int, slots: int, elements: int, repeats: Repeats = REPEATS) -> list[int]:
+    """Times (ns) of the sum of `slots` partial gradients of `elements` float32 on a device."""
+    rt = _native.rt()
+    times = rt.ffi.new("int64_t[]", max(repeats.most, repeats.least))
+    count = rt.check(
+        rt.lib.fl_rt_measure_sum(device, slots, elements, _native_repeats(repeats), times)
+    )
+    return [int(t) for t in times[0:count]]
+
+
+def round_trips(source: int, destination: int, size: int, trips: int = 64) -> list[int]:
+    """Times (ns) of copies of `size` bytes from one device's memory to another's and back.
+
+    Within one memory, nothing is copied: what the two tasks take that make the trip.
+    """
+    rt = _native.rt()
+    times = rt.ffi.new("int64_t[]", trips)
+    count = rt.check(rt.lib.fl_rt_measure_round_trip(source, destination, size, trips, times))
+    return [int(t) for t in times[0:count]]
+
+
+def share(mine: bytes) -> list[bytes]:
+    """What each rank gives, in the order of ranks; all give the same number of bytes."""
+    rt = _native.rt()
+    everything = rt.ffi.new("char[]", max(1, len(mine) * rt.lib.fl_rt_ranks()))
+    rt.check(rt.lib.fl_rt_share(mine, len(mine), everything))
+    joined = bytes(rt.ffi.buffer(everything))
+    return [
+        joined[i : i + len(mine)] for i in range(0, len(mine) * rt.lib.fl_rt_ranks(), len(mine))
+    ]
+
+
+def fit_linear(sizes: Sequence[int], times: Sequence[int]) -> Linear:
+    """The overhead and rate that leave the smallest sum of squared relative errors.
+
+    Parameters
+    ----------
+    sizes
+        Bytes, at least two different ones.
+    times
+        Nanoseconds.
+    """
+    # Unknowns: overhead a (ns), b (ns a byte); of each point (s, t), (a + b s - t) / t.
+    weights = [1.0 / max(1, t) ** 2 for t in times]
+    total = sum(weights)
+    mean_s = sum(w * s for w, s in zip(weights, sizes, strict=True)) / total
+    mean_t = sum(w * t for w, t in zip(weights, times, strict=True)) / total
+    variance = sum(w * (s - mean_s) ** 2 for w, s in zip(weights, sizes, strict=True))
+    covariance = sum(
+        w * (s - mean_s) * (t - mean_t) for w, s, t in zip(weights, sizes, times, strict=True)
+    )
+    slope = covariance / variance
+    overhead = mean_t - slope * mean_s
+    if overhead < 0 or slope <= 0:  # noise: the line through the origin and the largest
+        overhead, slope = 0.0, max(times) / max(sizes)
+    return Linear(round(overhead), max(1, round(1e9 / slope)))
+
+
+def _native_repeats(repeats: Repeats) -> object:
+    numbers = list(astuple(repeats))
+    return _native.rt().ffi.new("fl_repeats *", numbers)

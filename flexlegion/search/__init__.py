@@ -1,0 +1,1 @@
+"""The search for a fast strategy (FlexFlow, section 6)."""

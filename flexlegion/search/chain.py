@@ -1,0 +1,230 @@
+"""One Markov chain over strategies, a thin view of the native one (``native/search/chain.h``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from itertools import islice
+
+from flexlegion.graph import Graph, Operator
+from flexlegion.problem import Degrees, Problem
+from flexlegion.soap import ParallelConfig, splits
+from flexlegion.strategy import Strategy
+from flexlegion.tensor import Tensor
+
+SplitsOf = Callable[[Operator, int], list[Degrees]]
+
+
+@dataclass(frozen=True)
+class ChainOptions:
+    """How a chain moves; what speeds it up can be left out, so that its worth can be measured.
+
+    Parameters
+    ----------
+    temperature
+        1 / beta of equation 2, as a share of the current iteration time: a strategy slower by that
+        much is accepted with probability 1/e.
+    tied
+        Operators of one group change together.
+    critical
+        Half of the proposals change an operator on the critical path.
+    neighbours
+        Some proposals take over a neighbour's configuration.
+    early_rejection
+        Reject by lower bounds where they suffice; the chain is the same without.
+    algorithm
+        ``delta`` or ``full``; the chain is the same.
+    """
+
+    temperature: float = 0.01
+    tied: bool = False
+    critical: bool = True
+    neighbours: bool = True
+    early_rejection: bool = True
+    algorithm: str = "delta"
+
+
+@dataclass(frozen=True)
+class ChainState:
+    """Where a chain is, and what its proposals came to.
+
+    Parameters
+    ----------
+    best_time, current_time
+        Iteration times in ns; `best_time` is -1 while nothing has fitted into memory.
+    proposals
+        How many there were. Of these:
+    accepted
+        became the current strategy,
+    unchanged
+        proposed what was there,
+    overloaded
+        were rejected by the load of a device or link alone,
+    overlong
+        were rejected by a chain of dependencies alone,
+    stopped
+        were rejected in the middle of the simulation,
+    out_of_memory
+        did not fit,
+    too_fine
+        had too many tasks to be worth a look,
+    simulated
+        were simulated to the end.
+    improved
+        How often the best strategy changed.
+    tasks_played
+        Tasks that all simulations went through.
+    """
+
+    best_time: int
+    current_time: int
+    proposals: int
+    accepted: int
+    unchanged: int
+    overloaded: int
+    overlong: int
+    stopped: int
+    out_of_memory: int
+    too_fine: int
+    simulated: int
+    improved: int
+    tasks_played: int
+
+
+def training_operators(graph: Graph) -> list[Operator]:
+    """The operators that training executes: the losses, and what they depend on."""
+    wanted: set[Tensor] = set()
+    found = []
+    for op in reversed(graph.operators):
+        if op.kind.is_loss or any(tensor in wanted for tensor in op.outputs):
+            wanted.update(op.inputs)
+            found.append(op)
+    return found[::-1]
+
+
+def prepare_candidates(problem: Problem, splits_of: SplitsOf = splits) -> int:
+    """Fill the cost table with every split that the search may propose; returns how many.
+
+    Parameters
+    ----------
+    problem
+        A chain proposes all that its cost table holds, so for fewer splits it has to be new.
+    splits_of
+        From an operator and the number of devices, its splits.
+    """
+    count = 0
+    for number, operator in enumerate(problem.graph.operators):
+        if problem.class_of(operator) != number:
+            continue
+        for degrees in splits_of(operator, len(problem.devices)):
+            problem.prepare(operator, degrees)
+            count += 1
+    return count
+
+
+class Chain:
+    """A chain; different chains may run in different threads.
+
+    Parameters
+    ----------
+    problem
+        With its candidates prepared; its cost table must not change while chains live.
+    start
+        Where to begin.
+    seed
+        Decides all that follows.
+    groups
+        A number for each operator; equal ones may be tied. None: each its own.
+    """
+
+    def __init__(
+        self, problem: Problem, start: Strategy, seed: int, groups: Sequence[int] | None = None
+    ) -> None:
+        self.problem = problem
+        self._core = problem.core
+        problem.check(start)
+        numbers = list(groups) if groups is not None else list(range(len(problem.graph.operators)))
+        degrees, devices = self._flat(start)
+        self._handle = self._core.ffi.gc(
+            self._core.check(
+                self._core.lib.fl_chain_create(
+                    problem.handle,
+                    len(numbers),
+                    numbers,
+                    seed,
+                    len(degrees),
+                    degrees,
+                    len(devices),
+                    devices,
+                )
+            ),
+            self._core.lib.fl_chain_destroy,
+        )
+
+    def run(self, proposals: int, seconds: float, options: ChainOptions) -> None:
+        """Make at most that many proposals, for at most that long (0: however long it takes)."""
+        lib, ffi = self._core.lib, self._core.ffi
+        native = ffi.new(
+            "fl_chain_options *",
+            {
+                "temperature": options.temperature,
+                "tied": options.tied,
+                "critical": options.critical,
+                "neighbours": options.neighbours,
+                "early_rejection": options.early_rejection,
+                "algorithm": lib.FL_FULL if options.algorithm == "full" else lib.FL_DELTA,
+            },
+        )
+        self._core.check(lib.fl_chain_run(self._handle, proposals, seconds, native))
+
+    def descend(self, seconds: float, tied: bool = False) -> bool:
+        """Descend from the best strategy until no single change improves it.
+
+        Returns
+        -------
+        bool
+            Whether it got there within that many seconds (0: however long it takes).
+        """
+        return bool(
+            self._core.check(self._core.lib.fl_chain_descend(self._handle, seconds, tied))
+        )
+
+    def adopt(self, strategy: Strategy) -> None:
+        """Continue from another strategy; its degrees have to be in the cost table."""
+        degrees, devices = self._flat(strategy)
+        self._core.check(
+            self._core.lib.fl_chain_adopt(
+                self._handle, len(degrees), degrees, len(devices), devices
+            )
+        )
+
+    @property
+    def state(self) -> ChainState:
+        """Times and counts."""
+        native = self._core.ffi.new("fl_chain_state *")
+        self._core.check(self._core.lib.fl_chain_state_of(self._handle, native))
+        return ChainState(*(int(getattr(native, field.name)) for field in fields(ChainState)))
+
+    @property
+    def best(self) -> Strategy:
+        """The fastest strategy so far that fits into memory (the start, while none has)."""
+        lib, ffi, graph = self._core.lib, self._core.ffi, self.problem.graph
+        ranks = [len(op.dims) for op in graph.operators]
+        degrees = ffi.new("int32_t[]", sum(ranks))
+        devices = ffi.new("int32_t[]", self._core.check(lib.fl_chain_best_devices(self._handle)))
+        self._core.check(
+            lib.fl_chain_best(self._handle, len(degrees), degrees, len(devices), devices)
+        )
+        left_degrees, left_devices = iter(degrees), iter(devices)
+        configs = {}
+        for operator, rank in zip(graph.operators, ranks, strict=True):
+            its = tuple(islice(left_degrees, rank))
+            tasks = 1
+            for degree in its:
+                tasks *= degree
+            names = tuple(self.problem.devices.names[d] for d in islice(left_devices, tasks))
+            configs[operator.name] = ParallelConfig(its, names)
+        return Strategy(configs, "strategy found")
+
+    def _flat(self, strategy: Strategy) -> tuple[list[int], list[int]]:
+        return self.problem.flat([strategy[op.name] for op in self.problem.graph.operators])

@@ -1,0 +1,386 @@
+"""The search algorithm of the paper (section 6.2): Markov chains from several starts.
+
+A chain tries changes in native code; here are the starts, the budget, the phases of a chain, and
+several chains on several cores. A chain has three phases: operators of a kind (the unrolled steps of
+a layer, repeated blocks) change together; then each operator by itself; at last a descent to a
+strategy that no change of a single operator improves.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from flexlegion.errors import UserError
+from flexlegion.problem import Problem
+from flexlegion.search.chain import (
+    Chain,
+    ChainOptions,
+    ChainState,
+    SplitsOf,
+    prepare_candidates,
+)
+from flexlegion.soap import splits
+from flexlegion.strategy import Strategy
+
+T = TypeVar("T")
+
+# Within one slice a chain does not look up: short enough for Ctrl-C and progress to feel prompt.
+SLICE_SECONDS = 0.1
+SLICE_PROPOSALS = 64
+# Of each start's budget, the shares of the phases; what is left goes to the descent.
+TIED_SHARE, UNTIED_SHARE = 0.45, 0.35
+# After so many slices, chains of one start go on from the best of them.
+EXCHANGE_SLICES = 20
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When to stop: whichever comes first.
+
+    With `proposals` alone a search is reproducible to the last digit; with `seconds` it gets as far
+    as the machine allows.
+
+    Parameters
+    ----------
+    seconds
+        For the whole search; None: no limit.
+    proposals
+        For each chain from each start; None: no limit.
+    """
+
+    seconds: float | None = 60.0
+    proposals: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.seconds is None and self.proposals is None:
+            raise UserError("a search needs a budget: seconds, proposals, or both")
+        if self.seconds is not None and not 0 < self.seconds <= 10**7:
+            raise UserError(f"a budget has to be positive, but is {self.seconds} seconds")
+        if self.proposals is not None and not 0 < self.proposals <= 10**15:
+            raise UserError(f"a budget has to be positive, but is {self.proposals} proposals")
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How to search; what speeds it up can be switched off, so that its worth can be measured.
+
+    Parameters
+    ----------
+    temperature
+        1 / beta of equation 2 at first, as a share of the iteration time.
+    cooling
+        The temperature falls to nothing in the course of each phase; else it stays.
+    tied
+        A first phase changes operators of a kind together.
+    descent
+        A last phase descends to a local optimum.
+    critical, neighbours, early_rejection, algorithm
+        See `ChainOptions`.
+    """
+
+    temperature: float = 0.005
+    cooling: bool = True
+    tied: bool = True
+    descent: bool = True
+    critical: bool = True
+    neighbours: bool = True
+    early_rejection: bool = True
+    algorithm: str = "delta"
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found.
+
+    Parameters
+    ----------
+    strategy
+        The fastest that fits into memory.
+    iteration_time_ns
+        Its simulated time.
+    start
+        From which start it came.
+    start_times_ns
+        Simulated time of each start; None: it does not fit into memory.
+    states
+        For each start, the state of each chain at its end.
+    seconds
+        What the search took.
+    local_optimum
+        Whether no change of one operator improves the strategy.
+    interrupted
+        Whether the user ended it early.
+    """
+
+    strategy: Strategy
+    iteration_time_ns: int
+    start: str
+    start_times_ns: dict[str, int | None]
+    states: dict[str, list[ChainState]]
+    seconds: float
+    local_optimum: bool
+    interrupted: bool
+
+    @property
+    def proposals(self) -> int:
+        """All proposals of all chains."""
+        return sum(state.proposals for states in self.states.values() for state in states)
+
+
+# Called with the share of the budget that is used up, and the best time so far in ns.
+Progress = Callable[[float, int], None]
+
+
+def search(
+    problem: Problem,
+    starts: Mapping[str, Strategy],
+    budget: Budget,
+    seed: int = 0,
+    chains: int | None = None,
+    options: SearchOptions | None = None,
+    progress: Progress | None = None,
+    splits_of: SplitsOf = splits,
+) -> SearchResult:
+    """Search for a fast strategy.
+
+    Parameters
+    ----------
+    problem
+        Graph, machine and costs.
+    starts
+        Initial strategies by name; the budget is shared equally between them. The result is never
+        slower than any of them.
+    budget
+        When to stop. A start is also left when half of its budget brought no improvement.
+    seed
+        Decides everything random.
+    chains
+        Chains from each start, each in a thread; by default one a core.
+    options
+        How to search.
+    progress
+        Called about ten times a second. A KeyboardInterrupt ends the search with what it has.
+    splits_of
+        How operators may be split; see `prepare_candidates`.
+
+    Raises
+    ------
+    UserError
+        If a start does not fit the problem, or nothing fits into the machine's memories.
+    """
+    options = options or SearchOptions()
+    begin = time.monotonic()
+    prepare_candidates(problem, splits_of)
+    for strategy in starts.values():
+        problem.check(strategy)
+    runs = []
+    share = budget.seconds / len(starts) if budget.seconds is not None else None
+    count = chains or os.cpu_count() or 1
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            for index, (name, strategy) in enumerate(starts.items()):
+                run = _Start(problem, name, strategy, seed + 1000 * index, count, options)
+                runs.append(run)
+                report = _report(progress, runs, index, len(starts))
+                deadline = begin + share * (index + 1) if share is not None else None
+                run.search(pool, deadline, budget.proposals, report)
+        interrupted = False
+    except KeyboardInterrupt:
+        interrupted = True
+    fitting = [run for run in runs if run.best_time >= 0]
+    if not fitting:
+        raise UserError(
+            "no strategy was found that fits into the machine's memories; take a smaller batch, or "
+            "a machine with more devices or larger memories"
+        )
+    best = min(fitting, key=lambda run: run.best_time)
+    return SearchResult(
+        best.best,
+        best.best_time,
+        best.name,
+        {run.name: run.start_time for run in runs},
+        {run.name: [chain.state for chain in run.chains] for run in runs},
+        time.monotonic() - begin,
+        best.local_optimum,
+        interrupted,
+    )
+
+
+def tie_groups(problem: Problem) -> list[int]:
+    """A number for each operator; operators of one class (see `Problem.class_of`) have the same."""
+    return [problem.class_of(operator) for operator in problem.graph.operators]
+
+
+class _Start:
+    """The chains from one start."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        name: str,
+        strategy: Strategy,
+        seed: int,
+        chains: int,
+        options: SearchOptions,
+    ) -> None:
+        self.name = name
+        self.options = options
+        groups = tie_groups(problem)
+        self.has_ties = options.tied and len(set(groups)) < len(groups)
+        self.chains = [Chain(problem, strategy, seed + i, groups) for i in range(chains)]
+        first = self.chains[0].state
+        self.start_time = first.best_time if first.best_time >= 0 else None
+        self.local_optimum = False
+
+    @property
+    def best_time(self) -> int:
+        """ns; -1: nothing has fitted into memory."""
+        times = [chain.state.best_time for chain in self.chains]
+        return min((time for time in times if time >= 0), default=-1)
+
+    @property
+    def best(self) -> Strategy:
+        """The fastest strategy of all chains."""
+        return self._best_chain().best
+
+    def search(
+        self,
+        pool: ThreadPoolExecutor,
+        deadline: float | None,
+        proposals: int | None,
+        report: Callable[[float], None],
+    ) -> None:
+        """Run all phases until the deadline, or until so many proposals were made by each chain."""
+        clock = _Clock(deadline, proposals, len(self.chains))
+        base = ChainOptions(
+            critical=self.options.critical,
+            neighbours=self.options.neighbours,
+            early_rejection=self.options.early_rejection,
+            algorithm=self.options.algorithm,
+        )
+        phases = [(True, TIED_SHARE, 1.0)] if self.has_ties else []
+        # Single operators matter less than whole layers: their changes are judged by a lower
+        # temperature.
+        untied = UNTIED_SHARE + (0.0 if self.has_ties else TIED_SHARE)
+        phases.append((False, untied, 0.1 if self.has_ties else 1.0))
+        if not self.options.descent:
+            phases[-1] = (False, 1.0 - sum(share for _, share, _ in phases[:-1]), phases[-1][2])
+        used = 0.0
+        for tied, share, heat in phases:
+            self._phase(pool, clock, used, used + share, replace(base, tied=tied), heat, report)
+            used += share
+            self._exchange()
+        if self.options.descent:
+            best = self._best_chain()
+            if self.has_ties:
+                self._descend(pool, best, clock, True, report)
+            self.local_optimum = self._descend(pool, best, clock, False, report)
+
+    def _phase(
+        self,
+        pool: ThreadPoolExecutor,
+        clock: _Clock,
+        start: float,
+        end: float,
+        options: ChainOptions,
+        heat: float,
+        report: Callable[[float], None],
+    ) -> None:
+        improved_at, best = start, self.best_time
+        slices = 0
+        while (now := clock.used(self.chains)) < end:
+            done = (now - start) / (end - start)
+            cool = max(1e-3, 1.0 - done) if self.options.cooling else 1.0
+            its = replace(options, temperature=self.options.temperature * heat * cool)
+            self._slice(pool, its, clock)
+            slices += 1
+            if self.best_time != best:
+                best, improved_at = self.best_time, now
+            elif now - improved_at > (end - start) / 2:
+                break  # half of the budget without an improvement
+            if slices % EXCHANGE_SLICES == 0:
+                self._exchange()
+            report(now)
+
+    def _slice(self, pool: ThreadPoolExecutor, options: ChainOptions, clock: _Clock) -> None:
+        seconds = SLICE_SECONDS if clock.deadline is not None else 0.0
+        count = SLICE_PROPOSALS if clock.proposals is not None else 10**12
+        _wait([pool.submit(c.run, count, seconds, options) for c in self.chains])
+
+    def _descend(
+        self,
+        pool: ThreadPoolExecutor,
+        chain: Chain,
+        clock: _Clock,
+        tied: bool,
+        report: Callable[[float], None],
+    ) -> bool:
+        while not (clock.deadline is not None and time.monotonic() > clock.deadline):
+            [done] = _wait([pool.submit(chain.descend, 5 * SLICE_SECONDS, tied)])
+            report(clock.used(self.chains))
+            if done:
+                return True
+        return False
+
+    def _exchange(self) -> None:
+        """All chains go on from the best strategy of any."""
+        best = self._best_chain()
+        if best.state.best_time < 0:
+            return
+        for chain in self.chains:
+            if chain is not best or chain.state.current_time != chain.state.best_time:
+                chain.adopt(best.best)
+
+    def _best_chain(self) -> Chain:
+        def key(chain: Chain) -> tuple[bool, int]:
+            time = chain.state.best_time
+            return time < 0, time
+
+        return min(self.chains, key=key)
+
+
+class _Clock:
+    """How much of a start's budget is used up, as a share."""
+
+    def __init__(self, deadline: float | None, proposals: int | None, chains: int) -> None:
+        self.deadline = deadline
+        self.proposals = proposals
+        self._chains = chains
+        self._begin = time.monotonic()
+
+    def used(self, chains: Sequence[Chain]) -> float:
+        """0 to 1, and beyond."""
+        shares = [0.0]
+        if self.deadline is not None:
+            length = max(self.deadline - self._begin, 1e-9)
+            shares.append((time.monotonic() - self._begin) / length)
+        if self.proposals is not None:
+            made = sum(chain.state.proposals for chain in chains)
+            shares.append(made / (self.proposals * self._chains))
+        return max(shares)
+
+
+def _wait(futures: list[Future[T]]) -> list[T]:
+    """Their results. An interrupt arrives when all are done: chains must not be left running."""
+    try:
+        return [future.result() for future in futures]
+    except KeyboardInterrupt:
+        for future in futures:
+            future.exception()
+        raise
+
+
+def _report(
+    progress: Progress | None, runs: Sequence[_Start], index: int, starts: int
+) -> Callable[[float], None]:
+    def report(share: float) -> None:
+        if progress is not None:
+            times = [run.best_time for run in runs if run.best_time >= 0]
+            progress((index + min(share, 1.0)) / starts, min(times, default=-1))
+
+    return report

@@ -1,0 +1,146 @@
+#include "runtime/executor.h"
+
+#include <cstring>
+#include <shared_mutex>
+#include <stdexcept>
+#include <utility>
+
+#include "runtime/machine.h"
+#include "support/error.h"
+
+namespace flexlegion {
+
+using namespace Legion;
+
+namespace {
+
+std::shared_mutex executors_mutex;
+std::vector<Executor*> executors;  // by id; null once destroyed
+
+int add_executor(Executor* executor) {
+  const std::unique_lock<std::shared_mutex> lock(executors_mutex);
+  executors.push_back(executor);
+  return static_cast<int>(executors.size()) - 1;
+}
+
+}  // namespace
+
+Executor::Executor() : id_(add_executor(this)) {}
+
+Executor::~Executor() {
+  regions_.destroy();
+  const std::unique_lock<std::shared_mutex> lock(executors_mutex);
+  executors[static_cast<std::size_t>(id_)] = nullptr;
+}
+
+Executor& Executor::find(int id) {
+  const std::shared_lock<std::shared_mutex> lock(executors_mutex);
+  return *executors[static_cast<std::size_t>(id)];
+}
+
+int Executor::add_launch(RuntimeLaunch launch) {
+  launch.placed.assign(launch.devices.size(), -1);
+  launch.elapsed.assign(launch.devices.size(), -1);
+  launches_.push_back(std::move(launch));
+  return static_cast<int>(launches_.size()) - 1;
+}
+
+void Executor::seal(const std::string& what) {
+  MachineState& machine = MachineState::get();
+  for (const RuntimeLaunch& launch : launches_) {
+    for (const LaunchRequirement& r : launch.requirements) {
+      for (std::size_t k = 0; k < r.rects.size(); ++k) {
+        regions_.touch(r.region, machine.devices()[launch.devices[k]].memory,
+                       r.privilege == LEGION_READ_ONLY, r.rects[k]);
+      }
+    }
+  }
+  check_memory(what);
+  regions_.seal();
+  for (RuntimeLaunch& launch : launches_) {
+    std::vector<int> ranks;
+    for (int device : launch.devices) ranks.push_back(machine.devices()[device].rank);
+    if (machine.ranks() > 1) launch.sharding = machine.sharding_of(ranks);
+    launch.launcher = std::make_unique<IndexTaskLauncher>(
+        launch.task, regions_.colors(static_cast<std::int64_t>(launch.devices.size())),
+        UntypedBuffer(), ArgumentMap(), Predicate::TRUE_PRED, /*must=*/false, machine.mapper_id());
+    for (LaunchRequirement& r : launch.requirements) {
+      const LogicalPartition partition = regions_.partition(r.region, r.rects);
+      launch.launcher->add_region_requirement(RegionRequirement(
+          partition, /*projection=*/0, r.privilege, LEGION_EXCLUSIVE, regions_.region(r.region)));
+      launch.launcher->region_requirements.back().add_field(r.field);
+    }
+  }
+}
+
+std::map<Memory, std::int64_t> Executor::bytes_of_others() const {
+  const std::shared_lock<std::shared_mutex> lock(executors_mutex);
+  std::map<Memory, std::int64_t> total;
+  for (const Executor* executor : executors) {
+    if (executor == nullptr || executor == this) continue;
+    for (const auto& [memory, bytes] : executor->regions_.bytes()) total[memory] += bytes;
+  }
+  return total;
+}
+
+void Executor::check_memory(const std::string& what) const {
+  std::map<Memory, std::int64_t> taken = bytes_of_others();
+  for (const auto& [memory, bytes] : regions_.bytes()) {
+    const std::int64_t others = taken[memory];
+    if (static_cast<std::size_t>(bytes + others) <= memory.capacity()) continue;
+    std::string which = "a memory of " + std::to_string(memory.capacity() >> 20) + " MiB";
+    if (others > 0) which += ", of which other models take " + std::to_string(others >> 20);
+    throw UserMistake(what + " needs " + std::to_string(bytes >> 20) + " MiB in " + which +
+                      "; use more devices, a smaller batch, or give Legate more memory "
+                      "(--sysmem)");
+  }
+}
+
+FutureMap Executor::issue(int index, const RunState& state, int data,
+                          const std::vector<std::int64_t>* rows) {
+  RuntimeLaunch& launch = launches_[static_cast<std::size_t>(index)];
+  launch.issued = true;
+  TaskArguments arguments;
+  arguments.executor = id_;
+  arguments.launch = index;
+  arguments.data = data;
+  arguments.rows = rows == nullptr ? 0 : static_cast<std::int32_t>(rows->size());
+  arguments.run = state;
+  const std::size_t row_bytes = static_cast<std::size_t>(arguments.rows) * sizeof(std::int64_t);
+  argument_buffer_.resize(sizeof(arguments) + row_bytes);
+  std::memcpy(argument_buffer_.data(), &arguments, sizeof(arguments));
+  if (row_bytes > 0) {
+    std::memcpy(argument_buffer_.data() + sizeof(arguments), rows->data(), row_bytes);
+  }
+  launch.launcher->global_arg = UntypedBuffer(argument_buffer_.data(), argument_buffer_.size());
+  return Runtime::get_runtime()->execute_index_space(Runtime::get_context(), *launch.launcher);
+}
+
+void Executor::wait() {
+  wait_quietly();
+  raise_failure();
+}
+
+void Executor::wait_quietly() {
+  Runtime::get_runtime()
+      ->issue_execution_fence(Runtime::get_context())
+      .get_void_result(/*silence_warnings=*/true);
+}
+
+void Executor::report_failure(const std::string& what) {
+  const std::lock_guard<std::mutex> lock(failure_mutex_);
+  if (failure_.empty()) failure_ = what;
+}
+
+bool Executor::failed() {
+  const std::lock_guard<std::mutex> lock(failure_mutex_);
+  return !failure_.empty();
+}
+
+void Executor::raise_failure() {
+  const std::lock_guard<std::mutex> lock(failure_mutex_);
+  if (failure_.empty()) return;
+  throw std::runtime_error(std::exchange(failure_, std::string()));
+}
+
+}  // namespace flexlegion

@@ -1,0 +1,63 @@
+// Regions and index launches that belong together, and how they are issued: what a program
+// (program.h) and a measurement (measurement.h) have in common.
+//
+// All calls come from the top-level task's thread, in the same order on every rank (control
+// replication).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "legion.h"
+#include "runtime/launch.h"
+#include "runtime/regions.h"
+
+namespace flexlegion {
+
+class Executor {
+ public:
+  Executor();
+  // Gives the regions back. Nothing may be running: a derived class, whose members running tasks
+  // may use, waits in its own destructor.
+  virtual ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  static Executor& find(int id);
+
+  // For leaf tasks and the mapper.
+  RuntimeLaunch& launch(int index) { return launches_[static_cast<std::size_t>(index)]; }
+  const RegionStore& regions() const { return regions_; }
+  void report_failure(const std::string& what);
+
+  void wait();
+
+ protected:
+  int add_launch(RuntimeLaunch launch);
+  // Fixes partitions, footprints and launchers; after that, launches are only issued. Throws
+  // UserMistake if a memory is too small for what `what` needs.
+  void seal(const std::string& what);
+  Legion::FutureMap issue(int launch, const RunState& state, int data = -1,
+                          const std::vector<std::int64_t>* rows = nullptr);
+  void wait_quietly();
+  void raise_failure();
+  bool failed();
+
+  RegionStore regions_;
+  std::deque<RuntimeLaunch> launches_;  // a deque: tasks hold references while others are added
+
+ private:
+  void check_memory(const std::string& what) const;
+  std::map<Legion::Memory, std::int64_t> bytes_of_others() const;
+
+  const int id_;
+  std::vector<char> argument_buffer_;
+  std::mutex failure_mutex_;
+  std::string failure_;
+};
+
+}  // namespace flexlegion

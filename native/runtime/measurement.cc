@@ -1,0 +1,316 @@
+#include "runtime/measurement.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <stdexcept>
+#include <utility>
+
+#include "runtime/leaf_task.h"
+#include "runtime/machine.h"
+
+namespace flexlegion {
+
+using namespace Legion;
+
+namespace {
+
+// Brings that much of the calling thread's own memory into its core's caches, in place of others'.
+void sweep(std::int64_t bytes) {
+  thread_local std::vector<std::int64_t> memory;
+  memory.resize(static_cast<std::size_t>(bytes) / sizeof(std::int64_t));
+  for (std::int64_t& word : memory) ++word;
+}
+
+class Measurement : public Executor {
+ public:
+  ~Measurement() override { wait_quietly(); }
+
+  int add_region(const std::vector<std::int64_t>& shape, int fields) {
+    return regions_.add(shape, fields);
+  }
+
+  // A launch of one task.
+  int add_task(const std::string& task, int device, std::vector<LaunchRequirement> requirements,
+               Body body) {
+    RuntimeLaunch launch;
+    launch.task = MachineState::get().task_id(task);
+    launch.devices = {device};
+    launch.requirements = std::move(requirements);
+    launch.body = std::move(body);
+    return add_launch(std::move(launch));
+  }
+
+  // Fills what a task reads there, before anything is measured.
+  void add_fill(int device, LaunchRequirement requirement, Body body) {
+    requirement.privilege = LEGION_WRITE_DISCARD;
+    fills_.push_back(add_task(kFillTask, device, {std::move(requirement)}, std::move(body)));
+  }
+
+  // A task to measure: a step that logs its times.
+  void add_measured(const std::string& task, int device,
+                    std::vector<LaunchRequirement> requirements, Body body) {
+    const int launch = add_task(task, device, std::move(requirements), std::move(body));
+    launches_[static_cast<std::size_t>(launch)].log = &add_log();
+    add_step(launch);
+  }
+
+  Times& add_log() {
+    logs_.emplace_back();
+    return logs_.back();
+  }
+  void add_step(int launch) { steps_.push_back(launch); }
+  // Records the steps as a trace, so that Legion's analysis does not hold them up.
+  void trace() { traced_ = true; }
+
+  // Runs all steps, one after the other, again and again. Returns what is logged on `device`; the
+  // logs are added up.
+  Times run(int device, const RunState& state, const Repeats& repeats,
+            const std::vector<std::int64_t>* rows) {
+    report_ = add_task(kShareTask, device, {}, [this](LeafContext& context) {
+      const auto* first = reinterpret_cast<const char*>(totals_.data());
+      context.bytes.data.assign(first, first + totals_.size() * sizeof(std::int64_t));
+    });
+    if (repeats.sweep_bytes > 0) add_sweep(device, repeats.sweep_bytes);
+    seal("a task to be measured");
+    for (int fill : fills_) issue(fill, state);
+    repeat(repeats.warmups, state, rows);
+    const Times warm = times();
+    const std::int64_t once = std::max<std::int64_t>(1, warm.back());
+    const std::int64_t fitting = repeats.budget_ns / once;
+    repeat(static_cast<int>(std::clamp<std::int64_t>(fitting, repeats.least, repeats.most)), state,
+           rows);
+    return times();
+  }
+
+ private:
+  // Has a sweep before the steps. It claims to write something that the first step uses, or else
+  // Legion would run all sweeps first; it leaves that as it is.
+  void add_sweep(int device, std::int64_t bytes) {
+    for (LaunchRequirement r : launches_[static_cast<std::size_t>(steps_.front())].requirements) {
+      if (r.rects.front().empty()) continue;
+      r.privilege = LEGION_WRITE_DISCARD;
+      const int launch =
+          add_task(kTouchTask, device, {std::move(r)}, [bytes](LeafContext&) { sweep(bytes); });
+      steps_.insert(steps_.begin(), launch);
+      return;
+    }
+  }
+
+  void repeat(int count, const RunState& state, const std::vector<std::int64_t>* rows) {
+    wait_quietly();
+    for (Times& log : logs_) log.clear();
+    Runtime* runtime = Runtime::get_runtime();
+    Context ctx = Runtime::get_context();
+    if (traced_ && !trace_) trace_ = MachineState::get().next_trace_id();
+    for (int i = 0; i < count; ++i) {
+      if (trace_) runtime->begin_trace(ctx, *trace_);
+      for (int launch : steps_) issue(launch, state, rows == nullptr ? -1 : 0, rows);
+      if (trace_) runtime->end_trace(ctx, *trace_);
+    }
+    wait_quietly();
+  }
+
+  // What the device's rank logged, made known to all ranks. So is a failure: ranks that went on
+  // without the one that failed would wait for it forever.
+  Times times() {
+    totals_.clear();
+    if (!failed()) {
+      totals_.assign(logs_.front().size(), 0);
+      for (const Times& log : logs_) {
+        for (std::size_t i = 0; i < totals_.size(); ++i) totals_[i] += log.at(i);
+      }
+    }
+    const Bytes bytes =
+        issue(report_, RunState{}).get_result<Bytes>(DomainPoint(0), /*silence_warnings=*/true);
+    Times result(bytes.data.size() / sizeof(std::int64_t));
+    std::memcpy(result.data(), bytes.data.data(), bytes.data.size());
+    raise_failure();
+    if (result.empty()) throw std::runtime_error("a measured task failed on another rank");
+    return result;
+  }
+
+  std::deque<Times> logs_;  // a deque: launches keep pointers into it
+  std::vector<int> fills_, steps_;
+  bool traced_ = false;
+  std::optional<TraceID> trace_;
+  Times totals_;
+  int report_ = 0;
+};
+
+// The launch as if it had that task alone.
+Launch only(const Launch& launch, std::size_t part) {
+  Launch one = launch;
+  one.devices = {launch.devices.at(part)};
+  for (Requirement& r : one.requirements) {
+    r.rects = {r.rects.at(part)};
+    if (!r.adds.empty()) r.adds = {r.adds.at(part)};
+  }
+  return one;
+}
+
+LaunchRequirement whole(int region, PrivilegeMode privilege, const Rect& rect) {
+  LaunchRequirement r;
+  r.region = region;
+  r.field = kValueField;
+  r.privilege = privilege;
+  r.rects = {rect};
+  return r;
+}
+
+// Host array -> staging tensor -> input tensor, as Program::add_load.
+Times measure_load(const Graph& graph, const Launch& launch, const Repeats& repeats) {
+  const Requirement& into = launch.requirements.front();
+  const Tensor& tensor = graph.tensors[static_cast<std::size_t>(into.tensor)];
+  const Rect box = Rect::of_shape(tensor.shape);
+  const std::vector<float> host(static_cast<std::size_t>(box.volume()));
+  // Rows in no order, as an epoch's permutation gives them.
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(tensor.shape.front()));
+  std::iota(rows.begin(), rows.end(), 0);
+  std::shuffle(rows.begin(), rows.end(), std::minstd_rand(1));
+  Measurement measurement;
+  const Rect& rect = into.rects.front();
+  const int device = launch.devices.front();
+  const int staging = measurement.add_region(tensor.shape, 1);
+  const int input = measurement.add_region(tensor.shape, 1);
+  measurement.add_measured(kStageTask, device, {whole(staging, LEGION_WRITE_DISCARD, rect)},
+                           [&host](LeafContext& context) {
+                             stage_rows(context.views[0],
+                                        reinterpret_cast<const char*>(host.data()), context.rows,
+                                        context.arguments->rows);
+                           });
+  measurement.add_measured(
+      kFeedTask, device,
+      {whole(input, LEGION_WRITE_DISCARD, rect), whole(staging, LEGION_READ_ONLY, rect)},
+      feed_body);
+  return measurement.run(device, RunState{}, repeats, &rows);
+}
+
+}  // namespace
+
+Times measure_task(const fl_plan& plan, const std::string& optimizer,
+                   const Attributes& hyperparameters, int index, int part, std::int32_t bound,
+                   const Repeats& repeats) {
+  const Graph& graph = plan.graph;
+  const Launch launch =
+      only(plan.plan.launches.at(static_cast<std::size_t>(index)), static_cast<std::size_t>(part));
+  if (launch.pass == Pass::load) return measure_load(graph, launch, repeats);
+  Measurement measurement;
+  const int device = launch.devices.front();
+  std::map<std::pair<int, bool>, int> regions;  // (tensor, gradient)
+  std::vector<LaunchRequirement> requirements;
+  for (const Requirement& r : launch.requirements) {
+    const Tensor& tensor = graph.tensors[static_cast<std::size_t>(r.tensor)];
+    const bool gradient = r.field == Field::gradient;
+    const auto [region, fresh] = regions.try_emplace({r.tensor, gradient}, 0);
+    if (fresh) {
+      std::vector<std::int64_t> shape = tensor.shape;
+      if (gradient) shape.insert(shape.begin(), plan.plan.gradients[r.tensor].slots);
+      region->second = measurement.add_region(shape, gradient ? 1 : 1 + plan.plan.optimizer_states);
+    }
+    LaunchRequirement mine = whole(region->second, legion_privilege(r.privilege), r.rects.front());
+    if (r.field == Field::state) mine.field += 1 + static_cast<FieldID>(r.state);
+    requirements.push_back(mine);
+    if (r.privilege == Privilege::write) continue;
+    // An optimizer's state may be a mean of squares.
+    measurement.add_fill(
+        device, mine,
+        [type = gradient ? DataType::float32 : tensor.type, positive = r.field == Field::state,
+         bound](LeafContext& context) { fill_body(context, type, positive, bound); });
+  }
+  Body body;
+  if (launch.pass == Pass::update) {
+    body = update_body(launch, make_update_kernel(optimizer, hyperparameters));
+  } else {
+    const Operator& op = graph.operators[static_cast<std::size_t>(launch.op)];
+    body = kernel_body(graph, launch, make_kernel(op.type, Attributes(op.attributes)));
+  }
+  measurement.add_measured(task_name(graph, launch, optimizer), device, std::move(requirements),
+                           std::move(body));
+  RunState state;
+  state.step = 1;
+  state.valid_samples = graph.tensors.front().shape.front();
+  state.learning_rate = 1e-3;
+  state.training = 1;
+  return measurement.run(device, state, repeats, nullptr);
+}
+
+Times measure_sum(int device, std::int64_t slots, std::int64_t elements, const Repeats& repeats) {
+  Measurement measurement;
+  const int region = measurement.add_region({slots, elements}, 1);
+  const LaunchRequirement stack =
+      whole(region, LEGION_READ_ONLY, Rect::of_shape({slots, elements}));
+  measurement.add_fill(device, stack, [](LeafContext& context) {
+    fill_body(context, DataType::float32, /*positive=*/false, /*bound=*/1);
+  });
+  measurement.add_measured(kSumTask, device, {stack}, sum_body);
+  return measurement.run(device, RunState{}, repeats, nullptr);
+}
+
+Times measure_round_trip(int from, int to, std::int64_t bytes, int trips) {
+  constexpr int kTripsATrace = 8;
+  const std::int64_t elements = std::max<std::int64_t>(1, bytes / 4);
+  const Rect rect = Rect::of_shape({elements});
+  Measurement measurement;
+  const int region = measurement.add_region({elements}, 1);
+  measurement.add_fill(from, whole(region, LEGION_WRITE_DISCARD, rect), zero_body);
+  const LaunchRequirement both = whole(region, LEGION_READ_WRITE, rect);
+  const int there = measurement.add_task(kTouchTask, to, {both}, [](LeafContext&) {});
+  Times& log = measurement.add_log();
+  // Clocks of two nodes do not agree, so a trip is timed where it begins and ends.
+  const int back = measurement.add_task(kTouchTask, from, {both},
+                                        [&log, last = std::int64_t{0}](LeafContext&) mutable {
+                                          const std::int64_t now = now_ns();
+                                          if (last != 0) log.push_back(now - last);
+                                          last = now;
+                                        });
+  for (int i = 0; i < kTripsATrace; ++i) {
+    measurement.add_step(there);
+    measurement.add_step(back);
+  }
+  measurement.trace();
+  Repeats repeats;
+  repeats.least = repeats.most = std::max(1, trips / kTripsATrace);
+  return measurement.run(from, RunState{}, repeats, nullptr);
+}
+
+namespace {
+
+// What one rank has for the others.
+class Share : public Executor {
+ public:
+  explicit Share(const Bytes& mine) {
+    const MachineState& machine = MachineState::get();
+    RuntimeLaunch launch;
+    launch.task = machine.task_id(kShareTask);
+    for (int rank = 0; rank < machine.ranks(); ++rank) {
+      const auto& devices = machine.devices();
+      const auto first = std::find_if(devices.begin(), devices.end(),
+                                      [&](const Device& device) { return device.rank == rank; });
+      if (first == devices.end()) throw std::runtime_error("a rank without a device");
+      launch.devices.push_back(static_cast<int>(first - devices.begin()));
+    }
+    launch.body = [mine](LeafContext& context) { context.bytes = mine; };
+    add_launch(std::move(launch));
+    seal("this");
+  }
+  ~Share() override { wait_quietly(); }
+
+  std::vector<Bytes> all() {
+    const FutureMap results = issue(0, RunState{});
+    std::vector<Bytes> bytes;
+    for (int rank = 0; rank < MachineState::get().ranks(); ++rank) {
+      bytes.push_back(results.get_result<Bytes>(DomainPoint(rank), /*silence_warnings=*/true));
+    }
+    return bytes;
+  }
+};
+
+}  // namespace
+
+std::vector<Bytes> share(const Bytes& mine) { return Share(mine).all(); }
+
+}  // namespace flexlegion

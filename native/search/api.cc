@@ -1,0 +1,108 @@
+// The search's part of the C ABI of libflexlegion_core.
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+
+#include "search/chain.h"
+#include "sim/handles.h"
+#include "support/error.h"
+
+namespace fl = flexlegion;
+
+struct fl_chain {
+  fl_chain(const fl::Problem& problem, const std::vector<int>& groups, std::uint64_t seed,
+           const std::vector<fl::Config>& start)
+      : problem(problem), chain(problem, groups, seed, start) {}
+  const fl::Problem& problem;
+  fl::Chain chain;
+};
+
+fl_chain* fl_chain_create(const fl_problem* problem, int n_groups, const int32_t* groups,
+                          uint64_t seed, int n_degrees, const int32_t* degrees, int n_devices,
+                          const int32_t* devices) {
+  return fl::guarded(static_cast<fl_chain*>(nullptr), [&] {
+    const auto start = fl::strategy_of(problem->problem, n_degrees, degrees, n_devices, devices);
+    if (n_groups != static_cast<int>(problem->problem.graph.operators.size())) {
+      throw std::invalid_argument("a search needs one group an operator");
+    }
+    return new fl_chain(problem->problem, {groups, groups + n_groups}, seed, start);
+  });
+}
+
+void fl_chain_destroy(fl_chain* chain) { delete chain; }
+
+int fl_chain_run(fl_chain* chain, int64_t proposals, double seconds,
+                 const fl_chain_options* options) {
+  return fl::guarded(-1, [&] {
+    fl::ChainOptions its;
+    if (!(options->temperature > 0) || options->temperature > 1e6) {
+      throw std::invalid_argument("the temperature has to be positive");
+    }
+    its.temperature = options->temperature;
+    its.moves.tied = options->tied != 0;
+    its.moves.critical = options->critical != 0;
+    its.moves.neighbours = options->neighbours != 0;
+    its.early_rejection = options->early_rejection != 0;
+    its.algorithm = options->algorithm == FL_FULL ? fl::Algorithm::full : fl::Algorithm::delta;
+    chain->chain.run(proposals, seconds, its);
+    return 0;
+  });
+}
+
+int fl_chain_descend(fl_chain* chain, double seconds, int tied) {
+  return fl::guarded(-1, [&] { return chain->chain.descend(seconds, tied != 0) ? 1 : 0; });
+}
+
+int fl_chain_adopt(fl_chain* chain, int n_degrees, const int32_t* degrees, int n_devices,
+                   const int32_t* devices) {
+  return fl::guarded(-1, [&] {
+    chain->chain.adopt(fl::strategy_of(chain->problem, n_degrees, degrees, n_devices, devices));
+    return 0;
+  });
+}
+
+int fl_chain_state_of(const fl_chain* chain, fl_chain_state* out) {
+  return fl::guarded(-1, [&] {
+    const fl::ChainCounts& c = chain->chain.counts();
+    const std::int64_t best = chain->chain.best_time();
+    *out = {best == fl::kNever ? -1 : best,
+            chain->chain.current_time(),
+            c.proposals,
+            c.accepted,
+            c.unchanged,
+            c.overloaded,
+            c.overlong,
+            c.stopped,
+            c.out_of_memory,
+            c.too_fine,
+            c.simulated,
+            c.improved,
+            chain->chain.simulator().tasks_played};
+    return 0;
+  });
+}
+
+int fl_chain_best_devices(const fl_chain* chain) {
+  std::size_t devices = 0;
+  for (const fl::Config& config : chain->chain.best()) devices += config.devices.size();
+  return static_cast<int>(devices);
+}
+
+int fl_chain_best(const fl_chain* chain, int n_degrees, int32_t* degrees, int n_devices,
+                  int32_t* devices) {
+  return fl::guarded(-1, [&] {
+    const int32_t* const last_degree = degrees + n_degrees;
+    const int32_t* const last_device = devices + n_devices;
+    const auto& best = chain->chain.best();
+    for (std::size_t op = 0; op < best.size(); ++op) {
+      const auto& its = chain->problem.split(static_cast<int>(op), best[op].split).degrees;
+      if (static_cast<std::ptrdiff_t>(its.size()) > last_degree - degrees ||
+          static_cast<std::ptrdiff_t>(best[op].devices.size()) > last_device - devices) {
+        throw std::invalid_argument("the arrays are too short for the strategy");
+      }
+      degrees = std::copy(its.begin(), its.end(), degrees);
+      devices = std::copy(best[op].devices.begin(), best[op].devices.end(), devices);
+    }
+    return 0;
+  });
+}

@@ -1,0 +1,190 @@
+#include "search/chain.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+namespace flexlegion {
+
+namespace {
+
+// Task graphs of this size simulate in milliseconds. From larger ones, a proposal may not go to one
+// that is larger by more than half.
+constexpr std::int64_t kManyTasks = 20'000;
+
+class Deadline {
+ public:
+  explicit Deadline(double seconds) : seconds_(seconds), start_(Clock::now()) {}
+  bool over() const {
+    return seconds_ > 0 && std::chrono::duration<double>(Clock::now() - start_).count() > seconds_;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double seconds_;
+  Clock::time_point start_;
+};
+
+}  // namespace
+
+Chain::Chain(const Problem& problem, const std::vector<int>& groups, std::uint64_t seed,
+             const std::vector<Config>& start)
+    : problem_(problem), proposals_(problem, groups), random_(seed), simulator_(problem) {
+  adopt(start);
+  if (best_.empty()) best_ = start;  // even if it does not fit
+}
+
+void Chain::adopt(const std::vector<Config>& strategy) {
+  simulator_.set(strategy);
+  note_current();
+}
+
+std::int64_t Chain::missing_memory() const {
+  std::int64_t missing = 0;
+  const auto& held = simulator_.graph().memory();
+  for (std::size_t m = 0; m < held.size(); ++m) {
+    missing += std::max<std::int64_t>(0, held[m] - problem_.machine.capacity[m]);
+  }
+  return missing;
+}
+
+void Chain::note_current() {
+  simulator_.most_tasks = most_tasks();
+  current_time_ = simulator_.iteration_time();
+  fits_ = missing_memory() == 0;
+  critical_known_ = false;
+  if (fits_ && current_time_ < best_time_) {
+    best_time_ = current_time_;
+    best_ = simulator_.graph().strategy();
+    ++counts_.improved;
+  }
+}
+
+// The operators of the chain of tasks that each started when the one before it let it.
+void Chain::find_critical() {
+  critical_.clear();
+  critical_known_ = true;
+  const Timeline& line = simulator_.timeline();
+  const TaskGraph& graph = simulator_.graph();
+  int task =
+      static_cast<int>(std::max_element(line.end_time.begin(), line.end_time.begin() + line.tasks) -
+                       line.end_time.begin());
+  while (task >= 0) {
+    const Cause self = line.place_of(task);
+    if (self.owner >= 0) {
+      const LaunchId id = graph.launches()[self.owner];
+      if (id.pass != Pass::load) critical_.push_back(id.index);
+    } else {
+      const FlowId& flow = graph.flow_ids()[~self.owner];
+      const LaunchId id = graph.launches()[flow.parties.front()];
+      if (flow.fed >= 0) critical_.push_back(graph.launches()[flow.fed].index);
+      if (id.pass != Pass::load) critical_.push_back(id.index);
+    }
+    task = line.number_of(line.cause[task]);
+  }
+}
+
+void Chain::run(std::int64_t proposals, double seconds, const ChainOptions& options) {
+  simulator_.early_rejection = options.early_rejection;
+  simulator_.most_tasks = most_tasks();
+  const Deadline deadline(seconds);
+  for (std::int64_t i = 0; i < proposals && !deadline.over(); ++i) propose(options);
+}
+
+std::int64_t Chain::most_tasks() const {
+  return std::max<std::int64_t>(kManyTasks, 3 * simulator_.graph().tasks() / 2);
+}
+
+void Chain::propose(const ChainOptions& options) {
+  ++counts_.proposals;
+  if (options.moves.critical && !critical_known_) find_critical();
+  const Configs configs =
+      proposals_.draw(random_, simulator_.graph().strategy(), options.moves, critical_);
+  const double beta = 1.0 / (options.temperature * static_cast<double>(current_time_));
+  const double u = random_.unit();
+  const auto& strategy = simulator_.graph().strategy();
+  if (std::all_of(configs.begin(), configs.end(),
+                  [&](const auto& c) { return strategy[c.first] == c.second; })) {
+    ++counts_.unchanged;
+    return;
+  }
+  if (!fits_) {  // first of all, fewer bytes too many
+    const std::int64_t missing = missing_memory();
+    const Verdict verdict = simulator_.propose(configs, options.algorithm, kNever);
+    if (verdict == Verdict::simulated) {
+      simulator_.accept();
+    } else if (missing_memory() < missing) {
+      simulator_.keep_unsimulated();
+    } else {
+      simulator_.reject();
+      ++counts_.out_of_memory;
+      return;
+    }
+    ++counts_.accepted;
+    note_current();
+    return;
+  }
+  const double slack = std::min(-std::log(u) / beta, 1e18);
+  const std::int64_t limit = current_time_ + static_cast<std::int64_t>(slack);
+  switch (simulator_.propose(configs, options.algorithm, limit)) {
+    case Verdict::overloaded:
+      ++counts_.overloaded;
+      break;
+    case Verdict::overlong:
+      ++counts_.overlong;
+      break;
+    case Verdict::too_fine:
+      ++counts_.too_fine;
+      break;
+    case Verdict::stopped:
+      ++counts_.stopped;
+      break;
+    case Verdict::out_of_memory:
+      ++counts_.out_of_memory;
+      break;
+    case Verdict::simulated:
+      ++counts_.simulated;
+      if (simulator_.iteration_time() > limit) break;
+      simulator_.accept();
+      ++counts_.accepted;
+      note_current();
+      return;
+  }
+  simulator_.reject();
+}
+
+bool Chain::descend(double seconds, bool tied) {
+  simulator_.early_rejection = true;
+  const Deadline deadline(seconds);
+  if (best_time_ == kNever) return false;
+  adopt(best_);
+  const auto& operators = proposals_.operators();
+  // Round and round, until nothing has changed for a whole round.
+  for (std::size_t i = 0, quiet = 0; quiet < operators.size(); i = (i + 1) % operators.size()) {
+    const int op = operators[i];
+    ++quiet;
+    if (tied && proposals_.members(op).front() != op) continue;
+    for (const Config& config : proposals_.all(op)) {
+      if (deadline.over()) return false;
+      Configs configs;
+      if (tied) {
+        for (int member : proposals_.members(op)) configs.emplace_back(member, config);
+      } else {
+        configs.emplace_back(op, config);
+      }
+      ++counts_.proposals;
+      if (simulator_.propose(configs, Algorithm::delta, current_time_ - 1) == Verdict::simulated &&
+          simulator_.iteration_time() < current_time_) {
+        simulator_.accept();
+        ++counts_.accepted;
+        note_current();
+        quiet = 0;
+      } else {
+        simulator_.reject();
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace flexlegion

@@ -1,0 +1,74 @@
+// A Markov chain over strategies (FlexFlow, section 6.1): Metropolis-Hastings with the simulated
+// iteration time as cost.
+//
+// A proposal S* of cost c* is accepted with probability min(1, exp(beta (c - c*))) (equation 2).
+// The chance u is drawn first: the proposal is accepted exactly if c* <= c - ln(u) / beta. So any
+// lower bound of c* above that limit, or a simulation that passes it, rejects the proposal, and the
+// chain is the same as if c* had been computed.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "search/proposals.h"
+#include "sim/simulator.h"
+#include "support/random.h"
+
+namespace flexlegion {
+
+struct ChainOptions {
+  // 1 / beta, as a share of the current iteration time: a strategy slower by that much is accepted
+  // with probability 1/e.
+  double temperature = 0.01;
+  Moves moves;
+  Algorithm algorithm = Algorithm::delta;
+  bool early_rejection = true;
+};
+
+struct ChainCounts {
+  std::int64_t proposals = 0, accepted = 0, unchanged = 0, overloaded = 0, overlong = 0,
+               stopped = 0, out_of_memory = 0, too_fine = 0, simulated = 0, improved = 0;
+};
+
+class Chain {
+ public:
+  Chain(const Problem& problem, const std::vector<int>& groups, std::uint64_t seed,
+        const std::vector<Config>& start);
+
+  // At most that many proposals, and as long as the time lasts (seconds; 0: no limit).
+  void run(std::int64_t proposals, double seconds, const ChainOptions& options);
+
+  // Goes to the best neighbour again and again (every configuration of one operator, or of one
+  // group, is a neighbour). True: none is better than the best strategy; false: the time was up.
+  bool descend(double seconds, bool tied);
+
+  // Continues from another strategy.
+  void adopt(const std::vector<Config>& strategy);
+
+  const std::vector<Config>& best() const { return best_; }
+  std::int64_t best_time() const { return best_time_; }  // kNever: none fits into memory
+  const std::vector<Config>& current() const { return simulator_.graph().strategy(); }
+  std::int64_t current_time() const { return current_time_; }
+  const ChainCounts& counts() const { return counts_; }
+  const Simulator& simulator() const { return simulator_; }
+
+ private:
+  void propose(const ChainOptions& options);
+  void note_current();
+  void find_critical();
+  std::int64_t missing_memory() const;
+  std::int64_t most_tasks() const;
+
+  const Problem& problem_;
+  Proposals proposals_;
+  Random random_;
+  Simulator simulator_;
+  std::int64_t current_time_ = 0, best_time_ = kNever;
+  bool fits_ = true;  // the current strategy, into memory
+  std::vector<Config> best_;
+  std::vector<int> critical_;
+  bool critical_known_ = false;
+  ChainCounts counts_;
+};
+
+}  // namespace flexlegion

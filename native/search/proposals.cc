@@ -1,0 +1,179 @@
+#include "search/proposals.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <stdexcept>
+
+namespace flexlegion {
+
+namespace {
+
+constexpr int kAllSubsets = 8;  // devices; with more, there are too many sets to try each
+
+}  // namespace
+
+Proposals::Proposals(const Problem& problem, std::vector<int> groups)
+    : problem_(problem), devices_(problem.machine.devices()), groups_(std::move(groups)) {
+  const Graph& graph = problem.graph;
+  const int n = static_cast<int>(graph.operators.size());
+  splits_.resize(graph.operators.size());
+  neighbours_.resize(graph.operators.size());
+  std::map<int, int> numbers;
+  for (int& group : groups_) {
+    group = numbers.try_emplace(group, static_cast<int>(numbers.size())).first->second;
+  }
+  members_.resize(numbers.size());
+  std::vector<int> producer(graph.tensors.size(), -1);
+  for (int op = 0; op < n; ++op) {
+    if (!(problem.facts.runs[op] & kTrains)) continue;
+    operators_.push_back(op);
+    auto& members = members_[groups_[op]];
+    if (!members.empty() && problem.costs.class_of[members.front()] != problem.costs.class_of[op]) {
+      throw std::invalid_argument("operators '" + graph.operators[op].name + "' and '" +
+                                  graph.operators[members.front()].name +
+                                  "' are tied, but differ in more than name");
+    }
+    members.push_back(op);
+    const auto& splits = problem.costs.splits[problem.costs.class_of[op]];
+    for (int s = 0; s < static_cast<int>(splits.size()); ++s) {
+      if (splits[s].tasks <= devices_) splits_[op].push_back(s);
+    }
+    if (splits_[op].empty()) {
+      throw std::invalid_argument("the cost table has no split of operator '" +
+                                  graph.operators[op].name + "' for this machine");
+    }
+    for (const Operand& o : graph.operators[op].operands) {
+      if (o.role == Role::output) {
+        producer[o.tensor] = op;
+      } else if (o.role == Role::input && producer[o.tensor] >= 0) {
+        neighbours_[op].push_back(producer[o.tensor]);
+        neighbours_[producer[o.tensor]].push_back(op);
+      }
+    }
+  }
+  if (operators_.empty()) throw std::invalid_argument("the graph has no operator to train");
+}
+
+std::vector<int> Proposals::random_devices(Random& random, int tasks) const {
+  std::vector<int> devices(static_cast<std::size_t>(tasks));
+  const int kind = random.below(4);
+  if (kind < 2) {  // a block; aligned, where that is possible
+    const int blocks = devices_ / tasks;
+    const int start =
+        devices_ % tasks == 0 ? random.below(blocks) * tasks : random.below(devices_ - tasks + 1);
+    std::iota(devices.begin(), devices.end(), start);
+  } else if (kind == 2) {  // every stride-th device
+    const int stride = devices_ / tasks;
+    const int start = random.below(devices_ - stride * (tasks - 1));
+    for (int k = 0; k < tasks; ++k) devices[k] = start + k * stride;
+  } else {  // any set
+    int left = tasks;
+    auto next = devices.begin();
+    for (int d = 0; d < devices_ && left > 0; ++d) {
+      if (random.below(devices_ - d) >= left) continue;
+      *next++ = d;
+      --left;
+    }
+  }
+  return devices;
+}
+
+Config Proposals::random_config(Random& random, int op) const {
+  const auto& splits = splits_[op];
+  Config config;
+  config.split = splits[random.below(static_cast<int>(splits.size()))];
+  config.devices = random_devices(random, problem_.split(op, config.split).tasks);
+  return config;
+}
+
+// A neighbour's devices, and of its degrees those for dimensions that both have.
+bool Proposals::copy_neighbour(Random& random, int op, const std::vector<Config>& strategy,
+                               Config& config) const {
+  const auto& neighbours = neighbours_[op];
+  if (neighbours.empty()) return false;
+  const int other = neighbours[random.below(static_cast<int>(neighbours.size()))];
+  const Split& theirs = problem_.split(other, strategy[other].split);
+  const Split& mine = problem_.split(op, strategy[op].split);
+  config.devices = strategy[other].devices;
+  const auto& table = problem_.costs.number_of[problem_.costs.class_of[op]];
+  if (theirs.degrees.size() == mine.degrees.size()) {
+    const auto same = table.find(theirs.degrees);
+    if (same != table.end()) {
+      config.split = same->second;
+      return true;
+    }
+  }
+  // Other dimensions: all of its tasks by samples, if that is possible.
+  std::vector<int> degrees(mine.degrees.size(), 1);
+  degrees[0] = theirs.tasks;
+  const auto samples = table.find(degrees);
+  if (samples == table.end()) return false;
+  config.split = samples->second;
+  return true;
+}
+
+Configs Proposals::draw(Random& random, const std::vector<Config>& strategy, const Moves& moves,
+                        const std::vector<int>& critical) const {
+  int op;
+  if (moves.critical && !critical.empty() && random.chance(0.5)) {
+    op = critical[random.below(static_cast<int>(critical.size()))];
+  } else {
+    op = operators_[random.below(static_cast<int>(operators_.size()))];
+  }
+  Config config;
+  bool found = false;
+  if (moves.neighbours && random.chance(0.3)) {
+    found = copy_neighbour(random, op, strategy, config);
+  } else if (random.chance(0.3)) {
+    // The degrees stay, the devices change.
+    config.split = strategy[op].split;
+    const int tasks = static_cast<int>(strategy[op].devices.size());
+    if (tasks <= devices_) {
+      config.devices = random_devices(random, tasks);
+      found = true;
+    }
+  }
+  if (!found) config = random_config(random, op);
+  Configs configs;
+  if (moves.tied) {
+    for (int member : members(op)) configs.emplace_back(member, config);
+  } else {
+    configs.emplace_back(op, std::move(config));
+  }
+  return configs;
+}
+
+std::vector<Config> Proposals::all(int op) const {
+  std::vector<Config> configs;
+  for (int s : splits_[op]) {
+    const int tasks = problem_.split(op, s).tasks;
+    if (devices_ <= kAllSubsets) {
+      std::vector<int> devices(static_cast<std::size_t>(tasks));
+      std::iota(devices.begin(), devices.end(), 0);
+      while (true) {
+        configs.push_back({s, devices});
+        int k = tasks - 1;
+        while (k >= 0 && devices[k] == devices_ - tasks + k) --k;
+        if (k < 0) break;
+        ++devices[k];
+        for (int j = k + 1; j < tasks; ++j) devices[j] = devices[j - 1] + 1;
+      }
+      continue;
+    }
+    for (int start = 0; start + tasks <= devices_; start += tasks) {
+      std::vector<int> devices(static_cast<std::size_t>(tasks));
+      std::iota(devices.begin(), devices.end(), start);
+      configs.push_back({s, std::move(devices)});
+    }
+    const int stride = devices_ / tasks;
+    for (int start = 0; stride > 1 && start < stride; ++start) {
+      std::vector<int> devices;
+      for (int k = 0; k < tasks; ++k) devices.push_back(start + k * stride);
+      configs.push_back({s, std::move(devices)});
+    }
+  }
+  return configs;
+}
+
+}  // namespace flexlegion

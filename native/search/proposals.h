@@ -1,0 +1,52 @@
+// What the search proposes: another configuration for an operator (FlexFlow, section 6.2), drawn
+// from all degrees in the cost table and from sets of devices.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "sim/simulator.h"
+#include "support/random.h"
+
+namespace flexlegion {
+
+using Configs = std::vector<std::pair<int, Config>>;
+
+// Which moves are made; each can be left out, so that its worth can be measured.
+struct Moves {
+  bool tied = false;       // operators of one group change together
+  bool critical = true;    // half of the proposals change an operator on the critical path
+  bool neighbours = true;  // some take over the configuration of a neighbour in the graph
+};
+
+class Proposals {
+ public:
+  Proposals(const Problem& problem, std::vector<int> groups);
+
+  // `critical`: operators on the critical path, possibly repeated; may be empty.
+  Configs draw(Random& random, const std::vector<Config>& strategy, const Moves& moves,
+               const std::vector<int>& critical) const;
+
+  // Every configuration of `op` on sets of devices, or if there are too many (more than eight
+  // devices), on blocks and strides of devices.
+  std::vector<Config> all(int op) const;
+
+  const std::vector<int>& operators() const { return operators_; }
+  const std::vector<int>& members(int op) const { return members_[groups_[op]]; }
+
+ private:
+  Config random_config(Random& random, int op) const;
+  std::vector<int> random_devices(Random& random, int tasks) const;
+  bool copy_neighbour(Random& random, int op, const std::vector<Config>& strategy,
+                      Config& config) const;
+
+  const Problem& problem_;
+  int devices_;
+  std::vector<int> operators_;                // those that training executes
+  std::vector<std::vector<int>> splits_;      // an operator: candidates
+  std::vector<int> groups_;                   // an operator
+  std::vector<std::vector<int>> members_;     // a group
+  std::vector<std::vector<int>> neighbours_;  // an operator: who writes or reads its tensors
+};
+
+}  // namespace flexlegion

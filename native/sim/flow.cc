@@ -1,0 +1,228 @@
+#include "sim/flow.h"
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <string>
+
+namespace flexlegion {
+
+FlowBuilder::FlowBuilder(const MachineModel& machine, const Geometry& geometry)
+    : machine_(machine),
+      geometry_(geometry),
+      load_(machine.links.size(), 0),
+      held_(static_cast<std::size_t>(machine.memories), 0) {}
+
+void FlowBuilder::begin(const std::vector<int>& parts) {
+  first_writer_.clear();
+  int writers = 0;
+  for (int n : parts) {
+    first_writer_.push_back(writers);
+    writers += n;
+  }
+  writer_memory_.assign(static_cast<std::size_t>(writers), -1);
+  first_cell_.assign(static_cast<std::size_t>(writers), -1);
+  last_edge_.assign(static_cast<std::size_t>(writers), -1);
+  cells_.clear();
+  needs_.clear();
+  edges_.clear();
+  consumers_.clear();
+  // Entries of flows before are told by the cells that they name.
+  const std::size_t size =
+      static_cast<std::size_t>(writers) * static_cast<std::size_t>(machine_.memories);
+  if (cell_at_.size() < size) cell_at_.resize(size, 0);
+}
+
+void FlowBuilder::edge(int writer, TaskRef to) {
+  const int last = last_edge_[writer];
+  if (last >= 0 && edges_[last].ref == to) return;
+  last_edge_[writer] = static_cast<int>(edges_.size());
+  edges_.push_back({to, last});
+}
+
+int FlowBuilder::cell_of(int writer, int memory) {
+  int& entry =
+      cell_at_[static_cast<std::size_t>(writer) * static_cast<std::size_t>(machine_.memories) +
+               static_cast<std::size_t>(memory)];
+  if (entry < static_cast<int>(cells_.size()) && cells_[entry].writer == writer &&
+      cells_[entry].memory == memory) {
+    return entry;
+  }
+  entry = static_cast<int>(cells_.size());
+  cells_.push_back({writer, memory, first_cell_[writer], -1, -1, false, 0});
+  first_cell_[writer] = entry;
+  return entry;
+}
+
+void FlowBuilder::need(int writer, const Need& need, int memory, TaskRef reader) {
+  if (writer_memory_[writer] == memory) {
+    if (reader.party >= 0) edge(writer, reader);
+    return;
+  }
+  Cell& cell = cells_[cell_of(writer, memory)];
+  bool known = false;
+  for (int n = cell.first_need; n >= 0; n = needs_[n].next) {
+    const Need& old = needs_[n].need;
+    if (old.stack != need.stack) continue;
+    if (old.wrote == need.wrote && old.reads == need.reads) {
+      known = true;
+      break;
+    }
+    if (old.family != need.family || need.family < 0) cell.overlapping = true;
+  }
+  if (!known) {
+    needs_.push_back({need, cell.first_need});
+    cell.first_need = static_cast<int>(needs_.size()) - 1;
+    cell.elements += need.volume;
+  }
+  if (reader.party < 0) return;
+  for (int c = cell.last_consumer; c >= 0; c = consumers_[c].next) {
+    if (consumers_[c].ref == reader) return;
+  }
+  consumers_.push_back({reader, cell.last_consumer});
+  cell.last_consumer = static_cast<int>(consumers_.size()) - 1;
+}
+
+void FlowBuilder::hold(int memory, std::int64_t bytes) {
+  if (bytes == 0) return;
+  if (held_[memory] == 0) touched_memories_.push_back(memory);
+  held_[memory] += bytes;
+}
+
+std::int64_t FlowBuilder::elements_of(const Cell& cell) const {
+  if (!cell.overlapping) return cell.elements;
+  std::map<int, RectUnion> stacks;
+  for (int n = cell.first_need; n >= 0; n = needs_[n].next) {
+    const Need& need = needs_[n].need;
+    stacks[need.stack].add(geometry_.rect(need.wrote).intersect(geometry_.rect(need.reads)));
+  }
+  std::int64_t sum = 0;
+  for (const auto& [stack, rects] : stacks) sum += rects.volume();
+  return sum;
+}
+
+void FlowBuilder::emit(int writer, const Cell& cell, Flow& flow) {
+  Transfer transfer;
+  transfer.writer = writer;
+  transfer.from = writer_memory_[writer];
+  transfer.to = cell.memory;
+  transfer.bytes = elements_of(cell) * kElementBytes;
+  transfer.first_hop = static_cast<int>(flow.hops.size());
+  transfer.first_consumer = static_cast<int>(flow.consumers.size());
+  const std::vector<int>& route = machine_.route(transfer.from, transfer.to);
+  if (route.empty()) {
+    throw std::invalid_argument("no route from memory " + std::to_string(transfer.from) +
+                                " to memory " + std::to_string(transfer.to));
+  }
+  std::int64_t bandwidth = 0, time = 0;
+  for (int link : route) {
+    const std::int64_t its = machine_.links[static_cast<std::size_t>(link)].bandwidth;
+    if (its != bandwidth) {
+      bandwidth = its;
+      time = std::max<std::int64_t>(1, transfer_time(transfer.bytes, bandwidth));
+    }
+    flow.hops.push_back({static_cast<int>(flow.transfers.size()), link, time});
+    if (load_[link] == 0) touched_links_.push_back(link);
+    load_[link] += time;
+  }
+  for (int c = cell.last_consumer; c >= 0; c = consumers_[c].next) {
+    flow.consumers.push_back(consumers_[c].ref);
+  }
+  flow.bytes += transfer.bytes;
+  flow.transfers.push_back(transfer);
+}
+
+void FlowBuilder::find_bounds(const std::vector<int>& reading_parts, Flow& flow) {
+  std::vector<int> first;  // by party
+  int readers = 0;
+  for (int parts : reading_parts) {
+    first.push_back(readers);
+    readers += parts;
+  }
+  waits_.assign(static_cast<std::size_t>(readers), kNotFed);
+  for (const TaskRef& to : flow.edges) {
+    if (reading_parts[to.party] == 0) continue;
+    std::int64_t& wait = waits_[first[to.party] + to.part];
+    wait = std::max<std::int64_t>(wait, 0);
+  }
+  // What comes to a task over one link comes one after the other. All of it goes into the task's
+  // memory, so where the last links differ, their sum has to be shared by as many.
+  std::int64_t least = flow.edges.empty() ? kMaxTime : 0;
+  for (int t = 0; t < flow.transfer_count(); ++t) {
+    const Transfer& transfer = flow.transfers[t];
+    const Transfer& next = flow.transfers[t + 1];
+    std::int64_t longest = 0, latency = 0;
+    for (int h = transfer.first_hop; h < next.first_hop; ++h) {
+      longest = std::max(longest, flow.hops[h].time);
+      latency += machine_.links[static_cast<std::size_t>(flow.hops[h].link)].latency;
+    }
+    least = std::min(least, longest + latency);
+    const bool single = machine_.single_entry[static_cast<std::size_t>(transfer.to)];
+    const std::int64_t last = flow.hops[next.first_hop - 1].time;
+    for (int c = transfer.first_consumer; c < next.first_consumer; ++c) {
+      const TaskRef& to = flow.consumers[c];
+      if (reading_parts[to.party] == 0) continue;
+      std::int64_t& wait = waits_[first[to.party] + to.part];
+      wait = std::max<std::int64_t>(wait, 0);
+      wait = single ? std::max(wait + last, longest + latency) : std::max(wait, longest + latency);
+    }
+  }
+  flow.out_delay = least;
+  flow.wait.assign(reading_parts.size(), kNotFed);
+  for (std::size_t p = 0; p < reading_parts.size(); ++p) {
+    if (reading_parts[p] == 0) continue;
+    flow.wait[p] =
+        *std::min_element(waits_.begin() + first[p], waits_.begin() + first[p] + reading_parts[p]);
+  }
+}
+
+Flow FlowBuilder::finish(const std::vector<int>& reading_parts) {
+  Flow flow;
+  const int writers = static_cast<int>(writer_memory_.size());
+  flow.first_writer = first_writer_;
+  flow.first_edge.reserve(static_cast<std::size_t>(writers) + 1);
+  flow.first_transfer.reserve(static_cast<std::size_t>(writers) + 1);
+  flow.edges.reserve(edges_.size());
+  flow.transfers.reserve(cells_.size() + 1);
+  flow.consumers.reserve(consumers_.size());
+  for (int w = 0; w < writers; ++w) {
+    flow.first_edge.push_back(static_cast<int>(flow.edges.size()));
+    flow.first_transfer.push_back(static_cast<int>(flow.transfers.size()));
+    for (int e = last_edge_[w]; e >= 0; e = edges_[e].next) flow.edges.push_back(edges_[e].ref);
+    sorted_.clear();
+    for (int c = first_cell_[w]; c >= 0; c = cells_[c].next) sorted_.push_back(c);
+    // By destination, so that a flow is a function of the configurations alone.
+    std::sort(sorted_.begin(), sorted_.end(),
+              [this](int a, int b) { return cells_[a].memory < cells_[b].memory; });
+    for (int c : sorted_) emit(w, cells_[c], flow);
+  }
+  flow.first_edge.push_back(static_cast<int>(flow.edges.size()));
+  flow.first_transfer.push_back(static_cast<int>(flow.transfers.size()));
+  Transfer end;
+  end.first_hop = static_cast<int>(flow.hops.size());
+  end.first_consumer = static_cast<int>(flow.consumers.size());
+  flow.transfers.push_back(end);
+  for (int link : touched_links_) {
+    flow.link_load.emplace_back(link, load_[link]);
+    load_[link] = 0;
+  }
+  for (int memory : touched_memories_) {
+    flow.memory.emplace_back(memory, held_[memory]);
+    held_[memory] = 0;
+  }
+  touched_links_.clear();
+  touched_memories_.clear();
+  find_bounds(reading_parts, flow);
+  flow.all_read = true;
+  for (int w = 0; w < writers && flow.all_read; ++w) {
+    flow.all_read = flow.first_edge[w] < flow.first_edge[w + 1];
+    for (int t = flow.first_transfer[w]; t < flow.first_transfer[w + 1]; ++t) {
+      if (flow.transfers[t].first_consumer < flow.transfers[t + 1].first_consumer) {
+        flow.all_read = true;
+      }
+    }
+  }
+  return flow;
+}
+
+}  // namespace flexlegion

@@ -1,0 +1,134 @@
+// A flow: everything that passes from the tasks that write one tensor field to those that read it.
+//
+// The task graph of an iteration is cut into blocks (the tasks of one launch) and flows (the
+// dependencies and transfers between launches). A flow depends on the configurations of the few
+// operators at its ends alone, so a proposal replaces few of them.
+//
+// - A transfer exists for each (writing task, reading memory): the union of what the readers there
+//   need, once. Within a memory there is none, just an edge. All weights of one operator travel
+//   together.
+// - A transfer over several links is a chain of communication tasks (hops), one a link,
+//   cut-through: a hop is ready when the hop before it has started (the writer ended), plus the
+//   link's latency, and does not end before the hop before it.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "sim/geometry.h"
+#include "sim/problem.h"
+
+namespace flexlegion {
+
+// A task at an end of a flow: which of the flow's parties (launches), and which part. So flows that
+// differ in their launches alone are the same: those between the unrolled steps of a layer, say.
+struct TaskRef {
+  int party = -1;
+  int part = 0;
+
+  bool operator==(const TaskRef& o) const { return party == o.party && part == o.part; }
+};
+
+struct Transfer {
+  int writer = 0;        // index among the flow's writers
+  int from = 0, to = 0;  // memories
+  std::int64_t bytes = 0;
+  int first_hop = 0;       // its hops end where the next transfer's begin
+  int first_consumer = 0;  // likewise
+};
+
+struct Hop {
+  int transfer = 0;
+  int link = 0;
+  std::int64_t time = 0;  // ns
+};
+
+constexpr std::int64_t kNotFed = -1;
+
+// Writers are numbered launch by launch (in the order of issue), part by part.
+struct Flow {
+  std::vector<int> first_writer;    // by writing launch
+  std::vector<int> first_edge;      // by writer, and one more
+  std::vector<int> first_transfer;  // by writer, and one more
+  std::vector<TaskRef> edges;       // successors in the same memory
+  std::vector<Transfer> transfers;  // and one more, that ends the lists
+  std::vector<Hop> hops;
+  std::vector<TaskRef> consumers;
+  std::vector<std::int64_t> sum_time;  // a reading part: time to sum partial values, or empty
+  std::vector<std::pair<int, std::int64_t>> link_load;  // (link, ns)
+  std::vector<std::pair<int, std::int64_t>> memory;     // (memory, bytes held there)
+  std::int64_t bytes = 0;                               // moved between memories
+  // Bounds. A reading party's tasks are not ready before so long after the first writer's end
+  // (kNotFed: some of its tasks need nothing of this flow). And if every writer is read, so long
+  // passes at least between a writer's end and some reader's being ready.
+  std::vector<std::int64_t> wait;  // a party
+  std::int64_t out_delay = 0;
+  bool all_read = false;
+
+  int transfer_count() const { return static_cast<int>(transfers.size()) - 1; }
+};
+
+// Collects what a flow carries, in any order, and lays it out. Reused, so that it allocates little.
+class FlowBuilder {
+ public:
+  FlowBuilder(const MachineModel& machine, const Geometry& geometry);
+
+  // `parts`: of each writing launch, its number of tasks.
+  void begin(const std::vector<int>& parts);
+  int writer(int launch_slot, int part) const { return first_writer_[launch_slot] + part; }
+  void set_memory(int writer, int memory) { writer_memory_[writer] = memory; }
+
+  void edge(int writer, TaskRef to);
+
+  // A reading task (or, without one, just a memory) needs `volume` elements that `writer` wrote:
+  // what rectangles `wrote` and `reads` have in common. Equal values of `stack` mean that the
+  // rectangles live in one array, where overlaps are sent once; `family` is one of rectangles
+  // that do not overlap, or -1.
+  struct Need {
+    int stack = 0, wrote = 0, reads = 0, family = -1;
+    std::int64_t volume = 0;
+  };
+  void need(int writer, const Need& need, int memory, TaskRef reader);
+
+  void hold(int memory, std::int64_t bytes);  // memory that the flow occupies
+
+  // `reading_parts`: of each party, the number of its tasks if the wait of them is wanted, or 0.
+  Flow finish(const std::vector<int>& reading_parts);
+
+ private:
+  struct Cell {  // a transfer in the making
+    int writer, memory, next, first_need, last_consumer;
+    bool overlapping;
+    std::int64_t elements;
+  };
+  struct Listed {
+    Need need;
+    int next;
+  };
+  struct Link {
+    TaskRef ref;
+    int next;
+  };
+
+  int cell_of(int writer, int memory);
+  std::int64_t elements_of(const Cell& cell) const;
+  void emit(int writer, const Cell& cell, Flow& flow);
+  void find_bounds(const std::vector<int>& reading_parts, Flow& flow);
+
+  const MachineModel& machine_;
+  const Geometry& geometry_;
+  std::vector<int> first_writer_;
+  std::vector<int> writer_memory_;
+  std::vector<int> first_cell_, last_edge_;  // a writer
+  std::vector<Cell> cells_;
+  std::vector<Listed> needs_;
+  std::vector<Link> edges_, consumers_;
+  std::vector<int> cell_at_;  // [writer * memories + memory]: a cell, if it says so itself
+  std::vector<std::int64_t> load_, held_;
+  std::vector<int> touched_links_, touched_memories_;
+  std::vector<int> sorted_;
+  std::vector<std::int64_t> waits_;  // a reading task
+};
+
+}  // namespace flexlegion

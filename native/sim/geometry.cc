@@ -1,0 +1,129 @@
+#include "sim/geometry.h"
+
+#include <utility>
+
+namespace flexlegion {
+
+namespace {
+
+// `from` without `what`, in slabs: below and above it, dimension by dimension.
+void subtract(Rect from, const Rect& what, std::vector<Rect>& rest) {
+  if (from.empty()) return;
+  if (!from.overlaps(what)) {
+    rest.push_back(from);
+    return;
+  }
+  for (int d = 0; d < from.rank; ++d) {
+    if (from.lo[d] < what.lo[d]) {
+      rest.push_back(from);
+      rest.back().hi[d] = what.lo[d];
+      from.lo[d] = what.lo[d];
+    }
+    if (what.hi[d] < from.hi[d]) {
+      rest.push_back(from);
+      rest.back().lo[d] = what.hi[d];
+      from.hi[d] = what.hi[d];
+    }
+  }
+}
+
+}  // namespace
+
+void RectUnion::add(const Rect& rect) {
+  std::vector<Rect> fresh = {rect};
+  for (const Rect& old : parts_) {
+    std::vector<Rect> rest;
+    for (const Rect& piece : fresh) subtract(piece, old, rest);
+    fresh = std::move(rest);
+  }
+  parts_.insert(parts_.end(), fresh.begin(), fresh.end());
+}
+
+std::int64_t RectUnion::volume() const {
+  std::int64_t sum = 0;
+  for (const Rect& part : parts_) sum += part.volume();
+  return sum;
+}
+
+Geometry::Geometry(const Problem& problem) : problem_(problem) {}
+
+std::size_t Geometry::Hash::operator()(const Rect& rect) const {
+  std::uint64_t h = static_cast<std::uint64_t>(rect.rank);
+  for (int d = 0; d < rect.rank; ++d) {
+    h = (h ^ static_cast<std::uint64_t>(rect.lo[d])) * 0x9E3779B97F4A7C15u;
+    h = (h ^ static_cast<std::uint64_t>(rect.hi[d])) * 0xC2B2AE3D27D4EB4Fu;
+    h ^= h >> 29;
+  }
+  return h;
+}
+
+int Geometry::id_of(const Rect& rect) {
+  const auto [entry, fresh] = ids_.try_emplace(rect, static_cast<int>(rects_.size()));
+  if (fresh) rects_.push_back(rect);
+  return entry->second;
+}
+
+std::unique_ptr<Family> Geometry::make_family(const std::vector<Rect>& tasks) {
+  auto family = std::make_unique<Family>();
+  family->number = next_family_++;
+  family->parts = distinct(tasks);
+  const auto& rects = family->parts.rects;
+  for (const Rect& rect : rects) family->ids.push_back(rect.empty() ? -1 : id_of(rect));
+  for (std::size_t i = 0; i < rects.size() && family->disjoint; ++i) {
+    for (std::size_t j = i + 1; j < rects.size() && family->disjoint; ++j) {
+      family->disjoint = !rects[i].overlaps(rects[j]);
+    }
+  }
+  family->part_of.resize(rects.size());
+  for (std::size_t k = 0; k < tasks.size(); ++k) {
+    family->part_of[family->parts.of_part[k]] = static_cast<int>(k);
+  }
+  return family;
+}
+
+const Family& Geometry::family(int op, int operand, int split) {
+  const auto key = (static_cast<std::uint64_t>(problem_.costs.class_of[op]) << 40) |
+                   (static_cast<std::uint64_t>(operand) << 24) | static_cast<std::uint64_t>(split);
+  auto& slot = families_[key];
+  if (!slot) {
+    const Graph& graph = problem_.graph;
+    slot = make_family(accessed_rects(graph, op, graph.operators[op].operands[operand],
+                                      problem_.split(op, split).degrees));
+  }
+  return *slot;
+}
+
+const Family& Geometry::load_family(int tensor, int parts) {
+  const auto key = (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(tensor) << 24) |
+                   static_cast<std::uint64_t>(parts);
+  auto& slot = families_[key];
+  if (!slot) {
+    const Rect whole = Rect::of_shape(problem_.graph.tensors[tensor].shape);
+    std::vector<int> degrees(static_cast<std::size_t>(whole.rank), 1);
+    degrees[0] = parts;
+    std::vector<Rect> tiles;
+    for (int k = 0; k < parts; ++k) tiles.push_back(tile_of(whole, degrees, k));
+    slot = make_family(tiles);
+  }
+  return *slot;
+}
+
+const Overlaps& Geometry::overlaps(const Family& a, const Family& b) {
+  const auto key =
+      (static_cast<std::uint64_t>(a.number) << 32) | static_cast<std::uint64_t>(b.number);
+  auto& slot = overlaps_[key];
+  if (slot) return *slot;
+  auto result = std::make_unique<Overlaps>();
+  for (const Rect& mine : a.parts.rects) {
+    result->first.push_back(static_cast<int>(result->items.size()));
+    for (std::size_t j = 0; j < b.parts.rects.size(); ++j) {
+      const std::int64_t volume = mine.intersect(b.parts.rects[j]).volume();
+      if (volume > 0) result->items.push_back({static_cast<int>(j), volume});
+    }
+  }
+  result->first.push_back(static_cast<int>(result->items.size()));
+  slot = std::move(result);
+  return *slot;
+}
+
+}  // namespace flexlegion

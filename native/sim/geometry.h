@@ -1,0 +1,71 @@
+// Rectangles by number. A proposal changes which devices hold which parts, seldom the parts
+// themselves, so the parts of each (operator, degrees) and the overlaps between two such families
+// are computed once and looked up from then on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "sim/problem.h"
+#include "support/rect.h"
+
+namespace flexlegion {
+
+// Rectangles without overlap that cover the same elements as those added.
+class RectUnion {
+ public:
+  void add(const Rect& rect);
+  std::int64_t volume() const;
+
+ private:
+  std::vector<Rect> parts_;
+};
+
+// What the tasks of one operator, cut in one way, touch of one operand.
+struct Family {
+  int number = 0;
+  DistinctRects parts;       // the rectangles, and which of them each task has
+  std::vector<int> ids;      // a distinct rectangle: its number among all; -1: empty
+  std::vector<int> part_of;  // a distinct rectangle: the (last) task that has it
+  bool disjoint = true;      // distinct rectangles do not overlap
+};
+
+// Of two families, which rectangles overlap, and in how many elements.
+struct Overlaps {
+  struct Item {
+    int other;            // distinct rectangle of the second family
+    std::int64_t volume;  // elements
+  };
+  std::vector<int> first;  // by distinct rectangle of the first family, and one more
+  std::vector<Item> items;
+};
+
+class Geometry {
+ public:
+  explicit Geometry(const Problem& problem);
+
+  const Family& family(int op, int operand, int split);
+  // The tiles of an input tensor that is loaded in `parts` parts.
+  const Family& load_family(int tensor, int parts);
+  const Overlaps& overlaps(const Family& a, const Family& b);
+  const Rect& rect(int id) const { return rects_[static_cast<std::size_t>(id)]; }
+  int id_of(const Rect& rect);
+
+ private:
+  struct Hash {
+    std::size_t operator()(const Rect& rect) const;
+  };
+
+  std::unique_ptr<Family> make_family(const std::vector<Rect>& rects);
+
+  const Problem& problem_;
+  std::vector<Rect> rects_;
+  std::unordered_map<Rect, int, Hash> ids_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Family>> families_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Overlaps>> overlaps_;
+  int next_family_ = 0;
+};
+
+}  // namespace flexlegion

@@ -1,0 +1,109 @@
+#include "sim/memory.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace flexlegion {
+
+namespace {
+
+struct Life {
+  std::int64_t from = kNever, to = 0;
+};
+
+class Lives {
+ public:
+  Lives(const TaskGraph& graph, const Timeline& line)
+      : graph_(graph),
+        line_(line),
+        lives_(static_cast<std::size_t>(graph.problem().machine.memories)) {}
+
+  void begin() { std::fill(lives_.begin(), lives_.end(), Life{}); }
+
+  void touch(int launch) {
+    if (launch < 0) return;
+    const Block& block = graph_.blocks()[launch];
+    for (std::size_t k = 0; k < block.device.size(); ++k) {
+      const std::size_t task = static_cast<std::size_t>(line_.first_task[launch]) + k;
+      touch(graph_.problem().machine.memory_of[block.device[k]], line_.start_time[task],
+            line_.end_time[task]);
+    }
+  }
+
+  void touch_transfers(int f) {
+    const Flow& flow = *graph_.flows()[f];
+    for (int t = 0; t < flow.transfer_count(); ++t) {
+      const Transfer& transfer = flow.transfers[t];
+      const int first = line_.first_hop[f] + transfer.first_hop;
+      const int last = line_.first_hop[f] + flow.transfers[t + 1].first_hop - 1;
+      touch(transfer.from, line_.start_time[first], line_.end_time[first]);
+      touch(transfer.to, line_.start_time[last], line_.end_time[last]);
+    }
+  }
+
+  const Life& of(int memory) const { return lives_[memory]; }
+
+ private:
+  void touch(int memory, std::int64_t start, std::int64_t end) {
+    Life& life = lives_[memory];
+    life.from = std::min(life.from, start);
+    life.to = std::max(life.to, end);
+  }
+
+  const TaskGraph& graph_;
+  const Timeline& line_;
+  std::vector<Life> lives_;
+};
+
+}  // namespace
+
+std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& line) {
+  const auto& machine = graph.problem().machine;
+  const auto& operators = graph.problem().graph.operators;
+  // Of each memory: (time, bytes more or, at the same time first, fewer).
+  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> events(machine.memories);
+  std::vector<std::int64_t> held(machine.memories, 0);
+  Lives lives(graph, line);
+  // Who uses a tensor's value, whether forward or, saved, backward.
+  std::vector<std::vector<int>> users(graph.problem().graph.tensors.size());
+  for (int op = 0; op < static_cast<int>(operators.size()); ++op) {
+    for (const Operand& o : operators[op].operands) {
+      users[o.tensor].push_back(graph.launch_of(Pass::forward, op));
+      if (o.saved_for_backward) users[o.tensor].push_back(graph.launch_of(Pass::backward, op));
+    }
+  }
+  for (int f = 0; f < static_cast<int>(graph.flows().size()); ++f) {
+    const FlowId& id = graph.flow_ids()[f];
+    const Flow& flow = *graph.flows()[f];
+    if (id.kind == FlowKind::weights) {
+      for (const auto& [memory, bytes] : flow.memory) held[memory] += bytes;
+      continue;
+    }
+    lives.begin();
+    for (int w = 0; w < id.writers; ++w) lives.touch(id.parties[w]);
+    lives.touch_transfers(f);
+    if (id.kind == FlowKind::value) {
+      for (int user : users[id.index]) lives.touch(user);
+    } else {
+      lives.touch(id.fed);
+    }
+    for (const auto& [memory, bytes] : flow.memory) {
+      const Life& life = lives.of(memory);
+      if (life.to <= life.from) continue;
+      events[memory].emplace_back(life.from, bytes);
+      events[memory].emplace_back(life.to, -bytes);
+    }
+  }
+  for (int m = 0; m < machine.memories; ++m) {
+    std::sort(events[m].begin(), events[m].end());
+    std::int64_t now = held[m], peak = held[m];
+    for (const auto& [time, bytes] : events[m]) {
+      now += bytes;
+      peak = std::max(peak, now);
+    }
+    held[m] = peak;
+  }
+  return held;
+}
+
+}  // namespace flexlegion

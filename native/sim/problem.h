@@ -1,0 +1,64 @@
+// What a simulation is about: the operator graph, the device topology, and what tasks cost there.
+// It does not change while strategies come and go.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "plan/graph.h"
+#include "plan/rules.h"
+#include "sim/machine_model.h"
+
+namespace flexlegion {
+
+// A way to cut an operator, and the time of each task of it (the cost table's entries), in ns.
+struct Split {
+  std::vector<int> degrees;
+  int tasks = 0;
+  // [device kind * tasks + part]
+  std::vector<std::int64_t> forward, backward;
+};
+
+// Time of a pass that only moves data: overhead + bytes / bytes_per_second.
+struct LinearCost {
+  std::int64_t overhead = 0;  // ns
+  std::int64_t bytes_per_second = 1'000'000'000;
+
+  std::int64_t time(std::int64_t bytes) const {
+    return overhead + transfer_time(bytes, bytes_per_second);
+  }
+};
+
+struct CostTable {
+  // Operators of one class have the same access maps, shapes and costs: the unrolled steps of a
+  // layer, say. Splits are kept once a class.
+  std::vector<int> class_of;                               // an operator
+  std::vector<std::vector<Split>> splits;                  // a class
+  std::vector<std::map<std::vector<int>, int>> number_of;  // a class: degrees -> split
+  std::vector<LinearCost> update, load, sum;               // a device kind
+};
+
+struct Problem {
+  Graph graph;
+  GraphFacts facts;
+  MachineModel machine;
+  CostTable costs;
+  int optimizer_states = 0;
+
+  const Split& split(int op, int number) const {
+    return costs.splits[costs.class_of[op]][static_cast<std::size_t>(number)];
+  }
+};
+
+// A parallelization configuration whose degrees stand in the cost table.
+struct Config {
+  int split = 0;
+  std::vector<int> devices;  // one a task
+
+  bool operator==(const Config& other) const {
+    return split == other.split && devices == other.devices;
+  }
+};
+
+}  // namespace flexlegion

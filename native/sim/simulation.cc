@@ -1,0 +1,332 @@
+#include "sim/simulation.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace flexlegion {
+
+namespace {
+
+// Added to the predecessors of a task that has its times already, so that it never becomes ready.
+constexpr std::int32_t kKept = 1 << 30;
+
+}  // namespace
+
+Cause Timeline::place_of(int task) const {
+  const auto& first = task < first_task.back() ? first_task : first_hop;
+  const auto owner =
+      static_cast<int>(std::upper_bound(first.begin(), first.end(), task) - first.begin()) - 1;
+  const int place = task - first[owner];
+  return {task < first_task.back() ? owner : ~owner, place};
+}
+
+int Timeline::number_of(Cause cause) const {
+  if (cause.place < 0) return -1;
+  return (cause.owner >= 0 ? first_task[cause.owner] : first_hop[~cause.owner]) + cause.place;
+}
+
+void Simulation::push(std::int64_t ready, std::uint32_t task) {
+  const auto entry = (static_cast<unsigned __int128>(ready) << 32) | task;
+  std::size_t i = heap_.size();
+  heap_.push_back(entry);
+  while (i > 0) {
+    const std::size_t parent = (i - 1) / 4;
+    if (heap_[parent] <= entry) break;
+    heap_[i] = heap_[parent];
+    i = parent;
+  }
+  heap_[i] = entry;
+}
+
+// Task numbers, predecessors, loads: everything before the first event.
+void Simulation::lay_out(Timeline& line) {
+  const auto& blocks = graph_.blocks();
+  const auto& flows = graph_.flows();
+  line.first_task.clear();
+  line.first_hop.clear();
+  std::size_t tasks = 0;
+  for (const Block& block : blocks) {
+    line.first_task.push_back(static_cast<int>(tasks));
+    tasks += block.device.size();
+  }
+  line.first_task.push_back(static_cast<int>(tasks));
+  const std::size_t normal = tasks;
+  for (const FlowPtr& its : flows) {
+    const Flow& flow = *its;
+    line.first_hop.push_back(static_cast<int>(tasks));
+    tasks += flow.hops.size();
+  }
+  line.first_hop.push_back(static_cast<int>(tasks));
+  if (tasks >= static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
+    throw std::invalid_argument("the task graph is too large to simulate");
+  }
+  line.tasks = static_cast<int>(tasks);
+  line.iteration_time = 0;
+  if (line.end_time.size() < tasks) {
+    line.ready_time.resize(tasks);
+    line.start_time.resize(tasks);
+    line.end_time.resize(tasks);
+    line.cause.resize(tasks);
+  }
+  if (owner_.size() < tasks) owner_.resize(tasks);
+  std::fill_n(line.ready_time.begin(), normal, 0);
+  std::fill_n(line.cause.begin(), normal, Cause{});
+  pending_.assign(normal, 0);
+  for (std::size_t l = 0; l < blocks.size(); ++l) {
+    std::fill(owner_.begin() + line.first_task[l], owner_.begin() + line.first_task[l + 1],
+              static_cast<std::int32_t>(l));
+    const int backward = graph_.backward_of(static_cast<int>(l));
+    if (backward < 0) continue;
+    for (int t = line.first_task[backward]; t < line.first_task[backward + 1]; ++t) ++pending_[t];
+  }
+  for (std::size_t f = 0; f < flows.size(); ++f) {
+    std::fill(owner_.begin() + line.first_hop[f], owner_.begin() + line.first_hop[f + 1],
+              ~static_cast<std::int32_t>(f));
+    const auto& parties = graph_.flow_ids()[f].parties;
+    for (const auto* readers : {&flows[f]->edges, &flows[f]->consumers}) {
+      for (const TaskRef& to : *readers) {
+        ++pending_[line.first_task[parties[to.party]] + to.part];
+      }
+    }
+  }
+  free_.assign(graph_.load().size(), 0);
+  last_.assign(graph_.load().size(), Cause{});
+  remaining_ = graph_.load();
+  heap_.clear();
+  kept_until_ = 0;
+  broken_ = false;
+  played_ = 0;
+}
+
+void Simulation::deliver(Timeline& line, int launch, int part, std::int64_t time, Cause from) {
+  const auto task = static_cast<std::uint32_t>(line.first_task[launch] + part);
+  // Kept tasks have their causes already, and no predecessor ends later than they are ready.
+  if (time > line.ready_time[task] || line.cause[task].place < 0) {
+    line.ready_time[task] = time;
+    line.cause[task] = from;
+  }
+  if (--pending_[task] > 0) return;
+  // What is kept never comes here, see kKept.
+  if (line.ready_time[task] < kept_until_) broken_ = true;
+  push(line.ready_time[task], task);
+}
+
+void Simulation::finish_task(Timeline& line, int launch, int part, std::uint32_t task) {
+  const std::int64_t end = line.end_time[task];
+  const Cause self{launch, part};
+  for (const auto [f, slot] : graph_.out_flows(launch)) {
+    const Flow& flow = *graph_.flows()[f];
+    const int writer = flow.first_writer[slot] + part;
+    const auto& parties = graph_.flow_ids()[f].parties;
+    for (int e = flow.first_edge[writer]; e < flow.first_edge[writer + 1]; ++e) {
+      deliver(line, parties[flow.edges[e].party], flow.edges[e].part, end, self);
+    }
+    for (int t = flow.first_transfer[writer]; t < flow.first_transfer[writer + 1]; ++t) {
+      const int hop = flow.transfers[t].first_hop;
+      const std::int64_t ready = end + graph_.problem().machine.links[flow.hops[hop].link].latency;
+      const auto number = static_cast<std::uint32_t>(line.first_hop[f] + hop);
+      if (kept_until_ > 0 && ready < kept_until_) continue;
+      line.ready_time[number] = ready;
+      line.cause[number] = self;
+      push(ready, number);
+    }
+  }
+  const int backward = graph_.backward_of(launch);
+  if (backward >= 0) deliver(line, backward, part, end, self);
+}
+
+void Simulation::finish_hop(Timeline& line, int f, int hop, std::uint32_t task) {
+  const Flow& flow = *graph_.flows()[f];
+  const int transfer = flow.hops[hop].transfer;
+  const Cause self{~f, hop};
+  if (hop + 1 < flow.transfers[transfer + 1].first_hop) {
+    const std::int64_t ready =
+        line.start_time[task] + graph_.problem().machine.links[flow.hops[hop + 1].link].latency;
+    if (kept_until_ > 0 && ready < kept_until_) return;
+    line.ready_time[task + 1] = ready;
+    line.cause[task + 1] = self;
+    push(ready, task + 1);
+    return;
+  }
+  const std::int64_t end = line.end_time[task];
+  const auto& parties = graph_.flow_ids()[f].parties;
+  for (int c = flow.transfers[transfer].first_consumer;
+       c < flow.transfers[transfer + 1].first_consumer; ++c) {
+    deliver(line, parties[flow.consumers[c].party], flow.consumers[c].part, end, self);
+  }
+}
+
+void Simulation::serve(Timeline& line, std::uint32_t task, int device, std::int64_t exe_time) {
+  std::int64_t start = line.ready_time[task];
+  if (free_[device] > start) {
+    start = free_[device];
+    line.cause[task] = last_[device];
+  }
+  line.start_time[task] = start;
+  line.end_time[task] = start + exe_time;
+  remaining_[device] -= exe_time;
+}
+
+// The event loop. No successor is ready before its predecessor is (times are at least 1 ns, and a
+// hop that follows another comes later in the order of tasks), so taking tasks from one queue
+// serves each device in its order.
+bool Simulation::play(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails) {
+  const int devices = graph_.problem().machine.devices();
+  while (!heap_.empty()) {
+    const auto task = static_cast<std::uint32_t>(heap_[0]);
+    const unsigned __int128 moved = heap_.back();
+    heap_.pop_back();
+    const std::size_t n = heap_.size();
+    std::size_t i = 0;
+    while (4 * i + 1 < n) {
+      std::size_t least = 4 * i + 1;
+      const std::size_t end = std::min(least + 4, n);
+      for (std::size_t c = least + 1; c < end; ++c) {
+        if (heap_[c] < heap_[least]) least = c;
+      }
+      if (moved <= heap_[least]) break;
+      heap_[i] = heap_[least];
+      i = least;
+    }
+    if (n > 0) heap_[i] = moved;
+
+    ++played_;
+    const std::int32_t owner = owner_[task];
+    int device;
+    if (owner >= 0) {
+      const int part = static_cast<int>(task) - line.first_task[owner];
+      const Block& block = graph_.blocks()[owner];
+      device = block.device[part];
+      serve(line, task, device, block.exe_time[part]);
+      if (tails != nullptr && line.start_time[task] > limit - (*tails)[owner]) {
+        line.iteration_time = kNever;
+        return false;
+      }
+      finish_task(line, owner, part, task);
+    } else {
+      const int hop = static_cast<int>(task) - line.first_hop[~owner];
+      const Flow& flow = *graph_.flows()[~owner];
+      device = devices + flow.hops[hop].link;
+      serve(line, task, device, flow.hops[hop].time);
+      const bool follows = hop > flow.transfers[flow.hops[hop].transfer].first_hop;
+      if (follows && line.end_time[task - 1] > line.end_time[task]) {
+        line.end_time[task] = line.end_time[task - 1];
+      }
+      finish_hop(line, ~owner, hop, task);
+    }
+    free_[device] = line.end_time[task];
+    last_[device] = owner >= 0 ? Cause{owner, static_cast<int>(task) - line.first_task[owner]}
+                               : Cause{owner, static_cast<int>(task) - line.first_hop[~owner]};
+    if (line.end_time[task] > line.iteration_time) line.iteration_time = line.end_time[task];
+    if (line.end_time[task] > limit - remaining_[device]) {
+      line.iteration_time = kNever;
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Simulation::full(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails) {
+  lay_out(line);
+  for (int task = 0; task < line.first_task.back(); ++task) {
+    if (pending_[task] == 0) push(0, static_cast<std::uint32_t>(task));
+  }
+  return play(line, limit, tails);
+}
+
+// Nothing that starts being different does so before this time.
+std::int64_t Simulation::first_touched(const Timeline& before, const TaskGraph::Change& change) {
+  changed_launch_.assign(graph_.blocks().size(), 0);
+  changed_flow_.assign(graph_.flows().size(), 0);
+  for (const auto& [l, block] : change.blocks) changed_launch_[l] = 1;
+  for (const auto& [f, flow] : change.flows) changed_flow_[f] = 1;
+  std::int64_t first = kNever;
+  for (const auto& [l, block] : change.blocks) {
+    const int task = before.first_task[l];
+    for (std::size_t k = 0; k < block.device.size(); ++k) {
+      first = std::min(first, before.ready_time[static_cast<std::size_t>(task) + k]);
+    }
+  }
+  for (const auto& [f, flow] : change.flows) {
+    const FlowId& id = graph_.flow_ids()[f];
+    for (int w = 0; w < id.writers; ++w) {
+      const int l = id.parties[w];
+      if (changed_launch_[l]) continue;
+      for (int task = before.first_task[l]; task < before.first_task[l + 1]; ++task) {
+        first = std::min(first, before.end_time[task]);
+      }
+    }
+  }
+  return first;
+}
+
+// Takes over what was ready before `until`; false if that cannot be done.
+bool Simulation::keep(const Timeline& before, std::int64_t until, Timeline& line) {
+  const auto& blocks = graph_.blocks();
+  const auto& flows = graph_.flows();
+  kept_until_ = until;
+  const auto copy = [&](int old, int now, int device, std::int64_t exe_time, Cause self) {
+    line.ready_time[now] = before.ready_time[old];
+    line.start_time[now] = before.start_time[old];
+    line.end_time[now] = before.end_time[old];
+    line.cause[now] = before.cause[old];
+    line.iteration_time = std::max(line.iteration_time, line.end_time[now]);
+    remaining_[device] -= exe_time;
+    if (line.end_time[now] > free_[device]) {
+      free_[device] = line.end_time[now];
+      last_[device] = self;
+    }
+  };
+  // First the times of all hops and tasks that stand, then what follows from them.
+  for (std::size_t l = 0; l < blocks.size(); ++l) {
+    if (changed_launch_[l]) continue;
+    for (std::size_t k = 0; k < blocks[l].device.size(); ++k) {
+      const int old = before.first_task[l] + static_cast<int>(k);
+      if (before.ready_time[old] >= until) continue;
+      const int now = line.first_task[l] + static_cast<int>(k);
+      copy(old, now, blocks[l].device[k], blocks[l].exe_time[k],
+           {static_cast<int>(l), static_cast<int>(k)});
+      pending_[now] += kKept;
+    }
+  }
+  const int devices = graph_.problem().machine.devices();
+  for (std::size_t f = 0; f < flows.size(); ++f) {
+    if (changed_flow_[f]) continue;
+    for (std::size_t h = 0; h < flows[f]->hops.size(); ++h) {
+      const int old = before.first_hop[f] + static_cast<int>(h);
+      if (before.ready_time[old] >= until) continue;
+      copy(old, line.first_hop[f] + static_cast<int>(h), devices + flows[f]->hops[h].link,
+           flows[f]->hops[h].time, {~static_cast<int>(f), static_cast<int>(h)});
+    }
+  }
+  for (int task = 0; task < line.first_task.back(); ++task) {
+    if (pending_[task] == 0) return false;  // it would have come first
+  }
+  for (std::size_t l = 0; l < blocks.size(); ++l) {
+    for (std::size_t k = 0; k < blocks[l].device.size(); ++k) {
+      const int now = line.first_task[l] + static_cast<int>(k);
+      if (pending_[now] < kKept / 2) continue;
+      finish_task(line, static_cast<int>(l), static_cast<int>(k), static_cast<std::uint32_t>(now));
+    }
+  }
+  for (std::size_t f = 0; f < flows.size(); ++f) {
+    if (changed_flow_[f]) continue;
+    for (std::size_t h = 0; h < flows[f]->hops.size(); ++h) {
+      if (before.ready_time[before.first_hop[f] + static_cast<int>(h)] >= until) continue;
+      finish_hop(line, static_cast<int>(f), static_cast<int>(h),
+                 static_cast<std::uint32_t>(line.first_hop[f] + static_cast<int>(h)));
+    }
+  }
+  return !broken_;
+}
+
+bool Simulation::delta(const Timeline& before, const TaskGraph::Change& change, Timeline& line,
+                       std::int64_t limit, const std::vector<std::int64_t>* tails) {
+  const std::int64_t until = first_touched(before, change);
+  if (until <= 0 || until == kNever) return full(line, limit, tails);
+  lay_out(line);
+  if (!keep(before, until, line)) return full(line, limit, tails);
+  return play(line, limit, tails);
+}
+
+}  // namespace flexlegion

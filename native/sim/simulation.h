@@ -1,0 +1,76 @@
+// Timelines: the full and the delta simulation algorithm (FlexFlow, sections 5.2 and 5.3).
+//
+// Every device, links included, serves its tasks in the order (ready_time, task order). Times are
+// integer ns. The delta algorithm gives the same timeline, task by task: what happened before the
+// first task that a change can touch stands, and the rest is played again.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "sim/task_graph.h"
+
+namespace flexlegion {
+
+constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+// A task by its launch, or ~flow, and its place there, which stays when others change.
+struct Cause {
+  std::int32_t owner = 0, place = -1;  // place -1: nobody
+};
+
+// Times by task: launches in order, then the hops of flows in order.
+struct Timeline {
+  std::vector<std::int64_t> ready_time, start_time, end_time;  // ns
+  std::vector<Cause> cause;                                    // whose end decided when it started
+  std::vector<int> first_task, first_hop;                      // by launch, by flow; and one more
+  int tasks = 0;
+  std::int64_t iteration_time = 0;  // the latest end; kNever where the simulation stopped early
+
+  Cause place_of(int task) const;
+  int number_of(Cause cause) const;  // -1: nobody
+};
+
+class Simulation {
+ public:
+  explicit Simulation(const TaskGraph& graph) : graph_(graph) {}
+
+  // Stops as soon as the iteration is sure to take longer than `limit`, and then returns false.
+  // `tails`, if any: what passes at least from the start of a launch's tasks to the iteration's
+  // end.
+  bool full(Timeline& line, std::int64_t limit = kNever,
+            const std::vector<std::int64_t>* tails = nullptr);
+  // `before` is the timeline before `change`, which the graph has since undergone.
+  bool delta(const Timeline& before, const TaskGraph::Change& change, Timeline& line,
+             std::int64_t limit = kNever, const std::vector<std::int64_t>* tails = nullptr);
+
+  // Tasks that the last simulation played.
+  std::int64_t played() const { return played_; }
+
+ private:
+  void lay_out(Timeline& line);
+  std::int64_t first_touched(const Timeline& before, const TaskGraph::Change& change);
+  bool keep(const Timeline& before, std::int64_t until, Timeline& line);
+  bool play(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails);
+  void finish_task(Timeline& line, int launch, int part, std::uint32_t task);
+  void finish_hop(Timeline& line, int flow, int hop, std::uint32_t task);
+  void deliver(Timeline& line, int launch, int part, std::int64_t time, Cause from);
+  void push(std::int64_t ready, std::uint32_t task);
+  void serve(Timeline& line, std::uint32_t task, int device, std::int64_t exe_time);
+
+  const TaskGraph& graph_;
+  // (ready_time, task) in one number each: a heap of four children.
+  std::vector<unsigned __int128> heap_;
+  std::vector<std::int32_t> pending_;    // a task: predecessors that have not ended
+  std::vector<std::int32_t> owner_;      // a task: its launch, or ~flow
+  std::vector<std::int64_t> free_;       // a device: the end of its last task
+  std::vector<Cause> last_;              // a device: its last task
+  std::vector<std::int64_t> remaining_;  // a device: time of tasks not yet served
+  std::vector<char> changed_launch_, changed_flow_;
+  std::int64_t kept_until_ = 0;
+  bool broken_ = false;  // a kept task would have come later
+  std::int64_t played_ = 0;
+};
+
+}  // namespace flexlegion

@@ -1,0 +1,48 @@
+#include "sim/simulator.h"
+
+namespace flexlegion {
+
+void Simulator::set(const std::vector<Config>& strategy) {
+  graph_.set(strategy);
+  simulation_.full(line_);
+  proposed_ = changed_ = false;
+}
+
+Verdict Simulator::propose(const std::vector<std::pair<int, Config>>& configs, Algorithm algorithm,
+                           std::int64_t limit) {
+  const std::int64_t sure = early_rejection ? limit : kNever;
+  if (!graph_.replace(configs, sure, change_)) return Verdict::overloaded;
+  changed_ = true;
+  if (graph_.overfull_memory() >= 0) return Verdict::out_of_memory;
+  if (graph_.heaviest_load() > sure) return Verdict::overloaded;
+  if (graph_.tasks() > most_tasks) return Verdict::too_fine;
+  const std::vector<std::int64_t>* tails = nullptr;
+  if (sure < kNever) {
+    if (graph_.longest_path() > sure) return Verdict::overlong;
+    tails = &graph_.tails();
+  }
+  const bool whole = algorithm == Algorithm::full
+                         ? simulation_.full(next_, sure, tails)
+                         : simulation_.delta(line_, change_, next_, sure, tails);
+  tasks_played += simulation_.played();
+  if (!whole) return Verdict::stopped;
+  proposed_ = true;
+  return Verdict::simulated;
+}
+
+void Simulator::accept() {
+  if (proposed_) std::swap(line_, next_);
+  proposed_ = changed_ = false;
+}
+
+void Simulator::keep_unsimulated() {
+  simulation_.full(line_);
+  proposed_ = changed_ = false;
+}
+
+void Simulator::reject() {
+  if (changed_) graph_.undo(change_);
+  proposed_ = changed_ = false;
+}
+
+}  // namespace flexlegion

@@ -1,0 +1,66 @@
+// The execution simulator (FlexFlow, section 5): holds a strategy and its timeline, and tries
+// changes of it.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "sim/simulation.h"
+#include "sim/task_graph.h"
+
+namespace flexlegion {
+
+enum class Algorithm { full, delta };
+
+// How far a proposal came.
+enum class Verdict {
+  simulated,      // its timeline is known
+  overloaded,     // tasks or transfers alone take a device or link longer than the limit
+  overlong,       // a chain of dependencies takes longer than the limit
+  stopped,        // the simulation passed the limit
+  out_of_memory,  // a memory does not hold it
+  too_fine        // it has more tasks than `most_tasks`
+};
+
+class Simulator {
+ public:
+  explicit Simulator(const Problem& problem) : graph_(problem), simulation_(graph_) {}
+
+  // Takes a whole strategy: the task graph is built, and simulated in full.
+  void set(const std::vector<Config>& strategy);
+
+  // Tries other configurations of some operators. Afterwards either `accept` or `reject`.
+  Verdict propose(const std::vector<std::pair<int, Config>>& configs, Algorithm algorithm,
+                  std::int64_t limit = kNever);
+  void accept();
+  void reject();
+  // Holds a proposal that does not fit into memory, in full simulation.
+  void keep_unsimulated();
+
+  // Of what is held, or since a proposal was simulated, of that.
+  const TaskGraph& graph() const { return graph_; }
+  const Timeline& timeline() const { return proposed_ ? next_ : line_; }
+  std::int64_t iteration_time() const { return timeline().iteration_time; }
+
+  bool proposed() const { return proposed_; }
+
+  // What to leave out, so that the worth of it can be measured.
+  bool early_rejection = true;
+
+  // Proposals of more tasks, transfers included, are turned down unseen: a few of them would take
+  // the time of thousands of others.
+  std::int64_t most_tasks = kNever;
+
+  std::int64_t tasks_played = 0;  // over all proposals
+
+ private:
+  TaskGraph graph_;
+  Simulation simulation_;
+  Timeline line_, next_;
+  TaskGraph::Change change_;
+  bool proposed_ = false;  // next_ holds the proposal's timeline
+  bool changed_ = false;   // the graph holds the proposal
+};
+
+}  // namespace flexlegion

@@ -1,0 +1,277 @@
+// How the flows of a task graph follow from the configurations at their ends.
+#include <algorithm>
+
+#include "sim/task_graph.h"
+
+namespace flexlegion {
+
+void TaskGraph::begin(const FlowId& id) {
+  std::vector<int> parts;
+  for (int party = 0; party < static_cast<int>(id.parties.size()); ++party) {
+    party_of_launch_[id.parties[party]] = party;
+    if (party < id.writers) {
+      parts.push_back(static_cast<int>(blocks_[id.parties[party]].device.size()));
+    }
+  }
+  builder_.begin(parts);
+  for (int party = 0; party < id.writers; ++party) {
+    const auto& devices = blocks_[id.parties[party]].device;
+    for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
+      builder_.set_memory(builder_.writer(party, k), memory_of(devices[k]));
+    }
+  }
+}
+
+// Of each party, how many tasks wait for what the flow brings; 0 where bounds do not use it.
+std::vector<int> TaskGraph::reading_parts(const FlowId& id) const {
+  std::vector<int> parts(id.parties.size(), 0);
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    const bool reads =
+        id.kind == FlowKind::value ? static_cast<int>(p) >= id.writers : id.parties[p] == id.fed;
+    if (reads) parts[p] = static_cast<int>(blocks_[id.parties[p]].device.size());
+  }
+  return parts;
+}
+
+const Family& TaskGraph::writer_family(int tensor) {
+  const auto [op, operand] = producers_[tensor];
+  if (op >= 0) return geometry_.family(op, operand, configs_[op].split);
+  const auto& devices = blocks_[launch_of(Pass::load, tensor)].device;
+  return geometry_.load_family(tensor, static_cast<int>(devices.size()));
+}
+
+void TaskGraph::box(int memory, const Rect& rect, bool written) {
+  Boxes& boxes = boxes_[memory];
+  if (boxes.read.empty() && boxes.written.empty()) boxed_.push_back(memory);
+  Rect& mine = written ? boxes.written : boxes.read;
+  mine = mine.bounding(rect);
+}
+
+// Ends a tensor: its instances are what the plan's rule makes of the boxes (rect.h).
+void TaskGraph::hold_boxes() {
+  for (int memory : boxed_) {
+    Boxes& boxes = boxes_[memory];
+    const std::int64_t elements = share_instance(boxes.read, boxes.written)
+                                      ? boxes.read.bounding(boxes.written).volume()
+                                      : boxes.read.volume() + boxes.written.volume();
+    builder_.hold(memory, elements * kElementBytes);
+    boxes = {};
+  }
+  boxed_.clear();
+}
+
+Flow TaskGraph::build_value(const FlowId& id) {
+  begin(id);
+  const Family& written = writer_family(id.index);
+  const auto& writers = blocks_[id.parties[0]].device;
+  for (int k = 0; k < static_cast<int>(writers.size()); ++k) {
+    box(memory_of(writers[k]), written.parts.rects[written.parts.of_part[k]], true);
+  }
+  for (const auto& [op, operand] : readers_[id.index]) {
+    const Config& config = configs_[op];
+    const Family& family = geometry_.family(op, operand, config.split);
+    const Overlaps& overlaps = geometry_.overlaps(family, written);
+    const int party = party_of_launch_[launch_of(Pass::forward, op)];
+    for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
+      const int mine = family.parts.of_part[k];
+      if (family.ids[mine] < 0) continue;
+      const int memory = memory_of(config.devices[k]);
+      box(memory, family.parts.rects[mine], false);
+      for (int i = overlaps.first[mine]; i < overlaps.first[mine + 1]; ++i) {
+        const Overlaps::Item& item = overlaps.items[i];
+        FlowBuilder::Need need;
+        need.wrote = written.ids[item.other];
+        need.reads = family.ids[mine];
+        need.family = family.disjoint ? family.number : -1;
+        need.volume = item.volume;
+        builder_.need(builder_.writer(0, written.part_of[item.other]), need, memory, {party, k});
+      }
+    }
+  }
+  hold_boxes();
+  return builder_.finish(reading_parts(id));
+}
+
+// Fills contributions_ and pieces_, and orders those who add after whom they add to.
+void TaskGraph::add_contributions(int tensor, const FlowId& id) {
+  contributions_.clear();
+  pieces_.clear();
+  for (int party = 0; party < id.writers; ++party) {
+    const int launch = id.parties[party];
+    if (launches_[launch].pass != Pass::backward) continue;
+    const int op = launches_[launch].index;
+    const Config& config = configs_[op];
+    const auto& operands = problem_.graph.operators[op].operands;
+    for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
+      if (operands[i].tensor != tensor || operands[i].role == Role::output) continue;
+      const Family& family = geometry_.family(op, i, config.split);
+      for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
+        const int mine = family.parts.of_part[k];
+        if (family.ids[mine] < 0) continue;
+        const auto entry = contributions_.add(family.ids[mine], config.devices[k], launch, k);
+        if (entry.adds) {
+          builder_.edge(builder_.writer(party_of_launch_[entry.earlier_launch], entry.earlier_part),
+                        {party, k});
+        } else {
+          pieces_.push_back({&family, mine});
+          builder_.hold(memory_of(config.devices[k]),
+                        family.parts.rects[mine].volume() * kElementBytes);
+        }
+      }
+    }
+  }
+}
+
+Flow TaskGraph::build_gradient(const FlowId& id) {
+  begin(id);
+  add_contributions(id.index, id);
+  if (id.fed < 0) return builder_.finish(reading_parts(id));
+  const int op = producers_[id.index].first;
+  const int reader = party_of_launch_[id.fed];
+  const Family& family = writer_family(id.index);
+  const auto& devices = configs_[op].devices;
+  std::vector<std::int64_t> partial(devices.size(), 0);  // elements of all partial values
+  for (int p = 0; p < static_cast<int>(pieces_.size()); ++p) {
+    const Piece& piece = pieces_[p];
+    const Contributions::Piece& last = contributions_.pieces()[p];
+    const int writer = builder_.writer(party_of_launch_[last.launch], last.part);
+    const Overlaps& overlaps = geometry_.overlaps(*piece.family, family);
+    for (int i = overlaps.first[piece.distinct]; i < overlaps.first[piece.distinct + 1]; ++i) {
+      const Overlaps::Item& item = overlaps.items[i];
+      const int k = family.part_of[item.other];
+      FlowBuilder::Need need;
+      need.stack = p;
+      need.wrote = last.rect;
+      need.reads = family.ids[item.other];
+      need.family = family.disjoint ? family.number : -1;
+      need.volume = item.volume;
+      const int memory = memory_of(devices[k]);
+      builder_.need(writer, need, memory, {reader, k});
+      if (memory != memory_of(last.device)) builder_.hold(memory, item.volume * kElementBytes);
+      partial[k] += item.volume;
+    }
+  }
+  Flow flow = builder_.finish(reading_parts(id));
+  for (std::size_t k = 0; k < devices.size(); ++k) {
+    const std::int64_t own = family.parts.rects[family.parts.of_part[k]].volume();
+    if (partial[k] <= own) continue;
+    if (flow.sum_time.empty()) flow.sum_time.assign(devices.size(), 0);
+    const LinearCost& cost = problem_.costs.sum[problem_.machine.kind_of[devices[k]]];
+    flow.sum_time[k] = cost.time(partial[k] * kElementBytes);
+  }
+  return flow;
+}
+
+Flow TaskGraph::build_weights(const FlowId& id) {
+  const int op = id.index;
+  const Graph& graph = problem_.graph;
+  const auto& operands = graph.operators[op].operands;
+  const std::vector<int> owned = problem_.facts.owned_weights(graph, op);
+  const Config& config = configs_[op];
+  std::vector<std::vector<Shard>> shards;
+  for (int i : owned) {
+    shards.push_back(shards_of(graph, op, operands[i].tensor,
+                               geometry_.family(op, i, config.split).parts, config.devices));
+  }
+  const std::vector<UpdateTask> tasks = update_tasks(shards);
+  const int update = launch_of(Pass::update, op);
+  Block& block = blocks_[update];
+  block = {};
+  for (const UpdateTask& task : tasks) block.device.push_back(task.device);
+  begin(id);
+  const int party = party_of_launch_[update];
+  std::vector<std::int64_t> touched(tasks.size(), 0);  // elements
+  int stack = 0;
+  for (int w = 0; w < static_cast<int>(owned.size()); ++w) {
+    const int tensor = operands[owned[w]].tensor;
+    add_contributions(tensor, id);
+    for (int j = 0; j < static_cast<int>(tasks.size()); ++j) {
+      for (const auto& [weight, shard] : tasks[j].shards) {
+        if (weight != w) continue;
+        touched[j] += gather_shard(shard, tasks[j].device, {party, j}, stack);
+        touched[j] += 2 * (1 + problem_.optimizer_states) * shard.volume();
+        builder_.hold(memory_of(tasks[j].device),
+                      problem_.optimizer_states * shard.volume() * kElementBytes);
+      }
+    }
+    stack += static_cast<int>(pieces_.size());
+    return_weight(tensor, w, tasks, builder_.writer(party, 0), stack++);
+  }
+  for (std::size_t j = 0; j < tasks.size(); ++j) {
+    const LinearCost& cost = problem_.costs.update[problem_.machine.kind_of[tasks[j].device]];
+    block.exe_time.push_back(std::max<std::int64_t>(1, cost.time(touched[j] * kElementBytes)));
+  }
+  return builder_.finish(reading_parts(id));
+}
+
+// The partial gradients that an update task sums for one shard; returns their elements.
+std::int64_t TaskGraph::gather_shard(const Rect& shard, int device, TaskRef task, int first_stack) {
+  const int memory = memory_of(device);
+  const int id = geometry_.id_of(shard);
+  std::int64_t elements = 0;
+  int rect = -1;  // the last piece's, for most have the same
+  std::int64_t volume = 0;
+  for (int p = 0; p < static_cast<int>(pieces_.size()); ++p) {
+    const Contributions::Piece& last = contributions_.pieces()[p];
+    if (last.rect != rect) {
+      rect = last.rect;
+      volume = geometry_.rect(rect).intersect(shard).volume();
+    }
+    if (volume == 0) continue;
+    elements += volume;
+    FlowBuilder::Need need;
+    need.stack = first_stack + p;
+    need.wrote = rect;
+    need.reads = id;
+    need.family = kShards;
+    need.volume = volume;
+    builder_.need(builder_.writer(party_of_launch_[last.launch], last.part), need, memory, task);
+    if (memory != memory_of(last.device)) builder_.hold(memory, volume * kElementBytes);
+  }
+  return elements;
+}
+
+// What the next iteration's readers need of the updated shards.
+void TaskGraph::return_weight(int tensor, int weight, const std::vector<UpdateTask>& tasks,
+                              int first_writer, int stack) {
+  // Rectangles that each memory reads, once each.
+  returns_.clear();
+  for (const auto& [op, operand] : readers_[tensor]) {
+    const Config& config = configs_[op];
+    const Family& family = geometry_.family(op, operand, config.split);
+    for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
+      const int mine = family.parts.of_part[k];
+      if (family.ids[mine] < 0) continue;
+      const int memory = memory_of(config.devices[k]);
+      auto& seen = returned_[memory];
+      if (std::find(seen.begin(), seen.end(), family.ids[mine]) != seen.end()) continue;
+      if (seen.empty()) returned_memories_.push_back(memory);
+      seen.push_back(family.ids[mine]);
+      returns_.push_back({memory, family.ids[mine], family.disjoint ? family.number : -1});
+      box(memory, family.parts.rects[mine], false);
+    }
+  }
+  for (int memory : returned_memories_) returned_[memory].clear();
+  returned_memories_.clear();
+  for (int j = 0; j < static_cast<int>(tasks.size()); ++j) {
+    for (const auto& [which, shard] : tasks[j].shards) {
+      if (which != weight) continue;
+      box(memory_of(tasks[j].device), shard, true);
+      const int id = geometry_.id_of(shard);
+      int rect = -1;
+      std::int64_t volume = 0;
+      for (const Return& r : returns_) {
+        if (r.memory == memory_of(tasks[j].device)) continue;
+        if (r.rect != rect) {
+          rect = r.rect;
+          volume = geometry_.rect(rect).intersect(shard).volume();
+        }
+        if (volume == 0) continue;
+        builder_.need(first_writer + j, {stack, id, r.rect, r.family, volume}, r.memory, {});
+      }
+    }
+  }
+  hold_boxes();
+}
+
+}  // namespace flexlegion

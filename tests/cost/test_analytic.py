@@ -1,0 +1,223 @@
+"""The analytic cost model against times derived by hand, and what has to hold for all sizes."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flexlegion import UserError
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.cost.model import Linear, Shapes, wanted_gradients
+from flexlegion.graph import Graph, Operator
+from flexlegion.machines import load_topology
+from flexlegion.ops.base import OperatorType
+from flexlegion.ops.conv2d import Conv2D
+from flexlegion.ops.dense import Dense
+from flexlegion.ops.elementwise import Relu
+from flexlegion.ops.embedding import Embedding
+from flexlegion.topology import Device
+
+# Round rates under a name of the table, so that the table's figures apply.
+V100 = Device(
+    "gpu:0",
+    "gpu",
+    "V100",
+    0,
+    "gpu:0",
+    16 << 30,
+    {"float32": 10**13, "tfloat32": 8 * 10**13},
+    10**12,
+)
+CPU = Device("cpu:0", "cpu", "some processor", 0, "ram", 16 << 30, {"float32": 10**11}, 10**10)
+P100 = load_topology("p100x4").device("gpu:0")
+K80 = load_topology("k80x4").device("gpu:0")
+
+
+def operator_of(
+    kind: OperatorType, *shapes: tuple[int, ...], inner: bool = True, dtype: str = "float32"
+) -> Operator:
+    """An operator in a graph of its own; `inner`: its inputs have gradients."""
+    graph = Graph()
+    inputs = [
+        graph.add_input(f"x{i}", shape, dtype, inner)  # type: ignore[arg-type]
+        for i, shape in enumerate(shapes)
+    ]
+    graph.add(kind, inputs, "it")
+    return graph.operators[0]
+
+
+def whole(operator: Operator) -> Shapes:
+    """The shapes of its one task."""
+    return tuple(tensor.shape for _, tensor, _ in operator.operands)
+
+
+def time(operator: Operator, stage: str = "forward", device: Device = V100) -> int:
+    cost = AnalyticCosts().exe_time(operator, stage, whole(operator), device)
+    assert cost.source == "analytic"
+    return cost.time_ns
+
+
+# By hand. V100 of the table: a large product runs at 0.88 of the peak, at half of that with 38 rows
+# and many columns; memory at 0.75; a launch takes 5 us.
+
+
+def test_matrix_product() -> None:
+    """64 x 1024 times 1024 x 1024.
+
+    2 * 64 * 1024 * 1024 = 134.2 MFLOP at 10 TFLOP/s * 0.88 / ((1 + 38/64) (1 + 38/1024)) = 5.324
+    TFLOP/s: 25.21 us. Its 4 (65536 + 1048576 + 65536) = 4.72 MB at 750 GB/s take only 6.3 us.
+    """
+    assert time(operator_of(Dense(1024, use_bias=False), (64, 1024))) == pytest.approx(
+        5_000 + 25_210, rel=1e-3
+    )
+
+
+def test_backward_of_a_matrix_product() -> None:
+    """Two products of the same size, two launches; of the first layer of a network, only one."""
+    inner = operator_of(Dense(1024, use_bias=False), (64, 1024))
+    first = operator_of(Dense(1024, use_bias=False), (64, 1024), inner=False)
+    assert wanted_gradients(inner) == (True,)
+    assert wanted_gradients(first) == (False,)
+    assert time(inner, "backward") == pytest.approx(2 * (5_000 + 25_210), rel=1e-3)
+    assert time(first, "backward") == pytest.approx(5_000 + 25_210, rel=1e-3)
+
+
+def test_elementwise_is_bound_by_memory() -> None:
+    """Forward reads and writes 4 MB each: 8 MB at 750 GB/s. Backward: the output, two gradients."""
+    relu = operator_of(Relu(), (1000, 1000))
+    assert time(relu) == pytest.approx(5_000 + 8e6 / 750, abs=1)
+    assert time(relu, "backward") == pytest.approx(5_000 + 12e6 / 750, abs=1)
+
+
+def test_convolution() -> None:
+    """3 x 3, 64 to 128 channels over 16 x 56 x 56 positions, without bias.
+
+    Outputs: 16 * 56 * 56 * 128 = 6.423 M of 576 multiply-adds: 7.399 GFLOP. At 10 TFLOP/s * 1.0 /
+    ((1 + 32/576) (1 + 400000/6.423e6)) = 8.918 TFLOP/s: 829.7 us. Memory: 4 (3211264 + 73728 +
+    6422528) = 38.8 MB: 51.8 us.
+    """
+    conv = Conv2D(128, 3, 3, padding_h=1, padding_w=1, use_bias=False)
+    assert time(operator_of(conv, (16, 56, 56, 64))) == pytest.approx(5_000 + 829_700, rel=1e-3)
+
+
+def test_embedding_touches_rows() -> None:
+    """32 x 10 tokens of 100 channels: 320 numbers and 2 * 32000 floats, whatever the table.
+
+    (320 + 2 * 32000) * 4 bytes at 750 GB/s * 0.5 for the family: 686 ns.
+    """
+    small = operator_of(Embedding(1_000, 100, 0, 10), (32, 10), inner=False, dtype="int32")
+    large = operator_of(Embedding(1_000_000, 100, 0, 10), (32, 10), inner=False, dtype="int32")
+    assert time(small) == pytest.approx(5_000 + 686, abs=2)
+    for stage in ("forward", "backward"):
+        assert time(large, stage) == time(small, stage)
+
+
+def test_tensor_cores() -> None:
+    """Another precision is a choice; devices without it, and other families, keep to float32."""
+    dense, relu = operator_of(Dense(4096), (4096, 4096)), operator_of(Relu(), (64, 64))
+    fast = AnalyticCosts("tfloat32")
+    assert fast.exe_time(dense, "forward", whole(dense), V100).time_ns < time(dense) / 6
+    assert fast.exe_time(dense, "forward", whole(dense), P100).time_ns == time(dense, device=P100)
+    assert fast.exe_time(relu, "forward", whole(relu), V100).time_ns == time(relu)
+
+
+@pytest.mark.parametrize("device", [P100, K80], ids=["p100", "k80"])
+def test_channels_are_cheaper_to_split_than_samples(device: Device) -> None:
+    """FlexFlow, section 8.2.1: 38 % less computation for NMT's products (batch 64, hidden 1024)."""
+    operator = operator_of(Dense(1024), (64, 1024))
+    costs = AnalyticCosts()
+    samples: Shapes = ((16, 1024), (1024, 1024), (1024,), (16, 1024))
+    channels: Shapes = ((64, 1024), (256, 1024), (256,), (64, 256))
+    by_samples = costs.exe_time(operator, "forward", samples, device).time_ns
+    by_channels = costs.exe_time(operator, "forward", channels, device).time_ns
+    assert 0.5 < by_channels / by_samples < 0.8
+
+
+def test_share_of_a_task() -> None:
+    """Half of the samples is half of the operations; the weights are read whole."""
+    operator = operator_of(Dense(64, use_bias=False), (1 << 16, 64))
+    costs = AnalyticCosts()
+    half = costs.exe_time(operator, "forward", ((1 << 15, 64), (64, 64), (1 << 15, 64)), V100)
+    assert (half.time_ns - 5_000) * 2 == pytest.approx(time(operator) - 5_000, rel=0.01)
+
+
+@pytest.mark.parametrize("device", [V100, CPU])
+def test_linear(device: Device) -> None:
+    """Moving bytes costs at least what the memory's rate allows."""
+    for stage in ("update", "load", "sum"):
+        linear, source = AnalyticCosts().linear(stage, device)
+        assert source == "analytic"
+        assert linear.time_ns(10**9) >= 1e18 / device.memory_bandwidth
+        assert linear.time_ns(0) == linear.overhead_ns > 0
+    with pytest.raises(UserError, match="no stage 'forward'; the choices are update, sum, load"):
+        AnalyticCosts().linear("forward", device)
+
+
+def test_linear_time() -> None:
+    assert Linear(100, 10**9).time_ns(50) == 150
+    assert Linear(0, 10**9).time_ns(0) == 1
+
+
+# What holds for all sizes.
+
+EXTENTS = st.integers(1, 2_000)
+DEVICES = st.sampled_from([V100, P100, K80, CPU])
+STAGES = st.sampled_from(["forward", "backward"])
+
+
+@given(EXTENTS, EXTENTS, EXTENTS, st.integers(0, 2), st.integers(1, 500), STAGES, DEVICES)
+def test_larger_products_take_longer(
+    rows: int, depth: int, columns: int, which: int, more: int, stage: str, device: Device
+) -> None:
+    """More operations never take less time."""
+    sizes = [rows, depth, columns]
+    small = operator_of(Dense(sizes[2]), (sizes[0], sizes[1]))
+    sizes[which] += more
+    large = operator_of(Dense(sizes[2]), (sizes[0], sizes[1]))
+    assert time(small, stage, device) <= time(large, stage, device)
+
+
+@given(
+    st.tuples(*[st.integers(1, 40)] * 4),
+    st.integers(1, 64),
+    st.integers(0, 4),
+    st.integers(1, 30),
+    STAGES,
+    DEVICES,
+)
+def test_larger_convolutions_take_longer(
+    shape: tuple[int, ...], filters: int, which: int, more: int, stage: str, device: Device
+) -> None:
+    """More operations never take less time."""
+
+    def conv(sizes: list[int]) -> Operator:
+        n, h, w, c, o = sizes
+        return operator_of(Conv2D(o, 3, 3, padding_h=1, padding_w=1), (n, h, w, c))
+
+    sizes = [*shape, filters]
+    small = conv(sizes)
+    sizes[which] += more
+    assert time(small, stage, device) <= time(conv(sizes), stage, device)
+
+
+@given(st.integers(1, 64), st.integers(1, 64), STAGES, DEVICES)
+def test_parts_take_no_longer_than_the_whole(
+    samples: int, units: int, stage: str, device: Device
+) -> None:
+    """A part of the samples and units, of operands no larger; all parts together take longer."""
+    operator = operator_of(Dense(64), (64, 256))
+    part: Shapes = ((samples, 256), (units, 256), (units,), (samples, units))
+    cost = AnalyticCosts().exe_time(operator, stage, part, device).time_ns
+    assert cost <= time(operator, stage, device)
+    share = samples * units / prod(operator.output.shape)
+    assert cost >= share * time(operator, stage, device) - 1
+
+
+def test_answers_are_remembered() -> None:
+    operator = operator_of(Dense(64), (64, 256))
+    costs = AnalyticCosts()
+    first = costs.exe_time(operator, "forward", whole(operator), V100)
+    assert costs.exe_time(operator, "forward", whole(operator), V100) is first

@@ -1,0 +1,217 @@
+"""The profile data base: what it keeps, several writers, and files that are none."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from flexlegion import UserError
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.cost.measured import MeasuredCosts, task_key
+from flexlegion.cost.model import Cost, Linear, Shapes
+from flexlegion.cost.profile_db import (
+    DeviceRates,
+    LinkRates,
+    ProfileDB,
+    Sample,
+    TaskKey,
+    default_path,
+)
+from flexlegion.graph import Graph, Operator
+from flexlegion.ops.dense import Dense
+from flexlegion.topology import Device
+
+KEY = TaskKey("dense", "units=8", "4x8 8x8 8 4x8", "backward", "1", "float32")
+
+
+def test_what_it_keeps(tmp_path: Path) -> None:
+    """Everything that is added, after the file is opened again."""
+    path = tmp_path / "folder" / "p.sqlite"
+    with ProfileDB(path) as db:
+        assert db.task("A", "lib 1", KEY) is None
+        assert db.newest_library("A") is None
+        db.add_task("A", "lib 1", KEY, Sample(100, 5, 7))
+        db.add_linear("A", "lib 1", "update", Linear(3, 400), "adam")
+        db.add_link("nodes", "A", "B", LinkRates(10, 20))
+        db.add_device("A", "lib 1", DeviceRates(30, 40))
+    with ProfileDB(path) as db:
+        assert db.task("A", "lib 1", KEY) == Sample(100, 5, 7)
+        assert db.tasks("A", "lib 1") == {KEY: 100}
+        assert db.tasks("A", "lib 2") == db.tasks("B", "lib 1") == {}
+        assert db.linear("A", "lib 1", "update", "adam") == Linear(3, 400)
+        assert db.linear("A", "lib 1", "update") is None
+        assert db.link("nodes", "A", "B") == LinkRates(10, 20)
+        assert db.link("nodes", "B", "A") is None
+        assert db.device("A", "lib 1") == DeviceRates(30, 40)
+        assert db.newest_library("A") == "lib 1"
+
+
+def test_the_first_value_stays(tmp_path: Path) -> None:
+    with ProfileDB(tmp_path / "p") as db:
+        for time in (100, 200):
+            db.add_task("A", "lib", KEY, Sample(time, 1, 0))
+        assert db.task("A", "lib", KEY) == Sample(100, 1, 0)
+
+
+def write_many(path: Path, writer: int) -> None:
+    """Rows of its own, and rows that all writers write; opening and closing in between."""
+    for block in range(4):
+        with ProfileDB(path) as db:
+            for i in range(25):
+                row = 25 * block + i
+                db.add_task("A", f"own {writer}", replaced(row), Sample(row + 1, writer, 0))
+                db.add_task("A", "all", replaced(row), Sample(row + 1, writer, 0))
+
+
+def replaced(row: int) -> TaskKey:
+    return TaskKey("dense", str(row), "", "forward", "", "float32")
+
+
+def test_several_writers(tmp_path: Path) -> None:
+    """Six processes, which also make the file at the same time: nothing is lost or damaged."""
+    path = tmp_path / "p"
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=write_many, args=(path, w)) for w in range(6)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+    with ProfileDB(path) as db:
+        expected = {replaced(row): row + 1 for row in range(100)}
+        for library in ("all", *(f"own {w}" for w in range(6))):
+            assert db.tasks("A", library) == expected
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment names the file; else it is in the user's cache."""
+    monkeypatch.setenv("FLEXLEGION_PROFILE_DB", str(tmp_path / "mine"))
+    with ProfileDB() as db:
+        assert db.path == tmp_path / "mine"
+    monkeypatch.delenv("FLEXLEGION_PROFILE_DB")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert default_path() == tmp_path / "cache" / "flexlegion" / "profiles.sqlite"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("sys.platform", "linux")
+    assert default_path() == tmp_path / ".cache" / "flexlegion" / "profiles.sqlite"
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert default_path() == tmp_path / "Library" / "Caches" / "flexlegion" / "profiles.sqlite"
+
+
+# Files that are no such data base: one sentence that names the file.
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        ProfileDB(path)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: ")
+    assert "\n" not in text
+    assert "FLEXLEGION_PROFILE_DB" in text
+    return text
+
+
+def test_not_a_data_base(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    path.write_bytes(b"times of tasks, as I remember them\n" * 100)
+    assert "file is not a database" in refused(path)
+
+
+def test_another_programs(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE tasks (a)")
+    connection.close()
+    assert "an SQLite file of another program" in refused(path)
+
+
+def test_another_version(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    ProfileDB(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 7")
+    connection.close()
+    assert "version 7, but this program uses 1" in refused(path)
+
+
+def test_cut_short(tmp_path: Path) -> None:
+    """Damage that opening does not find is found by the query, in one sentence as well."""
+    path = tmp_path / "p"
+    with ProfileDB(path) as db:
+        for row in range(200):
+            db.add_task("A", "lib", replaced(row), Sample(1, 1, 0))
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"\x55" * (len(content) - 4096))
+    with pytest.raises(UserError, match="cannot be used as the profile data base") as caught:
+        ProfileDB(path).tasks("A", "lib")
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    assert "unable to open" in refused(tmp_path)
+
+
+def test_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "cannot be made" in refused(tmp_path / "file" / "p")
+
+
+# The cost model that reads it.
+
+DEVICE = Device("gpu:0", "gpu", "P100", 0, "gpu:0", 1 << 34, {"float32": 10**13}, 10**12)
+
+
+def dense(inner: bool = True) -> Operator:
+    graph = Graph()
+    graph.add(Dense(8), [graph.add_input("x", (4, 16), "float32", inner)], "it")
+    return graph.operators[0]
+
+
+WHOLE: Shapes = ((4, 16), (8, 16), (8,), (4, 8))
+HALF: Shapes = ((2, 16), (8, 16), (8,), (2, 8))
+
+
+def test_measured_or_else_analytic(tmp_path: Path) -> None:
+    """Task by task, each with its source; the key tells stages, shapes and gradients apart."""
+    analytic = AnalyticCosts()
+    operator = dense()
+    with ProfileDB(tmp_path / "p") as db:
+        db.add_task("P100", "lib", task_key(operator, "forward", WHOLE), Sample(123, 1, 0))
+        db.add_task("P100", "lib", task_key(operator, "backward", WHOLE), Sample(456, 1, 0))
+        costs = MeasuredCosts(db, analytic)
+        assert costs.exe_time(dense(), "forward", WHOLE, DEVICE) == Cost(123, "measured")
+        assert costs.exe_time(dense(), "backward", WHOLE, DEVICE) == Cost(456, "measured")
+        for other, stage, shapes in (
+            (operator, "forward", HALF),
+            (dense(inner=False), "backward", WHOLE),
+        ):
+            expected = analytic.exe_time(other, stage, shapes, DEVICE)
+            assert costs.exe_time(other, stage, shapes, DEVICE) == expected
+            assert expected.source == "analytic"
+        another = Device("gpu:0", "gpu", "K80", 0, "gpu:0", 1 << 34, {"float32": 10**13}, 10**12)
+        assert costs.exe_time(operator, "forward", WHOLE, another).source == "analytic"
+        assert MeasuredCosts(db, analytic, "lib 2").exe_time(
+            operator, "forward", WHOLE, DEVICE
+        ) == analytic.exe_time(operator, "forward", WHOLE, DEVICE)
+
+
+def test_measured_lines(tmp_path: Path) -> None:
+    """An update of the optimizer, or of any other that was measured."""
+    analytic = AnalyticCosts()
+    with ProfileDB(tmp_path / "p") as db:
+        assert MeasuredCosts(db, analytic).linear("sum", DEVICE)[1] == "analytic"
+        db.add_linear("P100", "lib", "sum", Linear(1, 2))
+        db.add_linear("P100", "lib", "update", Linear(3, 4), "adam")
+        costs = MeasuredCosts(db, analytic, optimizer="sgd")
+        assert costs.linear("sum", DEVICE) == (Linear(1, 2), "measured")
+        assert costs.linear("update", DEVICE) == (Linear(3, 4), "measured")
+        assert costs.linear("load", DEVICE) == analytic.linear("load", DEVICE)
+        db.add_linear("P100", "lib", "update", Linear(5, 6), "sgd")
+        assert costs.linear("update", DEVICE) == (Linear(5, 6), "measured")

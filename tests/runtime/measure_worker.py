@@ -1,0 +1,167 @@
+"""Run under legate: measures LeNet's tasks, and trains it to compare; writes what it found."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flexlegion import SGD, UserError
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.cost.measure import (
+    TaskRequest,
+    measure,
+    measure_linears,
+    task_requests,
+    task_shapes,
+)
+from flexlegion.cost.measured import MeasuredCosts
+from flexlegion.cost.model import STAGES
+from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.cost.timing import Repeats
+from flexlegion.graph import Graph
+from flexlegion.local import local_topology, measure_link
+from flexlegion.losses import add_loss
+from flexlegion.machines import load_topology
+from flexlegion.model import Model
+from flexlegion.ops.elementwise import Relu
+from flexlegion.runtime.machine import running_machine
+from flexlegion.strategies import resolve
+from flexlegion.topology import Device, Topology
+from flexlegion.zoo import build
+
+BATCH = 64
+ITERATIONS, EPOCHS = 10, 9
+QUICK = Repeats(1, 3, 3, 0)
+
+
+def described(topology: Topology) -> dict[str, Any]:
+    """A topology as JSON has it."""
+    return {
+        "devices": [
+            {**vars(device), "peak_flops": dict(device.peak_flops)} for device in topology.devices
+        ],
+        "links": [vars(link) for link in topology.links],
+        "description": topology.description,
+    }
+
+
+def times_in_training(model: Model) -> dict[str, float]:
+    """For each forward and backward pass: what its first task takes, in the middle of training."""
+    rng = np.random.default_rng(0)
+    shape = model.graph.inputs[0].shape
+    x = rng.random((ITERATIONS * BATCH, *shape[1:]), np.float32)
+    y = rng.integers(0, 10, len(x)).astype(np.int32)
+    times: dict[str, list[int]] = {}
+    for _ in range(EPOCHS):
+        model.fit(x, y, epochs=1, progress=False)
+        for i, launch in enumerate(model.plan.launches):
+            if launch.operator is None or launch.stage not in STAGES:
+                continue
+            took = model.program.elapsed(i)[0]  # in the last iteration
+            if took is not None:
+                times.setdefault(f"{launch.operator.name} {launch.stage}", []).append(took)
+    return {name: statistics.median(took) for name, took in times.items()}
+
+
+def message(request: TaskRequest, db: ProfileDB) -> str:
+    """The one sentence with which a request is refused."""
+    try:
+        measure([request], db)
+    except UserError as e:
+        return str(e)
+    return ""
+
+
+def big(device: Device, megabytes: int) -> TaskRequest:
+    """A backward task that needs three tensors of that size."""
+    graph = Graph()
+    graph.add(Relu(), [graph.add_input("x", (megabytes, 1024, 256), "float32", True)], "relu")
+    return TaskRequest(graph.operators[0], (1, 1, 1), 0, "backward", device)
+
+
+def alone(db: ProfileDB, topology: Topology) -> dict[str, Any]:
+    """What only one rank is asked for: training beside measuring, memory, mistakes."""
+    device = topology.devices[0]
+    model = build("lenet", BATCH)
+    model.compile(SGD(0.01), "sparse_categorical_crossentropy", strategy="data")
+    training = times_in_training(model)
+    model.close()
+    big_ones = [
+        measure([big(device, size)], db, repeats=Repeats(1, 1, 1, 0)) for size in range(400, 408)
+    ]
+    shipped = load_topology("p100x4").device("gpu:0")
+    try:
+        measure_link(0, len(topology.devices) - 1)
+        no_link = ""
+    except UserError as e:
+        no_link = str(e)
+    return {
+        "training": training,
+        "big": big_ones,
+        "too_big": message(big(device, 2000), db),
+        "elsewhere": message(
+            TaskRequest(big(device, 1).operator, (1, 1, 1), 0, "forward", shipped), db
+        ),
+        "no_link": no_link,
+    }
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    machine = running_machine()
+    db = ProfileDB(folder / f"profiles-{machine.rank}.sqlite")
+    topology = local_topology(db)
+    again = local_topology(db)
+    model = build("lenet", BATCH)
+    output = model.graph.operators[-1].output
+    graph = add_loss(model.graph, output, "sparse_categorical_crossentropy")
+    requests = [
+        request
+        for name in ("single", "data", "random:3")
+        for request in task_requests(graph, resolve(name, graph, machine.devices), topology)
+    ]
+    repeats = Repeats() if machine.ranks == 1 else QUICK
+    progress: list[tuple[int, int]] = []
+    count = measure(requests, db, lambda done, total: progress.append((done, total)), repeats)
+    device = topology.devices[0]
+    lines = measure_linears(device, db, repeats=repeats)
+    costs = MeasuredCosts(db, AnalyticCosts())
+    measured = {}
+    for request in requests:
+        shapes = task_shapes(request.operator, request.degrees)[request.part]
+        cost = costs.exe_time(request.operator, request.stage, shapes, request.device)
+        key = f"{request.operator.name} {request.stage} {shapes[-1]}"
+        measured[key] = [cost.time_ns, cost.source]
+    first_parts = {
+        f"{operator.name} {stage}": costs.exe_time(
+            operator, stage, task_shapes(operator, config.degrees)[0], device
+        ).time_ns
+        for operator in graph.operators
+        for config in [resolve("data", graph, machine.devices)[operator.name]]
+        for stage in STAGES
+    }
+    result = {
+        "ranks": machine.ranks,
+        "topology": described(topology),
+        "again": described(again),
+        "count": count,
+        "second": measure(requests, db),
+        "progress": progress,
+        "lines": lines,
+        "lines_again": measure_linears(device, db),
+        "linear": {s: vars(costs.linear(s, device)[0]) for s in ("update", "load", "sum")},
+        "measured": measured,
+        "first_parts": first_parts,
+    }
+    if machine.ranks == 1:
+        result |= alone(db, topology)
+    (folder / f"found-{machine.rank}.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Tasks of LeNet are measured on Legion; the machine `local` is what Legion found."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launch import legate_environment, run_legate, run_ranks
+
+WORKER = Path(__file__).parent / "measure_worker.py"
+OPERATORS = 10  # of LeNet, its loss included
+STAGES = ("forward", "backward")
+
+pytestmark = pytest.mark.legion
+
+
+def found(folder: Path, rank: int = 0) -> dict[str, Any]:
+    """What a rank wrote."""
+    return dict(json.loads((folder / f"found-{rank}.json").read_text()))
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def one_rank(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The number of processors, and what the worker found on them."""
+    folder = tmp_path_factory.mktemp(f"cpus{request.param}")
+    run_legate(WORKER, folder, cpus=request.param, timeout=300)
+    return request.param, found(folder)
+
+
+def test_everything_is_measured_once(one_rank: Any) -> None:
+    """All tasks have measured times; what the data base has is not measured again."""
+    _, result = one_rank
+    assert result["count"] >= 2 * OPERATORS
+    assert result["progress"][-1] == [result["count"], result["count"]]
+    assert result["second"] == 0
+    assert (result["lines"], result["lines_again"]) == (3, 0)
+    for key, (time, source) in result["measured"].items():
+        assert source == "measured", key
+        assert 0 < time < 1_000_000_000, key
+    for linear in result["linear"].values():
+        assert linear["overhead_ns"] >= 0
+        assert 10**8 < linear["bytes_per_second"] < 10**12
+
+
+def test_larger_tasks_take_longer(one_rank: Any) -> None:
+    """The whole batch against the half; convolutions' times are long enough to tell."""
+    cpus, result = one_rank
+    if cpus == 1:
+        pytest.skip("one processor splits nothing")
+    times = {key: time for key, (time, _) in result["measured"].items()}
+    for stage in STAGES:
+        whole = times[f"c3 {stage} (64, 10, 10, 16)"]
+        half = times[f"c3 {stage} (32, 10, 10, 16)"]
+        assert half < whole
+
+
+def test_as_in_training(one_rank: Any) -> None:
+    """A convolution alone takes what it takes in a training iteration, within a factor of 2."""
+    _, result = one_rank
+    for name in ("c1 forward", "c3 forward"):
+        assert 0.5 < result["first_parts"][name] / result["training"][name] < 2, name
+
+
+def test_memory_is_given_back(one_rank: Any) -> None:
+    """Eight tasks of 1.2 GB each, one after the other, in a memory of 4 GB; one of 6 GB cannot."""
+    _, result = one_rank
+    assert result["big"] == [1] * 8
+    assert "needs 6000 MiB in a memory of 4000 MiB" in result["too_big"]
+
+
+def test_what_cannot_be_measured(one_rank: Any) -> None:
+    """Devices of other machines, and links where there are none."""
+    cpus, result = one_rank
+    assert "gpu:0 (P100) is no device of this run, which has cpu:0 (" in result["elsewhere"]
+    assert f"cpu:0 and cpu:{cpus - 1} share a memory" in result["no_link"]
+
+
+def test_topology_of_one_rank(one_rank: Any) -> None:
+    """Processors share the rank's memory, whose size is Legate's; no links."""
+    cpus, result = one_rank
+    topology = result["topology"]
+    assert result["again"] == topology  # rates come from the data base
+    assert topology["links"] == []
+    memory = "cpu:0" if cpus == 1 else "node:0/ram"
+    assert len(topology["devices"]) == cpus
+    for i, device in enumerate(topology["devices"]):
+        assert device["name"] == f"cpu:{i}"
+        assert device["memory"] == memory
+        assert device["memory_bytes"] == 4000 << 20
+        assert 10**9 < device["peak_flops"]["float32"] < 10**13
+        assert 10**8 < device["memory_bandwidth"] < 10**12
+
+
+def test_two_ranks(tmp_path: Path) -> None:
+    """Each rank has a memory; the link between them is measured; both know the same times."""
+    run_ranks(WORKER, tmp_path, ranks=2, cpus=1, timeout=600)
+    results = [found(tmp_path, rank) for rank in (0, 1)]
+    assert results[0] == results[1]
+    result = results[0]
+    assert result["ranks"] == 2
+    assert result["count"] > 0
+    assert result["second"] == 0
+    assert all(source == "measured" for _, source in result["measured"].values())
+    topology = result["topology"]
+    assert [device["memory"] for device in topology["devices"]] == ["cpu:0", "cpu:1"]
+    assert [device["node"] for device in topology["devices"]] == [0, 0]
+    (link,) = topology["links"]
+    assert {link["source"], link["destination"]} == {"cpu:0", "cpu:1"}
+    assert link["bandwidth"] > 10**6
+    assert link["latency_ns"] >= 0
+    assert topology["description"].endswith("ranks of a node: measured")
+    assert result["again"] == topology
+
+
+def test_local_without_legion() -> None:
+    """Where Legion cannot start: one sentence, and status 2."""
+    environment = legate_environment()
+    environment.pop("LEGATE_CONFIG", None)
+    command = [sys.executable, "-m", "flexlegion", "machine", "show", "local"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if run.returncode == 0:
+        pytest.skip("not applicable: with a GPU, Legate finds a configuration by itself")
+    assert run.returncode == 2
+    message = run.stderr.splitlines()[-1]
+    assert message.startswith("error: the machine 'local' is the one that Legion finds, but ")
+    assert "run the script with the legate command" in message
+    assert "Traceback" not in run.stderr

@@ -1,0 +1,79 @@
+"""What the simulator's tests share: small networks, arbitrary costs, random proposals."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+from flexlegion import Model
+from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
+from flexlegion.graph import Operator
+from flexlegion.losses import add_loss
+from flexlegion.problem import Problem
+from flexlegion.soap import ParallelConfig, splits
+from flexlegion.strategies import resolve
+from flexlegion.strategy import Strategy
+from flexlegion.topology import Device, Topology
+
+
+class ArbitraryCosts(CostModel):
+    """Times without any pattern: a hash of the question."""
+
+    name = "arbitrary"
+
+    def __init__(self, seed: int, largest: int = 20_000) -> None:
+        self.seed = seed
+        self.largest = largest
+
+    def exe_time(self, operator: Operator, stage: str, shapes: Shapes, device: Device) -> Cost:
+        text = f"{self.seed} {operator.kind} {stage} {shapes} {device.model}"
+        return Cost(zlib.crc32(text.encode()) % self.largest, "arbitrary")
+
+    def linear(self, stage: str, device: Device) -> tuple[Linear, str]:
+        return Linear(len(stage) * 100, 10**9), "arbitrary"
+
+
+def images(model: Model) -> None:
+    """Halos, partial gradients, several readers of a tensor, the same one twice."""
+    x = model.input((6, 5, 2))
+    a = model.conv2d(x, 3, 3, padding=1, activation="relu")
+    b = model.conv2d(x, 3, 1)
+    c = model.add([a, b, a])
+    d = model.concat([model.pool2d(c, 2), model.pool2d(a, 2, kind="average")])
+    model.dense(model.flatten(d), 4)
+
+
+def sequences(model: Model) -> None:
+    """Three dimensions, and a softmax that reads whole rows."""
+    x = model.softmax(model.dense(model.input((3, 4)), 5))
+    model.dense(model.flatten(x), 3)
+
+
+def problem_of(
+    model: Model, topology: Topology, costs: CostModel, loss: str | None = None, states: int = 1
+) -> Problem:
+    """A model's training on a machine."""
+    output = model.graph.operators[-1].output
+    graph = add_loss(model.graph, output, loss or "sparse_categorical_crossentropy")
+    return Problem(graph, topology, costs, output, states)
+
+
+def strategy_of(problem: Problem, name: str) -> Strategy:
+    """A built-in strategy for a problem."""
+    return resolve(name, problem.graph, problem.devices)
+
+
+def random_change(
+    problem: Problem, rng: np.random.Generator, operators: int = 1
+) -> dict[str, ParallelConfig]:
+    """Random configurations for some operators: any degrees, any devices."""
+    changes = {}
+    names = problem.devices.names
+    for index in rng.choice(len(problem.graph.operators), operators, replace=False):
+        operator = problem.graph.operators[index]
+        choices = splits(operator, len(names))
+        degrees = choices[rng.integers(len(choices))]
+        devices = rng.choice(np.array(names), int(np.prod(degrees)))
+        changes[operator.name] = ParallelConfig(degrees, tuple(str(d) for d in devices))
+    return changes
