@@ -5,6 +5,7 @@ A fault becomes one sentence that names its place.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -105,10 +106,35 @@ def write_text(path: str | Path, parts: str | Iterable[str], kind: str) -> None:
         with _replacing(path) as file:
             file.writelines([parts] if isinstance(parts, str) else parts)
     except OSError as e:
-        raise UserError(
-            f"{path}: the {kind} cannot be written there ({e.strerror or e}); give the name of a "
-            "file in a folder that exists"
-        ) from None
+        raise _unwritable(path, kind, e) from None
+
+
+def check_writable(path: str | Path, kind: str) -> None:
+    """Raise `UserError` if `write_text` could not write there, before work is done in vain.
+
+    Leaves an earlier file as it is, and nothing new behind.
+    """
+
+    class Enough(Exception):
+        pass
+
+    try:
+        if not os.path.exists(path) or os.path.isfile(path):
+            with suppress(Enough), _replacing(path):
+                raise Enough
+        elif os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        elif not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as e:
+        raise _unwritable(path, kind, e) from None
+
+
+def _unwritable(path: str | Path, kind: str, error: OSError) -> UserError:
+    return UserError(
+        f"{path}: the {kind} cannot be written there ({error.strerror or error}); give the name of "
+        "a file in a folder that exists"
+    )
 
 
 @contextmanager

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
 from flexlegion.machines import Machine
+from flexlegion.report.text import printed
 from flexlegion.topology import Device, Hop, Link, Topology
 
 Json = dict[str, Any]
@@ -32,7 +31,7 @@ def listing(machines: Mapping[str, Machine]) -> str:
             Text(", ".join(machine.link_types)),
             Text(machine.description),
         )
-    return _printed(rows)
+    return printed(rows)
 
 
 def listing_json(machines: Mapping[str, Machine]) -> Json:
@@ -83,7 +82,7 @@ def drawing(topology: Topology) -> str:
             latency = sum(hop.link.latency_ns for hop in hops)
             via = " - ".join([hops[0].source, *(hop.destination for hop in hops)])
             branch.add(Text(f"to {destination}: {_rate(width)}, {latency} ns: {via}"))
-    return _printed(tree)
+    return printed(tree)
 
 
 def drawing_json(topology: Topology) -> Json:
@@ -181,9 +180,3 @@ def _rate(rate: int) -> str:
 
 def _s(count: int) -> str:
     return "s" * (count != 1)
-
-
-def _printed(what: Table | Tree) -> str:
-    out = io.StringIO()
-    Console(file=out, width=160).print(what)
-    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())

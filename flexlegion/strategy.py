@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -64,13 +64,13 @@ class Strategy(Mapping[str, ParallelConfig]):
         for name in self._configs:
             if name not in operators:
                 close = get_close_matches(name, operators, n=1, cutoff=0.75)
-                hint = f"did you mean '{close[0]}'?" if close else f"it has {', '.join(operators)}"
+                hint = f"did you mean '{close[0]}'?" if close else f"it has {_some(operators)}"
                 raise UserError(f"{self.source}: the model has no operator '{name}'; {hint}")
         missing = [name for name in operators if name not in self._configs]
         if missing:
             raise UserError(
                 f"{self.source}: no configuration for operator{'s' * (len(missing) > 1)} "
-                f"{', '.join(missing)}; a strategy has one entry for each operator of the model"
+                f"{_some(missing)}; a strategy has one entry for each operator of the model"
             )
         for name, operator in operators.items():
             self._configs[name].check(operator, devices, self.source)
@@ -118,6 +118,12 @@ class Strategy(Mapping[str, ParallelConfig]):
         )
         configs = _configs_of(document, str(path))
         return cls(configs, str(path), document.get("found"))
+
+
+def _some(names: Collection[str]) -> str:
+    """For messages: all names, or of very many the first."""
+    few = ", ".join(list(names)[:12])
+    return few if len(names) <= 12 else f"{few} and {len(names) - 12} more"
 
 
 def _configs_of(document: Any, where: str) -> dict[str, ParallelConfig]:

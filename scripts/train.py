@@ -26,8 +26,6 @@ from flexlegion.runtime.progress import format_metrics
 from flexlegion.strategies import BUILT_IN
 from flexlegion.zoo import ZOO, build
 
-LOSS = "sparse_categorical_crossentropy"
-
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
@@ -117,7 +115,7 @@ def _run(argv: Sequence[str] | None) -> None:
     _check(args)
     train, test = _data(args)
     model = build(args.model, args.batch_size, train.x.shape[1:], train.n_classes, args.seed)
-    model.compile(_optimizer(args), LOSS, ["accuracy"], args.strategy)
+    model.compile(_optimizer(args), ZOO[args.model].loss, ["accuracy"], args.strategy)
     first = model.machine.rank == 0
     if first:
         machine = model.machine

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
+from math import prod
 
 from flexlegion.graph import Graph, Operator
 from flexlegion.problem import Degrees, Problem
@@ -122,6 +123,19 @@ def prepare_candidates(problem: Problem, splits_of: SplitsOf = splits) -> int:
     return count
 
 
+def unflat(
+    problem: Problem, degrees: Iterable[int], devices: Iterable[int], source: str
+) -> Strategy:
+    """The strategy of which `Problem.flat` gives these arrays."""
+    left_degrees, left_devices = iter(degrees), iter(devices)
+    configs = {}
+    for operator in problem.graph.operators:
+        its = tuple(islice(left_degrees, len(operator.dims)))
+        names = tuple(problem.devices.names[d] for d in islice(left_devices, prod(its)))
+        configs[operator.name] = ParallelConfig(its, names)
+    return Strategy(configs, source)
+
+
 class Chain:
     """A chain; different chains may run in different threads.
 
@@ -185,9 +199,7 @@ class Chain:
         bool
             Whether it got there within that many seconds (0: however long it takes).
         """
-        return bool(
-            self._core.check(self._core.lib.fl_chain_descend(self._handle, seconds, tied))
-        )
+        return bool(self._core.check(self._core.lib.fl_chain_descend(self._handle, seconds, tied)))
 
     def adopt(self, strategy: Strategy) -> None:
         """Continue from another strategy; its degrees have to be in the cost table."""
@@ -209,22 +221,12 @@ class Chain:
     def best(self) -> Strategy:
         """The fastest strategy so far that fits into memory (the start, while none has)."""
         lib, ffi, graph = self._core.lib, self._core.ffi, self.problem.graph
-        ranks = [len(op.dims) for op in graph.operators]
-        degrees = ffi.new("int32_t[]", sum(ranks))
+        degrees = ffi.new("int32_t[]", sum(len(op.dims) for op in graph.operators))
         devices = ffi.new("int32_t[]", self._core.check(lib.fl_chain_best_devices(self._handle)))
         self._core.check(
             lib.fl_chain_best(self._handle, len(degrees), degrees, len(devices), devices)
         )
-        left_degrees, left_devices = iter(degrees), iter(devices)
-        configs = {}
-        for operator, rank in zip(graph.operators, ranks, strict=True):
-            its = tuple(islice(left_degrees, rank))
-            tasks = 1
-            for degree in its:
-                tasks *= degree
-            names = tuple(self.problem.devices.names[d] for d in islice(left_devices, tasks))
-            configs[operator.name] = ParallelConfig(its, names)
-        return Strategy(configs, "strategy found")
+        return unflat(self.problem, degrees, devices, "strategy found")
 
     def _flat(self, strategy: Strategy) -> tuple[list[int], list[int]]:
         return self.problem.flat([strategy[op.name] for op in self.problem.graph.operators])

@@ -60,9 +60,9 @@ class Budget:
         if self.seconds is None and self.proposals is None:
             raise UserError("a search needs a budget: seconds, proposals, or both")
         if self.seconds is not None and not 0 < self.seconds <= 10**7:
-            raise UserError(f"a budget has to be positive, but is {self.seconds} seconds")
+            raise UserError(f"a budget has to be 0 to 10^7 seconds, but is {self.seconds}")
         if self.proposals is not None and not 0 < self.proposals <= 10**15:
-            raise UserError(f"a budget has to be positive, but is {self.proposals} proposals")
+            raise UserError(f"a budget has to be 1 to 10^15 proposals, but is {self.proposals}")
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,8 @@ class SearchResult:
         Its simulated time.
     start
         From which start it came.
+    found
+        What came of each start that led to something that fits, with its time; the fastest first.
     start_times_ns
         Simulated time of each start; None: it does not fit into memory.
     states
@@ -120,6 +122,7 @@ class SearchResult:
     strategy: Strategy
     iteration_time_ns: int
     start: str
+    found: dict[str, tuple[Strategy, int]]
     start_times_ns: dict[str, int | None]
     states: dict[str, list[ChainState]]
     seconds: float
@@ -203,6 +206,10 @@ def search(
         best.best,
         best.best_time,
         best.name,
+        {
+            run.name: (run.best, run.best_time)
+            for run in sorted(fitting, key=lambda run: run.best_time)
+        },
         {run.name: run.start_time for run in runs},
         {run.name: [chain.state for chain in run.chains] for run in runs},
         time.monotonic() - begin,
@@ -320,6 +327,8 @@ class _Start:
         tied: bool,
         report: Callable[[float], None],
     ) -> bool:
+        if self.best_time < 0:
+            return False  # nothing fits into memory, so there is nothing to descend from
         while not (clock.deadline is not None and time.monotonic() > clock.deadline):
             [done] = _wait([pool.submit(chain.descend, 5 * SLICE_SECONDS, tied)])
             report(clock.used(self.chains))
@@ -330,10 +339,11 @@ class _Start:
     def _exchange(self) -> None:
         """All chains go on from the best strategy of any."""
         best = self._best_chain()
-        if best.state.best_time < 0:
+        best_time = best.state.best_time
+        if best_time < 0:
             return
         for chain in self.chains:
-            if chain is not best or chain.state.current_time != chain.state.best_time:
+            if chain.state.current_time != best_time:
                 chain.adopt(best.best)
 
     def _best_chain(self) -> Chain:

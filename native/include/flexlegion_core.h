@@ -130,8 +130,9 @@ typedef struct {
 } fl_task;
 typedef struct {
   int64_t iteration_time, bytes_moved, computation_time, tasks;
+  int64_t longest_path, heaviest_load; /* lower bounds of the strategy's iteration time */
 } fl_summary;
-int fl_simulator_summary(const fl_simulator *simulator, fl_summary *out);
+int fl_simulator_summary(fl_simulator *simulator, fl_summary *out);
 int fl_simulator_tasks(const fl_simulator *simulator, int n_tasks, fl_task *tasks);
 /* Of each memory: the most bytes at one time, and the bytes if nothing is given back. */
 int fl_simulator_memory(const fl_simulator *simulator, int memories, int64_t *peak,
@@ -179,6 +180,23 @@ int fl_summed_operator_costs(const fl_problem *problem, int op, int count, const
 int fl_summed_transfer_costs(const fl_problem *problem, int writer, int writers,
                              const int32_t *writer_degrees, int reader, int operand, int readers,
                              const int32_t *reader_degrees, int64_t *costs);
+
+/* The optimum over all strategies that a chain can propose, by branch and bound; at most eight
+ * devices. The problem has to live as long. */
+typedef struct fl_exhaustive fl_exhaustive;
+typedef struct {
+  int64_t best_time, root_bound; /* ns; best_time -1: nothing fits into memory */
+  int64_t nodes, simulated;      /* strategies bounded, partial ones too; simulated */
+} fl_exhaustive_state;
+fl_exhaustive *fl_exhaustive_create(const fl_problem *problem, int n_degrees,
+                                    const int32_t *degrees, int n_devices, const int32_t *devices);
+void fl_exhaustive_destroy(fl_exhaustive *search);
+/* Goes on for at most that many seconds (0: no limit); returns 1 when the best is the optimum. */
+int fl_exhaustive_run(fl_exhaustive *search, double seconds);
+int fl_exhaustive_state_of(const fl_exhaustive *search, fl_exhaustive_state *out);
+int fl_exhaustive_best_devices(const fl_exhaustive *search);
+int fl_exhaustive_best(const fl_exhaustive *search, int n_degrees, int32_t *degrees, int n_devices,
+                       int32_t *devices);
 
 /* cdef end */
 

@@ -282,9 +282,12 @@ int fl_simulator_propose(fl_simulator* handle, int n_ops, const int32_t* ops, in
     const auto configs = configs_of(handle->simulator.graph().problem(), {ops, ops + n_ops},
                                     n_degrees, degrees, n_devices, devices);
     handle->simulator.reject();  // of a proposal that is still open
-    return static_cast<int>(handle->simulator.propose(
+    const fl::Verdict verdict = handle->simulator.propose(
         configs, algorithm == FL_FULL ? fl::Algorithm::full : fl::Algorithm::delta,
-        limit > 0 ? limit : fl::kNever));
+        limit > 0 ? limit : fl::kNever);
+    // Without a timeline there is nothing to read of the proposal: what is held is to be seen.
+    if (verdict != fl::Verdict::simulated) handle->simulator.reject();
+    return static_cast<int>(verdict);
   });
 }
 
@@ -305,14 +308,18 @@ int fl_simulator_reject(fl_simulator* simulator) {
   });
 }
 
-int fl_simulator_summary(const fl_simulator* simulator, fl_summary* out) {
+int fl_simulator_summary(fl_simulator* simulator, fl_summary* out) {
   return fl::guarded(-1, [&] {
     const fl::TaskGraph& graph = simulator->simulator.graph();
     const int devices = graph.problem().machine.devices();
     std::int64_t computation = 0;
     for (int d = 0; d < devices; ++d) computation += graph.load()[d];
-    *out = {simulator->simulator.iteration_time(), graph.bytes_moved(), computation,
-            simulator->simulator.timeline().tasks};
+    *out = {simulator->simulator.iteration_time(),
+            graph.bytes_moved(),
+            computation,
+            simulator->simulator.timeline().tasks,
+            simulator->simulator.longest_path(),
+            graph.heaviest_load()};
     return 0;
   });
 }

@@ -1,6 +1,7 @@
 #include "sim/flow.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -139,40 +140,44 @@ void FlowBuilder::find_bounds(const std::vector<int>& reading_parts, Flow& flow)
     first.push_back(readers);
     readers += parts;
   }
-  waits_.assign(static_cast<std::size_t>(readers), kNotFed);
+  waits_.assign(static_cast<std::size_t>(readers), {});
   for (const TaskRef& to : flow.edges) {
-    if (reading_parts[to.party] == 0) continue;
-    std::int64_t& wait = waits_[first[to.party] + to.part];
-    wait = std::max<std::int64_t>(wait, 0);
+    if (reading_parts[to.party] > 0) waits_[first[to.party] + to.part].fed = true;
   }
-  // What comes to a task over one link comes one after the other. All of it goes into the task's
-  // memory, so where the last links differ, their sum has to be shared by as many.
   std::int64_t least = flow.edges.empty() ? kMaxTime : 0;
   for (int t = 0; t < flow.transfer_count(); ++t) {
     const Transfer& transfer = flow.transfers[t];
     const Transfer& next = flow.transfers[t + 1];
-    std::int64_t longest = 0, latency = 0;
+    // A hop starts after the latencies up to its link, and no later hop ends before it.
+    std::int64_t passage = 0, latency = 0;
     for (int h = transfer.first_hop; h < next.first_hop; ++h) {
-      longest = std::max(longest, flow.hops[h].time);
       latency += machine_.links[static_cast<std::size_t>(flow.hops[h].link)].latency;
+      passage = std::max(passage, latency + flow.hops[h].time);
     }
-    least = std::min(least, longest + latency);
+    least = std::min(least, passage);
+    // What comes to a task over one link comes one after the other, in whatever order. All of it
+    // goes into the task's memory; where the last links differ, it may come at the same time.
     const bool single = machine_.single_entry[static_cast<std::size_t>(transfer.to)];
     const std::int64_t last = flow.hops[next.first_hop - 1].time;
     for (int c = transfer.first_consumer; c < next.first_consumer; ++c) {
       const TaskRef& to = flow.consumers[c];
       if (reading_parts[to.party] == 0) continue;
-      std::int64_t& wait = waits_[first[to.party] + to.part];
-      wait = std::max<std::int64_t>(wait, 0);
-      wait = single ? std::max(wait + last, longest + latency) : std::max(wait, longest + latency);
+      Wait& wait = waits_[first[to.party] + to.part];
+      wait.fed = true;
+      wait.longest = std::max(wait.longest, passage);
+      if (single) wait.all += last;
     }
   }
   flow.out_delay = least;
   flow.wait.assign(reading_parts.size(), kNotFed);
   for (std::size_t p = 0; p < reading_parts.size(); ++p) {
     if (reading_parts[p] == 0) continue;
-    flow.wait[p] =
-        *std::min_element(waits_.begin() + first[p], waits_.begin() + first[p] + reading_parts[p]);
+    std::int64_t shortest = std::numeric_limits<std::int64_t>::max();
+    for (int k = first[p]; k < first[p] + reading_parts[p]; ++k) {
+      const Wait& wait = waits_[k];
+      shortest = std::min(shortest, wait.fed ? std::max(wait.longest, wait.all) : kNotFed);
+    }
+    flow.wait[p] = shortest;
   }
 }
 

@@ -128,7 +128,11 @@ class FlowBuilder {
   std::vector<std::int64_t> load_, held_;
   std::vector<int> touched_links_, touched_memories_;
   std::vector<int> sorted_;
-  std::vector<std::int64_t> waits_;  // a reading task
+  struct Wait {  // of a reading task
+    bool fed = false;
+    std::int64_t longest = 0, all = 0;
+  };
+  std::vector<Wait> waits_;
 };
 
 }  // namespace flexlegion

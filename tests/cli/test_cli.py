@@ -12,7 +12,7 @@ import pytest
 
 from flexlegion import Strategy
 from flexlegion.cli import main
-from flexlegion.strategies import BUILT_IN
+from flexlegion.tools.strategies import STRATEGIES
 from flexlegion.zoo import ZOO
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +74,7 @@ def test_help_has_an_example_that_works(command: str, tmp_path: Path) -> None:
     text = " ".join(done.stdout.split())
     assert ", ".join(ZOO) in text
     # Lines end after hyphens, too.
-    assert ",".join([*BUILT_IN, "random:SEED"]) in "".join(done.stdout.split())
+    assert ",".join([*STRATEGIES, "random:SEED"]) in "".join(done.stdout.split())
     example = text.split("example: flexlegion ")[1]
     assert example.startswith(f"{command} --model lenet")
     done = run("-m", "flexlegion", *example.split(), cwd=tmp_path)
@@ -116,10 +116,10 @@ def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
     task = [line.strip() for line in lines[start + 1 : start + 8]]
     assert task[0] == "task 0 on cpu:0"
     assert "write partial 1 of 2 c1.kernel gradient [0:6 x 0:5 x 0:5 x 0:1]  600 bytes" in task
-    start = lines.index("update c1: 2 tasks")
+    start = lines.index("update c1: 1 task")  # too small to be cut into shards
     task = [" ".join(line.split()) for line in lines[start + 1 : start + 6]]
-    assert task[1] == "sum 2 partial c1.kernel gradient [0:3 x 0:5 x 0:5 x 0:1] 600 bytes"
-    assert task[2] == "update exclusive c1.kernel [0:3 x 0:5 x 0:5 x 0:1] 300 bytes"
+    assert task[1] == "sum 2 partial c1.kernel gradient [0:6 x 0:5 x 0:5 x 0:1] 1,200 bytes"
+    assert task[2] == "update exclusive c1.kernel [0:6 x 0:5 x 0:5 x 0:1] 600 bytes"
     assert task[3] == task[4]  # Adam's two states
     assert task[3].startswith("update exclusive c1.kernel state [")
     assert lines[-1].startswith("  cpu:1  ")

@@ -1,0 +1,149 @@
+"""What a simulated iteration comes to, as text and as JSON, and its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flexlegion.errors import UserError
+from flexlegion.report.perfetto import slices_of, tracks_of, write_trace
+from flexlegion.report.text import consecutive, duration, memory, names, pairs, table, volume
+from flexlegion.simulator import Timeline
+from flexlegion.strategy import Strategy
+
+Json = dict[str, Any]
+
+MEMORIES_SHOWN = 4
+
+
+def figures(timeline: Timeline) -> Json:
+    """The figures by which strategies are compared; times in ns, sizes in bytes.
+
+    Of memory: ``peak_memory_bytes`` is the most that any holds at one time, ``allocated_bytes`` the
+    most that the runtime allocates in any; ``fits`` says whether that is within each one's size.
+    """
+    return {
+        "iteration_time_ns": timeline.iteration_time_ns,
+        "bytes_moved": timeline.bytes_moved,
+        "computation_time_ns": timeline.computation_time_ns,
+        "peak_memory_bytes": max(timeline.peak_memory_bytes.values()),
+        "allocated_bytes": max(timeline.allocated_bytes.values()),
+        "load_balance": timeline.load_balance,
+        "fits": fits(timeline),
+    }
+
+
+def details(timeline: Timeline, priced_by: Mapping[str, int]) -> Json:
+    """`figures`, and more: each memory, the busiest device and link, who priced how many tasks.
+
+    Parameters
+    ----------
+    timeline
+        The iteration.
+    priced_by
+        What `Problem.priced_by` says of its strategy.
+    """
+    capacities = capacity(timeline)
+    device, link = busiest(timeline)
+    return figures(timeline) | {
+        "busiest_device": device,
+        "busiest_link": link,
+        "tasks_priced": dict(priced_by),
+        "memories": [
+            {
+                "name": name,
+                "peak_bytes": peak,
+                "allocated_bytes": timeline.allocated_bytes[name],
+                "capacity_bytes": capacities[name],
+            }
+            for name, peak in timeline.peak_memory_bytes.items()
+        ],
+    }
+
+
+def capacity(timeline: Timeline) -> dict[str, int]:
+    """The size of each memory in bytes."""
+    return {d.memory: d.memory_bytes for d in timeline.problem.topology.devices}
+
+
+def fits(timeline: Timeline) -> bool:
+    """Whether every memory can hold what the runtime allocates there."""
+    sizes = capacity(timeline)
+    return all(held <= sizes[name] for name, held in timeline.allocated_bytes.items())
+
+
+def memory_excess(strategy: Strategy, timeline: Timeline) -> str | None:
+    """A sentence on why a strategy does not fit into memory; None: it does."""
+    try:
+        timeline.problem.require_memory(strategy, timeline.allocated_bytes)
+    except UserError as e:
+        return str(e)
+    return None
+
+
+def busiest(timeline: Timeline) -> tuple[Json | None, Json | None]:
+    """The device and the link that work longest: name, and nanoseconds; None: nothing does."""
+    topology = timeline.problem.topology
+
+    def longest(places: Sequence[str]) -> Json | None:
+        name = max(places, key=lambda place: timeline.load_ns[place], default=None)
+        if name is None or timeline.load_ns[name] == 0:
+            return None
+        return {"name": name, "busy_ns": timeline.load_ns[name]}
+
+    return longest(topology.names.names), longest(topology.channels)
+
+
+def described(timeline: Timeline, priced_by: Mapping[str, int]) -> str:
+    """`details` for people."""
+    device, link = busiest(timeline)
+    total = max(timeline.iteration_time_ns, 1)
+
+    def busy(place: Json | None) -> str:
+        if place is None:
+            return "none"
+        share = place["busy_ns"] / total
+        return f"{place['name']}: {duration(place['busy_ns'])}, {share:.0%} of the iteration"
+
+    rows = [
+        ("iteration time", duration(timeline.iteration_time_ns)),
+        ("bytes moved", volume(timeline.bytes_moved)),
+        ("computation time", f"{duration(timeline.computation_time_ns)}, of all devices together"),
+        ("load balance", f"{timeline.load_balance:.3f}, mean load of the devices over the largest"),
+        ("busiest device", busy(device)),
+        ("busiest link", busy(link)),
+        ("tasks priced", priced(priced_by)),
+    ]
+    return f"{pairs(rows)}\n{_memories(timeline)}"
+
+
+def priced(priced_by: Mapping[str, int]) -> str:
+    """``5,184 analytic, 12 measured``."""
+    return ", ".join(f"{number:,} {name}" for name, number in sorted(priced_by.items()))
+
+
+def _memories(timeline: Timeline) -> str:
+    """The fullest memories, those that hold equally much on one line."""
+    sizes = capacity(timeline)
+    values = {
+        name: (peak, timeline.allocated_bytes[name], sizes[name])
+        for name, peak in timeline.peak_memory_bytes.items()
+    }
+    places = sorted(values, key=lambda name: -values[name][1] / values[name][2])  # stable
+    runs = consecutive([values[name] for name in places])
+    rows = [
+        (names(places[start:end]), *map(memory, values[places[start]]))
+        for start, end in runs[:MEMORIES_SHOWN]
+    ]
+    text = table(("memory", "peak", "allocated", "capacity"), rows)
+    if len(runs) > MEMORIES_SHOWN:
+        left = len(places) - runs[MEMORIES_SHOWN][0]
+        text += f"and {left} more, which are less full\n"
+    return text
+
+
+def save_trace(path: str | Path, timeline: Timeline, about: Mapping[str, Any]) -> None:
+    """Write the timeline for https://ui.perfetto.dev; see `write_trace`."""
+    topology = timeline.problem.topology
+    write_trace(path, slices_of(timeline.rows(), topology), tracks=tracks_of(topology), about=about)

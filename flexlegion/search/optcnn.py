@@ -1,0 +1,376 @@
+"""OptCNN: the strategy of the least summed cost, by dynamic programming.
+
+Jia, Lin, Qi, Aiken 2018: Exploring Hidden Dimensions in Parallelizing Convolutional Neural
+Networks. It assumes that operators do not run in parallel: an iteration takes the sum of all
+operators' computation (forward and backward) and weight synchronisation, and of all tensors'
+transfers. An operator's tasks run on the first devices of the machine. Then an operator with at
+most two neighbours can be eliminated, exactly: for each pair of their configurations its own best
+one is kept, and what all that costs becomes a cost of the pair (the paper's node and edge
+elimination). Chains, residual blocks and inception modules vanish that way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flexlegion.graph import Operator
+from flexlegion.problem import Degrees, Problem
+from flexlegion.search.chain import prepare_candidates, training_operators
+from flexlegion.soap import ParallelConfig, splits
+from flexlegion.strategies.placement import by_samples
+from flexlegion.strategy import Strategy
+
+Costs = npt.NDArray[np.int64]
+Choice = list[int]
+
+# Where eliminations end in a kernel of operators with three and more neighbours each: how many
+# partial choices are kept from one operator of it to the next.
+BEAM_WIDTH = 512
+# An operator with more ways to be split keeps those that are cheapest by themselves, and those of
+# one dimension.
+MAX_CANDIDATES = 84
+
+
+@dataclass(frozen=True)
+class SummedCosts:
+    """Costs by variable: a variable is a group of operators that share one configuration.
+
+    Parameters
+    ----------
+    groups
+        The operators of each variable.
+    candidates
+        The tuples of degrees that it chooses from.
+    own
+        What each choice costs by itself, in ns.
+    pairs
+        For variables (a, b), a < b, that exchange tensors: [choice of a, choice of b], in ns.
+    complete
+        Whether the candidates are all that there are.
+    """
+
+    groups: list[list[Operator]]
+    candidates: list[list[Degrees]]
+    own: list[Costs]
+    pairs: dict[tuple[int, int], Costs]
+    complete: bool = True
+
+    def total(self, choice: Sequence[int]) -> int:
+        """The summed cost of a choice for each variable, in ns."""
+        cost = sum(int(own[c]) for own, c in zip(self.own, choice, strict=True))
+        return cost + sum(int(m[choice[a], choice[b]]) for (a, b), m in self.pairs.items())
+
+
+@dataclass(frozen=True)
+class OptCnnResult:
+    """What `solve` found.
+
+    Parameters
+    ----------
+    strategy
+        Its operators use the first devices of the machine.
+    summed_cost_ns
+        What the strategy was chosen for; the simulated time is another.
+    tied
+        Whether operators of a kind share one configuration.
+    exact
+        Whether no other choice has a smaller summed cost.
+    """
+
+    strategy: Strategy
+    summed_cost_ns: int
+    tied: bool
+    exact: bool
+
+
+def optcnn(
+    problem: Problem, tied: bool | None = None, max_candidates: int = MAX_CANDIDATES
+) -> Strategy:
+    """The strategy that OptCNN would choose.
+
+    Parameters
+    ----------
+    problem
+        Graph, machine and costs.
+    tied
+        Whether operators of one class, and those that share weights, get one configuration; None:
+        only where the graph cannot be eliminated otherwise, as with unrolled recurrences.
+    max_candidates
+        Of operators with more ways to be split, only as many are looked at: those that are cheapest
+        by themselves, and those that split one dimension. The time grows with the square.
+    """
+    return solve(problem, tied, max_candidates).strategy
+
+
+def solve(
+    problem: Problem, tied: bool | None = None, max_candidates: int = MAX_CANDIDATES
+) -> OptCnnResult:
+    """`optcnn`, with what is known about the result."""
+    if tied is None:
+        tied = not _vanishes(problem)
+    costs = summed_costs(problem, tied, max_candidates)
+    choice, exact = minimise(costs)
+    names = problem.devices.names
+    configs = {op.name: by_samples(op, names) for op in problem.graph.operators}
+    for group, candidates, c in zip(costs.groups, costs.candidates, choice, strict=True):
+        degrees = candidates[c]
+        devices = tuple(names[: prod(degrees)])
+        for op in group:
+            configs[op.name] = ParallelConfig(degrees, devices)
+    strategy = Strategy(configs, "strategy 'optcnn'")
+    return OptCnnResult(strategy, costs.total(choice), tied, exact and costs.complete)
+
+
+def summed_costs(problem: Problem, tied: bool, max_candidates: int = MAX_CANDIDATES) -> SummedCosts:
+    """The costs of all choices of a problem; operators that training leaves out have none."""
+    prepare_candidates(problem)
+    groups = _groups(problem, tied)
+    variable = {op.name: v for v, group in enumerate(groups) for op in group}
+    table = _Table(problem)
+    candidates, own, complete = [], [], True
+    for group in groups:
+        its = splits(group[0], len(problem.devices))
+        costs = _own_costs(table, group, its)
+        if len(its) > max_candidates:
+            complete = False
+            cheap = set(np.argsort(costs, kind="stable")[:max_candidates].tolist())
+            kept = [i for i, d in enumerate(its) if i in cheap or sum(x > 1 for x in d) < 2]
+            its, costs = [its[i] for i in kept], costs[kept]
+        candidates.append(its)
+        own.append(costs)
+    pairs: dict[tuple[int, int], Costs] = {}
+    for v, group in enumerate(groups):
+        for op in group:
+            for index, tensor in enumerate(op.inputs):
+                if tensor.producer is None or tensor in op.inputs[:index]:
+                    continue
+                u = variable[tensor.producer.name]
+                costs = table.transfer(tensor.producer, candidates[u], op, index, candidates[v])
+                if u == v:
+                    own[v] += costs.diagonal()
+                else:
+                    _add(pairs, u, v, costs)
+    return SummedCosts(groups, candidates, own, pairs, complete)
+
+
+def _own_costs(table: _Table, group: list[Operator], candidates: list[Degrees]) -> Costs:
+    """What the operators of a group cost by themselves; shared weights are synchronised once."""
+    own = np.zeros(len(candidates), np.int64)
+    synchronised = set()
+    for op in group:
+        computation, synchronisation = table.operator(op, candidates)
+        own += computation
+        weights = tuple(op.weights)
+        if weights not in synchronised:
+            own += synchronisation
+            synchronised.add(weights)
+    return own
+
+
+def minimise(costs: SummedCosts, beam_width: int = BEAM_WIDTH) -> tuple[Choice, bool]:
+    """The choice of the least total, and whether that is certain.
+
+    Variables with at most two neighbours are eliminated. If a kernel remains, it is enumerated as
+    far as `beam_width` partial choices go, and what that gives is improved variable by variable;
+    it is certain if the kernel has no more choices than that.
+    """
+    own = [its.copy() for its in costs.own]
+    pairs = {key: matrix.copy() for key, matrix in costs.pairs.items()}
+    left = set(range(len(own)))
+    # (variable, neighbours, its best choice for each of theirs)
+    eliminated: list[tuple[int, list[int], npt.NDArray[np.intp]]] = []
+    while True:
+        degree = {v: len(_neighbours(pairs, v)) for v in left}
+        v = min(left, key=lambda v: (degree[v], len(own[v]), v), default=-1)
+        if v < 0 or degree[v] > 2:
+            break
+        eliminated.append(_eliminate(own, pairs, v))
+        left.remove(v)
+    choice = [0] * len(own)
+    exact = not left or _kernel(own, pairs, sorted(left), beam_width, choice)
+    for v, neighbours, best in reversed(eliminated):
+        choice[v] = int(best[tuple(choice[n] for n in neighbours)])
+    return choice, exact
+
+
+def _eliminate(
+    own: list[Costs], pairs: dict[tuple[int, int], Costs], v: int
+) -> tuple[int, list[int], npt.NDArray[np.intp]]:
+    neighbours = _neighbours(pairs, v)
+    # Of each neighbour: [its choice, v's choice].
+    sides = [_take(pairs, n, v) for n in neighbours]
+    if not sides:
+        return v, [], np.asarray(own[v].argmin())
+    if len(sides) == 1:
+        total = sides[0] + own[v]
+        own[neighbours[0]] += total.min(axis=1)
+        return v, neighbours, total.argmin(axis=1)
+    a, b = neighbours
+    first, second = sides[0] + own[v], sides[1]
+    best = np.empty((len(first), len(second)), np.intp)
+    least = np.empty((len(first), len(second)), np.int64)
+    for i, row in enumerate(first):
+        total = second + row
+        best[i] = total.argmin(axis=1)
+        least[i] = np.take_along_axis(total, best[i][:, None], axis=1)[:, 0]
+    _add(pairs, a, b, least)
+    return v, neighbours, best
+
+
+def _kernel(
+    own: list[Costs],
+    pairs: dict[tuple[int, int], Costs],
+    left: list[int],
+    beam_width: int,
+    choice: Choice,
+) -> bool:
+    """Choose for the variables that are left; returns whether nothing was cut off."""
+    beam = np.zeros((1, 0), np.intp)  # [partial choice, variable]
+    totals = np.zeros(1, np.int64)
+    exact = True
+    for i, v in enumerate(left):
+        grown = totals[:, None] + own[v]
+        for j, u in enumerate(left[:i]):
+            if (u, v) in pairs:
+                grown = grown + pairs[u, v][beam[:, j]]
+        flat = grown.ravel()
+        kept = np.argsort(flat, kind="stable")[:beam_width]
+        exact = exact and (len(kept) == len(flat) or i + 1 == len(left))
+        beam = np.column_stack([beam[kept // len(own[v])], kept % len(own[v])])
+        totals = flat[kept]
+    for j, v in enumerate(left):
+        choice[v] = int(beam[0, j])
+    changed = not exact
+    while changed:
+        changed = False
+        for v in left:
+            cost = own[v].copy()
+            for n in _neighbours(pairs, v):
+                cost += pairs[n, v][choice[n]] if n < v else pairs[v, n][:, choice[n]]
+            best = int(cost.argmin())
+            if cost[best] < cost[choice[v]]:
+                choice[v], changed = best, True
+    return exact
+
+
+def _neighbours(pairs: dict[tuple[int, int], Any], v: int) -> list[int]:
+    return sorted(b if a == v else a for a, b in pairs if v in (a, b))
+
+
+def _add(pairs: dict[tuple[int, int], Costs], a: int, b: int, costs: Costs) -> None:
+    """Add [choice of a, choice of b] to their pair's costs."""
+    if a > b:
+        a, b, costs = b, a, costs.T
+    pairs[a, b] = pairs[a, b] + costs if (a, b) in pairs else costs
+
+
+def _take(pairs: dict[tuple[int, int], Costs], a: int, b: int) -> Costs:
+    """Remove a pair; [choice of a, choice of b]."""
+    return pairs.pop((a, b)) if a < b else pairs.pop((b, a)).T
+
+
+def _vanishes(problem: Problem) -> bool:
+    """Whether eliminations leave nothing of the graph, with all operators on their own."""
+    neighbours: dict[str, set[str]] = {op.name: set() for op in training_operators(problem.graph)}
+    for op in training_operators(problem.graph):
+        for tensor in op.inputs:
+            if tensor.producer is not None:
+                neighbours[op.name].add(tensor.producer.name)
+                neighbours[tensor.producer.name].add(op.name)
+    ready = [name for name, its in neighbours.items() if len(its) <= 2]
+    while ready:
+        name = ready.pop()
+        if name not in neighbours:
+            continue
+        its = neighbours.pop(name)
+        for other in its:
+            neighbours[other] -= {name}
+            neighbours[other] |= its - {other}
+        ready += [other for other in its if len(neighbours[other]) <= 2]
+    return not neighbours
+
+
+def _groups(problem: Problem, tied: bool) -> list[list[Operator]]:
+    """Operators that share a configuration; in the graph's order."""
+    operators = training_operators(problem.graph)
+    group_of = {op.name: i for i, op in enumerate(operators)}
+    first: dict[object, int] = {}
+    for op in operators:
+        keys: list[object] = [("class", problem.class_of(op))]
+        if op.weights:
+            keys.append((tuple(op.weights), tuple(splits(op, len(problem.devices)))))
+        for key in keys if tied else []:
+            mine, theirs = group_of[op.name], first.setdefault(key, group_of[op.name])
+            if (theirs := group_of[operators[theirs].name]) != mine:
+                for name, group in group_of.items():
+                    group_of[name] = min(mine, theirs) if group in (mine, theirs) else group
+    groups: dict[int, list[Operator]] = {}
+    for op in operators:
+        groups.setdefault(group_of[op.name], []).append(op)
+    return list(groups.values())
+
+
+class _Table:
+    """Costs from the native library (``native/search/summed_costs.h``), each asked for once."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._operators: dict[int, tuple[Costs, Costs]] = {}
+        self._transfers: dict[tuple[int, int, int, int], Costs] = {}
+
+    def operator(self, op: Operator, candidates: list[Degrees]) -> tuple[Costs, Costs]:
+        """Computation and synchronisation for each candidate, in ns."""
+        problem = self._problem
+        key = problem.class_of(op)
+        if key not in self._operators:
+            core = problem.core
+            costs = np.zeros((2, len(candidates)), np.int64)
+            pointers = [core.ffi.cast("int64_t *", row.ctypes.data) for row in costs]
+            core.check(
+                core.lib.fl_summed_operator_costs(
+                    problem.handle,
+                    problem.operator_numbers[op.name],
+                    len(candidates),
+                    [d for degrees in candidates for d in degrees],
+                    *pointers,
+                )
+            )
+            self._operators[key] = costs[0], costs[1]
+        return self._operators[key]
+
+    def transfer(
+        self,
+        writer: Operator,
+        writer_candidates: list[Degrees],
+        reader: Operator,
+        operand: int,
+        reader_candidates: list[Degrees],
+    ) -> Costs:
+        """[writer's candidate, reader's candidate], in ns."""
+        problem = self._problem
+        output = writer.outputs.index(reader.inputs[operand])
+        key = (problem.class_of(writer), output, problem.class_of(reader), operand)
+        if key not in self._transfers:
+            core = problem.core
+            costs = np.zeros((len(writer_candidates), len(reader_candidates)), np.int64)
+            core.check(
+                core.lib.fl_summed_transfer_costs(
+                    problem.handle,
+                    problem.operator_numbers[writer.name],
+                    len(writer_candidates),
+                    [d for degrees in writer_candidates for d in degrees],
+                    problem.operator_numbers[reader.name],
+                    operand,
+                    len(reader_candidates),
+                    [d for degrees in reader_candidates for d in degrees],
+                    core.ffi.cast("int64_t *", costs.ctypes.data),
+                )
+            )
+            self._transfers[key] = costs
+        return self._transfers[key]

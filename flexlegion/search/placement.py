@@ -1,0 +1,52 @@
+"""Device placement without splitting, the space of ColocRL (FlexFlow, section 8.2.3).
+
+Mirhoseini et al. 2017 (Device Placement Optimization with Reinforcement Learning) place whole
+operators on devices: parallelism comes from different operators alone. The chains of `search`
+look for the best such placement, so that what splitting adds can be told from how well a search
+searches.
+"""
+
+from __future__ import annotations
+
+from flexlegion.graph import Operator
+from flexlegion.problem import Degrees, Problem
+from flexlegion.search.mcmc import Budget, Progress, SearchOptions, SearchResult, search
+from flexlegion.strategies import resolve
+
+STARTS = ("single", "model")
+
+
+def placement_only(
+    problem: Problem,
+    budget: Budget,
+    seed: int = 0,
+    chains: int | None = None,
+    progress: Progress | None = None,
+    options: SearchOptions | None = None,
+) -> SearchResult:
+    """Search for a fast strategy in which every operator is one task.
+
+    Parameters
+    ----------
+    problem
+        Graph, machine and costs; its cost table stays as it is.
+    budget
+        When to stop.
+    seed, chains, progress, options
+        See `search`.
+
+    Raises
+    ------
+    UserError
+        If nothing fits into the machine's memories.
+    """
+    # A search proposes all that the cost table holds, so there has to be another.
+    whole = Problem(
+        problem.graph, problem.topology, problem.costs, problem.output, problem.optimizer_states
+    )
+    starts = {name: resolve(name, whole.graph, whole.devices) for name in STARTS}
+    return search(whole, starts, budget, seed, chains, options, progress, splits_of=_unsplit)
+
+
+def _unsplit(operator: Operator, devices: int) -> list[Degrees]:  # noqa: ARG001
+    return [(1,) * len(operator.dims)]

@@ -1,0 +1,58 @@
+"""What the commands share: how one is declared, and how it answers."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+Commands = argparse._SubParsersAction  # argparse has no public name for it
+
+
+def add_command(
+    commands: Commands[argparse.ArgumentParser],
+    name: str,
+    help_text: str,
+    example: str,
+    run: Callable[[argparse.Namespace], None],
+) -> argparse.ArgumentParser:
+    """Declare a command.
+
+    Parameters
+    ----------
+    commands
+        Where it belongs.
+    name
+        Its name.
+    help_text
+        What it does, without a capital or a stop.
+    example
+        Arguments that work as they stand.
+    run
+        Does it.
+    """
+    parser = commands.add_parser(
+        name,
+        help=help_text,
+        description=help_text[0].upper() + help_text[1:] + ".",
+        epilog=f"example: flexlegion {example}",
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def answer(args: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
+    """Print the result: with ``--json`` one JSON object, else the text."""
+    print(json.dumps(facts, allow_nan=False) if args.json else text.rstrip("\n"))
+
+
+def note(text: str) -> None:
+    """Tell the user something beside the result."""
+    print(f"note: {text}", file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    """Tell the user that something is not as it should be."""
+    print(f"warning: {text}", file=sys.stderr, flush=True)

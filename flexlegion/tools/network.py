@@ -1,0 +1,324 @@
+"""Options of commands that say which network is trained, on which machine, at what costs."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.cost.measured import MeasuredCosts
+from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
+from flexlegion.cost.profile_db import ProfileDB, default_path
+from flexlegion.documents import shown
+from flexlegion.errors import UserError
+from flexlegion.graph import Graph, Operator
+from flexlegion.losses import LOSSES, add_loss
+from flexlegion.machines import load_topology
+from flexlegion.optimizers import Optimizer, optimizer_of
+from flexlegion.problem import Problem
+from flexlegion.strategy import Strategy
+from flexlegion.tensor import Tensor
+from flexlegion.topology import Device
+from flexlegion.zoo import ZOO, build
+
+COSTS = ("auto", "analytic", "measured")
+
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
+
+
+def add_network_options(parser: argparse.ArgumentParser, *, from_file: bool = False) -> None:
+    """``--model``, ``--size``, ``--batch-size``, ``--optimizer``, ``--loss``."""
+    default = "; default: what the strategy file was found for" if from_file else ""
+    parser.add_argument("--model", required=not from_file, help=f"one of {', '.join(ZOO)}{default}")
+    parser.add_argument(
+        "--size",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a size of the network, as in steps=10 or input_shape=64x64x3; may be repeated; "
+        "flexlegion models lists them",
+    )
+    parser.add_argument(
+        "--batch-size", type=int, help="over all devices; default: the network's own"
+    )
+    parser.add_argument("--optimizer", help="sgd (default), adam or adamw")
+    parser.add_argument("--loss", help=f"one of {', '.join(LOSSES)}; default: the network's own")
+
+
+def add_machine_options(parser: argparse.ArgumentParser, *, from_file: bool = False) -> None:
+    """``--machine``, ``--costs``, ``--profile-db``."""
+    default = "; default: what the strategy file was found for" if from_file else ""
+    parser.add_argument(
+        "--machine",
+        required=not from_file,
+        metavar="NAME|FILE",
+        help=f"a machine's name, as in p100x16, or a machine file{default}",
+    )
+    add_cost_options(parser)
+
+
+def add_cost_options(parser: argparse.ArgumentParser) -> None:
+    """``--costs``, ``--profile-db``."""
+    parser.add_argument(
+        "--costs",
+        choices=COSTS,
+        default="auto",
+        help="tasks' times: analytic estimates; measured ones of the profile data base, and no "
+        "others; auto (default): measured where the data base has them, else analytic",
+    )
+    parser.add_argument(
+        "--profile-db", metavar="FILE", help="the profile data base; default: the user's"
+    )
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """``--json``."""
+    parser.add_argument("--json", action="store_true", help="one JSON object: nanoseconds, bytes")
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of the zoo with its training.
+
+    Parameters
+    ----------
+    model
+        Its name.
+    batch_size
+        Samples an iteration.
+    sizes
+        Those that differ from the defaults because somebody said so.
+    loss
+        What it is trained with, by name.
+    optimizer
+        With its states.
+    optimizer_name
+        As it was given.
+    graph
+        The loss included.
+    output
+        What prediction returns.
+    """
+
+    model: str
+    batch_size: int
+    sizes: dict[str, Any]
+    loss: str
+    optimizer: Optimizer
+    optimizer_name: str
+    graph: Graph
+    output: Tensor
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, strategy: str | Strategy | None = None) -> Network:
+        """What the options say; where they do not, what the strategy was found for.
+
+        Raises
+        ------
+        UserError
+            If no network is named, or there is no such network, size, loss or optimizer.
+        """
+        found: Mapping[str, Any] = strategy.found if isinstance(strategy, Strategy) else {}
+        source = strategy.source if isinstance(strategy, Strategy) else ""
+        model = args.model or found.get("model")
+        if not isinstance(model, str):
+            what = f"{source}: the file does not name its network" if source else "no network named"
+            raise UserError(f"{what}; choose one of {', '.join(ZOO)} by --model")
+        if model not in ZOO:
+            raise UserError(f"unknown model '{model}'; choose one of {', '.join(ZOO)}")
+        if model != found.get("model"):
+            found = {}
+        sizes = _found_sizes(found, model, source) | _sizes(args.size, model)
+        batch_size = args.batch_size
+        if batch_size is None:
+            batch_size = found.get("batch_size", ZOO[model].batch_size)
+        loss = args.loss or found.get("loss", ZOO[model].loss)
+        name = args.optimizer or found.get("optimizer", "sgd")
+        for key, value, kind in (("batch_size", batch_size, int), ("loss", loss, str)):
+            if type(value) is not kind:
+                raise UserError(f"{source}: 'found' has the {key} {shown(value)}, which is none")
+        if not isinstance(name, str):
+            raise UserError(f"{source}: 'found' has the optimizer {shown(name)}, which is none")
+        optimizer = optimizer_of(name)
+        built = build(model, batch_size, **sizes)
+        output = built.graph.operators[-1].output
+        graph = add_loss(built.graph, output, loss)
+        return cls(model, batch_size, sizes, loss, optimizer, name, graph, output)
+
+    def about(self) -> dict[str, Any]:
+        """For files and JSON: what it takes to build it again."""
+        return {
+            "model": self.model,
+            "batch_size": self.batch_size,
+            "sizes": {k: list(v) if isinstance(v, tuple) else v for k, v in self.sizes.items()},
+            "loss": self.loss,
+            "optimizer": self.optimizer_name,
+        }
+
+    def __str__(self) -> str:
+        sizes = "".join(f", {name} {_text(value)}" for name, value in self.sizes.items())
+        return f"{self.model} (batch {self.batch_size}{sizes})"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A network on a machine, and what its tasks cost there.
+
+    Parameters
+    ----------
+    network
+        What is trained.
+    machine
+        As it was given: a name or a file.
+    costs
+        As they were asked for, one of `COSTS`.
+    problem
+        All of it, for simulations.
+    """
+
+    network: Network
+    machine: str
+    costs: str
+    problem: Problem
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, strategy: str | Strategy | None = None) -> Setting:
+        """What the options say; where they do not, what the strategy was found for.
+
+        Raises
+        ------
+        UserError
+            If network, machine or costs are wrong, or not named.
+        """
+        found: Mapping[str, Any] = strategy.found if isinstance(strategy, Strategy) else {}
+        network = Network.of(args, strategy)
+        machine = args.machine or found.get("machine")
+        if not isinstance(machine, str):
+            what = "no machine named"
+            if isinstance(strategy, Strategy):
+                what = f"{strategy.source}: the file does not name its machine"
+            raise UserError(f"{what}; choose one by --machine, as in --machine p100x8")
+        topology = load_topology(machine)
+        costs = costs_of(args.costs, args.profile_db, network.optimizer_name)
+        problem = Problem(network.graph, topology, costs, network.output, network.optimizer.states)
+        return cls(network, machine, args.costs, problem)
+
+    def about(self) -> dict[str, Any]:
+        """For files and JSON: what it takes to build it again."""
+        return self.network.about() | {"machine": self.machine, "costs": self.costs}
+
+    def __str__(self) -> str:
+        operators, devices = len(self.problem.graph.operators), len(self.problem.devices)
+        return f"{self.network} on {self.machine}: {operators} operators, {devices} devices"
+
+
+def costs_of(kind: str, path: str | None, optimizer: str) -> CostModel:
+    """The cost model that the options ask for.
+
+    Parameters
+    ----------
+    kind
+        One of `COSTS`.
+    path
+        The profile data base; None: the user's, if there is one.
+    optimizer
+        Whose updates the costs are about.
+
+    Raises
+    ------
+    UserError
+        If there is no such data base, or it goes with analytic costs.
+    """
+    analytic = AnalyticCosts()
+    if kind == "analytic":
+        if path is not None:
+            raise UserError("--profile-db goes with --costs measured or auto, not with analytic")
+        return analytic
+    file = default_path() if path is None else path
+    try:
+        with open(file, "rb"):  # a data base that is not there would be made
+            pass
+    except FileNotFoundError:
+        if kind == "auto" and path is None:
+            return analytic
+        raise UserError(
+            f"{file}: no such profile data base; measure tasks into one, or take --costs analytic"
+        ) from None
+    except OSError as e:
+        raise UserError(f"{file}: the profile data base cannot be read ({e.strerror})") from None
+    return MeasuredCosts(
+        ProfileDB(file), analytic if kind == "auto" else _Unmeasured(), optimizer=optimizer
+    )
+
+
+class _Unmeasured(CostModel):
+    """Has no answer: for those who want measured times and no others."""
+
+    name = "none"
+
+    def exe_time(self, operator: Operator, stage: str, shapes: Shapes, device: Device) -> Cost:
+        extents = " ".join("x".join(map(str, shape)) for shape in shapes)
+        raise UserError(
+            f"the {stage} task of operator '{operator.name}' with parts {extents[:200]} was not "
+            f"measured on {device.model}; measure it, or take --costs auto"
+        )
+
+    def linear(self, stage: str, device: Device) -> tuple[Linear, str]:
+        raise UserError(
+            f"the rate of {stage} tasks was not measured on {device.model}; measure it, or take "
+            "--costs auto"
+        )
+
+
+def _sizes(given: list[str], model: str) -> dict[str, Any]:
+    """Sizes by ``NAME=VALUE``, each in its default's type."""
+    sizes: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"--size takes NAME=VALUE, as in steps=10, but is '{text[:60]}'")
+        if name in sizes:
+            raise UserError(f"--size {name} is given twice; give it once")
+        sizes[name] = _size(model, name, value, f"--size {name}")
+    return sizes
+
+
+def _found_sizes(found: Mapping[str, Any], model: str, source: str) -> dict[str, Any]:
+    sizes = found.get("sizes", {})
+    if not isinstance(sizes, dict):
+        raise UserError(f"{source}: 'found' has the sizes {shown(sizes)}, which is no object")
+    return {
+        name: _size(model, name, _text(value), f"{source}: 'found' size '{name[:40]}'")
+        for name, value in sizes.items()
+    }
+
+
+def _size(model: str, name: str, text: str, where: str) -> Any:
+    known = ZOO[model].sizes
+    if name not in known:
+        raise UserError(f"model '{model}' has no size '{name[:40]}'; it has {', '.join(known)}")
+    default = known[name]
+    if isinstance(default, tuple):
+        parts = re.split("[x,]", text)
+        if all(_WHOLE.fullmatch(part) for part in parts):
+            return tuple(map(int, parts))
+        raise UserError(
+            f"{where} has to be whole numbers with x between them, as in {_text(default)}, but is "
+            f"'{text[:60]}'"
+        )
+    if isinstance(default, float):
+        try:
+            return float(text)
+        except ValueError:
+            raise UserError(f"{where} has to be a number, but is '{text[:60]}'") from None
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    raise UserError(f"{where} has to be a whole number, but is '{text[:60]}'")
+
+
+def _text(value: Any) -> str:
+    """A size as options write it."""
+    return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,95 @@
+"""``flexlegion plan``, ``flexlegion strategy``: what a strategy executes, and a start for one."""
+
+from __future__ import annotations
+
+import argparse
+
+from flexlegion.devices import MAX_DEVICES, Devices
+from flexlegion.errors import UserError
+from flexlegion.plan import Plan
+from flexlegion.strategies import resolve
+from flexlegion.strategy import Strategy
+from flexlegion.tools.command import Commands, add_command
+from flexlegion.tools.network import Network, Setting, add_cost_options, add_network_options
+from flexlegion.tools.strategies import OPTCNN, STRATEGIES, named, read
+
+
+def add(commands: Commands[argparse.ArgumentParser]) -> None:
+    """Declare the commands."""
+    example = "--model lenet --strategy data --cpus 2"
+    plan = add_command(
+        commands,
+        "plan",
+        "print what a strategy executes: launches, tiles, devices, privileges, memory",
+        f"plan {example}",
+        _plan,
+    )
+    _options(plan)
+    strategy = add_command(
+        commands,
+        "strategy",
+        "write a built-in strategy as a file, as a start for editing",
+        f"strategy {example} --out s.json",
+        _strategy,
+    )
+    _options(strategy)
+    strategy.add_argument("--out", required=True, help="the file to write")
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    add_network_options(parser)
+    parser.add_argument(
+        "--strategy",
+        default="data",
+        help=f"a strategy file, or one of {', '.join(STRATEGIES)}, random:SEED (default: data)",
+    )
+    parser.add_argument(
+        "--machine", metavar="NAME|FILE", help="a machine, as in p100x8, or a machine file; or:"
+    )
+    parser.add_argument(
+        "--cpus", type=int, help="CPU processors (default: those that the file names, or 2)"
+    )
+    parser.add_argument("--gpus", type=int, help="GPUs (default: those that the file names)")
+    add_cost_options(parser)
+
+
+def _plan(args: argparse.Namespace) -> None:
+    network, devices, strategy = _resolved(args)
+    plan = Plan(network.graph, strategy, devices, network.output, network.optimizer.states)
+    print(plan.describe())
+
+
+def _strategy(args: argparse.Namespace) -> None:
+    _, devices, strategy = _resolved(args)
+    strategy.save(args.out)
+    print(f"wrote {args.out}: {len(strategy)} operators on {devices}")
+
+
+def _resolved(args: argparse.Namespace) -> tuple[Network, Devices, Strategy]:
+    if args.machine is not None:
+        if args.cpus is not None or args.gpus is not None:
+            raise UserError("--machine brings its devices along; leave out --cpus and --gpus")
+        setting = Setting.of(args)
+        devices = setting.problem.devices
+        return setting.network, devices, named(args.strategy, setting.problem)
+    if args.strategy == OPTCNN:
+        raise UserError("strategy 'optcnn' depends on costs; name a machine by --machine")
+    network = Network.of(args)
+    spec = read(args.strategy)
+    devices = _devices(args, spec)
+    return network, devices, resolve(spec, network.graph, devices)
+
+
+def _devices(args: argparse.Namespace, spec: str | Strategy) -> Devices:
+    """The processors that were asked for, or the fewest that a strategy file fits on."""
+    if args.cpus is None and args.gpus is None:
+        if isinstance(spec, str):
+            return Devices.of(cpus=2)
+        counts = {"cpu": 0, "gpu": 0}
+        for name in spec.devices():
+            kind, _, number = name.partition(":")
+            # What is no such number is left to the strategy's check, which names the operator.
+            if kind in counts and number.isdecimal() and len(number) < len(str(MAX_DEVICES // 2)):
+                counts[kind] = max(counts[kind], int(number) + 1)
+        return Devices.of(max(counts["cpu"], 1), counts["gpu"])
+    return Devices.of(args.cpus or 0, args.gpus or 0)

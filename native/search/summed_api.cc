@@ -1,0 +1,71 @@
+// The summed costs' part of the C ABI of libflexlegion_core.
+#include <algorithm>
+#include <stdexcept>
+#include <vector>
+
+#include "search/summed_costs.h"
+#include "sim/handles.h"
+#include "support/error.h"
+
+namespace fl = flexlegion;
+
+namespace {
+
+// Tuples of degrees of one operator, each of which fits the machine with one task a device.
+std::vector<std::vector<int>> degrees_of(const fl::Problem& problem, int op, int count,
+                                         const int32_t* degrees) {
+  if (op < 0 || op >= static_cast<int>(problem.graph.operators.size())) {
+    throw std::invalid_argument("no operator " + std::to_string(op));
+  }
+  const std::size_t rank = problem.graph.operators[op].dims.size();
+  std::vector<std::vector<int>> result;
+  for (int i = 0; i < count; ++i, degrees += rank) {
+    fl::ParallelConfig config;
+    config.degrees.assign(degrees, degrees + rank);
+    std::int64_t tasks = 1;
+    for (int degree : config.degrees) {
+      tasks = std::clamp<std::int64_t>(tasks * degree, 0, fl::kMaxTasks);
+    }
+    if (tasks > problem.machine.devices()) {
+      throw std::invalid_argument("more tasks than devices");
+    }
+    config.devices.assign(static_cast<std::size_t>(tasks), 0);
+    fl::check_config(problem.graph, op, config);
+    result.push_back(config.degrees);
+  }
+  return result;
+}
+
+}  // namespace
+
+int fl_summed_operator_costs(const fl_problem* problem, int op, int count, const int32_t* degrees,
+                             int64_t* computation, int64_t* synchronisation) {
+  return fl::guarded(-1, [&] {
+    const fl::Problem& p = problem->problem;
+    for (const auto& its : degrees_of(p, op, count, degrees)) {
+      const auto& numbers = p.costs.number_of[p.costs.class_of[op]];
+      const auto entry = numbers.find(its);
+      if (entry == numbers.end()) {
+        throw std::invalid_argument("the cost table lacks a split of operator '" +
+                                    p.graph.operators[op].name + "'");
+      }
+      const fl::OperatorCost cost = fl::operator_cost(p, op, p.split(op, entry->second));
+      *computation++ = cost.computation;
+      *synchronisation++ = cost.synchronisation;
+    }
+    return 0;
+  });
+}
+
+int fl_summed_transfer_costs(const fl_problem* problem, int writer, int writers,
+                             const int32_t* writer_degrees, int reader, int operand, int readers,
+                             const int32_t* reader_degrees, int64_t* costs) {
+  return fl::guarded(-1, [&] {
+    const fl::Problem& p = problem->problem;
+    const auto theirs = degrees_of(p, writer, writers, writer_degrees);
+    const auto its = degrees_of(p, reader, readers, reader_degrees);
+    const auto result = fl::transfer_costs(p, writer, theirs, reader, operand, its);
+    std::copy(result.begin(), result.end(), costs);
+    return 0;
+  });
+}

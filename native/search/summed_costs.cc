@@ -1,0 +1,232 @@
+#include "search/summed_costs.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+namespace flexlegion {
+
+namespace {
+
+std::int64_t slowest(const Problem& problem, const Split& split,
+                     const std::vector<std::int64_t>& times) {
+  std::int64_t most = 0;
+  for (int k = 0; k < split.tasks; ++k) {
+    const int kind = problem.machine.kind_of[k];
+    most = std::max(most, times[static_cast<std::size_t>(kind * split.tasks + k)]);
+  }
+  return most;
+}
+
+// A run of indices, and how much each overlaps.
+struct Range {
+  int first = 0, last = 0;
+};
+
+// What the tasks of an operator touch of a tensor. Each dimension's interval depends on one
+// coordinate of the task, so that overlaps are found dimension by dimension.
+struct Touched {
+  const Operand* operand = nullptr;
+  std::vector<int> degrees;
+  std::vector<int> strides;  // of a task's number, by coordinate
+  std::vector<Rect> rects;   // a task
+
+  Touched(const Graph& graph, int op, int index, const std::vector<int>& its_degrees)
+      : operand(&graph.operators[op].operands[index]),
+        degrees(its_degrees),
+        strides(its_degrees.size(), 1),
+        rects(accessed_rects(graph, op, *operand, its_degrees)) {
+    for (std::size_t d = degrees.size() - 1; d-- > 0;) strides[d] = strides[d + 1] * degrees[d + 1];
+  }
+
+  int tasks() const { return static_cast<int>(rects.size()); }
+
+  // Which values of coordinate `c` touch anything of `rect`, as far as that coordinate says.
+  Range touching(const Rect& rect, int c) const {
+    Range range{0, degrees[c]};
+    bool depends = false;
+    for (int d = 0; d < rect.rank; ++d) {
+      if (operand->map[d].out_dim != c) continue;
+      depends = true;
+      while (range.first < range.last && hi(range.first, c, d) <= rect.lo[d]) ++range.first;
+      while (range.first < range.last && lo(range.last - 1, c, d) >= rect.hi[d]) --range.last;
+    }
+    // Tasks that write the same: the last one's value counts (see Family::part_of).
+    if (!depends) range.first = range.last - 1;
+    return range;
+  }
+
+ private:
+  std::int64_t lo(int value, int c, int d) const { return rects[value * strides[c]].lo[d]; }
+  std::int64_t hi(int value, int c, int d) const { return rects[value * strides[c]].hi[d]; }
+};
+
+// Calls `visit(writer's task, reader's task, elements)` for all that overlap.
+template <typename Visit>
+void for_overlaps(const Touched& written, const Touched& read, Visit&& visit) {
+  const int coordinates = static_cast<int>(written.degrees.size());
+  std::vector<Range> ranges(written.degrees.size());
+  std::vector<int> at(written.degrees.size());
+  for (int j = 0; j < read.tasks(); ++j) {
+    const Rect& rect = read.rects[j];
+    int k = 0;
+    bool any = !rect.empty();
+    for (int c = 0; c < coordinates && any; ++c) {
+      ranges[c] = written.touching(rect, c);
+      at[c] = ranges[c].first;
+      k += at[c] * written.strides[c];
+      any = ranges[c].first < ranges[c].last;
+    }
+    while (any) {
+      std::int64_t elements = 1;
+      const Rect& theirs = written.rects[k];
+      for (int d = 0; d < rect.rank; ++d) {
+        const std::int64_t from = std::max(rect.lo[d], theirs.lo[d]);
+        elements *= std::max<std::int64_t>(0, std::min(rect.hi[d], theirs.hi[d]) - from);
+      }
+      if (elements > 0) visit(k, j, elements);
+      int c = coordinates - 1;
+      for (; c >= 0; --c) {
+        k += written.strides[c];
+        if (++at[c] < ranges[c].last) break;
+        k -= (at[c] - ranges[c].first) * written.strides[c];
+        at[c] = ranges[c].first;
+      }
+      any = c >= 0;
+    }
+  }
+}
+
+// Whether every way back passes the same kinds of links as the way there, so that what is sent back
+// takes as long as what was sent.
+bool ways_back_alike(const MachineModel& machine) {
+  std::vector<int> reverse(machine.links.size(), -1);
+  for (int a = 0; a < machine.memories; ++a) {
+    for (int b = 0; b < machine.memories; ++b) {
+      const auto& there = machine.route(a, b);
+      const auto& back = machine.route(b, a);
+      if (there.size() != back.size()) return false;
+      for (std::size_t i = 0; i < there.size(); ++i) {
+        int& other = reverse[there[i]];
+        if (other < 0) other = back[back.size() - 1 - i];
+        const CommunicationDevice &x = machine.links[there[i]], &y = machine.links[other];
+        if (other != back[back.size() - 1 - i] || x.bandwidth != y.bandwidth ||
+            x.latency != y.latency) {
+          return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+void Traffic::send(int from, int to, std::int64_t bytes) {
+  const int source = machine_.memory_of[from], destination = machine_.memory_of[to];
+  if (source == destination) return;
+  std::int64_t latency = 0;
+  for (int link : machine_.route(source, destination)) {
+    if (load_[link] == 0) used_.push_back(link);
+    load_[link] += bytes;
+    latency += machine_.links[link].latency;
+  }
+  latency_ = std::max(latency_, latency);
+}
+
+std::int64_t Traffic::time() {
+  std::int64_t most = 0;
+  for (int link : used_) {
+    most = std::max(most, transfer_time(load_[link], machine_.links[link].bandwidth));
+    load_[link] = 0;
+  }
+  used_.clear();
+  return most + std::exchange(latency_, 0);
+}
+
+OperatorCost operator_cost(const Problem& problem, int op, const Split& split) {
+  const Graph& graph = problem.graph;
+  const auto& operands = graph.operators[op].operands;
+  OperatorCost cost;
+  cost.computation = slowest(problem, split, split.forward);
+  if (!problem.facts.backward[op]) return cost;
+  cost.computation += slowest(problem, split, split.backward);
+  std::vector<int> devices(static_cast<std::size_t>(split.tasks));
+  std::iota(devices.begin(), devices.end(), 0);
+  std::vector<std::vector<Shard>> shards;
+  std::vector<std::vector<Rect>> parts;
+  for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
+    const int tensor = operands[i].tensor;
+    if (operands[i].role != Role::weight || !problem.facts.differentiable[tensor]) continue;
+    parts.push_back(accessed_rects(graph, op, operands[i], split.degrees));
+    shards.push_back(shards_of(graph, op, tensor, distinct(parts.back()), devices));
+  }
+  Traffic gathered(problem.machine), returned(problem.machine);
+  std::int64_t update = 0;
+  for (const UpdateTask& task : update_tasks(shards)) {
+    std::int64_t touched = 0;
+    for (const auto& [weight, shard] : task.shards) {
+      touched += 2 * (1 + problem.optimizer_states) * shard.volume();
+      for (int k = 0; k < split.tasks; ++k) {
+        const std::int64_t elements = parts[weight][k].intersect(shard).volume();
+        if (elements == 0) continue;
+        touched += elements;
+        gathered.send(k, task.device, elements * kElementBytes);
+        returned.send(task.device, k, elements * kElementBytes);
+      }
+    }
+    const LinearCost& linear = problem.costs.update[problem.machine.kind_of[task.device]];
+    update = std::max(update, linear.time(touched * kElementBytes));
+  }
+  cost.synchronisation = gathered.time() + update + returned.time();
+  return cost;
+}
+
+std::vector<std::int64_t> transfer_costs(const Problem& problem, int writer,
+                                         const std::vector<std::vector<int>>& writer_degrees,
+                                         int reader, int operand,
+                                         const std::vector<std::vector<int>>& reader_degrees) {
+  const Graph& graph = problem.graph;
+  const int tensor = graph.operators[reader].operands.at(static_cast<std::size_t>(operand)).tensor;
+  const auto& theirs = graph.operators[writer].operands;
+  const auto output = std::find_if(theirs.begin(), theirs.end(), [&](const Operand& o) {
+    return o.role == Role::output && o.tensor == tensor;
+  });
+  if (output == theirs.end()) {
+    throw std::invalid_argument("operator '" + graph.operators[writer].name +
+                                "' does not write what '" + graph.operators[reader].name +
+                                "' reads");
+  }
+  const GraphFacts& facts = problem.facts;
+  const bool back =
+      facts.differentiable[tensor] && facts.backward[reader] && facts.backward[writer];
+  std::vector<Touched> readers;
+  for (const auto& degrees : reader_degrees) readers.emplace_back(graph, reader, operand, degrees);
+  const bool alike = ways_back_alike(problem.machine);
+  Traffic values(problem.machine), gradients(problem.machine);
+  std::vector<std::int64_t> costs, partial;
+  for (const auto& degrees : writer_degrees) {
+    const Touched written(graph, writer, static_cast<int>(output - theirs.begin()), degrees);
+    for (const Touched& read : readers) {
+      partial.assign(static_cast<std::size_t>(written.tasks()), 0);
+      for_overlaps(written, read, [&](int k, int j, std::int64_t elements) {
+        values.send(k, j, elements * kElementBytes);
+        if (back && !alike) gradients.send(j, k, elements * kElementBytes);
+        partial[k] += elements;
+      });
+      std::int64_t sums = 0;
+      for (int k = 0; k < written.tasks() && back; ++k) {
+        if (partial[k] <= written.rects[k].volume()) continue;
+        const LinearCost& linear = problem.costs.sum[problem.machine.kind_of[k]];
+        sums = std::max(sums, linear.time(partial[k] * kElementBytes));
+      }
+      const std::int64_t forth = values.time();
+      costs.push_back(forth + (back && alike ? forth : gradients.time()) + sums);
+    }
+  }
+  return costs;
+}
+
+}  // namespace flexlegion
