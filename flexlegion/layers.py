@@ -14,7 +14,7 @@ from flexlegion.ops.dense import Dense
 from flexlegion.ops.elementwise import Dropout, Gelu, Relu, Sigmoid, Tanh
 from flexlegion.ops.flatten import Flatten
 from flexlegion.ops.merge import Add, Concat, Multiply
-from flexlegion.ops.normalization import BatchNorm, BatchNormStatistics
+from flexlegion.ops.normalization import BatchNorm, BatchNormMoments, BatchNormStatistics
 from flexlegion.ops.pool2d import Pool2D
 from flexlegion.ops.shape import Reshape, Slice, Transpose
 from flexlegion.ops.softmax import Softmax
@@ -198,9 +198,10 @@ class Layers(SequenceLayers):
     ) -> Tensor:
         """Batch normalisation over all dimensions but the last, then ReLU if asked for.
 
-        Two operators: ``NAME.statistics`` takes each sample's mean and variance; NAME combines
-        those of the global batch, whatever the strategy, and normalises. Evaluation and prediction
-        use the statistics of their batches, too: there are no running averages.
+        Three operators: ``NAME.statistics`` takes each sample's mean and variance;
+        ``NAME.moments`` combines them to those of the global batch, whatever the strategy; NAME
+        normalises. Evaluation and prediction use the moments of their batches, too: there are no
+        running averages.
 
         Parameters
         ----------
@@ -228,7 +229,8 @@ class Layers(SequenceLayers):
         kind = BatchNorm(self._epsilon(epsilon), activation or "none")
         name = self._name("batch_norm", name)
         statistics = self._add(BatchNormStatistics(), x, f"{name}.statistics")
-        return self.graph.add(kind, [x, statistics], name)
+        moments = self._add(BatchNormMoments(), statistics, f"{name}.moments")
+        return self.graph.add(kind, [x, moments], name)
 
     def flatten(self, x: Tensor, name: str | None = None) -> Tensor:
         """(n, d1, d2, ...) -> (n, d1*d2*...), row-major (height, width, channel)."""

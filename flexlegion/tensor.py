@@ -28,7 +28,7 @@ class Tensor:
         Unique in its graph.
     shape
         All extents. The first dimension of inputs and activations is the sample, its extent the
-        global batch size.
+        global batch size; it is 1 where an operator sums up the batch.
     dtype
         Element type.
     kind

@@ -131,7 +131,8 @@ class OperatorType(ABC):
     """The attributes of an operator and what follows from them.
 
     Subclasses are frozen dataclasses; their fields are the attributes that the kernel of the same
-    `type` receives. All shapes include the sample dimension.
+    `type` receives. All shapes include the sample dimension, which comes first; in an output that
+    sums up the batch its extent is 1 and its kind `NONE`.
 
     Most types have one output and state it by `output_shape` and `output_saved`. A type of several
     outputs names them in `output_names`, and overrides `output_shapes` and `output_access`. The

@@ -1,4 +1,4 @@
-"""Batch normalisation, as two operators, and layer normalisation."""
+"""Batch normalisation, as three operators, and layer normalisation."""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ def _require_channels(name: str, shape: Shape) -> None:
 class BatchNormStatistics(OperatorType):
     """Input (n, ..., c), output (n, 2, c): each sample's mean and variance over its positions.
 
-    The first half of batch normalisation. All samples have as many positions, so the batch's mean
-    is the mean of the means, and its variance the mean of the variances plus the variance of the
-    means, without the cancellation that sums of squares suffer from.
+    The first step of batch normalisation; `BatchNormMoments` is the second.
     """
 
     type: ClassVar[str] = "batch_norm_statistics"
@@ -64,11 +62,56 @@ class BatchNormStatistics(OperatorType):
 
 
 @dataclass(frozen=True)
+class BatchNormMoments(OperatorType):
+    """Input (n, 2, c), output (1, 2, c): the batch's mean and variance, from its samples'.
+
+    All samples have as many positions, so the batch's mean is the mean of the means, and its
+    variance the mean of the variances plus the variance of the means, without the cancellation that
+    sums of squares suffer from.
+
+    An operator of its own so that data parallelism in R parts gathers R - 1 small messages and
+    broadcasts R - 1, where R (R - 1) would bring all samples' statistics to each part.
+    """
+
+    type: ClassVar[str] = "batch_norm_moments"
+    family: ClassVar[Family] = "normalization"
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        (statistics,) = inputs
+        if len(statistics) != 3 or statistics[1] != 2:
+            raise UserError(
+                "batch_norm_moments takes statistics of shape (n, 2, c), but got shape "
+                f"{list(statistics)}"
+            )
+        return (1, *statistics[1:])
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        return (
+            Dim("batch", DimKind.NONE),
+            Dim("statistic", DimKind.NONE),
+            Dim("channel", DimKind.ATTRIBUTE),
+        )
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        return (Access((WHOLE, along(1), along(2)), saved=True),)
+
+    def output_saved(self) -> bool:
+        return True
+
+    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
+        return False
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        # A sample and channel: two sums; the means' difference, square, sum.
+        return 5 * prod(inputs[0]) // 2
+
+
+@dataclass(frozen=True)
 class BatchNorm(OperatorType):
-    """Batch normalisation (Ioffe and Szegedy 2015) of x (n, ..., c), from its statistics (n, 2, c).
+    """Batch normalisation (Ioffe and Szegedy 2015) of x (n, ..., c), by its moments (1, 2, c).
 
     Output gamma (x - mean) / sqrt(variance + epsilon) + beta, then ReLU if that is the activation;
-    gamma and beta have shape (c). Each task reads the statistics of all samples, so every strategy
+    gamma and beta have shape (c). Each task reads the moments of its channels, so every strategy
     normalises by those of the global batch, in evaluation and prediction as well.
     """
 
@@ -81,12 +124,12 @@ class BatchNorm(OperatorType):
     beta_initializer: Initializer = Zeros()
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        x, statistics = inputs
+        x, moments = inputs
         _require_channels("batch_norm", x)
-        if statistics != (x[0], 2, x[-1]):
+        if moments != (1, 2, x[-1]):
             raise UserError(
-                f"batch_norm of shape {list(x)} takes statistics of shape {[x[0], 2, x[-1]]}, "
-                f"but got {list(statistics)}"
+                f"batch_norm of shape {list(x)} takes moments of shape {[1, 2, x[-1]]}, "
+                f"but got {list(moments)}"
             )
         return x
 
@@ -118,12 +161,11 @@ class BatchNorm(OperatorType):
         return False
 
     def flops(self, inputs: Sequence[Shape]) -> int:
-        # Difference, two products, sum; the statistics are combined once a channel.
         relu = self.activation != "none"
-        return (4 + relu) * prod(inputs[0]) + 5 * prod(inputs[1]) // 2
+        return (4 + relu) * prod(inputs[0])  # difference, two products, sum
 
     def backward_flops(self, inputs: Sequence[Shape]) -> int:
-        return 2 * self.flops(inputs)  # the sums for gamma, beta and statistics, then the input
+        return 2 * self.flops(inputs)  # the sums for gamma, beta and moments, then the input
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from flexlegion.graph import Graph
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategies.gnmt import gnmt
 from flexlegion.strategies.one_weird_trick import one_weird_trick
-from flexlegion.strategies.placement import by_samples
+from flexlegion.strategies.placement import all_by_samples
 from flexlegion.strategy import Strategy
 
 
@@ -25,7 +25,7 @@ def expert(graph: Graph, devices: Devices) -> Strategy:
     elif _recurrent(graph):
         configs = gnmt(graph, devices)
     else:
-        configs = {op.name: by_samples(op, devices.preferred) for op in graph.operators}
+        configs = all_by_samples(graph, devices.preferred)
     return Strategy(configs, "strategy 'expert'")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from flexlegion.devices import Devices
 from flexlegion.graph import Graph, Operator
-from flexlegion.strategies.placement import by_samples
+from flexlegion.strategies.placement import by_samples, turns
 from flexlegion.strategy import Strategy
 
 
@@ -17,18 +17,17 @@ def gnmt(graph: Graph, devices: Devices) -> Strategy:
 
     With fewer devices in a node than layers, the layers go around: depth modulo devices. Devices
     of which no node is known are one node. A batch smaller than the number of nodes uses only as
-    many of them.
+    many of them. Operators without samples to split are dealt to the nodes.
     """
     nodes = devices.preferred_by_node
     # As many on each node, so that a layer has the same place on all of them.
     used = min(map(len, nodes))
-    return Strategy(
-        {
-            operator.name: by_samples(operator, [node[depth % used] for node in nodes])
-            for operator, depth in layer_depths(graph).items()
-        },
-        "strategy 'gnmt'",
-    )
+    turn = turns(graph)
+    configs = {}
+    for operator, depth in layer_depths(graph).items():
+        places = [node[depth % used] for node in nodes]
+        configs[operator.name] = by_samples(operator, places, turn[operator])
+    return Strategy(configs, "strategy 'gnmt'")
 
 
 def layer_depths(graph: Graph) -> dict[Operator, int]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from flexlegion.devices import Devices
 from flexlegion.graph import Graph, Operator
 from flexlegion.ops.base import DimKind, along
-from flexlegion.soap import ParallelConfig
-from flexlegion.strategies.placement import by_samples, split
+from flexlegion.strategies.placement import all_by_samples, split
 from flexlegion.strategy import Strategy
 
 _FOLLOWERS = ("elementwise", "normalization", "copy")
@@ -22,18 +21,16 @@ def one_weird_trick(graph: Graph, devices: Devices) -> Strategy:
 
     A dense layer is a matrix product with a weight, after which no convolution comes. What works
     on its units one by one (activations, dropout, sums) is split as it is; all else is split by
-    samples, softmax and loss too. An extent smaller than the number of devices is split as far as
-    it goes.
+    samples, softmax and loss too; what has none, as a batch's moments, is whole, in turn on the
+    devices. An extent smaller than the number of devices is split as far as it goes.
     """
     names = devices.preferred
     dense = _dense_layers(graph)
     split_dims: dict[Operator, int] = {}
-    configs: dict[str, ParallelConfig] = {}
+    configs = all_by_samples(graph, names)
     for operator in graph.operators:
         dim = _units(operator) if operator in dense else _followed(operator, split_dims)
-        if dim is None:
-            configs[operator.name] = by_samples(operator, names)
-        else:
+        if dim is not None:
             split_dims[operator] = dim
             configs[operator.name] = split(operator, dim, names)
     return Strategy(configs, "strategy 'one-weird-trick'")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flexlegion.graph import Operator
+from flexlegion.graph import Graph, Operator
 from flexlegion.ops.base import DimKind
 from flexlegion.soap import ParallelConfig
 
@@ -34,6 +34,27 @@ def sample_dim(operator: Operator) -> int | None:
     return kinds.index(DimKind.SAMPLE) if DimKind.SAMPLE in kinds else None
 
 
-def by_samples(operator: Operator, devices: Sequence[str]) -> ParallelConfig:
-    """Data parallelism; a batch smaller than the number of devices leaves the last ones out."""
-    return split(operator, sample_dim(operator), devices)
+def turns(graph: Graph) -> dict[Operator, int]:
+    """Numbers from 0 for operators without a sample dimension, to deal them to devices by.
+
+    Such an operator, as a batch's moments, exchanges messages with all parts of the batch; dealt
+    out, they share the devices' links. All other operators have number 0.
+    """
+    whole = [op for op in graph.operators if sample_dim(op) is None]
+    return dict.fromkeys(graph.operators, 0) | {op: i for i, op in enumerate(whole)}
+
+
+def by_samples(operator: Operator, devices: Sequence[str], turn: int = 0) -> ParallelConfig:
+    """Data parallelism; a batch smaller than the number of devices leaves the last ones out.
+
+    An operator without a sample dimension is one task, on device `turn` modulo their number.
+    """
+    dim = sample_dim(operator)
+    if dim is None:
+        devices = [devices[turn % len(devices)]]
+    return split(operator, dim, devices)
+
+
+def all_by_samples(graph: Graph, devices: Sequence[str]) -> dict[str, ParallelConfig]:
+    """`by_samples` of each operator, those without samples in turn on the devices."""
+    return {op.name: by_samples(op, devices, turn) for op, turn in turns(graph).items()}

@@ -31,6 +31,9 @@ fl::MachineModel machine_of(const fl_machine& machine) {
   check_positive(machine.n_devices, "device");
   check_positive(machine.memories, "memory");
   check_positive(machine.kinds, "kind of devices");
+  if (machine.memories > machine.n_devices || machine.kinds > machine.n_devices) {
+    throw std::invalid_argument("the machine has more memories or kinds of devices than devices");
+  }
   model.memories = machine.memories;
   model.kinds = machine.kinds;
   for (int d = 0; d < machine.n_devices; ++d) {
@@ -49,8 +52,8 @@ fl::MachineModel machine_of(const fl_machine& machine) {
     model.links.push_back({machine.bandwidth[l], machine.latency[l]});
   }
   std::int64_t next = 0;
-  for (int r = 0; r < machine.memories * machine.memories; ++r) {
-    const int from = r / machine.memories, to = r % machine.memories;
+  for (std::int64_t r = 0; r < std::int64_t{machine.memories} * machine.memories; ++r) {
+    const std::int64_t from = r / machine.memories, to = r % machine.memories;
     const std::int64_t length = machine.route_lengths[r];
     if (length < 0 || length > kMaxRouteLength || next + length > machine.n_routes) {
       throw std::invalid_argument("a route of " + std::to_string(length) + " links");

@@ -36,7 +36,9 @@ void FlowBuilder::begin(const std::vector<int>& parts) {
 
 void FlowBuilder::edge(int writer, TaskRef to) {
   const int last = last_edge_[writer];
-  if (last >= 0 && edges_[last].ref == to) return;
+  for (int e = last; e >= 0; e = edges_[e].next) {
+    if (edges_[e].ref == to) return;
+  }
   last_edge_[writer] = static_cast<int>(edges_.size());
   edges_.push_back({to, last});
 }
@@ -140,9 +142,9 @@ void FlowBuilder::find_bounds(const std::vector<int>& reading_parts, Flow& flow)
     first.push_back(readers);
     readers += parts;
   }
-  waits_.assign(static_cast<std::size_t>(readers), {});
+  readings_.assign(static_cast<std::size_t>(readers), {});
   for (const TaskRef& to : flow.edges) {
-    if (reading_parts[to.party] > 0) waits_[first[to.party] + to.part].fed = true;
+    if (reading_parts[to.party] > 0) ++readings_[first[to.party] + to.part].writers;
   }
   std::int64_t least = flow.edges.empty() ? kMaxTime : 0;
   for (int t = 0; t < flow.transfer_count(); ++t) {
@@ -162,23 +164,48 @@ void FlowBuilder::find_bounds(const std::vector<int>& reading_parts, Flow& flow)
     for (int c = transfer.first_consumer; c < next.first_consumer; ++c) {
       const TaskRef& to = flow.consumers[c];
       if (reading_parts[to.party] == 0) continue;
-      Wait& wait = waits_[first[to.party] + to.part];
-      wait.fed = true;
-      wait.longest = std::max(wait.longest, passage);
-      if (single) wait.all += last;
+      Reading& its = readings_[first[to.party] + to.part];
+      ++its.writers;
+      its.longest = std::max(its.longest, passage);
+      if (single) its.all += last;
     }
   }
   flow.out_delay = least;
-  flow.wait.assign(reading_parts.size(), kNotFed);
+  const int writers = static_cast<int>(writer_memory_.size());
+  flow.bounds.assign(reading_parts.size(), {});
   for (std::size_t p = 0; p < reading_parts.size(); ++p) {
     if (reading_parts[p] == 0) continue;
-    std::int64_t shortest = std::numeric_limits<std::int64_t>::max();
+    Flow::Bound& bound = flow.bounds[p];
+    bound.wait = std::numeric_limits<std::int64_t>::max();
+    bound.joined = true;
     for (int k = first[p]; k < first[p] + reading_parts[p]; ++k) {
-      const Wait& wait = waits_[k];
-      shortest = std::min(shortest, wait.fed ? std::max(wait.longest, wait.all) : kNotFed);
+      const Reading& its = readings_[k];
+      const std::int64_t wait = std::max(its.longest, its.all);
+      bound.wait = std::min(bound.wait, its.writers > 0 ? wait : kNotFed);
+      bound.all_wait = std::max(bound.all_wait, wait);
+      bound.joined = bound.joined && its.writers == writers;
     }
-    flow.wait[p] = shortest;
+    bound.all_wait = std::max(bound.all_wait, party_load(static_cast<int>(p), flow));
   }
+}
+
+// The time that what a party reads keeps the busiest link.
+std::int64_t FlowBuilder::party_load(int party, const Flow& flow) {
+  party_load_.resize(load_.size(), 0);
+  std::int64_t most = 0;
+  for (int t = 0; t < flow.transfer_count(); ++t) {
+    const Transfer& next = flow.transfers[t + 1];
+    bool reads = false;
+    for (int c = flow.transfers[t].first_consumer; c < next.first_consumer && !reads; ++c) {
+      reads = flow.consumers[c].party == party;
+    }
+    if (!reads) continue;
+    for (int h = flow.transfers[t].first_hop; h < next.first_hop; ++h) {
+      most = std::max(most, party_load_[flow.hops[h].link] += flow.hops[h].time);
+    }
+  }
+  for (const Hop& hop : flow.hops) party_load_[hop.link] = 0;
+  return most;
 }
 
 Flow FlowBuilder::finish(const std::vector<int>& reading_parts) {

@@ -59,10 +59,16 @@ struct Flow {
   std::vector<std::pair<int, std::int64_t>> link_load;  // (link, ns)
   std::vector<std::pair<int, std::int64_t>> memory;     // (memory, bytes held there)
   std::int64_t bytes = 0;                               // moved between memories
-  // Bounds. A reading party's tasks are not ready before so long after the first writer's end
-  // (kNotFed: some of its tasks need nothing of this flow). And if every writer is read, so long
-  // passes at least between a writer's end and some reader's being ready.
-  std::vector<std::int64_t> wait;  // a party
+  // Bounds, for each reading party, in ns (kNotFed: some of its tasks need nothing of this flow):
+  // none of its tasks is ready before `wait` after the first writer's end, and not all are before
+  // `all_wait`. If the party is `joined`, each of its tasks needs something of every writer.
+  struct Bound {
+    std::int64_t wait = kNotFed, all_wait = 0;
+    bool joined = false;
+  };
+  std::vector<Bound> bounds;  // a party
+  // If every writer is read, so long passes at least between a writer's end and some reader's being
+  // ready.
   std::int64_t out_delay = 0;
   bool all_read = false;
 
@@ -115,6 +121,7 @@ class FlowBuilder {
   std::int64_t elements_of(const Cell& cell) const;
   void emit(int writer, const Cell& cell, Flow& flow);
   void find_bounds(const std::vector<int>& reading_parts, Flow& flow);
+  std::int64_t party_load(int party, const Flow& flow);
 
   const MachineModel& machine_;
   const Geometry& geometry_;
@@ -128,11 +135,14 @@ class FlowBuilder {
   std::vector<std::int64_t> load_, held_;
   std::vector<int> touched_links_, touched_memories_;
   std::vector<int> sorted_;
-  struct Wait {  // of a reading task
-    bool fed = false;
+  // Of a reading task: how many writers it needs, how long the slowest transfer of these takes, and
+  // all of them over the one link into its memory.
+  struct Reading {
+    int writers = 0;
     std::int64_t longest = 0, all = 0;
   };
-  std::vector<Wait> waits_;
+  std::vector<Reading> readings_;
+  std::vector<std::int64_t> party_load_;  // a link
 };
 
 }  // namespace flexlegion

@@ -317,6 +317,10 @@ bool Simulation::keep(const Timeline& before, std::int64_t until, Timeline& line
                  static_cast<std::uint32_t>(line.first_hop[f] + static_cast<int>(h)));
     }
   }
+  // A kept task with a predecessor that is yet to be played would come later, too.
+  for (int task = 0; task < line.first_task.back(); ++task) {
+    if (pending_[task] > kKept) return false;
+  }
   return !broken_;
 }
 

@@ -24,7 +24,10 @@ TaskGraph::TaskGraph(const Problem& problem)
   is_dirty_block_.assign(launches_.size(), 0);
   is_dirty_flow_.assign(flow_ids_.size(), 0);
   party_of_launch_.assign(launches_.size(), -1);
-  earliest_.resize(launches_.size());
+  first_end_.resize(launches_.size());
+  last_end_.resize(launches_.size());
+  longest_turn_.resize(launches_.size());
+  turn_.assign(static_cast<std::size_t>(problem.machine.devices()), 0);
   tails_.resize(launches_.size());
   shortest_.resize(launches_.size());
   group_flows();
@@ -202,7 +205,7 @@ void TaskGraph::set(const std::vector<Config>& strategy) {
   for (std::size_t l = 0; l < launches_.size(); ++l) add_sums(static_cast<int>(l));
   for (const Block& block : blocks_) account(block, 1);
   for (const FlowPtr& flow : flows_) account(*flow, 1);
-  for (std::size_t l = 0; l < launches_.size(); ++l) note_shortest(static_cast<int>(l));
+  for (std::size_t l = 0; l < launches_.size(); ++l) note_times(static_cast<int>(l));
 }
 
 void TaskGraph::collect(const std::vector<std::pair<int, Config>>& configs) {
@@ -270,7 +273,7 @@ bool TaskGraph::replace(const std::vector<std::pair<int, Config>>& configs, std:
   for (int l : dirty_blocks_) {
     add_sums(l);
     account(blocks_[l], 1);
-    note_shortest(l);
+    note_times(l);
   }
   return true;
 }
@@ -284,7 +287,7 @@ void TaskGraph::undo(Change& change) {
     account(blocks_[l], -1);
     std::swap(blocks_[l], block);
     account(blocks_[l], 1);
-    note_shortest(l);
+    note_times(l);
   }
   for (auto& [f, flow] : change.flows) {
     account(*flows_[f], -1);
@@ -407,31 +410,53 @@ FlowPtr TaskGraph::build_flow(int f) {
   return flow;
 }
 
-void TaskGraph::note_shortest(int launch) {
-  const auto& times = blocks_[launch].exe_time;
-  shortest_[launch] = times.empty() ? 0 : *std::min_element(times.begin(), times.end());
+void TaskGraph::note_times(int launch) {
+  const Block& block = blocks_[launch];
+  shortest_[launch] = block.exe_time.empty() ? 0 : kMaxTime;
+  longest_turn_[launch] = 0;
+  for (std::size_t k = 0; k < block.device.size(); ++k) {
+    shortest_[launch] = std::min(shortest_[launch], block.exe_time[k]);
+    std::int64_t& turn = turn_[block.device[k]];
+    turn += block.exe_time[k];
+    longest_turn_[launch] = std::max(longest_turn_[launch], turn);
+  }
+  for (int device : block.device) turn_[device] = 0;
 }
 
-// Launch by launch: when its first task can have ended at the earliest.
+// Launch by launch: when its first and its last task can have ended at the earliest.
 std::int64_t TaskGraph::longest_path() {
   std::int64_t longest = 0;
   for (std::size_t l = 0; l < launches_.size(); ++l) {
-    std::int64_t ready = 0;
+    std::int64_t first_ready = 0, last_ready = 0;
     for (const auto [f, party] : in_flows_[l]) {
-      const std::int64_t wait = flows_[f]->wait[party];
-      if (wait == kNotFed) continue;
-      std::int64_t first = kMaxTime;
-      for (int w = 0; w < flow_ids_[f].writers; ++w) {
-        const int writer = flow_ids_[f].parties[w];
-        if (writer != static_cast<int>(l)) first = std::min(first, earliest_[writer]);
+      const Flow& flow = *flows_[f];
+      const FlowId& id = flow_ids_[f];
+      const Flow::Bound& bound = flow.bounds[party];
+      std::int64_t first = kMaxTime, last = 0;
+      for (int w = 0; w < id.writers; ++w) {
+        const int writer = id.parties[w];
+        if (writer == static_cast<int>(l)) continue;
+        first = std::min(first, first_end_[writer]);
+        last = std::max(last, last_end_[writer]);
       }
-      ready = std::max(ready, first + wait);
+      if (first == kMaxTime) continue;
+      last_ready = std::max(last_ready, first + bound.all_wait);
+      if (bound.wait == kNotFed) continue;
+      first_ready = std::max(first_ready, first + bound.wait);
+      if (bound.joined) first_ready = std::max(first_ready, last);
+      if (id.kind == FlowKind::value && id.parties.size() == 2 && flow.all_read) {
+        last_ready = std::max(last_ready, last + flow.out_delay);
+      }
     }
     if (launches_[l].pass == Pass::backward) {
-      ready = std::max(ready, earliest_[launch_of(Pass::forward, launches_[l].index)]);
+      const int forward = launch_of(Pass::forward, launches_[l].index);
+      first_ready = std::max(first_ready, first_end_[forward]);
+      last_ready = std::max(last_ready, last_end_[forward]);
     }
-    earliest_[l] = ready + shortest_[l];
-    longest = std::max(longest, earliest_[l]);
+    first_end_[l] = first_ready + shortest_[l];
+    last_end_[l] =
+        std::max({first_end_[l], last_ready + shortest_[l], first_ready + longest_turn_[l]});
+    longest = std::max(longest, last_end_[l]);
   }
   return longest;
 }

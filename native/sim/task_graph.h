@@ -128,7 +128,7 @@ class TaskGraph {
   void hold_boxes();
   void account(const Block& block, int sign);
   void account(const Flow& flow, int sign);
-  void note_shortest(int launch);
+  void note_times(int launch);
 
   const Problem& problem_;
   Geometry geometry_;
@@ -172,8 +172,11 @@ class TaskGraph {
   };
   std::vector<Piece> pieces_;  // as contributions_ numbers them
   std::vector<int> party_of_launch_;
-  std::vector<std::int64_t> earliest_, tails_;  // a launch
-  std::vector<std::int64_t> shortest_;          // a launch: its shortest task
+  // A launch: when its first, and its last task can end at the earliest.
+  std::vector<std::int64_t> first_end_, last_end_, tails_;
+  // A launch: its shortest task, and the time it takes the device that has most of it.
+  std::vector<std::int64_t> shortest_, longest_turn_;
+  std::vector<std::int64_t> turn_;  // a device
   struct Return {
     int memory, rect, family;
   };

@@ -96,6 +96,63 @@ def test_what_follows_dense_layers() -> None:
     assert degrees == {name: (1, 8) if name in units else (8, 1) for name in degrees}
 
 
+def normalised(layers: int, batch_size: int = 8) -> Model:
+    """Convolutions with batch normalisation, then a dense layer with it."""
+    model = Model(batch_size)
+    x = model.input((4, 4, 2))
+    for i in range(layers):
+        x = model.conv2d(x, 4, 3, padding=1, name=f"conv{i}")
+        x = model.batch_norm(x, name=f"bn{i}")
+    x = model.dense(model.flatten(x, name="flat"), 16, name="fc")
+    model.batch_norm(x, name="fc_bn")
+    return model
+
+
+def test_what_has_no_samples_is_dealt_to_the_devices() -> None:
+    """The batch's moments: the ninth are on the first of eight devices again."""
+    graph = normalised(9).graph
+    for name in ("data", "one-weird-trick", "expert"):
+        strategy = resolve(name, graph, P100X8.names)
+        for i in range(9):
+            moments = strategy[f"bn{i}.moments"]
+            assert (moments.degrees, moments.devices) == ((1, 1, 1), (EIGHT[i % 8],))
+            for other in (f"conv{i}", f"bn{i}.statistics", f"bn{i}"):
+                assert (strategy[other].degrees[0], strategy[other].devices) == (8, EIGHT)
+
+
+def test_normalisation_of_a_dense_layer() -> None:
+    """Data parallelism has its moments on one device; those of split units are with their units."""
+    graph = normalised(1).graph
+    moments = resolve("data", graph, P100X8.names)["fc_bn.moments"]
+    assert (moments.degrees, moments.devices) == ((1, 1, 1), ("gpu:1",))
+    strategy = resolve("one-weird-trick", graph, P100X8.names)
+    for operator in ("fc", "fc_bn.statistics", "fc_bn.moments", "fc_bn"):
+        config = strategy[operator]
+        rest = len(config.degrees) - 1
+        assert (config.degrees, config.devices) == ((*(1,) * rest, 8), EIGHT)
+
+
+def test_moments_between_nodes() -> None:
+    """GNMT's strategy has them at their layer's depth, in turn on the nodes."""
+    strategy = resolve("gnmt", normalised(2).graph, P100X8.names)
+    # Depths: conv0, bn0, conv1, bn1, fc, fc_bn; without weights, moments have that of the input.
+    assert strategy["bn0"].devices == ("gpu:1", "gpu:5")
+    assert strategy["bn0.statistics"].devices == ("gpu:0", "gpu:4")
+    assert strategy["bn0.moments"].devices == ("gpu:0",)
+    assert strategy["bn1.statistics"].devices == ("gpu:2", "gpu:6")
+    assert strategy["bn1.moments"].devices == ("gpu:6",)
+    assert strategy["fc_bn.moments"].devices == ("gpu:0",)
+
+
+def test_a_small_batch_has_moments_where_samples_are_not() -> None:
+    """All devices take turns, although only three have samples."""
+    strategy = resolve("one-weird-trick", normalised(5, 3).graph, P100X8.names)
+    assert strategy["bn4"].devices == EIGHT[:3]
+    assert strategy["bn4.moments"].devices == (EIGHT[4],)
+    with pytest.raises(UserError, match="a batch of 3; use at most 3"):
+        resolve("data", normalised(5, 3).graph, P100X8.names)
+
+
 def test_small_extents_are_split_as_far_as_they_go() -> None:
     model = Model(3)
     x = model.conv2d(model.input((4, 4, 2)), 4, 3, name="conv")
@@ -271,6 +328,7 @@ def test_depths_of_translation() -> None:
 def test_they_fit_any_network_and_machine(machine: str, batch_size: int) -> None:
     """`resolve` checks what it returns."""
     topology = load_topology(machine)
-    for graph in (with_loss(build("lenet", batch_size)), unrolled(batch_size)):
+    small = normalised(3, batch_size)
+    for graph in (with_loss(build("lenet", batch_size)), unrolled(batch_size), small.graph):
         for name in ("expert", "one-weird-trick", "gnmt"):
             resolve(name, graph, topology.names)

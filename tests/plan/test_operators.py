@@ -16,7 +16,8 @@ from flexlegion.devices import Devices
 from flexlegion.graph import Operator
 from flexlegion.losses import add_loss
 from flexlegion.ops.base import Family, OperatorType
-from flexlegion.plan import Box, Plan
+from flexlegion.ops.normalization import BatchNorm, BatchNormMoments
+from flexlegion.plan import Box, Launch, Plan
 from flexlegion.soap import random_config
 from flexlegion.strategies import resolve
 from flexlegion.tensor import Tensor
@@ -34,16 +35,27 @@ def last(model: Model) -> Operator:
     return model.graph.operators[-1]
 
 
-def boxes(operator: Operator, model: Model, *degrees: int) -> dict[str, list[Box]]:
-    """What each task of the operator touches, by the last part of the tensor's name."""
+def forward(operator: Operator, model: Model, *degrees: int) -> Launch:
+    """The operator's forward launch; all other operators are whole."""
     strategy = dict(resolve("single", model.graph, DEVICES))
     tasks = math.prod(degrees)
     strategy[operator.name] = ParallelConfig(degrees, tuple(DEVICES.names[:tasks]))
     whole = Strategy(strategy)
     whole.check(model.graph, DEVICES)
     plan = Plan(model.graph, whole, DEVICES, last(model).output)
-    launch = next(x for x in plan.launches if x.operator is operator and x.stage == "forward")
-    return {r.tensor.name.rpartition(".")[2]: r.boxes for r in launch.requirements}
+    return next(x for x in plan.launches if x.operator is operator and x.stage == "forward")
+
+
+def boxes(operator: Operator, model: Model, *degrees: int) -> dict[str, list[Box]]:
+    """What each task of the operator touches, by the last part of the tensor's name."""
+    requirements = forward(operator, model, *degrees).requirements
+    return {r.tensor.name.rpartition(".")[2]: r.boxes for r in requirements}
+
+
+def reads(operator: Operator, model: Model, *degrees: int) -> dict[str, list[Box]]:
+    """What each task of the operator reads, by the tensor's name."""
+    requirements = forward(operator, model, *degrees).requirements
+    return {r.tensor.name: r.boxes for r in requirements if r.privilege == "read"}
 
 
 def refusal(call: Any, *args: Any, **kwargs: Any) -> str:
@@ -250,26 +262,50 @@ def test_matmul() -> None:
 
 
 def test_batch_norm() -> None:
-    """Tasks of any split read all samples' statistics, of their own channels."""
+    """The moments read all samples' statistics; tasks of any split read those of their channels."""
     model = Model(4)
     x = model.batch_norm(model.input((5, 6, 8), name="x"), "relu", name="b")
-    statistics, norm = model.graph.operators
+    statistics, moments, norm = model.graph.operators
     assert x.shape == (4, 5, 6, 8)
     assert (statistics.name, statistics.output.shape) == ("b.statistics", (4, 2, 8))
-    assert (dims(statistics), dims(norm)) == ("SNA", "SAAP")
+    assert (moments.name, moments.output.shape) == ("b.moments", (1, 2, 8))
+    assert (dims(statistics), dims(moments), dims(norm)) == ("SNA", "NNA", "SAAP")
     assert weights(norm) == {"gamma": (8,), "beta": (8,)}
+    assert not statistics.weights
+    assert not moments.weights
     assert boxes(statistics, model, 2, 1, 2)["x"] == [
         ((0, 2), (0, 5), (0, 6), (0, 4)),
         ((0, 2), (0, 5), (0, 6), (4, 8)),
         ((2, 4), (0, 5), (0, 6), (0, 4)),
         ((2, 4), (0, 5), (0, 6), (4, 8)),
     ]
-    found = boxes(norm, model, 2, 1, 1, 2)
+    assert reads(moments, model, 1, 1, 2) == {
+        "b.statistics.output": [((0, 4), (0, 2), (0, 4)), ((0, 4), (0, 2), (4, 8))],
+    }
+    found = reads(norm, model, 2, 1, 1, 2)
     assert found["x"][1] == ((0, 2), (0, 5), (0, 6), (4, 8))
-    assert found["gamma"] == [((0, 4),), ((4, 8),)] * 2
-    reads = {t.name: a.map for role, t, a in norm.operands if role == "input"}
-    assert [m.out_dim for m in reads["b.statistics.output"]] == [-1, -1, 3]
+    assert found["b.gamma"] == [((0, 4),), ((4, 8),)] * 2
+    assert found["b.moments.output"] == [((0, 1), (0, 2), (0, 4)), ((0, 1), (0, 2), (4, 8))] * 2
+    # 4 x 30 x 8 elements: 4 operations for the statistics, 5 to normalise with ReLU. Of 4 samples
+    # and 8 channels, 5 for the moments.
+    flops = [op.kind.flops(op.input_shapes) for op in (statistics, moments, norm)]
+    assert flops == [4 * 960, 5 * 32, 5 * 960]
     assert model.batch_norm(model.input((7,))).shape == (4, 7)
+
+
+def test_batch_norm_refuses() -> None:
+    model = Model(4)
+    x = model.batch_norm(model.input((5, 6, 8), name="x"), "relu", name="b")
+    statistics, moments, _ = model.graph.operators
+    for degrees in ((2, 1, 1), (1, 2, 1)):
+        config = ParallelConfig(degrees, ("cpu:0", "cpu:1"))
+        assert "it cannot be split" in refusal(config.check, moments, DEVICES, "s.json")
+    assert refusal(BatchNormMoments().output_shape, [x.shape]) == (
+        "batch_norm_moments takes statistics of shape (n, 2, c), but got shape [4, 5, 6, 8]"
+    )
+    assert refusal(BatchNorm().output_shape, [x.shape, statistics.output.shape]) == (
+        "batch_norm of shape [4, 5, 6, 8] takes moments of shape [1, 2, 8], but got [4, 2, 8]"
+    )
     assert refusal(model.batch_norm, x, "tanh") == (
         "batch_norm's activation is None or 'relu', but is 'tanh'"
     )

@@ -153,6 +153,10 @@ def test_grouped_steps(name: str) -> None:
 def test_layers_of_inception_and_resnet() -> None:
     inception = types(build("inception_v3").graph)
     assert inception["conv2d"] == inception["batch_norm"] == 94
+    assert inception["batch_norm_statistics"] == inception["batch_norm_moments"] == 94
+    # 14 poolings (2 in the stem, 1 in each of the 11 modules, 1 at the end) and 11 concatenations;
+    # flatten, dropout, dense and softmax.
+    assert sum(inception.values()) == 4 * 94 + 14 + 11 + 4
     graph = build("inception_v3").graph
     shapes = {op.name: op.output.shape[1:] for op in graph.operators}
     # Table 1 of the paper, and its figures.

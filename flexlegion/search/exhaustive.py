@@ -1,0 +1,126 @@
+"""The optimum of a small search, by branch and bound (FlexFlow, section 8.4).
+
+The search space is that of the chains on at most eight devices: every operator that training
+executes is split in any of the ways of `flexlegion.soap.splits`, over any set of devices, in
+ascending order. The native part (``native/search/exhaustive.h``) says what the bounds are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flexlegion.errors import UserError
+from flexlegion.problem import Problem
+from flexlegion.search.chain import prepare_candidates, unflat
+from flexlegion.strategy import Strategy
+
+# Native code does not look up within so many seconds.
+SLICE_SECONDS = 0.5
+# With more, the chains do not propose all sets of devices either.
+MAX_DEVICES = 8
+
+
+@dataclass(frozen=True)
+class ExhaustiveResult:
+    """What an exhaustive search found.
+
+    Parameters
+    ----------
+    strategy
+        The fastest that fits into memory.
+    iteration_time_ns
+        Its simulated time.
+    complete
+        Whether it is the optimum: no strategy of the search space is faster.
+    root_bound_ns
+        What any strategy takes at least, as known before the search.
+    nodes
+        How many strategies were bounded, partial ones included.
+    simulated
+        How many strategies were simulated.
+    seconds
+        What the search took.
+    """
+
+    strategy: Strategy
+    iteration_time_ns: int
+    complete: bool
+    root_bound_ns: int
+    nodes: int
+    simulated: int
+    seconds: float
+
+
+def exhaustive(
+    problem: Problem,
+    incumbent: Strategy,
+    seconds: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> ExhaustiveResult:
+    """The minimum simulated iteration time over all strategies of the search space.
+
+    Parameters
+    ----------
+    problem
+        Graph, machine (at most eight devices) and costs. All splits in its cost table that fit the
+        machine are candidates; those of the chains are added.
+    incumbent
+        A good strategy, such as `search` finds: whatever cannot be faster is left out unseen.
+    seconds
+        When to give up; None: never.
+    progress
+        Called now and then with the nodes so far and the best time in ns.
+
+    Raises
+    ------
+    UserError
+        If the incumbent does not fit the problem, or the machine has more devices.
+    """
+    begin = time.monotonic()
+    if len(problem.devices) > MAX_DEVICES:
+        raise UserError(
+            f"an exhaustive search takes at most {MAX_DEVICES} devices, but the machine has "
+            f"{len(problem.devices)}"
+        )
+    prepare_candidates(problem)
+    problem.check(incumbent)
+    core, graph = problem.core, problem.graph
+    lib, ffi = core.lib, core.ffi
+    degrees, devices = problem.flat([incumbent[op.name] for op in graph.operators])
+    handle = ffi.gc(
+        core.check(
+            lib.fl_exhaustive_create(problem.handle, len(degrees), degrees, len(devices), devices)
+        ),
+        lib.fl_exhaustive_destroy,
+    )
+    state = ffi.new("fl_exhaustive_state *")
+    while True:
+        left = SLICE_SECONDS
+        if seconds is not None:
+            left = min(left, begin + seconds - time.monotonic())
+        complete = bool(left > 0 and core.check(lib.fl_exhaustive_run(handle, left)))
+        core.check(lib.fl_exhaustive_state_of(handle, state))
+        if complete or left <= 0:
+            break
+        if progress is not None:
+            progress(int(state.nodes), int(state.best_time))
+    return ExhaustiveResult(
+        _best(problem, handle),
+        int(state.best_time),
+        complete,
+        int(state.root_bound),
+        int(state.nodes),
+        int(state.simulated),
+        time.monotonic() - begin,
+    )
+
+
+def _best(problem: Problem, handle: object) -> Strategy:
+    core, graph = problem.core, problem.graph
+    lib, ffi = core.lib, core.ffi
+    degrees = ffi.new("int32_t[]", sum(len(op.dims) for op in graph.operators))
+    devices = ffi.new("int32_t[]", core.check(lib.fl_exhaustive_best_devices(handle)))
+    core.check(lib.fl_exhaustive_best(handle, len(degrees), degrees, len(devices), devices))
+    return unflat(problem, degrees, devices, "optimum")

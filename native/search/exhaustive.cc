@@ -1,0 +1,75 @@
+#include "search/exhaustive.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace flexlegion {
+
+Exhaustive::Exhaustive(const Problem& problem, const std::vector<Config>& incumbent)
+    : problem_(problem), bounds_(problem), simulator_(problem), best_(incumbent) {
+  simulator_.set(incumbent);
+  best_time_ = simulator_.graph().overfull_memory() < 0 ? simulator_.iteration_time() : kNever;
+  levels_.resize(bounds_.operators().size());
+  expand(0);
+}
+
+void Exhaustive::expand(int depth) {
+  Level& level = levels_[depth];
+  level.next = 0;
+  level.children.clear();
+  const int n = static_cast<int>(bounds_.configs(depth).size());
+  for (int c = 0; c < n; ++c) {
+    ++counts_.nodes;
+    const std::int64_t bound = bounds_.assign(depth, c, best_time_);
+    if (bound < best_time_) level.children.emplace_back(bound, c);
+  }
+  std::sort(level.children.begin(), level.children.end());
+}
+
+void Exhaustive::simulate() {
+  ++counts_.simulated;
+  Configs configs;
+  const auto& held = simulator_.graph().strategy();
+  for (std::size_t i = 0; i < levels_.size(); ++i) {
+    const int op = bounds_.operators()[i];
+    const Config& config =
+        bounds_.configs(static_cast<int>(i))[levels_[i].children[levels_[i].next - 1].second];
+    if (!(held[op] == config)) configs.emplace_back(op, config);
+  }
+  if (configs.empty()) return;
+  if (simulator_.propose(configs, Algorithm::full, best_time_ - 1) == Verdict::simulated &&
+      simulator_.iteration_time() < best_time_) {
+    simulator_.accept();
+    best_time_ = simulator_.iteration_time();
+    best_ = simulator_.graph().strategy();
+  } else {
+    simulator_.reject();
+  }
+}
+
+bool Exhaustive::run(double seconds) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  const int last = static_cast<int>(levels_.size()) - 1;
+  for (std::int64_t step = 0; depth_ >= 0; ++step) {
+    if (step % 256 == 0 && seconds > 0 &&
+        std::chrono::duration<double>(Clock::now() - start).count() > seconds) {
+      return false;
+    }
+    Level& level = levels_[depth_];
+    if (level.next == level.children.size() || level.children[level.next].first >= best_time_) {
+      --depth_;
+      continue;
+    }
+    const int config = level.children[level.next++].second;
+    if (depth_ == last) {
+      simulate();
+      continue;
+    }
+    bounds_.place(depth_, config);
+    expand(++depth_);
+  }
+  return true;
+}
+
+}  // namespace flexlegion

@@ -1,0 +1,109 @@
+"""Branch and bound against the simulation of every strategy."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+from math import prod
+
+import pytest
+from simulated import ArbitraryCosts, problem_of, strategy_of
+
+from flexlegion import Model
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.cost.model import CostModel
+from flexlegion.errors import UserError
+from flexlegion.machines import load_topology
+from flexlegion.problem import Problem
+from flexlegion.search.chain import training_operators
+from flexlegion.search.exhaustive import exhaustive
+from flexlegion.search.mcmc import Budget, search
+from flexlegion.simulator import OUT_OF_MEMORY, Simulation, full
+from flexlegion.soap import ParallelConfig, splits
+
+
+def chain(model: Model) -> None:
+    """An image, a dense layer."""
+    model.dense(model.flatten(model.conv2d(model.input((4, 4, 2)), 3, 3, padding=1)), 4)
+
+
+def branches(model: Model) -> None:
+    """Several readers of a tensor, the same one twice, a concatenation."""
+    a = model.dense(model.input((6,)), 4)
+    model.concat([model.add([a, a]), a])
+
+
+def shared(model: Model) -> None:
+    """Weights that two operators share."""
+    x = model.dense(model.input((5,)), 5, name="first")
+    model.dense(x, 5, name="second", share=x)
+
+
+def brute_force(problem: Problem) -> int:
+    """The least iteration time, ns, of all strategies, each simulated."""
+    start = strategy_of(problem, "single")
+    simulation = Simulation(problem, start)
+    operators = training_operators(problem.graph)
+    names = problem.devices.names
+    choices = [
+        [
+            ParallelConfig(degrees, devices)
+            for degrees in splits(op, len(names))
+            for devices in combinations(names, prod(degrees))
+        ]
+        for op in operators
+    ]
+    best = simulation.iteration_time_ns
+    for configs in product(*choices):
+        changes = {op.name: c for op, c in zip(operators, configs, strict=True)}
+        if simulation.propose(changes, "full") != OUT_OF_MEMORY:
+            best = min(best, simulation.iteration_time_ns)
+        simulation.reject()
+    return best
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    ("network", "machine"), [(chain, "p100x2"), (branches, "p100x2"), (shared, "p100x3")]
+)
+def test_finds_the_optimum(network, machine: str, seed: int) -> None:
+    costs: CostModel = ArbitraryCosts(seed, 10 ** (2 + seed % 4)) if seed else AnalyticCosts()
+    model = Model(6)
+    network(model)
+    problem = problem_of(model, load_topology(machine), costs)
+    result = exhaustive(problem, strategy_of(problem, "single"))
+    assert result.complete
+    assert result.root_bound_ns <= result.iteration_time_ns
+    assert result.iteration_time_ns == full(problem, result.strategy).iteration_time_ns
+    assert result.iteration_time_ns == brute_force(problem)
+
+
+def test_a_good_incumbent_saves_work_and_changes_nothing() -> None:
+    model = Model(6)
+    chain(model)
+    problem = problem_of(model, load_topology("p100x4"), AnalyticCosts())
+    starts = {"data": strategy_of(problem, "single")}
+    found = search(problem, starts, Budget(None, 2000), chains=1)
+    warm = exhaustive(problem, found.strategy)
+    cold = exhaustive(problem, strategy_of(problem, "single"))
+    assert warm.complete
+    assert cold.complete
+    assert warm.iteration_time_ns == cold.iteration_time_ns == found.iteration_time_ns
+    assert warm.nodes <= cold.nodes
+
+
+def test_gives_up_in_time_with_what_it_has() -> None:
+    model = Model(6)
+    chain(model)
+    problem = problem_of(model, load_topology("p100x4"), AnalyticCosts())
+    start = strategy_of(problem, "single")
+    result = exhaustive(problem, start, seconds=1e-9)
+    assert not result.complete
+    assert result.iteration_time_ns == full(problem, start).iteration_time_ns
+
+
+def test_says_which_machines_are_too_large() -> None:
+    model = Model(16)
+    chain(model)
+    problem = problem_of(model, load_topology("p100x16"), AnalyticCosts())
+    with pytest.raises(UserError, match="at most 8 devices"):
+        exhaustive(problem, strategy_of(problem, "single"))
