@@ -1,8 +1,8 @@
 """The search algorithm of the paper (section 6.2): Markov chains from several starts.
 
 A chain tries changes in native code; here are the starts, the budget, the phases of a chain, and
-several chains on several cores. A chain has three phases: operators of a kind (the unrolled steps of
-a layer, repeated blocks) change together; then each operator by itself; at last a descent to a
+several chains on several cores. A chain has three phases: operators of a kind (the unrolled steps
+of a layer, repeated blocks) change together; then each operator by itself; at last a descent to a
 strategy that no change of a single operator improves.
 """
 
@@ -34,6 +34,9 @@ SLICE_SECONDS = 0.1
 SLICE_PROPOSALS = 64
 # Of each start's budget, the shares of the phases; what is left goes to the descent.
 TIED_SHARE, UNTIED_SHARE = 0.45, 0.35
+# The last of several chains is that much hotter than the first: small problems want the hot ones,
+# which leave local optima, large ones the cool ones, which get anywhere in the time.
+HOTTEST = 10.0
 # After so many slices, chains of one start go on from the best of them.
 EXCHANGE_SLICES = 20
 
@@ -72,7 +75,7 @@ class SearchOptions:
     Parameters
     ----------
     temperature
-        1 / beta of equation 2 at first, as a share of the iteration time.
+        1 / beta of equation 2 at first, as a share of the iteration time, in the coolest chain.
     cooling
         The temperature falls to nothing in the course of each phase; else it stays.
     tied
@@ -317,7 +320,22 @@ class _Start:
     def _slice(self, pool: ThreadPoolExecutor, options: ChainOptions, clock: _Clock) -> None:
         seconds = SLICE_SECONDS if clock.deadline is not None else 0.0
         count = SLICE_PROPOSALS if clock.proposals is not None else 10**12
-        _wait([pool.submit(c.run, count, seconds, options) for c in self.chains])
+        _wait(
+            [
+                pool.submit(
+                    chain.run,
+                    count,
+                    seconds,
+                    replace(options, temperature=options.temperature * self._heat(i)),
+                )
+                for i, chain in enumerate(self.chains)
+            ]
+        )
+
+    def _heat(self, chain: int) -> float:
+        """Chains from 1 to `HOTTEST` times the temperature."""
+        share: float = chain / max(1, len(self.chains) - 1)
+        return HOTTEST**share
 
     def _descend(
         self,
