@@ -95,8 +95,7 @@ class Problem:
             shapes.setdefault(
                 part.tobytes(),
                 tuple(
-                    tuple(int(x) for x in row[:rank])
-                    for row, rank in zip(part, ranks, strict=True)
+                    tuple(int(x) for x in row[:rank]) for row, rank in zip(part, ranks, strict=True)
                 ),
             )
         keys = [part.tobytes() for part in parts]

@@ -171,8 +171,8 @@ class Simulation:
         Returns
         -------
         int
-            `SIMULATED`, `OVERLOADED`, `OVERLONG`, `STOPPED` or `OUT_OF_MEMORY`. Afterwards `timeline` is the
-            proposal's, if it was simulated, until `accept` or `reject`.
+            `SIMULATED`, `OVERLOADED`, `OVERLONG`, `STOPPED` or `OUT_OF_MEMORY`. Afterwards
+            `timeline` is the proposal's, if it was simulated, until `accept` or `reject`.
         """
         lib = self._core.lib
         problem = self.problem

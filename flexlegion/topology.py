@@ -275,6 +275,7 @@ class Topology:
                 hop
                 for neighbour, hop in self._neighbours[vertex].items()
                 if neighbour in forwarding
+                and neighbour in tree
                 and tree[neighbour][0] == tree[vertex][0] - 1
                 and min(hop.link.bandwidth, tree[neighbour][1]) >= width
             ]

@@ -28,7 +28,7 @@ headline "mypy"
 mypy --strict flexlegion scripts
 
 headline "clang-format"
-find native tests/native -name '*.h' -o -name '*.cc' -o -name '*.cu' |
+find native tests/native tests/fuzz -name '*.h' -o -name '*.cc' -o -name '*.cu' |
   sort | xargs -r clang-format --dry-run -Werror
 
 headline "native unit tests"

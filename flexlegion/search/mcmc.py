@@ -8,6 +8,7 @@ strategy that no change of a single operator improves.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -334,8 +335,7 @@ class _Start:
 
     def _heat(self, chain: int) -> float:
         """Chains from 1 to `HOTTEST` times the temperature."""
-        share: float = chain / max(1, len(self.chains) - 1)
-        return HOTTEST**share
+        return math.pow(HOTTEST, chain / max(1, len(self.chains) - 1))
 
     def _descend(
         self,

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from typing import Any
 
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.losses import add_loss
@@ -27,7 +28,7 @@ from flexlegion.simulator import Simulation
 from flexlegion.strategies import resolve
 from flexlegion.zoo import ZOO, build
 
-CASES = (
+CASES: tuple[tuple[str, dict[str, int], str], ...] = (
     ("lenet", {}, "p100x4"),
     ("alexnet", {}, "p100x16"),
     ("nmt", {}, "p100x4"),
@@ -45,7 +46,7 @@ IDEAS = {
 }
 
 
-def problem_of(name: str, sizes: dict[str, int], machine: str) -> Problem:
+def problem_of(name: str, sizes: dict[str, Any], machine: str) -> Problem:
     """A network's training on a machine, priced by the analytic model."""
     model = build(name, **sizes)
     output = model.graph.operators[-1].output

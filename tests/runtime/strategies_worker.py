@@ -48,7 +48,7 @@ def main() -> None:
     failures, split_dims, tasks = [], set(), 0
     for seed in range(args.first, args.first + args.count):
         name = names[seed % len(names)]
-        # Both ways of cutting weights: as finely as possible, and the networks' small ones not at all.
+        # Both ways of cutting weights: as finely as possible, and small ones not at all.
         os.environ["FLEXLEGION_SHARD_BYTES"] = "1" if seed % 2 else str(SHARD_BYTES)
         strategy = random_strategy(name, seed, machine.devices.names)
         model, state = train(NETWORKS[name], strategy)
