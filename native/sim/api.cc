@@ -43,6 +43,9 @@ fl::MachineModel machine_of(const fl_machine& machine) {
     model.kind_of.push_back(machine.kind_of[d]);
   }
   model.capacity.assign(machine.capacity, machine.capacity + machine.memories);
+  if (*std::min_element(model.capacity.begin(), model.capacity.end()) < 0) {
+    throw std::invalid_argument("a memory cannot hold less than no bytes");
+  }
   for (int l = 0; l < machine.n_links; ++l) {
     if (machine.bandwidth[l] < 1 || machine.bandwidth[l] > kMaxRate || machine.latency[l] < 0 ||
         machine.latency[l] > fl::kMaxTime) {
@@ -185,6 +188,10 @@ int fl_problem_share_splits(fl_problem* problem, int op, int like) {
                                   graph.operators[like].name + "' differ in more than name");
     }
     auto& classes = problem->problem.costs.class_of;
+    if (classes[op] != classes[like] && !problem->problem.costs.splits[classes[op]].empty()) {
+      throw std::invalid_argument("operator '" + graph.operators[op].name +
+                                  "' has entries in the cost table already");
+    }
     classes[op] = classes[like];
     return 0;
   });

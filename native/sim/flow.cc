@@ -178,13 +178,15 @@ void FlowBuilder::find_bounds(const std::vector<int>& reading_parts, Flow& flow)
     Flow::Bound& bound = flow.bounds[p];
     bound.wait = std::numeric_limits<std::int64_t>::max();
     bound.joined = true;
+    bound.all_wait = kNotFed;
     for (int k = first[p]; k < first[p] + reading_parts[p]; ++k) {
       const Reading& its = readings_[k];
       const std::int64_t wait = std::max(its.longest, its.all);
       bound.wait = std::min(bound.wait, its.writers > 0 ? wait : kNotFed);
-      bound.all_wait = std::max(bound.all_wait, wait);
+      if (its.writers > 0) bound.all_wait = std::max(bound.all_wait, wait);
       bound.joined = bound.joined && its.writers == writers;
     }
+    if (bound.all_wait == kNotFed) continue;
     bound.all_wait = std::max(bound.all_wait, party_load(static_cast<int>(p), flow));
   }
 }

@@ -439,7 +439,7 @@ std::int64_t TaskGraph::longest_path() {
         first = std::min(first, first_end_[writer]);
         last = std::max(last, last_end_[writer]);
       }
-      if (first == kMaxTime) continue;
+      if (first == kMaxTime || bound.all_wait == kNotFed) continue;
       last_ready = std::max(last_ready, first + bound.all_wait);
       if (bound.wait == kNotFed) continue;
       first_ready = std::max(first_ready, first + bound.wait);

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from deltas import SMALL, Case, problem_for
+from deltas import Case, problem_for
 from simulated import strategy_of
 
 from flexlegion.problem import Problem

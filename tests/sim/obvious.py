@@ -80,9 +80,7 @@ def build(plan: Plan, topology: Topology, exe_times: Sequence[Sequence[int]]) ->
             forward_tasks[launch.operator.name] = first
         if launch.stage == "backward":
             for k in range(len(launch.devices)):
-                tasks[first + k].before.append(
-                    (forward_tasks[launch.operator.name] + k, False, 0)
-                )
+                tasks[first + k].before.append((forward_tasks[launch.operator.name] + k, False, 0))
         for r, k in itertools.product(launch.requirements, range(len(launch.devices))):
             place = (plan.tensor_numbers[r.tensor], FIELDS.index(r.field))
             if r.privilege == "write" or r.field == "state":

@@ -31,6 +31,7 @@ class ArbitraryCosts(CostModel):
         return Cost(zlib.crc32(text.encode()) % self.largest, "arbitrary")
 
     def linear(self, stage: str, device: Device) -> tuple[Linear, str]:
+        del device
         return Linear(len(stage) * 100, 10**9), "arbitrary"
 
 

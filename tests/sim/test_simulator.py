@@ -40,9 +40,7 @@ def exe_times(plan: Plan, timeline: Timeline) -> list[list[int]]:
 
 def check(problem: Problem, strategy: Strategy, timeline: Timeline) -> None:
     """Compare a timeline with the obvious one, made from the plan."""
-    plan = Plan(
-        problem.graph, strategy, problem.devices, problem.output, problem.optimizer_states
-    )
+    plan = Plan(problem.graph, strategy, problem.devices, problem.output, problem.optimizer_states)
     tasks = build(plan, problem.topology, exe_times(plan, timeline))
     assert timeline.iteration_time_ns == simulate(tasks)
     assert len(timeline.tasks) == len(tasks)

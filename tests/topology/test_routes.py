@@ -133,6 +133,14 @@ def test_stated_route() -> None:
     assert topology.bandwidth("gpu:2", "gpu:0") == 7
 
 
+def test_a_switch_that_leads_nowhere_near() -> None:
+    """Beside the source, but behind devices that do not forward: not on any way."""
+    links = [link("gpu:0", "gpu:1"), link("gpu:1", "gpu:2"), link("gpu:0", "s"), link("gpu:2", "s")]
+    topology = machine(3, links, "s")
+    assert vertices(topology.route("gpu:0", "gpu:1")) == ["gpu:0", "gpu:1"]
+    assert vertices(topology.route("gpu:0", "gpu:2")) == ["gpu:0", "s", "gpu:2"]
+
+
 def test_stated_route_each_way() -> None:
     links = [link("gpu:0", "gpu:1"), link("gpu:0", "s"), link("s", "gpu:1")]
     topology = machine(2, links, "s", [["gpu:1", "s", "gpu:0"], ["gpu:0", "gpu:1"]])

@@ -1,0 +1,221 @@
+// Random input for the C ABI: graphs and machines, right or wrong, and what callers know of them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "flexlegion_core.h"
+
+namespace fuzz {
+
+// A random source. While `hostile`, every 30th number that passes `twisted` is replaced by one that
+// hardly fits.
+class Source {
+ public:
+  explicit Source(std::uint64_t seed) : engine_(seed) {}
+
+  bool hostile = false;
+
+  int upto(int last) { return static_cast<int>(engine_() % (static_cast<unsigned>(last) + 1)); }
+  int between(int first, int last) { return first + upto(last - first); }
+  bool chance(double p) { return static_cast<double>(engine_() >> 11) * 0x1p-53 < p; }
+  std::uint64_t bits() { return engine_(); }
+
+  template <typename Items>
+  auto& one_of(Items& items) {
+    return items[static_cast<std::size_t>(upto(static_cast<int>(items.size()) - 1))];
+  }
+
+  std::int64_t strange() {
+    static const std::vector<std::int64_t> numbers = {
+        -1,        0,         1,       2,          5,           7,
+        64,        100,       65537,   1LL << 20,  1LL << 31,   -(1LL << 31),
+        1LL << 40, 1LL << 62, -100,    1000000007, 10000000000, kLast64,
+        kFirst64,  kLast32,   kFirst32};
+    return one_of(numbers);
+  }
+  std::int64_t twisted(std::int64_t value) { return hostile && chance(0.03) ? strange() : value; }
+  int twisted32(int value) {
+    return hostile && chance(0.03) ? static_cast<int>(static_cast<std::uint32_t>(strange()))
+                                   : value;
+  }
+
+ private:
+  static constexpr std::int64_t kLast64 = std::numeric_limits<std::int64_t>::max();
+  static constexpr std::int64_t kFirst64 = std::numeric_limits<std::int64_t>::min();
+  static constexpr std::int64_t kLast32 = std::numeric_limits<std::int32_t>::max();
+  static constexpr std::int64_t kFirst32 = std::numeric_limits<std::int32_t>::min();
+
+  std::mt19937_64 engine_;
+};
+
+// What the caller of the ABI knows about a graph that it built.
+struct Op {
+  std::vector<std::int64_t> shape;  // of its first output
+  std::vector<int> kinds;           // of its dimensions
+  int operands = 0;
+};
+struct GraphFacts {
+  std::vector<std::vector<std::int64_t>> tensors;  // shapes
+  std::vector<Op> ops;
+};
+
+class GraphMaker {
+ public:
+  GraphMaker(Source& random, fl_graph* graph) : random_(random), graph_(graph) {}
+
+  // A few operators in a row, each reading tensors of before, and a loss at the end.
+  GraphFacts make() {
+    const int inputs = random_.between(1, 2);
+    for (int i = 0; i < inputs; ++i) readable_.push_back(tensor(shape(), FL_INPUT));
+    const int ops = random_.between(1, 5);
+    for (int i = 0; i < ops; ++i) add_operator(i + 1 == ops || random_.chance(0.1));
+    if (random_.chance(0.7)) fl_graph_set_shard_bytes(graph_, random_.twisted(random_.upto(64)));
+    return facts_;
+  }
+
+ private:
+  std::vector<std::int64_t> shape() {
+    std::vector<std::int64_t> result;
+    const int rank = random_.between(1, 3 + random_.upto(1) * 2);
+    for (int d = 0; d < rank; ++d) result.push_back(random_.between(1, 7));
+    if (random_.chance(0.03)) random_.one_of(result) = std::int64_t{1} << random_.between(10, 24);
+    return result;
+  }
+
+  int tensor(const std::vector<std::int64_t>& shape, int kind) {
+    std::vector<std::int64_t> its = shape;
+    for (std::int64_t& extent : its) extent = random_.twisted(extent);
+    its.resize(5, 1);
+    const std::string name = "tensor" + std::to_string(facts_.tensors.size());
+    const int number = fl_graph_add_tensor(
+        graph_, name.c_str(), random_.twisted32(static_cast<int>(shape.size())) % 1000, its.data(),
+        random_.twisted32(random_.upto(1)), random_.twisted32(kind),
+        kind == FL_WEIGHT ? random_.chance(0.9) : random_.chance(0.2));
+    if (number >= 0) facts_.tensors.push_back(shape);
+    return number;
+  }
+
+  void add_operator(bool is_loss) {
+    Op op;
+    op.shape = shape();
+    std::vector<int> kinds;
+    for (std::size_t d = 0; d < op.shape.size(); ++d) {
+      kinds.push_back(d == 0 ? FL_SAMPLE : random_.between(FL_ATTRIBUTE, FL_NONE));
+    }
+    op.kinds = kinds;
+    for (int& kind : kinds) kind = random_.twisted32(kind);
+    kinds.resize(8, 0);
+    const char* const names[] = {"size"};
+    const char* const values[] = {"3"};
+    const int number = fl_graph_add_operator(
+        graph_, ("op" + std::to_string(facts_.ops.size())).c_str(), "any", is_loss,
+        static_cast<int>(op.shape.size()), kinds.data(), random_.upto(1), names, values);
+    if (number < 0) return;
+    const int reads = random_.between(1, 3);
+    for (int i = 0; i < reads; ++i) operand(number, op, random_.one_of(readable_), FL_ROLE_INPUT);
+    const int uses = random_.upto(2);
+    for (int i = 0; i < uses; ++i) {
+      if (weights_.empty() || random_.chance(0.7)) weights_.push_back(tensor(shape(), FL_WEIGHT));
+      operand(number, op, random_.one_of(weights_), FL_ROLE_WEIGHT);
+    }
+    const int output = tensor(op.shape, FL_ACTIVATION);
+    operand(number, op, output, FL_ROLE_OUTPUT);
+    readable_.push_back(output);
+    if (random_.chance(0.15)) {
+      const int second = tensor(shape(), FL_ACTIVATION);
+      operand(number, op, second, FL_ROLE_OUTPUT);
+      readable_.push_back(second);
+    }
+    facts_.ops.push_back(std::move(op));
+  }
+
+  void operand(int number, Op& op, int tensor, int role) {
+    const bool known = tensor >= 0 && tensor < static_cast<int>(facts_.tensors.size());
+    const std::size_t rank = known ? facts_.tensors[static_cast<std::size_t>(tensor)].size() : 5;
+    const int dims = static_cast<int>(op.shape.size());
+    const bool primary = role == FL_ROLE_OUTPUT && rank == op.shape.size();
+    std::vector<std::int64_t> map;
+    for (std::size_t d = 0; d < rank; ++d) {
+      std::int64_t entry[5] = {random_.between(-1, dims - 1), 1, 1, 0, 0};
+      const int sort = random_.upto(9);
+      if (primary && !random_.chance(0.02)) {
+        entry[0] = static_cast<std::int64_t>(d);
+      } else if (sort < 2) {  // a window
+        entry[1] = random_.between(1, 2);
+        entry[3] = -random_.upto(2);
+        entry[4] = random_.between(-1, 2);
+      } else if (sort == 2) {
+        entry[1] = random_.between(0, 3);
+        entry[2] = random_.between(1, 4);
+      }
+      for (std::int64_t& number_in : entry) map.push_back(random_.twisted(number_in));
+    }
+    map.resize(25, 0);
+    const int result =
+        fl_graph_add_operand(graph_, random_.twisted32(number), random_.twisted32(tensor),
+                             random_.twisted32(role), random_.chance(0.5), map.data());
+    if (result >= 0) ++op.operands;
+  }
+
+  Source& random_;
+  fl_graph* graph_;
+  GraphFacts facts_;
+  std::vector<int> readable_, weights_;
+};
+
+// The arrays of a machine; as long as its numbers say, however wrong these are.
+struct Machine {
+  std::vector<std::int32_t> memory_of, kind_of, lengths, routes;
+  std::vector<std::int64_t> bandwidth, latency, capacity;
+  int kinds = 1, memories = 1;
+
+  explicit Machine(Source& random) {
+    const int devices = random.between(1, 6);
+    memories = random.between(1, devices);
+    kinds = random.between(1, std::min(devices, 2));
+    for (int d = 0; d < devices; ++d) {
+      memory_of.push_back(random.twisted32(random.upto(memories - 1)));
+      kind_of.push_back(random.twisted32(random.upto(kinds - 1)));
+    }
+    const int links = random.between(1, 6);
+    for (int l = 0; l < links; ++l) {
+      const std::int64_t rate = std::int64_t{1} << random.between(0, 40);
+      bandwidth.push_back(random.twisted(rate));
+      latency.push_back(random.twisted(random.upto(20)));
+    }
+    for (int m = 0; m < memories; ++m) {
+      capacity.push_back(random.twisted(random.chance(0.1) ? 1 << random.upto(14) : 1LL << 50));
+    }
+    for (int from = 0; from < memories; ++from) {
+      for (int to = 0; to < memories; ++to) {
+        const int length = from == to ? 0 : random.between(1, std::min(links, 3));
+        lengths.push_back(random.twisted32(length));
+        const int first = random.upto(links - 1);
+        for (int h = 0; h < length; ++h) routes.push_back(random.twisted32((first + h) % links));
+      }
+    }
+    n_devices = random.hostile && random.chance(0.03) ? random.between(-2, 0) : devices;
+    n_links = random.hostile && random.chance(0.03) ? random.upto(links) : links;
+    n_routes = random.hostile && random.chance(0.03) ? random.between(-1, devices)
+                                                     : static_cast<int>(routes.size());
+    n_routes = std::min(n_routes, static_cast<int>(routes.size()));
+    if (random.hostile && random.chance(0.02)) memories = random.between(-3, 0);
+    kinds = random.twisted32(kinds);
+  }
+
+  int n_devices, n_links, n_routes;
+
+  fl_machine view() const {
+    return {n_devices,       memory_of.data(), kind_of.data(), kinds,
+            n_links,         bandwidth.data(), latency.data(), memories,
+            capacity.data(), lengths.data(),   n_routes,       routes.data()};
+  }
+};
+
+}  // namespace fuzz

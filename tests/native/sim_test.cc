@@ -1,0 +1,411 @@
+// The simulator, against timelines derived by hand: the derivation stands before its test. Unless
+// said otherwise, loads and updates take 1 ns, and a link moves 1 byte a ns.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "plan_harness.h"
+#include "sim/memory.h"
+#include "sim/simulator.h"
+
+using namespace flexlegion;
+using namespace flexlegion::plan_test;
+
+namespace {
+
+using Times = std::vector<std::int64_t>;
+
+// Devices 0..n-1, each with a memory of its own, and one link for each direction of each pair.
+MachineModel all_to_all(int n, std::int64_t latency = 0) {
+  MachineModel machine;
+  machine.memories = n;
+  machine.kinds = 1;
+  machine.kind_of.assign(static_cast<std::size_t>(n), 0);
+  machine.capacity.assign(static_cast<std::size_t>(n), std::int64_t{1} << 40);
+  machine.single_entry.assign(static_cast<std::size_t>(n), n <= 2);
+  machine.routes.resize(static_cast<std::size_t>(n * n));
+  for (int a = 0; a < n; ++a) {
+    machine.memory_of.push_back(a);
+    for (int b = 0; b < n; ++b) {
+      if (a == b) continue;
+      machine.routes[static_cast<std::size_t>(a * n + b)] = {
+          static_cast<int>(machine.links.size())};
+      machine.links.push_back({1'000'000'000, latency});
+    }
+  }
+  return machine;
+}
+
+// A problem whose cost table is filled split by split.
+struct Bench {
+  Problem problem;
+
+  Bench(const Graph& graph, const MachineModel& machine, int states = 0) {
+    problem.graph = graph;
+    problem.facts = facts_of(graph, -1);
+    problem.machine = machine;
+    problem.optimizer_states = states;
+    CostTable& costs = problem.costs;
+    for (std::size_t op = 0; op < graph.operators.size(); ++op) {
+      costs.class_of.push_back(static_cast<int>(op));
+    }
+    costs.splits.resize(graph.operators.size());
+    costs.number_of.resize(graph.operators.size());
+    costs.update = costs.load = costs.sum = {{0, 1'000'000'000'000'000'000}};
+  }
+
+  // A configuration; its tasks take `forward` and `backward` ns each.
+  Config config(int op, const std::vector<int>& degrees, const Devices& devices,
+                std::int64_t forward = 1, std::int64_t backward = 1) {
+    auto& splits = problem.costs.splits[op];
+    const int number = static_cast<int>(splits.size());
+    splits.push_back({degrees, static_cast<int>(devices.size()), Times(devices.size(), forward),
+                      Times(devices.size(), backward)});
+    problem.costs.number_of[op].try_emplace(degrees, number);
+    return {number, devices};
+  }
+};
+
+// Ready, start and end of a task.
+Times task(const Simulator& simulator, Pass pass, int index, int part = 0) {
+  const Timeline& line = simulator.timeline();
+  const int t = line.first_task[simulator.graph().launch_of(pass, index)] + part;
+  return {line.ready_time[t], line.start_time[t], line.end_time[t]};
+}
+
+int flow_of(const Simulator& simulator, FlowKind kind, int index) {
+  const auto& ids = simulator.graph().flow_ids();
+  for (std::size_t f = 0; f < ids.size(); ++f) {
+    if (ids[f].kind == kind && ids[f].index == index) return static_cast<int>(f);
+  }
+  return -1;
+}
+
+Times hop(const Simulator& simulator, int flow, int number) {
+  const Timeline& line = simulator.timeline();
+  const int t = line.first_hop[flow] + number;
+  return {line.ready_time[t], line.start_time[t], line.end_time[t]};
+}
+
+// (from, to, bytes) of a flow's transfers.
+std::vector<Times> transfers(const Simulator& simulator, int flow) {
+  const Flow& its = *simulator.graph().flows()[flow];
+  std::vector<Times> result;
+  for (int t = 0; t < its.transfer_count(); ++t) {
+    result.push_back({its.transfers[t].from, its.transfers[t].to, its.transfers[t].bytes});
+  }
+  return result;
+}
+
+// Everything that a simulator says about what it holds.
+struct Picture {
+  Times load, memory, ready, start, end, peak;
+  std::int64_t bytes, tasks, iteration;
+
+  explicit Picture(const Simulator& simulator)
+      : load(simulator.graph().load()),
+        memory(simulator.graph().memory()),
+        peak(peak_memory(simulator.graph(), simulator.timeline())),
+        bytes(simulator.graph().bytes_moved()),
+        tasks(simulator.graph().tasks()),
+        iteration(simulator.iteration_time()) {
+    const Timeline& line = simulator.timeline();
+    ready.assign(line.ready_time.begin(), line.ready_time.begin() + line.tasks);
+    start.assign(line.start_time.begin(), line.start_time.begin() + line.tasks);
+    end.assign(line.end_time.begin(), line.end_time.begin() + line.tasks);
+  }
+  bool operator==(const Picture& o) const {
+    return load == o.load && memory == o.memory && ready == o.ready && start == o.start &&
+           end == o.end && peak == o.peak && bytes == o.bytes && tasks == o.tasks &&
+           iteration == o.iteration;
+  }
+};
+
+// x (4, 3) -> dense of 2 units -> loss.
+struct SmallDense : Net {
+  int x, labels, w, b, y, losses;
+
+  SmallDense() {
+    x = tensor("x", {4, 3}, TensorKind::input);
+    labels = tensor("labels", {4}, TensorKind::input, false, DataType::int32);
+    w = weight("w", {2, 3});
+    b = weight("b", {2});
+    y = tensor("y", {4, 2});
+    losses = tensor("losses", {4});
+    dense(x, w, b, y);
+    loss(y, labels, losses);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("transfer_time rounds up, is cut, and does not overflow") {
+  CHECK(transfer_time(0, 1) == 0);
+  CHECK(transfer_time(1, 1'000'000'000) == 1);
+  CHECK(transfer_time(10, 3'000'000'000) == 4);  // 3.33 ns
+  CHECK(transfer_time(9, 3'000'000'000) == 3);
+  // 2^40 bytes at 2^30 a second: 1024 s; at one byte a second beyond the largest time.
+  CHECK(transfer_time(std::int64_t{1} << 40, std::int64_t{1} << 30) == 1'024'000'000'000);
+  CHECK(transfer_time(std::int64_t{1} << 40, 1) == kMaxTime);
+  CHECK(transfer_time(7'999'999'999, 1) == kMaxTime);  // the last that fits into 64 bits
+  // The two ways to compute it meet at 8 GB.
+  CHECK(transfer_time(7'999'999'999, 8'000'000'000) == 1'000'000'000);
+  CHECK(transfer_time(8'000'000'000, 8'000'000'000) == 1'000'000'000);
+  CHECK(transfer_time(8'000'000'001, 8'000'000'000) == 1'000'000'001);
+}
+
+// One device. Both loads are ready at 0: x goes first, by its number. Dense is ready at 1, but the
+// device is free at 2: 2-7. Loss forward 7-9 and backward 9-12; dense backward 12-19; update 19-20.
+TEST_CASE("one device: ties by task number, the whole iteration") {
+  const SmallDense net;
+  Bench bench(net.graph, all_to_all(1));
+  Simulator simulator(bench.problem);
+  simulator.set({bench.config(0, {1, 1}, {0}, 5, 7), bench.config(1, {1}, {0}, 2, 3)});
+  CHECK(task(simulator, Pass::load, net.x) == Times{0, 0, 1});
+  CHECK(task(simulator, Pass::load, net.labels) == Times{0, 1, 2});
+  CHECK(task(simulator, Pass::forward, 0) == Times{1, 2, 7});
+  CHECK(task(simulator, Pass::forward, 1) == Times{7, 7, 9});
+  CHECK(task(simulator, Pass::backward, 1) == Times{9, 9, 12});
+  CHECK(task(simulator, Pass::backward, 0) == Times{12, 12, 19});
+  CHECK(task(simulator, Pass::update, 0) == Times{19, 19, 20});
+  CHECK(simulator.iteration_time() == 20);
+  CHECK(simulator.graph().load() == Times{20});
+  CHECK(simulator.graph().bytes_moved() == 0);
+}
+
+// Two devices of one memory. Operator 1 (after operator 0, which ends at 11) and operator 2 (ready
+// at 1) are on device 1: operator 2 goes first, although its number is higher, and is not
+// interrupted: 1-21; operator 1 is ready at 11 and goes 21-24.
+TEST_CASE("a device serves by ready time before number") {
+  Net net;
+  const int x = net.tensor("x", {4, 3}, TensorKind::input);
+  const int other = net.tensor("other", {4, 3}, TensorKind::input);
+  const int a = net.tensor("a", {4, 3}), b = net.tensor("b", {4, 3}), c = net.tensor("c", {4, 3});
+  net.relu(x, a);
+  net.relu(a, b);
+  net.relu(other, c);
+  net.loss(b, c, net.tensor("l", {4}));
+  MachineModel machine = all_to_all(2);
+  machine.memory_of = {0, 0};
+  Bench bench(net.graph, machine);
+  Simulator simulator(bench.problem);
+  simulator.set({bench.config(0, {1, 1}, {0}, 10), bench.config(1, {1, 1}, {1}, 3),
+                 bench.config(2, {1, 1}, {1}, 20), bench.config(3, {1}, {0}, 2)});
+  CHECK(task(simulator, Pass::forward, 0) == Times{1, 1, 11});
+  CHECK(task(simulator, Pass::forward, 2) == Times{1, 1, 21});
+  CHECK(task(simulator, Pass::forward, 1) == Times{11, 21, 24});
+  CHECK(task(simulator, Pass::forward, 3) == Times{24, 24, 26});
+  CHECK(simulator.graph().bytes_moved() == 0);
+}
+
+// relu on device 0 ends at 4 and sends 40 bytes to the loss on device 1, over two links.
+// First slow, then fast: hop 0 is ready at 4 + 2, takes 40 ns: 6-46. Hop 1 is ready at 6 + 1, needs
+// 10 ns, and starts at 7, but ends no earlier than hop 0: 46. Loss: 46-48.
+// First fast, then slow: 6-16 and 7-47; loss 47-49.
+TEST_CASE("hops of a transfer overlap, cut-through") {
+  for (const bool slow_first : {true, false}) {
+    CAPTURE(slow_first);
+    Net net;
+    const int x = net.tensor("x", {2, 5}, TensorKind::input), y = net.tensor("y", {2, 5});
+    const int labels = net.tensor("labels", {2}, TensorKind::input, false, DataType::int32);
+    net.relu(x, y);
+    net.loss(y, labels, net.tensor("l", {2}));
+    MachineModel machine = all_to_all(2);
+    const std::int64_t fast = 4'000'000'000, slow = 1'000'000'000;
+    machine.links = {{slow_first ? slow : fast, 2}, {slow_first ? fast : slow, 1}};
+    machine.routes[1] = machine.routes[2] = {0, 1};
+    Bench bench(net.graph, machine);
+    Simulator simulator(bench.problem);
+    const Config relu = bench.config(0, {1, 1}, {0}, 3);
+    simulator.set({relu, bench.config(1, {1}, {1}, 2)});
+    const int flow = flow_of(simulator, FlowKind::value, y);
+    CHECK(hop(simulator, flow, 0) == Times{6, 6, slow_first ? 46 : 16});
+    CHECK(hop(simulator, flow, 1) == Times{7, 7, slow_first ? 46 : 47});
+    const std::int64_t end = slow_first ? 48 : 49;
+    CHECK(simulator.iteration_time() == end);
+    // Lower bounds know about that: the same strategy passes at just this limit.
+    CHECK(simulator.propose({{0, relu}}, Algorithm::full, end) == Verdict::simulated);
+    simulator.reject();
+    CHECK(simulator.propose({{0, relu}}, Algorithm::delta, end - 1) != Verdict::simulated);
+  }
+}
+
+// Split by samples on two devices, every task 1 ns: dense backward ends at 6 on both. The kernel
+// (2, 3) has shards of one column (8 bytes) and of two (16 bytes), the bias of 4 bytes each. All
+// weights of the layer travel together: device 0 sends the gradient of device 1's shards, 20 bytes,
+// 6-26; device 1 sends 12 bytes, 6-18. Updates: 18-19 on device 0, 26-27 on device 1. Device 0's
+// shards (12 bytes) wait for its link: 26-38; device 1's (20 bytes) go 27-47.
+TEST_CASE("transfers of a data-parallel dense layer") {
+  const SmallDense net;
+  Bench bench(net.graph, all_to_all(2));
+  Simulator simulator(bench.problem);
+  simulator.set({bench.config(0, {2, 1}, {0, 1}), bench.config(1, {2}, {0, 1})});
+  CHECK(task(simulator, Pass::backward, 0, 0) == Times{5, 5, 6});
+  CHECK(task(simulator, Pass::backward, 0, 1) == Times{5, 5, 6});
+  const int flow = flow_of(simulator, FlowKind::weights, 0);
+  CHECK(transfers(simulator, flow) ==
+        std::vector<Times>{{0, 1, 20}, {1, 0, 12}, {0, 1, 12}, {1, 0, 20}});
+  CHECK(hop(simulator, flow, 0) == Times{6, 6, 26});
+  CHECK(hop(simulator, flow, 1) == Times{6, 6, 18});
+  CHECK(task(simulator, Pass::update, 0, 0) == Times{18, 18, 19});
+  CHECK(task(simulator, Pass::update, 0, 1) == Times{26, 26, 27});
+  CHECK(hop(simulator, flow, 2) == Times{19, 26, 38});
+  CHECK(hop(simulator, flow, 3) == Times{27, 27, 47});
+  CHECK(simulator.iteration_time() == 47);
+  CHECK(simulator.graph().bytes_moved() == 64);
+  CHECK(simulator.graph().load() == Times{7, 7, 32, 32});
+}
+
+// Rows of y on devices 0 and 1; columns 0 and 2 of z on device 1, column 1 on device 0. Device 1
+// needs columns 0 and 2 of the upper rows: 2 x 2 elements, one transfer for two tasks. Device 0
+// needs column 1 of the lower rows: 2 elements. With one memory nothing moves.
+TEST_CASE("a transfer for each writer and memory; none within a memory") {
+  Net net;
+  const int x = net.tensor("x", {4, 3}, TensorKind::input);
+  const int y = net.tensor("y", {4, 3}), z = net.tensor("z", {4, 3});
+  net.relu(x, y);
+  net.relu(y, z);
+  net.loss(z, net.tensor("labels", {4, 3}, TensorKind::input), net.tensor("l", {4}));
+  for (const bool shared : {false, true}) {
+    MachineModel machine = all_to_all(2);
+    if (shared) machine.memory_of = {0, 0};
+    Bench bench(net.graph, machine);
+    Simulator simulator(bench.problem);
+    simulator.set({bench.config(0, {2, 1}, {0, 1}), bench.config(1, {1, 3}, {1, 0, 1}),
+                   bench.config(2, {1}, {0})});
+    const int flow = flow_of(simulator, FlowKind::value, y);
+    const auto expected = shared ? std::vector<Times>{} : std::vector<Times>{{0, 1, 16}, {1, 0, 8}};
+    CHECK(transfers(simulator, flow) == expected);
+    if (shared) CHECK(simulator.graph().bytes_moved() == 0);
+  }
+}
+
+// A window of 3 over 8 rows, in halves on device 1: they need rows [0, 5) and [3, 8) of what device
+// 0 has; the two rows that both need are sent once: 8 x 4 bytes, not 10 x 4.
+TEST_CASE("overlapping needs are united") {
+  Net net;
+  const int x = net.tensor("x", {8}, TensorKind::input), y = net.tensor("y", {8});
+  const int z = net.tensor("z", {8});
+  net.op("copy", {{x, Role::input, false, {along(0)}}, {y, Role::output, false, {along(0)}}});
+  net.op("window",
+         {{y, Role::input, false, {window(0, 3, 1, 1)}}, {z, Role::output, false, {along(0)}}});
+  net.loss(z, net.tensor("labels", {8}, TensorKind::input), net.tensor("l", {8}));
+  Bench bench(net.graph, all_to_all(2));
+  Simulator simulator(bench.problem);
+  simulator.set(
+      {bench.config(0, {1}, {0}), bench.config(1, {2}, {1, 1}), bench.config(2, {1}, {1})});
+  CHECK(transfers(simulator, flow_of(simulator, FlowKind::value, y)) ==
+        std::vector<Times>{{0, 1, 32}});
+}
+
+// h (4, 6) is read whole by both channel halves of a dense layer, on two devices: its gradient is
+// the sum of two partial values of 96 bytes, one of which crosses. Summing takes 5 ns and 1 ns for
+// each of 192 bytes, and is part of relu's backward task: 3 + 197.
+TEST_CASE("partial gradients are summed before the backward task that reads them") {
+  Net net;
+  const int x = net.tensor("x", {4, 6}, TensorKind::input, true), h = net.tensor("h", {4, 6});
+  const int y = net.tensor("y", {4, 8});
+  net.relu(x, h);
+  net.dense(h, net.weight("w", {8, 6}), net.weight("b", {8}), y);
+  net.loss(y, net.tensor("labels", {4}, TensorKind::input), net.tensor("l", {4}));
+  Bench bench(net.graph, all_to_all(2));
+  bench.problem.costs.sum = {{5, 1'000'000'000}};
+  Simulator simulator(bench.problem);
+  const Config relu = bench.config(0, {1, 1}, {0}, 1, 3), loss = bench.config(2, {1}, {0});
+  simulator.set({relu, bench.config(1, {1, 2}, {0, 1}), loss});
+  const int flow = flow_of(simulator, FlowKind::gradient, h);
+  CHECK(transfers(simulator, flow) == std::vector<Times>{{1, 0, 96}});
+  const Times backward = task(simulator, Pass::backward, 0);
+  CHECK(backward[0] == hop(simulator, flow, 0)[2]);
+  CHECK(backward[2] - backward[1] == 200);
+  // With one reader there is nothing to sum.
+  CHECK(simulator.propose({{1, bench.config(1, {1, 1}, {1})}}, Algorithm::delta) ==
+        Verdict::simulated);
+  const Times alone = task(simulator, Pass::backward, 0);
+  CHECK(alone[2] - alone[1] == 3);
+}
+
+// The strategy of "one device" takes 20 ns. With a backward task of 30 ns that task alone is beyond
+// a limit of 29. Moved to device 1, every load is small, but the chain of dependencies is longer.
+TEST_CASE("verdicts on proposals") {
+  const SmallDense net;
+  Bench bench(net.graph, all_to_all(2, 100));
+  Simulator simulator(bench.problem);
+  const Config dense = bench.config(0, {1, 1}, {0}, 5, 7), loss = bench.config(1, {1}, {0}, 2, 3);
+  const Config slow = bench.config(0, {1, 1}, {0}, 5, 30);
+  const Config away = {loss.split, {1}};
+  simulator.set({dense, loss});
+  const Picture held(simulator);
+  for (const Algorithm algorithm : {Algorithm::full, Algorithm::delta}) {
+    CHECK(simulator.propose({{0, slow}}, algorithm, 29) == Verdict::overloaded);
+    simulator.reject();
+    CHECK(Picture(simulator) == held);
+    // Dense 1-6; y (32 bytes) arrives at 138; loss forward and backward until 143.
+    CHECK(simulator.propose({{1, away}}, algorithm, 142) == Verdict::overlong);
+    simulator.reject();
+    CHECK(Picture(simulator) == held);
+    CHECK(simulator.propose({{0, slow}}, algorithm, 43) == Verdict::simulated);
+    CHECK(simulator.iteration_time() == 43);
+    simulator.reject();
+    CHECK(Picture(simulator) == held);
+    CHECK(simulator.propose({{0, slow}}, algorithm, 42) != Verdict::simulated);
+    simulator.reject();
+    CHECK(Picture(simulator) == held);
+    simulator.most_tasks = 7;
+    CHECK(simulator.propose({{1, away}}, algorithm) == Verdict::too_fine);
+    simulator.reject();
+    simulator.most_tasks = kNever;
+  }
+  // Without early rejection a limit decides nothing.
+  simulator.early_rejection = false;
+  CHECK(simulator.propose({{0, slow}}, Algorithm::delta, 1) == Verdict::simulated);
+}
+
+TEST_CASE("a proposal leaves no trace when it is rejected, and counts when it is accepted") {
+  const SmallDense net;
+  Bench bench(net.graph, all_to_all(3, 5), 2);
+  Simulator simulator(bench.problem), other(bench.problem);
+  const Config one = bench.config(0, {1, 1}, {2}, 9, 4), loss = bench.config(1, {2}, {0, 2});
+  const Config two = bench.config(0, {2, 2}, {0, 1, 2, 1}, 3, 2);
+  const Config samples = bench.config(0, {4, 1}, {0, 0, 1, 2}, 2, 2);
+  simulator.set({one, loss});
+  const Picture first(simulator);
+  for (const Algorithm algorithm : {Algorithm::delta, Algorithm::full}) {
+    // An operator that stands there twice has its last configuration.
+    CHECK(simulator.propose({{0, two}, {0, samples}}, algorithm) == Verdict::simulated);
+    other.set({samples, loss});
+    CHECK(Picture(simulator) == Picture(other));
+    simulator.reject();
+    CHECK(Picture(simulator) == first);
+    CHECK(simulator.graph().strategy() == std::vector<Config>{one, loss});
+  }
+  CHECK(simulator.propose({{0, two}, {1, {loss.split, {1, 1}}}}, Algorithm::delta) ==
+        Verdict::simulated);
+  simulator.accept();
+  other.set({two, {loss.split, {1, 1}}});
+  CHECK(Picture(simulator) == Picture(other));
+  simulator.reject();  // of nothing
+  CHECK(Picture(simulator) == Picture(other));
+}
+
+// On one device: weights, their gradients and two optimizer states, 4 x 8 elements, stay; x (12),
+// y (8), the gradient of y (8), labels (4) and losses (none, for nobody reads them).
+TEST_CASE("out of memory") {
+  const SmallDense net;
+  MachineModel machine = all_to_all(1);
+  for (const std::int64_t missing : {0, 1}) {
+    CAPTURE(missing);
+    machine.capacity = {4 * (4 * 8 + 12 + 8 + 8 + 4) - missing};
+    Bench bench(net.graph, machine, 2);
+    Simulator simulator(bench.problem);
+    const Config dense = bench.config(0, {1, 1}, {0}), loss = bench.config(1, {1}, {0});
+    simulator.set({dense, loss});
+    CHECK(simulator.graph().memory() == Times{256});
+    CHECK(simulator.graph().overfull_memory() == -static_cast<int>(1 - missing));
+    CHECK(peak_memory(simulator.graph(), simulator.timeline())[0] <= 256);
+    CHECK(simulator.propose({{0, dense}}, Algorithm::full) ==
+          (missing ? Verdict::out_of_memory : Verdict::simulated));
+  }
+}

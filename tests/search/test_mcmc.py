@@ -1,0 +1,108 @@
+"""Searches: reproducible, never worse than a start, and at their ends what they say they are."""
+
+from __future__ import annotations
+
+import pytest
+from deltas import Case, problem_for
+from simulated import ArbitraryCosts, images, problem_of, strategy_of
+
+from flexlegion import Model
+from flexlegion.errors import UserError
+from flexlegion.machines import load_topology
+from flexlegion.problem import Problem
+from flexlegion.search.mcmc import Budget, SearchOptions, SearchResult, search
+from flexlegion.simulator import full
+from flexlegion.topology import Topology
+
+CASES = [Case("rnnlm", "p100x4"), Case("images", "p100x2", 5), Case("lenet", "shared")]
+STARTS = ("data", "model", "random:3")
+
+
+def run(problem: Problem, proposals: int = 200, **arguments: object) -> SearchResult:
+    starts = {name: strategy_of(problem, name) for name in STARTS}
+    budget = Budget(seconds=None, proposals=proposals)
+    options = SearchOptions(descent=False)
+    return search(problem, starts, budget, **{"chains": 2, "options": options, **arguments})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_search_by_proposals_is_reproducible(case: Case) -> None:
+    one, two = (run(problem_for(case), seed=7) for _ in range(2))
+    assert dict(one.strategy) == dict(two.strategy)
+    assert one.states == two.states
+    assert (one.start, one.iteration_time_ns) == (two.start, two.iteration_time_ns)
+    assert run(problem_for(case), seed=8).states != one.states
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("proposals", [1, 100])
+def test_never_worse_than_any_start(case: Case, proposals: int) -> None:
+    problem = problem_for(case)
+    result = run(problem, proposals)
+    times = {n: full(problem, strategy_of(problem, n)).iteration_time_ns for n in STARTS}
+    assert result.start_times_ns == times
+    assert result.iteration_time_ns <= min(times.values())
+    assert full(problem, result.strategy).iteration_time_ns == result.iteration_time_ns
+    assert not result.interrupted
+    assert result.proposals == sum(s.proposals for of in result.states.values() for s in of)
+
+
+def with_memory(size: int) -> Problem:
+    """Four GPUs, each with so many bytes."""
+    topology = load_topology("p100x4")
+    for device in topology.devices:
+        object.__setattr__(device, "memory_bytes", size)
+    model = Model(8)
+    images(model)
+    assert isinstance(topology, Topology)
+    return problem_of(model, topology, ArbitraryCosts(0))
+
+
+def test_nothing_fits_into_memory() -> None:
+    with pytest.raises(UserError, match="no strategy was found that fits into the machine's mem"):
+        run(with_memory(64))
+
+
+def test_a_start_that_does_not_fit() -> None:
+    """A search finds its way from there to one that does."""
+    problem = with_memory(10**9)
+    held = {n: max(full(problem, strategy_of(problem, n)).allocated_bytes.values()) for n in STARTS}
+    alone = full(problem, strategy_of(problem, "single")).allocated_bytes["gpu:0"]
+    assert max(held.values()) < alone
+    tight = with_memory(alone - 1)
+    starts = {"single": strategy_of(tight, "single")}
+    result = search(tight, starts, Budget(None, 500), chains=1)
+    assert result.start_times_ns == {"single": None}
+    assert max(full(tight, result.strategy).allocated_bytes.values()) < alone
+
+
+def test_an_interrupt_ends_a_search_with_what_it_has() -> None:
+    problem = problem_for(CASES[0])
+    reports: list[tuple[float, int]] = []
+
+    def progress(share: float, best: int) -> None:
+        reports.append((share, best))
+        if len(reports) == 2:
+            raise KeyboardInterrupt
+
+    result = run(problem, 10**6, progress=progress)
+    assert result.interrupted
+    assert len(reports) == 2
+    assert result.proposals < 10**4
+    assert full(problem, result.strategy).iteration_time_ns == result.iteration_time_ns
+    assert result.iteration_time_ns <= reports[-1][1]
+
+
+def test_progress_rises_to_the_end() -> None:
+    reports: list[tuple[float, int]] = []
+    run(problem_for(CASES[1]), 300, progress=lambda *report: reports.append(report))
+    shares, times = zip(*reports, strict=True)
+    assert list(shares) == sorted(shares)
+    assert 0 <= shares[0] <= shares[-1] <= 1
+    assert list(times) == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize("budget", [(None, None), (0.0, None), (None, 0), (-1.0, 5), (1e9, 5)])
+def test_bad_budgets(budget: tuple[float | None, int | None]) -> None:
+    with pytest.raises(UserError, match="budget"):
+        Budget(*budget)
