@@ -1,0 +1,64 @@
+"""Are the strategies found locally optimal (FlexFlow, section 8.4)? By trying all neighbours.
+
+For each network on 2, 4 and 8 P100s: a search from data parallelism and OptCNN's strategy, then a
+descent that tries every configuration (all degrees, all sets of devices) of every single operator,
+again and again, until none improves the strategy, or the time is up.
+
+    python scripts/bench/local_optimum.py [--search 10] [--descend 60]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.losses import add_loss
+from flexlegion.machines import load_topology
+from flexlegion.problem import Problem
+from flexlegion.search.chain import Chain
+from flexlegion.search.mcmc import Budget, SearchOptions, search
+from flexlegion.search.optcnn import optcnn
+from flexlegion.strategies import resolve
+from flexlegion.zoo import ZOO, build
+
+NETWORKS = ("lenet", "alexnet", "rnntc", "rnnlm", "nmt", "resnet101", "inception_v3")
+
+
+def main() -> None:
+    """Print a line for each case."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--search", type=float, default=10.0, help="seconds of search")
+    parser.add_argument("--descend", type=float, default=60.0, help="seconds of descent at most")
+    parser.add_argument("--devices", type=int, nargs="*", default=[2, 4, 8])
+    parser.add_argument("networks", nargs="*", default=NETWORKS)
+    args = parser.parse_args()
+    for devices in args.devices:
+        for name in args.networks:
+            model = build(name)
+            output = model.graph.operators[-1].output
+            graph = add_loss(model.graph, output, ZOO[name].loss)
+            problem = Problem(graph, load_topology(f"p100x{devices}"), AnalyticCosts(), output)
+            starts = {
+                "data": resolve("data", graph, problem.devices),
+                "optcnn": optcnn(problem),
+            }
+            found = search(
+                problem, starts, Budget(args.search), options=SearchOptions(descent=False)
+            )
+            chain = Chain(problem, found.strategy, 0)
+            begin = time.monotonic()
+            optimum = chain.descend(args.descend)
+            state = chain.state
+            gain = found.iteration_time_ns / state.best_time - 1
+            print(
+                f"{name:13} {devices} devices: data {found.start_times_ns['data'] or 0:>12,} ns, "
+                f"found {state.best_time:>12,} ns; {state.proposals:>9,} neighbours tried in "
+                f"{time.monotonic() - begin:5.1f} s (gain {100 * gain:.2f} %): "
+                f"{'locally optimal' if optimum else 'time up'}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
