@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from flexlegion.cost.model import CostModel, Shapes, wanted_gradients
 from flexlegion.errors import UserError
@@ -124,19 +125,22 @@ class Problem:
     def priced_by(self, strategy: Strategy) -> Counter[str]:
         """How many tasks each cost model priced: ``analytic``, ``measured``."""
         counts: Counter[str] = Counter()
-        kind_of = self.kind_of_device
         for operator in self.graph.operators:
             config = strategy[operator.name]
             self.prepare(operator, config.degrees)
-            number = self._like[self.operator_numbers[operator.name]]
-            sources = self._entries[number, config.degrees].sources
             for device in config.devices:
-                its = sources[kind_of[self.devices.number(device)]]
-                # Where some parts were measured and others not, the weaker answer counts.
-                counts["analytic" if "analytic" in its else min(its)] += 1
+                counts[self.source_of(operator, config.degrees, self.devices.number(device))] += 1
         return counts
 
-    @property
+    def source_of(self, operator: Operator, degrees: Degrees, device: int) -> str:
+        """Which cost model priced an operator's tasks on a device, split that way.
+
+        Where some parts or passes were measured and others not, the weaker answer counts.
+        """
+        its = self._entries[self.class_of(operator), degrees].sources[self.kind_of_device[device]]
+        return "analytic" if "analytic" in its else min(its)
+
+    @cached_property
     def kind_of_device(self) -> list[int]:
         """Of each device, the number of its kind: devices of one kind take equal times."""
         keys = [_kind_key(device) for device in self.kinds]

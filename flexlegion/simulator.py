@@ -41,7 +41,7 @@ class Timeline:
 
     Parameters
     ----------
-    problem
+    problem, strategy
         What was simulated.
     iteration_time_ns
         The latest end.
@@ -63,6 +63,7 @@ class Timeline:
     """
 
     problem: Problem
+    strategy: Strategy
     iteration_time_ns: int
     bytes_moved: int
     computation_time_ns: int
@@ -109,8 +110,15 @@ class Timeline:
             }
             if row["hop"] >= 0:
                 details["bytes"] = int(row["bytes"])
+            elif PASSES[row["stage"]] in ("forward", "backward"):
+                details["priced_by"] = self._priced_by(row)
             start, end = int(row["start_time"]), int(row["end_time"])
             yield self.places[row["device"]], self.describe(row), start, end - start, details
+
+    def _priced_by(self, row: Any) -> str:
+        operator = self.problem.graph.operators[row["index"]]
+        degrees = self.strategy[operator.name].degrees
+        return self.problem.source_of(operator, degrees, int(row["device"]))
 
 
 class Simulation:
@@ -179,8 +187,7 @@ class Simulation:
         for name, config in configs.items():
             problem.prepare(problem.graph.operators[problem.operator_numbers[name]], config.degrees)
         degrees, devices = problem.flat(list(configs.values()))
-        self._proposed = configs
-        return int(
+        verdict = int(
             self._core.check(
                 lib.fl_simulator_propose(
                     self._handle,
@@ -195,6 +202,8 @@ class Simulation:
                 )
             )
         )
+        self._proposed = configs if verdict == SIMULATED else {}
+        return verdict
 
     def accept(self) -> None:
         """Hold the proposal."""
@@ -228,6 +237,7 @@ class Simulation:
         core.check(core.lib.fl_simulator_load(self._handle, len(places), load))
         return Timeline(
             problem,
+            Strategy(self._configs | dict(self._proposed)),
             int(summary.iteration_time),
             int(summary.bytes_moved),
             int(summary.computation_time),

@@ -124,3 +124,13 @@ def test_a_device_that_the_machine_lacks() -> None:
     strategy = resolve("data", problem.graph, Devices.of(cpus=2))
     with pytest.raises(UserError, match="needs device 'cpu:0', but this run has gpu:0 to gpu:3"):
         full(problem, strategy)
+
+
+def test_timelines_say_what_priced_their_tasks() -> None:
+    model = Model(8)
+    images(model)
+    problem = problem_of(model, load_topology("p100x2"), ArbitraryCosts(0))
+    rows = list(full(problem, strategy_of(problem, "data")).rows())
+    details = [details for _, name, _, _, details in rows if name.startswith("forward")]
+    assert details
+    assert all(d["priced_by"] == "arbitrary" for d in details)
