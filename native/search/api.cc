@@ -82,27 +82,12 @@ int fl_chain_state_of(const fl_chain* chain, fl_chain_state* out) {
   });
 }
 
-int fl_chain_best_devices(const fl_chain* chain) {
-  std::size_t devices = 0;
-  for (const fl::Config& config : chain->chain.best()) devices += config.devices.size();
-  return static_cast<int>(devices);
-}
+int fl_chain_best_devices(const fl_chain* chain) { return fl::devices_named(chain->chain.best()); }
 
 int fl_chain_best(const fl_chain* chain, int n_degrees, int32_t* degrees, int n_devices,
                   int32_t* devices) {
   return fl::guarded(-1, [&] {
-    const int32_t* const last_degree = degrees + n_degrees;
-    const int32_t* const last_device = devices + n_devices;
-    const auto& best = chain->chain.best();
-    for (std::size_t op = 0; op < best.size(); ++op) {
-      const auto& its = chain->problem.split(static_cast<int>(op), best[op].split).degrees;
-      if (static_cast<std::ptrdiff_t>(its.size()) > last_degree - degrees ||
-          static_cast<std::ptrdiff_t>(best[op].devices.size()) > last_device - devices) {
-        throw std::invalid_argument("the arrays are too short for the strategy");
-      }
-      degrees = std::copy(its.begin(), its.end(), degrees);
-      devices = std::copy(best[op].devices.begin(), best[op].devices.end(), devices);
-    }
+    fl::write_strategy(chain->problem, chain->chain.best(), n_degrees, degrees, n_devices, devices);
     return 0;
   });
 }

@@ -46,26 +46,14 @@ int fl_exhaustive_state_of(const fl_exhaustive* search, fl_exhaustive_state* out
 }
 
 int fl_exhaustive_best_devices(const fl_exhaustive* search) {
-  std::size_t devices = 0;
-  for (const fl::Config& config : search->search.best()) devices += config.devices.size();
-  return static_cast<int>(devices);
+  return fl::devices_named(search->search.best());
 }
 
 int fl_exhaustive_best(const fl_exhaustive* search, int n_degrees, int32_t* degrees, int n_devices,
                        int32_t* devices) {
   return fl::guarded(-1, [&] {
-    const int32_t* const last_degree = degrees + n_degrees;
-    const int32_t* const last_device = devices + n_devices;
-    const auto& best = search->search.best();
-    for (std::size_t op = 0; op < best.size(); ++op) {
-      const auto& its = search->problem.split(static_cast<int>(op), best[op].split).degrees;
-      if (static_cast<std::ptrdiff_t>(its.size()) > last_degree - degrees ||
-          static_cast<std::ptrdiff_t>(best[op].devices.size()) > last_device - devices) {
-        throw std::invalid_argument("the arrays are too short for the strategy");
-      }
-      degrees = std::copy(its.begin(), its.end(), degrees);
-      devices = std::copy(best[op].devices.begin(), best[op].devices.end(), devices);
-    }
+    fl::write_strategy(search->problem, search->search.best(), n_degrees, degrees, n_devices,
+                       devices);
     return 0;
   });
 }

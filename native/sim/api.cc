@@ -147,6 +147,28 @@ std::vector<fl::Config> fl::strategy_of(const fl::Problem& problem, int n_degree
   return strategy;
 }
 
+int fl::devices_named(const std::vector<fl::Config>& strategy) {
+  std::size_t devices = 0;
+  for (const fl::Config& config : strategy) devices += config.devices.size();
+  return static_cast<int>(devices);
+}
+
+void fl::write_strategy(const fl::Problem& problem, const std::vector<fl::Config>& strategy,
+                        int n_degrees, int32_t* degrees, int n_devices, int32_t* devices) {
+  const int32_t* const last_degree = degrees + n_degrees;
+  const int32_t* const last_device = devices + n_devices;
+  for (std::size_t op = 0; op < strategy.size(); ++op) {
+    const auto& its = problem.split(static_cast<int>(op), strategy[op].split).degrees;
+    const auto& names = strategy[op].devices;
+    if (static_cast<std::ptrdiff_t>(its.size()) > last_degree - degrees ||
+        static_cast<std::ptrdiff_t>(names.size()) > last_device - devices) {
+      throw std::invalid_argument("the arrays are too short for the strategy");
+    }
+    degrees = std::copy(its.begin(), its.end(), degrees);
+    devices = std::copy(names.begin(), names.end(), devices);
+  }
+}
+
 fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine, int output,
                               int optimizer_states) {
   return fl::guarded(static_cast<fl_problem*>(nullptr), [&] {
