@@ -11,10 +11,89 @@ namespace {
 
 constexpr int kAllSubsets = 8;  // devices; with more, there are too many sets to try each
 
+// Whether exchanging devices a and b maps every route onto a route, each link onto one of its
+// rates.
+bool exchangeable(const MachineModel& machine, int a, int b) {
+  const int from = machine.memory_of[a], to = machine.memory_of[b];
+  if (machine.kind_of[a] != machine.kind_of[b] || from == to ||
+      machine.capacity[from] != machine.capacity[to]) {
+    return false;
+  }
+  for (int d = 0; d < machine.devices(); ++d) {
+    if (d != a && d != b && (machine.memory_of[d] == from || machine.memory_of[d] == to)) {
+      return false;
+    }
+  }
+  const auto image = [from, to](int memory) {
+    return memory == from ? to : memory == to ? from : memory;
+  };
+  std::vector<int> onto(machine.links.size(), -1);
+  for (int x = 0; x < machine.memories; ++x) {
+    for (int y = 0; y < machine.memories; ++y) {
+      if (x == y) continue;
+      const auto& route = machine.route(x, y);
+      const auto& other = machine.route(image(x), image(y));
+      if (route.size() != other.size()) return false;
+      for (std::size_t h = 0; h < route.size(); ++h) {
+        const CommunicationDevice& one = machine.links[static_cast<std::size_t>(route[h])];
+        const CommunicationDevice& its = machine.links[static_cast<std::size_t>(other[h])];
+        int& mapped = onto[static_cast<std::size_t>(route[h])];
+        if (mapped < 0) mapped = other[h];
+        if (mapped != other[h] || one.bandwidth != its.bandwidth || one.latency != its.latency) {
+          return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
+std::vector<int> symmetric_devices(const MachineModel& machine) {
+  std::vector<int> first(static_cast<std::size_t>(machine.devices()));
+  std::iota(first.begin(), first.end(), 0);
+  // Neighbours in number suffice where machines are numbered node by node.
+  for (int d = 1; d < machine.devices(); ++d) {
+    if (exchangeable(machine, d - 1, d)) first[d] = first[d - 1];
+  }
+  return first;
+}
+
+void Proposals::make_canonical(const std::vector<Config>& strategy, Configs& configs) const {
+  std::vector<char> used(static_cast<std::size_t>(devices_), 0);
+  std::vector<char> changes(strategy.size(), 0);
+  for (const auto& [op, config] : configs) changes[op] = 1;
+  for (int op : operators_) {
+    if (changes[op]) continue;
+    for (int device : strategy[op].devices) used[device] = 1;
+  }
+  std::vector<int> onto(static_cast<std::size_t>(devices_));
+  std::iota(onto.begin(), onto.end(), 0);
+  std::vector<char> taken = used;
+  const std::vector<int>& devices = configs.front().second.devices;  // the same in all of them
+  bool moved = false;
+  for (int device : devices) {
+    if (taken[device] && onto[device] != device) continue;  // a device that repeats
+    if (used[device]) continue;
+    int least = symmetric_[device];
+    while (least < device && (taken[least] || symmetric_[least] != symmetric_[device])) ++least;
+    taken[least] = 1;
+    onto[device] = least;
+    moved = moved || least != device;
+  }
+  if (!moved) return;
+  for (auto& [op, config] : configs) {
+    for (int& device : config.devices) device = onto[device];
+    std::sort(config.devices.begin(), config.devices.end());
+  }
+}
+
 Proposals::Proposals(const Problem& problem, std::vector<int> groups)
-    : problem_(problem), devices_(problem.machine.devices()), groups_(std::move(groups)) {
+    : problem_(problem),
+      devices_(problem.machine.devices()),
+      symmetric_(symmetric_devices(problem.machine)),
+      groups_(std::move(groups)) {
   const Graph& graph = problem.graph;
   const int n = static_cast<int>(graph.operators.size());
   splits_.resize(graph.operators.size());
@@ -140,6 +219,10 @@ Configs Proposals::draw(Random& random, const std::vector<Config>& strategy, con
     for (int member : members(op)) configs.emplace_back(member, config);
   } else {
     configs.emplace_back(op, std::move(config));
+  }
+  if (std::is_sorted(configs.front().second.devices.begin(),
+                     configs.front().second.devices.end())) {
+    make_canonical(strategy, configs);
   }
   return configs;
 }

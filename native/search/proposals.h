@@ -19,6 +19,10 @@ struct Moves {
   bool neighbours = true;  // some take over the configuration of a neighbour in the graph
 };
 
+// For each device the first that it can be exchanged with: same kind, a memory of its own, and
+// routes that the exchange maps onto each other, link by link.
+std::vector<int> symmetric_devices(const MachineModel& machine);
+
 class Proposals {
  public:
   Proposals(const Problem& problem, std::vector<int> groups);
@@ -35,6 +39,9 @@ class Proposals {
   const std::vector<int>& members(int op) const { return members_[groups_[op]]; }
 
  private:
+  // Of devices that no other operator uses and that can be exchanged, the first ones: strategies
+  // that differ in such an exchange are one.
+  void make_canonical(const std::vector<Config>& strategy, Configs& configs) const;
   Config random_config(Random& random, int op) const;
   std::vector<int> random_devices(Random& random, int tasks) const;
   bool copy_neighbour(Random& random, int op, const std::vector<Config>& strategy,
@@ -42,6 +49,7 @@ class Proposals {
 
   const Problem& problem_;
   int devices_;
+  std::vector<int> symmetric_;                // a device: see symmetric_devices
   std::vector<int> operators_;                // those that training executes
   std::vector<std::vector<int>> splits_;      // an operator: candidates
   std::vector<int> groups_;                   // an operator

@@ -4,7 +4,7 @@ For each network on 2, 4 and 8 P100s: a search from data parallelism and OptCNN'
 descent that tries every configuration (all degrees, all sets of devices) of every single operator,
 again and again, until none improves the strategy, or the time is up.
 
-    python scripts/bench/local_optimum.py [--search 10] [--descend 60]
+    python scripts/bench/local_optimum.py [nmt rnnlm ...] [--search 10] [--descend 60] [--devices 8]
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "plan_harness.h"
+#include "search/proposals.h"
 #include "sim/memory.h"
 #include "sim/simulator.h"
 
@@ -408,4 +409,58 @@ TEST_CASE("out of memory") {
     CHECK(simulator.propose({{0, dense}}, Algorithm::full) ==
           (missing ? Verdict::out_of_memory : Verdict::simulated));
   }
+}
+
+TEST_CASE("devices that can be exchanged") {
+  // All alike, each linked to each.
+  CHECK(symmetric_devices(all_to_all(4)) == Devices{0, 0, 0, 0});
+  // A faster link between 2 and 3, in both directions, sets them apart from 0 and 1.
+  MachineModel pairs = all_to_all(4);
+  for (int link : {pairs.route(2, 3)[0], pairs.route(3, 2)[0]}) {
+    pairs.links[static_cast<std::size_t>(link)].bandwidth *= 2;
+  }
+  CHECK(symmetric_devices(pairs) == Devices{0, 0, 2, 2});
+  // In one direction alone, an exchange of 2 and 3 does not map the links onto each other.
+  pairs.links[static_cast<std::size_t>(pairs.route(2, 3)[0])].bandwidth /= 2;
+  CHECK(symmetric_devices(pairs) == Devices{0, 0, 2, 3});
+  // Nor does an exchange of devices of different kinds, or of one memory.
+  MachineModel kinds = all_to_all(3);
+  kinds.kind_of = {0, 1, 1};
+  CHECK(symmetric_devices(kinds) == Devices{0, 1, 1});
+  MachineModel shared = all_to_all(2);
+  shared.memory_of = {0, 0};
+  CHECK(symmetric_devices(shared) == Devices{0, 1});
+}
+
+TEST_CASE("proposals use the first of unused symmetric devices") {
+  // Two relus on four devices that are all alike. While the second uses device 1, a proposal for
+  // the first can name device 1, or of the others the first ones alone.
+  Net net;
+  const int x = net.tensor("x", {4, 2}, TensorKind::input, true);
+  const int labels = net.tensor("labels", {4, 2}, TensorKind::input);
+  const int y = net.tensor("y", {4, 2}), l = net.tensor("l", {4});
+  net.relu(x, y);
+  net.loss(y, labels, l);
+  Bench bench(net.graph, all_to_all(4));
+  bench.config(0, {2, 1}, {0, 1});
+  bench.config(0, {1, 1}, {0});
+  const std::vector<Config> strategy = {bench.config(0, {4, 1}, {0, 1, 2, 3}),
+                                        bench.config(1, {1}, {1})};
+  const Proposals proposals(bench.problem, {0, 1});
+  Random random(1);
+  bool seen_single = false, seen_pair = false;
+  for (int i = 0; i < 2000; ++i) {
+    for (const auto& [op, config] : proposals.draw(random, strategy, {}, {})) {
+      if (op != 0 || config.devices.size() > 2) continue;
+      if (config.devices.size() == 1) {
+        CHECK((config.devices == Devices{0} || config.devices == Devices{1}));
+        seen_single = true;
+      } else {
+        CHECK((config.devices == Devices{0, 1} || config.devices == Devices{0, 2}));
+        seen_pair = true;
+      }
+    }
+  }
+  CHECK(seen_single);
+  CHECK(seen_pair);
 }
