@@ -48,5 +48,5 @@ def placement_only(
     return search(whole, starts, budget, seed, chains, options, progress, splits_of=_unsplit)
 
 
-def _unsplit(operator: Operator, devices: int) -> list[Degrees]:  # noqa: ARG001
+def _unsplit(operator: Operator, _devices: int) -> list[Degrees]:
     return [(1,) * len(operator.dims)]

@@ -64,9 +64,14 @@ void Proposals::make_canonical(const std::vector<Config>& strategy, Configs& con
   std::vector<char> used(static_cast<std::size_t>(devices_), 0);
   std::vector<char> changes(strategy.size(), 0);
   for (const auto& [op, config] : configs) changes[op] = 1;
+  int unused = devices_;
   for (int op : operators_) {
     if (changes[op]) continue;
-    for (int device : strategy[op].devices) used[device] = 1;
+    for (int device : strategy[op].devices) {
+      unused -= !used[device];
+      used[device] = 1;
+    }
+    if (unused == 0) return;  // as a rule, after a few operators
   }
   std::vector<int> onto(static_cast<std::size_t>(devices_));
   std::iota(onto.begin(), onto.end(), 0);

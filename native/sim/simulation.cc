@@ -125,7 +125,7 @@ void Simulation::finish_task(Timeline& line, int launch, int part, std::uint32_t
       const int hop = flow.transfers[t].first_hop;
       const std::int64_t ready = end + graph_.problem().machine.links[flow.hops[hop].link].latency;
       const auto number = static_cast<std::uint32_t>(line.first_hop[f] + hop);
-      if (kept_until_ > 0 && ready < kept_until_) continue;
+      if (ready < kept_until_) continue;
       line.ready_time[number] = ready;
       line.cause[number] = self;
       push(ready, number);
@@ -142,7 +142,7 @@ void Simulation::finish_hop(Timeline& line, int f, int hop, std::uint32_t task) 
   if (hop + 1 < flow.transfers[transfer + 1].first_hop) {
     const std::int64_t ready =
         line.start_time[task] + graph_.problem().machine.links[flow.hops[hop + 1].link].latency;
-    if (kept_until_ > 0 && ready < kept_until_) return;
+    if (ready < kept_until_) return;
     line.ready_time[task + 1] = ready;
     line.cause[task + 1] = self;
     push(ready, task + 1);
