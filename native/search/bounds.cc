@@ -80,7 +80,7 @@ void Bounds::fill(Node& node) {
       for (int k = 0; k < parts; ++k) {
         const Rect& tile = family.parts.rects[family.parts.of_part[k]];
         const LinearCost& cost = problem_.costs.load[machine.kind_of[devices[k]]];
-        least = std::min(least, std::max<Time>(1, cost.time(tile.volume() * kElementBytes)));
+        least = std::min(least, cost.time(tile.volume() * kElementBytes));
       }
       const Family& read = geometry_.family(node.op, i, config.split);
       for (std::size_t k = 0; k < heads.size(); ++k) {
@@ -141,7 +141,7 @@ void Bounds::fill_updates(Node& node) {
         if (elements > 0) back = std::max(back, lag(task.device, devices[k], elements));
       }
       const LinearCost& cost = problem_.costs.update[machine.kind_of[task.device]];
-      const Time time = std::max<Time>(1, cost.time(touched * kElementBytes));
+      const Time time = cost.time(touched * kElementBytes);
       node.load[c][task.device] += time;
       node.work[c] += time;
       for (std::size_t k = 0; k < devices.size(); ++k) {

@@ -2,6 +2,7 @@
 // It does not change while strategies come and go.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -20,13 +21,13 @@ struct Split {
   std::vector<std::int64_t> forward, backward;
 };
 
-// Time of a pass that only moves data: overhead + bytes / bytes_per_second.
+// Time of a pass that only moves data: overhead + bytes / bytes_per_second, at least 1 ns.
 struct LinearCost {
   std::int64_t overhead = 0;  // ns
   std::int64_t bytes_per_second = 1'000'000'000;
 
   std::int64_t time(std::int64_t bytes) const {
-    return overhead + transfer_time(bytes, bytes_per_second);
+    return std::max<std::int64_t>(1, overhead + transfer_time(bytes, bytes_per_second));
   }
 };
 

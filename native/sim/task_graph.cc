@@ -348,7 +348,7 @@ Block TaskGraph::build_block(int launch) {
     for (int k = 0; k < parts; ++k) {
       const Rect& tile = family.parts.rects[family.parts.of_part[k]];
       const LinearCost& cost = problem_.costs.load[machine.kind_of[block.device[k]]];
-      block.exe_time.push_back(std::max<std::int64_t>(1, cost.time(tile.volume() * kElementBytes)));
+      block.exe_time.push_back(cost.time(tile.volume() * kElementBytes));
     }
     return block;
   }

@@ -199,7 +199,7 @@ Flow TaskGraph::build_weights(const FlowId& id) {
   }
   for (std::size_t j = 0; j < tasks.size(); ++j) {
     const LinearCost& cost = problem_.costs.update[problem_.machine.kind_of[tasks[j].device]];
-    block.exe_time.push_back(std::max<std::int64_t>(1, cost.time(touched[j] * kElementBytes)));
+    block.exe_time.push_back(cost.time(touched[j] * kElementBytes));
   }
   return builder_.finish(reading_parts(id));
 }
