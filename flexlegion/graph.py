@@ -170,8 +170,13 @@ class Graph:
 
     @property
     def weights(self) -> list[Tensor]:
-        """Tensors that are trained, each once."""
+        """Weights, each once; those without `requires_gradient` are not trained."""
         return [tensor for tensor in self.tensors if tensor.kind == "weight"]
+
+    @property
+    def trained_weights(self) -> list[Tensor]:
+        """Those that training updates."""
+        return [tensor for tensor in self.weights if tensor.requires_gradient]
 
     def has(self, name: str) -> bool:
         """Whether an operator or an input has that name."""
@@ -192,7 +197,9 @@ class Graph:
     ) -> list[Tensor]:
         if share is None:
             return [
-                Tensor(f"{name}.{w.name}", w.shape, "float32", "weight", None, True, w.initializer)
+                Tensor(
+                    f"{name}.{w.name}", w.shape, "float32", "weight", None, w.trained, w.initializer
+                )
                 for w in specs
             ]
         owner = share.producer if isinstance(share, Tensor) else share

@@ -33,7 +33,11 @@ def table(graph: Graph) -> str:
     total = operations = 0
     counted: set[Tensor] = set()
     for operator in graph.operators:
-        count = sum(math.prod(weight.shape) for weight in operator.weights if weight not in counted)
+        count = sum(
+            math.prod(weight.shape)
+            for weight in operator.weights
+            if weight.requires_gradient and weight not in counted
+        )
         counted.update(operator.weights)
         total += count
         flops = operator.kind.flops(operator.input_shapes)

@@ -32,11 +32,11 @@ class Tensor:
     dtype
         Element type.
     kind
-        Whether it comes from the user's data, is trained, or is computed.
+        Whether it comes from the user's data, is kept from iteration to iteration, or is computed.
     producer
         The operator that computes it; none for inputs and weights.
     requires_gradient
-        Weights always do; for inputs, whether the user asked for their gradient.
+        Weights do if they are trained; for inputs, whether the user asked for their gradient.
     initializer
         For weights, how their first values are drawn.
     """

@@ -136,7 +136,8 @@ class _Work:
             # Of a table, the rows that are looked up: as much as the output.
             table = role == "weight" and kind.family == "embedding"
             traffic.append((primary if table else i, times))
-        kernels = any(wanted) + bool(operator.weights) if backward else 1
+        trained = any(weight.requires_gradient for weight in operator.weights)
+        kernels = any(wanted) + trained if backward else 1
         return cls(
             kind.family,
             backward,

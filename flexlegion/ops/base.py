@@ -119,11 +119,16 @@ class Access:
 
 @dataclass(frozen=True)
 class WeightSpec:
-    """A weight that an operator asks for."""
+    """A weight that an operator asks for.
+
+    One that is not trained is the operator's own state, which its forward pass reads and writes: no
+    two tasks may touch the same part of it.
+    """
 
     name: str
     shape: Shape
     initializer: Initializer
+    trained: bool = True
 
 
 @dataclass(frozen=True)

@@ -53,13 +53,12 @@ def _run(args: argparse.Namespace) -> None:
 def _facts(name: str) -> dict[str, Any]:
     entry = ZOO[name]
     graph = build(name).graph
-    weights = {weight for operator in graph.operators for weight in operator.weights}
     flops = sum(operator.kind.flops(operator.input_shapes) for operator in graph.operators)
     return {
         "name": name,
         "description": entry.description,
         "operators": len(graph.operators),
-        "weights": sum(math.prod(weight.shape) for weight in weights),
+        "weights": sum(math.prod(weight.shape) for weight in graph.trained_weights),
         "flops_per_sample": flops // entry.batch_size,
         "batch_size": entry.batch_size,
         "loss": entry.loss,

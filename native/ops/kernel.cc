@@ -54,6 +54,7 @@ class NamedKernel : public Kernel {
   void backward(KernelTask& task) override {
     naming(name_, [&] { kernel_->backward(task); });
   }
+  bool accumulates() const override { return kernel_->accumulates(); }
 
  private:
   std::string name_;

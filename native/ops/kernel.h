@@ -8,8 +8,11 @@
 //
 // Rules of a kernel:
 // - forward() writes every element of the output tiles; backward() writes every element of each
-// gradient tile that is
-//   present() (it never adds: the sum over tasks is the runtime's, see plan.h, "partial values").
+// gradient tile that is present(). The sum over tasks is the runtime's (plan.h, "partial values"),
+// but for a kernel that says it accumulates(): where task.adds_... is true, that one adds the
+// gradient to what stands in the tile, which spares a pass over it.
+// - Weights that are not trained (running averages) are the operator's own state: forward() may
+// write them.
 // - backward() may read only what the operator declares as `saved_for_backward` (flexlegion/ops);
 // other views are absent.
 // - It computes with the calling thread alone, keeps primitives and scratch memory from call to
@@ -63,6 +66,7 @@ struct Metrics {
 struct KernelTask {
   std::vector<TensorView> inputs, weights, outputs;
   std::vector<TensorView> input_grads, weight_grads, output_grads;
+  std::vector<bool> adds_input_grad, adds_weight_grad;  // only if the kernel accumulates()
   RunState run;
   Metrics* metrics = nullptr;  // loss operators add into it in forward()
 };
@@ -72,6 +76,7 @@ class Kernel {
   virtual ~Kernel() = default;
   virtual void forward(KernelTask& task) = 0;
   virtual void backward(KernelTask& task) = 0;
+  virtual bool accumulates() const { return false; }
 };
 
 using KernelFactory = std::function<std::unique_ptr<Kernel>(const Attributes&)>;

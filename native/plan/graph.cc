@@ -59,8 +59,22 @@ std::vector<Rect> accessed_rects(const Graph& graph, int op, const Operand& oper
   return rects;
 }
 
+namespace {
+
+// Whether the tasks of an operator, however it is split, touch different parts of an operand.
+bool disjoint(const Operator& op, const Operand& operand) {
+  for (std::size_t d = 0; d < op.dims.size(); ++d) {
+    if (op.dims[d] == DimKind::none) continue;
+    const DimMap same{static_cast<int>(d)};
+    if (std::find(operand.map.begin(), operand.map.end(), same) == operand.map.end()) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 void check_graph(const Graph& graph) {
-  std::vector<bool> written(graph.tensors.size());
+  std::vector<bool> written(graph.tensors.size()), taken(graph.tensors.size());
   for (std::size_t t = 0; t < written.size(); ++t) {
     written[t] = graph.tensors[t].kind != TensorKind::activation;
   }
@@ -79,6 +93,10 @@ void check_graph(const Graph& graph) {
       if ((o.role == Role::weight) != (graph.tensors[o.tensor].kind == TensorKind::weight)) {
         fail("takes an input for a weight, or a weight for an input");
       }
+      if (!graph.tensors[o.tensor].is_state()) continue;
+      if (taken[o.tensor]) fail("shares a state, which cannot be shared");
+      if (!disjoint(op, o)) fail("has tasks that share a state");
+      taken[o.tensor] = true;
     }
     for (const Operand& o : op.operands) {
       if (o.role != Role::output) continue;

@@ -22,6 +22,9 @@ struct Tensor {
   DataType type = DataType::float32;
   TensorKind kind = TensorKind::activation;
   bool needs_gradient = false;
+
+  // A weight that is not trained is its operator's own: the forward pass reads and writes it.
+  bool is_state() const { return kind == TensorKind::weight && !needs_gradient; }
 };
 
 // One dimension of an access map: output range [lo, hi) of dimension `out_dim` needs

@@ -30,6 +30,7 @@ TensorView summed(const TensorView& stack, int scratch_slot) {
 // Where a requirement's view goes in a KernelTask: a list, and a position in it.
 struct Binding {
   std::vector<TensorView> KernelTask::*list;
+  std::vector<bool> KernelTask::*flags;  // where a kernel that accumulates is told to
   std::size_t position;
   int operand;
   bool sums;               // a gradient to be summed before it is read
@@ -46,7 +47,8 @@ std::size_t position_in_role(const Operator& op, int operand) {
 
 Binding bind(const Operator& op, const Requirement& r) {
   const Role role = op.operands[r.operand].role;
-  Binding binding{nullptr, position_in_role(op, r.operand), r.operand, false, r.adds, false};
+  Binding binding{nullptr, nullptr, position_in_role(op, r.operand), r.operand, false,
+                  r.adds,  false};
   if (r.field == Field::value) {
     binding.list = role == Role::input    ? &KernelTask::inputs
                    : role == Role::weight ? &KernelTask::weights
@@ -55,6 +57,8 @@ Binding bind(const Operator& op, const Requirement& r) {
     binding.list = role == Role::input    ? &KernelTask::input_grads
                    : role == Role::weight ? &KernelTask::weight_grads
                                           : &KernelTask::output_grads;
+    binding.flags =
+        role == Role::input ? &KernelTask::adds_input_grad : &KernelTask::adds_weight_grad;
     binding.sums = role == Role::output;
     binding.writes_gradient = role != Role::output;
   }
@@ -88,6 +92,8 @@ Body kernel_body(const Graph& graph, const Launch& planned, std::shared_ptr<Kern
     task.input_grads.resize(counts.inputs);
     task.weight_grads.resize(counts.weights);
     task.output_grads.resize(counts.outputs);
+    task.adds_input_grad.resize(counts.inputs);
+    task.adds_weight_grad.resize(counts.weights);
     task.run = context.arguments->run;
     task.metrics = &context.metrics;
     std::vector<std::pair<TensorView, TensorView>> to_add;  // (accumulated, contribution)
@@ -97,7 +103,10 @@ Body kernel_body(const Graph& graph, const Launch& planned, std::shared_ptr<Kern
       if (b.sums) view = summed(view, kSummedSlot + b.operand);
       if (b.writes_gradient) {
         view = slot_of(view, view.tile.lo[0]);
-        if (b.adds[static_cast<std::size_t>(context.point)]) {
+        const bool adds = b.adds[static_cast<std::size_t>(context.point)];
+        if (adds && kernel->accumulates()) {
+          (task.*b.flags)[b.position] = true;
+        } else if (adds) {
           const TensorView fresh =
               dense_view(scratch(kAddedSlot + b.operand, view.volume()), view.tile, view.shape);
           to_add.emplace_back(view, fresh);

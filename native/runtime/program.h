@@ -77,6 +77,7 @@ class Program : public Executor {
   void add_zeroing();
   void add_store(int tensor, Field field, int state);
   LaunchRequirement runtime_requirement(const Requirement& planned) const;
+  int states_of(int tensor) const;  // optimizer states
   std::pair<int, Legion::FieldID> place_of(int tensor, Field field, int state) const;
   int first_user(int tensor) const;
 

@@ -19,7 +19,7 @@ void Program::build() {
   add_zeroing();
   for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
     if (graph_.tensors[t].kind != TensorKind::weight) continue;
-    for (int s = -1; s < plan_.optimizer_states; ++s) {
+    for (int s = -1; s < states_of(static_cast<int>(t)); ++s) {
       add_store(static_cast<int>(t), s < 0 ? Field::value : Field::state, s);
     }
   }
@@ -29,8 +29,7 @@ void Program::build() {
 void Program::create_regions() {
   for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
     const Tensor& tensor = graph_.tensors[t];
-    const int states = tensor.kind == TensorKind::weight ? plan_.optimizer_states : 0;
-    value_region_.push_back(regions_.add(tensor.shape, 1 + states));
+    value_region_.push_back(regions_.add(tensor.shape, 1 + states_of(static_cast<int>(t))));
     const int slots = plan_.gradients[t].slots;
     if (slots == 0) {
       gradient_region_.push_back(-1);
@@ -40,6 +39,12 @@ void Program::create_regions() {
     stacked.insert(stacked.end(), tensor.shape.begin(), tensor.shape.end());
     gradient_region_.push_back(regions_.add(stacked, 1));
   }
+}
+
+int Program::states_of(int tensor) const {
+  const Tensor& what = graph_.tensors[static_cast<std::size_t>(tensor)];
+  const bool trained = what.kind == TensorKind::weight && !what.is_state();
+  return trained ? plan_.optimizer_states : 0;
 }
 
 std::pair<int, FieldID> Program::place_of(int tensor, Field field, int state) const {

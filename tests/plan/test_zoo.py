@@ -57,7 +57,7 @@ def lstm_weights(d: int, h: int) -> int:
 )
 def test_numbers_of_weights(name: str, weights: int) -> None:
     graph = build(name, 2).graph
-    assert sum(math.prod(tensor.shape) for tensor in graph.weights) == weights
+    assert sum(math.prod(tensor.shape) for tensor in graph.trained_weights) == weights
 
 
 @pytest.mark.parametrize(
