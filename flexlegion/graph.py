@@ -198,7 +198,14 @@ class Graph:
         if share is None:
             return [
                 Tensor(
-                    f"{name}.{w.name}", w.shape, "float32", "weight", None, w.trained, w.initializer
+                    f"{name}.{w.name}",
+                    w.shape,
+                    "float32",
+                    "weight",
+                    None,
+                    w.trained,
+                    w.initializer,
+                    w.table,
                 )
                 for w in specs
             ]

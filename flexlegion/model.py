@@ -20,8 +20,9 @@ from flexlegion.losses import LABELS_NAME, add_loss
 from flexlegion.metrics import check_metrics
 from flexlegion.optimizers import Optimizer, optimizer_of
 from flexlegion.plan import Plan
+from flexlegion.report.measured import MeasuredTimeline, recorded
 from flexlegion.runtime.machine import RunningMachine, running_machine
-from flexlegion.runtime.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Program
+from flexlegion.runtime.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Batch, Program
 from flexlegion.runtime.progress import EpochProgress
 from flexlegion.runtime.trainer import batches, run_series
 from flexlegion.strategies import resolve
@@ -197,6 +198,47 @@ class Model(Layers):
             parts.append(state.program.read(state.output)[: len(batch.rows)])
         state.program.drop_data()
         return np.concatenate(parts)
+
+    def timeline(self, x: Any, y: Any, iterations: int = 3) -> MeasuredTimeline:
+        """Train for a few more iterations and note when each task runs, on which processor.
+
+        Parameters
+        ----------
+        x, y
+            As in `fit`; the first batches are used, again if there are too few.
+        iterations
+            How many to note; the two before them, in which Legion records its trace, are not.
+
+        Returns
+        -------
+        MeasuredTimeline
+            Of all ranks; `save` writes it for Perfetto.
+        """
+        state = self._ready()
+        if iterations < 1:
+            raise UserError(f"a timeline has at least 1 iteration, not {iterations}")
+        data, samples = self.bind(x, y)
+        rows = np.arange(self.batch_size * iterations) % samples
+        series = list(batches(rows, self.batch_size, data))
+
+        def train(some: Sequence[Batch]) -> None:
+            run_series(
+                state.program,
+                TRAIN,
+                some,
+                first_step=state.steps_done,
+                lr=state.optimizer.lr,
+            )
+            state.steps_done += len(some)
+
+        for _ in range(2):
+            train(series[:1])
+        state.program.record(True)
+        train(series)
+        result = recorded(state.program, state.machine, iterations)
+        state.program.record(False)
+        state.program.drop_data()
+        return result
 
     def get_weights(self) -> dict[str, npt.NDArray[np.float32]]:
         """All weights by name, e.g. ``conv2d.kernel`` (out, kh, kw, in)."""

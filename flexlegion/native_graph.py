@@ -12,7 +12,7 @@ from flexlegion.errors import UserError
 from flexlegion.graph import Graph, Operator
 
 _DTYPES = {"float32": 0, "int32": 1}
-_KINDS = {"input": 0, "weight": 1, "activation": 2}
+_KINDS = {"input": 0, "weight": 1, "activation": 2, "table": 3}
 _ROLES = {"input": 0, "weight": 1, "output": 2}
 _DIM_KINDS = {"sample": 0, "attribute": 1, "parameter": 2, "none": 3}
 
@@ -88,7 +88,7 @@ class NativeGraph:
                     len(tensor.shape),
                     list(tensor.shape),
                     _DTYPES[tensor.dtype],
-                    _KINDS[tensor.kind],
+                    _KINDS["table" if tensor.table else tensor.kind],
                     tensor.requires_gradient,
                 )
             )

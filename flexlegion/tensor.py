@@ -39,6 +39,8 @@ class Tensor:
         Weights do if they are trained; for inputs, whether the user asked for their gradient.
     initializer
         For weights, how their first values are drawn.
+    table
+        Whether it is a weight of which operators read rows that their first input names.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Tensor:
     producer: Operator | None = None
     requires_gradient: bool = False
     initializer: Initializer | None = None
+    table: bool = False
 
     def __repr__(self) -> str:
         return f"Tensor({self.name!r}, {list(self.shape)}, {self.dtype})"

@@ -123,12 +123,17 @@ class WeightSpec:
 
     One that is not trained is the operator's own state, which its forward pass reads and writes: no
     two tasks may touch the same part of it.
+
+    Of a table (rows, columns), the operator reads the rows that its first input names, and its
+    output's last dimension are the columns. Such an operator has no backward pass: the update of
+    the table reads tokens and output gradients itself, so that only rows that were read move.
     """
 
     name: str
     shape: Shape
     initializer: Initializer
     trained: bool = True
+    table: bool = False
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ class Embedding(OperatorType):
         return (n, self.steps, self.units)
 
     def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
-        return (WeightSpec("table", (self.vocabulary, self.units), self.initializer),)
+        return (WeightSpec("table", (self.vocabulary, self.units), self.initializer, table=True),)
 
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
         return (SAMPLE, Dim("length", DimKind.ATTRIBUTE), Dim("channel", DimKind.PARAMETER))

@@ -19,6 +19,20 @@ TRAIN, EVALUATE, PREDICT = 1, 2, 4  # kinds of runs, as in the native header
 
 Array = npt.NDArray[Any]
 
+# A task that ran: number of the plan's launch (STAGED and NORM are the runtime's own), of the task
+# in it, of the device; start and end in ns of a clock that all ranks of a machine share.
+RECORD = np.dtype(
+    [
+        ("launch", np.int32),
+        ("part", np.int32),
+        ("device", np.int32),
+        ("padding", np.int32),
+        ("start_time", np.int64),
+        ("end_time", np.int64),
+    ]
+)
+STAGED, NORM = -1, -2
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -64,7 +78,13 @@ class Program:
         )
         self._handle = self._rt.check(
             self._rt.lib.fl_program_create(
-                plan_handle, optimizer.type.encode(), len(keep_names), names, values, seed
+                plan_handle,
+                optimizer.type.encode(),
+                len(keep_names),
+                names,
+                values,
+                seed,
+                optimizer.clip_norm or 0.0,
             )
         )
         del keep_names, keep_values
@@ -161,6 +181,8 @@ class Program:
 
     def read(self, tensor: Tensor, field: str = "value", state: int = 0) -> Array:
         """A whole tensor; of a gradient, the sum of its partial values. Waits for it."""
+        if field == "gradient" and self.plan.lookups(tensor):
+            return self._table_gradient(tensor)
         array = np.empty(tensor.shape, np.float32 if field != "value" else tensor.dtype)
         self._rt.check(
             self._rt.lib.fl_program_read(
@@ -168,6 +190,17 @@ class Program:
             )
         )
         return array
+
+    def _table_gradient(self, table: Tensor) -> Array:
+        """The sum over what was looked up in it; nothing on the devices holds it as a whole."""
+        gradient = np.zeros(table.shape, np.float32)
+        for operator in self.plan.lookups(table):
+            tokens = self.read(operator.inputs[0])
+            box = operator.kind.input_access(operator.input_shapes)[0].map
+            start, steps = box[1].lo_offset, operator.output.shape[1]
+            rows = self.read(operator.output, "gradient")
+            np.add.at(gradient, tokens[:, start : start + steps], rows)
+        return gradient
 
     def write(self, tensor: Tensor, array: Array, field: str = "value", state: int = 0) -> None:
         """Set a whole weight, or one of its optimizer states."""
@@ -195,6 +228,19 @@ class Program:
         out = self._rt.ffi.new("int64_t[]", tasks)
         self._rt.check(self._rt.lib.fl_program_elapsed(self._handle, launch, out))
         return [int(n) if n >= 0 else None for n in out]
+
+    def record(self, on: bool) -> None:
+        """Whether to note from now on when tasks run; forgets what was noted. Waits."""
+        self._rt.check(self._rt.lib.fl_program_record(self._handle, on))
+
+    def records(self) -> npt.NDArray[Any]:
+        """What this rank noted: rows of `RECORD`, in the order in which tasks ended. Waits."""
+        lib, ffi = self._rt.lib, self._rt.ffi
+        count = self._rt.check(lib.fl_program_records(self._handle, 0, ffi.NULL))
+        rows = np.zeros(count, RECORD)
+        pointer = ffi.cast("fl_record *", rows.ctypes.data)
+        self._rt.check(lib.fl_program_records(self._handle, count, pointer))
+        return rows
 
     def _number(self, tensor: Tensor) -> int:
         return self.plan.tensor_numbers[tensor]

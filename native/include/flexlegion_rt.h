@@ -61,7 +61,8 @@ int fl_rt_share(const void *mine, int64_t bytes, void *all);
 typedef struct fl_program fl_program;
 fl_program *fl_program_create(const fl_plan *plan, const char *optimizer, int n_attributes,
                               const char *const *attribute_names,
-                              const char *const *attribute_values, uint64_t seed);
+                              const char *const *attribute_values, uint64_t seed,
+                              double clip_norm); /* of the whole gradient; 0: not clipped */
 void fl_program_destroy(fl_program *program);
 
 /* Rows of 4-byte elements that batches of `tensor` are made of. The memory stays the caller's and
@@ -90,6 +91,16 @@ int fl_program_metrics(fl_program *program, int64_t ticket, fl_metrics *out);
 int fl_program_write(fl_program *program, int tensor, int field, int state, const void *host);
 int fl_program_read(fl_program *program, int tensor, int field, int state, void *host);
 int fl_program_wait(fl_program *program);
+/* From the next iteration on, whether to note when each task of this rank runs; what was noted
+ * before is forgotten. */
+int fl_program_record(fl_program *program, int on);
+enum { FL_STAGED = -1, FL_NORM = -2, FL_OTHER = -3 }; /* launches that are not the plan's */
+typedef struct {
+  int32_t launch, part, device; /* the plan's launch, or one of the above */
+  int64_t start, end;           /* ns, of a clock that all ranks of a machine share */
+} fl_record;
+/* Notes up to `n` of them, in the order in which tasks ended; returns how many there are. */
+int64_t fl_program_records(fl_program *program, int64_t n, fl_record *out);
 /* For each task of the plan's launch: the device it last ran on, or -1 if it did not run on this
  * rank. */
 int fl_program_placed(fl_program *program, int launch, int32_t *devices);

@@ -88,6 +88,8 @@ class UpdateKernel {
   virtual ~UpdateKernel() = default;
   virtual void update(const TensorView& value, const TensorView& gradient,
                       const std::vector<TensorView>& states, const RunState& run) = 0;
+  // Whether an update by a gradient of zeros changes nothing.
+  virtual bool skips_zeros() const { return false; }
 };
 
 using UpdateKernelFactory = std::function<std::unique_ptr<UpdateKernel>(const Attributes&)>;

@@ -52,6 +52,8 @@ class Sgd : public UpdateKernel {
     });
   }
 
+  bool skips_zeros() const override { return momentum_ == 0 && decay_ == 0; }
+
  private:
   double momentum_, decay_;
   bool nesterov_;

@@ -52,6 +52,14 @@ TensorView dense_view(void* buffer, const Rect& tile,
   return view;
 }
 
+TensorView part_of(const TensorView& view, int dimension, std::int64_t lo, std::int64_t hi) {
+  TensorView part = view;
+  part.data = view.f32() + lo * view.stride[dimension];
+  part.tile.lo[dimension] = view.tile.lo[dimension] + lo;
+  part.tile.hi[dimension] = view.tile.lo[dimension] + hi;
+  return part;
+}
+
 void copy_view(const TensorView& to, const TensorView& from) {
   for_each_run<2>({&to, &from}, [&](const Offsets<2>& at, std::int64_t n) {
     // As integers, so that any bit pattern survives.

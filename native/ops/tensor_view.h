@@ -33,6 +33,9 @@ struct TensorView {
 TensorView dense_view(void* buffer, const Rect& tile,
                       const std::array<std::int64_t, kMaxRegionRank>& shape);
 
+// The part [lo, hi) of one dimension of a view, counted from its tile's start.
+TensorView part_of(const TensorView& view, int dimension, std::int64_t lo, std::int64_t hi);
+
 // Element-wise over tiles of equal extents (32-bit elements). Strides may differ.
 void copy_view(const TensorView& to, const TensorView& from);
 void add_view(const TensorView& to, const TensorView& from);  // float: to += from

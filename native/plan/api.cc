@@ -63,12 +63,13 @@ int fl_graph_add_tensor(fl_graph* graph, const char* name, int rank, const int64
       }
     }
     check_constant(data_type, FL_INT32, "data type");
-    check_constant(kind, FL_ACTIVATION, "kind of tensors");
+    check_constant(kind, FL_TABLE, "kind of tensors");
     fl::Tensor tensor;
     tensor.name = name;
     tensor.shape.assign(shape, shape + rank);
     tensor.type = static_cast<fl::DataType>(data_type);
-    tensor.kind = static_cast<fl::TensorKind>(kind);
+    tensor.is_table = kind == FL_TABLE;
+    tensor.kind = tensor.is_table ? fl::TensorKind::weight : static_cast<fl::TensorKind>(kind);
     tensor.needs_gradient = needs_gradient != 0;
     graph->graph.tensors.push_back(std::move(tensor));
     return static_cast<int>(graph->graph.tensors.size()) - 1;

@@ -22,6 +22,10 @@ struct Tensor {
   DataType type = DataType::float32;
   TensorKind kind = TensorKind::activation;
   bool needs_gradient = false;
+  // A weight (row, column) of which operators look up rows, by the tokens that are their first
+  // input: an embedding's table. If nothing else uses it, its gradient is never written down: the
+  // update reads it, row by row, off the gradients of those operators' outputs.
+  bool is_table = false;
 
   // A weight that is not trained is its operator's own: the forward pass reads and writes it.
   bool is_state() const { return kind == TensorKind::weight && !needs_gradient; }

@@ -239,13 +239,37 @@ class PlanBuilder {
 
   void add_update_requirements(Launch& launch, int i, const Operand& o,
                                const std::vector<Rect>& rects) const {
-    launch.requirements.push_back(
-        requirement(i, o, Field::gradient, Privilege::read, stacked(o.tensor, rects)));
+    const auto lookups = facts_.lookups.find(o.tensor);
+    if (lookups == facts_.lookups.end()) {
+      launch.requirements.push_back(
+          requirement(i, o, Field::gradient, Privilege::read, stacked(o.tensor, rects)));
+    } else {
+      for (int op : lookups->second) add_lookup_requirements(launch, i, op, rects);
+    }
     launch.requirements.push_back(requirement(i, o, Field::value, Privilege::read_write, rects));
     for (int s = 0; s < plan_.optimizer_states; ++s) {
       launch.requirements.push_back(requirement(i, o, Field::state, Privilege::read_write, rects));
       launch.requirements.back().state = s;
     }
+  }
+
+  // For the update of a table's shards: tokens and output gradient of an operator that reads it.
+  void add_lookup_requirements(Launch& launch, int i, int op,
+                               const std::vector<Rect>& shards) const {
+    const Operand& tokens = graph_.operators[op].operands.front();
+    const Operand& output = graph_.operators[op].primary_output();
+    if (plan_.gradients[output.tensor].slots == 0) return;
+    std::vector<Rect> token_rects, gradient_rects;
+    for (const Rect& shard : shards) {
+      Rect mine = looked_up_tokens(graph_, op);
+      if (shard.empty()) mine.hi = mine.lo;
+      token_rects.push_back(mine);
+      gradient_rects.push_back(looked_up_gradient(graph_, op, shard));
+    }
+    launch.requirements.push_back(
+        requirement(i, tokens, Field::value, Privilege::read, std::move(token_rects)));
+    launch.requirements.push_back(requirement(i, output, Field::gradient, Privilege::read,
+                                              stacked(output.tensor, gradient_rects)));
   }
 
   const Graph& graph_;

@@ -13,6 +13,9 @@
 // When a later operator contributes the very rectangle of an earlier one on the same device
 // (weights shared between the steps of a recurrent layer), it adds into that slot instead of taking
 // another.
+//
+// The gradient of a table (graph.h) is no stack: its update reads the tokens and the output
+// gradients of the operators that look rows up, so that only rows that were read move.
 #pragma once
 
 #include <cstdint>

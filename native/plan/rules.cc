@@ -9,6 +9,17 @@ namespace flexlegion {
 
 namespace {
 
+// Whether an operator uses a table as tables are used.
+bool looks_up(const Graph& graph, const Operator& op, const Operand& table) {
+  const Operand& tokens = op.operands.front();
+  const auto& shape = graph.tensors[op.primary_output().tensor].shape;
+  const DimMap column{static_cast<int>(shape.size()) - 1};
+  return op.operands.size() == 3 && tokens.role == Role::input &&
+         graph.tensors[tokens.tensor].type == DataType::int32 && table.map.size() == 2 &&
+         table.map[0] == DimMap{} && table.map[1] == column &&
+         graph.tensors[table.tensor].shape[1] == shape.back();
+}
+
 // Which operators each kind of run executes: the ancestors of what it wants.
 std::vector<unsigned> runs_of(const Graph& graph, int output) {
   const auto& ops = graph.operators;
@@ -41,6 +52,25 @@ std::vector<bool> differentiable_tensors(const Graph& graph) {
   return result;
 }
 
+// The tables that are trained and used by nothing but look-ups.
+std::map<int, std::vector<int>> lookups_of(const Graph& graph, const GraphFacts& facts) {
+  std::map<int, std::vector<int>> lookups;
+  std::set<int> otherwise_used;
+  for (int op = 0; op < static_cast<int>(graph.operators.size()); ++op) {
+    if (!(facts.runs[op] & kTrains)) continue;
+    for (const Operand& o : graph.operators[op].operands) {
+      if (!graph.tensors[o.tensor].is_table || !facts.differentiable[o.tensor]) continue;
+      if (looks_up(graph, graph.operators[op], o)) {
+        lookups[o.tensor].push_back(op);
+      } else {
+        otherwise_used.insert(o.tensor);
+      }
+    }
+  }
+  for (int tensor : otherwise_used) lookups.erase(tensor);
+  return lookups;
+}
+
 }  // namespace
 
 std::vector<int> GraphFacts::owned_weights(const Graph& graph, int op) const {
@@ -62,11 +92,13 @@ GraphFacts facts_of(const Graph& graph, int output) {
   const int n = static_cast<int>(graph.operators.size());
   facts.backward.assign(graph.operators.size(), false);
   facts.owner.assign(graph.tensors.size(), -1);
+  facts.lookups = lookups_of(graph, facts);
   for (int op = 0; op < n; ++op) {
     if (!(facts.runs[op] & kTrains)) continue;
     for (const Operand& o : graph.operators[op].operands) {
       if (o.role == Role::output) continue;
-      if (facts.differentiable[o.tensor]) facts.backward[op] = true;
+      if (!facts.differentiable[o.tensor]) continue;
+      if (!facts.is_table(o.tensor)) facts.backward[op] = true;
       if (o.role == Role::weight && facts.owner[o.tensor] < 0) facts.owner[o.tensor] = op;
     }
   }
@@ -153,6 +185,29 @@ Contributions::Entry Contributions::add(int rect, int device, int launch, int pa
   return {mine.back(), false, -1, -1};
 }
 
+Rect looked_up_tokens(const Graph& graph, int op) {
+  const Operator& reader = graph.operators[op];
+  const Operand& tokens = reader.operands.front();
+  const Rect whole = Rect::of_shape(graph.tensors[reader.primary_output().tensor].shape);
+  return accessed(tokens, graph.tensors[tokens.tensor], whole);
+}
+
+Rect looked_up_gradient(const Graph& graph, int op, const Rect& shard) {
+  Rect rect = Rect::of_shape(graph.tensors[graph.operators[op].primary_output().tensor].shape);
+  rect.lo[rect.rank - 1] = shard.lo[1];
+  rect.hi[rect.rank - 1] = shard.hi[1];
+  return rect;
+}
+
+std::int64_t updated_elements(const Graph& graph, const GraphFacts& facts, int tensor,
+                              const Rect& shard, int optimizer_states) {
+  const auto lookups = facts.lookups.find(tensor);
+  if (lookups == facts.lookups.end() || optimizer_states > 0) return shard.volume();
+  std::int64_t rows = 0;
+  for (int op : lookups->second) rows += looked_up_tokens(graph, op).volume();
+  return std::min(rows, shard.extent(0)) * shard.extent(1);
+}
+
 std::vector<Shard> shards_of(const Graph& graph, int op, int tensor, const DistinctRects& parts,
                              const std::vector<int>& devices) {
   const Rect whole = Rect::of_shape(graph.tensors[tensor].shape);
@@ -175,8 +230,8 @@ std::vector<Shard> shards_of(const Graph& graph, int op, int tensor, const Disti
   std::vector<Shard> shards;
   for (std::size_t i = 0; i < rects.size(); ++i) {
     const Rect& rect = rects[i];
-    int longest = 0;
-    for (int d = 1; d < rect.rank; ++d) {
+    int longest = graph.tensors[tensor].is_table ? 1 : 0;
+    for (int d = 1; d < rect.rank && !graph.tensors[tensor].is_table; ++d) {
       if (rect.extent(d) > rect.extent(longest)) longest = d;
     }
     const auto replicas = static_cast<std::int64_t>(users[i].size());

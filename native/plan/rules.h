@@ -3,6 +3,8 @@
 // the simulator to keep up with one changed configuration at a time.
 #pragma once
 
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "plan/graph.h"
@@ -22,7 +24,11 @@ struct GraphFacts {
   std::vector<bool> differentiable;  // a tensor: whether training wants its gradient
   std::vector<bool> backward;        // an operator: whether training runs it backward
   std::vector<int> owner;            // a weight: the first operator that trains it, or -1
-  std::vector<LaunchId> launches;    // in the order of issue
+  // A trained table that nothing but look-ups of rows uses: the operators that do.
+  std::map<int, std::vector<int>> lookups;
+
+  bool is_table(int tensor) const { return lookups.count(tensor) > 0; }
+  std::vector<LaunchId> launches;  // in the order of issue
 
   // The operands of `op` that are weights which its update launch covers.
   std::vector<int> owned_weights(const Graph& graph, int op) const;
@@ -76,9 +82,20 @@ struct Shard {
   int device;
 };
 
+// What the update of a table's shard needs of operator `op` that reads the table: all tokens, and
+// the gradient of its output in the shard's columns.
+Rect looked_up_tokens(const Graph& graph, int op);
+Rect looked_up_gradient(const Graph& graph, int op, const Rect& shard);
+
+// How many elements of a shard an update touches: of a table, the rows that were read, if the
+// optimizer keeps no states that change in all rows.
+std::int64_t updated_elements(const Graph& graph, const GraphFacts& facts, int tensor,
+                              const Rect& shard, int optimizer_states);
+
 // Cuts each part of weight `tensor` that its owner's tasks (`op`, on `devices`) read into one shard
-// a replica device, along its longest dimension; or into fewer, so that they have the graph's
-// shard_bytes. Which devices get these few goes by the operator, so that all have some.
+// a replica device, along its longest dimension (a table's along its columns, as every shard has
+// all rows that are read); or into fewer, so that they have the graph's shard_bytes. Which devices
+// get these few goes by the operator, so that all have some.
 std::vector<Shard> shards_of(const Graph& graph, int op, int tensor, const DistinctRects& parts,
                              const std::vector<int>& devices);
 

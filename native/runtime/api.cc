@@ -146,11 +146,12 @@ int fl_rt_share(const void* mine, int64_t bytes, void* all) {
 
 fl_program* fl_program_create(const fl_plan* plan, const char* optimizer, int n_attributes,
                               const char* const* attribute_names,
-                              const char* const* attribute_values, uint64_t seed) {
+                              const char* const* attribute_values, uint64_t seed,
+                              double clip_norm) {
   return fl::guarded(static_cast<fl_program*>(nullptr), [&] {
     const fl::Attributes attributes =
         attributes_of(n_attributes, attribute_names, attribute_values);
-    return new fl_program{{*plan, optimizer, attributes, seed}};
+    return new fl_program{{*plan, optimizer, attributes, seed, clip_norm}};
   });
 }
 
@@ -204,6 +205,27 @@ int fl_program_read(fl_program* program, int tensor, int field, int state, void*
 
 int fl_program_wait(fl_program* program) {
   return status([&] { program->program.wait(); });
+}
+
+int fl_program_record(fl_program* program, int on) {
+  return fl::guarded(-1, [&] {
+    program->program.wait();
+    program->program.record(on != 0);
+    return 0;
+  });
+}
+
+int64_t fl_program_records(fl_program* program, int64_t n, fl_record* out) {
+  return fl::guarded(std::int64_t{-1}, [&] {
+    program->program.wait();
+    const std::vector<fl::TaskRecord> records = program->program.records();
+    const auto count = static_cast<std::int64_t>(records.size());
+    for (std::int64_t i = 0; i < std::min(n, count); ++i) {
+      const fl::TaskRecord& r = records[static_cast<std::size_t>(i)];
+      out[i] = {r.launch, r.part, r.device, r.start, r.end};
+    }
+    return count;
+  });
 }
 
 int fl_program_placed(fl_program* program, int launch, int32_t* devices) {

@@ -12,20 +12,9 @@ namespace flexlegion {
 
 namespace {
 
-// Scratch slots of this file; kernels use the lower ones.
-constexpr int kSummedSlot = 1000;  // + operand
-constexpr int kAddedSlot = 2000;   // + operand
-
-// The value of a partial gradient: the one slot itself, or the sum in scratch memory.
-TensorView summed(const TensorView& stack, int scratch_slot) {
-  const std::int64_t first = stack.tile.lo[0], last = stack.tile.hi[0];
-  const TensorView head = slot_of(stack, first);
-  if (last - first == 1) return head;
-  const TensorView sum = dense_view(scratch(scratch_slot, head.volume()), head.tile, head.shape);
-  copy_view(sum, head);
-  for (std::int64_t s = first + 1; s < last; ++s) add_view(sum, slot_of(stack, s));
-  return sum;
-}
+// Scratch slots of this file, + operand; kernels use the lower ones.
+constexpr int kSummedSlot = 1000;
+constexpr int kAddedSlot = 2000;
 
 // Where a requirement's view goes in a KernelTask: a list, and a position in it.
 struct Binding {
@@ -121,61 +110,6 @@ Body kernel_body(const Graph& graph, const Launch& planned, std::shared_ptr<Kern
       kernel->backward(task);
     }
     for (const auto& [accumulated, contribution] : to_add) add_view(accumulated, contribution);
-  };
-}
-
-namespace {
-
-// Rows [lo, hi) of dimension 0 of a view, counted from its tile's start.
-TensorView rows_of(const TensorView& view, int dimension, std::int64_t lo, std::int64_t hi) {
-  TensorView rows = view;
-  rows.data = view.f32() + lo * view.stride[dimension];
-  rows.tile.lo[dimension] = view.tile.lo[dimension] + lo;
-  rows.tile.hi[dimension] = view.tile.lo[dimension] + hi;
-  return rows;
-}
-
-// One weight's shard, in blocks that stay in the cache between the sum of its partial gradients and
-// the update.
-void update_shard(UpdateKernel& kernel, const TensorView& stack, const TensorView& value,
-                  const std::vector<TensorView>& states, const RunState& run) {
-  constexpr std::int64_t kBlockElements = 1 << 15;
-  if (!value.present()) return;
-  const std::int64_t rows = value.extent(0);
-  const std::int64_t per_row = std::max<std::int64_t>(1, value.volume() / rows);
-  const std::int64_t block = std::max<std::int64_t>(1, kBlockElements / per_row);
-  for (std::int64_t lo = 0; lo < rows; lo += block) {
-    const std::int64_t hi = std::min(rows, lo + block);
-    TensorView gradient = summed(rows_of(stack, 1, lo, hi), kSummedSlot);
-    if (!gradient.dense()) {
-      const TensorView packed =
-          dense_view(scratch(kSummedSlot, gradient.volume()), gradient.tile, gradient.shape);
-      copy_view(packed, gradient);
-      gradient = packed;
-    }
-    std::vector<TensorView> state_rows;
-    for (const TensorView& state : states) state_rows.push_back(rows_of(state, 0, lo, hi));
-    kernel.update(rows_of(value, 0, lo, hi), gradient, state_rows, run);
-  }
-}
-
-}  // namespace
-
-Body update_body(const Launch& planned, std::shared_ptr<UpdateKernel> kernel) {
-  // For each weight: its gradient, its value, its states (see
-  // PlanBuilder::add_update_requirements).
-  std::size_t states = 0;
-  for (std::size_t i = 2; i < planned.requirements.size(); ++i) {
-    if (planned.requirements[i].field != Field::state) break;
-    ++states;
-  }
-  return [states, kernel](LeafContext& context) {
-    for (std::size_t i = 0; i < context.views.size(); i += 2 + states) {
-      const auto first = context.views.begin() + static_cast<std::ptrdiff_t>(i);
-      const std::vector<TensorView> fields(first + 2,
-                                           first + 2 + static_cast<std::ptrdiff_t>(states));
-      update_shard(*kernel, first[0], first[1], fields, context.arguments->run);
-    }
   };
 }
 

@@ -14,10 +14,9 @@ namespace flexlegion {
 
 using Body = std::function<void(LeafContext&)>;
 
-// A planned launch's body: hands the views to the kernel by their role, sums partial gradients
-// before, and adds to earlier contributions after it.
+// A planned forward or backward launch's body: hands the views to the kernel by their role, sums
+// partial gradients before, and adds to earlier contributions after it.
 Body kernel_body(const Graph& graph, const Launch& planned, std::shared_ptr<Kernel> kernel);
-Body update_body(const Launch& planned, std::shared_ptr<UpdateKernel> kernel);
 
 // views[0] = views[1]
 void feed_body(LeafContext& context);

@@ -127,6 +127,23 @@ void Executor::wait_quietly() {
       .get_void_result(/*silence_warnings=*/true);
 }
 
+void Executor::record(bool on) {
+  const std::lock_guard<std::mutex> lock(records_mutex_);
+  records_.clear();
+  recording_ = on;
+}
+
+void Executor::note(const TaskRecord& record) {
+  if (!recording_) return;
+  const std::lock_guard<std::mutex> lock(records_mutex_);
+  records_.push_back(record);
+}
+
+std::vector<TaskRecord> Executor::noted() {
+  const std::lock_guard<std::mutex> lock(records_mutex_);
+  return records_;
+}
+
 void Executor::report_failure(const std::string& what) {
   const std::lock_guard<std::mutex> lock(failure_mutex_);
   if (failure_.empty()) failure_ = what;

@@ -5,6 +5,7 @@
 // replication).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -17,6 +18,12 @@
 #include "runtime/regions.h"
 
 namespace flexlegion {
+
+// When a task ran here.
+struct TaskRecord {
+  std::int32_t launch, part, device;
+  std::int64_t start, end;  // ns of now_ns()
+};
 
 class Executor {
  public:
@@ -33,6 +40,10 @@ class Executor {
   RuntimeLaunch& launch(int index) { return launches_[static_cast<std::size_t>(index)]; }
   const RegionStore& regions() const { return regions_; }
   void report_failure(const std::string& what);
+  void note(const TaskRecord& record);
+
+  // From now on, whether to note when each task runs; what was noted before is forgotten.
+  void record(bool on);
 
   void wait();
 
@@ -46,6 +57,7 @@ class Executor {
   void wait_quietly();
   void raise_failure();
   bool failed();
+  std::vector<TaskRecord> noted();
 
   RegionStore regions_;
   std::deque<RuntimeLaunch> launches_;  // a deque: tasks hold references while others are added
@@ -56,6 +68,9 @@ class Executor {
 
   const int id_;
   std::vector<char> argument_buffer_;
+  std::atomic<bool> recording_{false};
+  std::mutex records_mutex_;
+  std::vector<TaskRecord> records_;
   std::mutex failure_mutex_;
   std::string failure_;
 };

@@ -65,7 +65,9 @@ LeafContext run_leaf(const Task* task, const std::vector<PhysicalRegion>& region
   } catch (const std::exception& e) {
     executor.report_failure(std::string(task->get_task_name()) + ": " + e.what());
   }
-  launch.elapsed[point] = now_ns() - start;
+  const std::int64_t end = now_ns();
+  launch.elapsed[point] = end - start;
+  executor.note({arguments->launch, context.point, launch.placed[point], start, end});
   if (launch.log != nullptr) launch.log->push_back(launch.elapsed[point]);
   return context;
 }
@@ -97,7 +99,7 @@ std::vector<LeafTask> leaf_tasks() {
     tasks.push_back({optimizer + ".update"});
   }
   for (const char* name :
-       {kStageTask, kFeedTask, kStoreTask, kZeroTask, kFillTask, kSumTask, kTouchTask}) {
+       {kStageTask, kFeedTask, kStoreTask, kZeroTask, kFillTask, kNormTask, kSumTask, kTouchTask}) {
     tasks.push_back({name});
   }
   tasks.push_back({kShareTask, LeafResult::bytes});

@@ -25,6 +25,7 @@ constexpr const char* kFeedTask = "feed";    // staging tensor -> input tensor
 constexpr const char* kStoreTask = "store";  // host array -> tensor
 constexpr const char* kZeroTask = "zero";
 constexpr const char* kFillTask = "fill";    // sensible values for what a measured task reads
+constexpr const char* kNormTask = "norm";    // the squares of a gradient to be clipped, summed
 constexpr const char* kSumTask = "sum";      // partial gradients, summed alone
 constexpr const char* kTouchTask = "touch";  // nothing: what it is given has been brought to it
 constexpr const char* kShareTask = "share";  // a rank's bytes, for all ranks

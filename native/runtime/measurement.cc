@@ -11,6 +11,7 @@
 
 #include "runtime/leaf_task.h"
 #include "runtime/machine.h"
+#include "runtime/updates.h"
 
 namespace flexlegion {
 

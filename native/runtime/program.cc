@@ -2,6 +2,7 @@
 
 #include <stdexcept>
 
+#include "flexlegion_rt.h"
 #include "runtime/machine.h"
 #include "runtime/views.h"
 
@@ -10,12 +11,13 @@ namespace flexlegion {
 using namespace Legion;
 
 Program::Program(const fl_plan& plan, const std::string& optimizer,
-                 const Attributes& hyperparameters, std::uint64_t seed)
+                 const Attributes& hyperparameters, std::uint64_t seed, double clip_norm)
     : graph_(plan.graph),
       plan_(plan.plan),
       optimizer_(optimizer),
       hyperparameters_(hyperparameters),
-      seed_(seed) {
+      seed_(seed),
+      clip_norm_(clip_norm) {
   build();
   for (int launch : zeroing_) issue(launch, RunState{});
 }
@@ -86,9 +88,14 @@ std::int64_t Program::step(unsigned runs, const RunState& state, const Batch& ne
   }
   issue_stage(runs, next);
   const std::int64_t ticket = next_ticket_++;
+  bool clipped = norms_.empty();
   for (std::size_t i = 0; i < planned_.size(); ++i) {
     const Launch& planned = plan_.launches[i];
     if (planned.pass == Pass::load || !(planned.runs & runs)) continue;
+    if (planned.pass == Pass::update && !clipped) {
+      for (int norm : norms_) issue(norm, run);
+      clipped = true;
+    }
     FutureMap results = issue(planned_[i], run);
     const bool loss = planned.pass == Pass::forward &&
                       graph_.operators[static_cast<std::size_t>(planned.op)].is_loss;
@@ -168,6 +175,16 @@ bool Program::written(int region, FieldID field) const {
     }
   }
   return false;
+}
+
+std::vector<TaskRecord> Program::records() {
+  std::vector<int> numbers(launches_.size(), FL_OTHER);
+  for (const InputTensor& input : inputs_) numbers[input.stage] = FL_STAGED;
+  for (int norm : norms_) numbers[norm] = FL_NORM;
+  for (std::size_t i = 0; i < planned_.size(); ++i) numbers[planned_[i]] = static_cast<int>(i);
+  std::vector<TaskRecord> records = noted();
+  for (TaskRecord& record : records) record.launch = numbers[record.launch];
+  return records;
 }
 
 const std::vector<std::int32_t>& Program::placed(int planned) const {

@@ -31,7 +31,7 @@ struct Batch {
 class Program : public Executor {
  public:
   Program(const fl_plan& plan, const std::string& optimizer, const Attributes& hyperparameters,
-          std::uint64_t seed);
+          std::uint64_t seed, double clip_norm);
   ~Program() override;  // waits for running work
 
   // Makes a row-major host array known: row r of it can become a row of the batch of `tensor`. The
@@ -51,6 +51,9 @@ class Program : public Executor {
   // values.
   void write(int tensor, Field field, int state, const void* host);
   void read(int tensor, Field field, int state, void* host);
+
+  // What was noted since record(true), by the plan's launches (or FL_STAGED, ...).
+  std::vector<TaskRecord> records();
 
   // Where the tasks of the plan's launch last ran on this rank: a device each, or -1.
   const std::vector<std::int32_t>& placed(int planned) const;
@@ -74,6 +77,8 @@ class Program : public Executor {
   void create_regions();
   void add_planned(int planned);
   void add_load(const Launch& planned);
+  void add_norm(const Launch& planned, RuntimeLaunch& update);
+  std::int64_t update_tasks() const;
   void add_zeroing();
   void add_store(int tensor, Field field, int state);
   LaunchRequirement runtime_requirement(const Requirement& planned) const;
@@ -91,6 +96,10 @@ class Program : public Executor {
   const std::string optimizer_;
   const Attributes hyperparameters_;
   const std::uint64_t seed_;
+  const double clip_norm_;  // 0: gradients are not clipped
+  int norms_region_ = -1;   // an element a task of an update launch
+  std::int64_t next_norm_ = 0;
+  std::vector<int> norms_;                           // launches before the first update
   std::vector<int> value_region_, gradient_region_;  // a tensor; -1: none
   std::vector<InputTensor> inputs_;
   std::vector<int> planned_;                        // a launch of the plan: its index in launches_

@@ -7,6 +7,7 @@
 #include "runtime/leaf_task.h"
 #include "runtime/machine.h"
 #include "runtime/program.h"
+#include "runtime/updates.h"
 
 namespace flexlegion {
 
@@ -14,6 +15,7 @@ using namespace Legion;
 
 void Program::build() {
   create_regions();
+  if (clip_norm_ > 0 && update_tasks() > 0) norms_region_ = regions_.add({update_tasks()}, 1);
   const int n = static_cast<int>(plan_.launches.size());
   for (int i = 0; i < n; ++i) add_planned(i);
   add_zeroing();
@@ -83,7 +85,8 @@ void Program::add_planned(int index) {
   }
   if (planned.pass == Pass::update) {
     std::shared_ptr<UpdateKernel> kernel = make_update_kernel(optimizer_, hyperparameters_);
-    launch.body = update_body(planned, std::move(kernel));
+    launch.body = update_body(planned, std::move(kernel), clip_norm_);
+    if (clip_norm_ > 0) add_norm(planned, launch);
   } else {
     // Forward and backward share the kernel object, and so what it keeps from call to call.
     auto& kernel = kernels_[planned.op];
@@ -92,6 +95,39 @@ void Program::add_planned(int index) {
     launch.body = kernel_body(graph_, planned, kernel);
   }
   planned_.push_back(add_launch(std::move(launch)));
+}
+
+// Before an update whose gradient is clipped: each of its tasks finds the squares' sum of what it
+// will update by, and all updates read all of these sums.
+void Program::add_norm(const Launch& planned, RuntimeLaunch& update) {
+  LaunchRequirement mine, all;
+  mine.region = all.region = norms_region_;
+  mine.field = all.field = kValueField;
+  mine.privilege = LEGION_WRITE_DISCARD;
+  all.privilege = LEGION_READ_ONLY;
+  for (int k = 0; k < planned.tasks(); ++k) {
+    Rect element = Rect::of_shape({1});
+    element.lo[0] = next_norm_++;
+    element.hi[0] = next_norm_;
+    mine.rects.push_back(element);
+    all.rects.push_back(Rect::of_shape({update_tasks()}));
+  }
+  RuntimeLaunch norm;
+  norm.task = MachineState::get().task_id(kNormTask);
+  norm.devices = planned.devices;
+  for (const Requirement& r : planned.requirements) {
+    if (is_gradient(r)) norm.requirements.push_back(runtime_requirement(r));
+  }
+  norm.requirements.push_back(std::move(mine));
+  norm.body = norm_body(planned);
+  norms_.push_back(add_launch(std::move(norm)));
+  update.requirements.push_back(std::move(all));
+}
+
+std::int64_t Program::update_tasks() const {
+  std::int64_t tasks = 0;
+  for (const Launch& l : plan_.launches) tasks += l.pass == Pass::update ? l.tasks() : 0;
+  return tasks;
 }
 
 // A batch takes two steps: host array -> staging tensor, while the iteration before still computes;

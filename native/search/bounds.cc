@@ -101,7 +101,12 @@ void Bounds::fill(Node& node) {
 void Bounds::fill_updates(Node& node) {
   const Graph& graph = problem_.graph;
   const MachineModel& machine = problem_.machine;
-  const std::vector<int> owned = problem_.facts.owned_weights(graph, node.op);
+  std::vector<int> owned = problem_.facts.owned_weights(graph, node.op);
+  // What a table's update waits for are others' tasks.
+  const auto is_table = [&](int i) {
+    return problem_.facts.is_table(graph.operators[node.op].operands[i].tensor);
+  };
+  owned.erase(std::remove_if(owned.begin(), owned.end(), is_table), owned.end());
   for (std::size_t c = 0; c < node.configs.size(); ++c) {
     const auto& devices = node.configs[c].devices;
     std::vector<Time>& tails = node.tail.emplace_back(devices.size(), 0);

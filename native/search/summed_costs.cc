@@ -151,29 +151,39 @@ OperatorCost operator_cost(const Problem& problem, int op, const Split& split) {
   const auto& operands = graph.operators[op].operands;
   OperatorCost cost;
   cost.computation = slowest(problem, split, split.forward);
-  if (!problem.facts.backward[op]) return cost;
-  cost.computation += slowest(problem, split, split.backward);
+  if (problem.facts.backward[op]) cost.computation += slowest(problem, split, split.backward);
+  if (!(problem.facts.runs[op] & kTrains)) return cost;
   std::vector<int> devices(static_cast<std::size_t>(split.tasks));
   std::iota(devices.begin(), devices.end(), 0);
   std::vector<std::vector<Shard>> shards;
   std::vector<std::vector<Rect>> parts;
+  std::vector<int> tensors;
   for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
     const int tensor = operands[i].tensor;
     if (operands[i].role != Role::weight || !problem.facts.differentiable[tensor]) continue;
+    tensors.push_back(tensor);
     parts.push_back(accessed_rects(graph, op, operands[i], split.degrees));
     shards.push_back(shards_of(graph, op, tensor, distinct(parts.back()), devices));
   }
+  const std::vector<Rect> tiles =
+      accessed_rects(graph, op, graph.operators[op].primary_output(), split.degrees);
   Traffic gathered(problem.machine), returned(problem.machine);
   std::int64_t update = 0;
   for (const UpdateTask& task : update_tasks(shards)) {
     std::int64_t touched = 0;
     for (const auto& [weight, shard] : task.shards) {
-      touched += 2 * (1 + problem.optimizer_states) * shard.volume();
+      const int states = problem.optimizer_states;
+      touched +=
+          2 * (1 + states) * updated_elements(graph, problem.facts, tensors[weight], shard, states);
+      const bool is_table = problem.facts.is_table(tensors[weight]);
       for (int k = 0; k < split.tasks; ++k) {
         const std::int64_t elements = parts[weight][k].intersect(shard).volume();
         if (elements == 0) continue;
-        touched += elements;
-        gathered.send(k, task.device, elements * kElementBytes);
+        // Of a table, the gradient is that of the output: computed, as here assumed, by task k.
+        const std::int64_t gradient =
+            is_table ? tiles[k].intersect(looked_up_gradient(graph, op, shard)).volume() : elements;
+        touched += gradient;
+        gathered.send(k, task.device, gradient * kElementBytes);
         returned.send(task.device, k, elements * kElementBytes);
       }
     }

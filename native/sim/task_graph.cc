@@ -37,6 +37,13 @@ int TaskGraph::launch_of(Pass pass, int index) const {
   return launch_numbers_[static_cast<int>(pass)][static_cast<std::size_t>(index)];
 }
 
+int TaskGraph::table_of(int op) const {
+  for (const Operand& o : problem_.graph.operators[op].operands) {
+    if (o.role == Role::weight && problem_.facts.is_table(o.tensor)) return o.tensor;
+  }
+  return -1;
+}
+
 TaskRef TaskGraph::writer_of(int flow, int writer) const {
   const auto& first = flows_[flow]->first_writer;
   const auto slot = std::upper_bound(first.begin(), first.end(), writer) - first.begin() - 1;
@@ -64,6 +71,10 @@ void TaskGraph::find_launches() {
         readers_[operands[i].tensor].emplace_back(op, i);
       }
     }
+  }
+  lookups_of_.resize(graph.tensors.size());
+  for (const auto& [table, ops] : facts.lookups) {
+    for (int op : ops) lookups_of_[graph.operators[op].operands.front().tensor].push_back(op);
   }
   for (const LaunchId& id : facts.launches) {
     // Only what training executes is simulated.
@@ -167,9 +178,16 @@ void TaskGraph::find_flows() {
       const int launch = launch_of(Pass::forward, op);
       if (readers.empty() || readers.back() != launch) readers.push_back(launch);
     }
+    for (int op : lookups_of_[t]) {
+      const int owner = facts.owner[table_of(op)];
+      readers.push_back(launch_of(Pass::update, owner));
+      ops.push_back(owner);
+    }
     if (writer >= 0) add_flow(FlowKind::value, t, {writer}, readers, -1, ops);
     const std::vector<int> writers = contributors(t);
     if (writers.empty()) continue;
+    // What was looked up in a table has its gradient in the flow of weights.
+    if (producer >= 0 && table_of(producer) >= 0) continue;
     const int fed = producer >= 0 ? launch_of(Pass::backward, producer) : -1;
     if (fed >= 0) gradient_flows_[fed].push_back(static_cast<int>(flow_ids_.size()));
     add_flow(FlowKind::gradient, t, writers, fed >= 0 ? std::vector<int>{fed} : std::vector<int>{},
@@ -181,9 +199,17 @@ void TaskGraph::find_flows() {
     std::vector<int> writers, ops;
     for (int operand : facts.owned_weights(graph, op)) {
       const int tensor = graph.operators[op].operands[operand].tensor;
-      const std::vector<int> more = contributors(tensor);
-      writers.insert(writers.end(), more.begin(), more.end());
-      for (const auto& [reader, its] : readers_[tensor]) ops.push_back(reader);
+      std::vector<int> sources = {tensor};
+      if (facts.is_table(tensor)) {
+        for (int lookup : facts.lookups.at(tensor)) {
+          sources.push_back(graph.operators[lookup].primary_output().tensor);
+        }
+      }
+      for (int source : sources) {
+        const std::vector<int> more = contributors(source);
+        writers.insert(writers.end(), more.begin(), more.end());
+        for (const auto& [reader, its] : readers_[source]) ops.push_back(reader);
+      }
     }
     std::sort(ops.begin(), ops.end());
     std::sort(writers.begin(), writers.end());
@@ -199,7 +225,7 @@ void TaskGraph::set(const std::vector<Config>& strategy) {
   std::fill(load_.begin(), load_.end(), 0);
   std::fill(memory_.begin(), memory_.end(), 0);
   for (std::size_t l = 0; l < launches_.size(); ++l) {
-    if (launches_[l].pass != Pass::update) blocks_[l] = build_block(static_cast<int>(l));
+    blocks_[l] = build_block(static_cast<int>(l));
   }
   for (std::size_t f = 0; f < flow_ids_.size(); ++f) flows_[f] = build_flow(static_cast<int>(f));
   for (std::size_t l = 0; l < launches_.size(); ++l) add_sums(static_cast<int>(l));
@@ -262,7 +288,7 @@ bool TaskGraph::replace(const std::vector<std::pair<int, Config>>& configs, std:
   for (int l : dirty_blocks_) {
     account(blocks_[l], -1);
     change.blocks.emplace_back(l, std::move(blocks_[l]));
-    if (launches_[l].pass != Pass::update) blocks_[l] = build_block(l);
+    blocks_[l] = build_block(l);
   }
   for (int f : dirty_flows_) {
     account(*flows_[f], -1);
@@ -336,6 +362,11 @@ Block TaskGraph::build_block(int launch) {
   const MachineModel& machine = problem_.machine;
   const auto [pass, index] = launches_[launch];
   Block block;
+  if (pass == Pass::update) {  // build_weights() knows the times
+    for (const UpdateTask& task : update_tasks_of(index)) block.device.push_back(task.device);
+    block.exe_time.assign(block.device.size(), 1);
+    return block;
+  }
   if (pass == Pass::load) {
     const LoadSource& source = load_sources_[index];
     const Config& reader = configs_[source.first_reader];

@@ -27,7 +27,8 @@ struct Block {
 enum class FlowKind {
   value,     // of an input or activation: from load or forward tasks to forward tasks
   gradient,  // of an activation: from backward tasks of its readers to those of its producer
-  weights,   // of an operator: gradients to update tasks, updated shards to who reads them next
+  weights,   // of an operator: gradients to update tasks (of a table: those of what was looked up),
+             // updated shards to who reads them next
 };
 
 struct FlowId {
@@ -115,6 +116,9 @@ class TaskGraph {
   Flow build_value(const FlowId& id);
   Flow build_gradient(const FlowId& id);
   Flow build_weights(const FlowId& id);
+  void add_tokens(int op, const Family& written);
+  int table_of(int op) const;  // the trained table of which it reads rows, or -1
+  std::vector<UpdateTask> update_tasks_of(int op);
   void add_contributions(int tensor, const FlowId& id);
   std::int64_t gather_shard(const Rect& shard, int device, TaskRef task, int first_stack);
   void return_weight(int tensor, int weight, const std::vector<UpdateTask>& tasks, int first_writer,
@@ -140,8 +144,9 @@ class TaskGraph {
   std::vector<LoadSource> load_sources_;                   // a tensor
   std::vector<std::pair<int, int>> producers_;             // a tensor: (operator, operand), or -1
   std::vector<std::vector<std::pair<int, int>>> readers_;  // a tensor: (operator, operand)
-  std::vector<std::vector<OutFlow>> out_flows_;            // a launch
-  std::vector<std::vector<InFlow>> in_flows_;              // a launch
+  std::vector<std::vector<int>> lookups_of_;     // a tensor: the operators that look its tokens up
+  std::vector<std::vector<OutFlow>> out_flows_;  // a launch
+  std::vector<std::vector<InFlow>> in_flows_;    // a launch
   std::vector<std::vector<int>> ops_of_flow_;
   std::vector<std::vector<int>> gradient_flows_;  // a backward launch: flows of its outputs
   // What depends on an operator's configuration.

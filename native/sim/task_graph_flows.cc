@@ -88,8 +88,29 @@ Flow TaskGraph::build_value(const FlowId& id) {
       }
     }
   }
+  for (int op : lookups_of_[id.index]) add_tokens(op, written);
   hold_boxes();
   return builder_.finish(reading_parts(id));
+}
+
+// The update of a table reads the tokens by which `op` reads rows of it.
+void TaskGraph::add_tokens(int op, const Family& written) {
+  const Rect rect = looked_up_tokens(problem_.graph, op);
+  const int update = launch_of(Pass::update, problem_.facts.owner[table_of(op)]);
+  const auto& devices = blocks_[update].device;
+  FlowBuilder::Need need;
+  need.reads = geometry_.id_of(rect);
+  for (int j = 0; j < static_cast<int>(devices.size()); ++j) {
+    const int memory = memory_of(devices[j]);
+    box(memory, rect, false);
+    for (std::size_t i = 0; i < written.parts.rects.size(); ++i) {
+      need.volume = written.parts.rects[i].intersect(rect).volume();
+      if (need.volume == 0) continue;
+      need.wrote = written.ids[i];
+      builder_.need(builder_.writer(0, written.part_of[i]), need, memory,
+                    {party_of_launch_[update], j});
+    }
+  }
 }
 
 // Fills contributions_ and pieces_, and orders those who add after whom they add to.
@@ -162,44 +183,58 @@ Flow TaskGraph::build_gradient(const FlowId& id) {
   return flow;
 }
 
+std::vector<UpdateTask> TaskGraph::update_tasks_of(int op) {
+  const Graph& graph = problem_.graph;
+  const Config& config = configs_[op];
+  std::vector<std::vector<Shard>> shards;
+  for (int i : problem_.facts.owned_weights(graph, op)) {
+    shards.push_back(shards_of(graph, op, graph.operators[op].operands[i].tensor,
+                               geometry_.family(op, i, config.split).parts, config.devices));
+  }
+  return update_tasks(shards);
+}
+
 Flow TaskGraph::build_weights(const FlowId& id) {
   const int op = id.index;
   const Graph& graph = problem_.graph;
   const auto& operands = graph.operators[op].operands;
   const std::vector<int> owned = problem_.facts.owned_weights(graph, op);
-  const Config& config = configs_[op];
-  std::vector<std::vector<Shard>> shards;
-  for (int i : owned) {
-    shards.push_back(shards_of(graph, op, operands[i].tensor,
-                               geometry_.family(op, i, config.split).parts, config.devices));
-  }
-  const std::vector<UpdateTask> tasks = update_tasks(shards);
+  const std::vector<UpdateTask> tasks = update_tasks_of(op);
   const int update = launch_of(Pass::update, op);
   Block& block = blocks_[update];
-  block = {};
-  for (const UpdateTask& task : tasks) block.device.push_back(task.device);
   begin(id);
   const int party = party_of_launch_[update];
   std::vector<std::int64_t> touched(tasks.size(), 0);  // elements
   int stack = 0;
   for (int w = 0; w < static_cast<int>(owned.size()); ++w) {
     const int tensor = operands[owned[w]].tensor;
-    add_contributions(tensor, id);
+    const bool is_table = problem_.facts.is_table(tensor);
+    // Whose gradients the update reads: the weight's, or those of what was looked up in a table.
+    for (int from : is_table ? problem_.facts.lookups.at(tensor) : std::vector<int>{op}) {
+      add_contributions(is_table ? graph.operators[from].primary_output().tensor : tensor, id);
+      for (int j = 0; j < static_cast<int>(tasks.size()); ++j) {
+        for (const auto& [weight, shard] : tasks[j].shards) {
+          if (weight != w) continue;
+          const Rect rect = is_table ? looked_up_gradient(graph, from, shard) : shard;
+          touched[j] += gather_shard(rect, tasks[j].device, {party, j}, stack);
+        }
+      }
+      stack += static_cast<int>(pieces_.size());
+    }
+    const int states = problem_.optimizer_states;
     for (int j = 0; j < static_cast<int>(tasks.size()); ++j) {
       for (const auto& [weight, shard] : tasks[j].shards) {
         if (weight != w) continue;
-        touched[j] += gather_shard(shard, tasks[j].device, {party, j}, stack);
-        touched[j] += 2 * (1 + problem_.optimizer_states) * shard.volume();
-        builder_.hold(memory_of(tasks[j].device),
-                      problem_.optimizer_states * shard.volume() * kElementBytes);
+        touched[j] +=
+            2 * (1 + states) * updated_elements(graph, problem_.facts, tensor, shard, states);
+        builder_.hold(memory_of(tasks[j].device), states * shard.volume() * kElementBytes);
       }
     }
-    stack += static_cast<int>(pieces_.size());
     return_weight(tensor, w, tasks, builder_.writer(party, 0), stack++);
   }
   for (std::size_t j = 0; j < tasks.size(); ++j) {
     const LinearCost& cost = problem_.costs.update[problem_.machine.kind_of[tasks[j].device]];
-    block.exe_time.push_back(cost.time(touched[j] * kElementBytes));
+    block.exe_time[j] = cost.time(touched[j] * kElementBytes);
   }
   return builder_.finish(reading_parts(id));
 }

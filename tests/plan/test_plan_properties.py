@@ -321,6 +321,12 @@ def check_gradient_sums(plan: Plan) -> None:
                 assert (read[tensor] == (0 if tensor.kind == "input" else 1)).all()
 
 
+def is_table(plan: Plan, tensor: Tensor) -> bool:
+    """Whether nothing but look-ups uses it, so that it needs no gradient of its own."""
+    users = [op for op in plan.graph.operators if tensor in op.weights]
+    return tensor.table and all(op.kind.type == "embedding" for op in users)
+
+
 def check_gradients_exist(plan: Plan) -> None:
     """Weights that training reads have a gradient and one update; others have none."""
     trained = {
@@ -328,18 +334,19 @@ def check_gradients_exist(plan: Plan) -> None:
         for launch in plan.launches
         if launch.stage == "forward" and launch.runs & TRAINS
         for r in launch.requirements
-        if r.tensor.kind == "weight"
+        if r.tensor.kind == "weight" and r.tensor.requires_gradient
     }
     updated = [
         r.tensor
         for launch in plan.launches
         if launch.stage == "update"
         for r in launch.requirements
-        if r.field == "value"
+        if r.field == "value" and r.privilege == "read-write"
     ]
     assert sorted(map(repr, updated)) == sorted(map(repr, trained))
     for tensor in plan.graph.weights:
-        assert (plan.gradient_slots(tensor) > 0) == (tensor in trained)
+        has_gradient = tensor in trained and not is_table(plan, tensor)
+        assert (plan.gradient_slots(tensor) > 0) == has_gradient
 
 
 def check_shards(plan: Plan) -> None:
@@ -353,7 +360,7 @@ def check_shards(plan: Plan) -> None:
             continue
         user = forward[launch.operator]
         for requirement in launch.requirements:
-            if requirement.field != "value":
+            if requirement.field != "value" or requirement.privilege == "read":
                 continue
             users: dict[Box, set[str]] = defaultdict(set)
             reads = next(r for r in user.requirements if r.tensor is requirement.tensor)
@@ -365,7 +372,8 @@ def check_shards(plan: Plan) -> None:
                     for box, device in zip(requirement.boxes, launch.devices, strict=True)
                     if not is_empty(box) and overlap(box, part)
                 ]
-                longest = max(hi - lo for lo, hi in part)
+                extents = [hi - lo for lo, hi in part]
+                longest = extents[1] if requirement.tensor.table else max(extents)
                 size = 4 * np.prod([hi - lo for lo, hi in part])
                 most = max(1, size // shard_bytes()) if shard_bytes() else len(devices)
                 assert len(shards) == min(longest, len(devices), most)
@@ -381,6 +389,9 @@ def check_states(plan: Plan) -> None:
     for launch in plan.launches:
         by_tensor: dict[Tensor, list[list[Box]]] = defaultdict(list)
         for r in launch.requirements if launch.stage == "update" else []:
+            if r.tensor.kind != "weight":  # of what was looked up in a table
+                assert r.privilege == "read"
+                continue
             assert r.privilege == ("read" if r.field == "gradient" else "read-write")
             by_tensor[r.tensor].append(
                 [box[1:] if r.field == "gradient" and not is_empty(box) else box for box in r.boxes]

@@ -14,6 +14,7 @@ from flexlegion.plan import FIELDS, Plan
 from flexlegion.topology import Topology
 
 TRAINS = 1
+VALUE, GRADIENT = FIELDS.index("value"), FIELDS.index("gradient")
 
 
 @dataclass
@@ -34,22 +35,28 @@ def elements(box: Any) -> list[tuple[int, ...]]:
     return list(itertools.product(*(range(lo, hi) for lo, hi in box)))
 
 
-def owners(plan: Plan) -> dict[int, int]:
-    """For each weight, the first operator that trains it: all of its weights travel together."""
-    result: dict[int, int] = {}
+def owners(plan: Plan) -> dict[tuple[int, int], int]:
+    """For each weight's fields, the first operator that trains it: its weights travel together.
+
+    With them travel the gradients of what was looked up in a table, which the update reads.
+    """
+    result: dict[tuple[int, int], int] = {}
     numbers = {op.name: i for i, op in enumerate(plan.graph.operators)}
     for launch in plan.launches:
         if launch.stage == "forward" and launch.runs & TRAINS:
             assert launch.operator is not None
             for tensor in launch.operator.weights:
-                result.setdefault(plan.tensor_numbers[tensor], numbers[launch.operator.name])
+                number = plan.tensor_numbers[tensor]
+                first = result.setdefault((number, VALUE), numbers[launch.operator.name])
+                result[number, GRADIENT] = first
+                if tensor.table:
+                    result[plan.tensor_numbers[launch.operator.output], GRADIENT] = first
     return result
 
 
-def flow(place: tuple[int, int], owner: dict[int, int]) -> tuple[int, int, int]:
+def flow(place: tuple[int, int], owner: dict[tuple[int, int], int]) -> tuple[int, int, int]:
     """Transfers of one flow go by writer and destination; flows by tensor, then weights' owners."""
-    tensor, field_number = place
-    return (1, -owner[tensor], 0) if tensor in owner else (0, tensor, field_number)
+    return (1, -owner[place], 0) if place in owner else (0, *place)
 
 
 def build(plan: Plan, topology: Topology, exe_times: Sequence[Sequence[int]]) -> list[Task]:

@@ -1,0 +1,113 @@
+"""Measured timelines: when each task of some training iterations ran, and on which processor.
+
+Leaf tasks themselves note start and end. (Legion answers a mapper's profiling requests only for
+tasks that it maps, and a traced iteration, the normal case, replays its first mapping.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flexlegion.cost.timing import share
+from flexlegion.plan import Plan
+from flexlegion.report.perfetto import Slice, Track, write_trace
+from flexlegion.runtime.machine import RunningMachine
+from flexlegion.runtime.program import NORM, RECORD, STAGED, Program
+
+_OWN_TASKS = {STAGED: "stage", NORM: "norm of the gradient"}
+
+
+@dataclass(frozen=True)
+class MeasuredTimeline:
+    """What ran when, on all ranks.
+
+    Parameters
+    ----------
+    plan
+        Whose tasks they are.
+    machine
+        Where they ran.
+    iterations
+        How many training iterations there are.
+    tasks
+        Rows of `flexlegion.runtime.program.RECORD` by start; times in ns from the first start.
+    """
+
+    plan: Plan
+    machine: RunningMachine
+    iterations: int
+    tasks: npt.NDArray[Any]
+
+    @property
+    def iteration_time_ns(self) -> int:
+        """Mean time of an iteration, if the first ones of all tasks begin them."""
+        return round(int(self.tasks["end_time"].max()) / self.iterations)
+
+    def busy_ns(self) -> dict[str, int]:
+        """For each device, the time that tasks ran there in an iteration."""
+        durations = self.tasks["end_time"] - self.tasks["start_time"]
+        return {
+            name: round(int(durations[self.tasks["device"] == number].sum()) / self.iterations)
+            for number, name in enumerate(self.machine.devices.names)
+        }
+
+    def describe(self, row: Any) -> str:
+        """A task's name, as in simulated timelines: ``forward conv1 [2]``."""
+        number = int(row["launch"])
+        if number < 0:
+            return f"{_OWN_TASKS.get(number, 'other')} [{row['part']}]"
+        launch = self.plan.launches[number]
+        if launch.operator is None:
+            return f"load {launch.requirements[0].tensor.name} [{row['part']}]"
+        return f"{launch.stage} {launch.operator.name} [{row['part']}]"
+
+    def rows(self) -> Iterator[tuple[str, str, int, int, dict[str, Any]]]:
+        """(device, task name, start in ns, duration in ns, details), for exporters."""
+        for row in self.tasks:
+            start, end = int(row["start_time"]), int(row["end_time"])
+            device = self.machine.devices.names[row["device"]]
+            yield device, self.describe(row), start, end - start, {}
+
+    def save(self, path: str | Path, about: Mapping[str, Any] | None = None) -> None:
+        """Write it for https://ui.perfetto.dev, as `flexlegion simulate --trace` writes its own.
+
+        Raises
+        ------
+        UserError
+            If the file cannot be written there.
+        """
+        devices = self.machine.devices.names
+        node = {
+            name: f"node {rank}" for name, rank in zip(devices, self.machine.owners, strict=True)
+        }
+        slices = (
+            Slice(device, node[device], name, start, duration, args=details)
+            for device, name, start, duration, details in self.rows()
+        )
+        tracks = [Track(node[name], name) for name in devices]
+        write_trace(path, slices, tracks=tracks, about=about)
+
+
+def recorded(program: Program, machine: RunningMachine, iterations: int) -> MeasuredTimeline:
+    """What all ranks noted since `Program.record`; every rank gets it."""
+    mine = program.records()
+    counts = [int.from_bytes(part, "little") for part in share(len(mine).to_bytes(8, "little"))]
+    padded = np.zeros(max(counts), RECORD)
+    padded[: len(mine)] = mine
+    parts = [
+        np.frombuffer(part, RECORD)[:count]
+        for part, count in zip(share(padded.tobytes()), counts, strict=True)
+    ]
+    tasks = np.concatenate(parts)
+    tasks.sort(order=["start_time", "launch", "part"])
+    if len(tasks):
+        first = tasks["start_time"].min()
+        tasks["start_time"] -= first
+        tasks["end_time"] -= first
+    return MeasuredTimeline(program.plan, machine, iterations, tasks)

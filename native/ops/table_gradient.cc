@@ -1,0 +1,71 @@
+#include "ops/table_gradient.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "ops/simd.h"
+#include "ops/strided_loop.h"
+
+namespace flexlegion {
+namespace {
+
+constexpr int kRowsSlot = 0;
+constexpr std::int64_t kBlockElements = 1 << 15;  // that stay in the cache
+
+// A token, and the gradient of the row that it names.
+using Touched = std::pair<std::int64_t, const float*>;
+
+FLEXLEGION_SIMD void add_row(float* sum, const float* row, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) sum[i] += row[i];
+}
+
+// All tokens by row, in their order within a row.
+std::vector<Touched> touched_rows(const std::vector<Lookup>& lookups, std::int64_t rows) {
+  std::vector<Touched> touched;
+  for (const auto& [tokens, gradient] : lookups) {
+    const int last = gradient.rank() - 1;
+    if (gradient.extent(last) > 1 && gradient.stride[last] != 1) {
+      throw std::invalid_argument("a table's gradient whose rows are not contiguous");
+    }
+    for_each_index<2>({&tokens, &gradient}, tokens.rank(), [&](const Offsets<2>& at) {
+      const std::int64_t token = tokens.i32()[at[0]];
+      if (token < 0 || token >= rows) {
+        throw std::invalid_argument("token " + std::to_string(token) + " is no row of a table of " +
+                                    std::to_string(rows) + " rows");
+      }
+      touched.emplace_back(token, gradient.f32() + at[1]);
+    });
+  }
+  std::stable_sort(touched.begin(), touched.end(),
+                   [](const Touched& a, const Touched& b) { return a.first < b.first; });
+  return touched;
+}
+
+}  // namespace
+
+void for_each_row_block(const std::vector<Lookup>& lookups, std::int64_t rows, std::int64_t columns,
+                        bool only_touched, const RowBlock& body) {
+  const std::vector<Touched> touched = touched_rows(lookups, rows);
+  const std::int64_t block = only_touched ? 1 : std::max<std::int64_t>(1, kBlockElements / columns);
+  auto next = touched.begin();
+  for (std::int64_t lo = 0; lo < rows; lo += block) {
+    if (only_touched) {
+      if (next == touched.end()) return;
+      lo = next->first;
+    }
+    const std::int64_t hi = std::min(rows, lo + block);
+    Rect tile = Rect::of_shape({hi - lo, columns});
+    tile.lo[0] += lo;
+    tile.hi[0] += lo;
+    float* const sums = scratch(kRowsSlot, tile.volume());
+    std::fill_n(sums, tile.volume(), 0.0f);
+    for (; next != touched.end() && next->first < hi; ++next) {
+      add_row(sums + (next->first - lo) * columns, next->second, columns);
+    }
+    body(lo, hi, dense_view(sums, tile, {rows, columns}));
+  }
+}
+
+}  // namespace flexlegion

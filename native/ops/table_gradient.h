@@ -1,0 +1,32 @@
+// The gradient of a table by what was looked up in it (plan.h): zero but in the rows that tokens
+// name, and never written down as a whole.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "ops/tensor_view.h"
+
+namespace flexlegion {
+
+// Tokens (sample, ...), and the gradient of the rows that were read for them (sample, ..., column),
+// in the columns of the table's shard.
+struct Lookup {
+  TensorView tokens, gradient;
+};
+
+// Instead of a table's number of rows: it does not matter which there are.
+constexpr std::int64_t kAnyRow = std::numeric_limits<std::int64_t>::max();
+
+// Rows [lo, hi) of a table's gradient, dense.
+using RowBlock = std::function<void(std::int64_t lo, std::int64_t hi, const TensorView& gradient)>;
+
+// Calls `body` for blocks of rows, in their order; if `only_touched`, for rows that tokens name
+// alone, one by one. Gradients of a row add up in the order of `lookups`, of samples and of steps.
+// Throws std::invalid_argument for a token that is no row.
+void for_each_row_block(const std::vector<Lookup>& lookups, std::int64_t rows, std::int64_t columns,
+                        bool only_touched, const RowBlock& body);
+
+}  // namespace flexlegion
