@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion import summary as _summary
-from flexlegion.arrays import check_numbers, check_rows, rows_for
+from flexlegion.arrays import check_numbers, check_rows, check_tokens, rows_for
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.layers import Layers
@@ -39,7 +39,7 @@ class History:
     Parameters
     ----------
     epochs
-        For each epoch: loss and metrics over its training samples, ``val_``-prefixed ones over the
+        For each epoch: loss and metrics over its training data, ``val_``-prefixed ones over the
         validation data if there were any, ``seconds`` and ``samples_per_second`` of training.
     """
 
@@ -90,7 +90,8 @@ class Model(Layers):
             "sparse_categorical_crossentropy", "categorical_crossentropy" or "mean_squared_error".
             The cross-entropies take an output that is a softmax, or else logits.
         metrics
-            "accuracy" with a cross-entropy; "mean_squared_error", "mean_absolute_error" otherwise.
+            "accuracy", "top_5_accuracy", "perplexity" with a cross-entropy; "mean_squared_error",
+            "mean_absolute_error" otherwise.
         strategy
             A `Strategy`, a file's path, or a built-in one's name: "single", "data", "model",
             "expert", "one-weird-trick", "gnmt", "random:SEED".
@@ -131,7 +132,9 @@ class Model(Layers):
         x
             Samples (n, ...) as a NumPy or cuPyNumeric array; for several inputs a list of them.
         y
-            Labels: int (n) for the sparse loss, otherwise float (n, ...) like the output.
+            Labels: int (n) for the sparse loss, or (n, steps) of sequences, otherwise float
+            (n, ...) like the output. Of the sparse loss, labels of -1 do not count: neither in the
+            loss, which is the mean over all the others of a batch, nor in metrics.
         epochs
             Passes over the samples. A last, short batch counts only its own samples.
         validation_data
@@ -327,6 +330,7 @@ class Model(Layers):
         if len(given) != len(inputs):
             raise UserError(f"the model has {len(inputs)} inputs, but {len(given)} were given")
         arrays = {t: rows_for(t, a) for t, a in zip(inputs.values(), given, strict=True)}
+        check_tokens(self._ready().graph, arrays)
         if y is not None:
             classes = self._loss_classes()
             arrays[labels] = rows_for(labels, y, classes)
