@@ -126,7 +126,7 @@ def _share_weights(graph: Graph) -> None:
     """Make later operators use the weights of earlier ones of the same shapes."""
     by_shape: dict[tuple[tuple[int, ...], ...], list[Tensor]] = {}
     for operator in graph.operators:
-        shapes = tuple(weight.shape for weight in operator.weights)
+        shapes = tuple(weight.shape for weight in operator.trained_weights)
         if not shapes:
             continue
         shared = by_shape.setdefault(shapes, operator.weights)
@@ -328,7 +328,7 @@ def check_gradients_exist(plan: Plan) -> None:
         for launch in plan.launches
         if launch.stage == "forward" and launch.runs & TRAINS
         for r in launch.requirements
-        if r.tensor.kind == "weight"
+        if r.tensor.kind == "weight" and r.tensor.requires_gradient
     }
     updated = [
         r.tensor

@@ -250,6 +250,40 @@ def _merge_cases() -> dict[str, Case]:
     }
 
 
+def _normalization_cases() -> dict[str, Case]:
+    """Several steps, so that gamma and beta are not what they begin with; the last batch short."""
+    cases = {}
+    some_steps: dict[str, Any] = {"steps": 3, "last_rows": 4}
+    for label, options in {
+        "plain": {},
+        "relu": {"activation": "relu"},
+        "options": {"activation": "relu", "epsilon": 1e-2, "momentum": 0.7},
+    }.items():
+        layer: Layer = ("batch_norm", options)
+        cases[f"batch_norm_{label}"] = Case(IMAGE, (layer, conv2d(4, 2)), **some_steps)
+    for channels in (1, 16, 19):
+        layers = (conv2d(channels, 3, use_bias=False), ("batch_norm", {"activation": "relu"}))
+        last = conv2d(2, 2)
+        cases[f"batch_norm_channels_{channels}"] = Case((9, 8, 2), (*layers, last), **some_steps)
+    for rank, shape in {2: (9,), 3: (4, 5)}.items():
+        for kind in ("batch_norm", "layer_norm"):
+            inner: Layer = ("dense", {"units": 4, "use_bias": False})
+            layers = ((kind, {}), inner, (kind, {"epsilon": 1e-2}), dense(3))
+            cases[f"{kind}_rank_{rank}"] = Case(shape, layers, **some_steps)
+    # Two readers beside the normalisation's own.
+    branches = (
+        conv2d(4, 3, padding=1, use_bias=False),
+        ("batch_norm", {"activation": "relu"}),
+        ("layer_norm", {"of": 1}),
+        ("add", {"of": [1, 2, 3]}),
+        ("batch_norm", {}),
+        FLATTEN,
+        dense(3),
+    )
+    cases["normalization_branches"] = Case((5, 6, 2), branches, **some_steps)
+    return cases
+
+
 def _loss_cases() -> dict[str, Case]:
     layers = (dense(8, activation="tanh"), dense(5))
     cases = {
@@ -307,6 +341,7 @@ CASES: dict[str, Case] = (
     | _dense_cases()
     | _layer_cases()
     | _merge_cases()
+    | _normalization_cases()
     | _loss_cases()
     | _dropout_cases()
     | _optimizer_cases()
