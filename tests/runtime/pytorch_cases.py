@@ -251,7 +251,11 @@ def _merge_cases() -> dict[str, Case]:
 
 
 def _normalization_cases() -> dict[str, Case]:
-    """Several steps, so that gamma and beta are not what they begin with; the last batch short."""
+    """Several steps, so that gamma and beta are not what they begin with; the last batch short.
+
+    What batch normalisation reads has no bias, or an activation after it: otherwise the bias would
+    have no gradient.
+    """
     cases = {}
     some_steps: dict[str, Any] = {"steps": 3, "last_rows": 4}
     for label, options in {
@@ -267,7 +271,7 @@ def _normalization_cases() -> dict[str, Case]:
         cases[f"batch_norm_channels_{channels}"] = Case((9, 8, 2), (*layers, last), **some_steps)
     for rank, shape in {2: (9,), 3: (4, 5)}.items():
         for kind in ("batch_norm", "layer_norm"):
-            inner: Layer = ("dense", {"units": 4, "use_bias": False})
+            inner = dense(4, activation="tanh")
             layers = ((kind, {}), inner, (kind, {"epsilon": 1e-2}), dense(3))
             cases[f"{kind}_rank_{rank}"] = Case(shape, layers, **some_steps)
     # Two readers beside the normalisation's own.
@@ -276,6 +280,7 @@ def _normalization_cases() -> dict[str, Case]:
         ("batch_norm", {"activation": "relu"}),
         ("layer_norm", {"of": 1}),
         ("add", {"of": [1, 2, 3]}),
+        ("relu", {}),
         ("batch_norm", {}),
         FLATTEN,
         dense(3),
