@@ -38,6 +38,11 @@ class Operator:
         return self.outputs[0]
 
     @property
+    def trained_weights(self) -> list[Tensor]:
+        """Those that training updates."""
+        return [weight for weight in self.weights if weight.requires_gradient]
+
+    @property
     def input_shapes(self) -> list[Shape]:
         """Shapes of the inputs."""
         return [tensor.shape for tensor in self.inputs]

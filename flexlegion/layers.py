@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -194,14 +195,16 @@ class Layers(SequenceLayers):
         x: Tensor,
         activation: Literal["relu"] | None = None,
         epsilon: float = 1e-3,
+        momentum: float = 0.1,
         name: str | None = None,
     ) -> Tensor:
         """Batch normalisation over all dimensions but the last, then ReLU if asked for.
 
         Three operators: ``NAME.statistics`` takes each sample's mean and variance;
-        ``NAME.moments`` combines them to those of the global batch, whatever the strategy; NAME
-        normalises. Evaluation and prediction use the moments of their batches, too: there are no
-        running averages.
+        ``NAME.moments`` combines them to those of the global batch, whatever the strategy, and
+        keeps their running averages, ``NAME.moments.running_mean`` and
+        ``NAME.moments.running_variance``; NAME normalises. Evaluation and prediction normalise by
+        the running averages.
 
         Parameters
         ----------
@@ -211,6 +214,8 @@ class Layers(SequenceLayers):
             None or "relu".
         epsilon
             Added to the variance.
+        momentum
+            The share of each batch in the running averages, 0 to 1.
         name
             Of the normalising operator.
 
@@ -226,10 +231,13 @@ class Layers(SequenceLayers):
         """
         if activation not in (None, "relu"):
             raise UserError(f"batch_norm's activation is None or 'relu', but is '{activation}'")
+        if not 0 <= momentum <= 1:
+            raise UserError(f"batch_norm's momentum has to be 0 to 1, but is {momentum}")
         kind = BatchNorm(self._epsilon(epsilon), activation or "none")
         name = self._name("batch_norm", name)
         statistics = self._add(BatchNormStatistics(), x, f"{name}.statistics")
-        moments = self._add(BatchNormMoments(), statistics, f"{name}.moments")
+        joint = BatchNormMoments(math.prod(x.shape[1:-1]), float(momentum))
+        moments = self._add(joint, statistics, f"{name}.moments")
         return self.graph.add(kind, [x, moments], name)
 
     def flatten(self, x: Tensor, name: str | None = None) -> Tensor:

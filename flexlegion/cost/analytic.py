@@ -121,7 +121,7 @@ class _Work:
     @classmethod
     def of(cls, operator: Operator, backward: bool) -> _Work:
         kind, inputs = operator.kind, operator.input_shapes
-        wanted = wanted_gradients(operator)
+        wanted, trained = wanted_gradients(operator), operator.trained_weights
         elements = max(1, prod(operator.output.shape))
         forward_flops = kind.flops(inputs)
         flops = float(kind.backward_flops(inputs) if backward else forward_flops)
@@ -129,15 +129,15 @@ class _Work:
             flops /= 2  # of the two products, only the weights'
         primary = len(operator.inputs) + len(operator.weights)
         traffic = []
-        for i, (role, _, access) in enumerate(operator.operands):
+        for i, (role, tensor, access) in enumerate(operator.operands):
             times = 1
             if backward:  # saved values are read; gradients are read or written
-                times = access.saved + (role != "input" or wanted[i])
+                gradient = wanted[i] if role == "input" else role == "output" or tensor in trained
+                times = access.saved + gradient
             # Of a table, the rows that are looked up: as much as the output.
             table = role == "weight" and kind.family == "embedding"
             traffic.append((primary if table else i, times))
-        trained = any(weight.requires_gradient for weight in operator.weights)
-        kernels = any(wanted) + trained if backward else 1
+        kernels = any(wanted) + bool(trained) if backward else 1
         return cls(
             kind.family,
             backward,

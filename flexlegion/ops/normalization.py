@@ -34,7 +34,8 @@ def _require_channels(name: str, shape: Shape) -> None:
 class BatchNormStatistics(OperatorType):
     """Input (n, ..., c), output (n, 2, c): each sample's mean and variance over its positions.
 
-    The first step of batch normalisation; `BatchNormMoments` is the second.
+    The first step of batch normalisation; `BatchNormMoments` is the second. Evaluation has no use
+    for them, and leaves the output as it is.
     """
 
     type: ClassVar[str] = "batch_norm_statistics"
@@ -54,9 +55,6 @@ class BatchNormStatistics(OperatorType):
     def output_saved(self) -> bool:
         return True
 
-    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
-        return False
-
     def flops(self, inputs: Sequence[Shape]) -> int:
         return 4 * prod(inputs[0])  # sum; difference, square, sum
 
@@ -67,14 +65,28 @@ class BatchNormMoments(OperatorType):
 
     All samples have as many positions, so the batch's mean is the mean of the means, and its
     variance the mean of the variances plus the variance of the means, without the cancellation that
-    sums of squares suffer from.
+    sums of squares suffer from. Samples that only fill up a batch do not count.
+
+    Training also moves the running averages, of shape (c), towards the batch's mean and the
+    unbiased estimate of its variance: running = (1 - momentum) running + momentum batch. In
+    evaluation and prediction they are the output.
 
     An operator of its own so that data parallelism in R parts gathers R - 1 small messages and
     broadcasts R - 1, where R (R - 1) would bring all samples' statistics to each part.
+
+    Parameters
+    ----------
+    positions
+        Of a sample: how many values of a channel its statistics are of.
+    momentum
+        The share of the batch in a running average.
     """
 
     type: ClassVar[str] = "batch_norm_moments"
     family: ClassVar[Family] = "normalization"
+
+    positions: int
+    momentum: float = 0.1
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         (statistics,) = inputs
@@ -84,6 +96,13 @@ class BatchNormMoments(OperatorType):
                 f"{list(statistics)}"
             )
         return (1, *statistics[1:])
+
+    def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
+        shape = inputs[0][-1:]
+        return (
+            WeightSpec("running_mean", shape, Zeros(), trained=False),
+            WeightSpec("running_variance", shape, Constant(), trained=False),
+        )
 
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
         return (
@@ -95,11 +114,11 @@ class BatchNormMoments(OperatorType):
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         return (Access((WHOLE, along(1), along(2)), saved=True),)
 
+    def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        return (Access((along(2),)), Access((along(2),)))
+
     def output_saved(self) -> bool:
         return True
-
-    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
-        return False
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         # A sample and channel: two sums; the means' difference, square, sum.
@@ -112,7 +131,7 @@ class BatchNorm(OperatorType):
 
     Output gamma (x - mean) / sqrt(variance + epsilon) + beta, then ReLU if that is the activation;
     gamma and beta have shape (c). Each task reads the moments of its channels, so every strategy
-    normalises by those of the global batch, in evaluation and prediction as well.
+    normalises by those of the global batch while training, and by the running averages otherwise.
     """
 
     type: ClassVar[str] = "batch_norm"
@@ -157,9 +176,6 @@ class BatchNorm(OperatorType):
     def output_saved(self) -> bool:
         return self.activation != "none"
 
-    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
-        return False
-
     def flops(self, inputs: Sequence[Shape]) -> int:
         relu = self.activation != "none"
         return (4 + relu) * prod(inputs[0])  # difference, two products, sum
@@ -201,9 +217,6 @@ class LayerNorm(OperatorType):
 
     def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         return (Access((WHOLE,), saved=True), Access((WHOLE,)))
-
-    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
-        return False
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return 8 * prod(inputs[0])  # four for the statistics, four to normalise

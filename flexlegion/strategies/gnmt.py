@@ -34,7 +34,7 @@ def layer_depths(graph: Graph) -> dict[Operator, int]:
     """How many layers there are before each operator, on the longest path.
 
     A layer is all operators of a type with the same weights: the unrolled steps of a recurrent
-    layer are one. An operator without weights belongs to the deepest layer that it depends on; to
+    layer are one. An operator that trains none belongs to the deepest layer that it depends on; to
     the first if to none. Layers count in the order in which they begin: where a later one feeds an
     earlier one, as attention that the decoder's next step reads, the edge leads to another step,
     and adds no depth.
@@ -45,8 +45,8 @@ def layer_depths(graph: Graph) -> dict[Operator, int]:
     for operator in graph.operators:
         producers = (tensor.producer for tensor in operator.inputs)
         sources = frozenset().union(*(members[p] for p in producers if p is not None))
-        if operator.weights:
-            layer = numbers.setdefault((operator.kind.type, *operator.weights), len(numbers))
+        if weights := operator.trained_weights:
+            layer = numbers.setdefault((operator.kind.type, *weights), len(numbers))
             if layer == len(before):
                 before.append(set())
             before[layer] |= {source for source in sources if source < layer}

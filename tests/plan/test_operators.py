@@ -272,7 +272,9 @@ def test_batch_norm() -> None:
     assert (dims(statistics), dims(moments), dims(norm)) == ("SNA", "NNA", "SAAP")
     assert weights(norm) == {"gamma": (8,), "beta": (8,)}
     assert not statistics.weights
-    assert not moments.weights
+    assert weights(moments) == {"running_mean": (8,), "running_variance": (8,)}
+    assert (moments.kind.positions, moments.kind.momentum) == (30, 0.1)
+    assert model.graph.trained_weights == norm.weights
     assert boxes(statistics, model, 2, 1, 2)["x"] == [
         ((0, 2), (0, 5), (0, 6), (0, 4)),
         ((0, 2), (0, 5), (0, 6), (4, 8)),
@@ -282,6 +284,9 @@ def test_batch_norm() -> None:
     assert reads(moments, model, 1, 1, 2) == {
         "b.statistics.output": [((0, 4), (0, 2), (0, 4)), ((0, 4), (0, 2), (4, 8))],
     }
+    found = boxes(moments, model, 1, 1, 2)
+    assert found["running_mean"] == [((0, 4),), ((4, 8),)]
+    assert found["running_variance"] == [((0, 4),), ((4, 8),)]
     found = reads(norm, model, 2, 1, 1, 2)
     assert found["x"][1] == ((0, 2), (0, 5), (0, 6), (4, 8))
     assert found["b.gamma"] == [((0, 4),), ((4, 8),)] * 2
@@ -300,7 +305,7 @@ def test_batch_norm_refuses() -> None:
     for degrees in ((2, 1, 1), (1, 2, 1)):
         config = ParallelConfig(degrees, ("cpu:0", "cpu:1"))
         assert "it cannot be split" in refusal(config.check, moments, DEVICES, "s.json")
-    assert refusal(BatchNormMoments().output_shape, [x.shape]) == (
+    assert refusal(BatchNormMoments(30).output_shape, [x.shape]) == (
         "batch_norm_moments takes statistics of shape (n, 2, c), but got shape [4, 5, 6, 8]"
     )
     assert refusal(BatchNorm().output_shape, [x.shape, statistics.output.shape]) == (
@@ -310,6 +315,9 @@ def test_batch_norm_refuses() -> None:
         "batch_norm's activation is None or 'relu', but is 'tanh'"
     )
     assert "epsilon has to be above 0" in refusal(model.batch_norm, x, epsilon=0.0)
+    assert refusal(model.batch_norm, x, momentum=1.5) == (
+        "batch_norm's momentum has to be 0 to 1, but is 1.5"
+    )
 
 
 def test_layer_norm() -> None:

@@ -126,7 +126,7 @@ def _share_weights(graph: Graph) -> None:
     """Make later operators use the weights of earlier ones of the same shapes."""
     by_shape: dict[tuple[tuple[int, ...], ...], list[Tensor]] = {}
     for operator in graph.operators:
-        shapes = tuple(weight.shape for weight in operator.weights)
+        shapes = tuple(weight.shape for weight in operator.trained_weights)
         if not shapes:
             continue
         shared = by_shape.setdefault(shapes, operator.weights)

@@ -121,7 +121,25 @@ def _sentences(m: Model) -> None:
     m.softmax(m.dense(x, 5))
 
 
+def _normalized(m: Model) -> None:
+    """Normalisations, whose inputs have several readers.
+
+    What goes into batch normalisation has no bias, or a ReLU after it: otherwise the bias would
+    have no gradient.
+    """
+    x = m.input((9, 7, 2), requires_gradient=True)
+    a = m.conv2d(x, 6, 3, padding=1, use_bias=False)
+    b = m.batch_norm(a, "relu")
+    c = m.batch_norm(m.conv2d(b, 6, 3, stride=2, use_bias=False), momentum=0.4)
+    d = m.layer_norm(m.pool2d(a, 3, 2))
+    e = m.dense(m.flatten(m.relu(m.add([c, d]))), 10, use_bias=False)
+    m.dense(m.batch_norm(e, "relu", 1e-2), 5)
+
+
 NETWORKS = {
+    "normalized": Network(
+        _normalized, (9, 7, 2), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)
+    ),
     "images": Network(
         _images, (11, 9, 3), "sparse_categorical_crossentropy", (), SGD(0.1, 0.9, True, 1e-3)
     ),

@@ -261,6 +261,45 @@ def _merge_cases() -> dict[str, Case]:
     }
 
 
+def _normalization_cases() -> dict[str, Case]:
+    """Several steps, so that gamma and beta are not what they begin with; the last batch short.
+
+    What batch normalisation reads has no bias, or an activation after it: otherwise the bias would
+    have no gradient.
+    """
+    cases = {}
+    some_steps: dict[str, Any] = {"steps": 3, "last_rows": 4}
+    for label, options in {
+        "plain": {},
+        "relu": {"activation": "relu"},
+        "options": {"activation": "relu", "epsilon": 1e-2, "momentum": 0.7},
+    }.items():
+        layer: Layer = ("batch_norm", options)
+        cases[f"batch_norm_{label}"] = Case(IMAGE, (layer, conv2d(4, 2)), **some_steps)
+    for channels in (1, 16, 19):
+        layers = (conv2d(channels, 3, use_bias=False), ("batch_norm", {"activation": "relu"}))
+        last = conv2d(2, 2)
+        cases[f"batch_norm_channels_{channels}"] = Case((9, 8, 2), (*layers, last), **some_steps)
+    for rank, shape in {2: (9,), 3: (4, 5)}.items():
+        for kind in ("batch_norm", "layer_norm"):
+            inner = dense(4, activation="tanh")
+            layers = ((kind, {}), inner, (kind, {"epsilon": 1e-2}), dense(3))
+            cases[f"{kind}_rank_{rank}"] = Case(shape, layers, **some_steps)
+    # Two readers beside the normalisation's own.
+    branches = (
+        conv2d(4, 3, padding=1, use_bias=False),
+        ("batch_norm", {"activation": "relu"}),
+        ("layer_norm", {"of": 1}),
+        ("add", {"of": [1, 2, 3]}),
+        ("relu", {}),
+        ("batch_norm", {}),
+        FLATTEN,
+        dense(3),
+    )
+    cases["normalization_branches"] = Case((5, 6, 2), branches, **some_steps)
+    return cases
+
+
 def _loss_cases() -> dict[str, Case]:
     layers = (dense(8, activation="tanh"), dense(5))
     cases = {
@@ -350,6 +389,7 @@ CASES: dict[str, Case] = (
     | _dense_cases()
     | _layer_cases()
     | _merge_cases()
+    | _normalization_cases()
     | _loss_cases()
     | _sequence_cases()
     | _dropout_cases()

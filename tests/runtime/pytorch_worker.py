@@ -2,9 +2,9 @@
 
 Usage: legate pytorch_worker.py FILE
 
-Keys are CASE/WHEN/KIND/TENSOR: WHEN is "initial", "predict", "evaluate" or the number of a training
-step, KIND "value", "gradient", "weight", "state0", "state1" or "metrics". A case that raises has
-the one key CASE/error.
+Keys are CASE/WHEN/KIND/TENSOR: WHEN is "initial", "predict", "evaluate", the number of a training
+step, or "after" (a prediction at the end), KIND "value", "gradient", "weight", "state0", "state1"
+or "metrics". A case that raises has the one key CASE/error.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def trained(model: Model, states: int, when: int) -> Arrays:
             arrays[f"{when}/gradient/{tensor.name}"] = program.read(tensor, "gradient")
     for weight in plan.graph.weights:
         arrays[f"{when}/weight/{weight.name}"] = program.read(weight)
-        for s in range(states):
+        for s in range(states if weight.requires_gradient else 0):
             arrays[f"{when}/state{s}/{weight.name}"] = program.read(weight, "state", s)
     return arrays
 
@@ -93,6 +93,9 @@ def run(name: str, case: Case) -> Arrays:
         ticket = program.step(TRAIN, rows, following, step, case.optimizer.lr)
         arrays |= metrics_of(program.metrics(ticket), step)
         arrays |= trained(model, case.optimizer.states, step)
+    program.stage(PREDICT, Batch(data[:1], first))
+    program.step(PREDICT, len(first), NO_BATCH)
+    arrays["after/value/output"] = program.read(output)
     model.close()
     return arrays
 

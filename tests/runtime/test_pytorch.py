@@ -55,11 +55,14 @@ class Reference:
         )
         prefix = "initial/weight/"
         self.weights = {
-            key.removeprefix(prefix): torch.tensor(value, dtype=torch.float64, requires_grad=True)
+            key.removeprefix(prefix): torch.tensor(value, dtype=torch.float64)
             for key, value in saved.items()
             if key.startswith(prefix)
         }
-        self.optimizer = self._optimizer() if self.weights else None
+        self.trained = {k: w for k, w in self.weights.items() if "running" not in k}
+        for weight in self.trained.values():
+            weight.requires_grad_()
+        self.optimizer = self._optimizer() if self.trained else None
 
     def run(self) -> Arrays:
         """What the worker should have saved."""
@@ -70,6 +73,8 @@ class Reference:
         arrays |= {f"evaluate/metrics/{name}": value for name, value in metrics.items()}
         for step in range(self.case.steps):
             arrays |= self._step(step)
+        tensors = self._forward(self._batch(0)[0], None)
+        arrays["after/value/output"] = list(tensors.values())[-1]
         return {key: array.detach().numpy() for key, array in arrays.items()}
 
     def _step(self, step: int) -> dict[str, torch.Tensor]:
@@ -87,7 +92,7 @@ class Reference:
             whole[:rows] = output
             arrays[f"{step}/value/loss.{name}"] = whole
         arrays |= {f"{step}/metrics/{name}": value for name, value in metrics.items()}
-        for name, tensor in (trained | self.weights).items():
+        for name, tensor in (trained | self.trained).items():
             assert tensor.grad is not None
             arrays[f"{step}/gradient/{name}"] = tensor.grad.clone()
         if self.optimizer is not None:
@@ -95,7 +100,7 @@ class Reference:
             self.optimizer.zero_grad()
         for name, weight in self.weights.items():
             arrays[f"{step}/weight/{name}"] = weight.detach().clone()
-            for s, state in enumerate(self._states(weight)):
+            for s, state in enumerate(self._states(weight) if weight.requires_grad else []):
                 arrays[f"{step}/state{s}/{name}"] = state.clone()
         return arrays
 
@@ -114,6 +119,8 @@ class Reference:
             name = f"l{i}"
             if isinstance(of, list):
                 x = self._merge(kind, options, [outputs[k] for k in of])
+            elif kind == "batch_norm":
+                x = self._batch_norm(name, options, outputs[of], step, tensors)
             else:
                 x = self._layer(name, kind, options, outputs[of], step)
             activation = options.get("activation")
@@ -131,6 +138,37 @@ class Reference:
         return (
             torch.cat(xs, options.get("axis", -1)) if kind == "concat" else torch.stack(xs).sum(0)
         )
+
+    def _batch_norm(
+        self,
+        name: str,
+        options: dict[str, Any],
+        x: torch.Tensor,
+        step: int | None,
+        tensors: dict[str, torch.Tensor],
+    ) -> torch.Tensor:
+        """In our three steps, whose results join the tensors; PyTorch has to agree with them."""
+        weights = [self.weights[f"{name}.{part}"] for part in ("gamma", "beta")]
+        running = [self.weights[f"{name}.moments.running_{m}"] for m in ("mean", "variance")]
+        epsilon, momentum = options.get("epsilon", 1e-3), options.get("momentum", 0.1)
+        channels = x.shape[-1]
+        if step is None:
+            y = F.batch_norm(x.reshape(-1, channels), *running, *weights, eps=epsilon)
+            return y.reshape(x.shape)
+        rows = len(self.case.rows(step))
+        positions = x.reshape(len(x), -1, channels)
+        statistics = torch.stack([positions.mean(1), positions.var(1, correction=0)], 1)
+        means, variances = statistics[:rows].unbind(1)
+        mean = means.mean(0)
+        variance = variances.mean(0) + (means - mean).square().mean(0)
+        moments = torch.stack([mean, variance])[None]
+        tensors |= {f"{name}.statistics.output": statistics, f"{name}.moments.output": moments}
+        y = (x - moments[0, 0]) / (moments[0, 1] + epsilon).sqrt() * weights[0] + weights[1]
+        with torch.no_grad():  # which also moves the running averages
+            valid = x[:rows].reshape(-1, channels)
+            expected = F.batch_norm(valid, *running, *weights, True, momentum, epsilon)
+            torch.testing.assert_close(y[:rows].reshape(-1, channels), expected)
+        return y
 
     def _layer(
         self, name: str, kind: str, options: dict[str, Any], x: torch.Tensor, step: int | None
@@ -161,6 +199,9 @@ class Reference:
             return F.embedding(x[:, start : start + steps], self.weights[f"{name}.table"])
         if kind == "position_embedding":
             return x + self.weights[f"{name}.table"]
+        if kind == "layer_norm":
+            gamma, beta = self.weights[f"{name}.gamma"], self.weights[f"{name}.beta"]
+            return F.layer_norm(x, x.shape[-1:], gamma, beta, options.get("epsilon", 1e-5))
         if kind == "dropout":
             if step is None:
                 return x
@@ -210,7 +251,7 @@ class Reference:
         }
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        weights, ours = list(self.weights.values()), self.case.optimizer
+        weights, ours = list(self.trained.values()), self.case.optimizer
         if isinstance(ours, SGD):
             return torch.optim.SGD(
                 weights, ours.lr, ours.momentum, 0, ours.weight_decay, ours.nesterov

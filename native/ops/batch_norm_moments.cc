@@ -1,0 +1,246 @@
+// batch_norm_statistics: each sample's mean and variance, from sums of x - s and (x - s)^2, where
+// the shift s is a mean of a few positions: so near the mean that nothing cancels.
+// batch_norm_moments: the batch's, from its samples', and the running averages.
+#include <algorithm>
+
+#include "ops/batch_norm.h"
+
+namespace flexlegion {
+namespace {
+
+// sum += x - shift, square += (x - shift)^2
+struct SumsPass {
+  const float *x, *shift;
+  double *sum, *square;
+  std::int64_t pitch;
+
+  template <typename V, int K>
+  FLEXLEGION_INLINE void chunk(std::int64_t row, std::int64_t rows, std::int64_t col) const {
+    constexpr std::int64_t kWidth = sizeof(V) / sizeof(float);
+    V center[K], s[K]{}, q[K]{};
+    for (int k = 0; k < K; ++k) load(center[k], shift + col + k * kWidth);
+    for (std::int64_t r = row; r < row + rows; ++r) {
+#pragma GCC unroll 4
+      for (int k = 0; k < K; ++k) {
+        V value;
+        load(value, x + r * pitch + col + k * kWidth);
+        value -= center[k];
+        s[k] += value;
+        q[k] += value * value;
+      }
+    }
+    for (int k = 0; k < K; ++k) {
+      add_to(sum + col + k * kWidth, s[k]);
+      add_to(square + col + k * kWidth, q[k]);
+    }
+  }
+};
+
+FLEXLEGION_SIMD void shifted_sums(const SumsPass& pass, std::int64_t rows, std::int64_t cols) {
+  for_each_chunk(pass, rows, cols);
+}
+
+// The mean of rows `step` apart.
+FLEXLEGION_SIMD void mean_of_rows(const float* x, std::int64_t rows, std::int64_t step,
+                                  std::int64_t cols, float* mean) {
+  const float share = 1.0f / static_cast<float>(rows);
+  for (std::int64_t c = 0; c < cols; ++c) mean[c] = 0;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < cols; ++c) mean[c] += share * x[r * step + c];
+  }
+}
+
+// One sample of a tile.
+TensorView sample(const TensorView& view, std::int64_t i) {
+  TensorView one = view;
+  one.data = view.f32() + i * view.stride[0];
+  one.tile.lo[0] += i;
+  one.tile.hi[0] = one.tile.lo[0] + 1;
+  return one;
+}
+
+std::int64_t positions_of(const TensorView& x) {
+  return x.volume() / x.extent(0) / x.extent(x.rank() - 1);
+}
+
+class BatchNormStatistics : public Kernel {
+ public:
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    const TensorView &x = task.inputs[0], &y = task.outputs[0];
+    if (task.run.training == 0 || y.tile.empty()) return;
+    for (std::int64_t i = 0; i < x.extent(0); ++i) {
+      reduce(sample(x, i), MeanAndVariance(y, i));
+    }
+  }
+
+  // dx = dmean / p + dvariance (x - mean) 2 / p, for p positions.
+  void backward(KernelTask& task) override {
+    if (task.input_grads.empty() || !task.input_grads[0].present()) return;
+    const TensorView &x = task.inputs[0], &dx = task.input_grads[0];
+    if (dx.tile.empty()) return;
+    const std::int64_t channels = x.extent(x.rank() - 1), at_once = rows_at_once(channels);
+    const std::int64_t width = channels * at_once;
+    const float share = 1.0f / static_cast<float>(positions_of(x));
+    float *const center = scratch(0, 3 * width), *const scale = center + width,
+                 *const offset = scale + width;
+    const Affine f{center, scale, offset, false, adds(task.adds_input_grad, 0)};
+    for (std::int64_t i = 0; i < x.extent(0); ++i) {
+      const MeanAndVariance of(task.outputs[0], i), gradient(task.output_grads[0], i);
+      for (std::int64_t c = 0; c < channels; ++c) {
+        center[c] = of.mean[c];
+        scale[c] = gradient.variance[c] * 2 * share;
+        offset[c] = gradient.mean[c] * share;
+      }
+      for (float* values : {center, scale, offset}) repeat(values, channels, at_once);
+      const TensorView from = sample(x, i), to = sample(dx, i);
+      for_each_row_group<2>({&from, &to}, at_once, [&](const RowGroup<2>& group) {
+        affine(f, from.f32(), to.f32(), group);
+      });
+    }
+  }
+
+ private:
+  static void reduce(const TensorView& x, const MeanAndVariance& result) {
+    constexpr std::int64_t kShiftRows = 8;
+    const std::int64_t channels = x.extent(x.rank() - 1), at_once = rows_at_once(channels);
+    const std::int64_t width = channels * at_once;
+    float* const shift = scratch(0, width);
+    double *const sum = doubles(1, 2 * width), *const square = sum + width;
+    std::fill_n(sum, 2 * width, 0.0);
+    bool first = true;
+    for_each_row_group<1>({&x}, at_once, [&](const RowGroup<1>& group) {
+      const float* const rows = x.f32() + group.at[0];
+      if (first) {
+        // Also of joined rows the first channels: any value near the mean will do.
+        const std::int64_t taken = std::min(kShiftRows, group.rows);
+        mean_of_rows(rows, taken, group.rows / taken * group.pitch[0], channels, shift);
+        repeat(shift, channels, at_once);
+        first = false;
+      }
+      shifted_sums({rows, shift, sum, square, group.pitch[0]}, group.rows, group.cols);
+    });
+    fold(sum, channels, at_once);
+    fold(square, channels, at_once);
+    const double share = 1.0 / static_cast<double>(positions_of(x));
+    for (std::int64_t c = 0; c < channels; ++c) {
+      const double mean = sum[c] * share;
+      result.mean[c] = static_cast<float>(shift[c] + mean);
+      result.variance[c] = static_cast<float>(std::max(0.0, square[c] * share - mean * mean));
+    }
+  }
+};
+
+class BatchNormMoments : public Kernel {
+ public:
+  explicit BatchNormMoments(const Attributes& attributes)
+      : positions_(attributes.integer("positions")),
+        momentum_(static_cast<float>(attributes.number("momentum"))) {}
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    const TensorView& y = task.outputs[0];
+    if (y.tile.empty()) return;
+    const MeanAndVariance result(y, 0);
+    const std::int64_t channels = y.extent(2);
+    float *const running_mean = task.weights[0].f32(), *const running_variance =
+                                                           task.weights[1].f32();
+    if (task.run.training == 0) {
+      std::copy_n(running_mean, channels, result.mean);
+      std::copy_n(running_variance, channels, result.variance);
+      return;
+    }
+    const std::int64_t samples = join(task, result, channels);
+    const auto count = static_cast<double>(samples * positions_);
+    // Of a single value there is no unbiased estimate.
+    const auto unbiased = static_cast<float>(count > 1 ? count / (count - 1) : 1.0);
+    average(running_mean, result.mean, 1.0f, channels);
+    average(running_variance, result.variance, unbiased, channels);
+  }
+
+  // Of n samples' means m and variances v: dm = dmean / n + dvariance (m - mean) 2 / n, and
+  // dv = dvariance / n.
+  void backward(KernelTask& task) override {
+    if (task.input_grads.empty() || !task.input_grads[0].present()) return;
+    const TensorView &x = task.inputs[0], &dx = task.input_grads[0];
+    if (dx.tile.empty()) return;
+    const bool adds_grad = adds(task.adds_input_grad, 0);
+    const MeanAndVariance joint(task.outputs[0], 0), of(task.output_grads[0], 0);
+    const std::int64_t channels = dx.extent(2), samples = valid(task);
+    const float share = 1.0f / static_cast<float>(std::max<std::int64_t>(samples, 1));
+    for (std::int64_t i = 0; i < dx.extent(0); ++i) {
+      const MeanAndVariance one(x, i), to(dx, i);
+      if (!adds_grad) {
+        std::fill_n(to.mean, channels, 0.0f);
+        std::fill_n(to.variance, channels, 0.0f);
+      }
+      if (i < samples) add_gradient(one.mean, joint.mean, of, share, to, channels);
+    }
+  }
+
+ private:
+  // Of the tile's samples, those that are not padding.
+  static std::int64_t valid(const KernelTask& task) {
+    const Rect& tile = task.inputs[0].tile;
+    return std::clamp<std::int64_t>(task.run.valid_samples - tile.lo[0], 0, tile.extent(0));
+  }
+
+  static std::int64_t join(const KernelTask& task, const MeanAndVariance& result,
+                           std::int64_t channels) {
+    const std::int64_t samples = valid(task);
+    double *const mean = doubles(0, 2 * channels), *const variance = mean + channels;
+    std::fill_n(mean, 2 * channels, 0.0);
+    const double share = 1.0 / static_cast<double>(std::max<std::int64_t>(samples, 1));
+    for (std::int64_t i = 0; i < samples; ++i) {
+      add_scaled(MeanAndVariance(task.inputs[0], i).mean, share, mean, channels);
+    }
+    for (std::int64_t i = 0; i < samples; ++i) {
+      add_variance(MeanAndVariance(task.inputs[0], i), mean, share, variance, channels);
+    }
+    write_totals(result.mean, mean, channels, false);
+    write_totals(result.variance, variance, channels, false);
+    return samples;
+  }
+
+  FLEXLEGION_SIMD static void add_scaled(const float* x, double share, double* sum,
+                                         std::int64_t n) {
+    for (std::int64_t c = 0; c < n; ++c) sum[c] += share * x[c];
+  }
+
+  FLEXLEGION_SIMD static void add_variance(const MeanAndVariance& one, const double* mean,
+                                           double share, double* sum, std::int64_t n) {
+    for (std::int64_t c = 0; c < n; ++c) {
+      const double difference = one.mean[c] - mean[c];
+      sum[c] += share * (one.variance[c] + difference * difference);
+    }
+  }
+
+  FLEXLEGION_SIMD static void add_gradient(const float* mean, const float* joint,
+                                           const MeanAndVariance& of, float share,
+                                           const MeanAndVariance& to, std::int64_t n) {
+    for (std::int64_t c = 0; c < n; ++c) {
+      to.mean[c] += share * (of.mean[c] + 2 * of.variance[c] * (mean[c] - joint[c]));
+      to.variance[c] += share * of.variance[c];
+    }
+  }
+
+  void average(float* running, const float* batch, float factor, std::int64_t n) const {
+    for (std::int64_t c = 0; c < n; ++c) {
+      running[c] = (1 - momentum_) * running[c] + momentum_ * factor * batch[c];
+    }
+  }
+
+  std::int64_t positions_;
+  float momentum_;
+};
+
+const RegisterKernel registered_statistics("batch_norm_statistics", [](const Attributes&) {
+  return std::make_unique<BatchNormStatistics>();
+});
+const RegisterKernel registered_moments("batch_norm_moments", [](const Attributes& a) {
+  return std::make_unique<BatchNormMoments>(a);
+});
+
+}  // namespace
+}  // namespace flexlegion

@@ -1,0 +1,16 @@
+#include "ops/channel_rows.h"
+
+namespace flexlegion {
+
+double* doubles(int slot, std::int64_t elements) {
+  return reinterpret_cast<double*>(scratch(slot, 2 * elements));
+}
+
+FLEXLEGION_SIMD void write_totals(float* gradient, const double* totals, std::int64_t n,
+                                  bool adds) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    gradient[i] = static_cast<float>(totals[i] + (adds ? gradient[i] : 0.0f));
+  }
+}
+
+}  // namespace flexlegion

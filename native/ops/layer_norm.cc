@@ -1,0 +1,203 @@
+// layer_norm over the last dimension: y = (x - mean) r gamma + beta, r = 1 / sqrt(variance +
+// epsilon).
+//
+// A row stays in the first cache while it is read several times: for its mean, for its variance
+// about the mean, and to be normalised. With h = (x - mean) r and g = dy gamma, over n channels:
+// dx = r (g - sum(g) / n - h sum(g h) / n), dgamma = sum of dy h, dbeta = sum of dy.
+#include <cmath>
+
+#include "ops/channel_rows.h"
+#include "ops/kernel.h"
+
+namespace flexlegion {
+namespace {
+
+// The sum of term(i, value) over a row, where term sets value to one or kLanes of the terms.
+template <typename Term>
+FLEXLEGION_INLINE float sum_over(std::int64_t n, const Term& term) {
+  constexpr int kSums = 4;  // so that no addition waits for the one before
+  Floats sums[kSums]{};
+  std::int64_t i = 0;
+  for (; i + kSums * kLanes <= n; i += kSums * kLanes) {
+    for (int k = 0; k < kSums; ++k) {
+      Floats value;
+      term(i + k * kLanes, value);
+      sums[k] += value;
+    }
+  }
+  for (; i + kLanes <= n; i += kLanes) {
+    Floats value;
+    term(i, value);
+    sums[0] += value;
+  }
+  float rest = 0;
+  for (; i < n; ++i) {
+    float value;
+    term(i, value);
+    rest += value;
+  }
+  const Floats all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  float lanes[kLanes];
+  store(lanes, all);
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int k = 0; k < width; ++k) lanes[k] += lanes[k + width];
+  }
+  return lanes[0] + rest;
+}
+
+struct ValueOf {
+  const float* x;
+  template <typename V>
+  FLEXLEGION_INLINE void operator()(std::int64_t i, V& value) const {
+    load(value, x + i);
+  }
+};
+
+struct SquareOf {
+  const float* x;
+  float mean;
+  template <typename V>
+  FLEXLEGION_INLINE void operator()(std::int64_t i, V& value) const {
+    load(value, x + i);
+    value -= mean;
+    value *= value;
+  }
+};
+
+struct RowMoments {
+  float mean, r;
+};
+
+FLEXLEGION_INLINE RowMoments moments_of(const float* x, std::int64_t n, float epsilon) {
+  const float share = 1.0f / static_cast<float>(n);
+  const float mean = sum_over(n, ValueOf{x}) * share;
+  const float variance = sum_over(n, SquareOf{x, mean}) * share;
+  return {mean, 1.0f / std::sqrt(variance + epsilon)};
+}
+
+FLEXLEGION_SIMD void normalize_row(const float* x, const float* gamma, const float* beta,
+                                   float epsilon, std::int64_t n, float* y) {
+  const RowMoments m = moments_of(x, n, epsilon);
+  for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - m.mean) * m.r * gamma[i] + beta[i];
+}
+
+// A row's terms of the sums, which it adds to dgamma and dbeta on the way.
+struct GradientOf {
+  const float *x, *dy, *gamma;
+  RowMoments m;
+  float *dgamma, *dbeta;
+  Floats* products;  // sum of g h: of full vectors, and of the rest
+  float* product;
+
+  FLEXLEGION_INLINE void add_product(const Floats& value) const { *products += value; }
+  FLEXLEGION_INLINE void add_product(const float& value) const { *product += value; }
+
+  template <typename V>
+  FLEXLEGION_INLINE void operator()(std::int64_t i, V& value) const {
+    V h, grad, weight, sum;
+    load(h, x + i);
+    load(grad, dy + i);
+    load(weight, gamma + i);
+    h = (h - m.mean) * m.r;
+    load(sum, dgamma + i);
+    sum += grad * h;
+    store(dgamma + i, sum);
+    load(sum, dbeta + i);
+    sum += grad;
+    store(dbeta + i, sum);
+    value = grad * weight;
+    add_product(value * h);
+  }
+};
+
+struct Row {
+  const float *x, *dy, *gamma;
+  std::int64_t n;
+  float *dx, *dgamma, *dbeta;  // dx: null if nobody needs it
+  bool adds;                   // to dx
+};
+
+FLEXLEGION_SIMD void backward_row(const Row& row, float epsilon) {
+  const RowMoments m = moments_of(row.x, row.n, epsilon);
+  Floats products{};
+  float product = 0;
+  const float share = 1.0f / static_cast<float>(row.n);
+  const float g_mean = share * sum_over(row.n, GradientOf{row.x, row.dy, row.gamma, m, row.dgamma,
+                                                          row.dbeta, &products, &product});
+  if (row.dx == nullptr) return;
+  for (int k = 0; k < kLanes; ++k) product += products[k];
+  const float gh_mean = share * product;
+  const float *const x = row.x, *const dy = row.dy, *const gamma = row.gamma;
+  float* const dx = row.dx;
+  const auto at = [&](std::int64_t i) __attribute__((always_inline)) {
+    return m.r * (dy[i] * gamma[i] - g_mean - (x[i] - m.mean) * m.r * gh_mean);
+  };
+  if (row.adds) {
+    for (std::int64_t i = 0; i < row.n; ++i) dx[i] += at(i);
+  } else {
+    for (std::int64_t i = 0; i < row.n; ++i) dx[i] = at(i);
+  }
+}
+
+// total += block; block = 0
+FLEXLEGION_SIMD void move_to(double* total, float* block, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    total[i] += block[i];
+    block[i] = 0;
+  }
+}
+
+class LayerNorm : public Kernel {
+ public:
+  explicit LayerNorm(const Attributes& attributes)
+      : epsilon_(static_cast<float>(attributes.number("epsilon"))) {}
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    const TensorView &x = task.inputs[0], &y = task.outputs[0];
+    const float *const gamma = task.weights[0].f32(), *const beta = task.weights[1].f32();
+    const std::int64_t n = x.extent(x.rank() - 1);
+    for_each_row<2>({&x, &y}, [&](const Offsets<2>& at) {
+      normalize_row(x.f32() + at[0], gamma, beta, epsilon_, n, y.f32() + at[1]);
+    });
+  }
+
+  void backward(KernelTask& task) override {
+    const TensorView &x = task.inputs[0], &dy = task.output_grads[0];
+    if (dy.tile.empty()) return;
+    const bool wanted = !task.input_grads.empty() && task.input_grads[0].present();
+    const TensorView& dx = wanted ? task.input_grads[0] : x;
+    const std::int64_t n = x.extent(x.rank() - 1);
+    // The sums of a block of rows in single precision, and of all: dgamma, then dbeta.
+    constexpr std::int64_t kBlockRows = 64;
+    float* const block = scratch(0, 2 * n);
+    double* const total = doubles(1, 2 * n);
+    std::fill_n(block, 2 * n, 0.0f);
+    std::fill_n(total, 2 * n, 0.0);
+    Row row{nullptr, nullptr,   task.weights[0].f32(),        n, nullptr,
+            block,   block + n, adds(task.adds_input_grad, 0)};
+    std::int64_t rows = 0;
+    for_each_row<3>({&x, &dy, &dx}, [&](const Offsets<3>& at) {
+      row.x = x.f32() + at[0];
+      row.dy = dy.f32() + at[1];
+      if (wanted) row.dx = dx.f32() + at[2];
+      backward_row(row, epsilon_);
+      if (++rows % kBlockRows == 0) move_to(total, block, 2 * n);
+    });
+    move_to(total, block, 2 * n);
+    for (std::size_t w = 0; w < 2; ++w) {
+      if (!task.weight_grads[w].present()) continue;
+      write_totals(task.weight_grads[w].f32(), total + static_cast<std::int64_t>(w) * n, n,
+                   adds(task.adds_weight_grad, w));
+    }
+  }
+
+ private:
+  float epsilon_;
+};
+
+const RegisterKernel registered("layer_norm",
+                                [](const Attributes& a) { return std::make_unique<LayerNorm>(a); });
+
+}  // namespace
+}  // namespace flexlegion
