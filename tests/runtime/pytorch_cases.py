@@ -126,6 +126,8 @@ def _conv2d_cases() -> dict[str, Case]:
         "kernel_whole": conv2d(4, (7, 8)),
         "stride_over_kernel": conv2d(4, 2, stride=3),
         "kernel_1_stride_2": conv2d(4, 1, stride=2, activation="tanh"),
+        "groups": conv2d(6, 3, padding=1, groups=3),
+        "groups_relu": conv2d(9, (3, 2), stride=(2, 1), groups=3, activation="relu"),
         "no_bias": ("conv2d", {"filters": 4, "kernel": 3, "use_bias": False}),
         "no_bias_relu": (
             "conv2d",
@@ -133,6 +135,9 @@ def _conv2d_cases() -> dict[str, Case]:
         ),
     }.items():
         cases[f"conv2d_{label}"] = Case(IMAGE, (layer,))
+    for groups, o in [(2, 12), (16, 16), (16, 32)]:
+        layer = conv2d(o, 3, padding=1, activation="tanh", groups=groups)
+        cases[f"conv2d_{groups}_groups_{o}_filters"] = Case((6, 5, 16), (layer,))
     for i, o in [(1, 16), (3, 1), (16, 16), (16, 17), (17, 3), (17, 17)]:
         layer = conv2d(o, 3, padding=1, activation="tanh")
         cases[f"conv2d_channels_{i}_{o}"] = Case((6, 5, i), (layer,))
@@ -250,6 +255,59 @@ def _merge_cases() -> dict[str, Case]:
     }
 
 
+def _shape_cases() -> dict[str, Case]:
+    """Elements that move; what follows tells their order."""
+    moves: dict[str, Layer] = {
+        "reshape_joined": ("reshape", {"shape": (12, 5)}),
+        "reshape_cut": ("reshape", {"shape": (3, 2, 2, 5)}),
+        "reshape_other_rows": ("reshape", {"shape": (2, 30)}),
+        "transpose": ("transpose", {"permutation": (0, 2, 1, 3)}),
+        "transpose_last": ("transpose", {"permutation": (0, 3, 1, 2)}),
+        "transpose_rows": ("transpose", {"permutation": (0, 1, 3, 2)}),
+    }
+    cases = {
+        name: Case((3, 4, 5), (("tanh", {}), layer, FLATTEN, dense(4)))
+        for name, layer in moves.items()
+    }
+    parts: tuple[Layer, ...] = (
+        dense(6),
+        ("split", {"sizes": (2, 4), "part": 1}),
+        ("split", {"sizes": (2, 4), "part": 0, "of": 1}),
+        ("concat", {"of": [2, 3, 2]}),
+        ("split", {"sizes": (1, 3), "part": 1, "axis": 1}),
+        FLATTEN,
+        dense(3),
+    )
+    cases["split"] = Case((4, 5), parts)
+    cases["multiply"] = Case((5,), (dense(5), ("multiply", {"of": [0, 1]}), dense(3)))
+    cases["multiply_square"] = Case((5,), (dense(5), ("multiply", {"of": [1, 1]}), dense(3)))
+    return cases
+
+
+def _sequence_cases() -> dict[str, Case]:
+    """One-dimensional images."""
+    cases = {}
+    for label, layer in {
+        "plain": _biased("conv1d", filters=5, kernel=3),
+        "relu": _biased("conv1d", filters=5, kernel=3, padding=1, activation="relu"),
+        "stride_2": _biased("conv1d", filters=16, kernel=4, stride=2, padding=2),
+        "no_bias": ("conv1d", {"filters": 4, "kernel": 1, "use_bias": False}),
+    }.items():
+        cases[f"conv1d_{label}"] = Case((11, 3), (layer, ("relu", {}), dense(2)))
+    for kind in ("max", "average"):
+        layer = ("pool1d", {"kernel": 3, "stride": 2, "padding": 1, "kind": kind})
+        cases[f"pool1d_{kind}"] = Case((9, 4), (layer,))
+    layers: tuple[Layer, ...] = (
+        _biased("conv1d", filters=3, kernel=3, padding=1),
+        ("concat", {"of": [0, 1], "axis": 1}),
+        ("concat", {"of": [2, 2]}),
+        SOFTMAX,
+        dense(2),
+    )
+    cases["concat_sequences"] = Case((7, 3), layers)
+    return cases
+
+
 def _loss_cases() -> dict[str, Case]:
     layers = (dense(8, activation="tanh"), dense(5))
     cases = {
@@ -307,6 +365,8 @@ CASES: dict[str, Case] = (
     | _dense_cases()
     | _layer_cases()
     | _merge_cases()
+    | _shape_cases()
+    | _sequence_cases()
     | _loss_cases()
     | _dropout_cases()
     | _optimizer_cases()

@@ -31,7 +31,9 @@ def build(case: Case) -> Model:
     tensors = [x]
     for i, (kind, of, options) in enumerate(sources(case.layers)):
         read = [tensors[k] for k in of] if isinstance(of, list) else tensors[of]
-        tensors.append(getattr(model, kind)(read, name=f"l{i}", **options))
+        part = options.pop("part", None)
+        made = getattr(model, kind)(read, name=f"l{i}", **options)
+        tensors.append(made if part is None else made[part])
     model.compile(case.optimizer, case.loss, strategy="single")
     return model
 
