@@ -524,7 +524,7 @@ def test_sequence_loss() -> None:
 
 def test_training_needs_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found before Legion starts, so that it also holds where there is none."""
-    monkeypatch.setattr(Slice, "has_kernel", lambda kind, inputs: False)
+    monkeypatch.setattr(Slice, "has_kernel", lambda *_: False)
     model = Model(2)
     model.split(model.input((4, 3)), (1, 2), name="s")
     assert refusal(model.compile, loss="mean_squared_error") == (

@@ -20,14 +20,15 @@ MSE, SPARSE, ONE_HOT = (
 )
 
 # A method of Model, and its options. Layer i is named "l<i>". The option `of` names what the layer
-# reads, the tensor before it unless given: 0 is the input, i + 1 the output of layer i.
+# reads, the tensor before it unless given: 0 is the input, i + 1 the output of layer i (a split's
+# outputs count one by one).
 Layer = tuple[str, dict[str, Any]]
 
 
 def sources(layers: Sequence[Layer]) -> Iterator[tuple[str, int | list[int], dict[str, Any]]]:
     """Each layer's kind, what it reads, and its other options."""
-    for i, (kind, options) in enumerate(layers):
-        yield kind, options.get("of", i), {k: v for k, v in options.items() if k != "of"}
+    for kind, options in layers:
+        yield kind, options.get("of", -1), {k: v for k, v in options.items() if k != "of"}
 
 
 @dataclass(frozen=True)
@@ -271,10 +272,10 @@ def _shape_cases() -> dict[str, Case]:
     }
     parts: tuple[Layer, ...] = (
         dense(6),
-        ("split", {"sizes": (2, 4), "part": 1}),
-        ("split", {"sizes": (2, 4), "part": 0, "of": 1}),
-        ("concat", {"of": [2, 3, 2]}),
-        ("split", {"sizes": (1, 3), "part": 1, "axis": 1}),
+        ("split", {"sizes": (2, 4)}),
+        ("concat", {"of": [3, 2, 3]}),
+        ("split", {"sizes": (1, 3), "axis": 1}),
+        ("concat", {"of": [6, 5, 6], "axis": 1}),
         FLATTEN,
         dense(3),
     )

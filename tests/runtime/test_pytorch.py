@@ -107,6 +107,11 @@ class Reference:
         outputs = [x]
         for i, (kind, of, options) in enumerate(sources(self.case.layers)):
             name = f"l{i}"
+            if kind == "split":
+                parts = outputs[of].split(options["sizes"], options.get("axis", -1))
+                tensors |= {f"{name}.{k}.output": part for k, part in enumerate(parts)}
+                outputs.extend(parts)
+                continue
             if isinstance(of, list):
                 x = self._merge(kind, options, [outputs[k] for k in of])
             else:
