@@ -80,9 +80,14 @@ class Layers(SequenceLayers):
         use_bias: bool = True,
         kernel_initializer: str | Initializer = "glorot_uniform",
         bias_initializer: str | Initializer = "zeros",
+        groups: int = 1,
         name: str | None = None,
     ) -> Tensor:
-        """2D convolution: (n, h, w, i) -> (n, oh, ow, filters)."""
+        """2D convolution: (n, h, w, i) -> (n, oh, ow, filters).
+
+        Of `groups` groups of filters, each reads as many neighbouring channels; with as many groups
+        as channels, the convolution is depthwise.
+        """
         name = self._name("conv2d", name)
         kernel, stride = _positive_pair(kernel, "kernel"), _positive_pair(stride, "stride")
         fused, separate = self._fused(activation)
@@ -91,6 +96,7 @@ class Layers(SequenceLayers):
             *kernel,
             *stride,
             *_padding(padding, kernel, stride),
+            self._positive(groups, "groups"),
             use_bias,
             fused,
             initializer(kernel_initializer),

@@ -70,9 +70,6 @@ class Conv1D(OperatorType):
     def output_saved(self) -> bool:
         return self.activation != "none"
 
-    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
-        return False
-
     def flops(self, inputs: Sequence[Shape]) -> int:
         multiply_adds = self.kernel * inputs[0][2]
         return prod(self.output_shape(inputs)) * (2 * multiply_adds + self.use_bias)
@@ -102,9 +99,6 @@ class Pool1D(OperatorType):
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         positions = window(1, self.kernel, self.stride, self.padding)
         return (Access((along(0), positions, along(2)), saved=self.kind == "max"),)
-
-    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
-        return False
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return prod(self.output_shape(inputs)) * self.kernel

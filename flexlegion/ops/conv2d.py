@@ -15,6 +15,7 @@ from flexlegion.ops.base import (
     Access,
     Dim,
     DimKind,
+    DimMap,
     Family,
     OperatorType,
     WeightSpec,
@@ -39,7 +40,11 @@ def sliding_extent(name: str, extent: int, kernel: int, stride: int, padding: in
 
 @dataclass(frozen=True)
 class Conv2D(OperatorType):
-    """Input (n, h, w, i), kernel (o, kh, kw, i), bias (o), output (n, oh, ow, o)."""
+    """Input (n, h, w, i), kernel (o, kh, kw, i / groups), bias (o), output (n, oh, ow, o).
+
+    The filters are cut into `groups` of neighbours, as the input's channels are; each reads its
+    group's channels alone.
+    """
 
     type: ClassVar[str] = "conv2d"
     family: ClassVar[Family] = "convolution"
@@ -51,6 +56,7 @@ class Conv2D(OperatorType):
     stride_w: int = 1
     padding_h: int = 0
     padding_w: int = 0
+    groups: int = 1
     use_bias: bool = True
     activation: str = "none"
     kernel_initializer: Initializer = GlorotUniform()
@@ -58,7 +64,10 @@ class Conv2D(OperatorType):
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         require_rank("conv2d", inputs[0], 4, "(sample, height, width, channel)")
-        n, h, w, _ = inputs[0]
+        n, h, w, channels = inputs[0]
+        for what, count in (("channels", channels), ("filters", self.filters)):
+            if count % self.groups != 0:
+                raise UserError(f"conv2d: {count} {what} cannot be cut into {self.groups} groups")
         return (
             n,
             sliding_extent("conv2d", h, self.kernel_h, self.stride_h, self.padding_h),
@@ -67,7 +76,7 @@ class Conv2D(OperatorType):
         )
 
     def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
-        shape = (self.filters, self.kernel_h, self.kernel_w, inputs[0][3])
+        shape = (self.filters, self.kernel_h, self.kernel_w, inputs[0][3] // self.groups)
         kernel = WeightSpec("kernel", shape, self.kernel_initializer)
         bias = WeightSpec("bias", (self.filters,), self.bias_initializer)
         return (kernel, bias) if self.use_bias else (kernel,)
@@ -83,7 +92,17 @@ class Conv2D(OperatorType):
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         rows = window(1, self.kernel_h, self.stride_h, self.padding_h)
         columns = window(2, self.kernel_w, self.stride_w, self.padding_w)
-        return (Access((along(0), rows, columns, WHOLE), saved=True),)
+        return (Access((along(0), rows, columns, self._channels(inputs[0][3])), saved=True),)
+
+    def _channels(self, channels: int) -> DimMap:
+        """The channels that a range of filters reads: of the groups that it touches.
+
+        An access map can say so where a group has one channel or one filter.
+        """
+        of_group, filters = channels // self.groups, self.filters // self.groups
+        if self.groups > 1 and 1 in (of_group, filters):
+            return DimMap(3, of_group, filters)
+        return WHOLE
 
     def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         kernel = Access((along(3), WHOLE, WHOLE, WHOLE), saved=True)
@@ -93,5 +112,5 @@ class Conv2D(OperatorType):
         return self.activation != "none"
 
     def flops(self, inputs: Sequence[Shape]) -> int:
-        multiply_adds = self.kernel_h * self.kernel_w * inputs[0][3]
+        multiply_adds = self.kernel_h * self.kernel_w * inputs[0][3] // self.groups
         return prod(self.output_shape(inputs)) * (2 * multiply_adds + self.use_bias)

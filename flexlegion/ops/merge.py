@@ -76,9 +76,6 @@ class Multiply(OperatorType):
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         return [Access(identity(len(shape)), saved=True) for shape in inputs]
 
-    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
-        return False
-
     def flops(self, inputs: Sequence[Shape]) -> int:
         return prod(inputs[0])
 

@@ -28,9 +28,6 @@ from flexlegion.tensor import Shape
 class _Move(OperatorType):
     family: ClassVar[Family] = "copy"
 
-    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
-        return False
-
     def flops(self, inputs: Sequence[Shape]) -> int:
         return 0
 

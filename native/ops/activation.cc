@@ -8,16 +8,24 @@
 namespace flexlegion {
 namespace {
 
-FLEXLEGION_SIMD void relu_backward(const float* dy, const float* y, float* dx, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) dx[i] = y[i] > 0 ? dy[i] : 0.0f;
+FLEXLEGION_SIMD void relu_backward(const float* dy, const float* y, float* dx, std::int64_t n,
+                                   bool adds) {
+  write_or_add(adds, dx, n,
+               [=](std::int64_t i) FLEXLEGION_INLINE_LAMBDA { return y[i] > 0 ? dy[i] : 0.0f; });
 }
 
-FLEXLEGION_SIMD void sigmoid_backward(const float* dy, const float* y, float* dx, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) dx[i] = dy[i] * y[i] * (1.0f - y[i]);
+FLEXLEGION_SIMD void sigmoid_backward(const float* dy, const float* y, float* dx, std::int64_t n,
+                                      bool adds) {
+  write_or_add(adds, dx, n, [=](std::int64_t i) FLEXLEGION_INLINE_LAMBDA {
+    return dy[i] * y[i] * (1.0f - y[i]);
+  });
 }
 
-FLEXLEGION_SIMD void tanh_backward(const float* dy, const float* y, float* dx, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) dx[i] = dy[i] * (1.0f - y[i] * y[i]);
+FLEXLEGION_SIMD void tanh_backward(const float* dy, const float* y, float* dx, std::int64_t n,
+                                   bool adds) {
+  write_or_add(adds, dx, n, [=](std::int64_t i) FLEXLEGION_INLINE_LAMBDA {
+    return dy[i] * (1.0f - y[i] * y[i]);
+  });
 }
 
 }  // namespace
@@ -32,13 +40,13 @@ Activation activation_of(const Attributes& attributes) {
 }
 
 void activation_backward(Activation activation, const TensorView& output_grad,
-                         const TensorView& output, const TensorView& result) {
-  if (activation == Activation::none) return copy_view(result, output_grad);
+                         const TensorView& output, const TensorView& result, bool adds) {
+  if (activation == Activation::none) return write_or_add_view(result, output_grad, adds);
   const auto run = activation == Activation::relu      ? relu_backward
                    : activation == Activation::sigmoid ? sigmoid_backward
                                                        : tanh_backward;
   for_each_run<3>({&output_grad, &output, &result}, [&](const Offsets<3>& at, std::int64_t n) {
-    run(output_grad.f32() + at[0], output.f32() + at[1], result.f32() + at[2], n);
+    run(output_grad.f32() + at[0], output.f32() + at[1], result.f32() + at[2], n, adds);
   });
 }
 

@@ -11,8 +11,8 @@ enum class Activation { none, relu, sigmoid, tanh };
 Activation activation_of(const Attributes& attributes);
 
 // result = output_grad * f'(x), where the derivative is told by output = f(x) alone. Tiles of equal
-// extents; result may be output_grad itself.
+// extents; result may be output_grad itself. If it `adds`, result += ...
 void activation_backward(Activation activation, const TensorView& output_grad,
-                         const TensorView& output, const TensorView& result);
+                         const TensorView& output, const TensorView& result, bool adds = false);
 
 }  // namespace flexlegion

@@ -22,11 +22,11 @@ constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;
 
 // Element i of the run stands for place `first` + i; dropped if its hash is below the threshold.
 FLEXLEGION_SIMD void drop(const float* x, float* y, std::int64_t n, std::uint64_t key,
-                          std::uint64_t first, std::uint32_t threshold, float scale) {
-  for (std::int64_t i = 0; i < n; ++i) {
+                          std::uint64_t first, std::uint32_t threshold, float scale, bool adds) {
+  write_or_add(adds, y, n, [=](std::int64_t i) FLEXLEGION_INLINE_LAMBDA {
     const std::uint64_t hash = mixed(key + kGolden * (first + static_cast<std::uint64_t>(i)));
-    y[i] = static_cast<std::uint32_t>(hash >> 32) < threshold ? 0.0f : x[i] * scale;
-  }
+    return static_cast<std::uint32_t>(hash >> 32) < threshold ? 0.0f : x[i] * scale;
+  });
 }
 
 class Dropout : public Kernel {
@@ -37,16 +37,20 @@ class Dropout : public Kernel {
     if (!(rate_ >= 0 && rate_ < 1)) throw std::invalid_argument("rate not in [0, 1)");
   }
 
-  void forward(KernelTask& task) override { apply(task.inputs[0], task.outputs[0], task.run); }
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    apply(task.inputs[0], task.outputs[0], task.run, false);
+  }
 
   void backward(KernelTask& task) override {
-    if (task.input_grads.empty() || !task.input_grads[0].present()) return;
-    apply(task.output_grads[0], task.input_grads[0], task.run);
+    if (!task.wants_input_grad(0)) return;
+    apply(task.output_grads[0], task.input_grads[0], task.run, task.adds_to_input_grad(0));
   }
 
  private:
-  void apply(const TensorView& from, const TensorView& to, const RunState& run) const {
-    if (run.training == 0) return copy_view(to, from);
+  void apply(const TensorView& from, const TensorView& to, const RunState& run, bool adds) const {
+    if (run.training == 0) return write_or_add_view(to, from, adds);
     const std::uint64_t key = mixed(mixed(mixed(run.seed + kGolden) + id_ + kGolden) +
                                     static_cast<std::uint64_t>(run.step));
     const auto threshold = static_cast<std::uint32_t>(std::ldexp(rate_, 32));
@@ -63,7 +67,7 @@ class Dropout : public Kernel {
     places.tile = from.tile;
     for_each_run<3>({&from, &to, &places}, [&](const Offsets<3>& at, std::int64_t n) {
       drop(from.f32() + at[0], to.f32() + at[1], n, key, static_cast<std::uint64_t>(first + at[2]),
-           threshold, scale);
+           threshold, scale, adds);
     });
   }
 

@@ -25,9 +25,9 @@ class OneDnnEltwise {
     out.commit();
   }
 
-  void backward(const TensorView& x, const TensorView& dy, const TensorView& dx) {
+  void backward(const TensorView& x, const TensorView& dy, const TensorView& dx, bool adds) {
     const DenseInput in(x, 0), grad(dy, 1);
-    const DenseOutput out(dx, 2);
+    const DenseOutput out(dx, 2, adds);
     const onednn::Prepared& primitive = cache_.get({1, x.volume()}, [&] {
       const auto desc = desc_of(x.volume());
       return dnnl::eltwise_backward::primitive_desc(
@@ -58,12 +58,19 @@ FLEXLEGION_SIMD void relu(const float* x, float* y, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] > 0 ? x[i] : 0.0f;
 }
 
-bool nothing_to_differentiate(const KernelTask& task) {
-  return task.input_grads.empty() || !task.input_grads[0].present() ||
-         task.input_grads[0].tile.empty();
-}
+class ElementWise : public Kernel {
+ public:
+  bool accumulates() const override { return true; }
+  void backward(KernelTask& task) override {
+    if (!task.wants_input_grad(0) || task.input_grads[0].tile.empty()) return;
+    differentiate(task, task.adds_to_input_grad(0));
+  }
 
-class Relu : public Kernel {
+ private:
+  virtual void differentiate(const KernelTask& task, bool adds) = 0;
+};
+
+class Relu : public ElementWise {
  public:
   void forward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &y = task.outputs[0];
@@ -71,42 +78,44 @@ class Relu : public Kernel {
       relu(x.f32() + at[0], y.f32() + at[1], n);
     });
   }
-  void backward(KernelTask& task) override {
-    if (nothing_to_differentiate(task)) return;
+
+ private:
+  void differentiate(const KernelTask& task, bool adds) override {
     activation_backward(Activation::relu, task.output_grads[0], task.outputs[0],
-                        task.input_grads[0]);
+                        task.input_grads[0], adds);
   }
 };
 
 // sigmoid and tanh.
-class Squashing : public Kernel {
+class Squashing : public ElementWise {
  public:
   Squashing(algorithm function, Activation activation)
       : function_(function), activation_(activation) {}
   void forward(KernelTask& task) override {
     if (!task.outputs[0].tile.empty()) function_.forward(task.inputs[0], task.outputs[0]);
   }
-  void backward(KernelTask& task) override {
-    if (nothing_to_differentiate(task)) return;
-    activation_backward(activation_, task.output_grads[0], task.outputs[0], task.input_grads[0]);
-  }
 
  private:
+  void differentiate(const KernelTask& task, bool adds) override {
+    activation_backward(activation_, task.output_grads[0], task.outputs[0], task.input_grads[0],
+                        adds);
+  }
+
   OneDnnEltwise function_;
   Activation activation_;
 };
 
-class Gelu : public Kernel {
+class Gelu : public ElementWise {
  public:
   void forward(KernelTask& task) override {
     if (!task.outputs[0].tile.empty()) function_.forward(task.inputs[0], task.outputs[0]);
   }
-  void backward(KernelTask& task) override {
-    if (nothing_to_differentiate(task)) return;
-    function_.backward(task.inputs[0], task.output_grads[0], task.input_grads[0]);
-  }
 
  private:
+  void differentiate(const KernelTask& task, bool adds) override {
+    function_.backward(task.inputs[0], task.output_grads[0], task.input_grads[0], adds);
+  }
+
   OneDnnEltwise function_{algorithm::eltwise_gelu_erf};
 };
 

@@ -83,6 +83,18 @@ struct KernelTask {
   std::vector<bool> adds_input_grad, adds_weight_grad;  // only if the kernel accumulates()
   RunState run;
   Metrics* metrics = nullptr;  // loss operators add into it in forward()
+
+  // Whether somebody needs the gradient of input i.
+  bool wants_input_grad(std::size_t i) const {
+    return i < input_grads.size() && input_grads[i].present();
+  }
+  // Whether a gradient is added to what stands in its tile.
+  bool adds_to_input_grad(std::size_t i) const {
+    return i < adds_input_grad.size() && adds_input_grad[i];
+  }
+  bool adds_to_weight_grad(std::size_t i) const {
+    return i < adds_weight_grad.size() && adds_weight_grad[i];
+  }
 };
 
 class Kernel {

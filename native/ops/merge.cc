@@ -1,22 +1,87 @@
-// add: element-wise sum of several inputs; concat: inputs one after the other along one dimension.
+// add and multiply: element-wise sum of several inputs, product of two; concat: inputs one after
+// the other along one dimension.
+#include <algorithm>
+
 #include "ops/kernel.h"
+#include "ops/simd.h"
+#include "ops/strided_loop.h"
 
 namespace flexlegion {
 namespace {
 
+FLEXLEGION_SIMD void sum_run(const float* a, const float* b, float* y, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
+}
+
+FLEXLEGION_SIMD void product_run(const float* a, const float* b, float* y, std::int64_t n,
+                                 bool adds) {
+  write_or_add(adds, y, n, [=](std::int64_t i) FLEXLEGION_INLINE_LAMBDA { return a[i] * b[i]; });
+}
+
 class Add : public Kernel {
  public:
+  bool accumulates() const override { return true; }
+
   void forward(KernelTask& task) override {
-    copy_view(task.outputs[0], task.inputs[0]);
-    for (std::size_t i = 1; i < task.inputs.size(); ++i) {
-      add_view(task.outputs[0], task.inputs[i]);
-    }
+    const TensorView &a = task.inputs[0], &b = task.inputs[1], &y = task.outputs[0];
+    for_each_run<3>({&a, &b, &y}, [&](const Offsets<3>& at, std::int64_t n) {
+      sum_run(a.f32() + at[0], b.f32() + at[1], y.f32() + at[2], n);
+    });
+    for (std::size_t i = 2; i < task.inputs.size(); ++i) add_view(y, task.inputs[i]);
   }
 
   void backward(KernelTask& task) override {
-    for (const TensorView& gradient : task.input_grads) {
-      if (gradient.present()) copy_view(gradient, task.output_grads[0]);
+    for (std::size_t i = 0; i < task.input_grads.size(); ++i) {
+      if (!task.wants_input_grad(i)) continue;
+      write_or_add_view(task.input_grads[i], task.output_grads[0], task.adds_to_input_grad(i));
     }
+  }
+};
+
+class Multiply : public Kernel {
+ public:
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    const TensorView &a = task.inputs[0], &b = task.inputs[1], &y = task.outputs[0];
+    for_each_run<3>({&a, &b, &y}, [&](const Offsets<3>& at, std::int64_t n) {
+      product_run(a.f32() + at[0], b.f32() + at[1], y.f32() + at[2], n, false);
+    });
+  }
+
+  // In blocks, so that the second gradient finds dy in the cache.
+  void backward(KernelTask& task) override {
+    const TensorView& dy = task.output_grads[0];
+    const bool both = task.wants_input_grad(0) && task.wants_input_grad(1);
+    if (!both) {
+      for (std::size_t i = 0; i < 2; ++i) {
+        if (task.wants_input_grad(i)) one_gradient(task, i);
+      }
+      return;
+    }
+    const TensorView &a = task.inputs[0], &b = task.inputs[1];
+    const TensorView &da = task.input_grads[0], &db = task.input_grads[1];
+    const bool adds_a = task.adds_to_input_grad(0), adds_b = task.adds_to_input_grad(1);
+    for_each_run<5>({&dy, &a, &b, &da, &db}, [&](const Offsets<5>& at, std::int64_t length) {
+      for (std::int64_t i = 0; i < length; i += kBlock) {
+        const std::int64_t n = std::min(kBlock, length - i);
+        const float* const grad = dy.f32() + at[0] + i;
+        product_run(grad, b.f32() + at[2] + i, da.f32() + at[3] + i, n, adds_a);
+        product_run(grad, a.f32() + at[1] + i, db.f32() + at[4] + i, n, adds_b);
+      }
+    });
+  }
+
+ private:
+  static constexpr std::int64_t kBlock = 2048;
+
+  static void one_gradient(const KernelTask& task, std::size_t input) {
+    const TensorView &dy = task.output_grads[0], &other = task.inputs[1 - input];
+    const TensorView& dx = task.input_grads[input];
+    for_each_run<3>({&dy, &other, &dx}, [&](const Offsets<3>& at, std::int64_t n) {
+      product_run(dy.f32() + at[0], other.f32() + at[1], dx.f32() + at[2], n,
+                  task.adds_to_input_grad(input));
+    });
   }
 };
 
@@ -24,6 +89,8 @@ class Concat : public Kernel {
  public:
   explicit Concat(const Attributes& attributes)
       : axis_(static_cast<int>(attributes.integer("axis"))) {}
+
+  bool accumulates() const override { return true; }
 
   void forward(KernelTask& task) override {
     std::int64_t offset = 0;
@@ -35,8 +102,12 @@ class Concat : public Kernel {
 
   void backward(KernelTask& task) override {
     std::int64_t offset = 0;
-    for (const TensorView& gradient : task.input_grads) {
-      if (gradient.present()) copy_view(gradient, part(task.output_grads[0], gradient, offset));
+    for (std::size_t i = 0; i < task.input_grads.size(); ++i) {
+      const TensorView& gradient = task.input_grads[i];
+      if (gradient.present()) {
+        write_or_add_view(gradient, part(task.output_grads[0], gradient, offset),
+                          task.adds_to_input_grad(i));
+      }
       offset += gradient.shape[axis_];
     }
   }
@@ -44,11 +115,7 @@ class Concat : public Kernel {
  private:
   // Where `input`'s tile lies in the joined tensor's, if the input begins at `offset` there.
   TensorView part(const TensorView& joined, const TensorView& input, std::int64_t offset) const {
-    TensorView view = joined;
-    view.tile.lo[axis_] = input.tile.lo[axis_] + offset;
-    view.tile.hi[axis_] = input.tile.hi[axis_] + offset;
-    view.data = joined.f32() + (view.tile.lo[axis_] - joined.tile.lo[axis_]) * joined.stride[axis_];
-    return view;
+    return narrowed(joined, axis_, input.tile.lo[axis_] + offset, input.tile.hi[axis_] + offset);
   }
 
   int axis_;
@@ -56,6 +123,9 @@ class Concat : public Kernel {
 
 const RegisterKernel registered_add("add",
                                     [](const Attributes&) { return std::make_unique<Add>(); });
+const RegisterKernel registered_multiply("multiply", [](const Attributes&) {
+  return std::make_unique<Multiply>();
+});
 const RegisterKernel registered_concat("concat", [](const Attributes& a) {
   return std::make_unique<Concat>(a);
 });

@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include <atomic>
 #include <unordered_map>
 
 namespace flexlegion::onednn {
@@ -34,22 +35,60 @@ dnnl::primitive_attr attributes(Activation activation) {
   return attributes;
 }
 
+dnnl::reorder::primitive_desc reorder(const dnnl::memory::desc& from, const dnnl::memory::desc& to,
+                                      bool adds) {
+  dnnl::primitive_attr attributes = onednn::attributes();
+  if (adds) {
+    dnnl::post_ops sum;
+    sum.append_sum();
+    attributes.set_post_ops(sum);
+  }
+  return {engine(), from, engine(), to, attributes};
+}
+
+namespace {
+
+// Unlike an address, not used again when a primitive is gone.
+std::int64_t next_id() {
+  static std::atomic<std::int64_t> id{0};
+  return id++;
+}
+
+using Memories = std::unordered_map<int, dnnl::memory>;
+
+// Small primitives take less time than making their arguments does, so a thread keeps these.
+Memories& memories_of(std::int64_t id) {
+  thread_local std::unordered_map<std::int64_t, Memories> memories;
+  return memories[id];
+}
+
+}  // namespace
+
 Prepared::Prepared(const dnnl::primitive_desc_base& desc)
-    : desc_(desc), primitive_(desc.get()), scratchpad_(desc.scratchpad_desc()) {}
+    : desc_(desc),
+      primitive_(desc.get()),
+      scratchpad_bytes_(static_cast<std::int64_t>(desc.scratchpad_desc().get_size())),
+      id_(next_id()) {}
 
 dnnl::memory::desc Prepared::layout(int argument) const {
   return desc_.query_md(dnnl::query::exec_arg_md, argument);
 }
 
 void Prepared::execute(Arguments arguments) const {
-  std::unordered_map<int, dnnl::memory> memories;
-  for (const auto& [argument, data] : arguments) {
-    memories.emplace(argument, dnnl::memory(layout(argument), engine(), data));
-  }
-  const auto bytes = static_cast<std::int64_t>(scratchpad_.get_size());
-  if (bytes > 0) {
-    float* const pad = scratch(kScratchpadSlot, (bytes + 3) / 4);
-    memories.emplace(DNNL_ARG_SCRATCHPAD, dnnl::memory(scratchpad_, engine(), pad));
+  Memories& memories = memories_of(id_);
+  const auto set = [&](int argument, float* data) {
+    const auto found = memories.find(argument);
+    if (found != memories.end()) {
+      found->second.set_data_handle(data);
+    } else {
+      const auto desc =
+          argument == DNNL_ARG_SCRATCHPAD ? desc_.scratchpad_desc() : layout(argument);
+      memories.emplace(argument, dnnl::memory(desc, engine(), data));
+    }
+  };
+  for (const auto& [argument, data] : arguments) set(argument, data);
+  if (scratchpad_bytes_ > 0) {
+    set(DNNL_ARG_SCRATCHPAD, scratch(kScratchpadSlot, (scratchpad_bytes_ + 3) / 4));
   }
   primitive_.execute(stream(), memories);
 }

@@ -34,6 +34,10 @@ inline dnnl::memory::desc f32_desc(const dnnl::memory::dims& dims,
   return {dims, dnnl::memory::data_type::f32, strides};
 }
 
+// Copies between two layouts, or, if it `adds`, adds to what is there.
+dnnl::reorder::primitive_desc reorder(const dnnl::memory::desc& from, const dnnl::memory::desc& to,
+                                      bool adds);
+
 // A primitive, ready to be executed. It must have been described with attributes().
 class Prepared {
  public:
@@ -47,7 +51,8 @@ class Prepared {
  private:
   dnnl::primitive_desc_base desc_;
   dnnl::primitive primitive_;
-  dnnl::memory::desc scratchpad_;
+  std::int64_t scratchpad_bytes_;
+  std::int64_t id_;
 };
 
 // A kernel's prepared primitives, by all that distinguishes them.

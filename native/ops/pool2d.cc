@@ -93,6 +93,8 @@ class Pool2d : public Kernel {
     }
   }
 
+  bool accumulates() const override { return true; }
+
   void forward(KernelTask& task) override {
     const TensorView& output = task.outputs[0];
     if (output.tile.empty()) return;
@@ -107,10 +109,12 @@ class Pool2d : public Kernel {
   }
 
   void backward(KernelTask& task) override {
-    if (task.input_grads.empty() || !task.input_grads[0].present()) return;
+    if (!task.wants_input_grad(0)) return;
     const TensorView &input_grad = task.input_grads[0], &output_grad = task.output_grads[0];
-    const DenseOutput dx(input_grad, 0);
-    std::fill_n(dx.data(), input_grad.volume(), 0.0f);
+    // Windows add up anyhow, so a dense tile needs no sum of its own.
+    const bool adds = task.adds_to_input_grad(0), in_place = adds && input_grad.dense();
+    const DenseOutput dx(input_grad, 0, adds && !in_place);
+    if (!in_place) std::fill_n(dx.data(), input_grad.volume(), 0.0f);
     if (!output_grad.tile.empty()) {
       const PoolTile tile(h_, w_, input_grad, output_grad);
       const DenseInput dy(output_grad, 1);

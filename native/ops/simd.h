@@ -3,6 +3,8 @@
 // loaded. Not under sanitizers, whose runtime is not yet up when that choice is made.
 #pragma once
 
+#include <cstdint>
+
 #if defined(FLEXLEGION_NO_TARGET_CLONES) || defined(__SANITIZE_ADDRESS__) || \
     defined(__SANITIZE_THREAD__) || defined(__clang__) || !defined(__x86_64__)
 #define FLEXLEGION_SIMD
@@ -13,3 +15,19 @@
 
 // A part of such a function: compiled for the same machine as its caller, because inlined.
 #define FLEXLEGION_INLINE inline __attribute__((always_inline))
+#define FLEXLEGION_INLINE_LAMBDA __attribute__((always_inline))
+
+namespace flexlegion {
+
+// result[i] = value(i), or += value(i) for a gradient that is added to what is there; `value` is a
+// lambda marked FLEXLEGION_INLINE_LAMBDA.
+template <typename Value>
+FLEXLEGION_INLINE void write_or_add(bool adds, float* result, std::int64_t n, Value&& value) {
+  if (adds) {
+    for (std::int64_t i = 0; i < n; ++i) result[i] += value(i);
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) result[i] = value(i);
+  }
+}
+
+}  // namespace flexlegion

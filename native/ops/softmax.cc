@@ -15,8 +15,30 @@ FLEXLEGION_SIMD float dot(const float* a, const float* b, std::int64_t n) {
   return sum;
 }
 
+FLEXLEGION_SIMD void scale_run(const float* x, float factor, float* y, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] * factor;
+}
+
+// dx_j = scale * exponentials_j * (dy_j - mean), where dy is zero outside of [lo, hi).
+FLEXLEGION_SIMD void softmax_backward_row(const float* exponentials, float scale, float mean,
+                                          const float* dy, std::int64_t lo, std::int64_t hi,
+                                          std::int64_t n, float* dx, bool adds) {
+  const float without = -scale * mean;
+  const auto outside = [=](const float* e) {
+    return [=](std::int64_t i) FLEXLEGION_INLINE_LAMBDA { return e[i] * without; };
+  };
+  write_or_add(adds, dx, lo, outside(exponentials));
+  const float* const inside = exponentials + lo;
+  write_or_add(adds, dx + lo, hi - lo, [=](std::int64_t i) FLEXLEGION_INLINE_LAMBDA {
+    return inside[i] * scale * (dy[i] - mean);
+  });
+  write_or_add(adds, dx + hi, n - hi, outside(exponentials + hi));
+}
+
 class Softmax : public Kernel {
  public:
+  bool accumulates() const override { return true; }
+
   void forward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &y = task.outputs[0];
     if (y.tile.empty()) return;
@@ -26,14 +48,14 @@ class Softmax : public Kernel {
     const float* const slice = row + y.tile.lo[last];
     for_each_row<2>({&x, &y}, [&](const Offsets<2>& at) {
       const float scale = 1.0f / row_softmax(x.f32() + at[0], classes, row).sum;
-      float* const out = y.f32() + at[1];
-      for (std::int64_t i = 0; i < length; ++i) out[i] = slice[i] * scale;
+      scale_run(slice, scale, y.f32() + at[1], length);
     });
   }
 
   // dx_j = y_j (dy_j - sum_k dy_k y_k), where dy is zero outside of the task's slice.
   void backward(KernelTask& task) override {
-    if (task.input_grads.empty() || !task.input_grads[0].present()) return;
+    if (!task.wants_input_grad(0)) return;
+    const bool adds = task.adds_to_input_grad(0);
     const TensorView &x = task.inputs[0], &dy = task.output_grads[0], &dx = task.input_grads[0];
     const int last = x.rank() - 1;
     const std::int64_t classes = x.extent(last), length = dy.extent(last), lo = dy.tile.lo[last];
@@ -41,12 +63,9 @@ class Softmax : public Kernel {
     for_each_row<3>({&x, &dy, &dx}, [&](const Offsets<3>& at) {
       const float scale = 1.0f / row_softmax(x.f32() + at[0], classes, row).sum;
       const float* const grad = dy.f32() + at[1];
-      float* const out = dx.f32() + at[2];
       const float mean = dot(grad, row + lo, length) * scale;
-      for (std::int64_t i = 0; i < classes; ++i) out[i] = -row[i] * scale * mean;
-      for (std::int64_t i = 0; i < length; ++i) {
-        out[lo + i] = row[lo + i] * scale * (grad[i] - mean);
-      }
+      softmax_backward_row(row, scale, mean, grad, lo, lo + length, classes, dx.f32() + at[2],
+                           adds);
     });
   }
 };

@@ -23,14 +23,21 @@ void for_each_index(const Views<N>& views, int dims, Body&& body) {
     if (tile.extent(d) <= 0) return;
   }
   std::array<std::int64_t, kMaxRegionRank> index{};
-  Offsets<N> offsets{};
+  Offsets<N> outer{}, steps{};
+  const int last = dims - 1;
+  const std::int64_t count = dims > 0 ? tile.extent(last) : 1;
+  for (std::size_t v = 0; v < N && dims > 0; ++v) steps[v] = views[v]->stride[last];
   for (;;) {
-    body(static_cast<const Offsets<N>&>(offsets));
-    int d = dims - 1;
+    Offsets<N> offsets = outer;
+    for (std::int64_t i = 0; i < count; ++i) {
+      body(static_cast<const Offsets<N>&>(offsets));
+      for (std::size_t v = 0; v < N; ++v) offsets[v] += steps[v];
+    }
+    int d = last - 1;
     for (; d >= 0; --d) {  // an odometer: carry into the dimension before
-      const std::int64_t steps = ++index[d] < tile.extent(d) ? 1 : 1 - tile.extent(d);
-      for (std::size_t v = 0; v < N; ++v) offsets[v] += steps * views[v]->stride[d];
-      if (steps == 1) break;
+      const std::int64_t moves = ++index[d] < tile.extent(d) ? 1 : 1 - tile.extent(d);
+      for (std::size_t v = 0; v < N; ++v) outer[v] += moves * views[v]->stride[d];
+      if (moves == 1) break;
       index[d] = 0;
     }
     if (d < 0) return;

@@ -91,6 +91,18 @@ void zero_view(const TensorView& to) {
       {&to}, [&](const Offsets<1>& at, std::int64_t n) { std::fill_n(to.f32() + at[0], n, 0.0f); });
 }
 
+void write_or_add_view(const TensorView& to, const TensorView& from, bool adds) {
+  (adds ? add_view : copy_view)(to, from);
+}
+
+TensorView narrowed(const TensorView& view, int d, std::int64_t lo, std::int64_t hi) {
+  TensorView part = view;
+  if (view.present()) part.data = view.f32() + (lo - view.tile.lo[d]) * view.stride[d];
+  part.tile.lo[d] = lo;
+  part.tile.hi[d] = hi;
+  return part;
+}
+
 float* scratch(int slot, std::int64_t elements) {
   thread_local std::map<int, ScratchBuffer> buffers;
   ScratchBuffer& buffer = buffers[slot];
@@ -113,11 +125,14 @@ DenseInput::DenseInput(const TensorView& view, int scratch_slot) : data_(view.f3
   copy_view(dense_view(data_, view.tile, view.shape), view);
 }
 
-DenseOutput::DenseOutput(const TensorView& view, int scratch_slot)
-    : view_(view), data_(view.dense() ? view.f32() : scratch(scratch_slot, view.volume())) {}
+DenseOutput::DenseOutput(const TensorView& view, int scratch_slot, bool adds)
+    : view_(view),
+      data_(view.dense() && !adds ? view.f32() : scratch(scratch_slot, view.volume())),
+      adds_(adds) {}
 
 void DenseOutput::commit() const {
-  if (data_ != view_.f32()) copy_view(view_, dense_view(data_, view_.tile, view_.shape));
+  if (data_ == view_.f32()) return;
+  write_or_add_view(view_, dense_view(data_, view_.tile, view_.shape), adds_);
 }
 
 }  // namespace flexlegion

@@ -14,7 +14,7 @@ struct TensorView {
       nullptr;  // the element at tile.lo; null: this operand is absent (a gradient nobody needs)
   Rect tile;    // in the tensor's own (global) coordinates
   std::array<std::int64_t, kMaxRegionRank> stride{};  // in elements
-  std::array<std::int64_t, kMaxRegionRank> shape{};   // extents of the whole tensor
+  std::array<std::int64_t, kMaxRegionRank> shape{};   // extents of the whole tensor, absent or not
 
   bool present() const { return data != nullptr; }
   int rank() const { return tile.rank; }
@@ -42,6 +42,10 @@ TensorView subview(const TensorView& view, std::int64_t i);
 void copy_view(const TensorView& to, const TensorView& from);
 void add_view(const TensorView& to, const TensorView& from);  // float: to += from
 void zero_view(const TensorView& to);
+void write_or_add_view(const TensorView& to, const TensorView& from, bool adds);
+
+// The range [lo, hi) of dimension d, in global coordinates, of a view that holds it.
+TensorView narrowed(const TensorView& view, int d, std::int64_t lo, std::int64_t hi);
 
 // Scratch memory of the calling thread; `slot` tells apart buffers that live at the same time.
 // Valid until the thread asks again for the same slot; grows, is never given back, 64-byte aligned.
@@ -57,16 +61,18 @@ class DenseInput {
   float* data_;
 };
 
-// The counterpart for a result: write to data(), then call commit().
+// The counterpart for a result: write to data(), then call commit(), which, if the result `adds`,
+// adds it to what stands in the view.
 class DenseOutput {
  public:
-  DenseOutput(const TensorView& view, int scratch_slot);
+  DenseOutput(const TensorView& view, int scratch_slot, bool adds = false);
   float* data() const { return data_; }
   void commit() const;
 
  private:
   TensorView view_;
   float* data_;
+  bool adds_;
 };
 
 }  // namespace flexlegion

@@ -54,16 +54,23 @@ Binding bind(const Operator& op, const Requirement& r) {
   return binding;
 }
 
-struct RoleCounts {
-  std::size_t inputs = 0, weights = 0, outputs = 0;
-  explicit RoleCounts(const Operator& op) {
-    for (const Operand& o : op.operands) {
-      inputs += o.role == Role::input;
-      weights += o.role == Role::weight;
-      outputs += o.role == Role::output;
-    }
+// A task of which all operands are absent. Their shapes are known all the same.
+KernelTask blank_task(const Graph& graph, const Operator& op) {
+  KernelTask task;
+  for (const Operand& o : op.operands) {
+    const auto add = [&](std::vector<TensorView>& values, std::vector<TensorView>& gradients) {
+      const std::vector<std::int64_t>& shape = graph.tensors[o.tensor].shape;
+      std::copy(shape.begin(), shape.end(), values.emplace_back().shape.begin());
+      gradients.push_back(values.back());
+    };
+    if (o.role == Role::input) add(task.inputs, task.input_grads);
+    if (o.role == Role::weight) add(task.weights, task.weight_grads);
+    if (o.role == Role::output) add(task.outputs, task.output_grads);
   }
-};
+  task.adds_input_grad.resize(task.inputs.size());
+  task.adds_weight_grad.resize(task.weights.size());
+  return task;
+}
 
 }  // namespace
 
@@ -71,18 +78,10 @@ Body kernel_body(const Graph& graph, const Launch& planned, std::shared_ptr<Kern
   const Operator& op = graph.operators[planned.op];
   std::vector<Binding> bindings;
   for (const Requirement& r : planned.requirements) bindings.push_back(bind(op, r));
-  const RoleCounts counts(op);
+  const KernelTask blank = blank_task(graph, op);
   const bool forward = planned.pass == Pass::forward;
-  return [bindings, counts, forward, kernel](LeafContext& context) {
-    KernelTask task;
-    task.inputs.resize(counts.inputs);
-    task.weights.resize(counts.weights);
-    task.outputs.resize(counts.outputs);
-    task.input_grads.resize(counts.inputs);
-    task.weight_grads.resize(counts.weights);
-    task.output_grads.resize(counts.outputs);
-    task.adds_input_grad.resize(counts.inputs);
-    task.adds_weight_grad.resize(counts.weights);
+  return [bindings, blank, forward, kernel](LeafContext& context) {
+    KernelTask task = blank;
     task.run = context.arguments->run;
     task.metrics = &context.metrics;
     std::vector<std::pair<TensorView, TensorView>> to_add;  // (accumulated, contribution)

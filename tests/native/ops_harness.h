@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -97,10 +98,51 @@ struct GradientTiles {
       views.push_back(tensors.back().view(tile_of(static_cast<int>(i))));
     }
   }
+  void fill(float value) const {
+    for (const TensorView& view : views) {
+      zero_view(view);
+      std::vector<float> values(static_cast<std::size_t>(view.volume()), value);
+      add_view(view, dense_view(values.data(), view.tile, view.shape));
+    }
+  }
   void add_to(std::vector<Tensor>& sums) const {
     for (std::size_t i = 0; i < views.size(); ++i) add_view(sums[i].view(views[i].tile), views[i]);
   }
 };
+
+// A kernel that accumulates adds the same gradients to ones.
+inline void check_adds(Kernel& kernel, KernelTask task, const GradientTiles& input_grads,
+                       const GradientTiles& weight_grads) {
+  if (!kernel.accumulates()) return;
+  GradientTiles inputs = input_grads, weights = weight_grads;
+  for (GradientTiles* tiles : {&inputs, &weights}) {
+    for (std::size_t i = 0; i < tiles->views.size(); ++i) {
+      tiles->views[i] = tiles->tensors[i].view(tiles->views[i].tile);
+    }
+    tiles->fill(1);
+  }
+  task.input_grads = inputs.views;
+  task.weight_grads = weights.views;
+  task.adds_input_grad.assign(inputs.views.size(), true);
+  task.adds_weight_grad.assign(weights.views.size(), true);
+  kernel.backward(task);
+  const auto compare = [](const GradientTiles& added, const GradientTiles& written) {
+    for (std::size_t i = 0; i < added.views.size(); ++i) {
+      Tensor sum(written.tensors[i].shape), expected(written.tensors[i].shape);
+      GradientTiles ones({expected}, [&](int) { return added.views[i].tile; });
+      ones.fill(1);
+      const Rect& tile = added.views[i].tile;
+      add_view(sum.view(tile), added.views[i]);
+      add_view(expected.view(tile), ones.views[0]);
+      add_view(expected.view(tile), written.views[i]);
+      if (!(largest_difference(sum, expected) < kTolerance)) {
+        throw std::logic_error("a gradient that is added differs from one that is written");
+      }
+    }
+  };
+  compare(inputs, input_grads);
+  compare(weights, weight_grads);
+}
 
 inline Results run_tiles(Case& c, const std::vector<Rect>& tiles, Tensor output_grad) {
   const auto kernel = make_kernel(c.type, Attributes(c.attributes));
@@ -131,6 +173,7 @@ inline Results run_tiles(Case& c, const std::vector<Rect>& tiles, Tensor output_
     backward.input_grads = input_grads.views;
     backward.weight_grads = weight_grads.views;
     kernel->backward(backward);
+    check_adds(*kernel, backward, input_grads, weight_grads);
     input_grads.add_to(results.input_grads);
     weight_grads.add_to(results.weight_grads);
   }

@@ -61,17 +61,26 @@ float derivative(const std::string& f, float y) {
 }
 
 void check_conv(const Window& g, const std::string& activation, bool use_bias,
-                const std::vector<int>& parts, unsigned seed) {
+                const std::vector<int>& parts, unsigned seed, std::int64_t groups = 1,
+                bool all_channels = true) {
+  const std::int64_t of_group = g.c / groups, filters_of_group = g.o / groups;
   Case c;
   c.type = "conv2d";
   c.attributes = g.attributes();
   c.attributes.emplace_back("use_bias", use_bias ? "1" : "0");
   c.attributes.emplace_back("activation", activation);
+  c.attributes.emplace_back("groups", std::to_string(groups));
   c.inputs = {Tensor::random({g.n, g.h, g.w, g.c}, seed)};
-  c.weights = {Tensor::random({g.o, g.kh, g.kw, g.c}, seed + 1)};
+  c.weights = {Tensor::random({g.o, g.kh, g.kw, of_group}, seed + 1)};
   if (use_bias) c.weights.push_back(Tensor::random({g.o}, seed + 2));
   c.output_shape = {g.n, g.oh(), g.ow(), g.o};
-  c.input_tile = [&](const Rect& out, int) { return g.input_tile(out, true); };
+  c.input_tile = [&](const Rect& out, int) {
+    Rect in = g.input_tile(out, true);
+    if (all_channels) return in;
+    in.lo[3] = out.lo[3] / filters_of_group * of_group;
+    in.hi[3] = ((out.hi[3] - 1) / filters_of_group + 1) * of_group;
+    return in;
+  };
   c.weight_tile = [&](const Rect& out, int i) {
     Rect r = c.weights[static_cast<std::size_t>(i)].whole();
     r.lo[0] = out.lo[3];
@@ -89,8 +98,9 @@ void check_conv(const Window& g, const std::string& activation, bool use_bias,
   }
   g.for_each([&](auto b, auto oh, auto ow, auto h, auto w, auto i, auto j) {
     for (std::int64_t o = 0; o < g.o; ++o)
-      for (std::int64_t k = 0; k < g.c; ++k)
-        y.at(b, oh, ow, o) += c.inputs[0].at(b, h, w, k) * c.weights[0].at(o, i, j, k);
+      for (std::int64_t k = 0; k < of_group; ++k)
+        y.at(b, oh, ow, o) += c.inputs[0].at(b, h, w, o / filters_of_group * of_group + k) *
+                              c.weights[0].at(o, i, j, k);
   });
   Tensor before = dy;
   for (std::size_t i = 0; i < y.data.size(); ++i) {
@@ -100,9 +110,10 @@ void check_conv(const Window& g, const std::string& activation, bool use_bias,
   }
   g.for_each([&](auto b, auto oh, auto ow, auto h, auto w, auto i, auto j) {
     for (std::int64_t o = 0; o < g.o; ++o)
-      for (std::int64_t k = 0; k < g.c; ++k) {
-        dx.at(b, h, w, k) += before.at(b, oh, ow, o) * c.weights[0].at(o, i, j, k);
-        dw.at(o, i, j, k) += before.at(b, oh, ow, o) * c.inputs[0].at(b, h, w, k);
+      for (std::int64_t k = 0; k < of_group; ++k) {
+        const std::int64_t channel = o / filters_of_group * of_group + k;
+        dx.at(b, h, w, channel) += before.at(b, oh, ow, o) * c.weights[0].at(o, i, j, k);
+        dw.at(o, i, j, k) += before.at(b, oh, ow, o) * c.inputs[0].at(b, h, w, channel);
       }
   });
 
@@ -190,6 +201,34 @@ TEST_CASE("conv2d: tiles of any cut compute what the whole does") {
   }
 }
 
+TEST_CASE("conv2d: groups, cut within and at their borders") {
+  struct Grouped {
+    Window window;
+    std::int64_t groups;
+  };
+  const Grouped cases[] = {
+      {{2, 9, 8, 6, 9, 3, 3, 1, 1, 1, 1}, 3},     // 2 channels and 3 filters a group
+      {{2, 8, 7, 7, 7, 3, 2, 2, 1, 1, 0}, 7},     // depthwise
+      {{2, 6, 7, 5, 15, 3, 3, 1, 1, 1, 1}, 5},    // three filters a channel
+      {{1, 6, 6, 12, 4, 1, 1, 1, 1, 0, 0}, 4},    // one filter of three channels
+      {{2, 7, 6, 32, 64, 3, 3, 1, 1, 1, 1}, 2},   // whole vectors
+      {{1, 7, 6, 48, 48, 3, 3, 1, 1, 1, 1}, 48},  // depthwise, whole vectors
+  };
+  unsigned seed = 1;
+  for (const Grouped& g : cases) {
+    CAPTURE(g.groups);
+    for (const char* activation : {"none", "relu"}) {
+      for (const bool all_channels : {true, false}) {
+        const bool use_bias = seed % 3 != 0;
+        check_conv(g.window, activation, use_bias, {1, 1, 1, 1}, seed++, g.groups, all_channels);
+        check_conv(g.window, activation, use_bias, {2, 2, 2, 1}, seed++, g.groups, all_channels);
+        check_conv(g.window, activation, use_bias, {1, 1, 2, 3}, seed++, g.groups, all_channels);
+        check_conv(g.window, activation, use_bias, {1, 1, 1, 4}, seed++, g.groups, all_channels);
+      }
+    }
+  }
+}
+
 TEST_CASE("pool2d: tiles of any cut compute what the whole does") {
   unsigned seed = 1;
   for (const Window& g : kWindows) {
@@ -212,7 +251,7 @@ TEST_CASE("pool2d: tiles of any cut compute what the whole does") {
 TEST_CASE("a window with more padding than kernel is refused") {
   Window g{1, 4, 4, 1, 1, 2, 2, 1, 1, 2, 0};
   auto attributes = g.attributes();
-  attributes.insert(attributes.end(), {{"activation", "none"}, {"use_bias", "0"}});
+  attributes.insert(attributes.end(), {{"activation", "none"}, {"use_bias", "0"}, {"groups", "1"}});
   CHECK_THROWS_WITH_AS(make_kernel("conv2d", Attributes(attributes)), doctest::Contains("conv2d: "),
                        std::invalid_argument);
 }

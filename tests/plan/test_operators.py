@@ -17,6 +17,7 @@ from flexlegion.graph import Operator
 from flexlegion.losses import add_loss
 from flexlegion.ops.base import Family, OperatorType
 from flexlegion.ops.normalization import BatchNorm, BatchNormMoments
+from flexlegion.ops.shape import Slice
 from flexlegion.plan import Box, Launch, Plan
 from flexlegion.soap import random_config
 from flexlegion.strategies import resolve
@@ -417,6 +418,39 @@ def test_multiply() -> None:
     assert "at least 2 inputs, but got 1" in refusal(model.multiply, [x])
 
 
+def test_grouped_conv2d() -> None:
+    """3 groups of 2 channels and 4 filters: an access map cannot tell which a range touches."""
+    model = Model(2)
+    x = model.input((5, 5, 6), name="x")
+    assert model.conv2d(x, 12, 3, groups=3).shape == (2, 3, 3, 12)
+    op = last(model)
+    assert weights(op) == {"kernel": (12, 3, 3, 2), "bias": (12,)}
+    assert op.kind.flops(op.input_shapes) == 2 * 3 * 3 * 12 * (2 * 9 * 2 + 1)
+    assert boxes(op, model, 1, 1, 1, 2)["x"] == [((0, 2), (0, 5), (0, 5), (0, 6))] * 2
+    for groups in (4, 12):
+        assert f"6 channels cannot be cut into {groups} groups" in refusal(
+            model.conv2d, x, 12, 3, groups=groups
+        )
+    assert "8 filters cannot be cut into 3 groups" in refusal(model.conv2d, x, 8, 3, groups=3)
+    assert "groups" in refusal(model.conv2d, x, 12, 3, groups=0)
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "groups", "read"),
+    [
+        (6, 6, 6, [(0, 1), (1, 3), (3, 4), (4, 6)]),  # depthwise
+        (3, 9, 3, [(0, 1), (0, 2), (1, 2), (2, 3)]),  # filters 0-1, 2-3, 4-5, 6-8
+        (8, 4, 4, [(0, 2), (2, 4), (4, 6), (6, 8)]),
+    ],
+)
+def test_filters_read_the_channels_of_their_groups(
+    channels: int, filters: int, groups: int, read: list[tuple[int, int]]
+) -> None:
+    model = Model(2)
+    model.conv2d(model.input((5, 5, channels), name="x"), filters, 3, groups=groups)
+    assert [box[3] for box in boxes(last(model), model, 1, 1, 1, 4)["x"]] == read
+
+
 # One-dimensional images (FlexFlow, Table 1)
 
 
@@ -496,8 +530,9 @@ def test_sequence_loss() -> None:
     assert graph.operators[-1].output.shape == (2, 4)
 
 
-def test_training_needs_kernels() -> None:
+def test_training_needs_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Found before Legion starts, so that it also holds where there is none."""
+    monkeypatch.setattr(Slice, "has_kernel", lambda *_: False)
     model = Model(2)
     model.split(model.input((4, 3)), (1, 2), name="s")
     assert refusal(model.compile, loss="mean_squared_error") == (

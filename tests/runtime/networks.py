@@ -136,6 +136,25 @@ def _normalized(m: Model) -> None:
     m.dense(m.batch_norm(e, "relu", 1e-2), 5)
 
 
+def _moves(m: Model) -> None:
+    """Elements that move, grouped convolutions, windows over sequences; an input without gradient.
+
+    The first concat's input has no gradient, the others have several readers each.
+    """
+    x = m.input((6, 5, 4))
+    a = m.conv2d(x, 6, 3, padding=1, groups=2, activation="relu")
+    a = m.concat([x, a])
+    a = m.conv2d(a, 10, 3, padding=1, groups=10)
+    s = m.reshape(a, (30, 10))
+    t = m.conv1d(s, 7, 3, stride=2, padding=1, activation="tanh")
+    u, v = m.split(t, (4, 11), axis=1)
+    s = m.concat([m.multiply([t, m.tanh(t)]), v, u], axis=1)
+    s = m.pool1d(s, 3, stride=2, padding=1)
+    s = m.transpose(s, (0, 2, 1))
+    s = m.add([m.softmax(s), m.dropout(s, 0.2), s])
+    m.dense(m.flatten(m.reshape(s, (5, 3, 7))), 5)
+
+
 NETWORKS = {
     "normalized": Network(
         _normalized, (9, 7, 2), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)
@@ -155,5 +174,6 @@ NETWORKS = {
     "sentences": Network(
         _sentences, (6,), "sparse_categorical_crossentropy", (5,), SGD(0.3, 0.5), vocabulary=9
     ),
+    "moves": Network(_moves, (6, 5, 4), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)),
     "sequences": Network(_sequences, (5, 6), "mean_squared_error", (3,), SGD(0.1)),
 }

@@ -20,14 +20,15 @@ MSE, SPARSE, ONE_HOT = (
 )
 
 # A method of Model, and its options. Layer i is named "l<i>". The option `of` names what the layer
-# reads, the tensor before it unless given: 0 is the input, i + 1 the output of layer i.
+# reads, the tensor before it unless given: 0 is the input, i + 1 the output of layer i (a split's
+# outputs count one by one).
 Layer = tuple[str, dict[str, Any]]
 
 
 def sources(layers: Sequence[Layer]) -> Iterator[tuple[str, int | list[int], dict[str, Any]]]:
     """Each layer's kind, what it reads, and its other options."""
-    for i, (kind, options) in enumerate(layers):
-        yield kind, options.get("of", i), {k: v for k, v in options.items() if k != "of"}
+    for kind, options in layers:
+        yield kind, options.get("of", -1), {k: v for k, v in options.items() if k != "of"}
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,8 @@ def _conv2d_cases() -> dict[str, Case]:
         "kernel_whole": conv2d(4, (7, 8)),
         "stride_over_kernel": conv2d(4, 2, stride=3),
         "kernel_1_stride_2": conv2d(4, 1, stride=2, activation="tanh"),
+        "groups": conv2d(6, 3, padding=1, groups=3),
+        "groups_relu": conv2d(9, (3, 2), stride=(2, 1), groups=3, activation="relu"),
         "no_bias": ("conv2d", {"filters": 4, "kernel": 3, "use_bias": False}),
         "no_bias_relu": (
             "conv2d",
@@ -144,6 +147,9 @@ def _conv2d_cases() -> dict[str, Case]:
         ),
     }.items():
         cases[f"conv2d_{label}"] = Case(IMAGE, (layer,))
+    for groups, o in [(2, 12), (16, 16), (16, 32)]:
+        layer = conv2d(o, 3, padding=1, activation="tanh", groups=groups)
+        cases[f"conv2d_{groups}_groups_{o}_filters"] = Case((6, 5, 16), (layer,))
     for i, o in [(1, 16), (3, 1), (16, 16), (16, 17), (17, 3), (17, 17)]:
         layer = conv2d(o, 3, padding=1, activation="tanh")
         cases[f"conv2d_channels_{i}_{o}"] = Case((6, 5, i), (layer,))
@@ -300,6 +306,59 @@ def _normalization_cases() -> dict[str, Case]:
     return cases
 
 
+def _shape_cases() -> dict[str, Case]:
+    """Elements that move; what follows tells their order."""
+    moves: dict[str, Layer] = {
+        "reshape_joined": ("reshape", {"shape": (12, 5)}),
+        "reshape_cut": ("reshape", {"shape": (3, 2, 2, 5)}),
+        "reshape_other_rows": ("reshape", {"shape": (2, 30)}),
+        "transpose": ("transpose", {"permutation": (0, 2, 1, 3)}),
+        "transpose_last": ("transpose", {"permutation": (0, 3, 1, 2)}),
+        "transpose_rows": ("transpose", {"permutation": (0, 1, 3, 2)}),
+    }
+    cases = {
+        name: Case((3, 4, 5), (("tanh", {}), layer, FLATTEN, dense(4)))
+        for name, layer in moves.items()
+    }
+    parts: tuple[Layer, ...] = (
+        dense(6),
+        ("split", {"sizes": (2, 4)}),
+        ("concat", {"of": [3, 2, 3]}),
+        ("split", {"sizes": (1, 3), "axis": 1}),
+        ("concat", {"of": [6, 5, 6], "axis": 1}),
+        FLATTEN,
+        dense(3),
+    )
+    cases["split"] = Case((4, 5), parts)
+    cases["multiply"] = Case((5,), (dense(5), ("multiply", {"of": [0, 1]}), dense(3)))
+    cases["multiply_square"] = Case((5,), (dense(5), ("multiply", {"of": [1, 1]}), dense(3)))
+    return cases
+
+
+def _sequence_cases() -> dict[str, Case]:
+    """One-dimensional images."""
+    cases = {}
+    for label, layer in {
+        "plain": _biased("conv1d", filters=5, kernel=3),
+        "relu": _biased("conv1d", filters=5, kernel=3, padding=1, activation="relu"),
+        "stride_2": _biased("conv1d", filters=16, kernel=4, stride=2, padding=2),
+        "no_bias": ("conv1d", {"filters": 4, "kernel": 1, "use_bias": False}),
+    }.items():
+        cases[f"conv1d_{label}"] = Case((11, 3), (layer, ("relu", {}), dense(2)))
+    for kind in ("max", "average"):
+        layer = ("pool1d", {"kernel": 3, "stride": 2, "padding": 1, "kind": kind})
+        cases[f"pool1d_{kind}"] = Case((9, 4), (layer,))
+    layers: tuple[Layer, ...] = (
+        _biased("conv1d", filters=3, kernel=3, padding=1),
+        ("concat", {"of": [0, 1], "axis": 1}),
+        ("concat", {"of": [2, 2]}),
+        SOFTMAX,
+        dense(2),
+    )
+    cases["concat_sequences"] = Case((7, 3), layers)
+    return cases
+
+
 def _loss_cases() -> dict[str, Case]:
     layers = (dense(8, activation="tanh"), dense(5))
     cases = {
@@ -390,6 +449,8 @@ CASES: dict[str, Case] = (
     | _layer_cases()
     | _merge_cases()
     | _normalization_cases()
+    | _shape_cases()
+    | _sequence_cases()
     | _loss_cases()
     | _sequence_cases()
     | _dropout_cases()

@@ -34,7 +34,8 @@ def build(case: Case) -> Model:
     tensors = [x]
     for i, (kind, of, options) in enumerate(sources(case.layers)):
         read = [tensors[k] for k in of] if isinstance(of, list) else tensors[of]
-        tensors.append(getattr(model, kind)(read, name=f"l{i}", **options))
+        made = getattr(model, kind)(read, name=f"l{i}", **options)
+        tensors.extend(made if kind == "split" else [made])
     model.compile(case.optimizer, case.loss, strategy="single")
     return model
 

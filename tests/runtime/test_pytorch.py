@@ -117,6 +117,11 @@ class Reference:
         outputs = [x]
         for i, (kind, of, options) in enumerate(sources(self.case.layers)):
             name = f"l{i}"
+            if kind == "split":
+                parts = outputs[of].split(options["sizes"], options.get("axis", -1))
+                tensors |= {f"{name}.{k}.output": part for k, part in enumerate(parts)}
+                outputs.extend(parts)
+                continue
             if isinstance(of, list):
                 x = self._merge(kind, options, [outputs[k] for k in of])
             elif kind == "batch_norm":
@@ -135,9 +140,9 @@ class Reference:
 
     @staticmethod
     def _merge(kind: str, options: dict[str, Any], xs: list[torch.Tensor]) -> torch.Tensor:
-        return (
-            torch.cat(xs, options.get("axis", -1)) if kind == "concat" else torch.stack(xs).sum(0)
-        )
+        if kind == "concat":
+            return torch.cat(xs, options.get("axis", -1))
+        return torch.stack(xs).prod(0) if kind == "multiply" else torch.stack(xs).sum(0)
 
     def _batch_norm(
         self,
@@ -183,6 +188,7 @@ class Reference:
                 bias,
                 stride=options.get("stride", 1),
                 padding=options.get("padding", 0),
+                groups=options.get("groups", 1),
             )
         if kind == "pool2d":
             window = {k: options[k] for k in ("stride", "padding") if k in options}
@@ -190,6 +196,13 @@ class Reference:
                 return of_channels_last(F.max_pool2d, x, options["kernel"], **window)
             window["count_include_pad"] = options.get("count_include_pad", True)
             return of_channels_last(F.avg_pool2d, x, options["kernel"], **window)
+        if kind == "conv1d":
+            assert kernel is not None
+            y = F.conv1d(x.mT, kernel.mT, bias, options.get("stride", 1), options.get("padding", 0))
+            return y.mT
+        if kind == "pool1d":
+            pool = F.max_pool1d if options["kind"] == "max" else F.avg_pool1d
+            return pool(x.mT, options["kernel"], options["stride"], options["padding"]).mT
         if kind == "dense":
             assert kernel is not None
             return F.linear(x, kernel, bias)
@@ -207,6 +220,12 @@ class Reference:
                 return x
             kept = torch.tensor(self.saved[f"{step}/value/{name}.output"] != 0)
             return x * kept / (1 - options["rate"])
+        if kind == "reshape":
+            return x.reshape(len(x), *options["shape"])
+        return x.permute(options["permutation"]) if kind == "transpose" else self._unary(kind, x)
+
+    @staticmethod
+    def _unary(kind: str, x: torch.Tensor) -> torch.Tensor:
         return x.flatten(1) if kind == "flatten" else ACTIVATIONS[kind](x)
 
     def _for_loss(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

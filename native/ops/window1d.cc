@@ -1,0 +1,76 @@
+// conv1d and pool1d: those of two dimensions, over images of one row.
+#include "ops/kernel.h"
+
+namespace flexlegion {
+namespace {
+
+// (n, l, c) as (n, 1, l, c); a convolution's kernel (o, k, i) as (o, 1, k, i).
+TensorView with_row(const TensorView& view) {
+  if (view.rank() != 3) return view;
+  TensorView image = view;
+  image.tile.rank = 4;
+  for (int d = 3; d > 1; --d) {
+    image.tile.lo[d] = view.tile.lo[d - 1];
+    image.tile.hi[d] = view.tile.hi[d - 1];
+    image.stride[d] = view.stride[d - 1];
+    image.shape[d] = view.shape[d - 1];
+  }
+  image.tile.lo[1] = 0;
+  image.tile.hi[1] = image.shape[1] = 1;
+  image.stride[1] = image.extent(2) * image.stride[2];
+  return image;
+}
+
+class Window1d : public Kernel {
+ public:
+  // `attributes` are those that both have.
+  Window1d(const std::string& type_2d, const Attributes& of_1d,
+           std::vector<std::pair<std::string, std::string>> attributes) {
+    for (const char* name : {"kernel", "stride", "padding"}) {
+      const std::string prefix = std::string(name) + "_";
+      attributes.emplace_back(prefix + "h", prefix == "padding_" ? "0" : "1");
+      attributes.emplace_back(prefix + "w", of_1d.text(name));
+    }
+    kernel_ = make_kernel(type_2d, Attributes(std::move(attributes)));
+  }
+
+  bool accumulates() const override { return kernel_->accumulates(); }
+
+  void forward(KernelTask& task) override {
+    KernelTask image = images(task);
+    kernel_->forward(image);
+  }
+
+  void backward(KernelTask& task) override {
+    KernelTask image = images(task);
+    kernel_->backward(image);
+  }
+
+ private:
+  static KernelTask images(const KernelTask& task) {
+    KernelTask image = task;
+    for (auto* views : {&image.inputs, &image.weights, &image.outputs, &image.input_grads,
+                        &image.weight_grads, &image.output_grads}) {
+      for (TensorView& view : *views) view = with_row(view);
+    }
+    return image;
+  }
+
+  std::unique_ptr<Kernel> kernel_;
+};
+
+const RegisterKernel registered_conv1d("conv1d", [](const Attributes& a) {
+  return std::make_unique<Window1d>(
+      "conv2d", a,
+      std::vector<std::pair<std::string, std::string>>{
+          {"groups", "1"}, {"use_bias", a.text("use_bias")}, {"activation", a.text("activation")}});
+});
+const RegisterKernel registered_pool1d("pool1d", [](const Attributes& a) {
+  return std::make_unique<Window1d>(
+      "pool2d", a,
+      std::vector<std::pair<std::string, std::string>>{
+          {"kind", a.text("kind")}, {"count_include_pad", a.text("count_include_pad")}});
+});
+
+}  // namespace
+}  // namespace flexlegion
