@@ -20,16 +20,16 @@ dnnl::stream& stream() {
   return stream;
 }
 
-dnnl::primitive_attr attributes(Activation activation) {
+dnnl::primitive_attr attributes(Activation activation, dnnl::post_ops post_ops) {
   using dnnl::algorithm;
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (activation == Activation::none) return attributes;
-  const algorithm function = activation == Activation::relu      ? algorithm::eltwise_relu
-                             : activation == Activation::sigmoid ? algorithm::eltwise_logistic
-                                                                 : algorithm::eltwise_tanh;
-  dnnl::post_ops post_ops;
-  post_ops.append_eltwise(function, 0.0f, 0.0f);
+  if (activation != Activation::none) {
+    const algorithm function = activation == Activation::relu      ? algorithm::eltwise_relu
+                               : activation == Activation::sigmoid ? algorithm::eltwise_logistic
+                                                                   : algorithm::eltwise_tanh;
+    post_ops.append_eltwise(function, 0.0f, 0.0f);
+  }
   attributes.set_post_ops(post_ops);
   return attributes;
 }
@@ -44,6 +44,7 @@ dnnl::memory::desc Prepared::layout(int argument) const {
 void Prepared::execute(Arguments arguments) const {
   std::unordered_map<int, dnnl::memory> memories;
   for (const auto& [argument, data] : arguments) {
+    if (data == nullptr) continue;
     memories.emplace(argument, dnnl::memory(layout(argument), engine(), data));
   }
   const auto bytes = static_cast<std::int64_t>(scratchpad_.get_size());
