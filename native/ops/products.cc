@@ -9,6 +9,9 @@ namespace {
 using dnnl::memory;
 using onednn::f32_desc;
 
+// The scratch slots that multiply_packed() uses for itself.
+constexpr int kLeftSlot = 14, kResultSlot = 13;
+
 enum Primitive { kPlain, kPacked, kLiking, kPack };  // first in each key
 
 Matrix packed_matrix(float* data, const TensorView& view) {
@@ -62,42 +65,48 @@ void check(const Matrix& a, const Matrix& b, const Matrix& c, const ProductOptio
   if (options.adds && (options.bias != nullptr || options.activation != Activation::none)) {
     throw std::invalid_argument("a product that adds has neither bias nor activation");
   }
-}
-
-// With a scale, the bias has to come after it, i.e. as a post-op of its own.
-bool bias_after_scale(const ProductOptions& options) {
-  return options.bias != nullptr && options.scale != 1.0f;
-}
-
-dnnl::primitive_attr attributes(const Matrix& c, const ProductOptions& options) {
-  dnnl::post_ops post_ops;
-  if (options.scale != 1.0f) {
-    post_ops.append_eltwise(dnnl::algorithm::eltwise_linear, options.scale, 0.0f);
+  if (options.bias != nullptr && (options.scale != 1.0f || c.col != 1)) {
+    throw std::invalid_argument(
+        "a product with a bias has neither a scale nor a transposed result");
   }
-  if (bias_after_scale(options)) {
-    post_ops.append_binary(dnnl::algorithm::binary_add, bias_desc(c));
-  }
-  if (options.adds) post_ops.append_sum();
-  return onednn::attributes(options.activation, post_ops);
 }
 
 dnnl::matmul::primitive_desc describe(const memory::desc& a, const memory::desc& b, const Matrix& c,
                                       const ProductOptions& options) {
-  const auto with = attributes(c, options);
-  if (options.bias == nullptr || bias_after_scale(options)) {
-    return {onednn::engine(), a, b, desc_of(c), with};
+  dnnl::post_ops post_ops;  // the sum has to come first to be fast
+  if (options.adds) post_ops.append_sum(1.0f / options.scale);
+  if (options.scale != 1.0f) {
+    post_ops.append_eltwise(dnnl::algorithm::eltwise_linear, options.scale, 0.0f);
   }
-  return {onednn::engine(), a, b, bias_desc(c), desc_of(c), with};
+  const auto attributes = onednn::attributes(options.activation, post_ops);
+  if (options.bias == nullptr) return {onednn::engine(), a, b, desc_of(c), attributes};
+  return {onednn::engine(), a, b, bias_desc(c), desc_of(c), attributes};
 }
 
 void execute(const onednn::Prepared& product, const float* a, const float* b, const Matrix& c,
              const ProductOptions& options) {
-  const int bias = bias_after_scale(options) ? DNNL_ARG_ATTR_MULTIPLE_POST_OP(1) | DNNL_ARG_SRC_1
-                                             : DNNL_ARG_BIAS;
   product.execute({{DNNL_ARG_SRC, const_cast<float*>(a)},
                    {DNNL_ARG_WEIGHTS, const_cast<float*>(b)},
-                   {bias, options.bias},
+                   {DNNL_ARG_BIAS, options.bias},
                    {DNNL_ARG_DST, c.data}});
+}
+
+bool dense(const Matrix& m) {
+  return m.col == 1 && (m.rows == 1 || m.row == m.cols) &&
+         (m.batch == 1 || m.batch_stride == m.rows * m.cols);
+}
+
+Matrix dense_matrix(float* data, const Matrix& extents) {
+  const std::int64_t rows = extents.rows, cols = extents.cols;
+  return {data, rows, cols, cols, 1, extents.batch, rows * cols};
+}
+
+TensorView view_of(const Matrix& m) {
+  TensorView view = dense_view(m.data, Rect::of_shape({m.batch, m.rows, m.cols}), {});
+  view.stride[0] = m.batch_stride;
+  view.stride[1] = m.row;
+  view.stride[2] = m.col;
+  return view;
 }
 
 bool empty(const Matrix& m) { return m.rows == 0 || m.cols == 0 || m.batch == 0; }
@@ -141,6 +150,9 @@ void OutputMatrix::commit() const {
 
 void Products::multiply(const Matrix& a, const Matrix& b, const Matrix& c,
                         const ProductOptions& options) {
+  if (c.row == 1 && c.col != 1 && options.bias == nullptr) {  // oneDNN has no fast one
+    return multiply(b.transposed(), a.transposed(), c.transposed(), options);
+  }
   check(a, b, c, options);
   if (empty(c)) return;
   const onednn::Prepared& product = cache_.get(key_of(kPlain, a, b, c, options), [&] {
@@ -181,17 +193,31 @@ void Products::pack(const Matrix& b, std::int64_t rows, float* packed) {
   reorder.execute({{DNNL_ARG_FROM, b.data}, {DNNL_ARG_TO, packed}});
 }
 
+// oneDNN multiplies packed factors fast only if the other matrices are dense.
 void Products::multiply_packed(const Matrix& a, const Matrix& b_shape, const float* packed,
                                const Matrix& c, const ProductOptions& options) {
   check(a, b_shape, c, options);
   if (empty(c)) return;
-  Matrix extents = b_shape;  // its strides do not matter
-  extents.row = extents.col = extents.batch_stride = 0;
-  const memory::desc layout = packed_layout(b_shape, a.rows);
-  const onednn::Prepared& product = cache_.get(key_of(kPacked, a, extents, c, options), [&] {
-    return describe(factor_desc(a, c.batch), layout, c, options);
+  if (!dense(a)) {
+    const Matrix copy = dense_matrix(scratch(kLeftSlot, a.batch * a.rows * a.cols), a);
+    copy_view(view_of(copy), view_of(a));
+    return multiply_packed(copy, b_shape, packed, c, options);
+  }
+  if (!dense(c)) {
+    const Matrix copy = dense_matrix(scratch(kResultSlot, c.batch * c.rows * c.cols), c);
+    ProductOptions writing = options;
+    writing.adds = false;
+    multiply_packed(a, b_shape, packed, copy, writing);
+    return options.adds ? add_view(view_of(c), view_of(copy))
+                        : copy_view(view_of(c), view_of(copy));
+  }
+  const Matrix left = dense_matrix(a.data, a), right = dense_matrix(nullptr, b_shape),
+               result = dense_matrix(c.data, c);
+  const memory::desc layout = packed_layout(right, a.rows);
+  const onednn::Prepared& product = cache_.get(key_of(kPacked, left, right, result, options), [&] {
+    return describe(factor_desc(left, c.batch), layout, result, options);
   });
-  execute(product, a.data, packed, c, options);
+  execute(product, left.data, packed, result, options);
 }
 
 }  // namespace flexlegion

@@ -46,12 +46,13 @@ class OutputMatrix {
   Matrix matrix_;
 };
 
-// What a product does beside multiplying.
+// What a product does beside multiplying. oneDNN has only reference loops, a hundred times slower,
+// for a bias together with a scale, and in a transposed result: these are refused.
 struct ProductOptions {
   float* bias = nullptr;  // one a column of the result
   Activation activation = Activation::none;
   bool adds = false;   // c += scale * a b (then neither bias nor activation)
-  float scale = 1.0f;  // of a b, before the bias
+  float scale = 1.0f;  // of a b
 };
 
 // c = activation(scale * a b + bias). Prepares a product when its shape is first asked for; any
@@ -66,7 +67,8 @@ class Products {
   // The layout of right factors that products with `rows` rows on the left like best, for a factor
   // that is used again and again (a recurrent kernel over the steps of a sequence): pack() writes b
   // so into `packed` of packed_size() floats, 64-byte aligned; c = a b is then multiply_packed()
-  // with the same rows of a, where of b_shape only the extents count.
+  // with the same rows of a, where of b_shape only the extents count. An a or c whose rows do not
+  // lie next to each other goes through scratch slots 13 and 14.
   std::int64_t packed_size(const Matrix& b, std::int64_t rows);
   void pack(const Matrix& b, std::int64_t rows, float* packed);
   void multiply_packed(const Matrix& a, const Matrix& b_shape, const float* packed, const Matrix& c,
