@@ -66,9 +66,17 @@ struct Metrics {
 struct KernelTask {
   std::vector<TensorView> inputs, weights, outputs;
   std::vector<TensorView> input_grads, weight_grads, output_grads;
-  std::vector<bool> adds_input_grad, adds_weight_grad;  // only if the kernel accumulates()
+  // Only if the kernel accumulates(); a list that is too short asks for nothing.
+  std::vector<bool> adds_input_grad, adds_weight_grad;
   RunState run;
   Metrics* metrics = nullptr;  // loss operators add into it in forward()
+
+  bool adds_to_input(std::size_t i) const {
+    return i < adds_input_grad.size() && adds_input_grad[i];
+  }
+  bool adds_to_weight(std::size_t i) const {
+    return i < adds_weight_grad.size() && adds_weight_grad[i];
+  }
 };
 
 class Kernel {

@@ -132,21 +132,22 @@ Matrix input_matrix(const TensorView& view, int slot) {
   return packed_matrix(DenseInput(view, slot).data(), view);
 }
 
-OutputMatrix::OutputMatrix(const TensorView& view, int slot, bool add)
-    : view_(view),
-      add_(add),
-      in_place_(view.dense()),
-      matrix_(packed_matrix(in_place_ ? view.f32() : scratch(slot, view.volume()), view)) {}
+OutputTile::OutputTile(const TensorView& tile, int slot, bool add, bool in_place)
+    : tile_(tile), view_(tile), add_(add), in_place_(in_place) {
+  if (!in_place) view_ = dense_view(scratch(slot, tile.volume()), tile.tile, tile.shape);
+}
 
-void OutputMatrix::commit() const {
+void OutputTile::commit() const {
   if (in_place_) return;
-  const TensorView result = dense_view(matrix_.data, view_.tile, view_.shape);
   if (add_) {
-    add_view(view_, result);
+    add_view(tile_, view_);
   } else {
-    copy_view(view_, result);
+    copy_view(tile_, view_);
   }
 }
+
+OutputMatrix::OutputMatrix(const TensorView& tile, int slot, bool add)
+    : OutputTile(tile, slot, add, tile.dense()), matrix_(packed_matrix(view().f32(), tile)) {}
 
 void Products::multiply(const Matrix& a, const Matrix& b, const Matrix& c,
                         const ProductOptions& options) {
@@ -155,6 +156,10 @@ void Products::multiply(const Matrix& a, const Matrix& b, const Matrix& c,
   }
   check(a, b, c, options);
   if (empty(c)) return;
+  if (a.cols == 0 && options.bias == nullptr) {  // an empty sum
+    if (!options.adds) zero_view(view_of(c));
+    return;
+  }
   const onednn::Prepared& product = cache_.get(key_of(kPlain, a, b, c, options), [&] {
     return describe(factor_desc(a, c.batch), factor_desc(b, c.batch), c, options);
   });

@@ -28,21 +28,31 @@ bool matrix_in_place(const TensorView& view, Matrix& matrix);
 // The same, packed into scratch `slot` where the rows do not lie so.
 Matrix input_matrix(const TensorView& view, int slot);
 
-// The counterpart for a result: multiply into matrix() with adds(), then call commit().
-//
-// A tile of contiguous rows is written in place, any other in scratch memory until commit(): oneDNN
-// writes rows that lie apart (a tile of the columns) a tenth slower than it computes them, far more
-// than copying them takes. With `add`, the result is added to what stands in the tile.
-class OutputMatrix {
+// The counterpart for a result: multiply into view(), with adds(), then call commit(). With `add`,
+// the result is added to what stands in the tile. If not `in_place`, view() is dense scratch
+// memory.
+class OutputTile {
  public:
-  OutputMatrix(const TensorView& view, int slot, bool add = false);
-  const Matrix& matrix() const { return matrix_; }
+  OutputTile(const TensorView& tile, int slot, bool add, bool in_place);
+  const TensorView& view() const { return view_; }
   bool adds() const { return add_ && in_place_; }  // what ProductOptions::adds has to be
   void commit() const;
 
  private:
-  TensorView view_;
+  TensorView tile_, view_;
   bool add_, in_place_;
+};
+
+// The same, with all dimensions but the last as rows.
+//
+// Only a dense tile is written in place: oneDNN writes rows that lie apart (a tile of the columns)
+// a tenth slower than it computes them, far more than copying them takes.
+class OutputMatrix : public OutputTile {
+ public:
+  OutputMatrix(const TensorView& tile, int slot, bool add = false);
+  const Matrix& matrix() const { return matrix_; }
+
+ private:
   Matrix matrix_;
 };
 

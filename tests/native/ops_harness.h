@@ -2,6 +2,8 @@
 // and the sums of the gradient contributions, to be compared with a reference over whole tensors.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -90,10 +92,10 @@ struct GradientTiles {
   std::vector<TensorView> views;
 
   template <typename TileOf>
-  GradientTiles(const std::vector<Tensor>& operands, TileOf&& tile_of) {
+  GradientTiles(const std::vector<Tensor>& operands, TileOf&& tile_of, float fill = kNan) {
     tensors.reserve(operands.size());
     for (std::size_t i = 0; i < operands.size(); ++i) {
-      tensors.emplace_back(operands[i].shape, kNan);
+      tensors.emplace_back(operands[i].shape, fill);
       views.push_back(tensors.back().view(tile_of(static_cast<int>(i))));
     }
   }
@@ -101,6 +103,29 @@ struct GradientTiles {
     for (std::size_t i = 0; i < views.size(); ++i) add_view(sums[i].view(views[i].tile), views[i]);
   }
 };
+
+// If the kernel accumulates, adding to gradients that stand at 1 gives what it `wrote`, plus 1.
+template <typename InputTile, typename WeightTile>
+void check_adding(Kernel& kernel, KernelTask task, const Case& c, InputTile&& input_tile,
+                  WeightTile&& weight_tile, const GradientTiles& wrote_to_inputs,
+                  const GradientTiles& wrote_to_weights) {
+  if (!kernel.accumulates()) return;
+  const GradientTiles inputs(c.inputs, input_tile, 1), weights(c.weights, weight_tile, 1);
+  task.input_grads = inputs.views;
+  task.weight_grads = weights.views;
+  task.adds_input_grad.assign(inputs.views.size(), true);
+  task.adds_weight_grad.assign(weights.views.size(), true);
+  kernel.backward(task);
+  const auto check = [](const GradientTiles& sums, const GradientTiles& wrote) {
+    for (std::size_t i = 0; i < sums.views.size(); ++i) {
+      Tensor expected(sums.tensors[i].shape, 1);
+      add_view(expected.view(wrote.views[i].tile), wrote.views[i]);
+      CHECK(largest_difference(sums.tensors[i], expected) < kTolerance);
+    }
+  };
+  check(inputs, wrote_to_inputs);
+  check(weights, wrote_to_weights);
+}
 
 inline Results run_tiles(Case& c, const std::vector<Rect>& tiles, Tensor output_grad) {
   const auto kernel = make_kernel(c.type, Attributes(c.attributes));
@@ -122,8 +147,9 @@ inline Results run_tiles(Case& c, const std::vector<Rect>& tiles, Tensor output_
     forward.outputs = {results.output.view(tile)};
     kernel->forward(forward);
 
-    GradientTiles input_grads(c.inputs, [&](int i) { return c.input_tile(tile, i); });
-    GradientTiles weight_grads(c.weights, [&](int i) { return c.weight_tile(tile, i); });
+    const auto input_tile = [&](int i) { return c.input_tile(tile, i); };
+    const auto weight_tile = [&](int i) { return c.weight_tile(tile, i); };
+    const GradientTiles input_grads(c.inputs, input_tile), weight_grads(c.weights, weight_tile);
     KernelTask backward = forward;
     if (!c.reads_input) backward.inputs.assign(c.inputs.size(), TensorView());
     if (!c.reads_output) backward.outputs.assign(1, TensorView());
@@ -131,6 +157,7 @@ inline Results run_tiles(Case& c, const std::vector<Rect>& tiles, Tensor output_
     backward.input_grads = input_grads.views;
     backward.weight_grads = weight_grads.views;
     kernel->backward(backward);
+    check_adding(*kernel, backward, c, input_tile, weight_tile, input_grads, weight_grads);
     input_grads.add_to(results.input_grads);
     weight_grads.add_to(results.weight_grads);
   }
