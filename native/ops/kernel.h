@@ -80,7 +80,8 @@ struct Metrics {
 struct KernelTask {
   std::vector<TensorView> inputs, weights, outputs;
   std::vector<TensorView> input_grads, weight_grads, output_grads;
-  std::vector<bool> adds_input_grad, adds_weight_grad;  // only if the kernel accumulates()
+  // Only if the kernel accumulates(); a list that is too short asks for nothing.
+  std::vector<bool> adds_input_grad, adds_weight_grad;
   RunState run;
   Metrics* metrics = nullptr;  // loss operators add into it in forward()
 

@@ -21,16 +21,16 @@ dnnl::stream& stream() {
   return stream;
 }
 
-dnnl::primitive_attr attributes(Activation activation) {
+dnnl::primitive_attr attributes(Activation activation, dnnl::post_ops post_ops) {
   using dnnl::algorithm;
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (activation == Activation::none) return attributes;
-  const algorithm function = activation == Activation::relu      ? algorithm::eltwise_relu
-                             : activation == Activation::sigmoid ? algorithm::eltwise_logistic
-                                                                 : algorithm::eltwise_tanh;
-  dnnl::post_ops post_ops;
-  post_ops.append_eltwise(function, 0.0f, 0.0f);
+  if (activation != Activation::none) {
+    const algorithm function = activation == Activation::relu      ? algorithm::eltwise_relu
+                               : activation == Activation::sigmoid ? algorithm::eltwise_logistic
+                                                                   : algorithm::eltwise_tanh;
+    post_ops.append_eltwise(function, 0.0f, 0.0f);
+  }
   attributes.set_post_ops(post_ops);
   return attributes;
 }
@@ -86,7 +86,9 @@ void Prepared::execute(Arguments arguments) const {
       memories.emplace(argument, dnnl::memory(desc, engine(), data));
     }
   };
-  for (const auto& [argument, data] : arguments) set(argument, data);
+  for (const auto& [argument, data] : arguments) {
+    if (data != nullptr) set(argument, data);
+  }
   if (scratchpad_bytes_ > 0) {
     set(DNNL_ARG_SCRATCHPAD, scratch(kScratchpadSlot, (scratchpad_bytes_ + 3) / 4));
   }

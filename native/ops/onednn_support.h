@@ -23,8 +23,10 @@ constexpr int kScratchpadSlot = 15;
 dnnl::engine& engine();
 dnnl::stream& stream();  // the calling thread's
 
-// Attributes of a primitive: scratch memory is the calling thread's, and the activation is fused.
-dnnl::primitive_attr attributes(Activation activation = Activation::none);
+// Attributes of a primitive: scratch memory is the calling thread's, and the activation is fused,
+// after `post_ops`.
+dnnl::primitive_attr attributes(Activation activation = Activation::none,
+                                dnnl::post_ops post_ops = {});
 
 inline dnnl::memory::desc f32_desc(const dnnl::memory::dims& dims, dnnl::memory::format_tag tag) {
   return {dims, dnnl::memory::data_type::f32, tag};
@@ -41,7 +43,8 @@ dnnl::reorder::primitive_desc reorder(const dnnl::memory::desc& from, const dnnl
 // A primitive, ready to be executed. It must have been described with attributes().
 class Prepared {
  public:
-  using Arguments = std::initializer_list<std::pair<int, float*>>;  // DNNL_ARG_..., memory
+  // DNNL_ARG_..., memory; without memory, the argument is left out.
+  using Arguments = std::initializer_list<std::pair<int, float*>>;
 
   explicit Prepared(const dnnl::primitive_desc_base& desc);
   void execute(Arguments arguments) const;

@@ -43,14 +43,15 @@ FLEXLEGION_SIMD void add_to(LogSum& result, const float* x, std::int64_t n, floa
 
 }  // namespace
 
-FLEXLEGION_SIMD RowSoftmax row_softmax(const float* x, std::int64_t n, float* exponentials) {
+FLEXLEGION_SIMD RowSoftmax row_softmax(const float* x, std::int64_t n, float* exponentials,
+                                       float scale) {
   float maximum = x[0];
 #pragma omp simd reduction(max : maximum)
   for (std::int64_t i = 0; i < n; ++i) maximum = x[i] > maximum ? x[i] : maximum;
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (std::int64_t i = 0; i < n; ++i) {
-    exponentials[i] = vector_exp(x[i] - maximum);
+    exponentials[i] = vector_exp(scale * (x[i] - maximum));
     sum += exponentials[i];
   }
   return {maximum, sum};

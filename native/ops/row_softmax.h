@@ -33,11 +33,11 @@ inline float vector_exp(float x) {
 
 struct RowSoftmax {
   float maximum = 0;
-  float sum = 0;  // of exp(x - maximum)
+  float sum = 0;  // of exp(scale * (x - maximum))
 };
 
-// Writes exp(x - maximum) to `exponentials`.
-RowSoftmax row_softmax(const float* x, std::int64_t n, float* exponentials);
+// Writes exp(scale * (x - maximum)), scale > 0, to `exponentials`, which may be x.
+RowSoftmax row_softmax(const float* x, std::int64_t n, float* exponentials, float scale = 1.0f);
 
 struct RowLogSum {
   double log_sum = 0;     // log(sum of exp(x))

@@ -2,6 +2,8 @@
 // and the sums of the gradient contributions, to be compared with a reference over whole tensors.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -91,10 +93,10 @@ struct GradientTiles {
   std::vector<TensorView> views;
 
   template <typename TileOf>
-  GradientTiles(const std::vector<Tensor>& operands, TileOf&& tile_of) {
+  GradientTiles(const std::vector<Tensor>& operands, TileOf&& tile_of, float fill = kNan) {
     tensors.reserve(operands.size());
     for (std::size_t i = 0; i < operands.size(); ++i) {
-      tensors.emplace_back(operands[i].shape, kNan);
+      tensors.emplace_back(operands[i].shape, fill);
       views.push_back(tensors.back().view(tile_of(static_cast<int>(i))));
     }
   }
@@ -164,8 +166,9 @@ inline Results run_tiles(Case& c, const std::vector<Rect>& tiles, Tensor output_
     forward.outputs = {results.output.view(tile)};
     kernel->forward(forward);
 
-    GradientTiles input_grads(c.inputs, [&](int i) { return c.input_tile(tile, i); });
-    GradientTiles weight_grads(c.weights, [&](int i) { return c.weight_tile(tile, i); });
+    const auto input_tile = [&](int i) { return c.input_tile(tile, i); };
+    const auto weight_tile = [&](int i) { return c.weight_tile(tile, i); };
+    const GradientTiles input_grads(c.inputs, input_tile), weight_grads(c.weights, weight_tile);
     KernelTask backward = forward;
     if (!c.reads_input) backward.inputs.assign(c.inputs.size(), TensorView());
     if (!c.reads_output) backward.outputs.assign(1, TensorView());

@@ -335,7 +335,7 @@ def _shape_cases() -> dict[str, Case]:
     return cases
 
 
-def _sequence_cases() -> dict[str, Case]:
+def _conv1d_cases() -> dict[str, Case]:
     """One-dimensional images."""
     cases = {}
     for label, layer in {
@@ -450,7 +450,7 @@ CASES: dict[str, Case] = (
     | _merge_cases()
     | _normalization_cases()
     | _shape_cases()
-    | _sequence_cases()
+    | _conv1d_cases()
     | _loss_cases()
     | _sequence_cases()
     | _dropout_cases()

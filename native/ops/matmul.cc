@@ -1,0 +1,81 @@
+// matmul: output(n, ..., i, j) = sum over k of a(n, ..., i, k) * b(n, ..., k, j).
+//
+// One product, of a batch of matrices, for each index of the dimensions before the last three.
+#include <algorithm>
+
+#include "ops/products.h"
+#include "ops/strided_loop.h"
+
+namespace flexlegion {
+namespace {
+
+bool contiguous_rows(const TensorView& view) { return view.dense_from(view.rank() - 1); }
+
+// A tile whose rows are contiguous: packed into scratch `slot` where they are not.
+TensorView input_rows(const TensorView& view, int slot) {
+  if (contiguous_rows(view)) return view;
+  return dense_view(DenseInput(view, slot).data(), view.tile, view.shape);
+}
+
+// The last two dimensions, at an offset, as matrices; the dimension before as their batch.
+Matrix matrices(const TensorView& view, std::int64_t offset) {
+  const int last = view.rank() - 1;
+  Matrix m = Matrix::row_major(view.f32() + offset, view.extent(last - 1), view.extent(last),
+                               std::max(view.stride[last - 1], view.extent(last)));
+  m.batch = view.extent(last - 2);
+  m.batch_stride = view.stride[last - 2];
+  return m;
+}
+
+class MatMul : public Kernel {
+ public:
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    const TensorView a = input_rows(task.inputs[0], 0), b = input_rows(task.inputs[1], 1);
+    multiply(a, false, b, false, task.outputs[0], false);
+  }
+
+  void backward(KernelTask& task) override {
+    const TensorView& dc = task.output_grads[0];
+    const TensorView rows = input_rows(dc, 0);
+    if (wanted(task, 0)) {
+      const TensorView b = input_rows(task.inputs[1], 1);
+      multiply(rows, false, b, true, task.input_grads[0], task.adds_to_input_grad(0));
+    }
+    if (wanted(task, 1)) {
+      const TensorView a = input_rows(task.inputs[0], 1);
+      multiply(a, true, rows, false, task.input_grads[1], task.adds_to_input_grad(1));
+    }
+  }
+
+ private:
+  static bool wanted(const KernelTask& task, std::size_t i) {
+    return i < task.input_grads.size() && task.input_grads[i].present();
+  }
+
+  // c = a b or c += a b, where a and b may stand for their transposes (scratch slot 2).
+  void multiply(const TensorView& a, bool transpose_a, const TensorView& b, bool transpose_b,
+                const TensorView& c, bool add) {
+    if (c.tile.empty()) return;
+    const OutputTile result(c, 2, add, contiguous_rows(c));
+    ProductOptions options;
+    options.adds = result.adds();
+    const auto body = [&](const Offsets<3>& at) {
+      const Matrix left = matrices(a, at[1]), right = matrices(b, at[2]);
+      products_.multiply(transpose_a ? left.transposed() : left,
+                         transpose_b ? right.transposed() : right, matrices(result.view(), at[0]),
+                         options);
+    };
+    for_each_index<3>({&result.view(), &a, &b}, c.rank() - 3, body);
+    result.commit();
+  }
+
+  Products products_;
+};
+
+const RegisterKernel registered("matmul",
+                                [](const Attributes&) { return std::make_unique<MatMul>(); });
+
+}  // namespace
+}  // namespace flexlegion

@@ -1,0 +1,228 @@
+#include "ops/products.h"
+
+#include <cstring>
+#include <stdexcept>
+
+namespace flexlegion {
+namespace {
+
+using dnnl::memory;
+using onednn::f32_desc;
+
+// The scratch slots that multiply_packed() uses for itself.
+constexpr int kLeftSlot = 14, kResultSlot = 13;
+
+enum Primitive { kPlain, kPacked, kLiking, kPack };  // first in each key
+
+Matrix packed_matrix(float* data, const TensorView& view) {
+  const std::int64_t cols = view.extent(view.rank() - 1);
+  return Matrix::row_major(data, cols == 0 ? 0 : view.volume() / cols, cols, cols);
+}
+
+memory::desc desc_of(const Matrix& m) {
+  if (m.batch == 1) return f32_desc({m.rows, m.cols}, memory::dims{m.row, m.col});
+  return f32_desc({m.batch, m.rows, m.cols}, memory::dims{m.batch_stride, m.row, m.col});
+}
+
+// A factor of a product of `batch` matrices: as many dimensions as the result.
+memory::desc factor_desc(const Matrix& m, std::int64_t batch) {
+  if (m.batch == batch) return desc_of(m);
+  return f32_desc({1, m.rows, m.cols}, memory::dims{m.rows * m.cols, m.row, m.col});
+}
+
+memory::desc bias_desc(const Matrix& c) {
+  if (c.batch == 1) return f32_desc({1, c.cols}, memory::format_tag::ab);
+  return f32_desc({1, 1, c.cols}, memory::format_tag::abc);
+}
+
+std::int64_t bits_of(float value) {
+  std::int32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+void append(onednn::Cache::Key& key, const Matrix& m) {
+  key.insert(key.end(), {m.rows, m.cols, m.row, m.col, m.batch, m.batch_stride});
+}
+
+onednn::Cache::Key key_of(Primitive primitive, const Matrix& a, const Matrix& b, const Matrix& c,
+                          const ProductOptions& options) {
+  onednn::Cache::Key key{primitive, options.bias != nullptr,
+                         static_cast<std::int64_t>(options.activation), options.adds,
+                         bits_of(options.scale)};
+  key.reserve(key.size() + 18);
+  append(key, a);
+  append(key, b);
+  append(key, c);
+  return key;
+}
+
+void check(const Matrix& a, const Matrix& b, const Matrix& c, const ProductOptions& options) {
+  const auto fits = [&](const Matrix& m) { return m.batch == c.batch || m.batch == 1; };
+  if (a.rows != c.rows || a.cols != b.rows || b.cols != c.cols || !fits(a) || !fits(b)) {
+    throw std::invalid_argument("a product of matrices that do not fit");
+  }
+  if (options.adds && (options.bias != nullptr || options.activation != Activation::none)) {
+    throw std::invalid_argument("a product that adds has neither bias nor activation");
+  }
+  if (options.bias != nullptr && (options.scale != 1.0f || c.col != 1)) {
+    throw std::invalid_argument(
+        "a product with a bias has neither a scale nor a transposed result");
+  }
+}
+
+dnnl::matmul::primitive_desc describe(const memory::desc& a, const memory::desc& b, const Matrix& c,
+                                      const ProductOptions& options) {
+  dnnl::post_ops post_ops;  // the sum has to come first to be fast
+  if (options.adds) post_ops.append_sum(1.0f / options.scale);
+  if (options.scale != 1.0f) {
+    post_ops.append_eltwise(dnnl::algorithm::eltwise_linear, options.scale, 0.0f);
+  }
+  const auto attributes = onednn::attributes(options.activation, post_ops);
+  if (options.bias == nullptr) return {onednn::engine(), a, b, desc_of(c), attributes};
+  return {onednn::engine(), a, b, bias_desc(c), desc_of(c), attributes};
+}
+
+void execute(const onednn::Prepared& product, const float* a, const float* b, const Matrix& c,
+             const ProductOptions& options) {
+  product.execute({{DNNL_ARG_SRC, const_cast<float*>(a)},
+                   {DNNL_ARG_WEIGHTS, const_cast<float*>(b)},
+                   {DNNL_ARG_BIAS, options.bias},
+                   {DNNL_ARG_DST, c.data}});
+}
+
+bool dense(const Matrix& m) {
+  return m.col == 1 && (m.rows == 1 || m.row == m.cols) &&
+         (m.batch == 1 || m.batch_stride == m.rows * m.cols);
+}
+
+Matrix dense_matrix(float* data, const Matrix& extents) {
+  const std::int64_t rows = extents.rows, cols = extents.cols;
+  return {data, rows, cols, cols, 1, extents.batch, rows * cols};
+}
+
+TensorView view_of(const Matrix& m) {
+  TensorView view = dense_view(m.data, Rect::of_shape({m.batch, m.rows, m.cols}), {});
+  view.stride[0] = m.batch_stride;
+  view.stride[1] = m.row;
+  view.stride[2] = m.col;
+  return view;
+}
+
+bool empty(const Matrix& m) { return m.rows == 0 || m.cols == 0 || m.batch == 0; }
+
+}  // namespace
+
+bool matrix_in_place(const TensorView& view, Matrix& matrix) {
+  const int last = view.rank() - 1;
+  if (!view.dense_from(last)) return false;
+  matrix = Matrix::row_major(view.f32(), 1, view.extent(last), view.extent(last));
+  for (int d = last - 1; d >= 0; --d) {
+    if (view.extent(d) == 1) continue;
+    if (matrix.rows == 1) matrix.row = view.stride[d];
+    if (view.stride[d] != matrix.row * matrix.rows) return false;
+    matrix.rows *= view.extent(d);
+  }
+  return true;
+}
+
+Matrix input_matrix(const TensorView& view, int slot) {
+  Matrix matrix;
+  if (matrix_in_place(view, matrix)) return matrix;
+  return packed_matrix(DenseInput(view, slot).data(), view);
+}
+
+OutputTile::OutputTile(const TensorView& tile, int slot, bool add, bool in_place)
+    : tile_(tile), view_(tile), add_(add), in_place_(in_place) {
+  if (!in_place) view_ = dense_view(scratch(slot, tile.volume()), tile.tile, tile.shape);
+}
+
+void OutputTile::commit() const {
+  if (in_place_) return;
+  if (add_) {
+    add_view(tile_, view_);
+  } else {
+    copy_view(tile_, view_);
+  }
+}
+
+OutputMatrix::OutputMatrix(const TensorView& tile, int slot, bool add)
+    : OutputTile(tile, slot, add, tile.dense()), matrix_(packed_matrix(view().f32(), tile)) {}
+
+void Products::multiply(const Matrix& a, const Matrix& b, const Matrix& c,
+                        const ProductOptions& options) {
+  if (c.row == 1 && c.col != 1 && options.bias == nullptr) {  // oneDNN has no fast one
+    return multiply(b.transposed(), a.transposed(), c.transposed(), options);
+  }
+  check(a, b, c, options);
+  if (empty(c)) return;
+  if (a.cols == 0 && options.bias == nullptr) {  // an empty sum
+    if (!options.adds) zero_view(view_of(c));
+    return;
+  }
+  const onednn::Prepared& product = cache_.get(key_of(kPlain, a, b, c, options), [&] {
+    return describe(factor_desc(a, c.batch), factor_desc(b, c.batch), c, options);
+  });
+  execute(product, a.data, b.data, c, options);
+}
+
+const onednn::Prepared& Products::liking(const Matrix& b, std::int64_t rows) {
+  return cache_.get({kLiking, b.batch, rows, b.rows, b.cols}, [&] {
+    const auto any = [&](std::int64_t r, std::int64_t c, memory::format_tag plain) {
+      return b.batch == 1 ? f32_desc({r, c}, plain) : f32_desc({b.batch, r, c}, plain);
+    };
+    const auto rows_first = b.batch == 1 ? memory::format_tag::ab : memory::format_tag::abc;
+    return dnnl::matmul::primitive_desc(onednn::engine(), any(rows, b.rows, rows_first),
+                                        any(b.rows, b.cols, memory::format_tag::any),
+                                        any(rows, b.cols, rows_first), onednn::attributes());
+  });
+}
+
+memory::desc Products::packed_layout(const Matrix& b, std::int64_t rows) {
+  return liking(b, rows).layout(DNNL_ARG_WEIGHTS);
+}
+
+std::int64_t Products::packed_size(const Matrix& b, std::int64_t rows) {
+  return static_cast<std::int64_t>(packed_layout(b, rows).get_size() + sizeof(float) - 1) /
+         static_cast<std::int64_t>(sizeof(float));
+}
+
+void Products::pack(const Matrix& b, std::int64_t rows, float* packed) {
+  onednn::Cache::Key key{kPack, rows};
+  append(key, b);
+  const memory::desc to = packed_layout(b, rows);
+  const onednn::Prepared& reorder = cache_.get(key, [&] {
+    return dnnl::reorder::primitive_desc(onednn::engine(), desc_of(b), onednn::engine(), to,
+                                         onednn::attributes());
+  });
+  reorder.execute({{DNNL_ARG_FROM, b.data}, {DNNL_ARG_TO, packed}});
+}
+
+// oneDNN multiplies packed factors fast only if the other matrices are dense.
+void Products::multiply_packed(const Matrix& a, const Matrix& b_shape, const float* packed,
+                               const Matrix& c, const ProductOptions& options) {
+  check(a, b_shape, c, options);
+  if (empty(c)) return;
+  if (!dense(a)) {
+    const Matrix copy = dense_matrix(scratch(kLeftSlot, a.batch * a.rows * a.cols), a);
+    copy_view(view_of(copy), view_of(a));
+    return multiply_packed(copy, b_shape, packed, c, options);
+  }
+  if (!dense(c)) {
+    const Matrix copy = dense_matrix(scratch(kResultSlot, c.batch * c.rows * c.cols), c);
+    ProductOptions writing = options;
+    writing.adds = false;
+    multiply_packed(a, b_shape, packed, copy, writing);
+    return options.adds ? add_view(view_of(c), view_of(copy))
+                        : copy_view(view_of(c), view_of(copy));
+  }
+  const Matrix left = dense_matrix(a.data, a), right = dense_matrix(nullptr, b_shape),
+               result = dense_matrix(c.data, c);
+  const memory::desc layout = packed_layout(right, a.rows);
+  const onednn::Prepared& product = cache_.get(key_of(kPacked, left, right, result, options), [&] {
+    return describe(factor_desc(left, c.batch), layout, result, options);
+  });
+  execute(product, left.data, packed, result, options);
+}
+
+}  // namespace flexlegion

@@ -1,0 +1,94 @@
+// Matrix products by oneDNN, for all kernels that need them: prepared once a shape, for one thread.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/activation.h"
+#include "ops/onednn_support.h"
+#include "ops/tensor_view.h"
+
+namespace flexlegion {
+
+// A matrix in memory, or a batch of them: element (b, r, c) at
+// data[b * batch_stride + r * row + c * col]. One of row and col is 1.
+struct Matrix {
+  float* data = nullptr;
+  std::int64_t rows = 0, cols = 0;
+  std::int64_t row = 0, col = 1;  // strides, in elements
+  std::int64_t batch = 1, batch_stride = 0;
+
+  static Matrix row_major(float* data, std::int64_t rows, std::int64_t cols, std::int64_t ld) {
+    return {data, rows, cols, ld};
+  }
+  Matrix transposed() const { return {data, cols, rows, col, row, batch, batch_stride}; }
+};
+
+// All dimensions but the last as rows, if they lie at equal distances; else false.
+bool matrix_in_place(const TensorView& view, Matrix& matrix);
+// The same, packed into scratch `slot` where the rows do not lie so.
+Matrix input_matrix(const TensorView& view, int slot);
+
+// The counterpart for a result: multiply into view(), with adds(), then call commit(). With `add`,
+// the result is added to what stands in the tile. If not `in_place`, view() is dense scratch
+// memory.
+class OutputTile {
+ public:
+  OutputTile(const TensorView& tile, int slot, bool add, bool in_place);
+  const TensorView& view() const { return view_; }
+  bool adds() const { return add_ && in_place_; }  // what ProductOptions::adds has to be
+  void commit() const;
+
+ private:
+  TensorView tile_, view_;
+  bool add_, in_place_;
+};
+
+// The same, with all dimensions but the last as rows.
+//
+// Only a dense tile is written in place: oneDNN writes rows that lie apart (a tile of the columns)
+// a tenth slower than it computes them, far more than copying them takes.
+class OutputMatrix : public OutputTile {
+ public:
+  OutputMatrix(const TensorView& tile, int slot, bool add = false);
+  const Matrix& matrix() const { return matrix_; }
+
+ private:
+  Matrix matrix_;
+};
+
+// What a product does beside multiplying. oneDNN has only reference loops, a hundred times slower,
+// for a bias together with a scale, and in a transposed result: these are refused.
+struct ProductOptions {
+  float* bias = nullptr;  // one a column of the result
+  Activation activation = Activation::none;
+  bool adds = false;   // c += scale * a b (then neither bias nor activation)
+  float scale = 1.0f;  // of a b
+};
+
+// c = activation(scale * a b + bias). Prepares a product when its shape is first asked for; any
+// number of threads may use one object at once.
+class Products {
+ public:
+  // Any of the three may be transposed. A batch of matrices has as many of a, b and c, but a or b
+  // may be one for all (batch 1).
+  void multiply(const Matrix& a, const Matrix& b, const Matrix& c,
+                const ProductOptions& options = {});
+
+  // The layout of right factors that products with `rows` rows on the left like best, for a factor
+  // that is used again and again (a recurrent kernel over the steps of a sequence): pack() writes b
+  // so into `packed` of packed_size() floats, 64-byte aligned; c = a b is then multiply_packed()
+  // with the same rows of a, where of b_shape only the extents count. An a or c whose rows do not
+  // lie next to each other goes through scratch slots 13 and 14.
+  std::int64_t packed_size(const Matrix& b, std::int64_t rows);
+  void pack(const Matrix& b, std::int64_t rows, float* packed);
+  void multiply_packed(const Matrix& a, const Matrix& b_shape, const float* packed, const Matrix& c,
+                       const ProductOptions& options = {});
+
+ private:
+  dnnl::memory::desc packed_layout(const Matrix& b, std::int64_t rows);
+  const onednn::Prepared& liking(const Matrix& b, std::int64_t rows);
+
+  onednn::Cache cache_;
+};
+
+}  // namespace flexlegion

@@ -1,0 +1,131 @@
+// Matrix products: every combination of layouts and options against plain loops.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "ops/products.h"
+#include "ops_harness.h"
+
+namespace flexlegion::testing {
+namespace {
+
+// Random matrices of some batch, transposed or not, with gaps after each row and matrix.
+struct Factor {
+  Tensor memory;
+  Matrix matrix;
+
+  Factor(std::int64_t batch, std::int64_t rows, std::int64_t cols, bool transposed, unsigned seed)
+      : memory(Tensor::random(
+            {batch, (transposed ? cols : rows) + 1, (transposed ? rows : cols) + 3}, seed)) {
+    const auto [r, c] = transposed ? std::pair{cols, rows} : std::pair{rows, cols};
+    matrix = Matrix::row_major(memory.data.data(), r, c, c + 3);
+    matrix.batch = batch;
+    matrix.batch_stride = (r + 1) * (c + 3);
+    if (transposed) matrix = matrix.transposed();
+  }
+};
+
+float& at(const Matrix& m, std::int64_t b, std::int64_t r, std::int64_t c) {
+  return m.data[(m.batch == 1 ? 0 : b) * m.batch_stride + r * m.row + c * m.col];
+}
+
+// Writes what the product should be over c.
+void reference(const Matrix& a, const Matrix& b, const Matrix& c, const ProductOptions& options) {
+  for (std::int64_t n = 0; n < c.batch; ++n) {
+    for (std::int64_t i = 0; i < c.rows; ++i) {
+      for (std::int64_t j = 0; j < c.cols; ++j) {
+        double sum = 0;
+        for (std::int64_t k = 0; k < a.cols; ++k) sum += double{at(a, n, i, k)} * at(b, n, k, j);
+        sum *= options.scale;
+        if (options.adds) sum += at(c, n, i, j);
+        if (options.bias != nullptr) sum += options.bias[j];
+        if (options.activation == Activation::tanh) sum = std::tanh(sum);
+        at(c, n, i, j) = static_cast<float>(sum);
+      }
+    }
+  }
+}
+
+// Number `which`, of kOptions; the last two have a bias.
+constexpr int kOptions = 6;
+ProductOptions options_of(int which, Tensor& bias) {
+  ProductOptions options;
+  options.scale = which == 1 || which == 3 ? 0.3f : 1.0f;
+  options.adds = which == 2 || which == 3;
+  if (which >= 4) options.bias = bias.data.data();
+  if (which == 5) options.activation = Activation::tanh;
+  return options;
+}
+
+void check_product(std::int64_t batch, std::int64_t rows, std::int64_t inner, std::int64_t cols,
+                   int layout, bool packed) {
+  CAPTURE(batch);
+  CAPTURE(rows);
+  CAPTURE(inner);
+  CAPTURE(cols);
+  CAPTURE(layout);
+  CAPTURE(packed);
+  Products products;
+  const bool a_for_all = !packed && layout / 8 == 1, b_for_all = !packed && layout / 8 == 2;
+  const Factor a(a_for_all ? 1 : batch, rows, inner, layout % 2 == 1, 1);
+  const Factor b(b_for_all ? 1 : batch, inner, cols, layout / 2 % 2 == 1, 2);
+  Tensor bias = Tensor::random({cols}, 3);
+  float* memory = nullptr;
+  if (packed) {
+    memory = scratch(0, products.packed_size(b.matrix, rows));
+    products.pack(b.matrix, rows, memory);
+  }
+  const bool transposed = layout / 4 % 2 == 1;
+  for (int which = 0; which < (transposed ? kOptions - 2 : kOptions); ++which) {
+    CAPTURE(which);
+    const ProductOptions options = options_of(which, bias);
+    Factor expected(batch, rows, cols, transposed, 4), result(batch, rows, cols, transposed, 4);
+    reference(a.matrix, b.matrix, expected.matrix, options);
+    if (packed) {
+      products.multiply_packed(a.matrix, b.matrix, memory, result.matrix, options);
+    } else {
+      products.multiply(a.matrix, b.matrix, result.matrix, options);
+    }
+    CHECK(largest_difference(result.memory, expected.memory) < kTolerance);  // and the gaps stay
+  }
+}
+
+}  // namespace
+
+TEST_CASE("products: layouts, batches and options") {
+  for (int layout = 0; layout < 24; ++layout) {
+    check_product(3, 5, 7, 9, layout, false);
+    check_product(1, 33, 20, 70, layout, false);
+    check_product(2, 1, 16, 1, layout, false);
+  }
+  check_product(1, 16, 300, 130, 2, false);
+}
+
+TEST_CASE("products with packed right factors") {
+  for (const int layout : {0, 1, 2, 3}) {
+    check_product(1, 5, 7, 9, layout, true);
+    check_product(1, 16, 70, 100, layout, true);
+    check_product(2, 3, 8, 20, layout, true);
+  }
+}
+
+TEST_CASE("products that do not fit are refused") {
+  Products products;
+  const Factor a(1, 2, 3, false, 1), b(1, 4, 2, false, 2), c(1, 2, 2, false, 3);
+  CHECK_THROWS_AS(products.multiply(a.matrix, b.matrix, c.matrix), std::invalid_argument);
+  ProductOptions options;
+  options.adds = true;
+  options.activation = Activation::relu;
+  CHECK_THROWS_AS(products.multiply(c.matrix, c.matrix, c.matrix, options), std::invalid_argument);
+  options = ProductOptions();
+  options.bias = c.matrix.data;
+  options.scale = 2;
+  CHECK_THROWS_AS(products.multiply(c.matrix, c.matrix, c.matrix, options), std::invalid_argument);
+  options.scale = 1;
+  CHECK_THROWS_AS(products.multiply(c.matrix, c.matrix, c.matrix.transposed(), options),
+                  std::invalid_argument);
+}
+
+}  // namespace flexlegion::testing
