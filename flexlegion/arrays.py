@@ -49,14 +49,23 @@ def rows_for(tensor: Tensor, value: Any, classes: int | None = None) -> Array:
         if np.any(np.isinf(array)):
             raise UserError(f"{tensor.name}: got infinities, expected integers")
     if classes is not None:
-        low, high = int(array.min()), int(array.max())
-        if low < 0 or high >= classes:
-            wrong = low if low < 0 else high
-            raise UserError(
-                f"{tensor.name}: label {wrong} is out of range; the model has {classes} classes, "
-                f"so labels are 0 to {classes - 1}"
-            )
+        check_labels(tensor.name, array, classes)
     return np.ascontiguousarray(array, tensor.dtype)
+
+
+def check_labels(name: str, array: Array, classes: int) -> None:
+    """Raise `UserError` unless all labels are class numbers.
+
+    Of sequences' labels (n, steps), those of steps that do not count are -1.
+    """
+    lowest = 0 if array.ndim == 1 else -1
+    low, high = int(array.min()), int(array.max())
+    if low < lowest or high >= classes:
+        wrong = low if low < lowest else high
+        raise UserError(
+            f"{name}: label {wrong} is out of range; the model has {classes} classes, "
+            f"so labels are {lowest} to {classes - 1}"
+        )
 
 
 def check_numbers(name: str, array: Array) -> None:
