@@ -204,7 +204,9 @@ class Splits(NamedTuple, Generic[Data]):
     test: Data | None
 
 
-def divided(splits: Splits[Data], held_out: float, seed: int) -> tuple[Data, Data]:
+def divided(
+    splits: Splits[Dataset] | Splits[ImageFolder], held_out: float, seed: int
+) -> tuple[Dataset | ImageFolder, Dataset | ImageFolder]:
     """What to train on and what to test with: a share held out, if there is no test part."""
     return (
         splits.train.split(held_out, seed) if splits.test is None else (splits.train, splits.test)
