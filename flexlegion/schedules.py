@@ -93,7 +93,7 @@ def inverse_sqrt(warmup: int) -> Schedule:
     UserError
         If a number is out of range.
     """
-    _check_counts(warmup=warmup)
+    _check_warmup(warmup)
     return lambda step: min((step + 1) / warmup, math.sqrt(warmup / (step + 1)))
 
 
@@ -105,7 +105,7 @@ def with_warmup(schedule: Schedule, steps: int) -> Schedule:
     UserError
         If a number is out of range.
     """
-    _check_counts(steps=steps)
+    _check_warmup(steps)
     return lambda step: (step + 1) / steps if step < steps else schedule(step - steps)
 
 
@@ -114,8 +114,13 @@ def _check_factor(factor: float) -> None:
         raise UserError(f"the decay factor has to be above 0 and at most 1, but is {factor}")
 
 
+def _check_warmup(steps: int) -> None:
+    if steps < 1:
+        raise UserError(f"a schedule's warm-up has to be at least 1 step, but is {steps}")
+
+
 def _check_counts(**counts: int) -> None:
     for name, value in counts.items():
         if value < 1:
             what = name.replace("_", " ")
-            raise UserError(f"a schedule's {what} has to be at least 1, but is {value}")
+            raise UserError(f"a schedule's '{what}' has to be at least 1, but is {value}")

@@ -88,11 +88,14 @@ def test_inverse_square_root() -> None:
         (lambda: step_decay(10, 0), "the decay factor has to be above 0 and at most 1, but is 0"),
         (lambda: exponential(10, 1.5), "factor has to be above 0 and at most 1, but is 1.5"),
         (lambda: exponential(10, float("nan")), "factor has to be above 0 and at most 1, but"),
-        (lambda: step_decay(10, 0.5, every=0), "a schedule's every has to be at least 1, but is 0"),
-        (lambda: cosine(0), "a schedule's steps has to be at least 1, but is 0"),
+        (
+            lambda: step_decay(10, 0.5, every=0),
+            "a schedule's 'every' has to be at least 1, but is 0",
+        ),
+        (lambda: cosine(0), "a schedule's 'steps' has to be at least 1, but is 0"),
         (lambda: cosine(5, last=2), "the last factor of a schedule has to be 0 to 1, but is 2"),
-        (lambda: inverse_sqrt(-1), "a schedule's warmup has to be at least 1, but is -1"),
-        (lambda: with_warmup(constant, 0), "a schedule's steps has to be at least 1, but is 0"),
+        (lambda: inverse_sqrt(-1), "a schedule's warm-up has to be at least 1 step, but is -1"),
+        (lambda: with_warmup(constant, 0), "warm-up has to be at least 1 step, but is 0"),
     ],
 )
 def test_refuses(make: Callable[[], Schedule], text: str) -> None:
