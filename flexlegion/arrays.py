@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion.errors import UserError
+from flexlegion.graph import Graph
+from flexlegion.ops.embedding import Embedding
 from flexlegion.tensor import Tensor
 
 Array = npt.NDArray[Any]
@@ -23,7 +25,7 @@ def rows_for(tensor: Tensor, value: Any, classes: int | None = None) -> Array:
     value
         A NumPy or cuPyNumeric array (or what NumPy makes one of), shape (rows, ...).
     classes
-        For class labels, their number.
+        For class labels, the number of classes. A label of -1 does not count.
 
     Raises
     ------
@@ -50,21 +52,22 @@ def rows_for(tensor: Tensor, value: Any, classes: int | None = None) -> Array:
             raise UserError(f"{tensor.name}: got infinities, expected integers")
     if classes is not None:
         check_labels(tensor.name, array, classes)
+    elif tensor.dtype == "int32" and not np.can_cast(array.dtype, np.int32):
+        limits = np.iinfo(np.int32)
+        for extreme in (int(array.min()), int(array.max())):
+            if not limits.min <= extreme <= limits.max:
+                raise UserError(f"{tensor.name}: got {extreme}, which is no 32-bit integer")
     return np.ascontiguousarray(array, tensor.dtype)
 
 
 def check_labels(name: str, array: Array, classes: int) -> None:
-    """Raise `UserError` unless all labels are class numbers.
-
-    Of sequences' labels (n, steps), those of steps that do not count are -1.
-    """
-    lowest = 0 if array.ndim == 1 else -1
+    """Raise `UserError` unless all labels are class numbers, or -1."""
     low, high = int(array.min()), int(array.max())
-    if low < lowest or high >= classes:
-        wrong = low if low < lowest else high
+    if low < -1 or high >= classes:
+        wrong = low if low < -1 else high
         raise UserError(
             f"{name}: label {wrong} is out of range; the model has {classes} classes, "
-            f"so labels are {lowest} to {classes - 1}"
+            f"so labels are 0 to {classes - 1}, or -1 for what is not to count"
         )
 
 
@@ -72,6 +75,29 @@ def check_numbers(name: str, array: Array) -> None:
     """Raise `UserError` unless the array holds real numbers."""
     if array.dtype.kind not in "fiub":
         raise UserError(f"{name}: got data of type {array.dtype}, expected numbers")
+
+
+def check_tokens(graph: Graph, arrays: dict[Tensor, Array]) -> None:
+    """Raise `UserError` if embeddings would read rows that their tables do not have."""
+    for tensor, array in arrays.items():
+        readers = [
+            op
+            for op in graph.operators
+            if isinstance(op.kind, Embedding) and op.inputs[0] is tensor
+        ]
+        if not readers:
+            continue
+        lowest, highest = array.min(0), array.max(0)  # of each step
+        for op in readers:
+            assert isinstance(op.kind, Embedding)
+            steps = slice(op.kind.start, op.kind.start + op.kind.steps)
+            low, high = int(lowest[steps].min()), int(highest[steps].max())
+            if low < 0 or high >= op.kind.vocabulary:
+                raise UserError(
+                    f"{tensor.name}: token {low if low < 0 else high} is out of range; the "
+                    f"vocabulary of '{op.name}' has {op.kind.vocabulary} tokens, so they are 0 to "
+                    f"{op.kind.vocabulary - 1}"
+                )
 
 
 def check_rows(arrays: dict[Tensor, Array]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion import summary as _summary
-from flexlegion.arrays import check_numbers, check_rows, rows_for
+from flexlegion.arrays import check_labels, check_numbers, check_rows, check_tokens, rows_for
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.layers import Layers
@@ -42,7 +42,7 @@ class History:
     Parameters
     ----------
     epochs
-        For each epoch: loss and metrics over its training samples, ``val_``-prefixed ones over the
+        For each epoch: loss and metrics over its training data, ``val_``-prefixed ones over the
         validation data if there were any, ``seconds`` and ``samples_per_second`` of training.
     """
 
@@ -94,7 +94,8 @@ class Model(Layers):
             "sparse_categorical_crossentropy", "categorical_crossentropy" or "mean_squared_error".
             The cross-entropies take an output that is a softmax, or else logits.
         metrics
-            "accuracy" with a cross-entropy; "mean_squared_error", "mean_absolute_error" otherwise.
+            "accuracy", "top_5_accuracy", "perplexity" with a cross-entropy; "mean_squared_error",
+            "mean_absolute_error" otherwise.
         strategy
             A `Strategy`, a file's path, or a built-in one's name: "single", "data", "model",
             "expert", "one-weird-trick", "gnmt", "random:SEED".
@@ -141,8 +142,9 @@ class Model(Layers):
             Samples (n, ...) as a NumPy or cuPyNumeric array; for several inputs a list of them.
             Or a `BatchSource`, which brings samples and labels.
         y
-            Labels: int (n) for the sparse loss, (n, steps) for sequences, where steps of -1 do not
-            count; otherwise float (n, ...) like the output.
+            Labels: int (n) for the sparse loss, or (n, steps) of sequences, otherwise float
+            (n, ...) like the output. Of the sparse loss, labels of -1 do not count: neither in the
+            loss, which is the mean over all the others of a batch, nor in metrics.
         epochs
             Passes over the samples. A last, short batch counts only its own samples.
         validation_data
@@ -324,7 +326,14 @@ class Model(Layers):
         state = self._ready()
         inputs = state.graph.inputs
         # The labels' is the last of them: the loss was added last.
-        return SourceFeed(state.program, inputs, x, self.batch_size, self._loss_classes())
+        classes = self._loss_classes()
+
+        def check(arrays: dict[Tensor, Array]) -> None:
+            check_tokens(state.graph, arrays)
+            if classes is not None:
+                check_labels(x.name, arrays[inputs[-1]], classes)
+
+        return SourceFeed(state.program, inputs, x, self.batch_size, check)
 
     def _arrays(self, x: Any, y: Any) -> dict[Tensor, Array]:
         """Arrays by input tensor, checked; without labels if `y` is None."""
@@ -336,6 +345,7 @@ class Model(Layers):
         if len(given) != len(inputs):
             raise UserError(f"the model has {len(inputs)} inputs, but {len(given)} were given")
         arrays = {t: rows_for(t, a) for t, a in zip(inputs.values(), given, strict=True)}
+        check_tokens(self._ready().graph, arrays)
         if y is not None:
             classes = self._loss_classes()
             arrays[labels] = rows_for(labels, y, classes)

@@ -68,9 +68,6 @@ class Embedding(OperatorType):
     def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         return (Access((WHOLE, along(2))),)
 
-    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
-        return False
-
     def flops(self, inputs: Sequence[Shape]) -> int:
         return 0
 
@@ -105,9 +102,6 @@ class PositionEmbedding(OperatorType):
 
     def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         return (Access((along(1), along(2))),)
-
-    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
-        return False
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return prod(inputs[0])

@@ -1,6 +1,6 @@
 """Losses as operators: they read predictions and labels, and give one value a sample (and step).
 
-The training goal is the mean over the global batch, whatever the split.
+The training goal is the mean over the global batch, whatever the split: over all values that count.
 """
 
 from __future__ import annotations
@@ -47,11 +47,13 @@ class SoftmaxCrossEntropy(_Loss):
     """Cross-entropy of softmax(logits), numerically stable, with labels of `labels`' form.
 
     Logits (n, c), or of sequences (n, steps, c). "sparse": class numbers, int32 (n) or (n, steps);
-    "one_hot": probabilities, float32 of the logits' shape. Output (n) or (n, steps); the training
-    goal is the mean over all of it.
+    "one_hot": probabilities, float32 of the logits' shape. Labels below 0 do not count, e.g. where
+    a sentence is over. Output (n) or (n, steps); so is log_sum, the logarithm of the sum of the
+    logits' exponentials, with which the backward pass reads the logits but once.
     """
 
     type: ClassVar[str] = "softmax_cross_entropy"
+    output_names: ClassVar[tuple[str, ...]] = ("output", "log_sum")
 
     labels: str = "sparse"
 
@@ -67,6 +69,9 @@ class SoftmaxCrossEntropy(_Loss):
             )
         return inputs[0][:-1]
 
+    def output_shapes(self, inputs: Sequence[Shape]) -> Sequence[Shape]:
+        return (self.output_shape(inputs),) * 2
+
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
         return (SAMPLE, Dim("length", DimKind.ATTRIBUTE))[: len(inputs[0]) - 1]
 
@@ -75,8 +80,9 @@ class SoftmaxCrossEntropy(_Loss):
         labels = outer if self.labels == "sparse" else (*outer, WHOLE)
         return (Access((*outer, WHOLE), saved=True), Access(labels, saved=True))
 
-    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
-        return len(inputs[0]) == 2
+    def output_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        outer = identity(len(inputs[0]) - 1)
+        return (Access(outer), Access(outer, saved=True))
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return 5 * prod(inputs[0])  # maximum, difference, exponential, sum, product with the label

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from flexlegion.arrays import check_labels
 from flexlegion.errors import UserError
 from flexlegion.runtime.program import Batch, Program
 from flexlegion.runtime.trainer import BATCHES_IN_USE, batches
@@ -76,8 +75,8 @@ class SourceFeed:
         The data.
     batch_size
         Samples a batch.
-    classes
-        For class labels, their number.
+    check
+        Raises `UserError` if something is wrong with a batch's arrays.
 
     Raises
     ------
@@ -91,11 +90,11 @@ class SourceFeed:
         tensors: Sequence[Tensor],
         source: BatchSource,
         batch_size: int,
-        classes: int | None,
+        check: Callable[[dict[Tensor, npt.NDArray[Any]]], None],
     ) -> None:
         self.samples = len(source)
         self.batch_size = batch_size
-        self._source, self._tensors, self._classes = source, tensors, classes
+        self._source, self._tensors, self._check_batch = source, tensors, check
         _check(source, tensors)
         ring = min(AHEAD + BATCHES_IN_USE, -(-self.samples // batch_size))
         self._slots: list[tuple[list[int], list[npt.NDArray[Any]]]] = []
@@ -117,8 +116,8 @@ class SourceFeed:
                 for sample in reading.popleft():
                     sample.result()
                 data, arrays = self._slots[number % len(self._slots)]
-                if self._classes is not None:
-                    check_labels(self._source.name, arrays[-1][: len(part)], self._classes)
+                filled = [array[: len(part)] for array in arrays]
+                self._check_batch(dict(zip(self._tensors, filled, strict=True)))
                 yield Batch(data, np.arange(len(part)))
         finally:
             for batch in reading:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ class Batch:
     rows: Array
 
 
+_METRICS = [field.name for field in fields(MetricSums)]
+
 NO_BATCH = Batch((), np.zeros(0, np.int64))
 
 
@@ -55,7 +58,9 @@ class Program:
     def __init__(self, plan: Plan, optimizer: Optimizer, seed: int) -> None:
         self.plan = plan
         self._rt = _native.rt()
-        self._keep: list[Array] = []
+        self._data: dict[int, tuple[Tensor, Array]] = {}  # by number
+        self._staged_labels = np.zeros(0, np.int64)  # of each staged sample: how many count
+        self._loss = next((op for op in plan.graph.operators if op.kind.is_loss), None)
         names, keep_names = self._rt.texts(list(optimizer.attributes()))
         values, keep_values = self._rt.texts(list(optimizer.attributes().values()))
         # Both libraries know the plan by its address; each has its own declarations of the type.
@@ -74,7 +79,7 @@ class Program:
         if self._handle is not None:
             self._rt.lib.fl_program_destroy(self._handle)
             self._handle = None
-            self._keep.clear()
+            self._data.clear()
 
     def add_data(self, tensor: Tensor, array: Array) -> int:
         """Make the rows of an array available to batches of an input tensor.
@@ -92,19 +97,20 @@ class Program:
             A number to name it by in a `Batch`, until `drop_data`.
         """
         array = np.ascontiguousarray(array, tensor.dtype)
-        self._keep.append(array)
-        return int(
+        number = int(
             self._rt.check(
                 self._rt.lib.fl_program_add_data(
                     self._handle, self._number(tensor), self._pointer(array), len(array)
                 )
             )
         )
+        self._data[number] = tensor, array
+        return number
 
     def drop_data(self) -> None:
         """Forget all arrays, once nothing reads them any more."""
         self._rt.check(self._rt.lib.fl_program_drop_data(self._handle))
-        self._keep.clear()
+        self._data.clear()
 
     def stage(self, run: int, batch: Batch) -> None:
         """Bring the first batch of a series in."""
@@ -114,6 +120,7 @@ class Program:
                 self._handle, run, len(batch.data), list(batch.data), len(rows), self._rows(rows)
             )
         )
+        self._staged_labels = self._labels_that_count(batch)
 
     def step(
         self, run: int, valid_samples: int, following: Batch, step: int = 0, lr: float = 0.0
@@ -137,13 +144,14 @@ class Program:
             A ticket for `metrics`.
         """
         rows = np.ascontiguousarray(following.rows, np.int64)
-        return int(
+        ticket = int(
             self._rt.check(
                 self._rt.lib.fl_program_step(
                     self._handle,
                     run,
                     step,
                     valid_samples,
+                    int(self._staged_labels[:valid_samples].sum()),
                     lr,
                     len(following.data),
                     list(following.data),
@@ -152,12 +160,14 @@ class Program:
                 )
             )
         )
+        self._staged_labels = self._labels_that_count(following)
+        return ticket
 
     def metrics(self, ticket: int) -> MetricSums:
-        """Sums over the iteration's samples; waits for it. A ticket can be used once."""
+        """Sums over the iteration's labels; waits for it. A ticket can be used once."""
         out = self._rt.ffi.new("fl_metrics *")
         self._rt.check(self._rt.lib.fl_program_metrics(self._handle, ticket, out))
-        return MetricSums(out.loss, out.correct, out.squared_error, out.absolute_error, out.samples)
+        return MetricSums(**{name: getattr(out, name) for name in _METRICS})
 
     def read(self, tensor: Tensor, field: str = "value", state: int = 0) -> Array:
         """A whole tensor; of a gradient, the sum of its partial values. Waits for it."""
@@ -195,6 +205,17 @@ class Program:
         out = self._rt.ffi.new("int64_t[]", tasks)
         self._rt.check(self._rt.lib.fl_program_elapsed(self._handle, launch, out))
         return [int(n) if n >= 0 else None for n in out]
+
+    def _labels_that_count(self, batch: Batch) -> npt.NDArray[np.int64]:
+        """Of each row, how many values the loss has that count; the goal is the mean over all."""
+        if self._loss is None:
+            return np.zeros(0, np.int64)
+        labels, steps = self._loss.inputs[1], prod(self._loss.output.shape[1:])
+        for tensor, array in (self._data[number] for number in batch.data):
+            if tensor is labels and labels.dtype == "int32":
+                counts: npt.NDArray[np.int64] = (array[batch.rows].reshape(-1, steps) >= 0).sum(1)
+                return counts
+        return np.full(len(batch.rows), steps)
 
     def _number(self, tensor: Tensor) -> int:
         return self.plan.tensor_numbers[tensor]

@@ -23,10 +23,10 @@ DECAY = 0.1
 
 # Beside the loss, by what a network does.
 METRICS = {
-    "images": ("accuracy",),
+    "images": ("accuracy", "top_5_accuracy"),
     "text": ("accuracy",),
-    "language": ("accuracy",),
-    "translation": ("accuracy",),
+    "language": ("accuracy", "perplexity"),
+    "translation": ("accuracy", "perplexity"),
 }
 
 

@@ -73,17 +73,18 @@ int fl_program_drop_data(fl_program *program);
  * (FL_TRAINS, ...). */
 int fl_program_stage(fl_program *program, int runs, int n_data, const int32_t *data, int n_rows,
                      const int64_t *rows);
-/* Issues one iteration over what was staged, of which the first `valid_samples` count, and stages
- * the next batch meanwhile (n_data 0: none). Returns a ticket. */
+/* Issues one iteration over what was staged, of which the first `valid_samples` count, with
+ * `valid_labels` losses that count, and stages the next batch meanwhile (n_data 0: none). Returns a
+ * ticket. */
 int64_t fl_program_step(fl_program *program, int runs, int64_t step, int64_t valid_samples,
-                        double learning_rate, int n_data, const int32_t *data, int n_rows,
-                        const int64_t *rows);
+                        int64_t valid_labels, double learning_rate, int n_data, const int32_t *data,
+                        int n_rows, const int64_t *rows);
 
 typedef struct {
-  double loss, correct, squared_error, absolute_error;
-  int64_t samples;
+  double loss, correct, correct_top5, squared_error, absolute_error;
+  int64_t labels, samples; /* losses that count, one a sample, or a sample and step */
 } fl_metrics;
-/* Sums over the samples of that iteration; waits for it. */
+/* Sums over the losses of that iteration that count; waits for it. */
 int fl_program_metrics(fl_program *program, int64_t ticket, fl_metrics *out);
 
 /* Whole tensors, row-major. Reading a gradient sums its partial values. */

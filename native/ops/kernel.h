@@ -49,18 +49,32 @@ class Attributes {
 struct RunState {
   std::int64_t step = 0;  // iterations done so far: dropout's counter, Adam's bias correction
   std::int64_t valid_samples = 0;  // samples of this batch that count; the rest is padding
+  std::int64_t valid_labels = 0;   // losses of this batch that count: their mean is the goal
   double learning_rate = 0;
   std::uint64_t seed = 0;
   std::int32_t training = 0;
 };
 
-// Sums over the samples of a loss task's tile; the trainer adds the tasks' sums and divides.
+// Sums over the losses of a loss task's tile that count, one a sample, or a sample and step; the
+// trainer adds the tasks' sums and divides.
 struct Metrics {
   double loss = 0;
   double correct = 0;
+  double correct_top5 = 0;
   double squared_error = 0;
   double absolute_error = 0;
-  std::int64_t samples = 0;
+  std::int64_t labels = 0;   // losses that count
+  std::int64_t samples = 0;  // each counted by the task that has its first step
+
+  void add(const Metrics& other) {
+    loss += other.loss;
+    correct += other.correct;
+    correct_top5 += other.correct_top5;
+    squared_error += other.squared_error;
+    absolute_error += other.absolute_error;
+    labels += other.labels;
+    samples += other.samples;
+  }
 };
 
 struct KernelTask {

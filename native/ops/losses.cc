@@ -1,7 +1,7 @@
-// Losses: forward gives each sample's loss and adds to the metrics; backward gives the gradient of
-// the mean over the batch's valid samples. Samples from run.valid_samples on are padding: they
-// count for nothing.
-#include <cmath>
+// Losses: forward gives the loss of each label and adds to the metrics; backward gives the gradient
+// of the mean over the batch's labels that count. Samples from run.valid_samples on are padding:
+// they count for nothing.
+#include <algorithm>
 #include <stdexcept>
 
 #include "ops/kernel.h"
@@ -16,14 +16,44 @@ bool is_valid(const TensorView& batch, std::int64_t row, const RunState& run) {
   return batch.tile.lo[0] + row < run.valid_samples;
 }
 
-std::int64_t argmax(const float* x, std::int64_t n) {
-  std::int64_t best = 0;
-  for (std::int64_t i = 1; i < n; ++i) {
-    if (x[i] > x[best]) best = i;
-  }
-  return best;
+// One label's share of the goal.
+float share_of_mean(const RunState& run) {
+  return run.valid_labels > 0 ? 1.0f / static_cast<float>(run.valid_labels) : 0.0f;
 }
 
+std::int64_t argmax(const float* x, std::int64_t n) { return std::max_element(x, x + n) - x; }
+
+// sum of y (log_sum - x): the cross-entropy of a distribution y
+FLEXLEGION_SIMD float soft_loss(const float* x, const float* y, std::int64_t n, float log_sum) {
+  float loss = 0;
+#pragma omp simd reduction(+ : loss)
+  for (std::int64_t i = 0; i < n; ++i) loss += y[i] * (log_sum - x[i]);
+  return loss;
+}
+
+// (exp(x - log_sum) * sum(y) - y) * scale
+FLEXLEGION_SIMD void soft_gradient(const float* x, const float* y, std::int64_t n, float log_sum,
+                                   float scale, float* dx) {
+  float total = 0;
+#pragma omp simd reduction(+ : total)
+  for (std::int64_t i = 0; i < n; ++i) total += y[i];
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    dx[i] = (vector_exp(x[i] - log_sum) * total - y[i]) * scale;
+  }
+}
+
+// Where a label is in its tile; without sequences the step is 0.
+struct Place {
+  std::int64_t sample, step;
+};
+
+std::int64_t offset(const TensorView& view, const Place& at) {
+  return at.sample * view.stride[0] + at.step * view.stride[1];
+}
+
+// Labels by row of the logits, of shape (n, classes) or (n, steps, classes). Sparse labels are
+// numbers of classes, those below 0 do not count; the others are distributions over the classes.
 class SoftmaxCrossEntropy : public Kernel {
  public:
   explicit SoftmaxCrossEntropy(const Attributes& attributes) {
@@ -34,98 +64,86 @@ class SoftmaxCrossEntropy : public Kernel {
     }
   }
 
-  // log(sum of exp(x)) * sum(y) - sum(x y)
+  // log(sum of exp(x)) * sum(y) - sum(x y); the logarithm is kept for backward.
   void forward(KernelTask& task) override {
-    const TensorView &x = task.inputs[0], &labels = task.inputs[1], &y = task.outputs[0];
-    const std::int64_t classes = x.extent(1);
-    float* const row = scratch(0, classes);
+    const TensorView &x = task.inputs[0], &labels = task.inputs[1];
+    const TensorView &y = task.outputs[0], &log_sums = task.outputs[1];
+    if (y.tile.empty()) return;
+    const std::int64_t classes = classes_of(x);
     Metrics sums;
-    for (std::int64_t r = 0; r < y.extent(0); ++r) {
-      float& loss = y.f32()[r * y.stride[0]];
-      loss = 0;
-      if (!is_valid(y, r, task.run)) continue;
-      const float* const logits = row_of(x, r);
-      const RowSoftmax softmax = row_softmax(logits, classes, row);
-      const float log_sum = softmax.maximum + std::log(softmax.sum);
-      std::int64_t truth = 0;
-      if (sparse_) {
-        truth = class_of(labels, r, classes);
-        loss = log_sum - logits[truth];
-      } else {
-        const float* const target = row_of(labels, r);
-        truth = argmax(target, classes);
-        for (std::int64_t i = 0; i < classes; ++i) loss += target[i] * (log_sum - logits[i]);
-      }
+    for_each_label(x, [&](const Place& at) {
+      float &loss = y.f32()[offset(y, at)], &log_sum = log_sums.f32()[offset(log_sums, at)];
+      loss = log_sum = 0;
+      if (!is_valid(y, at.sample, task.run)) return;
+      if (y.rank() == 1 || y.tile.lo[1] + at.step == 0) ++sums.samples;
+      const std::int64_t truth = class_of(labels, at, classes);
+      if (truth < 0) return;
+      const float* const logits = x.f32() + offset(x, at);
+      const RowLogSum row = row_log_sum(logits, classes, truth);
+      log_sum = static_cast<float>(row.log_sum);
+      loss = sparse_ ? static_cast<float>(row.log_sum - logits[truth])
+                     : soft_loss(logits, labels.f32() + offset(labels, at), classes, log_sum);
       sums.loss += loss;
-      sums.correct += argmax(logits, classes) == truth ? 1 : 0;
-      ++sums.samples;
-    }
-    if (task.metrics == nullptr) return;
-    task.metrics->loss += sums.loss;
-    task.metrics->correct += sums.correct;
-    task.metrics->samples += sums.samples;
+      sums.correct += row.rank == 0 ? 1 : 0;
+      sums.correct_top5 += row.rank < 5 ? 1 : 0;
+      ++sums.labels;
+    });
+    if (task.metrics != nullptr) task.metrics->add(sums);
   }
 
-  // (softmax(x) * sum(y) - y) / valid_samples
+  // (softmax(x) * sum(y) - y) / valid_labels
   void backward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &labels = task.inputs[1], &dx = task.input_grads[0];
+    const TensorView& log_sums = task.outputs[1];
     if (!dx.present()) return;
-    const std::int64_t classes = x.extent(1);
-    float* const row = scratch(0, classes);
-    const float per_sample = 1.0f / static_cast<float>(task.run.valid_samples);
-    for (std::int64_t r = 0; r < dx.extent(0); ++r) {
-      float* const out = row_of(dx, r);
-      if (!is_valid(dx, r, task.run)) {
+    const std::int64_t classes = classes_of(x);
+    const float share = share_of_mean(task.run);
+    classes_of(dx);
+    for_each_label(x, [&](const Place& at) {
+      float* const out = dx.f32() + offset(dx, at);
+      const bool valid = is_valid(x, at.sample, task.run);
+      const std::int64_t truth = valid ? class_of(labels, at, classes) : -1;
+      if (truth < 0) {
         std::fill_n(out, classes, 0.0f);
-        continue;
+        return;
       }
-      float weight = per_sample / row_softmax(row_of(x, r), classes, row).sum;
-      const float* const target = sparse_ ? nullptr : row_of(labels, r);
-      if (target != nullptr) {
-        float total = 0;
-        for (std::int64_t i = 0; i < classes; ++i) total += target[i];
-        weight *= total;
-      }
-      for (std::int64_t i = 0; i < classes; ++i) out[i] = row[i] * weight;
-      if (target == nullptr) {
-        out[class_of(labels, r, classes)] -= per_sample;
+      const float* const logits = x.f32() + offset(x, at);
+      const float log_sum = log_sums.f32()[offset(log_sums, at)];
+      if (sparse_) {
+        scaled_softmax(logits, classes, log_sum, share, out);
+        out[truth] -= share;
       } else {
-        for (std::int64_t i = 0; i < classes; ++i) out[i] -= target[i] * per_sample;
+        soft_gradient(logits, labels.f32() + offset(labels, at), classes, log_sum, share, out);
       }
-    }
+    });
   }
 
  private:
-  static float* row_of(const TensorView& view, std::int64_t row) {
-    if (view.extent(1) > 1 && view.stride[1] != 1) {
-      throw std::invalid_argument("a tile whose rows are not contiguous");
+  template <typename Body>
+  static void for_each_label(const TensorView& logits, Body&& body) {
+    const std::int64_t steps = logits.rank() == 3 ? logits.extent(1) : 1;
+    for (std::int64_t sample = 0; sample < logits.extent(0); ++sample) {
+      for (std::int64_t step = 0; step < steps; ++step) body(Place{sample, step});
     }
-    return view.f32() + row * view.stride[0];
   }
-  static std::int64_t class_of(const TensorView& labels, std::int64_t row, std::int64_t classes) {
-    const std::int64_t label = labels.i32()[row * labels.stride[0]];
-    if (label >= 0 && label < classes) return label;
-    throw std::invalid_argument("the label of sample " + std::to_string(labels.tile.lo[0] + row) +
-                                " is " + std::to_string(label) + ", not a class of 0 to " +
-                                std::to_string(classes - 1));
+  static std::int64_t classes_of(const TensorView& logits) {
+    const int last = logits.rank() - 1;
+    if (logits.dense_from(last)) return logits.extent(last);
+    throw std::invalid_argument("a tile whose rows are not contiguous");
+  }
+  // The true class, or the likeliest of a distribution; below 0 if the label does not count.
+  std::int64_t class_of(const TensorView& labels, const Place& at, std::int64_t classes) const {
+    if (!sparse_) return argmax(labels.f32() + offset(labels, at), classes);
+    const std::int64_t label = labels.i32()[offset(labels, at)];
+    if (label < classes) return label;
+    std::string where = "sample " + std::to_string(labels.tile.lo[0] + at.sample);
+    if (labels.rank() == 2) where += ", step " + std::to_string(labels.tile.lo[1] + at.step);
+    throw std::invalid_argument("the label of " + where + " is " + std::to_string(label) +
+                                ", not a class of 0 to " + std::to_string(classes - 1));
   }
 
   bool sparse_ = false;
 };
-
-// One sample of a batch: a view with the first dimension gone.
-TensorView sample_of(const TensorView& batch, std::int64_t row) {
-  TensorView sample;
-  sample.data = batch.f32() + row * batch.stride[0];
-  sample.tile.rank = batch.rank() - 1;
-  for (int d = 0; d < sample.rank(); ++d) {
-    sample.tile.lo[d] = batch.tile.lo[d + 1];
-    sample.tile.hi[d] = batch.tile.hi[d + 1];
-    sample.stride[d] = batch.stride[d + 1];
-    sample.shape[d] = batch.shape[d + 1];
-  }
-  return sample;
-}
 
 struct Errors {
   double squared = 0, absolute = 0;
@@ -156,7 +174,7 @@ class MeanSquaredError : public Kernel {
       float& loss = y.f32()[r * y.stride[0]];
       loss = 0;
       if (!is_valid(y, r, task.run)) continue;
-      const TensorView x = sample_of(task.inputs[0], r), target = sample_of(task.inputs[1], r);
+      const TensorView x = subview(task.inputs[0], r), target = subview(task.inputs[1], r);
       Errors errors;
       for_each_run<2>({&x, &target}, [&](const Offsets<2>& at, std::int64_t n) {
         const Errors run = errors_of(x.f32() + at[0], target.f32() + at[1], n);
@@ -169,26 +187,23 @@ class MeanSquaredError : public Kernel {
       sums.absolute_error += errors.absolute / features;
       ++sums.samples;
     }
-    if (task.metrics == nullptr) return;
-    task.metrics->loss += sums.squared_error;
-    task.metrics->squared_error += sums.squared_error;
-    task.metrics->absolute_error += sums.absolute_error;
-    task.metrics->samples += sums.samples;
+    sums.loss = sums.squared_error;
+    sums.labels = sums.samples;
+    if (task.metrics != nullptr) task.metrics->add(sums);
   }
 
-  // 2 (x - target) / (features * valid_samples)
+  // 2 (x - target) / (features * valid_labels)
   void backward(KernelTask& task) override {
     const TensorView& gradient = task.input_grads[0];
     if (!gradient.present()) return;
     for (std::int64_t r = 0; r < gradient.extent(0); ++r) {
-      const TensorView dx = sample_of(gradient, r);
+      const TensorView dx = subview(gradient, r);
       if (!is_valid(gradient, r, task.run)) {
         zero_view(dx);
         continue;
       }
-      const TensorView x = sample_of(task.inputs[0], r), target = sample_of(task.inputs[1], r);
-      const auto scale =
-          static_cast<float>(2.0 / static_cast<double>(x.volume() * task.run.valid_samples));
+      const TensorView x = subview(task.inputs[0], r), target = subview(task.inputs[1], r);
+      const float scale = 2.0f / static_cast<float>(x.volume()) * share_of_mean(task.run);
       for_each_run<3>({&x, &target, &dx}, [&](const Offsets<3>& at, std::int64_t n) {
         scaled_difference(x.f32() + at[0], target.f32() + at[1], scale, dx.f32() + at[2], n);
       });

@@ -39,4 +39,15 @@ struct RowSoftmax {
 // Writes exp(x - maximum) to `exponentials`.
 RowSoftmax row_softmax(const float* x, std::int64_t n, float* exponentials);
 
+struct RowLogSum {
+  double log_sum = 0;     // log(sum of exp(x))
+  std::int64_t rank = 0;  // how many stand before x[which]: larger ones, and equal ones before it
+};
+
+// In one pass over the row.
+RowLogSum row_log_sum(const float* x, std::int64_t n, std::int64_t which);
+
+// y = exp(x - log_sum) * scale
+void scaled_softmax(const float* x, std::int64_t n, float log_sum, float scale, float* y);
+
 }  // namespace flexlegion

@@ -6,20 +6,6 @@
 #include "ops/strided_loop.h"
 
 namespace flexlegion {
-
-FLEXLEGION_SIMD RowSoftmax row_softmax(const float* x, std::int64_t n, float* exponentials) {
-  float maximum = x[0];
-#pragma omp simd reduction(max : maximum)
-  for (std::int64_t i = 0; i < n; ++i) maximum = x[i] > maximum ? x[i] : maximum;
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (std::int64_t i = 0; i < n; ++i) {
-    exponentials[i] = vector_exp(x[i] - maximum);
-    sum += exponentials[i];
-  }
-  return {maximum, sum};
-}
-
 namespace {
 
 FLEXLEGION_SIMD float dot(const float* a, const float* b, std::int64_t n) {

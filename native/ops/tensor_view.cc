@@ -52,6 +52,19 @@ TensorView dense_view(void* buffer, const Rect& tile,
   return view;
 }
 
+TensorView subview(const TensorView& view, std::int64_t i) {
+  TensorView part;
+  part.data = view.f32() + i * view.stride[0];
+  part.tile.rank = view.rank() - 1;
+  for (int d = 0; d < part.rank(); ++d) {
+    part.tile.lo[d] = view.tile.lo[d + 1];
+    part.tile.hi[d] = view.tile.hi[d + 1];
+    part.stride[d] = view.stride[d + 1];
+    part.shape[d] = view.shape[d + 1];
+  }
+  return part;
+}
+
 void copy_view(const TensorView& to, const TensorView& from) {
   for_each_run<2>({&to, &from}, [&](const Offsets<2>& at, std::int64_t n) {
     // As integers, so that any bit pattern survives.

@@ -33,6 +33,9 @@ struct TensorView {
 TensorView dense_view(void* buffer, const Rect& tile,
                       const std::array<std::int64_t, kMaxRegionRank>& shape);
 
+// Index `i` of the first dimension, counted from the tile's start: a view of one rank less.
+TensorView subview(const TensorView& view, std::int64_t i);
+
 // Element-wise over tiles of equal extents (32-bit elements). Strides may differ.
 void copy_view(const TensorView& to, const TensorView& from);
 void add_view(const TensorView& to, const TensorView& from);  // float: to += from

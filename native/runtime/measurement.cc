@@ -232,7 +232,7 @@ Times measure_task(const fl_plan& plan, const std::string& optimizer,
                            std::move(body));
   RunState state;
   state.step = 1;
-  state.valid_samples = graph.tensors.front().shape.front();
+  state.valid_samples = state.valid_labels = graph.tensors.front().shape.front();
   state.learning_rate = 1e-3;
   state.training = 1;
   return measurement.run(device, state, repeats, nullptr);

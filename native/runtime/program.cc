@@ -105,12 +105,7 @@ Metrics Program::metrics(std::int64_t ticket) {
   tickets_.erase(found);
   Metrics total;
   for (Domain::DomainPointIterator p(results.get_future_map_domain()); p; ++p) {
-    const Metrics part = results.get_result<Metrics>(p.p, /*silence_warnings=*/true);
-    total.loss += part.loss;
-    total.correct += part.correct;
-    total.squared_error += part.squared_error;
-    total.absolute_error += part.absolute_error;
-    total.samples += part.samples;
+    total.add(results.get_result<Metrics>(p.p, /*silence_warnings=*/true));
   }
   raise_failure();
   return total;

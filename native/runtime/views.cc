@@ -43,16 +43,7 @@ TensorView view_of(const PhysicalRegion& region, FieldID field, const Rect& rect
 }
 
 TensorView slot_of(const TensorView& stack, std::int64_t s) {
-  TensorView view;
-  view.data = stack.f32() + (s - stack.tile.lo[0]) * stack.stride[0];
-  view.tile.rank = stack.rank() - 1;
-  for (int d = 0; d < view.tile.rank; ++d) {
-    view.tile.lo[d] = stack.tile.lo[d + 1];
-    view.tile.hi[d] = stack.tile.hi[d + 1];
-    view.stride[d] = stack.stride[d + 1];
-    view.shape[d] = stack.shape[d + 1];
-  }
-  return view;
+  return subview(stack, s - stack.tile.lo[0]);
 }
 
 }  // namespace flexlegion

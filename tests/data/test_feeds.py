@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flexlegion.arrays import check_labels
 from flexlegion.errors import UserError
 from flexlegion.metrics import MetricSums
 from flexlegion.runtime.feeds import SourceFeed
@@ -78,7 +79,11 @@ def feed_of(program: Any, source: BatchSource, batch_size: int, classes: int = 5
         Tensor("x", (batch_size, 2), "float32", "input"),
         Tensor("labels", (batch_size,), "int32", "input"),
     ]
-    return SourceFeed(program, tensors, source, batch_size, classes)
+
+    def check(arrays: dict[Tensor, np.ndarray]) -> None:
+        check_labels(source.name, arrays[tensors[1]], classes)
+
+    return SourceFeed(program, tensors, source, batch_size, check)
 
 
 @pytest.mark.parametrize(("n", "batch_size"), [(1, 4), (8, 4), (50, 4), (203, 7)])
@@ -112,7 +117,7 @@ def test_refuses_what_does_not_fit() -> None:
         feed_of(program, Numbers(0), 4)
     wrong = [Tensor("x", (4, 3), "float32", "input"), Tensor("labels", (4,), "int32", "input")]
     with pytest.raises(UserError, match=r"shapes \[2\], \[\], but the model's .* \[3\], \[\]"):
-        SourceFeed(program, wrong, Numbers(9), 4, 5)
+        SourceFeed(program, wrong, Numbers(9), 4, lambda _: None)
     feed = feed_of(program, Numbers(9), 4, classes=4)
     with pytest.raises(UserError, match=r"numbers: label 4 is out of range; the model has 4 cl"):
         run_series(program, TRAIN, feed.batches(np.arange(9), 0))

@@ -9,63 +9,85 @@ namespace flexlegion::testing {
 namespace {
 
 struct LossResults {
-  Tensor losses, gradient;
+  Tensor losses, log_sums, gradient;
   Metrics metrics;
 };
 
+using LabelsOf = std::function<TensorView(const Rect& tile)>;
+
+// A loss's operands for one label a sample, or one a sample and step.
+Shape shape_of_losses(const std::string& type, const Tensor& prediction) {
+  if (type == "mean_squared_error") return {prediction.shape[0]};
+  return Shape(prediction.shape.begin(), prediction.shape.end() - 1);
+}
+
+// The tile of a tensor whose first dimensions are those of `tile`, and whose others are whole.
+Rect widened(const Rect& tile, const Tensor& tensor) {
+  Rect wide = tensor.whole();
+  std::copy_n(tile.lo.begin(), tile.rank, wide.lo.begin());
+  std::copy_n(tile.hi.begin(), tile.rank, wide.hi.begin());
+  return wide;
+}
+
 // Runs a loss operator over pieces of the batch.
 LossResults run_loss(const std::string& type, const Attributes& attributes, Tensor& prediction,
-                     const std::function<TensorView(const Rect& samples)>& labels,
-                     std::int64_t valid, unsigned seed) {
+                     const LabelsOf& labels, std::int64_t valid, std::int64_t valid_labels,
+                     unsigned seed) {
   const auto kernel = make_kernel(type, attributes);
-  const std::int64_t n = prediction.shape[0];
-  LossResults results{Tensor({n}, kNan), Tensor(prediction.shape, kNan), {}};
-  for (const Rect& samples : random_tiles({n}, {3}, seed)) {
-    Rect tile = prediction.whole();
-    tile.lo[0] = samples.lo[0];
-    tile.hi[0] = samples.hi[0];
+  const Shape shape = shape_of_losses(type, prediction);
+  LossResults results{Tensor(shape, kNan), Tensor(shape, kNan), Tensor(prediction.shape, kNan), {}};
+  for (const Rect& losses : random_tiles(shape, {3, 2}, seed)) {
+    const Rect tile = widened(losses, prediction);
     KernelTask task;
     task.run.valid_samples = valid;
-    task.inputs = {prediction.view(tile), labels(samples)};
-    task.outputs = {results.losses.view(samples)};
+    task.run.valid_labels = valid_labels;
+    task.inputs = {prediction.view(tile), labels(losses)};
+    task.outputs = {results.losses.view(losses), results.log_sums.view(losses)};
     Metrics metrics;
     task.metrics = &metrics;
     kernel->forward(task);
-    results.metrics.loss += metrics.loss;
-    results.metrics.correct += metrics.correct;
-    results.metrics.squared_error += metrics.squared_error;
-    results.metrics.absolute_error += metrics.absolute_error;
-    results.metrics.samples += metrics.samples;
-    task.outputs = {TensorView()};
+    results.metrics.add(metrics);
+    task.outputs[0] = TensorView();
     task.input_grads = {results.gradient.view(tile), TensorView()};
     kernel->backward(task);
   }
   return results;
 }
 
-// What softmax_cross_entropy should give, for labels as a distribution a sample.
-LossResults expected_cross_entropy(Tensor& logits, Tensor& targets, std::int64_t valid) {
-  const std::int64_t n = logits.shape[0], classes = logits.shape[1];
-  LossResults expected{Tensor({n}), Tensor(logits.shape), {}};
+// What softmax_cross_entropy should give, for labels as a distribution a sample or step; one of
+// zeros does not count.
+LossResults expected_cross_entropy(const Tensor& logits, const Tensor& targets,
+                                   std::int64_t valid) {
+  const auto classes = static_cast<std::size_t>(logits.shape.back());
+  const Shape shape = shape_of_losses("softmax_cross_entropy", logits);
+  LossResults expected{Tensor(shape), Tensor(shape), Tensor(logits.shape), {}};
   expected.metrics.samples = valid;
-  for (std::int64_t r = 0; r < valid; ++r) {
+  const std::size_t rows = expected.losses.data.size(),
+                    steps = rows / static_cast<std::size_t>(shape[0]);
+  for (std::size_t r = 0; r < static_cast<std::size_t>(valid) * steps; ++r) {
+    const float *const x = &logits.data[r * classes], *const y = &targets.data[r * classes];
     double sum = 0, total = 0, loss = 0;
-    std::int64_t best = 0, truth = 0;
-    for (std::int64_t k = 0; k < classes; ++k) {
-      sum += std::exp(static_cast<double>(logits.at(r, k)));
-      total += targets.at(r, k);
-      if (logits.at(r, k) > logits.at(r, best)) best = k;
-      if (targets.at(r, k) > targets.at(r, truth)) truth = k;
+    for (std::size_t k = 0; k < classes; ++k) {
+      sum += std::exp(static_cast<double>(x[k]));
+      total += y[k];
     }
-    for (std::int64_t k = 0; k < classes; ++k) {
-      const double p = std::exp(static_cast<double>(logits.at(r, k))) / sum;
-      loss -= targets.at(r, k) * std::log(p);
-      expected.gradient.at(r, k) = static_cast<float>((p * total - targets.at(r, k)) / valid);
+    if (total == 0) continue;
+    const auto truth = static_cast<std::size_t>(std::max_element(y, y + classes) - y);
+    std::size_t rank = 0;
+    for (std::size_t k = 0; k < classes; ++k) {
+      const double p = std::exp(static_cast<double>(x[k])) / sum;
+      loss -= y[k] * std::log(p);
+      expected.gradient.data[r * classes + k] = static_cast<float>(p * total - y[k]);
+      rank += x[k] > x[truth] || (x[k] == x[truth] && k < truth);
     }
-    expected.losses.at(r) = static_cast<float>(loss);
+    expected.log_sums.data[r] = static_cast<float>(std::log(sum));
+    expected.losses.data[r] = static_cast<float>(loss);
     expected.metrics.loss += loss;
-    expected.metrics.correct += best == truth ? 1 : 0;
+    expected.metrics.correct += rank == 0 ? 1 : 0;
+    expected.metrics.correct_top5 += rank < 5 ? 1 : 0;
+    ++expected.metrics.labels;
   }
+  for (float& g : expected.gradient.data) g /= static_cast<float>(expected.metrics.labels);
   return expected;
 }
 
@@ -74,52 +96,124 @@ void check_losses(const LossResults& results, const LossResults& expected) {
   CHECK(largest_difference(results.gradient, expected.gradient) < kTolerance);
   CHECK(results.metrics.loss == doctest::Approx(expected.metrics.loss).epsilon(1e-5));
   CHECK(results.metrics.correct == expected.metrics.correct);
+  CHECK(results.metrics.correct_top5 == expected.metrics.correct_top5);
   CHECK(results.metrics.squared_error == doctest::Approx(expected.metrics.squared_error));
   CHECK(results.metrics.absolute_error == doctest::Approx(expected.metrics.absolute_error));
+  CHECK(results.metrics.labels == expected.metrics.labels);
   CHECK(results.metrics.samples == expected.metrics.samples);
 }
 
+// Class numbers, and the distributions that they mean.
+struct SparseLabels {
+  std::vector<std::int32_t> classes;
+  Tensor shape, targets;
+
+  SparseLabels(const Tensor& logits, std::vector<std::int32_t> numbers)
+      : classes(std::move(numbers)),
+        shape(shape_of_losses("softmax_cross_entropy", logits)),
+        targets(logits.shape) {
+    for (std::size_t i = 0; i < classes.size(); ++i) {
+      if (classes[i] < 0) continue;
+      targets.data[i * static_cast<std::size_t>(logits.shape.back()) +
+                   static_cast<std::size_t>(classes[i])] = 1;
+    }
+  }
+  LabelsOf view() {
+    return [this](const Rect& tile) {
+      TensorView v = shape.view(tile);
+      v.data = classes.data() + (v.f32() - shape.data.data());
+      return v;
+    };
+  }
+};
+
+LabelsOf view_of(Tensor& targets) {
+  return [&targets](const Rect& tile) { return targets.view(widened(tile, targets)); };
+}
+
+const Attributes kSparse(Entries{{"labels", "sparse"}});
+const Attributes kOneHot(Entries{{"labels", "one_hot"}});
+
 TEST_CASE("softmax_cross_entropy: sparse labels, with padding") {
-  Tensor logits = Tensor::random({11, 23}, 1), targets({11, 23});
+  Tensor logits = Tensor::random({11, 23}, 1);
+  std::vector<std::int32_t> classes(11);
   for (float& x : logits.data) x *= 5;
-  std::vector<std::int32_t> labels(11);
-  Tensor shape_of_labels({11});
   for (int i = 0; i < 11; ++i) {
-    labels[static_cast<std::size_t>(i)] = i * 7 % 23;
-    targets.at(i, i * 7 % 23) = 1;
+    classes[static_cast<std::size_t>(i)] = i * 7 % 23;
     if (i % 2 == 0) logits.at(i, i * 7 % 23) += 10;  // half are right
   }
-  labels[10] = 1000;  // padding may hold anything
-  const auto view = [&](const Rect& samples) {
-    TensorView v = shape_of_labels.view(samples);
-    v.data = labels.data() + samples.lo[0];
-    return v;
-  };
-  const Attributes sparse(Entries{{"labels", "sparse"}});
+  classes[4] = -1;
+  SparseLabels labels(logits, classes);
+  labels.classes[10] = 1000;  // padding may hold anything
   for (unsigned seed = 0; seed < 4; ++seed) {
-    check_losses(run_loss("softmax_cross_entropy", sparse, logits, view, 9, seed),
-                 expected_cross_entropy(logits, targets, 9));
+    check_losses(run_loss("softmax_cross_entropy", kSparse, logits, labels.view(), 9, 8, seed),
+                 expected_cross_entropy(logits, labels.targets, 9));
   }
-  labels[3] = 23;
-  CHECK_THROWS_WITH_AS(run_loss("softmax_cross_entropy", sparse, logits, view, 9, 0),
+  labels.classes[3] = 23;
+  CHECK_THROWS_WITH_AS(run_loss("softmax_cross_entropy", kSparse, logits, labels.view(), 9, 8, 0),
                        doctest::Contains("the label of sample 3 is 23"), std::invalid_argument);
   CHECK_THROWS_AS(make_kernel("softmax_cross_entropy", Attributes(Entries{{"labels", "fuzzy"}})),
                   std::invalid_argument);
 }
 
+TEST_CASE("softmax_cross_entropy: sequences, some of whose steps do not count") {
+  // Rows around the blocks in which they are read.
+  for (const std::int64_t classes : {3, 16, 4095, 4097, 10007}) {
+    Tensor logits = Tensor::random({5, 4, classes}, 1);
+    std::vector<std::int32_t> numbers(20);
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      numbers[i] = i % 3 == 1 ? -1 : static_cast<std::int32_t>(i * 577 % classes);
+      // Above all the others, or among the highest; the maximum near the end comes late.
+      float* const row = &logits.data[i * classes];
+      if (numbers[i] >= 0) row[numbers[i]] += i % 2 == 0 ? 3.0f : 1.0f - 1e-3f;
+      row[classes - 1] += static_cast<float>(i);
+    }
+    SparseLabels labels(logits, numbers);
+    const LossResults expected = expected_cross_entropy(logits, labels.targets, 4);
+    for (unsigned seed = 0; seed < 4; ++seed) {
+      const LossResults results = run_loss("softmax_cross_entropy", kSparse, logits, labels.view(),
+                                           4, expected.metrics.labels, seed);
+      check_losses(results, expected);
+      CHECK(largest_difference(results.log_sums, expected.log_sums) < kTolerance);
+    }
+  }
+}
+
+TEST_CASE("softmax_cross_entropy: without a label that counts, nothing has a gradient") {
+  Tensor logits = Tensor::random({2, 3, 7}, 1);
+  SparseLabels labels(logits, std::vector<std::int32_t>(6, -1));
+  LossResults expected{Tensor({2, 3}), Tensor({2, 3}), Tensor(logits.shape), {}};
+  expected.metrics.samples = 2;
+  check_losses(run_loss("softmax_cross_entropy", kSparse, logits, labels.view(), 2, 0, 1),
+               expected);
+  labels.classes[4] = 7;
+  CHECK_THROWS_WITH_AS(run_loss("softmax_cross_entropy", kSparse, logits, labels.view(), 2, 0, 1),
+                       doctest::Contains("the label of sample 1, step 1 is 7, not a class of 0"),
+                       std::invalid_argument);
+}
+
+TEST_CASE("softmax_cross_entropy: of equal logits the first counts as the likelier") {
+  Tensor logits({9, 9}, 0.5f);
+  logits.at(7, 8) = kNan;  // and those that are no numbers as never right
+  logits.at(8, 8) = kNan;
+  SparseLabels labels(logits, {0, 1, 2, 3, 4, 5, 6, 0, 8});
+  const Metrics metrics =
+      run_loss("softmax_cross_entropy", kSparse, logits, labels.view(), 9, 9, 1).metrics;
+  CHECK(metrics.correct == 2);       // of samples 0 and 7
+  CHECK(metrics.correct_top5 == 6);  // 0 to 4, and 7
+  CHECK(std::isnan(metrics.loss));
+}
+
 TEST_CASE("softmax_cross_entropy: labels as distributions") {
-  Tensor logits = Tensor::random({8, 5}, 2), targets = Tensor::random({8, 5}, 3);
-  for (float& y : targets.data) y = std::abs(y);
-  const auto view = [&](const Rect& samples) {
-    Rect tile = targets.whole();
-    tile.lo[0] = samples.lo[0];
-    tile.hi[0] = samples.hi[0];
-    return targets.view(tile);
-  };
-  const Attributes one_hot(Entries{{"labels", "one_hot"}});
-  for (const std::int64_t valid : {8, 3}) {
-    check_losses(run_loss("softmax_cross_entropy", one_hot, logits, view, valid, 1),
-                 expected_cross_entropy(logits, targets, valid));
+  for (const Shape& shape : {Shape{8, 5}, Shape{8, 3, 11}}) {
+    Tensor logits = Tensor::random(shape, 2), targets = Tensor::random(shape, 3);
+    for (float& y : targets.data) y = std::abs(y);
+    for (const std::int64_t valid : {8, 3}) {
+      const LossResults expected = expected_cross_entropy(logits, targets, valid);
+      check_losses(run_loss("softmax_cross_entropy", kOneHot, logits, view_of(targets), valid,
+                            expected.metrics.labels, 1),
+                   expected);
+    }
   }
 }
 
@@ -128,14 +222,8 @@ TEST_CASE("softmax_cross_entropy: huge logits neither overflow nor vanish") {
   Tensor logits({2, 2}), targets({2, 2});
   logits.data = {1000, 0, 1000, 0};
   targets.data = {1, 0, 0, 1};
-  const auto view = [&](const Rect& samples) {
-    Rect tile = targets.whole();
-    tile.lo[0] = samples.lo[0];
-    tile.hi[0] = samples.hi[0];
-    return targets.view(tile);
-  };
-  const Attributes one_hot(Entries{{"labels", "one_hot"}});
-  LossResults results = run_loss("softmax_cross_entropy", one_hot, logits, view, 2, 1);
+  LossResults results =
+      run_loss("softmax_cross_entropy", kOneHot, logits, view_of(targets), 2, 2, 1);
   CHECK(results.losses.data == std::vector<float>{0, 1000});
   CHECK(results.gradient.at(1, 0) == doctest::Approx(0.5));
 }
@@ -143,8 +231,8 @@ TEST_CASE("softmax_cross_entropy: huge logits neither overflow nor vanish") {
 TEST_CASE("mean_squared_error") {
   Tensor x = Tensor::random({9, 3, 4}, 4), target = Tensor::random({9, 3, 4}, 5);
   const std::int64_t valid = 7;
-  LossResults expected{Tensor({9}), Tensor(x.shape), {}};
-  expected.metrics.samples = valid;
+  LossResults expected{Tensor({9}), Tensor({9}), Tensor(x.shape), {}};
+  expected.metrics.samples = expected.metrics.labels = valid;
   for (std::size_t i = 0; i < static_cast<std::size_t>(valid) * 12; ++i) {
     const double error = static_cast<double>(x.data[i]) - target.data[i];
     expected.losses.data[i / 12] += static_cast<float>(error * error / 12);
@@ -153,14 +241,10 @@ TEST_CASE("mean_squared_error") {
     expected.gradient.data[i] = static_cast<float>(2 * error / (12 * valid));
   }
   expected.metrics.loss = expected.metrics.squared_error;
-  const auto view = [&](const Rect& samples) {
-    Rect tile = target.whole();
-    tile.lo[0] = samples.lo[0];
-    tile.hi[0] = samples.hi[0];
-    return target.view(tile);
-  };
   for (unsigned seed = 0; seed < 4; ++seed) {
-    check_losses(run_loss("mean_squared_error", Attributes(), x, view, valid, seed), expected);
+    check_losses(
+        run_loss("mean_squared_error", Attributes(), x, view_of(target), valid, valid, seed),
+        expected);
   }
 }
 

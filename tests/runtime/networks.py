@@ -15,13 +15,18 @@ BATCH = 7
 
 @dataclass(frozen=True)
 class Network:
-    """A network, how to train it, and the form of its labels."""
+    """A network, how to train it, and the form of its labels.
+
+    With a vocabulary, samples are tokens below it, and each step has a label, some of which do not
+    count.
+    """
 
     build: Callable[[Model], None]
     input_shape: tuple[int, ...]
     loss: str
     label_shape: tuple[int, ...]
     optimizer: Optimizer
+    vocabulary: int = 0
 
     def model(self) -> Model:
         """The network, not yet compiled."""
@@ -32,6 +37,9 @@ class Network:
     def data(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
         """Samples and labels."""
         rng = np.random.default_rng(17)
+        if self.vocabulary:
+            x = rng.integers(0, self.vocabulary, (rows, *self.input_shape)).astype(np.int32)
+            return x, rng.integers(-1, 5, (rows, *self.label_shape)).astype(np.int32)
         x = rng.normal(size=(rows, *self.input_shape)).astype(np.float32)
         if self.loss.startswith("sparse"):
             return x, rng.integers(0, 5, rows).astype(np.int32)
@@ -103,6 +111,16 @@ def _branches(m: Model) -> None:
     m.dense(m.flatten(f), 5)
 
 
+def _sentences(m: Model) -> None:
+    """Tokens, and a label for each step; part of the steps in two ways."""
+    tokens = m.input((6,), "int32")
+    x = m.embedding(tokens, 9, 7, start=1)
+    x = m.position_embedding(x)
+    y = m.embedding(tokens, 9, 7, start=0, steps=5)
+    x = m.position_embedding(m.add([x, y, x]))
+    m.softmax(m.dense(x, 5))
+
+
 NETWORKS = {
     "images": Network(
         _images, (11, 9, 3), "sparse_categorical_crossentropy", (), SGD(0.1, 0.9, True, 1e-3)
@@ -115,6 +133,9 @@ NETWORKS = {
     ),
     "branches": Network(
         _branches, (9, 8, 2), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)
+    ),
+    "sentences": Network(
+        _sentences, (6,), "sparse_categorical_crossentropy", (5,), SGD(0.3, 0.5), vocabulary=9
     ),
     "sequences": Network(_sequences, (5, 6), "mean_squared_error", (3,), SGD(0.1)),
 }

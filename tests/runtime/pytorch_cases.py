@@ -48,6 +48,10 @@ class Case:
         Number of samples in the last batch.
     levels
         The input has this many different values; 0 for normally distributed ones.
+    vocabulary
+        If not 0, the input are tokens, int32, below this.
+    ignored
+        Share of the labels that do not count.
     """
 
     shape: tuple[int, ...]
@@ -57,6 +61,8 @@ class Case:
     steps: int = 1
     last_rows: int = BATCH
     levels: int = 0
+    vocabulary: int = 0
+    ignored: float = 0.0
 
     def rows(self, step: int) -> npt.NDArray[np.int64]:
         """The samples of a step's batch: neither contiguous nor in order."""
@@ -67,12 +73,17 @@ class Case:
         """Samples and labels, for a model with outputs of shape `output`."""
         rng = np.random.default_rng(zlib.crc32(name.encode()))
         count = BATCH * self.steps
-        if self.levels:
+        x: npt.NDArray[Any]
+        if self.vocabulary:
+            x = rng.integers(self.vocabulary, size=(count, *self.shape)).astype(np.int32)
+        elif self.levels:
             x = rng.integers(self.levels, size=(count, *self.shape)).astype(np.float32)
         else:
             x = rng.normal(size=(count, *self.shape)).astype(np.float32)
         if self.loss == SPARSE:
-            return x, rng.integers(output[-1], size=count).astype(np.int32)
+            labels = rng.integers(output[-1], size=(count, *output[1:-1]))
+            labels[rng.random(labels.shape) < self.ignored] = -1
+            return x, labels.astype(np.int32)
         y = rng.normal(size=(count, *output[1:]))
         if self.loss == ONE_HOT:  # soft labels: any probabilities
             y = np.exp(y) / np.exp(y).sum(-1, keepdims=True)
@@ -271,6 +282,38 @@ def _loss_cases() -> dict[str, Case]:
     return cases
 
 
+def _sequence_cases() -> dict[str, Case]:
+    """Tokens in, and a label for each step out, some of which do not count."""
+    tokens: Layer = ("embedding", {"vocabulary": 11, "units": 6})
+    some_steps: Layer = ("embedding", {"vocabulary": 11, "units": 6, "start": 2, "steps": 3})
+    positions: Layer = ("position_embedding", {})
+    cases = {
+        "embedding": Case((5,), (tokens,), vocabulary=11),
+        "embedding_few_tokens": Case((5,), (tokens, dense(4)), vocabulary=3, steps=2, last_rows=4),
+        "embedding_some_steps": Case((7,), (some_steps, dense(4)), vocabulary=11),
+        "position_embedding": Case((5, 6), (positions,)),
+        # What it reads and the next layer's gradient have another reader.
+        "position_embedding_within": Case(
+            (5, 6), (dense(6), positions, ("add", {"of": [1, 2]}), dense(4)), steps=3
+        ),
+    }
+    logits = (dense(8, activation="tanh"), dense(13))
+    for label, case in {
+        "sparse": Case((5, 7), logits, SPARSE, steps=2, last_rows=4),
+        "sparse_ignored": Case((5, 7), logits, SPARSE, steps=3, last_rows=4, ignored=0.4),
+        "sparse_softmax": Case((5, 7), (*logits, SOFTMAX), SPARSE, ignored=0.4),
+        "one_hot": Case((5, 7), logits, ONE_HOT, steps=2, last_rows=4),
+        "large": Case((3, 20), (dense(10007),), SPARSE, ignored=0.2),
+        "large_one_hot": Case((3, 20), (dense(5003),), ONE_HOT),
+        "model": Case(
+            (5,), (tokens, positions, *logits), SPARSE, Adam(0.01), 3, vocabulary=11, ignored=0.4
+        ),
+    }.items():
+        cases[f"sequence_loss_{label}"] = case
+    cases["logits_sparse_ignored"] = Case((7,), logits, SPARSE, steps=2, ignored=0.4)
+    return cases
+
+
 def _dropout_cases() -> dict[str, Case]:
     twice = (("dropout", {"rate": 0.3}), dense(900), ("dropout", {"rate": 0.3}))
     image = (conv2d(8, 3), ("dropout", {"rate": 0.75}), conv2d(2, 3))
@@ -308,6 +351,7 @@ CASES: dict[str, Case] = (
     | _layer_cases()
     | _merge_cases()
     | _loss_cases()
+    | _sequence_cases()
     | _dropout_cases()
     | _optimizer_cases()
 )

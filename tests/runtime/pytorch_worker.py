@@ -27,7 +27,10 @@ Arrays = dict[str, npt.NDArray[Any]]
 def build(case: Case) -> Model:
     """The case's network, compiled."""
     model = Model(BATCH, seed=3)
-    x = model.input(case.shape, name="x", requires_gradient=True)
+    if case.vocabulary:
+        x = model.input(case.shape, "int32", name="x")
+    else:
+        x = model.input(case.shape, name="x", requires_gradient=True)
     tensors = [x]
     for i, (kind, of, options) in enumerate(sources(case.layers)):
         read = [tensors[k] for k in of] if isinstance(of, list) else tensors[of]
@@ -37,10 +40,12 @@ def build(case: Case) -> Model:
 
 
 def metrics_of(sums: MetricSums, when: str | int) -> Arrays:
-    """Means over the samples."""
-    total = sums.samples
-    means = sums.means(["accuracy"]) | sums.means(["mean_squared_error", "mean_absolute_error"])
-    arrays = {name: np.array(value) for name, value in (means | {"samples": total}).items()}
+    """Means over the labels that count, and numbers."""
+    means = sums.means(
+        ["accuracy", "top_5_accuracy", "perplexity", "mean_squared_error", "mean_absolute_error"]
+    )
+    counts = {"labels": sums.labels, "samples": sums.samples}
+    arrays = {name: np.array(value) for name, value in (means | counts).items()}
     return {f"{when}/metrics/{name}": value for name, value in arrays.items()}
 
 
@@ -50,8 +55,8 @@ def trained(model: Model, states: int, when: int) -> Arrays:
     arrays = {f"{when}/value/x": program.read(plan.graph.inputs[0])}
     for launch in plan.launches:
         if launch.stage == "forward" and launch.runs & TRAIN and launch.operator is not None:
-            output = launch.operator.output
-            arrays[f"{when}/value/{output.name}"] = program.read(output)
+            for output in launch.operator.outputs:
+                arrays[f"{when}/value/{output.name}"] = program.read(output)
     for tensor in plan.graph.tensors:
         if plan.gradient_slots(tensor) > 0:
             arrays[f"{when}/gradient/{tensor.name}"] = program.read(tensor, "gradient")

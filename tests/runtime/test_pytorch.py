@@ -49,9 +49,10 @@ class Reference:
 
     def __init__(self, case: Case, saved: Arrays) -> None:
         self.case, self.saved = case, saved
-        self.x = torch.tensor(saved["initial/value/x"], dtype=torch.float64)
-        labels = saved["initial/value/labels"]
-        self.labels = torch.tensor(labels, dtype=torch.int64 if labels.ndim == 1 else torch.float64)
+        self.x, self.labels = (
+            torch.tensor(array, dtype=torch.int64 if array.dtype == np.int32 else torch.float64)
+            for array in (saved["initial/value/x"], saved["initial/value/labels"])
+        )
         prefix = "initial/weight/"
         self.weights = {
             key.removeprefix(prefix): torch.tensor(value, dtype=torch.float64, requires_grad=True)
@@ -65,7 +66,7 @@ class Reference:
         x, _ = self._batch(0)
         tensors = self._forward(x, None)
         arrays = {"predict/value/output": list(tensors.values())[-1]}
-        metrics = self._losses(0, self._for_loss(tensors))[1]
+        metrics = self._losses(0, self._for_loss(tensors))[-1]
         arrays |= {f"evaluate/metrics/{name}": value for name, value in metrics.items()}
         for step in range(self.case.steps):
             arrays |= self._step(step)
@@ -73,16 +74,20 @@ class Reference:
 
     def _step(self, step: int) -> dict[str, torch.Tensor]:
         x, rows = self._batch(step)
-        tensors = self._for_loss(self._forward(x.requires_grad_(), step))
-        for tensor in tensors.values():
+        x.requires_grad_(x.is_floating_point())
+        tensors = self._for_loss(self._forward(x, step))
+        trained = {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
+        for tensor in trained.values():
             tensor.retain_grad()
-        losses, metrics = self._losses(step, tensors)
-        losses.mean().backward()
-        loss_output = F.pad(losses, (0, BATCH - rows))
+        outputs, metrics = self._losses(step, tensors)
+        metrics["loss"].backward()
         arrays = {f"{step}/value/{n}": t for n, t in tensors.items()}
-        arrays[f"{step}/value/loss.output"] = loss_output
+        for name, output in outputs.items():  # of padding, they are zero
+            whole = output.new_zeros(BATCH, *output.shape[1:])
+            whole[:rows] = output
+            arrays[f"{step}/value/loss.{name}"] = whole
         arrays |= {f"{step}/metrics/{name}": value for name, value in metrics.items()}
-        for name, tensor in (tensors | self.weights).items():
+        for name, tensor in (trained | self.weights).items():
             assert tensor.grad is not None
             arrays[f"{step}/gradient/{name}"] = tensor.grad.clone()
         if self.optimizer is not None:
@@ -97,7 +102,7 @@ class Reference:
     def _batch(self, step: int) -> tuple[torch.Tensor, int]:
         """The step's samples, with zeros to fill the batch; and the number of samples."""
         rows = self.case.rows(step)
-        x = torch.zeros(BATCH, *self.case.shape, dtype=torch.float64)
+        x = torch.zeros(BATCH, *self.case.shape, dtype=self.x.dtype)
         x[: len(rows)] = self.x[rows]
         return x, len(rows)
 
@@ -150,6 +155,12 @@ class Reference:
         if kind == "dense":
             assert kernel is not None
             return F.linear(x, kernel, bias)
+        if kind == "embedding":
+            start = options.get("start", 0)
+            steps = options.get("steps", x.shape[1] - start)
+            return F.embedding(x[:, start : start + steps], self.weights[f"{name}.table"])
+        if kind == "position_embedding":
+            return x + self.weights[f"{name}.table"]
         if kind == "dropout":
             if step is None:
                 return x
@@ -166,23 +177,35 @@ class Reference:
 
     def _losses(
         self, step: int, tensors: dict[str, torch.Tensor]
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Each sample's loss; and the means over samples, by name."""
+    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """The loss's outputs; and the means over labels that count, by name."""
         rows = torch.tensor(self.case.rows(step))
         output, labels = list(tensors.values())[-1][: len(rows)], self.labels[rows]
-        correct = squared = absolute = torch.zeros((), dtype=torch.float64)
+        correct = top5 = squared = absolute = torch.zeros((), dtype=torch.float64)
         if self.case.loss == MSE:
             losses = (output - labels).square().flatten(1).mean(1)
-            squared, absolute = losses.mean(), (output - labels).abs().mean()
+            loss = squared = losses.mean()
+            absolute = (output - labels).abs().mean()
+            outputs, count = {"output": losses}, torch.tensor(len(rows))
         else:
-            losses = F.cross_entropy(output, labels, reduction="none")
-            truth = labels if labels.ndim == 1 else labels.argmax(-1)
-            correct = (output.argmax(-1) == truth).double().mean()
-        return losses, {
-            "loss": losses.mean(),
-            "accuracy": correct,
+            sparse = labels.ndim < output.ndim
+            classes = (output.movedim(-1, 1), labels if sparse else labels.movedim(-1, 1))
+            ignored: dict[str, Any] = {"ignore_index": -1} if sparse else {}
+            losses = F.cross_entropy(*classes, reduction="none", **ignored)
+            loss = F.cross_entropy(*classes, **ignored)
+            truth = labels if sparse else labels.argmax(-1)
+            outputs = {"output": losses, "log_sum": output.logsumexp(-1) * (truth >= 0)}
+            count = (truth >= 0).sum()
+            best = output.topk(min(5, output.shape[-1])).indices == truth[..., None]
+            correct, top5 = best[..., 0].sum() / count, best.sum() / count
+        return outputs, {
+            "loss": loss,
+            "accuracy": correct.double(),
+            "top_5_accuracy": top5.double(),
+            "perplexity": loss.exp(),
             "mean_squared_error": squared,
             "mean_absolute_error": absolute,
+            "labels": count,
             "samples": torch.tensor(len(rows)),
         }
 

@@ -145,6 +145,40 @@ def test_regression_of_rank_3(results: Results) -> None:
     assert r["evaluated"] == pytest.approx({"loss": squared} | metrics, rel=1e-5)
 
 
+def test_sentences(results: Results) -> None:
+    """Means are over the labels that count, of all batches alike."""
+    r = results("sentences")
+    y, logits = np.array(r["y"]), np.array(r["logits"])
+    counts = y >= 0
+    logits, y = logits[counts], y[counts]
+    of_label = logits[np.arange(len(y)), y]
+    loss = (np.log(np.exp(logits).sum(-1)) - of_label).mean()
+    rank = (logits > of_label[:, None]).sum(-1)
+    assert r["evaluated"] == pytest.approx(
+        {
+            "loss": loss,
+            "accuracy": (rank == 0).mean(),
+            "top_5_accuracy": (rank < 5).mean(),
+            "perplexity": np.exp(loss),
+        },
+        rel=1e-5,
+    )
+    assert r["nothing counts"] == {
+        "loss": 0,
+        "accuracy": 0,
+        "top_5_accuracy": 0,
+        "perplexity": 1,
+    }
+    assert r["unchanged"] is True
+    out_of_range = "is out of range; the vocabulary of 'second' has 11 tokens, so they are 0 to 10"
+    assert r["errors"] == {
+        "too high": f"input_1: token 11 {out_of_range}",
+        "negative": f"input_1: token -1 {out_of_range}",
+        "in steps that only the larger table reads": "accepted",
+        "beyond int32": "input_1: got 4294967296, which is no 32-bit integer",
+    }
+
+
 def test_weights_can_be_set_and_read(results: Results) -> None:
     weights = results("weights")
     rounded = {n: np.float32(v).tolist() for n, v in weights["given"].items()}
@@ -196,7 +230,9 @@ def test_use_before_compile_or_after_close_says_what_to_do(results: Results) -> 
     assert errors["after close"] == expected
 
 
-OUT_OF_RANGE = "is out of range; the model has 3 classes, so labels are 0 to 2"
+OUT_OF_RANGE = (
+    "is out of range; the model has 3 classes, so labels are 0 to 2, or -1 for what is not to count"
+)
 NUMBERS = "all data need the same number of samples, but input_1 has 43, labels has 42"
 
 
@@ -205,7 +241,7 @@ MESSAGES = {
     "one sample alone": "input_1: got data of shape [5], expected [n, 5]",
     "labels' shape": "labels: got data of shape [43, 3], expected [n]",
     "label too high": f"labels: label 3 {OUT_OF_RANGE}",
-    "label negative": f"labels: label -1 {OUT_OF_RANGE}",
+    "label negative": f"labels: label -2 {OUT_OF_RANGE}",
     "label a fraction": "labels: got fractions, expected integers",
     "text": "input_1: got data of type <U1, expected numbers",
     "different numbers": NUMBERS,

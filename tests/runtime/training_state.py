@@ -35,7 +35,9 @@ def train(network: Network, strategy: str | Strategy) -> tuple[Model, State]:
         program.stage(TRAIN, Batch(data, rows))
         ticket = program.step(TRAIN, len(rows), NO_BATCH, step, network.optimizer.lr)
         sums = program.metrics(ticket)
-        state[f"{step} loss"] = np.array([sums.loss, sums.correct, sums.samples])
+        state[f"{step} loss"] = np.array(
+            [sums.loss, sums.correct, sums.correct_top5, sums.labels, sums.samples]
+        )
         for tensor in graph.tensors:
             if model.plan.gradient_slots(tensor) > 0:
                 state[f"{step} {tensor.name} gradient"] = program.read(tensor, "gradient")

@@ -236,6 +236,47 @@ def regression() -> Result:
 
 
 @scenario
+def sentences() -> Result:
+    """Tokens in, a label for each step out; batches differ in how many labels count."""
+    model = Model(BATCH, seed=2)
+    tokens = model.input((6,), "int32")
+    first = model.embedding(tokens, 30, 8, steps=3, name="first")
+    second = model.embedding(tokens, 11, 8, start=3, name="second")
+    model.dense(model.position_embedding(model.add([first, second])), 9)
+    metrics = ["accuracy", "top_5_accuracy", "perplexity"]
+    model.compile(SGD(0.5), LOSS, metrics, strategy="random:3")
+    rng = np.random.default_rng(4)
+    x, y = rng.integers(0, 11, (SAMPLES, 6)), rng.integers(0, 9, (SAMPLES, 3))
+    y[np.arange(3) >= rng.integers(0, 4, (SAMPLES, 1))] = -1
+    y[:BATCH] = -1
+    model.fit(x, y, epochs=2, progress=False)
+    before = plain(model.get_weights())
+    model.fit(x[:BATCH], y[:BATCH], progress=False)
+
+    def with_token(step: int, token: int) -> str:
+        wrong = x.copy()
+        wrong[2, step] = token
+        error = message(lambda: model.predict(wrong))
+        return "accepted" if error == "no error" else error
+
+    result = {
+        "y": y.tolist(),
+        "logits": model.predict(x).tolist(),
+        "evaluated": model.evaluate(x, y),
+        "nothing counts": model.evaluate(x[:3], y[:3]),
+        "unchanged": plain(model.get_weights()) == before,
+        "errors": {
+            "too high": with_token(4, 11),
+            "negative": with_token(4, -1),
+            "in steps that only the larger table reads": with_token(2, 11),
+            "beyond int32": with_token(2, 2**32),
+        },
+    }
+    model.close()
+    return result
+
+
+@scenario
 def weights() -> Result:
     """Setting weights, all and some."""
     model = compiled(strategy="model")
@@ -360,7 +401,7 @@ def errors() -> Result:
         "one sample alone": lambda: model.predict(x[0]),
         "labels' shape": lambda: model.fit(x, np.eye(CLASSES)[y]),
         "label too high": lambda: model.fit(x, bad),
-        "label negative": lambda: model.evaluate(x, y - 1),
+        "label negative": lambda: model.evaluate(x, y - 2),
         "label infinite": lambda: model.evaluate(x, np.where(y == 0, np.inf, y)),
         "label a fraction": lambda: model.evaluate(x, y + 0.5),
         "text": lambda: model.predict(np.full((2, FEATURES), "a")),

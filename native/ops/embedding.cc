@@ -1,0 +1,75 @@
+// embedding: output(n, t, :) = table(tokens(n, start + t), :), of some of the table's columns.
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "ops/kernel.h"
+#include "ops/simd.h"
+#include "ops/strided_loop.h"
+
+namespace flexlegion {
+namespace {
+
+void require_rows(const TensorView& view) {
+  if (!view.dense_from(view.rank() - 1)) {
+    throw std::invalid_argument("a tile whose rows are not contiguous");
+  }
+}
+
+// Calls body(table row, output row), both as offsets, for every token.
+template <typename Body>
+void for_each_token(const TensorView& tokens, const TensorView& table, const TensorView& output,
+                    Body&& body) {
+  require_rows(table);
+  require_rows(output);
+  const std::int64_t vocabulary = table.extent(0);
+  for (std::int64_t n = 0; n < tokens.extent(0); ++n) {
+    for (std::int64_t t = 0; t < tokens.extent(1); ++t) {
+      const std::int64_t token = tokens.i32()[n * tokens.stride[0] + t * tokens.stride[1]];
+      if (token < 0 || token >= vocabulary) {
+        throw std::invalid_argument("the token of sample " + std::to_string(tokens.tile.lo[0] + n) +
+                                    ", step " + std::to_string(tokens.tile.lo[1] + t) + " is " +
+                                    std::to_string(token) + ", not a row of 0 to " +
+                                    std::to_string(vocabulary - 1));
+      }
+      body(token * table.stride[0], n * output.stride[0] + t * output.stride[1]);
+    }
+  }
+}
+
+FLEXLEGION_SIMD void add_row(const float* from, float* to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+// The table's gradient as a whole.
+void dense_gradient(KernelTask& task) {
+  const TensorView &dtable = task.weight_grads[0], &dy = task.output_grads[0];
+  if (!dtable.present()) return;
+  if (task.adds_weight_grad.empty() || !task.adds_weight_grad[0]) zero_view(dtable);
+  if (dy.tile.empty()) return;
+  for_each_token(task.inputs[0], dtable, dy, [&](std::int64_t row, std::int64_t at) {
+    add_row(dy.f32() + at, dtable.f32() + row, dy.extent(2));
+  });
+}
+
+class Embedding : public Kernel {
+ public:
+  void forward(KernelTask& task) override {
+    const TensorView &table = task.weights[0], &y = task.outputs[0];
+    if (y.tile.empty()) return;
+    const std::int64_t units = y.extent(2);
+    for_each_token(task.inputs[0], table, y, [&](std::int64_t row, std::int64_t at) {
+      std::copy_n(table.f32() + row, units, y.f32() + at);
+    });
+  }
+
+  void backward(KernelTask& task) override { dense_gradient(task); }
+
+  bool accumulates() const override { return true; }
+};
+
+const RegisterKernel registered("embedding",
+                                [](const Attributes&) { return std::make_unique<Embedding>(); });
+
+}  // namespace
+}  // namespace flexlegion
