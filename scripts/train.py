@@ -29,8 +29,8 @@ from flexlegion.runtime.progress import format_metrics
 from flexlegion.strategies import BUILT_IN
 from flexlegion.tools.sizes import add_size_option, given_sizes
 from flexlegion.tools.training import (
-    METRICS,
     add_optimizer_options,
+    metrics_for,
     optimizer_from,
     schedule_from,
 )
@@ -177,7 +177,7 @@ def _run(argv: Sequence[str] | None) -> None:
     model.compile(
         optimizer,
         entry.loss,
-        METRICS[entry.task],
+        metrics_for(entry.task, train.n_classes),
         args.strategy,
         schedule=schedule_from(args, -(-len(train) // model.batch_size)),
     )

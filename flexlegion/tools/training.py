@@ -21,13 +21,17 @@ from flexlegion.schedules import (
 SCHEDULES = ("constant", "step", "exponential", "cosine", "inverse-sqrt")
 DECAY = 0.1
 
-# Beside the loss, by what a network does.
-METRICS = {
+_METRICS = {
     "images": ("accuracy", "top_5_accuracy"),
     "text": ("accuracy",),
     "language": ("accuracy", "perplexity"),
     "translation": ("accuracy", "perplexity"),
 }
+
+
+def metrics_for(task: str, classes: int) -> tuple[str, ...]:
+    """Metrics beside the loss, for what a network does and the number of its classes."""
+    return tuple(m for m in _METRICS[task] if m != "top_5_accuracy" or classes > 5)
 
 
 def add_optimizer_options(parser: argparse.ArgumentParser) -> None:
