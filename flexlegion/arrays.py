@@ -51,19 +51,24 @@ def rows_for(tensor: Tensor, value: Any, classes: int | None = None) -> Array:
         if np.any(np.isinf(array)):
             raise UserError(f"{tensor.name}: got infinities, expected integers")
     if classes is not None:
-        low, high = int(array.min()), int(array.max())
-        if low < -1 or high >= classes:
-            wrong = low if low < -1 else high
-            raise UserError(
-                f"{tensor.name}: label {wrong} is out of range; the model has {classes} classes, "
-                f"so labels are 0 to {classes - 1}, or -1 for what is not to count"
-            )
+        check_labels(tensor.name, array, classes)
     elif tensor.dtype == "int32" and not np.can_cast(array.dtype, np.int32):
         limits = np.iinfo(np.int32)
         for extreme in (int(array.min()), int(array.max())):
             if not limits.min <= extreme <= limits.max:
                 raise UserError(f"{tensor.name}: got {extreme}, which is no 32-bit integer")
     return np.ascontiguousarray(array, tensor.dtype)
+
+
+def check_labels(name: str, array: Array, classes: int) -> None:
+    """Raise `UserError` unless all labels are class numbers, or -1."""
+    low, high = int(array.min()), int(array.max())
+    if low < -1 or high >= classes:
+        wrong = low if low < -1 else high
+        raise UserError(
+            f"{name}: label {wrong} is out of range; the model has {classes} classes, "
+            f"so labels are 0 to {classes - 1}, or -1 for what is not to count"
+        )
 
 
 def check_numbers(name: str, array: Array) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion import summary as _summary
-from flexlegion.arrays import check_numbers, check_rows, check_tokens, rows_for
+from flexlegion.arrays import check_labels, check_numbers, check_rows, check_tokens, rows_for
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.layers import Layers
@@ -21,10 +22,13 @@ from flexlegion.metrics import check_metrics
 from flexlegion.optimizers import Optimizer, optimizer_of
 from flexlegion.plan import Plan
 from flexlegion.report.measured import MeasuredTimeline, recorded
+from flexlegion.runtime.feeds import ArrayFeed, Feed, SourceFeed
 from flexlegion.runtime.machine import RunningMachine, running_machine
-from flexlegion.runtime.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Batch, Program
+from flexlegion.runtime.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Program
 from flexlegion.runtime.progress import EpochProgress
-from flexlegion.runtime.trainer import batches, run_series
+from flexlegion.runtime.trainer import run_series
+from flexlegion.schedules import Schedule, constant
+from flexlegion.sources import BatchSource
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
@@ -79,6 +83,7 @@ class Model(Layers):
         metrics: Sequence[str] = (),
         strategy: str | Path | Strategy = "data",
         output: Tensor | None = None,
+        schedule: Schedule = constant,
     ) -> None:
         """Fix how to train; starts Legion, and sets the initial weights.
 
@@ -97,6 +102,9 @@ class Model(Layers):
             "expert", "one-weird-trick", "gnmt", "random:SEED".
         output
             The model's output; the last layer's unless given.
+        schedule
+            Given the number of a training step, counted from 0 over all calls of `fit`, what to
+            multiply the learning rate with; see `flexlegion.schedules`.
 
         Raises
         ------
@@ -113,15 +121,17 @@ class Model(Layers):
         self.close()
         plan = Plan(graph, resolved, machine.devices, output, chosen.states)
         program = Program(plan, chosen, self.seed)
-        self._compiled = _Compiled(graph, output, checked, chosen, resolved, machine, plan, program)
+        self._compiled = _Compiled(
+            graph, output, checked, chosen, schedule, resolved, machine, plan, program
+        )
         self.set_weights(initial_weights(graph, self.seed))
 
     def fit(
         self,
         x: Any,
-        y: Any,
+        y: Any = None,
         epochs: int = 1,
-        validation_data: tuple[Any, Any] | None = None,
+        validation_data: tuple[Any, Any] | BatchSource | None = None,
         shuffle: bool = True,
         progress: bool = True,
     ) -> History:
@@ -131,6 +141,7 @@ class Model(Layers):
         ----------
         x
             Samples (n, ...) as a NumPy or cuPyNumeric array; for several inputs a list of them.
+            Or a `BatchSource`, which brings samples and labels.
         y
             Labels: int (n) for the sparse loss, or (n, steps) of sequences, otherwise float
             (n, ...) like the output. Of the sparse loss, labels of -1 do not count: neither in the
@@ -138,7 +149,7 @@ class Model(Layers):
         epochs
             Passes over the samples. A last, short batch counts only its own samples.
         validation_data
-            A pair (x, y) to evaluate after each epoch.
+            A pair (x, y), or a `BatchSource`, to evaluate after each epoch.
         shuffle
             Whether each epoch draws a new order (a function of seed and epoch).
         progress
@@ -149,16 +160,28 @@ class Model(Layers):
         History
             Loss and metrics of each epoch.
         """
-        state = self._ready()
+        self._ready()
         if epochs < 0:
             raise UserError(f"the number of epochs has to be at least 0, but is {epochs}")
-        data, samples = self.bind(x, y)
-        validation = self.bind(*validation_data) if validation_data is not None else None
+        with self._feeds() as feed_of:
+            feed = feed_of(x, y)
+            validation = None
+            if isinstance(validation_data, BatchSource):
+                validation = feed_of(validation_data)
+            elif validation_data is not None:
+                validation = feed_of(*validation_data)
+            return self._train(feed, validation, epochs, shuffle, progress)
+
+    def _train(
+        self, feed: Feed, validation: Feed | None, epochs: int, shuffle: bool, progress: bool
+    ) -> History:
+        state = self._ready()
+        samples = feed.samples
         history = History()
         for epoch in range(epochs):
             rng = np.random.default_rng([self.seed, state.epochs_done])
             rows = rng.permutation(samples) if shuffle else np.arange(samples)
-            series = list(batches(rows, self.batch_size, data))
+            series = feed.batches(rows, state.epochs_done)
             label = f"epoch {epoch + 1}/{epochs}"
             shown = progress and state.machine.rank == 0
             with EpochProgress(label, samples, state.metrics, shown) as bar:
@@ -169,40 +192,38 @@ class Model(Layers):
                     series,
                     first_step=state.steps_done,
                     lr=state.optimizer.lr,
+                    schedule=state.schedule,
                     report=bar.update,
                 )
                 seconds = time.perf_counter() - started
             values = sums.means(state.metrics)
             if validation is not None:
-                values |= {f"val_{k}": v for k, v in self._evaluate(*validation).items()}
+                values |= {f"val_{k}": v for k, v in self._evaluate(validation).items()}
             speed = samples / seconds
             bar.finish(values, speed)
             history.epochs.append(values | {"seconds": seconds, "samples_per_second": speed})
             state.epochs_done += 1
-            state.steps_done += len(series)
-        state.program.drop_data()
+            state.steps_done += -(-samples // self.batch_size)
         return history
 
-    def evaluate(self, x: Any, y: Any) -> dict[str, float]:
+    def evaluate(self, x: Any, y: Any = None) -> dict[str, float]:
         """Loss and metrics over samples, without training; arguments as in `fit`."""
-        state = self._ready()
-        values = self._evaluate(*self.bind(x, y))
-        state.program.drop_data()
-        return values
+        with self._feeds() as feed_of:
+            return self._evaluate(feed_of(x, y))
 
     def predict(self, x: Any) -> npt.NDArray[np.float32]:
         """The model's output for samples (n, ...): shape (n, ...)."""
         state = self._ready()
-        data, samples = self.bind(x)
         parts = []
-        for batch in batches(np.arange(samples), self.batch_size, data):
-            state.program.stage(PREDICT, batch)
-            state.program.step(PREDICT, len(batch.rows), NO_BATCH)
-            parts.append(state.program.read(state.output)[: len(batch.rows)])
-        state.program.drop_data()
+        with self._feeds() as feed_of:
+            feed = feed_of(x, labelled=False)
+            for batch in feed.batches(np.arange(feed.samples), 0):
+                state.program.stage(PREDICT, batch)
+                state.program.step(PREDICT, len(batch.rows), NO_BATCH)
+                parts.append(state.program.read(state.output)[: len(batch.rows)])
         return np.concatenate(parts)
 
-    def timeline(self, x: Any, y: Any, iterations: int = 3) -> MeasuredTimeline:
+    def timeline(self, x: Any, y: Any = None, iterations: int = 3) -> MeasuredTimeline:
         """Train for a few more iterations and note when each task runs, on which processor.
 
         Parameters
@@ -220,27 +241,26 @@ class Model(Layers):
         state = self._ready()
         if iterations < 1:
             raise UserError(f"a timeline has at least 1 iteration, not {iterations}")
-        data, samples = self.bind(x, y)
-        rows = np.arange(self.batch_size * iterations) % samples
-        series = list(batches(rows, self.batch_size, data))
+        with self._feeds() as feed_of:
+            feed = feed_of(x, y)
 
-        def train(some: Sequence[Batch]) -> None:
-            run_series(
-                state.program,
-                TRAIN,
-                some,
-                first_step=state.steps_done,
-                lr=state.optimizer.lr,
-            )
-            state.steps_done += len(some)
+            def train(iterations: int) -> None:
+                rows = np.arange(self.batch_size * iterations) % feed.samples
+                run_series(
+                    state.program,
+                    TRAIN,
+                    feed.batches(rows, state.epochs_done),
+                    first_step=state.steps_done,
+                    lr=state.optimizer.lr,
+                    schedule=state.schedule,
+                )
+                state.steps_done += iterations
 
-        for _ in range(2):
-            train(series[:1])
-        state.program.record(True)
-        train(series)
-        result = recorded(state.program, state.machine, iterations)
-        state.program.record(False)
-        state.program.drop_data()
+            train(2)
+            state.program.record(True)
+            train(iterations)
+            result = recorded(state.program, state.machine, iterations)
+            state.program.record(False)
         return result
 
     def get_weights(self) -> dict[str, npt.NDArray[np.float32]]:
@@ -315,10 +335,46 @@ class Model(Layers):
 
     # Inside
 
-    def _evaluate(self, data: list[int], samples: int) -> dict[str, float]:
+    def _evaluate(self, feed: Feed) -> dict[str, float]:
         state = self._ready()
-        series = list(batches(np.arange(samples), self.batch_size, data))
+        series = feed.batches(np.arange(feed.samples), 0)
         return run_series(state.program, EVALUATE, series).means(state.metrics)
+
+    @contextmanager
+    def _feeds(self) -> Iterator[Callable[..., Feed]]:
+        """What makes feeds (of x, y); at the end they are closed, and their data dropped."""
+        program = self._ready().program
+        feeds: list[Feed] = []
+
+        def make(x: Any, y: Any = None, labelled: bool = True) -> Feed:
+            feeds.append(self._feed(x, y, labelled))
+            return feeds[-1]
+
+        try:
+            yield make
+        finally:
+            for feed in feeds:
+                feed.close()
+        program.drop_data()
+
+    def _feed(self, x: Any, y: Any, labelled: bool) -> Feed:
+        if not isinstance(x, BatchSource):
+            if labelled and y is None:
+                raise UserError("there are no labels; give them as y")
+            return ArrayFeed(*self.bind(x, y), self.batch_size)
+        if y is not None:
+            raise UserError(f"{x.name}: this source brings its own labels; leave out y")
+        state = self._ready()
+        inputs = state.graph.inputs
+        # The labels' is the last of them: the loss was added last.
+        classes = self._loss_classes()
+
+        def check(arrays: dict[Tensor, Array]) -> None:
+            check_tokens(state.graph, arrays)
+            if classes is not None:
+                check_labels(x.name, arrays[inputs[-1]], classes)
+
+        return SourceFeed(state.program, inputs, x, self.batch_size, check)
 
     def _arrays(self, x: Any, y: Any) -> dict[Tensor, Array]:
         """Arrays by input tensor, checked; without labels if `y` is None."""
@@ -360,6 +416,7 @@ class _Compiled:
     output: Tensor
     metrics: tuple[str, ...]
     optimizer: Optimizer
+    schedule: Schedule
     strategy: Strategy
     machine: RunningMachine
     plan: Plan

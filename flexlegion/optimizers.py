@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 from flexlegion.errors import UserError
@@ -17,11 +17,15 @@ class Optimizer:
     ----------
     lr
         Learning rate.
+    clip_norm
+        The largest norm that the gradients of all weights together may have; if theirs is larger,
+        they are scaled down to it. None: any.
     """
 
     type: ClassVar[str]
 
     lr: float = 0.01
+    clip_norm: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         if not 0 < self.lr < math.inf:
@@ -33,6 +37,8 @@ class Optimizer:
         weight_decay = getattr(self, "weight_decay", 0.0)
         if not 0 <= weight_decay < math.inf:
             raise UserError(f"weight_decay has to be at least 0, but is {weight_decay}")
+        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
+            raise UserError(f"clip_norm has to be positive and finite, but is {self.clip_norm}")
         epsilon = getattr(self, "epsilon", 1.0)
         if not 0 < epsilon < math.inf:
             raise UserError(f"epsilon has to be positive and finite, but is {epsilon}")
@@ -44,7 +50,10 @@ class Optimizer:
 
     def attributes(self) -> dict[str, str]:
         """Hyper-parameters as the kernel receives them."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "lr"}
+        # The learning rate changes from step to step, and clipping concerns all weights together.
+        values = {
+            f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("lr", "clip_norm")
+        }
         return {
             name: str(int(value)) if isinstance(value, bool) else repr(value)
             for name, value in values.items()

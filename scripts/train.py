@@ -17,14 +17,28 @@ from typing import Any
 
 import numpy as np
 
-from flexlegion import SGD, UserError
+from flexlegion import UserError
 from flexlegion.commands import run_command
-from flexlegion.data import Dataset, load
+from flexlegion.data import Dataset, ImageFolder, TokenDataset
+from flexlegion.data.dataset import divided
+from flexlegion.data.synthetic import NAME as SYNTHETIC
+from flexlegion.data.tasks import SAMPLE, Request, in_memory, load_for, network_sizes
+from flexlegion.data.text import detokenise
 from flexlegion.model import History, Model
-from flexlegion.optimizers import Optimizer, optimizer_of
 from flexlegion.runtime.progress import format_metrics
 from flexlegion.strategies import BUILT_IN
-from flexlegion.zoo import ZOO, build
+from flexlegion.tools.sizes import add_size_option, given_sizes
+from flexlegion.tools.training import (
+    add_optimizer_options,
+    metrics_for,
+    optimizer_from,
+    schedule_from,
+)
+from flexlegion.translate import bleu, greedy
+from flexlegion.zoo import ZOO, ZooEntry, build
+
+BATCH_SIZE = 32
+SYNTHETIC_BATCHES = 4
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -35,72 +49,62 @@ def _parser() -> argparse.ArgumentParser:
         "--strategy data --epochs 15",
     )
     parser.add_argument("--model", default="lenet", help=f"one of {', '.join(ZOO)}")
-    parser.add_argument(
-        "--data",
-        default="digits",
-        help="digits, or a path: a folder of MNIST's IDX files, .npz, .npy (with --labels), .h5",
-    )
-    parser.add_argument("--labels", help="for .npy data: the labels' file")
+    add_size_option(parser)
+    _add_data_options(parser)
     parser.add_argument(
         "--strategy",
         default="data",
         help=f"a strategy file, or one of {', '.join(BUILT_IN)}, random:SEED (default: data)",
     )
     parser.add_argument("--epochs", type=int, default=15, help="default: 15")
-    parser.add_argument("--batch-size", type=int, default=32, help="over all devices; default: 32")
-    parser.add_argument("--optimizer", default="adam", help="sgd, adam (default) or adamw")
-    parser.add_argument("--lr", type=float, help="learning rate; default: the optimizer's")
-    parser.add_argument("--momentum", type=float, help="for sgd")
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        help=f"over all devices; default: {BATCH_SIZE}, with synthetic data the network's own",
+    )
+    add_optimizer_options(parser)
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
+    parser.add_argument("--bleu", action="store_true", help="translate the test set in the end")
+    parser.add_argument("--json", metavar="FILE", help="write the final metrics there")
+    parser.add_argument("--save-weights", metavar="FILE", help="write the weights there (.npz)")
+    return parser
+
+
+def _add_data_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data",
+        default=SAMPLE,
+        help="sample (default): small real data that come along; synthetic: random ones of the "
+        "network's own sizes; or a path: a folder of images or of MNIST's IDX files, .npz, .npy "
+        "(with --labels), .h5; texts, .tsv, .csv; a parallel corpus's name",
+    )
+    parser.add_argument("--labels", help="for .npy data: the labels' file")
+    parser.add_argument("--samples", type=int, help="how many synthetic samples to train on")
+    parser.add_argument(
+        "--augment", action="store_true", help="crop and mirror images of folders at random"
+    )
+    parser.add_argument("--source-language", default="en", help="a corpus's ending; default: en")
+    parser.add_argument("--target-language", default="de", help="a corpus's ending; default: de")
     parser.add_argument(
         "--held-out",
         type=float,
         default=0.2,
         help="share of the samples to test on, if the data bring no test set; default: 0.2",
     )
-    parser.add_argument("--json", metavar="FILE", help="write the final metrics there")
-    parser.add_argument("--save-weights", metavar="FILE", help="write the weights there (.npz)")
-    return parser
-
-
-def _optimizer(args: argparse.Namespace) -> Optimizer:
-    chosen = optimizer_of(args.optimizer, args.lr)
-    if args.momentum is None:
-        return chosen
-    if not isinstance(chosen, SGD):
-        raise UserError(f"--momentum goes with --optimizer sgd, not {args.optimizer}")
-    return SGD(chosen.lr, momentum=args.momentum)
-
-
-def _data(args: argparse.Namespace) -> tuple[Dataset, Dataset]:
-    splits = load(args.data, args.labels)
-    if splits.test is not None:
-        return splits.train, splits.test
-    return splits.train.split(args.held_out, args.seed)
-
-
-def _metrics(model: Model, history: History, test: dict[str, float]) -> dict[str, Any]:
-    seconds = sum(epoch["seconds"] for epoch in history.epochs)
-    samples = sum(epoch["samples_per_second"] * epoch["seconds"] for epoch in history.epochs)
-    return {
-        "accuracy": test["accuracy"],
-        "loss": test["loss"],
-        "train_accuracy": history.epochs[-1]["accuracy"],
-        "train_loss": history.epochs[-1]["loss"],
-        "samples_per_second": samples / seconds,
-        "seconds": seconds,
-        "processors": len(model.machine.devices),
-        "ranks": model.machine.ranks,
-        "epochs": history.epochs,
-    }
 
 
 def _check(args: argparse.Namespace) -> None:
     """Mistakes that are best found before any data are read."""
+    if args.model not in ZOO:
+        raise UserError(f"unknown model '{args.model}'; choose one of {', '.join(ZOO)}")
     if args.epochs < 1:
         raise UserError(f"--epochs has to be at least 1, but is {args.epochs}")
     if args.seed < 0:
         raise UserError(f"--seed has to be at least 0, but is {args.seed}")
+    if args.samples is not None and args.data != SYNTHETIC:
+        raise UserError(f"--samples goes with --data {SYNTHETIC}")
+    if args.bleu and ZOO[args.model].task != "translation":
+        raise UserError(f"--bleu goes with networks that translate, and {args.model} does not")
     for path in (args.json, args.save_weights):
         if path is None:
             continue
@@ -110,12 +114,73 @@ def _check(args: argparse.Namespace) -> None:
             raise UserError(f"{path}: this is a folder; name a file to write")
 
 
+def _data_and_model(
+    args: argparse.Namespace, entry: ZooEntry
+) -> tuple[Dataset | ImageFolder, Dataset | ImageFolder, Model]:
+    """What to train on and to test with, and a network that fits it."""
+    given = given_sizes(args.size, args.model)
+    defaults = entry.sample_sizes if args.data in (SAMPLE, "digits") else {}
+    batch_size = args.batch_size
+    if batch_size is None:
+        batch_size = entry.batch_size if args.data == SYNTHETIC else BATCH_SIZE
+    samples = SYNTHETIC_BATCHES * batch_size if args.samples is None else args.samples
+    request = Request(
+        args.data,
+        args.labels,
+        samples,
+        min(samples, batch_size),
+        args.augment,
+        (args.source_language, args.target_language),
+        args.seed,
+    )
+    splits = load_for(entry.task, entry.sizes | defaults | given, request)
+    train, test = divided(splits, args.held_out, args.seed)
+    sizes = defaults | network_sizes(entry.task, train, given)
+    return train, test, build(args.model, batch_size, seed=args.seed, **sizes)
+
+
+def _arrays(data: Dataset | ImageFolder) -> tuple[Any, Any]:
+    """Data as `Model.fit` takes them."""
+    data = in_memory(data)
+    return (data.x, data.y) if isinstance(data, Dataset) else (data, None)
+
+
+def _bleu(model: Model, test: Dataset | ImageFolder) -> float:
+    if not isinstance(test, TokenDataset) or not test.texts:
+        raise UserError("--bleu goes with a parallel corpus, which has the translations as text")
+    tokens = greedy(model, np.asarray(test.inputs[0], np.int32))
+    words = test.vocabularies[1]
+    return bleu([detokenise(words.decode(row)) for row in tokens], test.texts)
+
+
+def _metrics(model: Model, history: History, test: dict[str, float]) -> dict[str, Any]:
+    seconds = sum(epoch["seconds"] for epoch in history.epochs)
+    samples = sum(epoch["samples_per_second"] * epoch["seconds"] for epoch in history.epochs)
+    trained = {f"train_{name}": history.epochs[-1][name] for name in test if name != "bleu"}
+    return {
+        **test,
+        **trained,
+        "samples_per_second": samples / seconds,
+        "seconds": seconds,
+        "processors": len(model.machine.devices),
+        "ranks": model.machine.ranks,
+        "epochs": history.epochs,
+    }
+
+
 def _run(argv: Sequence[str] | None) -> None:
     args = _parser().parse_args(argv)
     _check(args)
-    train, test = _data(args)
-    model = build(args.model, args.batch_size, train.x.shape[1:], train.n_classes, args.seed)
-    model.compile(_optimizer(args), ZOO[args.model].loss, ["accuracy"], args.strategy)
+    entry = ZOO[args.model]
+    optimizer = optimizer_from(args)
+    train, test, model = _data_and_model(args, entry)
+    model.compile(
+        optimizer,
+        entry.loss,
+        metrics_for(entry.task, train.n_classes),
+        args.strategy,
+        schedule=schedule_from(args, -(-len(train) // model.batch_size)),
+    )
     first = model.machine.rank == 0
     if first:
         machine = model.machine
@@ -125,8 +190,10 @@ def _run(argv: Sequence[str] | None) -> None:
             f"{'s' * (machine.ranks > 1)}; {model.strategy.source}",
             flush=True,
         )
-    history = model.fit(train.x, train.y, args.epochs)
-    values = model.evaluate(test.x, test.y)
+    history = model.fit(*_arrays(train), args.epochs)
+    values = model.evaluate(*_arrays(test))
+    if args.bleu:
+        values["bleu"] = _bleu(model, test)
     metrics = _metrics(model, history, values)
     weights = model.get_weights() if args.save_weights else {}
     model.close()

@@ -277,7 +277,7 @@ def _run(argv: Sequence[str] | None) -> None:
     args = _parser().parse_args(argv)
     _check(args)
     data = load(args.data, args.labels).train
-    shape, classes = data.x.shape[1:], data.n_classes
+    shape, classes = data.inputs[0].shape[1:], data.n_classes
     model = build(args.model, args.batch_size, shape, classes, args.seed)
     optimizer = optimizer_of(args.optimizer)
     machine = running_machine()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from flexlegion.data.dataset import Dataset
@@ -17,6 +18,12 @@ _FILE = Path(__file__).with_name("digits.npz")
 _LEVELS = 16  # the highest grey value
 # Over all pixels of the 8x8 images in [0, 1]. Fixed, so that a pixel means the same at any size.
 _MEAN, _STD = 0.305, 0.376
+
+
+def load_raw_digits() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """The originals: images uint8 (1797, 8, 8) of grey values 0 to 16, and labels uint8 (1797,)."""
+    with np.load(_FILE) as arrays:
+        return arrays["images"], arrays["labels"]
 
 
 def load_digits(size: tuple[int, int] = (32, 32)) -> Dataset:
@@ -42,8 +49,7 @@ def load_digits(size: tuple[int, int] = (32, 32)) -> Dataset:
     if len(size) != 2 or not all(isinstance(side, int) and side > 0 for side in size):
         raise UserError(f"digits: the size {size} must be two positive integers, height and width.")
     height, width = size
-    with np.load(_FILE) as arrays:
-        images, labels = arrays["images"], arrays["labels"]
+    images, labels = load_raw_digits()
     ink = images.astype(np.float32) / _LEVELS
     x = np.empty((len(ink), height, width, 1), np.float32)
     for scaled, original in zip(x, ink, strict=True):

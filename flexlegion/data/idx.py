@@ -98,6 +98,12 @@ def read_idx_directory(directory: Path) -> tuple[Pair, Pair | None]:
     return train, _read_pair(directory, "t10k")
 
 
+def is_idx_directory(directory: Path) -> bool:
+    """Whether a directory has any of MNIST's files."""
+    parts = (("train", "images", 3), ("train", "labels", 1), ("t10k", "images", 3))
+    return any(_find(directory, *part) is not None for part in parts)
+
+
 def labels_beside(images: Path) -> Path:
     """Find the file with the labels of an IDX file with images by its usual name.
 

@@ -30,7 +30,7 @@ _CHOICES = (
 )
 
 
-def load(source: str, labels: str | None = None) -> Splits:
+def load(source: str, labels: str | None = None) -> Splits[Dataset]:
     """Load a data set.
 
     Parameters
@@ -180,16 +180,17 @@ def _named_pairs(path: Path, arrays: Mapping[str, Any]) -> tuple[Pair, Pair | No
     return train, (np.asarray(arrays["x_test"]), np.asarray(arrays["y_test"]))
 
 
-def _splits(source: str, train: Pair, test: Pair | None) -> Splits:
+def _splits(source: str, train: Pair, test: Pair | None) -> Splits[Dataset]:
     """Bring raw arrays into the form that all data sets have."""
     train_set = _dataset(source, *train)
     if test is None:
         return Splits(train_set, None)
     test_set = _dataset(f"{source} (test)", *test)
-    if train_set.x.shape[1:] != test_set.x.shape[1:]:
+    shapes = tuple(part.inputs[0].shape[1:] for part in (train_set, test_set))
+    if shapes[0] != shapes[1]:
         raise UserError(
-            f"{source}: a sample to train on has the shape {train_set.x.shape[1:]}, one to test "
-            f"with {test_set.x.shape[1:]}, and they must agree."
+            f"{source}: a sample to train on has the shape {shapes[0]}, one to test "
+            f"with {shapes[1]}, and they must agree."
         )
     if train_set.y.dtype != test_set.y.dtype or train_set.y.shape[1:] != test_set.y.shape[1:]:
         raise UserError(

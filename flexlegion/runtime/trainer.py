@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from flexlegion.metrics import MetricSums
 from flexlegion.runtime.program import NO_BATCH, Batch, Program
+from flexlegion.schedules import Schedule, constant
 
 # Iterations issued before the metrics of the oldest are awaited: enough to hide Legion's analysis,
 # few enough that progress is fresh and an interruption is prompt.
 IN_FLIGHT = 3
+# When `run_series` asks for a batch, tasks may still read this many, the one asked for included:
+# those of the iterations in flight, and the one that is staged. Older ones' arrays are free.
+BATCHES_IN_USE = IN_FLIGHT + 2
 
 # Called with the sums of the batches finished so far.
 Report = Callable[[MetricSums], None]
@@ -28,10 +33,11 @@ def batches(rows: npt.NDArray[np.int64], batch_size: int, data: Sequence[int]) -
 def run_series(
     program: Program,
     run: int,
-    series: Sequence[Batch],
+    series: Iterable[Batch],
     *,
     first_step: int = 0,
     lr: float = 0.0,
+    schedule: Schedule = constant,
     report: Report | None = None,
 ) -> MetricSums:
     """Run one iteration for each batch, loading each while the one before computes.
@@ -43,11 +49,13 @@ def run_series(
     run
         TRAIN or EVALUATE.
     series
-        The batches.
+        The batches, at least one; each is asked for when the one before is about to run.
     first_step
         Number of the first iteration.
     lr
         Learning rate.
+    schedule
+        What it is multiplied with at each step.
     report
         Called after every finished batch.
 
@@ -64,12 +72,18 @@ def run_series(
         if report is not None:
             report(total)
 
-    program.stage(run, series[0])
-    for i, batch in enumerate(series):
-        following = series[i + 1] if i + 1 < len(series) else NO_BATCH
-        tickets.append(program.step(run, len(batch.rows), following, first_step + i, lr))
+    upcoming = iter(series)
+    batch = next(upcoming)
+    program.stage(run, batch)
+    for step in itertools.count(first_step):
+        following = next(upcoming, NO_BATCH)
+        rate = lr * schedule(step)
+        tickets.append(program.step(run, len(batch.rows), following, step, rate))
         if len(tickets) > IN_FLIGHT:
             finish_one()
+        if following is NO_BATCH:
+            break
+        batch = following
     while tickets:
         finish_one()
     return total

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,26 +20,18 @@ from flexlegion.optimizers import Optimizer, optimizer_of
 from flexlegion.problem import Problem
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
+from flexlegion.tools.sizes import add_size_option, found_sizes, given_sizes, size_text
 from flexlegion.topology import Device
 from flexlegion.zoo import ZOO, build
 
 COSTS = ("auto", "analytic", "measured")
-
-_WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 
 def add_network_options(parser: argparse.ArgumentParser, *, from_file: bool = False) -> None:
     """``--model``, ``--size``, ``--batch-size``, ``--optimizer``, ``--loss``."""
     default = "; default: what the strategy file was found for" if from_file else ""
     parser.add_argument("--model", required=not from_file, help=f"one of {', '.join(ZOO)}{default}")
-    parser.add_argument(
-        "--size",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a size of the network, as in steps=10 or input_shape=64x64x3; may be repeated; "
-        "flexlegion models lists them",
-    )
+    add_size_option(parser)
     parser.add_argument(
         "--batch-size", type=int, help="over all devices; default: the network's own"
     )
@@ -131,7 +122,7 @@ class Network:
             raise UserError(f"unknown model '{model}'; choose one of {', '.join(ZOO)}")
         if model != found.get("model"):
             found = {}
-        sizes = _found_sizes(found, model, source) | _sizes(args.size, model)
+        sizes = found_sizes(found, model, source) | given_sizes(args.size, model)
         batch_size = args.batch_size
         if batch_size is None:
             batch_size = found.get("batch_size", ZOO[model].batch_size)
@@ -159,7 +150,7 @@ class Network:
         }
 
     def __str__(self) -> str:
-        sizes = "".join(f", {name} {_text(value)}" for name, value in self.sizes.items())
+        sizes = "".join(f", {name} {size_text(value)}" for name, value in self.sizes.items())
         return f"{self.model} (batch {self.batch_size}{sizes})"
 
 
@@ -271,54 +262,3 @@ class _Unmeasured(CostModel):
             f"the rate of {stage} tasks was not measured on {device.model}; measure it, or take "
             "--costs auto"
         )
-
-
-def _sizes(given: list[str], model: str) -> dict[str, Any]:
-    """Sizes by ``NAME=VALUE``, each in its default's type."""
-    sizes: dict[str, Any] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UserError(f"--size takes NAME=VALUE, as in steps=10, but is '{text[:60]}'")
-        if name in sizes:
-            raise UserError(f"--size {name} is given twice; give it once")
-        sizes[name] = _size(model, name, value, f"--size {name}")
-    return sizes
-
-
-def _found_sizes(found: Mapping[str, Any], model: str, source: str) -> dict[str, Any]:
-    sizes = found.get("sizes", {})
-    if not isinstance(sizes, dict):
-        raise UserError(f"{source}: 'found' has the sizes {shown(sizes)}, which is no object")
-    return {
-        name: _size(model, name, _text(value), f"{source}: 'found' size '{name[:40]}'")
-        for name, value in sizes.items()
-    }
-
-
-def _size(model: str, name: str, text: str, where: str) -> Any:
-    known = ZOO[model].sizes
-    if name not in known:
-        raise UserError(f"model '{model}' has no size '{name[:40]}'; it has {', '.join(known)}")
-    default = known[name]
-    if isinstance(default, tuple):
-        parts = re.split("[x,]", text)
-        if all(_WHOLE.fullmatch(part) for part in parts):
-            return tuple(map(int, parts))
-        raise UserError(
-            f"{where} has to be whole numbers with x between them, as in {_text(default)}, but is "
-            f"'{text[:60]}'"
-        )
-    if isinstance(default, float):
-        try:
-            return float(text)
-        except ValueError:
-            raise UserError(f"{where} has to be a number, but is '{text[:60]}'") from None
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    raise UserError(f"{where} has to be a whole number, but is '{text[:60]}'")
-
-
-def _text(value: Any) -> str:
-    """A size as options write it."""
-    return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flexlegion.errors import UserError
@@ -34,12 +34,18 @@ class ZooEntry:
         Samples an iteration, as in FlexFlow's evaluation (section 8.1) for its networks.
     loss
         What it is trained with.
+    task
+        What it does, which decides how its data are read: one of `flexlegion.data.tasks.TASKS`.
+    sample_sizes
+        Sizes that differ for the small sample data that come with flexlegion.
     """
 
     build: Callable[..., None]
     description: str
     batch_size: int = 64
     loss: str = "sparse_categorical_crossentropy"
+    task: str = "images"
+    sample_sizes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -49,15 +55,49 @@ class ZooEntry:
 
 
 ZOO: dict[str, ZooEntry] = {
-    "alexnet": ZooEntry(alexnet, "12-layer CNN for images of 224x224 pixels", 256),
-    "inception_v3": ZooEntry(inception_v3, "102-layer CNN with inception modules"),
+    "alexnet": ZooEntry(
+        alexnet,
+        "12-layer CNN for images of 224x224 pixels",
+        256,
+        sample_sizes={"input_shape": (64, 64, 1)},
+    ),
+    "inception_v3": ZooEntry(
+        inception_v3,
+        "102-layer CNN with inception modules",
+        sample_sizes={"input_shape": (75, 75, 1), "depth_multiplier": 0.25},
+    ),
     "lenet": ZooEntry(lenet, "6-layer CNN for small images"),
     "mlp": ZooEntry(mlp, "dense layers"),
-    "nmt": ZooEntry(nmt, "translation: LSTM encoder and decoder with attention, unrolled"),
-    "resnet101": ZooEntry(resnet101, "101-layer residual CNN with shortcut connections"),
-    "rnnlm": ZooEntry(rnnlm, "language model: 2 LSTM layers, unrolled"),
-    "rnntc": ZooEntry(rnntc, "text classification: 4 LSTM layers, unrolled"),
-    "transformer": ZooEntry(transformer, "language model: transformer of GPT-2's small sizes", 8),
+    "nmt": ZooEntry(
+        nmt,
+        "translation: LSTM encoder and decoder with attention, unrolled",
+        task="translation",
+        sample_sizes={"steps": 12, "layers": 1, "hidden": 128, "embedding": 128},
+    ),
+    "resnet101": ZooEntry(
+        resnet101,
+        "101-layer residual CNN with shortcut connections",
+        sample_sizes={"input_shape": (32, 32, 1), "width": 16},
+    ),
+    "rnnlm": ZooEntry(
+        rnnlm,
+        "language model: 2 LSTM layers, unrolled",
+        task="language",
+        sample_sizes={"steps": 20, "hidden": 128, "vocabulary": 5000},
+    ),
+    "rnntc": ZooEntry(
+        rnntc,
+        "text classification: 4 LSTM layers, unrolled",
+        task="text",
+        sample_sizes={"steps": 20, "layers": 2, "hidden": 64, "embedding": 64},
+    ),
+    "transformer": ZooEntry(
+        transformer,
+        "language model: transformer of GPT-2's small sizes",
+        8,
+        task="language",
+        sample_sizes={"steps": 32, "layers": 2, "hidden": 128, "heads": 4, "vocabulary": 5000},
+    ),
 }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from launch import ROOT, run_legate
 
-from flexlegion.data import load_digits
+from flexlegion.data import load_digits, write_digits
 
 TRAIN = ROOT / "scripts" / "train.py"
 
@@ -85,3 +85,34 @@ def test_mnist_files(tmp_path: Path) -> None:
     done = run_legate(TRAIN, *arguments, cpus=2, timeout=120)
     assert "1400 samples to train, 397 to test" in done.stdout
     assert json.loads(out.read_text())["accuracy"] > 0.85
+
+
+def test_folders_of_images(tmp_path: Path) -> None:
+    """PNG files, decoded while training runs, cropped and mirrored; the rate follows a schedule."""
+    write_digits(tmp_path / "digits")
+    out = tmp_path / "metrics.json"
+    arguments = ["--data", tmp_path / "digits", "--size", "input_shape=24x24x1", "--augment"]
+    arguments += ["--epochs", 4, "--schedule", "cosine", "--warmup", 20, "--weight-decay", 1e-4]
+    done = run_legate(TRAIN, *arguments, "--json", out, cpus=2, timeout=120)
+    assert "1437 samples to train, 360 to test" in done.stdout
+    metrics = json.loads(out.read_text())
+    assert metrics["accuracy"] > 0.8
+    epoch = metrics["epochs"][-1]
+    assert {"loss", "accuracy", "seconds", "samples_per_second"} <= epoch.keys()
+    assert metrics["train_loss"] == epoch["loss"]
+
+    broken = sorted((tmp_path / "digits" / "train").glob("*/*.png"))[700]
+    broken.write_bytes(broken.read_bytes()[:40])
+    done = run_legate(TRAIN, *arguments, cpus=2, timeout=120, status=2)
+    assert f"error: {broken}: this image cannot be read (" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_synthetic_data(tmp_path: Path) -> None:
+    """As many random samples as asked for, of the sizes asked for."""
+    out = tmp_path / "metrics.json"
+    arguments = ["--model", "mlp", "--data", "synthetic", "--size", "input_shape=20"]
+    arguments += ["--size", "classes=7", "--samples", 100, "--epochs", 1, "--json", out]
+    done = run_legate(TRAIN, *arguments, cpus=2, timeout=120)
+    assert "mlp: 100 samples to train, 64 to test" in done.stdout
+    assert json.loads(out.read_text())["samples_per_second"] > 0

@@ -79,6 +79,23 @@ def test_loss_falls_until_the_images_are_told_apart(results: Results) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+def test_sources_train_like_arrays(strategy: str, results: Results) -> None:
+    result = results("sources")[strategy]
+    assert result["failed"] == "sample 11 cannot be read"
+    assert result["same start"]
+    assert result["weights"] == result["of arrays"]
+    assert result["same predictions"]
+    last = result["epochs"][-1]
+    assert {k: last[f"val_{k}"] for k in ("loss", "accuracy")} == result["evaluated"]
+
+
+def test_schedules_scale_the_learning_rate(results: Results) -> None:
+    result = results("schedules")
+    assert result["then none"] == result["one epoch"]
+    assert result["halved"] == result["half"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_same_seed_repeats_every_bit(strategy: str, results: Results) -> None:
     first, second = results("repeats")[strategy]
     assert first == second
@@ -230,6 +247,8 @@ MESSAGES = {
     "different numbers": NUMBERS,
     "different numbers in validation": NUMBERS,
     "no samples": "input_1: got no samples",
+    "no labels": "there are no labels; give them as y",
+    "labels of a source": "table: this source brings its own labels; leave out y",
     "two inputs": "the model has 1 inputs, but 2 were given",
     "weight's name": "no weight 'output.kernels'; "
     "the model has hidden.kernel, hidden.bias, output.kernel, output.bias",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from training_cases import (
 
 from flexlegion import SGD, Adam, Model, UserError
 from flexlegion.runtime.program import TRAIN, Batch
+from flexlegion.sources import BatchSource
 
 Result = dict[str, Any]
 SCENARIOS: dict[str, Callable[[], Result]] = {}
@@ -105,6 +106,72 @@ def learning() -> Result:
     classes = model.predict(images).argmax(-1)
     model.close()
     return {"epochs": epochs, "classes": classes.tolist(), "labels": labels.tolist()}
+
+
+class Table(BatchSource):
+    """The samples of `table_data`, read one by one."""
+
+    name = "table"
+
+    def __init__(self, bad: int = -1) -> None:
+        self.x, self.y = table_data()
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        return ((FEATURES,), ())
+
+    def read(self, row: int, _epoch: int, out: Sequence[Any]) -> None:
+        if row == self.bad:
+            raise UserError(f"sample {row} cannot be read")
+        for to, values in zip(out, (self.x, self.y), strict=True):
+            to[...] = values[row]
+
+
+@scenario
+def sources() -> Result:
+    """Data that are read ahead, beside the same as arrays; before, some that cannot be read."""
+    result: Result = {}
+    for strategy in STRATEGIES:
+        model = compiled(strategy=strategy)
+        start = model.get_weights()
+        failed = message(lambda model=model: model.fit(Table(bad=11), progress=False))
+        model.compile(SGD(0.2, momentum=0.9), LOSS, ["accuracy"], strategy)
+        same_start = plain(model.get_weights()) == plain(start)
+        epochs = model.fit(Table(), epochs=3, validation_data=Table(), progress=False).epochs
+        evaluated = model.evaluate(Table())
+        predicted = model.predict(Table())
+        same = np.array_equal(predicted, model.predict(table_data()[0]))
+        weights = plain(model.get_weights())
+        model.close()
+        result[strategy] = {
+            "failed": failed,
+            "same start": same_start,
+            "epochs": epochs,
+            "evaluated": evaluated,
+            "same predictions": same,
+            "weights": weights,
+            "of arrays": train(compiled(strategy=strategy), 3),
+        }
+    return result
+
+
+@scenario
+def schedules() -> Result:
+    """A schedule that lets only the first epoch train, and one that halves the rate."""
+    steps = -(-SAMPLES // BATCH)
+    result: Result = {"one epoch": train(compiled(), 1), "half": train(compiled(SGD(0.1)), 2)}
+    for name, optimizer, schedule in (
+        ("then none", SGD(0.2, momentum=0.9), lambda step: 1.0 if step < steps else 0.0),
+        ("halved", SGD(0.2), lambda _: 0.5),
+    ):
+        model = network()
+        model.compile(optimizer, LOSS, strategy="single", schedule=schedule)
+        result[name] = train(model, 1, 1)
+    return result
 
 
 @scenario
@@ -341,6 +408,8 @@ def errors() -> Result:
         "different numbers": lambda: model.fit(x, y[1:]),
         "different numbers in validation": lambda: model.fit(x, y, 1, (x, y[1:])),
         "no samples": lambda: model.fit(x[:0], y[:0]),
+        "no labels": lambda: model.fit(x),
+        "labels of a source": lambda: model.fit(Table(), y),
         "two inputs": lambda: model.predict([x, x]),
         "weight's name": lambda: model.set_weights({"output.kernels": 0}),
         "weight's shape": lambda: model.set_weights(one_wrong),

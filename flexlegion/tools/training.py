@@ -1,0 +1,121 @@
+"""Options of training scripts: the optimizer, and how its learning rate changes."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+from flexlegion.errors import UserError
+from flexlegion.optimizers import SGD, Optimizer, optimizer_of
+from flexlegion.schedules import (
+    Schedule,
+    constant,
+    cosine,
+    exponential,
+    inverse_sqrt,
+    step_decay,
+    with_warmup,
+)
+
+SCHEDULES = ("constant", "step", "exponential", "cosine", "inverse-sqrt")
+DECAY = 0.1
+
+_METRICS = {
+    "images": ("accuracy", "top_5_accuracy"),
+    "text": ("accuracy",),
+    "language": ("accuracy", "perplexity"),
+    "translation": ("accuracy", "perplexity"),
+}
+
+
+def metrics_for(task: str, classes: int) -> tuple[str, ...]:
+    """Metrics beside the loss, for what a network does and the number of its classes."""
+    return tuple(m for m in _METRICS[task] if m != "top_5_accuracy" or classes > 5)
+
+
+def add_optimizer_options(parser: argparse.ArgumentParser) -> None:
+    """``--optimizer``, ``--lr``, ``--schedule`` and what goes with them."""
+    parser.add_argument("--optimizer", default="adam", help="sgd, adam (default) or adamw")
+    parser.add_argument("--lr", type=float, help="learning rate; default: the optimizer's")
+    parser.add_argument("--momentum", type=float, help="for sgd")
+    parser.add_argument("--weight-decay", type=float, help="default: the optimizer's")
+    parser.add_argument(
+        "--clip-norm", type=float, help="scale gradients down to this norm, of all together"
+    )
+    parser.add_argument(
+        "--schedule",
+        default="constant",
+        help=f"how the learning rate changes: one of {', '.join(SCHEDULES)} (default: constant)",
+    )
+    parser.add_argument(
+        "--warmup", type=int, metavar="STEPS", help="steps over which the rate rises from 0"
+    )
+    parser.add_argument(
+        "--decay",
+        type=float,
+        metavar="FACTOR",
+        help=f"for step and exponential: what an epoch's decay multiplies with; default: {DECAY}",
+    )
+    parser.add_argument(
+        "--decay-after", type=int, metavar="EPOCHS", help="for step: before the first; default: 1"
+    )
+    parser.add_argument(
+        "--decay-every", type=int, metavar="EPOCHS", help="for step: between two; default: 1"
+    )
+
+
+def optimizer_from(args: argparse.Namespace) -> Optimizer:
+    """The optimizer that the options say.
+
+    Raises
+    ------
+    UserError
+        If there is no such optimizer, or a number is out of range.
+    """
+    chosen = optimizer_of(args.optimizer, args.lr)
+    if args.momentum is not None and not isinstance(chosen, SGD):
+        raise UserError(f"--momentum goes with --optimizer sgd, not {args.optimizer}")
+    names = ("momentum", "weight_decay", "clip_norm")
+    given: dict[str, Any] = {name: getattr(args, name) for name in names}
+    return dataclasses.replace(
+        chosen, **{name: value for name, value in given.items() if value is not None}
+    )
+
+
+def schedule_from(args: argparse.Namespace, steps_per_epoch: int) -> Schedule:
+    """The schedule that the options say; it ends with the last of ``--epochs``.
+
+    Raises
+    ------
+    UserError
+        If there is no such schedule, or an option does not go with it.
+    """
+    kind, warmup = args.schedule, args.warmup
+    if kind not in SCHEDULES:
+        raise UserError(f"unknown schedule '{kind}'; choose one of {', '.join(SCHEDULES)}")
+    for option, kinds in (
+        ("decay", ("step", "exponential")),
+        ("decay_after", ("step",)),
+        ("decay_every", ("step",)),
+    ):
+        if getattr(args, option) is not None and kind not in kinds:
+            raise UserError(
+                f"--{option.replace('_', '-')} goes with --schedule {' or '.join(kinds)}, "
+                f"not {kind}"
+            )
+    if kind == "inverse-sqrt":
+        if warmup is None:
+            raise UserError("--schedule inverse-sqrt needs --warmup STEPS")
+        return inverse_sqrt(warmup)
+    factor = DECAY if args.decay is None else args.decay
+    schedule: Schedule = constant
+    if kind == "step":
+        after = 1 if args.decay_after is None else args.decay_after
+        every = 1 if args.decay_every is None else args.decay_every
+        schedule = step_decay(steps_per_epoch, factor, after=after, every=every)
+    elif kind == "exponential":
+        schedule = exponential(steps_per_epoch, factor)
+    elif kind == "cosine":
+        schedule = cosine(max(1, args.epochs * steps_per_epoch - (warmup or 0)))
+    return schedule if warmup is None else with_warmup(schedule, warmup)
