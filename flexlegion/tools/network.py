@@ -131,7 +131,7 @@ class Network:
             raise UserError(f"unknown model '{model}'; choose one of {', '.join(ZOO)}")
         if model != found.get("model"):
             found = {}
-        sizes = _found_sizes(found, model, source) | _sizes(args.size, model)
+        sizes = _found_sizes(found, model, source) | sizes_of(args.size, model)
         batch_size = args.batch_size
         if batch_size is None:
             batch_size = found.get("batch_size", ZOO[model].batch_size)
@@ -273,7 +273,7 @@ class _Unmeasured(CostModel):
         )
 
 
-def _sizes(given: list[str], model: str) -> dict[str, Any]:
+def sizes_of(given: list[str], model: str) -> dict[str, Any]:
     """Sizes by ``NAME=VALUE``, each in its default's type."""
     sizes: dict[str, Any] = {}
     for text in given:

@@ -9,15 +9,12 @@ import pytest
 import torch
 import torch_zoo
 from launch import run_legate
-from zoo_cases import CASES, Array, ZooCase
+from zoo_cases import CASES, SMALLEST, Array, ZooCase
 from zoo_worker import STEPS
 
 from flexlegion import SGD
 from flexlegion.zoo import ZOO, build
 
-# In exact arithmetic some gradients are zero: that of a bias before a normalisation or a softmax,
-# for example. What rounding leaves of them is compared with this share of the largest gradient.
-SMALLEST = 1e-3
 STRATEGIES = ("data", "random:5")
 
 Arrays = dict[str, Array]

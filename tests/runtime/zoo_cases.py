@@ -15,6 +15,10 @@ from flexlegion.zoo import ZOO, build
 
 Array = npt.NDArray[Any]
 
+# In exact arithmetic some gradients are zero: that of a bias before a normalisation or a softmax,
+# for example. What rounding leaves of them is compared with this share of the largest gradient.
+SMALLEST = 1e-3
+
 
 @dataclass(frozen=True)
 class ZooCase:
