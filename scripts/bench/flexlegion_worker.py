@@ -7,7 +7,7 @@ import json
 import sys
 import time
 
-from networks import LEARNING_RATE, WORKLOADS, Workload
+from workloads import LEARNING_RATE, Workload
 
 from flexlegion import SGD, Model, ParallelConfig, Strategy
 from flexlegion._native import rt
@@ -15,23 +15,12 @@ from flexlegion.losses import add_loss
 from flexlegion.runtime.machine import running_machine
 from flexlegion.runtime.program import TRAIN, Batch
 from flexlegion.runtime.trainer import run_series
-from flexlegion.zoo.lenet import lenet
-from flexlegion.zoo.mlp import mlp
+from flexlegion.zoo import ZOO
 
 
-def network(name: str, work: Workload) -> Model:
-    """The workload's network."""
-    model = Model(work.batch_size)
-    if name == "lenet":
-        lenet(model, work.input_shape, work.classes)
-    else:
-        mlp(model, work.input_shape, work.classes, hidden=(4096, 4096, 4096))
-    return model
-
-
-def parameter_parallel(model: Model) -> Strategy:
+def parameter_parallel(model: Model, loss: str) -> Strategy:
     """Every layer split by its channels: each device owns a part of every weight."""
-    graph = add_loss(model.graph, model.graph.operators[-1].output, LOSS)
+    graph = add_loss(model.graph, model.graph.operators[-1].output, loss)
     devices = tuple(running_machine().devices.names)
     configs = {}
     for op in graph.operators:
@@ -41,20 +30,29 @@ def parameter_parallel(model: Model) -> Strategy:
     return Strategy(configs, "parameter")
 
 
-LOSS = "sparse_categorical_crossentropy"
+def times(model: Model) -> dict[str, int]:
+    """ns of the last iteration's tasks, over all processors, by operator type and pass."""
+    sums: dict[str, int] = {}
+    for i, launch in enumerate(model.plan.launches):
+        if launch.runs & TRAIN and launch.operator is not None:
+            key = f"{launch.operator.kind.type} {launch.stage}"
+            sums[key] = sums.get(key, 0) + sum(ns or 0 for ns in model.program.elapsed(i))
+    return sums
 
 
 def main() -> None:
     """Serve rounds until the input ends."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--workload", required=True)
-    parser.add_argument("--strategy", choices=["data", "parameter"], required=True)
+    parser.add_argument("--workload", type=Workload.from_json, required=True)
+    parser.add_argument("--strategy", required=True, help="as elsewhere, or 'parameter'")
     args = parser.parse_args()
-    work = WORKLOADS[args.workload]
-    model = network(args.workload, work)
-    strategy = parameter_parallel(model) if args.strategy == "parameter" else "data"
+    work: Workload = args.workload
+    model = work.model()
+    loss = ZOO[work.network].loss
+    parameter = args.strategy == "parameter"
+    strategy = parameter_parallel(model, loss) if parameter else args.strategy
     library = rt()
-    model.compile(SGD(LEARNING_RATE), LOSS, strategy=strategy)
+    model.compile(SGD(LEARNING_RATE), loss, strategy=strategy)
     program = model.program
     library.check(library.lib.fl_rt_count_copies(1))  # from here on, without initial weights
     data, _ = model.bind(*work.data())
@@ -76,7 +74,8 @@ def main() -> None:
     }
     print(json.dumps(ready), flush=True)
     for line in sys.stdin:
-        print(json.dumps({"samples_per_second": one_round(int(line.split()[1]))}), flush=True)
+        rate = one_round(int(line.split()[1]))
+        print(json.dumps({"samples_per_second": rate, "times_ns": times(model)}), flush=True)
 
 
 if __name__ == "__main__":

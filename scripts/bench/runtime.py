@@ -11,9 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -22,98 +19,42 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from sides import HERE, Side, best, environment, legate, ratios
+from workloads import Workload
 
-HERE = Path(__file__).parent
-TORCH_MODES = ("eager", "channels_last", "compiled")
+TORCH_MODES = {"eager": [], "channels_last": ["--channels-last"], "compiled": ["--compiled"]}
+WORKLOADS = {
+    "lenet": Workload("lenet", 256, 50),
+    "mlp4096": Workload(
+        "mlp", 256, 4, {"input_shape": (4096,), "classes": 4096, "hidden": (4096, 4096, 4096)}
+    ),
+}
 STRATEGIES = {"lenet": ("data",), "mlp4096": ("data", "parameter")}
 TARGETS = {"lenet": 1.0, "mlp4096": 1.5}
 
 
-def environment() -> dict[str, str]:
-    """The legate command starts the first Python on the path."""
-    folder = str(Path(sys.executable).parent)
-    return os.environ | {"PATH": folder + os.pathsep + os.environ["PATH"]}
-
-
-def legate(script: str, cpus: int, *args: str) -> list[str]:
-    """A command line that runs a worker under legate."""
-    program = shutil.which("legate", path=environment()["PATH"])
-    if program is None:
-        sys.exit("error: the legate command is not on the path; run scripts/setup.sh dev")
-    # With as many CPU processors as cores, a second utility processor only takes their time.
-    machine = ["--cpus", str(cpus), "--gpus", "0", "--utility", "1"]
-    return [program, *machine, str(HERE / script), *args]
-
-
-class Side:
-    """A worker process, stopped unless it computes."""
-
-    def __init__(self, name: str, command: list[str]) -> None:
-        self.name = name
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment(),
-            start_new_session=True,
-        )
-        self.ready = self._answer()
-        self.rates: list[float] = []
-        self._signal(signal.SIGSTOP)
-
-    def round(self, number: int) -> None:
-        """Run one round."""
-        self._signal(signal.SIGCONT)
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"round {number}\n")
-        self.process.stdin.flush()
-        self.rates.append(float(self._answer()["samples_per_second"]))
-        self._signal(signal.SIGSTOP)
-
-    def end(self) -> None:
-        """End the process and all that it started."""
-        self._signal(signal.SIGKILL)
-        self.process.wait()
-
-    def _signal(self, number: signal.Signals) -> None:
-        os.killpg(self.process.pid, number)
-
-    def _answer(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                answer: dict[str, Any] = json.loads(line)
-                return answer
-        sys.exit(f"error: the worker {self.name} ended; run it by hand to see why")
-
-
 def compare(workload: str, cpus: int, rounds: int) -> list[Side]:
     """Alternate rounds of all sides."""
-    sides = []
-    for strategy in STRATEGIES[workload]:
-        command = legate(
-            "flexlegion_worker.py", cpus, "--workload", workload, "--strategy", strategy
-        )
-        sides.append(Side(f"flexlegion {strategy}", command))
-    for mode in TORCH_MODES:
-        if mode == "channels_last" and workload != "lenet":
-            continue
-        command = [sys.executable, str(HERE / "torch_worker.py"), "--workload", workload]
-        sides.append(Side(f"PyTorch {mode}", [*command, "--threads", str(cpus), "--mode", mode]))
-    for number in range(1, rounds + 1):
+    sides: list[Side] = []
+    work = WORKLOADS[workload].to_json()
+    try:
+        for strategy in STRATEGIES[workload]:
+            command = legate(
+                "flexlegion_worker.py", cpus, "--workload", work, "--strategy", strategy
+            )
+            sides.append(Side(f"flexlegion {strategy}", command))
+        for mode, options in TORCH_MODES.items():
+            if mode == "channels_last" and workload != "lenet":
+                continue
+            command = [sys.executable, str(HERE / "torch_worker.py"), "--workload", work]
+            sides.append(Side(f"PyTorch {mode}", [*command, "--threads", str(cpus), *options]))
+        for number in range(1, rounds + 1):
+            for side in sides:
+                side.round(number)
+    finally:
         for side in sides:
-            side.round(number)
-    for side in sides:
-        side.end()
+            side.end()
     return sides
-
-
-def best(sides: list[Side], prefix: str) -> Side:
-    """The side of the highest median."""
-    mine = [side for side in sides if side.name.startswith(prefix)]
-    return max(mine, key=lambda side: statistics.median(side.rates))
 
 
 def main() -> None:
@@ -150,18 +91,21 @@ def main() -> None:
             copied = side.ready.get("copied_bytes", "")
             table.add_row(
                 side.name,
-                f"{statistics.median(side.rates):,.0f}",
+                f"{side.median:,.0f}",
                 f"{min(side.rates):,.0f}",
                 f"{max(side.rates):,.0f}",
                 str(copied),
             )
         console.print(table)
-        ours, theirs = best(sides, "flexlegion"), best(sides, "PyTorch")
-        ratios = [a / b for a, b in zip(ours.rates, theirs.rates, strict=True)]
-        ratio = statistics.median(ratios)
+        ours, theirs = (
+            best([side for side in sides if side.name.startswith(prefix)])
+            for prefix in ("flexlegion", "PyTorch")
+        )
+        paired = ratios(ours, theirs)
+        ratio = statistics.median(paired)
         console.print(
             f"{workload}: {ours.name} is {ratio:.2f}x {theirs.name} "
-            f"({min(ratios):.2f} to {max(ratios):.2f}; target: {TARGETS[workload]:.1f}x)\n"
+            f"({min(paired):.2f} to {max(paired):.2f}; target: {TARGETS[workload]:.1f}x)\n"
         )
         results[workload] = {
             "rates": {side.name: side.rates for side in sides},

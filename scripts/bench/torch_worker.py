@@ -1,73 +1,134 @@
-"""One side of a benchmark: PyTorch. Reads ``round N`` lines, answers samples/s as JSON."""
+"""One side of a benchmark: PyTorch. Reads ``round N`` lines, answers samples/s as JSON.
+
+With ``--processes``, DistributedDataParallel over gloo: the first process starts the others, and
+hands them the lines that it reads.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 import torch
-from networks import LEARNING_RATE, WORKLOADS
-from torch import nn
+import torch_zoo
+from workloads import LEARNING_RATE, Workload
+
+PRODUCT = 4096  # rows and columns of the matrices that measure the machine's peak
 
 
-def lenet(classes: int) -> nn.Module:
-    """The zoo's LeNet."""
-    return nn.Sequential(
-        *(nn.Conv2d(1, 6, 5), nn.Tanh(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(6, 16, 5), nn.Tanh(), nn.MaxPool2d(2), nn.Flatten()),
-        *(nn.Linear(400, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, classes)),
-    )
+def peak() -> float:
+    """GFLOP/s of large matrix products, with all of the process's threads; the best of three."""
+    a, b = torch.rand(PRODUCT, PRODUCT), torch.rand(PRODUCT, PRODUCT)
+    out = torch.empty(PRODUCT, PRODUCT)
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        torch.mm(a, b, out=out)
+        seconds.append(time.perf_counter() - started)
+    return 2 * PRODUCT**3 / min(seconds) / 1e9
 
 
-def mlp(classes: int) -> nn.Module:
-    """Four layers, 4096 wide."""
-    hidden = [layer for _ in range(3) for layer in (nn.Linear(4096, 4096), nn.ReLU())]
-    return nn.Sequential(*hidden, nn.Linear(4096, classes))
+def training(args: argparse.Namespace) -> Callable[[int], float]:
+    """A function that trains for one round and returns this process's samples/s."""
+    work: Workload = args.workload
+    torch.manual_seed(0)
+    inputs, labels = work.data()
+    xs, y = [torch.from_numpy(array) for array in inputs], torch.from_numpy(labels).long()
+    xs = [x.permute(0, 3, 1, 2).contiguous() if x.ndim == 4 else x for x in xs]
+    model: torch.nn.Module = torch_zoo.build(work.network, work.sizes)
+    if args.channels_last:
+        xs = [x.contiguous(memory_format=torch.channels_last) for x in xs]
+        # PyTorch documents this call, but its stubs lack the overload.
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if args.processes > 1:
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(parameters, lr=LEARNING_RATE, fused=True)
+    run: Callable[..., torch.Tensor] = torch.compile(model) if args.compiled else model
+
+    def one_round(number: int) -> float:
+        rows = [torch.from_numpy(r[args.rank :: args.processes]) for r in work.batch_rows(number)]
+        started = time.perf_counter()
+        for index in rows:
+            optimizer.zero_grad(set_to_none=True)
+            loss = torch_zoo.loss_of(run(*(x[index] for x in xs)), y[index])
+            loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's stubs
+            optimizer.step()
+        loss.item()
+        return sum(map(len, rows)) / (time.perf_counter() - started)
+
+    return one_round
+
+
+class Others:
+    """The other processes of the first one's group."""
+
+    def __init__(self, args: argparse.Namespace, port: int) -> None:
+        command = [sys.executable, *sys.argv, "--port", str(port)]
+        self.processes = [
+            subprocess.Popen(
+                [*command, "--rank", str(rank)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                text=True,
+            )
+            for rank in range(1, args.processes)
+        ]
+
+    def tell(self, line: str) -> None:
+        """Hand a line on."""
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.write(line)
+            process.stdin.flush()
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def main() -> None:
     """Serve rounds until the input ends."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--workload", required=True)
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--mode", choices=["eager", "channels_last", "compiled"], required=True)
+    parser.add_argument("--workload", type=Workload.from_json, required=True)
+    parser.add_argument("--threads", type=int, required=True, help="of each process")
+    parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--peak", action="store_true", help="measure only matrix products")
+    parser.add_argument("--rank", type=int, default=0)
+    parser.add_argument("--port", type=int, help="where the first process of a group listens")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    torch.manual_seed(0)
-    work = WORKLOADS[args.workload]
-    xs, ys = work.data()
-    x, y = torch.from_numpy(xs), torch.from_numpy(ys).long()
-    model = lenet(work.classes) if args.workload == "lenet" else mlp(work.classes)
-    if x.ndim == 4:
-        x = x.permute(0, 3, 1, 2).contiguous()
-    if args.mode == "channels_last" and x.ndim == 4:
-        x = x.contiguous(memory_format=torch.channels_last)
-        # PyTorch documents this call, but its stubs lack the overload.
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    run: Callable[[torch.Tensor], torch.Tensor] = model
-    if args.mode == "compiled":
-        run = torch.compile(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
-    loss_of = nn.CrossEntropyLoss()
-
-    def one_round(number: int) -> float:
-        rows = [torch.from_numpy(r) for r in work.batch_rows(number)]
-        started = time.perf_counter()
-        for index in rows:
-            optimizer.zero_grad(set_to_none=True)
-            loss = loss_of(run(x[index]), y[index])
-            loss.backward()
-            optimizer.step()
-        loss.item()
-        return work.batch_size * len(rows) / (time.perf_counter() - started)
-
+    if args.peak:
+        print(json.dumps({"ready": True}), flush=True)
+        for _ in sys.stdin:
+            print(json.dumps({"gflops": peak()}), flush=True)
+        return
+    others = None
+    if args.processes > 1:
+        port = args.port or free_port()
+        if args.rank == 0:
+            others = Others(args, port)
+        torch.distributed.init_process_group(
+            "gloo", f"tcp://127.0.0.1:{port}", rank=args.rank, world_size=args.processes
+        )
+    one_round = training(args)
     one_round(0)  # warm
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
-        print(json.dumps({"samples_per_second": one_round(int(line.split()[1]))}), flush=True)
+        if others is not None:
+            others.tell(line)
+        rate = one_round(int(line.split()[1])) * args.processes
+        print(json.dumps({"samples_per_second": rate}), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-from networks import BATCH, Network
+from networks import Network
+from zoo_cases import ZooCase
 
 from flexlegion import Model, Strategy
-from flexlegion.losses import LABELS_NAME
 from flexlegion.runtime.program import NO_BATCH, TRAIN, Batch
 
 STEPS = 3
 State = dict[str, np.ndarray]
 
 
-def train(network: Network, strategy: str | Strategy) -> tuple[Model, State]:
+def train(network: Network | ZooCase, strategy: str | Strategy) -> tuple[Model, State]:
     """Train for `STEPS` steps, the last with a short batch.
 
     Returns the model, still open, and every gradient after every step, every output, the losses,
@@ -22,16 +22,13 @@ def train(network: Network, strategy: str | Strategy) -> tuple[Model, State]:
     model = network.model()
     model.compile(network.optimizer, network.loss, strategy=strategy)
     program, graph = model.program, model.plan.graph
-    x, y = network.data(STEPS * BATCH)
-    inputs = {t.name: t for t in graph.inputs}
-    labels = inputs.pop(LABELS_NAME)
-    (features,) = inputs.values()
-    data = (program.add_data(features, x), program.add_data(labels, y))
+    batch = model.batch_size
+    data, _ = model.bind(*network.data(STEPS * batch))
     state: State = {}
     for step in range(STEPS):
-        rows = np.arange(step * BATCH, (step + 1) * BATCH)
+        rows = np.arange(step * batch, (step + 1) * batch)
         if step == STEPS - 1:
-            rows = rows[: BATCH - 2]
+            rows = rows[: batch - 2]
         program.stage(TRAIN, Batch(data, rows))
         ticket = program.step(TRAIN, len(rows), NO_BATCH, step, network.optimizer.lr)
         sums = program.metrics(ticket)
@@ -51,20 +48,31 @@ def train(network: Network, strategy: str | Strategy) -> tuple[Model, State]:
     return model, state
 
 
-def relative_error(value: np.ndarray, reference: np.ndarray) -> float:
-    """Norm of the difference by the norm of the reference."""
+def relative_error(value: np.ndarray, reference: np.ndarray, floor: float = 1e-5) -> float:
+    """Norm of the difference by the norm of the reference, which counts as at least `floor`."""
     if not np.all(np.isfinite(value)):
         return float("inf")
     scale = float(np.linalg.norm(reference))
     error = float(np.linalg.norm(value.astype(np.float64) - reference))
     # A gradient that is zero but for rounding (behind a saturated unit, say) has no relative error.
-    return error / max(scale, 1e-5)
+    return error / max(scale, floor)
 
 
-def differences(state: State, reference: State, tolerance: float = 1e-4) -> list[str]:
-    """What differs, in words."""
+def differences(
+    state: State, reference: State, tolerance: float = 1e-4, share: float = 0.0
+) -> list[str]:
+    """What differs, in words.
+
+    The norm of a gradient counts as at least `share` of the largest one's: what rounding leaves of
+    gradients that are zero in exact arithmetic differs.
+    """
     assert state.keys() == reference.keys()
-    errors = {name: relative_error(state[name], reference[name]) for name in reference}
+    gradients = [np.linalg.norm(v) for name, v in reference.items() if name.endswith("gradient")]
+    floor = max(1e-5, share * float(max(gradients)))
+    errors = {
+        name: relative_error(state[name], value, floor if name.endswith("gradient") else 1e-5)
+        for name, value in reference.items()
+    }
     return [f"{name}: {error:.2e}" for name, error in errors.items() if not error <= tolerance]
 
 

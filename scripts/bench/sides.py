@@ -1,0 +1,162 @@
+"""The sides of a comparison: workers that take turns, so that only one computes at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class WorkerError(Exception):
+    """A worker ended before its time; the message has the end of what it said."""
+
+
+def environment() -> dict[str, str]:
+    """The legate command starts the first Python on the path."""
+    folder = str(Path(sys.executable).parent)
+    return os.environ | {"PATH": folder + os.pathsep + os.environ["PATH"]}
+
+
+def legate(script: str, cpus: int, *args: str) -> list[str]:
+    """A command line that runs a worker under legate."""
+    program = shutil.which("legate", path=environment()["PATH"])
+    if program is None:
+        sys.exit("error: the legate command is not on the path; run scripts/setup.sh dev")
+    # With as many CPU processors as cores, a second utility processor only takes their time.
+    machine = ["--cpus", str(cpus), "--gpus", "0", "--utility", "1"]
+    return [program, *machine, str(HERE / script), *args]
+
+
+class Side:
+    """A worker process and all that it started, stopped unless it computes.
+
+    Idle workers that spin would take the others' time; a stopped process does not.
+
+    Parameters
+    ----------
+    name
+        For the tables.
+    command, variables
+        How to start it, and what to add to its environment.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], variables: Mapping[str, str] | None = None
+    ) -> None:
+        self.name = name
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed when the side ends
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=environment() | dict(variables or {}),
+        )
+        self.answers: list[dict[str, Any]] = []
+        self.other_load: list[float] = []  # share of the machine that others took in a round
+        try:
+            self.ready = self._answer()
+        except WorkerError:
+            self.end()
+            raise
+        self._signal(signal.SIGSTOP)
+
+    @property
+    def rates(self) -> list[float]:
+        """Samples a second, of each round."""
+        return [float(answer["samples_per_second"]) for answer in self.answers]
+
+    @property
+    def median(self) -> float:
+        """The median rate."""
+        return statistics.median(self.rates)
+
+    def round(self, number: int) -> None:
+        """Run one round."""
+        self._signal(signal.SIGCONT)
+        before = time.monotonic(), _busy_ticks(), self._own_ticks()
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"round {number}\n")
+        self.process.stdin.flush()
+        self.answers.append(self._answer())
+        seconds = time.monotonic() - before[0]
+        others = (_busy_ticks() - before[1]) - (self._own_ticks() - before[2])
+        self.other_load.append(max(0.0, others / TICKS / seconds / (os.cpu_count() or 1)))
+        self._signal(signal.SIGSTOP)
+
+    def end(self) -> None:
+        """End the process and all that it started."""
+        self._signal(signal.SIGKILL)
+        self.process.wait()
+        self._errors.close()
+
+    def _tree(self) -> list[int]:
+        """The worker's processes. Legate's child has a session and group of its own."""
+        found, new = [], [self.process.pid]
+        while new:
+            pid = new.pop()
+            found.append(pid)
+            for children in Path(f"/proc/{pid}/task").glob("*/children"):
+                try:
+                    new += map(int, children.read_text().split())
+                except OSError:  # ended meanwhile
+                    continue
+        return found
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self._tree():
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+
+    def _own_ticks(self) -> int:
+        """Processor time that the worker's processes have taken."""
+        total = 0
+        for pid in self._tree():
+            try:
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            total += int(fields[11]) + int(fields[12])
+        return total
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+        self._errors.seek(0)
+        said = self._errors.read().strip().splitlines()
+        raise WorkerError(f"{self.name} ended: " + (said[-1] if said else "it said nothing"))
+
+
+def _busy_ticks() -> int:
+    """Processor time that all processes have taken, and that the machine's host withheld."""
+    numbers = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]))
+    user, nice, system, _idle, _iowait, irq, softirq, steal = numbers[:8]
+    return user + nice + system + irq + softirq + steal
+
+
+def best(sides: Sequence[Side]) -> Side:
+    """The side of the highest median."""
+    return max(sides, key=lambda side: side.median)
+
+
+def ratios(ours: Side, theirs: Side) -> list[float]:
+    """How many times as fast, round by round."""
+    return [a / b for a, b in zip(ours.rates, theirs.rates, strict=True)]

@@ -1,0 +1,126 @@
+"""The zoo's networks at sizes that train in seconds, for the tests and their workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flexlegion import SGD, Model, UserError
+from flexlegion.losses import LABELS_NAME, add_loss
+from flexlegion.optimizers import Optimizer
+from flexlegion.zoo import ZOO, build
+
+Array = npt.NDArray[Any]
+
+# In exact arithmetic some gradients are zero: that of a bias before a normalisation or a softmax,
+# for example. What rounding leaves of them is compared with this share of the largest gradient.
+SMALLEST = 1e-3
+
+
+@dataclass(frozen=True)
+class ZooCase:
+    """A network of the zoo, and how it is trained; as `networks.Network` for the workers.
+
+    Parameters
+    ----------
+    name
+        The network's.
+    sizes
+        Other than its defaults.
+    batch_size
+        Samples an iteration.
+    tolerance
+        Bound on the relative error of single precision, by norms.
+    open_units
+        Mean of the shifts after batch normalisation, 0 for none. A unit whose sign rounding
+        decides makes a step in the gradients of all layers before it, and in deep networks of few
+        channels these steps are most of the gradient; shifted, few units are that close to zero.
+    """
+
+    name: str
+    sizes: dict[str, Any] = field(default_factory=dict)
+    batch_size: int = 6
+    tolerance: float = 1e-4
+    open_units: float = 0.0
+    optimizer: Optimizer = SGD(0.02, momentum=0.9)
+
+    @property
+    def loss(self) -> str:
+        """What it is trained with."""
+        return ZOO[self.name].loss
+
+    def model(self) -> Model:
+        """The network, not yet compiled."""
+        return build(self.name, self.batch_size, seed=3, **self.sizes)
+
+    def missing_kernels(self) -> str:
+        """Why it cannot be trained; empty if it can."""
+        model = self.model()
+        try:
+            add_loss(model.graph, model.graph.operators[-1].output, self.loss).require_kernels()
+        except UserError as e:
+            return str(e)
+        return ""
+
+    def data(self, rows: int) -> tuple[list[Array], Array]:
+        """Samples of each input, and labels."""
+        rng = np.random.default_rng(17)
+        model = self.model()
+        output = model.graph.operators[-1].output
+        graph = add_loss(model.graph, output, self.loss)
+        arrays = []
+        for tensor in graph.inputs:
+            shape = (rows, *tensor.shape[1:])
+            if tensor.dtype == "float32":
+                arrays.append(rng.normal(size=shape).astype(np.float32))
+            else:
+                labels = tensor.name == LABELS_NAME
+                values = output.shape[-1] if labels else self.sizes["vocabulary"]
+                arrays.append(rng.integers(values, size=shape).astype(np.int32))
+        return arrays[:-1], arrays[-1]
+
+    def shifted(self, weights: dict[str, Array]) -> dict[str, Array]:
+        """Initial weights of which no vector is all zeros or all ones, where errors would hide."""
+        rng = np.random.default_rng(23)
+        shifted = dict(weights)
+        for name, weight in weights.items():
+            if ".running_" in name or not (weight.ndim == 1 or name.endswith(".bias")):
+                continue
+            noise = 0.1 * rng.normal(size=weight.shape)
+            if name.endswith(".bn.beta"):
+                noise += self.open_units * rng.uniform(0, 2, size=weight.shape)
+            shifted[name] = (weight + noise).astype(np.float32)
+        return shifted
+
+
+_RECURRENT = {"steps": 5, "hidden": 12, "embedding": 7, "vocabulary": 30}
+
+# Of recurrent networks: an operator a step, and one for two steps, the last for one.
+CASES: dict[str, ZooCase] = {
+    "lenet": ZooCase("lenet"),
+    "alexnet": ZooCase("alexnet", {"input_shape": (63, 70, 3), "classes": 7}, 4),
+    "inception_v3": ZooCase(
+        "inception_v3",
+        {"input_shape": (75, 75, 3), "classes": 7, "depth_multiplier": 0.05},
+        8,
+        tolerance=1e-3,
+        open_units=1.5,
+    ),
+    "resnet101": ZooCase(
+        "resnet101",
+        {"input_shape": (48, 48, 3), "classes": 7, "blocks": (1, 2, 2, 1), "width": 8},
+        open_units=0.5,
+    ),
+    "rnntc": ZooCase("rnntc", {**_RECURRENT, "layers": 3}),
+    "rnntc_pieces": ZooCase("rnntc", {**_RECURRENT, "layers": 2, "steps_per_op": 2}),
+    "rnnlm": ZooCase("rnnlm", {**_RECURRENT, "embedding": None}),
+    "rnnlm_pieces": ZooCase("rnnlm", {**_RECURRENT, "steps_per_op": 2}),
+    "nmt": ZooCase("nmt", _RECURRENT),
+    "nmt_pieces": ZooCase("nmt", {**_RECURRENT, "steps_per_op": 2}),
+    "transformer": ZooCase(
+        "transformer", {"steps": 8, "layers": 2, "hidden": 16, "heads": 4, "vocabulary": 30}
+    ),
+}

@@ -1,0 +1,62 @@
+"""Trains the zoo's networks on Legion and saves what test_networks_pytorch.py compares (.npz).
+
+Usage: legate zoo_worker.py FILE STRATEGY CASE...
+
+Keys are CASE/KIND/NAME: KIND is "initial" or "final" (weights), "gradient" (the first step's),
+"kept" (a dropout layer's elements, NAME with the step in front), "value" (logits and losses).
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import numpy as np
+from zoo_cases import CASES, Array, ZooCase
+
+from flexlegion.runtime.program import NO_BATCH, TRAIN, Batch
+
+STEPS = 3
+
+
+def run(case: ZooCase, strategy: str) -> dict[str, Array]:
+    """One case."""
+    model = case.model()
+    model.compile(case.optimizer, case.loss, strategy=strategy)
+    model.set_weights(case.shifted(model.get_weights()))
+    arrays = {f"initial/{name}": value for name, value in model.get_weights().items()}
+    program, graph = model.program, model.plan.graph
+    data, samples = model.bind(*case.data(STEPS * case.batch_size))
+    for step in range(STEPS):
+        rows = np.arange(step, samples, STEPS)
+        program.stage(TRAIN, Batch(data, rows))
+        ticket = program.step(TRAIN, len(rows), NO_BATCH, step, case.optimizer.lr)
+        arrays[f"value/loss{step}"] = np.array(program.metrics(ticket).loss / len(rows))
+        for operator in graph.operators:
+            if operator.kind.type == "dropout":
+                kept = program.read(operator.output) != 0
+                arrays[f"kept/{step}.{operator.name}"] = kept
+        if step == 0:
+            arrays["value/logits"] = program.read(graph.operators[-1].inputs[0])
+            for weight in graph.trained_weights:
+                arrays[f"gradient/{weight.name}"] = program.read(weight, "gradient")
+    arrays |= {f"final/{name}": value for name, value in model.get_weights().items()}
+    model.close()
+    return arrays
+
+
+def main() -> None:
+    """All cases."""
+    file, strategy, *names = sys.argv[1:]
+    saved: dict[str, Array] = {}
+    for name in names:
+        try:
+            arrays = run(CASES[name], strategy)
+        except Exception:
+            arrays = {"error": np.array(traceback.format_exc())}
+        saved |= {f"{name}/{key}": value for key, value in arrays.items()}
+    np.savez(file, allow_pickle=False, **saved)
+
+
+if __name__ == "__main__":
+    main()
