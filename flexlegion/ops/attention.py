@@ -132,9 +132,6 @@ class MultiHeadAttention(OperatorType):
         others = Access((along(0), WHOLE, along(2), WHOLE), saved=True)
         return (Access((along(0), along(1), along(2), WHOLE), saved=True), others, others)
 
-    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
-        return False
-
     def flops(self, inputs: Sequence[Shape]) -> int:
         n, s, heads, d = inputs[0]
         t, e = inputs[1][1], inputs[2][3]
@@ -174,9 +171,6 @@ class MatMul(OperatorType):
             Access((*batch, along(rank - 2), WHOLE), saved=True),
             Access((*batch, WHOLE, along(rank - 1)), saved=True),
         )
-
-    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
-        return False
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return 2 * prod(self.output_shape(inputs)) * inputs[0][-1]

@@ -155,6 +155,15 @@ def _moves(m: Model) -> None:
     m.dense(m.flatten(m.reshape(s, (5, 3, 7))), 5)
 
 
+def _attention(m: Model) -> None:
+    """Heads that attend to one tensor and to another; products of matrices."""
+    x = m.input((7, 3, 4), requires_gradient=True)
+    y = m.multi_head_attention(m.dense(x, 4), m.dense(x, 4), m.dense(x, 6), causal=True)
+    y = m.multi_head_attention(m.dense(y, 4, activation="gelu"), x, y)
+    y = m.matmul(m.dense(y, 3), m.add([y, m.dense(x, 6)]))
+    m.dense(m.flatten(y), 5)
+
+
 NETWORKS = {
     "normalized": Network(
         _normalized, (9, 7, 2), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)
@@ -175,5 +184,8 @@ NETWORKS = {
         _sentences, (6,), "sparse_categorical_crossentropy", (5,), SGD(0.3, 0.5), vocabulary=9
     ),
     "moves": Network(_moves, (6, 5, 4), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)),
+    "attention": Network(
+        _attention, (7, 3, 4), "sparse_categorical_crossentropy", (), Adam(1e-3, epsilon=1e-4)
+    ),
     "sequences": Network(_sequences, (5, 6), "mean_squared_error", (3,), SGD(0.1)),
 }

@@ -24,6 +24,8 @@ MSE, SPARSE, ONE_HOT = (
 # outputs count one by one).
 Layer = tuple[str, dict[str, Any]]
 
+LISTS = ("add", "concat", "multiply")  # layers that take their inputs as one list
+
 
 def sources(layers: Sequence[Layer]) -> Iterator[tuple[str, int | list[int], dict[str, Any]]]:
     """Each layer's kind, what it reads, and its other options."""
@@ -359,6 +361,22 @@ def _conv1d_cases() -> dict[str, Case]:
     return cases
 
 
+def _attention_cases() -> dict[str, Case]:
+    cases = {}
+    for causal in (False, True):
+        projected = (dense(3), dense(3, of=0), dense(4, of=0))
+        attention: Layer = ("multi_head_attention", {"of": [1, 2, 3], "causal": causal})
+        cases[f"attention_{causal}"] = Case((7, 2, 5), (*projected, attention, dense(3)))
+        # One tensor three times, and more positions than the kernel takes at once.
+        itself: Layer = ("multi_head_attention", {"of": [0, 0, 0], "causal": causal})
+        cases[f"attention_itself_{causal}"] = Case((70, 2, 3), (itself,))
+    matrices = (dense(5), dense(7, of=0), ("matmul", {"of": [1, 2]}), dense(3))
+    cases["matmul_rank_3"] = Case((5, 6), matrices)
+    cases["matmul_rank_4"] = Case((3, 5, 6), matrices)
+    cases["matmul_itself"] = Case((2, 4, 4), (("matmul", {"of": [0, 0]}),))
+    return cases
+
+
 def _loss_cases() -> dict[str, Case]:
     layers = (dense(8, activation="tanh"), dense(5))
     cases = {
@@ -451,6 +469,7 @@ CASES: dict[str, Case] = (
     | _normalization_cases()
     | _shape_cases()
     | _conv1d_cases()
+    | _attention_cases()
     | _loss_cases()
     | _sequence_cases()
     | _dropout_cases()

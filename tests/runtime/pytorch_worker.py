@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pytorch_cases import BATCH, CASES, Case, sources
+from pytorch_cases import BATCH, CASES, LISTS, Case, sources
 
 from flexlegion.metrics import MetricSums
 from flexlegion.model import Model
@@ -33,8 +33,9 @@ def build(case: Case) -> Model:
         x = model.input(case.shape, name="x", requires_gradient=True)
     tensors = [x]
     for i, (kind, of, options) in enumerate(sources(case.layers)):
-        read = [tensors[k] for k in of] if isinstance(of, list) else tensors[of]
-        made = getattr(model, kind)(read, name=f"l{i}", **options)
+        read = [tensors[k] for k in (of if isinstance(of, list) else [of])]
+        arguments = [read] if kind in LISTS else read
+        made = getattr(model, kind)(*arguments, name=f"l{i}", **options)
         tensors.extend(made if kind == "split" else [made])
     model.compile(case.optimizer, case.loss, strategy="single")
     return model

@@ -140,6 +140,12 @@ class Reference:
 
     @staticmethod
     def _merge(kind: str, options: dict[str, Any], xs: list[torch.Tensor]) -> torch.Tensor:
+        if kind == "matmul":
+            return xs[0] @ xs[1]
+        if kind == "multi_head_attention":  # PyTorch's heads come before the positions
+            heads = [x.transpose(1, 2) for x in xs]
+            causal = options["causal"]
+            return F.scaled_dot_product_attention(*heads, is_causal=causal).transpose(1, 2)
         if kind == "concat":
             return torch.cat(xs, options.get("axis", -1))
         return torch.stack(xs).prod(0) if kind == "multiply" else torch.stack(xs).sum(0)
