@@ -303,7 +303,7 @@ def test_data_that_do_not_fit() -> None:
         (x, np.full((2, 5, 3), None), None, "x: got data of type object, expected numbers"),
         (x, np.zeros((2, 5, 3), complex), None, "x: got data of type complex128, expected numbers"),
         (labels, [0, 10], 10, "labels: label 10 is out of range; the model has 10 classes, so lab"),
-        (labels, [0, -1], 10, "labels: label -1 is out of range; the model has 10 classes, so "),
+        (labels, [0, -2], 10, "labels: label -2 is out of range; the model has 10 classes, so "),
         (labels, [2**40], 10, "labels: label 1099511627776 is out of range"),
         (labels, [0.5], 10, "labels: got fractions, expected integers"),
         (labels, [float("nan")], 10, "labels: got fractions, expected integers"),
