@@ -13,3 +13,5 @@
 
 // A part of such a function: compiled for the same machine as its caller, because inlined.
 #define FLEXLEGION_INLINE inline __attribute__((always_inline))
+// The same for a lambda, between its parameters and its body.
+#define FLEXLEGION_LAMBDA __attribute__((always_inline))
