@@ -17,9 +17,6 @@ FLEXLEGION_SIMD void add_rows(const Matrix& rows, float* sums) {
   }
 }
 
-// What the trainer asks for; an empty list asks for nothing.
-bool asked(const std::vector<bool>& adds, std::size_t i) { return i < adds.size() && adds[i]; }
-
 class Dense : public Kernel {
  public:
   explicit Dense(const Attributes& attributes)
@@ -44,14 +41,14 @@ class Dense : public Kernel {
     const Matrix dy = input_matrix(before_activation(task), 1);
     if (!task.input_grads.empty() && task.input_grads[0].present()) {
       gradient(dy, input_matrix(task.weights[0], 3), task.input_grads[0],
-               asked(task.adds_input_grad, 0));
+               is_set(task.adds_input_grad, 0));
     }
     if (task.weight_grads[0].present()) {
       gradient(dy.transposed(), input_matrix(task.inputs[0], 3), task.weight_grads[0],
-               asked(task.adds_weight_grad, 0));
+               is_set(task.adds_weight_grad, 0));
     }
     if (use_bias_ && task.weight_grads[1].present()) {
-      const OutputMatrix db(task.weight_grads[1], 2, asked(task.adds_weight_grad, 1));
+      const OutputMatrix db(task.weight_grads[1], 2, is_set(task.adds_weight_grad, 1));
       if (!db.adds()) std::fill_n(db.matrix().data, db.matrix().cols, 0.0f);
       add_rows(dy, db.matrix().data);
       db.commit();

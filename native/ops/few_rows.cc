@@ -189,7 +189,12 @@ bool suits(std::int64_t rows, const Matrix& large) {
   return wide_vectors && rows <= kMostRows && across % kTile == 0 && length >= kLanes;
 }
 
-void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
+void multiply(Products& products, const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
+  if (!suits(a.rows, b)) {
+    ProductOptions options;
+    options.adds = adds;
+    return products.multiply(a, b, c, options);
+  }
   for (std::int64_t row = 0; row < c.rows && !adds; ++row) {
     std::fill_n(c.data + row * c.row, c.cols, 0.0f);
   }
@@ -200,8 +205,12 @@ void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
   }
 }
 
-void multiply_outer(const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
-  outer(a, b, c, adds);
+void multiply_outer(Products& products, const Matrix& a, const Matrix& b, const Matrix& c,
+                    bool adds) {
+  if (suits(a.rows, c)) return outer(a, b, c, adds);
+  ProductOptions options;
+  options.adds = adds;
+  products.multiply(a.transposed(), b, c, options);
 }
 
 }  // namespace flexlegion::few_rows

@@ -7,14 +7,16 @@
 
 namespace flexlegion::few_rows {
 
-// Whether these functions are made for a product of `rows` rows with a large matrix, and beat
+// Whether the functions below are made for a product of `rows` rows with a large matrix, and beat
 // oneDNN's on this machine.
 bool suits(std::int64_t rows, const Matrix& large);
 
-// c = a b, or c += a b, for `a` of few rows and a large b. All are row-major, or b is transposed.
-void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds);
+// c = a b, or c += a b, with a large b. All are row-major, or b is transposed. By oneDNN, if this
+// does not suit.
+void multiply(Products& products, const Matrix& a, const Matrix& b, const Matrix& c, bool adds);
 
-// c = a^T b, or c += a^T b, for `a` and `b` of few rows and a large c. All are row-major.
-void multiply_outer(const Matrix& a, const Matrix& b, const Matrix& c, bool adds);
+// c = a^T b, or c += a^T b, with a large c. All are row-major. By oneDNN, if this does not suit.
+void multiply_outer(Products& products, const Matrix& a, const Matrix& b, const Matrix& c,
+                    bool adds);
 
 }  // namespace flexlegion::few_rows

@@ -71,6 +71,15 @@ struct KernelTask {
   Metrics* metrics = nullptr;  // loss operators add into it in forward()
 };
 
+// Whether the gradient of operand i is to be computed, and whether a flag is set for it; lists that
+// nobody filled in say no.
+inline bool wanted(const std::vector<TensorView>& grads, std::size_t i) {
+  return i < grads.size() && grads[i].present();
+}
+inline bool is_set(const std::vector<bool>& flags, std::size_t i) {
+  return i < flags.size() && flags[i];
+}
+
 class Kernel {
  public:
   virtual ~Kernel() = default;

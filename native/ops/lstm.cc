@@ -108,12 +108,6 @@ class OptionalRows {
   std::int64_t row_ = 0;
 };
 
-bool is_set(const std::vector<bool>& flags, std::size_t i) { return i < flags.size() && flags[i]; }
-
-bool wanted(const std::vector<TensorView>& grads, std::size_t i) {
-  return i < grads.size() && grads[i].present();
-}
-
 // Writes dense memory to a gradient's tile, or adds it.
 void give(float* dense, const TensorView& gradient, bool adds) {
   const TensorView view = dense_view(dense, gradient.tile, gradient.shape);
@@ -170,8 +164,8 @@ class Lstm : public Kernel {
     const DenseInput bias(task.weights[2], kBias);
     const DenseOutput y(task.outputs[0], kY), saved(task.outputs[3], kSaved);
     float* const gates = scratch(kGateRows, n * steps * width);
-    multiply(layer.x, layer.kernel.transposed(), Matrix::row_major(gates, n * steps, width, width),
-             false);
+    few_rows::multiply(products_, layer.x, layer.kernel.transposed(),
+                       Matrix::row_major(gates, n * steps, width, width), false);
     const StepFactor recurrent(products_, layer.recurrent.transposed(), n, steps);
     for (std::int64_t t = 0; t < steps; ++t) {
       if (t > 0 || layer.h0.present()) {
@@ -230,7 +224,7 @@ class Lstm : public Kernel {
       if (packed_ != nullptr) {
         products_.multiply_packed(a, factor_, packed_, c, options);
       } else {
-        multiply_in_place(products_, a, factor_, c, adds);
+        few_rows::multiply(products_, a, factor_, c, adds);
       }
     }
 
@@ -240,21 +234,9 @@ class Lstm : public Kernel {
     float* packed_ = nullptr;
   };
 
-  static void multiply_in_place(Products& products, const Matrix& a, const Matrix& b,
-                                const Matrix& c, bool adds) {
-    if (few_rows::suits(a.rows, b)) return few_rows::multiply(a, b, c, adds);
-    ProductOptions options;
-    options.adds = adds;
-    products.multiply(a, b, c, options);
-  }
-
-  void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
-    multiply_in_place(products_, a, b, c, adds);
-  }
-
   void multiply_into(const TensorView& gradient, bool adds, const Matrix& a, const Matrix& b) {
     const OutputMatrix result(gradient, kResult, adds);
-    multiply(a, b, result.matrix(), result.adds());
+    few_rows::multiply(products_, a, b, result.matrix(), result.adds());
     result.commit();
   }
 
@@ -320,14 +302,7 @@ class Lstm : public Kernel {
       return;
     }
     const OutputMatrix dw(gradient, kResult, adds);
-    const Matrix& to = dw.matrix();
-    if (few_rows::suits(gates.rows, to)) {
-      few_rows::multiply_outer(gates, x, to, dw.adds());
-    } else {
-      ProductOptions options;
-      options.adds = dw.adds();
-      products_.multiply(gates.transposed(), x, to, options);
-    }
+    few_rows::multiply_outer(products_, gates, x, dw.matrix(), dw.adds());
     dw.commit();
   }
 
