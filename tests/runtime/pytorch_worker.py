@@ -20,6 +20,7 @@ from pytorch_cases import BATCH, CASES, Case, sources
 from flexlegion.metrics import MetricSums
 from flexlegion.model import Model
 from flexlegion.runtime.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Batch
+from flexlegion.sequence_layers import LSTMOutput
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -29,9 +30,18 @@ def build(case: Case) -> Model:
     model = Model(BATCH, seed=3)
     x = model.input(case.shape, name="x", requires_gradient=True)
     tensors = [x]
+    recurrent: dict[int, LSTMOutput] = {}
     for i, (kind, of, options) in enumerate(sources(case.layers)):
         read = [tensors[k] for k in of] if isinstance(of, list) else tensors[of]
-        tensors.append(getattr(model, kind)(read, name=f"l{i}", **options))
+        arguments = read if kind == "luong_attention" else [read]
+        if "after" in options:
+            before = recurrent[options.pop("after")]
+            options |= {"state": before.state, "share": before.y}
+        result = getattr(model, kind)(*arguments, name=f"l{i}", **options)
+        if isinstance(result, LSTMOutput):
+            recurrent[i] = result
+            result = result.y
+        tensors.append(result)
     model.compile(case.optimizer, case.loss, strategy="single")
     return model
 

@@ -79,7 +79,9 @@ class Reference:
         losses, metrics = self._losses(step, tensors)
         losses.mean().backward()
         loss_output = F.pad(losses, (0, BATCH - rows))
-        arrays = {f"{step}/value/{n}": t for n, t in tensors.items()}
+        arrays = {
+            f"{step}/value/{n}": t for n, t in tensors.items() if not n.endswith((".h", ".c"))
+        }
         arrays[f"{step}/value/loss.output"] = loss_output
         arrays |= {f"{step}/metrics/{name}": value for name, value in metrics.items()}
         for name, tensor in (tensors | self.weights).items():
@@ -107,7 +109,13 @@ class Reference:
         outputs = [x]
         for i, (kind, of, options) in enumerate(sources(self.case.layers)):
             name = f"l{i}"
-            if isinstance(of, list):
+            if kind == "lstm":
+                x = self._lstm(i, options.get("after"), outputs[of], tensors)
+                outputs.append(x)
+                continue
+            if kind == "luong_attention":
+                x = self._luong_attention(name, *(outputs[k] for k in of))
+            elif isinstance(of, list):
                 x = self._merge(kind, options, [outputs[k] for k in of])
             else:
                 x = self._layer(name, kind, options, outputs[of], step)
@@ -126,6 +134,42 @@ class Reference:
         return (
             torch.cat(xs, options.get("axis", -1)) if kind == "concat" else torch.stack(xs).sum(0)
         )
+
+    def _lstm(
+        self, i: int, after: int | None, x: torch.Tensor, tensors: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Cell by cell; the state is among the tensors if a layer continues from it."""
+        layers = self.case.layers
+        first = i
+        while "after" in layers[first][1]:
+            first = layers[first][1]["after"]
+        kernel, recurrent, bias = (
+            self.weights[f"l{first}.{name}"] for name in ("kernel", "recurrent_kernel", "bias")
+        )
+        if after is None:
+            h = c = torch.zeros(len(x), len(bias), dtype=torch.float64)
+        else:
+            h, c = tensors[f"l{after}.h"], tensors[f"l{after}.c"]
+        ys = []
+        for t in range(x.shape[1]):
+            gates = torch.einsum("ugd,nd->gnu", kernel, x[:, t])
+            gates = gates + torch.einsum("ugd,nd->gnu", recurrent, h) + bias.T[:, None]
+            input_gate, forget, output = gates[[0, 1, 3]].sigmoid()
+            c = forget * c + input_gate * gates[2].tanh()
+            h = output * c.tanh()
+            ys.append(h)
+        if any(options.get("after") == i for _, options in layers):
+            # Tensors of their own, as the state's gradient is without y's.
+            h, c = h.clone(), c.clone()
+            tensors |= {f"l{i}.h": h, f"l{i}.c": c}
+        y = torch.stack(ys, 1)
+        tensors[f"l{i}.y"] = y
+        return y
+
+    def _luong_attention(self, name: str, h: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        scores = h @ self.weights[f"{name}.score_kernel"] @ s.mT
+        context = scores.softmax(-1) @ s
+        return torch.tanh(torch.cat([context, h], -1) @ self.weights[f"{name}.kernel"].T)
 
     def _layer(
         self, name: str, kind: str, options: dict[str, Any], x: torch.Tensor, step: int | None
