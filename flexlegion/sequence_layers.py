@@ -149,7 +149,8 @@ class SequenceLayers(LayerBase):
             initializer(recurrent_initializer),
             initializer(bias_initializer),
         )
-        return LSTMOutput(*self.graph.apply(kind, [x, *(state or ())], name, share).outputs)
+        y, h, c, _ = self.graph.apply(kind, [x, *(state or ())], name, share).outputs
+        return LSTMOutput(y, h, c)
 
     def luong_attention(
         self,

@@ -37,7 +37,7 @@ class LuongAttention(OperatorType):
         output = tanh(W_c [context; h])
 
     A split of the units splits W_c; each of those tasks computes the scores of its samples and
-    steps.
+    steps. The backward pass computes the weights a and the contexts again.
     """
 
     type: ClassVar[str] = "luong_attention"
@@ -77,9 +77,6 @@ class LuongAttention(OperatorType):
 
     def output_saved(self) -> bool:
         return True
-
-    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
-        return False
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         (n, steps, d), (_, source, e) = inputs

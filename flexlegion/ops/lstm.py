@@ -30,9 +30,10 @@ _POINTWISE = 9  # a unit: three sigmoids, two tanhs, three products, one sum
 class LSTM(OperatorType):
     """Inputs x (n, steps, d), and the state h0, c0 (n, hidden) unless it is zero.
 
-    Outputs y (n, steps, hidden), and the state after the last step, h and c (n, hidden). Weights
-    kernel (hidden, 4, d), recurrent_kernel (hidden, 4, hidden) and bias (hidden, 4), with the gates
-    in the order i, f, g, o::
+    Outputs y (n, steps, hidden), the state after the last step, h and c (n, hidden), and gates
+    (n, steps, 5, hidden): i, f, g, o and c of every step, which the backward pass alone reads.
+    Weights kernel (hidden, 4, d), recurrent_kernel (hidden, 4, hidden) and bias (hidden, 4), with
+    the gates in the order i, f, g, o::
 
         i, f, o = sigmoid(kernel x + recurrent_kernel h + bias),  g = tanh(the same)
         c <- f c + i g,  h <- o tanh(c)
@@ -41,12 +42,12 @@ class LSTM(OperatorType):
     h0, and its own part of c0. Over several steps each unit needs all units of the step before, so
     that neither steps nor units can be split.
 
-    The backward pass computes the gates again, from x, h0 and (over several steps) y.
+    That the gates are kept spares the backward pass the two products that made them.
     """
 
     type: ClassVar[str] = "lstm"
     family: ClassVar[Family] = "matmul"
-    output_names: ClassVar[tuple[str, ...]] = ("y", "h", "c")
+    output_names: ClassVar[tuple[str, ...]] = ("y", "h", "c", "gates")
 
     hidden: int
     kernel_initializer: Initializer = GlorotUniform()
@@ -67,7 +68,8 @@ class LSTM(OperatorType):
 
     def output_shapes(self, inputs: Sequence[Shape]) -> Sequence[Shape]:
         y = self.output_shape(inputs)
-        return (y, (y[0], y[2]), (y[0], y[2]))
+        state = (y[0], y[2])
+        return (y, state, state, (*y[:2], 5, y[2]))
 
     def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
         h, d = self.hidden, inputs[0][2]
@@ -89,14 +91,12 @@ class LSTM(OperatorType):
 
     def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         kernel = Access((along(2), WHOLE, WHOLE), saved=True)
-        return (kernel, kernel, Access((along(2), WHOLE), saved=True))
+        return (kernel, kernel, Access((along(2), WHOLE)))
 
     def output_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         state = Access((along(0), along(2)))
-        return (Access(identity(3), saved=inputs[0][1] > 1), state, state)
-
-    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
-        return False
+        gates = Access((along(0), along(1), WHOLE, along(2)), saved=True)
+        return (Access(identity(3), saved=inputs[0][1] > 1), state, state, gates)
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         n, steps, d = inputs[0]
@@ -104,6 +104,3 @@ class LSTM(OperatorType):
         recurrent = steps if len(inputs) == 3 else steps - 1
         products = 2 * 4 * self.hidden * (steps * d + recurrent * self.hidden)
         return n * (products + steps * self.hidden * (4 + _POINTWISE))
-
-    def backward_flops(self, inputs: Sequence[Shape]) -> int:
-        return 3 * self.flops(inputs)  # the gates again, then two products for each one

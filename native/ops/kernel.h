@@ -85,9 +85,12 @@ struct KernelTask {
   RunState run;
   Metrics* metrics = nullptr;  // loss operators add into it in forward()
 
-  // Whether somebody needs the gradient of input i.
+  // Whether somebody needs the gradient of an operand.
   bool wants_input_grad(std::size_t i) const {
     return i < input_grads.size() && input_grads[i].present();
+  }
+  bool wants_weight_grad(std::size_t i) const {
+    return i < weight_grads.size() && weight_grads[i].present();
   }
   // Whether a gradient is added to what stands in its tile.
   bool adds_to_input_grad(std::size_t i) const {

@@ -39,21 +39,17 @@ class MatMul : public Kernel {
   void backward(KernelTask& task) override {
     const TensorView& dc = task.output_grads[0];
     const TensorView rows = input_rows(dc, 0);
-    if (wanted(task, 0)) {
+    if (task.wants_input_grad(0)) {
       const TensorView b = input_rows(task.inputs[1], 1);
       multiply(rows, false, b, true, task.input_grads[0], task.adds_to_input_grad(0));
     }
-    if (wanted(task, 1)) {
+    if (task.wants_input_grad(1)) {
       const TensorView a = input_rows(task.inputs[0], 1);
       multiply(a, true, rows, false, task.input_grads[1], task.adds_to_input_grad(1));
     }
   }
 
  private:
-  static bool wanted(const KernelTask& task, std::size_t i) {
-    return i < task.input_grads.size() && task.input_grads[i].present();
-  }
-
   // c = a b or c += a b, where a and b may stand for their transposes (scratch slot 2).
   void multiply(const TensorView& a, bool transpose_a, const TensorView& b, bool transpose_b,
                 const TensorView& c, bool add) {

@@ -164,6 +164,19 @@ def _attention(m: Model) -> None:
     m.dense(m.flatten(y), 5)
 
 
+def _recurrent(m: Model) -> None:
+    """Two unrolled LSTM layers, by one step an operator and by two, and attention, all shared."""
+    x = m.input((1, 18), requires_gradient=True)
+    a = m.lstm(x, 18, bias_initializer="normal")
+    b = m.lstm(a.y, 18, a.state, share=a.y)
+    c = m.lstm(m.concat([a.y, b.y], axis=1), 5)
+    d = m.lstm(m.concat([b.y, a.y], axis=1), 5, c.state, share=c.y)
+    memory = m.concat([c.y, d.y], axis=1)
+    e = m.luong_attention(c.y, memory, 7)
+    f = m.luong_attention(d.y, memory, 7, share=e)
+    m.dense(m.flatten(m.concat([e, f], axis=1)), 3)
+
+
 NETWORKS = {
     "normalized": Network(
         _normalized, (9, 7, 2), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)
@@ -188,4 +201,5 @@ NETWORKS = {
         _attention, (7, 3, 4), "sparse_categorical_crossentropy", (), Adam(1e-3, epsilon=1e-4)
     ),
     "sequences": Network(_sequences, (5, 6), "mean_squared_error", (3,), SGD(0.1)),
+    "recurrent": Network(_recurrent, (1, 18), "mean_squared_error", (3,), SGD(0.1)),
 }

@@ -21,7 +21,8 @@ MSE, SPARSE, ONE_HOT = (
 
 # A method of Model, and its options. Layer i is named "l<i>". The option `of` names what the layer
 # reads, the tensor before it unless given: 0 is the input, i + 1 the output of layer i (a split's
-# outputs count one by one).
+# outputs count one by one; of an LSTM, it is y). An LSTM's option `after` names the layer that it
+# continues, with the same weights.
 Layer = tuple[str, dict[str, Any]]
 
 LISTS = ("add", "concat", "multiply")  # layers that take their inputs as one list
@@ -377,6 +378,28 @@ def _attention_cases() -> dict[str, Case]:
     return cases
 
 
+def lstm(hidden: int, **options: Any) -> Layer:
+    """Steps of a recurrent layer."""
+    return _biased("lstm", hidden=hidden, **options)
+
+
+def _recurrent_cases() -> dict[str, Case]:
+    """Units and channels around a vector's sixteen lanes; with and without a state."""
+    cases = {}
+    for steps, d, hidden in [(1, 3, 5), (1, 17, 18), (4, 6, 5), (5, 16, 16), (4, 19, 33)]:
+        cases[f"lstm_{steps}_{d}_{hidden}"] = Case((steps, d), (lstm(hidden),))
+    unrolled = (lstm(18), lstm(18, after=0), lstm(7, of=1), lstm(7, of=2, after=2))
+    joined: Layer = ("concat", {"of": [3, 4], "axis": 1})
+    cases["lstm_unrolled"] = Case(
+        (2, 18), (*unrolled, joined, FLATTEN, dense(3)), steps=2, last_rows=4
+    )
+    attention: Layer = ("luong_attention", {"units": 5, "of": [1, 2]})
+    cases["luong_attention"] = Case((4, 6), (dense(7, activation="tanh"), lstm(3), attention))
+    attention = ("luong_attention", {"units": 18, "of": [1, 1]})
+    cases["luong_attention_of_itself"] = Case((1, 19), (dense(17), attention, dense(3)))
+    return cases
+
+
 def _loss_cases() -> dict[str, Case]:
     layers = (dense(8, activation="tanh"), dense(5))
     cases = {
@@ -470,6 +493,7 @@ CASES: dict[str, Case] = (
     | _shape_cases()
     | _conv1d_cases()
     | _attention_cases()
+    | _recurrent_cases()
     | _loss_cases()
     | _sequence_cases()
     | _dropout_cases()

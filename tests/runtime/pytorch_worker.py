@@ -20,6 +20,7 @@ from pytorch_cases import BATCH, CASES, LISTS, Case, sources
 from flexlegion.metrics import MetricSums
 from flexlegion.model import Model
 from flexlegion.runtime.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Batch
+from flexlegion.sequence_layers import LSTMOutput
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -32,10 +33,17 @@ def build(case: Case) -> Model:
     else:
         x = model.input(case.shape, name="x", requires_gradient=True)
     tensors = [x]
+    recurrent: dict[int, LSTMOutput] = {}
     for i, (kind, of, options) in enumerate(sources(case.layers)):
         read = [tensors[k] for k in (of if isinstance(of, list) else [of])]
         arguments = [read] if kind in LISTS else read
+        if "after" in options:
+            before = recurrent[options.pop("after")]
+            options |= {"state": before.state, "share": before.y}
         made = getattr(model, kind)(*arguments, name=f"l{i}", **options)
+        if isinstance(made, LSTMOutput):
+            recurrent[i] = made
+            made = made.y
         tensors.extend(made if kind == "split" else [made])
     model.compile(case.optimizer, case.loss, strategy="single")
     return model

@@ -86,7 +86,9 @@ class Reference:
             tensor.retain_grad()
         outputs, metrics = self._losses(step, tensors)
         metrics["loss"].backward()
-        arrays = {f"{step}/value/{n}": t for n, t in tensors.items()}
+        arrays = {
+            f"{step}/value/{n}": t for n, t in tensors.items() if not n.endswith((".h", ".c"))
+        }
         for name, output in outputs.items():  # of padding, they are zero
             whole = output.new_zeros(BATCH, *output.shape[1:])
             whole[:rows] = output
@@ -122,7 +124,13 @@ class Reference:
                 tensors |= {f"{name}.{k}.output": part for k, part in enumerate(parts)}
                 outputs.extend(parts)
                 continue
-            if isinstance(of, list):
+            if kind == "lstm":
+                x = self._lstm(i, options.get("after"), outputs[of], tensors)
+                outputs.append(x)
+                continue
+            if kind == "luong_attention":
+                x = self._luong_attention(name, *(outputs[k] for k in of))
+            elif isinstance(of, list):
                 x = self._merge(kind, options, [outputs[k] for k in of])
             elif kind == "batch_norm":
                 x = self._batch_norm(name, options, outputs[of], step, tensors)
@@ -180,6 +188,42 @@ class Reference:
             expected = F.batch_norm(valid, *running, *weights, True, momentum, epsilon)
             torch.testing.assert_close(y[:rows].reshape(-1, channels), expected)
         return y
+
+    def _lstm(
+        self, i: int, after: int | None, x: torch.Tensor, tensors: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Cell by cell; the state is among the tensors if a layer continues from it."""
+        layers = self.case.layers
+        first = i
+        while "after" in layers[first][1]:
+            first = layers[first][1]["after"]
+        kernel, recurrent, bias = (
+            self.weights[f"l{first}.{name}"] for name in ("kernel", "recurrent_kernel", "bias")
+        )
+        if after is None:
+            h = c = torch.zeros(len(x), len(bias), dtype=torch.float64)
+        else:
+            h, c = tensors[f"l{after}.h"], tensors[f"l{after}.c"]
+        ys = []
+        for t in range(x.shape[1]):
+            gates = torch.einsum("ugd,nd->gnu", kernel, x[:, t])
+            gates = gates + torch.einsum("ugd,nd->gnu", recurrent, h) + bias.T[:, None]
+            input_gate, forget, output = gates[[0, 1, 3]].sigmoid()
+            c = forget * c + input_gate * gates[2].tanh()
+            h = output * c.tanh()
+            ys.append(h)
+        if any(options.get("after") == i for _, options in layers):
+            # Tensors of their own, as the state's gradient is without y's.
+            h, c = h.clone(), c.clone()
+            tensors |= {f"l{i}.h": h, f"l{i}.c": c}
+        y = torch.stack(ys, 1)
+        tensors[f"l{i}.y"] = y
+        return y
+
+    def _luong_attention(self, name: str, h: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        scores = h @ self.weights[f"{name}.score_kernel"] @ s.mT
+        context = scores.softmax(-1) @ s
+        return torch.tanh(torch.cat([context, h], -1) @ self.weights[f"{name}.kernel"].T)
 
     def _layer(
         self, name: str, kind: str, options: dict[str, Any], x: torch.Tensor, step: int | None

@@ -1,0 +1,216 @@
+#include "ops/few_rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/simd.h"
+
+namespace flexlegion::few_rows {
+namespace {
+
+constexpr std::int64_t kMostRows = 32;  // with more, oneDNN's products no longer wait for memory
+constexpr int kLanes = 16;
+constexpr int kTile = 4;      // large matrix: rows, or vectors of a row, in a tile of registers
+constexpr int kTileRows = 6;  // few rows in a tile: with kTile, 24 sums of AVX-512's 32 registers
+constexpr std::int64_t kDepth = 32;  // rows of the large matrix between two visits of a sum
+
+using Floats = float __attribute__((vector_size(4 * kLanes)));
+using Indices = std::int32_t __attribute__((vector_size(4 * kLanes)));
+
+FLEXLEGION_INLINE void load(const float* from, Floats& v) { std::memcpy(&v, from, sizeof(v)); }
+FLEXLEGION_INLINE void store(float* to, const Floats& v) { std::memcpy(to, &v, sizeof(v)); }
+
+// The last `count` of the kLanes elements at `from`, zeros before them.
+FLEXLEGION_INLINE void load_last(const float* from, std::int64_t count, Floats& v) {
+  const Indices lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  load(from, v);
+  v = lane >= static_cast<std::int32_t>(kLanes - count) ? v : Floats{};
+}
+
+// Adds the sums of four vectors' lanes to four numbers.
+FLEXLEGION_INLINE void add_lanes(const Floats* v, float* to) {
+  const Indices low8 = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23};
+  const Indices low4 = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27};
+  const Indices swap2 = {2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13};
+  const Indices swap1 = {1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14};
+  const Floats a = __builtin_shuffle(v[0], v[1], low8) + __builtin_shuffle(v[0], v[1], low8 + 8);
+  const Floats b = __builtin_shuffle(v[2], v[3], low8) + __builtin_shuffle(v[2], v[3], low8 + 8);
+  Floats sums = __builtin_shuffle(a, b, low4) + __builtin_shuffle(a, b, low4 + 4);
+  sums += __builtin_shuffle(sums, swap2);
+  sums += __builtin_shuffle(sums, swap1);
+  for (int j = 0; j < kTile; ++j) to[j] += sums[4 * j];
+}
+
+// Where a tile of a product lies: the first of its elements in each matrix, and how far their rows
+// are apart.
+struct Tile {
+  const float *a, *b;
+  float* c;
+  std::int64_t a_row, b_row, c_row;
+};
+
+// N rows of a, with kTile rows of b, of `inner` elements each: c += a b^T.
+template <int N>
+FLEXLEGION_INLINE void dot_tile(const Tile& t, std::int64_t inner) {
+  Floats sums[N][kTile] = {};
+  const auto add = [&](std::int64_t k, std::int64_t count) FLEXLEGION_INLINE_LAMBDA {
+    Floats factor[kTile], x;
+    for (int j = 0; j < kTile; ++j) load(t.b + j * t.b_row + k, factor[j]);
+    for (int i = 0; i < N; ++i) {
+      load_last(t.a + i * t.a_row + k, count, x);
+      for (int j = 0; j < kTile; ++j) sums[i][j] += x * factor[j];
+    }
+  };
+  std::int64_t k = 0;
+  for (; k + kLanes <= inner; k += kLanes) add(k, kLanes);
+  if (k < inner) add(inner - kLanes, inner - k);
+  for (int i = 0; i < N; ++i) add_lanes(sums[i], t.c + i * t.c_row);
+}
+
+// N rows of a, of `depth` elements, with V vectors of each of `depth` rows of b: c += a b. Of each
+// vector, the last `count` elements.
+template <int N, int V>
+FLEXLEGION_INLINE void update_tile(const Tile& t, std::int64_t depth, std::int64_t count) {
+  Floats sums[N][V], factor[V];
+  for (int i = 0; i < N; ++i) {
+    for (int j = 0; j < V; ++j) load(t.c + i * t.c_row + j * kLanes, sums[i][j]);
+  }
+  for (std::int64_t k = 0; k < depth; ++k) {
+    for (int j = 0; j < V; ++j) load_last(t.b + k * t.b_row + j * kLanes, count, factor[j]);
+    for (int i = 0; i < N; ++i) {
+      for (int j = 0; j < V; ++j) sums[i][j] += t.a[i * t.a_row + k] * factor[j];
+    }
+  }
+  for (int i = 0; i < N; ++i) {
+    for (int j = 0; j < V; ++j) store(t.c + i * t.c_row + j * kLanes, sums[i][j]);
+  }
+}
+
+// kTile rows and V vectors of c: c = a^T b, or += for the last `count` elements of each vector.
+template <int V>
+FLEXLEGION_INLINE void outer_tile(const Tile& t, std::int64_t rows, bool adds, std::int64_t count) {
+  Floats sums[kTile][V] = {}, factor[V];
+  if (adds) {
+    for (int i = 0; i < kTile; ++i) {
+      for (int j = 0; j < V; ++j) load(t.c + i * t.c_row + j * kLanes, sums[i][j]);
+    }
+  }
+  for (std::int64_t k = 0; k < rows; ++k) {
+    for (int j = 0; j < V; ++j) load_last(t.b + k * t.b_row + j * kLanes, count, factor[j]);
+    for (int i = 0; i < kTile; ++i) {
+      for (int j = 0; j < V; ++j) sums[i][j] += t.a[k * t.a_row + i] * factor[j];
+    }
+  }
+  for (int i = 0; i < kTile; ++i) {
+    for (int j = 0; j < V; ++j) store(t.c + i * t.c_row + j * kLanes, sums[i][j]);
+  }
+}
+
+// Calls body(first column, number of vectors, elements that count) for tiles of a row of `cols`
+// elements. The last one overlaps the one before it, if it has to.
+template <typename Body>
+FLEXLEGION_INLINE void for_each_vector_tile(std::int64_t cols, Body&& body) {
+  std::int64_t col = 0;
+  for (; col + kTile * kLanes <= cols; col += kTile * kLanes) body(col, kTile, kLanes);
+  for (; col + kLanes <= cols; col += kLanes) body(col, 1, kLanes);
+  if (col < cols) body(cols - kLanes, 1, cols - col);
+}
+
+// Calls body(first row, constant number of rows) for `rows` in tiles of nearly equal sizes.
+template <typename Body>
+FLEXLEGION_INLINE void for_each_row_tile(std::int64_t rows, Body&& body) {
+  const std::int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  for (std::int64_t tile = 0, row = 0; tile < tiles; ++tile) {
+    const std::int64_t n = rows / tiles + (tile < rows % tiles);
+    if (n == 1) body(row, std::integral_constant<int, 1>());
+    if (n == 2) body(row, std::integral_constant<int, 2>());
+    if (n == 3) body(row, std::integral_constant<int, 3>());
+    if (n == 4) body(row, std::integral_constant<int, 4>());
+    if (n == 5) body(row, std::integral_constant<int, 5>());
+    if (n == 6) body(row, std::integral_constant<int, 6>());
+    row += n;
+  }
+}
+
+FLEXLEGION_INLINE Tile tile_at(const Matrix& a, std::int64_t at_a, const Matrix& b,
+                               std::int64_t at_b, const Matrix& c, std::int64_t at_c,
+                               std::int64_t b_row) {
+  return {a.data + at_a, b.data + at_b, c.data + at_c, a.row, b_row, c.row};
+}
+
+// b is transposed: its columns are contiguous.
+FLEXLEGION_SIMD void multiply_dots(const Matrix& a, const Matrix& b, const Matrix& c) {
+  for (std::int64_t col = 0; col < b.cols; col += kTile) {
+    for_each_row_tile(a.rows, [&](std::int64_t row, auto n) FLEXLEGION_INLINE_LAMBDA {
+      dot_tile<n>(tile_at(a, row * a.row, b, col * b.col, c, row * c.row + col, b.col), b.rows);
+    });
+  }
+}
+
+FLEXLEGION_SIMD void multiply_updates(const Matrix& a, const Matrix& b, const Matrix& c) {
+  for (std::int64_t k = 0; k < b.rows; k += kDepth) {
+    const std::int64_t depth = std::min(kDepth, b.rows - k);
+    for_each_vector_tile(
+        b.cols, [&](std::int64_t col, int vectors, std::int64_t count) FLEXLEGION_INLINE_LAMBDA {
+          for_each_row_tile(a.rows, [&](std::int64_t row, auto n) FLEXLEGION_INLINE_LAMBDA {
+            const Tile tile =
+                tile_at(a, row * a.row + k, b, k * b.row + col, c, row * c.row + col, b.row);
+            if (vectors == kTile) {
+              update_tile<n, kTile>(tile, depth, kLanes);
+            } else {
+              update_tile<n, 1>(tile, depth, count);
+            }
+          });
+        });
+  }
+}
+
+FLEXLEGION_SIMD void outer(const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
+  for (std::int64_t row = 0; row < c.rows; row += kTile) {
+    for_each_vector_tile(
+        c.cols, [&](std::int64_t col, int vectors, std::int64_t count) FLEXLEGION_INLINE_LAMBDA {
+          const Tile tile = tile_at(a, row, b, col, c, row * c.row + col, b.row);
+          if (vectors == kTile) {
+            outer_tile<kTile>(tile, a.rows, adds, kLanes);
+          } else {  // without `adds`, what overlaps is written twice
+            outer_tile<1>(tile, a.rows, adds, adds ? count : kLanes);
+          }
+        });
+  }
+}
+
+}  // namespace
+
+bool suits(std::int64_t rows, const Matrix& large) {
+  const bool transposed = large.col != 1;
+  const std::int64_t across = transposed ? large.cols : large.rows;
+  const std::int64_t length = transposed ? large.rows : large.cols;
+  static const bool wide_vectors = __builtin_cpu_supports("avx512f") != 0;
+  return wide_vectors && rows <= kMostRows && across % kTile == 0 && length >= kLanes;
+}
+
+void multiply(Products& products, const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
+  if (!suits(a.rows, b)) {
+    ProductOptions options;
+    options.adds = adds;
+    return products.multiply(a, b, c, options);
+  }
+  for (std::int64_t row = 0; row < c.rows && !adds; ++row) {
+    std::fill_n(c.data + row * c.row, c.cols, 0.0f);
+  }
+  if (b.col == 1) {
+    multiply_updates(a, b, c);
+  } else {
+    multiply_dots(a, b, c);
+  }
+}
+
+void multiply_outer(Products& products, const Matrix& a, const Matrix& b, const Matrix& c,
+                    bool adds) {
+  if (suits(a.rows, c)) return outer(a, b, c, adds);
+  ProductOptions options;
+  options.adds = adds;
+  products.multiply(a.transposed(), b, c, options);
+}
+
+}  // namespace flexlegion::few_rows

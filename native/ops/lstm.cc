@@ -1,0 +1,315 @@
+// lstm: one or several steps of a long short-term memory, on a tile of samples (and units).
+//
+// The products with the inputs are one for all steps, before the loop over the steps or after it;
+// what is left in the loop is one product a step with the recurrent kernel, and one pass over the
+// units. The forward pass saves the gates and cells, so that the backward pass has two products for
+// each of the forward pass's.
+#include <algorithm>
+
+#include "ops/few_rows.h"
+#include "ops/kernel.h"
+#include "ops/products.h"
+#include "ops/simd.h"
+#include "ops/vector_math.h"
+
+namespace flexlegion {
+namespace {
+
+constexpr int kGates = 4;      // i, f, g, o: neighbours in weights, planes in what is saved
+constexpr int kCell = kGates;  // the plane after them
+constexpr int kPlanes = kGates + 1;
+constexpr std::int64_t kManySteps = 4;  // packing the recurrent kernel pays from here on
+
+enum Slot {
+  kX,
+  kKernel,
+  kRecurrent,
+  kPacked,
+  kBias,
+  kY,
+  kSaved,
+  kH0,
+  kC0,
+  kZeroRow,
+  kGateRows,
+  kDy,
+  kDh,
+  kDc,
+  kResult
+};
+constexpr int kStates = kDy;  // needed after it
+
+// One sample's step: from the gates' arguments (without the bias) to the saved planes, and h.
+FLEXLEGION_SIMD void step_forward(const float* __restrict__ x, const float* __restrict__ bias,
+                                  const float* __restrict__ c_before, std::int64_t units,
+                                  float* __restrict__ saved, float* __restrict__ y) {
+#pragma omp simd
+  for (std::int64_t u = 0; u < units; ++u) {
+    const float i = vector_sigmoid(x[kGates * u] + bias[kGates * u]);
+    const float f = vector_sigmoid(x[kGates * u + 1] + bias[kGates * u + 1]);
+    const float g = vector_tanh(x[kGates * u + 2] + bias[kGates * u + 2]);
+    const float o = vector_sigmoid(x[kGates * u + 3] + bias[kGates * u + 3]);
+    const float c = f * c_before[u] + i * g;
+    saved[u] = i;
+    saved[units + u] = f;
+    saved[2 * units + u] = g;
+    saved[3 * units + u] = o;
+    saved[4 * units + u] = c;
+    y[u] = o * vector_tanh(c);
+  }
+}
+
+// The same backwards: from the gradients of h (two parts) and c to those of the gates' arguments
+// and of c_before, which takes the place of c's.
+FLEXLEGION_SIMD void step_backward(const float* __restrict__ saved,
+                                   const float* __restrict__ c_before, const float* __restrict__ dy,
+                                   const float* __restrict__ dh, std::int64_t units,
+                                   float* __restrict__ dc, float* __restrict__ dx) {
+#pragma omp simd
+  for (std::int64_t u = 0; u < units; ++u) {
+    const float i = saved[u], f = saved[units + u];
+    const float g = saved[2 * units + u], o = saved[3 * units + u];
+    const float tanh_c = vector_tanh(saved[4 * units + u]);
+    const float dh_u = dy[u] + dh[u];
+    const float dc_u = dc[u] + dh_u * o * (1.0f - tanh_c * tanh_c);
+    dx[kGates * u] = dc_u * g * i * (1.0f - i);
+    dx[kGates * u + 1] = dc_u * c_before[u] * f * (1.0f - f);
+    dx[kGates * u + 2] = dc_u * i * (1.0f - g * g);
+    dx[kGates * u + 3] = dh_u * tanh_c * o * (1.0f - o);
+    dc[u] = dc_u * f;
+  }
+}
+
+FLEXLEGION_SIMD void add_rows(const Matrix& rows, float* sums) {
+  for (std::int64_t r = 0; r < rows.rows; ++r) {
+    const float* const row = rows.data + r * rows.row;
+    for (std::int64_t c = 0; c < rows.cols; ++c) sums[c] += row[c];
+  }
+}
+
+// A tensor (n, ...) as dense memory, or nothing, which stands for zeros.
+class OptionalRows {
+ public:
+  OptionalRows(const std::vector<TensorView>& views, std::size_t i, int slot, const float* zeros)
+      : zeros_(zeros) {
+    if (i >= views.size() || !views[i].present()) return;
+    data_ = DenseInput(views[i], slot).data();
+    row_ = views[i].volume() / views[i].extent(0);
+  }
+  bool present() const { return data_ != nullptr; }
+  const float* row(std::int64_t i, std::int64_t offset = 0) const {
+    return present() ? data_ + i * row_ + offset : zeros_;
+  }
+  Matrix matrix(std::int64_t rows) const { return Matrix::row_major(data_, rows, row_, row_); }
+
+ private:
+  const float* zeros_;
+  float* data_ = nullptr;
+  std::int64_t row_ = 0;
+};
+
+// Writes dense memory to a gradient's tile, or adds it.
+void give(float* dense, const TensorView& gradient, bool adds) {
+  const TensorView view = dense_view(dense, gradient.tile, gradient.shape);
+  adds ? add_view(gradient, view) : copy_view(gradient, view);
+}
+
+float* zeros(int slot, std::int64_t elements) {
+  float* const data = scratch(slot, elements);
+  std::fill_n(data, elements, 0.0f);
+  return data;
+}
+
+// What both passes know of a task.
+struct Layer {
+  std::int64_t n, steps, units;
+  Matrix x, kernel, recurrent;  // (n steps, d), (4 units, d), (4 units, hidden)
+  const float* zero_row;        // of as many elements as there are units
+  OptionalRows h0, c0;
+
+  explicit Layer(const KernelTask& task)
+      : n(task.inputs[0].extent(0)),
+        steps(task.inputs[0].extent(1)),
+        units(task.weights[0].extent(0)),
+        x(input_matrix(task.inputs[0], kX)),
+        kernel(input_matrix(task.weights[0], kKernel)),
+        recurrent(input_matrix(task.weights[1], kRecurrent)),
+        zero_row(zeros(kZeroRow, units)),
+        h0(task.inputs, 1, kH0, zero_row),
+        c0(task.inputs, 2, kC0, zero_row) {}
+
+  // Step t of `data` (n, steps, width).
+  Matrix step(float* data, std::int64_t width, std::int64_t t) const {
+    return Matrix::row_major(data + t * width, n, width, steps * width);
+  }
+  // The saved planes of a sample's step.
+  std::int64_t planes(std::int64_t i, std::int64_t t) const {
+    return (i * steps + t) * kPlanes * units;
+  }
+  // The cells before step t.
+  const float* c_before(const float* saved, std::int64_t i, std::int64_t t) const {
+    return t == 0 ? c0.row(i) : saved + planes(i, t - 1) + kCell * units;
+  }
+};
+
+class Lstm : public Kernel {
+ public:
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    if (task.outputs[0].tile.empty()) return;
+    const Layer layer(task);
+    const std::int64_t n = layer.n, steps = layer.steps, units = layer.units;
+    const std::int64_t width = kGates * units;
+    const DenseInput bias(task.weights[2], kBias);
+    const DenseOutput y(task.outputs[0], kY), saved(task.outputs[3], kSaved);
+    float* const gates = scratch(kGateRows, n * steps * width);
+    few_rows::multiply(products_, layer.x, layer.kernel.transposed(),
+                       Matrix::row_major(gates, n * steps, width, width), false);
+    const StepFactor recurrent(products_, layer.recurrent.transposed(), n, steps);
+    for (std::int64_t t = 0; t < steps; ++t) {
+      if (t > 0 || layer.h0.present()) {
+        recurrent.multiply(t > 0 ? layer.step(y.data(), units, t - 1) : layer.h0.matrix(n),
+                           layer.step(gates, width, t), true);
+      }
+      for (std::int64_t i = 0; i < n; ++i) {
+        const std::int64_t row = i * steps + t;
+        step_forward(gates + row * width, bias.data(), layer.c_before(saved.data(), i, t), units,
+                     saved.data() + layer.planes(i, t), y.data() + row * units);
+      }
+    }
+    y.commit();
+    saved.commit();
+    float* const h = scratch(kDh, n * units);
+    float* const c = scratch(kDc, n * units);
+    for (std::int64_t i = 0; i < n; ++i) {
+      std::copy_n(y.data() + ((i + 1) * steps - 1) * units, units, h + i * units);
+      std::copy_n(layer.c_before(saved.data(), i, steps), units, c + i * units);
+    }
+    give(h, task.outputs[1], false);
+    give(c, task.outputs[2], false);
+  }
+
+  void backward(KernelTask& task) override {
+    if (task.outputs[3].tile.empty()) return;
+    const Layer layer(task);
+    const Matrix gates = gate_gradients(task, layer);
+    if (task.wants_input_grad(0)) {
+      multiply_into(task.input_grads[0], task.adds_to_input_grad(0), gates, layer.kernel);
+    }
+    if (task.wants_weight_grad(0)) weight_gradient(task, 0, gates, layer.x);
+    if (task.wants_weight_grad(1)) {
+      weight_gradient(task, 1, gates, states_before(task, layer));
+    }
+    if (task.wants_weight_grad(2)) {
+      float* const sums = zeros(kResult, gates.cols);
+      add_rows(gates, sums);
+      give(sums, task.weight_grads[2], task.adds_to_weight_grad(2));
+    }
+  }
+
+ private:
+  // A right factor of a product in every step.
+  class StepFactor {
+   public:
+    StepFactor(Products& products, const Matrix& factor, std::int64_t rows, std::int64_t steps)
+        : products_(products), factor_(factor) {
+      if (steps < kManySteps || few_rows::suits(rows, factor)) return;
+      packed_ = scratch(kPacked, products.packed_size(factor, rows));
+      products.pack(factor, rows, packed_);
+    }
+    void multiply(const Matrix& a, const Matrix& c, bool adds) const {
+      ProductOptions options;
+      options.adds = adds;
+      if (packed_ != nullptr) {
+        products_.multiply_packed(a, factor_, packed_, c, options);
+      } else {
+        few_rows::multiply(products_, a, factor_, c, adds);
+      }
+    }
+
+   private:
+    Products& products_;
+    Matrix factor_;
+    float* packed_ = nullptr;
+  };
+
+  void multiply_into(const TensorView& gradient, bool adds, const Matrix& a, const Matrix& b) {
+    const OutputMatrix result(gradient, kResult, adds);
+    few_rows::multiply(products_, a, b, result.matrix(), result.adds());
+    result.commit();
+  }
+
+  // The gradients of the gates' arguments, (n steps, 4 units), and with them those of the state.
+  Matrix gate_gradients(KernelTask& task, const Layer& layer) {
+    const std::int64_t n = layer.n, steps = layer.steps, units = layer.units;
+    const std::int64_t width = kGates * units;
+    const DenseInput saved(task.outputs[3], kSaved);
+    const OptionalRows dy(task.output_grads, 0, kDy, layer.zero_row);
+    float* const dh = state_gradient(task.output_grads[1], kDh, n * units);
+    float* const dc = state_gradient(task.output_grads[2], kDc, n * units);
+    float* const gates = scratch(kGateRows, n * steps * width);
+    const StepFactor recurrent(products_, layer.recurrent, n, steps);
+    for (std::int64_t t = steps - 1; t >= 0; --t) {
+      for (std::int64_t i = 0; i < n; ++i) {
+        step_backward(saved.data() + layer.planes(i, t), layer.c_before(saved.data(), i, t),
+                      dy.row(i, t * units), dh + i * units, units, dc + i * units,
+                      gates + (i * steps + t) * width);
+      }
+      const Matrix now = layer.step(gates, width, t);
+      if (t > 0) {
+        recurrent.multiply(now, Matrix::row_major(dh, n, units, units), false);
+      } else if (task.wants_input_grad(1)) {
+        const OutputMatrix dh0(task.input_grads[1], kResult, task.adds_to_input_grad(1));
+        recurrent.multiply(now, dh0.matrix(), dh0.adds());
+        dh0.commit();
+      }
+    }
+    if (task.wants_input_grad(2)) {
+      give(dc, task.input_grads[2], task.adds_to_input_grad(2));
+    }
+    return Matrix::row_major(gates, n * steps, width, width);
+  }
+
+  static float* state_gradient(const TensorView& gradient, int slot, std::int64_t elements) {
+    if (!gradient.present()) return zeros(slot, elements);
+    float* const data = scratch(slot, elements);
+    copy_view(dense_view(data, gradient.tile, gradient.shape), gradient);
+    return data;
+  }
+
+  // h before each step, (n steps, hidden); without data if all of them are zero.
+  static Matrix states_before(const KernelTask& task, const Layer& layer) {
+    const std::int64_t n = layer.n, steps = layer.steps;
+    if (steps == 1) return layer.h0.matrix(n);
+    const std::int64_t hidden = layer.units;
+    const DenseInput y(task.outputs[0], kY);
+    float* const states = scratch(kStates, n * steps * hidden);
+    for (std::int64_t i = 0; i < n; ++i) {
+      float* const first = states + i * steps * hidden;
+      std::copy_n(layer.h0.row(i), hidden, first);
+      std::copy_n(y.data() + i * steps * hidden, (steps - 1) * hidden, first + hidden);
+    }
+    return Matrix::row_major(states, n * steps, hidden, hidden);
+  }
+
+  // gates^T x
+  void weight_gradient(KernelTask& task, std::size_t i, const Matrix& gates, const Matrix& x) {
+    const TensorView& gradient = task.weight_grads[i];
+    const bool adds = task.adds_to_weight_grad(i);
+    if (x.data == nullptr) {
+      if (!adds) zero_view(gradient);
+      return;
+    }
+    const OutputMatrix dw(gradient, kResult, adds);
+    few_rows::multiply_outer(products_, gates, x, dw.matrix(), dw.adds());
+    dw.commit();
+  }
+
+  Products products_;
+};
+
+const RegisterKernel registered("lstm", [](const Attributes&) { return std::make_unique<Lstm>(); });
+
+}  // namespace
+}  // namespace flexlegion
