@@ -365,7 +365,9 @@ def _conv1d_cases() -> dict[str, Case]:
 def _attention_cases() -> dict[str, Case]:
     cases = {}
     for causal in (False, True):
-        projected = (dense(3), dense(3, of=0), dense(4, of=0))
+        # A bias of the keys would have no gradient: softmax does not see it.
+        keys: Layer = ("dense", {"units": 3, "of": 0, "use_bias": False})
+        projected = (dense(3), keys, dense(4, of=0))
         attention: Layer = ("multi_head_attention", {"of": [1, 2, 3], "causal": causal})
         cases[f"attention_{causal}"] = Case((7, 2, 5), (*projected, attention, dense(3)))
         # One tensor three times, and more positions than the kernel takes at once.

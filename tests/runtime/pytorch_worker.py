@@ -66,9 +66,11 @@ def trained(model: Model, states: int, when: int) -> Arrays:
     for launch in plan.launches:
         if launch.stage == "forward" and launch.runs & TRAIN and launch.operator is not None:
             for output in launch.operator.outputs:
+                if output.name.endswith((".h", ".c", ".gates")):
+                    continue  # an LSTM's y has the state, and nothing but its backward pass gates
                 arrays[f"{when}/value/{output.name}"] = program.read(output)
     for tensor in plan.graph.tensors:
-        if plan.gradient_slots(tensor) > 0:
+        if plan.gradient_slots(tensor) > 0 or plan.lookups(tensor):
             arrays[f"{when}/gradient/{tensor.name}"] = program.read(tensor, "gradient")
     for weight in plan.graph.weights:
         arrays[f"{when}/weight/{weight.name}"] = program.read(weight)

@@ -36,7 +36,7 @@ def train(network: Network | ZooCase, strategy: str | Strategy) -> tuple[Model, 
             [sums.loss, sums.correct, sums.correct_top5, sums.labels, sums.samples]
         )
         for tensor in graph.tensors:
-            if model.plan.gradient_slots(tensor) > 0:
+            if model.plan.gradient_slots(tensor) > 0 or model.plan.lookups(tensor):
                 state[f"{step} {tensor.name} gradient"] = program.read(tensor, "gradient")
         for launch in model.plan.launches:
             if launch.stage == "forward" and launch.runs & TRAIN:

@@ -14,9 +14,14 @@ import traceback
 import numpy as np
 from zoo_cases import CASES, Array, ZooCase
 
-from flexlegion.runtime.program import NO_BATCH, TRAIN, Batch
+from flexlegion.runtime.program import NO_BATCH, TRAIN, Batch, Program
 
 STEPS = 3
+
+
+def _mean_loss(program: Program, ticket: int) -> Array:
+    sums = program.metrics(ticket)
+    return np.array(sums.loss / sums.labels)
 
 
 def run(case: ZooCase, strategy: str) -> dict[str, Array]:
@@ -31,7 +36,7 @@ def run(case: ZooCase, strategy: str) -> dict[str, Array]:
         rows = np.arange(step, samples, STEPS)
         program.stage(TRAIN, Batch(data, rows))
         ticket = program.step(TRAIN, len(rows), NO_BATCH, step, case.optimizer.lr)
-        arrays[f"value/loss{step}"] = np.array(program.metrics(ticket).loss / len(rows))
+        arrays[f"value/loss{step}"] = _mean_loss(program, ticket)
         for operator in graph.operators:
             if operator.kind.type == "dropout":
                 kept = program.read(operator.output) != 0
