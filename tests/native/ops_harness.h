@@ -78,6 +78,7 @@ struct Case {
   std::function<Rect(const Rect&output_tile, int operand)> input_tile, weight_tile;
   bool reads_input = false, reads_output = false;
   RunState run{};
+  bool trains_weights = true;  // or else they are the operator's state, without gradients
 };
 
 struct Results {
@@ -168,7 +169,8 @@ inline Results run_tiles(Case& c, const std::vector<Rect>& tiles, Tensor output_
 
     const auto input_tile = [&](int i) { return c.input_tile(tile, i); };
     const auto weight_tile = [&](int i) { return c.weight_tile(tile, i); };
-    const GradientTiles input_grads(c.inputs, input_tile), weight_grads(c.weights, weight_tile);
+    const GradientTiles input_grads(c.inputs, input_tile),
+        weight_grads(c.trains_weights ? c.weights : std::vector<Tensor>(), weight_tile);
     KernelTask backward = forward;
     if (!c.reads_input) backward.inputs.assign(c.inputs.size(), TensorView());
     if (!c.reads_output) backward.outputs.assign(1, TensorView());

@@ -27,6 +27,7 @@ class Network:
     label_shape: tuple[int, ...]
     optimizer: Optimizer
     vocabulary: int = 0
+    iterations: int = 3
 
     def model(self) -> Model:
         """The network, not yet compiled."""
@@ -158,7 +159,8 @@ def _moves(m: Model) -> None:
 def _attention(m: Model) -> None:
     """Heads that attend to one tensor and to another; products of matrices."""
     x = m.input((7, 3, 4), requires_gradient=True)
-    y = m.multi_head_attention(m.dense(x, 4), m.dense(x, 4), m.dense(x, 6), causal=True)
+    keys = m.dense(x, 4, use_bias=False)  # softmax does not see a bias of theirs
+    y = m.multi_head_attention(m.dense(x, 4), keys, m.dense(x, 6), causal=True)
     y = m.multi_head_attention(m.dense(y, 4, activation="gelu"), x, y)
     y = m.matmul(m.dense(y, 3), m.add([y, m.dense(x, 6)]))
     m.dense(m.flatten(y), 5)

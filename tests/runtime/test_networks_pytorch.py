@@ -10,7 +10,6 @@ import torch
 import torch_zoo
 from launch import run_legate
 from zoo_cases import CASES, SMALLEST, Array, ZooCase
-from zoo_worker import STEPS
 
 from flexlegion import SGD
 from flexlegion.zoo import ZOO, build
@@ -48,7 +47,7 @@ def test_twins_take_over_weights(name: str) -> None:
 
 def inputs_of(case: ZooCase, rows: slice) -> list[torch.Tensor]:
     """Samples as a twin takes them."""
-    arrays, _ = case.data(STEPS * case.batch_size)
+    arrays, _ = case.data(case.iterations * case.batch_size)
     tensors = [torch.from_numpy(array[rows]) for array in arrays]
     return [x.permute(0, 3, 1, 2).double() if x.ndim == 4 else x for x in tensors]
 
@@ -61,12 +60,12 @@ def reference(case: ZooCase, saved: Arrays) -> Arrays:
     twin.load(of_kind(saved, "initial"))
     trained = [p for p in twin.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(trained, ours.lr, ours.momentum)
-    labels = torch.from_numpy(case.data(STEPS * case.batch_size)[1]).long()
+    labels = torch.from_numpy(case.data(case.iterations * case.batch_size)[1]).long()
     arrays: Arrays = {}
-    for step in range(STEPS):
+    for step in range(case.iterations):
         for name, dropout in twin.dropouts.items():
             dropout.keep(saved[f"kept/{step}.{name}"])
-        rows = slice(step, None, STEPS)
+        rows = slice(step, None, case.iterations)
         logits = twin(*inputs_of(case, rows))
         loss = torch_zoo.loss_of(logits, labels[rows])
         optimizer.zero_grad()

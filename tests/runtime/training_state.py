@@ -9,12 +9,11 @@ from zoo_cases import ZooCase
 from flexlegion import Model, Strategy
 from flexlegion.runtime.program import NO_BATCH, TRAIN, Batch
 
-STEPS = 3
 State = dict[str, np.ndarray]
 
 
 def train(network: Network | ZooCase, strategy: str | Strategy) -> tuple[Model, State]:
-    """Train for `STEPS` steps, the last with a short batch.
+    """Train for the network's number of steps, the last with a short batch.
 
     Returns the model, still open, and every gradient after every step, every output, the losses,
     and the weights at the end.
@@ -23,11 +22,12 @@ def train(network: Network | ZooCase, strategy: str | Strategy) -> tuple[Model, 
     model.compile(network.optimizer, network.loss, strategy=strategy)
     program, graph = model.program, model.plan.graph
     batch = model.batch_size
-    data, _ = model.bind(*network.data(STEPS * batch))
+    steps = network.iterations
+    data, _ = model.bind(*network.data(steps * batch))
     state: State = {}
-    for step in range(STEPS):
+    for step in range(steps):
         rows = np.arange(step * batch, (step + 1) * batch)
-        if step == STEPS - 1:
+        if step == steps - 1:
             rows = rows[: batch - 2]
         program.stage(TRAIN, Batch(data, rows))
         ticket = program.step(TRAIN, len(rows), NO_BATCH, step, network.optimizer.lr)

@@ -16,8 +16,6 @@ from zoo_cases import CASES, Array, ZooCase
 
 from flexlegion.runtime.program import NO_BATCH, TRAIN, Batch, Program
 
-STEPS = 3
-
 
 def _mean_loss(program: Program, ticket: int) -> Array:
     sums = program.metrics(ticket)
@@ -31,9 +29,9 @@ def run(case: ZooCase, strategy: str) -> dict[str, Array]:
     model.set_weights(case.shifted(model.get_weights()))
     arrays = {f"initial/{name}": value for name, value in model.get_weights().items()}
     program, graph = model.program, model.plan.graph
-    data, samples = model.bind(*case.data(STEPS * case.batch_size))
-    for step in range(STEPS):
-        rows = np.arange(step, samples, STEPS)
+    data, samples = model.bind(*case.data(case.iterations * case.batch_size))
+    for step in range(case.iterations):
+        rows = np.arange(step, samples, case.iterations)
         program.stage(TRAIN, Batch(data, rows))
         ticket = program.step(TRAIN, len(rows), NO_BATCH, step, case.optimizer.lr)
         arrays[f"value/loss{step}"] = _mean_loss(program, ticket)
