@@ -49,7 +49,7 @@ def owners(plan: Plan) -> dict[tuple[int, int], int]:
                 number = plan.tensor_numbers[tensor]
                 first = result.setdefault((number, VALUE), numbers[launch.operator.name])
                 result[number, GRADIENT] = first
-                if tensor.table:
+                if launch.operator in plan.lookups(tensor):
                     result[plan.tensor_numbers[launch.operator.output], GRADIENT] = first
     return result
 
