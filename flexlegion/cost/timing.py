@@ -43,6 +43,8 @@ class Repeats:
 
 REPEATS = Repeats()
 
+SHARED_AT_ONCE = 1024  # bytes; Legion bounds what a task returns
+
 
 def kernel_library() -> str:
     """The kernel library and its version: ``oneDNN 3.2.1``."""
@@ -139,12 +141,18 @@ def round_trips(source: int, destination: int, size: int, trips: int = 64) -> li
 def share(mine: bytes) -> list[bytes]:
     """What each rank gives, in the order of ranks; all give the same number of bytes."""
     rt = _native.rt()
-    everything = rt.ffi.new("char[]", max(1, len(mine) * rt.lib.fl_rt_ranks()))
-    rt.check(rt.lib.fl_rt_share(mine, len(mine), everything))
-    joined = bytes(rt.ffi.buffer(everything))
-    return [
-        joined[i : i + len(mine)] for i in range(0, len(mine) * rt.lib.fl_rt_ranks(), len(mine))
-    ]
+    ranks = rt.lib.fl_rt_ranks()
+    if ranks == 1:
+        return [mine]
+    parts: list[list[bytes]] = [[] for _ in range(ranks)]
+    for first in range(0, len(mine), SHARED_AT_ONCE):
+        piece = mine[first : first + SHARED_AT_ONCE]
+        everything = rt.ffi.new("char[]", len(piece) * ranks)
+        rt.check(rt.lib.fl_rt_share(piece, len(piece), everything))
+        joined = bytes(rt.ffi.buffer(everything))
+        for rank, its in enumerate(parts):
+            its.append(joined[rank * len(piece) : (rank + 1) * len(piece)])
+    return [b"".join(its) for its in parts]
 
 
 def fit_linear(sizes: Sequence[int], times: Sequence[int]) -> Linear:

@@ -445,6 +445,9 @@ def _sequence_cases() -> dict[str, Case]:
         "sparse_softmax": Case((5, 7), (*logits, SOFTMAX), SPARSE, ignored=0.4),
         "one_hot": Case((5, 7), logits, ONE_HOT, steps=2, last_rows=4),
         "large": Case((3, 20), (dense(10007),), SPARSE, ignored=0.2),
+        "clipped": Case(
+            (5,), (tokens, *logits), SPARSE, SGD(0.1, clip_norm=0.1), 3, vocabulary=11, ignored=0.4
+        ),
         "large_one_hot": Case((3, 20), (dense(5003),), ONE_HOT),
         "model": Case(
             (5,), (tokens, positions, *logits), SPARSE, Adam(0.01), 3, vocabulary=11, ignored=0.4
@@ -478,6 +481,9 @@ def _optimizer_cases() -> dict[str, Case]:
         "adam_decay": Adam(0.01, weight_decay=0.1),
         "adamw": AdamW(0.01),
         "adamw_decay": AdamW(0.01, weight_decay=0.5),
+        "sgd_clipped": SGD(0.1, momentum=0.9, clip_norm=0.3),
+        "adam_clipped": Adam(0.01, clip_norm=0.2),
+        "sgd_not_clipped": SGD(0.1, clip_norm=1e3),
     }
     return {
         f"optimizer_{name}": Case(IMAGE, CNN, SPARSE, optimizer, steps=3)

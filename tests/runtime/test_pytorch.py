@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from launch import run_legate
 from pytorch_cases import BATCH, CASES, MSE, Case, sources
+from torch.nn.utils import clip_grad_norm_
 
 from flexlegion.optimizers import SGD, Adam, AdamW
 
@@ -98,6 +99,8 @@ class Reference:
             assert tensor.grad is not None
             arrays[f"{step}/gradient/{name}"] = tensor.grad.clone()
         if self.optimizer is not None:
+            if self.case.optimizer.clip_norm is not None:
+                clip_grad_norm_(self.trained.values(), self.case.optimizer.clip_norm)
             self.optimizer.step()
             self.optimizer.zero_grad()
         for name, weight in self.weights.items():
