@@ -8,6 +8,7 @@
 
 #include "ops/simd.h"
 #include "ops/strided_loop.h"
+#include "support/huge_pages.h"
 
 namespace flexlegion {
 namespace {
@@ -50,14 +51,6 @@ TensorView dense_view(void* buffer, const Rect& tile,
     stride *= tile.extent(d);
   }
   return view;
-}
-
-TensorView part_of(const TensorView& view, int dimension, std::int64_t lo, std::int64_t hi) {
-  TensorView part = view;
-  part.data = view.f32() + lo * view.stride[dimension];
-  part.tile.lo[dimension] = view.tile.lo[dimension] + lo;
-  part.tile.hi[dimension] = view.tile.lo[dimension] + hi;
-  return part;
 }
 
 TensorView subview(const TensorView& view, std::int64_t i) {
@@ -111,9 +104,10 @@ float* scratch(int slot, std::int64_t elements) {
     const std::int64_t rounded = std::max(kLine, (elements + kLine - 1) / kLine * kLine);
     buffer.memory.reset();  // before the new one: it may be large
     buffer.elements = 0;
-    buffer.memory.reset(static_cast<float*>(
-        std::aligned_alloc(64, static_cast<std::size_t>(rounded) * sizeof(float))));
+    const std::size_t bytes = static_cast<std::size_t>(rounded) * sizeof(float);
+    buffer.memory.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
     if (buffer.memory == nullptr) throw std::bad_alloc();
+    use_huge_pages(buffer.memory.get(), bytes);
     buffer.elements = rounded;
   }
   return buffer.memory.get();

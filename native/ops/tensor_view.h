@@ -33,8 +33,6 @@ struct TensorView {
 TensorView dense_view(void* buffer, const Rect& tile,
                       const std::array<std::int64_t, kMaxRegionRank>& shape);
 
-// The part [lo, hi) of one dimension of a view, counted from its tile's start.
-TensorView part_of(const TensorView& view, int dimension, std::int64_t lo, std::int64_t hi);
 // Index `i` of the first dimension, counted from the tile's start: a view of one rank less.
 TensorView subview(const TensorView& view, std::int64_t i);
 

@@ -1,6 +1,7 @@
 #include "runtime/leaf_task.h"
 
 #include <chrono>
+#include <unordered_set>
 
 #include "ops/kernel.h"
 #include "runtime/executor.h"
@@ -8,6 +9,7 @@
 #include "runtime/machine.h"
 #include "runtime/mapper.h"
 #include "runtime/views.h"
+#include "support/huge_pages.h"
 
 namespace flexlegion {
 
@@ -38,6 +40,18 @@ PrivilegeMode legion_privilege(Privilege privilege) {
 
 namespace {
 
+// The first task that writes an instance is the first to touch its memory.
+void prefer_huge_pages(const TensorView& view) {
+  thread_local std::unordered_set<void*> known;
+  if (!view.present() || view.volume() * kElementBytes < static_cast<std::int64_t>(kHugePage) ||
+      !known.insert(view.data).second) {
+    return;
+  }
+  std::int64_t last = 0;  // the last element's offset
+  for (int d = 0; d < view.rank(); ++d) last += (view.extent(d) - 1) * view.stride[d];
+  use_huge_pages(view.data, static_cast<std::size_t>((last + 1) * kElementBytes));
+}
+
 LeafContext run_leaf(const Task* task, const std::vector<PhysicalRegion>& regions) {
   const std::int64_t start = now_ns();
   const auto* arguments = static_cast<const TaskArguments*>(task->args);
@@ -58,6 +72,7 @@ LeafContext run_leaf(const Task* task, const std::vector<PhysicalRegion>& region
       TensorView view;  // of nothing, if the task has no part of that tensor
       view.tile = rect;
       if (!rect.empty()) view = view_of(regions[i], r.field, rect);
+      if (r.privilege != LEGION_READ_ONLY) prefer_huge_pages(view);
       view.shape = executor.regions().shape(r.region);
       context.views.push_back(view);
     }

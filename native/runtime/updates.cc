@@ -62,6 +62,11 @@ std::vector<Lookup> lookups_in(const std::vector<TensorView>& views,
   return lookups;
 }
 
+// Rows [lo, hi) of a shard, counted from its first; dimension `d` of the view are the rows.
+TensorView rows_of(const TensorView& view, int d, std::int64_t lo, std::int64_t hi) {
+  return narrowed(view, d, view.tile.lo[d] + lo, view.tile.lo[d] + hi);
+}
+
 // Calls body(lo, hi, gradient) for one stack of partial gradients, summed and dense, in blocks of
 // rows that stay in the cache between the sum and what `body` does.
 template <typename Body>
@@ -73,7 +78,7 @@ void for_each_block(const TensorView& stack, Body&& body) {
   const std::int64_t block = std::max<std::int64_t>(1, kBlockElements / per_row);
   for (std::int64_t lo = 0; lo < rows; lo += block) {
     const std::int64_t hi = std::min(rows, lo + block);
-    TensorView gradient = summed(part_of(stack, 1, lo, hi), kSummedSlot);
+    TensorView gradient = summed(rows_of(stack, 1, lo, hi), kSummedSlot);
     if (!gradient.dense()) {
       const TensorView packed =
           dense_view(scratch(kPackedSlot, gradient.volume()), gradient.tile, gradient.shape);
@@ -118,8 +123,8 @@ class Updater {
       gradient.data = scaled;
     }
     parts_.clear();
-    for (const TensorView& state : states_) parts_.push_back(part_of(state, 0, lo, hi));
-    kernel_.update(part_of(value_, 0, lo, hi), gradient, parts_, run_);
+    for (const TensorView& state : states_) parts_.push_back(rows_of(state, 0, lo, hi));
+    kernel_.update(rows_of(value_, 0, lo, hi), gradient, parts_, run_);
   }
 
  private:
