@@ -15,6 +15,9 @@ from flexlegion.cost.profile_db import Sample
 from flexlegion.optimizers import SGD, Optimizer
 from flexlegion.plan import Plan
 
+# Bytes; what a task can return is limited (Legate's limit is 2048).
+SHARED_AT_ONCE = 1024
+
 
 @dataclass(frozen=True)
 class Repeats:
@@ -139,12 +142,18 @@ def round_trips(source: int, destination: int, size: int, trips: int = 64) -> li
 def share(mine: bytes) -> list[bytes]:
     """What each rank gives, in the order of ranks; all give the same number of bytes."""
     rt = _native.rt()
-    everything = rt.ffi.new("char[]", max(1, len(mine) * rt.lib.fl_rt_ranks()))
-    rt.check(rt.lib.fl_rt_share(mine, len(mine), everything))
-    joined = bytes(rt.ffi.buffer(everything))
-    return [
-        joined[i : i + len(mine)] for i in range(0, len(mine) * rt.lib.fl_rt_ranks(), len(mine))
-    ]
+    ranks = rt.lib.fl_rt_ranks()
+    if ranks == 1:
+        return [mine]
+    shared = [bytearray() for _ in range(ranks)]
+    for start in range(0, len(mine), SHARED_AT_ONCE):
+        part = mine[start : start + SHARED_AT_ONCE]
+        everything = rt.ffi.new("char[]", len(part) * ranks)
+        rt.check(rt.lib.fl_rt_share(part, len(part), everything))
+        joined = bytes(rt.ffi.buffer(everything))
+        for rank, bytes_ in enumerate(shared):
+            bytes_ += joined[rank * len(part) : (rank + 1) * len(part)]
+    return [bytes(part) for part in shared]
 
 
 def fit_linear(sizes: Sequence[int], times: Sequence[int]) -> Linear:
