@@ -24,7 +24,7 @@ from flexlegion.runtime.machine import running_machine
 from flexlegion.search.mcmc import Budget, SearchOptions, search
 from flexlegion.simulator import Timeline, full
 from flexlegion.strategy import Strategy
-from flexlegion.tools.command import Commands, add_command, answer, note
+from flexlegion.tools.command import Commands, add_command, answer, logs_on_stderr, note
 from flexlegion.tools.network import Network, add_json_option, add_network_options
 from flexlegion.tools.trials import Trial, problem_of, profile, resolvable, run_trials
 
@@ -65,6 +65,15 @@ def _run(args: argparse.Namespace) -> None:
     network.graph.require_kernels()
     if "LEGATE_CONFIG" not in os.environ:
         sys.exit(_under_legate(args))
+    with logs_on_stderr():
+        facts, text = _measured(network, args)
+        first = running_machine().rank == 0
+    if first:
+        answer(args, facts, text)
+
+
+def _measured(network: Network, args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """The result, for programs and for people."""
     machine = running_machine()
     shown = machine.rank == 0
     with ProfileDB(args.profile_db) as db:
@@ -78,15 +87,14 @@ def _run(args: argparse.Namespace) -> None:
         measured = profile(requests, network, topology, db, shown)
         problem = problem_of(network, topology, db)
         comparisons = _compare(strategies, network, problem, args, shown)
-    if shown:
-        facts = network.about() | {
-            "machine": str(machine.devices),
-            "tasks_measured": measured,
-            "rounds": args.rounds,
-            "seed": args.seed,
-        }
-        heading = f"{network} on {machine.devices}; {count(measured, 'task')} measured now"
-        answer(args, facts | summary(comparisons), f"{heading}\n\n{described(comparisons)}")
+    facts = network.about() | {
+        "machine": str(machine.devices),
+        "tasks_measured": measured,
+        "rounds": args.rounds,
+        "seed": args.seed,
+    }
+    heading = f"{network} on {machine.devices}; {count(measured, 'task')} measured now"
+    return facts | summary(comparisons), f"{heading}\n\n{described(comparisons)}"
 
 
 def _under_legate(args: argparse.Namespace) -> int:
@@ -138,7 +146,9 @@ def _strategies(problem: Problem, number: int, seed: int) -> dict[str, Strategy]
         else:
             note(f"without '{name}': {excess}")
     if not chosen:
-        raise UserError("none of the strategies fits into the machine's memory; train less a batch")
+        raise UserError(
+            "none of the strategies fits into the machine's memory; take a smaller batch"
+        )
     return chosen
 
 
