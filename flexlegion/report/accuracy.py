@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from flexlegion.cost.timing import sample_of
-from flexlegion.report.text import duration, pairs, table
+from flexlegion.report.text import count, duration, pairs, table
 
 COLUMNS = (
     "strategy",
@@ -100,12 +100,21 @@ def noise_ns(seconds: Sequence[float]) -> int:
 def kendall_tau(comparisons: Sequence[Comparison]) -> float | None:
     """Kendall's rank correlation of simulated with measured times.
 
-    It counts pairs of strategies whose measured times differ by more than the noise of either.
+    It is over `clear_orders`.
 
     Returns
     -------
     float or None
         1 if the simulation orders all of these pairs as they are, -1 if none; None without pairs.
+    """
+    orders = clear_orders(comparisons)
+    return sum(orders) / len(orders) if orders else None
+
+
+def clear_orders(comparisons: Sequence[Comparison]) -> list[int]:
+    """For each pair of strategies: 1 if it is simulated in its order, -1 if not, 0 if as equal.
+
+    Pairs whose measured times differ by no more than the noise of either do not count.
     """
     orders = []
     for a, b in combinations(comparisons, 2):
@@ -114,7 +123,7 @@ def kendall_tau(comparisons: Sequence[Comparison]) -> float | None:
         if abs(measured) > max(a.noise_ns, b.noise_ns):
             agree = (measured > 0) == (simulated > 0)
             orders.append(0 if simulated == 0 else 1 if agree else -1)
-    return sum(orders) / len(orders) if orders else None
+    return orders
 
 
 def summary(comparisons: Sequence[Comparison]) -> dict[str, Any]:
@@ -125,17 +134,22 @@ def summary(comparisons: Sequence[Comparison]) -> dict[str, Any]:
         "mean_error": statistics.mean(errors),
         "worst_error": max(errors),
         "kendall_tau": kendall_tau(comparisons),
+        "pairs_compared": len(clear_orders(comparisons)),
     }
 
 
 def described(comparisons: Sequence[Comparison]) -> str:
     """`summary` for people."""
     figures = summary(comparisons)
-    tau = figures["kendall_tau"]
+    tau, number = figures["kendall_tau"], figures["pairs_compared"]
+    correlation = "no times differ by more than noise" if tau is None else f"{tau:.3f}"
+    if number:
+        of = len(comparisons) * (len(comparisons) - 1) // 2
+        correlation += f", over {number} of {count(of, 'pair')} that differ by more than noise"
     totals = [
         ("mean error", f"{figures['mean_error']:.1%}"),
         ("worst error", f"{figures['worst_error']:.1%}"),
-        ("Kendall's tau", "no times differ by more than noise" if tau is None else f"{tau:.3f}"),
+        ("Kendall's tau", correlation),
     ]
     return f"{table(COLUMNS, map(_cells, comparisons))}\n{pairs(totals)}"
 
