@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from flexlegion.commands import run_command
-from flexlegion.tools import compare, explain, machine, models, plan, search, simulate
+from flexlegion.tools import accuracy, compare, explain, machine, models, plan, search, simulate
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -19,13 +19,14 @@ def _parser() -> argparse.ArgumentParser:
         prog="flexlegion", description="Parallelization strategies for deep-learning training."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for command in (models, machine, search, simulate, compare, explain, plan):
+    for command in (models, machine, search, simulate, compare, explain, plan, accuracy):
         command.add(commands)
     return parser
 
 
 def _run(argv: Sequence[str] | None) -> None:
     args = _parser().parse_args(argv)
+    args.arguments = sys.argv[1:] if argv is None else list(argv)  # to start it elsewhere
     args.run(args)
 
 

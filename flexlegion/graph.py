@@ -183,6 +183,15 @@ class Graph:
         """Those that training updates."""
         return [tensor for tensor in self.weights if tensor.requires_gradient]
 
+    def only_looked_up(self, weight: Tensor) -> bool:
+        """Whether it is a table of which operators read single rows, and nothing else.
+
+        No backward task computes such a table's gradient: its update does.
+        """
+        return weight.table and all(
+            op.inputs[0].dtype == "int32" for op in self.operators if weight in op.weights
+        )
+
     def has(self, name: str) -> bool:
         """Whether an operator or an input has that name."""
         return name in self._names

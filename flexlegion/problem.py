@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from flexlegion.cost.model import CostModel, Shapes, wanted_gradients
+from flexlegion.cost.model import STAGES, CostModel, Shapes, has_backward, wanted_gradients
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph, Operator
 from flexlegion.native_graph import NativeGraph
@@ -102,7 +102,10 @@ class Problem:
         keys = [part.tobytes() for part in parts]
         times: list[int] = []
         sources: list[set[str]] = [set() for _ in self.kinds]
-        for stage in ("forward", "backward"):
+        for stage in STAGES:
+            if stage == "backward" and not has_backward(representative, self.graph):
+                times += [1] * (len(keys) * len(self.kinds))  # of tasks that there are not
+                continue
             for kind, device in enumerate(self.kinds):
                 cost = {
                     key: self.costs.exe_time(representative, stage, shape, device)

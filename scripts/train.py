@@ -22,14 +22,20 @@ from flexlegion.commands import run_command
 from flexlegion.data import Dataset, ImageFolder, TokenDataset
 from flexlegion.data.dataset import divided
 from flexlegion.data.synthetic import NAME as SYNTHETIC
-from flexlegion.data.tasks import SAMPLE, Request, in_memory, load_for, network_sizes
+from flexlegion.data.tasks import SAMPLE, Request, in_memory
 from flexlegion.data.text import detokenise
+from flexlegion.documents import check_writable
 from flexlegion.model import History, Model
+from flexlegion.report.text import count
+from flexlegion.runtime.machine import RunningMachine
 from flexlegion.runtime.progress import format_metrics
 from flexlegion.strategies import BUILT_IN
 from flexlegion.tools.sizes import add_size_option, given_sizes
 from flexlegion.tools.training import (
+    BATCH_SIZE,
     add_optimizer_options,
+    batch_size_of,
+    data_and_sizes,
     metrics_for,
     optimizer_from,
     schedule_from,
@@ -37,7 +43,6 @@ from flexlegion.tools.training import (
 from flexlegion.translate import bleu, greedy
 from flexlegion.zoo import ZOO, ZooEntry, build
 
-BATCH_SIZE = 32
 SYNTHETIC_BATCHES = 4
 
 
@@ -67,6 +72,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--bleu", action="store_true", help="translate the test set in the end")
     parser.add_argument("--json", metavar="FILE", help="write the final metrics there")
     parser.add_argument("--save-weights", metavar="FILE", help="write the weights there (.npz)")
+    parser.add_argument(
+        "--timeline",
+        metavar="FILE",
+        help="train for a few more iterations, and write what ran when, for "
+        "https://ui.perfetto.dev",
+    )
     return parser
 
 
@@ -112,17 +123,15 @@ def _check(args: argparse.Namespace) -> None:
             raise UserError(f"{path}: its folder does not exist; name a file in one that does")
         if Path(path).is_dir():
             raise UserError(f"{path}: this is a folder; name a file to write")
+    if args.timeline is not None:
+        check_writable(args.timeline, "timeline")
 
 
 def _data_and_model(
     args: argparse.Namespace, entry: ZooEntry
 ) -> tuple[Dataset | ImageFolder, Dataset | ImageFolder, Model]:
     """What to train on and to test with, and a network that fits it."""
-    given = given_sizes(args.size, args.model)
-    defaults = entry.sample_sizes if args.data in (SAMPLE, "digits") else {}
-    batch_size = args.batch_size
-    if batch_size is None:
-        batch_size = entry.batch_size if args.data == SYNTHETIC else BATCH_SIZE
+    batch_size = batch_size_of(args, entry)
     samples = SYNTHETIC_BATCHES * batch_size if args.samples is None else args.samples
     request = Request(
         args.data,
@@ -133,9 +142,8 @@ def _data_and_model(
         (args.source_language, args.target_language),
         args.seed,
     )
-    splits = load_for(entry.task, entry.sizes | defaults | given, request)
+    splits, sizes = data_and_sizes(entry, given_sizes(args.size, args.model), request)
     train, test = divided(splits, args.held_out, args.seed)
-    sizes = defaults | network_sizes(entry.task, train, given)
     return train, test, build(args.model, batch_size, seed=args.seed, **sizes)
 
 
@@ -168,6 +176,11 @@ def _metrics(model: Model, history: History, test: dict[str, float]) -> dict[str
     }
 
 
+def _described(machine: RunningMachine) -> str:
+    ranks = count(machine.ranks, "rank")
+    return f"{len(machine.devices)} processors on {ranks}"
+
+
 def _run(argv: Sequence[str] | None) -> None:
     args = _parser().parse_args(argv)
     _check(args)
@@ -183,11 +196,9 @@ def _run(argv: Sequence[str] | None) -> None:
     )
     first = model.machine.rank == 0
     if first:
-        machine = model.machine
         print(
             f"{args.model}: {len(train)} samples to train, {len(test)} to test; "
-            f"{len(machine.devices)} processors on {machine.ranks} rank"
-            f"{'s' * (machine.ranks > 1)}; {model.strategy.source}",
+            f"{_described(model.machine)}; {model.strategy.source}",
             flush=True,
         )
     history = model.fit(*_arrays(train), args.epochs)
@@ -196,9 +207,13 @@ def _run(argv: Sequence[str] | None) -> None:
         values["bleu"] = _bleu(model, test)
     metrics = _metrics(model, history, values)
     weights = model.get_weights() if args.save_weights else {}
+    timeline = model.timeline(*_arrays(train)) if args.timeline else None
+    about = {"model": args.model, "strategy": args.strategy, "machine": _described(model.machine)}
     model.close()
     if not first:
         return
+    if timeline is not None:
+        timeline.save(args.timeline, about)
     rate = f"{metrics['samples_per_second']:,.0f} samples/s in training"
     print(f"test  {format_metrics(values)}  {rate}", flush=True)
     _write(args, metrics, weights)

@@ -9,7 +9,7 @@ makes the same calls; each keeps the results in its data base.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from flexlegion.cost.measured import task_key
@@ -34,7 +34,7 @@ from flexlegion.ops.losses import MeanSquaredError
 from flexlegion.optimizers import SGD, Optimizer
 from flexlegion.plan import Launch, Plan
 from flexlegion.runtime.machine import running_machine
-from flexlegion.soap import ParallelConfig
+from flexlegion.soap import ParallelConfig, splits
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
 from flexlegion.topology import Device, Topology
@@ -59,6 +59,9 @@ class TaskRequest:
         ``"forward"`` or ``"backward"``.
     device
         A device of `flexlegion.local.local_topology`, or one like it.
+    graph
+        The operator's: outputs that nothing reads in it have no gradient. Without a graph, all are
+        taken to have one.
     """
 
     operator: Operator
@@ -66,17 +69,36 @@ class TaskRequest:
     part: int
     stage: str
     device: Device
+    graph: Graph | None = field(default=None, compare=False, repr=False)
 
 
 def task_requests(graph: Graph, strategy: Strategy, topology: Topology) -> list[TaskRequest]:
     """All tasks of a strategy's forward and backward passes."""
     return [
-        TaskRequest(operator, config.degrees, part, stage, topology.device(name))
+        TaskRequest(operator, config.degrees, part, stage, topology.device(name), graph)
         for operator in graph.operators
         for config in [strategy[operator.name]]
         for part, name in enumerate(config.devices)
         for stage in STAGES
     ]
+
+
+def all_requests(graph: Graph, topology: Topology) -> list[TaskRequest]:
+    """All tasks of all splits, on one device of each model: the others take as long."""
+    kinds = one_of_each_model(topology)
+    return [
+        TaskRequest(operator, degrees, part, stage, device, graph)
+        for operator in graph.operators
+        for degrees in splits(operator, len(topology.devices))
+        for part in range(prod(degrees))
+        for stage in STAGES
+        for device in kinds
+    ]
+
+
+def one_of_each_model(topology: Topology) -> list[Device]:
+    """The first device of each model."""
+    return list({device.model: device for device in reversed(topology.devices)}.values())
 
 
 def task_shapes(operator: Operator, degrees: Sequence[int]) -> list[Shapes]:
@@ -130,7 +152,7 @@ def measure(
             raise UserError(f"no stage '{request.stage}'; the choices are {', '.join(STAGES)}")
         which = (operator, request.degrees, device.name)
         if which not in plans:
-            plan = _alone(operator, request.degrees, device.name, names)
+            plan = _alone(operator, request.degrees, device.name, names, request.graph)
             plans[which] = (plan, _shapes(plan, operator))
         plan, shapes = plans[which]
         if _launches(plan, request.stage):  # without a gradient there is no backward pass
@@ -232,8 +254,17 @@ def _any_lacks(known: Sequence[bool]) -> list[bool]:
     return [not all(rank[i] for rank in ranks) for i in range(len(known))]
 
 
-def _alone(operator: Operator, degrees: tuple[int, ...], device: str, names: list[str]) -> Plan:
-    """The plan of that operator alone, all tasks on one device; losses ask for its gradients."""
+def _alone(
+    operator: Operator,
+    degrees: tuple[int, ...],
+    device: str,
+    names: list[str],
+    whole: Graph | None = None,
+) -> Plan:
+    """The plan of that operator alone, all tasks on one device; losses ask for its gradients.
+
+    Of outputs beside the primary one, losses read those that an operator of the whole graph reads.
+    """
     graph = Graph()
     copies: dict[Tensor, Tensor] = {}
     for tensor in operator.inputs:
@@ -244,9 +275,28 @@ def _alone(operator: Operator, degrees: tuple[int, ...], device: str, names: lis
     node = graph.apply(operator.kind, [copies[t] for t in operator.inputs], "measured")
     if not operator.kind.is_loss:
         for i, output in enumerate(node.outputs):
+            if i > 0 and whole is not None and not _is_read(operator.outputs[i], whole):
+                continue
             target = graph.add_input(f"target{i}", output.shape, "float32")
             graph.apply(MeanSquaredError(), [output, target], f"loss{i}")
+    if whole is not None:
+        _use_tables(operator, whole, node, graph)
     return _plan(graph, {node.name: degrees}, device, names, 0)
+
+
+def _is_read(tensor: Tensor, graph: Graph) -> bool:
+    return any(tensor in reader.inputs for reader in graph.operators)
+
+
+def _use_tables(operator: Operator, whole: Graph, node: Operator, graph: Graph) -> None:
+    """Where a product uses the table too, have one use it here: then it has backward tasks."""
+    for weight in operator.weights:
+        if weight.table and not whole.only_looked_up(weight):
+            rows, units = weight.shape
+            x = graph.add_input("x", (1, units), "float32")
+            logits = graph.add(Dense(rows, use_bias=False), [x], "product", node)
+            target = graph.add_input("product_target", logits.shape, "float32")
+            graph.apply(MeanSquaredError(), [logits, target], "product_loss")
 
 
 def _plan(

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from flexlegion.graph import Operator
+from flexlegion.graph import Graph, Operator
 from flexlegion.tensor import Tensor
 from flexlegion.topology import Device
 
@@ -117,6 +117,13 @@ def has_gradient(tensor: Tensor) -> bool:
             else:
                 stack += unknown
     return _wanted[tensor]
+
+
+def has_backward(operator: Operator, graph: Graph) -> bool:
+    """Whether the operator has backward tasks in this graph's training, as the plan decides it."""
+    return any(map(has_gradient, operator.inputs)) or any(
+        has_gradient(weight) and not graph.only_looked_up(weight) for weight in operator.weights
+    )
 
 
 def wanted_gradients(operator: Operator) -> tuple[bool, ...]:

@@ -18,6 +18,8 @@ class ProgressBar:
     ----------
     label
         What is being done.
+    shown
+        Whether to show it; not where another rank does, say.
 
     Examples
     --------
@@ -25,7 +27,7 @@ class ProgressBar:
     ...     bar.search(0.5, 148_000_000)
     """
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, shown: bool = True) -> None:
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -33,7 +35,7 @@ class ProgressBar:
             TimeElapsedColumn(),
             console=Console(stderr=True),
             transient=True,
-            disable=not sys.stderr.isatty(),
+            disable=not (shown and sys.stderr.isatty()),
         )
         self._task = self._progress.add_task(label, total=1.0, status="")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 Commands = argparse._SubParsersAction  # argparse has no public name for it
@@ -46,6 +48,20 @@ def add_command(
 def answer(args: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
     """Print the result: with ``--json`` one JSON object, else the text."""
     print(json.dumps(facts, allow_nan=False) if args.json else text.rstrip("\n"))
+
+
+@contextmanager
+def logs_on_stderr() -> Iterator[None]:
+    """Meanwhile, what libraries write to standard output, as Legion's logger, goes to the other."""
+    sys.stdout.flush()
+    output = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(output, sys.stdout.fileno())
+        os.close(output)
 
 
 def note(text: str) -> None:

@@ -133,11 +133,24 @@ class Network:
                 raise UserError(f"{source}: 'found' has the {key} {shown(value)}, which is none")
         if not isinstance(name, str):
             raise UserError(f"{source}: 'found' has the optimizer {shown(name)}, which is none")
-        optimizer = optimizer_of(name)
-        built = build(model, batch_size, **sizes)
-        output = built.graph.operators[-1].output
-        graph = add_loss(built.graph, output, loss)
-        return cls(model, batch_size, sizes, loss, optimizer, name, graph, output)
+        return cls.built(model, batch_size, sizes, loss, name)
+
+    @classmethod
+    def built(
+        cls, model: str, batch_size: int, sizes: dict[str, Any], loss: str, optimizer: str
+    ) -> Network:
+        """The network of these parameters; the optimizer by name.
+
+        Raises
+        ------
+        UserError
+            If there is no such network, size, loss or optimizer.
+        """
+        chosen = optimizer_of(optimizer)
+        layers = build(model, batch_size, **sizes)
+        output = layers.graph.operators[-1].output
+        graph = add_loss(layers.graph, output, loss)
+        return cls(model, batch_size, sizes, loss, chosen, optimizer, graph, output)
 
     def about(self) -> dict[str, Any]:
         """For files and JSON: what it takes to build it again."""

@@ -1,11 +1,16 @@
-"""Options of training scripts: the optimizer, and how its learning rate changes."""
+"""Options of training scripts: data and sizes, the optimizer, how its learning rate changes."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
+from flexlegion.data.dataset import Dataset, Splits
+from flexlegion.data.images import ImageFolder
+from flexlegion.data.synthetic import NAME as SYNTHETIC
+from flexlegion.data.tasks import SAMPLE, Request, load_for, network_sizes
 from flexlegion.errors import UserError
 from flexlegion.optimizers import SGD, Optimizer, optimizer_of
 from flexlegion.schedules import (
@@ -17,7 +22,9 @@ from flexlegion.schedules import (
     step_decay,
     with_warmup,
 )
+from flexlegion.zoo import ZooEntry
 
+BATCH_SIZE = 32
 SCHEDULES = ("constant", "step", "exponential", "cosine", "inverse-sqrt")
 DECAY = 0.1
 
@@ -32,6 +39,37 @@ _METRICS = {
 def metrics_for(task: str, classes: int) -> tuple[str, ...]:
     """Metrics beside the loss, for what a network does and the number of its classes."""
     return tuple(m for m in _METRICS[task] if m != "top_5_accuracy" or classes > 5)
+
+
+def batch_size_of(args: argparse.Namespace, entry: ZooEntry) -> int:
+    """``--batch-size``; where that is not given, what goes with ``--data``."""
+    if args.batch_size is not None:
+        return int(args.batch_size)
+    return entry.batch_size if args.data == SYNTHETIC else BATCH_SIZE
+
+
+def data_and_sizes(
+    entry: ZooEntry, given: Mapping[str, Any], request: Request
+) -> tuple[Splits[Dataset] | Splits[ImageFolder], dict[str, Any]]:
+    """The data that are asked for, and the sizes of a network that fits them.
+
+    Parameters
+    ----------
+    entry
+        Of the network.
+    given
+        Sizes that the user gave.
+    request
+        Which data.
+
+    Raises
+    ------
+    UserError
+        If there are no such data, or they do not fit.
+    """
+    defaults = entry.sample_sizes if request.source in (SAMPLE, "digits") else {}
+    splits = load_for(entry.task, entry.sizes | defaults | dict(given), request)
+    return splits, defaults | network_sizes(entry.task, splits.train, given)
 
 
 def add_optimizer_options(parser: argparse.ArgumentParser) -> None:

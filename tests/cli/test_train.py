@@ -6,6 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -116,3 +117,28 @@ def test_synthetic_data(tmp_path: Path) -> None:
     done = run_legate(TRAIN, *arguments, cpus=2, timeout=120)
     assert "mlp: 100 samples to train, 64 to test" in done.stdout
     assert json.loads(out.read_text())["samples_per_second"] > 0
+
+
+def test_timeline(tmp_path: Path) -> None:
+    """A trace for viewers: named tasks on both processors, one after the other on each."""
+    out = tmp_path / "t.json"
+    arguments = ["--data", "synthetic", "--batch-size", 16, "--epochs", 1, "--timeline", out]
+    run_legate(TRAIN, *arguments, cpus=2, timeout=120)
+    trace = json.loads(out.read_text())
+    assert trace["otherData"]["model"] == "lenet"
+    assert trace["otherData"]["strategy"] == "data"
+    assert trace["otherData"]["machine"] == "2 processors on 1 rank"
+    tracks: dict[int, list[tuple[float, float, str]]] = {}
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X":
+            tracks.setdefault(event["tid"], []).append((event["ts"], event["dur"], event["name"]))
+    assert len(tracks) == 2
+    names = {name for slices in tracks.values() for _, _, name in slices}
+    assert {"forward c1 [0]", "forward c1 [1]", "backward c3 [1]"} <= names
+    for slices in tracks.values():
+        slices.sort()
+        for (start, length, name), (following, _, other) in pairwise(slices):
+            assert start + length <= following + 1e-3, f"{name} and {other}"
+
+    done = run_legate(TRAIN, "--timeline", tmp_path, cpus=2, timeout=120, status=2)
+    assert f"error: {tmp_path}: the timeline cannot be written there" in done.stderr

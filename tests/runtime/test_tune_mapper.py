@@ -12,17 +12,18 @@ from launch import ROOT, run_legate
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from tune_mapper import Finalist, choose
+from tune_mapper import choose
 
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
+from flexlegion.tools.trials import Trial
 
 TUNE, TRAIN = ROOT / "scripts" / "tune_mapper.py", ROOT / "scripts" / "train.py"
 
 
-def finalist(name: str, *seconds: float) -> Finalist:
+def finalist(name: str, *seconds: float) -> Trial:
     strategy = Strategy({"a": ParallelConfig((1,), ("cpu:0",))})
-    return Finalist(name, strategy, 1, list(seconds))
+    return Trial(name, strategy, 1, list(seconds))
 
 
 def report_of(stdout: str) -> dict[str, Any]:

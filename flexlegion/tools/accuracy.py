@@ -1,0 +1,189 @@
+"""``flexlegion accuracy``: simulated iterations beside real ones (FlexFlow, section 8.3.1)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import flexlegion
+from flexlegion.cost.measure import task_requests
+from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.errors import UserError
+from flexlegion.local import local_topology
+from flexlegion.model import Model
+from flexlegion.problem import Problem
+from flexlegion.report.accuracy import Comparison, described, noise_ns, summary
+from flexlegion.report.text import count
+from flexlegion.report.timelines import memory_excess
+from flexlegion.runtime.machine import running_machine
+from flexlegion.search.mcmc import Budget, SearchOptions, search
+from flexlegion.simulator import Timeline, full
+from flexlegion.strategy import Strategy
+from flexlegion.tools.command import Commands, add_command, answer, logs_on_stderr, note
+from flexlegion.tools.network import Network, add_json_option, add_network_options
+from flexlegion.tools.trials import Trial, problem_of, profile, resolvable, run_trials
+
+KNOWN = ("data", "single", "model", "expert")
+# A short search without a deadline, so that all ranks find the same; of each chain.
+SEARCH = Budget(seconds=None, proposals=500)
+SEARCH_OPTIONS = SearchOptions(descent=False)
+CHAINS = 1
+TIMELINE_ITERATIONS = 30
+
+
+def add(commands: Commands[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = add_command(
+        commands,
+        "accuracy",
+        "train with several strategies on this machine, and compare the times of iterations with "
+        "simulated ones",
+        "accuracy --model lenet --cpus 2",
+        _run,
+    )
+    add_network_options(parser)
+    parser.add_argument(
+        "--cpus", type=int, default=2, help="processors to train on, unless legate runs; default: 2"
+    )
+    parser.add_argument("--strategies", type=int, default=10, help="how many; default: 10")
+    parser.add_argument("--rounds", type=int, default=7, help="of measuring each; default: 7")
+    parser.add_argument("--seed", type=int, default=0, help="default: 0")
+    parser.add_argument("--profile-db", metavar="FILE", help="default: the user's own")
+    add_json_option(parser)
+
+
+def _run(args: argparse.Namespace) -> None:
+    for option, least in (("cpus", 1), ("strategies", 1), ("rounds", 1), ("seed", 0)):
+        if getattr(args, option) < least:
+            raise UserError(f"--{option} has to be at least {least}")
+    network = Network.of(args)
+    network.graph.require_kernels()
+    if "LEGATE_CONFIG" not in os.environ:
+        sys.exit(_under_legate(args))
+    with logs_on_stderr():
+        facts, text = _measured(network, args)
+        first = running_machine().rank == 0
+    if first:
+        answer(args, facts, text)
+
+
+def _measured(network: Network, args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """The result, for programs and for people."""
+    machine = running_machine()
+    shown = machine.rank == 0
+    with ProfileDB(args.profile_db) as db:
+        topology = local_topology(db)
+        strategies = _strategies(problem_of(network, topology, db), args.strategies, args.seed)
+        requests = [
+            request
+            for strategy in strategies.values()
+            for request in task_requests(network.graph, strategy, topology)
+        ]
+        measured = profile(requests, network, topology, db, shown)
+        problem = problem_of(network, topology, db)
+        comparisons = _compare(strategies, network, problem, args, shown)
+    facts = network.about() | {
+        "machine": str(machine.devices),
+        "tasks_measured": measured,
+        "rounds": args.rounds,
+        "seed": args.seed,
+    }
+    heading = f"{network} on {machine.devices}; {count(measured, 'task')} measured now"
+    return facts | summary(comparisons), f"{heading}\n\n{described(comparisons)}"
+
+
+def _under_legate(args: argparse.Namespace) -> int:
+    """Run this command in a process that legate starts; its exit status."""
+    binaries = Path(sys.executable).parent
+    legate = binaries / "legate"
+    if not legate.exists():
+        raise UserError(
+            f"this command trains, for which it needs legate, but {legate} does not exist; install "
+            "the package legate beside this Python"
+        )
+    package = Path(flexlegion.__file__).parent
+    command = [str(legate), "--cpus", str(args.cpus), "--gpus", "0", "--utility", "1"]
+    command += [str(package / "__main__.py"), *args.arguments]
+    # Legate starts the first python on the path, which knows nothing of this one's folders.
+    environment = os.environ | {
+        "PATH": _joined(binaries, os.environ.get("PATH", os.defpath)),
+        "PYTHONPATH": _joined(package.parent, os.environ.get("PYTHONPATH", "")),
+    }
+    return subprocess.run(command, env=environment, check=False).returncode
+
+
+def _joined(first: Path, others: str) -> str:
+    return os.pathsep.join(filter(None, (str(first), others)))
+
+
+def _strategies(problem: Problem, number: int, seed: int) -> dict[str, Strategy]:
+    """At most so many different strategies that fit into memory, by name.
+
+    The known ones come first; then, in turn, random ones and such as a short search finds.
+    """
+    known = resolvable(KNOWN, problem)
+    random = resolvable([f"random:{seed + i}" for i in range(number)], problem)
+    starts = known | dict(list(random.items())[:1])
+    found = search(problem, starts, SEARCH, seed, CHAINS, SEARCH_OPTIONS).found
+    searched = [(f"found from {name}", strategy) for name, (strategy, _) in found.items()]
+    hybrids = []
+    for i, pair in enumerate(random.items()):
+        hybrids += [pair, *searched[i : i + 1]]
+    chosen: dict[str, Strategy] = {}
+    for name, strategy in [*known.items(), *hybrids]:
+        if len(chosen) == number:
+            break
+        if any(dict(other) == dict(strategy) for other in chosen.values()):
+            continue
+        excess = memory_excess(strategy, full(problem, strategy))
+        if excess is None:
+            chosen[name] = strategy
+        else:
+            note(f"without '{name}': {excess}")
+    if not chosen:
+        raise UserError(
+            "none of the strategies fits into the machine's memory; take a smaller batch"
+        )
+    return chosen
+
+
+def _compare(
+    strategies: dict[str, Strategy],
+    network: Network,
+    problem: Problem,
+    args: argparse.Namespace,
+    shown: bool,
+) -> list[Comparison]:
+    timelines = {name: full(problem, strategy) for name, strategy in strategies.items()}
+    trials = [
+        Trial(name, strategy, timelines[name].iteration_time_ns)
+        for name, strategy in strategies.items()
+    ]
+    busy: dict[str, dict[str, int]] = {}
+
+    def observe(trial: Trial, model: Model, x: Sequence[Any], y: Any, iterations: int) -> None:
+        busy[trial.name] = model.timeline(x, y, min(iterations, TIMELINE_ITERATIONS)).busy_ns()
+
+    run_trials(trials, network, problem, args.rounds, seed=args.seed, shown=shown, observe=observe)
+    return [_comparison(trial, timelines[trial.name], busy[trial.name]) for trial in trials]
+
+
+def _comparison(trial: Trial, timeline: Timeline, busy: dict[str, int]) -> Comparison:
+    device = max(busy, key=lambda name: busy[name])
+    links = [timeline.load_ns[channel] for channel in timeline.problem.topology.channels]
+    return Comparison(
+        trial.name,
+        trial.simulated_ns,
+        round(1e9 * trial.median),
+        noise_ns(trial.seconds),
+        device,
+        timeline.load_ns[device],
+        busy[device],
+        max(links, default=0),
+        timeline.problem.priced_by(trial.strategy),
+    )

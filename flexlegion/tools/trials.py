@@ -1,0 +1,200 @@
+"""Strategies on the running Legion: priced by measured times, and tried in training for a moment.
+
+Every rank makes the same calls in the same order.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.cost.measure import TaskRequest, measure, measure_linears, one_of_each_model
+from flexlegion.cost.measured import MeasuredCosts
+from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.cost.timing import share
+from flexlegion.data.synthetic import synthetic
+from flexlegion.errors import UserError
+from flexlegion.model import Model
+from flexlegion.problem import Problem
+from flexlegion.report.progress import ProgressBar
+from flexlegion.runtime.program import TRAIN
+from flexlegion.runtime.trainer import IN_FLIGHT, batches, run_series
+from flexlegion.simulator import full
+from flexlegion.strategies import resolve
+from flexlegion.strategy import Strategy
+from flexlegion.tools.network import Network
+from flexlegion.topology import Topology
+from flexlegion.zoo import ZOO, build
+
+BATCHES = 4  # of data: more than one, so that caches do not hold all of them
+WARM_UPS = 3  # iterations: Legion records its trace in the first two
+ROUND_SECONDS = 0.3
+# Models are held at the same time as long as they take at most this share of a memory.
+MEMORY_SHARE = 0.5
+
+# Called with a trial, its compiled model, and samples and labels, when its rounds are over.
+Observe = Callable[["Trial", Model, Any, Any, int], None]
+
+
+@dataclass
+class Trial:
+    """A strategy that is measured.
+
+    Parameters
+    ----------
+    name
+        For people.
+    strategy
+        A configuration for every operator.
+    simulated_ns
+        An iteration's simulated time.
+    seconds
+        Measured time of an iteration, in each round.
+    """
+
+    name: str
+    strategy: Strategy
+    simulated_ns: int
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        """Seconds an iteration."""
+        return statistics.median(self.seconds)
+
+
+def problem_of(network: Network, topology: Topology, db: ProfileDB) -> Problem:
+    """The network on this machine, with the times that the data base has now."""
+    costs = MeasuredCosts(db, AnalyticCosts(), optimizer=network.optimizer.type)
+    return Problem(network.graph, topology, costs, network.output, network.optimizer.states)
+
+
+def profile(
+    requests: Sequence[TaskRequest],
+    network: Network,
+    topology: Topology,
+    db: ProfileDB,
+    shown: bool = True,
+) -> int:
+    """Measure the tasks, updates, loads and sums that the data base lacks; how many those were."""
+    with ProgressBar("measuring operators", shown) as bar:
+        count = measure(requests, db, bar.steps)
+    return count + sum(
+        measure_linears(device, db, network.optimizer) for device in one_of_each_model(topology)
+    )
+
+
+def resolvable(names: Iterable[str], problem: Problem) -> dict[str, Strategy]:
+    """Built-in strategies by name, without those that this graph or batch does not allow."""
+    strategies = {}
+    for name in names:
+        try:
+            strategies[name] = resolve(name, problem.graph, problem.devices)
+        except UserError:
+            continue  # a batch smaller than the number of devices, say
+    return strategies
+
+
+def run_trials(
+    trials: Sequence[Trial],
+    network: Network,
+    problem: Problem,
+    rounds: int,
+    *,
+    seed: int = 0,
+    shown: bool = True,
+    observe: Observe | None = None,
+) -> None:
+    """Train with each for a moment, and note the seconds of an iteration.
+
+    It goes in rounds, so that a disturbance does not hit one alone; strategies that do not fit into
+    memory together come one after the other.
+
+    Parameters
+    ----------
+    trials
+        Get their `seconds`.
+    network
+        What is trained, on made-up data.
+    problem
+        Says what memory strategies need.
+    rounds
+        How often each is measured.
+    seed
+        Decides data and weights.
+    shown
+        Whether this rank shows progress.
+    observe
+        Called for each trial at its end, the last argument being the number of iterations that a
+        round had.
+    """
+    sizes = ZOO[network.model].sizes | network.sizes
+    samples = BATCHES * network.batch_size
+    data = synthetic(ZOO[network.model].task, sizes, samples, 1, seed).train
+    done = 0
+    with ProgressBar("training", shown) as bar:
+        for group in _groups(trials, problem):
+            running = [_Running(trial, network, data.inputs, data.y, seed) for trial in group]
+            once = max(running[0].train(WARM_UPS + IN_FLIGHT), 1e-4)
+            iterations = int(np.clip(ROUND_SECONDS / once, IN_FLIGHT + 1, 300))
+            for number in range(rounds):
+                for each in running if number % 2 == 0 else reversed(running):
+                    each.trial.seconds.append(each.train(iterations))
+                    done += 1
+                    bar.steps(done, rounds * len(trials))
+            for each in running:
+                if observe is not None:
+                    observe(each.trial, each.model, data.inputs, data.y, iterations)
+                each.model.close()
+
+
+class _Running:
+    """A strategy's model, compiled and warm."""
+
+    def __init__(self, trial: Trial, network: Network, x: Any, y: Any, seed: int) -> None:
+        self.trial = trial
+        self.model = build(network.model, network.batch_size, seed=seed, **network.sizes)
+        self.model.compile(network.optimizer, network.loss, [], trial.strategy)
+        self._data, self._samples = self.model.bind(x, y)
+        self.train(WARM_UPS)
+
+    def train(self, iterations: int) -> float:
+        """Seconds an iteration, from the end of the first to that of the last.
+
+        The learning rate is 0, lest gradients vanish and arithmetic become that of tiny numbers.
+        """
+        batch_size = self.model.batch_size
+        rows = np.arange(iterations * batch_size) % self._samples
+        ends: list[float] = []
+        run_series(
+            self.model.program,
+            TRAIN,
+            batches(rows, batch_size, self._data),
+            report=lambda _: ends.append(time.perf_counter()),
+        )
+        seconds = (ends[-1] - ends[0]) / (iterations - 1)
+        # All ranks have to go on in the same way, and the slowest decides what an iteration takes.
+        return float(max(np.frombuffer(b"".join(share(np.float64(seconds).tobytes())), np.float64)))
+
+
+def _groups(trials: Sequence[Trial], problem: Problem) -> list[list[Trial]]:
+    """Trials in their order, in groups that fit into the memories together."""
+    capacity = {d.memory: MEMORY_SHARE * d.memory_bytes for d in problem.topology.devices}
+    groups: list[list[Trial]] = []
+    held: dict[str, int] = {}
+    for trial in trials:
+        needed = full(problem, trial.strategy).allocated_bytes
+        together = {memory: held.get(memory, 0) + size for memory, size in needed.items()}
+        if groups and all(size <= capacity[memory] for memory, size in together.items()):
+            groups[-1].append(trial)
+            held = together
+        else:
+            groups.append([trial])
+            held = dict(needed)
+    return groups
