@@ -1,7 +1,6 @@
 #include "runtime/leaf_task.h"
 
 #include <chrono>
-#include <unordered_set>
 
 #include "ops/kernel.h"
 #include "runtime/executor.h"
@@ -40,16 +39,12 @@ PrivilegeMode legion_privilege(Privilege privilege) {
 
 namespace {
 
-// The first task that writes an instance is the first to touch its memory.
+// Legion's instances lie in one pool of memory a node: the first task that writes into it asks for
+// huge pages in all of it.
 void prefer_huge_pages(const TensorView& view) {
-  thread_local std::unordered_set<void*> known;
-  if (!view.present() || view.volume() * kElementBytes < static_cast<std::int64_t>(kHugePage) ||
-      !known.insert(view.data).second) {
-    return;
-  }
-  std::int64_t last = 0;  // the last element's offset
-  for (int d = 0; d < view.rank(); ++d) last += (view.extent(d) - 1) * view.stride[d];
-  use_huge_pages(view.data, static_cast<std::size_t>((last + 1) * kElementBytes));
+  thread_local MappedRange pool;
+  if (!view.present() || pool.contains(view.data)) return;
+  pool = use_huge_pages_around(view.data);
 }
 
 LeafContext run_leaf(const Task* task, const std::vector<PhysicalRegion>& regions) {
