@@ -3,8 +3,8 @@
 CPU processors of a rank share its memory. Every two ranks of a node are joined by a link; ranks of
 different nodes by a network. The rates are measured once and then come from the profile data base:
 a processor's peak is the rate of a matrix product of 1024 x 1024 x 1024 by the runtime's own leaf
-task, its memory bandwidth that of a sum of gradients of 16 MiB, one processor computing at a time.
-Links are measured by copies between two tasks of the runtime.
+task, its memory bandwidth that of a sum of gradients of 16 MiB, while all that share its memory do
+the same. Links are measured by copies between two tasks of the runtime.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from __future__ import annotations
 import platform
 import socket
 from collections import Counter
+from dataclasses import astuple
 from itertools import combinations
 from pathlib import Path
+
+import numpy as np
 
 from flexlegion.cost.profile_db import DeviceRates, LinkRates, ProfileDB
 from flexlegion.cost.timing import (
@@ -21,7 +24,9 @@ from flexlegion.cost.timing import (
     fit_linear,
     kernel_library,
     round_trips,
+    sample_of,
     share,
+    time_launch,
     time_sum,
     time_task,
 )
@@ -154,20 +159,18 @@ def _device_rates(
 ) -> DeviceRates:
     """What processors of a model reach, `rank` being the first that has one."""
     known = db.device(model, library)
-    peak, bandwidth = _agreed((known.peak_flops, known.memory_bandwidth) if known else None, rank)
-    rates = DeviceRates(peak, bandwidth)
-    if peak == 0:
+    rates = DeviceRates(*_agreed(astuple(known) if known else (0, 0, 0), rank))
+    if rates.peak_flops == 0:
         rates = _measure_device(machine.devices, machine.owners.index(rank))
     if known is None:
         db.add_device(model, library, rates)
     return rates
 
 
-def _agreed(known: tuple[int, int] | None, rank: int) -> tuple[int, int]:
+def _agreed(known: tuple[int, ...], rank: int) -> list[int]:
     """What that rank's data base knows, or zeros: all ranks have to go on in the same way."""
-    first, second = known or (0, 0)
-    told = share(b"%020d%020d" % (first, second))[rank]
-    return int(told[:20]), int(told[20:])
+    told = share(np.asarray(known, np.int64).tobytes())[rank]
+    return [int(number) for number in np.frombuffer(told, np.int64)]
 
 
 def _measure_device(devices: Devices, device: int) -> DeviceRates:
@@ -184,7 +187,11 @@ def _measure_device(devices: Devices, device: int) -> DeviceRates:
     elements = 4 << 20
     total = min(time_sum(device, 2, elements, repeats))
     moved = 5 * 4 * elements  # one slot is copied, the other added to the copy
-    return DeviceRates(round(2e9 * extent**3 / product), round(1e9 * moved / total))
+    return DeviceRates(
+        round(2e9 * extent**3 / product),
+        round(1e9 * moved / total),
+        sample_of(time_launch(device)).time_ns,
+    )
 
 
 def _links(
@@ -235,9 +242,8 @@ def _link_rates(
 ) -> tuple[LinkRates, str]:
     path = _PATHS[near]
     known = db.link(path, a, b)
-    bandwidth, latency = _agreed((known.bytes_per_second, known.latency_ns) if known else None, 0)
-    rates = LinkRates(bandwidth, latency)
-    if bandwidth == 0:
+    rates = LinkRates(*_agreed(astuple(known) if known else (0, 0), 0))
+    if rates.bytes_per_second == 0:
         if not measure:
             return _ESTIMATES[near], "estimated"
         rates = measure_link(first, second)

@@ -1,9 +1,9 @@
 """Measuring what tasks cost on the devices of this run, into the profile data base.
 
 A task's time is "estimated by running the task multiple times on the device" (FlexFlow, section
-5.1): the very leaf tasks of the runtime are timed, one alone at a time, over tiles of exactly the
-shapes that they would have. Only what the data base lacks is measured. On several ranks each rank
-makes the same calls; each keeps the results in its data base.
+5.1): the very leaf tasks of the runtime are timed, over tiles of exactly the shapes that they would
+have, while the processors that share a memory all do the same. Only what the data base lacks is
+measured. On several ranks each rank makes the same calls; each keeps the results in its data base.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from flexlegion.cost.model import (
@@ -38,6 +39,8 @@ def task_key(operator: Operator, stage: str, shapes: Shapes) -> TaskKey:
 class MeasuredCosts(CostModel):
     """Measured times where the data base has them, else what `fallback` says.
 
+    To the time of a task comes what the runtime needs from one task to the next on that device.
+
     Parameters
     ----------
     db
@@ -67,6 +70,7 @@ class MeasuredCosts(CostModel):
         self._optimizer = optimizer
         self._libraries: dict[str, str] = {}
         self._times: dict[str, dict[TaskKey, int]] = {}
+        self._launches: dict[str, int] = {}
         self._costs: dict[tuple[Operator, str, Shapes, Device], Cost] = {}
 
     def exe_time(self, operator: Operator, stage: str, shapes: Shapes, device: Device) -> Cost:
@@ -77,7 +81,7 @@ class MeasuredCosts(CostModel):
             if measured is None:
                 cost = self.fallback.exe_time(operator, stage, shapes, device)
             else:
-                cost = Cost(max(1, measured), MEASURED)
+                cost = Cost(max(1, measured + self._launch_ns(device)), MEASURED)
             self._costs[key] = cost
         return cost
 
@@ -86,8 +90,15 @@ class MeasuredCosts(CostModel):
         for variant in dict.fromkeys((self._optimizer, *VARIANTS)) if stage == "update" else ("",):
             measured = self._db.linear(model, self._library_of(model), stage, variant)
             if measured is not None:
-                return measured, MEASURED
+                launch = 0 if stage == "sum" else self._launch_ns(device)  # a sum is part of a task
+                return replace(measured, overhead_ns=measured.overhead_ns + launch), MEASURED
         return self.fallback.linear(stage, device)
+
+    def _launch_ns(self, device: Device) -> int:
+        if device.model not in self._launches:
+            rates = self._db.device(device.model, self._library_of(device.model))
+            self._launches[device.model] = 0 if rates is None else rates.launch_ns
+        return self._launches[device.model]
 
     def _library_of(self, model: str) -> str:
         if model not in self._libraries:

@@ -18,7 +18,7 @@ from pathlib import Path
 from flexlegion.cost.model import Linear
 from flexlegion.errors import UserError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _APPLICATION_ID = 0x464C4547  # "FLEG", in the file's header: tells it from other programs' files
 _PATIENCE = 60.0  # seconds to wait for other writers
 ENVIRONMENT = "FLEXLEGION_PROFILE_DB"
@@ -87,10 +87,19 @@ class LinkRates:
 
 @dataclass(frozen=True)
 class DeviceRates:
-    """A measured device: operations and bytes a second."""
+    """A measured device.
+
+    Parameters
+    ----------
+    peak_flops, memory_bandwidth
+        Operations and bytes a second.
+    launch_ns
+        What passes between the end of a task and the beginning of the next: the runtime's own time.
+    """
 
     peak_flops: int
     memory_bandwidth: int
+    launch_ns: int
 
 
 _TASK_FIELDS = ", ".join(field.name for field in fields(TaskKey))
@@ -113,7 +122,8 @@ CREATE TABLE links (
 ) WITHOUT ROWID;
 CREATE TABLE devices (
   device TEXT, library TEXT,
-  peak_flops INTEGER NOT NULL, memory_bandwidth INTEGER NOT NULL, measured_at INTEGER NOT NULL,
+  peak_flops INTEGER NOT NULL, memory_bandwidth INTEGER NOT NULL, launch_ns INTEGER NOT NULL,
+  measured_at INTEGER NOT NULL,
   PRIMARY KEY (device, library)
 ) WITHOUT ROWID;
 """
@@ -131,7 +141,7 @@ def default_path() -> Path:
         cache = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     else:
         cache = Path.home() / ".cache"
-    return cache / "flexlegion" / "profiles.sqlite"
+    return cache / "flexlegion" / f"profiles-{SCHEMA_VERSION}.sqlite"
 
 
 class ProfileDB:
@@ -340,7 +350,8 @@ class ProfileDB:
     def device(self, device: str, library: str) -> DeviceRates | None:
         """What is known of a device."""
         row = self._integers(
-            "SELECT peak_flops, memory_bandwidth FROM devices WHERE device = ? AND library = ?",
+            "SELECT peak_flops, memory_bandwidth, launch_ns FROM devices "
+            "WHERE device = ? AND library = ?",
             (device, library),
         )
         return None if row is None else DeviceRates(*row)

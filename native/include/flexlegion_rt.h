@@ -42,15 +42,19 @@ typedef struct {
   int64_t budget_ns;            /* within which, between the bounds, it runs as often as it can */
   int64_t sweep_bytes;          /* of other memory that is read and written before each run */
 } fl_repeats;
-/* The leaf task `part` of a launch of the plan, alone, on the device that the plan says, over
- * made-up numbers (int32: below `bound`). `times` has room for the most runs; returns how many
- * there were. */
+/* The leaf task `part` of a launch of the plan on the device that the plan says, while those that
+ * share its memory do the same, over made-up numbers (int32: below `bound`). `times` has room for
+ * the most runs; returns how many there were. */
 int fl_rt_measure_task(const fl_plan *plan, const char *optimizer, int n_attributes,
                        const char *const *attribute_names, const char *const *attribute_values,
                        int launch, int part, int bound, const fl_repeats *repeats, int64_t *times);
 /* The sum of `slots` partial gradients. */
 int fl_rt_measure_sum(int device, int64_t slots, int64_t elements, const fl_repeats *repeats,
                       int64_t *times);
+/* What passes between a task and the next, which depends on it. `times` has room for
+ * FL_LAUNCHES_A_RUN times the most runs. */
+enum { FL_LAUNCHES_A_RUN = 16 };
+int fl_rt_measure_launch(int device, const fl_repeats *repeats, int64_t *times);
 /* Round trips of a region between the memories of two devices, in which it is copied; on one
  * memory: of the two tasks alone. */
 int fl_rt_measure_round_trip(int from, int to, int64_t bytes, int trips, int64_t *times);

@@ -130,6 +130,10 @@ int fl_rt_measure_sum(int device, int64_t slots, int64_t elements, const fl_repe
                   [&] { return fl::measure_sum(device, slots, elements, repeats_of(*repeats)); });
 }
 
+int fl_rt_measure_launch(int device, const fl_repeats* repeats, int64_t* times) {
+  return measured(times, [&] { return fl::measure_launch(device, repeats_of(*repeats)); });
+}
+
 int fl_rt_measure_round_trip(int from, int to, int64_t bytes, int trips, int64_t* times) {
   return measured(times, [&] { return fl::measure_round_trip(from, to, bytes, trips); });
 }

@@ -64,6 +64,7 @@ void Executor::seal(const std::string& what) {
     launch.launcher = std::make_unique<IndexTaskLauncher>(
         launch.task, regions_.colors(static_cast<std::int64_t>(launch.devices.size())),
         UntypedBuffer(), ArgumentMap(), Predicate::TRUE_PRED, /*must=*/false, machine.mapper_id());
+    launch.launcher->elide_future_return = !machine.answers(launch.task);
     for (LaunchRequirement& r : launch.requirements) {
       const LogicalPartition partition = regions_.partition(r.region, r.rects);
       launch.launcher->add_region_requirement(RegionRequirement(

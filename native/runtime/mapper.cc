@@ -28,15 +28,18 @@ const Device& device_of(const Task& task, const DomainPoint& point) {
   return MachineState::get().devices()[launch.devices[static_cast<std::size_t>(point[0])]];
 }
 
-// Row-major, one field: the layout that the kernels' views expect.
+// Row-major, one field: the layout that the kernels' views expect. It begins at a cache line (a
+// pair of them, as they are fetched): else each vector that is loaded or stored straddles two.
 LayoutConstraintSet row_major(int rank, FieldID field) {
+  constexpr std::size_t kAlignment = 128;
   std::vector<DimensionKind> order;
   for (int d = rank - 1; d >= 0; --d) order.push_back(static_cast<DimensionKind>(LEGION_DIM_X + d));
   order.push_back(LEGION_DIM_F);
   LayoutConstraintSet constraints;
   constraints.add_constraint(SpecializedConstraint(LEGION_AFFINE_SPECIALIZE))
       .add_constraint(OrderingConstraint(order, /*contiguous=*/false))
-      .add_constraint(FieldConstraint(std::vector<FieldID>{field}, /*contiguous=*/false));
+      .add_constraint(FieldConstraint(std::vector<FieldID>{field}, /*contiguous=*/false))
+      .add_constraint(AlignmentConstraint(field, LEGION_EQ_EK, kAlignment));
   return constraints;
 }
 

@@ -1,5 +1,9 @@
 #include "runtime/measurement.h"
 
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -9,6 +13,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "flexlegion_rt.h"
 #include "runtime/leaf_task.h"
 #include "runtime/machine.h"
 #include "runtime/updates.h"
@@ -26,8 +31,37 @@ void sweep(std::int64_t bytes) {
   for (std::int64_t& word : memory) ++word;
 }
 
+// Takes a tile out of all caches.
+void evict(const TensorView& view) {
+#ifdef __x86_64__
+  constexpr std::int64_t kLine = 64;
+  std::int64_t last = 0;  // the last element's offset
+  for (int d = 0; d < view.rank(); ++d) last += (view.extent(d) - 1) * view.stride[d];
+  const char* const first = static_cast<const char*>(view.data);
+  for (std::int64_t at = 0; at <= last * static_cast<std::int64_t>(sizeof(float)); at += kLine) {
+    _mm_clflush(first + at);
+  }
+  _mm_mfence();
+#endif
+}
+
+// The device, and after it those that share its memory: in training they compute at the same time.
+std::vector<int> neighbours(int device) {
+  const auto& devices = MachineState::get().devices();
+  std::vector<int> all{device};
+  for (int other = 0; other < static_cast<int>(devices.size()); ++other) {
+    if (other != device && devices[static_cast<std::size_t>(other)].memory ==
+                               devices[static_cast<std::size_t>(device)].memory) {
+      all.push_back(other);
+    }
+  }
+  return all;
+}
+
 class Measurement : public Executor {
  public:
+  // Runs tasks on `device`; before each that is measured, memory is swept.
+  Measurement(int device, std::int64_t sweep_bytes) : device_(device), sweep_bytes_(sweep_bytes) {}
   ~Measurement() override { wait_quietly(); }
 
   int add_region(const std::vector<std::int64_t>& shape, int fields) {
@@ -51,11 +85,14 @@ class Measurement : public Executor {
     fills_.push_back(add_task(kFillTask, device, {std::move(requirement)}, std::move(body)));
   }
 
-  // A task to measure: a step that logs its times.
+  // A task to measure: a step that logs its times, if it runs on our device; elsewhere it keeps
+  // that processor busy. The operands that are `cold` were not used for long.
   void add_measured(const std::string& task, int device,
-                    std::vector<LaunchRequirement> requirements, Body body) {
+                    std::vector<LaunchRequirement> requirements, Body body,
+                    const std::vector<bool>& cold = {}) {
+    add_sweep(device, requirements, cold);
     const int launch = add_task(task, device, std::move(requirements), std::move(body));
-    launches_[static_cast<std::size_t>(launch)].log = &add_log();
+    if (device == device_) launches_[static_cast<std::size_t>(launch)].log = &add_log();
     add_step(launch);
   }
 
@@ -67,15 +104,13 @@ class Measurement : public Executor {
   // Records the steps as a trace, so that Legion's analysis does not hold them up.
   void trace() { traced_ = true; }
 
-  // Runs all steps, one after the other, again and again. Returns what is logged on `device`; the
-  // logs are added up.
-  Times run(int device, const RunState& state, const Repeats& repeats,
-            const std::vector<std::int64_t>* rows) {
-    report_ = add_task(kShareTask, device, {}, [this](LeafContext& context) {
+  // Runs all steps again and again. Returns what is logged; the logs are added up.
+  Times run(const RunState& state, const Repeats& repeats,
+            const std::vector<std::int64_t>* rows = nullptr) {
+    report_ = add_task(kShareTask, device_, {}, [this](LeafContext& context) {
       const auto* first = reinterpret_cast<const char*>(totals_.data());
       context.bytes.data.assign(first, first + totals_.size() * sizeof(std::int64_t));
     });
-    if (repeats.sweep_bytes > 0) add_sweep(device, repeats.sweep_bytes);
     seal("a task to be measured");
     for (int fill : fills_) issue(fill, state);
     repeat(repeats.warmups, state, rows);
@@ -88,17 +123,31 @@ class Measurement : public Executor {
   }
 
  private:
-  // Has a sweep before the steps. It claims to write something that the first step uses, or else
-  // Legion would run all sweeps first; it leaves that as it is.
-  void add_sweep(int device, std::int64_t bytes) {
-    for (LaunchRequirement r : launches_[static_cast<std::size_t>(steps_.front())].requirements) {
-      if (r.rects.front().empty()) continue;
-      r.privilege = LEGION_WRITE_DISCARD;
-      const int launch =
-          add_task(kTouchTask, device, {std::move(r)}, [bytes](LeafContext&) { sweep(bytes); });
-      steps_.insert(steps_.begin(), launch);
-      return;
+  // Has caches before a task be what they are in an iteration. This claims to write what the task
+  // uses, or else Legion would run all sweeps first; it leaves that as it is.
+  void add_sweep(int device, const std::vector<LaunchRequirement>& requirements,
+                 const std::vector<bool>& cold) {
+    if (sweep_bytes_ == 0) return;
+    std::vector<LaunchRequirement> touched;
+    std::vector<bool> evicted;
+    for (std::size_t i = 0; i < requirements.size(); ++i) {
+      const LaunchRequirement& r = requirements[i];
+      const auto same = [&r](const LaunchRequirement& other) {
+        return other.region == r.region && other.field == r.field;
+      };
+      if (r.rects.front().empty() || std::any_of(touched.begin(), touched.end(), same)) continue;
+      touched.push_back(r);
+      if (r.privilege == LEGION_READ_ONLY) touched.back().privilege = LEGION_READ_WRITE;
+      evicted.push_back(i < cold.size() && cold[i]);
     }
+    if (touched.empty()) return;
+    add_step(add_task(kTouchTask, device, std::move(touched),
+                      [bytes = sweep_bytes_, evicted](LeafContext& context) {
+                        sweep(bytes);
+                        for (std::size_t i = 0; i < evicted.size(); ++i) {
+                          if (evicted[i]) evict(context.views[i]);
+                        }
+                      }));
   }
 
   void repeat(int count, const RunState& state, const std::vector<std::int64_t>* rows) {
@@ -134,6 +183,8 @@ class Measurement : public Executor {
     return result;
   }
 
+  const int device_;
+  const std::int64_t sweep_bytes_;
   std::deque<Times> logs_;  // a deque: launches keep pointers into it
   std::vector<int> fills_, steps_;
   bool traced_ = false;
@@ -172,9 +223,9 @@ Times measure_load(const Graph& graph, const Launch& launch, const Repeats& repe
   std::vector<std::int64_t> rows(static_cast<std::size_t>(tensor.shape.front()));
   std::iota(rows.begin(), rows.end(), 0);
   std::shuffle(rows.begin(), rows.end(), std::minstd_rand(1));
-  Measurement measurement;
   const Rect& rect = into.rects.front();
   const int device = launch.devices.front();
+  Measurement measurement(device, repeats.sweep_bytes);
   const int staging = measurement.add_region(tensor.shape, 1);
   const int input = measurement.add_region(tensor.shape, 1);
   measurement.add_measured(kStageTask, device, {whole(staging, LEGION_WRITE_DISCARD, rect)},
@@ -187,22 +238,21 @@ Times measure_load(const Graph& graph, const Launch& launch, const Repeats& repe
       kFeedTask, device,
       {whole(input, LEGION_WRITE_DISCARD, rect), whole(staging, LEGION_READ_ONLY, rect)},
       feed_body);
-  return measurement.run(device, RunState{}, repeats, &rows);
+  return measurement.run(RunState{}, repeats, &rows);
 }
 
 }  // namespace
 
-Times measure_task(const fl_plan& plan, const std::string& optimizer,
-                   const Attributes& hyperparameters, int index, int part, std::int32_t bound,
-                   const Repeats& repeats) {
+namespace {
+
+// The launch of one task as a step on a device, over regions of its own, filled with numbers.
+void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, const Launch& launch,
+                   const std::string& optimizer, const Attributes& hyperparameters,
+                   std::int32_t bound) {
   const Graph& graph = plan.graph;
-  const Launch launch =
-      only(plan.plan.launches.at(static_cast<std::size_t>(index)), static_cast<std::size_t>(part));
-  if (launch.pass == Pass::load) return measure_load(graph, launch, repeats);
-  Measurement measurement;
-  const int device = launch.devices.front();
   std::map<std::pair<int, bool>, int> regions;  // (tensor, gradient)
   std::vector<LaunchRequirement> requirements;
+  std::vector<bool> cold;
   for (const Requirement& r : launch.requirements) {
     const Tensor& tensor = graph.tensors[static_cast<std::size_t>(r.tensor)];
     const bool gradient = r.field == Field::gradient;
@@ -215,6 +265,11 @@ Times measure_task(const fl_plan& plan, const std::string& optimizer,
     LaunchRequirement mine = whole(region->second, legion_privilege(r.privilege), r.rects.front());
     if (r.field == Field::state) mine.field += 1 + static_cast<FieldID>(r.state);
     requirements.push_back(mine);
+    // What a task reads of the pass that it is in was computed just now; its weights, what was
+    // saved, and the memory that it writes to come from long before.
+    const bool passes =
+        gradient || (launch.pass == Pass::forward && tensor.kind != TensorKind::weight);
+    cold.push_back(!(r.privilege == Privilege::read && passes));
     if (r.privilege == Privilege::write) continue;
     // An optimizer's state may be a mean of squares.
     measurement.add_fill(
@@ -230,32 +285,76 @@ Times measure_task(const fl_plan& plan, const std::string& optimizer,
     body = kernel_body(graph, launch, make_kernel(op.type, Attributes(op.attributes)));
   }
   measurement.add_measured(task_name(graph, launch, optimizer), device, std::move(requirements),
-                           std::move(body));
+                           std::move(body), cold);
+}
+
+}  // namespace
+
+Times measure_task(const fl_plan& plan, const std::string& optimizer,
+                   const Attributes& hyperparameters, int index, int part, std::int32_t bound,
+                   const Repeats& repeats) {
+  const Launch launch =
+      only(plan.plan.launches.at(static_cast<std::size_t>(index)), static_cast<std::size_t>(part));
+  if (launch.pass == Pass::load) return measure_load(plan.graph, launch, repeats);
+  Measurement measurement(launch.devices.front(), repeats.sweep_bytes);
+  for (int device : neighbours(launch.devices.front())) {
+    add_plan_task(measurement, device, plan, launch, optimizer, hyperparameters, bound);
+  }
   RunState state;
   state.step = 1;
-  state.valid_samples = state.valid_labels = graph.tensors.front().shape.front();
+  state.valid_samples = state.valid_labels = plan.graph.tensors.front().shape.front();
   state.learning_rate = 1e-3;
   state.training = 1;
-  return measurement.run(device, state, repeats, nullptr);
+  return measurement.run(state, repeats);
 }
 
 Times measure_sum(int device, std::int64_t slots, std::int64_t elements, const Repeats& repeats) {
-  Measurement measurement;
-  const int region = measurement.add_region({slots, elements}, 1);
-  const LaunchRequirement stack =
-      whole(region, LEGION_READ_ONLY, Rect::of_shape({slots, elements}));
-  measurement.add_fill(device, stack, [](LeafContext& context) {
-    fill_body(context, DataType::float32, /*positive=*/false, /*bound=*/1);
-  });
-  measurement.add_measured(kSumTask, device, {stack}, sum_body);
-  return measurement.run(device, RunState{}, repeats, nullptr);
+  Measurement measurement(device, repeats.sweep_bytes);
+  for (int each : neighbours(device)) {
+    const int region = measurement.add_region({slots, elements}, 1);
+    const LaunchRequirement stack =
+        whole(region, LEGION_READ_ONLY, Rect::of_shape({slots, elements}));
+    measurement.add_fill(each, stack, [](LeafContext& context) {
+      fill_body(context, DataType::float32, /*positive=*/false, /*bound=*/1);
+    });
+    measurement.add_measured(kSumTask, each, {stack}, sum_body);
+  }
+  return measurement.run(RunState{}, repeats);
+}
+
+Times measure_launch(int device, const Repeats& repeats) {
+  constexpr int kRegions = 4;
+  const Rect rect = Rect::of_shape({1});
+  Measurement measurement(device, 0);
+  Times& log = measurement.add_log();
+  std::vector<int> tasks;
+  for (int each : neighbours(device)) {
+    std::vector<LaunchRequirement> used;
+    for (int i = 0; i < kRegions; ++i) {
+      used.push_back(whole(measurement.add_region({1}, 1), LEGION_READ_WRITE, rect));
+      measurement.add_fill(each, used.back(), zero_body);
+    }
+    Times* const mine = each == device ? &log : nullptr;
+    tasks.push_back(measurement.add_task(
+        kTouchTask, each, used,
+        [mine, bytes = repeats.sweep_bytes, end = std::int64_t{0}](LeafContext&) mutable {
+          if (mine != nullptr && end != 0) mine->push_back(now_ns() - end);
+          sweep(bytes);
+          end = now_ns();
+        }));
+  }
+  for (int i = 0; i < FL_LAUNCHES_A_RUN; ++i) {
+    for (int task : tasks) measurement.add_step(task);
+  }
+  measurement.trace();
+  return measurement.run(RunState{}, repeats);
 }
 
 Times measure_round_trip(int from, int to, std::int64_t bytes, int trips) {
   constexpr int kTripsATrace = 8;
   const std::int64_t elements = std::max<std::int64_t>(1, bytes / 4);
   const Rect rect = Rect::of_shape({elements});
-  Measurement measurement;
+  Measurement measurement(from, 0);
   const int region = measurement.add_region({elements}, 1);
   measurement.add_fill(from, whole(region, LEGION_WRITE_DISCARD, rect), zero_body);
   const LaunchRequirement both = whole(region, LEGION_READ_WRITE, rect);
@@ -275,7 +374,7 @@ Times measure_round_trip(int from, int to, std::int64_t bytes, int trips) {
   measurement.trace();
   Repeats repeats;
   repeats.least = repeats.most = std::max(1, trips / kTripsATrace);
-  return measurement.run(from, RunState{}, repeats, nullptr);
+  return measurement.run(RunState{}, repeats);
 }
 
 namespace {

@@ -1,6 +1,8 @@
-// Measuring: one leaf task, alone, on one device, again and again. It is the very task that a
-// program would launch, over regions that hold what it touches and nothing else, mapped in the same
-// way; times are taken inside the task. What it reads are made-up, sensible numbers.
+// Measuring: one leaf task on one device, again and again. It is the very task that a program would
+// launch, over regions that hold what it touches and nothing else, mapped in the same way; times
+// are taken inside the task. What it reads are made-up, sensible numbers. Meanwhile the devices
+// that share its memory run the same task, each over data of its own, as they would in training:
+// they share memory bandwidth, and a core or two with the runtime.
 //
 // Every rank makes the same calls, and every rank gets the same times.
 #pragma once
@@ -37,6 +39,11 @@ Times measure_task(const fl_plan& plan, const std::string& optimizer,
 
 // The sum of `slots` partial gradients of `elements` float32 each.
 Times measure_sum(int device, std::int64_t slots, std::int64_t elements, const Repeats& repeats);
+
+// What passes on a device from the end of one task to the beginning of the next, which depends on
+// it, in a trace: the runtime's own time. Each task sweeps memory, so caches are as in an
+// iteration.
+Times measure_launch(int device, const Repeats& repeats);
 
 // Round trips of `bytes` between two devices' memories, as Legion copies for two tasks that write
 // the same region in turns. On one memory: what such a pair of tasks takes without copies.

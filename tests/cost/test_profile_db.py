@@ -13,6 +13,7 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.measured import MeasuredCosts, task_key
 from flexlegion.cost.model import Cost, Linear, Shapes
 from flexlegion.cost.profile_db import (
+    SCHEMA_VERSION,
     DeviceRates,
     LinkRates,
     ProfileDB,
@@ -36,7 +37,7 @@ def test_what_it_keeps(tmp_path: Path) -> None:
         db.add_task("A", "lib 1", KEY, Sample(100, 5, 7))
         db.add_linear("A", "lib 1", "update", Linear(3, 400), "adam")
         db.add_link("nodes", "A", "B", LinkRates(10, 20))
-        db.add_device("A", "lib 1", DeviceRates(30, 40))
+        db.add_device("A", "lib 1", DeviceRates(30, 40, 50))
     with ProfileDB(path) as db:
         assert db.task("A", "lib 1", KEY) == Sample(100, 5, 7)
         assert db.tasks("A", "lib 1") == {KEY: 100}
@@ -45,7 +46,7 @@ def test_what_it_keeps(tmp_path: Path) -> None:
         assert db.linear("A", "lib 1", "update") is None
         assert db.link("nodes", "A", "B") == LinkRates(10, 20)
         assert db.link("nodes", "B", "A") is None
-        assert db.device("A", "lib 1") == DeviceRates(30, 40)
+        assert db.device("A", "lib 1") == DeviceRates(30, 40, 50)
         assert db.newest_library("A") == "lib 1"
 
 
@@ -96,13 +97,14 @@ def test_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert db.path == tmp_path / "mine"
     monkeypatch.delenv("FLEXLEGION_PROFILE_DB")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert default_path() == tmp_path / "cache" / "flexlegion" / "profiles.sqlite"
+    name = f"profiles-{SCHEMA_VERSION}.sqlite"
+    assert default_path() == tmp_path / "cache" / "flexlegion" / name
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("sys.platform", "linux")
-    assert default_path() == tmp_path / ".cache" / "flexlegion" / "profiles.sqlite"
+    assert default_path() == tmp_path / ".cache" / "flexlegion" / name
     monkeypatch.setattr("sys.platform", "darwin")
-    assert default_path() == tmp_path / "Library" / "Caches" / "flexlegion" / "profiles.sqlite"
+    assert default_path() == tmp_path / "Library" / "Caches" / "flexlegion" / name
 
 
 # Files that are no such data base: one sentence that names the file.
