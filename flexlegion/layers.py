@@ -203,8 +203,10 @@ class Layers(SequenceLayers):
         epsilon: float = 1e-3,
         momentum: float = 0.1,
         name: str | None = None,
+        *,
+        residual: Tensor | None = None,
     ) -> Tensor:
-        """Batch normalisation over all dimensions but the last, then ReLU if asked for.
+        """Batch normalisation over all dimensions but the last, plus a residual, then ReLU.
 
         Three operators: ``NAME.statistics`` takes each sample's mean and variance;
         ``NAME.moments`` combines them to those of the global batch, whatever the strategy, and
@@ -217,13 +219,16 @@ class Layers(SequenceLayers):
         x
             Shape (n, ..., channel).
         activation
-            None or "relu".
+            None or "relu", of the sum if there is a residual.
         epsilon
             Added to the variance.
         momentum
             The share of each batch in the running averages, 0 to 1.
         name
             Of the normalising operator.
+        residual
+            Of the shape of `x`; added to what is normalised. One pass over the memory where
+            ``add`` and ``relu`` would take two more.
 
         Returns
         -------
@@ -240,11 +245,14 @@ class Layers(SequenceLayers):
         if not 0 <= momentum <= 1:
             raise UserError(f"batch_norm's momentum has to be 0 to 1, but is {momentum}")
         kind = BatchNorm(self._epsilon(epsilon), activation or "none")
+        residuals = [] if residual is None else [residual]
+        # All shapes have to fit before the first of the three is added.
+        kind.output_shape([x.shape, (1, 2, x.shape[-1]), *(r.shape for r in residuals)])
         name = self._name("batch_norm", name)
         statistics = self._add(BatchNormStatistics(), x, f"{name}.statistics")
         joint = BatchNormMoments(math.prod(x.shape[1:-1]), float(momentum))
         moments = self._add(joint, statistics, f"{name}.moments")
-        return self.graph.add(kind, [x, moments], name)
+        return self.graph.add(kind, [x, moments, *residuals], name)
 
     def flatten(self, x: Tensor, name: str | None = None) -> Tensor:
         """(n, d1, d2, ...) -> (n, d1*d2*...), row-major (height, width, channel)."""

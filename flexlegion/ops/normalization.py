@@ -129,9 +129,13 @@ class BatchNormMoments(OperatorType):
 class BatchNorm(OperatorType):
     """Batch normalisation (Ioffe and Szegedy 2015) of x (n, ..., c), by its moments (1, 2, c).
 
-    Output gamma (x - mean) / sqrt(variance + epsilon) + beta, then ReLU if that is the activation;
-    gamma and beta have shape (c). Each task reads the moments of its channels, so every strategy
-    normalises by those of the global batch while training, and by the running averages otherwise.
+    Output gamma (x - mean) / sqrt(variance + epsilon) + beta, plus the third input, a residual of
+    x's shape, if there is one, then ReLU if that is the activation; gamma and beta have shape (c).
+    Each task reads the moments of its channels, so every strategy normalises by those of the global
+    batch while training, and by the running averages otherwise.
+
+    Residual and ReLU are no operators of their own, because they cost as much memory traffic as the
+    normalisation itself.
     """
 
     type: ClassVar[str] = "batch_norm"
@@ -143,12 +147,17 @@ class BatchNorm(OperatorType):
     beta_initializer: Initializer = Zeros()
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        x, moments = inputs
+        x, moments, *residual = inputs
         _require_channels("batch_norm", x)
         if moments != (1, 2, x[-1]):
             raise UserError(
                 f"batch_norm of shape {list(x)} takes moments of shape {[1, 2, x[-1]]}, "
                 f"but got {list(moments)}"
+            )
+        if residual not in ([], [x]):
+            raise UserError(
+                f"batch_norm of shape {list(x)} takes one residual of that shape, but got "
+                f"{' and '.join(str(list(shape)) for shape in residual)}"
             )
         return x
 
@@ -167,6 +176,7 @@ class BatchNorm(OperatorType):
         return (
             Access(identity(rank), saved=True),
             Access((WHOLE, WHOLE, along(rank - 1)), saved=True),
+            *(Access(identity(rank)) for _ in inputs[2:]),
         )
 
     def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
@@ -177,11 +187,12 @@ class BatchNorm(OperatorType):
         return self.activation != "none"
 
     def flops(self, inputs: Sequence[Shape]) -> int:
-        relu = self.activation != "none"
-        return (4 + relu) * prod(inputs[0])  # difference, two products, sum
+        relu, residual = self.activation != "none", len(inputs) > 2
+        return (4 + residual + relu) * prod(inputs[0])  # difference, two products, sum
 
     def backward_flops(self, inputs: Sequence[Shape]) -> int:
-        return 2 * self.flops(inputs)  # the sums for gamma, beta and moments, then the input
+        # The sums for gamma, beta and moments, then the input; the residual's is a copy.
+        return 2 * self.flops(inputs[:2])
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,16 @@ struct MeanAndVariance {
       : mean(view.f32() + i * view.stride[0]), variance(mean + view.stride[1]) {}
 };
 
-// y = (x - center) * scale + offset, then ReLU if asked for; or, without ReLU, added to y. The
+// y = (x - center) * scale + offset, plus an addend if it adds one, then ReLU if asked for. The
 // parameters are a channel's each, for a row of the group.
 struct Affine {
-  const float *center, *scale, *offset;  // a channel each
+  const float *center, *scale, *offset;
   bool relu = false, adds = false;
 };
 
-void affine(const Affine& f, const float* x, float* y, const RowGroup<2>& group);
+// The group's rows are those of x, the addend and y. The addend may be y itself, whose old values
+// it then is; without an addend, it is not touched.
+void affine(const Affine& f, const float* x, const float* addend, float* y,
+            const RowGroup<3>& group);
 
 }  // namespace flexlegion

@@ -95,8 +95,8 @@ class BatchNormStatistics : public Kernel {
       }
       for (float* values : {center, scale, offset}) repeat(values, channels, at_once);
       const TensorView from = sample(x, i), to = sample(dx, i);
-      for_each_row_group<2>({&from, &to}, at_once, [&](const RowGroup<2>& group) {
-        affine(f, from.f32(), to.f32(), group);
+      for_each_row_group<3>({&from, &to, &to}, at_once, [&](const RowGroup<3>& group) {
+        affine(f, from.f32(), to.f32(), to.f32(), group);
       });
     }
   }

@@ -169,17 +169,18 @@ TEST_CASE("batch_norm_moments: evaluation takes the running averages as they are
   }
 }
 
-Case batch_norm_case(const Shape& shape, const std::string& activation) {
+Case batch_norm_case(const Shape& shape, const std::string& activation, bool residual) {
   Case c;
   const std::int64_t channels = shape.back();
   c.type = "batch_norm";
   c.attributes = {{"epsilon", "0.001"}, {"activation", activation}};
   c.inputs = {Tensor::random(shape, 1), Tensor::random({1, 2, channels}, 2)};
   for (float& m : c.inputs[1].data) m = std::abs(m) + 0.1f;  // half of them are variances
+  if (residual) c.inputs.push_back(Tensor::random(shape, 7));
   c.weights = {Tensor::random({channels}, 3), Tensor::random({channels}, 4)};
   c.output_shape = shape;
   c.input_tile = [channels](const Rect& out, int operand) {
-    return operand == 0 ? out : of_channels(out, Rect::of_shape({1, 2, channels}));
+    return operand == 1 ? of_channels(out, Rect::of_shape({1, 2, channels})) : out;
   };
   c.weight_tile = [channels](const Rect& out, int) {
     return of_channels(out, Rect::of_shape({channels}));
@@ -193,17 +194,21 @@ Case batch_norm_case(const Shape& shape, const std::string& activation) {
 // What batch_norm should give for the whole tensor.
 Results expected_batch_norm(const Case& c, const Tensor& dz, bool relu) {
   const Tensor &x = c.inputs[0], &moments = c.inputs[1];
+  const bool residual = c.inputs.size() > 2;
   Results e{Tensor(x.shape), {Tensor(x.shape), Tensor(moments.shape)}, c.weights};
+  if (residual) e.input_grads.emplace_back(x.shape);
   const std::size_t channels = channels_of(x), rows = x.data.size() / channels;
   for (std::size_t k = 0; k < channels; ++k) {
     const double mean = moments.data[k], gamma = c.weights[0].data[k], beta = c.weights[1].data[k];
     const double r = 1 / std::sqrt(moments.data[channels + k] + kEpsilon);
     double s = 0, t = 0;
     for (std::size_t i = k; i < rows * channels; i += channels) {
-      const double y = (x.data[i] - mean) * r * gamma + beta;
+      const double y =
+          (x.data[i] - mean) * r * gamma + beta + (residual ? c.inputs[2].data[i] : 0.0f);
       const double grad = relu && y <= 0 ? 0.0 : dz.data[i];
       e.output.data[i] = static_cast<float>(relu ? std::max(y, 0.0) : y);
       e.input_grads[0].data[i] = static_cast<float>(grad * gamma * r);
+      if (residual) e.input_grads[2].data[i] = static_cast<float>(grad);
       s += grad;
       t += grad * (x.data[i] - mean);
     }
@@ -225,13 +230,22 @@ void check_results(const Results& results, const Results& expected) {
   }
 }
 
-void check_batch_norm(const Shape& shape, const std::vector<int>& parts) {
+// Calls check(case, output gradient, expected) with and without ReLU and residual.
+template <typename Check>
+void for_each_batch_norm(const Shape& shape, Check&& check) {
   for (const std::string activation : {"none", "relu"}) {
-    Case c = batch_norm_case(shape, activation);
-    Tensor dz = Tensor::random(shape, 5);
-    check_results(run_tiles(c, random_tiles(shape, parts, 6), dz),
-                  expected_batch_norm(c, dz, activation == "relu"));
+    for (const bool residual : {false, true}) {
+      Case c = batch_norm_case(shape, activation, residual);
+      Tensor dz = Tensor::random(shape, 5);
+      check(c, dz, expected_batch_norm(c, dz, activation == "relu"));
+    }
   }
+}
+
+void check_batch_norm(const Shape& shape, const std::vector<int>& parts) {
+  for_each_batch_norm(shape, [&](Case& c, const Tensor& dz, const Results& expected) {
+    check_results(run_tiles(c, random_tiles(shape, parts, 6), dz), expected);
+  });
 }
 
 TEST_CASE("batch_norm: any split") {
@@ -280,11 +294,9 @@ Results run_adding(Case& c, Tensor& dz) {
 }
 
 TEST_CASE("batch_norm: adds to gradients") {
-  for (const std::string activation : {"none", "relu"}) {
-    Case c = batch_norm_case({3, 5, 4, 23}, activation);
-    Tensor dz = Tensor::random(c.output_shape, 5);
-    check_results(run_adding(c, dz), expected_batch_norm(c, dz, activation == "relu"));
-  }
+  for_each_batch_norm({3, 5, 4, 23}, [](Case& c, Tensor& dz, const Results& expected) {
+    check_results(run_adding(c, dz), expected);
+  });
   Case statistics = statistics_case({3, 5, 4, 23}, 0, 1);
   Case moments = moments_case(4);
   for (Case* c : {&statistics, &moments}) {
@@ -293,6 +305,50 @@ TEST_CASE("batch_norm: adds to gradients") {
     const Results added = run_adding(*c, dy);
     CHECK(largest_difference(added.input_grads[0], fresh.input_grads[0]) < kTolerance);
   }
+}
+
+enum class Use { none, write, add };
+
+// Whether a tile of a gradient is as that use leaves it, of a tensor that was full of ones.
+bool is_left_by(Use use, Tensor& found, const Tensor& gradient, const Rect& tile) {
+  Tensor correct(found.shape, 1);
+  if (use == Use::write) zero_view(correct.view(tile));
+  if (use != Use::none) {
+    Tensor copy = gradient;
+    add_view(correct.view(tile), copy.view(tile));
+  }
+  return largest_difference(found, correct) < kTolerance;
+}
+
+TEST_CASE("batch_norm: each of two gradients is written, added or unwanted; no residual is read") {
+  const Shape shape{2, 5, 4, 70};
+  for_each_batch_norm(shape, [&](Case& c, Tensor& dz, const Results& expected) {
+    if (c.inputs.size() < 3) return;
+    const auto kernel = make_kernel(c.type, Attributes(c.attributes));
+    Tensor z = expected.output;
+    Rect tile = z.whole();
+    tile.lo[1] = 2;
+    tile.hi[3] = 67;
+    for (const Use x_use : {Use::none, Use::write, Use::add}) {
+      for (const Use residual_use : {Use::none, Use::write, Use::add}) {
+        Tensor dx(shape, 1), d_residual(shape, 1);
+        KernelTask task;
+        task.run = c.run;
+        task.inputs = {c.inputs[0].view(tile), c.inputs[1].view(c.input_tile(tile, 1)), {}};
+        task.weights = {c.weights[0].view(c.weight_tile(tile, 0)), {}};
+        task.outputs = {c.reads_output ? z.view(tile) : TensorView()};
+        task.output_grads = {dz.view(tile)};
+        task.input_grads.resize(3);
+        task.weight_grads.resize(2);
+        if (x_use != Use::none) task.input_grads[0] = dx.view(tile);
+        if (residual_use != Use::none) task.input_grads[2] = d_residual.view(tile);
+        task.adds_input_grad = {x_use == Use::add, false, residual_use == Use::add};
+        kernel->backward(task);
+        CHECK(is_left_by(x_use, dx, expected.input_grads[0], tile));
+        CHECK(is_left_by(residual_use, d_residual, expected.input_grads[2], tile));
+      }
+    }
+  });
 }
 
 Case layer_norm_case(const Shape& shape) {
