@@ -1,74 +1,22 @@
-"""Operators of sequences, normalisation and shape: shapes, SOAP dimensions, weights, access maps.
+"""Operators of sequences and shape: shapes, SOAP dimensions, weights, access maps.
 
 Rectangles are those of the native plan's forward launch, derived by hand in the cases.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import numpy as np
 import pytest
+from touched import DEVICES, boxes, dims, last, refusal, weights
 
-from flexlegion import Model, ParallelConfig, Strategy, UserError
-from flexlegion.devices import Devices
-from flexlegion.graph import Operator
+from flexlegion import Model
 from flexlegion.losses import add_loss
 from flexlegion.ops.base import Family, OperatorType
-from flexlegion.ops.normalization import BatchNorm, BatchNormMoments
 from flexlegion.ops.shape import Slice
-from flexlegion.plan import Box, Launch, Plan
+from flexlegion.plan import Box
 from flexlegion.soap import random_config
-from flexlegion.strategies import resolve
 from flexlegion.tensor import Tensor
 from flexlegion.zoo import ZOO, build
-
-DEVICES = Devices.of(cpus=4)
-
-
-def dims(operator: Operator) -> str:
-    """The dimensions' kinds, as SAPN."""
-    return "".join(dim.kind.value[0].upper() for dim in operator.dims)
-
-
-def last(model: Model) -> Operator:
-    return model.graph.operators[-1]
-
-
-def forward(operator: Operator, model: Model, *degrees: int) -> Launch:
-    """The operator's forward launch; all other operators are whole."""
-    strategy = dict(resolve("single", model.graph, DEVICES))
-    tasks = math.prod(degrees)
-    strategy[operator.name] = ParallelConfig(degrees, tuple(DEVICES.names[:tasks]))
-    whole = Strategy(strategy)
-    whole.check(model.graph, DEVICES)
-    plan = Plan(model.graph, whole, DEVICES, last(model).output)
-    return next(x for x in plan.launches if x.operator is operator and x.stage == "forward")
-
-
-def boxes(operator: Operator, model: Model, *degrees: int) -> dict[str, list[Box]]:
-    """What each task of the operator touches, by the last part of the tensor's name."""
-    requirements = forward(operator, model, *degrees).requirements
-    return {r.tensor.name.rpartition(".")[2]: r.boxes for r in requirements}
-
-
-def reads(operator: Operator, model: Model, *degrees: int) -> dict[str, list[Box]]:
-    """What each task of the operator reads, by the tensor's name."""
-    requirements = forward(operator, model, *degrees).requirements
-    return {r.tensor.name: r.boxes for r in requirements if r.privilege == "read"}
-
-
-def refusal(call: Any, *args: Any, **kwargs: Any) -> str:
-    with pytest.raises(UserError) as e:
-        call(*args, **kwargs)
-    assert "\n" not in str(e.value)
-    return str(e.value)
-
-
-def weights(operator: Operator) -> dict[str, tuple[int, ...]]:
-    return {weight.name.rpartition(".")[2]: weight.shape for weight in operator.weights}
-
 
 # Every type
 
@@ -258,78 +206,6 @@ def test_matmul() -> None:
     assert found["b"][1] == ((0, 2), (0, 3), (0, 5), (3, 6))
     assert op.kind.flops(op.input_shapes) == 2 * 2 * 3 * 4 * 6 * 5
     assert "(n, ..., i, k) and (n, ..., k, j)" in refusal(model.matmul, a, a)
-
-
-# Normalisation
-
-
-def test_batch_norm() -> None:
-    """The moments read all samples' statistics; tasks of any split read those of their channels."""
-    model = Model(4)
-    x = model.batch_norm(model.input((5, 6, 8), name="x"), "relu", name="b")
-    statistics, moments, norm = model.graph.operators
-    assert x.shape == (4, 5, 6, 8)
-    assert (statistics.name, statistics.output.shape) == ("b.statistics", (4, 2, 8))
-    assert (moments.name, moments.output.shape) == ("b.moments", (1, 2, 8))
-    assert (dims(statistics), dims(moments), dims(norm)) == ("SNA", "NNA", "SAAP")
-    assert weights(norm) == {"gamma": (8,), "beta": (8,)}
-    assert not statistics.weights
-    assert weights(moments) == {"running_mean": (8,), "running_variance": (8,)}
-    assert (moments.kind.positions, moments.kind.momentum) == (30, 0.1)
-    assert model.graph.trained_weights == norm.weights
-    assert boxes(statistics, model, 2, 1, 2)["x"] == [
-        ((0, 2), (0, 5), (0, 6), (0, 4)),
-        ((0, 2), (0, 5), (0, 6), (4, 8)),
-        ((2, 4), (0, 5), (0, 6), (0, 4)),
-        ((2, 4), (0, 5), (0, 6), (4, 8)),
-    ]
-    assert reads(moments, model, 1, 1, 2) == {
-        "b.statistics.output": [((0, 4), (0, 2), (0, 4)), ((0, 4), (0, 2), (4, 8))],
-    }
-    found = boxes(moments, model, 1, 1, 2)
-    assert found["running_mean"] == [((0, 4),), ((4, 8),)]
-    assert found["running_variance"] == [((0, 4),), ((4, 8),)]
-    found = reads(norm, model, 2, 1, 1, 2)
-    assert found["x"][1] == ((0, 2), (0, 5), (0, 6), (4, 8))
-    assert found["b.gamma"] == [((0, 4),), ((4, 8),)] * 2
-    assert found["b.moments.output"] == [((0, 1), (0, 2), (0, 4)), ((0, 1), (0, 2), (4, 8))] * 2
-    # 4 x 30 x 8 elements: 4 operations for the statistics, 5 to normalise with ReLU. Of 4 samples
-    # and 8 channels, 5 for the moments.
-    flops = [op.kind.flops(op.input_shapes) for op in (statistics, moments, norm)]
-    assert flops == [4 * 960, 5 * 32, 5 * 960]
-    assert model.batch_norm(model.input((7,))).shape == (4, 7)
-
-
-def test_batch_norm_refuses() -> None:
-    model = Model(4)
-    x = model.batch_norm(model.input((5, 6, 8), name="x"), "relu", name="b")
-    statistics, moments, _ = model.graph.operators
-    for degrees in ((2, 1, 1), (1, 2, 1)):
-        config = ParallelConfig(degrees, ("cpu:0", "cpu:1"))
-        assert "it cannot be split" in refusal(config.check, moments, DEVICES, "s.json")
-    assert refusal(BatchNormMoments(30).output_shape, [x.shape]) == (
-        "batch_norm_moments takes statistics of shape (n, 2, c), but got shape [4, 5, 6, 8]"
-    )
-    assert refusal(BatchNorm().output_shape, [x.shape, statistics.output.shape]) == (
-        "batch_norm of shape [4, 5, 6, 8] takes moments of shape [1, 2, 8], but got [4, 2, 8]"
-    )
-    assert refusal(model.batch_norm, x, "tanh") == (
-        "batch_norm's activation is None or 'relu', but is 'tanh'"
-    )
-    assert "epsilon has to be above 0" in refusal(model.batch_norm, x, epsilon=0.0)
-    assert refusal(model.batch_norm, x, momentum=1.5) == (
-        "batch_norm's momentum has to be 0 to 1, but is 1.5"
-    )
-
-
-def test_layer_norm() -> None:
-    model = Model(4)
-    assert model.layer_norm(model.input((5, 8), name="x")).shape == (4, 5, 8)
-    op = last(model)
-    assert dims(op) == "SAN"
-    assert weights(op) == {"gamma": (8,), "beta": (8,)}
-    assert boxes(op, model, 2, 2, 1)["x"][1] == ((0, 2), (2, 5), (0, 8))
-    assert "at least 2 dimensions" in refusal(model.layer_norm, model.input(()))
 
 
 # Shapes
