@@ -18,9 +18,9 @@ EXPANSION = 4  # a block's output has as many times its inner channels
 def _block(model: Model, x: Tensor, inner: int, stride: int, name: str) -> Tensor:
     """1x1, 3x3 and 1x1 convolutions beside a shortcut."""
 
-    def conv(y: Tensor, part: str, filters: int, kernel: int, stride: int, relu: bool) -> Tensor:
-        y = model.conv2d(
-            y,
+    def conv(x: Tensor, part: str, filters: int, kernel: int, stride: int) -> Tensor:
+        return model.conv2d(
+            x,
             filters,
             kernel,
             stride,
@@ -29,14 +29,16 @@ def _block(model: Model, x: Tensor, inner: int, stride: int, name: str) -> Tenso
             kernel_initializer="he_normal",
             name=f"{name}.{part}",
         )
-        return model.batch_norm(y, "relu" if relu else None, 1e-5, name=f"{name}.{part}.bn")
 
-    y = conv(x, "conv1", inner, 1, 1, relu=True)
-    y = conv(y, "conv2", inner, 3, stride, relu=True)
-    y = conv(y, "conv3", EXPANSION * inner, 1, 1, relu=False)
+    y = conv(x, "conv1", inner, 1, 1)
+    y = model.batch_norm(y, "relu", 1e-5, name=f"{name}.conv1.bn")
+    y = conv(y, "conv2", inner, 3, stride)
+    y = model.batch_norm(y, "relu", 1e-5, name=f"{name}.conv2.bn")
+    y = conv(y, "conv3", EXPANSION * inner, 1, 1)
     if y.shape != x.shape:
-        x = conv(x, "shortcut", EXPANSION * inner, 1, stride, relu=False)
-    return model.relu(model.add([y, x], name=f"{name}.add"), name=f"{name}.relu")
+        x = conv(x, "shortcut", EXPANSION * inner, 1, stride)
+        x = model.batch_norm(x, epsilon=1e-5, name=f"{name}.shortcut.bn")
+    return model.batch_norm(y, "relu", 1e-5, name=f"{name}.conv3.bn", residual=x)
 
 
 def resnet101(
