@@ -48,6 +48,26 @@ def test_batch_norm() -> None:
     assert model.batch_norm(model.input((7,))).shape == (4, 7)
 
 
+def test_batch_norm_with_residual() -> None:
+    """A task reads its own tile of the residual, in the forward pass alone."""
+    model = Model(4)
+    x, residual = model.input((5, 6, 8), name="x"), model.input((5, 6, 8), name="r")
+    x = model.batch_norm(x, "relu", name="b", residual=residual)
+    assert x.shape == (4, 5, 6, 8)
+    norm = last(model)
+    assert [tensor.name for tensor in norm.inputs] == ["x", "b.moments.output", "r"]
+    assert (dims(norm), weights(norm)) == ("SAAP", {"gamma": (8,), "beta": (8,)})
+    found = reads(norm, model, 2, 1, 1, 2)
+    assert found["r"] == found["x"]
+    assert found["r"][1] == ((0, 2), (0, 5), (0, 6), (4, 8))
+    access = norm.kind.input_access(norm.input_shapes)
+    assert [a.saved for a in access] == [True, True, False]
+    # Of each of 4 x 30 x 8 elements, 4 operations to normalise, one to add, one for ReLU; backward
+    # twice what there is without the residual.
+    assert norm.kind.flops(norm.input_shapes) == 6 * 960
+    assert norm.kind.backward_flops(norm.input_shapes) == 2 * 5 * 960
+
+
 def test_batch_norm_refuses() -> None:
     model = Model(4)
     x = model.batch_norm(model.input((5, 6, 8), name="x"), "relu", name="b")
@@ -61,6 +81,13 @@ def test_batch_norm_refuses() -> None:
     assert refusal(BatchNorm().output_shape, [x.shape, statistics.output.shape]) == (
         "batch_norm of shape [4, 5, 6, 8] takes moments of shape [1, 2, 8], but got [4, 2, 8]"
     )
+    other = model.input((5, 6, 4))
+    names = [op.name for op in model.graph.operators]
+    assert refusal(model.batch_norm, x, residual=other) == (
+        "batch_norm of shape [4, 5, 6, 8] takes one residual of that shape, but got [4, 5, 6, 4]"
+    )
+    assert "takes at least 2 dimensions" in refusal(model.batch_norm, model.input(()))
+    assert [op.name for op in model.graph.operators] == names  # none of the three was added
     assert refusal(model.batch_norm, x, "tanh") == (
         "batch_norm's activation is None or 'relu', but is 'tanh'"
     )

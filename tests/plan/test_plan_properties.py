@@ -110,8 +110,10 @@ def _grow_other(model: Model, x: Tensor, draw: st.DrawFn) -> Tensor:
     inner = draw(st.permutations(range(1, len(x.shape))))
     divisors = [k for k in range(1, 7) if np.prod(x.shape[1:]) % k == 0]
     k = draw(st.sampled_from(divisors))
+    residuals = st.sampled_from([lambda: x, lambda: model.tanh(x)])
     layers: dict[str, Callable[[], Tensor]] = {
         "batch_norm": lambda: model.batch_norm(x, "relu"),
+        "batch_norm_residual": lambda: model.batch_norm(x, residual=draw(residuals)()),
         "layer_norm": lambda: model.layer_norm(x),
         "reshape": lambda: model.reshape(x, (k, int(np.prod(x.shape[1:])) // k)),
         "transpose": lambda: model.transpose(x, (0, *inner)),

@@ -123,7 +123,7 @@ def _sentences(m: Model) -> None:
 
 
 def _normalized(m: Model) -> None:
-    """Normalisations, whose inputs have several readers.
+    """Normalisations, whose inputs have several readers, and residuals: another tensor, the same.
 
     What goes into batch normalisation has no bias, or a ReLU after it: otherwise the bias would
     have no gradient.
@@ -131,8 +131,11 @@ def _normalized(m: Model) -> None:
     x = m.input((9, 7, 2), requires_gradient=True)
     a = m.conv2d(x, 6, 3, padding=1, use_bias=False)
     b = m.batch_norm(a, "relu")
-    c = m.batch_norm(m.conv2d(b, 6, 3, stride=2, use_bias=False), momentum=0.4)
+    c = m.conv2d(b, 6, 3, stride=2, use_bias=False)
     d = m.layer_norm(m.pool2d(a, 3, 2))
+    c = m.batch_norm(c, "relu", momentum=0.4, residual=d)
+    c = m.tanh(c)
+    c = m.batch_norm(c, residual=c)
     e = m.dense(m.flatten(m.relu(m.add([c, d]))), 10, use_bias=False)
     m.dense(m.batch_norm(e, "relu", 1e-2), 5)
 

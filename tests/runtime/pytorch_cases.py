@@ -2,117 +2,23 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from flexlegion.optimizers import SGD, Adam, AdamW, Optimizer
-
-BATCH = 6
-MSE, SPARSE, ONE_HOT = (
-    "mean_squared_error",
-    "sparse_categorical_crossentropy",
-    "categorical_crossentropy",
+from pytorch_layers import (
+    BATCH,
+    MSE,
+    ONE_HOT,
+    SPARSE,
+    Case,
+    Layer,
+    biased,
+    conv2d,
+    dense,
+    lstm,
+    pool2d,
 )
 
-# A method of Model, and its options. Layer i is named "l<i>". The option `of` names what the layer
-# reads, the tensor before it unless given: 0 is the input, i + 1 the output of layer i (a split's
-# outputs count one by one; of an LSTM, it is y). An LSTM's option `after` names the layer that it
-# continues, with the same weights.
-Layer = tuple[str, dict[str, Any]]
-
-LISTS = ("add", "concat", "multiply")  # layers that take their inputs as one list
-
-
-def sources(layers: Sequence[Layer]) -> Iterator[tuple[str, int | list[int], dict[str, Any]]]:
-    """Each layer's kind, what it reads, and its other options."""
-    for kind, options in layers:
-        yield kind, options.get("of", -1), {k: v for k, v in options.items() if k != "of"}
-
-
-@dataclass(frozen=True)
-class Case:
-    """A network and its training.
-
-    Parameters
-    ----------
-    shape
-        The input's, without the sample dimension.
-    layers
-        Applied one after another.
-    loss, optimizer
-        As for `Model.compile`.
-    steps
-        Number of training steps, each on a batch of its own.
-    last_rows
-        Number of samples in the last batch.
-    levels
-        The input has this many different values; 0 for normally distributed ones.
-    vocabulary
-        If not 0, the input are tokens, int32, below this.
-    ignored
-        Share of the labels that do not count.
-    """
-
-    shape: tuple[int, ...]
-    layers: tuple[Layer, ...]
-    loss: str = MSE
-    optimizer: Optimizer = SGD(0.1)
-    steps: int = 1
-    last_rows: int = BATCH
-    levels: int = 0
-    vocabulary: int = 0
-    ignored: float = 0.0
-
-    def rows(self, step: int) -> npt.NDArray[np.int64]:
-        """The samples of a step's batch: neither contiguous nor in order."""
-        count = self.last_rows if step == self.steps - 1 else BATCH
-        return np.arange(step, BATCH * self.steps, self.steps)[::-1][:count].copy()
-
-    def data(self, name: str, output: tuple[int, ...]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Samples and labels, for a model with outputs of shape `output`."""
-        rng = np.random.default_rng(zlib.crc32(name.encode()))
-        count = BATCH * self.steps
-        x: npt.NDArray[Any]
-        if self.vocabulary:
-            x = rng.integers(self.vocabulary, size=(count, *self.shape)).astype(np.int32)
-        elif self.levels:
-            x = rng.integers(self.levels, size=(count, *self.shape)).astype(np.float32)
-        else:
-            x = rng.normal(size=(count, *self.shape)).astype(np.float32)
-        if self.loss == SPARSE:
-            labels = rng.integers(output[-1], size=(count, *output[1:-1]))
-            labels[rng.random(labels.shape) < self.ignored] = -1
-            return x, labels.astype(np.int32)
-        y = rng.normal(size=(count, *output[1:]))
-        if self.loss == ONE_HOT:  # soft labels: any probabilities
-            y = np.exp(y) / np.exp(y).sum(-1, keepdims=True)
-        return x, y.astype(np.float32)
-
-
-def _biased(kind: str, **options: Any) -> Layer:
-    """A layer whose bias is not zero."""
-    return kind, {"bias_initializer": "normal", **options}
-
-
-def conv2d(filters: int, kernel: Any, **options: Any) -> Layer:
-    """A convolution."""
-    return _biased("conv2d", filters=filters, kernel=kernel, **options)
-
-
-def dense(units: int, **options: Any) -> Layer:
-    """A dense layer."""
-    return _biased("dense", units=units, **options)
-
-
-def pool2d(kernel: Any, kind: str, **options: Any) -> Layer:
-    """Pooling."""
-    return "pool2d", {"kernel": kernel, "kind": kind, **options}
-
+from flexlegion.optimizers import SGD, Adam, AdamW
 
 ACTIVATIONS = (None, "relu", "sigmoid", "tanh", "gelu", "softmax")
 FLATTEN: Layer = ("flatten", {})
@@ -289,6 +195,16 @@ def _normalization_cases() -> dict[str, Case]:
         layers = (conv2d(channels, 3, use_bias=False), ("batch_norm", {"activation": "relu"}))
         last = conv2d(2, 2)
         cases[f"batch_norm_channels_{channels}"] = Case((9, 8, 2), (*layers, last), **some_steps)
+    for label, options in {"residual": {}, "residual_relu": {"activation": "relu"}}.items():
+        residuals = (
+            conv2d(5, 3, padding=1, use_bias=False),
+            conv2d(5, 1, of=0, activation="tanh"),
+            ("batch_norm", {"of": 1, "residual": 2, **options}),
+            conv2d(5, 1, activation="tanh"),
+            ("batch_norm", {"residual": 4, **options}),  # x itself
+            ("add", {"of": [5, 2]}),
+        )
+        cases[f"batch_norm_{label}"] = Case(IMAGE, (*residuals, conv2d(4, 2)), **some_steps)
     for rank, shape in {2: (9,), 3: (4, 5)}.items():
         for kind in ("batch_norm", "layer_norm"):
             inner = dense(4, activation="tanh")
@@ -342,9 +258,9 @@ def _conv1d_cases() -> dict[str, Case]:
     """One-dimensional images."""
     cases = {}
     for label, layer in {
-        "plain": _biased("conv1d", filters=5, kernel=3),
-        "relu": _biased("conv1d", filters=5, kernel=3, padding=1, activation="relu"),
-        "stride_2": _biased("conv1d", filters=16, kernel=4, stride=2, padding=2),
+        "plain": biased("conv1d", filters=5, kernel=3),
+        "relu": biased("conv1d", filters=5, kernel=3, padding=1, activation="relu"),
+        "stride_2": biased("conv1d", filters=16, kernel=4, stride=2, padding=2),
         "no_bias": ("conv1d", {"filters": 4, "kernel": 1, "use_bias": False}),
     }.items():
         cases[f"conv1d_{label}"] = Case((11, 3), (layer, ("relu", {}), dense(2)))
@@ -352,7 +268,7 @@ def _conv1d_cases() -> dict[str, Case]:
         layer = ("pool1d", {"kernel": 3, "stride": 2, "padding": 1, "kind": kind})
         cases[f"pool1d_{kind}"] = Case((9, 4), (layer,))
     layers: tuple[Layer, ...] = (
-        _biased("conv1d", filters=3, kernel=3, padding=1),
+        biased("conv1d", filters=3, kernel=3, padding=1),
         ("concat", {"of": [0, 1], "axis": 1}),
         ("concat", {"of": [2, 2]}),
         SOFTMAX,
@@ -378,11 +294,6 @@ def _attention_cases() -> dict[str, Case]:
     cases["matmul_rank_4"] = Case((3, 5, 6), matrices)
     cases["matmul_itself"] = Case((2, 4, 4), (("matmul", {"of": [0, 0]}),))
     return cases
-
-
-def lstm(hidden: int, **options: Any) -> Layer:
-    """Steps of a recurrent layer."""
-    return _biased("lstm", hidden=hidden, **options)
 
 
 def _recurrent_cases() -> dict[str, Case]:

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pytorch_cases import BATCH, CASES, LISTS, Case, sources
+from pytorch_cases import CASES
+from pytorch_layers import BATCH, LISTS, Case, sources
 
 from flexlegion.metrics import MetricSums
 from flexlegion.model import Model
@@ -40,6 +41,8 @@ def build(case: Case) -> Model:
         if "after" in options:
             before = recurrent[options.pop("after")]
             options |= {"state": before.state, "share": before.y}
+        if "residual" in options:
+            options["residual"] = tensors[options["residual"]]
         made = getattr(model, kind)(*arguments, name=f"l{i}", **options)
         if isinstance(made, LSTMOutput):
             recurrent[i] = made

@@ -13,7 +13,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from launch import run_legate
-from pytorch_cases import BATCH, CASES, MSE, Case, sources
+from pytorch_cases import CASES
+from pytorch_layers import BATCH, MSE, Case, sources
 from torch.nn.utils import clip_grad_norm_
 
 from flexlegion.optimizers import SGD, Adam, AdamW
@@ -137,6 +138,8 @@ class Reference:
                 x = self._merge(kind, options, [outputs[k] for k in of])
             elif kind == "batch_norm":
                 x = self._batch_norm(name, options, outputs[of], step, tensors)
+                if "residual" in options:
+                    x = x + outputs[options["residual"]]
             else:
                 x = self._layer(name, kind, options, outputs[of], step)
             activation = options.get("activation")
