@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from flexlegion.cost.model import (
@@ -36,6 +36,29 @@ def task_key(operator: Operator, stage: str, shapes: Shapes) -> TaskKey:
     return TaskKey(type_, text, extents, stage, gradients if stage == "backward" else "", data_type)
 
 
+@dataclass(frozen=True)
+class Calibration:
+    """What training adds to times that were measured task by task.
+
+    In training, tasks share caches, memory and cores with other tasks and with the runtime, and
+    from one moment to the next a machine's speed changes. One strategy's measured iteration tells
+    how much, for all others.
+
+    Parameters
+    ----------
+    factor
+        How many times as long tasks take.
+    launch_ns
+        What passes on a device from a task to the next; by default, what the data base says.
+    """
+
+    factor: float = 1.0
+    launch_ns: int | None = None
+
+
+AS_MEASURED = Calibration()
+
+
 class MeasuredCosts(CostModel):
     """Measured times where the data base has them, else what `fallback` says.
 
@@ -53,6 +76,8 @@ class MeasuredCosts(CostModel):
     optimizer
         Whose updates ``linear("update")`` is about: an optimizer's type, ``sgd`` for example; any
         that was measured will do if that one was not.
+    calibration
+        Applies to all measured times.
     """
 
     name = MEASURED
@@ -63,8 +88,10 @@ class MeasuredCosts(CostModel):
         fallback: CostModel,
         library: str | None = None,
         optimizer: str = "sgd",
+        calibration: Calibration = AS_MEASURED,
     ) -> None:
         self.fallback = fallback
+        self._calibration = calibration
         self._db = db
         self._library = library
         self._optimizer = optimizer
@@ -81,7 +108,8 @@ class MeasuredCosts(CostModel):
             if measured is None:
                 cost = self.fallback.exe_time(operator, stage, shapes, device)
             else:
-                cost = Cost(max(1, measured + self._launch_ns(device)), MEASURED)
+                time_ns = round(self._calibration.factor * measured)
+                cost = Cost(max(1, time_ns + self._launch_ns(device)), MEASURED)
             self._costs[key] = cost
         return cost
 
@@ -91,10 +119,14 @@ class MeasuredCosts(CostModel):
             measured = self._db.linear(model, self._library_of(model), stage, variant)
             if measured is not None:
                 launch = 0 if stage == "sum" else self._launch_ns(device)  # a sum is part of a task
-                return replace(measured, overhead_ns=measured.overhead_ns + launch), MEASURED
+                factor = self._calibration.factor
+                overhead = round(factor * measured.overhead_ns) + launch
+                return Linear(overhead, max(1, round(measured.bytes_per_second / factor))), MEASURED
         return self.fallback.linear(stage, device)
 
     def _launch_ns(self, device: Device) -> int:
+        if self._calibration.launch_ns is not None:
+            return self._calibration.launch_ns
         if device.model not in self._launches:
             rates = self._db.device(device.model, self._library_of(device.model))
             self._launches[device.model] = 0 if rates is None else rates.launch_ns

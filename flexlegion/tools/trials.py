@@ -15,7 +15,7 @@ import numpy as np
 
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.measure import TaskRequest, measure, measure_linears, one_of_each_model
-from flexlegion.cost.measured import MeasuredCosts
+from flexlegion.cost.measured import AS_MEASURED, Calibration, MeasuredCosts
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.timing import share
 from flexlegion.data.synthetic import synthetic
@@ -69,9 +69,16 @@ class Trial:
         return statistics.median(self.seconds)
 
 
-def problem_of(network: Network, topology: Topology, db: ProfileDB) -> Problem:
+def problem_of(
+    network: Network,
+    topology: Topology,
+    db: ProfileDB,
+    calibration: Calibration = AS_MEASURED,
+) -> Problem:
     """The network on this machine, with the times that the data base has now."""
-    costs = MeasuredCosts(db, AnalyticCosts(), optimizer=network.optimizer.type)
+    costs = MeasuredCosts(
+        db, AnalyticCosts(), optimizer=network.optimizer.type, calibration=calibration
+    )
     return Problem(network.graph, topology, costs, network.output, network.optimizer.states)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from flexlegion import UserError
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.cost.measured import MeasuredCosts, task_key
+from flexlegion.cost.measured import Calibration, MeasuredCosts, task_key
 from flexlegion.cost.model import Cost, Linear, Shapes
 from flexlegion.cost.profile_db import (
     SCHEMA_VERSION,
@@ -140,7 +140,7 @@ def test_another_version(tmp_path: Path) -> None:
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 7")
     connection.close()
-    assert "version 7, but this program uses 1" in refused(path)
+    assert f"version 7, but this program uses {SCHEMA_VERSION}" in refused(path)
 
 
 def test_cut_short(tmp_path: Path) -> None:
@@ -217,3 +217,24 @@ def test_measured_lines(tmp_path: Path) -> None:
         assert costs.linear("load", DEVICE) == analytic.linear("load", DEVICE)
         db.add_linear("P100", "lib", "update", Linear(5, 6), "sgd")
         assert costs.linear("update", DEVICE) == (Linear(5, 6), "measured")
+
+
+def test_launches_and_calibration(tmp_path: Path) -> None:
+    """To tasks comes what passes between them; a calibration scales the tasks, not that."""
+    analytic = AnalyticCosts()
+    operator = dense()
+    with ProfileDB(tmp_path / "p") as db:
+        db.add_task("P100", "lib", task_key(operator, "forward", WHOLE), Sample(100, 1, 0))
+        db.add_linear("P100", "lib", "sum", Linear(10, 4000))
+        db.add_linear("P100", "lib", "load", Linear(20, 4000))
+        db.add_device("P100", "lib", DeviceRates(1, 1, 7))
+        costs = MeasuredCosts(db, analytic)
+        assert costs.exe_time(operator, "forward", WHOLE, DEVICE) == Cost(107, "measured")
+        assert costs.linear("load", DEVICE) == (Linear(27, 4000), "measured")
+        assert costs.linear("sum", DEVICE) == (Linear(10, 4000), "measured")  # a part of a task
+        costs = MeasuredCosts(db, analytic, calibration=Calibration(2.0, 5))
+        assert costs.exe_time(operator, "forward", WHOLE, DEVICE) == Cost(205, "measured")
+        assert costs.linear("load", DEVICE) == (Linear(45, 2000), "measured")
+        assert costs.linear("sum", DEVICE) == (Linear(20, 2000), "measured")
+        estimate = analytic.exe_time(operator, "backward", WHOLE, DEVICE)
+        assert costs.exe_time(operator, "backward", WHOLE, DEVICE) == estimate

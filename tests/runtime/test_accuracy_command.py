@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from launch import ROOT, run_checked
 
-COMMAND = [sys.executable, "-m", "flexlegion", "accuracy", "--strategies", "2", "--rounds", "2"]
+COMMAND = [sys.executable, "-m", "flexlegion", "accuracy", "--strategies", "3", "--rounds", "2"]
 MLP = ["--model", "mlp", "--size", "input_shape=32", "--size", "hidden=64x32"]
 # With recurrences, whose gates nothing but the backward pass reads.
 RNNLM = ["--model", "rnnlm", "--size", "steps=3", "--size", "hidden=16", "--size", "vocabulary=50"]
@@ -34,7 +34,11 @@ def test_simulated_and_measured(network: list[str], tmp_path: Path) -> None:
     assert report["model"] == network[1]
     assert report["machine"] == "cpu:0, cpu:1"
     assert report["tasks_measured"] > 0
-    assert [s["strategy"] for s in report["strategies"]] == ["data", "single"]
+    assert report["calibration"]["strategy"] == "data"
+    assert report["calibration"]["factor"] > 0
+    assert report["calibration"]["launch_ns"] >= 0
+    assert report["uncalibrated"]["worst_error"] >= report["uncalibrated"]["mean_error"] > 0
+    assert [s["strategy"] for s in report["strategies"]] == ["single", "model"]
     for strategy in report["strategies"]:
         assert set(strategy["priced_by"]) == {"measured"}
         simulated = strategy["iteration_time_ns"]
