@@ -118,7 +118,7 @@ void zero_body(LeafContext& context) {
   if (context.views[0].present()) zero_view(context.views[0]);
 }
 
-void fill_body(LeafContext& context, DataType type, bool positive, std::int32_t bound) {
+void fill_body(LeafContext& context, DataType type, const Values& values) {
   const TensorView& view = context.views[0];
   if (!view.present()) return;
   std::uint32_t state = 1;
@@ -127,11 +127,12 @@ void fill_body(LeafContext& context, DataType type, bool positive, std::int32_t 
       state =
           state * 1664525U + 1013904223U;  // Numerical Recipes' generator: cheap, and no pattern
       if (type == DataType::int32) {
-        view.i32()[at[0] + i] = static_cast<std::int32_t>((state >> 8) % bound);
+        view.i32()[at[0] + i] = static_cast<std::int32_t>((state >> 8) % values.bound);
         continue;
       }
-      const float magnitude = 0.25f + 0.75f * static_cast<float>(state >> 8) * 0x1p-24f;
-      view.f32()[at[0] + i] = positive || (state & 0x80U) != 0 ? magnitude : -magnitude;
+      const float share = 0.25f + 0.75f * static_cast<float>(state >> 8) * 0x1p-24f;
+      const float magnitude = share * values.largest;
+      view.f32()[at[0] + i] = values.positive || (state & 0x80U) != 0 ? magnitude : -magnitude;
     }
   });
 }

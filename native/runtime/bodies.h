@@ -22,9 +22,16 @@ Body kernel_body(const Graph& graph, const Launch& planned, std::shared_ptr<Kern
 void feed_body(LeafContext& context);
 // views[0] = 0
 void zero_body(LeafContext& context);
-// views[0] becomes numbers between 1/4 and 1, of either sign or positive: products of them are
-// never denormal. Of int32, numbers from 0 to bound - 1.
-void fill_body(LeafContext& context, DataType type, bool positive, std::int32_t bound);
+// Numbers between a quarter of the largest and the largest, of either sign or positive; of int32,
+// from 0 to bound - 1.
+struct Values {
+  float largest = 1.0f;
+  bool positive = false;
+  std::int32_t bound = 1;
+};
+// views[0] becomes such numbers. None of them is tiny; see that no results are, either: arithmetic
+// with denormal numbers takes many times as long.
+void fill_body(LeafContext& context, DataType type, const Values& values);
 // The partial gradients in views[0] are summed as before their reader computes.
 void sum_body(LeafContext& context);
 // Rows of a host array into a tile: row i of the batch is array row `rows[i]`; rows beyond are

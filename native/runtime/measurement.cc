@@ -5,6 +5,7 @@
 #endif
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <numeric>
@@ -271,11 +272,18 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
         gradient || (launch.pass == Pass::forward && tensor.kind != TensorKind::weight);
     cold.push_back(!(r.privilege == Privilege::read && passes));
     if (r.privilege == Privilege::write) continue;
+    Values values;
+    values.bound = bound;
     // An optimizer's state may be a mean of squares.
-    measurement.add_fill(
-        device, mine,
-        [type = gradient ? DataType::float32 : tensor.type, positive = r.field == Field::state,
-         bound](LeafContext& context) { fill_body(context, type, positive, bound); });
+    values.positive = r.field == Field::state;
+    if (!gradient && tensor.kind == TensorKind::weight && tensor.shape.size() > 1) {
+      // As weights are at first: sums of products are of their factors' size, and gates stay open.
+      const auto inputs = Rect::of_shape(tensor.shape).volume() / tensor.shape.front();
+      values.largest = 1.0f / std::sqrt(static_cast<float>(std::max<std::int64_t>(1, inputs)));
+    }
+    measurement.add_fill(device, mine,
+                         [type = gradient ? DataType::float32 : tensor.type,
+                          values](LeafContext& context) { fill_body(context, type, values); });
   }
   Body body;
   if (launch.pass == Pass::update) {
@@ -314,9 +322,8 @@ Times measure_sum(int device, std::int64_t slots, std::int64_t elements, const R
     const int region = measurement.add_region({slots, elements}, 1);
     const LaunchRequirement stack =
         whole(region, LEGION_READ_ONLY, Rect::of_shape({slots, elements}));
-    measurement.add_fill(each, stack, [](LeafContext& context) {
-      fill_body(context, DataType::float32, /*positive=*/false, /*bound=*/1);
-    });
+    measurement.add_fill(
+        each, stack, [](LeafContext& context) { fill_body(context, DataType::float32, Values()); });
     measurement.add_measured(kSumTask, each, {stack}, sum_body);
   }
   return measurement.run(RunState{}, repeats);
