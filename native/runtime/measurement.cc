@@ -18,6 +18,7 @@
 #include "runtime/leaf_task.h"
 #include "runtime/machine.h"
 #include "runtime/updates.h"
+#include "support/error.h"
 
 namespace flexlegion {
 
@@ -304,16 +305,23 @@ Times measure_task(const fl_plan& plan, const std::string& optimizer,
   const Launch launch =
       only(plan.plan.launches.at(static_cast<std::size_t>(index)), static_cast<std::size_t>(part));
   if (launch.pass == Pass::load) return measure_load(plan.graph, launch, repeats);
-  Measurement measurement(launch.devices.front(), repeats.sweep_bytes);
-  for (int device : neighbours(launch.devices.front())) {
-    add_plan_task(measurement, device, plan, launch, optimizer, hyperparameters, bound);
-  }
   RunState state;
   state.step = 1;
   state.valid_samples = state.valid_labels = plan.graph.tensors.front().shape.front();
   state.learning_rate = 1e-3;
   state.training = 1;
-  return measurement.run(state, repeats);
+  const auto run_on = [&](const std::vector<int>& devices) {
+    Measurement measurement(launch.devices.front(), repeats.sweep_bytes);
+    for (int device : devices) {
+      add_plan_task(measurement, device, plan, launch, optimizer, hyperparameters, bound);
+    }
+    return measurement.run(state, repeats);
+  };
+  try {
+    return run_on(neighbours(launch.devices.front()));
+  } catch (const UserMistake&) {  // too little memory for all: then for one
+    return run_on({launch.devices.front()});
+  }
 }
 
 Times measure_sum(int device, std::int64_t slots, std::int64_t elements, const Repeats& repeats) {
