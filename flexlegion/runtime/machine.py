@@ -58,3 +58,12 @@ def running_machine() -> RunningMachine:
         sizes.append(info.memory_bytes)
     ranks, rank = rt.lib.fl_rt_ranks(), rt.lib.fl_rt_rank()
     return RunningMachine(Devices(names, owners), ranks, rank, owners, memories, sizes)
+
+
+def memory_in_use(device: int) -> int:
+    """Bytes that Legion has given out of the memory of a device of this rank.
+
+    These are the instances of all programs, and whatever else lies there. Waits for all work.
+    """
+    rt = _native.rt()
+    return int(rt.check(rt.lib.fl_rt_memory_in_use(device)))

@@ -29,6 +29,10 @@ typedef struct {
 } fl_device;
 int fl_rt_devices(void);
 int fl_rt_device(int index, fl_device *out);
+/* Bytes of that device's memory, which has to be this rank's, that Legion has given out: all
+ * instances of all programs, and whatever else of the process lies there. Waits for all that was
+ * issued. */
+int64_t fl_rt_memory_in_use(int device);
 
 /* Bytes that Legion copied to bring tasks their data, counted while on (a trace's first run shows
  * its copies). On one rank only: this Legion does not survive profiling copies between ranks. */

@@ -13,12 +13,6 @@ namespace flexlegion {
 
 namespace {
 
-// A part of a gradient that tasks write, one after another: where, and in which slot.
-struct Piece {
-  Rect rect;
-  int slot;
-};
-
 class PlanBuilder {
  public:
   PlanBuilder(const Graph& graph, const Strategy& strategy, int output, int optimizer_states)
@@ -28,10 +22,8 @@ class PlanBuilder {
 
   Plan build() {
     check();
-    pieces_.resize(graph_.tensors.size());
     contributions_.resize(graph_.tensors.size());
     numbers_.resize(graph_.tensors.size());
-    mixed_.resize(graph_.tensors.size());
     plan_.gradients.resize(graph_.tensors.size());
     for (const LaunchId& id : facts_.launches) {
       switch (id.pass) {
@@ -49,7 +41,7 @@ class PlanBuilder {
           break;
       }
     }
-    for (std::size_t t = 0; t < pieces_.size(); ++t) {
+    for (std::size_t t = 0; t < contributions_.size(); ++t) {
       plan_.gradients[t].fully_written = fully_written(static_cast<int>(t));
     }
     return std::move(plan_);
@@ -147,64 +139,42 @@ class PlanBuilder {
     plan_.launches.push_back(std::move(launch));
   }
 
-  // Gives each task's piece a slot: the first in which it overlaps no other piece.
+  // Each task's piece, in its slot.
   Requirement contribution(int operand, const Operand& o, const std::vector<Rect>& rects,
                            const std::vector<int>& devices) {
     Requirement r = requirement(operand, o, Field::gradient, Privilege::write, {});
     const int launch = static_cast<int>(plan_.launches.size());
-    auto& pieces = pieces_[o.tensor];
-    int& slots = plan_.gradients[o.tensor].slots;
+    Contributions& contributions = contributions_[o.tensor];
+    auto& numbers = numbers_[o.tensor];
+    contributions.next_requirement();
     for (int k = 0; k < static_cast<int>(rects.size()); ++k) {
-      auto& numbers = numbers_[o.tensor];
+      if (rects[k].empty()) {
+        r.rects.push_back(rects[k].in_slots(0, 1));
+        r.adds.push_back(false);
+        continue;
+      }
       const int number =
           numbers.try_emplace(rects[k], static_cast<int>(numbers.size())).first->second;
-      const auto entry = contributions_[o.tensor].add(number, devices[k], launch, k);
-      if (!entry.adds) {
-        std::vector<bool> taken(static_cast<std::size_t>(slots) + 1, false);
-        for (const Piece& piece : pieces) {
-          if (piece.rect.overlaps(rects[k])) taken[static_cast<std::size_t>(piece.slot)] = true;
-        }
-        const auto free = std::find(taken.begin(), taken.end(), false);
-        pieces.push_back({rects[k], static_cast<int>(free - taken.begin())});
-      }
-      const int slot = pieces[entry.piece].slot;
-      slots = std::max(slots, slot + 1);
+      const auto entry = contributions.add(number, rects[k], devices[k], launch, k);
+      const int slot = contributions.pieces()[entry.piece].slot;
       r.rects.push_back(rects[k].in_slots(slot, slot + 1));
       r.adds.push_back(entry.adds);
       if (entry.adds) r.privilege = Privilege::read_write;
     }
-    // A launch has one privilege: where some of its tasks add, the others may read as well.
-    if (r.privilege == Privilege::read_write &&
-        std::find(r.adds.begin(), r.adds.end(), false) != r.adds.end()) {
-      mixed_[o.tensor] = true;
-    }
+    plan_.gradients[o.tensor].slots = std::max(1, contributions.slots());
     return r;
   }
 
-  // For a reader of `rects`: the range of slots in which something overlaps each of them.
   std::vector<Rect> stacked(int tensor, const std::vector<Rect>& rects) const {
     std::vector<Rect> result;
-    for (const Rect& rect : rects) {
-      int first = plan_.gradients[tensor].slots, last = 0;
-      for (const Piece& piece : pieces_[tensor]) {
-        if (!piece.rect.overlaps(rect)) continue;
-        first = std::min(first, piece.slot);
-        last = std::max(last, piece.slot + 1);
-      }
-      // Nothing contributes (a strided window skipped the tile): one slot of zeros.
-      if (last <= first) first = 0, last = 1;
-      result.push_back(rect.in_slots(first, last));
-    }
+    for (const Rect& rect : rects) result.push_back(contributions_[tensor].stacked(rect));
     return result;
   }
 
   bool fully_written(int tensor) const {
-    if (mixed_[tensor]) return false;
-    const std::int64_t volume = Rect::of_shape(graph_.tensors[tensor].shape).volume();
-    std::map<int, std::int64_t> written;
-    for (const Piece& piece : pieces_[tensor]) written[piece.slot] += piece.rect.volume();
-    return std::all_of(written.begin(), written.end(),
-                       [volume](const auto& slot) { return slot.second == volume; });
+    const Contributions& contributions = contributions_[tensor];
+    return contributions.slots() > 0 &&
+           contributions.fully_written(Rect::of_shape(graph_.tensors[tensor].shape).volume());
   }
 
   // One update launch covers all weights that the operator owns (it is the first to use them).
@@ -275,12 +245,9 @@ class PlanBuilder {
   const Graph& graph_;
   const Strategy& strategy_;
   const GraphFacts facts_;
-  // Of each tensor's gradient: the pieces in the order in which Contributions numbers them, and a
-  // number for each rectangle.
-  std::vector<std::vector<Piece>> pieces_;
+  // Of each tensor's gradient; and a number for each rectangle.
   std::vector<Contributions> contributions_;
   std::vector<std::map<Rect, int>> numbers_;
-  std::vector<bool> mixed_;  // a tensor: some launch both adds to and writes its gradient
   Plan plan_;
 };
 
@@ -290,25 +257,37 @@ Plan make_plan(const Graph& graph, const Strategy& strategy, int output, int opt
   return PlanBuilder(graph, strategy, output, optimizer_states).build();
 }
 
+bool starts_as_zeros(const Plan& plan, const Requirement& r) {
+  return r.field == Field::gradient && r.privilege == Privilege::read &&
+         !plan.gradients[r.tensor].fully_written;
+}
+
 std::int64_t bytes_on_device(const Plan& plan, int device) {
   struct Touched {
     Rect read, written;
   };
   std::map<std::tuple<int, Field, int>, Touched> fields;
+  std::int64_t elements = 0;
   for (const Launch& launch : plan.launches) {
+    Rect staged;
     for (const Requirement& r : launch.requirements) {
       Touched& field = fields[{r.tensor, r.field, r.state}];
       Rect& box = r.privilege == Privilege::read ? field.read : field.written;
+      const bool zeroed = starts_as_zeros(plan, r);
       for (int k = 0; k < launch.tasks(); ++k) {
-        if (launch.devices[k] == device) box = box.bounding(r.rects[k]);
+        if (launch.devices[k] != device) continue;
+        box = box.bounding(r.rects[k]);
+        if (zeroed) {
+          const int slots = plan.gradients[r.tensor].slots;
+          field.written = field.written.bounding(r.rects[k].in_all_slots(slots));
+        }
+        if (launch.pass == Pass::load) staged = staged.bounding(r.rects[k]);
       }
     }
+    elements += staged.volume();
   }
-  std::int64_t elements = 0;
   for (const auto& [key, field] : fields) {
-    elements += share_instance(field.read, field.written)
-                    ? field.read.bounding(field.written).volume()
-                    : field.read.volume() + field.written.volume();
+    elements += held_elements(field.read, field.written);
   }
   return elements * kElementBytes;
 }

@@ -75,8 +75,13 @@ struct Plan {
 // does not fit the graph.
 Plan make_plan(const Graph& graph, const Strategy& strategy, int output, int optimizer_states);
 
+// Whether a requirement reads a stack of partial gradients that starts as zeros. Its tasks write
+// these once, in all slots of what they read, as the host may read the whole stack.
+bool starts_as_zeros(const Plan& plan, const Requirement& r);
+
 // The memory that `device` needs if it has one of its own, in bytes: the instances (rect.h,
-// share_instance) of all that its tasks touch.
+// share_instance) of all that its tasks touch, and the next batch, which is staged while the
+// present one computes.
 std::int64_t bytes_on_device(const Plan& plan, int device);
 
 }  // namespace flexlegion

@@ -163,11 +163,18 @@ DistinctRects distinct(const std::vector<Rect>& rects) {
 
 void Contributions::clear() {
   pieces_.clear();
+  rects_.clear();
+  written_.clear();
   for (int device : used_devices_) on_device_[device].clear();
   used_devices_.clear();
+  next_requirement();
+  mixed_ = false;
 }
 
-Contributions::Entry Contributions::add(int rect, int device, int launch, int part) {
+void Contributions::next_requirement() { adds_ = writes_ = false; }
+
+Contributions::Entry Contributions::add(int rect, const Rect& where, int device, int launch,
+                                        int part) {
   if (device >= static_cast<int>(on_device_.size())) on_device_.resize(device + 1);
   auto& mine = on_device_[device];
   for (int index : mine) {
@@ -177,12 +184,42 @@ Contributions::Entry Contributions::add(int rect, int device, int launch, int pa
     const Entry entry{index, true, piece.launch, piece.part};
     piece.launch = launch;
     piece.part = part;
+    adds_ = true;
+    mixed_ |= writes_;
     return entry;
   }
+  writes_ = true;
+  mixed_ |= adds_;
+  taken_.assign(written_.size() + 1, 0);
+  for (std::size_t p = 0; p < pieces_.size(); ++p) {
+    char& taken = taken_[pieces_[p].slot];
+    if (!taken) taken = pieces_[p].rect == rect || rects_[p].overlaps(where);
+  }
+  const auto slot = std::find(taken_.begin(), taken_.end(), 0) - taken_.begin();
+  if (slot == static_cast<std::ptrdiff_t>(written_.size())) written_.push_back(0);
+  written_[slot] += where.volume();
   if (mine.empty()) used_devices_.push_back(device);
   mine.push_back(static_cast<int>(pieces_.size()));
-  pieces_.push_back({rect, device, launch, part});
+  pieces_.push_back({rect, device, launch, part, static_cast<int>(slot)});
+  rects_.push_back(where);
   return {mine.back(), false, -1, -1};
+}
+
+bool Contributions::fully_written(std::int64_t volume) const {
+  return !mixed_ && std::all_of(written_.begin(), written_.end(),
+                                [volume](std::int64_t written) { return written == volume; });
+}
+
+Rect Contributions::stacked(const Rect& rect) const {
+  int first = slots(), last = 0;
+  for (std::size_t p = 0; p < pieces_.size(); ++p) {
+    const int slot = pieces_[p].slot;
+    if ((first <= slot && slot < last) || !rects_[p].overlaps(rect)) continue;
+    first = std::min(first, slot);
+    last = std::max(last, slot + 1);
+  }
+  // Nothing contributes (a strided window skipped the tile): one slot of zeros.
+  return last > first ? rect.in_slots(first, last) : rect.in_slots(0, 1);
 }
 
 Rect looked_up_tokens(const Graph& graph, int op) {

@@ -54,11 +54,12 @@ DistinctRects distinct(const std::vector<Rect>& rects);
 
 // The contributions to one tensor's gradient, in the order of issue. A task whose rectangle an
 // earlier launch contributed from the same device adds to that piece; another task makes a piece of
-// its own. Equal rectangles have equal numbers.
+// its own, in the first slot in which it overlaps no other. Equal rectangles have equal numbers.
 class Contributions {
  public:
   struct Piece {
     int rect, device, launch, part;  // launch and part: the last task that wrote it
+    int slot;
   };
   struct Entry {
     int piece;
@@ -67,11 +68,24 @@ class Contributions {
   };
 
   void clear();
-  Entry add(int rect, int device, int launch, int part);
+  void next_requirement();  // before the entries of an operand of a launch
+  // `where` is the rectangle, which is not empty, and `rect` its number.
+  Entry add(int rect, const Rect& where, int device, int launch, int part);
   const std::vector<Piece>& pieces() const { return pieces_; }
+
+  int slots() const { return static_cast<int>(written_.size()); }
+  // Whether every slot of the tensor, of that volume, is written as a whole before it can be read.
+  bool fully_written(std::int64_t volume) const;
+  // For a reader of `rect`: the range of slots in which something overlaps it.
+  Rect stacked(const Rect& rect) const;
 
  private:
   std::vector<Piece> pieces_;
+  std::vector<Rect> rects_;            // a piece
+  std::vector<std::int64_t> written_;  // a slot: elements
+  std::vector<char> taken_;
+  // A launch has one privilege: where some of its tasks add, the others may read as well.
+  bool adds_ = false, writes_ = false, mixed_ = false;
   std::vector<std::vector<int>> on_device_;
   std::vector<int> used_devices_;
 };

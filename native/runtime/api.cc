@@ -93,6 +93,10 @@ int fl_rt_device(int index, fl_device* out) {
   });
 }
 
+int64_t fl_rt_memory_in_use(int device) {
+  return fl::guarded(std::int64_t{-1}, [&] { return fl::memory_in_use(device); });
+}
+
 int fl_rt_count_copies(int on) {
   return status([&] {
     if (fl::MachineState::get().ranks() > 1) {

@@ -50,7 +50,7 @@ void Executor::seal(const std::string& what) {
   for (const RuntimeLaunch& launch : launches_) {
     for (const LaunchRequirement& r : launch.requirements) {
       for (std::size_t k = 0; k < r.rects.size(); ++k) {
-        regions_.touch(r.region, machine.devices()[launch.devices[k]].memory,
+        regions_.touch(r.region, r.field, machine.devices()[launch.devices[k]].memory,
                        r.privilege == LEGION_READ_ONLY, r.rects[k]);
       }
     }

@@ -128,4 +128,18 @@ ShardingID MachineState::sharding_of(const std::vector<int>& ranks) {
   return shardings_[ranks] = id;
 }
 
+std::int64_t memory_in_use(int device) {
+  const MachineState& machine = MachineState::get();
+  const Device& of = machine.devices().at(static_cast<std::size_t>(device));
+  if (of.rank != machine.rank()) {
+    throw std::invalid_argument("only a rank itself knows what of its memories is in use");
+  }
+  Runtime* runtime = Runtime::get_runtime();
+  Context ctx = Runtime::get_context();
+  // What was given back lies there until Legion has come to that.
+  runtime->issue_execution_fence(ctx).get_void_result(/*silence_warnings=*/true);
+  const std::size_t left = runtime->query_available_memory(ctx, of.memory);
+  return static_cast<std::int64_t>(of.memory.capacity() - left);
+}
+
 }  // namespace flexlegion

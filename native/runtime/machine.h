@@ -2,6 +2,7 @@
 // leaf tasks, the mapper, sharding functors. Started once a process, on every rank alike.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
@@ -60,5 +61,9 @@ class MachineState {
   Legion::ShardingID first_sharding_ = 0;
   std::map<std::vector<int>, Legion::ShardingID> shardings_;
 };
+
+// Bytes of a device's memory, which has to be this rank's, that Legion has given out. Waits for all
+// that was issued.
+std::int64_t memory_in_use(int device);
 
 }  // namespace flexlegion

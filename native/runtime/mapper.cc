@@ -101,10 +101,10 @@ void PlanMapper::map_task(MapperContext ctx, const Task& task, const MapTaskInpu
 // is copied within a memory.
 PhysicalInstance PlanMapper::instance_for(MapperContext ctx, const RegionRequirement& requirement,
                                           Memory memory) {
-  const LogicalRegion footprint =
-      RegionStore::footprint(requirement.region.get_tree_id(), memory,
-                             requirement.privilege == LEGION_READ_ONLY, requirement.parent);
   const FieldID field = *requirement.privilege_fields.begin();
+  const LogicalRegion footprint =
+      RegionStore::footprint(requirement.region.get_tree_id(), field, memory,
+                             requirement.privilege == LEGION_READ_ONLY, requirement.parent);
   PhysicalInstance instance;
   bool created = false;
   const bool found = runtime->find_or_create_physical_instance(

@@ -224,16 +224,13 @@ void Program::add_zeroing() {
   for (const Launch& planned : plan_.launches) {
     for (const Requirement& r : planned.requirements) {
       const auto t = static_cast<std::size_t>(r.tensor);
-      const bool sums = r.field == Field::gradient && r.privilege == Privilege::read;
-      if (sums) read[t] = true;
-      if (r.field != Field::state && (!sums || plan_.gradients[t].fully_written)) continue;
+      const bool sums = starts_as_zeros(plan_, r);
+      if (r.field == Field::gradient && r.privilege == Privilege::read) read[t] = true;
+      if (r.field != Field::state && !sums) continue;
       const auto [region, field] = place_of(r.tensor, r.field, r.state);
       std::vector<Rect> rects = r.rects;
-      if (sums) {  // in all slots, as the host may read the whole stack
-        for (Rect& rect : rects) {
-          rect.lo[0] = 0;
-          rect.hi[0] = plan_.gradients[t].slots;
-        }
+      if (sums) {
+        for (Rect& rect : rects) rect = rect.in_all_slots(plan_.gradients[t].slots);
       }
       add(region, field, planned.devices, std::move(rects));
     }

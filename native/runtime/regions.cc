@@ -4,7 +4,6 @@
 #include <mutex>
 #include <set>
 #include <shared_mutex>
-#include <tuple>
 #include <utility>
 
 namespace flexlegion {
@@ -13,9 +12,9 @@ using namespace Legion;
 
 namespace {
 
-// The mapper's view of all living programs: (region tree, memory, reads) -> footprint.
+// The mapper's view of all living programs: (region tree, field, memory, reads) -> footprint.
 std::shared_mutex footprints_mutex;
-std::map<std::tuple<RegionTreeID, Memory, bool>, LogicalRegion> footprints;
+std::map<std::tuple<RegionTreeID, FieldID, Memory, bool>, LogicalRegion> footprints;
 
 // What Legion may assume of a partition; saying it spares Legion the computation.
 PartitionKind kind_of(const std::vector<Rect>& rects, const Rect& box) {
@@ -49,7 +48,6 @@ int RegionStore::add(const std::vector<std::int64_t>& shape, int fields) {
   Context ctx = Runtime::get_context();
   Entry entry;
   entry.box = Rect::of_shape(shape);
-  entry.fields = fields;
   entry.space = runtime->create_index_space(ctx, domain_of(entry.box));
   entry.field_space = runtime->create_field_space(ctx);
   FieldAllocator allocator = runtime->create_field_allocator(ctx, entry.field_space);
@@ -85,15 +83,15 @@ LogicalPartition RegionStore::partition(int index, const std::vector<Rect>& rect
   return entry.partitions[rects] = runtime->get_logical_partition(ctx, entry.region, cut);
 }
 
-void RegionStore::touch(int index, Memory memory, bool reads, const Rect& rect) {
-  auto [box, fresh] = entries_[index].touched.try_emplace({memory, reads}, rect);
+void RegionStore::touch(int index, FieldID field, Memory memory, bool reads, const Rect& rect) {
+  auto [box, fresh] = entries_[index].touched.try_emplace({field, memory, reads}, rect);
   if (!fresh) box->second = box->second.bounding(rect);
 }
 
 void RegionStore::share_instances(Entry& entry) {
-  for (auto& [where, read] : entry.touched) {
-    const auto& [memory, reads] = where;
-    const auto written = entry.touched.find({memory, false});
+  for (auto& [use, read] : entry.touched) {
+    const auto& [field, memory, reads] = use;
+    const auto written = entry.touched.find({field, memory, false});
     if (!reads || written == entry.touched.end() || !share_instance(read, written->second))
       continue;
     read = written->second = read.bounding(written->second);
@@ -108,14 +106,15 @@ void RegionStore::seal() {
     if (entry.touched.empty()) continue;
     share_instances(entry);
     std::vector<Rect> boxes;  // without repetition: one part of the partition, one instance
-    for (const auto& [where, box] : entry.touched) {
+    for (const auto& [use, box] : entry.touched) {
       if (std::find(boxes.begin(), boxes.end(), box) == boxes.end()) boxes.push_back(box);
     }
     const LogicalPartition parts = partition(static_cast<int>(i), boxes);
     const std::unique_lock<std::shared_mutex> lock(footprints_mutex);
-    for (const auto& [where, box] : entry.touched) {
+    for (const auto& [use, box] : entry.touched) {
       const auto color = std::find(boxes.begin(), boxes.end(), box) - boxes.begin();
-      footprints[{entry.region.get_tree_id(), where.first, where.second}] =
+      const auto& [field, memory, reads] = use;
+      footprints[{entry.region.get_tree_id(), field, memory, reads}] =
           runtime->get_logical_subregion_by_color(ctx, parts, DomainPoint(color));
     }
   }
@@ -125,19 +124,20 @@ std::map<Memory, std::int64_t> RegionStore::bytes() const {
   std::map<Memory, std::int64_t> total;
   for (Entry entry : entries_) {
     share_instances(entry);
-    std::set<std::pair<Memory, Rect>> instances;
-    for (const auto& [where, box] : entry.touched) instances.insert({where.first, box});
-    for (const auto& [memory, box] : instances) {
-      total[memory] += box.volume() * entry.fields * static_cast<std::int64_t>(sizeof(float));
+    std::set<std::tuple<FieldID, Memory, Rect>> instances;
+    for (const auto& [use, box] : entry.touched) {
+      const auto& [field, memory, reads] = use;
+      if (!instances.insert({field, memory, box}).second) continue;
+      total[memory] += box.volume() * static_cast<std::int64_t>(sizeof(float));
     }
   }
   return total;
 }
 
-LogicalRegion RegionStore::footprint(RegionTreeID tree, Memory memory, bool reads,
+LogicalRegion RegionStore::footprint(RegionTreeID tree, FieldID field, Memory memory, bool reads,
                                      LogicalRegion root) {
   const std::shared_lock<std::shared_mutex> lock(footprints_mutex);
-  const auto found = footprints.find({tree, memory, reads});
+  const auto found = footprints.find({tree, field, memory, reads});
   return found == footprints.end() ? root : found->second;
 }
 
@@ -147,8 +147,9 @@ void RegionStore::destroy() {
   for (Entry& entry : entries_) {
     {
       const std::unique_lock<std::shared_mutex> lock(footprints_mutex);
-      for (const auto& [where, box] : entry.touched) {
-        footprints.erase({entry.region.get_tree_id(), where.first, where.second});
+      for (const auto& [use, box] : entry.touched) {
+        const auto& [field, memory, reads] = use;
+        footprints.erase({entry.region.get_tree_id(), field, memory, reads});
       }
     }
     runtime->destroy_logical_region(ctx, entry.region);

@@ -8,7 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "legion.h"
@@ -29,16 +29,18 @@ class RegionStore {
   // The partition whose k-th part is rects[k]; equal lists share one partition.
   Legion::LogicalPartition partition(int index, const std::vector<Rect>& rects);
 
-  // Notes that tasks with that memory read or write `rect`; seal() then fixes every footprint.
-  void touch(int index, Legion::Memory memory, bool reads, const Rect& rect);
+  // Notes that tasks with that memory read or write `rect` of a field; seal() then fixes every
+  // footprint.
+  void touch(int index, Legion::FieldID field, Legion::Memory memory, bool reads, const Rect& rect);
   void seal();
   // Bytes of the instances that each memory will hold.
   std::map<Legion::Memory, std::int64_t> bytes() const;
 
-  // What the instance in `memory` for a reader or a writer of that region tree has to cover; `root`
-  // if nothing is known. For the mapper.
-  static Legion::LogicalRegion footprint(Legion::RegionTreeID tree, Legion::Memory memory,
-                                         bool reads, Legion::LogicalRegion root);
+  // What the instance in `memory` for a reader or a writer of that region tree's field has to
+  // cover; `root` if nothing is known. For the mapper.
+  static Legion::LogicalRegion footprint(Legion::RegionTreeID tree, Legion::FieldID field,
+                                         Legion::Memory memory, bool reads,
+                                         Legion::LogicalRegion root);
 
   // The one-dimensional space of `count` tasks, shared by launches and partitions.
   Legion::IndexSpace colors(std::int64_t count);
@@ -46,14 +48,16 @@ class RegionStore {
   void destroy();  // gives everything back to Legion; nothing may be running
 
  private:
+  using Use = std::tuple<Legion::FieldID, Legion::Memory, bool>;
   struct Entry {
     Legion::LogicalRegion region;
     Legion::IndexSpace space;
     Legion::FieldSpace field_space;
     Rect box;
-    int fields;
     std::map<std::vector<Rect>, Legion::LogicalPartition> partitions;
-    std::map<std::pair<Legion::Memory, bool>, Rect> touched;  // (memory, reads) -> footprint
+    // (field, memory, reads) -> footprint. Each field has its own: the states of a weight's shard,
+    // say, need not lie where only its value is read.
+    std::map<Use, Rect> touched;
   };
 
   static void share_instances(Entry& entry);

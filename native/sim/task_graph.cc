@@ -162,8 +162,11 @@ void TaskGraph::find_flows() {
     return result;
   };
   for (int t = 0; t < static_cast<int>(graph.tensors.size()); ++t) {
-    if (graph.tensors[t].kind == TensorKind::weight || readers_[t].empty()) continue;
     const int producer = producers_[t].first;
+    if (graph.tensors[t].kind == TensorKind::weight) continue;
+    // What no other operator reads takes memory, too: what an operator saves for its own backward
+    // pass, say.
+    if (readers_[t].empty() && producer < 0) continue;
     std::vector<int> ops;
     for (const auto& [op, operand] : readers_[t]) ops.push_back(op);
     if (producer >= 0) {

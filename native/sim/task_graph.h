@@ -129,7 +129,8 @@ class TaskGraph {
   const Family& writer_family(int tensor);
   void add_sums(int launch);
   void box(int memory, const Rect& rect, bool written);
-  void hold_boxes();
+  void box_stack(int tensor, int memory, const Rect& rect);
+  void hold_boxes(int fields = 1);
   void account(const Block& block, int sign);
   void account(const Flow& flow, int sign);
   void note_times(int launch);

@@ -47,14 +47,12 @@ void TaskGraph::box(int memory, const Rect& rect, bool written) {
   mine = mine.bounding(rect);
 }
 
-// Ends a tensor: its instances are what the plan's rule makes of the boxes (rect.h).
-void TaskGraph::hold_boxes() {
+// Ends a tensor's field, or several alike: the instances are what the plan's rule makes of the
+// boxes (rect.h).
+void TaskGraph::hold_boxes(int fields) {
   for (int memory : boxed_) {
     Boxes& boxes = boxes_[memory];
-    const std::int64_t elements = share_instance(boxes.read, boxes.written)
-                                      ? boxes.read.bounding(boxes.written).volume()
-                                      : boxes.read.volume() + boxes.written.volume();
-    builder_.hold(memory, elements * kElementBytes);
+    builder_.hold(memory, fields * held_elements(boxes.read, boxes.written) * kElementBytes);
     boxes = {};
   }
   boxed_.clear();
@@ -64,8 +62,13 @@ Flow TaskGraph::build_value(const FlowId& id) {
   begin(id);
   const Family& written = writer_family(id.index);
   const auto& writers = blocks_[id.parties[0]].device;
+  const auto [producer, output] = producers_[id.index];
+  const bool saved = producer >= 0 && problem_.facts.backward[producer] &&
+                     problem_.graph.operators[producer].operands[output].saved_for_backward;
   for (int k = 0; k < static_cast<int>(writers.size()); ++k) {
-    box(memory_of(writers[k]), written.parts.rects[written.parts.of_part[k]], true);
+    const Rect& mine = written.parts.rects[written.parts.of_part[k]];
+    box(memory_of(writers[k]), mine, true);
+    if (saved) box(memory_of(writers[k]), mine, false);
   }
   for (const auto& [op, operand] : readers_[id.index]) {
     const Config& config = configs_[op];
@@ -89,6 +92,12 @@ Flow TaskGraph::build_value(const FlowId& id) {
     }
   }
   for (int op : lookups_of_[id.index]) add_tokens(op, written);
+  if (launches_[id.parties[0]].pass == Pass::load) {
+    // The next batch is staged while the present one computes.
+    for (int memory : boxed_) {
+      builder_.hold(memory, boxes_[memory].written.volume() * kElementBytes);
+    }
+  }
   hold_boxes();
   return builder_.finish(reading_parts(id));
 }
@@ -126,27 +135,42 @@ void TaskGraph::add_contributions(int tensor, const FlowId& id) {
     for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
       if (operands[i].tensor != tensor || operands[i].role == Role::output) continue;
       const Family& family = geometry_.family(op, i, config.split);
+      contributions_.next_requirement();
       for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
         const int mine = family.parts.of_part[k];
         if (family.ids[mine] < 0) continue;
-        const auto entry = contributions_.add(family.ids[mine], config.devices[k], launch, k);
+        const Rect& rect = family.parts.rects[mine];
+        const auto entry = contributions_.add(family.ids[mine], rect, config.devices[k], launch, k);
         if (entry.adds) {
           builder_.edge(builder_.writer(party_of_launch_[entry.earlier_launch], entry.earlier_part),
                         {party, k});
         } else {
           pieces_.push_back({&family, mine});
-          builder_.hold(memory_of(config.devices[k]),
-                        family.parts.rects[mine].volume() * kElementBytes);
+          const int slot = contributions_.pieces()[entry.piece].slot;
+          box(memory_of(config.devices[k]), rect.in_slots(slot, slot + 1), true);
         }
       }
     }
   }
 }
 
+// A task reads, in that memory, a rectangle of the gradient that contributions_ describe.
+void TaskGraph::box_stack(int tensor, int memory, const Rect& rect) {
+  const Rect stacked = contributions_.stacked(rect);
+  box(memory, stacked, false);
+  const Rect whole = Rect::of_shape(problem_.graph.tensors[tensor].shape);
+  if (!contributions_.fully_written(whole.volume())) {
+    box(memory, stacked.in_all_slots(contributions_.slots()), true);
+  }
+}
+
 Flow TaskGraph::build_gradient(const FlowId& id) {
   begin(id);
   add_contributions(id.index, id);
-  if (id.fed < 0) return builder_.finish(reading_parts(id));
+  if (id.fed < 0) {
+    hold_boxes();
+    return builder_.finish(reading_parts(id));
+  }
   const int op = producers_[id.index].first;
   const int reader = party_of_launch_[id.fed];
   const Family& family = writer_family(id.index);
@@ -168,10 +192,14 @@ Flow TaskGraph::build_gradient(const FlowId& id) {
       need.volume = item.volume;
       const int memory = memory_of(devices[k]);
       builder_.need(writer, need, memory, {reader, k});
-      if (memory != memory_of(last.device)) builder_.hold(memory, item.volume * kElementBytes);
       partial[k] += item.volume;
     }
   }
+  for (std::size_t k = 0; k < devices.size(); ++k) {
+    const Rect& rect = family.parts.rects[family.parts.of_part[k]];
+    if (!rect.empty()) box_stack(id.index, memory_of(devices[k]), rect);
+  }
+  hold_boxes();
   Flow flow = builder_.finish(reading_parts(id));
   for (std::size_t k = 0; k < devices.size(); ++k) {
     const std::int64_t own = family.parts.rects[family.parts.of_part[k]].volume();
@@ -211,14 +239,17 @@ Flow TaskGraph::build_weights(const FlowId& id) {
     const bool is_table = problem_.facts.is_table(tensor);
     // Whose gradients the update reads: the weight's, or those of what was looked up in a table.
     for (int from : is_table ? problem_.facts.lookups.at(tensor) : std::vector<int>{op}) {
-      add_contributions(is_table ? graph.operators[from].primary_output().tensor : tensor, id);
+      const int source = is_table ? graph.operators[from].primary_output().tensor : tensor;
+      add_contributions(source, id);
       for (int j = 0; j < static_cast<int>(tasks.size()); ++j) {
         for (const auto& [weight, shard] : tasks[j].shards) {
           if (weight != w) continue;
           const Rect rect = is_table ? looked_up_gradient(graph, from, shard) : shard;
           touched[j] += gather_shard(rect, tasks[j].device, {party, j}, stack);
+          box_stack(source, memory_of(tasks[j].device), rect);
         }
       }
+      hold_boxes();
       stack += static_cast<int>(pieces_.size());
     }
     const int states = problem_.optimizer_states;
@@ -227,9 +258,10 @@ Flow TaskGraph::build_weights(const FlowId& id) {
         if (weight != w) continue;
         touched[j] +=
             2 * (1 + states) * updated_elements(graph, problem_.facts, tensor, shard, states);
-        builder_.hold(memory_of(tasks[j].device), states * shard.volume() * kElementBytes);
+        box(memory_of(tasks[j].device), shard, true);
       }
     }
+    hold_boxes(states);
     return_weight(tensor, w, tasks, builder_.writer(party, 0), stack++);
   }
   for (std::size_t j = 0; j < tasks.size(); ++j) {
@@ -261,7 +293,6 @@ std::int64_t TaskGraph::gather_shard(const Rect& shard, int device, TaskRef task
     need.family = kShards;
     need.volume = volume;
     builder_.need(builder_.writer(party_of_launch_[last.launch], last.part), need, memory, task);
-    if (memory != memory_of(last.device)) builder_.hold(memory, volume * kElementBytes);
   }
   return elements;
 }

@@ -53,7 +53,12 @@ struct Rect {
     return r;
   }
 
-  bool overlaps(const Rect& other) const { return !intersect(other).empty(); }
+  bool overlaps(const Rect& other) const {
+    for (int d = 0; d < rank; ++d) {
+      if (std::max(lo[d], other.lo[d]) >= std::min(hi[d], other.hi[d])) return false;
+    }
+    return rank > 0;
+  }
 
   // The smallest rectangle that holds both; an empty one does not count.
   Rect bounding(const Rect& other) const {
@@ -81,6 +86,14 @@ struct Rect {
     return r;
   }
 
+  // A rectangle of a stack, in all its slots.
+  Rect in_all_slots(int slots) const {
+    Rect r = *this;
+    r.lo[0] = 0;
+    r.hi[0] = slots;
+    return r;
+  }
+
   bool operator==(const Rect& other) const {
     return rank == other.rank && lo == other.lo && hi == other.hi;
   }
@@ -96,6 +109,12 @@ struct Rect {
 // reads its shard of every slot.
 inline bool share_instance(const Rect& read, const Rect& written) {
   return read.bounding(written).volume() <= read.volume() + written.volume();
+}
+
+// Elements of these instances.
+inline std::int64_t held_elements(const Rect& read, const Rect& written) {
+  return share_instance(read, written) ? read.bounding(written).volume()
+                                       : read.volume() + written.volume();
 }
 
 }  // namespace flexlegion

@@ -1,0 +1,152 @@
+"""Memory that training takes on Legion, beside what was predicted for the strategy.
+
+    python scripts/bench/memory.py [--networks alexnet,rnnlm] [--full] [--json FILE]
+
+Of each network and strategy a process trains for some iterations. "Legion" is what Legion then has
+given out of the memory of its processors, all instances of the program; "simulated" is what the
+simulator said that they take. The process's own peak has in it what Python, Legion and the
+libraries take as well. At the end, AlexNet trains at its batch of 256 within 8 GiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from networks import NETWORKS
+from rich.console import Console
+from rich.table import Table
+from sides import environment, legate
+from workloads import Workload
+
+from flexlegion.report.progress import ProgressBar
+from flexlegion.report.text import memory
+from flexlegion.zoo import ZOO
+
+ITERATIONS = 3
+BATCH_SIZE = 32
+TOLERANCE = 0.15
+# As the zoo has it: images of 224 x 224 pixels, 256 of them a batch.
+LARGE = Workload("alexnet", 256, 2, samples=256)
+LARGE_SYSMEM = 8000  # MiB
+
+
+def reduced(name: str) -> Workload:
+    """A network at the sizes of the sample that comes along."""
+    return Workload(name, BATCH_SIZE, ITERATIONS, ZOO[name].sample_sizes, samples=2 * BATCH_SIZE)
+
+
+class RunError(Exception):
+    """A run ended before its time; the message has the end of what it said."""
+
+
+def run(work: Workload, strategy: str, args: argparse.Namespace, sysmem: int) -> dict[str, Any]:
+    """What a process of its own finds."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "result"
+        options = ["--workload", work.to_json(), "--strategies", strategy, "--out", str(out)]
+        command = legate("memory_worker.py", args.cpus, *options, sysmem=sysmem)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment(), check=False
+        )
+        file = Path(f"{out}.0")
+        if done.returncode != 0 or not file.exists():
+            said = (done.stderr or done.stdout).strip().splitlines()
+            raise RunError(f"{work.network}, {strategy}: {said[-1] if said else 'it said nothing'}")
+        result: dict[str, Any] = json.loads(file.read_text())[0]
+    return result | {
+        "workload": work.to_json(),
+        "error": result["simulated"] / result["training"] - 1,
+    }
+
+
+def table(results: list[tuple[Workload, dict[str, Any]]], title: str) -> Table:
+    """All runs, one a row."""
+    found = Table(title=title)
+    for column in ("network", "batch", "strategy"):
+        found.add_column(column)
+    for column in ("simulated", "Legion", "error", "peak of process", "before"):
+        found.add_column(column, justify="right")
+    for work, result in results:
+        found.add_row(
+            work.network,
+            str(work.batch_size),
+            result["strategy"],
+            memory(result["simulated"]),
+            memory(result["training"]),
+            f"{result['error']:+.1%}",
+            memory(result["resident_peak"]),
+            memory(result["resident_before"]),
+        )
+    return found
+
+
+def options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--networks",
+        default=",".join(ZOO),
+        help=f"separated by commas, or none; default: all of {', '.join(ZOO)}",
+    )
+    parser.add_argument(
+        "--strategies", default="data,expert,random:1", help="default: data,expert,random:1"
+    )
+    parser.add_argument(
+        "--full", action="store_true", help="the networks' own sizes, at small batches"
+    )
+    parser.add_argument("--cpus", type=int, default=2, help="processors; default: 2")
+    parser.add_argument("--sysmem", type=int, default=8000, help="MiB for Legion; default: 8000")
+    parser.add_argument(
+        "--no-large", action="store_true", help="leave out AlexNet at a batch of 256"
+    )
+    parser.add_argument("--json", metavar="FILE", help="write all figures there")
+    args = parser.parse_args()
+    known = NETWORKS if args.full else ZOO
+    args.networks = [] if args.networks == "none" else args.networks.split(",")
+    for name in args.networks:
+        if name not in ZOO:
+            parser.error(f"'{name}' is none of {', '.join(ZOO)}")
+    args.works = [NETWORKS[n] if args.full else reduced(n) for n in args.networks if n in known]
+    return args
+
+
+def main() -> None:
+    """Run everything and print the tables; status 1 if a prediction is too far off."""
+    args = options()
+    console = Console(width=110)
+    runs = [(work, s, args.sysmem) for work in args.works for s in args.strategies.split(",")]
+    if not args.no_large:
+        runs.append((LARGE, "data", LARGE_SYSMEM))
+    results = []
+    try:
+        with ProgressBar("training") as bar:
+            for done, (work, strategy, sysmem) in enumerate(runs):
+                bar.steps(done, len(runs))
+                results.append((work, run(work, strategy, args, sysmem)))
+    except RunError as e:
+        sys.exit(f"error: {e}")
+    ordinary = results if args.no_large else results[:-1]
+    if ordinary:
+        console.print(table(ordinary, f"{args.cpus} processors, Adam"))
+    if not args.no_large:
+        work, large = results[-1]
+        console.print(table(results[-1:], f"AlexNet of 224 x 224 pixels in {LARGE_SYSMEM} MiB"))
+        losses = ", ".join(f"{loss:.3f}" for loss in large["losses"])
+        console.print(f"{work.iterations} iterations; mean loss so far after each: {losses}")
+    worst = max((abs(result["error"]) for _, result in results), default=0.0)
+    console.print(f"largest error: {worst:.1%} (bound: {TOLERANCE:.0%})")
+    if args.json:
+        figures = [result for _, result in results]
+        Path(args.json).write_text(json.dumps(figures, indent=2) + "\n")
+    if worst > TOLERANCE or not all(result["finite"] for _, result in results):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""What training takes of memory on Legion, beside what was predicted. Run under legate.
+
+Writes FILE.RANK, a JSON list with an object a strategy: bytes of this rank's memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from workloads import LEARNING_RATE, Workload
+
+from flexlegion import Adam
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.local import local_topology
+from flexlegion.problem import Problem
+from flexlegion.runtime.machine import memory_in_use, running_machine
+from flexlegion.runtime.program import NO_BATCH, PREDICT, TRAIN, Batch
+from flexlegion.runtime.trainer import run_series
+from flexlegion.simulator import full
+from flexlegion.topology import Topology
+from flexlegion.zoo import ZOO
+
+
+def resident(peak: bool = False) -> int:
+    """Bytes of this process that lie in memory, now or at most until now."""
+    field = "VmHWM" if peak else "VmRSS"
+    found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) << 10
+
+
+def measure(work: Workload, strategy: str, topology: Topology) -> dict[str, Any]:
+    """Train, then predict a batch, and note what lies in this rank's memory after each."""
+    machine = running_machine()
+    names = machine.devices.names
+    mine = [i for i, owner in enumerate(machine.owners) if owner == machine.rank]
+    before, resident_before = memory_in_use(mine[0]), resident()
+    model = work.model()
+    optimizer = Adam(LEARNING_RATE)
+    model.compile(optimizer, ZOO[work.network].loss, strategy=strategy)
+    program, graph = model.program, model.plan.graph
+    data, _ = model.bind(*work.data())
+    batches = [Batch(data, rows) for rows in work.batch_rows(0)]
+    losses: list[float] = []
+
+    def report(sums: Any) -> None:
+        losses.append(sums.loss / sums.labels)
+
+    run_series(program, TRAIN, batches, lr=LEARNING_RATE, report=report)
+    training = memory_in_use(mine[0]) - before
+    program.stage(PREDICT, batches[0])
+    program.step(PREDICT, work.batch_size, NO_BATCH)
+    with_prediction = memory_in_use(mine[0]) - before
+    output = graph.operators[-1].inputs[0]
+    problem = Problem(graph, topology, AnalyticCosts(), output, optimizer.states)
+    timeline = full(problem, model.strategy)
+    memory = topology.device(names[mine[0]]).memory
+    alone = len(mine) == 1  # a memory of its own, which is what plans speak of
+    result = {
+        "strategy": strategy,
+        "training": training,
+        "simulated": timeline.allocated_bytes[memory],
+        "simulated_peak": timeline.peak_memory_bytes[memory],
+        "with_prediction": with_prediction,
+        "planned": model.plan.bytes_on(names[mine[0]]) if alone else None,
+        "memory": machine.memory_bytes[mine[0]],
+        "resident_before": resident_before,
+        "resident_peak": resident(peak=True),
+        "losses": losses,
+        "finite": bool(np.isfinite(losses).all()),
+    }
+    model.close()
+    return result
+
+
+def main() -> None:
+    """All strategies."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workload", type=Workload.from_json, required=True)
+    parser.add_argument("--strategies", required=True, help="separated by commas")
+    parser.add_argument("--out", required=True, metavar="FILE")
+    args = parser.parse_args()
+    rank = running_machine().rank
+    with ProfileDB(f"{args.out}.db.{rank}") as db:  # nothing of this is for the user's own
+        topology = local_topology(db, measure=False)
+    results = [measure(args.workload, name, topology) for name in args.strategies.split(",")]
+    Path(f"{args.out}.{rank}").write_text(json.dumps(results) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""The simulator's memory is the plan's, which the runtime's test_memory.py compares with Legion."""
+
+from __future__ import annotations
+
+import pytest
+from zoo_cases import CASES
+
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.losses import add_loss
+from flexlegion.machines import load_topology
+from flexlegion.plan import Plan
+from flexlegion.problem import Problem
+from flexlegion.simulator import full
+from flexlegion.strategies import resolve
+
+STRATEGIES = ("single", "data", "model", "expert", *(f"random:{seed}" for seed in range(1, 6)))
+STATES = 2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_simulated_memory_is_the_plans(name: str) -> None:
+    """On devices with memories of their own, up to running averages, which nothing updates."""
+    case = CASES[name]
+    model = case.model()
+    graph = add_loss(model.graph, model.graph.operators[-1].output, case.loss)
+    logits = graph.operators[-1].inputs[0]  # nothing is executed for prediction only
+    topology = load_topology("p100x4")
+    problem = Problem(graph, topology, AnalyticCosts(), logits, STATES)
+    averages = sum(4 * w.shape[0] for w in graph.weights if ".running_" in w.name)
+    for strategy in STRATEGIES:
+        resolved = resolve(strategy, graph, topology.names)
+        plan = Plan(graph, resolved, topology.names, logits, STATES)
+        timeline = full(problem, resolved)
+        for device in topology.devices:
+            planned = plan.bytes_on(device.name)
+            allocated = timeline.allocated_bytes[device.memory]
+            assert planned - 2 * averages <= allocated <= planned, (strategy, device.name)
+            assert timeline.peak_memory_bytes[device.memory] <= allocated
