@@ -1,0 +1,169 @@
+"""Whether networks learn real data as well as they do in PyTorch.
+
+    python scripts/bench/learning.py [--networks rnnlm,nmt] [--seeds 3] [--json FILE]
+
+The six networks of FlexFlow's evaluation, reduced, learn the samples that come along: handwritten
+digits and texts. Both sides have the same data, initial weights, order of samples and optimizer, so
+that they differ by rounding, and AlexNet in what dropout drops. Of the metric on the test set, the
+table shows mean, lowest and highest over the seeds, beside what knows only how frequent labels are.
+Exit status 1 unless the means of both sides reach the goal. Needs the ``dev`` extra.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from learning_tasks import TASKS, LearningTask, untrained
+from rich.console import Console
+from rich.table import Table
+from sides import HERE, environment, legate
+
+from flexlegion.report.progress import ProgressBar
+
+SEEDS = 3
+
+
+def values(runs: list[dict[str, Any]]) -> list[float]:
+    """The metric, a seed."""
+    return [float(run["value"]) for run in runs]
+
+
+def train(name: str, command: list[str], seeds: int) -> list[dict[str, Any]]:
+    """What a worker found, a seed."""
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment()
+        )
+        assert process.stdout is not None
+        with process, ProgressBar(name) as bar:
+            for text in process.stdout:
+                if text.startswith("{"):
+                    found.append(json.loads(text))
+                    bar.steps(len(found), seeds)
+        if len(found) < seeds:
+            errors.seek(0)
+            said = errors.read().strip().splitlines()
+            sys.exit(f"error: {name}: " + (said[-1] if said else "it said nothing"))
+    return found
+
+
+def compare(task: LearningTask, args: argparse.Namespace) -> dict[str, Any]:
+    """Both sides of one network."""
+    options = ["--network", task.network, "--seeds", str(args.seeds)]
+    ours = legate(
+        "learning_worker.py", args.cpus, *options, "--strategy", args.strategy or task.strategy
+    )
+    torch = [sys.executable, str(HERE / "torch_learning_worker.py"), *options]
+    torch += ["--threads", str(args.cpus)]
+    train_set, test_set, sizes = task.data()
+    results = {
+        "flexlegion": train(f"{task.network}, flexlegion", ours, args.seeds),
+        "pytorch": train(f"{task.network}, PyTorch", torch, args.seeds),
+    }
+    means = {side: statistics.mean(values(runs)) for side, runs in results.items()}
+    return {
+        **dataclasses.asdict(task),
+        "optimizer": _described(task),
+        "strategy": args.strategy or task.strategy,
+        "metric": task.metric,
+        "sizes": sizes,
+        "samples": [len(train_set), len(test_set)],
+        "untrained": untrained(task.metric, train_set, test_set),
+        **results,
+        "means": means,
+        "reached": all(map(task.reached, means.values())),
+    }
+
+
+def _described(task: LearningTask) -> str:
+    given = {name: getattr(task.optimizer, name, None) for name in ("lr", "momentum")}
+    parts = [f"{name} {value:g}" for name, value in given.items() if value]
+    return f"{task.optimizer.type}, " + ", ".join(parts)
+
+
+def spread(numbers: list[float], metric: str) -> str:
+    """Mean, and the range."""
+    if metric == "accuracy":
+        texts = [f"{100 * number:.1f}" for number in numbers]
+        mean = f"{100 * statistics.mean(numbers):.1f} %"
+    else:
+        texts = [f"{number:.1f}" for number in numbers]
+        mean = f"{statistics.mean(numbers):.1f}"
+    low, high = min(texts, key=float), max(texts, key=float)
+    return f"{mean} ({low} to {high})"
+
+
+def table(results: dict[str, dict[str, Any]], args: argparse.Namespace) -> Table:
+    """All networks."""
+    found = Table(title=f"{args.cpus} processors, {args.seeds} seeds; mean (lowest to highest)")
+    for column in ("network", "training", "metric", "without input", "goal"):
+        found.add_column(column)
+    for column in ("flexlegion", "PyTorch", "reached"):
+        found.add_column(column, justify="right")
+    for name, result in results.items():
+        task, metric = TASKS[name], result["metric"]
+        percent = metric == "accuracy"
+
+        def figure(value: float, percent: bool = percent) -> str:
+            return f"{100 * value:.0f} %" if percent else f"{value:,.0f}"
+
+        sizes = ", ".join(f"{key} {_size(value)}" for key, value in result["sizes"].items())
+        train_samples, test_samples = result["samples"]
+        found.add_row(
+            name,
+            f"{sizes}; {train_samples:,} samples, {test_samples:,} to test; {task.epochs} epochs, "
+            f"batch {task.batch_size}; {result['optimizer']}; {result['strategy']}",
+            metric,
+            figure(result["untrained"]),
+            ("at least " if percent else "at most ") + figure(task.goal),
+            spread(values(result["flexlegion"]), metric),
+            spread(values(result["pytorch"]), metric),
+            "yes" if result["reached"] else "[red]no[/red]",
+            end_section=True,
+        )
+    return found
+
+
+def _size(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def main() -> None:
+    """Run everything and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--networks", default=",".join(TASKS), help=f"of {', '.join(TASKS)}; default: all"
+    )
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"default: {SEEDS}")
+    parser.add_argument("--strategy", help="of flexlegion; default: data, for some a hybrid")
+    parser.add_argument("--cpus", type=int, default=2, help="of each side; default: 2")
+    parser.add_argument("--json", metavar="FILE", help="write all figures there")
+    args = parser.parse_args()
+    names = args.networks.split(",")
+    for name in names:
+        if name not in TASKS:
+            parser.error(f"'{name}' is none of {', '.join(TASKS)}")
+    if args.seeds < 1:
+        parser.error("--seeds has to be at least 1")
+    console = Console(width=150)
+    results: dict[str, dict[str, Any]] = {}
+    for name in names:
+        results[name] = compare(TASKS[name], args)
+        if args.json:
+            Path(args.json).write_text(json.dumps(results, indent=2, default=str) + "\n")
+    console.print(table(results, args))
+    if not all(result["reached"] for result in results.values()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
