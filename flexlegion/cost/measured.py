@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -32,8 +33,18 @@ def task_key(operator: Operator, stage: str, shapes: Shapes) -> TaskKey:
             operator.output.dtype,
         )
     type_, text, gradients, data_type = identity
-    extents = " ".join("x".join(map(str, shape)) for shape in shapes)
+    tensors = (*operator.inputs, *operator.weights, *operator.outputs)
+    extents = " ".join(map(_placed, shapes, (tensor.shape for tensor in tensors)))
     return TaskKey(type_, text, extents, stage, gradients if stage == "backward" else "", data_type)
+
+
+def _placed(tile: Sequence[int], tensor: Sequence[int]) -> str:
+    """A tile's extents and, unless its elements are one run of memory, what its strides tell."""
+    text = "x".join(map(str, tile))
+    split = next((d for d, extent in enumerate(tile) if extent > 1), len(tile))
+    if tuple(tile[split + 1 :]) == tuple(tensor[split + 1 :]):
+        return text
+    return f"{text}@{'x'.join(map(str, tensor[split + 1 :]))}"
 
 
 @dataclass(frozen=True)

@@ -247,13 +247,25 @@ Times measure_load(const Graph& graph, const Launch& launch, const Repeats& repe
 
 namespace {
 
+// The whole tensor, or a whole slot of its gradient's. In training, tiles that share a memory lie
+// in one instance, so their strides are the whole tensor's.
+LaunchRequirement surrounded(LaunchRequirement tile, const Tensor& tensor, bool gradient) {
+  Rect& rect = tile.rects.front();
+  const int first = gradient ? 1 : 0;
+  for (int d = first; d < rect.rank; ++d) {
+    rect.lo[d] = 0;
+    rect.hi[d] = tensor.shape[static_cast<std::size_t>(d - first)];
+  }
+  return tile;
+}
+
 // The launch of one task as a step on a device, over regions of its own, filled with numbers.
 void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, const Launch& launch,
                    const std::string& optimizer, const Attributes& hyperparameters,
                    std::int32_t bound) {
   const Graph& graph = plan.graph;
   std::map<std::pair<int, bool>, int> regions;  // (tensor, gradient)
-  std::vector<LaunchRequirement> requirements;
+  std::vector<LaunchRequirement> requirements, around;
   std::vector<bool> cold;
   for (const Requirement& r : launch.requirements) {
     const Tensor& tensor = graph.tensors[static_cast<std::size_t>(r.tensor)];
@@ -266,6 +278,16 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
     }
     LaunchRequirement mine = whole(region->second, legion_privilege(r.privilege), r.rects.front());
     if (r.field == Field::state) mine.field += 1 + static_cast<FieldID>(r.state);
+    if (!r.rects.front().empty()) {
+      const LaunchRequirement all = surrounded(mine, tensor, gradient);
+      const bool known = std::any_of(around.begin(), around.end(), [&](const auto& other) {
+        return other.region == all.region && other.field == all.field && other.rects == all.rects;
+      });
+      if (!known) {
+        measurement.add_fill(device, all, zero_body);
+        around.push_back(all);
+      }
+    }
     requirements.push_back(mine);
     // What a task reads of the pass that it is in was computed just now; its weights, what was
     // saved, and the memory that it writes to come from long before.

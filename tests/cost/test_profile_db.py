@@ -204,6 +204,16 @@ def test_measured_or_else_analytic(tmp_path: Path) -> None:
         ) == analytic.exe_time(operator, "forward", WHOLE, DEVICE)
 
 
+def test_keys_tell_strides() -> None:
+    """A part of some rows is one run of memory, whatever the tensor; one of some columns is not."""
+    rows = task_key(dense(), "forward", HALF)
+    assert rows.shapes == "2x16 8x16 8 2x8"
+    columns: Shapes = ((4, 16), (4, 16), (4,), (4, 4))
+    assert task_key(dense(), "forward", columns).shapes == "4x16 4x16 4 4x4@8"
+    one_row: Shapes = ((1, 16), (4, 16), (4,), (1, 4))
+    assert task_key(dense(), "forward", one_row).shapes == "1x16 4x16 4 1x4"
+
+
 def test_measured_lines(tmp_path: Path) -> None:
     """An update of the optimizer, or of any other that was measured."""
     analytic = AnalyticCosts()
