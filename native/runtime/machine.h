@@ -10,10 +10,9 @@
 #include <vector>
 
 #include "legion.h"
+#include "ops/kernel.h"
 
 namespace flexlegion {
-
-enum class DeviceKind { cpu, gpu };
 
 // A processor that tasks can be placed on, and the memory in which they find their tiles.
 // Processors of one memory share every instance in it.

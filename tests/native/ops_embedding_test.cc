@@ -41,7 +41,7 @@ Rect columns(const Rect& output_tile) {
 }
 
 TEST_CASE("embedding") {
-  const auto kernel = make_kernel("embedding", Attributes());
+  const auto kernel = make_kernel("embedding", Attributes(), kTested);
   CHECK(kernel->accumulates());
   Tokens tokens;
   Tensor table = Tensor::random({kVocabulary, kUnits}, 1);
@@ -79,7 +79,7 @@ TEST_CASE("embedding") {
 }
 
 TEST_CASE("embedding: tokens without a row") {
-  const auto kernel = make_kernel("embedding", Attributes());
+  const auto kernel = make_kernel("embedding", Attributes(), kTested);
   for (const std::int32_t wrong : {-1, 7}) {
     Tokens tokens;
     tokens.numbers[kSteps + 3 + kStart + 2] = wrong;
@@ -124,7 +124,7 @@ TEST_CASE("position_embedding") {
 }
 
 TEST_CASE("position_embedding: gradients that are added, and absent ones") {
-  const auto kernel = make_kernel("position_embedding", Attributes());
+  const auto kernel = make_kernel("position_embedding", Attributes(), kTested);
   CHECK(kernel->accumulates());
   const Shape shape{3, 2, 4};
   Tensor dy = Tensor::random(shape, 1), dx(shape, 1.0f), dtable({2, 4}, 1.0f);

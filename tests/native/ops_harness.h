@@ -69,6 +69,13 @@ inline double largest_difference(const Tensor& a, const Tensor& b) {
 
 constexpr double kTolerance = 2e-5;
 
+// The kernels that are tested: these very tests are compiled for CPU and for GPU kernels.
+#ifdef FLEXLEGION_TEST_GPU
+constexpr DeviceKind kTested = DeviceKind::gpu;
+#else
+constexpr DeviceKind kTested = DeviceKind::cpu;
+#endif
+
 // A kernel of `type` and what its operator says of it.
 struct Case {
   std::string type;
@@ -148,7 +155,7 @@ inline void check_adds(Kernel& kernel, KernelTask task, const GradientTiles& inp
 }
 
 inline Results run_tiles(Case& c, const std::vector<Rect>& tiles, Tensor output_grad) {
-  const auto kernel = make_kernel(c.type, Attributes(c.attributes));
+  const auto kernel = make_kernel(c.type, Attributes(c.attributes), kTested);
   Results results{Tensor(c.output_shape, kNan), {}, {}};
   for (const Tensor& t : c.inputs) results.input_grads.emplace_back(t.shape);
   for (const Tensor& t : c.weights) results.weight_grads.emplace_back(t.shape);

@@ -12,15 +12,15 @@ namespace {
 Rect same_tile(const Rect& out, int) { return out; }
 
 TEST_CASE("registry: names, unknown names, missing attributes") {
-  const std::vector<std::string> names = kernel_names();
+  const std::vector<std::string> names = kernel_names(kTested);
   CHECK(std::is_sorted(names.begin(), names.end()));
   CHECK(std::count(names.begin(), names.end(), "conv2d") == 1);
-  CHECK(update_kernel_names() == std::vector<std::string>{"adam", "adamw", "sgd"});
-  CHECK_THROWS_WITH_AS(make_kernel("telepathy", Attributes()), doctest::Contains("'telepathy'"),
-                       std::invalid_argument);
-  CHECK_THROWS_WITH_AS(make_update_kernel("hope", Attributes()), doctest::Contains("'hope'"),
-                       std::invalid_argument);
-  CHECK_THROWS_WITH_AS(make_kernel("dropout", Attributes()), doctest::Contains("'rate'"),
+  CHECK(update_kernel_names(kTested) == std::vector<std::string>{"adam", "adamw", "sgd"});
+  CHECK_THROWS_WITH_AS(make_kernel("telepathy", Attributes(), kTested),
+                       doctest::Contains("'telepathy'"), std::invalid_argument);
+  CHECK_THROWS_WITH_AS(make_update_kernel("hope", Attributes(), kTested),
+                       doctest::Contains("'hope'"), std::invalid_argument);
+  CHECK_THROWS_WITH_AS(make_kernel("dropout", Attributes(), kTested), doctest::Contains("'rate'"),
                        std::invalid_argument);
   const Attributes attributes({{"a", "12"}, {"b", "-0.5e1"}, {"c", "12x"}});
   CHECK(attributes.integer("a") == 12);
@@ -280,7 +280,7 @@ TEST_CASE("one kernel serves several threads at once") {
   c.attributes = {{"activation", "tanh"}, {"use_bias", "1"}};
   c.inputs = {Tensor::random({32, 20}, 1)};
   c.weights = {Tensor::random({24, 20}, 2), Tensor::random({24}, 3)};
-  const auto kernel = make_kernel(c.type, Attributes(c.attributes));
+  const auto kernel = make_kernel(c.type, Attributes(c.attributes), kTested);
   const auto forward = [&](Tensor& y, const Rect& tile) {
     Rect in = tile;
     in.lo[1] = 0;

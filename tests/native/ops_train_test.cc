@@ -33,7 +33,7 @@ Rect widened(const Rect& tile, const Tensor& tensor) {
 LossResults run_loss(const std::string& type, const Attributes& attributes, Tensor& prediction,
                      const LabelsOf& labels, std::int64_t valid, std::int64_t valid_labels,
                      unsigned seed) {
-  const auto kernel = make_kernel(type, attributes);
+  const auto kernel = make_kernel(type, attributes, kTested);
   const Shape shape = shape_of_losses(type, prediction);
   LossResults results{Tensor(shape, kNan), Tensor(shape, kNan), Tensor(prediction.shape, kNan), {}};
   for (const Rect& losses : random_tiles(shape, {3, 2}, seed)) {
@@ -253,7 +253,7 @@ using Step = std::function<void(double& w, double g, double& s0, double& s1, int
 
 void check_optimizer(const std::string& name, const Attributes& attributes, int states,
                      const Step& step) {
-  const auto kernel = make_update_kernel(name, attributes);
+  const auto kernel = make_update_kernel(name, attributes, kTested);
   const Shape shape{6, 20};
   Tensor w = Tensor::random(shape, 1), s0(shape), s1(shape);
   std::vector<double> ew(w.data.begin(), w.data.end()), e0(w.data.size()), e1(w.data.size());
