@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "flexlegion_rt.h"
+#include "ops/partial_gradients.h"
 #include "runtime/machine.h"
 #include "runtime/views.h"
 

@@ -187,7 +187,11 @@ NETWORKS = {
         _normalized, (9, 7, 2), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)
     ),
     "images": Network(
-        _images, (11, 9, 3), "sparse_categorical_crossentropy", (), SGD(0.1, 0.9, True, 1e-3)
+        _images,
+        (11, 9, 3),
+        "sparse_categorical_crossentropy",
+        (),
+        SGD(0.1, 0.9, True, 1e-3, clip_norm=0.1),
     ),
     "skipping": Network(
         _skipping, (13, 10, 2), "sparse_categorical_crossentropy", (), Adam(1e-3, epsilon=1e-4)
@@ -199,7 +203,12 @@ NETWORKS = {
         _branches, (9, 8, 2), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)
     ),
     "sentences": Network(
-        _sentences, (6,), "sparse_categorical_crossentropy", (5,), SGD(0.3, 0.5), vocabulary=9
+        _sentences,
+        (6,),
+        "sparse_categorical_crossentropy",
+        (5,),
+        SGD(0.3, 0.5, clip_norm=0.1),
+        vocabulary=9,
     ),
     "moves": Network(_moves, (6, 5, 4), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)),
     "attention": Network(
