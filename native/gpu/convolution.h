@@ -2,21 +2,14 @@
 #pragma once
 
 #include "gpu/view.h"
-#include "ops/window.h"
+#include "ops/conv2d.h"
 
 namespace flexlegion::gpu {
 
-// Kernels are (o, kh, kw, c / groups), dense.
-struct Convolution {
-  std::int64_t samples = 0, channels = 0, filters = 0, groups = 1;
-  WindowTile h, w;
-};
-
-// Each takes scratch slots 10 to 12.
-void convolve(const Convolution& conv, const float* x, const float* kernel, float* y);
-void convolve_backward_data(const Convolution& conv, const float* kernel, const float* dy,
-                            float* dx);
-void convolve_backward_kernel(const Convolution& conv, const float* x, const float* dy,
+// Kernels are (o, kh, kw, c / groups), dense. Each takes scratch slots 10 to 12.
+void convolve(const ConvTile& conv, const float* x, const float* kernel, float* y);
+void convolve_backward_data(const ConvTile& conv, const float* kernel, const float* dy, float* dx);
+void convolve_backward_kernel(const ConvTile& conv, const float* x, const float* dy,
                               float* dkernel);
 
 }  // namespace flexlegion::gpu
