@@ -69,26 +69,6 @@ namespace {
 
 constexpr int kPaddedSlot = 10, kWorkspaceSlot = 11;
 
-// cuDNN pads both ends alike and leaves out what is too little for a last window; but a tile at a
-// tensor's border has its padding at one end. What cuDNN cannot pad lies in scratch memory, as
-// zeros around the tile.
-struct AxisPadding {
-  std::int64_t both = 0;               // cuDNN's
-  std::int64_t before = 0, after = 0;  // in memory
-
-  explicit AxisPadding(const WindowTile& t) {
-    const std::int64_t excess = t.before - t.after;
-    if (excess >= 0 && excess < t.stride) {
-      both = t.before;
-      return;
-    }
-    both = std::max<std::int64_t>(0, std::min(t.before, t.after));
-    before = t.before - both;
-    after = std::max<std::int64_t>(0, t.after - both);
-  }
-  bool in_memory() const { return before + after > 0; }
-};
-
 // Descriptors, and for each direction the algorithms that can compute it, best first by cuDNN's
 // heuristics: asking them takes longer than many a convolution.
 struct Plan {
