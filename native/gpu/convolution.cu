@@ -13,7 +13,7 @@ namespace {
 
 // body(offset of x, offset of the kernel, offset of y) for every product that a convolution sums.
 template <typename Body>
-void for_each_product(const Convolution& v, const Body& body) {
+void for_each_product(const ConvTile& v, const Body& body) {
   const std::int64_t i_group = v.channels / v.groups, o_group = v.filters / v.groups;
   for (std::int64_t n = 0; n < v.samples; ++n) {
     for (std::int64_t oh = 0; oh < v.h.out; ++oh) {
@@ -36,28 +36,27 @@ void for_each_product(const Convolution& v, const Body& body) {
   }
 }
 
-std::int64_t inputs(const Convolution& v) { return v.samples * v.h.in * v.w.in * v.channels; }
-std::int64_t kernels(const Convolution& v) {
+std::int64_t inputs(const ConvTile& v) { return v.samples * v.h.in * v.w.in * v.channels; }
+std::int64_t kernels(const ConvTile& v) {
   return v.filters * v.h.kernel * v.w.kernel * (v.channels / v.groups);
 }
-std::int64_t outputs(const Convolution& v) { return v.samples * v.h.out * v.w.out * v.filters; }
+std::int64_t outputs(const ConvTile& v) { return v.samples * v.h.out * v.w.out * v.filters; }
 
 }  // namespace
 
-void convolve(const Convolution& conv, const float* x, const float* kernel, float* y) {
+void convolve(const ConvTile& conv, const float* x, const float* kernel, float* y) {
   std::fill_n(y, outputs(conv), 0.0f);
   for_each_product(
       conv, [=](std::int64_t i, std::int64_t k, std::int64_t o) { y[o] += x[i] * kernel[k]; });
 }
 
-void convolve_backward_data(const Convolution& conv, const float* kernel, const float* dy,
-                            float* dx) {
+void convolve_backward_data(const ConvTile& conv, const float* kernel, const float* dy, float* dx) {
   std::fill_n(dx, inputs(conv), 0.0f);
   for_each_product(
       conv, [=](std::int64_t i, std::int64_t k, std::int64_t o) { dx[i] += dy[o] * kernel[k]; });
 }
 
-void convolve_backward_kernel(const Convolution& conv, const float* x, const float* dy,
+void convolve_backward_kernel(const ConvTile& conv, const float* x, const float* dy,
                               float* dkernel) {
   std::fill_n(dkernel, kernels(conv), 0.0f);
   for_each_product(
@@ -70,34 +69,68 @@ namespace {
 
 constexpr int kPaddedSlot = 10, kWorkspaceSlot = 11;
 
-// cuDNN pads both ends alike, but a tile at a tensor's border has its padding at one end: what one
-// end has more than the other lies in scratch memory, as zeros around the tile.
-struct Padding {
-  std::int64_t h, w;  // cuDNN's
-  std::int64_t before_h, after_h, before_w, after_w;
-
-  explicit Padding(const Convolution& v)
-      : h(std::max<std::int64_t>(0, std::min(v.h.before, v.h.after))),
-        w(std::max<std::int64_t>(0, std::min(v.w.before, v.w.after))),
-        before_h(std::max<std::int64_t>(0, v.h.before - h)),
-        after_h(std::max<std::int64_t>(0, v.h.after - h)),
-        before_w(std::max<std::int64_t>(0, v.w.before - w)),
-        after_w(std::max<std::int64_t>(0, v.w.after - w)) {}
-
-  bool any() const { return before_h + after_h + before_w + after_w > 0; }
-};
-
-// Descriptors, and for each direction the algorithm that cuDNN's heuristics prefer.
+// Descriptors, and for each direction the algorithms that can compute it, best first by cuDNN's
+// heuristics: asking them takes longer than many a convolution.
 struct Plan {
+  static constexpr int kAlgorithms = 8;
+  template <typename Performance>
+  struct Algorithms {
+    Performance found[kAlgorithms];
+    int count = 0;
+  };
+
   cudnnTensorDescriptor_t x{}, y{};
   cudnnFilterDescriptor_t kernel{};
   cudnnConvolutionDescriptor_t conv{};
-  std::int64_t in_h = 0, in_w = 0;  // of x, padded
+  AxisPadding h, w;
+  std::int64_t in_h, in_w;  // of x, padded in memory
+  Algorithms<cudnnConvolutionFwdAlgoPerf_t> forward;
+  Algorithms<cudnnConvolutionBwdDataAlgoPerf_t> backward_data;
+  Algorithms<cudnnConvolutionBwdFilterAlgoPerf_t> backward_kernel;
 
-  Plan(const Convolution& v, Precision precision) {
-    const Padding padding(v);
-    in_h = v.h.in + padding.before_h + padding.after_h;
-    in_w = v.w.in + padding.before_w + padding.after_w;
+  Plan(const ConvTile& v, Precision precision)
+      : h(v.h),
+        w(v.w),
+        in_h(v.h.in + h.before + h.after),
+        in_w(v.w.in + w.before + w.after),
+        precision_(precision) {
+    describe(v);
+    check(cudnnGetConvolutionForwardAlgorithm_v7(dnn(), x, kernel, conv, y, kAlgorithms,
+                                                 &forward.count, forward.found));
+    check(cudnnGetConvolutionBackwardDataAlgorithm_v7(dnn(), kernel, y, conv, x, kAlgorithms,
+                                                      &backward_data.count, backward_data.found));
+    check(cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+        dnn(), x, y, conv, kernel, kAlgorithms, &backward_kernel.count, backward_kernel.found));
+  }
+  Plan(const Plan&) = delete;
+  ~Plan() {
+    cudnnDestroyTensorDescriptor(x);
+    cudnnDestroyTensorDescriptor(y);
+    cudnnDestroyFilterDescriptor(kernel);
+    cudnnDestroyConvolutionDescriptor(conv);
+  }
+
+  bool pads_in_memory() const { return h.in_memory() || w.in_memory(); }
+
+  // The best algorithm whose workspace fits into the scratch memory that is left; `conv` computes
+  // as it does from now on.
+  template <typename Performance>
+  const Performance& choose(const Algorithms<Performance>& algorithms) const {
+    for (int i = 0; i < algorithms.count; ++i) {
+      const Performance& one = algorithms.found[i];
+      if (one.status != CUDNN_STATUS_SUCCESS ||
+          static_cast<std::int64_t>(one.memory) + 1024 > scratch_left()) {
+        continue;
+      }
+      // Single precision stays that.
+      if (precision_ != Precision::fp32) check(cudnnSetConvolutionMathType(conv, one.mathType));
+      return one;
+    }
+    throw std::runtime_error("cuDNN has no algorithm for a convolution in the scratch memory left");
+  }
+
+ private:
+  void describe(const ConvTile& v) {
     const auto i = [](std::int64_t n) { return static_cast<int>(n); };
     check(cudnnCreateTensorDescriptor(&x));
     check(cudnnCreateTensorDescriptor(&y));
@@ -109,26 +142,20 @@ struct Plan {
                                      i(v.filters), i(v.h.out), i(v.w.out)));
     check(cudnnSetFilter4dDescriptor(kernel, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NHWC, i(v.filters),
                                      i(v.channels / v.groups), i(v.h.kernel), i(v.w.kernel)));
-    check(cudnnSetConvolution2dDescriptor(conv, i(padding.h), i(padding.w), i(v.h.stride),
-                                          i(v.w.stride), 1, 1, CUDNN_CROSS_CORRELATION,
-                                          CUDNN_DATA_FLOAT));
+    check(cudnnSetConvolution2dDescriptor(conv, i(h.both), i(w.both), i(v.h.stride), i(v.w.stride),
+                                          1, 1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
     check(cudnnSetConvolutionGroupCount(conv, i(v.groups)));
-    check(cudnnSetConvolutionMathType(conv, precision == Precision::fp32 ? CUDNN_FMA_MATH
-                                            : precision == Precision::tf32
+    check(cudnnSetConvolutionMathType(conv, precision_ == Precision::fp32 ? CUDNN_FMA_MATH
+                                            : precision_ == Precision::tf32
                                                 ? CUDNN_DEFAULT_MATH
                                                 : CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION));
   }
-  Plan(const Plan&) = delete;
-  ~Plan() {
-    cudnnDestroyTensorDescriptor(x);
-    cudnnDestroyTensorDescriptor(y);
-    cudnnDestroyFilterDescriptor(kernel);
-    cudnnDestroyConvolutionDescriptor(conv);
-  }
+
+  Precision precision_;
 };
 
 // A thread is one device's, so its plans are, too.
-const Plan& plan_of(const Convolution& v) {
+const Plan& plan_of(const ConvTile& v) {
   using Key = std::array<std::int64_t, 18>;
   thread_local std::map<Key, std::unique_ptr<Plan> > plans;
   const Precision p = precision();
@@ -154,92 +181,62 @@ const Plan& plan_of(const Convolution& v) {
   return *plan;
 }
 
-// The first algorithm that succeeds and whose workspace fits into the scratch memory that is left.
-template <typename Performance>
-const Performance& fitting(const Performance* found, int count) {
-  for (int i = 0; i < count; ++i) {
-    if (found[i].status == CUDNN_STATUS_SUCCESS &&
-        static_cast<std::int64_t>(found[i].memory) + 256 <= scratch_left()) {
-      return found[i];
-    }
-  }
-  throw std::runtime_error("cuDNN has no algorithm for a convolution in the scratch memory left");
-}
-
 float* workspace(std::size_t bytes) {
   return scratch(kWorkspaceSlot, static_cast<std::int64_t>(bytes / sizeof(float) + 1));
 }
 
-TensorView interior_of(float* padded, const Convolution& v, const Plan& plan) {
-  const Padding padding(v);
+TensorView interior_of(float* padded, const ConvTile& v, const Plan& plan) {
   const TensorView whole =
       dense_view(padded, Rect::of_shape({v.samples, plan.in_h, plan.in_w, v.channels}), {});
-  return narrowed(narrowed(whole, 1, padding.before_h, padding.before_h + v.h.in), 2,
-                  padding.before_w, padding.before_w + v.w.in);
+  const std::int64_t top = plan.h.before, left = plan.w.before;
+  return narrowed(narrowed(whole, 1, top, top + v.h.in), 2, left, left + v.w.in);
 }
 
-TensorView dense_input(float* x, const Convolution& v) {
+TensorView dense_input(float* x, const ConvTile& v) {
   return dense_view(x, Rect::of_shape({v.samples, v.h.in, v.w.in, v.channels}), {});
 }
 
-std::int64_t padded_volume(const Convolution& v, const Plan& plan) {
+std::int64_t padded_volume(const ConvTile& v, const Plan& plan) {
   return v.samples * plan.in_h * plan.in_w * v.channels;
 }
 
-const float* padded_input(const Convolution& v, const Plan& plan, const float* x) {
-  if (!Padding(v).any()) return x;
+const float* padded_input(const ConvTile& v, const Plan& plan, const float* x) {
+  if (!plan.pads_in_memory()) return x;
   float* const padded = scratch(kPaddedSlot, padded_volume(v, plan));
   check(cudaMemsetAsync(padded, 0, static_cast<std::size_t>(padded_volume(v, plan)) * sizeof(float),
                         stream()));
-  copy_view(interior_of(padded, v, plan), dense_input(const_cast<float*>(x), v));
+  gpu::copy_view(interior_of(padded, v, plan), dense_input(const_cast<float*>(x), v));
   return padded;
 }
 
-constexpr int kAlgorithms = 8;
 constexpr float kOne = 1.0f, kZero = 0.0f;
 
 }  // namespace
 
-void convolve(const Convolution& conv, const float* x, const float* kernel, float* y) {
+void convolve(const ConvTile& conv, const float* x, const float* kernel, float* y) {
   const Plan& plan = plan_of(conv);
   const float* const input = padded_input(conv, plan, x);
-  cudnnConvolutionFwdAlgoPerf_t found[kAlgorithms];
-  int count = 0;
-  check(cudnnGetConvolutionForwardAlgorithm_v7(dnn(), plan.x, plan.kernel, plan.conv, plan.y,
-                                               kAlgorithms, &count, found));
-  const auto& best = fitting(found, count);
-  check(cudnnSetConvolutionMathType(plan.conv, best.mathType));
+  const auto& best = plan.choose(plan.forward);
   check(cudnnConvolutionForward(dnn(), &kOne, plan.x, input, plan.kernel, kernel, plan.conv,
                                 best.algo, workspace(best.memory), best.memory, &kZero, plan.y, y));
 }
 
-void convolve_backward_data(const Convolution& conv, const float* kernel, const float* dy,
-                            float* dx) {
+void convolve_backward_data(const ConvTile& conv, const float* kernel, const float* dy, float* dx) {
   const Plan& plan = plan_of(conv);
-  const bool pads = Padding(conv).any();
+  const bool pads = plan.pads_in_memory();
   float* const out = pads ? scratch(kPaddedSlot, padded_volume(conv, plan)) : dx;
-  cudnnConvolutionBwdDataAlgoPerf_t found[kAlgorithms];
-  int count = 0;
-  check(cudnnGetConvolutionBackwardDataAlgorithm_v7(dnn(), plan.kernel, plan.y, plan.conv, plan.x,
-                                                    kAlgorithms, &count, found));
-  const auto& best = fitting(found, count);
-  check(cudnnSetConvolutionMathType(plan.conv, best.mathType));
+  const auto& best = plan.choose(plan.backward_data);
   check(cudnnConvolutionBackwardData(dnn(), &kOne, plan.kernel, kernel, plan.y, dy, plan.conv,
                                      best.algo, workspace(best.memory), best.memory, &kZero, plan.x,
                                      out));
-  if (pads) copy_view(dense_input(dx, conv), interior_of(out, conv, plan));
+  if (pads) gpu::copy_view(dense_input(dx, conv), interior_of(out, conv, plan));
 }
 
-void convolve_backward_kernel(const Convolution& conv, const float* x, const float* dy,
+void convolve_backward_kernel(const ConvTile& conv, const float* x, const float* dy,
                               float* dkernel) {
   const Plan& plan = plan_of(conv);
   const float* const input = padded_input(conv, plan, x);
-  cudnnConvolutionBwdFilterAlgoPerf_t found[kAlgorithms];
-  int count = 0;
-  check(cudnnGetConvolutionBackwardFilterAlgorithm_v7(dnn(), plan.x, plan.y, plan.conv, plan.kernel,
-                                                      kAlgorithms, &count, found));
-  const auto& best = fitting(found, count);
-  check(cudnnSetConvolutionMathType(plan.conv, best.mathType));
+  const auto& best = plan.choose(plan.backward_kernel);
   check(cudnnConvolutionBackwardFilter(dnn(), &kOne, plan.x, input, plan.y, dy, plan.conv,
                                        best.algo, workspace(best.memory), best.memory, &kZero,
                                        plan.kernel, dkernel));

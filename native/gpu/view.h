@@ -51,7 +51,7 @@ class DenseInput {
   DenseInput(const TensorView& view, int slot) : data_(view.f32()) {
     if (!view.present() || view.dense()) return;
     data_ = scratch(slot, view.volume());
-    copy_view(dense_view(data_, view.tile, view.shape), view);
+    gpu::copy_view(dense_view(data_, view.tile, view.shape), view);
   }
   float* data() const { return data_; }
 
@@ -69,7 +69,7 @@ class DenseOutput {
   float* data() const { return data_; }
   void commit() const {
     if (data_ == view_.f32()) return;
-    write_or_add_view(view_, dense_view(data_, view_.tile, view_.shape), adds_);
+    gpu::write_or_add_view(view_, dense_view(data_, view_.tile, view_.shape), adds_);
   }
 
  private:

@@ -274,6 +274,22 @@ TEST_CASE("dropout: one mask, whatever the tiles") {
   CHECK(run_tiles(c, random_tiles(c.output_shape, {2, 2, 2}, 1), ones).output.data == ones.data);
 }
 
+#ifdef FLEXLEGION_TEST_GPU
+TEST_CASE("dropout: a GPU drops what a CPU drops") {
+  Case c = dropout_case("0.3", "5");
+  const auto dropped = [&](DeviceKind kind) {
+    Tensor y(c.output_shape);
+    KernelTask task;
+    task.run = c.run;
+    task.inputs = {c.inputs[0].view(c.inputs[0].whole())};
+    task.outputs = {y.view(y.whole())};
+    make_kernel(c.type, Attributes(c.attributes), kind)->forward(task);
+    return y.data;
+  };
+  CHECK(dropped(DeviceKind::gpu) == dropped(DeviceKind::cpu));
+}
+#endif
+
 TEST_CASE("one kernel serves several threads at once") {
   Case c;
   c.type = "dense";
