@@ -18,8 +18,8 @@ class ElementWise : public Kernel {
 
   void backward(KernelTask& task) override {
     if (!task.wants_input_grad(0)) return;
-    activation_backward(activation_, task.output_grads[0], task.outputs[0], task.input_grads[0],
-                        task.adds_to_input_grad(0));
+    gpu::activation_backward(activation_, task.output_grads[0], task.outputs[0],
+                             task.input_grads[0], task.adds_to_input_grad(0));
   }
 
  private:

@@ -6,8 +6,6 @@ namespace flexlegion::gpu {
 
 void copy_view(const TensorView& to, const TensorView& from) {
   if (to.tile.empty()) return;
-  // As integers, so that any bit pattern survives.
-  const Strided target(to), source(from);
   if (to.dense() && from.dense()) {
     const auto bytes = static_cast<std::size_t>(to.volume()) * sizeof(float);
 #if FLEXLEGION_CUDA
@@ -17,6 +15,8 @@ void copy_view(const TensorView& to, const TensorView& from) {
 #endif
     return;
   }
+  // As integers, so that any bit pattern survives.
+  const Strided target = Strided::merged(to), source = Strided::merged(from);
   auto* const out = to.i32();
   const auto* const in = from.i32();
   for_each(to.volume(),
@@ -24,12 +24,12 @@ void copy_view(const TensorView& to, const TensorView& from) {
 }
 
 void add_view(const TensorView& to, const TensorView& from) {
-  const Strided target(to), source(from);
+  const Strided target = Strided::merged(to), source = Strided::merged(from);
   for_each(to.volume(), [=] FL_BODY(std::int64_t i) { target[i] += source[i]; });
 }
 
 void zero_view(const TensorView& to) {
-  const Strided target(to);
+  const Strided target = Strided::merged(to);
   for_each(to.volume(), [=] FL_BODY(std::int64_t i) { target[i] = 0.0f; });
 }
 

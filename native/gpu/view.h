@@ -22,6 +22,24 @@ struct Strided {
     }
   }
 
+  // The same elements in as few dimensions as their strides allow, which are quicker to number:
+  // for operator[] and offset_of(i), not for rows.
+  static Strided merged(const TensorView& view) {
+    Strided result;
+    result.data = view.f32();
+    for (int d = 0; d < view.rank(); ++d) {
+      if (view.extent(d) == 1) continue;
+      const int last = result.rank - 1;
+      if (last >= 0 && result.stride[last] == view.extent(d) * view.stride[d]) {
+        result.extent[last] *= view.extent(d);
+      } else {
+        result.extent[result.rank++] = view.extent(d);
+      }
+      result.stride[result.rank - 1] = view.stride[d];
+    }
+    return result;
+  }
+
   // The first `dims` dimensions' i-th index, as an offset from `data`.
   FL_DEVICE std::int64_t offset_of(std::int64_t i, int dims) const {
     std::int64_t offset = 0;
@@ -51,7 +69,7 @@ class DenseInput {
   DenseInput(const TensorView& view, int slot) : data_(view.f32()) {
     if (!view.present() || view.dense()) return;
     data_ = scratch(slot, view.volume());
-    copy_view(dense_view(data_, view.tile, view.shape), view);
+    gpu::copy_view(dense_view(data_, view.tile, view.shape), view);
   }
   float* data() const { return data_; }
 
@@ -69,7 +87,7 @@ class DenseOutput {
   float* data() const { return data_; }
   void commit() const {
     if (data_ == view_.f32()) return;
-    write_or_add_view(view_, dense_view(data_, view_.tile, view_.shape), adds_);
+    gpu::write_or_add_view(view_, dense_view(data_, view_.tile, view_.shape), adds_);
   }
 
  private:
