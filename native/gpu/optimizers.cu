@@ -13,13 +13,13 @@ class Sgd : public UpdateKernel {
               const std::vector<TensorView>& states, const RunState& run) override {
     const SgdConstants c = rule_.constants(run);
     const bool momentum = rule_.has_momentum();
-    const Strided w = Strided::merged(value), g = Strided::merged(gradient),
-                  velocity = momentum ? Strided::merged(states.at(0)) : Strided();
+    const Tiles<3> tiles({&value, &gradient, momentum ? &states.at(0) : &value});
     for_each(value.volume(), [=] FL_BODY(std::int64_t i) {
+      const auto e = tiles(i);
       if (momentum) {
-        momentum_step(w[i], g[i], velocity[i], c);
+        momentum_step(e[0], e[1], e[2], c);
       } else {
-        sgd_step(w[i], g[i], c);
+        sgd_step(e[0], e[1], c);
       }
     });
   }
@@ -37,9 +37,11 @@ class Adam : public UpdateKernel {
   void update(const TensorView& value, const TensorView& gradient,
               const std::vector<TensorView>& states, const RunState& run) override {
     const AdamConstants c = rule_.constants(run);
-    const Strided w = Strided::merged(value), g = Strided::merged(gradient),
-                  m = Strided::merged(states.at(0)), v = Strided::merged(states.at(1));
-    for_each(value.volume(), [=] FL_BODY(std::int64_t i) { adam_step(w[i], g[i], m[i], v[i], c); });
+    const Tiles<4> tiles({&value, &gradient, &states.at(0), &states.at(1)});
+    for_each(value.volume(), [=] FL_BODY(std::int64_t i) {
+      const auto e = tiles(i);
+      adam_step(e[0], e[1], e[2], e[3], c);
+    });
   }
 
  private:

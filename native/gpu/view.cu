@@ -15,22 +15,26 @@ void copy_view(const TensorView& to, const TensorView& from) {
 #endif
     return;
   }
-  // As integers, so that any bit pattern survives.
-  const Strided target = Strided::merged(to), source = Strided::merged(from);
-  auto* const out = to.i32();
-  const auto* const in = from.i32();
-  for_each(to.volume(),
-           [=] FL_BODY(std::int64_t i) { out[target.offset_of(i)] = in[source.offset_of(i)]; });
+  const Tiles<2> tiles({&to, &from});
+  for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
+    const auto element = tiles(i);
+    // As integers, so that any bit pattern survives.
+    *reinterpret_cast<std::int32_t*>(element.at[0]) =
+        *reinterpret_cast<const std::int32_t*>(element.at[1]);
+  });
 }
 
 void add_view(const TensorView& to, const TensorView& from) {
-  const Strided target = Strided::merged(to), source = Strided::merged(from);
-  for_each(to.volume(), [=] FL_BODY(std::int64_t i) { target[i] += source[i]; });
+  const Tiles<2> tiles({&to, &from});
+  for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
+    const auto element = tiles(i);
+    element[0] += element[1];
+  });
 }
 
 void zero_view(const TensorView& to) {
-  const Strided target = Strided::merged(to);
-  for_each(to.volume(), [=] FL_BODY(std::int64_t i) { target[i] = 0.0f; });
+  const Tiles<1> tiles({&to});
+  for_each(to.volume(), [=] FL_BODY(std::int64_t i) { tiles(i)[0] = 0.0f; });
 }
 
 void write_or_add_view(const TensorView& to, const TensorView& from, bool adds) {
