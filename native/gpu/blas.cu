@@ -11,6 +11,11 @@ Matrix packed_matrix(float* data, const TensorView& view) {
   return Matrix::row_major(data, cols == 0 ? 0 : view.volume() / cols, cols, cols);
 }
 
+bool rows_at_equal_distances(const TensorView& view) {
+  Matrix matrix;
+  return matrix_in_place(view, matrix);
+}
+
 #if FLEXLEGION_CUDA
 
 // A row-major matrix is its transpose, stored by columns, which is what cuBLAS calls a matrix.
@@ -30,11 +35,19 @@ void multiply_on_device(const Matrix& a, const Matrix& b, const Matrix& c, float
   const auto compute = precision() == Precision::bf16   ? CUBLAS_COMPUTE_32F_FAST_16BF
                        : precision() == Precision::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
                                                         : CUBLAS_COMPUTE_32F;
+  const int rows = static_cast<int>(c.cols), columns = static_cast<int>(c.rows);
+  const int inner = static_cast<int>(a.cols);
+  const int ld = static_cast<int>(std::max<std::int64_t>({1, c.row, c.cols}));
+  if (c.batch == 1) {
+    check(cublasGemmEx(blas(), left.operation, right.operation, rows, columns, inner, &scale,
+                       b.data, CUDA_R_32F, left.ld, a.data, CUDA_R_32F, right.ld, &beta, c.data,
+                       CUDA_R_32F, ld, compute, CUBLAS_GEMM_DEFAULT));
+    return;
+  }
+  const auto stride = [](const Matrix& m) { return m.batch == 1 ? 0 : m.batch_stride; };
   check(cublasGemmStridedBatchedEx(
-      blas(), left.operation, right.operation, static_cast<int>(c.cols), static_cast<int>(c.rows),
-      static_cast<int>(a.cols), &scale, b.data, CUDA_R_32F, left.ld,
-      b.batch == 1 ? 0 : b.batch_stride, a.data, CUDA_R_32F, right.ld,
-      a.batch == 1 ? 0 : a.batch_stride, &beta, c.data, CUDA_R_32F, static_cast<int>(c.row),
+      blas(), left.operation, right.operation, rows, columns, inner, &scale, b.data, CUDA_R_32F,
+      left.ld, stride(b), a.data, CUDA_R_32F, right.ld, stride(a), &beta, c.data, CUDA_R_32F, ld,
       c.batch_stride, static_cast<int>(c.batch), compute, CUBLAS_GEMM_DEFAULT));
 }
 
@@ -83,14 +96,22 @@ Matrix input_matrix(const TensorView& view, int slot) {
   return packed_matrix(DenseInput(view, slot).data(), view);
 }
 
-OutputMatrix::OutputMatrix(const TensorView& tile, int slot, bool add) : tile_(tile), add_(add) {
-  in_place_ = matrix_in_place(tile, matrix_);
-  if (!in_place_) matrix_ = packed_matrix(scratch(slot, tile.volume()), tile);
+Matrix scratch_matrix(int slot, std::int64_t rows, std::int64_t cols) {
+  return Matrix::row_major(scratch(slot, rows * cols), rows, cols, cols);
 }
 
-void OutputMatrix::commit() const {
-  if (in_place_) return;
-  gpu::write_or_add_view(tile_, dense_view(matrix_.data, tile_.tile, tile_.shape), add_);
+OutputTile::OutputTile(const TensorView& tile, int slot, bool add, bool in_place)
+    : tile_(tile), view_(tile), add_(add), in_place_(in_place) {
+  if (!in_place) view_ = dense_view(scratch(slot, tile.volume()), tile.tile, tile.shape);
+}
+
+void OutputTile::commit() const {
+  if (!in_place_) gpu::write_or_add_view(tile_, view_, add_);
+}
+
+OutputMatrix::OutputMatrix(const TensorView& tile, int slot, bool add)
+    : OutputTile(tile, slot, add, rows_at_equal_distances(tile)) {
+  matrix_in_place(view(), matrix_);
 }
 
 }  // namespace flexlegion::gpu

@@ -15,18 +15,32 @@ void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds = fal
 // distances.
 Matrix input_matrix(const TensorView& view, int slot);
 
-// The counterpart for a result: write matrix(), or add to it if adds(), then call commit().
-class OutputMatrix {
+// A dense matrix in scratch memory.
+Matrix scratch_matrix(int slot, std::int64_t rows, std::int64_t cols);
+
+// The counterpart for a result: multiply into view(), with adds(), then call commit(). With `add`,
+// the result is added to what stands in the tile. If not `in_place`, view() is dense scratch
+// memory.
+class OutputTile {
  public:
-  OutputMatrix(const TensorView& tile, int slot, bool add = false);
-  const Matrix& matrix() const { return matrix_; }
+  OutputTile(const TensorView& tile, int slot, bool add, bool in_place);
+  const TensorView& view() const { return view_; }
   bool adds() const { return add_ && in_place_; }
   void commit() const;
 
  private:
-  TensorView tile_;
-  Matrix matrix_;
+  TensorView tile_, view_;
   bool add_, in_place_;
+};
+
+// The same, with all dimensions but the last as rows.
+class OutputMatrix : public OutputTile {
+ public:
+  OutputMatrix(const TensorView& tile, int slot, bool add = false);
+  const Matrix& matrix() const { return matrix_; }
+
+ private:
+  Matrix matrix_;
 };
 
 }  // namespace flexlegion::gpu

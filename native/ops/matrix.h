@@ -21,6 +21,17 @@ struct Matrix {
   Matrix transposed() const { return {data, cols, rows, col, row, batch, batch_stride}; }
 };
 
+// Some of the columns of a row-major matrix.
+Matrix columns(const Matrix& m, std::int64_t first, std::int64_t count);
+
+// The rows of all samples as a batch of one matrix a sample.
+Matrix by_sample(const Matrix& rows, std::int64_t samples);
+
+// The last two dimensions of a view with contiguous rows, `offset` elements from its start, as
+// matrices. The dimensions from `first_of_batch` up to them number the batch; they lie at equal
+// distances.
+Matrix matrices(const TensorView& view, std::int64_t offset, int first_of_batch);
+
 // All dimensions but the last as rows, if they lie at equal distances; else false.
 bool matrix_in_place(const TensorView& view, Matrix& matrix);
 
