@@ -12,10 +12,12 @@ void add_bias_and_activate(float* y, const float* bias, std::int64_t rows, std::
 
 void activation_backward(Activation activation, const TensorView& output_grad,
                          const TensorView& output, const TensorView& result, bool adds) {
-  if (activation == Activation::none) return write_or_add_view(result, output_grad, adds);
-  const Strided dy(output_grad), y(output), dx(result);
-  for_each(result.volume(),
-           [=] FL_BODY(std::int64_t i) { put(dx[i], dy[i] * derivative(activation, y[i]), adds); });
+  if (activation == Activation::none) return gpu::write_or_add_view(result, output_grad, adds);
+  const Tiles<3> tiles({&output_grad, &output, &result});
+  for_each(result.volume(), [=] FL_BODY(std::int64_t i) {
+    const auto e = tiles(i);
+    put(e[2], e[0] * derivative(activation, e[1]), adds);
+  });
 }
 
 void bias_gradient(const Matrix& dy, const TensorView& bias_grad, int slot, bool adds) {

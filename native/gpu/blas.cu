@@ -90,7 +90,7 @@ OutputMatrix::OutputMatrix(const TensorView& tile, int slot, bool add) : tile_(t
 
 void OutputMatrix::commit() const {
   if (in_place_) return;
-  write_or_add_view(tile_, dense_view(matrix_.data, tile_.tile, tile_.shape), add_);
+  gpu::write_or_add_view(tile_, dense_view(matrix_.data, tile_.tile, tile_.shape), add_);
 }
 
 }  // namespace flexlegion::gpu

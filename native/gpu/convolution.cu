@@ -191,7 +191,7 @@ const float* padded_input(const Convolution& v, const Plan& plan, const float* x
   float* const padded = scratch(kPaddedSlot, padded_volume(v, plan));
   check(cudaMemsetAsync(padded, 0, static_cast<std::size_t>(padded_volume(v, plan)) * sizeof(float),
                         stream()));
-  copy_view(interior_of(padded, v, plan), dense_input(const_cast<float*>(x), v));
+  gpu::copy_view(interior_of(padded, v, plan), dense_input(const_cast<float*>(x), v));
   return padded;
 }
 
@@ -227,7 +227,7 @@ void convolve_backward_data(const Convolution& conv, const float* kernel, const 
   check(cudnnConvolutionBackwardData(dnn(), &kOne, plan.kernel, kernel, plan.y, dy, plan.conv,
                                      best.algo, workspace(best.memory), best.memory, &kZero, plan.x,
                                      out));
-  if (pads) copy_view(dense_input(dx, conv), interior_of(out, conv, plan));
+  if (pads) gpu::copy_view(dense_input(dx, conv), interior_of(out, conv, plan));
 }
 
 void convolve_backward_kernel(const Convolution& conv, const float* x, const float* dy,

@@ -45,7 +45,7 @@ class Dense : public Kernel {
     const TensorView& dy = task.output_grads[0];
     if (activation_ == Activation::none) return dy;
     const TensorView result = dense_view(scratch(0, dy.volume()), dy.tile, dy.shape);
-    activation_backward(activation_, dy, task.outputs[0], result);
+    gpu::activation_backward(activation_, dy, task.outputs[0], result);
     return result;
   }
 

@@ -11,15 +11,17 @@ class ElementWise : public Kernel {
   bool accumulates() const override { return true; }
 
   void forward(KernelTask& task) override {
-    const Strided x(task.inputs[0]), y(task.outputs[0]);
-    for_each(task.outputs[0].volume(),
-             [x, y, f = activation_] FL_BODY(std::int64_t i) { y[i] = apply(f, x[i]); });
+    const Tiles<2> tiles({&task.inputs[0], &task.outputs[0]});
+    for_each(task.outputs[0].volume(), [tiles, f = activation_] FL_BODY(std::int64_t i) {
+      const auto e = tiles(i);
+      e[1] = apply(f, e[0]);
+    });
   }
 
   void backward(KernelTask& task) override {
     if (!task.wants_input_grad(0)) return;
-    activation_backward(activation_, task.output_grads[0], task.outputs[0], task.input_grads[0],
-                        task.adds_to_input_grad(0));
+    gpu::activation_backward(activation_, task.output_grads[0], task.outputs[0],
+                             task.input_grads[0], task.adds_to_input_grad(0));
   }
 
  private:
@@ -31,19 +33,24 @@ class Gelu : public Kernel {
   bool accumulates() const override { return true; }
 
   void forward(KernelTask& task) override {
-    const Strided x(task.inputs[0]), y(task.outputs[0]);
-    for_each(task.outputs[0].volume(),
-             [=] FL_BODY(std::int64_t i) { y[i] = 0.5f * x[i] * (1.0f + erff(x[i] * kRootHalf)); });
+    const Tiles<2> tiles({&task.inputs[0], &task.outputs[0]});
+    for_each(task.outputs[0].volume(), [=] FL_BODY(std::int64_t i) {
+      const auto e = tiles(i);
+      const float x = e[0];
+      e[1] = 0.5f * x * (1.0f + erff(x * kRootHalf));
+    });
   }
 
   void backward(KernelTask& task) override {
     if (!task.wants_input_grad(0)) return;
-    const Strided x(task.inputs[0]), dy(task.output_grads[0]), dx(task.input_grads[0]);
+    const Tiles<3> tiles({&task.inputs[0], &task.output_grads[0], &task.input_grads[0]});
     const bool adds = task.adds_to_input_grad(0);
     for_each(task.input_grads[0].volume(), [=] FL_BODY(std::int64_t i) {
-      const float density = kDensity * expf(-0.5f * x[i] * x[i]);
-      const float below = 0.5f * (1.0f + erff(x[i] * kRootHalf));
-      put(dx[i], dy[i] * (below + x[i] * density), adds);
+      const auto e = tiles(i);
+      const float x = e[0];
+      const float density = kDensity * expf(-0.5f * x * x);
+      const float below = 0.5f * (1.0f + erff(x * kRootHalf));
+      put(e[2], e[1] * (below + x * density), adds);
     });
   }
 

@@ -6,8 +6,6 @@ namespace flexlegion::gpu {
 
 void copy_view(const TensorView& to, const TensorView& from) {
   if (to.tile.empty()) return;
-  // As integers, so that any bit pattern survives.
-  const Strided target(to), source(from);
   if (to.dense() && from.dense()) {
     const auto bytes = static_cast<std::size_t>(to.volume()) * sizeof(float);
 #if FLEXLEGION_CUDA
@@ -17,20 +15,26 @@ void copy_view(const TensorView& to, const TensorView& from) {
 #endif
     return;
   }
-  auto* const out = to.i32();
-  const auto* const in = from.i32();
-  for_each(to.volume(),
-           [=] FL_BODY(std::int64_t i) { out[target.offset_of(i)] = in[source.offset_of(i)]; });
+  const Tiles<2> tiles({&to, &from});
+  for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
+    const auto element = tiles(i);
+    // As integers, so that any bit pattern survives.
+    *reinterpret_cast<std::int32_t*>(element.at[0]) =
+        *reinterpret_cast<const std::int32_t*>(element.at[1]);
+  });
 }
 
 void add_view(const TensorView& to, const TensorView& from) {
-  const Strided target(to), source(from);
-  for_each(to.volume(), [=] FL_BODY(std::int64_t i) { target[i] += source[i]; });
+  const Tiles<2> tiles({&to, &from});
+  for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
+    const auto element = tiles(i);
+    element[0] += element[1];
+  });
 }
 
 void zero_view(const TensorView& to) {
-  const Strided target(to);
-  for_each(to.volume(), [=] FL_BODY(std::int64_t i) { target[i] = 0.0f; });
+  const Tiles<1> tiles({&to});
+  for_each(to.volume(), [=] FL_BODY(std::int64_t i) { tiles(i)[0] = 0.0f; });
 }
 
 void write_or_add_view(const TensorView& to, const TensorView& from, bool adds) {
