@@ -16,18 +16,21 @@ namespace flexlegion::gpu {
 // j += team.size). Each of a team's threads has to call sum() and maximum() as often.
 struct Team {
   int rank = 0, size = 1;
-  float* shared = nullptr;  // a float a warp; null: the team is at most a warp
+  double* shared = nullptr;  // a number a warp; null: the team is at most a warp
 
-  FL_DEVICE float sum(float mine) const {
-    return combined(mine, [](float a, float b) { return a + b; });
+  // Of floats or doubles.
+  template <typename Number>
+  FL_DEVICE Number sum(Number mine) const {
+    return combined(mine, [](Number a, Number b) { return a + b; });
   }
-  FL_DEVICE float maximum(float mine) const {
-    return combined(mine, [](float a, float b) { return a > b ? a : b; });
+  template <typename Number>
+  FL_DEVICE Number maximum(Number mine) const {
+    return combined(mine, [](Number a, Number b) { return a > b ? a : b; });
   }
 
  private:
-  template <typename Combine>
-  FL_DEVICE float combined(float value, Combine combine) const {
+  template <typename Number, typename Combine>
+  FL_DEVICE Number combined(Number value, Combine combine) const {
 #ifdef __CUDA_ARCH__
     constexpr unsigned kAll = 0xffffffffU;
     for (int distance = 16; distance > 0; distance /= 2) {
@@ -38,8 +41,8 @@ struct Team {
       __syncthreads();  // who still reads the last result
       if (rank % 32 == 0) shared[rank / 32] = value;
       __syncthreads();
-      value = shared[0];
-      for (int w = 1; w < warps; ++w) value = combine(value, shared[w]);
+      value = static_cast<Number>(shared[0]);
+      for (int w = 1; w < warps; ++w) value = combine(value, static_cast<Number>(shared[w]));
     }
 #else
     (void)combine;
@@ -64,7 +67,7 @@ __global__ void run_each(std::int64_t n, Body body) {
 
 template <typename Body>
 __global__ void run_teams(std::int64_t teams, int size, Body body) {
-  __shared__ float shared[kThreads / 32];
+  __shared__ double shared[kThreads / 32];
   const int per_block = blockDim.x / size;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * per_block;
   Team team;
@@ -118,6 +121,14 @@ FL_DEVICE inline void add_atomically(float* to, float value) {
 FL_DEVICE inline void add_atomically(double* to, double value) {
 #ifdef __CUDA_ARCH__
   atomicAdd(to, value);
+#else
+  *to += value;
+#endif
+}
+
+FL_DEVICE inline void add_atomically(std::int64_t* to, std::int64_t value) {
+#ifdef __CUDA_ARCH__
+  atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
 #else
   *to += value;
 #endif

@@ -104,7 +104,7 @@ TEST_CASE("batch_norm_statistics: evaluation computes nothing") {
   task.inputs = {c.inputs[0].view(c.inputs[0].whole())};
   task.outputs = {y.view(y.whole())};
   kernel->forward(task);
-  CHECK(y.data == std::vector<float>(y.data.size(), 7));
+  CHECK(y.data == Array<float>(y.data.size(), 7));
 }
 
 Case moments_case(std::int64_t valid) {
