@@ -3,6 +3,7 @@
 // batch_norm_moments: the batch's, from its samples', and the running averages.
 #include <algorithm>
 
+#include "ops/batch_moments.h"
 #include "ops/batch_norm.h"
 
 namespace flexlegion {
@@ -152,9 +153,7 @@ class BatchNormMoments : public Kernel {
       return;
     }
     const std::int64_t samples = join(task, result, channels);
-    const auto count = static_cast<double>(samples * positions_);
-    // Of a single value there is no unbiased estimate.
-    const auto unbiased = static_cast<float>(count > 1 ? count / (count - 1) : 1.0);
+    const float unbiased = unbiased_factor(samples * positions_);
     average(running_mean, result.mean, 1.0f, channels);
     average(running_variance, result.variance, unbiased, channels);
   }
@@ -167,7 +166,7 @@ class BatchNormMoments : public Kernel {
     if (dx.tile.empty()) return;
     const bool adds_grad = adds(task.adds_input_grad, 0);
     const MeanAndVariance joint(task.outputs[0], 0), of(task.output_grads[0], 0);
-    const std::int64_t channels = dx.extent(2), samples = valid(task);
+    const std::int64_t channels = dx.extent(2), samples = samples_that_count(task);
     const float share = 1.0f / static_cast<float>(std::max<std::int64_t>(samples, 1));
     for (std::int64_t i = 0; i < dx.extent(0); ++i) {
       const MeanAndVariance one(x, i), to(dx, i);
@@ -180,15 +179,9 @@ class BatchNormMoments : public Kernel {
   }
 
  private:
-  // Of the tile's samples, those that are not padding.
-  static std::int64_t valid(const KernelTask& task) {
-    const Rect& tile = task.inputs[0].tile;
-    return std::clamp<std::int64_t>(task.run.valid_samples - tile.lo[0], 0, tile.extent(0));
-  }
-
   static std::int64_t join(const KernelTask& task, const MeanAndVariance& result,
                            std::int64_t channels) {
-    const std::int64_t samples = valid(task);
+    const std::int64_t samples = samples_that_count(task);
     double *const mean = doubles(0, 2 * channels), *const variance = mean + channels;
     std::fill_n(mean, 2 * channels, 0.0);
     const double share = 1.0 / static_cast<double>(std::max<std::int64_t>(samples, 1));
@@ -227,7 +220,7 @@ class BatchNormMoments : public Kernel {
 
   void average(float* running, const float* batch, float factor, std::int64_t n) const {
     for (std::int64_t c = 0; c < n; ++c) {
-      running[c] = (1 - momentum_) * running[c] + momentum_ * factor * batch[c];
+      running[c] = averaged(running[c], factor * batch[c], momentum_);
     }
   }
 

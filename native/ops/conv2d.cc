@@ -3,10 +3,9 @@
 // The user's kernel is (o, kh, kw, i / groups). oneDNN is asked which layout it likes best: with a
 // layout imposed it falls back to reference loops, a hundred times slower. Kernels are small beside
 // activations, so reordering one at each call costs little.
-#include <algorithm>
+#include "ops/conv2d.h"
 
 #include "ops/onednn_support.h"
-#include "ops/window.h"
 
 namespace flexlegion {
 namespace {
@@ -15,58 +14,9 @@ using dnnl::memory;
 using onednn::f32_desc;
 using onednn::Prepared;
 
-// What a convolution works on. Forwards only x, kernel, bias and y are there.
-struct ConvViews {
-  TensorView x, kernel, bias, y;
-  TensorView dx, dkernel, dbias, dy;
-  bool adds_dx = false, adds_dkernel = false, adds_dbias = false;
-  std::int64_t groups = 1;
-
-  explicit ConvViews(const KernelTask& task) {
-    const auto at = [](const std::vector<TensorView>& views, std::size_t i) {
-      return i < views.size() ? views[i] : TensorView();
-    };
-    x = task.inputs[0];
-    kernel = task.weights[0];
-    bias = at(task.weights, 1);
-    y = at(task.outputs, 0);
-    dx = at(task.input_grads, 0);
-    dkernel = at(task.weight_grads, 0);
-    dbias = at(task.weight_grads, 1);
-    dy = at(task.output_grads, 0);
-    adds_dx = task.adds_to_input_grad(0);
-    adds_dkernel = task.adds_to_weight_grad(0);
-    adds_dbias = task.adds_to_weight_grad(1);
-  }
-
-  // The part that computes filters [lo, hi) from channels [first, last).
-  ConvViews part(std::int64_t lo, std::int64_t hi, std::int64_t first, std::int64_t last) const {
-    ConvViews result = *this;
-    const auto narrow = [](TensorView& view, int d, std::int64_t from, std::int64_t to) {
-      if (view.present()) view = narrowed(view, d, from, to);
-    };
-    for (TensorView* view : {&result.x, &result.dx}) narrow(*view, 3, first, last);
-    for (TensorView* view : {&result.y, &result.dy}) narrow(*view, 3, lo, hi);
-    for (TensorView* view : {&result.kernel, &result.dkernel, &result.bias, &result.dbias}) {
-      narrow(*view, 0, lo, hi);
-    }
-    return result;
-  }
-};
-
-// The shapes of one task's convolution: all that its primitives depend on.
-struct ConvTile {
-  std::int64_t samples, channels, filters, groups;
-  WindowTile h, w;
-
-  ConvTile(const WindowAxis& axis_h, const WindowAxis& axis_w, const ConvViews& views,
-           const TensorView& output)
-      : samples(output.extent(0)),
-        channels(views.x.extent(3)),
-        filters(output.extent(3)),
-        groups(views.groups),
-        h(axis_h, views.x, output, 1),
-        w(axis_w, views.x, output, 2) {}
+// A convolution as oneDNN is told of it.
+struct OnednnTile : ConvTile {
+  explicit OnednnTile(const ConvTile& tile) : ConvTile(tile) {}
 
   onednn::Cache::Key key(std::int64_t primitive) const {
     return {primitive, samples, channels, filters, groups,   h.in,   h.out,
@@ -103,29 +53,25 @@ struct ConvTile {
 
 class Conv2d : public Kernel {
  public:
-  explicit Conv2d(const Attributes& attributes)
-      : h_(attributes, "h"),
-        w_(attributes, "w"),
-        groups_(attributes.integer("groups")),
-        activation_(activation_of(attributes)),
-        use_bias_(attributes.integer("use_bias") != 0) {}
+  explicit Conv2d(const Attributes& attributes) : layer_(attributes) {}
 
   bool accumulates() const override { return true; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
-    for (const ConvViews& part : parts_of(ConvViews(task), task.outputs[0])) forward_part(part);
+    for (const ConvViews& part : layer_.parts_of(ConvViews(task), task.outputs[0])) {
+      forward_part(part);
+    }
   }
 
   void backward(KernelTask& task) override {
     const TensorView& dy = task.output_grads[0];
     if (dy.tile.empty()) return;
-    const std::vector<ConvViews> parts = parts_of(ConvViews(task), dy);
+    const std::vector<ConvViews> parts = layer_.parts_of(ConvViews(task), dy);
     if (task.wants_input_grad(0) && !task.adds_to_input_grad(0)) {
-      // Channels of groups that are none of this task's.
-      const TensorView& dx = task.input_grads[0];
-      zero_view(narrowed(dx, 3, dx.tile.lo[3], parts.front().x.tile.lo[3]));
-      zero_view(narrowed(dx, 3, parts.back().x.tile.hi[3], dx.tile.hi[3]));
+      for (const TensorView& unread : unread_channels(task.input_grads[0], parts)) {
+        zero_view(unread);
+      }
     }
     for (const ConvViews& part : parts) backward_part(part);
   }
@@ -135,32 +81,14 @@ class Conv2d : public Kernel {
   // Where kernels and their gradients lie in oneDNN's layout.
   static constexpr int kLikedSlot = 4;
 
-  // One convolution of whole groups, and one for each group of which the task has some filters
-  // only.
-  std::vector<ConvViews> parts_of(const ConvViews& views, const TensorView& output) const {
-    if (groups_ == 1) return {views};
-    const std::int64_t filters = output.shape[3] / groups_, channels = views.x.shape[3] / groups_;
-    const std::int64_t end = output.tile.hi[3];
-    std::vector<ConvViews> parts;
-    for (std::int64_t lo = output.tile.lo[3], hi = 0; lo < end; lo = hi) {
-      const std::int64_t group = lo / filters;
-      const std::int64_t count =
-          lo % filters == 0 ? std::max<std::int64_t>(1, (end - lo) / filters) : 1;
-      hi = std::min(end, (group + count) * filters);
-      parts.push_back(views.part(lo, hi, group * channels, (group + count) * channels));
-      parts.back().groups = count;
-    }
-    return parts;
-  }
-
   void forward_part(const ConvViews& views) {
-    const ConvTile tile(h_, w_, views, views.y);
+    const OnednnTile tile(layer_.tile(views, views.y));
     const DenseInput x(views.x, 0), kernel(views.kernel, 1);
     const DenseOutput y(views.y, 2);
     const Prepared& convolution =
-        cache_.get(tile.key(kForward), [&] { return describe_forward(tile, activation_); });
+        cache_.get(tile.key(kForward), [&] { return describe_forward(tile, layer_.activation); });
     float* const w = liked_layout(tile, kForward, convolution, kernel.data());
-    if (use_bias_) {
+    if (layer_.use_bias) {
       const DenseInput bias(views.bias, 3);
       convolution.execute({{DNNL_ARG_SRC, x.data()},
                            {DNNL_ARG_WEIGHTS, w},
@@ -174,7 +102,7 @@ class Conv2d : public Kernel {
   }
 
   void backward_part(const ConvViews& views) {
-    const ConvTile tile(h_, w_, views, views.dy);
+    const OnednnTile tile(layer_.tile(views, views.dy));
     const TensorView dy = before_activation(views);
     if (views.dx.present()) backward_data(tile, dy.f32(), views);
     if (views.dkernel.present()) backward_weights(tile, dy.f32(), views);
@@ -183,13 +111,13 @@ class Conv2d : public Kernel {
   // The gradient with respect to what the activation was applied to: dense (scratch slot 0).
   TensorView before_activation(const ConvViews& views) const {
     const TensorView& dy = views.dy;
-    if (activation_ == Activation::none && dy.dense()) return dy;
+    if (layer_.activation == Activation::none && dy.dense()) return dy;
     const TensorView result = dense_view(scratch(0, dy.volume()), dy.tile, dy.shape);
-    activation_backward(activation_, dy, views.y, result);
+    activation_backward(layer_.activation, dy, views.y, result);
     return result;
   }
 
-  void backward_data(const ConvTile& tile, const float* dy, const ConvViews& views) {
+  void backward_data(const OnednnTile& tile, const float* dy, const ConvViews& views) {
     const DenseInput kernel(views.kernel, 2);
     const DenseOutput dx(views.dx, 3, views.adds_dx);
     const Prepared& convolution = cache_.get(tile.key(kBackwardData), [&] {
@@ -205,9 +133,9 @@ class Conv2d : public Kernel {
     dx.commit();
   }
 
-  void backward_weights(const ConvTile& tile, const float* dy, const ConvViews& views) {
+  void backward_weights(const OnednnTile& tile, const float* dy, const ConvViews& views) {
     const Prepared& convolution = cache_.get(tile.key(kBackwardWeights), [&] {
-      const auto bias = use_bias_ ? tile.bias() : memory::desc();
+      const auto bias = layer_.use_bias ? tile.bias() : memory::desc();
       return dnnl::convolution_backward_weights::primitive_desc(
           onednn::engine(), dnnl::algorithm::convolution_direct, tile.input(), tile.any_kernel(),
           bias, tile.output(), tile.strides(), tile.padding_before(), tile.padding_after(),
@@ -220,7 +148,7 @@ class Conv2d : public Kernel {
     const bool reorder_adds = reorders && views.adds_dkernel && views.dkernel.dense();
     const DenseOutput dw(views.dkernel, 3, views.adds_dkernel && !reorder_adds);
     float* const dw_liked = reorders ? liked_memory(liked) : dw.data();
-    if (use_bias_) {
+    if (layer_.use_bias) {
       const DenseOutput db(views.dbias, 5, views.adds_dbias);
       convolution.execute({{DNNL_ARG_SRC, x.data()},
                            {DNNL_ARG_DIFF_DST, const_cast<float*>(dy)},
@@ -239,9 +167,9 @@ class Conv2d : public Kernel {
     dw.commit();
   }
 
-  dnnl::convolution_forward::primitive_desc describe_forward(const ConvTile& tile,
+  dnnl::convolution_forward::primitive_desc describe_forward(const OnednnTile& tile,
                                                              Activation activation) const {
-    const auto bias = use_bias_ ? tile.bias() : memory::desc();
+    const auto bias = layer_.use_bias ? tile.bias() : memory::desc();
     return {onednn::engine(),
             dnnl::prop_kind::forward_training,
             dnnl::algorithm::convolution_direct,
@@ -260,7 +188,7 @@ class Conv2d : public Kernel {
   }
 
   // The kernel in the layout that this convolution likes.
-  float* liked_layout(const ConvTile& tile, Primitive direction, const Prepared& convolution,
+  float* liked_layout(const OnednnTile& tile, Primitive direction, const Prepared& convolution,
                       float* kernel) {
     const auto liked = convolution.layout(DNNL_ARG_WEIGHTS), ours = tile.kernel();
     if (liked == ours) return kernel;
@@ -276,10 +204,7 @@ class Conv2d : public Kernel {
     primitive.execute({{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
   }
 
-  WindowAxis h_, w_;
-  std::int64_t groups_;
-  Activation activation_;
-  bool use_bias_;
+  ConvLayer layer_;
   onednn::Cache cache_;
 };
 

@@ -7,15 +7,12 @@
 namespace flexlegion {
 namespace {
 
-// Function-local, so that they exist before the first static RegisterKernel of any file.
-std::map<std::string, KernelFactory>& kernels() {
-  static std::map<std::string, KernelFactory> registry;
-  return registry;
-}
-
-std::map<std::string, UpdateKernelFactory>& update_kernels() {
-  static std::map<std::string, UpdateKernelFactory> registry;
-  return registry;
+// One registry a kind of device. Function-local, so that they exist before the first static
+// RegisterKernel of any file.
+template <typename Factory>
+std::map<std::string, Factory>& registry_of(DeviceKind kind) {
+  static std::map<std::string, Factory> registries[2];
+  return registries[static_cast<int>(kind)];
 }
 
 template <typename Registry>
@@ -61,14 +58,16 @@ class NamedKernel : public Kernel {
   std::unique_ptr<Kernel> kernel_;
 };
 
-template <typename Registry>
-auto make_from(const Registry& registry, const std::string& what, const std::string& name,
+template <typename Factory>
+auto make_from(DeviceKind kind, const std::string& what, const std::string& name,
                const Attributes& attributes) {
+  const auto& registry = registry_of<Factory>(kind);
   const auto found = registry.find(name);
   if (found != registry.end()) {
     return naming(name, [&] { return found->second(attributes); });
   }
-  std::string message = "no kernel for " + what + " '" + name + "'; there are:";
+  std::string message = "no kernel for " + what + " '" + name + "'" +
+                        (kind == DeviceKind::gpu ? " on GPUs" : "") + "; there are:";
   for (const auto& entry : registry) message += " " + entry.first;
   throw std::invalid_argument(message);
 }
@@ -101,27 +100,32 @@ double Attributes::number(const std::string& name) const {
   return parsed<double>(name, text(name));
 }
 
-RegisterKernel::RegisterKernel(const std::string& operator_type, KernelFactory factory) {
-  add_to(kernels(), operator_type, std::move(factory));
+RegisterKernel::RegisterKernel(const std::string& operator_type, KernelFactory factory,
+                               DeviceKind kind) {
+  add_to(registry_of<KernelFactory>(kind), operator_type, std::move(factory));
 }
 
 RegisterUpdateKernel::RegisterUpdateKernel(const std::string& optimizer,
-                                           UpdateKernelFactory factory) {
-  add_to(update_kernels(), optimizer, std::move(factory));
+                                           UpdateKernelFactory factory, DeviceKind kind) {
+  add_to(registry_of<UpdateKernelFactory>(kind), optimizer, std::move(factory));
 }
 
-std::unique_ptr<Kernel> make_kernel(const std::string& operator_type,
-                                    const Attributes& attributes) {
-  return std::make_unique<NamedKernel>(operator_type,
-                                       make_from(kernels(), "operator", operator_type, attributes));
+std::unique_ptr<Kernel> make_kernel(const std::string& operator_type, const Attributes& attributes,
+                                    DeviceKind kind) {
+  return std::make_unique<NamedKernel>(
+      operator_type, make_from<KernelFactory>(kind, "operator", operator_type, attributes));
 }
 
 std::unique_ptr<UpdateKernel> make_update_kernel(const std::string& optimizer,
-                                                 const Attributes& attributes) {
-  return make_from(update_kernels(), "optimizer", optimizer, attributes);
+                                                 const Attributes& attributes, DeviceKind kind) {
+  return make_from<UpdateKernelFactory>(kind, "optimizer", optimizer, attributes);
 }
 
-std::vector<std::string> kernel_names() { return names_of(kernels()); }
-std::vector<std::string> update_kernel_names() { return names_of(update_kernels()); }
+std::vector<std::string> kernel_names(DeviceKind kind) {
+  return names_of(registry_of<KernelFactory>(kind));
+}
+std::vector<std::string> update_kernel_names(DeviceKind kind) {
+  return names_of(registry_of<UpdateKernelFactory>(kind));
+}
 
 }  // namespace flexlegion

@@ -31,6 +31,8 @@
 
 namespace flexlegion {
 
+enum class DeviceKind { cpu, gpu };
+
 // An operator's attributes, as the layer API gave them: names and texts.
 class Attributes {
  public:
@@ -126,17 +128,23 @@ using UpdateKernelFactory = std::function<std::unique_ptr<UpdateKernel>(const At
 
 // Kernels register themselves, by the operator type's name, while the library is loaded:
 //   static const RegisterKernel registered("conv2d", [](const Attributes& a) { ... });
+// Each kind of device has kernels of its own.
 struct RegisterKernel {
-  RegisterKernel(const std::string& operator_type, KernelFactory factory);
+  RegisterKernel(const std::string& operator_type, KernelFactory factory,
+                 DeviceKind kind = DeviceKind::cpu);
 };
 struct RegisterUpdateKernel {
-  RegisterUpdateKernel(const std::string& optimizer, UpdateKernelFactory factory);
+  RegisterUpdateKernel(const std::string& optimizer, UpdateKernelFactory factory,
+                       DeviceKind kind = DeviceKind::cpu);
 };
 
-std::unique_ptr<Kernel> make_kernel(const std::string& operator_type, const Attributes& attributes);
+std::unique_ptr<Kernel> make_kernel(const std::string& operator_type, const Attributes& attributes,
+                                    DeviceKind kind = DeviceKind::cpu);
 std::unique_ptr<UpdateKernel> make_update_kernel(const std::string& optimizer,
-                                                 const Attributes& attributes);
-std::vector<std::string> kernel_names();         // sorted
-std::vector<std::string> update_kernel_names();  // sorted
+                                                 const Attributes& attributes,
+                                                 DeviceKind kind = DeviceKind::cpu);
+// Sorted.
+std::vector<std::string> kernel_names(DeviceKind kind = DeviceKind::cpu);
+std::vector<std::string> update_kernel_names(DeviceKind kind = DeviceKind::cpu);
 
 }  // namespace flexlegion

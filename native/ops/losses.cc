@@ -1,10 +1,11 @@
 // Losses: forward gives the loss of each label and adds to the metrics; backward gives the gradient
 // of the mean over the batch's labels that count. Samples from run.valid_samples on are padding:
 // they count for nothing.
+#include "ops/losses.h"
+
 #include <algorithm>
 #include <stdexcept>
 
-#include "ops/kernel.h"
 #include "ops/row_softmax.h"
 #include "ops/simd.h"
 #include "ops/strided_loop.h"
@@ -13,12 +14,7 @@ namespace flexlegion {
 namespace {
 
 bool is_valid(const TensorView& batch, std::int64_t row, const RunState& run) {
-  return batch.tile.lo[0] + row < run.valid_samples;
-}
-
-// One label's share of the goal.
-float share_of_mean(const RunState& run) {
-  return run.valid_labels > 0 ? 1.0f / static_cast<float>(run.valid_labels) : 0.0f;
+  return row < valid_samples(batch, run);
 }
 
 std::int64_t argmax(const float* x, std::int64_t n) { return std::max_element(x, x + n) - x; }
@@ -56,13 +52,7 @@ std::int64_t offset(const TensorView& view, const Place& at) {
 // numbers of classes, those below 0 do not count; the others are distributions over the classes.
 class SoftmaxCrossEntropy : public Kernel {
  public:
-  explicit SoftmaxCrossEntropy(const Attributes& attributes) {
-    const std::string& labels = attributes.text("labels");
-    sparse_ = labels == "sparse";
-    if (!sparse_ && labels != "one_hot") {
-      throw std::invalid_argument("labels '" + labels + "' is none of: sparse one_hot");
-    }
-  }
+  explicit SoftmaxCrossEntropy(const Attributes& attributes) : sparse_(sparse_labels(attributes)) {}
 
   // log(sum of exp(x)) * sum(y) - sum(x y); the logarithm is kept for backward.
   void forward(KernelTask& task) override {
@@ -142,7 +132,7 @@ class SoftmaxCrossEntropy : public Kernel {
                                 ", not a class of 0 to " + std::to_string(classes - 1));
   }
 
-  bool sparse_ = false;
+  bool sparse_;
 };
 
 struct Errors {

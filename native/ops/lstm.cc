@@ -8,16 +8,15 @@
 
 #include "ops/few_rows.h"
 #include "ops/kernel.h"
+#include "ops/lstm_cell.h"
 #include "ops/products.h"
 #include "ops/simd.h"
-#include "ops/vector_math.h"
 
 namespace flexlegion {
 namespace {
 
-constexpr int kGates = 4;      // i, f, g, o: neighbours in weights, planes in what is saved
-constexpr int kCell = kGates;  // the plane after them
-constexpr int kPlanes = kGates + 1;
+using namespace lstm;
+
 constexpr std::int64_t kManySteps = 4;  // packing the recurrent kernel pays from here on
 
 enum Slot {
@@ -39,44 +38,23 @@ enum Slot {
 };
 constexpr int kStates = kDy;  // needed after it
 
-// One sample's step: from the gates' arguments (without the bias) to the saved planes, and h.
+// One sample's step, as lstm_cell.h has it for one unit.
 FLEXLEGION_SIMD void step_forward(const float* __restrict__ x, const float* __restrict__ bias,
                                   const float* __restrict__ c_before, std::int64_t units,
                                   float* __restrict__ saved, float* __restrict__ y) {
 #pragma omp simd
   for (std::int64_t u = 0; u < units; ++u) {
-    const float i = vector_sigmoid(x[kGates * u] + bias[kGates * u]);
-    const float f = vector_sigmoid(x[kGates * u + 1] + bias[kGates * u + 1]);
-    const float g = vector_tanh(x[kGates * u + 2] + bias[kGates * u + 2]);
-    const float o = vector_sigmoid(x[kGates * u + 3] + bias[kGates * u + 3]);
-    const float c = f * c_before[u] + i * g;
-    saved[u] = i;
-    saved[units + u] = f;
-    saved[2 * units + u] = g;
-    saved[3 * units + u] = o;
-    saved[4 * units + u] = c;
-    y[u] = o * vector_tanh(c);
+    unit_forward(x + kGates * u, bias + kGates * u, c_before[u], saved + u, units, y[u]);
   }
 }
 
-// The same backwards: from the gradients of h (two parts) and c to those of the gates' arguments
-// and of c_before, which takes the place of c's.
 FLEXLEGION_SIMD void step_backward(const float* __restrict__ saved,
                                    const float* __restrict__ c_before, const float* __restrict__ dy,
                                    const float* __restrict__ dh, std::int64_t units,
                                    float* __restrict__ dc, float* __restrict__ dx) {
 #pragma omp simd
   for (std::int64_t u = 0; u < units; ++u) {
-    const float i = saved[u], f = saved[units + u];
-    const float g = saved[2 * units + u], o = saved[3 * units + u];
-    const float tanh_c = vector_tanh(saved[4 * units + u]);
-    const float dh_u = dy[u] + dh[u];
-    const float dc_u = dc[u] + dh_u * o * (1.0f - tanh_c * tanh_c);
-    dx[kGates * u] = dc_u * g * i * (1.0f - i);
-    dx[kGates * u + 1] = dc_u * c_before[u] * f * (1.0f - f);
-    dx[kGates * u + 2] = dc_u * i * (1.0f - g * g);
-    dx[kGates * u + 3] = dh_u * tanh_c * o * (1.0f - o);
-    dc[u] = dc_u * f;
+    dc[u] = unit_backward(saved + u, units, c_before[u], dy[u] + dh[u], dc[u], dx + kGates * u);
   }
 }
 

@@ -45,19 +45,6 @@ FLEXLEGION_SIMD void softmax_backward(const float* y, float* dy, std::int64_t n)
   for (std::int64_t i = 0; i < n; ++i) dy[i] = y[i] * (dy[i] - sum);
 }
 
-// The rows of all samples as a batch of one matrix a sample.
-Matrix by_sample(const Matrix& rows, std::int64_t samples) {
-  Matrix batch = rows;
-  batch.rows = rows.rows / samples;
-  batch.batch = samples;
-  batch.batch_stride = batch.rows * rows.row;
-  return batch;
-}
-
-Matrix columns(const Matrix& m, std::int64_t first, std::int64_t count) {
-  return Matrix::row_major(m.data + first, m.rows, count, m.row);
-}
-
 Matrix scratch_matrix(int slot, std::int64_t rows, std::int64_t cols) {
   return Matrix::row_major(scratch(slot, rows * cols), rows, cols, cols);
 }

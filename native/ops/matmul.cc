@@ -17,16 +17,6 @@ TensorView input_rows(const TensorView& view, int slot) {
   return dense_view(DenseInput(view, slot).data(), view.tile, view.shape);
 }
 
-// The last two dimensions, at an offset, as matrices; the dimension before as their batch.
-Matrix matrices(const TensorView& view, std::int64_t offset) {
-  const int last = view.rank() - 1;
-  Matrix m = Matrix::row_major(view.f32() + offset, view.extent(last - 1), view.extent(last),
-                               std::max(view.stride[last - 1], view.extent(last)));
-  m.batch = view.extent(last - 2);
-  m.batch_stride = view.stride[last - 2];
-  return m;
-}
-
 class MatMul : public Kernel {
  public:
   bool accumulates() const override { return true; }
@@ -57,13 +47,14 @@ class MatMul : public Kernel {
     const OutputTile result(c, 2, add, contiguous_rows(c));
     ProductOptions options;
     options.adds = result.adds();
+    const int batch = c.rank() - 3;
     const auto body = [&](const Offsets<3>& at) {
-      const Matrix left = matrices(a, at[1]), right = matrices(b, at[2]);
+      const Matrix left = matrices(a, at[1], batch), right = matrices(b, at[2], batch);
       products_.multiply(transpose_a ? left.transposed() : left,
-                         transpose_b ? right.transposed() : right, matrices(result.view(), at[0]),
-                         options);
+                         transpose_b ? right.transposed() : right,
+                         matrices(result.view(), at[0], batch), options);
     };
-    for_each_index<3>({&result.view(), &a, &b}, c.rank() - 3, body);
+    for_each_index<3>({&result.view(), &a, &b}, batch, body);
     result.commit();
   }
 

@@ -1,5 +1,4 @@
-// add and multiply: element-wise sum of several inputs, product of two; concat: inputs one after
-// the other along one dimension.
+// add and multiply: element-wise sum of several inputs, product of two.
 #include <algorithm>
 
 #include "ops/kernel.h"
@@ -85,49 +84,10 @@ class Multiply : public Kernel {
   }
 };
 
-class Concat : public Kernel {
- public:
-  explicit Concat(const Attributes& attributes)
-      : axis_(static_cast<int>(attributes.integer("axis"))) {}
-
-  bool accumulates() const override { return true; }
-
-  void forward(KernelTask& task) override {
-    std::int64_t offset = 0;
-    for (const TensorView& input : task.inputs) {
-      if (input.present()) copy_view(part(task.outputs[0], input, offset), input);
-      offset += input.shape[axis_];
-    }
-  }
-
-  void backward(KernelTask& task) override {
-    std::int64_t offset = 0;
-    for (std::size_t i = 0; i < task.input_grads.size(); ++i) {
-      const TensorView& gradient = task.input_grads[i];
-      if (gradient.present()) {
-        write_or_add_view(gradient, part(task.output_grads[0], gradient, offset),
-                          task.adds_to_input_grad(i));
-      }
-      offset += gradient.shape[axis_];
-    }
-  }
-
- private:
-  // Where `input`'s tile lies in the joined tensor's, if the input begins at `offset` there.
-  TensorView part(const TensorView& joined, const TensorView& input, std::int64_t offset) const {
-    return narrowed(joined, axis_, input.tile.lo[axis_] + offset, input.tile.hi[axis_] + offset);
-  }
-
-  int axis_;
-};
-
 const RegisterKernel registered_add("add",
                                     [](const Attributes&) { return std::make_unique<Add>(); });
 const RegisterKernel registered_multiply("multiply", [](const Attributes&) {
   return std::make_unique<Multiply>();
-});
-const RegisterKernel registered_concat("concat", [](const Attributes& a) {
-  return std::make_unique<Concat>(a);
 });
 
 }  // namespace

@@ -2,13 +2,12 @@
 //
 // Loops over whole rows of (w, c), which are contiguous. The maximum's gradient goes to the first
 // largest element of the window in row-major order; it is found again in backward.
+#include "ops/pool2d.h"
+
 #include <cstdint>
 #include <cstring>
-#include <stdexcept>
 
-#include "ops/kernel.h"
 #include "ops/simd.h"
-#include "ops/window.h"
 
 namespace flexlegion {
 namespace {
@@ -18,10 +17,9 @@ struct PoolTile {
   WindowTile h, w;
   std::int64_t channels, in_row, out_row;  // elements of a row
 
-  PoolTile(const WindowAxis& axis_h, const WindowAxis& axis_w, const TensorView& input,
-           const TensorView& output)
-      : h(axis_h, input, output, 1),
-        w(axis_w, input, output, 2),
+  PoolTile(const PoolLayer& layer, const TensorView& input, const TensorView& output)
+      : h(layer.h, input, output, 1),
+        w(layer.w, input, output, 2),
         channels(output.extent(3)),
         in_row(w.in * channels),
         out_row(w.out * channels) {}
@@ -83,22 +81,14 @@ FLEXLEGION_SIMD void maximum_backward_row(const PoolTile& t, std::int64_t oh, co
 
 class Pool2d : public Kernel {
  public:
-  explicit Pool2d(const Attributes& attributes)
-      : h_(attributes, "h"),
-        w_(attributes, "w"),
-        maximum_(attributes.text("kind") == "max"),
-        count_padding_(attributes.integer("count_include_pad") != 0) {
-    if (!maximum_ && attributes.text("kind") != "average") {
-      throw std::invalid_argument("kind is none of: max average");
-    }
-  }
+  explicit Pool2d(const Attributes& attributes) : layer_(attributes) {}
 
   bool accumulates() const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView& output = task.outputs[0];
     if (output.tile.empty()) return;
-    const PoolTile tile(h_, w_, task.inputs[0], output);
+    const PoolTile tile(layer_, task.inputs[0], output);
     const DenseInput x(task.inputs[0], 0);
     const DenseOutput y(output, 1);
     for (std::int64_t n = 0; n < output.extent(0); ++n) {
@@ -116,12 +106,12 @@ class Pool2d : public Kernel {
     const DenseOutput dx(input_grad, 0, adds && !in_place);
     if (!in_place) std::fill_n(dx.data(), input_grad.volume(), 0.0f);
     if (!output_grad.tile.empty()) {
-      const PoolTile tile(h_, w_, input_grad, output_grad);
+      const PoolTile tile(layer_, input_grad, output_grad);
       const DenseInput dy(output_grad, 1);
-      const float* const x = maximum_ ? DenseInput(task.inputs[0], 2).data() : nullptr;
+      const float* const x = layer_.maximum ? DenseInput(task.inputs[0], 2).data() : nullptr;
       for (std::int64_t n = 0; n < output_grad.extent(0); ++n) {
         const std::int64_t in = n * tile.h.in * tile.in_row, out = n * tile.h.out * tile.out_row;
-        if (maximum_) {
+        if (layer_.maximum) {
           for (std::int64_t oh = 0; oh < tile.h.out; ++oh) {
             maximum_backward_row(tile, oh, x + in, dy.data() + out + oh * tile.out_row,
                                  dx.data() + in);
@@ -137,7 +127,7 @@ class Pool2d : public Kernel {
  private:
   // First down the columns, over whole rows, then along the row.
   void forward_sample(const PoolTile& t, const float* x, float* y) const {
-    const auto combine = maximum_ ? maximum_row : add_row;
+    const auto combine = layer_.maximum ? maximum_row : add_row;
     float* const column = scratch(3, t.in_row);
     for (std::int64_t oh = 0; oh < t.h.out; ++oh, y += t.out_row) {
       std::copy_n(x + t.h.begin(oh) * t.in_row, t.in_row, column);
@@ -150,7 +140,7 @@ class Pool2d : public Kernel {
         for (std::int64_t w = t.w.begin(ow) + 1; w < t.w.end(ow); ++w) {
           combine(column + w * t.channels, out, t.channels);
         }
-        if (!maximum_) scale_row(out, weight(t, oh, ow), out, t.channels);
+        if (!layer_.maximum) scale_row(out, weight(t, oh, ow), out, t.channels);
       }
     }
   }
@@ -169,16 +159,11 @@ class Pool2d : public Kernel {
     }
   }
 
-  // Of each element in an average.
   float weight(const PoolTile& t, std::int64_t oh, std::int64_t ow) const {
-    const std::int64_t count = count_padding_
-                                   ? t.h.kernel * t.w.kernel
-                                   : (t.h.end(oh) - t.h.begin(oh)) * (t.w.end(ow) - t.w.begin(ow));
-    return 1.0f / static_cast<float>(count);
+    return average_weight(t.h, t.w, oh, ow, layer_.count_padding);
   }
 
-  WindowAxis h_, w_;
-  bool maximum_, count_padding_;
+  PoolLayer layer_;
 };
 
 const RegisterKernel registered("pool2d",

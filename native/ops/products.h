@@ -4,28 +4,14 @@
 #include <cstdint>
 
 #include "ops/activation.h"
+#include "ops/matrix.h"
 #include "ops/onednn_support.h"
 #include "ops/tensor_view.h"
 
 namespace flexlegion {
 
-// A matrix in memory, or a batch of them: element (b, r, c) at
-// data[b * batch_stride + r * row + c * col]. One of row and col is 1.
-struct Matrix {
-  float* data = nullptr;
-  std::int64_t rows = 0, cols = 0;
-  std::int64_t row = 0, col = 1;  // strides, in elements
-  std::int64_t batch = 1, batch_stride = 0;
-
-  static Matrix row_major(float* data, std::int64_t rows, std::int64_t cols, std::int64_t ld) {
-    return {data, rows, cols, ld};
-  }
-  Matrix transposed() const { return {data, cols, rows, col, row, batch, batch_stride}; }
-};
-
-// All dimensions but the last as rows, if they lie at equal distances; else false.
-bool matrix_in_place(const TensorView& view, Matrix& matrix);
-// The same, packed into scratch `slot` where the rows do not lie so.
+// All dimensions but the last as rows; packed into scratch `slot` where they do not lie at equal
+// distances.
 Matrix input_matrix(const TensorView& view, int slot);
 
 // The counterpart for a result: multiply into view(), with adds(), then call commit(). With `add`,

@@ -1,23 +1,13 @@
-// Operators that move elements: reshape and flatten, slice, transpose.
-//
-// Each is a copy between two views of equal extents: the input is seen as the output is.
-#include <array>
+// The shape arithmetic of ops/moves.h; reshape and flatten, slice, concat, and transpose.
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "ops/moves.h"
 #include "ops/onednn_support.h"
 
 namespace flexlegion {
-namespace {
 
-// Dimensions of either side that a reshape joins or cuts, e.g. (12, 64) and 768.
-struct DimGroup {
-  std::vector<int> before, after;
-};
-
-// The smallest runs of dimensions of equal products. The sample's is one of its own; extents of 1
-// belong to none, for they neither hold nor move anything.
 std::vector<DimGroup> groups_of(const TensorView& before, const TensorView& after) {
   std::vector<DimGroup> groups{{{0}, {0}}};
   int b = 1, a = 1;
@@ -43,8 +33,6 @@ std::vector<DimGroup> groups_of(const TensorView& before, const TensorView& afte
   }
 }
 
-// The view with one dimension a group. Of a group's dimensions all but the outermost are whole, so
-// that a tile is one range of the group; false if they do not follow each other in memory.
 bool joined(const TensorView& view, const std::vector<DimGroup>& groups,
             std::vector<int> DimGroup::*side, TensorView& result) {
   result = TensorView();
@@ -68,122 +56,63 @@ bool joined(const TensorView& view, const std::vector<DimGroup>& groups,
   return true;
 }
 
-// The part of a joined view that a tile of the other side covers.
 TensorView within(TensorView view, const Rect& tile) {
   for (int d = 0; d < tile.rank; ++d) view = narrowed(view, d, tile.lo[d], tile.hi[d]);
   return view;
 }
 
-// Zeroes what `view` has outside of `tile`, which lies in it.
-void zero_outside(TensorView view, const Rect& tile) {
-  for (int d = 0; d < tile.rank; ++d) {
-    zero_view(narrowed(view, d, view.tile.lo[d], tile.lo[d]));
-    zero_view(narrowed(view, d, tile.hi[d], view.tile.hi[d]));
-    view = narrowed(view, d, tile.lo[d], tile.hi[d]);
+std::vector<int> permutation_of(const Attributes& attributes) {
+  std::vector<int> permutation;
+  const std::string& list = attributes.text("permutation");
+  for (std::size_t at = 0; at < list.size(); at = list.find(',', at) + 1) {
+    permutation.push_back(std::stoi(list.substr(at)));
+    if (list.find(',', at) == std::string::npos) break;
   }
+  if (permutation.size() > kMaxRank) throw std::invalid_argument("too many dimensions");
+  return permutation;
 }
 
-// (n, d1, d2, ...) -> (n, e1, e2, ...), row-major. The input's tile holds the output's, and may be
-// larger: whole rows of d1, say, of which the first and the last are shared with other tasks.
-class Reshape : public Kernel {
- public:
-  bool accumulates() const override { return true; }
-
-  void forward(KernelTask& task) override {
-    const TensorView& y = task.outputs[0];
-    if (y.tile.empty()) return;
-    const TensorView& x = task.inputs[0];
-    const std::vector<DimGroup> groups = groups_of(x, y);
-    TensorView from, to;
-    if (!joined(x, groups, &DimGroup::before, from)) {
-      joined(packed(x, DenseInput(x, 0).data()), groups, &DimGroup::before, from);
-    }
-    if (joined(y, groups, &DimGroup::after, to)) return copy_view(to, within(from, to.tile));
-    const DenseOutput out(y, 1);
-    joined(packed(y, out.data()), groups, &DimGroup::after, to);
-    copy_view(to, within(from, to.tile));
-    out.commit();
+TensorView permuted(const TensorView& input, const std::vector<int>& permutation) {
+  TensorView view = input;
+  for (std::size_t d = 0; d < permutation.size(); ++d) {
+    const int from = permutation[d];
+    view.tile.lo[d] = input.tile.lo[from];
+    view.tile.hi[d] = input.tile.hi[from];
+    view.stride[d] = input.stride[from];
+    view.shape[d] = input.shape[from];
   }
+  return view;
+}
 
-  void backward(KernelTask& task) override {
-    if (!task.wants_input_grad(0)) return;
-    const TensorView &dx = task.input_grads[0], &dy = task.output_grads[0];
-    const bool adds = task.adds_to_input_grad(0);
-    if (dy.tile.empty()) return adds ? void() : zero_view(dx);
-    const std::vector<DimGroup> groups = groups_of(dx, dy);
-    TensorView from, to;
-    if (!joined(dy, groups, &DimGroup::after, from)) {
-      joined(packed(dy, DenseInput(dy, 0).data()), groups, &DimGroup::after, from);
-    }
-    if (joined(dx, groups, &DimGroup::before, to)) return write_gradient(to, from, adds);
-    const DenseOutput out(dx, 1, adds);
-    joined(packed(dx, out.data()), groups, &DimGroup::before, to);
-    write_gradient(to, from, false);
-    out.commit();
-  }
+namespace {
 
- private:
-  static TensorView packed(const TensorView& view, float* data) {
-    return dense_view(data, view.tile, view.shape);
+struct Cpu {
+  using Input = DenseInput;
+  using Output = DenseOutput;
+  static void write(const TensorView& to, const TensorView& from, bool adds) {
+    write_or_add_view(to, from, adds);
   }
-
-  static void write_gradient(const TensorView& to, const TensorView& from, bool adds) {
-    if (!adds) zero_outside(to, from.tile);
-    write_or_add_view(within(to, from.tile), from, adds);
-  }
+  static void zero(const TensorView& view) { zero_view(view); }
 };
 
-// A range of one dimension. A task's input tile is its output tile, moved.
-class Slice : public Kernel {
- public:
-  bool accumulates() const override { return true; }
-
-  void forward(KernelTask& task) override { copy_view(task.outputs[0], task.inputs[0]); }
-
-  void backward(KernelTask& task) override {
-    if (!task.wants_input_grad(0)) return;
-    write_or_add_view(task.input_grads[0], task.output_grads[0], task.adds_to_input_grad(0));
-  }
-};
-
-// Dimension d of the output is dimension permutation[d] of the input.
 class Transpose : public Kernel {
  public:
-  explicit Transpose(const Attributes& attributes) {
-    const std::string& list = attributes.text("permutation");
-    for (std::size_t at = 0; at < list.size(); at = list.find(',', at) + 1) {
-      permutation_.push_back(std::stoi(list.substr(at)));
-      if (list.find(',', at) == std::string::npos) break;
-    }
-    if (permutation_.size() > kMaxRank) throw std::invalid_argument("too many dimensions");
-  }
+  explicit Transpose(const Attributes& attributes) : permutation_(permutation_of(attributes)) {}
 
   bool accumulates() const override { return true; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
-    move(permuted(task.inputs[0]), task.outputs[0], false);
+    move(permuted(task.inputs[0], permutation_), task.outputs[0], false);
   }
 
   void backward(KernelTask& task) override {
     if (!task.wants_input_grad(0) || task.input_grads[0].tile.empty()) return;
-    move(task.output_grads[0], permuted(task.input_grads[0]), task.adds_to_input_grad(0));
+    move(task.output_grads[0], permuted(task.input_grads[0], permutation_),
+         task.adds_to_input_grad(0));
   }
 
  private:
-  // The input as the output sees it.
-  TensorView permuted(const TensorView& input) const {
-    TensorView view = input;
-    for (std::size_t d = 0; d < permutation_.size(); ++d) {
-      const int from = permutation_[d];
-      view.tile.lo[d] = input.tile.lo[from];
-      view.tile.hi[d] = input.tile.hi[from];
-      view.stride[d] = input.stride[from];
-      view.shape[d] = input.shape[from];
-    }
-    return view;
-  }
-
   // Rows that stay rows are copied; oneDNN knows how to transpose the others.
   void move(const TensorView& from, const TensorView& to, bool adds) {
     const int rank = to.rank(), last = rank - 1;
@@ -210,13 +139,17 @@ class Transpose : public Kernel {
 };
 
 const RegisterKernel registered_flatten("flatten", [](const Attributes&) {
-  return std::make_unique<Reshape>();
+  return std::make_unique<Reshape<Cpu>>();
 });
 const RegisterKernel registered_reshape("reshape", [](const Attributes&) {
-  return std::make_unique<Reshape>();
+  return std::make_unique<Reshape<Cpu>>();
 });
-const RegisterKernel registered_slice("slice",
-                                      [](const Attributes&) { return std::make_unique<Slice>(); });
+const RegisterKernel registered_slice("slice", [](const Attributes&) {
+  return std::make_unique<Slice<Cpu>>();
+});
+const RegisterKernel registered_concat("concat", [](const Attributes& a) {
+  return std::make_unique<Concat<Cpu>>(a);
+});
 const RegisterKernel registered_transpose("transpose", [](const Attributes& a) {
   return std::make_unique<Transpose>(a);
 });

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "gpu/portable.h"
 #include "ops/simd.h"
 
 namespace flexlegion {
@@ -15,7 +16,7 @@ struct ExpParts {
 
 // The argument is clamped to where exp(x) is a normal number. x = n ln 2 + r with |r| <= ln(2) / 2;
 // then scale = 2^n, and the Taylor series of exp(r) - 1.
-FLEXLEGION_INLINE ExpParts exp_parts(float x) {
+FL_DEVICE FLEXLEGION_INLINE ExpParts exp_parts(float x) {
   x = x < -87.0f ? -87.0f : x;
   x = x > 88.0f ? 88.0f : x;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
@@ -38,15 +39,15 @@ FLEXLEGION_INLINE ExpParts exp_parts(float x) {
 }
 
 // To about two units in the last place, as the others are.
-FLEXLEGION_INLINE float vector_exp(float x) {
+FL_DEVICE FLEXLEGION_INLINE float vector_exp(float x) {
   const ExpParts e = exp_parts(x);
   return (e.series + 1.0f) * e.scale;
 }
 
-FLEXLEGION_INLINE float vector_sigmoid(float x) { return 1.0f / (1.0f + vector_exp(-x)); }
+FL_DEVICE FLEXLEGION_INLINE float vector_sigmoid(float x) { return 1.0f / (1.0f + vector_exp(-x)); }
 
 // By exp(2x) - 1, which is precise near 0, too.
-FLEXLEGION_INLINE float vector_tanh(float x) {
+FL_DEVICE FLEXLEGION_INLINE float vector_tanh(float x) {
   const ExpParts e = exp_parts(2.0f * x);
   const float minus_one = e.series * e.scale + (e.scale - 1.0f);
   return minus_one / (minus_one + 2.0f);

@@ -31,6 +31,7 @@ struct WindowTile {
   std::int64_t before = 0, after = 0;  // padding at either end: of a tile inside the tensor, none
   std::int64_t kernel = 1, stride = 1;
 
+  WindowTile() = default;
   WindowTile(const WindowAxis& axis, const TensorView& input, const TensorView& output, int d)
       : in(input.extent(d)),
         out(output.extent(d)),
@@ -41,10 +42,21 @@ struct WindowTile {
         stride(axis.stride) {}
 
   // The part of window `o` that lies within the input tile.
-  std::int64_t begin(std::int64_t o) const {
+  constexpr std::int64_t begin(std::int64_t o) const {
     return std::max<std::int64_t>(0, o * stride - before);
   }
-  std::int64_t end(std::int64_t o) const { return std::min(in, o * stride - before + kernel); }
+  constexpr std::int64_t end(std::int64_t o) const {
+    return std::min(in, o * stride - before + kernel);
+  }
+
+  // The windows [first_over(i), end_over(i)) are those that element i of the input tile lies in.
+  constexpr std::int64_t first_over(std::int64_t i) const {
+    const std::int64_t beyond = i + before - kernel + 1;  // the earliest start of such a window
+    return beyond <= 0 ? 0 : (beyond + stride - 1) / stride;
+  }
+  constexpr std::int64_t end_over(std::int64_t i) const {
+    return i + before < 0 ? 0 : std::min(out, (i + before) / stride + 1);
+  }
 };
 
 }  // namespace flexlegion

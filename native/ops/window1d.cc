@@ -21,17 +21,19 @@ TensorView with_row(const TensorView& view) {
   return image;
 }
 
+using Entries = std::vector<std::pair<std::string, std::string>>;
+
 class Window1d : public Kernel {
  public:
   // `attributes` are those that both have.
-  Window1d(const std::string& type_2d, const Attributes& of_1d,
-           std::vector<std::pair<std::string, std::string>> attributes) {
+  Window1d(const std::string& type_2d, const Attributes& of_1d, Entries attributes,
+           DeviceKind kind) {
     for (const char* name : {"kernel", "stride", "padding"}) {
       const std::string prefix = std::string(name) + "_";
       attributes.emplace_back(prefix + "h", prefix == "padding_" ? "0" : "1");
       attributes.emplace_back(prefix + "w", of_1d.text(name));
     }
-    kernel_ = make_kernel(type_2d, Attributes(std::move(attributes)));
+    kernel_ = make_kernel(type_2d, Attributes(std::move(attributes)), kind);
   }
 
   bool accumulates() const override { return kernel_->accumulates(); }
@@ -59,18 +61,29 @@ class Window1d : public Kernel {
   std::unique_ptr<Kernel> kernel_;
 };
 
-const RegisterKernel registered_conv1d("conv1d", [](const Attributes& a) {
-  return std::make_unique<Window1d>(
-      "conv2d", a,
-      std::vector<std::pair<std::string, std::string>>{
-          {"groups", "1"}, {"use_bias", a.text("use_bias")}, {"activation", a.text("activation")}});
-});
-const RegisterKernel registered_pool1d("pool1d", [](const Attributes& a) {
-  return std::make_unique<Window1d>(
-      "pool2d", a,
-      std::vector<std::pair<std::string, std::string>>{
-          {"kind", a.text("kind")}, {"count_include_pad", a.text("count_include_pad")}});
-});
+KernelFactory conv1d(DeviceKind kind) {
+  return [kind](const Attributes& a) {
+    return std::make_unique<Window1d>("conv2d", a,
+                                      Entries{{"groups", "1"},
+                                              {"use_bias", a.text("use_bias")},
+                                              {"activation", a.text("activation")}},
+                                      kind);
+  };
+}
+
+KernelFactory pool1d(DeviceKind kind) {
+  return [kind](const Attributes& a) {
+    return std::make_unique<Window1d>(
+        "pool2d", a,
+        Entries{{"kind", a.text("kind")}, {"count_include_pad", a.text("count_include_pad")}},
+        kind);
+  };
+}
+
+const RegisterKernel conv1d_on_cpu("conv1d", conv1d(DeviceKind::cpu));
+const RegisterKernel pool1d_on_cpu("pool1d", pool1d(DeviceKind::cpu));
+const RegisterKernel conv1d_on_gpu("conv1d", conv1d(DeviceKind::gpu), DeviceKind::gpu);
+const RegisterKernel pool1d_on_gpu("pool1d", pool1d(DeviceKind::gpu), DeviceKind::gpu);
 
 }  // namespace
 }  // namespace flexlegion

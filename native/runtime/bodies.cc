@@ -5,8 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "ops/partial_gradients.h"
 #include "ops/strided_loop.h"
-#include "runtime/views.h"
+#include "runtime/machine.h"
 
 namespace flexlegion {
 
@@ -74,29 +75,43 @@ KernelTask blank_task(const Graph& graph, const Operator& op) {
 
 }  // namespace
 
-Body kernel_body(const Graph& graph, const Launch& planned, std::shared_ptr<Kernel> kernel) {
+void OperatorKernels::provide(const Operator& op, const std::vector<int>& devices) {
+  for (int device : devices) {
+    const DeviceKind kind = MachineState::get().devices()[static_cast<std::size_t>(device)].kind;
+    std::shared_ptr<Kernel>& kernel = of[static_cast<int>(kind)];
+    if (!kernel) kernel = make_kernel(op.type, Attributes(op.attributes), kind);
+  }
+}
+
+Body kernel_body(const Graph& graph, const Launch& planned, const OperatorKernels& kernels) {
   const Operator& op = graph.operators[planned.op];
   std::vector<Binding> bindings;
   for (const Requirement& r : planned.requirements) bindings.push_back(bind(op, r));
   const KernelTask blank = blank_task(graph, op);
   const bool forward = planned.pass == Pass::forward;
-  return [bindings, blank, forward, kernel](LeafContext& context) {
+  return [bindings, blank, forward, kernels](LeafContext& context) {
+    const DeviceFunctions& device = *context.device;
+    Kernel& kernel = kernels.on(context.kind);
     KernelTask task = blank;
     task.run = context.arguments->run;
     task.metrics = &context.metrics;
+    if (context.views.size() > bindings.size()) {  // a place for them on the device
+      device.zero(context.views.back());
+      task.metrics = static_cast<Metrics*>(context.views.back().data);
+    }
     std::vector<std::pair<TensorView, TensorView>> to_add;  // (accumulated, contribution)
     for (std::size_t i = 0; i < bindings.size(); ++i) {
       const Binding& b = bindings[i];
       TensorView view = context.views[i];
-      if (b.sums) view = summed(view, kSummedSlot + b.operand);
+      if (b.sums) view = summed(view, kSummedSlot + b.operand, device);
       if (b.writes_gradient) {
         view = slot_of(view, view.tile.lo[0]);
         const bool adds = b.adds[static_cast<std::size_t>(context.point)];
-        if (adds && kernel->accumulates()) {
+        if (adds && kernel.accumulates()) {
           (task.*b.flags)[b.position] = true;
         } else if (adds) {
-          const TensorView fresh =
-              dense_view(scratch(kAddedSlot + b.operand, view.volume()), view.tile, view.shape);
+          const TensorView fresh = dense_view(device.scratch(kAddedSlot + b.operand, view.volume()),
+                                              view.tile, view.shape);
           to_add.emplace_back(view, fresh);
           view = fresh;
         }
@@ -104,18 +119,18 @@ Body kernel_body(const Graph& graph, const Launch& planned, std::shared_ptr<Kern
       (task.*b.list)[b.position] = view;
     }
     if (forward) {
-      kernel->forward(task);
+      kernel.forward(task);
     } else {
-      kernel->backward(task);
+      kernel.backward(task);
     }
-    for (const auto& [accumulated, contribution] : to_add) add_view(accumulated, contribution);
+    for (const auto& [accumulated, contribution] : to_add) device.add(accumulated, contribution);
   };
 }
 
-void feed_body(LeafContext& context) { copy_view(context.views[0], context.views[1]); }
+void feed_body(LeafContext& context) { context.device->copy(context.views[0], context.views[1]); }
 
 void zero_body(LeafContext& context) {
-  if (context.views[0].present()) zero_view(context.views[0]);
+  if (context.views[0].present()) context.device->zero(context.views[0]);
 }
 
 void fill_body(LeafContext& context, DataType type, const Values& values) {
@@ -137,7 +152,7 @@ void fill_body(LeafContext& context, DataType type, const Values& values) {
   });
 }
 
-void sum_body(LeafContext& context) { summed(context.views[0], kSummedSlot); }
+void sum_body(LeafContext& context) { summed(context.views[0], kSummedSlot, *context.device); }
 
 void stage_rows(const TensorView& tile, const char* base, const std::int64_t* rows,
                 std::int64_t count) {

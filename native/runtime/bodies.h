@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ops/kernel.h"
 #include "plan/graph.h"
@@ -14,9 +15,18 @@ namespace flexlegion {
 
 using Body = std::function<void(LeafContext&)>;
 
+// An operator's kernels, one a kind of device that its tasks run on.
+struct OperatorKernels {
+  std::shared_ptr<Kernel> of[2];
+
+  // Makes what `devices` (numbers) lack.
+  void provide(const Operator& op, const std::vector<int>& devices);
+  Kernel& on(DeviceKind kind) const { return *of[static_cast<int>(kind)]; }
+};
+
 // A planned forward or backward launch's body: hands the views to the kernel by their role, sums
 // partial gradients before, and adds to earlier contributions after it.
-Body kernel_body(const Graph& graph, const Launch& planned, std::shared_ptr<Kernel> kernel);
+Body kernel_body(const Graph& graph, const Launch& planned, const OperatorKernels& kernels);
 
 // views[0] = views[1]
 void feed_body(LeafContext& context);

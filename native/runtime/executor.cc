@@ -50,7 +50,8 @@ void Executor::seal(const std::string& what) {
   for (const RuntimeLaunch& launch : launches_) {
     for (const LaunchRequirement& r : launch.requirements) {
       for (std::size_t k = 0; k < r.rects.size(); ++k) {
-        regions_.touch(r.region, r.field, machine.devices()[launch.devices[k]].memory,
+        regions_.touch(r.region, r.field,
+                       memory_for(machine.devices()[launch.devices[k]], launch.side),
                        r.privilege == LEGION_READ_ONLY, r.rects[k]);
       }
     }
@@ -126,6 +127,7 @@ void Executor::wait_quietly() {
   Runtime::get_runtime()
       ->issue_execution_fence(Runtime::get_context())
       .get_void_result(/*silence_warnings=*/true);
+  settle();
 }
 
 void Executor::record(bool on) {
@@ -135,12 +137,37 @@ void Executor::record(bool on) {
 }
 
 void Executor::note(const TaskRecord& record) {
+  RuntimeLaunch& launch = launches_[static_cast<std::size_t>(record.launch)];
+  const std::int64_t took = record.end - record.start;
+  launch.elapsed[static_cast<std::size_t>(record.part)] = took;
+  if (launch.log != nullptr) launch.log->push_back(took);
   if (!recording_) return;
   const std::lock_guard<std::mutex> lock(records_mutex_);
   records_.push_back(record);
 }
 
+void Executor::note_later(const TaskRecord& record, int begin, int end) {
+  const std::lock_guard<std::mutex> lock(records_mutex_);
+  pending_.push_back({record, begin, end});
+}
+
+void Executor::settle() {
+  std::vector<Pending> pending;
+  {
+    const std::lock_guard<std::mutex> lock(records_mutex_);
+    pending.swap(pending_);
+  }
+  if (pending.empty()) return;
+  const DeviceFunctions& device = *device_functions(DeviceKind::gpu);
+  for (Pending& task : pending) {
+    task.record.start = device.time_of(task.begin);
+    task.record.end = device.time_of(task.end);
+    note(task.record);
+  }
+}
+
 std::vector<TaskRecord> Executor::noted() {
+  settle();
   const std::lock_guard<std::mutex> lock(records_mutex_);
   return records_;
 }

@@ -40,7 +40,12 @@ class Executor {
   RuntimeLaunch& launch(int index) { return launches_[static_cast<std::size_t>(index)]; }
   const RegionStore& regions() const { return regions_; }
   void report_failure(const std::string& what);
+  // A task that has run here.
   void note(const TaskRecord& record);
+  // A GPU's task whose work is issued; the marks are DeviceFunctions::mark()'s.
+  void note_later(const TaskRecord& record, int begin, int end);
+  // Whether somebody wants to know when that launch's tasks run.
+  bool times(const RuntimeLaunch& launch) const { return recording_ || launch.log != nullptr; }
 
   // From now on, whether to note when each task runs; what was noted before is forgotten.
   void record(bool on);
@@ -57,7 +62,9 @@ class Executor {
   void wait_quietly();
   void raise_failure();
   bool failed();
+  // All that was noted, also of GPUs, for whose work it waits.
   std::vector<TaskRecord> noted();
+  void settle();
 
   RegionStore regions_;
   std::deque<RuntimeLaunch> launches_;  // a deque: tasks hold references while others are added
@@ -70,7 +77,12 @@ class Executor {
   std::vector<char> argument_buffer_;
   std::atomic<bool> recording_{false};
   std::mutex records_mutex_;
+  struct Pending {
+    TaskRecord record;
+    int begin, end;
+  };
   std::vector<TaskRecord> records_;
+  std::vector<Pending> pending_;
   std::mutex failure_mutex_;
   std::string failure_;
 };

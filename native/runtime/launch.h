@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "legion.h"
+#include "ops/device_functions.h"
 #include "ops/kernel.h"
 #include "support/rect.h"
 
@@ -43,6 +44,8 @@ struct Bytes {
 };
 
 struct LeafContext {
+  DeviceKind kind = DeviceKind::cpu;  // where it runs
+  const DeviceFunctions* device = nullptr;
   int point = 0;
   const TaskArguments* arguments = nullptr;
   const std::int64_t* rows = nullptr;
@@ -60,9 +63,17 @@ struct LaunchRequirement {
   Legion::LogicalPartition partition = Legion::LogicalPartition::NO_PART;
 };
 
+// Where the tasks of a launch run, and find their tiles.
+enum class Side {
+  device,
+  host,    // a CPU processor of the device's rank, in its memory
+  pinned,  // the same, in memory that the device reads as well
+};
+
 struct RuntimeLaunch {
   Legion::TaskID task = 0;
   std::vector<int> devices;  // one a task
+  Side side = Side::device;
   std::vector<LaunchRequirement> requirements;
   std::function<void(LeafContext&)> body;
   // Filled when the program is complete.

@@ -1,8 +1,12 @@
 #include "runtime/leaf_task.h"
 
 #include <chrono>
+#include <optional>
+#include <utility>
 
-#include "ops/kernel.h"
+#include "ops/device_functions.h"
+#include "realm/cuda/cuda_module.h"
+#include "runtime/arenas.h"
 #include "runtime/executor.h"
 #include "runtime/launch.h"
 #include "runtime/machine.h"
@@ -47,6 +51,46 @@ void prefer_huge_pages(const TensorView& view) {
   pool = use_huge_pages_around(view.data);
 }
 
+// What a task is given: a view a requirement.
+void add_views(LeafContext& context, const std::vector<PhysicalRegion>& regions,
+               const RuntimeLaunch& launch, const RegionStore& store) {
+  for (std::size_t i = 0; i < regions.size(); ++i) {
+    const LaunchRequirement& r = launch.requirements[i];
+    const Rect& rect = r.rects[static_cast<std::size_t>(context.point)];
+    TensorView view;  // of nothing, if the task has no part of that tensor
+    view.tile = rect;
+    if (!rect.empty()) view = view_of(regions[i], r.field, rect);
+    if (r.privilege != LEGION_READ_ONLY && context.kind == DeviceKind::cpu) {
+      prefer_huge_pages(view);
+    }
+    view.shape = store.shape(r.region);
+    context.views.push_back(view);
+  }
+}
+
+// A GPU's task only issues work; Realm finds out by its stream when that is done.
+class GpuTask {
+ public:
+  GpuTask(const DeviceFunctions& device, int number, bool timed) : device_(device) {
+    const Arena arena = arena_of(number);
+    static Realm::Cuda::CudaModule* const cuda =
+        Realm::Runtime::get_runtime().get_module<Realm::Cuda::CudaModule>("cuda");
+    device.begin_task(cuda->get_task_cuda_stream(), arena.data, arena.bytes);
+    cuda->set_task_ctxsync_required(false);
+    if (timed) start_ = device.mark();
+  }
+  // When it began and ended, to be asked for by DeviceFunctions::time_of; -1 if it is not timed.
+  std::pair<int, int> end() {
+    const int end = start_ < 0 ? -1 : device_.mark();
+    device_.end_task();
+    return {start_, end};
+  }
+
+ private:
+  const DeviceFunctions& device_;
+  int start_ = -1;
+};
+
 LeafContext run_leaf(const Task* task, const std::vector<PhysicalRegion>& regions) {
   const std::int64_t start = now_ns();
   const auto* arguments = static_cast<const TaskArguments*>(task->args);
@@ -57,28 +101,30 @@ LeafContext run_leaf(const Task* task, const std::vector<PhysicalRegion>& region
   context.arguments = arguments;
   context.rows = reinterpret_cast<const std::int64_t*>(arguments + 1);
   const auto point = static_cast<std::size_t>(context.point);
-  launch.placed[point] = MachineState::get().device_of(Processor::get_executing_processor());
+  const Processor processor = Processor::get_executing_processor();
+  const int number = MachineState::get().device_of(processor);
+  context.kind = processor.kind() == Processor::TOC_PROC ? DeviceKind::gpu : DeviceKind::cpu;
+  context.device = device_functions(context.kind);
+  launch.placed[point] = number;
+  TaskRecord record{arguments->launch, context.point, number, start, 0};
   // An exception must not leave a Legion task: the program keeps the first, and the next call from
   // outside reports it.
   try {
-    for (std::size_t i = 0; i < regions.size(); ++i) {
-      const LaunchRequirement& r = launch.requirements[i];
-      const Rect& rect = r.rects[point];
-      TensorView view;  // of nothing, if the task has no part of that tensor
-      view.tile = rect;
-      if (!rect.empty()) view = view_of(regions[i], r.field, rect);
-      if (r.privilege != LEGION_READ_ONLY) prefer_huge_pages(view);
-      view.shape = executor.regions().shape(r.region);
-      context.views.push_back(view);
-    }
+    std::optional<GpuTask> on_gpu;
+    if (context.kind == DeviceKind::gpu)
+      on_gpu.emplace(*context.device, number, executor.times(launch));
+    add_views(context, regions, launch, executor.regions());
     launch.body(context);
+    if (on_gpu) {
+      const auto [begin, end] = on_gpu->end();
+      if (begin >= 0) executor.note_later(record, begin, end);
+      return context;
+    }
   } catch (const std::exception& e) {
     executor.report_failure(std::string(task->get_task_name()) + ": " + e.what());
   }
-  const std::int64_t end = now_ns();
-  launch.elapsed[point] = end - start;
-  executor.note({arguments->launch, context.point, launch.placed[point], start, end});
-  if (launch.log != nullptr) launch.log->push_back(launch.elapsed[point]);
+  record.end = now_ns();
+  executor.note(record);
   return context;
 }
 
@@ -112,25 +158,31 @@ std::vector<LeafTask> leaf_tasks() {
        {kStageTask, kFeedTask, kStoreTask, kZeroTask, kFillTask, kNormTask, kSumTask, kTouchTask}) {
     tasks.push_back({name});
   }
+  tasks.push_back({kAnswerTask, LeafResult::metrics});
   tasks.push_back({kShareTask, LeafResult::bytes});
   return tasks;
 }
 
 void register_leaf_task(Runtime* runtime, TaskID id, const LeafTask& leaf) {
-  TaskVariantRegistrar registrar(id, leaf.name.c_str(), /*global=*/false);
-  registrar.add_constraint(ProcessorConstraint(Processor::LOC_PROC));
-  registrar.set_leaf(true);
   runtime->attach_name(id, leaf.name.c_str(), false, /*local_only=*/true);
-  switch (leaf.result) {
-    case LeafResult::nothing:
-      runtime->register_task_variant<plain_leaf>(registrar, kCpuVariant);
-      break;
-    case LeafResult::metrics:
-      runtime->register_task_variant<Metrics, metrics_leaf>(registrar, kCpuVariant);
-      break;
-    case LeafResult::bytes:
-      runtime->register_task_variant<Bytes, bytes_leaf>(registrar, kCpuVariant);
-      break;
+  const std::pair<Processor::Kind, VariantID> variants[] = {{Processor::LOC_PROC, kCpuVariant},
+                                                            {Processor::TOC_PROC, kGpuVariant}};
+  for (const auto& [kind, variant] : variants) {
+    if (kind == Processor::TOC_PROC && device_functions(DeviceKind::gpu) == nullptr) continue;
+    TaskVariantRegistrar registrar(id, leaf.name.c_str(), /*global=*/false);
+    registrar.add_constraint(ProcessorConstraint(kind));
+    registrar.set_leaf(true);
+    switch (leaf.result) {
+      case LeafResult::nothing:
+        runtime->register_task_variant<plain_leaf>(registrar, variant);
+        break;
+      case LeafResult::metrics:
+        runtime->register_task_variant<Metrics, metrics_leaf>(registrar, variant);
+        break;
+      case LeafResult::bytes:
+        runtime->register_task_variant<Bytes, bytes_leaf>(registrar, variant);
+        break;
+    }
   }
 }
 

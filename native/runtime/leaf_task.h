@@ -24,11 +24,12 @@ constexpr const char* kStageTask = "stage";  // host array -> staging tensor
 constexpr const char* kFeedTask = "feed";    // staging tensor -> input tensor
 constexpr const char* kStoreTask = "store";  // host array -> tensor
 constexpr const char* kZeroTask = "zero";
-constexpr const char* kFillTask = "fill";    // sensible values for what a measured task reads
-constexpr const char* kNormTask = "norm";    // the squares of a gradient to be clipped, summed
-constexpr const char* kSumTask = "sum";      // partial gradients, summed alone
-constexpr const char* kTouchTask = "touch";  // nothing: what it is given has been brought to it
-constexpr const char* kShareTask = "share";  // a rank's bytes, for all ranks
+constexpr const char* kFillTask = "fill";      // sensible values for what a measured task reads
+constexpr const char* kNormTask = "norm";      // the squares of a gradient to be clipped, summed
+constexpr const char* kSumTask = "sum";        // partial gradients, summed alone
+constexpr const char* kTouchTask = "touch";    // nothing: what it is given has been brought to it
+constexpr const char* kAnswerTask = "answer";  // metrics that a GPU wrote down
+constexpr const char* kShareTask = "share";    // a rank's bytes, for all ranks
 
 // The leaf task of a planned launch, but for loads.
 std::string task_name(const Graph& graph, const Launch& planned, const std::string& optimizer);

@@ -1,11 +1,15 @@
 #include "runtime/machine.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <stdexcept>
 
-#include "ops/kernel.h"
+#include "ops/device_functions.h"
+#include "runtime/arenas.h"
 #include "runtime/leaf_task.h"
 #include "runtime/mapper.h"
+#include "support/error.h"
 
 namespace flexlegion {
 
@@ -37,6 +41,30 @@ Memory memory_of(Legion::Machine machine, Processor processor, Memory::Kind kind
   return query.count() > 0 ? query.first() : Memory::NO_MEMORY;
 }
 
+// Of all ranks, in an order that they share.
+std::vector<Processor> processors(Legion::Machine machine, Processor::Kind kind) {
+  Legion::Machine::ProcessorQuery query(machine);
+  query.only_kind(kind);
+  std::vector<Processor> found(query.begin(), query.end());
+  std::sort(found.begin(), found.end(), [](const Processor& a, const Processor& b) {
+    return std::make_pair(a.address_space(), a.id) < std::make_pair(b.address_space(), b.id);
+  });
+  return found;
+}
+
+// They are a library of their own, beside this one: most machines have no GPU.
+void load_gpu_kernels() {
+  if (device_functions(DeviceKind::gpu) != nullptr) return;
+  constexpr const char* kFile = "libflexlegion_cuda.so";
+  if (dlopen(kFile, RTLD_NOW | RTLD_NODELETE) == nullptr) {
+    throw UserMistake(std::string("Legate has GPUs, but flexlegion's kernels for them cannot be "
+                                  "loaded (") +
+                      dlerror() +
+                      "); install flexlegion where a CUDA compiler, cuBLAS and cuDNN are, or run "
+                      "with --gpus 0");
+  }
+}
+
 void add_mapper(Legion::Machine machine, Runtime* runtime, const std::set<Processor>& local) {
   // One mapper object a processor, as Legion deletes them one by one.
   for (const Processor& processor : local) {
@@ -47,6 +75,16 @@ void add_mapper(Legion::Machine machine, Runtime* runtime, const std::set<Proces
 }
 
 }  // namespace
+
+Processor processor_for(const Device& device, Side side) {
+  return side == Side::device ? device.processor : device.host;
+}
+
+Memory memory_for(const Device& device, Side side) {
+  return side == Side::device ? device.memory
+         : side == Side::host ? device.host_memory
+                              : device.pinned;
+}
 
 MachineState& MachineState::get() {
   if (state == nullptr) throw std::logic_error("the runtime was not started");
@@ -62,6 +100,7 @@ MachineState& MachineState::start() {
     state = new MachineState;  // lives as long as Legion does, which may outlive static objects
     state->find_devices();
     state->register_all();
+    reserve_arenas();
   }
   return *state;
 }
@@ -72,18 +111,33 @@ void MachineState::find_devices() {
   rank_ =
       static_cast<int>(runtime->get_executing_processor(Runtime::get_context()).address_space());
   ranks_ = static_cast<int>(machine.get_address_space_count());
-  Legion::Machine::ProcessorQuery query(machine);
-  query.only_kind(
-      Processor::LOC_PROC);  // GPUs are no devices as long as kernels have no variant for them
-  std::vector<Processor> found(query.begin(), query.end());
-  std::sort(found.begin(), found.end(), [](const Processor& a, const Processor& b) {
-    return std::make_pair(a.address_space(), a.id) < std::make_pair(b.address_space(), b.id);
-  });
-  for (const Processor& processor : found) {
-    index_[processor] = static_cast<int>(devices_.size());
-    devices_.push_back({DeviceKind::cpu, static_cast<int>(processor.address_space()), processor,
-                        memory_of(machine, processor, Memory::SYSTEM_MEM)});
+  const std::vector<Processor> cpus = processors(machine, Processor::LOC_PROC);
+  for (const Processor& processor : cpus) {
+    const Memory memory = memory_of(machine, processor, Memory::SYSTEM_MEM);
+    add_device({DeviceKind::cpu, static_cast<int>(processor.address_space()), processor, memory,
+                processor, memory, memory});
   }
+  const std::vector<Processor> gpus = processors(machine, Processor::TOC_PROC);
+  if (gpus.empty()) return;
+  load_gpu_kernels();
+  for (const Processor& processor : gpus) {
+    const auto host = std::find_if(cpus.begin(), cpus.end(), [&](const Processor& cpu) {
+      return cpu.address_space() == processor.address_space();
+    });
+    if (host == cpus.end()) {
+      throw UserMistake("a rank with GPUs needs a CPU processor beside them; give it --cpus 1");
+    }
+    const Memory memory = memory_of(machine, *host, Memory::SYSTEM_MEM);
+    const Memory pinned = memory_of(machine, processor, Memory::Z_COPY_MEM);
+    add_device({DeviceKind::gpu, static_cast<int>(processor.address_space()), processor,
+                memory_of(machine, processor, Memory::GPU_FB_MEM), *host, memory,
+                pinned.exists() ? pinned : memory});
+  }
+}
+
+void MachineState::add_device(const Device& device) {
+  index_[device.processor] = static_cast<int>(devices_.size());
+  devices_.push_back(device);
 }
 
 void MachineState::register_all() {

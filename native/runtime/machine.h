@@ -10,10 +10,9 @@
 #include <vector>
 
 #include "legion.h"
+#include "runtime/launch.h"
 
 namespace flexlegion {
-
-enum class DeviceKind { cpu, gpu };
 
 // A processor that tasks can be placed on, and the memory in which they find their tiles.
 // Processors of one memory share every instance in it.
@@ -22,7 +21,15 @@ struct Device {
   int rank = 0;  // the process that owns it
   Legion::Processor processor = Legion::Processor::NO_PROC;
   Legion::Memory memory = Legion::Memory::NO_MEMORY;
+  // Where the host works for it: a CPU processor of its rank, memory, and memory that the device
+  // reads without a copy by the host. Of a CPU processor: itself, and its own memory.
+  Legion::Processor host = Legion::Processor::NO_PROC;
+  Legion::Memory host_memory = Legion::Memory::NO_MEMORY, pinned = Legion::Memory::NO_MEMORY;
 };
+
+// Where the tasks of a launch on that side run for a device, and where their tiles lie.
+Legion::Processor processor_for(const Device& device, Side side);
+Legion::Memory memory_for(const Device& device, Side side);
 
 class MachineState {
  public:
@@ -48,6 +55,7 @@ class MachineState {
  private:
   MachineState() = default;
   void find_devices();
+  void add_device(const Device& device);
   void register_all();
 
   std::vector<Device> devices_;

@@ -23,8 +23,7 @@ const RuntimeLaunch& launch_of(const Task& task) {
   return Executor::find(arguments->executor).launch(arguments->launch);
 }
 
-const Device& device_of(const Task& task, const DomainPoint& point) {
-  const RuntimeLaunch& launch = launch_of(task);
+const Device& device_of(const RuntimeLaunch& launch, const DomainPoint& point) {
   return MachineState::get().devices()[launch.devices[static_cast<std::size_t>(point[0])]];
 }
 
@@ -77,19 +76,25 @@ void PlanMapper::select_task_options(MapperContext, const Task& task, TaskOption
 
 void PlanMapper::slice_task(MapperContext, const Task& task, const SliceTaskInput& input,
                             SliceTaskOutput& output) {
+  const RuntimeLaunch& launch = launch_of(task);
   for (Domain::DomainPointIterator p(input.domain); p; ++p) {
-    output.slices.emplace_back(Domain(p.p, p.p), device_of(task, p.p).processor,
+    output.slices.emplace_back(Domain(p.p, p.p), processor_for(device_of(launch, p.p), launch.side),
                                /*recurse=*/false, /*stealable=*/false);
   }
 }
 
 void PlanMapper::map_task(MapperContext ctx, const Task& task, const MapTaskInput&,
                           MapTaskOutput& output) {
-  const Device& device = device_of(task, task.index_point);
-  output.chosen_variant = kCpuVariant;
-  output.target_procs.push_back(device.processor);
+  const RuntimeLaunch& launch = launch_of(task);
+  const Device& device = device_of(launch, task.index_point);
+  const bool on_gpu = device.kind == DeviceKind::gpu && launch.side == Side::device;
+  output.chosen_variant = on_gpu ? kGpuVariant : kCpuVariant;
+  output.target_procs.push_back(processor_for(device, launch.side));
+  const Memory memory = memory_for(device, launch.side);
+  // What a GPU keeps is not kept by the host as well.
+  const bool kept = launch.side != Side::host || memory == device.memory;
   for (std::size_t i = 0; i < task.regions.size(); ++i) {
-    output.chosen_instances[i] = {instance_for(ctx, task.regions[i], device.memory)};
+    output.chosen_instances[i] = {instance_for(ctx, task.regions[i], memory, kept)};
   }
   if (counting_copies) {
     output.copy_prof_requests.add_measurement<Realm::ProfilingMeasurements::OperationMemoryUsage>();
@@ -100,7 +105,7 @@ void PlanMapper::map_task(MapperContext ctx, const Task& task, const MapTaskInpu
 // it (the region's footprint there), so every task of the memory maps to the same one, and nothing
 // is copied within a memory.
 PhysicalInstance PlanMapper::instance_for(MapperContext ctx, const RegionRequirement& requirement,
-                                          Memory memory) {
+                                          Memory memory, bool kept) {
   const FieldID field = *requirement.privilege_fields.begin();
   const LogicalRegion footprint =
       RegionStore::footprint(requirement.region.get_tree_id(), field, memory,
@@ -109,7 +114,7 @@ PhysicalInstance PlanMapper::instance_for(MapperContext ctx, const RegionRequire
   bool created = false;
   const bool found = runtime->find_or_create_physical_instance(
       ctx, memory, row_major(footprint.get_dim(), field), {footprint}, instance, created,
-      /*acquire=*/true, LEGION_GC_NEVER_PRIORITY);
+      /*acquire=*/true, kept ? LEGION_GC_NEVER_PRIORITY : LEGION_GC_DEFAULT_PRIORITY);
   if (!found) memory_is_full(memory);
   return instance;
 }

@@ -9,7 +9,7 @@
 
 namespace flexlegion {
 
-constexpr Legion::VariantID kCpuVariant = 1;
+constexpr Legion::VariantID kCpuVariant = 1, kGpuVariant = 2;
 
 class PlanMapper : public Legion::Mapping::DefaultMapper {
  public:
@@ -37,7 +37,7 @@ class PlanMapper : public Legion::Mapping::DefaultMapper {
  private:
   Legion::Mapping::PhysicalInstance instance_for(Legion::Mapping::MapperContext ctx,
                                                  const Legion::RegionRequirement& requirement,
-                                                 Legion::Memory memory);
+                                                 Legion::Memory memory, bool kept);
 };
 
 // Counts the bytes that Legion copies to bring tasks their data, from the next mapping on.

@@ -72,10 +72,11 @@ class Measurement : public Executor {
 
   // A launch of one task.
   int add_task(const std::string& task, int device, std::vector<LaunchRequirement> requirements,
-               Body body) {
+               Body body, Side side = Side::device) {
     RuntimeLaunch launch;
     launch.task = MachineState::get().task_id(task);
     launch.devices = {device};
+    launch.side = side;
     launch.requirements = std::move(requirements);
     launch.body = std::move(body);
     return add_launch(std::move(launch));
@@ -84,16 +85,17 @@ class Measurement : public Executor {
   // Fills what a task reads there, before anything is measured.
   void add_fill(int device, LaunchRequirement requirement, Body body) {
     requirement.privilege = LEGION_WRITE_DISCARD;
-    fills_.push_back(add_task(kFillTask, device, {std::move(requirement)}, std::move(body)));
+    fills_.push_back(
+        add_task(kFillTask, device, {std::move(requirement)}, std::move(body), Side::host));
   }
 
   // A task to measure: a step that logs its times, if it runs on our device; elsewhere it keeps
   // that processor busy. The operands that are `cold` were not used for long.
   void add_measured(const std::string& task, int device,
                     std::vector<LaunchRequirement> requirements, Body body,
-                    const std::vector<bool>& cold = {}) {
+                    const std::vector<bool>& cold = {}, Side side = Side::device) {
     add_sweep(device, requirements, cold);
-    const int launch = add_task(task, device, std::move(requirements), std::move(body));
+    const int launch = add_task(task, device, std::move(requirements), std::move(body), side);
     if (device == device_) launches_[static_cast<std::size_t>(launch)].log = &add_log();
     add_step(launch);
   }
@@ -145,6 +147,7 @@ class Measurement : public Executor {
     if (touched.empty()) return;
     add_step(add_task(kTouchTask, device, std::move(touched),
                       [bytes = sweep_bytes_, evicted](LeafContext& context) {
+                        if (context.kind != DeviceKind::cpu) return;
                         sweep(bytes);
                         for (std::size_t i = 0; i < evicted.size(); ++i) {
                           if (evicted[i]) evict(context.views[i]);
@@ -230,12 +233,13 @@ Times measure_load(const Graph& graph, const Launch& launch, const Repeats& repe
   Measurement measurement(device, repeats.sweep_bytes);
   const int staging = measurement.add_region(tensor.shape, 1);
   const int input = measurement.add_region(tensor.shape, 1);
-  measurement.add_measured(kStageTask, device, {whole(staging, LEGION_WRITE_DISCARD, rect)},
-                           [&host](LeafContext& context) {
-                             stage_rows(context.views[0],
-                                        reinterpret_cast<const char*>(host.data()), context.rows,
-                                        context.arguments->rows);
-                           });
+  measurement.add_measured(
+      kStageTask, device, {whole(staging, LEGION_WRITE_DISCARD, rect)},
+      [&host](LeafContext& context) {
+        stage_rows(context.views[0], reinterpret_cast<const char*>(host.data()), context.rows,
+                   context.arguments->rows);
+      },
+      {}, Side::pinned);
   measurement.add_measured(
       kFeedTask, device,
       {whole(input, LEGION_WRITE_DISCARD, rect), whole(staging, LEGION_READ_ONLY, rect)},
@@ -310,10 +314,14 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
   }
   Body body;
   if (launch.pass == Pass::update) {
-    body = update_body(launch, make_update_kernel(optimizer, hyperparameters));
+    UpdateKernels kernels;
+    kernels.provide(optimizer, hyperparameters, {device});
+    body = update_body(launch, kernels);
   } else {
     const Operator& op = graph.operators[static_cast<std::size_t>(launch.op)];
-    body = kernel_body(graph, launch, make_kernel(op.type, Attributes(op.attributes)));
+    OperatorKernels kernels;
+    kernels.provide(op, {device});
+    body = kernel_body(graph, launch, kernels);
   }
   measurement.add_measured(task_name(graph, launch, optimizer), device, std::move(requirements),
                            std::move(body), cold);

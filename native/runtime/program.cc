@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "flexlegion_rt.h"
+#include "ops/partial_gradients.h"
 #include "runtime/machine.h"
 #include "runtime/views.h"
 
@@ -75,6 +76,10 @@ void Program::issue_stage(unsigned runs, const Batch& batch) {
 std::int64_t Program::step(unsigned runs, const RunState& state, const Batch& next) {
   raise_failure();
   check_batch(next);
+  // Legion gives back what finished operations held when nothing more urgent is to do. With small
+  // tasks on busy cores that is too seldom, and memory grows; a pause lets it catch up.
+  constexpr std::int64_t kStepsBetweenPauses = 50;
+  if (next_ticket_ % kStepsBetweenPauses == 0) wait_quietly();
   Runtime* runtime = Runtime::get_runtime();
   Context ctx = Runtime::get_context();
   auto [trace, fresh] = traces_.try_emplace(runs, 0);
@@ -99,6 +104,8 @@ std::int64_t Program::step(unsigned runs, const RunState& state, const Batch& ne
     FutureMap results = issue(planned_[i], run);
     const bool loss = planned.pass == Pass::forward &&
                       graph_.operators[static_cast<std::size_t>(planned.op)].is_loss;
+    const auto answer = answers_.find(static_cast<int>(i));
+    if (answer != answers_.end()) results = issue(answer->second, run);
     if (loss) tickets_[ticket] = results;
   }
   runtime->end_trace(ctx, trace->second);

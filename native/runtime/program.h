@@ -17,6 +17,7 @@
 #include "legion.h"
 #include "ops/kernel.h"
 #include "plan/handles.h"
+#include "runtime/bodies.h"
 #include "runtime/executor.h"
 
 namespace flexlegion {
@@ -78,6 +79,7 @@ class Program : public Executor {
   void add_planned(int planned);
   void add_load(const Launch& planned);
   void add_norm(const Launch& planned, RuntimeLaunch& update);
+  void add_answer(int planned, RuntimeLaunch& loss);
   std::int64_t update_tasks() const;
   void add_zeroing();
   void add_store(int tensor, Field field, int state);
@@ -102,9 +104,11 @@ class Program : public Executor {
   std::vector<int> norms_;                           // launches before the first update
   std::vector<int> value_region_, gradient_region_;  // a tensor; -1: none
   std::vector<InputTensor> inputs_;
-  std::vector<int> planned_;                        // a launch of the plan: its index in launches_
-  std::vector<int> zeroing_;                        // launches that run once
-  std::map<int, std::shared_ptr<Kernel>> kernels_;  // an operator
+  std::vector<int> planned_;  // a launch of the plan: its index in launches_
+  std::vector<int> zeroing_;  // launches that run once
+  std::map<int, int>
+      answers_;  // a planned launch of a loss on GPUs: the launch that reads its metrics
+  std::map<int, OperatorKernels> kernels_;                 // an operator
   std::map<std::pair<int, Legion::FieldID>, int> stores_;  // (region, field) -> store launch
   std::mutex data_mutex_;
   std::map<int, HostArray> data_;

@@ -1,5 +1,7 @@
 // How a program is made from a plan: regions, launches and what they need, once. program.cc then
 // only issues.
+#include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -84,17 +86,52 @@ void Program::add_planned(int index) {
     launch.requirements.push_back(runtime_requirement(r));
   }
   if (planned.pass == Pass::update) {
-    std::shared_ptr<UpdateKernel> kernel = make_update_kernel(optimizer_, hyperparameters_);
-    launch.body = update_body(planned, std::move(kernel), clip_norm_);
+    UpdateKernels kernels;
+    kernels.provide(optimizer_, hyperparameters_, planned.devices);
+    launch.body = update_body(planned, kernels, clip_norm_);
     if (clip_norm_ > 0) add_norm(planned, launch);
   } else {
     // Forward and backward share the kernel object, and so what it keeps from call to call.
-    auto& kernel = kernels_[planned.op];
+    OperatorKernels& kernels = kernels_[planned.op];
+    kernels.provide(graph_.operators[static_cast<std::size_t>(planned.op)], planned.devices);
+    launch.body = kernel_body(graph_, planned, kernels);
     const Operator& op = graph_.operators[static_cast<std::size_t>(planned.op)];
-    if (!kernel) kernel = make_kernel(op.type, Attributes(op.attributes));
-    launch.body = kernel_body(graph_, planned, kernel);
+    if (planned.pass == Pass::forward && op.is_loss) add_answer(index, launch);
   }
   planned_.push_back(add_launch(std::move(launch)));
+}
+
+// A GPU's task returns before its metrics are known: it leaves them in a region, and a task of the
+// host, which needs that region, returns them.
+void Program::add_answer(int planned, RuntimeLaunch& loss) {
+  const auto& devices = MachineState::get().devices();
+  const bool on_gpu = std::any_of(loss.devices.begin(), loss.devices.end(), [&](int device) {
+    return devices[static_cast<std::size_t>(device)].kind == DeviceKind::gpu;
+  });
+  if (!on_gpu) return;
+  const auto tasks = static_cast<std::int64_t>(loss.devices.size());
+  constexpr auto kElements = static_cast<std::int64_t>(sizeof(Metrics) / sizeof(float));
+  LaunchRequirement r;
+  r.region = regions_.add({tasks, kElements}, 1);
+  r.field = kValueField;
+  r.privilege = LEGION_WRITE_DISCARD;
+  for (std::int64_t k = 0; k < tasks; ++k) {
+    Rect row = Rect::of_shape({tasks, kElements});
+    row.lo[0] = k;
+    row.hi[0] = k + 1;
+    r.rects.push_back(row);
+  }
+  RuntimeLaunch answer;
+  answer.task = MachineState::get().task_id(kAnswerTask);
+  answer.devices = loss.devices;
+  answer.side = Side::host;
+  answer.requirements = {r};
+  answer.requirements.front().privilege = LEGION_READ_ONLY;
+  answer.body = [](LeafContext& context) {
+    std::memcpy(&context.metrics, context.views[0].data, sizeof(Metrics));
+  };
+  loss.requirements.push_back(std::move(r));
+  answers_[planned] = add_launch(std::move(answer));
 }
 
 // Before an update whose gradient is clipped: each of its tasks finds the squares' sum of what it
@@ -148,6 +185,7 @@ void Program::add_load(const Launch& planned) {
   RuntimeLaunch stage;
   stage.task = MachineState::get().task_id(kStageTask);
   stage.devices = planned.devices;
+  stage.side = Side::pinned;
   stage.requirements = {staging};
   stage.body = [this](LeafContext& context) {
     const TaskArguments& arguments = *context.arguments;
@@ -173,6 +211,7 @@ void Program::add_store(int tensor, Field field, int state) {
   const auto [region, field_id] = place_of(tensor, field, state);
   RuntimeLaunch store;
   store.task = MachineState::get().task_id(kStoreTask);
+  store.side = Side::host;
   LaunchRequirement r;
   r.region = region;
   r.field = field_id;

@@ -1,25 +1,19 @@
 #include "runtime/updates.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <utility>
 #include <vector>
 
-#include "ops/simd.h"
-#include "ops/strided_loop.h"
-#include "ops/table_gradient.h"
-#include "runtime/views.h"
+#include "ops/partial_gradients.h"
+#include "runtime/machine.h"
 
 namespace flexlegion {
 
 namespace {
 
 // Scratch slots of this file; kernels use the lower ones.
-constexpr int kPackedSlot = 3000, kScaledSlot = 3001;
-constexpr int kSummedSlot = 3100;  // + requirement
-
-constexpr std::int64_t kBlockElements = 1 << 15;  // that stay in the cache
+constexpr int kLookedUpSlot = 3100;  // + requirement
 
 // What an update launch has for one weight: positions among its requirements.
 struct UpdatedWeight {
@@ -51,113 +45,54 @@ std::vector<UpdatedWeight> updated_weights(const Launch& planned) {
   return weights;
 }
 
-std::vector<Lookup> lookups_in(const std::vector<TensorView>& views,
-                               const std::vector<std::pair<std::size_t, std::size_t>>& positions) {
-  std::vector<Lookup> lookups;
-  for (const auto& [tokens, gradient] : positions) {
+// Positions among views -> the views, partial gradients of looked-up rows being summed.
+WeightGradient gradient_in(const LeafContext& context, const UpdatedWeight& weight) {
+  const auto& views = context.views;
+  WeightGradient gradient;
+  if (weight.gradient >= 0) {
+    gradient.stack = views[static_cast<std::size_t>(weight.gradient)];
+    return gradient;
+  }
+  gradient.of_table = true;
+  for (const auto& [tokens, rows] : weight.lookups) {
     if (views[tokens].tile.empty()) continue;
-    const int slot = kSummedSlot + static_cast<int>(gradient);
-    lookups.push_back({views[tokens], summed(views[gradient], slot)});
+    const int slot = kLookedUpSlot + static_cast<int>(rows);
+    gradient.lookups.push_back({views[tokens], summed(views[rows], slot, *context.device)});
   }
-  return lookups;
+  return gradient;
 }
-
-// Rows [lo, hi) of a shard, counted from its first; dimension `d` of the view are the rows.
-TensorView rows_of(const TensorView& view, int d, std::int64_t lo, std::int64_t hi) {
-  return narrowed(view, d, view.tile.lo[d] + lo, view.tile.lo[d] + hi);
-}
-
-// Calls body(lo, hi, gradient) for one stack of partial gradients, summed and dense, in blocks of
-// rows that stay in the cache between the sum and what `body` does.
-template <typename Body>
-void for_each_block(const TensorView& stack, Body&& body) {
-  if (!stack.present()) return;
-  const TensorView head = slot_of(stack, stack.tile.lo[0]);
-  const std::int64_t rows = head.extent(0);
-  const std::int64_t per_row = std::max<std::int64_t>(1, head.volume() / rows);
-  const std::int64_t block = std::max<std::int64_t>(1, kBlockElements / per_row);
-  for (std::int64_t lo = 0; lo < rows; lo += block) {
-    const std::int64_t hi = std::min(rows, lo + block);
-    TensorView gradient = summed(rows_of(stack, 1, lo, hi), kSummedSlot);
-    if (!gradient.dense()) {
-      const TensorView packed =
-          dense_view(scratch(kPackedSlot, gradient.volume()), gradient.tile, gradient.shape);
-      copy_view(packed, gradient);
-      gradient = packed;
-    }
-    body(lo, hi, gradient);
-  }
-}
-
-FLEXLEGION_SIMD double sum_of_squares(const float* x, std::int64_t n) {
-  double sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
-  return sum;
-}
-
-FLEXLEGION_SIMD void scale_row(const float* x, float factor, float* y, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) y[i] = factor * x[i];
-}
-
-// What the gradient is multiplied with so that its norm is at most `clip_norm`.
-float clipping(const TensorView& squares, double clip_norm) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < squares.volume(); ++i) sum += squares.f32()[i];
-  // As PyTorch: the small number keeps a norm of zero from dividing.
-  return static_cast<float>(std::min(1.0, clip_norm / (std::sqrt(sum) + 1e-6)));
-}
-
-// Updates one weight's shard, block by block.
-class Updater {
- public:
-  Updater(UpdateKernel& kernel, const TensorView& value, std::vector<TensorView> states,
-          float factor, const RunState& run)
-      : kernel_(kernel), value_(value), states_(std::move(states)), factor_(factor), run_(run) {}
-
-  // Rows [lo, hi) of the shard, by a dense gradient.
-  void operator()(std::int64_t lo, std::int64_t hi, TensorView gradient) {
-    if (factor_ != 1.0f) {
-      float* const scaled = scratch(kScaledSlot, gradient.volume());
-      scale_row(gradient.f32(), factor_, scaled, gradient.volume());
-      gradient.data = scaled;
-    }
-    parts_.clear();
-    for (const TensorView& state : states_) parts_.push_back(rows_of(state, 0, lo, hi));
-    kernel_.update(rows_of(value_, 0, lo, hi), gradient, parts_, run_);
-  }
-
- private:
-  UpdateKernel& kernel_;
-  const TensorView& value_;
-  const std::vector<TensorView> states_;
-  const float factor_;
-  const RunState& run_;
-  std::vector<TensorView> parts_;
-};
 
 }  // namespace
+
+void UpdateKernels::provide(const std::string& optimizer, const Attributes& hyperparameters,
+                            const std::vector<int>& devices) {
+  for (int device : devices) {
+    const DeviceKind kind = MachineState::get().devices()[static_cast<std::size_t>(device)].kind;
+    std::shared_ptr<UpdateKernel>& kernel = of[static_cast<int>(kind)];
+    if (!kernel) kernel = make_update_kernel(optimizer, hyperparameters, kind);
+  }
+}
 
 bool is_gradient(const Requirement& requirement) {
   return requirement.privilege == Privilege::read;
 }
 
-Body update_body(const Launch& planned, std::shared_ptr<UpdateKernel> kernel, double clip_norm) {
-  return [weights = updated_weights(planned), kernel, clip_norm](LeafContext& context) {
+Body update_body(const Launch& planned, const UpdateKernels& kernels, double clip_norm) {
+  return [weights = updated_weights(planned), kernels, clip_norm](LeafContext& context) {
     const auto& views = context.views;
-    const float factor = clip_norm > 0 ? clipping(views.back(), clip_norm) : 1.0f;
     for (const UpdatedWeight& weight : weights) {
       const TensorView& value = views[weight.value];
       if (!value.present()) continue;
-      std::vector<TensorView> states;
-      for (std::size_t i : weight.states) states.push_back(views[i]);
-      Updater update(*kernel, value, std::move(states), factor, context.arguments->run);
-      if (weight.gradient >= 0) {
-        for_each_block(views[static_cast<std::size_t>(weight.gradient)], update);
-        continue;
-      }
-      for_each_row_block(lookups_in(views, weight.lookups), value.extent(0), value.extent(1),
-                         kernel->skips_zeros(), update);
+      WeightUpdate update{*kernels.of[static_cast<int>(context.kind)],
+                          value,
+                          {},
+                          gradient_in(context, weight),
+                          context.arguments->run,
+                          {},
+                          clip_norm};
+      for (std::size_t i : weight.states) update.states.push_back(views[i]);
+      if (clip_norm > 0) update.squares = views.back();
+      context.device->update(update);
     }
   };
 }
@@ -168,21 +103,9 @@ Body norm_body(const Launch& planned) {
   all.erase(std::remove_if(all.begin(), all.end(), [](const auto& r) { return !is_gradient(r); }),
             all.end());
   return [weights = updated_weights(gradients)](LeafContext& context) {
-    double sum = 0;
-    const auto add = [&sum](std::int64_t, std::int64_t, const TensorView& gradient) {
-      sum += sum_of_squares(gradient.f32(), gradient.volume());
-    };
-    for (const UpdatedWeight& weight : weights) {
-      if (weight.gradient >= 0) {
-        for_each_block(context.views[static_cast<std::size_t>(weight.gradient)], add);
-        continue;
-      }
-      const std::vector<Lookup> lookups = lookups_in(context.views, weight.lookups);
-      if (lookups.empty()) continue;
-      const TensorView& rows = lookups.front().gradient;
-      for_each_row_block(lookups, kAnyRow, rows.extent(rows.rank() - 1), true, add);
-    }
-    *context.views.back().f32() = static_cast<float>(sum);
+    std::vector<WeightGradient> found;
+    for (const UpdatedWeight& weight : weights) found.push_back(gradient_in(context, weight));
+    context.device->sum_squares(found, context.views.back().f32());
   };
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "ops/kernel.h"
 #include "plan/plan.h"
@@ -9,10 +11,19 @@
 
 namespace flexlegion {
 
+// An optimizer's kernels, one a kind of device.
+struct UpdateKernels {
+  std::shared_ptr<UpdateKernel> of[2];
+
+  // Makes what `devices` (numbers) lack.
+  void provide(const std::string& optimizer, const Attributes& hyperparameters,
+               const std::vector<int>& devices);
+};
+
 // A planned update launch's body. If the gradient is clipped, one more view follows the planned
 // ones: what the tasks of norm_body() found, of all weights. A gradient whose norm (the root of
 // their sum) is above `clip_norm` is scaled down to it; 0: no clipping.
-Body update_body(const Launch& planned, std::shared_ptr<UpdateKernel> kernel, double clip_norm = 0);
+Body update_body(const Launch& planned, const UpdateKernels& kernels, double clip_norm = 0);
 
 // What a launch with the gradients of an update launch does before it: it writes the sum of their
 // squares to the last view's one element.

@@ -42,18 +42,4 @@ TensorView view_of(const PhysicalRegion& region, FieldID field, const Rect& rect
   }
 }
 
-TensorView slot_of(const TensorView& stack, std::int64_t s) {
-  return subview(stack, s - stack.tile.lo[0]);
-}
-
-TensorView summed(const TensorView& stack, int scratch_slot) {
-  const std::int64_t first = stack.tile.lo[0], last = stack.tile.hi[0];
-  const TensorView head = slot_of(stack, first);
-  if (last - first == 1) return head;
-  const TensorView sum = dense_view(scratch(scratch_slot, head.volume()), head.tile, head.shape);
-  copy_view(sum, head);
-  for (std::int64_t s = first + 1; s < last; ++s) add_view(sum, slot_of(stack, s));
-  return sum;
-}
-
 }  // namespace flexlegion

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "device.h"
 #include "ops/kernel.h"
 
 namespace flexlegion::testing {
@@ -22,7 +23,7 @@ using Entries = std::vector<std::pair<std::string, std::string>>;
 
 struct Tensor {
   Shape shape;
-  std::vector<float> data;
+  Array<float> data;
 
   explicit Tensor(Shape s, float fill = 0) : shape(std::move(s)) {
     data.assign(static_cast<std::size_t>(Rect::of_shape(shape).volume()), fill);
@@ -68,6 +69,57 @@ inline double largest_difference(const Tensor& a, const Tensor& b) {
 }
 
 constexpr double kTolerance = 2e-5;
+
+// The kernels that are tested: these very tests are compiled for CPU and for GPU kernels.
+struct Tested {
+#ifdef FLEXLEGION_TEST_GPU
+  static constexpr DeviceKind kKind = DeviceKind::gpu;
+#else
+  static constexpr DeviceKind kKind = DeviceKind::cpu;
+#endif
+  constexpr operator DeviceKind() const { return kKind; }
+};
+constexpr Tested kTested{};
+
+// A kernel whose calls return when their results are there.
+class TestedKernel : public Kernel {
+ public:
+  explicit TestedKernel(std::unique_ptr<Kernel> kernel) : kernel_(std::move(kernel)) {}
+  void forward(KernelTask& task) override {
+    on_device([&] { kernel_->forward(task); });
+  }
+  void backward(KernelTask& task) override {
+    on_device([&] { kernel_->backward(task); });
+  }
+  bool accumulates() const override { return kernel_->accumulates(); }
+
+ private:
+  std::unique_ptr<Kernel> kernel_;
+};
+
+class TestedUpdateKernel : public UpdateKernel {
+ public:
+  explicit TestedUpdateKernel(std::unique_ptr<UpdateKernel> kernel) : kernel_(std::move(kernel)) {}
+  void update(const TensorView& value, const TensorView& gradient,
+              const std::vector<TensorView>& states, const RunState& run) override {
+    on_device([&] { kernel_->update(value, gradient, states, run); });
+  }
+  bool skips_zeros() const override { return kernel_->skips_zeros(); }
+
+ private:
+  std::unique_ptr<UpdateKernel> kernel_;
+};
+
+// Of the tested kind, instead of ops/kernel.h's functions of these names.
+inline std::unique_ptr<Kernel> make_kernel(const std::string& type, const Attributes& attributes,
+                                           Tested) {
+  return std::make_unique<TestedKernel>(flexlegion::make_kernel(type, attributes, Tested::kKind));
+}
+inline std::unique_ptr<UpdateKernel> make_update_kernel(const std::string& optimizer,
+                                                        const Attributes& attributes, Tested) {
+  return std::make_unique<TestedUpdateKernel>(
+      flexlegion::make_update_kernel(optimizer, attributes, Tested::kKind));
+}
 
 // A kernel of `type` and what its operator says of it.
 struct Case {
@@ -148,7 +200,7 @@ inline void check_adds(Kernel& kernel, KernelTask task, const GradientTiles& inp
 }
 
 inline Results run_tiles(Case& c, const std::vector<Rect>& tiles, Tensor output_grad) {
-  const auto kernel = make_kernel(c.type, Attributes(c.attributes));
+  const auto kernel = make_kernel(c.type, Attributes(c.attributes), kTested);
   Results results{Tensor(c.output_shape, kNan), {}, {}};
   for (const Tensor& t : c.inputs) results.input_grads.emplace_back(t.shape);
   for (const Tensor& t : c.weights) results.weight_grads.emplace_back(t.shape);

@@ -181,7 +181,7 @@ enum Absent { kNothing, kY, kState };  // gradients of outputs that nobody reads
 
 // Runs the tasks; with `adds`, they add to gradients that were `start` everywhere.
 LstmResults run(Problem& p, const std::vector<Task>& tasks, bool adds, float start, Absent absent) {
-  const auto kernel = make_kernel("lstm", Attributes(Entries{}));
+  const auto kernel = make_kernel("lstm", Attributes(Entries{}), kTested);
   LstmResults results{like(p.output_grads, kNan), like(p.inputs, start), like(p.weights, start)};
   results.outputs.emplace_back(Shape{p.size.n, p.size.steps, 5, p.size.hidden}, kNan);
   for (const Task& task : tasks) {
@@ -279,7 +279,7 @@ TEST_CASE("lstm: outputs without gradients") {
 
 TEST_CASE("lstm: gradients that nobody wants stay absent") {
   Problem p({3, 2, 4, 5}, true);
-  const auto kernel = make_kernel("lstm", Attributes(Entries{}));
+  const auto kernel = make_kernel("lstm", Attributes(Entries{}), kTested);
   LstmResults results{like(p.output_grads, kNan), like(p.inputs, 0), like(p.weights, 0)};
   results.outputs.emplace_back(Shape{3, 2, 5, 5});
   const Task whole{0, 3, 0, 5};

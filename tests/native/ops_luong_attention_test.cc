@@ -140,7 +140,7 @@ TEST_CASE("luong_attention: every split") {
 
 TEST_CASE("luong_attention adds to gradients") {
   Case c = attention_case({3, 2, 4, 18, 17, 20});
-  const auto kernel = make_kernel(c.type, Attributes(Entries{}));
+  const auto kernel = make_kernel(c.type, Attributes(Entries{}), kTested);
   CHECK(kernel->accumulates());
   Tensor output_grad = Tensor::random(c.output_shape, 5), y(c.output_shape);
   std::vector<Tensor> fresh, added;

@@ -98,13 +98,13 @@ TEST_CASE("batch_norm_statistics: a mean far from zero cancels nothing") {
 
 TEST_CASE("batch_norm_statistics: evaluation computes nothing") {
   Case c = statistics_case({2, 3, 3, 4}, 0, 1);
-  const auto kernel = make_kernel(c.type, Attributes());
+  const auto kernel = make_kernel(c.type, Attributes(), kTested);
   Tensor y(c.output_shape, 7);
   KernelTask task;
   task.inputs = {c.inputs[0].view(c.inputs[0].whole())};
   task.outputs = {y.view(y.whole())};
   kernel->forward(task);
-  CHECK(y.data == std::vector<float>(y.data.size(), 7));
+  CHECK(y.data == Array<float>(y.data.size(), 7));
 }
 
 Case moments_case(std::int64_t valid) {
@@ -262,7 +262,7 @@ TEST_CASE("batch_norm: any split") {
 
 // Runs forward and backward over the whole tensor, where every gradient adds to ones.
 Results run_adding(Case& c, Tensor& dz) {
-  const auto kernel = make_kernel(c.type, Attributes(c.attributes));
+  const auto kernel = make_kernel(c.type, Attributes(c.attributes), kTested);
   Results results{Tensor(c.output_shape), {}, {}};
   KernelTask task;
   task.run = c.run;
@@ -324,7 +324,7 @@ TEST_CASE("batch_norm: each of two gradients is written, added or unwanted; no r
   const Shape shape{2, 5, 4, 70};
   for_each_batch_norm(shape, [&](Case& c, Tensor& dz, const Results& expected) {
     if (c.inputs.size() < 3) return;
-    const auto kernel = make_kernel(c.type, Attributes(c.attributes));
+    const auto kernel = make_kernel(c.type, Attributes(c.attributes), kTested);
     Tensor z = expected.output;
     Rect tile = z.whole();
     tile.lo[1] = 2;

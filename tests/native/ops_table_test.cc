@@ -4,6 +4,10 @@
 #include <vector>
 
 #include "doctest/doctest.h"
+#ifdef FLEXLEGION_TEST_GPU
+#include "gpu/table_gradient.h"
+#include "gpu/view.h"
+#endif
 #include "ops/table_gradient.h"
 #include "ops_harness.h"
 
@@ -16,7 +20,7 @@ constexpr std::int64_t kRows = 9, kColumns = 5;
 
 // Tokens (2, 3) of which some repeat, and the gradient of columns 1 to 4 of what they read.
 struct LookedUp {
-  std::vector<std::int32_t> tokens{7, 2, 7, 0, 2, 8};
+  Array<std::int32_t> tokens{7, 2, 7, 0, 2, 8};
   Tensor gradient = Tensor::random({2, 3, kColumns}, 3);
   Rect columns = gradient.whole();
 
@@ -74,3 +78,86 @@ TEST_CASE("a token that is no row of the table is refused") {
   CHECK_THROWS_AS(for_each_row_block({a.lookup()}, kRows, 3, false, nothing),
                   std::invalid_argument);
 }
+
+#ifdef FLEXLEGION_TEST_GPU
+
+namespace {
+
+constexpr int kSlot = 100;
+
+// The gradient of the rows [lo, hi), of tokens some of which are no rows.
+struct TwoLookups {
+  LookedUp a, b;
+  std::vector<Lookup> both;
+  Tensor expected{{kRows, 3}};
+
+  TwoLookups() {
+    b.tokens = {1, 7, 1, 1, 8, 1};
+    a.add_to(expected);
+    b.add_to(expected);
+    a.tokens[1] = -1;
+    b.tokens[4] = kRows;
+    for (std::int64_t c = 0; c < 3; ++c) {
+      expected.at(2, c) -= a.gradient.at(0, 1, c + 1);
+      expected.at(8, c) -= b.gradient.at(1, 1, c + 1);
+    }
+    both = {a.lookup(), b.lookup()};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("on a GPU: a table's gradient as a whole, and of some of its rows") {
+  TwoLookups looked_up;
+  Tensor sum({kRows, 3}, 1.0f), blocks({kRows, 3}), expected({kRows, 3}, 1.0f);
+  Rect rows = sum.whole();
+  rows.lo[0] = 2;
+  rows.hi[0] = 8;
+  add_view(expected.view(rows), looked_up.expected.view(rows));
+  on_device([&] {
+    gpu::add_looked_up(looked_up.both, sum.view(rows));
+    gpu::for_each_dense_block(looked_up.both, kRows, 3, kSlot,
+                              [&](std::int64_t lo, std::int64_t hi, const TensorView& gradient) {
+                                CHECK(gradient.dense());
+                                CHECK(gradient.tile.lo[0] == lo);
+                                CHECK(gradient.tile.hi[0] == hi);
+                                gpu::copy_view(blocks.view(gradient.tile), gradient);
+                              });
+  });
+  CHECK(largest_difference(sum, expected) < kTolerance);
+  CHECK(largest_difference(blocks, looked_up.expected) < kTolerance);
+}
+
+TEST_CASE("on a GPU: the rows of a table that tokens name are updated alone") {
+  TwoLookups looked_up;
+  Tensor table = Tensor::random({kRows, 4}, 5), updated = table;
+  Rect shard = table.whole();
+  shard.hi[1] = 3;
+  on_device([&] {
+    const gpu::TouchedRows touched(looked_up.both, kRows, 3, kSlot);
+    const TensorView value = updated.view(shard), rows = touched.gathered(value, kSlot + 3);
+    gpu::add_view(rows, touched.gradient());
+    touched.scatter(rows, value);
+  });
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    for (std::int64_t c = 0; c < 3; ++c) table.at(r, c) += looked_up.expected.at(r, c);
+  }
+  CHECK(largest_difference(updated, table) < kTolerance);
+
+  // Without the number of rows, as for a gradient's norm.
+  looked_up.b.tokens[4] = 8;
+  Tensor sums({12, 3});
+  on_device([&] {
+    const gpu::TouchedRows touched(looked_up.both, kAnyRow, 3, kSlot);
+    gpu::copy_view(sums.view(sums.whole()), touched.gradient());
+  });
+  double squares = 0, expected = 0;
+  for (std::int64_t c = 0; c < 3; ++c) {
+    looked_up.expected.at(8, c) += looked_up.b.gradient.at(1, 1, c + 1);
+  }
+  for (const float x : sums.data) squares += static_cast<double>(x) * x;
+  for (const float x : looked_up.expected.data) expected += static_cast<double>(x) * x;
+  CHECK(squares == doctest::Approx(expected).epsilon(1e-5));
+}
+
+#endif

@@ -12,15 +12,15 @@ namespace {
 Rect same_tile(const Rect& out, int) { return out; }
 
 TEST_CASE("registry: names, unknown names, missing attributes") {
-  const std::vector<std::string> names = kernel_names();
+  const std::vector<std::string> names = kernel_names(kTested);
   CHECK(std::is_sorted(names.begin(), names.end()));
   CHECK(std::count(names.begin(), names.end(), "conv2d") == 1);
-  CHECK(update_kernel_names() == std::vector<std::string>{"adam", "adamw", "sgd"});
-  CHECK_THROWS_WITH_AS(make_kernel("telepathy", Attributes()), doctest::Contains("'telepathy'"),
-                       std::invalid_argument);
-  CHECK_THROWS_WITH_AS(make_update_kernel("hope", Attributes()), doctest::Contains("'hope'"),
-                       std::invalid_argument);
-  CHECK_THROWS_WITH_AS(make_kernel("dropout", Attributes()), doctest::Contains("'rate'"),
+  CHECK(update_kernel_names(kTested) == std::vector<std::string>{"adam", "adamw", "sgd"});
+  CHECK_THROWS_WITH_AS(make_kernel("telepathy", Attributes(), kTested),
+                       doctest::Contains("'telepathy'"), std::invalid_argument);
+  CHECK_THROWS_WITH_AS(make_update_kernel("hope", Attributes(), kTested),
+                       doctest::Contains("'hope'"), std::invalid_argument);
+  CHECK_THROWS_WITH_AS(make_kernel("dropout", Attributes(), kTested), doctest::Contains("'rate'"),
                        std::invalid_argument);
   const Attributes attributes({{"a", "12"}, {"b", "-0.5e1"}, {"c", "12x"}});
   CHECK(attributes.integer("a") == 12);
@@ -274,13 +274,29 @@ TEST_CASE("dropout: one mask, whatever the tiles") {
   CHECK(run_tiles(c, random_tiles(c.output_shape, {2, 2, 2}, 1), ones).output.data == ones.data);
 }
 
+#ifdef FLEXLEGION_TEST_GPU
+TEST_CASE("dropout: a GPU drops what a CPU drops") {
+  Case c = dropout_case("0.3", "5");
+  const auto dropped = [&](DeviceKind kind) {
+    Tensor y(c.output_shape);
+    KernelTask task;
+    task.run = c.run;
+    task.inputs = {c.inputs[0].view(c.inputs[0].whole())};
+    task.outputs = {y.view(y.whole())};
+    make_kernel(c.type, Attributes(c.attributes), kind)->forward(task);
+    return y.data;
+  };
+  CHECK(dropped(DeviceKind::gpu) == dropped(DeviceKind::cpu));
+}
+#endif
+
 TEST_CASE("one kernel serves several threads at once") {
   Case c;
   c.type = "dense";
   c.attributes = {{"activation", "tanh"}, {"use_bias", "1"}};
   c.inputs = {Tensor::random({32, 20}, 1)};
   c.weights = {Tensor::random({24, 20}, 2), Tensor::random({24}, 3)};
-  const auto kernel = make_kernel(c.type, Attributes(c.attributes));
+  const auto kernel = make_kernel(c.type, Attributes(c.attributes), kTested);
   const auto forward = [&](Tensor& y, const Rect& tile) {
     Rect in = tile;
     in.lo[1] = 0;

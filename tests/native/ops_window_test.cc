@@ -3,6 +3,9 @@
 
 #include <stdexcept>
 
+#ifdef FLEXLEGION_TEST_GPU
+#include "gpu/convolution.h"
+#endif
 #include "ops_harness.h"
 
 namespace flexlegion::testing {
@@ -255,6 +258,29 @@ TEST_CASE("a window with more padding than kernel is refused") {
   CHECK_THROWS_WITH_AS(make_kernel("conv2d", Attributes(attributes)), doctest::Contains("conv2d: "),
                        std::invalid_argument);
 }
+
+#ifdef FLEXLEGION_TEST_GPU
+TEST_CASE("cuDNN's padding and the padding in memory make up a tile's") {
+  for (const Window& g : kWindows) {
+    Tensor x({g.n, g.h, g.w, g.c}), y({g.n, g.oh(), g.ow(), g.o});
+    for (unsigned seed = 1; seed < 30; ++seed) {
+      for (const Rect& out : random_tiles(y.shape, {1, 3, 3, 1}, seed)) {
+        const WindowAxis axis(Attributes(g.attributes()), "h");
+        const WindowTile t(axis, x.view(g.input_tile(out, true)), y.view(out), 1);
+        const gpu::AxisPadding padding(t);
+        CHECK(padding.both + padding.before == t.before);
+        const std::int64_t padded = padding.before + t.in + padding.after + 2 * padding.both;
+        CHECK((padded - t.kernel) / t.stride + 1 == t.out);
+      }
+    }
+    // A whole tensor needs no copy.
+    const WindowAxis axis(Attributes(g.attributes()), "h");
+    const Rect whole = y.whole();
+    const WindowTile t(axis, x.view(g.input_tile(whole, true)), y.view(whole), 1);
+    CHECK(!gpu::AxisPadding(t).in_memory());
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace flexlegion::testing

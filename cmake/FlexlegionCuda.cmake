@@ -1,0 +1,45 @@
+# flexlegion_cuda: the GPU kernels (native/gpu), a library of its own, so that flexlegion_rt runs without CUDA. It needs a
+# CUDA compiler, cuBLAS and cuDNN: of the system, or of PyPI's wheels (nvidia-cublas, nvidia-cudnn-cu12 or -cu13).
+option(FLEXLEGION_CUDA "Build the GPU kernels if there is a CUDA compiler" ON)
+include(CheckLanguage)
+if(FLEXLEGION_CUDA AND NOT FLEXLEGION_SANITIZE)
+  check_language(CUDA)
+endif()
+if(CMAKE_CUDA_COMPILER AND TARGET flexlegion_ops)
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES all-major)
+  endif()
+  enable_language(CUDA)
+  set(CMAKE_CUDA_STANDARD 17)
+  set(site_folders)
+  foreach(site IN LISTS FLEXLEGION_PURELIB)
+    list(APPEND site_folders ${site}/nvidia/cudnn ${site}/nvidia/cu13 ${site}/nvidia/cublas)
+  endforeach()
+  find_path(CUBLAS_INCLUDE cublas_v2.h HINTS ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} ${site_folders}
+            PATH_SUFFIXES include)
+  find_path(CUDNN_INCLUDE cudnn.h HINTS ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} ${site_folders} PATH_SUFFIXES include)
+  find_library(CUBLAS_LIBRARY NAMES cublas libcublas.so.13 libcublas.so.12
+               HINTS ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES} ${site_folders} PATH_SUFFIXES lib lib64)
+  find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9
+               HINTS ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES} ${site_folders} PATH_SUFFIXES lib lib64)
+endif()
+if(CUBLAS_INCLUDE AND CUDNN_INCLUDE AND CUBLAS_LIBRARY AND CUDNN_LIBRARY)
+  message(STATUS "flexlegion: GPU kernels by ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION}, ${CUBLAS_LIBRARY}, "
+                 "${CUDNN_LIBRARY}")
+  file(GLOB cuda_sources CONFIGURE_DEPENDS native/gpu/*.cu)
+  add_library(flexlegion_cuda_ops OBJECT ${cuda_sources})
+  target_compile_options(flexlegion_cuda_ops PRIVATE --extended-lambda --expt-relaxed-constexpr
+                         -Xcompiler=-Wall)
+  target_include_directories(flexlegion_cuda_ops PUBLIC native)
+  target_include_directories(flexlegion_cuda_ops SYSTEM PUBLIC ${CUBLAS_INCLUDE} ${CUDNN_INCLUDE})
+  target_link_libraries(flexlegion_cuda_ops PUBLIC ${CUBLAS_LIBRARY} ${CUDNN_LIBRARY})
+  if(TARGET flexlegion_rt)
+    add_library(flexlegion_cuda SHARED)
+    target_link_libraries(flexlegion_cuda PRIVATE flexlegion_cuda_ops flexlegion_rt)
+    set_target_properties(flexlegion_cuda PROPERTIES LINKER_LANGUAGE CUDA INSTALL_RPATH
+      "$ORIGIN;$ORIGIN/../../nvidia/cudnn/lib;$ORIGIN/../../nvidia/cu13/lib;$ORIGIN/../../nvidia/cublas/lib")
+    install(TARGETS flexlegion_cuda LIBRARY DESTINATION flexlegion/lib)
+  endif()
+else()
+  message(STATUS "flexlegion: without a CUDA compiler, cuBLAS or cuDNN, no GPU kernels are built: CPU processors only")
+endif()

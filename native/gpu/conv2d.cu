@@ -1,0 +1,85 @@
+// conv2d over (n, h, w, c), with a bias and an activation of the output.
+#include "gpu/activation.h"
+#include "gpu/convolution.h"
+
+namespace flexlegion::gpu {
+namespace {
+
+class Conv2d : public Kernel {
+ public:
+  explicit Conv2d(const Attributes& attributes) : layer_(attributes) {}
+
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    const TensorView& output = task.outputs[0];
+    if (output.tile.empty()) return;
+    for (const ConvViews& part : layer_.parts_of(ConvViews(task), output)) forward_part(part);
+  }
+
+  void backward(KernelTask& task) override {
+    const TensorView& dy = task.output_grads[0];
+    if (dy.tile.empty()) return;
+    const std::vector<ConvViews> parts = layer_.parts_of(ConvViews(task), dy);
+    if (task.wants_input_grad(0) && !task.adds_to_input_grad(0)) {
+      for (const TensorView& unread : unread_channels(task.input_grads[0], parts)) {
+        gpu::zero_view(unread);
+      }
+    }
+    for (const ConvViews& part : parts) backward_part(part);
+  }
+
+ private:
+  // Scratch memory; the convolutions take more.
+  enum Slot { kOutputGrad, kInput, kKernel, kBias, kOutput, kInputGrad, kKernelGrad, kSums };
+
+  void forward_part(const ConvViews& views) const {
+    const ConvTile tile = layer_.tile(views, views.y);
+    const DenseInput x(views.x, kInput), kernel(views.kernel, kKernel);
+    const DenseOutput y(views.y, kOutput);
+    convolve(tile, x.data(), kernel.data(), y.data());
+    const float* bias = layer_.use_bias ? DenseInput(views.bias, kBias).data() : nullptr;
+    add_bias_and_activate(y.data(), bias, views.y.volume() / tile.filters, tile.filters,
+                          layer_.activation);
+    y.commit();
+  }
+
+  void backward_part(const ConvViews& views) const {
+    const ConvTile tile = layer_.tile(views, views.dy);
+    const TensorView dy = before_activation(views);
+    if (views.dx.present()) {
+      const DenseInput kernel(views.kernel, kKernel);
+      const DenseOutput dx(views.dx, kInputGrad, views.adds_dx);
+      convolve_backward_data(tile, kernel.data(), dy.f32(), dx.data());
+      dx.commit();
+    }
+    if (views.dkernel.present()) {
+      const DenseInput x(views.x, kInput);
+      const DenseOutput dkernel(views.dkernel, kKernelGrad, views.adds_dkernel);
+      convolve_backward_kernel(tile, x.data(), dy.f32(), dkernel.data());
+      dkernel.commit();
+    }
+    if (layer_.use_bias && views.dbias.present()) {
+      const std::int64_t rows = dy.volume() / tile.filters;
+      bias_gradient(Matrix::row_major(dy.f32(), rows, tile.filters, tile.filters), views.dbias,
+                    kSums, views.adds_dbias);
+    }
+  }
+
+  // The gradient with respect to what the activation was applied to: dense.
+  TensorView before_activation(const ConvViews& views) const {
+    const TensorView& dy = views.dy;
+    if (layer_.activation == Activation::none && dy.dense()) return dy;
+    const TensorView result = dense_view(scratch(kOutputGrad, dy.volume()), dy.tile, dy.shape);
+    gpu::activation_backward(layer_.activation, dy, views.y, result);
+    return result;
+  }
+
+  ConvLayer layer_;
+};
+
+const RegisterKernel registered(
+    "conv2d", [](const Attributes& a) { return std::make_unique<Conv2d>(a); }, DeviceKind::gpu);
+
+}  // namespace
+}  // namespace flexlegion::gpu

@@ -1,0 +1,247 @@
+#include "gpu/convolution.h"
+
+#include <array>
+#include <map>
+#include <memory>
+#include <tuple>
+
+namespace flexlegion::gpu {
+
+#if !FLEXLEGION_CUDA
+
+namespace {
+
+// body(offset of x, offset of the kernel, offset of y) for every product that a convolution sums.
+template <typename Body>
+void for_each_product(const ConvTile& v, const Body& body) {
+  const std::int64_t i_group = v.channels / v.groups, o_group = v.filters / v.groups;
+  for (std::int64_t n = 0; n < v.samples; ++n) {
+    for (std::int64_t oh = 0; oh < v.h.out; ++oh) {
+      for (std::int64_t ow = 0; ow < v.w.out; ++ow) {
+        for (std::int64_t ih = v.h.begin(oh); ih < v.h.end(oh); ++ih) {
+          for (std::int64_t iw = v.w.begin(ow); iw < v.w.end(ow); ++iw) {
+            const std::int64_t kh = ih - (oh * v.h.stride - v.h.before);
+            const std::int64_t kw = iw - (ow * v.w.stride - v.w.before);
+            for (std::int64_t o = 0; o < v.filters; ++o) {
+              for (std::int64_t i = 0; i < i_group; ++i) {
+                body(((n * v.h.in + ih) * v.w.in + iw) * v.channels + o / o_group * i_group + i,
+                     ((o * v.h.kernel + kh) * v.w.kernel + kw) * i_group + i,
+                     ((n * v.h.out + oh) * v.w.out + ow) * v.filters + o);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+std::int64_t inputs(const ConvTile& v) { return v.samples * v.h.in * v.w.in * v.channels; }
+std::int64_t kernels(const ConvTile& v) {
+  return v.filters * v.h.kernel * v.w.kernel * (v.channels / v.groups);
+}
+std::int64_t outputs(const ConvTile& v) { return v.samples * v.h.out * v.w.out * v.filters; }
+
+}  // namespace
+
+void convolve(const ConvTile& conv, const float* x, const float* kernel, float* y) {
+  std::fill_n(y, outputs(conv), 0.0f);
+  for_each_product(
+      conv, [=](std::int64_t i, std::int64_t k, std::int64_t o) { y[o] += x[i] * kernel[k]; });
+}
+
+void convolve_backward_data(const ConvTile& conv, const float* kernel, const float* dy, float* dx) {
+  std::fill_n(dx, inputs(conv), 0.0f);
+  for_each_product(
+      conv, [=](std::int64_t i, std::int64_t k, std::int64_t o) { dx[i] += dy[o] * kernel[k]; });
+}
+
+void convolve_backward_kernel(const ConvTile& conv, const float* x, const float* dy,
+                              float* dkernel) {
+  std::fill_n(dkernel, kernels(conv), 0.0f);
+  for_each_product(
+      conv, [=](std::int64_t i, std::int64_t k, std::int64_t o) { dkernel[k] += dy[o] * x[i]; });
+}
+
+#else
+
+namespace {
+
+constexpr int kPaddedSlot = 10, kWorkspaceSlot = 11;
+
+// Descriptors, and for each direction the algorithms that can compute it, best first by cuDNN's
+// heuristics: asking them takes longer than many a convolution.
+struct Plan {
+  static constexpr int kAlgorithms = 8;
+  template <typename Performance>
+  struct Algorithms {
+    Performance found[kAlgorithms];
+    int count = 0;
+  };
+
+  cudnnTensorDescriptor_t x{}, y{};
+  cudnnFilterDescriptor_t kernel{};
+  cudnnConvolutionDescriptor_t conv{};
+  AxisPadding h, w;
+  std::int64_t in_h, in_w;  // of x, padded in memory
+  Algorithms<cudnnConvolutionFwdAlgoPerf_t> forward;
+  Algorithms<cudnnConvolutionBwdDataAlgoPerf_t> backward_data;
+  Algorithms<cudnnConvolutionBwdFilterAlgoPerf_t> backward_kernel;
+
+  Plan(const ConvTile& v, Precision precision)
+      : h(v.h),
+        w(v.w),
+        in_h(v.h.in + h.before + h.after),
+        in_w(v.w.in + w.before + w.after),
+        precision_(precision) {
+    describe(v);
+    check(cudnnGetConvolutionForwardAlgorithm_v7(dnn(), x, kernel, conv, y, kAlgorithms,
+                                                 &forward.count, forward.found));
+    check(cudnnGetConvolutionBackwardDataAlgorithm_v7(dnn(), kernel, y, conv, x, kAlgorithms,
+                                                      &backward_data.count, backward_data.found));
+    check(cudnnGetConvolutionBackwardFilterAlgorithm_v7(
+        dnn(), x, y, conv, kernel, kAlgorithms, &backward_kernel.count, backward_kernel.found));
+  }
+  Plan(const Plan&) = delete;
+  ~Plan() {
+    cudnnDestroyTensorDescriptor(x);
+    cudnnDestroyTensorDescriptor(y);
+    cudnnDestroyFilterDescriptor(kernel);
+    cudnnDestroyConvolutionDescriptor(conv);
+  }
+
+  bool pads_in_memory() const { return h.in_memory() || w.in_memory(); }
+
+  // The best algorithm whose workspace fits into the scratch memory that is left; `conv` computes
+  // as it does from now on.
+  template <typename Performance>
+  const Performance& choose(const Algorithms<Performance>& algorithms) const {
+    for (int i = 0; i < algorithms.count; ++i) {
+      const Performance& one = algorithms.found[i];
+      if (one.status != CUDNN_STATUS_SUCCESS ||
+          static_cast<std::int64_t>(one.memory) + 1024 > scratch_left()) {
+        continue;
+      }
+      // Single precision stays that.
+      if (precision_ != Precision::fp32) check(cudnnSetConvolutionMathType(conv, one.mathType));
+      return one;
+    }
+    throw std::runtime_error("cuDNN has no algorithm for a convolution in the scratch memory left");
+  }
+
+ private:
+  void describe(const ConvTile& v) {
+    const auto i = [](std::int64_t n) { return static_cast<int>(n); };
+    check(cudnnCreateTensorDescriptor(&x));
+    check(cudnnCreateTensorDescriptor(&y));
+    check(cudnnCreateFilterDescriptor(&kernel));
+    check(cudnnCreateConvolutionDescriptor(&conv));
+    check(cudnnSetTensor4dDescriptor(x, CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT, i(v.samples),
+                                     i(v.channels), i(in_h), i(in_w)));
+    check(cudnnSetTensor4dDescriptor(y, CUDNN_TENSOR_NHWC, CUDNN_DATA_FLOAT, i(v.samples),
+                                     i(v.filters), i(v.h.out), i(v.w.out)));
+    check(cudnnSetFilter4dDescriptor(kernel, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NHWC, i(v.filters),
+                                     i(v.channels / v.groups), i(v.h.kernel), i(v.w.kernel)));
+    check(cudnnSetConvolution2dDescriptor(conv, i(h.both), i(w.both), i(v.h.stride), i(v.w.stride),
+                                          1, 1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
+    check(cudnnSetConvolutionGroupCount(conv, i(v.groups)));
+    check(cudnnSetConvolutionMathType(conv, precision_ == Precision::fp32 ? CUDNN_FMA_MATH
+                                            : precision_ == Precision::tf32
+                                                ? CUDNN_DEFAULT_MATH
+                                                : CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION));
+  }
+
+  Precision precision_;
+};
+
+// A thread is one device's, so its plans are, too.
+const Plan& plan_of(const ConvTile& v) {
+  using Key = std::array<std::int64_t, 18>;
+  thread_local std::map<Key, std::unique_ptr<Plan> > plans;
+  const Precision p = precision();
+  const Key key{v.samples,
+                v.channels,
+                v.filters,
+                v.groups,
+                v.h.in,
+                v.h.out,
+                v.h.before,
+                v.h.after,
+                v.h.kernel,
+                v.h.stride,
+                v.w.in,
+                v.w.out,
+                v.w.before,
+                v.w.after,
+                v.w.kernel,
+                v.w.stride,
+                static_cast<std::int64_t>(p)};
+  std::unique_ptr<Plan>& plan = plans[key];
+  if (plan == nullptr) plan = std::make_unique<Plan>(v, p);
+  return *plan;
+}
+
+float* workspace(std::size_t bytes) {
+  return scratch(kWorkspaceSlot, static_cast<std::int64_t>(bytes / sizeof(float) + 1));
+}
+
+TensorView interior_of(float* padded, const ConvTile& v, const Plan& plan) {
+  const TensorView whole =
+      dense_view(padded, Rect::of_shape({v.samples, plan.in_h, plan.in_w, v.channels}), {});
+  const std::int64_t top = plan.h.before, left = plan.w.before;
+  return narrowed(narrowed(whole, 1, top, top + v.h.in), 2, left, left + v.w.in);
+}
+
+TensorView dense_input(float* x, const ConvTile& v) {
+  return dense_view(x, Rect::of_shape({v.samples, v.h.in, v.w.in, v.channels}), {});
+}
+
+std::int64_t padded_volume(const ConvTile& v, const Plan& plan) {
+  return v.samples * plan.in_h * plan.in_w * v.channels;
+}
+
+const float* padded_input(const ConvTile& v, const Plan& plan, const float* x) {
+  if (!plan.pads_in_memory()) return x;
+  float* const padded = scratch(kPaddedSlot, padded_volume(v, plan));
+  check(cudaMemsetAsync(padded, 0, static_cast<std::size_t>(padded_volume(v, plan)) * sizeof(float),
+                        stream()));
+  gpu::copy_view(interior_of(padded, v, plan), dense_input(const_cast<float*>(x), v));
+  return padded;
+}
+
+constexpr float kOne = 1.0f, kZero = 0.0f;
+
+}  // namespace
+
+void convolve(const ConvTile& conv, const float* x, const float* kernel, float* y) {
+  const Plan& plan = plan_of(conv);
+  const float* const input = padded_input(conv, plan, x);
+  const auto& best = plan.choose(plan.forward);
+  check(cudnnConvolutionForward(dnn(), &kOne, plan.x, input, plan.kernel, kernel, plan.conv,
+                                best.algo, workspace(best.memory), best.memory, &kZero, plan.y, y));
+}
+
+void convolve_backward_data(const ConvTile& conv, const float* kernel, const float* dy, float* dx) {
+  const Plan& plan = plan_of(conv);
+  const bool pads = plan.pads_in_memory();
+  float* const out = pads ? scratch(kPaddedSlot, padded_volume(conv, plan)) : dx;
+  const auto& best = plan.choose(plan.backward_data);
+  check(cudnnConvolutionBackwardData(dnn(), &kOne, plan.kernel, kernel, plan.y, dy, plan.conv,
+                                     best.algo, workspace(best.memory), best.memory, &kZero, plan.x,
+                                     out));
+  if (pads) gpu::copy_view(dense_input(dx, conv), interior_of(out, conv, plan));
+}
+
+void convolve_backward_kernel(const ConvTile& conv, const float* x, const float* dy,
+                              float* dkernel) {
+  const Plan& plan = plan_of(conv);
+  const float* const input = padded_input(conv, plan, x);
+  const auto& best = plan.choose(plan.backward_kernel);
+  check(cudnnConvolutionBackwardFilter(dnn(), &kOne, plan.x, input, plan.y, dy, plan.conv,
+                                       best.algo, workspace(best.memory), best.memory, &kZero,
+                                       plan.kernel, dkernel));
+}
+
+#endif
+
+}  // namespace flexlegion::gpu

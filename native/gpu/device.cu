@@ -1,0 +1,110 @@
+#include "gpu/device.h"
+
+#include <atomic>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "ops/tensor_view.h"
+
+namespace flexlegion::gpu {
+
+namespace {
+
+std::atomic<Precision> chosen{Precision::fp32};
+
+}  // namespace
+
+void set_precision(Precision precision) { chosen = precision; }
+Precision precision() { return chosen; }
+
+#if !FLEXLEGION_CUDA
+
+float* scratch(int slot, std::int64_t elements) { return flexlegion::scratch(slot, elements); }
+
+#else
+
+namespace {
+
+// A thread is one GPU processor's: it keeps one device's handles.
+struct State {
+  cudaStream_t stream = nullptr;
+  cublasHandle_t blas = nullptr;
+  cudnnHandle_t dnn = nullptr;
+  char* arena = nullptr;
+  std::int64_t bytes = 0, used = 0;
+  std::map<int, std::pair<float*, std::int64_t> > slots;  // of this task: memory, elements
+};
+
+State& state() {
+  thread_local State mine;
+  return mine;
+}
+
+[[noreturn]] void fail(const char* library, const char* text) {
+  throw std::runtime_error(std::string(library) + ": " + text);
+}
+
+}  // namespace
+
+void check(cudaError_t status) {
+  if (status != cudaSuccess) fail("CUDA", cudaGetErrorString(status));
+}
+void check(cublasStatus_t status) {
+  if (status != CUBLAS_STATUS_SUCCESS) fail("cuBLAS", cublasGetStatusString(status));
+}
+void check(cudnnStatus_t status) {
+  if (status != CUDNN_STATUS_SUCCESS) fail("cuDNN", cudnnGetErrorString(status));
+}
+
+void begin_task(cudaStream_t stream, void* arena, std::int64_t arena_bytes) {
+  State& mine = state();
+  mine.stream = stream;
+  mine.arena = static_cast<char*>(arena);
+  mine.bytes = arena_bytes;
+  mine.used = 0;
+  mine.slots.clear();
+}
+
+cudaStream_t stream() { return state().stream; }
+
+cublasHandle_t blas() {
+  State& mine = state();
+  if (mine.blas == nullptr) check(cublasCreate(&mine.blas));
+  check(cublasSetStream(mine.blas, mine.stream));
+  const Precision p = precision();
+  check(cublasSetMathMode(mine.blas,
+                          p == Precision::fp32 ? CUBLAS_DEFAULT_MATH : CUBLAS_TF32_TENSOR_OP_MATH));
+  return mine.blas;
+}
+
+cudnnHandle_t dnn() {
+  State& mine = state();
+  if (mine.dnn == nullptr) check(cudnnCreate(&mine.dnn));
+  check(cudnnSetStream(mine.dnn, mine.stream));
+  return mine.dnn;
+}
+
+std::int64_t scratch_left() { return state().bytes - state().used; }
+
+float* scratch(int slot, std::int64_t elements) {
+  State& mine = state();
+  auto& [memory, size] = mine.slots[slot];
+  if (memory != nullptr && elements <= size) return memory;
+  constexpr std::int64_t kLine = 64;  // floats in 256 bytes
+  const std::int64_t rounded = (elements + kLine) / kLine * kLine;
+  const std::int64_t bytes = rounded * static_cast<std::int64_t>(sizeof(float));
+  if (bytes > mine.bytes - mine.used) {
+    throw std::runtime_error("a task needs more than the " + std::to_string(mine.bytes >> 20) +
+                             " MiB of scratch memory that its GPU has");
+  }
+  memory = reinterpret_cast<float*>(mine.arena + mine.used);
+  size = rounded;
+  mine.used += bytes;
+  return memory;
+}
+
+#endif
+
+}  // namespace flexlegion::gpu

@@ -1,0 +1,200 @@
+// What the runtime asks of a GPU beside kernels: to move tiles, to update weights, to tell times.
+#include "ops/device_functions.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <mutex>
+
+#include "gpu/table_gradient.h"
+#include "gpu/view.h"
+#include "ops/partial_gradients.h"
+
+namespace flexlegion::gpu {
+namespace {
+
+// Scratch slots of this file, and from each on as many as a table's gradient takes; kernels use the
+// lower ones.
+constexpr int kSummedSlot = 3000, kScaledSlot = 3001, kSquaresSlot = 3002, kTableSlot = 3010,
+              kGatheredSlot = 3020;
+
+// gradient * min(1, clip_norm / (norm + 1e-6)), as PyTorch: the small number keeps a norm of zero
+// from dividing.
+TensorView clipped(const TensorView& gradient, const TensorView& squares, double clip_norm) {
+  const TensorView result =
+      dense_view(scratch(kScaledSlot, gradient.volume()), gradient.tile, gradient.shape);
+  const Strided from(gradient), sums(squares);
+  float* const to = result.f32();
+  const std::int64_t parts = squares.volume();
+  for_each(gradient.volume(), [=] FL_BODY(std::int64_t i) {
+    double total = 0;
+    for (std::int64_t k = 0; k < parts; ++k) total += sums[k];
+    const double factor = clip_norm / (sqrt(total) + 1e-6);
+    to[i] = from[i] * static_cast<float>(factor < 1.0 ? factor : 1.0);
+  });
+  return result;
+}
+
+TensorView summed_gradient(const TensorView& stack) {
+  return summed(stack, kSummedSlot, *flexlegion::device_functions(DeviceKind::gpu));
+}
+
+void update(const WeightUpdate& update) {
+  const auto by = [&](const TensorView& value, const TensorView& gradient,
+                      const std::vector<TensorView>& states) {
+    update.kernel.update(
+        value,
+        update.clip_norm > 0 ? clipped(gradient, update.squares, update.clip_norm) : gradient,
+        states, update.run);
+  };
+  const WeightGradient& gradient = update.gradient;
+  if (!gradient.of_table) {
+    if (gradient.stack.present()) by(update.value, summed_gradient(gradient.stack), update.states);
+    return;
+  }
+  const std::int64_t rows = update.value.extent(0), columns = update.value.extent(1);
+  if (update.kernel.skips_zeros()) {
+    if (gradient.lookups.empty()) return;
+    const TouchedRows touched(gradient.lookups, rows, columns, kTableSlot);
+    const TensorView values = touched.gathered(update.value, kGatheredSlot);
+    by(values, touched.gradient(), {});
+    touched.scatter(values, update.value);
+    return;
+  }
+  const auto rows_of = [](const TensorView& view, std::int64_t lo, std::int64_t hi) {
+    return narrowed(view, 0, view.tile.lo[0] + lo, view.tile.lo[0] + hi);
+  };
+  for_each_dense_block(gradient.lookups, rows, columns, kTableSlot,
+                       [&](std::int64_t lo, std::int64_t hi, const TensorView& block) {
+                         std::vector<TensorView> states;
+                         for (const TensorView& state : update.states) {
+                           states.push_back(rows_of(state, lo, hi));
+                         }
+                         by(rows_of(update.value, lo, hi), block, states);
+                       });
+}
+
+// *sum += the squares of a gradient.
+void add_squares(const TensorView& gradient, double* sum) {
+  const Strided g(gradient);
+  const std::int64_t columns = std::max<std::int64_t>(1, gradient.extent(gradient.rank() - 1));
+  for_each_team(gradient.volume() / columns, columns,
+                [=] FL_BODY(const Team& team, std::int64_t r) {
+                  float mine = 0;
+                  for (std::int64_t c = team.rank; c < columns; c += team.size) {
+                    const float value = g[r * columns + c];
+                    mine += value * value;
+                  }
+                  const float total = team.sum(mine);
+                  if (team.rank == 0) add_atomically(sum, static_cast<double>(total));
+                });
+}
+
+void sum_squares(const std::vector<WeightGradient>& gradients, float* sum) {
+  double* const total = scratch_doubles(kSquaresSlot, 1);
+  for_each(1, [=] FL_BODY(std::int64_t) { *total = 0; });
+  for (const WeightGradient& gradient : gradients) {
+    if (!gradient.of_table) {
+      if (gradient.stack.present()) add_squares(summed_gradient(gradient.stack), total);
+    } else if (!gradient.lookups.empty()) {
+      const TensorView& rows = gradient.lookups.front().gradient;
+      const TouchedRows touched(gradient.lookups, kAnyRow, rows.extent(rows.rank() - 1),
+                                kTableSlot);
+      add_squares(touched.gradient(), total);
+    }
+  }
+  for_each(1, [=] FL_BODY(std::int64_t) { *sum = static_cast<float>(*total); });
+}
+
+#if FLEXLEGION_CUDA
+
+std::int64_t host_now() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+// A device's tasks share its scratch memory: each waits for the one before it, on the device.
+struct Order {
+  cudaEvent_t done = nullptr;
+};
+
+Order& order() {
+  thread_local Order mine;
+  return mine;
+}
+
+void begin(void* stream, void* arena, std::int64_t bytes) {
+  begin_task(static_cast<cudaStream_t>(stream), arena, bytes);
+  if (order().done != nullptr) check(cudaStreamWaitEvent(gpu::stream(), order().done, 0));
+}
+
+void end() {
+  Order& mine = order();
+  if (mine.done == nullptr) check(cudaEventCreateWithFlags(&mine.done, cudaEventDisableTiming));
+  check(cudaEventRecord(mine.done, gpu::stream()));
+}
+
+// Events of one device count from one event, at which the host looked at its own clock.
+struct Mark {
+  cudaEvent_t event, base;
+  std::int64_t base_time;
+};
+
+std::mutex marks_mutex;
+std::map<int, Mark> marks;
+int next_mark = 0;
+
+int mark() {
+  thread_local cudaEvent_t base = nullptr;
+  thread_local std::int64_t base_time = 0;
+  if (base == nullptr) {  // once a device: the only time that a task waits
+    check(cudaEventCreate(&base));
+    check(cudaEventRecord(base, gpu::stream()));
+    check(cudaEventSynchronize(base));
+    base_time = host_now();
+  }
+  Mark mine{nullptr, base, base_time};
+  check(cudaEventCreate(&mine.event));
+  check(cudaEventRecord(mine.event, gpu::stream()));
+  const std::lock_guard<std::mutex> lock(marks_mutex);
+  marks[next_mark] = mine;
+  return next_mark++;
+}
+
+std::int64_t time_of(int number) {
+  Mark mine{};
+  {
+    const std::lock_guard<std::mutex> lock(marks_mutex);
+    mine = marks.at(number);
+    marks.erase(number);
+  }
+  float milliseconds = 0;
+  check(cudaEventSynchronize(mine.event));
+  check(cudaEventElapsedTime(&milliseconds, mine.base, mine.event));
+  check(cudaEventDestroy(mine.event));
+  return mine.base_time + static_cast<std::int64_t>(1e6 * static_cast<double>(milliseconds));
+}
+
+#endif
+
+DeviceFunctions functions() {
+  DeviceFunctions result;
+  result.copy = gpu::copy_view;
+  result.add = gpu::add_view;
+  result.zero = gpu::zero_view;
+  result.scratch = gpu::scratch;
+  result.update = update;
+  result.sum_squares = sum_squares;
+#if FLEXLEGION_CUDA
+  result.begin_task = begin;
+  result.end_task = end;
+  result.mark = mark;
+  result.time_of = time_of;
+#endif
+  return result;
+}
+
+const RegisterDeviceFunctions registered(functions(), DeviceKind::gpu);
+
+}  // namespace
+}  // namespace flexlegion::gpu

@@ -1,0 +1,35 @@
+// embedding: output(n, t, :) = table(tokens(n, start + t), :), of some of the table's columns;
+// zeros for a token that is no row of the table.
+#include "gpu/table_gradient.h"
+#include "gpu/view.h"
+#include "ops/kernel.h"
+
+namespace flexlegion::gpu {
+namespace {
+
+class Embedding : public Kernel {
+ public:
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    const Strided tokens(task.inputs[0]), table(task.weights[0]), y(task.outputs[0]);
+    const std::int64_t units = task.outputs[0].extent(2);
+    for_each(task.outputs[0].volume(), [=] FL_BODY(std::int64_t i) {
+      const std::int64_t token = tokens.integer(i / units);
+      const bool is_row = token >= 0 && token < table.extent[0];
+      y[i] = is_row ? table.row(token)[i % units * table.stride[1]] : 0.0f;
+    });
+  }
+
+  void backward(KernelTask& task) override {
+    if (!task.wants_weight_grad(0)) return;
+    if (!task.adds_to_weight_grad(0)) gpu::zero_view(task.weight_grads[0]);
+    add_looked_up({{task.inputs[0], task.output_grads[0]}}, task.weight_grads[0]);
+  }
+};
+
+const RegisterKernel registered(
+    "embedding", [](const Attributes&) { return std::make_unique<Embedding>(); }, DeviceKind::gpu);
+
+}  // namespace
+}  // namespace flexlegion::gpu

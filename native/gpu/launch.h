@@ -1,0 +1,173 @@
+// Loops over a task's elements, on the device or, compiled without CUDA, on the host.
+//
+// Bodies are lambdas that capture by value: [=] FL_BODY(std::int64_t i) { ... }. They may call
+// functions marked FL_DEVICE, and constexpr ones.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "gpu/device.h"
+
+namespace flexlegion::gpu {
+
+// Threads that work on one row together. Elements are dealt out: for (j = team.rank; j < n;
+// j += team.size). Each of a team's threads has to call sum() and maximum() as often.
+struct Team {
+  int rank = 0, size = 1;
+  double* shared = nullptr;  // a number a warp; null: the team is at most a warp
+
+  // Of floats or doubles.
+  template <typename Number>
+  FL_DEVICE Number sum(Number mine) const {
+    return combined(mine, [](Number a, Number b) { return a + b; });
+  }
+  template <typename Number>
+  FL_DEVICE Number maximum(Number mine) const {
+    return combined(mine, [](Number a, Number b) { return a > b ? a : b; });
+  }
+
+ private:
+  template <typename Number, typename Combine>
+  FL_DEVICE Number combined(Number value, Combine combine) const {
+#ifdef __CUDA_ARCH__
+    constexpr unsigned kAll = 0xffffffffU;
+    for (int distance = 16; distance > 0; distance /= 2) {
+      value = combine(value, __shfl_xor_sync(kAll, value, distance));
+    }
+    if (shared != nullptr) {
+      const int warps = size / 32;
+      __syncthreads();  // who still reads the last result
+      if (rank % 32 == 0) shared[rank / 32] = value;
+      __syncthreads();
+      value = static_cast<Number>(shared[0]);
+      for (int w = 1; w < warps; ++w) value = combine(value, static_cast<Number>(shared[w]));
+    }
+#else
+    (void)combine;
+#endif
+    return value;
+  }
+};
+
+#if FLEXLEGION_CUDA
+
+constexpr int kThreads = 256;
+constexpr std::int64_t kMostBlocks = 1 << 16;
+
+template <typename Body>
+__global__ void run_each(std::int64_t n, Body body) {
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
+       i += step) {
+    body(i);
+  }
+}
+
+template <typename Body>
+__global__ void run_teams(std::int64_t teams, int size, Body body) {
+  __shared__ double shared[kThreads / 32];
+  const int per_block = blockDim.x / size;
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * per_block;
+  Team team;
+  team.rank = threadIdx.x % size;
+  team.size = size;
+  team.shared = size > 32 ? shared : nullptr;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * per_block + threadIdx.x / size;
+       i < teams; i += step) {
+    body(team, i);
+  }
+}
+
+#endif
+
+// body(i) for each i of [0, n), in no order.
+template <typename Body>
+void for_each(std::int64_t n, const Body& body) {
+  if (n <= 0) return;
+#if FLEXLEGION_CUDA
+  const std::int64_t blocks = std::min((n + kThreads - 1) / kThreads, kMostBlocks);
+  run_each<<<static_cast<unsigned>(blocks), kThreads, 0, stream()>>>(n, body);
+  check(cudaGetLastError());
+#else
+  for (std::int64_t i = 0; i < n; ++i) body(i);
+#endif
+}
+
+// body(team, i) for each i of [0, teams): a team of threads for a row of `width` elements.
+template <typename Body>
+void for_each_team(std::int64_t teams, std::int64_t width, const Body& body) {
+  if (teams <= 0) return;
+#if FLEXLEGION_CUDA
+  const int size = width > 1024 ? kThreads : 32;
+  const std::int64_t per_block = kThreads / size;
+  const std::int64_t blocks = std::min((teams + per_block - 1) / per_block, kMostBlocks);
+  run_teams<<<static_cast<unsigned>(blocks), kThreads, 0, stream()>>>(teams, size, body);
+  check(cudaGetLastError());
+#else
+  (void)width;
+  for (std::int64_t i = 0; i < teams; ++i) body(Team(), i);
+#endif
+}
+
+FL_DEVICE inline void add_atomically(float* to, float value) {
+#ifdef __CUDA_ARCH__
+  atomicAdd(to, value);
+#else
+  *to += value;
+#endif
+}
+FL_DEVICE inline void add_atomically(double* to, double value) {
+#ifdef __CUDA_ARCH__
+  atomicAdd(to, value);
+#else
+  *to += value;
+#endif
+}
+
+FL_DEVICE inline void add_atomically(std::int64_t* to, std::int64_t value) {
+#ifdef __CUDA_ARCH__
+  atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
+#else
+  *to += value;
+#endif
+}
+
+template <int N>
+struct Sums {
+  double of[N] = {};
+};
+
+// Sums over the rows of a rows x columns table: value(r, c) returns the N numbers of an element,
+// and finish(c, sums) is called once a column. They are added in double precision, and in an order
+// that depends on the extents alone. Takes scratch slot `slot`.
+template <int N, typename Value, typename Finish>
+void sum_columns(std::int64_t rows, std::int64_t columns, int slot, const Value& value,
+                 const Finish& finish) {
+  // Enough parts of the rows that all of a device's threads have some.
+  const std::int64_t enough = 1 << 18;
+  const std::int64_t parts = std::clamp<std::int64_t>(enough / std::max<std::int64_t>(1, columns),
+                                                      1, std::max<std::int64_t>(1, rows / 16));
+  const std::int64_t each = (rows + parts - 1) / parts;
+  double* const partial = scratch_doubles(slot, parts * columns * N);
+  for_each(parts * columns, [=] FL_BODY(std::int64_t i) {
+    const std::int64_t part = i / columns, c = i % columns;
+    const std::int64_t end = rows < (part + 1) * each ? rows : (part + 1) * each;
+    double sums[N] = {};
+    for (std::int64_t r = part * each; r < end; ++r) {
+      const Sums<N> element = value(r, c);
+      for (int k = 0; k < N; ++k) sums[k] += element.of[k];
+    }
+    for (int k = 0; k < N; ++k) partial[(part * columns + c) * N + k] = sums[k];
+  });
+  for_each(columns, [=] FL_BODY(std::int64_t c) {
+    Sums<N> total;
+    for (std::int64_t part = 0; part < parts; ++part) {
+      for (int k = 0; k < N; ++k) total.of[k] += partial[(part * columns + c) * N + k];
+    }
+    finish(c, total);
+  });
+}
+
+}  // namespace flexlegion::gpu

@@ -1,0 +1,227 @@
+// lstm: one or several steps of a long short-term memory, on a tile of samples (and units).
+//
+// The products with the inputs are one for all steps; what is left of a step is one product with
+// the recurrent kernel, and one pass over the units. The forward pass saves the gates and cells.
+#include "gpu/activation.h"
+#include "gpu/blas.h"
+#include "ops/kernel.h"
+#include "ops/lstm_cell.h"
+
+namespace flexlegion::gpu {
+namespace {
+
+using namespace lstm;
+
+enum Slot {
+  kX,
+  kKernel,
+  kRecurrent,
+  kBias,
+  kY,
+  kSaved,
+  kH0,
+  kC0,
+  kGateRows,
+  kDy,
+  kDhGiven,
+  kDcGiven,
+  kDh,
+  kDc,
+  kStates,
+  kSums,
+  kResult
+};
+
+// A tensor (n, ...) as dense memory, or null, which stands for zeros.
+float* optional_rows(const std::vector<TensorView>& views, std::size_t i, int slot) {
+  return i < views.size() ? DenseInput(views[i], slot).data() : nullptr;
+}
+
+// What both passes know of a task, as bodies capture it.
+struct Extents {
+  std::int64_t n, steps, units;
+
+  FL_DEVICE std::int64_t width() const { return kGates * units; }
+  // Of sample i's step t, unit u: where the saved planes begin.
+  FL_DEVICE std::int64_t planes(std::int64_t i, std::int64_t t, std::int64_t u) const {
+    return (i * steps + t) * kPlanes * units + u;
+  }
+  // The cell before it; c0 may be null.
+  FL_DEVICE float c_before(const float* saved, const float* c0, std::int64_t i, std::int64_t t,
+                           std::int64_t u) const {
+    if (t > 0) return saved[planes(i, t - 1, u) + kCell * units];
+    return c0 == nullptr ? 0.0f : c0[i * units + u];
+  }
+};
+
+struct Layer : Extents {
+  Matrix x, kernel, recurrent;  // (n steps, d), (4 units, d), (4 units, hidden)
+  float *h0, *c0;               // or null
+
+  explicit Layer(const KernelTask& task)
+      : Extents{task.inputs[0].extent(0), task.inputs[0].extent(1), task.weights[0].extent(0)},
+        x(input_matrix(task.inputs[0], kX)),
+        kernel(input_matrix(task.weights[0], kKernel)),
+        recurrent(input_matrix(task.weights[1], kRecurrent)),
+        h0(optional_rows(task.inputs, 1, kH0)),
+        c0(optional_rows(task.inputs, 2, kC0)) {}
+
+  Matrix initial_states() const { return Matrix::row_major(h0, n, recurrent.cols, recurrent.cols); }
+  // Step t of `data` (n, steps, columns).
+  Matrix step(float* data, std::int64_t columns, std::int64_t t) const {
+    return Matrix::row_major(data + t * columns, n, columns, steps * columns);
+  }
+};
+
+// Copies a matrix to a state's tile (n, units).
+void give(const TensorView& state, const Matrix& m) {
+  TensorView view = dense_view(m.data, state.tile, state.shape);
+  view.stride[0] = m.row;
+  gpu::copy_view(state, view);
+}
+
+// From the gates' arguments of step t (without the bias) to the saved planes and the outputs.
+void step_forward(const Extents& e, std::int64_t t, const float* gates, const float* bias,
+                  const float* c0, float* saved, float* y) {
+  for_each(e.n * e.units, [=] FL_BODY(std::int64_t k) {
+    const std::int64_t i = k / e.units, u = k % e.units, row = i * e.steps + t;
+    unit_forward(gates + row * e.width() + kGates * u, bias + kGates * u,
+                 e.c_before(saved, c0, i, t, u), saved + e.planes(i, t, u), e.units,
+                 y[row * e.units + u]);
+  });
+}
+
+// The gradients of states that step_backward() reads, each null where it is zero.
+struct StateGradients {
+  const float *y, *h, *c;  // (n, steps, units), (n, units), (n, units)
+};
+
+// From the gradients of step t's h (two parts) and c to those of the gates' arguments, and of
+// c_before, which may take the place of c's.
+void step_backward(const Extents& e, std::int64_t t, const float* saved, const float* c0,
+                   const StateGradients& grads, float* gates, float* dc) {
+  for_each(e.n * e.units, [=] FL_BODY(std::int64_t k) {
+    const std::int64_t i = k / e.units, u = k % e.units, row = i * e.steps + t;
+    const float dh = (grads.y == nullptr ? 0.0f : grads.y[row * e.units + u]) +
+                     (grads.h == nullptr ? 0.0f : grads.h[k]);
+    dc[k] =
+        unit_backward(saved + e.planes(i, t, u), e.units, e.c_before(saved, c0, i, t, u), dh,
+                      grads.c == nullptr ? 0.0f : grads.c[k], gates + row * e.width() + kGates * u);
+  });
+}
+
+// h before each step, (n steps, hidden), from h0, which may be null, and the outputs.
+Matrix states_before(const Layer& layer, const float* y) {
+  const std::int64_t steps = layer.steps, hidden = layer.recurrent.cols;
+  const Matrix states = scratch_matrix(kStates, layer.n * steps, hidden);
+  float* const to = states.data;
+  const float* const h0 = layer.h0;
+  for_each(states.rows * hidden, [=] FL_BODY(std::int64_t k) {
+    const std::int64_t row = k / hidden, t = row % steps;
+    if (t > 0) {
+      to[k] = y[k - hidden];
+    } else {
+      to[k] = h0 == nullptr ? 0.0f : h0[row / steps * hidden + k % hidden];
+    }
+  });
+  return states;
+}
+
+class Lstm : public Kernel {
+ public:
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    if (task.outputs[0].tile.empty()) return;
+    const Layer layer(task);
+    const std::int64_t n = layer.n, steps = layer.steps, units = layer.units;
+    const DenseInput bias(task.weights[2], kBias);
+    const DenseOutput y(task.outputs[0], kY), saved(task.outputs[3], kSaved);
+    const Matrix gates = scratch_matrix(kGateRows, n * steps, layer.width());
+    multiply(layer.x, layer.kernel.transposed(), gates);
+    for (std::int64_t t = 0; t < steps; ++t) {
+      if (t > 0 || layer.h0 != nullptr) {
+        multiply(t > 0 ? layer.step(y.data(), units, t - 1) : layer.initial_states(),
+                 layer.recurrent.transposed(), layer.step(gates.data, gates.cols, t), true);
+      }
+      step_forward(layer, t, gates.data, bias.data(), layer.c0, saved.data(), y.data());
+    }
+    y.commit();
+    saved.commit();
+    give(task.outputs[1], layer.step(y.data(), units, steps - 1));
+    float* const cells = saved.data() + layer.planes(0, steps - 1, 0) + kCell * units;
+    give(task.outputs[2], Matrix::row_major(cells, n, units, steps * kPlanes * units));
+  }
+
+  void backward(KernelTask& task) override {
+    if (task.outputs[3].tile.empty()) return;
+    const Layer layer(task);
+    const Matrix gates = gate_gradients(task, layer);
+    if (task.wants_input_grad(0)) {
+      const OutputMatrix dx(task.input_grads[0], kResult, task.adds_to_input_grad(0));
+      multiply(gates, layer.kernel, dx.matrix(), dx.adds());
+      dx.commit();
+    }
+    if (task.wants_weight_grad(0)) weight_gradient(task, 0, gates, layer.x);
+    if (task.wants_weight_grad(1)) recurrent_gradient(task, layer, gates);
+    if (task.wants_weight_grad(2)) {
+      bias_gradient(gates, task.weight_grads[2], kSums, task.adds_to_weight_grad(2));
+    }
+  }
+
+ private:
+  // The gradients of the gates' arguments, (n steps, 4 units), and with them those of the state.
+  static Matrix gate_gradients(KernelTask& task, const Layer& layer) {
+    const std::int64_t n = layer.n, units = layer.units;
+    const DenseInput saved(task.outputs[3], kSaved);
+    StateGradients grads{optional_rows(task.output_grads, 0, kDy),
+                         optional_rows(task.output_grads, 1, kDhGiven),
+                         optional_rows(task.output_grads, 2, kDcGiven)};
+    float* const dc = scratch(kDc, n * units);
+    const Matrix gates = scratch_matrix(kGateRows, n * layer.steps, layer.width());
+    for (std::int64_t t = layer.steps - 1; t >= 0; --t) {
+      step_backward(layer, t, saved.data(), layer.c0, grads, gates.data, dc);
+      grads.c = dc;
+      const Matrix now = layer.step(gates.data, gates.cols, t);
+      if (t > 0) {
+        const Matrix dh = scratch_matrix(kDh, n, units);
+        multiply(now, layer.recurrent, dh);
+        grads.h = dh.data;
+      } else if (task.wants_input_grad(1)) {
+        const OutputMatrix dh0(task.input_grads[1], kResult, task.adds_to_input_grad(1));
+        multiply(now, layer.recurrent, dh0.matrix(), dh0.adds());
+        dh0.commit();
+      }
+    }
+    if (task.wants_input_grad(2)) {
+      const TensorView& dc0 = task.input_grads[2];
+      gpu::write_or_add_view(dc0, dense_view(dc, dc0.tile, dc0.shape), task.adds_to_input_grad(2));
+    }
+    return gates;
+  }
+
+  // gates^T x
+  static void weight_gradient(KernelTask& task, std::size_t i, const Matrix& gates,
+                              const Matrix& x) {
+    const OutputMatrix dw(task.weight_grads[i], kResult, task.adds_to_weight_grad(i));
+    multiply(gates.transposed(), x, dw.matrix(), dw.adds());
+    dw.commit();
+  }
+
+  static void recurrent_gradient(KernelTask& task, const Layer& layer, const Matrix& gates) {
+    if (layer.steps > 1) {
+      const DenseInput y(task.outputs[0], kY);
+      weight_gradient(task, 1, gates, states_before(layer, y.data()));
+    } else if (layer.h0 != nullptr) {
+      weight_gradient(task, 1, gates, layer.initial_states());
+    } else if (!task.adds_to_weight_grad(1)) {
+      gpu::zero_view(task.weight_grads[1]);
+    }
+  }
+};
+
+const RegisterKernel registered(
+    "lstm", [](const Attributes&) { return std::make_unique<Lstm>(); }, DeviceKind::gpu);
+
+}  // namespace
+}  // namespace flexlegion::gpu

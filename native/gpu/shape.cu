@@ -1,0 +1,57 @@
+// reshape and flatten, slice, concat, transpose: copies, as ops/moves.h describes them.
+#include "gpu/view.h"
+#include "ops/moves.h"
+
+namespace flexlegion::gpu {
+namespace {
+
+struct Gpu {
+  using Input = DenseInput;
+  using Output = DenseOutput;
+  static void write(const TensorView& to, const TensorView& from, bool adds) {
+    gpu::write_or_add_view(to, from, adds);
+  }
+  static void zero(const TensorView& view) { gpu::zero_view(view); }
+};
+
+// Neighbouring threads write neighbouring elements, in both directions; what they read is apart.
+class Transpose : public Kernel {
+ public:
+  explicit Transpose(const Attributes& attributes)
+      : permutation_(permutation_of(attributes)), inverse_(permutation_.size()) {
+    for (std::size_t d = 0; d < permutation_.size(); ++d) {
+      inverse_[static_cast<std::size_t>(permutation_[d])] = static_cast<int>(d);
+    }
+  }
+
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    Gpu::write(task.outputs[0], permuted(task.inputs[0], permutation_), false);
+  }
+
+  void backward(KernelTask& task) override {
+    if (!task.wants_input_grad(0)) return;
+    Gpu::write(task.input_grads[0], permuted(task.output_grads[0], inverse_),
+               task.adds_to_input_grad(0));
+  }
+
+ private:
+  std::vector<int> permutation_, inverse_;
+};
+
+const RegisterKernel flatten(
+    "flatten", [](const Attributes&) { return std::make_unique<Reshape<Gpu>>(); }, DeviceKind::gpu);
+const RegisterKernel reshape(
+    "reshape", [](const Attributes&) { return std::make_unique<Reshape<Gpu>>(); }, DeviceKind::gpu);
+const RegisterKernel slice(
+    "slice", [](const Attributes&) { return std::make_unique<Slice<Gpu>>(); }, DeviceKind::gpu);
+const RegisterKernel concat(
+    "concat", [](const Attributes& a) { return std::make_unique<Concat<Gpu>>(a); },
+    DeviceKind::gpu);
+const RegisterKernel transpose(
+    "transpose", [](const Attributes& a) { return std::make_unique<Transpose>(a); },
+    DeviceKind::gpu);
+
+}  // namespace
+}  // namespace flexlegion::gpu

@@ -1,0 +1,61 @@
+// What the runtime asks of a kind of device beside kernels: to move tiles, to add them up, to
+// update weights. CPU processors' are part of the runtime, GPUs' come with their kernels.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ops/kernel.h"
+#include "ops/table_gradient.h"
+#include "ops/tensor_view.h"
+
+namespace flexlegion {
+
+// The gradient of a weight's shard: the stack of its partial values (slot, ...), or, of a table,
+// what was looked up, already summed.
+struct WeightGradient {
+  bool of_table = false;
+  TensorView stack;
+  std::vector<Lookup> lookups;
+};
+
+struct WeightUpdate {
+  UpdateKernel& kernel;
+  TensorView value;
+  std::vector<TensorView> states;
+  WeightGradient gradient;
+  const RunState& run;
+  // The sums of squares of all gradients, whose norm is to be at most `clip_norm`; 0: not clipped.
+  TensorView squares;
+  double clip_norm = 0;
+};
+
+struct DeviceFunctions {
+  // As ops/tensor_view.h's.
+  void (*copy)(const TensorView& to, const TensorView& from) = nullptr;
+  void (*add)(const TensorView& to, const TensorView& from) = nullptr;
+  void (*zero)(const TensorView& to) = nullptr;
+  float* (*scratch)(int slot, std::int64_t elements) = nullptr;
+
+  void (*update)(const WeightUpdate& update) = nullptr;
+  // *sum becomes the sum of the squares of all elements.
+  void (*sum_squares)(const std::vector<WeightGradient>& gradients, float* sum) = nullptr;
+
+  // Of devices whose tasks only issue work, to a stream. What follows on the calling thread uses
+  // that stream, and an arena of device memory for scratch().
+  void (*begin_task)(void* stream, void* arena, std::int64_t bytes) = nullptr;
+  void (*end_task)() = nullptr;
+  // Notes the moment at which the stream comes to this point; a number to name it by.
+  int (*mark)() = nullptr;
+  // When that was, in ns of the host's steady clock; waits for it. Forgets the moment.
+  std::int64_t (*time_of)(int mark) = nullptr;
+};
+
+struct RegisterDeviceFunctions {
+  RegisterDeviceFunctions(const DeviceFunctions& functions, DeviceKind kind);
+};
+
+// Null if there are none.
+const DeviceFunctions* device_functions(DeviceKind kind);
+
+}  // namespace flexlegion

@@ -1,0 +1,67 @@
+// Which elements dropout keeps: a pure function of (seed, layer, step, an element's place in the
+// whole tensor), the same on every device.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <stdexcept>
+
+#include "ops/kernel.h"
+
+namespace flexlegion {
+
+// The finalizer of SplitMix64: every bit of the result depends on every bit of the argument.
+constexpr std::uint64_t mixed(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// One layer's choice in one step.
+struct DropoutMask {
+  static constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;
+
+  std::uint64_t key;
+  std::uint32_t threshold;  // an element is dropped if its hash is below
+  float scale;              // of those that are kept
+
+  DropoutMask(double rate, std::uint64_t layer, const RunState& run)
+      : key(mixed(mixed(mixed(run.seed + kGolden) + layer + kGolden) +
+                  static_cast<std::uint64_t>(run.step))),
+        threshold(static_cast<std::uint32_t>(std::ldexp(rate, 32))),
+        scale(static_cast<float>(1.0 / (1.0 - rate))) {}
+};
+
+constexpr bool drops(std::uint64_t key, std::uint64_t place, std::uint32_t threshold) {
+  return static_cast<std::uint32_t>(mixed(key + DropoutMask::kGolden * place) >> 32) < threshold;
+}
+
+struct DropoutLayer {
+  double rate;
+  std::uint64_t id;
+
+  explicit DropoutLayer(const Attributes& attributes)
+      : rate(attributes.number("rate")), id(static_cast<std::uint64_t>(attributes.integer("id"))) {
+    if (!(rate >= 0 && rate < 1)) throw std::invalid_argument("rate not in [0, 1)");
+  }
+  DropoutMask mask(const RunState& run) const { return {rate, id, run}; }
+};
+
+// A tile's places in its whole tensor: `first` + the offsets of a view without memory.
+struct Places {
+  TensorView view;
+  std::int64_t first = 0;
+
+  explicit Places(const TensorView& tile) {
+    Rect whole = tile.tile;
+    for (int d = 0; d < whole.rank; ++d) {
+      whole.lo[d] = 0;
+      whole.hi[d] = tile.shape[d];
+      first = first * tile.shape[d] + tile.tile.lo[d];
+    }
+    view = dense_view(nullptr, whole, tile.shape);
+    view.tile = tile.tile;
+  }
+};
+
+}  // namespace flexlegion

@@ -1,0 +1,29 @@
+// What the losses of every kind of device share.
+#pragma once
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "ops/kernel.h"
+
+namespace flexlegion {
+
+// How many of a tile's samples count: the last ones of a batch may be padding.
+inline std::int64_t valid_samples(const TensorView& batch, const RunState& run) {
+  return std::clamp<std::int64_t>(run.valid_samples - batch.tile.lo[0], 0, batch.extent(0));
+}
+
+// One label's share of the goal.
+inline float share_of_mean(const RunState& run) {
+  return run.valid_labels > 0 ? 1.0f / static_cast<float>(run.valid_labels) : 0.0f;
+}
+
+// Whether labels are numbers of classes; the others are distributions over the classes.
+inline bool sparse_labels(const Attributes& attributes) {
+  const std::string& labels = attributes.text("labels");
+  if (labels == "sparse") return true;
+  if (labels == "one_hot") return false;
+  throw std::invalid_argument("labels '" + labels + "' is none of: sparse one_hot");
+}
+
+}  // namespace flexlegion

@@ -1,0 +1,41 @@
+#include "ops/matrix.h"
+
+#include <algorithm>
+
+namespace flexlegion {
+
+Matrix columns(const Matrix& m, std::int64_t first, std::int64_t count) {
+  return Matrix::row_major(m.data + first, m.rows, count, m.row);
+}
+
+Matrix by_sample(const Matrix& rows, std::int64_t samples) {
+  Matrix batch = rows;
+  batch.rows = rows.rows / samples;
+  batch.batch = samples;
+  batch.batch_stride = batch.rows * rows.row;
+  return batch;
+}
+
+Matrix matrices(const TensorView& view, std::int64_t offset, int first_of_batch) {
+  const int last = view.rank() - 1;
+  Matrix m = Matrix::row_major(view.f32() + offset, view.extent(last - 1), view.extent(last),
+                               std::max(view.stride[last - 1], view.extent(last)));
+  for (int d = first_of_batch; d < last - 1; ++d) m.batch *= view.extent(d);
+  m.batch_stride = view.stride[last - 2];
+  return m;
+}
+
+bool matrix_in_place(const TensorView& view, Matrix& matrix) {
+  const int last = view.rank() - 1;
+  if (!view.dense_from(last)) return false;
+  matrix = Matrix::row_major(view.f32(), 1, view.extent(last), view.extent(last));
+  for (int d = last - 1; d >= 0; --d) {
+    if (view.extent(d) == 1) continue;
+    if (matrix.rows == 1) matrix.row = view.stride[d];
+    if (view.stride[d] != matrix.row * matrix.rows) return false;
+    matrix.rows *= view.extent(d);
+  }
+  return true;
+}
+
+}  // namespace flexlegion

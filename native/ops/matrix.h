@@ -1,0 +1,38 @@
+// Matrices, as tiles hold them.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/tensor_view.h"
+
+namespace flexlegion {
+
+// A matrix in memory, or a batch of them: element (b, r, c) at
+// data[b * batch_stride + r * row + c * col]. One of row and col is 1.
+struct Matrix {
+  float* data = nullptr;
+  std::int64_t rows = 0, cols = 0;
+  std::int64_t row = 0, col = 1;  // strides, in elements
+  std::int64_t batch = 1, batch_stride = 0;
+
+  static Matrix row_major(float* data, std::int64_t rows, std::int64_t cols, std::int64_t ld) {
+    return {data, rows, cols, ld};
+  }
+  Matrix transposed() const { return {data, cols, rows, col, row, batch, batch_stride}; }
+};
+
+// Some of the columns of a row-major matrix.
+Matrix columns(const Matrix& m, std::int64_t first, std::int64_t count);
+
+// The rows of all samples as a batch of one matrix a sample.
+Matrix by_sample(const Matrix& rows, std::int64_t samples);
+
+// The last two dimensions of a view with contiguous rows, `offset` elements from its start, as
+// matrices. The dimensions from `first_of_batch` up to them number the batch; they lie at equal
+// distances.
+Matrix matrices(const TensorView& view, std::int64_t offset, int first_of_batch);
+
+// All dimensions but the last as rows, if they lie at equal distances; else false.
+bool matrix_in_place(const TensorView& view, Matrix& matrix);
+
+}  // namespace flexlegion

@@ -1,0 +1,156 @@
+// Operators that move elements, for every kind of device: reshape and flatten, slice, concat, and
+// how a transpose sees its input. Each is a copy between two views of equal extents.
+//
+// A Device has what ops/tensor_view.h offers CPU kernels: classes Input and Output (DenseInput,
+// DenseOutput), and functions write(to, from, adds) and zero(view).
+#pragma once
+
+#include <vector>
+
+#include "ops/kernel.h"
+
+namespace flexlegion {
+
+// Dimensions of either side that a reshape joins or cuts, e.g. (12, 64) and 768.
+struct DimGroup {
+  std::vector<int> before, after;
+};
+
+// The smallest runs of dimensions of equal products. The sample's is one of its own; extents of 1
+// belong to none, for they neither hold nor move anything.
+std::vector<DimGroup> groups_of(const TensorView& before, const TensorView& after);
+
+// The view with one dimension a group. Of a group's dimensions all but the outermost are whole, so
+// that a tile is one range of the group; false if they do not follow each other in memory.
+bool joined(const TensorView& view, const std::vector<DimGroup>& groups,
+            std::vector<int> DimGroup::*side, TensorView& result);
+
+// The part of a joined view that a tile of the other side covers.
+TensorView within(TensorView view, const Rect& tile);
+
+// (n, d1, d2, ...) -> (n, e1, e2, ...), row-major. The input's tile holds the output's, and may be
+// larger: whole rows of d1, say, of which the first and the last are shared with other tasks.
+template <typename Device>
+class Reshape : public Kernel {
+ public:
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    const TensorView& y = task.outputs[0];
+    if (y.tile.empty()) return;
+    const std::vector<DimGroup> groups = groups_of(task.inputs[0], y);
+    const TensorView from = joined_input(task.inputs[0], groups, &DimGroup::before);
+    TensorView to;
+    if (joined(y, groups, &DimGroup::after, to)) {
+      return Device::write(to, within(from, to.tile), false);
+    }
+    const typename Device::Output out(y, 1);
+    joined(packed(y, out.data()), groups, &DimGroup::after, to);
+    Device::write(to, within(from, to.tile), false);
+    out.commit();
+  }
+
+  void backward(KernelTask& task) override {
+    if (!task.wants_input_grad(0)) return;
+    const TensorView &dx = task.input_grads[0], &dy = task.output_grads[0];
+    const bool adds = task.adds_to_input_grad(0);
+    if (dy.tile.empty()) return adds ? void() : Device::zero(dx);
+    const std::vector<DimGroup> groups = groups_of(dx, dy);
+    const TensorView from = joined_input(dy, groups, &DimGroup::after);
+    TensorView to;
+    if (joined(dx, groups, &DimGroup::before, to)) return write_gradient(to, from, adds);
+    const typename Device::Output out(dx, 1, adds);
+    joined(packed(dx, out.data()), groups, &DimGroup::before, to);
+    write_gradient(to, from, false);
+    out.commit();
+  }
+
+ private:
+  static TensorView packed(const TensorView& view, float* data) {
+    return dense_view(data, view.tile, view.shape);
+  }
+
+  static TensorView joined_input(const TensorView& view, const std::vector<DimGroup>& groups,
+                                 std::vector<int> DimGroup::*side) {
+    TensorView result;
+    if (!joined(view, groups, side, result)) {
+      const typename Device::Input dense(view, 0);
+      joined(packed(view, dense.data()), groups, side, result);
+    }
+    return result;
+  }
+
+  static void write_gradient(const TensorView& to, const TensorView& from, bool adds) {
+    if (!adds) zero_outside(to, from.tile);
+    Device::write(within(to, from.tile), from, adds);
+  }
+
+  // Zeroes what `view` has outside of `tile`, which lies in it.
+  static void zero_outside(TensorView view, const Rect& tile) {
+    for (int d = 0; d < tile.rank; ++d) {
+      Device::zero(narrowed(view, d, view.tile.lo[d], tile.lo[d]));
+      Device::zero(narrowed(view, d, tile.hi[d], view.tile.hi[d]));
+      view = narrowed(view, d, tile.lo[d], tile.hi[d]);
+    }
+  }
+};
+
+// A range of one dimension. A task's input tile is its output tile, moved.
+template <typename Device>
+class Slice : public Kernel {
+ public:
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override { Device::write(task.outputs[0], task.inputs[0], false); }
+
+  void backward(KernelTask& task) override {
+    if (!task.wants_input_grad(0)) return;
+    Device::write(task.input_grads[0], task.output_grads[0], task.adds_to_input_grad(0));
+  }
+};
+
+// Inputs one after the other along one dimension.
+template <typename Device>
+class Concat : public Kernel {
+ public:
+  explicit Concat(const Attributes& attributes)
+      : axis_(static_cast<int>(attributes.integer("axis"))) {}
+
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    std::int64_t offset = 0;
+    for (const TensorView& input : task.inputs) {
+      if (input.present()) Device::write(part(task.outputs[0], input, offset), input, false);
+      offset += input.shape[axis_];
+    }
+  }
+
+  void backward(KernelTask& task) override {
+    std::int64_t offset = 0;
+    for (std::size_t i = 0; i < task.input_grads.size(); ++i) {
+      const TensorView& gradient = task.input_grads[i];
+      if (gradient.present()) {
+        Device::write(gradient, part(task.output_grads[0], gradient, offset),
+                      task.adds_to_input_grad(i));
+      }
+      offset += gradient.shape[axis_];
+    }
+  }
+
+ private:
+  // Where `input`'s tile lies in the joined tensor's, if the input begins at `offset` there.
+  TensorView part(const TensorView& joined, const TensorView& input, std::int64_t offset) const {
+    return narrowed(joined, axis_, input.tile.lo[axis_] + offset, input.tile.hi[axis_] + offset);
+  }
+
+  int axis_;
+};
+
+// Dimension d of a transpose's output is dimension permutation[d] of its input.
+std::vector<int> permutation_of(const Attributes& attributes);
+
+// A transpose's input as its output sees it.
+TensorView permuted(const TensorView& input, const std::vector<int>& permutation);
+
+}  // namespace flexlegion

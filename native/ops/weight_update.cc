@@ -1,0 +1,130 @@
+// What CPU processors do beside kernels: move tiles, and update weights block by block.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "ops/partial_gradients.h"
+#include "ops/simd.h"
+#include "ops/strided_loop.h"
+
+namespace flexlegion {
+
+namespace {
+
+// Scratch slots of this file; kernels use the lower ones.
+constexpr int kPackedSlot = 3000, kScaledSlot = 3001, kSummedSlot = 3002;
+
+constexpr std::int64_t kBlockElements = 1 << 15;  // that stay in the cache
+
+// Rows [lo, hi) of a shard, counted from its first; dimension `d` of the view are the rows.
+TensorView rows_of(const TensorView& view, int d, std::int64_t lo, std::int64_t hi) {
+  return narrowed(view, d, view.tile.lo[d] + lo, view.tile.lo[d] + hi);
+}
+
+// Calls body(lo, hi, gradient) for one stack of partial gradients, summed and dense, in blocks of
+// rows that stay in the cache between the sum and what `body` does.
+template <typename Body>
+void for_each_block(const TensorView& stack, Body&& body) {
+  if (!stack.present()) return;
+  const TensorView head = slot_of(stack, stack.tile.lo[0]);
+  const std::int64_t rows = head.extent(0);
+  const std::int64_t per_row = std::max<std::int64_t>(1, head.volume() / rows);
+  const std::int64_t block = std::max<std::int64_t>(1, kBlockElements / per_row);
+  for (std::int64_t lo = 0; lo < rows; lo += block) {
+    const std::int64_t hi = std::min(rows, lo + block);
+    TensorView gradient =
+        summed(rows_of(stack, 1, lo, hi), kSummedSlot, *device_functions(DeviceKind::cpu));
+    if (!gradient.dense()) {
+      const TensorView packed =
+          dense_view(scratch(kPackedSlot, gradient.volume()), gradient.tile, gradient.shape);
+      copy_view(packed, gradient);
+      gradient = packed;
+    }
+    body(lo, hi, gradient);
+  }
+}
+
+FLEXLEGION_SIMD double sum_of_squares(const float* x, std::int64_t n) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(x[i]) * x[i];
+  return sum;
+}
+
+FLEXLEGION_SIMD void scale_row(const float* x, float factor, float* y, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] = factor * x[i];
+}
+
+// What the gradient is multiplied with so that its norm is at most `clip_norm`.
+float clipping(const TensorView& squares, double clip_norm) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < squares.volume(); ++i) sum += squares.f32()[i];
+  // As PyTorch: the small number keeps a norm of zero from dividing.
+  return static_cast<float>(std::min(1.0, clip_norm / (std::sqrt(sum) + 1e-6)));
+}
+
+// Updates one weight's shard, block by block.
+class Updater {
+ public:
+  Updater(UpdateKernel& kernel, const TensorView& value, std::vector<TensorView> states,
+          float factor, const RunState& run)
+      : kernel_(kernel), value_(value), states_(std::move(states)), factor_(factor), run_(run) {}
+
+  // Rows [lo, hi) of the shard, by a dense gradient.
+  void operator()(std::int64_t lo, std::int64_t hi, TensorView gradient) {
+    if (factor_ != 1.0f) {
+      float* const scaled = scratch(kScaledSlot, gradient.volume());
+      scale_row(gradient.f32(), factor_, scaled, gradient.volume());
+      gradient.data = scaled;
+    }
+    parts_.clear();
+    for (const TensorView& state : states_) parts_.push_back(rows_of(state, 0, lo, hi));
+    kernel_.update(rows_of(value_, 0, lo, hi), gradient, parts_, run_);
+  }
+
+ private:
+  UpdateKernel& kernel_;
+  const TensorView& value_;
+  const std::vector<TensorView> states_;
+  const float factor_;
+  const RunState& run_;
+  std::vector<TensorView> parts_;
+};
+
+void update_weight(const WeightUpdate& update) {
+  const float factor = update.clip_norm > 0 ? clipping(update.squares, update.clip_norm) : 1.0f;
+  Updater updater(update.kernel, update.value, update.states, factor, update.run);
+  if (!update.gradient.of_table) return for_each_block(update.gradient.stack, updater);
+  for_each_row_block(update.gradient.lookups, update.value.extent(0), update.value.extent(1),
+                     update.kernel.skips_zeros(), updater);
+}
+
+void sum_squares(const std::vector<WeightGradient>& gradients, float* sum) {
+  double total = 0;
+  const auto add = [&total](std::int64_t, std::int64_t, const TensorView& gradient) {
+    total += sum_of_squares(gradient.f32(), gradient.volume());
+  };
+  for (const WeightGradient& gradient : gradients) {
+    if (!gradient.of_table) for_each_block(gradient.stack, add);
+    if (gradient.lookups.empty()) continue;
+    const TensorView& rows = gradient.lookups.front().gradient;
+    for_each_row_block(gradient.lookups, kAnyRow, rows.extent(rows.rank() - 1), true, add);
+  }
+  *sum = static_cast<float>(total);
+}
+
+DeviceFunctions functions() {
+  DeviceFunctions result;
+  result.copy = copy_view;
+  result.add = add_view;
+  result.zero = zero_view;
+  result.scratch = scratch;
+  result.update = update_weight;
+  result.sum_squares = sum_squares;
+  return result;
+}
+
+const RegisterDeviceFunctions registered(functions(), DeviceKind::cpu);
+
+}  // namespace
+}  // namespace flexlegion

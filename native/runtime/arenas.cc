@@ -1,0 +1,85 @@
+#include "runtime/arenas.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/executor.h"
+#include "runtime/leaf_task.h"
+#include "runtime/machine.h"
+#include "support/error.h"
+
+namespace flexlegion {
+
+using namespace Legion;
+
+namespace {
+
+constexpr const char* kVariable = "FLEXLEGION_GPU_SCRATCH";
+constexpr std::int64_t kMiB = 1 << 20, kMost = 1024 * kMiB;
+
+std::int64_t arena_bytes(const Memory& memory) {
+  const char* const text = std::getenv(kVariable);
+  if (text == nullptr) return std::min(kMost, static_cast<std::int64_t>(memory.capacity()) / 8);
+  std::int64_t value = 0;
+  const auto result = std::from_chars(text, text + std::strlen(text), value);
+  if (result.ec != std::errc() || *result.ptr != '\0' || value < 1) {
+    throw UserMistake(std::string(kVariable) + " has to be a number of MiB, but is '" + text + "'");
+  }
+  return value * kMiB;
+}
+
+// It holds a region a GPU. A task finds out where Legion put its instance, which stays there.
+class Arenas : public Executor {
+ public:
+  Arenas() : found_(MachineState::get().devices().size()) {
+    const auto& devices = MachineState::get().devices();
+    std::vector<int> launches;
+    for (int d = 0; d < static_cast<int>(devices.size()); ++d) {
+      if (devices[static_cast<std::size_t>(d)].kind != DeviceKind::gpu) continue;
+      const std::int64_t bytes = arena_bytes(devices[static_cast<std::size_t>(d)].memory);
+      const auto elements = bytes / static_cast<std::int64_t>(sizeof(float));
+      LaunchRequirement all;
+      all.region = regions_.add({elements}, 1);
+      all.field = kValueField;
+      all.privilege = LEGION_WRITE_DISCARD;
+      all.rects = {Rect::of_shape({elements})};
+      RuntimeLaunch launch;
+      launch.task = MachineState::get().task_id(kTouchTask);
+      launch.devices = {d};
+      launch.requirements = {std::move(all)};
+      launch.body = [this, d, bytes](LeafContext& context) {
+        found_[static_cast<std::size_t>(d)] = {context.views[0].data, bytes};
+      };
+      launches.push_back(add_launch(std::move(launch)));
+    }
+    seal("the GPUs' scratch memory");
+    for (int launch : launches) issue(launch, RunState{});
+    wait();
+  }
+  ~Arenas() override { wait_quietly(); }
+
+  Arena of(int device) const { return found_[static_cast<std::size_t>(device)]; }
+
+ private:
+  std::vector<Arena> found_;
+};
+
+Arenas* arenas = nullptr;
+
+}  // namespace
+
+Arena arena_of(int device) { return arenas == nullptr ? Arena() : arenas->of(device); }
+
+void reserve_arenas() {
+  const auto& devices = MachineState::get().devices();
+  const bool any = std::any_of(devices.begin(), devices.end(),
+                               [](const Device& device) { return device.kind == DeviceKind::gpu; });
+  if (any) arenas = new Arenas;  // lives as long as Legion does
+}
+
+}  // namespace flexlegion
