@@ -1,6 +1,6 @@
 # flexlegion_cuda: the GPU kernels (native/gpu), a library of its own, so that flexlegion_rt runs without CUDA. It needs a
 # CUDA compiler, cuBLAS and cuDNN: of the system, or of PyPI's wheels (nvidia-cublas, nvidia-cudnn-cu12 or -cu13).
-option(FLEXLEGION_CUDA "Build the GPU kernels if there is a CUDA compiler" ON)
+option(FLEXLEGION_CUDA "Build the GPU kernels, if there is a CUDA compiler with cuBLAS and cuDNN" ON)
 include(CheckLanguage)
 if(FLEXLEGION_CUDA AND NOT FLEXLEGION_SANITIZE)
   check_language(CUDA)

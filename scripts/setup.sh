@@ -321,6 +321,22 @@ install_python_packages() {
   fi
 }
 
+has_gpu() { [[ -e /dev/nvidiactl ]]; }
+
+# What GPU kernels are compiled with beside nvcc: to run them, or, as dev, to see that they compile.
+install_cuda_packages() {
+  local major packages
+  has_gpu || [[ $profile == dev ]] || return 0
+  command -v nvcc >/dev/null || return 0
+  major=$(nvcc --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
+  packages=(nvidia-cublas nvidia-cudnn-cu13)
+  [[ $major == 12 ]] && packages=(nvidia-cublas-cu12 nvidia-cudnn-cu12)
+  "$python" -m pip show -q "${packages[0]}" 2>/dev/null &&
+    "$python" -m pip show -q "${packages[1]}" 2>/dev/null && return
+  say "installing cuBLAS and cuDNN for CUDA $major (about 1 GB)"
+  pip_install "${packages[*]}" "${packages[@]}"
+}
+
 # legate looks for CUDA's runtime library beside its own libraries, not where its wheel puts it.
 cure_links() {
   local site library=nvidia/cuda_runtime/lib/libcudart.so.12
@@ -335,7 +351,8 @@ cure_links() {
 # --- flexlegion itself ---
 
 build() {
-  local stamp=$venv/flexlegion-build key
+  local stamp=$venv/flexlegion-build key cuda=OFF
+  has_gpu && cuda=ON # compiling GPU kernels takes minutes
   key=$(hash_of "$root/pyproject.toml" "$root/CMakeLists.txt" "$root/cmake" "$root/native")
   if [[ ! -e $stamp || $(<"$stamp") != "$key" ]]; then
     say "building the native libraries"
@@ -345,7 +362,8 @@ build() {
     # starts a Legate runtime: the smallest one, or it fails on machines without a GPU.
     LEGATE_CONFIG="--cpus 1 --gpus 0 --sysmem 64" \
       quietly "the native libraries could not be built" \
-      "$python" -m pip install --progress-bar off --no-build-isolation --no-deps -e "$root"
+      "$python" -m pip install --progress-bar off --no-build-isolation --no-deps \
+      -C "cmake.define.FLEXLEGION_CUDA=$cuda" -e "$root"
     echo "$key" >"$stamp"
   fi
 }
@@ -364,6 +382,7 @@ main() {
   install_libcuda
   make_venv
   install_python_packages
+  install_cuda_packages
   cure_links
   build
   check

@@ -10,7 +10,8 @@ headline() { printf '\n== %s ==\n' "$*"; }
 # native_tests DIRECTORY CMAKE_OPTIONS...: configures, builds and runs the native unit tests. The
 # runtime is left out: it is tested on Legion, from Python.
 native_tests() {
-  cmake -S . -B "$1" -G Ninja -DFLEXLEGION_TESTS=ON -DFLEXLEGION_RUNTIME=OFF "${@:2}"
+  cmake -S . -B "$1" -G Ninja -DFLEXLEGION_TESTS=ON -DFLEXLEGION_RUNTIME=OFF \
+    -DFLEXLEGION_CUDA=OFF "${@:2}"
   cmake --build "$1"
   ctest --test-dir "$1" --output-on-failure --no-tests=error
 }
@@ -36,6 +37,15 @@ native_tests build/native
 
 headline "native unit tests, with sanitizers"
 native_tests build/sanitize -DFLEXLEGION_SANITIZE=ON
+
+headline "GPU kernels, compiled"
+if command -v nvcc >/dev/null; then
+  # For one architecture: it is only to be seen that they compile.
+  cmake -S . -B build/cuda -G Ninja -DFLEXLEGION_RUNTIME=OFF -DCMAKE_CUDA_ARCHITECTURES=90
+  cmake --build build/cuda --target flexlegion_cuda_ops
+else
+  echo "there is no nvcc here, so they are not compiled"
+fi
 
 headline "tests without Legion"
 python -m pytest tests -m "not legion"
