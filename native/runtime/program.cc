@@ -78,8 +78,12 @@ std::int64_t Program::step(unsigned runs, const RunState& state, const Batch& ne
   check_batch(next);
   // Legion gives back what finished operations held when nothing more urgent is to do. With small
   // tasks on busy cores that is too seldom, and memory grows; a pause lets it catch up.
-  constexpr std::int64_t kStepsBetweenPauses = 50;
-  if (next_ticket_ % kStepsBetweenPauses == 0) wait_quietly();
+  constexpr std::size_t kLaunchesBetweenPauses = 4096;
+  launches_since_pause_ += planned_.size();
+  if (launches_since_pause_ > kLaunchesBetweenPauses) {
+    wait_quietly();
+    launches_since_pause_ = 0;
+  }
   Runtime* runtime = Runtime::get_runtime();
   Context ctx = Runtime::get_context();
   auto [trace, fresh] = traces_.try_emplace(runs, 0);

@@ -116,6 +116,7 @@ class Program : public Executor {
   std::map<unsigned, Legion::TraceID> traces_;  // kind of run -> its trace
   std::map<std::int64_t, Legion::FutureMap> tickets_;
   std::int64_t next_ticket_ = 0;
+  std::size_t launches_since_pause_ = 0;
 };
 
 }  // namespace flexlegion
