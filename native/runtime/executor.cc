@@ -1,8 +1,10 @@
 #include "runtime/executor.h"
 
+#include <chrono>
 #include <cstring>
 #include <shared_mutex>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "runtime/machine.h"
@@ -57,6 +59,7 @@ void Executor::seal(const std::string& what) {
     }
   }
   check_memory(what);
+  await_memory();
   regions_.seal();
   for (RuntimeLaunch& launch : launches_) {
     std::vector<int> ranks;
@@ -95,6 +98,24 @@ void Executor::check_memory(const std::string& what) const {
     throw UserMistake(what + " needs " + std::to_string(bytes >> 20) + " MiB in " + which +
                       "; use more devices, a smaller batch, or give Legate more memory "
                       "(--sysmem)");
+  }
+}
+
+// Legion gives memory back some time after its regions were destroyed, on busy cores late. Each
+// rank waits for its own memories; it issues nothing meanwhile, as ranks may wait for different
+// times.
+void Executor::await_memory() const {
+  constexpr auto kPatience = std::chrono::seconds(20);
+  constexpr auto kPause = std::chrono::milliseconds(2);
+  Runtime* runtime = Runtime::get_runtime();
+  Context ctx = Runtime::get_context();
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  for (const auto& [memory, bytes] : regions_.bytes()) {
+    if (static_cast<int>(memory.address_space()) != MachineState::get().rank()) continue;
+    while (runtime->query_available_memory(ctx, memory) < static_cast<std::size_t>(bytes) &&
+           std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(kPause);
+    }
   }
 }
 

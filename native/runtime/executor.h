@@ -71,6 +71,7 @@ class Executor {
 
  private:
   void check_memory(const std::string& what) const;
+  void await_memory() const;
   std::map<Legion::Memory, std::int64_t> bytes_of_others() const;
 
   const int id_;
