@@ -225,6 +225,17 @@ class Program:
         """Wait until everything issued is done."""
         self._rt.check(self._rt.lib.fl_program_wait(self._handle))
 
+    def issued(self, run: int) -> list[list[int]]:
+        """The plan's launches as an iteration issues them; those that run as one are together."""
+        count = len(self.plan.launches)
+        out = self._rt.ffi.new("int32_t[]", count)
+        self._rt.check(self._rt.lib.fl_program_issued(self._handle, run, count, out))
+        together: dict[int, list[int]] = {}
+        for launch, number in enumerate(out):
+            if number >= 0:
+                together.setdefault(number, []).append(launch)
+        return [together[number] for number in sorted(together)]
+
     def placed(self, launch: int) -> list[str | None]:
         """For each task of the plan's launch: the device it last ran on, if on this rank."""
         tasks = len(self.plan.launches[launch].devices)

@@ -110,6 +110,9 @@ typedef struct {
 } fl_record;
 /* Notes up to `n` of them, in the order in which tasks ended; returns how many there are. */
 int64_t fl_program_records(fl_program *program, int64_t n, fl_record *out);
+/* Which of an iteration's Legion launches (0, 1, ...) runs each of the plan's launches, of which
+ * there are `n`, in iterations of that kind; -1: none. Those with one number run as one. */
+int fl_program_issued(fl_program *program, int runs, int n, int32_t *numbers);
 /* For each task of the plan's launch: the device it last ran on, or -1 if it did not run on this
  * rank. */
 int fl_program_placed(fl_program *program, int launch, int32_t *devices);

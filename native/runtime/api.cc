@@ -238,6 +238,16 @@ int64_t fl_program_records(fl_program* program, int64_t n, fl_record* out) {
   });
 }
 
+int fl_program_issued(fl_program* program, int runs, int n, int32_t* numbers) {
+  return status([&] {
+    const std::vector<std::int32_t> issued = program->program.issued(static_cast<unsigned>(runs));
+    if (static_cast<std::size_t>(n) != issued.size()) {
+      throw std::invalid_argument("the plan has another number of launches");
+    }
+    std::copy(issued.begin(), issued.end(), numbers);
+  });
+}
+
 int fl_program_placed(fl_program* program, int launch, int32_t* devices) {
   return status([&] {
     const auto& placed = program->program.placed(launch);

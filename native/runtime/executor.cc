@@ -123,6 +123,9 @@ FutureMap Executor::issue(int index, const RunState& state, int data,
                           const std::vector<std::int64_t>* rows) {
   RuntimeLaunch& launch = launches_[static_cast<std::size_t>(index)];
   launch.issued = true;
+  for (const FusedPart& part : launch.parts) {
+    launches_[static_cast<std::size_t>(part.launch)].issued = true;
+  }
   TaskArguments arguments;
   arguments.executor = id_;
   arguments.launch = index;

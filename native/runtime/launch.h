@@ -70,12 +70,20 @@ enum class Side {
   pinned,  // the same, in memory that the device reads as well
 };
 
+// A launch that another one stands for, see fusion.h.
+struct FusedPart {
+  int launch = 0;
+  std::vector<int> places;  // of its requirements among the other's
+};
+
 struct RuntimeLaunch {
   Legion::TaskID task = 0;
   std::vector<int> devices;  // one a task
   Side side = Side::device;
+  bool closing = false;  // what ends an iteration: updates, and what they wait for alone
   std::vector<LaunchRequirement> requirements;
   std::function<void(LeafContext&)> body;
+  std::vector<FusedPart> parts;  // instead of a body
   // Filled when the program is complete.
   std::unique_ptr<Legion::IndexTaskLauncher> launcher;
   Legion::ShardingID sharding = 0;

@@ -1,7 +1,6 @@
 #include "runtime/leaf_task.h"
 
 #include <chrono>
-#include <optional>
 #include <utility>
 
 #include "ops/device_functions.h"
@@ -51,15 +50,17 @@ void prefer_huge_pages(const TensorView& view) {
   pool = use_huge_pages_around(view.data);
 }
 
-// What a task is given: a view a requirement.
+// What a task is given: a view a requirement, of the region at that place.
 void add_views(LeafContext& context, const std::vector<PhysicalRegion>& regions,
-               const RuntimeLaunch& launch, const RegionStore& store) {
-  for (std::size_t i = 0; i < regions.size(); ++i) {
+               const std::vector<int>* places, const RuntimeLaunch& launch,
+               const RegionStore& store) {
+  for (std::size_t i = 0; i < launch.requirements.size(); ++i) {
     const LaunchRequirement& r = launch.requirements[i];
     const Rect& rect = r.rects[static_cast<std::size_t>(context.point)];
+    const std::size_t place = places == nullptr ? i : static_cast<std::size_t>((*places)[i]);
     TensorView view;  // of nothing, if the task has no part of that tensor
     view.tile = rect;
-    if (!rect.empty()) view = view_of(regions[i], r.field, rect);
+    if (!rect.empty()) view = view_of(regions[place], r.field, rect);
     if (r.privilege != LEGION_READ_ONLY && context.kind == DeviceKind::cpu) {
       prefer_huge_pages(view);
     }
@@ -68,63 +69,69 @@ void add_views(LeafContext& context, const std::vector<PhysicalRegion>& regions,
   }
 }
 
-// A GPU's task only issues work; Realm finds out by its stream when that is done.
+// While it lives, a GPU's task issues its work: Realm finds out by its stream when that is done.
 class GpuTask {
  public:
-  GpuTask(const DeviceFunctions& device, int number, bool timed) : device_(device) {
+  GpuTask(const DeviceFunctions& device, int number) : device_(device) {
     const Arena arena = arena_of(number);
     static Realm::Cuda::CudaModule* const cuda =
         Realm::Runtime::get_runtime().get_module<Realm::Cuda::CudaModule>("cuda");
     device.begin_task(cuda->get_task_cuda_stream(), arena.data, arena.bytes);
     cuda->set_task_ctxsync_required(false);
-    if (timed) start_ = device.mark();
   }
-  // When it began and ended, to be asked for by DeviceFunctions::time_of; -1 if it is not timed.
-  std::pair<int, int> end() {
-    const int end = start_ < 0 ? -1 : device_.mark();
-    device_.end_task();
-    return {start_, end};
-  }
+  ~GpuTask() { device_.end_task(); }
+  GpuTask(const GpuTask&) = delete;
+  GpuTask& operator=(const GpuTask&) = delete;
 
  private:
   const DeviceFunctions& device_;
-  int start_ = -1;
 };
 
+// Runs a launch's own code, and notes when.
+void run_body(Executor& executor, int index, LeafContext& context, int device,
+              const std::vector<PhysicalRegion>& regions, const std::vector<int>* places) {
+  RuntimeLaunch& launch = executor.launch(index);
+  launch.placed[static_cast<std::size_t>(context.point)] = device;
+  TaskRecord record{index, context.point, device, now_ns(), 0};
+  add_views(context, regions, places, launch, executor.regions());
+  if (context.kind == DeviceKind::cpu) {
+    launch.body(context);
+    record.end = now_ns();
+    executor.note(record);
+    return;
+  }
+  const GpuTask task(*context.device, device);
+  const bool timed = executor.times(launch);
+  const int begin = timed ? context.device->mark() : -1;
+  launch.body(context);
+  if (timed) executor.note_later(record, begin, context.device->mark());
+}
+
 LeafContext run_leaf(const Task* task, const std::vector<PhysicalRegion>& regions) {
-  const std::int64_t start = now_ns();
   const auto* arguments = static_cast<const TaskArguments*>(task->args);
   Executor& executor = Executor::find(arguments->executor);
-  RuntimeLaunch& launch = executor.launch(arguments->launch);
+  const Processor processor = Processor::get_executing_processor();
+  const int device = MachineState::get().device_of(processor);
   LeafContext context;
   context.point = static_cast<int>(task->index_point[0]);
   context.arguments = arguments;
   context.rows = reinterpret_cast<const std::int64_t*>(arguments + 1);
-  const auto point = static_cast<std::size_t>(context.point);
-  const Processor processor = Processor::get_executing_processor();
-  const int number = MachineState::get().device_of(processor);
   context.kind = processor.kind() == Processor::TOC_PROC ? DeviceKind::gpu : DeviceKind::cpu;
   context.device = device_functions(context.kind);
-  launch.placed[point] = number;
-  TaskRecord record{arguments->launch, context.point, number, start, 0};
   // An exception must not leave a Legion task: the program keeps the first, and the next call from
   // outside reports it.
   try {
-    std::optional<GpuTask> on_gpu;
-    if (context.kind == DeviceKind::gpu)
-      on_gpu.emplace(*context.device, number, executor.times(launch));
-    add_views(context, regions, launch, executor.regions());
-    launch.body(context);
-    if (on_gpu) {
-      const auto [begin, end] = on_gpu->end();
-      if (begin >= 0) executor.note_later(record, begin, end);
-      return context;
+    const RuntimeLaunch& launch = executor.launch(arguments->launch);
+    for (const FusedPart& part : launch.parts) {
+      LeafContext its = context;
+      run_body(executor, part.launch, its, device, regions, &part.places);
+    }
+    if (launch.parts.empty()) {
+      run_body(executor, arguments->launch, context, device, regions, nullptr);
     }
   } catch (const std::exception& e) {
     executor.report_failure(std::string(task->get_task_name()) + ": " + e.what());
   }
-  record.end = now_ns();
-  executor.note(record);
   return context;
 }
 
@@ -154,8 +161,8 @@ std::vector<LeafTask> leaf_tasks() {
   for (const std::string& optimizer : update_kernel_names()) {
     tasks.push_back({optimizer + ".update"});
   }
-  for (const char* name :
-       {kStageTask, kFeedTask, kStoreTask, kZeroTask, kFillTask, kNormTask, kSumTask, kTouchTask}) {
+  for (const char* name : {kStageTask, kFeedTask, kStoreTask, kZeroTask, kFillTask, kNormTask,
+                           kSumTask, kTouchTask, kFusedTask}) {
     tasks.push_back({name});
   }
   tasks.push_back({kAnswerTask, LeafResult::metrics});

@@ -29,6 +29,7 @@ constexpr const char* kNormTask = "norm";      // the squares of a gradient to b
 constexpr const char* kSumTask = "sum";        // partial gradients, summed alone
 constexpr const char* kTouchTask = "touch";    // nothing: what it is given has been brought to it
 constexpr const char* kAnswerTask = "answer";  // metrics that a GPU wrote down
+constexpr const char* kFusedTask = "fused";    // several launches' tasks, see fusion.h
 constexpr const char* kShareTask = "share";    // a rank's bytes, for all ranks
 
 // The leaf task of a planned launch, but for loads.

@@ -79,40 +79,28 @@ std::int64_t Program::step(unsigned runs, const RunState& state, const Batch& ne
   // Legion gives back what finished operations held when nothing more urgent is to do. With small
   // tasks on busy cores that is too seldom, and memory grows; a pause lets it catch up.
   constexpr std::size_t kLaunchesBetweenPauses = 4096;
-  launches_since_pause_ += planned_.size();
+  launches_since_pause_ += schedules_.at(runs).launches.size();
   if (launches_since_pause_ > kLaunchesBetweenPauses) {
     wait_quietly();
     launches_since_pause_ = 0;
   }
   Runtime* runtime = Runtime::get_runtime();
   Context ctx = Runtime::get_context();
-  auto [trace, fresh] = traces_.try_emplace(runs, 0);
-  if (fresh) trace->second = MachineState::get().next_trace_id();
+  const Schedule& schedule = schedules_.at(runs);
   RunState run = state;
   run.seed = seed_;
   run.training = (runs & kTrains) != 0;
-  runtime->begin_trace(ctx, trace->second);
+  const std::int64_t ticket = next_ticket_++;
+  runtime->begin_trace(ctx, schedule.trace);
   for (const InputTensor& input : inputs_) {
     if (input.runs & runs) issue(input.feed, run);
   }
   issue_stage(runs, next);
-  const std::int64_t ticket = next_ticket_++;
-  bool clipped = norms_.empty();
-  for (std::size_t i = 0; i < planned_.size(); ++i) {
-    const Launch& planned = plan_.launches[i];
-    if (planned.pass == Pass::load || !(planned.runs & runs)) continue;
-    if (planned.pass == Pass::update && !clipped) {
-      for (int norm : norms_) issue(norm, run);
-      clipped = true;
-    }
-    FutureMap results = issue(planned_[i], run);
-    const bool loss = planned.pass == Pass::forward &&
-                      graph_.operators[static_cast<std::size_t>(planned.op)].is_loss;
-    const auto answer = answers_.find(static_cast<int>(i));
-    if (answer != answers_.end()) results = issue(answer->second, run);
-    if (loss) tickets_[ticket] = results;
+  for (int launch : schedule.launches) {
+    const FutureMap results = issue(launch, run);
+    if (launch == schedule.answering) tickets_[ticket] = results;
   }
-  runtime->end_trace(ctx, trace->second);
+  runtime->end_trace(ctx, schedule.trace);
   return ticket;
 }
 
@@ -191,6 +179,24 @@ std::vector<TaskRecord> Program::records() {
   std::vector<TaskRecord> records = noted();
   for (TaskRecord& record : records) record.launch = numbers[record.launch];
   return records;
+}
+
+std::vector<std::int32_t> Program::issued(unsigned runs) const {
+  std::map<int, std::int32_t> places;  // of our launches
+  const std::vector<int>& schedule = schedules_.at(runs).launches;
+  for (std::size_t i = 0; i < schedule.size(); ++i) {
+    const auto place = static_cast<std::int32_t>(i);
+    places[schedule[i]] = place;
+    for (const FusedPart& part : launches_[static_cast<std::size_t>(schedule[i])].parts) {
+      places[part.launch] = place;
+    }
+  }
+  std::vector<std::int32_t> numbers;
+  for (int launch : planned_) {
+    const auto found = places.find(launch);
+    numbers.push_back(found == places.end() ? -1 : found->second);
+  }
+  return numbers;
 }
 
 const std::vector<std::int32_t>& Program::placed(int planned) const {

@@ -56,6 +56,9 @@ class Program : public Executor {
   // What was noted since record(true), by the plan's launches (or FL_STAGED, ...).
   std::vector<TaskRecord> records();
 
+  // A launch of the plan: the place in an iteration of what is issued for it, or -1.
+  std::vector<std::int32_t> issued(unsigned runs) const;
+
   // Where the tasks of the plan's launch last ran on this rank: a device each, or -1.
   const std::vector<std::int32_t>& placed(int planned) const;
   // How many ns the tasks of the plan's launch last took on this rank, or -1 each.
@@ -83,6 +86,7 @@ class Program : public Executor {
   std::int64_t update_tasks() const;
   void add_zeroing();
   void add_store(int tensor, Field field, int state);
+  void add_schedule(unsigned runs);
   LaunchRequirement runtime_requirement(const Requirement& planned) const;
   int states_of(int tensor) const;  // optimizer states
   std::pair<int, Legion::FieldID> place_of(int tensor, Field field, int state) const;
@@ -113,7 +117,14 @@ class Program : public Executor {
   std::mutex data_mutex_;
   std::map<int, HostArray> data_;
   int next_data_ = 0;
-  std::map<unsigned, Legion::TraceID> traces_;  // kind of run -> its trace
+  // What a kind of run issues, after its batch was fed.
+  struct Schedule {
+    std::vector<int> launches;
+    int answering = -1;  // the launch that returns metrics
+    Legion::TraceID trace = 0;
+  };
+  std::map<unsigned, Schedule> schedules_;
+  std::map<std::vector<int>, int> fused_;  // launches -> the one that stands for them
   std::map<std::int64_t, Legion::FutureMap> tickets_;
   std::int64_t next_ticket_ = 0;
   std::size_t launches_since_pause_ = 0;

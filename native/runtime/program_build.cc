@@ -1,11 +1,13 @@
 // How a program is made from a plan: regions, launches and what they need, once. program.cc then
 // only issues.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
 
 #include "runtime/bodies.h"
+#include "runtime/fusion.h"
 #include "runtime/leaf_task.h"
 #include "runtime/machine.h"
 #include "runtime/program.h"
@@ -14,6 +16,18 @@
 namespace flexlegion {
 
 using namespace Legion;
+
+namespace {
+
+// Longer runs gain little, and what is issued meanwhile (the next batch) waits for their end. The
+// environment variable FLEXLEGION_FUSED says how many launches may become one; 1: none do.
+std::size_t longest_fused() {
+  constexpr std::size_t kLongest = 16;
+  const char* given = std::getenv("FLEXLEGION_FUSED");
+  return given == nullptr ? kLongest : std::strtoul(given, nullptr, 10);
+}
+
+}  // namespace
 
 void Program::build() {
   create_regions();
@@ -27,7 +41,40 @@ void Program::build() {
       add_store(static_cast<int>(t), s < 0 ? Field::value : Field::state, s);
     }
   }
+  for (unsigned runs : {kTrains, kEvaluates, kPredicts}) add_schedule(runs);
   seal("the plan");
+}
+
+// Consecutive launches become one where nothing is lost by it (fusion.h).
+void Program::add_schedule(unsigned runs) {
+  Schedule& schedule = schedules_[runs];
+  schedule.trace = MachineState::get().next_trace_id();
+  std::vector<int> order;
+  bool clipped = norms_.empty();
+  for (std::size_t i = 0; i < planned_.size(); ++i) {
+    const Launch& planned = plan_.launches[i];
+    if (planned.pass == Pass::load || !(planned.runs & runs)) continue;
+    if (planned.pass == Pass::update && !clipped) {
+      order.insert(order.end(), norms_.begin(), norms_.end());
+      clipped = true;
+    }
+    order.push_back(planned_[i]);
+    const auto answer = answers_.find(static_cast<int>(i));
+    if (answer != answers_.end()) order.push_back(answer->second);
+    if (planned.pass == Pass::forward &&
+        graph_.operators[static_cast<std::size_t>(planned.op)].is_loss) {
+      schedule.answering = order.back();
+    }
+  }
+  for (const std::vector<int>& run : fusible_runs(launches_, order, longest_fused())) {
+    int launch = run.front();
+    if (run.size() > 1) {
+      const auto [known, fresh] = fused_.try_emplace(run, 0);
+      if (fresh) known->second = add_launch(fused(launches_, run));
+      launch = known->second;
+    }
+    schedule.launches.push_back(launch);
+  }
 }
 
 void Program::create_regions() {
@@ -88,6 +135,7 @@ void Program::add_planned(int index) {
   if (planned.pass == Pass::update) {
     UpdateKernels kernels;
     kernels.provide(optimizer_, hyperparameters_, planned.devices);
+    launch.closing = true;
     launch.body = update_body(planned, kernels, clip_norm_);
     if (clip_norm_ > 0) add_norm(planned, launch);
   } else {
@@ -152,6 +200,7 @@ void Program::add_norm(const Launch& planned, RuntimeLaunch& update) {
   RuntimeLaunch norm;
   norm.task = MachineState::get().task_id(kNormTask);
   norm.devices = planned.devices;
+  norm.closing = true;
   for (const Requirement& r : planned.requirements) {
     if (is_gradient(r)) norm.requirements.push_back(runtime_requirement(r));
   }

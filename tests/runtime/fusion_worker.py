@@ -1,0 +1,100 @@
+"""Run under legate: networks with fused launches and without. Writes what came of it as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from networks import NETWORKS
+from training_state import misplaced, train
+
+from flexlegion import SGD, Model, ParallelConfig, Strategy
+from flexlegion.losses import add_loss
+from flexlegion.runtime.program import PREDICT, TRAIN
+
+LONGEST = (1, 3, 16)
+STRATEGIES = ("single", "data", "model", "random:3")
+
+
+def compare(name: str, strategy: str) -> dict[str, Any]:
+    """How many launches an iteration issues, by the longest run; what differs from none fused."""
+    issued, different = [], []
+    reference: dict[str, np.ndarray] = {}
+    for longest in LONGEST:
+        os.environ["FLEXLEGION_FUSED"] = str(longest)
+        model, state = train(NETWORKS[name], strategy)
+        issued.append(len(model.program.issued(TRAIN)))
+        reference = reference or state
+        assert state.keys() == reference.keys()
+        different += [key for key in state if not np.array_equal(state[key], reference[key])]
+        different += misplaced(model)
+        model.close()
+    del os.environ["FLEXLEGION_FUSED"]
+    return {"issued": issued, "different": different}
+
+
+def groups(model: Model, run: int) -> list[list[str]]:
+    """The operators of the forward launches, those that run as one together."""
+    launches = model.plan.launches
+    return [
+        [launches[n].operator.name for n in together]
+        for together in model.program.issued(run)
+        if launches[together[0]].stage == "forward"
+    ]
+
+
+def normalized() -> list[list[str]]:
+    """Batch normalisation needs the other device twice a layer."""
+    model = Model(8, seed=0)
+    x = model.input((6, 6, 3))
+    for n in (1, 2):
+        x = model.conv2d(x, 4, 3, name=f"conv{n}")
+        x = model.batch_norm(x, "relu", name=f"bn{n}")
+    model.dense(model.flatten(x, name="flat"), 3, name="out")
+    model.compile(SGD(0.1), "sparse_categorical_crossentropy", strategy="data")
+    found = groups(model, TRAIN)
+    model.close()
+    return found
+
+
+def awaited() -> list[list[str]]:
+    """Device 1 needs `a`, so `b` does not delay it; `c` and `d` wait for other things."""
+    model = Model(8, seed=0)
+    x = model.input((5,))
+    a = model.dense(x, 6, name="a")
+    b = model.dense(a, 6, name="b")
+    c = model.dense(a, 6, name="c")
+    d = model.tanh(c, name="d")
+    e = model.add([b, d], name="e")
+    output = model.dense(model.relu(e, name="f"), 3, name="g")
+    loss, where = "mean_squared_error", {"c": 1, "d": 1}
+    model.compile(
+        SGD(0.1),
+        loss,
+        strategy=Strategy(
+            {
+                op.name: ParallelConfig((1,) * len(op.dims), (f"cpu:{where.get(op.name, 0)}",))
+                for op in add_loss(model.graph, output, loss).operators
+            }
+        ),
+    )
+    found = groups(model, PREDICT)
+    model.close()
+    return found
+
+
+def main() -> None:
+    results = {
+        "equal": {f"{n} {s}": compare(n, s) for n in NETWORKS for s in STRATEGIES},
+        "normalized": normalized(),
+        "awaited": awaited(),
+    }
+    Path(sys.argv[1]).write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
