@@ -35,7 +35,8 @@ def test_fewer_launches(results: dict[str, Any]) -> None:
         assert sixteen <= three <= alone
         if case.endswith("single"):
             assert sixteen <= alone / 3, case
-    assert results["equal"]["activations data"]["issued"][2] <= 6
+        if case == "activations data":
+            assert sixteen <= alone / 2
 
 
 def test_launches_that_wait_for_the_same_run_together(results: dict[str, Any]) -> None:
