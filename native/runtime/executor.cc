@@ -27,7 +27,7 @@ int add_executor(Executor* executor) {
 
 }  // namespace
 
-Executor::Executor() : id_(add_executor(this)) {}
+Executor::Executor(Precision precision) : id_(add_executor(this)), precision_(precision) {}
 
 Executor::~Executor() {
   regions_.destroy();

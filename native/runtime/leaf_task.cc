@@ -71,11 +71,12 @@ void add_views(LeafContext& context, const std::vector<PhysicalRegion>& regions,
 // A GPU's task only issues work; Realm finds out by its stream when that is done.
 class GpuTask {
  public:
-  GpuTask(const DeviceFunctions& device, int number, bool timed) : device_(device) {
+  GpuTask(const DeviceFunctions& device, int number, Precision precision, bool timed)
+      : device_(device) {
     const Arena arena = arena_of(number);
     static Realm::Cuda::CudaModule* const cuda =
         Realm::Runtime::get_runtime().get_module<Realm::Cuda::CudaModule>("cuda");
-    device.begin_task(cuda->get_task_cuda_stream(), arena.data, arena.bytes);
+    device.begin_task(cuda->get_task_cuda_stream(), arena.data, arena.bytes, precision);
     cuda->set_task_ctxsync_required(false);
     if (timed) start_ = device.mark();
   }
@@ -112,7 +113,7 @@ LeafContext run_leaf(const Task* task, const std::vector<PhysicalRegion>& region
   try {
     std::optional<GpuTask> on_gpu;
     if (context.kind == DeviceKind::gpu)
-      on_gpu.emplace(*context.device, number, executor.times(launch));
+      on_gpu.emplace(*context.device, number, executor.precision(), executor.times(launch));
     add_views(context, regions, launch, executor.regions());
     launch.body(context);
     if (on_gpu) {

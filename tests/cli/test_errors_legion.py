@@ -129,3 +129,12 @@ def test_without_the_legate_command() -> None:
         assert done.stderr.count("error: Legion cannot start (") == 1
         assert "run the script with the legate command" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_precision_without_a_gpu(tmp_path: Path) -> None:
+    message = train(tmp_path, "--model", "lenet", "--epochs", "1", "--precision", "bf16")
+    assert message == (
+        "precision bf16 is for GPUs, but strategy 'data' uses none; CPU processors compute in fp32"
+    )
+    message = train(tmp_path, "--precision", "fp16")
+    assert message == "unknown precision 'fp16'; choose one of fp32, tf32, bf16"
