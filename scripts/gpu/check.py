@@ -208,9 +208,7 @@ def environment_of(folder: Path) -> dict[str, str]:
 def has_doctest() -> bool:
     """Whether the tests of kernels can be compiled."""
     prefixes = ["/usr", "/usr/local", *os.environ.get("CMAKE_PREFIX_PATH", "").split(os.pathsep)]
-    return any(
-        list(Path(p or "/nowhere").glob("**/doctestConfig.cmake")) for p in prefixes[2:]
-    ) or any(Path(p, "include", "doctest", "doctest.h").exists() for p in prefixes if p)
+    return any(Path(p, "include", "doctest", "doctest.h").exists() for p in prefixes if p)
 
 
 def build_steps() -> list[Step]:
@@ -254,7 +252,7 @@ def checking_steps(folder: Path) -> list[Step]:
         Step("compute-sanitizer", memcheck, 240, no_tests or no_sanitizer),
     ]
     for precision, tolerance in TOLERANCES.items():
-        script = ROOT / "scripts" / "gpu" / "operators.py"
+        script = ROOT / "tests" / "gpu" / "operators.py"
         options = ["--precision", precision, "--tolerance", str(tolerance)]
         command = [sys.executable, str(script), *options]
         steps.append(Step(f"operators {precision}", command, 150, no_torch))
