@@ -25,7 +25,7 @@ int fl_rt_rank(void);
 enum { FL_CPU = 0, FL_GPU = 1 };
 typedef struct {
   int32_t kind, rank, memory; /* devices with the same memory share it */
-  int64_t memory_bytes; /* without what is reserved as a GPU's scratch memory */
+  int64_t memory_bytes;       /* without what a GPU keeps as scratch memory */
 } fl_device;
 int fl_rt_devices(void);
 int fl_rt_device(int index, fl_device *out);

@@ -1,6 +1,6 @@
-// How GPUs' products and convolutions compute. Operands, results, weights and sums are single
-// precision throughout; what differs is to how many bits of mantissa factors are rounded first. CPU
-// processors always compute in single precision.
+// How GPUs' products and convolutions compute. Tensors in memory, and sums, are single precision
+// throughout; what differs is to how many bits of mantissa factors are rounded first, and, in bf16,
+// what comes out of convolutions. CPU processors always compute in single precision.
 #pragma once
 
 namespace flexlegion {
