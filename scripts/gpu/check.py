@@ -41,6 +41,9 @@ MIXED = (
 )
 TRAINED = ("lenet", "alexnet", "inception_v3", "resnet101", "rnntc", "rnnlm", "nmt", "transformer")
 
+# What has to be there, as Python and as the package index call it.
+PACKAGES = {name: name for name in ("legate", "cffi", "h5py", "numpy", "rich")} | {"PIL": "pillow"}
+
 PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
 
 
@@ -322,7 +325,7 @@ def main() -> int:
     if args.json and not Path(args.json).resolve().parent.is_dir():
         print(f"gpu_check: {args.json}: its folder does not exist.", file=sys.stderr)
         return 2
-    missing = [name for name in ("legate", "cffi", "numpy", "rich") if not package_folder(name)]
+    missing = [package for module, package in PACKAGES.items() if not package_folder(module)]
     if missing:
         print(
             f"gpu_check: {sys.executable} lacks {', '.join(missing)}; name an interpreter that has "
