@@ -2,10 +2,14 @@
 # CUDA compiler, cuBLAS and cuDNN: of the system, or of PyPI's wheels (nvidia-cublas, nvidia-cudnn-cu12 or -cu13).
 option(FLEXLEGION_CUDA "Build the GPU kernels, if there is a CUDA compiler with cuBLAS and cuDNN" ON)
 include(CheckLanguage)
-if(FLEXLEGION_CUDA AND NOT FLEXLEGION_SANITIZE)
+set(cuda_wanted OFF) # a variable of our own: what an earlier configuration found is still in the cache
+if(FLEXLEGION_CUDA AND NOT FLEXLEGION_SANITIZE AND TARGET flexlegion_ops)
   check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(cuda_wanted ON)
+  endif()
 endif()
-if(CMAKE_CUDA_COMPILER AND TARGET flexlegion_ops)
+if(cuda_wanted)
   if(NOT CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES all-major)
   endif()
@@ -23,7 +27,7 @@ if(CMAKE_CUDA_COMPILER AND TARGET flexlegion_ops)
   find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9
                HINTS ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES} ${site_folders} PATH_SUFFIXES lib lib64)
 endif()
-if(CUBLAS_INCLUDE AND CUDNN_INCLUDE AND CUBLAS_LIBRARY AND CUDNN_LIBRARY)
+if(cuda_wanted AND CUBLAS_INCLUDE AND CUDNN_INCLUDE AND CUBLAS_LIBRARY AND CUDNN_LIBRARY)
   message(STATUS "flexlegion: GPU kernels by ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION}, ${CUBLAS_LIBRARY}, "
                  "${CUDNN_LIBRARY}")
   file(GLOB cuda_sources CONFIGURE_DEPENDS native/gpu/*.cu)

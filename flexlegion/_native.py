@@ -71,7 +71,12 @@ class Library:
         failed = result < 0 if isinstance(result, int) else result == self.ffi.NULL
         if failed:
             message = self.ffi.string(self._last_error()).decode()
-            raise (UserError if self._last_error_is_users() else NativeError)(message)
+            # What follows the first line explains it: tracebacks and commands show it below.
+            sentence, _, details = message.partition("\n")
+            error = (UserError if self._last_error_is_users() else NativeError)(sentence)
+            if details:
+                error.add_note(details)
+            raise error
         return result
 
     def texts(self, values: list[str]) -> tuple[Any, list[Any]]:

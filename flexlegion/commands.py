@@ -15,13 +15,18 @@ EXIT_BROKEN_PIPE = 141  # as the shell reports a program that SIGPIPE ended
 def run_command(
     main: Callable[[Sequence[str] | None], None], argv: Sequence[str] | None = None
 ) -> int:
-    """Run a command; a `UserError` becomes one sentence on standard error and status 2."""
+    """Run a command; a `UserError` becomes one sentence on standard error and status 2.
+
+    Its notes, such as a table, follow.
+    """
     try:
         main(argv)
         sys.stdout.flush()
     except UserError as e:
         text = str(e).replace("\n", "\\n")  # of a name in a file, say
-        print(f"error: {text}", file=sys.stderr, flush=True)
+        print(
+            "\n".join([f"error: {text}", *getattr(e, "__notes__", [])]), file=sys.stderr, flush=True
+        )
         return EXIT_USER_ERROR
     except BrokenPipeError:
         # Whoever reads the output has seen enough, e.g. head. Python would flush once more.

@@ -21,6 +21,7 @@ from flexlegion.losses import LABELS_NAME, add_loss
 from flexlegion.metrics import check_metrics
 from flexlegion.optimizers import Optimizer, optimizer_of
 from flexlegion.plan import Plan
+from flexlegion.precision import DEFAULT, check_precision, check_used
 from flexlegion.report.measured import MeasuredTimeline, recorded
 from flexlegion.runtime.feeds import ArrayFeed, Feed, SourceFeed
 from flexlegion.runtime.machine import RunningMachine, running_machine
@@ -84,6 +85,7 @@ class Model(Layers):
         strategy: str | Path | Strategy = "data",
         output: Tensor | None = None,
         schedule: Schedule = constant,
+        precision: str = DEFAULT,
     ) -> None:
         """Fix how to train; starts Legion, and sets the initial weights.
 
@@ -105,6 +107,10 @@ class Model(Layers):
         schedule
             Given the number of a training step, counted from 0 over all calls of `fit`, what to
             multiply the learning rate with; see `flexlegion.schedules`.
+        precision
+            How GPUs compute products and convolutions: "fp32", or with factors rounded to "tf32" or
+            "bf16". Weights, gradients and sums are single precision, and so is what CPU processors
+            compute.
 
         Raises
         ------
@@ -116,11 +122,13 @@ class Model(Layers):
         graph.require_kernels()
         checked = check_metrics(metrics, loss)
         chosen = optimizer_of(optimizer)
+        check_precision(precision)
         machine = running_machine()
         resolved = resolve(strategy, graph, machine.devices)
+        check_used(precision, resolved.devices(), resolved.source or "the strategy")
         self.close()
         plan = Plan(graph, resolved, machine.devices, output, chosen.states)
-        program = Program(plan, chosen, self.seed)
+        program = Program(plan, chosen, self.seed, precision)
         self._compiled = _Compiled(
             graph, output, checked, chosen, schedule, resolved, machine, plan, program
         )

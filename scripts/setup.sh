@@ -321,7 +321,8 @@ install_python_packages() {
   fi
 }
 
-has_gpu() { [[ -e /dev/nvidiactl ]]; }
+# Not by /dev/nvidiactl, which the driver's library makes on machines without a GPU, too.
+has_gpu() { compgen -G '/dev/nvidia[0-9]*' >/dev/null; }
 
 # What GPU kernels are compiled with beside nvcc: to run them, or, as dev, to see that they compile.
 install_cuda_packages() {

@@ -26,6 +26,7 @@ from flexlegion.data.tasks import SAMPLE, Request, in_memory
 from flexlegion.data.text import detokenise
 from flexlegion.documents import check_writable
 from flexlegion.model import History, Model
+from flexlegion.precision import check_precision
 from flexlegion.report.text import count
 from flexlegion.runtime.machine import RunningMachine
 from flexlegion.runtime.progress import format_metrics
@@ -34,6 +35,7 @@ from flexlegion.tools.sizes import add_size_option, given_sizes
 from flexlegion.tools.training import (
     BATCH_SIZE,
     add_optimizer_options,
+    add_precision_option,
     batch_size_of,
     data_and_sizes,
     metrics_for,
@@ -68,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"over all devices; default: {BATCH_SIZE}, with synthetic data the network's own",
     )
     add_optimizer_options(parser)
+    add_precision_option(parser)
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--bleu", action="store_true", help="translate the test set in the end")
     parser.add_argument("--json", metavar="FILE", help="write the final metrics there")
@@ -108,6 +111,7 @@ def _check(args: argparse.Namespace) -> None:
     """Mistakes that are best found before any data are read."""
     if args.model not in ZOO:
         raise UserError(f"unknown model '{args.model}'; choose one of {', '.join(ZOO)}")
+    check_precision(args.precision)
     if args.epochs < 1:
         raise UserError(f"--epochs has to be at least 1, but is {args.epochs}")
     if args.seed < 0:
@@ -193,6 +197,7 @@ def _run(argv: Sequence[str] | None) -> None:
         metrics_for(entry.task, train.n_classes),
         args.strategy,
         schedule=schedule_from(args, -(-len(train) // model.batch_size)),
+        precision=args.precision,
     )
     first = model.machine.rank == 0
     if first:

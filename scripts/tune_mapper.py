@@ -13,6 +13,7 @@ parallelism, and writes the one that is really fastest: data parallelism, unless
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -28,6 +29,7 @@ from flexlegion.data.tasks import SAMPLE, Request
 from flexlegion.documents import check_writable
 from flexlegion.errors import UserError
 from flexlegion.local import local_topology
+from flexlegion.precision import check_precision, check_used
 from flexlegion.problem import Problem
 from flexlegion.report.progress import ProgressBar
 from flexlegion.runtime.machine import running_machine
@@ -36,7 +38,12 @@ from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
 from flexlegion.tools.network import Network
 from flexlegion.tools.sizes import add_size_option, given_sizes
-from flexlegion.tools.training import BATCH_SIZE, batch_size_of, data_and_sizes
+from flexlegion.tools.training import (
+    BATCH_SIZE,
+    add_precision_option,
+    batch_size_of,
+    data_and_sizes,
+)
 from flexlegion.tools.trials import Trial, problem_of, profile, resolvable, run_trials
 from flexlegion.zoo import ZOO
 
@@ -68,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"over all devices; default: {BATCH_SIZE}, with synthetic data the network's own",
     )
     parser.add_argument("--optimizer", default="adam", help="sgd, adam (default) or adamw")
+    add_precision_option(parser)
     parser.add_argument(
         "--budget", type=float, default=10.0, help="seconds that the search may take; default: 10"
     )
@@ -91,13 +99,14 @@ def _network(args: argparse.Namespace) -> Network:
     batch_size = batch_size_of(args, entry)
     network = Network.built(args.model, batch_size, sizes, entry.loss, args.optimizer)
     network.graph.require_kernels()
-    return network
+    return dataclasses.replace(network, precision=args.precision)
 
 
 def _check(args: argparse.Namespace) -> None:
     for option, least in (("rounds", 1), ("finalists", 1), ("seed", 0)):
         if getattr(args, option) < least:
             raise UserError(f"--{option} has to be at least {least}")
+    check_precision(args.precision)
     check_writable(args.out, "strategy")
 
 
@@ -146,6 +155,7 @@ def _report(
     best_ns = round(chosen.median * 1e9)
     found = network.about() | {
         "machine": str(problem.devices),
+        "precision": args.precision,
         "seed": args.seed,
         "iteration_time_ns": chosen.simulated_ns,
         "measured_iteration_time_ns": best_ns,
@@ -195,6 +205,7 @@ def _run(argv: Sequence[str] | None) -> None:
     _check(args)
     network = _network(args)
     machine = running_machine()
+    check_used(args.precision, machine.devices.names, "this run")
     shown = machine.rank == 0 and not args.json
     with ProfileDB(args.profile_db) as db:
         topology = local_topology(db)

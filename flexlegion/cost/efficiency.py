@@ -24,6 +24,7 @@ shares are of a core's best product.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -126,5 +127,12 @@ _CPU = Efficiency(
 
 
 def efficiency_of(device: Device) -> Efficiency:
-    """The figures for that device's model, or else for its kind."""
-    return _BY_MODEL.get(device.model, _GPU if device.kind == "gpu" else _CPU)
+    """The figures for that device's model, or else for its kind.
+
+    Drivers call a P100 ``Tesla P100-PCIE-16GB``.
+    """
+    words = re.split(r"[^A-Za-z0-9]+", device.model)
+    known = next((word for word in words if word in _BY_MODEL), None)
+    if known is not None and device.kind == "gpu":
+        return _BY_MODEL[known]
+    return _GPU if device.kind == "gpu" else _CPU

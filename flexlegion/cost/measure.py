@@ -19,7 +19,6 @@ from flexlegion.cost.timing import (
     REPEATS,
     Repeats,
     fit_linear,
-    kernel_library,
     sample_of,
     share,
     time_sum,
@@ -27,12 +26,14 @@ from flexlegion.cost.timing import (
 )
 from flexlegion.devices import Devices
 from flexlegion.errors import UserError
+from flexlegion.gpus import libraries, library_of
 from flexlegion.graph import Graph, Operator
 from flexlegion.local import local_topology
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.losses import MeanSquaredError
 from flexlegion.optimizers import SGD, Optimizer
 from flexlegion.plan import Launch, Plan
+from flexlegion.precision import DEFAULT
 from flexlegion.runtime.machine import running_machine
 from flexlegion.soap import ParallelConfig, splits
 from flexlegion.strategy import Strategy
@@ -111,6 +112,7 @@ def measure(
     db: ProfileDB,
     progress: Progress | None = None,
     repeats: Repeats = REPEATS,
+    precision: str = DEFAULT,
 ) -> int:
     """Measure the tasks that the data base lacks.
 
@@ -124,6 +126,8 @@ def measure(
         Called after each task that was measured.
     repeats
         How often to run each.
+    precision
+        Of tasks on GPUs.
 
     Returns
     -------
@@ -135,9 +139,10 @@ def measure(
     UserError
         If this run has no such device, or too little memory.
     """
-    names = running_machine().devices.names
+    machine = running_machine()
+    names = machine.devices.names
     models = {device.name: device.model for device in local_topology(db).devices}
-    library = kernel_library()
+    library = libraries(machine, models, precision)
     plans: dict[tuple[Operator, tuple[int, ...], str], tuple[Plan, list[Shapes]]] = {}
     wanted: dict[tuple[str, TaskKey], tuple[TaskRequest, Plan]] = {}
     for request in requests:
@@ -158,13 +163,22 @@ def measure(
         if _launches(plan, request.stage):  # without a gradient there is no backward pass
             key = task_key(operator, request.stage, shapes[request.part])
             wanted.setdefault((device.model, key), (request, plan))
-    known = [db.task(model, library, key) is not None for model, key in wanted]
+    known = [db.task(model, library[model], key) is not None for model, key in wanted]
     missing = [item for item, lacks in zip(wanted, _any_lacks(known), strict=True) if lacks]
     for done, (model, key) in enumerate(missing):
         request, plan = wanted[model, key]
         bound = _bound(request.operator)
         samples = [
-            sample_of(time_task(plan, launch, request.part, bound=bound, repeats=repeats))
+            sample_of(
+                time_task(
+                    plan,
+                    launch,
+                    request.part,
+                    bound=bound,
+                    precision=precision,
+                    repeats=repeats,
+                )
+            )
             for launch in _launches(plan, request.stage)
         ]
         total = Sample(
@@ -172,14 +186,18 @@ def measure(
             min(sample.runs for sample in samples),
             sum(sample.spread_ns for sample in samples),
         )
-        db.add_task(model, library, key, total)
+        db.add_task(model, library[model], key, total)
         if progress is not None:
             progress(done + 1, len(missing))
     return len(missing)
 
 
 def measure_linears(
-    device: Device, db: ProfileDB, optimizer: Optimizer | None = None, repeats: Repeats = REPEATS
+    device: Device,
+    db: ProfileDB,
+    optimizer: Optimizer | None = None,
+    repeats: Repeats = REPEATS,
+    precision: str = DEFAULT,
 ) -> int:
     """Measure and fit updates, loads, and sums of gradients on a device, where they are missing.
 
@@ -193,6 +211,8 @@ def measure_linears(
         Whose updates; plain SGD by default.
     repeats
         How often to run each task.
+    precision
+        Under which of a GPU's precisions to keep the fits; they do not depend on it.
 
     Returns
     -------
@@ -203,7 +223,7 @@ def measure_linears(
     if device.name not in machine.devices:
         raise UserError(f"{device.name} is no device of this run, which has {machine.devices}")
     optimizer = optimizer or SGD()
-    library = kernel_library()
+    library = library_of(machine.devices.number(device.name), precision)
     stages = {"update": optimizer.type, "load": "", "sum": ""}
     known = [db.linear(device.model, library, s, v) is not None for s, v in stages.items()]
     lacks = _any_lacks(known)

@@ -16,6 +16,7 @@ from flexlegion.cost.model import (
 )
 from flexlegion.cost.profile_db import ProfileDB, TaskKey
 from flexlegion.graph import Operator
+from flexlegion.precision import DEFAULT, of_library
 from flexlegion.topology import Device
 
 _identities: WeakKeyDictionary[Operator, tuple[str, str, str, str]] = WeakKeyDictionary()
@@ -89,6 +90,8 @@ class MeasuredCosts(CostModel):
         that was measured will do if that one was not.
     calibration
         Applies to all measured times.
+    precision
+        In which GPUs compute: of their measurements, those in that one count.
     """
 
     name = MEASURED
@@ -100,12 +103,14 @@ class MeasuredCosts(CostModel):
         library: str | None = None,
         optimizer: str = "sgd",
         calibration: Calibration = AS_MEASURED,
+        precision: str = DEFAULT,
     ) -> None:
         self.fallback = fallback
         self._calibration = calibration
         self._db = db
         self._library = library
         self._optimizer = optimizer
+        self._precision = precision
         self._libraries: dict[str, str] = {}
         self._times: dict[str, dict[TaskKey, int]] = {}
         self._launches: dict[str, int] = {}
@@ -127,7 +132,7 @@ class MeasuredCosts(CostModel):
     def linear(self, stage: str, device: Device) -> tuple[Linear, str]:
         model = device.model
         for variant in dict.fromkeys((self._optimizer, *VARIANTS)) if stage == "update" else ("",):
-            measured = self._db.linear(model, self._library_of(model), stage, variant)
+            measured = self._db.linear(model, self._library_of(device), stage, variant)
             if measured is not None:
                 launch = 0 if stage == "sum" else self._launch_ns(device)  # a sum is part of a task
                 factor = self._calibration.factor
@@ -139,18 +144,23 @@ class MeasuredCosts(CostModel):
         if self._calibration.launch_ns is not None:
             return self._calibration.launch_ns
         if device.model not in self._launches:
-            rates = self._db.device(device.model, self._library_of(device.model))
+            # The runtime's own time is kept without a precision.
+            library, _ = of_library(self._library_of(device))
+            rates = self._db.device(device.model, library)
             self._launches[device.model] = 0 if rates is None else rates.launch_ns
         return self._launches[device.model]
 
-    def _library_of(self, model: str) -> str:
+    def _library_of(self, device: Device) -> str:
+        model = device.model
         if model not in self._libraries:
-            self._libraries[model] = self._library or self._db.newest_library(model) or ""
+            precision = self._precision if device.kind == "gpu" else DEFAULT
+            newest = self._db.newest_library(model, precision)
+            self._libraries[model] = self._library or newest or ""
         return self._libraries[model]
 
     def _of(self, device: Device) -> dict[TaskKey, int]:
         if device.model not in self._times:
-            library = self._library_of(device.model)
+            library = self._library_of(device)
             self._times[device.model] = self._db.tasks(device.model, library)
         return self._times[device.model]
 

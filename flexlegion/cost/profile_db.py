@@ -17,6 +17,7 @@ from pathlib import Path
 
 from flexlegion.cost.model import Linear
 from flexlegion.errors import UserError
+from flexlegion.precision import DEFAULT, of_library
 
 SCHEMA_VERSION = 2
 _APPLICATION_ID = 0x464C4547  # "FLEG", in the file's header: tells it from other programs' files
@@ -297,15 +298,24 @@ class ProfileDB:
         )
         return {TaskKey(*map(str, row[1:])): int(str(row[0])) for row in rows}
 
-    def newest_library(self, device: str) -> str | None:
-        """The kernel library of the newest measurement on that device; None if there is none."""
+    def newest_library(self, device: str, precision: str = DEFAULT) -> str | None:
+        """The kernel library of the newest measurement on that device; None if there is none.
+
+        Parameters
+        ----------
+        device
+            The device's model.
+        precision
+            In which it has to compute.
+        """
         rows = self._select(
             "SELECT library FROM (SELECT library, measured_at FROM tasks WHERE device = ? "
             "UNION ALL SELECT library, measured_at FROM linears WHERE device = ?) "
-            "ORDER BY measured_at DESC, library DESC LIMIT 1",
+            "GROUP BY library ORDER BY max(measured_at) DESC, library DESC",
             (device, device),
         )
-        return str(rows[0][0]) if rows else None
+        names = (str(row[0]) for row in rows)
+        return next((name for name in names if of_library(name)[1] == precision), None)
 
     def add_linear(
         self, device: str, library: str, stage: str, linear: Linear, variant: str = ""

@@ -14,6 +14,7 @@ from flexlegion.cost.model import Linear
 from flexlegion.cost.profile_db import Sample
 from flexlegion.optimizers import SGD, Optimizer
 from flexlegion.plan import Plan
+from flexlegion.precision import DEFAULT, PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ SHARED_AT_ONCE = 1024  # bytes; Legion bounds what a task returns
 
 
 def kernel_library() -> str:
-    """The kernel library and its version: ``oneDNN 3.2.1``."""
+    """The kernel library of CPU processors and its version: ``oneDNN 3.2.1``."""
     rt = _native.rt()
     return str(rt.ffi.string(rt.lib.fl_rt_kernel_library()).decode())
 
@@ -67,6 +68,7 @@ def time_task(
     *,
     optimizer: Optimizer | None = None,
     bound: int = 1,
+    precision: str = DEFAULT,
     repeats: Repeats = REPEATS,
 ) -> list[int]:
     """Time one task of a plan on the device that the plan names.
@@ -81,6 +83,8 @@ def time_task(
         For update tasks.
     bound
         Values of int32 inputs are made up below this.
+    precision
+        Of GPUs.
     repeats
         How often to run it.
 
@@ -111,6 +115,7 @@ def time_task(
             launch,
             part,
             bound,
+            PRECISIONS.index(precision),
             _native_repeats(repeats),
             times,
         )

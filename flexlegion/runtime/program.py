@@ -14,6 +14,7 @@ from flexlegion import _native
 from flexlegion.metrics import MetricSums
 from flexlegion.optimizers import Optimizer
 from flexlegion.plan import FIELDS, Plan
+from flexlegion.precision import DEFAULT, PRECISIONS
 from flexlegion.tensor import Tensor
 
 TRAIN, EVALUATE, PREDICT = 1, 2, 4  # kinds of runs, as in the native header
@@ -67,9 +68,13 @@ class Program:
         Its update.
     seed
         Seed of dropout's masks.
+    precision
+        In which GPUs compute.
     """
 
-    def __init__(self, plan: Plan, optimizer: Optimizer, seed: int) -> None:
+    def __init__(
+        self, plan: Plan, optimizer: Optimizer, seed: int, precision: str = DEFAULT
+    ) -> None:
         self.plan = plan
         self._rt = _native.rt()
         self._data: dict[int, tuple[Tensor, Array]] = {}  # by number
@@ -90,6 +95,7 @@ class Program:
                 values,
                 seed,
                 optimizer.clip_norm or 0.0,
+                PRECISIONS.index(precision),
             )
         )
         del keep_names, keep_values

@@ -17,6 +17,7 @@ from flexlegion.graph import Graph, Operator
 from flexlegion.losses import LOSSES, add_loss
 from flexlegion.machines import load_topology
 from flexlegion.optimizers import Optimizer, optimizer_of
+from flexlegion.precision import DEFAULT
 from flexlegion.problem import Problem
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
@@ -92,6 +93,8 @@ class Network:
         The loss included.
     output
         What prediction returns.
+    precision
+        In which GPUs compute.
     """
 
     model: str
@@ -102,6 +105,7 @@ class Network:
     optimizer_name: str
     graph: Graph
     output: Tensor
+    precision: str = DEFAULT
 
     @classmethod
     def of(cls, args: argparse.Namespace, strategy: str | Strategy | None = None) -> Network:

@@ -13,6 +13,7 @@ from flexlegion.data.synthetic import NAME as SYNTHETIC
 from flexlegion.data.tasks import SAMPLE, Request, load_for, network_sizes
 from flexlegion.errors import UserError
 from flexlegion.optimizers import SGD, Optimizer, optimizer_of
+from flexlegion.precision import DEFAULT, PRECISIONS
 from flexlegion.schedules import (
     Schedule,
     constant,
@@ -100,6 +101,15 @@ def add_optimizer_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--decay-every", type=int, metavar="EPOCHS", help="for step: between two; default: 1"
+    )
+
+
+def add_precision_option(parser: argparse.ArgumentParser) -> None:
+    """``--precision``."""
+    parser.add_argument(
+        "--precision",
+        default=DEFAULT,
+        help=f"how GPUs compute products: one of {', '.join(PRECISIONS)} (default: {DEFAULT})",
     )
 
 

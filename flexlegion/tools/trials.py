@@ -21,6 +21,7 @@ from flexlegion.cost.timing import share
 from flexlegion.data.synthetic import synthetic
 from flexlegion.errors import UserError
 from flexlegion.model import Model
+from flexlegion.precision import DEFAULT, PEAKS
 from flexlegion.problem import Problem
 from flexlegion.report.progress import ProgressBar
 from flexlegion.runtime.program import TRAIN
@@ -77,7 +78,11 @@ def problem_of(
 ) -> Problem:
     """The network on this machine, with the times that the data base has now."""
     costs = MeasuredCosts(
-        db, AnalyticCosts(), optimizer=network.optimizer.type, calibration=calibration
+        db,
+        AnalyticCosts(PEAKS[network.precision]),
+        optimizer=network.optimizer.type,
+        calibration=calibration,
+        precision=network.precision,
     )
     return Problem(network.graph, topology, costs, network.output, network.optimizer.states)
 
@@ -91,9 +96,10 @@ def profile(
 ) -> int:
     """Measure the tasks, updates, loads and sums that the data base lacks; how many those were."""
     with ProgressBar("measuring operators", shown) as bar:
-        count = measure(requests, db, bar.steps)
+        count = measure(requests, db, bar.steps, precision=network.precision)
     return count + sum(
-        measure_linears(device, db, network.optimizer) for device in one_of_each_model(topology)
+        measure_linears(device, db, network.optimizer, precision=network.precision)
+        for device in one_of_each_model(topology)
     )
 
 
@@ -167,7 +173,14 @@ class _Running:
     def __init__(self, trial: Trial, network: Network, x: Any, y: Any, seed: int) -> None:
         self.trial = trial
         self.model = build(network.model, network.batch_size, seed=seed, **network.sizes)
-        self.model.compile(network.optimizer, network.loss, [], trial.strategy)
+        uses_gpus = any(name.startswith("gpu:") for name in trial.strategy.devices())
+        self.model.compile(
+            network.optimizer,
+            network.loss,
+            [],
+            trial.strategy,
+            precision=network.precision if uses_gpus else DEFAULT,
+        )
         self._data, self._samples = self.model.bind(x, y)
         self.train(WARM_UPS)
 

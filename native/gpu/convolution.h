@@ -6,7 +6,8 @@
 
 namespace flexlegion::gpu {
 
-// Kernels are (o, kh, kw, c / groups), dense. Each takes scratch slots 10 to 12.
+// Kernels are (o, kh, kw, c / groups), dense. Each takes scratch slots 10 to 15.
+// In bf16, results are rounded as factors are; sums are single precision all the same.
 void convolve(const ConvTile& conv, const float* x, const float* kernel, float* y);
 void convolve_backward_data(const ConvTile& conv, const float* kernel, const float* dy, float* dx);
 void convolve_backward_kernel(const ConvTile& conv, const float* x, const float* dy,

@@ -1,6 +1,5 @@
 #include "gpu/device.h"
 
-#include <atomic>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -12,7 +11,7 @@ namespace flexlegion::gpu {
 
 namespace {
 
-std::atomic<Precision> chosen{Precision::fp32};
+thread_local Precision chosen = Precision::fp32;
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "gpu/portable.h"
+#include "ops/precision.h"
 
 #if FLEXLEGION_CUDA
 #include <cublas_v2.h>
@@ -14,12 +15,7 @@
 
 namespace flexlegion::gpu {
 
-// How products and convolutions compute; operands and results are single precision throughout.
-enum class Precision {
-  fp32,
-  tf32,  // factors are rounded to 10 bits of mantissa
-  bf16,  // to 7 bits; sums stay single
-};
+// How products and convolutions that the calling thread issues from now on compute.
 void set_precision(Precision precision);
 Precision precision();
 

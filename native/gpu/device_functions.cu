@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <string>
 
 #include "gpu/table_gradient.h"
 #include "gpu/view.h"
@@ -123,21 +125,44 @@ Order& order() {
   return mine;
 }
 
-void begin(void* stream, void* arena, std::int64_t bytes) {
+void begin(void* stream, void* arena, std::int64_t bytes, Precision precision) {
   begin_task(static_cast<cudaStream_t>(stream), arena, bytes);
+  set_precision(precision);
   if (order().done != nullptr) check(cudaStreamWaitEvent(gpu::stream(), order().done, 0));
 }
 
-void end() {
+// Of a task that has failed, too: so it leaves the device's own complaints to the next one.
+void end() noexcept {
   Order& mine = order();
-  if (mine.done == nullptr) check(cudaEventCreateWithFlags(&mine.done, cudaEventDisableTiming));
-  check(cudaEventRecord(mine.done, gpu::stream()));
+  if (mine.done == nullptr &&
+      cudaEventCreateWithFlags(&mine.done, cudaEventDisableTiming) != cudaSuccess) {
+    return;
+  }
+  cudaEventRecord(mine.done, gpu::stream());
 }
 
-// Events of one device count from one event, at which the host looked at its own clock.
+// An event at which the host looked at its own clock, for others of that device to count from.
+// Distances between events are single-precision milliseconds, whose last place within this age is
+// half of an event's own resolution, about 500 ns.
+struct Base {
+  static constexpr std::int64_t kOldest = 4'000'000'000;  // ns
+
+  cudaEvent_t event = nullptr;
+  std::int64_t time = 0;
+
+  Base() {
+    check(cudaEventCreate(&event));
+    check(cudaEventRecord(event, gpu::stream()));
+    check(cudaEventSynchronize(event));
+    time = host_now();
+  }
+  Base(const Base&) = delete;
+  ~Base() { cudaEventDestroy(event); }
+};
+
 struct Mark {
-  cudaEvent_t event, base;
-  std::int64_t base_time;
+  cudaEvent_t event;
+  std::shared_ptr<const Base> base;
 };
 
 std::mutex marks_mutex;
@@ -145,15 +170,11 @@ std::map<int, Mark> marks;
 int next_mark = 0;
 
 int mark() {
-  thread_local cudaEvent_t base = nullptr;
-  thread_local std::int64_t base_time = 0;
-  if (base == nullptr) {  // once a device: the only time that a task waits
-    check(cudaEventCreate(&base));
-    check(cudaEventRecord(base, gpu::stream()));
-    check(cudaEventSynchronize(base));
-    base_time = host_now();
+  thread_local std::shared_ptr<const Base> base;
+  if (base == nullptr || host_now() - base->time > Base::kOldest) {
+    base = std::make_shared<Base>();  // the only time that a task waits
   }
-  Mark mine{nullptr, base, base_time};
+  Mark mine{nullptr, base};
   check(cudaEventCreate(&mine.event));
   check(cudaEventRecord(mine.event, gpu::stream()));
   const std::lock_guard<std::mutex> lock(marks_mutex);
@@ -170,9 +191,56 @@ std::int64_t time_of(int number) {
   }
   float milliseconds = 0;
   check(cudaEventSynchronize(mine.event));
-  check(cudaEventElapsedTime(&milliseconds, mine.base, mine.event));
+  check(cudaEventElapsedTime(&milliseconds, mine.base->event, mine.event));
   check(cudaEventDestroy(mine.event));
-  return mine.base_time + static_cast<std::int64_t>(1e6 * static_cast<double>(milliseconds));
+  return mine.base->time + static_cast<std::int64_t>(1e6 * static_cast<double>(milliseconds));
+}
+
+std::string software() {
+  int runtime = 0, blas_parts[3] = {};
+  check(cudaRuntimeGetVersion(&runtime));
+  const libraryPropertyType parts[] = {MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL};
+  for (int i = 0; i < 3; ++i) check(cublasGetProperty(parts[i], &blas_parts[i]));
+  int dnn_parts[3] = {};
+  for (int i = 0; i < 3; ++i) check(cudnnGetProperty(parts[i], &dnn_parts[i]));
+  const auto dotted = [](const int(&numbers)[3]) {
+    return std::to_string(numbers[0]) + "." + std::to_string(numbers[1]) + "." +
+           std::to_string(numbers[2]);
+  };
+  return "cuDNN " + dotted(dnn_parts) + ", cuBLAS " + dotted(blas_parts) + ", CUDA " +
+         std::to_string(runtime / 1000) + "." + std::to_string(runtime % 1000 / 10);
+}
+
+GpuFacts describe(int ordinal) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, ordinal));
+  const auto attribute = [ordinal](cudaDeviceAttr which) {
+    int value = 0;
+    // Some drivers do not tell clocks; then they are 0.
+    if (cudaDeviceGetAttribute(&value, which, ordinal) != cudaSuccess) {
+      cudaGetLastError();
+      value = 0;
+    }
+    return value;
+  };
+  GpuFacts facts;
+  facts.name = properties.name;
+  facts.software = software();
+  facts.major = properties.major;
+  facts.minor = properties.minor;
+  facts.multiprocessors = properties.multiProcessorCount;
+  facts.clock_khz = attribute(cudaDevAttrClockRate);
+  facts.memory_clock_khz = attribute(cudaDevAttrMemoryClockRate);
+  facts.memory_bus_bits = attribute(cudaDevAttrGlobalMemoryBusWidth);
+  return facts;
+}
+
+int peer_class(int from, int to) {
+  int reaches = 0, rank = 0;
+  check(cudaDeviceCanAccessPeer(&reaches, from, to));
+  if (reaches == 0) return 0;
+  check(cudaDeviceGetP2PAttribute(&rank, cudaDevP2PAttrPerformanceRank, from, to));
+  return 1 + rank;
 }
 
 #endif
@@ -190,6 +258,8 @@ DeviceFunctions functions() {
   result.end_task = end;
   result.mark = mark;
   result.time_of = time_of;
+  result.describe = describe;
+  result.peer_class = peer_class;
 #endif
   return result;
 }

@@ -25,10 +25,20 @@ int fl_rt_rank(void);
 enum { FL_CPU = 0, FL_GPU = 1 };
 typedef struct {
   int32_t kind, rank, memory; /* devices with the same memory share it */
-  int64_t memory_bytes;
+  int64_t memory_bytes;       /* without what a GPU keeps as scratch memory */
 } fl_device;
 int fl_rt_devices(void);
 int fl_rt_device(int index, fl_device *out);
+/* What a GPU of this rank is. Clocks are the highest; 0 where the driver does not tell. */
+typedef struct {
+  char name[96], software[160]; /* "NVIDIA H200"; libraries and their versions */
+  int32_t major, minor;         /* compute capability */
+  int32_t multiprocessors, clock_khz, memory_clock_khz, memory_bus_bits;
+} fl_gpu;
+int fl_rt_gpu(int device, fl_gpu *out);
+/* How a GPU of this rank reaches the memory of another without the host: 1 for the fastest way,
+ * higher numbers for others; 0 if it does not. */
+int fl_rt_peer_class(int from, int to);
 /* Bytes of that device's memory, which has to be this rank's, that Legion has given out: all
  * instances of all programs, and whatever else of the process lies there. Waits for all that was
  * issued. */
@@ -38,6 +48,9 @@ int64_t fl_rt_memory_in_use(int device);
  * its copies). On one rank only: this Legion does not survive profiling copies between ranks. */
 int fl_rt_count_copies(int on);
 int64_t fl_rt_copied_bytes(void);
+
+/* What products and convolutions on GPUs round their factors to. */
+enum { FL_FP32 = 0, FL_TF32 = 1, FL_BF16 = 2 };
 
 /* Measuring. Every rank makes the same calls, and gets the same times (ns). */
 const char *fl_rt_kernel_library(void); /* what computes, and its version: "oneDNN 3.2.1" */
@@ -51,7 +64,8 @@ typedef struct {
  * the most runs; returns how many there were. */
 int fl_rt_measure_task(const fl_plan *plan, const char *optimizer, int n_attributes,
                        const char *const *attribute_names, const char *const *attribute_values,
-                       int launch, int part, int bound, const fl_repeats *repeats, int64_t *times);
+                       int launch, int part, int bound, int precision, const fl_repeats *repeats,
+                       int64_t *times);
 /* The sum of `slots` partial gradients. */
 int fl_rt_measure_sum(int device, int64_t slots, int64_t elements, const fl_repeats *repeats,
                       int64_t *times);
@@ -70,7 +84,8 @@ typedef struct fl_program fl_program;
 fl_program *fl_program_create(const fl_plan *plan, const char *optimizer, int n_attributes,
                               const char *const *attribute_names,
                               const char *const *attribute_values, uint64_t seed,
-                              double clip_norm); /* of the whole gradient; 0: not clipped */
+                              double clip_norm, /* of the whole gradient; 0: not clipped */
+                              int precision);
 void fl_program_destroy(fl_program *program);
 
 /* Rows of 4-byte elements that batches of `tensor` are made of. The memory stays the caller's and

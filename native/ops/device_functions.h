@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "ops/kernel.h"
+#include "ops/precision.h"
 #include "ops/table_gradient.h"
 #include "ops/tensor_view.h"
 
@@ -30,6 +32,16 @@ struct WeightUpdate {
   double clip_norm = 0;
 };
 
+// What a GPU is, as its driver tells it.
+struct GpuFacts {
+  std::string name;          // "NVIDIA H200"
+  std::string software;      // libraries and their versions
+  int major = 0, minor = 0;  // compute capability
+  int multiprocessors = 0;
+  int clock_khz = 0, memory_clock_khz = 0;  // the highest; 0: it does not tell
+  int memory_bus_bits = 0;
+};
+
 struct DeviceFunctions {
   // As ops/tensor_view.h's.
   void (*copy)(const TensorView& to, const TensorView& from) = nullptr;
@@ -42,13 +54,19 @@ struct DeviceFunctions {
   void (*sum_squares)(const std::vector<WeightGradient>& gradients, float* sum) = nullptr;
 
   // Of devices whose tasks only issue work, to a stream. What follows on the calling thread uses
-  // that stream, and an arena of device memory for scratch().
-  void (*begin_task)(void* stream, void* arena, std::int64_t bytes) = nullptr;
+  // that stream and that precision, and an arena of device memory for scratch().
+  void (*begin_task)(void* stream, void* arena, std::int64_t bytes, Precision precision) = nullptr;
   void (*end_task)() = nullptr;
   // Notes the moment at which the stream comes to this point; a number to name it by.
   int (*mark)() = nullptr;
   // When that was, in ns of the host's steady clock; waits for it. Forgets the moment.
   std::int64_t (*time_of)(int mark) = nullptr;
+
+  // Of GPUs, by CUDA's numbers.
+  GpuFacts (*describe)(int ordinal) = nullptr;
+  // How `from` reaches the memory of `to` without the host: 1 for the fastest way that there is
+  // between GPUs, higher numbers for others; 0 if it does not.
+  int (*peer_class)(int from, int to) = nullptr;
 };
 
 struct RegisterDeviceFunctions {

@@ -7,6 +7,7 @@
 
 #include "flexlegion_rt.h"
 #include "plan/handles.h"
+#include "runtime/arenas.h"
 #include "runtime/machine.h"
 #include "runtime/mapper.h"
 #include "runtime/measurement.h"
@@ -41,6 +42,13 @@ fl::Attributes attributes_of(int count, const char* const* names, const char* co
   fl::AttributeList attributes;
   for (int i = 0; i < count; ++i) attributes.emplace_back(names[i], values[i]);
   return fl::Attributes(attributes);
+}
+
+fl::Precision precision_of(int precision) {
+  if (precision < FL_FP32 || precision > FL_BF16) {
+    throw std::invalid_argument("no precision " + std::to_string(precision));
+  }
+  return static_cast<fl::Precision>(precision);
 }
 
 fl::Repeats repeats_of(const fl_repeats& repeats) {
@@ -89,8 +97,30 @@ int fl_rt_device(int index, fl_device* out) {
     });
     *out = {static_cast<int32_t>(device.kind), device.rank,
             static_cast<int32_t>(first - all.begin()),
-            device.memory.exists() ? static_cast<int64_t>(device.memory.capacity()) : 0};
+            device.memory.exists()
+                ? static_cast<int64_t>(device.memory.capacity()) - fl::arena_bytes(index)
+                : 0};
   });
+}
+
+int fl_rt_gpu(int device, fl_gpu* out) {
+  return status([&] {
+    const fl::GpuFacts facts = fl::describe_gpu(device);
+    *out = {{},
+            {},
+            facts.major,
+            facts.minor,
+            facts.multiprocessors,
+            facts.clock_khz,
+            facts.memory_clock_khz,
+            facts.memory_bus_bits};
+    facts.name.copy(out->name, sizeof(out->name) - 1);
+    facts.software.copy(out->software, sizeof(out->software) - 1);
+  });
+}
+
+int fl_rt_peer_class(int from, int to) {
+  return fl::guarded(-1, [&] { return fl::peer_class(from, to); });
 }
 
 int64_t fl_rt_memory_in_use(int device) {
@@ -119,12 +149,13 @@ const char* fl_rt_kernel_library(void) {
 
 int fl_rt_measure_task(const fl_plan* plan, const char* optimizer, int n_attributes,
                        const char* const* attribute_names, const char* const* attribute_values,
-                       int launch, int part, int bound, const fl_repeats* repeats, int64_t* times) {
+                       int launch, int part, int bound, int precision, const fl_repeats* repeats,
+                       int64_t* times) {
   return measured(times, [&] {
     const fl::Attributes attributes =
         attributes_of(n_attributes, attribute_names, attribute_values);
     return fl::measure_task(*plan, optimizer, attributes, launch, part, bound,
-                            repeats_of(*repeats));
+                            precision_of(precision), repeats_of(*repeats));
   });
 }
 
@@ -154,12 +185,12 @@ int fl_rt_share(const void* mine, int64_t bytes, void* all) {
 
 fl_program* fl_program_create(const fl_plan* plan, const char* optimizer, int n_attributes,
                               const char* const* attribute_names,
-                              const char* const* attribute_values, uint64_t seed,
-                              double clip_norm) {
+                              const char* const* attribute_values, uint64_t seed, double clip_norm,
+                              int precision) {
   return fl::guarded(static_cast<fl_program*>(nullptr), [&] {
     const fl::Attributes attributes =
         attributes_of(n_attributes, attribute_names, attribute_values);
-    return new fl_program{{*plan, optimizer, attributes, seed, clip_norm}};
+    return new fl_program{{*plan, optimizer, attributes, seed, clip_norm, precision_of(precision)}};
   });
 }
 

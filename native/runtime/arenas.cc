@@ -22,7 +22,12 @@ namespace {
 constexpr const char* kVariable = "FLEXLEGION_GPU_SCRATCH";
 constexpr std::int64_t kMiB = 1 << 20, kMost = 1024 * kMiB;
 
-std::int64_t arena_bytes(const Memory& memory) {
+}  // namespace
+
+std::int64_t arena_bytes(int device) {
+  const Device& of = MachineState::get().devices().at(static_cast<std::size_t>(device));
+  if (of.kind != DeviceKind::gpu) return 0;
+  const Memory& memory = of.memory;
   const char* const text = std::getenv(kVariable);
   if (text == nullptr) return std::min(kMost, static_cast<std::int64_t>(memory.capacity()) / 8);
   std::int64_t value = 0;
@@ -33,6 +38,8 @@ std::int64_t arena_bytes(const Memory& memory) {
   return value * kMiB;
 }
 
+namespace {
+
 // It holds a region a GPU. A task finds out where Legion put its instance, which stays there.
 class Arenas : public Executor {
  public:
@@ -41,7 +48,7 @@ class Arenas : public Executor {
     std::vector<int> launches;
     for (int d = 0; d < static_cast<int>(devices.size()); ++d) {
       if (devices[static_cast<std::size_t>(d)].kind != DeviceKind::gpu) continue;
-      const std::int64_t bytes = arena_bytes(devices[static_cast<std::size_t>(d)].memory);
+      const std::int64_t bytes = arena_bytes(d);
       const auto elements = bytes / static_cast<std::int64_t>(sizeof(float));
       LaunchRequirement all;
       all.region = regions_.add({elements}, 1);

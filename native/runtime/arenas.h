@@ -13,6 +13,9 @@ struct Arena {
 // Of a GPU of this rank; empty before reserve_arenas(). For running tasks.
 Arena arena_of(int device);
 
+// How many bytes of its memory a GPU, of any rank, has as scratch memory.
+std::int64_t arena_bytes(int device);
+
 // Every rank calls this, once, after the machine was found. Throws UserMistake if a GPU's memory is
 // too small. The environment variable FLEXLEGION_GPU_SCRATCH says how many MiB a GPU has; by
 // default an eighth of its memory, and at most 1 GiB.

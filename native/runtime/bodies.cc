@@ -7,7 +7,6 @@
 
 #include "ops/partial_gradients.h"
 #include "ops/strided_loop.h"
-#include "runtime/machine.h"
 
 namespace flexlegion {
 
@@ -76,11 +75,8 @@ KernelTask blank_task(const Graph& graph, const Operator& op) {
 }  // namespace
 
 void OperatorKernels::provide(const Operator& op, const std::vector<int>& devices) {
-  for (int device : devices) {
-    const DeviceKind kind = MachineState::get().devices()[static_cast<std::size_t>(device)].kind;
-    std::shared_ptr<Kernel>& kernel = of[static_cast<int>(kind)];
-    if (!kernel) kernel = make_kernel(op.type, Attributes(op.attributes), kind);
-  }
+  fill(devices,
+       [&](DeviceKind kind) { return make_kernel(op.type, Attributes(op.attributes), kind); });
 }
 
 Body kernel_body(const Graph& graph, const Launch& planned, const OperatorKernels& kernels) {

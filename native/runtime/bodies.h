@@ -10,18 +10,37 @@
 #include "plan/graph.h"
 #include "plan/plan.h"
 #include "runtime/launch.h"
+#include "runtime/machine.h"
 
 namespace flexlegion {
 
 using Body = std::function<void(LeafContext&)>;
 
-// An operator's kernels, one a kind of device that its tasks run on.
-struct OperatorKernels {
-  std::shared_ptr<Kernel> of[2];
+// One kernel a kind of device that tasks run on.
+template <typename AnyKernel>
+class KernelsOfKinds {
+ public:
+  AnyKernel& on(DeviceKind kind) const { return *of_[static_cast<int>(kind)]; }
 
+ protected:
   // Makes what `devices` (numbers) lack.
+  template <typename Make>
+  void fill(const std::vector<int>& devices, Make make) {
+    for (int device : devices) {
+      const DeviceKind kind = MachineState::get().devices()[static_cast<std::size_t>(device)].kind;
+      std::shared_ptr<AnyKernel>& kernel = of_[static_cast<int>(kind)];
+      if (!kernel) kernel = make(kind);
+    }
+  }
+
+ private:
+  std::shared_ptr<AnyKernel> of_[2];
+};
+
+// An operator's.
+class OperatorKernels : public KernelsOfKinds<Kernel> {
+ public:
   void provide(const Operator& op, const std::vector<int>& devices);
-  Kernel& on(DeviceKind kind) const { return *of[static_cast<int>(kind)]; }
 };
 
 // A planned forward or backward launch's body: hands the views to the kernel by their role, sums

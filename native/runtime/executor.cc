@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "runtime/machine.h"
+#include "runtime/memory_table.h"
 #include "support/error.h"
 
 namespace flexlegion {
@@ -27,7 +28,7 @@ int add_executor(Executor* executor) {
 
 }  // namespace
 
-Executor::Executor() : id_(add_executor(this)) {}
+Executor::Executor(Precision precision) : id_(add_executor(this)), precision_(precision) {}
 
 Executor::~Executor() {
   regions_.destroy();
@@ -89,15 +90,18 @@ std::map<Memory, std::int64_t> Executor::bytes_of_others() const {
 }
 
 void Executor::check_memory(const std::string& what) const {
-  std::map<Memory, std::int64_t> taken = bytes_of_others();
+  const std::map<Memory, std::int64_t> others_take = bytes_of_others();
   for (const auto& [memory, bytes] : regions_.bytes()) {
-    const std::int64_t others = taken[memory];
+    const auto taken = others_take.find(memory);
+    const std::int64_t others = taken == others_take.end() ? 0 : taken->second;
     if (static_cast<std::size_t>(bytes + others) <= memory.capacity()) continue;
-    std::string which = "a memory of " + std::to_string(memory.capacity() >> 20) + " MiB";
+    std::string which =
+        "a memory of " + std::to_string(memory.capacity() >> 20) + " MiB (" + name_of(memory) + ")";
     if (others > 0) which += ", of which other models take " + std::to_string(others >> 20);
     throw UserMistake(what + " needs " + std::to_string(bytes >> 20) + " MiB in " + which +
-                      "; use more devices, a smaller batch, or give Legate more memory "
-                      "(--sysmem)");
+                      "; use more devices, a smaller batch, or give Legate more memory (" +
+                      option_of(memory) + ")\n" +
+                      memory_table(regions_.bytes_by_content(), others_take));
   }
 }
 

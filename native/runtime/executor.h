@@ -27,7 +27,8 @@ struct TaskRecord {
 
 class Executor {
  public:
-  Executor();
+  // `precision` is what its tasks on GPUs compute with.
+  explicit Executor(Precision precision = Precision::fp32);
   // Gives the regions back. Nothing may be running: a derived class, whose members running tasks
   // may use, waits in its own destructor.
   virtual ~Executor();
@@ -39,6 +40,7 @@ class Executor {
   // For leaf tasks and the mapper.
   RuntimeLaunch& launch(int index) { return launches_[static_cast<std::size_t>(index)]; }
   const RegionStore& regions() const { return regions_; }
+  Precision precision() const { return precision_; }
   void report_failure(const std::string& what);
   // A task that has run here.
   void note(const TaskRecord& record);
@@ -75,6 +77,7 @@ class Executor {
   std::map<Legion::Memory, std::int64_t> bytes_of_others() const;
 
   const int id_;
+  const Precision precision_;
   std::vector<char> argument_buffer_;
   std::atomic<bool> recording_{false};
   std::mutex records_mutex_;

@@ -72,11 +72,11 @@ void add_views(LeafContext& context, const std::vector<PhysicalRegion>& regions,
 // While it lives, a GPU's task issues its work: Realm finds out by its stream when that is done.
 class GpuTask {
  public:
-  GpuTask(const DeviceFunctions& device, int number) : device_(device) {
+  GpuTask(const DeviceFunctions& device, int number, Precision precision) : device_(device) {
     const Arena arena = arena_of(number);
     static Realm::Cuda::CudaModule* const cuda =
         Realm::Runtime::get_runtime().get_module<Realm::Cuda::CudaModule>("cuda");
-    device.begin_task(cuda->get_task_cuda_stream(), arena.data, arena.bytes);
+    device.begin_task(cuda->get_task_cuda_stream(), arena.data, arena.bytes, precision);
     cuda->set_task_ctxsync_required(false);
   }
   ~GpuTask() { device_.end_task(); }
@@ -100,7 +100,7 @@ void run_body(Executor& executor, int index, LeafContext& context, int device,
     executor.note(record);
     return;
   }
-  const GpuTask task(*context.device, device);
+  const GpuTask task(*context.device, device, executor.precision());
   const bool timed = executor.times(launch);
   const int begin = timed ? context.device->mark() : -1;
   launch.body(context);

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "ops/device_functions.h"
+#include "realm/cuda/cuda_module.h"
 #include "runtime/arenas.h"
 #include "runtime/leaf_task.h"
 #include "runtime/mapper.h"
@@ -180,6 +181,32 @@ ShardingID MachineState::sharding_of(const std::vector<int>& ranks) {
   const ShardingID id = first_sharding_ + static_cast<ShardingID>(shardings_.size());
   Runtime::get_runtime()->register_sharding_functor(id, new PointToRank(ranks), true);
   return shardings_[ranks] = id;
+}
+
+namespace {
+
+// CUDA's number of a GPU of this rank.
+int ordinal_of(int device) {
+  const MachineState& machine = MachineState::get();
+  const Device& gpu = machine.devices().at(static_cast<std::size_t>(device));
+  int ordinal = -1;
+  auto* const cuda = Realm::Runtime::get_runtime().get_module<Realm::Cuda::CudaModule>("cuda");
+  if (gpu.kind != DeviceKind::gpu || gpu.rank != machine.rank() || cuda == nullptr ||
+      !cuda->get_cuda_device_id(gpu.processor, &ordinal)) {
+    throw std::invalid_argument("device " + std::to_string(device) + " is no GPU of this rank");
+  }
+  return ordinal;
+}
+
+}  // namespace
+
+GpuFacts describe_gpu(int device) {
+  return device_functions(DeviceKind::gpu)->describe(ordinal_of(device));
+}
+
+int peer_class(int from, int to) {
+  const int here = ordinal_of(from), there = ordinal_of(to);
+  return device_functions(DeviceKind::gpu)->peer_class(here, there);
 }
 
 std::int64_t memory_in_use(int device) {

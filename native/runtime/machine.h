@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "legion.h"
+#include "ops/device_functions.h"
 #include "runtime/launch.h"
 
 namespace flexlegion {
@@ -73,5 +74,9 @@ class MachineState {
 // Bytes of a device's memory, which has to be this rank's, that Legion has given out. Waits for all
 // that was issued.
 std::int64_t memory_in_use(int device);
+
+// What a GPU of this rank is; and how it reaches another's memory, see DeviceFunctions::peer_class.
+GpuFacts describe_gpu(int device);
+int peer_class(int from, int to);
 
 }  // namespace flexlegion

@@ -63,7 +63,8 @@ std::vector<int> neighbours(int device) {
 class Measurement : public Executor {
  public:
   // Runs tasks on `device`; before each that is measured, memory is swept.
-  Measurement(int device, std::int64_t sweep_bytes) : device_(device), sweep_bytes_(sweep_bytes) {}
+  Measurement(int device, std::int64_t sweep_bytes, Precision precision = Precision::fp32)
+      : Executor(precision), device_(device), sweep_bytes_(sweep_bytes) {}
   ~Measurement() override { wait_quietly(); }
 
   int add_region(const std::vector<std::int64_t>& shape, int fields) {
@@ -331,7 +332,7 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
 
 Times measure_task(const fl_plan& plan, const std::string& optimizer,
                    const Attributes& hyperparameters, int index, int part, std::int32_t bound,
-                   const Repeats& repeats) {
+                   Precision precision, const Repeats& repeats) {
   const Launch launch =
       only(plan.plan.launches.at(static_cast<std::size_t>(index)), static_cast<std::size_t>(part));
   if (launch.pass == Pass::load) return measure_load(plan.graph, launch, repeats);
@@ -341,7 +342,7 @@ Times measure_task(const fl_plan& plan, const std::string& optimizer,
   state.learning_rate = 1e-3;
   state.training = 1;
   const auto run_on = [&](const std::vector<int>& devices) {
-    Measurement measurement(launch.devices.front(), repeats.sweep_bytes);
+    Measurement measurement(launch.devices.front(), repeats.sweep_bytes, precision);
     for (int device : devices) {
       add_plan_task(measurement, device, plan, launch, optimizer, hyperparameters, bound);
     }
@@ -382,9 +383,9 @@ Times measure_launch(int device, const Repeats& repeats) {
     Times* const mine = each == device ? &log : nullptr;
     tasks.push_back(measurement.add_task(
         kTouchTask, each, used,
-        [mine, bytes = repeats.sweep_bytes, end = std::int64_t{0}](LeafContext&) mutable {
+        [mine, bytes = repeats.sweep_bytes, end = std::int64_t{0}](LeafContext& context) mutable {
           if (mine != nullptr && end != 0) mine->push_back(now_ns() - end);
-          sweep(bytes);
+          if (context.kind == DeviceKind::cpu) sweep(bytes);
           end = now_ns();
         }));
   }

@@ -35,7 +35,7 @@ using Times = std::vector<std::int64_t>;  // ns, one a run
 // are below `bound`.
 Times measure_task(const fl_plan& plan, const std::string& optimizer,
                    const Attributes& hyperparameters, int launch, int part, std::int32_t bound,
-                   const Repeats& repeats);
+                   Precision precision, const Repeats& repeats);
 
 // The sum of `slots` partial gradients of `elements` float32 each.
 Times measure_sum(int device, std::int64_t slots, std::int64_t elements, const Repeats& repeats);

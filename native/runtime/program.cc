@@ -12,8 +12,10 @@ namespace flexlegion {
 using namespace Legion;
 
 Program::Program(const fl_plan& plan, const std::string& optimizer,
-                 const Attributes& hyperparameters, std::uint64_t seed, double clip_norm)
-    : graph_(plan.graph),
+                 const Attributes& hyperparameters, std::uint64_t seed, double clip_norm,
+                 Precision precision)
+    : Executor(precision),
+      graph_(plan.graph),
       plan_(plan.plan),
       optimizer_(optimizer),
       hyperparameters_(hyperparameters),

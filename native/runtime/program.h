@@ -32,7 +32,7 @@ struct Batch {
 class Program : public Executor {
  public:
   Program(const fl_plan& plan, const std::string& optimizer, const Attributes& hyperparameters,
-          std::uint64_t seed, double clip_norm);
+          std::uint64_t seed, double clip_norm, Precision precision);
   ~Program() override;  // waits for running work
 
   // Makes a row-major host array known: row r of it can become a row of the batch of `tensor`. The

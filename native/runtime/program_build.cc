@@ -80,7 +80,12 @@ void Program::add_schedule(unsigned runs) {
 void Program::create_regions() {
   for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
     const Tensor& tensor = graph_.tensors[t];
-    value_region_.push_back(regions_.add(tensor.shape, 1 + states_of(static_cast<int>(t))));
+    const bool weight = tensor.kind == TensorKind::weight;
+    const Content content = weight                             ? Content::weights
+                            : tensor.kind == TensorKind::input ? Content::batches
+                                                               : Content::activations;
+    value_region_.push_back(
+        regions_.add(tensor.shape, 1 + states_of(static_cast<int>(t)), content));
     const int slots = plan_.gradients[t].slots;
     if (slots == 0) {
       gradient_region_.push_back(-1);
@@ -88,7 +93,8 @@ void Program::create_regions() {
     }
     std::vector<std::int64_t> stacked = {slots};
     stacked.insert(stacked.end(), tensor.shape.begin(), tensor.shape.end());
-    gradient_region_.push_back(regions_.add(stacked, 1));
+    gradient_region_.push_back(
+        regions_.add(stacked, 1, weight ? Content::gradients : Content::activations));
   }
 }
 
@@ -226,7 +232,7 @@ void Program::add_load(const Launch& planned) {
   input.tensor = into.tensor;
   input.runs = planned.runs;
   LaunchRequirement staging;
-  staging.region = regions_.add(tensor.shape, 1);
+  staging.region = regions_.add(tensor.shape, 1, Content::batches);
   staging.field = kValueField;
   staging.privilege = LEGION_WRITE_DISCARD;
   staging.rects = into.rects;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <numeric>
 #include <set>
 #include <shared_mutex>
 #include <utility>
@@ -43,11 +44,12 @@ Domain domain_of(const Rect& rect) {
 
 }  // namespace
 
-int RegionStore::add(const std::vector<std::int64_t>& shape, int fields) {
+int RegionStore::add(const std::vector<std::int64_t>& shape, int fields, Content content) {
   Runtime* runtime = Runtime::get_runtime();
   Context ctx = Runtime::get_context();
   Entry entry;
   entry.box = Rect::of_shape(shape);
+  entry.content = content;
   entry.space = runtime->create_index_space(ctx, domain_of(entry.box));
   entry.field_space = runtime->create_field_space(ctx);
   FieldAllocator allocator = runtime->create_field_allocator(ctx, entry.field_space);
@@ -122,13 +124,24 @@ void RegionStore::seal() {
 
 std::map<Memory, std::int64_t> RegionStore::bytes() const {
   std::map<Memory, std::int64_t> total;
+  for (const auto& [memory, contents] : bytes_by_content()) {
+    total[memory] = std::accumulate(contents.begin(), contents.end(), std::int64_t{0});
+  }
+  return total;
+}
+
+std::map<Memory, ContentBytes> RegionStore::bytes_by_content() const {
+  std::map<Memory, ContentBytes> total;
   for (Entry entry : entries_) {
     share_instances(entry);
     std::set<std::tuple<FieldID, Memory, Rect>> instances;
     for (const auto& [use, box] : entry.touched) {
       const auto& [field, memory, reads] = use;
       if (!instances.insert({field, memory, box}).second) continue;
-      total[memory] += box.volume() * static_cast<std::int64_t>(sizeof(float));
+      const bool state = entry.content == Content::weights && field != kValueField;
+      const Content content = state ? Content::states : entry.content;
+      total[memory][static_cast<std::size_t>(content)] +=
+          box.volume() * static_cast<std::int64_t>(sizeof(float));
     }
   }
   return total;

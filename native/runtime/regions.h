@@ -18,10 +18,15 @@ namespace flexlegion {
 
 constexpr Legion::FieldID kValueField = 100;  // optimizer state s is field kValueField + 1 + s
 
+// What a region holds, for tables of memory. Fields of weights after the first are states.
+enum class Content { weights, gradients, states, activations, batches, other };
+constexpr std::size_t kContents = 6;
+using ContentBytes = std::array<std::int64_t, kContents>;
+
 class RegionStore {
  public:
   // Creates a region over `shape` with `fields` 4-byte fields; returns its index.
-  int add(const std::vector<std::int64_t>& shape, int fields);
+  int add(const std::vector<std::int64_t>& shape, int fields, Content content = Content::other);
 
   Legion::LogicalRegion region(int index) const { return entries_[index].region; }
   std::array<std::int64_t, kMaxRegionRank> shape(int index) const { return entries_[index].box.hi; }
@@ -35,6 +40,7 @@ class RegionStore {
   void seal();
   // Bytes of the instances that each memory will hold.
   std::map<Legion::Memory, std::int64_t> bytes() const;
+  std::map<Legion::Memory, ContentBytes> bytes_by_content() const;
 
   // What the instance in `memory` for a reader or a writer of that region tree's field has to
   // cover; `root` if nothing is known. For the mapper.
@@ -54,6 +60,7 @@ class RegionStore {
     Legion::IndexSpace space;
     Legion::FieldSpace field_space;
     Rect box;
+    Content content;
     std::map<std::vector<Rect>, Legion::LogicalPartition> partitions;
     // (field, memory, reads) -> footprint. Each field has its own: the states of a weight's shard,
     // say, need not lie where only its value is read.

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "ops/partial_gradients.h"
-#include "runtime/machine.h"
 
 namespace flexlegion {
 
@@ -66,11 +65,8 @@ WeightGradient gradient_in(const LeafContext& context, const UpdatedWeight& weig
 
 void UpdateKernels::provide(const std::string& optimizer, const Attributes& hyperparameters,
                             const std::vector<int>& devices) {
-  for (int device : devices) {
-    const DeviceKind kind = MachineState::get().devices()[static_cast<std::size_t>(device)].kind;
-    std::shared_ptr<UpdateKernel>& kernel = of[static_cast<int>(kind)];
-    if (!kernel) kernel = make_update_kernel(optimizer, hyperparameters, kind);
-  }
+  fill(devices,
+       [&](DeviceKind kind) { return make_update_kernel(optimizer, hyperparameters, kind); });
 }
 
 bool is_gradient(const Requirement& requirement) {
@@ -83,13 +79,8 @@ Body update_body(const Launch& planned, const UpdateKernels& kernels, double cli
     for (const UpdatedWeight& weight : weights) {
       const TensorView& value = views[weight.value];
       if (!value.present()) continue;
-      WeightUpdate update{*kernels.of[static_cast<int>(context.kind)],
-                          value,
-                          {},
-                          gradient_in(context, weight),
-                          context.arguments->run,
-                          {},
-                          clip_norm};
+      WeightUpdate update{kernels.on(context.kind), value, {},       gradient_in(context, weight),
+                          context.arguments->run,   {},    clip_norm};
       for (std::size_t i : weight.states) update.states.push_back(views[i]);
       if (clip_norm > 0) update.squares = views.back();
       context.device->update(update);

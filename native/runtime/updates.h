@@ -11,11 +11,9 @@
 
 namespace flexlegion {
 
-// An optimizer's kernels, one a kind of device.
-struct UpdateKernels {
-  std::shared_ptr<UpdateKernel> of[2];
-
-  // Makes what `devices` (numbers) lack.
+// An optimizer's.
+class UpdateKernels : public KernelsOfKinds<UpdateKernel> {
+ public:
   void provide(const std::string& optimizer, const Attributes& hyperparameters,
                const std::vector<int>& devices);
 };

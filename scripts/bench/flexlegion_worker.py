@@ -45,6 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", type=Workload.from_json, required=True)
     parser.add_argument("--strategy", required=True, help="as elsewhere, or 'parameter'")
+    parser.add_argument("--precision", default="fp32", help="of GPUs; default: fp32")
     args = parser.parse_args()
     work: Workload = args.workload
     model = work.model()
@@ -52,7 +53,7 @@ def main() -> None:
     parameter = args.strategy == "parameter"
     strategy = parameter_parallel(model, loss) if parameter else args.strategy
     library = rt()
-    model.compile(SGD(LEARNING_RATE), loss, strategy=strategy)
+    model.compile(SGD(LEARNING_RATE), loss, strategy=strategy, precision=args.precision)
     program = model.program
     library.check(library.lib.fl_rt_count_copies(1))  # from here on, without initial weights
     data, _ = model.bind(*work.data())

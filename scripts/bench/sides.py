@@ -29,13 +29,15 @@ def environment() -> dict[str, str]:
     return os.environ | {"PATH": folder + os.pathsep + os.environ["PATH"]}
 
 
-def legate(script: str, cpus: int, *args: str, sysmem: int | None = None) -> list[str]:
+def legate(
+    script: str, cpus: int, *args: str, sysmem: int | None = None, gpus: int = 0
+) -> list[str]:
     """A command line that runs a worker under legate, `sysmem` being MiB for Legion."""
     program = shutil.which("legate", path=environment()["PATH"])
     if program is None:
         sys.exit("error: the legate command is not on the path; run scripts/setup.sh dev")
     # With as many CPU processors as cores, a second utility processor only takes their time.
-    machine = ["--cpus", str(cpus), "--gpus", "0", "--utility", "1"]
+    machine = ["--cpus", str(cpus), "--gpus", str(gpus), "--utility", "1"]
     if sysmem is not None:
         machine += ["--sysmem", str(sysmem)]
     return [program, *machine, str(HERE / script), *args]

@@ -2,6 +2,9 @@
 
 With ``--processes``, DistributedDataParallel over gloo: the first process starts the others, and
 hands them the lines that it reads.
+
+With ``--device cuda``, samples lie in the GPU's memory, as if a loader took no time; the precision
+bf16 is autocast's, which keeps activations in two bytes, and tf32 is that of all products.
 """
 
 from __future__ import annotations
@@ -21,14 +24,31 @@ from workloads import LEARNING_RATE, Workload
 PRODUCT = 4096  # rows and columns of the matrices that measure the machine's peak
 
 
-def peak() -> float:
+def finish(device: str) -> None:
+    """Wait until the device has done what it was given."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def set_precision(precision: str) -> None:
+    """How products of float32 on GPUs compute; cuDNN may choose its algorithms by trying them."""
+    tf32 = precision != "fp32"
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.benchmark = True
+
+
+def peak(device: str, precision: str) -> float:
     """GFLOP/s of large matrix products, with all of the process's threads; the best of three."""
-    a, b = torch.rand(PRODUCT, PRODUCT), torch.rand(PRODUCT, PRODUCT)
-    out = torch.empty(PRODUCT, PRODUCT)
+    kind = torch.bfloat16 if precision == "bf16" else torch.float32
+    a, b = (torch.rand(PRODUCT, PRODUCT, device=device, dtype=kind) for _ in range(2))
+    out = torch.empty(PRODUCT, PRODUCT, device=device, dtype=kind)
     seconds = []
     for _ in range(3):
+        finish(device)
         started = time.perf_counter()
         torch.mm(a, b, out=out)
+        finish(device)
         seconds.append(time.perf_counter() - started)
     return 2 * PRODUCT**3 / min(seconds) / 1e9
 
@@ -40,7 +60,8 @@ def training(args: argparse.Namespace) -> Callable[[int], float]:
     inputs, labels = work.data()
     xs, y = [torch.from_numpy(array) for array in inputs], torch.from_numpy(labels).long()
     xs = [x.permute(0, 3, 1, 2).contiguous() if x.ndim == 4 else x for x in xs]
-    model: torch.nn.Module = torch_zoo.build(work.network, work.sizes)
+    xs, y = [x.to(args.device) for x in xs], y.to(args.device)
+    model: torch.nn.Module = torch_zoo.build(work.network, work.sizes).to(args.device)
     if args.channels_last:
         xs = [x.contiguous(memory_format=torch.channels_last) for x in xs]
         # PyTorch documents this call, but its stubs lack the overload.
@@ -52,11 +73,16 @@ def training(args: argparse.Namespace) -> Callable[[int], float]:
     run: Callable[..., torch.Tensor] = torch.compile(model) if args.compiled else model
 
     def one_round(number: int) -> float:
-        rows = [torch.from_numpy(r[args.rank :: args.processes]) for r in work.batch_rows(number)]
+        rows = [
+            torch.from_numpy(r[args.rank :: args.processes]).to(args.device)
+            for r in work.batch_rows(number)
+        ]
+        finish(args.device)
         started = time.perf_counter()
         for index in rows:
             optimizer.zero_grad(set_to_none=True)
-            loss = torch_zoo.loss_of(run(*(x[index] for x in xs)), y[index])
+            with torch.autocast(args.device, torch.bfloat16, enabled=args.precision == "bf16"):
+                loss = torch_zoo.loss_of(run(*(x[index] for x in xs)), y[index])
             loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's stubs
             optimizer.step()
         loss.item()
@@ -103,15 +129,18 @@ def main() -> None:
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--precision", choices=("fp32", "tf32", "bf16"), default="fp32")
     parser.add_argument("--peak", action="store_true", help="measure only matrix products")
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--port", type=int, help="where the first process of a group listens")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    set_precision(args.precision)
     if args.peak:
         print(json.dumps({"ready": True}), flush=True)
         for _ in sys.stdin:
-            print(json.dumps({"gflops": peak()}), flush=True)
+            print(json.dumps({"gflops": peak(args.device, args.precision)}), flush=True)
         return
     others = None
     if args.processes > 1:

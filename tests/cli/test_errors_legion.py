@@ -129,3 +129,46 @@ def test_without_the_legate_command() -> None:
         assert done.stderr.count("error: Legion cannot start (") == 1
         assert "run the script with the legate command" in done.stderr
         assert "Traceback" not in done.stderr
+
+
+def test_precision_without_a_gpu(tmp_path: Path) -> None:
+    message = train(tmp_path, "--model", "lenet", "--epochs", "1", "--precision", "bf16")
+    assert message == (
+        "precision bf16 is for GPUs, but strategy 'data' uses none; CPU processors compute in fp32"
+    )
+    message = train(tmp_path, "--precision", "fp16")
+    assert message == "unknown precision 'fp16'; choose one of fp32, tf32, bf16"
+
+
+def test_too_little_memory(tmp_path: Path) -> None:
+    """One sentence, and below it what needs how much of each memory."""
+    binaries = Path(sys.executable).parent
+    environment = os.environ | {
+        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+    command = ["legate", "--cpus", "2", "--gpus", "0", "--sysmem", "64"]
+    options = ["--model", "alexnet", "--data", "synthetic", "--batch-size", "8"]
+    done = subprocess.run(
+        [*command, str(ROOT / "scripts" / "train.py"), *options],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    lines = done.stderr.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("error: "))
+    assert "in a memory of 64 MiB (cpu:0 to cpu:1); use more devices" in lines[first]
+    heading, row = lines[first + 1].split(), lines[first + 2].removeprefix("cpu:0 to cpu:1").split()
+    table = dict(zip(heading[1:], map(int, row), strict=True))
+    assert table["capacity"] == 64
+    assert table["taken"] == table["other"] == 0
+    # AlexNet has 61 million weights; Adam keeps two numbers for each, and two devices a gradient.
+    assert table["weights"] == pytest.approx(233, abs=2)
+    assert table["optimizer"] == pytest.approx(2 * table["weights"], abs=2)
+    assert table["gradients"] == pytest.approx(2 * table["weights"], abs=2)
+    parts = sum(table[name] for name in heading[1:7])
+    assert parts == pytest.approx(table["total"], abs=len(heading))

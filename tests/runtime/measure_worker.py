@@ -24,7 +24,8 @@ from flexlegion.cost.model import STAGES
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.timing import Repeats
 from flexlegion.graph import Graph
-from flexlegion.local import local_topology, measure_link
+from flexlegion.local import local_topology
+from flexlegion.local_links import measure_link
 from flexlegion.losses import add_loss
 from flexlegion.machines import load_topology
 from flexlegion.model import Model

@@ -1,6 +1,6 @@
 """Runs every case on Legion and saves all tensors (.npz); test_pytorch.py reads them.
 
-Usage: legate pytorch_worker.py FILE
+Usage: legate pytorch_worker.py FILE [PRECISION]
 
 Keys are CASE/WHEN/KIND/TENSOR: WHEN is "initial", "predict", "evaluate", the number of a training
 step, or "after" (a prediction at the end), KIND "value", "gradient", "weight", "state0", "state1"
@@ -20,13 +20,14 @@ from pytorch_layers import BATCH, LISTS, Case, sources
 
 from flexlegion.metrics import MetricSums
 from flexlegion.model import Model
+from flexlegion.precision import DEFAULT
 from flexlegion.runtime.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Batch
 from flexlegion.sequence_layers import LSTMOutput
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
-def build(case: Case) -> Model:
+def build(case: Case, precision: str) -> Model:
     """The case's network, compiled."""
     model = Model(BATCH, seed=3)
     if case.vocabulary:
@@ -48,7 +49,7 @@ def build(case: Case) -> Model:
             recurrent[i] = made
             made = made.y
         tensors.extend(made if kind == "split" else [made])
-    model.compile(case.optimizer, case.loss, strategy="single")
+    model.compile(case.optimizer, case.loss, strategy="single", precision=precision)
     return model
 
 
@@ -82,9 +83,9 @@ def trained(model: Model, states: int, when: int) -> Arrays:
     return arrays
 
 
-def run(name: str, case: Case) -> Arrays:
+def run(name: str, case: Case, precision: str) -> Arrays:
     """One case."""
-    model = build(case)
+    model = build(case, precision)
     program, inputs = model.program, model.plan.graph.inputs
     output = model.graph.operators[-1].output
     x, y = case.data(name, output.shape)
@@ -117,14 +118,15 @@ def run(name: str, case: Case) -> Arrays:
 
 def main() -> None:
     """All cases."""
+    file, precision = [*sys.argv[1:], DEFAULT][:2]
     saved: Arrays = {}
     for name, case in CASES.items():
         try:
-            arrays = run(name, case)
+            arrays = run(name, case, precision)
         except Exception:
             arrays = {"error": np.array(traceback.format_exc())}
         saved |= {f"{name}/{key}": value for key, value in arrays.items()}
-    np.savez(sys.argv[1], allow_pickle=False, **saved)
+    np.savez(file, allow_pickle=False, **saved)
 
 
 main()

@@ -17,7 +17,7 @@ from flexlegion._native import rt
 from flexlegion.losses import add_loss
 from flexlegion.native_graph import SHARD_BYTES
 from flexlegion.runtime.machine import running_machine
-from flexlegion.soap import random_config
+from flexlegion.soap import ParallelConfig, random_config
 
 
 def random_strategy(network: Network | ZooCase, seed: int, devices: list[str]) -> Strategy:
@@ -32,12 +32,28 @@ def random_strategy(network: Network | ZooCase, seed: int, devices: list[str]) -
     )
 
 
+def on_one_processor(network: Network | ZooCase) -> Strategy:
+    """All tasks on the first CPU processor."""
+    model = network.model()
+    graph = add_loss(model.graph, model.graph.operators[-1].output, network.loss)
+    return Strategy(
+        {op.name: ParallelConfig((1,) * len(op.dims), ("cpu:0",)) for op in graph.operators}
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--first", type=int, required=True)
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--zoo", nargs="+", help="of zoo_cases.py, instead of networks.py's")
+    parser.add_argument(
+        "--reference",
+        choices=("single", "cpu"),
+        default="single",
+        help="what to compare with: one device of the preferred kind, or a CPU processor",
+    )
+    parser.add_argument("--fail", action="store_true", help="exit with 1 if anything differs")
     args = parser.parse_args()
     machine = running_machine()
     networks: dict[str, Network | ZooCase] = {**NETWORKS}
@@ -46,7 +62,8 @@ def main() -> None:
     names = list(networks)
     references = {}
     for name in names:
-        model, references[name] = train(networks[name], "single")
+        one = on_one_processor(networks[name]) if args.reference == "cpu" else "single"
+        model, references[name] = train(networks[name], one)
         model.close()
     if machine.ranks == 1:
         rt().check(rt().lib.fl_rt_count_copies(1))
@@ -78,6 +95,9 @@ def main() -> None:
         "failures": failures,
     }
     Path(f"{args.out}.{machine.rank}").write_text(json.dumps(result, indent=2))
+    if args.fail and failures:
+        print("\n".join(failures), flush=True)
+        os._exit(1)  # legate's own shutdown would end with 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,60 @@
+"""How GPUs compute products and convolutions: a property of a compiled model.
+
+Weights, activations, gradients and sums are single precision in any case; ``tf32`` and ``bf16``
+round the factors of products to 10 and 7 bits of mantissa first, which is what tensor cores take.
+CPU processors always compute in single precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flexlegion.errors import UserError
+
+PRECISIONS = ("fp32", "tf32", "bf16")  # in the order of the native numbers
+DEFAULT = PRECISIONS[0]
+# What topologies call them, in a device's peak rates.
+PEAKS = {"fp32": "float32", "tf32": "tfloat32", "bf16": "bfloat16"}
+
+
+def check_precision(precision: str) -> str:
+    """`precision`, if there is such a one.
+
+    Raises
+    ------
+    UserError
+        If there is not.
+    """
+    if precision not in PRECISIONS:
+        raise UserError(f"unknown precision '{precision}'; choose one of {', '.join(PRECISIONS)}")
+    return precision
+
+
+def check_used(precision: str, devices: Iterable[str], what: str) -> None:
+    """Raise `UserError` if no GPU among these devices would compute in that precision.
+
+    Parameters
+    ----------
+    precision
+        One of `PRECISIONS`.
+    devices
+        By name, as ``gpu:0``.
+    what
+        Whose devices they are, for the message.
+    """
+    if precision != DEFAULT and not any(name.startswith("gpu:") for name in devices):
+        raise UserError(
+            f"precision {precision} is for GPUs, but {what} uses none; CPU processors compute in "
+            f"{DEFAULT}"
+        )
+
+
+def in_library(library: str, precision: str) -> str:
+    """The profile data base's key of a kernel library that computes in that precision."""
+    return library if precision == DEFAULT else f"{library}, {precision}"
+
+
+def of_library(key: str) -> tuple[str, str]:
+    """The opposite of `in_library`: the library, and its precision."""
+    library, _, precision = key.rpartition(", ")
+    return (library, precision) if precision in PRECISIONS else (key, DEFAULT)

@@ -1,0 +1,342 @@
+"""Cases of pytorch_cases.py in PyTorch, in double precision."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from pytorch_layers import BATCH, MSE, Case, sources
+from torch.nn.utils import clip_grad_norm_
+
+from flexlegion.optimizers import SGD, Adam, AdamW
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": F.relu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "gelu": F.gelu,
+    "softmax": functools.partial(F.softmax, dim=-1),
+}
+SEPARATE = ("gelu", "softmax")  # activations that become a layer of their own
+
+
+def of_channels_last(
+    operation: Callable[..., torch.Tensor], x: torch.Tensor, *args: Any, **options: Any
+) -> torch.Tensor:
+    """An operation on (n, c, h, w), applied to (n, h, w, c)."""
+    return operation(x.permute(0, 3, 1, 2), *args, **options).permute(0, 2, 3, 1)
+
+
+class Reference:
+    """A case in PyTorch; it starts from the weights that the worker saved, and masks as it did."""
+
+    def __init__(self, case: Case, saved: Arrays) -> None:
+        self.case, self.saved = case, saved
+        self.x, self.labels = (
+            torch.tensor(array, dtype=torch.int64 if array.dtype == np.int32 else torch.float64)
+            for array in (saved["initial/value/x"], saved["initial/value/labels"])
+        )
+        prefix = "initial/weight/"
+        self.weights = {
+            key.removeprefix(prefix): torch.tensor(value, dtype=torch.float64)
+            for key, value in saved.items()
+            if key.startswith(prefix)
+        }
+        self.trained = {k: w for k, w in self.weights.items() if "running" not in k}
+        for weight in self.trained.values():
+            weight.requires_grad_()
+        self.optimizer = self._optimizer() if self.trained else None
+
+    def run(self) -> Arrays:
+        """What the worker should have saved."""
+        x, _ = self._batch(0)
+        tensors = self._forward(x, None)
+        arrays = {"predict/value/output": list(tensors.values())[-1]}
+        metrics = self._losses(0, self._for_loss(tensors))[-1]
+        arrays |= {f"evaluate/metrics/{name}": value for name, value in metrics.items()}
+        for step in range(self.case.steps):
+            arrays |= self._step(step)
+        tensors = self._forward(self._batch(0)[0], None)
+        arrays["after/value/output"] = list(tensors.values())[-1]
+        return {key: array.detach().numpy() for key, array in arrays.items()}
+
+    def _step(self, step: int) -> dict[str, torch.Tensor]:
+        x, rows = self._batch(step)
+        x.requires_grad_(x.is_floating_point())
+        tensors = self._for_loss(self._forward(x, step))
+        trained = {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
+        for tensor in trained.values():
+            tensor.retain_grad()
+        outputs, metrics = self._losses(step, tensors)
+        metrics["loss"].backward()
+        arrays = {
+            f"{step}/value/{n}": t for n, t in tensors.items() if not n.endswith((".h", ".c"))
+        }
+        for name, output in outputs.items():  # of padding, they are zero
+            whole = output.new_zeros(BATCH, *output.shape[1:])
+            whole[:rows] = output
+            arrays[f"{step}/value/loss.{name}"] = whole
+        arrays |= {f"{step}/metrics/{name}": value for name, value in metrics.items()}
+        for name, tensor in (trained | self.trained).items():
+            assert tensor.grad is not None
+            arrays[f"{step}/gradient/{name}"] = tensor.grad.clone()
+        if self.optimizer is not None:
+            if self.case.optimizer.clip_norm is not None:
+                clip_grad_norm_(self.trained.values(), self.case.optimizer.clip_norm)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        for name, weight in self.weights.items():
+            arrays[f"{step}/weight/{name}"] = weight.detach().clone()
+            for s, state in enumerate(self._states(weight) if weight.requires_grad else []):
+                arrays[f"{step}/state{s}/{name}"] = state.clone()
+        return arrays
+
+    def _batch(self, step: int) -> tuple[torch.Tensor, int]:
+        """The step's samples, with zeros to fill the batch; and the number of samples."""
+        rows = self.case.rows(step)
+        x = torch.zeros(BATCH, *self.case.shape, dtype=self.x.dtype)
+        x[: len(rows)] = self.x[rows]
+        return x, len(rows)
+
+    def _forward(self, x: torch.Tensor, step: int | None) -> dict[str, torch.Tensor]:
+        """The tensors by name; `step` is none without training."""
+        tensors = {"x": x}
+        outputs = [x]
+        for i, (kind, of, options) in enumerate(sources(self.case.layers)):
+            name = f"l{i}"
+            if kind == "split":
+                parts = outputs[of].split(options["sizes"], options.get("axis", -1))
+                tensors |= {f"{name}.{k}.output": part for k, part in enumerate(parts)}
+                outputs.extend(parts)
+                continue
+            if kind == "lstm":
+                x = self._lstm(i, options.get("after"), outputs[of], tensors)
+                outputs.append(x)
+                continue
+            if kind == "luong_attention":
+                x = self._luong_attention(name, *(outputs[k] for k in of))
+            elif isinstance(of, list):
+                x = self._merge(kind, options, [outputs[k] for k in of])
+            elif kind == "batch_norm":
+                x = self._batch_norm(name, options, outputs[of], step, tensors)
+                if "residual" in options:
+                    x = x + outputs[options["residual"]]
+            else:
+                x = self._layer(name, kind, options, outputs[of], step)
+            activation = options.get("activation")
+            if activation in SEPARATE:
+                tensors[f"{name}.output"] = x
+                name = f"{name}.{activation}"
+            if activation is not None:
+                x = ACTIVATIONS[activation](x)
+            tensors[f"{name}.output"] = x
+            outputs.append(x)
+        return tensors
+
+    @staticmethod
+    def _merge(kind: str, options: dict[str, Any], xs: list[torch.Tensor]) -> torch.Tensor:
+        if kind == "matmul":
+            return xs[0] @ xs[1]
+        if kind == "multi_head_attention":  # PyTorch's heads come before the positions
+            heads = [x.transpose(1, 2) for x in xs]
+            causal = options["causal"]
+            return F.scaled_dot_product_attention(*heads, is_causal=causal).transpose(1, 2)
+        if kind == "concat":
+            return torch.cat(xs, options.get("axis", -1))
+        return torch.stack(xs).prod(0) if kind == "multiply" else torch.stack(xs).sum(0)
+
+    def _batch_norm(
+        self,
+        name: str,
+        options: dict[str, Any],
+        x: torch.Tensor,
+        step: int | None,
+        tensors: dict[str, torch.Tensor],
+    ) -> torch.Tensor:
+        """In our three steps, whose results join the tensors; PyTorch has to agree with them."""
+        weights = [self.weights[f"{name}.{part}"] for part in ("gamma", "beta")]
+        running = [self.weights[f"{name}.moments.running_{m}"] for m in ("mean", "variance")]
+        epsilon, momentum = options.get("epsilon", 1e-3), options.get("momentum", 0.1)
+        channels = x.shape[-1]
+        if step is None:
+            y = F.batch_norm(x.reshape(-1, channels), *running, *weights, eps=epsilon)
+            return y.reshape(x.shape)
+        rows = len(self.case.rows(step))
+        positions = x.reshape(len(x), -1, channels)
+        statistics = torch.stack([positions.mean(1), positions.var(1, correction=0)], 1)
+        means, variances = statistics[:rows].unbind(1)
+        mean = means.mean(0)
+        variance = variances.mean(0) + (means - mean).square().mean(0)
+        moments = torch.stack([mean, variance])[None]
+        tensors |= {f"{name}.statistics.output": statistics, f"{name}.moments.output": moments}
+        y = (x - moments[0, 0]) / (moments[0, 1] + epsilon).sqrt() * weights[0] + weights[1]
+        with torch.no_grad():  # which also moves the running averages
+            valid = x[:rows].reshape(-1, channels)
+            expected = F.batch_norm(valid, *running, *weights, True, momentum, epsilon)
+            torch.testing.assert_close(y[:rows].reshape(-1, channels), expected)
+        return y
+
+    def _lstm(
+        self, i: int, after: int | None, x: torch.Tensor, tensors: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Cell by cell; the state is among the tensors if a layer continues from it."""
+        layers = self.case.layers
+        first = i
+        while "after" in layers[first][1]:
+            first = layers[first][1]["after"]
+        kernel, recurrent, bias = (
+            self.weights[f"l{first}.{name}"] for name in ("kernel", "recurrent_kernel", "bias")
+        )
+        if after is None:
+            h = c = torch.zeros(len(x), len(bias), dtype=torch.float64)
+        else:
+            h, c = tensors[f"l{after}.h"], tensors[f"l{after}.c"]
+        ys = []
+        for t in range(x.shape[1]):
+            gates = torch.einsum("ugd,nd->gnu", kernel, x[:, t])
+            gates = gates + torch.einsum("ugd,nd->gnu", recurrent, h) + bias.T[:, None]
+            input_gate, forget, output = gates[[0, 1, 3]].sigmoid()
+            c = forget * c + input_gate * gates[2].tanh()
+            h = output * c.tanh()
+            ys.append(h)
+        if any(options.get("after") == i for _, options in layers):
+            # Tensors of their own, as the state's gradient is without y's.
+            h, c = h.clone(), c.clone()
+            tensors |= {f"l{i}.h": h, f"l{i}.c": c}
+        y = torch.stack(ys, 1)
+        tensors[f"l{i}.y"] = y
+        return y
+
+    def _luong_attention(self, name: str, h: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        scores = h @ self.weights[f"{name}.score_kernel"] @ s.mT
+        context = scores.softmax(-1) @ s
+        return torch.tanh(torch.cat([context, h], -1) @ self.weights[f"{name}.kernel"].T)
+
+    def _layer(
+        self, name: str, kind: str, options: dict[str, Any], x: torch.Tensor, step: int | None
+    ) -> torch.Tensor:
+        kernel, bias = self.weights.get(f"{name}.kernel"), self.weights.get(f"{name}.bias")
+        if kind == "conv2d":
+            assert kernel is not None
+            return of_channels_last(
+                F.conv2d,
+                x,
+                kernel.permute(0, 3, 1, 2),
+                bias,
+                stride=options.get("stride", 1),
+                padding=options.get("padding", 0),
+                groups=options.get("groups", 1),
+            )
+        if kind == "pool2d":
+            window = {k: options[k] for k in ("stride", "padding") if k in options}
+            if options["kind"] == "max":
+                return of_channels_last(F.max_pool2d, x, options["kernel"], **window)
+            window["count_include_pad"] = options.get("count_include_pad", True)
+            return of_channels_last(F.avg_pool2d, x, options["kernel"], **window)
+        if kind == "conv1d":
+            assert kernel is not None
+            y = F.conv1d(x.mT, kernel.mT, bias, options.get("stride", 1), options.get("padding", 0))
+            return y.mT
+        if kind == "pool1d":
+            pool = F.max_pool1d if options["kind"] == "max" else F.avg_pool1d
+            return pool(x.mT, options["kernel"], options["stride"], options["padding"]).mT
+        if kind == "dense":
+            assert kernel is not None
+            return F.linear(x, kernel, bias)
+        if kind == "embedding":
+            start = options.get("start", 0)
+            steps = options.get("steps", x.shape[1] - start)
+            return F.embedding(x[:, start : start + steps], self.weights[f"{name}.table"])
+        if kind == "position_embedding":
+            return x + self.weights[f"{name}.table"]
+        if kind == "layer_norm":
+            gamma, beta = self.weights[f"{name}.gamma"], self.weights[f"{name}.beta"]
+            return F.layer_norm(x, x.shape[-1:], gamma, beta, options.get("epsilon", 1e-5))
+        if kind == "dropout":
+            if step is None:
+                return x
+            kept = torch.tensor(self.saved[f"{step}/value/{name}.output"] != 0)
+            return x * kept / (1 - options["rate"])
+        if kind == "reshape":
+            return x.reshape(len(x), *options["shape"])
+        return x.permute(options["permutation"]) if kind == "transpose" else self._unary(kind, x)
+
+    @staticmethod
+    def _unary(kind: str, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1) if kind == "flatten" else ACTIVATIONS[kind](x)
+
+    def _for_loss(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The tensors that the loss needs: a last softmax is a part of the cross-entropy."""
+        kind, options = self.case.layers[-1]
+        if self.case.loss != MSE and "softmax" in (kind, options.get("activation")):
+            return dict(list(tensors.items())[:-1])
+        return tensors
+
+    def _losses(
+        self, step: int, tensors: dict[str, torch.Tensor]
+    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """The loss's outputs; and the means over labels that count, by name."""
+        rows = torch.tensor(self.case.rows(step))
+        output, labels = list(tensors.values())[-1][: len(rows)], self.labels[rows]
+        correct = top5 = squared = absolute = torch.zeros((), dtype=torch.float64)
+        if self.case.loss == MSE:
+            losses = (output - labels).square().flatten(1).mean(1)
+            loss = squared = losses.mean()
+            absolute = (output - labels).abs().mean()
+            outputs, count = {"output": losses}, torch.tensor(len(rows))
+        else:
+            sparse = labels.ndim < output.ndim
+            classes = (output.movedim(-1, 1), labels if sparse else labels.movedim(-1, 1))
+            ignored: dict[str, Any] = {"ignore_index": -1} if sparse else {}
+            losses = F.cross_entropy(*classes, reduction="none", **ignored)
+            loss = F.cross_entropy(*classes, **ignored)
+            truth = labels if sparse else labels.argmax(-1)
+            outputs = {"output": losses, "log_sum": output.logsumexp(-1) * (truth >= 0)}
+            count = (truth >= 0).sum()
+            best = output.topk(min(5, output.shape[-1])).indices == truth[..., None]
+            correct, top5 = best[..., 0].sum() / count, best.sum() / count
+        return outputs, {
+            "loss": loss,
+            "accuracy": correct.double(),
+            "top_5_accuracy": top5.double(),
+            "perplexity": loss.exp(),
+            "mean_squared_error": squared,
+            "mean_absolute_error": absolute,
+            "labels": count,
+            "samples": torch.tensor(len(rows)),
+        }
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        weights, ours = list(self.trained.values()), self.case.optimizer
+        if isinstance(ours, SGD):
+            return torch.optim.SGD(
+                weights, ours.lr, ours.momentum, 0, ours.weight_decay, ours.nesterov
+            )
+        assert isinstance(ours, Adam)
+        kind = torch.optim.AdamW if isinstance(ours, AdamW) else torch.optim.Adam
+        betas = (ours.beta1, ours.beta2)
+        return kind(weights, ours.lr, betas, ours.epsilon, ours.weight_decay)
+
+    def _states(self, weight: torch.Tensor) -> list[torch.Tensor]:
+        assert self.optimizer is not None
+        state = self.optimizer.state[weight]
+        order = ("momentum_buffer", "exp_avg", "exp_avg_sq")
+        return [state[key] for key in order if state.get(key) is not None]
+
+
+def load(file: Path) -> dict[str, Arrays]:
+    """What the worker saved, by case."""
+    cases: dict[str, Arrays] = {}
+    with np.load(file) as arrays:
+        for key, value in arrays.items():
+            name, rest = key.split("/", 1)
+            cases.setdefault(name, {})[rest] = value
+    return cases

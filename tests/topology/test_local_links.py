@@ -1,0 +1,139 @@
+"""The machine `local` with GPUs, described from what Legion and CUDA would tell: no GPU is here."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.cost.efficiency import efficiency_of
+from flexlegion.cost.profile_db import LinkRates
+from flexlegion.devices import Devices
+from flexlegion.gpus import Gpu
+from flexlegion.local_links import joined_by, layout_of
+from flexlegion.losses import add_loss
+from flexlegion.problem import Problem
+from flexlegion.runtime.machine import RunningMachine
+from flexlegion.search.mcmc import Budget, search
+from flexlegion.simulator import full
+from flexlegion.soap import random_config
+from flexlegion.strategies import resolve
+from flexlegion.strategy import Strategy
+from flexlegion.topology import Device, Topology
+from flexlegion.zoo import build
+
+H200 = Gpu("NVIDIA H200", "cuDNN 9", 9, 0, 132, 1_980_000, 3_201_000, 6144)
+
+
+def local(ranks: int, cpus: int, gpus: int, hosts: list[str], peers: bool) -> Topology:
+    """Ranks of `cpus` processors and `gpus` GPUs each, on these hosts."""
+    owners = [r for r in range(ranks) for _ in range(cpus)]
+    memories = [r * cpus for r in owners]
+    names = [f"cpu:{i}" for i in range(ranks * cpus)] + [f"gpu:{i}" for i in range(ranks * gpus)]
+    owners += [r for r in range(ranks) for _ in range(gpus)]
+    memories += range(len(memories), len(names))
+    machine = RunningMachine(Devices(names, owners), ranks, 0, owners, memories, [1 << 34] * 99)
+    models = [H200.name if name.startswith("gpu") else "EPYC" for name in names]
+    numbers = [i for i, name in enumerate(names) if name.startswith("gpu")]
+    pairs = {
+        (a, b): 1 for a in numbers for b in numbers if a != b and owners[a] == owners[b] and peers
+    }
+    layout = layout_of(machine, hosts, models, pairs)
+
+    def rate(path: str, a: int, b: int) -> LinkRates:
+        assert a != b
+        return LinkRates(400_000_000_000 if path.startswith("GPUs of") else 50_000_000_000, 1000)
+
+    joined = joined_by(layout, rate)
+    devices = [
+        Device(
+            name,
+            name.partition(":")[0],
+            models[i],
+            layout.nodes[i],
+            layout.memories[i],
+            machine.memory_bytes[i],
+            H200.peak_flops if name.startswith("gpu") else {"float32": 10**11},
+            H200.memory_bandwidth,
+        )
+        for i, name in enumerate(names)
+    ]
+    return Topology("local", devices, joined.links, joined.switches, joined.routes)
+
+
+def way(topology: Topology, source: str, destination: str) -> list[str]:
+    hops = topology.route(source, destination)
+    return [hops[0].source, *(hop.destination for hop in hops)]
+
+
+def test_rates_of_a_gpu() -> None:
+    """As the data sheet has them, whose clocks for tensor cores are a bit lower."""
+    assert H200.peak_flops["float32"] == pytest.approx(67e12, rel=0.01)
+    assert H200.peak_flops["tfloat32"] == pytest.approx(495e12, rel=0.1)
+    assert H200.peak_flops["bfloat16"] == pytest.approx(989e12, rel=0.1)
+    assert H200.memory_bandwidth == pytest.approx(4.8e12, rel=0.05)
+
+
+def test_gpus_without_tensor_cores_or_clocks() -> None:
+    p100 = Gpu("Tesla P100-PCIE-16GB", "cuDNN 9", 6, 0, 56, 1_328_500, 715_000, 4096)
+    assert p100.peak_flops == {"float32": 2 * 56 * 64 * 1_328_500_000}
+    assert p100.memory_bandwidth == pytest.approx(732e9, rel=0.01)
+    assert Gpu("G", "s", 9, 0, 132, 0, 0, 0).peak_flops == {}
+    assert Gpu("new", "s", 99, 0, 1, 1, 1, 8).peak_flops["float32"] == 2 * 128 * 1000
+
+
+def test_efficiency_by_the_drivers_name() -> None:
+    device = local(1, 1, 1, ["a"], False).device("gpu:0")
+    assert efficiency_of(device).half_outputs == 660_000  # H200's, not the default
+
+
+def test_one_rank_with_peers() -> None:
+    topology = local(1, 2, 2, ["a"], True)
+    assert way(topology, "gpu:0", "gpu:1") == ["gpu:0", "gpu:1"]
+    assert way(topology, "cpu:1", "gpu:1") == ["node:0/ram", "gpu:1"]
+    assert topology.bandwidth("gpu:0", "gpu:1") == 400_000_000_000
+
+
+def test_gpus_that_are_no_peers() -> None:
+    topology = local(1, 1, 3, ["a"], False)
+    assert way(topology, "gpu:2", "gpu:0") == ["gpu:2", "cpu:0", "gpu:0"]
+
+
+def test_ranks_of_a_node() -> None:
+    topology = local(2, 1, 2, ["a", "a"], True)
+    assert way(topology, "gpu:0", "gpu:3") == ["gpu:0", "gpu:3"]
+    assert way(topology, "gpu:0", "cpu:1") == ["gpu:0", "cpu:0", "cpu:1"]
+
+
+def test_nodes() -> None:
+    topology = local(2, 2, 2, ["a", "b"], True)
+    assert way(topology, "gpu:3", "gpu:0") == [
+        "gpu:3",
+        "node:1/ram",
+        "network",
+        "node:0/ram",
+        "gpu:0",
+    ]
+    assert way(topology, "cpu:0", "gpu:2") == ["node:0/ram", "network", "node:1/ram", "gpu:2"]
+    assert topology.device("gpu:2").node == 1
+
+
+def test_mixed_strategies_are_simulated_and_searched() -> None:
+    topology = local(1, 2, 2, ["a"], False)
+    model = build("lenet", 32)
+    output = model.graph.operators[-1].output
+    graph = add_loss(model.graph, output, "sparse_categorical_crossentropy")
+    problem = Problem(graph, topology, AnalyticCosts("tfloat32"), output)
+    data = resolve("data", graph, topology.names)
+    assert data.devices() == {"gpu:0", "gpu:1"}
+    rng = np.random.default_rng(1)
+    mixed = Strategy(
+        {op.name: random_config(op, topology.names.names, rng, 4) for op in graph.operators}
+    )
+    assert {name.partition(":")[0] for name in mixed.devices()} == {"cpu", "gpu"}
+    timeline = full(problem, mixed)
+    assert timeline.iteration_time_ns > 0
+    assert timeline.bytes_moved > 0
+    starts: dict[str, Strategy] = {"data": data, "random": mixed}
+    found = search(problem, starts, Budget(seconds=None, proposals=200), 0)
+    assert full(problem, found.strategy).iteration_time_ns <= timeline.iteration_time_ns
