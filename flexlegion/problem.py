@@ -81,7 +81,7 @@ class Problem:
         del keep
         self._like = self._classes()
         self._entries: dict[tuple[int, Degrees], _Entry] = {}
-        self._set_linear()
+        self._set_rates()
 
     def prepare(self, operator: Operator, degrees: Degrees) -> None:
         """Have the cost table hold the times of an operator's tasks if it is split that way."""
@@ -177,10 +177,12 @@ class Problem:
                 )
         return like
 
-    def _set_linear(self) -> None:
+    def _set_rates(self) -> None:
         lib = self.core.lib
         passes = {"load": lib.FL_LOAD, "update": lib.FL_UPDATE, "sum": lib.FL_BACKWARD}
         for kind, device in enumerate(self.kinds):
+            launch_ns = self.costs.launch_ns(device)
+            self.core.check(lib.fl_problem_set_launch(self.handle, kind, launch_ns))
             for stage, number in passes.items():
                 cost, _ = self.costs.linear(stage, device)
                 self.core.check(

@@ -61,7 +61,8 @@ class Calibration:
     factor
         How many times as long tasks take.
     launch_ns
-        What passes on a device from a task to the next; by default, what the data base says.
+        What passes on a device from a task to the next, where they are not fused; by default, what
+        the data base says.
     """
 
     factor: float = 1.0
@@ -74,7 +75,7 @@ AS_MEASURED = Calibration()
 class MeasuredCosts(CostModel):
     """Measured times where the data base has them, else what `fallback` says.
 
-    To the time of a task comes what the runtime needs from one task to the next on that device.
+    The time that the runtime needs from one task to the next was measured, too.
 
     Parameters
     ----------
@@ -124,8 +125,7 @@ class MeasuredCosts(CostModel):
             if measured is None:
                 cost = self.fallback.exe_time(operator, stage, shapes, device)
             else:
-                time_ns = round(self._calibration.factor * measured)
-                cost = Cost(max(1, time_ns + self._launch_ns(device)), MEASURED)
+                cost = Cost(max(1, round(self._calibration.factor * measured)), MEASURED)
             self._costs[key] = cost
         return cost
 
@@ -134,13 +134,12 @@ class MeasuredCosts(CostModel):
         for variant in dict.fromkeys((self._optimizer, *VARIANTS)) if stage == "update" else ("",):
             measured = self._db.linear(model, self._library_of(device), stage, variant)
             if measured is not None:
-                launch = 0 if stage == "sum" else self._launch_ns(device)  # a sum is part of a task
                 factor = self._calibration.factor
-                overhead = round(factor * measured.overhead_ns) + launch
+                overhead = round(factor * measured.overhead_ns)
                 return Linear(overhead, max(1, round(measured.bytes_per_second / factor))), MEASURED
         return self.fallback.linear(stage, device)
 
-    def _launch_ns(self, device: Device) -> int:
+    def launch_ns(self, device: Device) -> int:
         if self._calibration.launch_ns is not None:
             return self._calibration.launch_ns
         if device.model not in self._launches:

@@ -93,6 +93,20 @@ class CostModel(ABC):
             Where it runs.
         """
 
+    def launch_ns(self, device: Device) -> int:
+        """What the runtime takes before a task, unless it runs on with the one before.
+
+        It does if the device has just computed the same task of the operator before, or after, in
+        the same pass: such launches are fused.
+
+        Parameters
+        ----------
+        device
+            Where it runs.
+        """
+        del device
+        return 0
+
 
 _wanted: WeakKeyDictionary[Tensor, bool] = WeakKeyDictionary()
 

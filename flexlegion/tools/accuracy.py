@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +93,7 @@ def _measured(network: Network, args: argparse.Namespace) -> tuple[dict[str, Any
 
         def compared(calibration: Calibration) -> list[Comparison]:
             problem = problem_of(network, topology, db, calibration)
-            computing = problem_of(network, topology, db, replace(calibration, launch_ns=0))
-            return [_comparison(trial, busy[trial.name], problem, computing) for trial in trials]
+            return [_comparison(trial, busy[trial.name], problem) for trial in trials]
 
         first = trials[0]
         calibration = calibrated(
@@ -116,7 +115,7 @@ def _measured(network: Network, args: argparse.Namespace) -> tuple[dict[str, Any
         f"{network} on {machine.devices}; {count(measured, 'task')} measured now\n"
         f"calibrated by '{first.name}', which does not count below: tasks take "
         f"{calibration.factor:.2f} times what they take one by one, and "
-        f"{duration(calibration.launch_ns or 0)} pass between two\n"
+        f"{duration(calibration.launch_ns or 0)} pass between two that are not fused\n"
         f"without calibration, errors would be {plain['mean_error']:.1%} in the mean, "
         f"{plain['worst_error']:.1%} at worst"
     )
@@ -199,10 +198,8 @@ def _tried(
     return trials, busy
 
 
-def _comparison(
-    trial: Trial, busy: dict[str, int], problem: Problem, computing: Problem
-) -> Comparison:
-    """A trial beside its simulation; in `computing`, no time passes between tasks."""
+def _comparison(trial: Trial, busy: dict[str, int], problem: Problem) -> Comparison:
+    """A trial beside its simulation."""
     timeline = full(problem, trial.strategy)
     device = max(busy, key=lambda name: busy[name])
     links = [timeline.load_ns[channel] for channel in problem.topology.channels]
@@ -212,7 +209,7 @@ def _comparison(
         round(1e9 * trial.median),
         noise_ns(trial.seconds),
         device,
-        full(computing, trial.strategy).load_ns[device],
+        timeline.load_ns[device],
         busy[device],
         max(links, default=0),
         problem.priced_by(trial.strategy),

@@ -193,6 +193,7 @@ fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine, 
     problem.costs.update.resize(kinds);
     problem.costs.load.resize(kinds);
     problem.costs.sum.resize(kinds);
+    problem.costs.launch.resize(kinds, 0);
     return handle.release();
   });
 }
@@ -262,6 +263,17 @@ int fl_problem_set_linear(fl_problem* problem, int kind, int pass, int64_t overh
     fl::CostTable& costs = problem->problem.costs;
     auto& list = pass == FL_LOAD ? costs.load : pass == FL_UPDATE ? costs.update : costs.sum;
     list[kind] = {overhead, bytes_per_second};
+    return 0;
+  });
+}
+
+int fl_problem_set_launch(fl_problem* problem, int kind, int64_t time) {
+  return fl::guarded(-1, [&] {
+    check_index(kind, problem->problem.machine.kinds, "kind of devices");
+    if (time < 0 || time > fl::kMaxTime) {
+      throw std::invalid_argument("a launch takes no negative time");
+    }
+    problem->problem.costs.launch[kind] = time;
     return 0;
   });
 }

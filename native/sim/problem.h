@@ -38,6 +38,8 @@ struct CostTable {
   std::vector<std::vector<Split>> splits;                  // a class
   std::vector<std::map<std::vector<int>, int>> number_of;  // a class: degrees -> split
   std::vector<LinearCost> update, load, sum;               // a device kind
+  // A device kind: what the runtime takes before a task, unless it runs on with the one before.
+  std::vector<std::int64_t> launch;
 };
 
 struct Problem {

@@ -156,14 +156,27 @@ void Simulation::finish_hop(Timeline& line, int f, int hop, std::uint32_t task) 
   }
 }
 
-void Simulation::serve(Timeline& line, std::uint32_t task, int device, std::int64_t exe_time) {
+// What the runtime takes before a task. Loads of task graphs and bounds leave it out: it is never
+// negative.
+std::int64_t Simulation::launch_time(int launch, int part, int device) const {
+  const Cause& before = last_[device];
+  if (before.owner >= 0 && before.owner == launch - 1 && before.place == part &&
+      graph_.runs_on(launch)) {
+    return 0;
+  }
+  const Problem& problem = graph_.problem();
+  return problem.costs.launch[problem.machine.kind_of[device]];
+}
+
+void Simulation::serve(Timeline& line, std::uint32_t task, int device, std::int64_t exe_time,
+                       std::int64_t launch_time) {
   std::int64_t start = line.ready_time[task];
   if (free_[device] > start) {
     start = free_[device];
     line.cause[task] = last_[device];
   }
   line.start_time[task] = start;
-  line.end_time[task] = start + exe_time;
+  line.end_time[task] = start + launch_time + exe_time;
   remaining_[device] -= exe_time;
 }
 
@@ -197,7 +210,7 @@ bool Simulation::play(Timeline& line, std::int64_t limit, const std::vector<std:
       const int part = static_cast<int>(task) - line.first_task[owner];
       const Block& block = graph_.blocks()[owner];
       device = block.device[part];
-      serve(line, task, device, block.exe_time[part]);
+      serve(line, task, device, block.exe_time[part], launch_time(owner, part, device));
       if (tails != nullptr && line.start_time[task] > limit - (*tails)[owner]) {
         line.iteration_time = kNever;
         return false;
@@ -207,7 +220,7 @@ bool Simulation::play(Timeline& line, std::int64_t limit, const std::vector<std:
       const int hop = static_cast<int>(task) - line.first_hop[~owner];
       const Flow& flow = *graph_.flows()[~owner];
       device = devices + flow.hops[hop].link;
-      serve(line, task, device, flow.hops[hop].time);
+      serve(line, task, device, flow.hops[hop].time, 0);
       const bool follows = hop > flow.transfers[flow.hops[hop].transfer].first_hop;
       if (follows && line.end_time[task - 1] > line.end_time[task]) {
         line.end_time[task] = line.end_time[task - 1];

@@ -57,7 +57,9 @@ class Simulation {
   void finish_hop(Timeline& line, int flow, int hop, std::uint32_t task);
   void deliver(Timeline& line, int launch, int part, std::int64_t time, Cause from);
   void push(std::int64_t ready, std::uint32_t task);
-  void serve(Timeline& line, std::uint32_t task, int device, std::int64_t exe_time);
+  void serve(Timeline& line, std::uint32_t task, int device, std::int64_t exe_time,
+             std::int64_t launch_time);
+  std::int64_t launch_time(int launch, int part, int device) const;
 
   const TaskGraph& graph_;
   // (ready_time, task) in one number each: a heap of four children.

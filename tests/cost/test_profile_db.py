@@ -230,7 +230,7 @@ def test_measured_lines(tmp_path: Path) -> None:
 
 
 def test_launches_and_calibration(tmp_path: Path) -> None:
-    """To tasks comes what passes between them; a calibration scales the tasks, not that."""
+    """What passes between tasks is not part of them; a calibration scales the tasks, not that."""
     analytic = AnalyticCosts()
     operator = dense()
     with ProfileDB(tmp_path / "p") as db:
@@ -239,12 +239,14 @@ def test_launches_and_calibration(tmp_path: Path) -> None:
         db.add_linear("P100", "lib", "load", Linear(20, 4000))
         db.add_device("P100", "lib", DeviceRates(1, 1, 7))
         costs = MeasuredCosts(db, analytic)
-        assert costs.exe_time(operator, "forward", WHOLE, DEVICE) == Cost(107, "measured")
-        assert costs.linear("load", DEVICE) == (Linear(27, 4000), "measured")
-        assert costs.linear("sum", DEVICE) == (Linear(10, 4000), "measured")  # a part of a task
+        assert costs.exe_time(operator, "forward", WHOLE, DEVICE) == Cost(100, "measured")
+        assert costs.launch_ns(DEVICE) == 7
+        assert costs.linear("load", DEVICE) == (Linear(20, 4000), "measured")
+        assert costs.linear("sum", DEVICE) == (Linear(10, 4000), "measured")
         costs = MeasuredCosts(db, analytic, calibration=Calibration(2.0, 5))
-        assert costs.exe_time(operator, "forward", WHOLE, DEVICE) == Cost(205, "measured")
-        assert costs.linear("load", DEVICE) == (Linear(45, 2000), "measured")
+        assert costs.exe_time(operator, "forward", WHOLE, DEVICE) == Cost(200, "measured")
+        assert costs.launch_ns(DEVICE) == 5
+        assert costs.linear("load", DEVICE) == (Linear(40, 2000), "measured")
         assert costs.linear("sum", DEVICE) == (Linear(20, 2000), "measured")
         estimate = analytic.exe_time(operator, "backward", WHOLE, DEVICE)
         assert costs.exe_time(operator, "backward", WHOLE, DEVICE) == estimate

@@ -6,7 +6,7 @@ It shares nothing with the native simulator but the plan that both read.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,10 @@ VALUE, GRADIENT = FIELDS.index("value"), FIELDS.index("gradient")
 
 @dataclass
 class Task:
-    """A task; `before` holds (predecessor, whether this is a later hop of it, latency)."""
+    """A task; `before` holds (predecessor, whether this is a later hop of it, latency).
+
+    Before it, its device is busy for `launch_time`, unless it has just computed task `runs_on`.
+    """
 
     device: str
     exe_time: int
@@ -28,6 +31,8 @@ class Task:
     ready_time: int = 0
     start_time: int = -1
     end_time: int = -1
+    launch_time: int = 0
+    runs_on: int = -1
 
 
 def elements(box: Any) -> list[tuple[int, ...]]:
@@ -59,8 +64,16 @@ def flow(place: tuple[int, int], owner: dict[tuple[int, int], int]) -> tuple[int
     return (1, -owner[place], 0) if place in owner else (0, *place)
 
 
-def build(plan: Plan, topology: Topology, exe_times: Sequence[Sequence[int]]) -> list[Task]:
-    """The task graph: normal tasks, then the hops of all transfers."""
+def build(
+    plan: Plan,
+    topology: Topology,
+    exe_times: Sequence[Sequence[int]],
+    launch_times: Mapping[str, int],
+) -> list[Task]:
+    """The task graph: normal tasks, then the hops of all transfers.
+
+    `launch_times` is what a task's launch takes on each device.
+    """
     tasks: list[Task] = []
     writer: dict[Any, dict[Any, int]] = {}  # (tensor, field) -> element -> who wrote it last
     reads: list[tuple[Any, int, Any]] = []  # of weights' values
@@ -68,6 +81,7 @@ def build(plan: Plan, topology: Topology, exe_times: Sequence[Sequence[int]]) ->
     memories = topology.memories
     owner = owners(plan)
     forward_tasks: dict[str, int] = {}  # operator -> its first forward task
+    stage, earlier = "", range(0)  # of the launch before: its tasks
 
     def memory(task: int) -> int:
         return memories.index(topology.device(tasks[task].device).memory)
@@ -82,7 +96,15 @@ def build(plan: Plan, topology: Topology, exe_times: Sequence[Sequence[int]]) ->
         if not launch.runs & TRAINS:
             continue
         first = len(tasks)
-        tasks += [Task(d, max(1, t)) for d, t in zip(launch.devices, times, strict=True)]
+        tasks += [
+            Task(d, max(1, t), launch_time=launch_times[d])
+            for d, t in zip(launch.devices, times, strict=True)
+        ]
+        goal = launch.operator is not None and launch.operator.kind.is_loss
+        if launch.stage == stage == "backward" or (launch.stage == stage == "forward" and not goal):
+            for number, task in zip(earlier, tasks[first:], strict=False):
+                task.runs_on = number
+        stage, earlier = launch.stage, range(first, len(tasks))
         if launch.stage == "forward":
             forward_tasks[launch.operator.name] = first
         if launch.stage == "backward":
@@ -127,6 +149,7 @@ def build(plan: Plan, topology: Topology, exe_times: Sequence[Sequence[int]]) ->
 def simulate(tasks: list[Task]) -> int:
     """Set all times; returns the latest end. The next task is the first by (ready, number)."""
     free: dict[str, int] = {}
+    last: dict[str, int] = {}
     open_tasks = set(range(len(tasks)))
     while open_tasks:
         ready = []
@@ -144,7 +167,9 @@ def simulate(tasks: list[Task]) -> int:
         task = tasks[number]
         task.start_time = max(task.ready_time, free.get(task.device, 0))
         hop_ends = [tasks[p].end_time for p, follows, _ in task.before if follows]
-        task.end_time = max([task.start_time + task.exe_time, *hop_ends])
+        launch_time = 0 if last.get(task.device, -2) == task.runs_on else task.launch_time
+        task.end_time = max([task.start_time + launch_time + task.exe_time, *hop_ends])
         free[task.device] = task.end_time
+        last[task.device] = number
         open_tasks.remove(number)
     return max(task.end_time for task in tasks)

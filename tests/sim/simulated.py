@@ -18,7 +18,7 @@ from flexlegion.topology import Device, Topology
 
 
 class ArbitraryCosts(CostModel):
-    """Times without any pattern: a hash of the question."""
+    """Times without any pattern: a hash of the question. With an odd seed, launches take time."""
 
     name = "arbitrary"
 
@@ -33,6 +33,10 @@ class ArbitraryCosts(CostModel):
     def linear(self, stage: str, device: Device) -> tuple[Linear, str]:
         del device
         return Linear(len(stage) * 100, 10**9), "arbitrary"
+
+    def launch_ns(self, device: Device) -> int:
+        del device
+        return self.seed % 2 * self.largest // 8
 
 
 def images(model: Model) -> None:

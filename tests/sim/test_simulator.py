@@ -41,7 +41,8 @@ def exe_times(plan: Plan, timeline: Timeline) -> list[list[int]]:
 def check(problem: Problem, strategy: Strategy, timeline: Timeline) -> None:
     """Compare a timeline with the obvious one, made from the plan."""
     plan = Plan(problem.graph, strategy, problem.devices, problem.output, problem.optimizer_states)
-    tasks = build(plan, problem.topology, exe_times(plan, timeline))
+    launches = {d.name: problem.costs.launch_ns(d) for d in problem.topology.devices}
+    tasks = build(plan, problem.topology, exe_times(plan, timeline), launches)
     assert timeline.iteration_time_ns == simulate(tasks)
     assert len(timeline.tasks) == len(tasks)
     for ours, theirs in zip(timeline.tasks, tasks, strict=True):
