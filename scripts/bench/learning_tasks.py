@@ -104,6 +104,6 @@ TASKS = {
         LearningTask("resnet101", 6, 0.9),
         LearningTask("rnntc", 10, 0.3),
         LearningTask("rnnlm", 4, 200, Adam(0.01)),
-        LearningTask("nmt", 8, 110, Adam(0.005)),
+        LearningTask("nmt", 10, 150, Adam(0.003)),
     )
 }
