@@ -187,6 +187,10 @@ class Sequence {
     if (random_.chance(0.3) && ops() > 1) share();
     for (int i = random_.between(2 * ops(), 6 * ops()); i > 0; --i) add_split();
     for (int kind = 0; kind < 2; ++kind) {
+      checked([&] {
+        return fl_problem_set_launch(problem_, random_.twisted32(kind),
+                                     random_.twisted(random_.upto(1'000)));
+      });
       for (int pass : {FL_LOAD, FL_BACKWARD, FL_UPDATE}) {
         checked([&] {
           return fl_problem_set_linear(problem_, random_.twisted32(kind), random_.twisted32(pass),
