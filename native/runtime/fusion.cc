@@ -174,10 +174,11 @@ std::vector<std::vector<int>> fusible_runs(const std::deque<RuntimeLaunch>& laun
                                            const std::vector<int>& order, std::size_t longest) {
   const Dependencies dependencies(launches, order);
   std::vector<std::vector<int>> runs;
-  Union needs;  // of the last run
+  Union needs;        // of the last run
+  bool open = false;  // whether another may join it
   for (std::size_t i = 0; i < order.size(); ++i) {
     const RuntimeLaunch& launch = launches[static_cast<std::size_t>(order[i])];
-    bool joins = i > 0 && runs.back().size() < longest;
+    bool joins = open && runs.back().size() < longest;
     if (joins) {
       const RuntimeLaunch& before = launches[static_cast<std::size_t>(order[i - 1])];
       joins = fusible(launch) && fusible(before) && launch.devices == before.devices &&
@@ -187,7 +188,7 @@ std::vector<std::vector<int>> fusible_runs(const std::deque<RuntimeLaunch>& laun
     if (!joins) {
       runs.emplace_back();
       needs = Union();
-      needs.add(launch);
+      open = needs.add(launch);
     }
     runs.back().push_back(order[i]);
   }

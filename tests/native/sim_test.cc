@@ -55,6 +55,7 @@ struct Bench {
     costs.splits.resize(graph.operators.size());
     costs.number_of.resize(graph.operators.size());
     costs.update = costs.load = costs.sum = {{0, 1'000'000'000'000'000'000}};
+    costs.launch = {0};
   }
 
   // A configuration; its tasks take `forward` and `backward` ns each.
@@ -174,6 +175,25 @@ TEST_CASE("one device: ties by task number, the whole iteration") {
   CHECK(simulator.iteration_time() == 20);
   CHECK(simulator.graph().load() == Times{20});
   CHECK(simulator.graph().bytes_moved() == 0);
+}
+
+// The same, and each launch takes 10, but for that of dense's backward pass, with which the device
+// runs on right after the loss's.
+TEST_CASE("launches take time, unless their device runs on") {
+  const SmallDense net;
+  Bench bench(net.graph, all_to_all(1));
+  bench.problem.costs.launch = {10};
+  Simulator simulator(bench.problem);
+  simulator.set({bench.config(0, {1, 1}, {0}, 5, 7), bench.config(1, {1}, {0}, 2, 3)});
+  CHECK(task(simulator, Pass::load, net.x) == Times{0, 0, 11});
+  CHECK(task(simulator, Pass::load, net.labels) == Times{0, 11, 22});
+  CHECK(task(simulator, Pass::forward, 0) == Times{11, 22, 37});
+  CHECK(task(simulator, Pass::forward, 1) == Times{37, 37, 49});
+  CHECK(task(simulator, Pass::backward, 1) == Times{49, 49, 62});
+  CHECK(task(simulator, Pass::backward, 0) == Times{62, 62, 69});
+  CHECK(task(simulator, Pass::update, 0) == Times{69, 69, 80});
+  CHECK(simulator.iteration_time() == 80);
+  CHECK(simulator.graph().load() == Times{20});  // what tasks take
 }
 
 // Two devices of one memory. Operator 1 (after operator 0, which ends at 11) and operator 2 (ready
