@@ -38,7 +38,7 @@ fi
 python=$(command -v "$python") || fail "there is no Python interpreter of that name; name one with --python."
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
   fail "$python is older than Python 3.11; name another one with --python."
-case " ${arguments[*]-} " in *" --help "* | *" -h "*) exec "$python" "$root/scripts/gpu/check.py" --help ;; esac
+case " ${arguments[*]-} " in *" --help "* | *" -h "*) exec "$python" "$root/scripts/bench/gpu_check.py" --help ;; esac
 # The driver's library makes /dev/nvidiactl also where there is no GPU.
 compgen -G '/dev/nvidia[0-9]*' >/dev/null || fail "there is no NVIDIA GPU on this machine."
-exec "$python" "$root/scripts/gpu/check.py" ${arguments[@]+"${arguments[@]}"}
+exec "$python" "$root/scripts/bench/gpu_check.py" ${arguments[@]+"${arguments[@]}"}

@@ -75,7 +75,7 @@ AS_MEASURED = Calibration()
 class MeasuredCosts(CostModel):
     """Measured times where the data base has them, else what `fallback` says.
 
-    The time that the runtime needs from one task to the next was measured, too.
+    `launch_ns`, the runtime's own time from one task to the next, was measured, too.
 
     Parameters
     ----------

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from processes import descendants
+
 HERE = Path(__file__).parent
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -107,21 +109,8 @@ class Side:
         self.process.wait()
         self._errors.close()
 
-    def _tree(self) -> list[int]:
-        """The worker's processes. Legate's child has a session and group of its own."""
-        found, new = [], [self.process.pid]
-        while new:
-            pid = new.pop()
-            found.append(pid)
-            for children in Path(f"/proc/{pid}/task").glob("*/children"):
-                try:
-                    new += map(int, children.read_text().split())
-                except OSError:  # ended meanwhile
-                    continue
-        return found
-
     def _signal(self, number: signal.Signals) -> None:
-        for pid in self._tree():
+        for pid in descendants(self.process.pid):
             try:
                 os.kill(pid, number)
             except ProcessLookupError:
@@ -130,7 +119,7 @@ class Side:
     def _own_ticks(self) -> int:
         """Processor time that the worker's processes have taken."""
         total = 0
-        for pid in self._tree():
+        for pid in descendants(self.process.pid):
             try:
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             except OSError:

@@ -7,15 +7,12 @@ import sys
 import time
 from pathlib import Path
 
+import gpu_check
 import numpy as np
-import pytest
-from launch import ROOT
-
-sys.path.insert(0, str(ROOT / "scripts" / "gpu"))
-
-import check
 import operators
-from check import FAILED, NOT_RUN, PASSED, Check, Step
+import pytest
+from gpu_check import FAILED, NOT_RUN, PASSED, Check, Step
+from launch import ROOT
 
 
 @pytest.fixture
@@ -56,8 +53,8 @@ def test_what_comes_after_the_time_fails() -> None:
 
 
 def test_all_steps_can_be_named(tmp_path: Path) -> None:
-    steps = [*check.checking_steps(tmp_path), *check.timing_steps(tmp_path, tmp_path / "b")]
-    names = [step.name for step in [*check.build_steps(), *steps]]
+    steps = [*gpu_check.checking_steps(tmp_path), *gpu_check.timing_steps(tmp_path, tmp_path / "b")]
+    names = [step.name for step in [*gpu_check.build_steps(), *steps]]
     assert len(set(names)) == len(names)
     assert {"cuda_tests", "operators bf16", "mixed nmt", "train alexnet", "benchmark"} <= {*names}
     for step in steps:
@@ -67,7 +64,7 @@ def test_all_steps_can_be_named(tmp_path: Path) -> None:
 
 
 def test_commands_of_this_interpreter(tmp_path: Path) -> None:
-    check.commands_folder(tmp_path)
+    gpu_check.commands_folder(tmp_path)
     code = "import sys; print(sys.prefix)"
     done = subprocess.run([tmp_path / "python", "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == sys.prefix

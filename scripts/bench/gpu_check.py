@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from processes import descendants
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "gpu"
 NATIVE = BUILD / "native"  # where the package finds libraries and headers
@@ -149,20 +151,6 @@ class Check:
         if result.outcome == FAILED and result.output:
             print("\n".join(f"    {line}" for line in result.output.splitlines()), flush=True)
         return result
-
-
-def descendants(pid: int) -> list[int]:
-    """A process and all that it started; legate's child has a session of its own."""
-    found, new = [], [pid]
-    while new:
-        parent = new.pop()
-        found.append(parent)
-        for children in Path(f"/proc/{parent}/task").glob("*/children"):
-            try:
-                new += map(int, children.read_text().split())
-            except OSError:  # ended meanwhile
-                continue
-    return found
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
