@@ -13,7 +13,6 @@ parallelism, and writes the one that is really fastest: data parallelism, unless
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import sys
@@ -97,9 +96,11 @@ def _network(args: argparse.Namespace) -> Network:
     request = Request(args.data, args.labels, samples=1, test_samples=1, seed=args.seed)
     _, sizes = data_and_sizes(entry, given_sizes(args.size, args.model), request)
     batch_size = batch_size_of(args, entry)
-    network = Network.built(args.model, batch_size, sizes, entry.loss, args.optimizer)
+    network = Network.built(
+        args.model, batch_size, sizes, entry.loss, args.optimizer, args.precision
+    )
     network.graph.require_kernels()
-    return dataclasses.replace(network, precision=args.precision)
+    return network
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -155,7 +156,6 @@ def _report(
     best_ns = round(chosen.median * 1e9)
     found = network.about() | {
         "machine": str(problem.devices),
-        "precision": args.precision,
         "seed": args.seed,
         "iteration_time_ns": chosen.simulated_ns,
         "measured_iteration_time_ns": best_ns,

@@ -18,6 +18,7 @@ from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.errors import UserError
 from flexlegion.local import local_topology
 from flexlegion.model import Model
+from flexlegion.precision import check_used
 from flexlegion.problem import Problem
 from flexlegion.report.accuracy import Comparison, calibrated, described, noise_ns, summary
 from flexlegion.report.text import count, duration
@@ -53,6 +54,9 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         "--cpus", type=int, default=2, help="processors to train on, unless legate runs; default: 2"
     )
     parser.add_argument(
+        "--gpus", type=int, default=0, help="GPUs to train on, unless legate runs; default: 0"
+    )
+    parser.add_argument(
         "--strategies", type=int, default=11, help="how many; the first calibrates; default: 11"
     )
     parser.add_argument("--rounds", type=int, default=7, help="of measuring each; default: 7")
@@ -62,7 +66,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    for option, least in (("cpus", 1), ("strategies", 2), ("rounds", 1), ("seed", 0)):
+    for option, least in (("cpus", 1), ("gpus", 0), ("strategies", 2), ("rounds", 1), ("seed", 0)):
         if getattr(args, option) < least:
             raise UserError(f"--{option} has to be at least {least}")
     network = Network.of(args)
@@ -79,6 +83,7 @@ def _run(args: argparse.Namespace) -> None:
 def _measured(network: Network, args: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """The result, for programs and for people."""
     machine = running_machine()
+    check_used(network.precision, machine.devices.names, "this machine")
     shown = machine.rank == 0
     with ProfileDB(args.profile_db) as db:
         topology = local_topology(db)
@@ -132,7 +137,7 @@ def _under_legate(args: argparse.Namespace) -> int:
             "the package legate beside this Python"
         )
     package = Path(flexlegion.__file__).parent
-    command = [str(legate), "--cpus", str(args.cpus), "--gpus", "0", "--utility", "1"]
+    command = [str(legate), "--cpus", str(args.cpus), "--gpus", str(args.gpus), "--utility", "1"]
     command += [str(package / "__main__.py"), *args.arguments]
     # Legate starts the first python on the path, which knows nothing of this one's folders.
     environment = os.environ | {

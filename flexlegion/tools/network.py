@@ -17,7 +17,7 @@ from flexlegion.graph import Graph, Operator
 from flexlegion.losses import LOSSES, add_loss
 from flexlegion.machines import load_topology
 from flexlegion.optimizers import Optimizer, optimizer_of
-from flexlegion.precision import DEFAULT
+from flexlegion.precision import DEFAULT, PEAKS, PRECISIONS, check_precision, check_used
 from flexlegion.problem import Problem
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
@@ -29,7 +29,7 @@ COSTS = ("auto", "analytic", "measured")
 
 
 def add_network_options(parser: argparse.ArgumentParser, *, from_file: bool = False) -> None:
-    """``--model``, ``--size``, ``--batch-size``, ``--optimizer``, ``--loss``."""
+    """``--model``, ``--size``, ``--batch-size``, ``--optimizer``, ``--loss``, ``--precision``."""
     default = "; default: what the strategy file was found for" if from_file else ""
     parser.add_argument("--model", required=not from_file, help=f"one of {', '.join(ZOO)}{default}")
     add_size_option(parser)
@@ -38,6 +38,10 @@ def add_network_options(parser: argparse.ArgumentParser, *, from_file: bool = Fa
     )
     parser.add_argument("--optimizer", help="sgd (default), adam or adamw")
     parser.add_argument("--loss", help=f"one of {', '.join(LOSSES)}; default: the network's own")
+    parser.add_argument(
+        "--precision",
+        help=f"how GPUs compute products: one of {', '.join(PRECISIONS)}; default: {DEFAULT}",
+    )
 
 
 def add_machine_options(parser: argparse.ArgumentParser, *, from_file: bool = False) -> None:
@@ -114,7 +118,7 @@ class Network:
         Raises
         ------
         UserError
-            If no network is named, or there is no such network, size, loss or optimizer.
+            If no network is named, or there is no such network, size, loss, optimizer or precision.
         """
         found: Mapping[str, Any] = strategy.found if isinstance(strategy, Strategy) else {}
         source = strategy.source if isinstance(strategy, Strategy) else ""
@@ -132,29 +136,40 @@ class Network:
             batch_size = found.get("batch_size", ZOO[model].batch_size)
         loss = args.loss or found.get("loss", ZOO[model].loss)
         name = args.optimizer or found.get("optimizer", "sgd")
-        for key, value, kind in (("batch_size", batch_size, int), ("loss", loss, str)):
+        precision = args.precision or found.get("precision", DEFAULT)
+        for key, value, kind in (
+            ("batch_size", batch_size, int),
+            ("loss", loss, str),
+            ("optimizer", name, str),
+            ("precision", precision, str),
+        ):
             if type(value) is not kind:
                 raise UserError(f"{source}: 'found' has the {key} {shown(value)}, which is none")
-        if not isinstance(name, str):
-            raise UserError(f"{source}: 'found' has the optimizer {shown(name)}, which is none")
-        return cls.built(model, batch_size, sizes, loss, name)
+        return cls.built(model, batch_size, sizes, loss, name, precision)
 
     @classmethod
     def built(
-        cls, model: str, batch_size: int, sizes: dict[str, Any], loss: str, optimizer: str
+        cls,
+        model: str,
+        batch_size: int,
+        sizes: dict[str, Any],
+        loss: str,
+        optimizer: str,
+        precision: str = DEFAULT,
     ) -> Network:
         """The network of these parameters; the optimizer by name.
 
         Raises
         ------
         UserError
-            If there is no such network, size, loss or optimizer.
+            If there is no such network, size, loss, optimizer or precision.
         """
+        check_precision(precision)
         chosen = optimizer_of(optimizer)
         layers = build(model, batch_size, **sizes)
         output = layers.graph.operators[-1].output
         graph = add_loss(layers.graph, output, loss)
-        return cls(model, batch_size, sizes, loss, chosen, optimizer, graph, output)
+        return cls(model, batch_size, sizes, loss, chosen, optimizer, graph, output, precision)
 
     def about(self) -> dict[str, Any]:
         """For files and JSON: what it takes to build it again."""
@@ -164,11 +179,13 @@ class Network:
             "sizes": {k: list(v) if isinstance(v, tuple) else v for k, v in self.sizes.items()},
             "loss": self.loss,
             "optimizer": self.optimizer_name,
+            "precision": self.precision,
         }
 
     def __str__(self) -> str:
         sizes = "".join(f", {name} {size_text(value)}" for name, value in self.sizes.items())
-        return f"{self.model} (batch {self.batch_size}{sizes})"
+        precision = "" if self.precision == DEFAULT else f", {self.precision}"
+        return f"{self.model} (batch {self.batch_size}{sizes}{precision})"
 
 
 @dataclass(frozen=True)
@@ -210,7 +227,8 @@ class Setting:
                 what = f"{strategy.source}: the file does not name its machine"
             raise UserError(f"{what}; choose one by --machine, as in --machine p100x8")
         topology = load_topology(machine)
-        costs = costs_of(args.costs, args.profile_db, network.optimizer_name)
+        check_used(network.precision, topology.names.names, f"the machine '{machine}'")
+        costs = costs_of(args.costs, args.profile_db, network)
         problem = Problem(network.graph, topology, costs, network.output, network.optimizer.states)
         return cls(network, machine, args.costs, problem)
 
@@ -223,7 +241,7 @@ class Setting:
         return f"{self.network} on {self.machine}: {operators} operators, {devices} devices"
 
 
-def costs_of(kind: str, path: str | None, optimizer: str) -> CostModel:
+def costs_of(kind: str, path: str | None, network: Network) -> CostModel:
     """The cost model that the options ask for.
 
     Parameters
@@ -232,15 +250,15 @@ def costs_of(kind: str, path: str | None, optimizer: str) -> CostModel:
         One of `COSTS`.
     path
         The profile data base; None: the user's, if there is one.
-    optimizer
-        Whose updates the costs are about.
+    network
+        Whose optimizer and precision the costs are about.
 
     Raises
     ------
     UserError
         If there is no such data base, or it goes with analytic costs.
     """
-    analytic = AnalyticCosts()
+    analytic = AnalyticCosts(PEAKS[network.precision])
     if kind == "analytic":
         if path is not None:
             raise UserError("--profile-db goes with --costs measured or auto, not with analytic")
@@ -258,7 +276,10 @@ def costs_of(kind: str, path: str | None, optimizer: str) -> CostModel:
     except OSError as e:
         raise UserError(f"{file}: the profile data base cannot be read ({e.strerror})") from None
     return MeasuredCosts(
-        ProfileDB(file), analytic if kind == "auto" else _Unmeasured(), optimizer=optimizer
+        ProfileDB(file),
+        analytic if kind == "auto" else _Unmeasured(),
+        optimizer=network.optimizer_name,
+        precision=network.precision,
     )
 
 

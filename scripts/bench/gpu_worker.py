@@ -7,7 +7,6 @@ of an iteration with tasks' times measured on this GPU.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 
 from workloads import LEARNING_RATE, Workload
@@ -42,8 +41,7 @@ def main() -> None:
     model.close()
     everywhere = timeline.busy_ns()
     busy = {name: everywhere[name] for name in timeline.machine.devices.preferred}
-    network = Network.built(work.network, work.batch_size, work.sizes, loss, "sgd")
-    network = dataclasses.replace(network, precision=args.precision)
+    network = Network.built(work.network, work.batch_size, work.sizes, loss, "sgd", args.precision)
     with ProfileDB(args.profile_db) as db:
         topology = local_topology(db)
         strategy = resolve(args.strategy, network.graph, topology.names)

@@ -165,6 +165,47 @@ def test_measured_costs(capsys: Capture, tmp_path: Path) -> None:
     assert error_of(capsys, *args, "--costs", "analytic").startswith("--profile-db goes with")
 
 
+def test_precision(capsys: Capture, tmp_path: Path) -> None:
+    """Products at the rate of the precision, which a strategy file keeps; CPUs have but one."""
+    alexnet = ["--model", "alexnet", "--machine", "a100x4"]
+    times = {
+        precision: json_of(capsys, "simulate", *alexnet, "--precision", precision)
+        for precision in ("fp32", "tf32", "bf16")
+    }
+    assert json_of(capsys, "simulate", *alexnet) == times["fp32"]
+    assert times["fp32"]["precision"] == "fp32"
+    computed = [times[p]["computation_time_ns"] for p in ("fp32", "tf32", "bf16")]
+    assert computed[0] > 1.5 * computed[1] > 1.5 * computed[2]
+    assert len({facts["bytes_moved"] for facts in times.values()}) == 1
+    path = str(tmp_path / "s.json")
+    search = ["search", *alexnet, "--precision", "tf32", "--start", "data", "--proposals", "20"]
+    found = json_of(capsys, *search, "--out", path)
+    again = json_of(capsys, "simulate", "--strategy", path)
+    assert (again["precision"], again["iteration_time_ns"]) == ("tf32", found["iteration_time_ns"])
+    assert found["data_parallel_time_ns"] == times["tf32"]["iteration_time_ns"]
+    slow = json_of(capsys, "simulate", "--strategy", path, "--precision", "fp32")
+    assert slow["iteration_time_ns"] > again["iteration_time_ns"]
+    machine = {
+        "schema_version": 1,
+        "description": "two processors",
+        "nodes": 1,
+        "link_types": {},
+        "device_types": {
+            "core": {
+                "kind": "cpu",
+                "memory_bytes": 8e9,
+                "peak_flops": {"float32": 50e9},
+                "memory_bandwidth": 10e9,
+            }
+        },
+        "node": {"devices": [{"type": "core", "count": 2, "memory": "ram"}], "links": []},
+    }
+    (tmp_path / "m.json").write_text(json.dumps(machine))
+    args = ["simulate", "--model", "lenet", "--machine", str(tmp_path / "m.json")]
+    assert "m.json' uses none; CPU processors" in error_of(capsys, *args, "--precision", "tf32")
+    assert json_of(capsys, *args)["bytes_moved"] == 0
+
+
 def test_data_base_that_is_none(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +236,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["--size", "classes=5", "--size", "classes=6"], "--size classes is given twice; give it"),
     (["--size", "input_shape=32xa"], "has to be whole numbers with x between them, as in 32x32x1"),
     (["--size", "input_shape=5x5x1"], "lenet takes images (height, width, channel) of at least"),
+    (["--precision", "fp16"], "unknown precision 'fp16'; choose one of fp32, tf32, bf16"),
     (["--batch-size", "0"], "the batch size has to be 1 to 2147483647, but is 0"),
     (["--loss", "hinge"], "unknown loss 'hinge'; choose one of sparse_categorical_crossentropy, "),
     (["--optimizer", "lion"], "unknown optimizer 'lion'; choose one of sgd, adam, adamw"),
