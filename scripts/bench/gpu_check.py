@@ -170,7 +170,10 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 def package_folder(name: str) -> Path | None:
     """Where a package lies, without importing it."""
-    spec = importlib.util.find_spec(name)
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError:  # of what comes before the last dot
+        return None
     if spec is None or not spec.submodule_search_locations:
         return None
     return Path(next(iter(spec.submodule_search_locations)))
@@ -189,7 +192,11 @@ def environment_of(folder: Path) -> dict[str, str]:
     """What all steps find: our commands, packages and native libraries."""
     paths = [str(ROOT), str(RUNTIME_TESTS), str(ROOT / "scripts" / "bench")]
     cuda = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin"
+    # Legate links NCCL, but does not look where NCCL's wheel puts it.
+    nccl = package_folder("nvidia.nccl")
+    libraries = [os.environ.get("LD_LIBRARY_PATH", ""), str(nccl / "lib") if nccl else ""]
     return os.environ | {
+        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
         "PATH": os.pathsep.join([str(folder), os.environ.get("PATH", os.defpath), str(cuda)]),
         "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]),
         "FLEXLEGION_NATIVE_ROOT": str(NATIVE),
@@ -199,7 +206,8 @@ def environment_of(folder: Path) -> dict[str, str]:
 
 def has_doctest() -> bool:
     """Whether the tests of kernels can be compiled."""
-    prefixes = ["/usr", "/usr/local", *os.environ.get("CMAKE_PREFIX_PATH", "").split(os.pathsep)]
+    given = os.environ.get("CMAKE_PREFIX_PATH", "").split(os.pathsep)
+    prefixes = [sys.prefix, "/usr", "/usr/local", *given]
     return any(Path(p, "include", "doctest", "doctest.h").exists() for p in prefixes if p)
 
 
@@ -218,6 +226,7 @@ def build_steps() -> list[Step]:
     options = [
         f"-DPython_EXECUTABLE={sys.executable}",
         f"-DLEGATE_PACKAGE={legate}",
+        f"-DCMAKE_PREFIX_PATH={sys.prefix}",
         "-DCMAKE_CUDA_ARCHITECTURES=native",
         f"-DFLEXLEGION_TESTS={'ON' if has_doctest() else 'OFF'}",
     ]
