@@ -53,6 +53,7 @@ void Chain::note_current() {
   current_time_ = simulator_.iteration_time();
   fits_ = missing_memory() == 0;
   critical_known_ = false;
+  ++changes_;
   if (fits_ && current_time_ < best_time_) {
     best_time_ = current_time_;
     best_ = simulator_.graph().strategy();
@@ -157,33 +158,35 @@ bool Chain::descend(double seconds, bool tied) {
   simulator_.early_rejection = true;
   const Deadline deadline(seconds);
   if (best_time_ == kNever) return false;
-  adopt(best_);
-  const auto& operators = proposals_.operators();
-  // Round and round, until nothing has changed for a whole round.
-  for (std::size_t i = 0, quiet = 0; quiet < operators.size(); i = (i + 1) % operators.size()) {
-    const int op = operators[i];
-    ++quiet;
-    if (tied && proposals_.members(op).front() != op) continue;
-    for (const Config& config : proposals_.all(op)) {
-      if (deadline.over()) return false;
-      Configs configs;
-      if (tied) {
-        for (int member : proposals_.members(op)) configs.emplace_back(member, config);
-      } else {
-        configs.emplace_back(op, config);
-      }
-      ++counts_.proposals;
-      if (simulator_.propose(configs, Algorithm::delta, current_time_ - 1) == Verdict::simulated &&
-          simulator_.iteration_time() < current_time_) {
-        simulator_.accept();
-        ++counts_.accepted;
-        note_current();
-        quiet = 0;
-      } else {
-        simulator_.reject();
-      }
+  if (current() != best_) adopt(best_);
+  if (!descent_ || descent_->tied() != tied) descent_.emplace(proposals_, tied);
+  for (int op; (op = descent_->next(changes_)) >= 0;) {
+    const std::vector<Config> configs = proposals_.all(op);
+    while (descent_->position < configs.size()) {
+      if (descend_to(op, configs[descent_->position++], tied)) descent_->improved(op);
+      if (deadline.over()) return false;  // after some progress, however short the time
     }
+    descent_->tried(op);
   }
+  return true;
+}
+
+bool Chain::descend_to(int op, const Config& config, bool tied) {
+  Configs configs;
+  if (tied) {
+    for (int member : proposals_.members(op)) configs.emplace_back(member, config);
+  } else {
+    configs.emplace_back(op, config);
+  }
+  ++counts_.proposals;
+  if (simulator_.propose(configs, Algorithm::delta, current_time_ - 1) != Verdict::simulated ||
+      simulator_.iteration_time() >= current_time_) {
+    simulator_.reject();
+    return false;
+  }
+  simulator_.accept();
+  ++counts_.accepted;
+  note_current();
   return true;
 }
 

@@ -8,8 +8,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "search/descent.h"
 #include "search/proposals.h"
 #include "sim/simulator.h"
 #include "support/random.h"
@@ -38,8 +40,9 @@ class Chain {
   // At most that many proposals, and as long as the time lasts (seconds; 0: no limit).
   void run(std::int64_t proposals, double seconds, const ChainOptions& options);
 
-  // Goes to the best neighbour again and again (every configuration of one operator, or of one
-  // group, is a neighbour). True: none is better than the best strategy; false: the time was up.
+  // From the best strategy, goes to a better neighbour again and again (every configuration of one
+  // operator, or of one group, is a neighbour). True: none is better than the best strategy; false:
+  // the time was up, and the next call goes on from there.
   bool descend(double seconds, bool tied);
 
   // Continues from another strategy.
@@ -54,6 +57,7 @@ class Chain {
 
  private:
   void propose(const ChainOptions& options);
+  bool descend_to(int op, const Config& config, bool tied);
   void note_current();
   void find_critical();
   std::int64_t missing_memory() const;
@@ -68,6 +72,8 @@ class Chain {
   std::vector<Config> best_;
   std::vector<int> critical_;
   bool critical_known_ = false;
+  std::int64_t changes_ = 0;  // of the current strategy
+  std::optional<Descent> descent_;
   ChainCounts counts_;
 };
 

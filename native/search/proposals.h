@@ -37,6 +37,7 @@ class Proposals {
 
   const std::vector<int>& operators() const { return operators_; }
   const std::vector<int>& members(int op) const { return members_[groups_[op]]; }
+  const std::vector<int>& neighbours(int op) const { return neighbours_[op]; }
 
  private:
   // Of devices that no other operator uses and that can be exchanged, the first ones: strategies

@@ -5,21 +5,27 @@ descent that tries every configuration (all degrees, all sets of devices) of eve
 again and again, until none improves the strategy, or the time is up.
 
     python scripts/bench/local_optimum.py [nmt rnnlm ...] [--search 10] [--descend 60] [--devices 8]
+
+On 8 devices, that takes up to an hour. With ``--folder``, strategies are kept in files, and a later
+run goes on from them instead of searching.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.losses import add_loss
 from flexlegion.machines import load_topology
 from flexlegion.problem import Problem
-from flexlegion.search.chain import Chain
+from flexlegion.search.chain import Chain, prepare_candidates
 from flexlegion.search.mcmc import Budget, SearchOptions, search
 from flexlegion.search.optcnn import optcnn
+from flexlegion.simulator import full
 from flexlegion.strategies import resolve
+from flexlegion.strategy import Strategy
 from flexlegion.zoo import ZOO, build
 
 NETWORKS = ("lenet", "alexnet", "rnntc", "rnnlm", "nmt", "resnet101", "inception_v3")
@@ -31,6 +37,7 @@ def main() -> None:
     parser.add_argument("--search", type=float, default=10.0, help="seconds of search")
     parser.add_argument("--descend", type=float, default=60.0, help="seconds of descent at most")
     parser.add_argument("--devices", type=int, nargs="*", default=[2, 4, 8])
+    parser.add_argument("--folder", type=Path, help="where strategies are kept")
     parser.add_argument("networks", nargs="*", default=NETWORKS)
     args = parser.parse_args()
     for devices in args.devices:
@@ -39,20 +46,26 @@ def main() -> None:
             output = model.graph.operators[-1].output
             graph = add_loss(model.graph, output, ZOO[name].loss)
             problem = Problem(graph, load_topology(f"p100x{devices}"), AnalyticCosts(), output)
-            starts = {
-                "data": resolve("data", graph, problem.devices),
-                "optcnn": optcnn(problem),
-            }
-            found = search(
-                problem, starts, Budget(args.search), options=SearchOptions(descent=False)
-            )
-            chain = Chain(problem, found.strategy, 0)
-            begin = time.monotonic()
+            data = resolve("data", graph, problem.devices)
+            file = args.folder / f"{name}-{devices}.json" if args.folder else None
+            if file is not None and file.exists():
+                found = Strategy.load(str(file))
+                prepare_candidates(problem)
+            else:
+                starts = {"data": data, "optcnn": optcnn(problem)}
+                options = SearchOptions(descent=False)
+                found = search(problem, starts, Budget(args.search), options=options).strategy
+            chain = Chain(problem, found, 0)
+            begin, first = time.monotonic(), chain.state.best_time
             optimum = chain.descend(args.descend)
             state = chain.state
-            gain = found.iteration_time_ns / state.best_time - 1
+            gain = first / state.best_time - 1
+            if file is not None:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                chain.best.save(str(file))
             print(
-                f"{name:13} {devices} devices: data {found.start_times_ns['data'] or 0:>12,} ns, "
+                f"{name:13} {devices} devices: "
+                f"data {full(problem, data).iteration_time_ns:>12,} ns, "
                 f"found {state.best_time:>12,} ns; {state.proposals:>9,} neighbours tried in "
                 f"{time.monotonic() - begin:5.1f} s (gain {100 * gain:.2f} %): "
                 f"{'locally optimal' if optimum else 'time up'}",

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
+from math import prod
 
 import pytest
 from deltas import Case, problem_for
 from simulated import strategy_of
 
 from flexlegion.problem import Problem
-from flexlegion.search.chain import Chain, ChainOptions, ChainState, prepare_candidates
+from flexlegion.search.chain import (
+    Chain,
+    ChainOptions,
+    ChainState,
+    prepare_candidates,
+    training_operators,
+)
 from flexlegion.simulator import full
+from flexlegion.soap import ParallelConfig, splits
+from flexlegion.strategy import Strategy
 
 CASES = [
     Case("lenet", "p100x4"),
@@ -103,3 +113,25 @@ def test_a_descent_ends_where_no_operator_improves(case: Case) -> None:
     assert full(problem, chain.best).iteration_time_ns == best
     assert chain.descend(0, False)
     assert chain.state.best_time == best
+    for op in training_operators(problem.graph):
+        for degrees in splits(op, len(problem.devices)):
+            for devices in combinations(problem.devices.names, prod(degrees)):
+                config = ParallelConfig(degrees, devices)
+                changed = Strategy({**chain.best, op.name: config}, "a neighbour")
+                assert full(problem, changed).iteration_time_ns >= best, (op.name, config)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_descent_goes_on_where_it_was_stopped(tied: bool) -> None:
+    """In as many calls as it takes, by the same way to the same strategy."""
+    problem = problem_for(Case("sequences", "p100x4"))
+    prepare_candidates(problem)
+    groups = [problem.class_of(op) for op in problem.graph.operators]
+    whole, parts = (Chain(problem, strategy_of(problem, "data"), 5, groups) for _ in range(2))
+    assert whole.descend(0, tied)
+    calls = 1
+    while not parts.descend(1e-9, tied):
+        calls += 1
+    assert calls == parts.state.proposals + 1
+    assert parts.state == whole.state
+    assert parts.best == whole.best

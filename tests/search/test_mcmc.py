@@ -10,6 +10,7 @@ from flexlegion import Model
 from flexlegion.errors import UserError
 from flexlegion.machines import load_topology
 from flexlegion.problem import Problem
+from flexlegion.search import mcmc
 from flexlegion.search.mcmc import Budget, SearchOptions, SearchResult, search
 from flexlegion.simulator import full
 from flexlegion.topology import Topology
@@ -32,6 +33,21 @@ def test_a_search_by_proposals_is_reproducible(case: Case) -> None:
     assert one.states == two.states
     assert (one.start, one.iteration_time_ns) == (two.start, two.iteration_time_ns)
     assert run(problem_for(case), seed=8).states != one.states
+
+
+@pytest.mark.parametrize("slice_seconds", [1e-9, 10.0])
+def test_the_descent_of_a_search_ends(
+    slice_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little of it fits into a slice: at the same local optimum."""
+    monkeypatch.setattr(mcmc, "SLICE_SECONDS", slice_seconds)
+    case = Case("sequences", "p100x4")
+    result = run(problem_for(case), 20, seed=1, options=SearchOptions())
+    assert result.local_optimum
+    monkeypatch.undo()
+    again = run(problem_for(case), 20, seed=1, options=SearchOptions())
+    assert dict(again.strategy) == dict(result.strategy)
+    assert again.proposals == result.proposals > 500
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,0 +1,45 @@
+#include "search/descent.h"
+
+#include <algorithm>
+
+namespace flexlegion {
+
+Descent::Descent(const Proposals& proposals, bool tied) : proposals_(proposals), tied_(tied) {
+  const std::vector<int>& operators = proposals.operators();
+  const auto last = std::max_element(operators.begin(), operators.end());
+  tried_at_.assign(last == operators.end() ? 0 : static_cast<std::size_t>(*last) + 1, -1);
+}
+
+int Descent::next(std::int64_t changes) {
+  if (present_ >= 0) return present_;
+  while (present_ < 0 && !near_.empty()) {
+    if (tried_at_[near_.front()] != changes) present_ = near_.front();
+    near_.pop_front();
+  }
+  const std::vector<int>& operators = proposals_.operators();
+  for (std::size_t n = 0; n < operators.size() && present_ < 0; ++n) {
+    const int op = operators[round_];
+    round_ = (round_ + 1) % operators.size();
+    if (stands_for(op) == op && tried_at_[op] != changes) present_ = op;
+  }
+  position = 0;
+  began_at_ = changes;
+  return present_;
+}
+
+void Descent::improved(int op) {
+  const std::vector<int> alone{op};
+  for (int member : tied_ ? proposals_.members(op) : alone) {
+    for (int neighbour : proposals_.neighbours(member)) {
+      const int other = stands_for(neighbour);
+      if (std::find(near_.begin(), near_.end(), other) == near_.end()) near_.push_back(other);
+    }
+  }
+}
+
+void Descent::tried(int op) {
+  tried_at_[op] = began_at_;
+  present_ = -1;
+}
+
+}  // namespace flexlegion

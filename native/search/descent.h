@@ -1,0 +1,43 @@
+// In which order a descent to a local optimum looks at operators, and how far it is.
+//
+// Whatever the order, it ends when all configurations of all operators were tried since the
+// strategy last changed. A change makes others worth while near it: so the operators next to one
+// that changed come first, then all others round and round.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "search/proposals.h"
+
+namespace flexlegion {
+
+class Descent {
+ public:
+  // `tied`: the first operator of a group stands for all of its operators.
+  Descent(const Proposals& proposals, bool tied);
+
+  bool tied() const { return tied_; }
+  // The operator to look at, the same until it was `tried`; -1 if none is left. `changes` counts
+  // those of the strategy.
+  int next(std::int64_t changes);
+  void improved(int op);
+  void tried(int op);
+
+  std::size_t position = 0;  // among the configurations of the operator that is looked at
+
+ private:
+  int stands_for(int op) const { return tied_ ? proposals_.members(op).front() : op; }
+
+  const Proposals& proposals_;
+  bool tied_;
+  std::vector<std::int64_t> tried_at_;  // an operator: at how many changes
+  std::deque<int> near_;                // a change: these come first
+  std::size_t round_ = 0;               // where the next one is looked for
+  int present_ = -1;
+  std::int64_t began_at_ = 0;  // at how many changes the present one was begun with
+};
+
+}  // namespace flexlegion
