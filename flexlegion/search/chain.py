@@ -191,15 +191,27 @@ class Chain:
         )
         self._core.check(lib.fl_chain_run(self._handle, proposals, seconds, native))
 
-    def descend(self, seconds: float, tied: bool = False) -> bool:
+    def descend(self, seconds: float, tied: bool = False, part: int = 0, parts: int = 1) -> bool:
         """Descend from the best strategy until no single change improves it.
+
+        Parameters
+        ----------
+        seconds
+            At most that many (0: however long it takes); the next call goes on from there.
+        tied
+            Operators of one group change together.
+        part, parts
+            Change every `parts`-th operator, from the one numbered `part` on.
 
         Returns
         -------
         bool
-            Whether it got there within that many seconds (0: however long it takes).
+            Whether it got there in that time.
         """
-        return bool(self._core.check(self._core.lib.fl_chain_descend(self._handle, seconds, tied)))
+        lib = self._core.lib
+        return bool(
+            self._core.check(lib.fl_chain_descend(self._handle, seconds, tied, part, parts))
+        )
 
     def adopt(self, strategy: Strategy) -> None:
         """Continue from another strategy; its degrees have to be in the cost table."""

@@ -287,10 +287,9 @@ class _Start:
             used += share
             self._exchange()
         if self.options.descent:
-            best = self._best_chain()
             if self.has_ties:
-                self._descend(pool, best, clock, True, report)
-            self.local_optimum = self._descend(pool, best, clock, False, report)
+                self._descend(pool, clock, True, report)
+            self.local_optimum = self._descend(pool, clock, False, report)
 
     def _phase(
         self,
@@ -340,17 +339,31 @@ class _Start:
     def _descend(
         self,
         pool: ThreadPoolExecutor,
-        chain: Chain,
         clock: _Clock,
         tied: bool,
         report: Callable[[float], None],
     ) -> bool:
+        """Whether the best strategy has become a local optimum.
+
+        The chains share the operators, and each slice starts from the best strategy of any. Without
+        a deadline one chain does all, since then the result must not depend on their speed.
+        """
         if self.best_time < 0:
             return False  # nothing fits into memory, so there is nothing to descend from
-        while not (clock.deadline is not None and time.monotonic() > clock.deadline):
-            [done] = _wait([pool.submit(chain.descend, 5 * SLICE_SECONDS, tied)])
+        chains = [self._best_chain()] if clock.deadline is None else self.chains
+        while clock.deadline is None or time.monotonic() <= clock.deadline:
+            start = self._best_chain().best
+            for chain in chains:
+                if chain.best != start:
+                    chain.adopt(start)
+            done = _wait(
+                [
+                    pool.submit(chain.descend, 5 * SLICE_SECONDS, tied, i, len(chains))
+                    for i, chain in enumerate(chains)
+                ]
+            )
             report(clock.used(self.chains))
-            if done:
+            if all(done) and all(chain.best == start for chain in chains):
                 return True
         return False
 

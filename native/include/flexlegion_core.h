@@ -168,8 +168,9 @@ void fl_chain_destroy(fl_chain *chain);
 int fl_chain_run(fl_chain *chain, int64_t proposals, double seconds,
                  const fl_chain_options *options);
 /* Descends to a strategy that no change of one operator (or of one group) improves; returns 1 when
- * it got there, 0 when the seconds were over. */
-int fl_chain_descend(fl_chain *chain, double seconds, int tied);
+ * it got there, 0 when the seconds were over. It changes every `parts`th operator, from the one
+ * numbered `part` on: several chains can share the work. */
+int fl_chain_descend(fl_chain *chain, double seconds, int tied, int part, int parts);
 int fl_chain_adopt(fl_chain *chain, int n_degrees, const int32_t *degrees, int n_devices,
                    const int32_t *devices);
 int fl_chain_state_of(const fl_chain *chain, fl_chain_state *out);

@@ -49,8 +49,11 @@ int fl_chain_run(fl_chain* chain, int64_t proposals, double seconds,
   });
 }
 
-int fl_chain_descend(fl_chain* chain, double seconds, int tied) {
-  return fl::guarded(-1, [&] { return chain->chain.descend(seconds, tied != 0) ? 1 : 0; });
+int fl_chain_descend(fl_chain* chain, double seconds, int tied, int part, int parts) {
+  return fl::guarded(-1, [&] {
+    if (part < 0 || part >= parts) throw std::invalid_argument("a descent has no such part");
+    return chain->chain.descend(seconds, {tied != 0, part, parts}) ? 1 : 0;
+  });
 }
 
 int fl_chain_adopt(fl_chain* chain, int n_degrees, const int32_t* degrees, int n_devices,

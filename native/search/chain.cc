@@ -37,6 +37,7 @@ Chain::Chain(const Problem& problem, const std::vector<int>& groups, std::uint64
 void Chain::adopt(const std::vector<Config>& strategy) {
   simulator_.set(strategy);
   note_current();
+  if (fits_ && current_time_ == best_time_) best_ = strategy;
 }
 
 std::int64_t Chain::missing_memory() const {
@@ -154,16 +155,16 @@ void Chain::propose(const ChainOptions& options) {
   simulator_.reject();
 }
 
-bool Chain::descend(double seconds, bool tied) {
+bool Chain::descend(double seconds, const DescentOptions& options) {
   simulator_.early_rejection = true;
   const Deadline deadline(seconds);
   if (best_time_ == kNever) return false;
   if (current() != best_) adopt(best_);
-  if (!descent_ || descent_->tied() != tied) descent_.emplace(proposals_, tied);
+  if (!descent_ || !(descent_->options() == options)) descent_.emplace(proposals_, options);
   for (int op; (op = descent_->next(changes_)) >= 0;) {
     const std::vector<Config> configs = proposals_.all(op);
     while (descent_->position < configs.size()) {
-      if (descend_to(op, configs[descent_->position++], tied)) descent_->improved(op);
+      if (descend_to(op, configs[descent_->position++], options.tied)) descent_->improved(op);
       if (deadline.over()) return false;  // after some progress, however short the time
     }
     descent_->tried(op);

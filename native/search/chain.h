@@ -43,7 +43,7 @@ class Chain {
   // From the best strategy, goes to a better neighbour again and again (every configuration of one
   // operator, or of one group, is a neighbour). True: none is better than the best strategy; false:
   // the time was up, and the next call goes on from there.
-  bool descend(double seconds, bool tied);
+  bool descend(double seconds, const DescentOptions& options);
 
   // Continues from another strategy.
   void adopt(const std::vector<Config>& strategy);

@@ -4,10 +4,16 @@
 
 namespace flexlegion {
 
-Descent::Descent(const Proposals& proposals, bool tied) : proposals_(proposals), tied_(tied) {
+Descent::Descent(const Proposals& proposals, const DescentOptions& options)
+    : proposals_(proposals), options_(options) {
   const std::vector<int>& operators = proposals.operators();
-  const auto last = std::max_element(operators.begin(), operators.end());
-  tried_at_.assign(last == operators.end() ? 0 : static_cast<std::size_t>(*last) + 1, -1);
+  const int last = *std::max_element(operators.begin(), operators.end());
+  tried_at_.assign(static_cast<std::size_t>(last) + 1, -1);
+  mine_.assign(static_cast<std::size_t>(last) + 1, 0);
+  int number = 0;
+  for (int op : operators) {
+    if (stands_for(op) == op) mine_[op] = number++ % options.parts == options.part;
+  }
 }
 
 int Descent::next(std::int64_t changes) {
@@ -20,7 +26,7 @@ int Descent::next(std::int64_t changes) {
   for (std::size_t n = 0; n < operators.size() && present_ < 0; ++n) {
     const int op = operators[round_];
     round_ = (round_ + 1) % operators.size();
-    if (stands_for(op) == op && tried_at_[op] != changes) present_ = op;
+    if (mine_[op] && tried_at_[op] != changes) present_ = op;
   }
   position = 0;
   began_at_ = changes;
@@ -29,9 +35,10 @@ int Descent::next(std::int64_t changes) {
 
 void Descent::improved(int op) {
   const std::vector<int> alone{op};
-  for (int member : tied_ ? proposals_.members(op) : alone) {
+  for (int member : options_.tied ? proposals_.members(op) : alone) {
     for (int neighbour : proposals_.neighbours(member)) {
       const int other = stands_for(neighbour);
+      if (!mine_[other]) continue;
       if (std::find(near_.begin(), near_.end(), other) == near_.end()) near_.push_back(other);
     }
   }

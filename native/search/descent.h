@@ -14,12 +14,21 @@
 
 namespace flexlegion {
 
+struct DescentOptions {
+  bool tied = false;  // the first operator of a group stands for all of its operators
+  // Every `parts`th operator, from the one numbered `part` on: chains can share the work.
+  int part = 0, parts = 1;
+
+  bool operator==(const DescentOptions& o) const {
+    return tied == o.tied && part == o.part && parts == o.parts;
+  }
+};
+
 class Descent {
  public:
-  // `tied`: the first operator of a group stands for all of its operators.
-  Descent(const Proposals& proposals, bool tied);
+  Descent(const Proposals& proposals, const DescentOptions& options);
 
-  bool tied() const { return tied_; }
+  const DescentOptions& options() const { return options_; }
   // The operator to look at, the same until it was `tried`; -1 if none is left. `changes` counts
   // those of the strategy.
   int next(std::int64_t changes);
@@ -29,10 +38,11 @@ class Descent {
   std::size_t position = 0;  // among the configurations of the operator that is looked at
 
  private:
-  int stands_for(int op) const { return tied_ ? proposals_.members(op).front() : op; }
+  int stands_for(int op) const { return options_.tied ? proposals_.members(op).front() : op; }
 
   const Proposals& proposals_;
-  bool tied_;
+  DescentOptions options_;
+  std::vector<char> mine_;              // an operator: whether it is looked at
   std::vector<std::int64_t> tried_at_;  // an operator: at how many changes
   std::deque<int> near_;                // a change: these come first
   std::size_t round_ = 0;               // where the next one is looked for

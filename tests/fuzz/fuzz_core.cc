@@ -373,7 +373,8 @@ class Sequence {
       require_same(one, other);
     }
     if (random_.chance(0.3)) {
-      checked([&] { return fl_chain_descend(one, 0.005, random_.upto(1)); });
+      const int tied = random_.upto(1), part = random_.upto(2), parts = random_.upto(3);
+      checked([&] { return fl_chain_descend(one, 0.005, tied, part, parts); });
     }
     if (random_.chance(0.3)) {
       const Flat next = strategy();

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
-from math import prod
 
 import pytest
 from deltas import Case, problem_for
-from simulated import strategy_of
+from simulated import check_local_optimum, strategy_of
 
+from flexlegion._native import NativeError
 from flexlegion.problem import Problem
-from flexlegion.search.chain import (
-    Chain,
-    ChainOptions,
-    ChainState,
-    prepare_candidates,
-    training_operators,
-)
+from flexlegion.search.chain import Chain, ChainOptions, ChainState, prepare_candidates
 from flexlegion.simulator import full
-from flexlegion.soap import ParallelConfig, splits
-from flexlegion.strategy import Strategy
 
 CASES = [
     Case("lenet", "p100x4"),
@@ -113,12 +104,7 @@ def test_a_descent_ends_where_no_operator_improves(case: Case) -> None:
     assert full(problem, chain.best).iteration_time_ns == best
     assert chain.descend(0, False)
     assert chain.state.best_time == best
-    for op in training_operators(problem.graph):
-        for degrees in splits(op, len(problem.devices)):
-            for devices in combinations(problem.devices.names, prod(degrees)):
-                config = ParallelConfig(degrees, devices)
-                changed = Strategy({**chain.best, op.name: config}, "a neighbour")
-                assert full(problem, changed).iteration_time_ns >= best, (op.name, config)
+    check_local_optimum(problem, chain.best)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -135,3 +121,20 @@ def test_a_descent_goes_on_where_it_was_stopped(tied: bool) -> None:
     assert calls == parts.state.proposals + 1
     assert parts.state == whole.state
     assert parts.best == whole.best
+
+
+def test_the_parts_of_a_descent_are_all_of_it() -> None:
+    """Together, chains that share the operators try what one tries alone."""
+    problem = problem_for(Case("images", "p100x4", 5))
+    prepare_candidates(problem)
+    whole = Chain(problem, strategy_of(problem, "data"), 5)
+    assert whole.descend(0)
+    tried = []
+    for parts in (1, 3):
+        chains = [Chain(problem, whole.best, 5) for _ in range(parts)]
+        assert all(chain.descend(0, part=i, parts=parts) for i, chain in enumerate(chains))
+        assert all(chain.best == whole.best for chain in chains)
+        tried.append(sum(chain.state.proposals for chain in chains))
+    assert tried[0] == tried[1] > 0
+    with pytest.raises(NativeError, match="no such part"):
+        chains[0].descend(0, part=3, parts=3)

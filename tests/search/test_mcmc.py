@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 from deltas import Case, problem_for
-from simulated import ArbitraryCosts, images, problem_of, strategy_of
+from simulated import (
+    ArbitraryCosts,
+    check_local_optimum,
+    images,
+    problem_of,
+    strategy_of,
+)
 
 from flexlegion import Model
 from flexlegion.errors import UserError
@@ -48,6 +54,15 @@ def test_the_descent_of_a_search_ends(
     again = run(problem_for(case), 20, seed=1, options=SearchOptions())
     assert dict(again.strategy) == dict(result.strategy)
     assert again.proposals == result.proposals > 500
+
+
+@pytest.mark.parametrize("case", [Case("lenet", "p100x4"), Case("images", "p100x4", 5)])
+def test_chains_share_a_descent(case: Case) -> None:
+    problem = problem_for(case)
+    starts = {"model": strategy_of(problem, "model")}
+    result = search(problem, starts, Budget(seconds=2.0), chains=3)
+    assert result.local_optimum
+    check_local_optimum(problem, result.strategy)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from itertools import combinations
+from math import prod
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
 from flexlegion.graph import Operator
 from flexlegion.losses import add_loss
 from flexlegion.problem import Problem
+from flexlegion.simulator import full
 from flexlegion.soap import ParallelConfig, splits
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
@@ -67,6 +70,17 @@ def problem_of(
 def strategy_of(problem: Problem, name: str) -> Strategy:
     """A built-in strategy for a problem."""
     return resolve(name, problem.graph, problem.devices)
+
+
+def check_local_optimum(problem: Problem, strategy: Strategy) -> None:
+    """No configuration of one operator, on any set of devices, makes the strategy faster."""
+    best = full(problem, strategy).iteration_time_ns
+    for op in problem.graph.operators:
+        for degrees in splits(op, len(problem.devices)):
+            for devices in combinations(problem.devices.names, prod(degrees)):
+                config = ParallelConfig(degrees, devices)
+                neighbour = Strategy({**strategy, op.name: config}, "a neighbour")
+                assert full(problem, neighbour).iteration_time_ns >= best, (op.name, config)
 
 
 def random_change(
