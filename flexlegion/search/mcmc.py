@@ -12,9 +12,8 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from flexlegion.errors import UserError
 from flexlegion.problem import Problem
@@ -25,10 +24,9 @@ from flexlegion.search.chain import (
     SplitsOf,
     prepare_candidates,
 )
+from flexlegion.search.descent import best_of, descend, wait
 from flexlegion.soap import splits
 from flexlegion.strategy import Strategy
-
-T = TypeVar("T")
 
 # Within one slice a chain does not look up: short enough for Ctrl-C and progress to feel prompt.
 SLICE_SECONDS = 0.1
@@ -257,7 +255,7 @@ class _Start:
     @property
     def best(self) -> Strategy:
         """The fastest strategy of all chains."""
-        return self._best_chain().best
+        return best_of(self.chains).best
 
     def search(
         self,
@@ -320,7 +318,7 @@ class _Start:
     def _slice(self, pool: ThreadPoolExecutor, options: ChainOptions, clock: _Clock) -> None:
         seconds = SLICE_SECONDS if clock.deadline is not None else 0.0
         count = SLICE_PROPOSALS if clock.proposals is not None else 10**12
-        _wait(
+        wait(
             [
                 pool.submit(
                     chain.run,
@@ -345,44 +343,22 @@ class _Start:
     ) -> bool:
         """Whether the best strategy has become a local optimum.
 
-        The chains share the operators, and each slice starts from the best strategy of any. Without
-        a deadline one chain does all, since then the result must not depend on their speed.
+        Without a deadline one chain does all, since then the result must not depend on speed.
         """
         if self.best_time < 0:
             return False  # nothing fits into memory, so there is nothing to descend from
-        chains = [self._best_chain()] if clock.deadline is None else self.chains
-        while clock.deadline is None or time.monotonic() <= clock.deadline:
-            start = self._best_chain().best
-            for chain in chains:
-                if chain.best != start:
-                    chain.adopt(start)
-            done = _wait(
-                [
-                    pool.submit(chain.descend, 5 * SLICE_SECONDS, tied, i, len(chains))
-                    for i, chain in enumerate(chains)
-                ]
-            )
-            report(clock.used(self.chains))
-            if all(done) and all(chain.best == start for chain in chains):
-                return True
-        return False
+        chains = [best_of(self.chains)] if clock.deadline is None else self.chains
+        return descend(chains, pool, clock.deadline, tied, lambda: report(clock.used(self.chains)))
 
     def _exchange(self) -> None:
         """All chains go on from the best strategy of any."""
-        best = self._best_chain()
+        best = best_of(self.chains)
         best_time = best.state.best_time
         if best_time < 0:
             return
         for chain in self.chains:
             if chain.state.current_time != best_time:
                 chain.adopt(best.best)
-
-    def _best_chain(self) -> Chain:
-        def key(chain: Chain) -> tuple[bool, int]:
-            time = chain.state.best_time
-            return time < 0, time
-
-        return min(self.chains, key=key)
 
 
 class _Clock:
@@ -404,16 +380,6 @@ class _Clock:
             made = sum(chain.state.proposals for chain in chains)
             shares.append(made / (self.proposals * self._chains))
         return max(shares)
-
-
-def _wait(futures: list[Future[T]]) -> list[T]:
-    """Their results. An interrupt arrives when all are done: chains must not be left running."""
-    try:
-        return [future.result() for future in futures]
-    except KeyboardInterrupt:
-        for future in futures:
-            future.exception()
-        raise
 
 
 def _report(

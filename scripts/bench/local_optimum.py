@@ -13,7 +13,9 @@ run goes on from them instead of searching.
 from __future__ import annotations
 
 import argparse
+import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from flexlegion.cost.analytic import AnalyticCosts
@@ -21,6 +23,7 @@ from flexlegion.losses import add_loss
 from flexlegion.machines import load_topology
 from flexlegion.problem import Problem
 from flexlegion.search.chain import Chain, prepare_candidates
+from flexlegion.search.descent import best_of, descend
 from flexlegion.search.mcmc import Budget, SearchOptions, search
 from flexlegion.search.optcnn import optcnn
 from flexlegion.simulator import full
@@ -37,6 +40,9 @@ def main() -> None:
     parser.add_argument("--search", type=float, default=10.0, help="seconds of search")
     parser.add_argument("--descend", type=float, default=60.0, help="seconds of descent at most")
     parser.add_argument("--devices", type=int, nargs="*", default=[2, 4, 8])
+    parser.add_argument(
+        "--chains", type=int, default=os.cpu_count() or 1, help="of the descent; default: a core"
+    )
     parser.add_argument("--folder", type=Path, help="where strategies are kept")
     parser.add_argument("networks", nargs="*", default=NETWORKS)
     args = parser.parse_args()
@@ -55,18 +61,20 @@ def main() -> None:
                 starts = {"data": data, "optcnn": optcnn(problem)}
                 options = SearchOptions(descent=False)
                 found = search(problem, starts, Budget(args.search), options=options).strategy
-            chain = Chain(problem, found, 0)
-            begin, first = time.monotonic(), chain.state.best_time
-            optimum = chain.descend(args.descend)
-            state = chain.state
-            gain = first / state.best_time - 1
+            chains = [Chain(problem, found, seed) for seed in range(args.chains)]
+            begin, first = time.monotonic(), chains[0].state.best_time
+            with ThreadPoolExecutor(args.chains) as pool:
+                optimum = descend(chains, pool, begin + args.descend)
+            best, tried = best_of(chains), sum(chain.state.proposals for chain in chains)
+            time_ns = best.state.best_time
+            gain = first / time_ns - 1
             if file is not None:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                chain.best.save(str(file))
+                best.best.save(str(file))
             print(
                 f"{name:13} {devices} devices: "
                 f"data {full(problem, data).iteration_time_ns:>12,} ns, "
-                f"found {state.best_time:>12,} ns; {state.proposals:>9,} neighbours tried in "
+                f"found {time_ns:>12,} ns; {tried:>9,} neighbours tried in "
                 f"{time.monotonic() - begin:5.1f} s (gain {100 * gain:.2f} %): "
                 f"{'locally optimal' if optimum else 'time up'}",
                 flush=True,

@@ -16,7 +16,7 @@ from flexlegion import Model
 from flexlegion.errors import UserError
 from flexlegion.machines import load_topology
 from flexlegion.problem import Problem
-from flexlegion.search import mcmc
+from flexlegion.search import descent
 from flexlegion.search.mcmc import Budget, SearchOptions, SearchResult, search
 from flexlegion.simulator import full
 from flexlegion.topology import Topology
@@ -46,7 +46,7 @@ def test_the_descent_of_a_search_ends(
     slice_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However little of it fits into a slice: at the same local optimum."""
-    monkeypatch.setattr(mcmc, "SLICE_SECONDS", slice_seconds)
+    monkeypatch.setattr(descent, "SLICE_SECONDS", slice_seconds)
     case = Case("sequences", "p100x4")
     result = run(problem_for(case), 20, seed=1, options=SearchOptions())
     assert result.local_optimum
