@@ -1,16 +1,13 @@
-"""Run under legate: measures LeNet's tasks, and trains it to compare; writes what it found."""
+"""Run under legate: measures LeNet's tasks; writes what it found."""
 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from flexlegion import SGD, UserError
+from flexlegion import UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.measure import (
     TaskRequest,
@@ -20,7 +17,6 @@ from flexlegion.cost.measure import (
     task_shapes,
 )
 from flexlegion.cost.measured import MeasuredCosts
-from flexlegion.cost.model import STAGES
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.timing import Repeats
 from flexlegion.graph import Graph
@@ -28,7 +24,6 @@ from flexlegion.local import local_topology
 from flexlegion.local_links import measure_link
 from flexlegion.losses import add_loss
 from flexlegion.machines import load_topology
-from flexlegion.model import Model
 from flexlegion.ops.elementwise import Relu
 from flexlegion.runtime.machine import running_machine
 from flexlegion.strategies import resolve
@@ -36,7 +31,6 @@ from flexlegion.topology import Device, Topology
 from flexlegion.zoo import build
 
 BATCH = 64
-ITERATIONS, EPOCHS = 10, 9
 QUICK = Repeats(1, 3, 3, 0)
 
 
@@ -49,24 +43,6 @@ def described(topology: Topology) -> dict[str, Any]:
         "links": [vars(link) for link in topology.links],
         "description": topology.description,
     }
-
-
-def times_in_training(model: Model) -> dict[str, float]:
-    """For each forward and backward pass: what its first task takes, in the middle of training."""
-    rng = np.random.default_rng(0)
-    shape = model.graph.inputs[0].shape
-    x = rng.random((ITERATIONS * BATCH, *shape[1:]), np.float32)
-    y = rng.integers(0, 10, len(x)).astype(np.int32)
-    times: dict[str, list[int]] = {}
-    for _ in range(EPOCHS):
-        model.fit(x, y, epochs=1, progress=False)
-        for i, launch in enumerate(model.plan.launches):
-            if launch.operator is None or launch.stage not in STAGES:
-                continue
-            took = model.program.elapsed(i)[0]  # in the last iteration
-            if took is not None:
-                times.setdefault(f"{launch.operator.name} {launch.stage}", []).append(took)
-    return {name: statistics.median(took) for name, took in times.items()}
 
 
 def message(request: TaskRequest, db: ProfileDB) -> str:
@@ -86,12 +62,8 @@ def big(device: Device, megabytes: int) -> TaskRequest:
 
 
 def alone(db: ProfileDB, topology: Topology) -> dict[str, Any]:
-    """What only one rank is asked for: training beside measuring, memory, mistakes."""
+    """What only one rank is asked for: memory, mistakes."""
     device = topology.devices[0]
-    model = build("lenet", BATCH)
-    model.compile(SGD(0.01), "sparse_categorical_crossentropy", strategy="data")
-    training = times_in_training(model)
-    model.close()
     big_ones = [
         measure([big(device, size)], db, repeats=Repeats(1, 1, 1, 0)) for size in range(400, 408)
     ]
@@ -102,7 +74,6 @@ def alone(db: ProfileDB, topology: Topology) -> dict[str, Any]:
     except UserError as e:
         no_link = str(e)
     return {
-        "training": training,
         "big": big_ones,
         "too_big": message(big(device, 2000), db),
         "elsewhere": message(
@@ -126,11 +97,10 @@ def main() -> None:
         for name in ("single", "data", "random:3")
         for request in task_requests(graph, resolve(name, graph, machine.devices), topology)
     ]
-    repeats = Repeats() if machine.ranks == 1 else QUICK
     progress: list[tuple[int, int]] = []
-    count = measure(requests, db, lambda done, total: progress.append((done, total)), repeats)
+    count = measure(requests, db, lambda done, total: progress.append((done, total)), QUICK)
     device = topology.devices[0]
-    lines = measure_linears(device, db, repeats=repeats)
+    lines = measure_linears(device, db, repeats=QUICK)
     costs = MeasuredCosts(db, AnalyticCosts())
     measured = {}
     for request in requests:
@@ -138,26 +108,17 @@ def main() -> None:
         cost = costs.exe_time(request.operator, request.stage, shapes, request.device)
         key = f"{request.operator.name} {request.stage} {shapes[-1]}"
         measured[key] = [cost.time_ns, cost.source]
-    first_parts = {
-        f"{operator.name} {stage}": costs.exe_time(
-            operator, stage, task_shapes(operator, config.degrees)[0], device
-        ).time_ns
-        for operator in graph.operators
-        for config in [resolve("data", graph, machine.devices)[operator.name]]
-        for stage in STAGES
-    }
     result = {
         "ranks": machine.ranks,
         "topology": described(topology),
         "again": described(again),
         "count": count,
-        "second": measure(requests, db),
+        "second": measure(requests, db, repeats=QUICK),
         "progress": progress,
         "lines": lines,
-        "lines_again": measure_linears(device, db),
+        "lines_again": measure_linears(device, db, repeats=QUICK),
         "linear": {s: vars(costs.linear(s, device)[0]) for s in ("update", "load", "sum")},
         "measured": measured,
-        "first_parts": first_parts,
     }
     if machine.ranks == 1:
         result |= alone(db, topology)
