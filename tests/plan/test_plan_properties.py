@@ -424,7 +424,7 @@ def _smallest_shard(request):
 
 
 @pytest.mark.usefixtures("_smallest_shard")
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(plan=plans())
 def test_random_plans(plan: Plan) -> None:
     for check in CHECKS:

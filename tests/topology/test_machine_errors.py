@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flexlegion import UserError
@@ -282,7 +282,6 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_any_change_is_right_or_a_user_error(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

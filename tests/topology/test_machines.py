@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flexlegion.devices import Devices
@@ -203,7 +203,6 @@ def write(tmp_path: Path, content: dict[str, Any]) -> Path:
     return path
 
 
-@settings(deadline=None)
 @given(nodes=st.integers(1, 9), gpus=st.integers(1, 5), cpus=st.integers(1, 5))
 def test_expansion_counts(
     tmp_path_factory: pytest.TempPathFactory, nodes: int, gpus: int, cpus: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from flexlegion import UserError
@@ -72,7 +72,6 @@ def all_paths(links: list[Link], a: str, b: str) -> list[tuple[int, int, list[st
     return found
 
 
-@settings(deadline=None)
 @given(machines())
 def test_routes_are_the_best_paths(case: tuple[int, str, list[Link]]) -> None:
     devices, switches, links = case
@@ -91,7 +90,6 @@ def test_routes_are_the_best_paths(case: tuple[int, str, list[Link]]) -> None:
             assert topology.latency_ns(f"gpu:{i}", f"gpu:{j}") == 5 * best[0]
 
 
-@settings(deadline=None)
 @given(machines())
 def test_order_of_links_does_not_matter(case: tuple[int, str, list[Link]]) -> None:
     devices, switches, links = case
