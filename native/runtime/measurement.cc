@@ -33,16 +33,27 @@ void sweep(std::int64_t bytes) {
   for (std::int64_t& word : memory) ++word;
 }
 
+#ifdef __x86_64__
+constexpr std::int64_t kLine = 64;
+
+void flush(const char* first, std::int64_t bytes) {
+  for (std::int64_t at = 0; at < bytes; at += kLine) _mm_clflush(first + at);
+}
+
+// The same in no order: a hundredth of the time, where the processor has it.
+__attribute__((target("clflushopt"))) void flush_unordered(const char* first, std::int64_t bytes) {
+  for (std::int64_t at = 0; at < bytes; at += kLine) _mm_clflushopt(const_cast<char*>(first + at));
+}
+#endif
+
 // Takes a tile out of all caches.
 void evict(const TensorView& view) {
 #ifdef __x86_64__
-  constexpr std::int64_t kLine = 64;
-  std::int64_t last = 0;  // the last element's offset
-  for (int d = 0; d < view.rank(); ++d) last += (view.extent(d) - 1) * view.stride[d];
-  const char* const first = static_cast<const char*>(view.data);
-  for (std::int64_t at = 0; at <= last * static_cast<std::int64_t>(sizeof(float)); at += kLine) {
-    _mm_clflush(first + at);
-  }
+  static const bool unordered = __builtin_cpu_supports("clflushopt") != 0;
+  std::int64_t elements = 1;  // from the first to the last
+  for (int d = 0; d < view.rank(); ++d) elements += (view.extent(d) - 1) * view.stride[d];
+  const auto bytes = elements * static_cast<std::int64_t>(sizeof(float));
+  (unordered ? flush_unordered : flush)(static_cast<const char*>(view.data), bytes);
   _mm_mfence();
 #endif
 }

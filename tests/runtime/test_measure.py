@@ -55,9 +55,9 @@ def test_parts_are_tasks_of_their_own(one_rank: Any) -> None:
 
 
 def test_memory_is_given_back(one_rank: Any) -> None:
-    """Eight tasks of 1.2 GB each, one after the other, in a memory of 4 GB; one of 6 GB cannot."""
+    """Three tasks of 1.5 GiB, one after the other, in a memory of 4000 MiB; one of 6000 cannot."""
     _, result = one_rank
-    assert result["big"] == [1] * 8
+    assert result["big"] == [1] * 3
     assert "needs 6000 MiB in a memory of 4000 MiB" in result["too_big"]
 
 
