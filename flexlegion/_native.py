@@ -113,10 +113,14 @@ def rt() -> Library:
     except RuntimeError as e:
         # Legate's message is a page; its causes are numbered, the first being the innermost.
         cause = re.search(r"#0 [\w:]+: (.*)", str(e))
-        raise UserError(
-            f"Legion cannot start ({cause[1] if cause else e}); run the script with the legate "
-            "command, for example legate --cpus 2 --gpus 0 scripts/train.py"
-        ) from None
+        asked = os.environ.get("LEGATE_CONFIG")  # the legate command's options
+        advice = (
+            f"legate was asked for '{asked}', which this machine may lack"
+            if asked
+            else "run the script with the legate command, for example "
+            "legate --cpus 2 --gpus 0 scripts/train.py"
+        )
+        raise UserError(f"Legion cannot start ({cause[1] if cause else e}); {advice}") from None
     headers = ["flexlegion_core.h", "flexlegion_rt.h"]
     library = Library(headers, "libflexlegion_rt.so", "fl_rt")
     library.check(library.lib.fl_rt_start())

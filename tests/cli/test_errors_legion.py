@@ -131,6 +131,20 @@ def test_without_the_legate_command() -> None:
         assert "Traceback" not in done.stderr
 
 
+def test_more_gpus_than_there_are() -> None:
+    """The legate command was used: no advice to use it."""
+    command = [sys.executable, "-m", "flexlegion", "accuracy", "--model", "lenet", "--gpus", "64"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment.pop("LEGATE_CONFIG", None)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=environment, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("error: Legion cannot start (") == 1
+    assert "legate was asked for '--cpus 2 --gpus 64 " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_precision_without_a_gpu(tmp_path: Path) -> None:
     message = train(tmp_path, "--model", "lenet", "--epochs", "1", "--precision", "bf16")
     assert message == (
