@@ -101,6 +101,9 @@ def _measured(network: Network, args: argparse.Namespace) -> tuple[dict[str, Any
             return [_comparison(trial, busy[trial.name], problem) for trial in trials]
 
         first = trials[0]
+        again = Trial(first.name, first.strategy, first.simulated_ns)
+        run_trials([again], network, problem_of(network, topology, db), args.rounds, shown=shown)
+        drift = again.median / first.median - 1
         calibration = calibrated(
             lambda c: full(problem_of(network, topology, db, c), first.strategy),
             round(1e9 * first.median),
@@ -114,13 +117,15 @@ def _measured(network: Network, args: argparse.Namespace) -> tuple[dict[str, Any
         "rounds": args.rounds,
         "seed": args.seed,
     }
-    facts["calibration"] = {"strategy": first.name} | asdict(calibration)
+    facts["calibration"] = {"strategy": first.name, "drift": drift} | asdict(calibration)
     facts["uncalibrated"] = {name: plain[name] for name in ("mean_error", "worst_error")}
     heading = (
         f"{network} on {machine.devices}; {count(measured, 'task')} measured now\n"
         f"calibrated by '{first.name}', which does not count below: tasks take "
         f"{calibration.factor:.2f} times what they take one by one, and "
         f"{duration(calibration.launch_ns or 0)} pass between two that are not fused\n"
+        f"once more at the end, its iteration took {1 + drift:.2f} times as long: so much did the "
+        "machine's speed change meanwhile\n"
         f"without calibration, errors would be {plain['mean_error']:.1%} in the mean, "
         f"{plain['worst_error']:.1%} at worst"
     )

@@ -37,6 +37,7 @@ def test_simulated_and_measured(network: list[str], tmp_path: Path) -> None:
     assert report["calibration"]["strategy"] == "data"
     assert report["calibration"]["factor"] > 0
     assert report["calibration"]["launch_ns"] >= 0
+    assert report["calibration"]["drift"] > -1
     assert report["uncalibrated"]["worst_error"] >= report["uncalibrated"]["mean_error"] > 0
     assert [s["strategy"] for s in report["strategies"]] == ["single", "model"]
     for strategy in report["strategies"]:
