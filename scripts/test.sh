@@ -48,7 +48,7 @@ else
 fi
 
 headline "tests without Legion"
-python -m pytest tests -m "not legion"
+python -m pytest tests -m "not legion" --durations=10
 
 headline "tests on Legion"
-python -m pytest tests -m legion
+python -m pytest tests -m legion --durations=30
