@@ -155,7 +155,7 @@ def run_trials(
         for group in _groups(trials, problem):
             running = [_Running(trial, network, data.inputs, data.y, seed) for trial in group]
             once = max(running[0].train(WARM_UPS + IN_FLIGHT), 1e-4)
-            iterations = int(np.clip(ROUND_SECONDS / once, IN_FLIGHT + 1, 300))
+            iterations = int(np.clip(ROUND_SECONDS / once, IN_FLIGHT, 300))
             for number in range(rounds):
                 for each in running if number % 2 == 0 else reversed(running):
                     each.trial.seconds.append(each.train(iterations))
@@ -185,22 +185,27 @@ class _Running:
         self.train(WARM_UPS)
 
     def train(self, iterations: int) -> float:
-        """Seconds an iteration, from the end of the first to that of the last.
+        """Seconds an iteration, from the end of a first one to that of the last.
+
+        The first one is timed alone: in a series, it is awaited only after others were issued,
+        for which Legion may have to let it and more of them end.
+        """
+        seconds = max(1e-9, self._seconds(iterations + 1) - self._seconds(1)) / iterations
+        # All ranks have to go on in the same way, and the slowest decides what an iteration takes.
+        return float(max(np.frombuffer(b"".join(share(np.float64(seconds).tobytes())), np.float64)))
+
+    def _seconds(self, iterations: int) -> float:
+        """Seconds of so many iterations, from a quiet machine to a quiet machine.
 
         The learning rate is 0, lest gradients vanish and arithmetic become that of tiny numbers.
         """
-        batch_size = self.model.batch_size
+        program, batch_size = self.model.program, self.model.batch_size
         rows = np.arange(iterations * batch_size) % self._samples
-        ends: list[float] = []
-        run_series(
-            self.model.program,
-            TRAIN,
-            batches(rows, batch_size, self._data),
-            report=lambda _: ends.append(time.perf_counter()),
-        )
-        seconds = (ends[-1] - ends[0]) / (iterations - 1)
-        # All ranks have to go on in the same way, and the slowest decides what an iteration takes.
-        return float(max(np.frombuffer(b"".join(share(np.float64(seconds).tobytes())), np.float64)))
+        program.wait()
+        begin = time.perf_counter()
+        run_series(program, TRAIN, batches(rows, batch_size, self._data))
+        program.wait()
+        return time.perf_counter() - begin
 
 
 def _groups(trials: Sequence[Trial], problem: Problem) -> list[list[Trial]]:
