@@ -101,7 +101,7 @@ TASKS = {
     for task in (
         LearningTask("alexnet", 8, 0.9, SGD(0.01, momentum=0.9)),
         LearningTask("inception_v3", 4, 0.85),
-        LearningTask("resnet101", 6, 0.9),
+        LearningTask("resnet101", 30, 0.9),
         LearningTask("rnntc", 10, 0.3),
         LearningTask("rnnlm", 4, 200, Adam(0.01)),
         LearningTask("nmt", 10, 150, Adam(0.003)),
