@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,16 +94,14 @@ def _measured(network: Network, args: argparse.Namespace) -> tuple[dict[str, Any
             for request in task_requests(network.graph, strategy, topology)
         ]
         measured = profile(requests, network, topology, db, shown)
-        trials, busy = _tried(strategies, network, problem_of(network, topology, db), args, shown)
+        problem = problem_of(network, topology, db)
+        trials, again, busy = _tried(strategies, network, problem, args, shown)
 
         def compared(calibration: Calibration) -> list[Comparison]:
             problem = problem_of(network, topology, db, calibration)
             return [_comparison(trial, busy[trial.name], problem) for trial in trials]
 
         first = trials[0]
-        again = Trial(first.name, first.strategy, first.simulated_ns)
-        run_trials([again], network, problem_of(network, topology, db), args.rounds, shown=shown)
-        drift = again.median / first.median - 1
         calibration = calibrated(
             lambda c: full(problem_of(network, topology, db, c), first.strategy),
             round(1e9 * first.median),
@@ -117,14 +115,20 @@ def _measured(network: Network, args: argparse.Namespace) -> tuple[dict[str, Any
         "rounds": args.rounds,
         "seed": args.seed,
     }
-    facts["calibration"] = {"strategy": first.name, "drift": drift} | asdict(calibration)
+    drift = again.median / first.median
+    facts["calibration"] = asdict(calibration) | {
+        "strategy": first.name,
+        "measured_iteration_time_ns": round(1e9 * first.median),
+        "final_iteration_time_ns": round(1e9 * again.median),
+        "drift": drift,
+    }
     facts["uncalibrated"] = {name: plain[name] for name in ("mean_error", "worst_error")}
     heading = (
         f"{network} on {machine.devices}; {count(measured, 'task')} measured now\n"
         f"calibrated by '{first.name}', which does not count below: tasks take "
         f"{calibration.factor:.2f} times what they take one by one, and "
         f"{duration(calibration.launch_ns or 0)} pass between two that are not fused\n"
-        f"once more at the end, its iteration took {1 + drift:.2f} times as long: so much did the "
+        f"once more at the end, its iteration took {drift:.2f} times as long: so much did the "
         "machine's speed change meanwhile\n"
         f"without calibration, errors would be {plain['mean_error']:.1%} in the mean, "
         f"{plain['worst_error']:.1%} at worst"
@@ -193,8 +197,11 @@ def _tried(
     problem: Problem,
     args: argparse.Namespace,
     shown: bool,
-) -> tuple[list[Trial], dict[str, dict[str, int]]]:
-    """All strategies in training, and for each how long (ns) devices compute in an iteration."""
+) -> tuple[list[Trial], Trial, dict[str, dict[str, int]]]:
+    """All strategies in training; the first of them once more, which shows how far times drift.
+
+    Lastly, for each, how long (ns) devices compute in an iteration.
+    """
     trials = [
         Trial(name, strategy, full(problem, strategy).iteration_time_ns)
         for name, strategy in strategies.items()
@@ -204,8 +211,11 @@ def _tried(
     def observe(trial: Trial, model: Model, x: Sequence[Any], y: Any, iterations: int) -> None:
         busy[trial.name] = model.timeline(x, y, min(iterations, TIMELINE_ITERATIONS)).busy_ns()
 
-    run_trials(trials, network, problem, args.rounds, seed=args.seed, shown=shown, observe=observe)
-    return trials, busy
+    again = replace(trials[0], seconds=[])
+    options = {"seed": args.seed, "shown": shown}
+    run_trials(trials, network, problem, args.rounds, **options, observe=observe)
+    run_trials([again], network, problem, args.rounds, **options)
+    return trials, again, busy
 
 
 def _comparison(trial: Trial, busy: dict[str, int], problem: Problem) -> Comparison:

@@ -182,7 +182,7 @@ class _Running:
             precision=network.precision if uses_gpus else DEFAULT,
         )
         self._data, self._samples = self.model.bind(x, y)
-        self.train(WARM_UPS)
+        self._seconds(WARM_UPS)
 
     def train(self, iterations: int) -> float:
         """Seconds an iteration, from the end of a first one to that of the last.

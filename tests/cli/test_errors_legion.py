@@ -116,14 +116,19 @@ def test_unknown_model(tmp_path: Path) -> None:
     )
 
 
-def test_without_the_legate_command() -> None:
-    """Plain Python cannot configure Legate on a machine without a GPU; with one, it trains."""
-    command = [sys.executable, str(ROOT / "scripts" / "train.py"), "--epochs", "1"]
+def outside_legate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python as it is outside of the legate command."""
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     environment.pop("LEGATE_CONFIG", None)
-    done = subprocess.run(
+    command = [sys.executable, *arguments]
+    return subprocess.run(
         command, capture_output=True, text=True, timeout=120, env=environment, check=False
     )
+
+
+def test_without_the_legate_command() -> None:
+    """Plain Python cannot configure Legate on a machine without a GPU; with one, it trains."""
+    done = outside_legate(str(ROOT / "scripts" / "train.py"), "--epochs", "1")
     if done.returncode != 0:
         assert done.returncode == 2
         assert done.stderr.count("error: Legion cannot start (") == 1
@@ -132,16 +137,12 @@ def test_without_the_legate_command() -> None:
 
 
 def test_more_gpus_than_there_are() -> None:
-    """The legate command was used: no advice to use it."""
-    command = [sys.executable, "-m", "flexlegion", "accuracy", "--model", "lenet", "--gpus", "64"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    environment.pop("LEGATE_CONFIG", None)
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env=environment, check=False
-    )
+    """The command starts legate by itself: no advice to use it."""
+    done = outside_legate("-m", "flexlegion", "accuracy", "--model", "lenet", "--gpus", "64")
     assert done.returncode == 2
     assert done.stderr.count("error: Legion cannot start (") == 1
     assert "legate was asked for '--cpus 2 --gpus 64 " in done.stderr
+    assert "run the script with the legate command" not in done.stderr
     assert "Traceback" not in done.stderr
 
 

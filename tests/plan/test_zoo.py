@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 
 import pytest
@@ -236,14 +237,18 @@ def test_plans_of_grouped_steps(name: str, strategy: str) -> None:
         check(plan)
 
 
-def test_plan_of_a_large_network() -> None:
-    """NMT at the paper's size, 324 operators, on four devices."""
+def test_building_is_fast() -> None:
+    """A graph of 324 operators, and its plan for four devices; both take some hundredths."""
+    started = time.perf_counter()
     model = build("nmt")
+    assert time.perf_counter() - started < 1
     output = model.graph.operators[-1].output
     graph = add_loss(model.graph, output, ZOO["nmt"].loss)
     devices = Devices.of(cpus=4)
     strategy = resolve("data", graph, devices)
+    started = time.perf_counter()
     assert len(Plan(graph, strategy, devices, output, 1).launches) > 500
+    assert time.perf_counter() - started < 5
 
 
 def test_names_are_found_after_a_copy() -> None:

@@ -113,10 +113,10 @@ def main() -> None:
         "topology": described(topology),
         "again": described(again),
         "count": count,
-        "second": measure(requests, db, repeats=QUICK),
+        "second": measure(requests, db),
         "progress": progress,
         "lines": lines,
-        "lines_again": measure_linears(device, db, repeats=QUICK),
+        "lines_again": measure_linears(device, db),
         "linear": {s: vars(costs.linear(s, device)[0]) for s in ("update", "load", "sum")},
         "measured": measured,
     }

@@ -37,7 +37,11 @@ def test_simulated_and_measured(network: list[str], tmp_path: Path) -> None:
     assert report["calibration"]["strategy"] == "data"
     assert report["calibration"]["factor"] > 0
     assert report["calibration"]["launch_ns"] >= 0
-    assert report["calibration"]["drift"] > -1
+    before = report["calibration"]["measured_iteration_time_ns"]
+    after = report["calibration"]["final_iteration_time_ns"]
+    assert before > 0
+    assert after not in (0, before)  # measured, and not the same one again
+    assert report["calibration"]["drift"] == pytest.approx(after / before)
     assert report["uncalibrated"]["worst_error"] >= report["uncalibrated"]["mean_error"] > 0
     assert [s["strategy"] for s in report["strategies"]] == ["single", "model"]
     for strategy in report["strategies"]:

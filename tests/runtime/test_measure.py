@@ -40,10 +40,10 @@ def test_everything_is_measured_once(one_rank: Any) -> None:
     assert (result["lines"], result["lines_again"]) == (3, 0)
     for key, (time, source) in result["measured"].items():
         assert source == "measured", key
-        assert time > 0, key
+        assert 0 < time < 1_000_000_000, key
     for linear in result["linear"].values():
         assert linear["overhead_ns"] >= 0
-        assert linear["bytes_per_second"] > 0
+        assert 10**8 < linear["bytes_per_second"] < 10**12
 
 
 def test_parts_are_tasks_of_their_own(one_rank: Any) -> None:
@@ -80,8 +80,8 @@ def test_topology_of_one_rank(one_rank: Any) -> None:
         assert device["name"] == f"cpu:{i}"
         assert device["memory"] == memory
         assert device["memory_bytes"] == 4000 << 20
-        assert device["peak_flops"]["float32"] > 0
-        assert device["memory_bandwidth"] > 0
+        assert 10**9 < device["peak_flops"]["float32"] < 10**13
+        assert 10**8 < device["memory_bandwidth"] < 10**12
 
 
 def test_two_ranks(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert [device["node"] for device in topology["devices"]] == [0, 0]
     (link,) = topology["links"]
     assert {link["source"], link["destination"]} == {"cpu:0", "cpu:1"}
-    assert link["bandwidth"] > 0
+    assert link["bandwidth"] > 10**6
     assert link["latency_ns"] >= 0
     assert topology["description"].endswith("ranks of a node: measured")
     assert result["again"] == topology
