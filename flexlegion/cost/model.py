@@ -94,10 +94,9 @@ class CostModel(ABC):
         """
 
     def launch_ns(self, device: Device) -> int:
-        """What the runtime takes before a task, unless it runs on with the one before.
+        """What the runtime takes before a task of a launch, unless that is fused with another.
 
-        It does if the device has just computed the same task of the operator before, or after, in
-        the same pass: such launches are fused.
+        Of several launches that are fused, it takes so long before the first one's tasks.
 
         Parameters
         ----------

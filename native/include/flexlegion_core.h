@@ -99,9 +99,8 @@ int fl_problem_add_split(fl_problem *problem, int op, int n_degrees, const int32
  * for the sums of partial gradients. */
 int fl_problem_set_linear(fl_problem *problem, int kind, int pass, int64_t overhead,
                           int64_t bytes_per_second);
-/* What the runtime takes before each task on a kind of device; 0 unless set. Task k of a forward or
- * backward launch that its device computes right after task k of the launch before it runs on with
- * that, as the runtime fuses such launches. */
+/* What the runtime takes before each task on a kind of device, in ns; 0 unless set. Tasks of a
+ * launch that is fused with the one before it run on with that without. */
 int fl_problem_set_launch(fl_problem *problem, int kind, int64_t time);
 /* The extents of what each task touches of each operand: tasks x operands x FL_MAX_RANK. */
 enum { FL_MAX_RANK = 5 };

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "plan/fusion.h"
 #include "runtime/leaf_task.h"
 #include "runtime/machine.h"
 
@@ -33,76 +34,46 @@ void for_each_conflict(const LaunchRequirement& one, const LaunchRequirement& ot
   }
 }
 
-// What each launch waits for, by positions in the order of issue.
-class Dependencies {
- public:
-  Dependencies(const std::deque<RuntimeLaunch>& launches, const std::vector<int>& order)
-      : words_((order.size() + kBits - 1) / kBits), awaited_(order.size(), false) {
-    std::map<std::pair<int, FieldID>, std::vector<Use>> uses;
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      const RuntimeLaunch& launch = launches[static_cast<std::size_t>(order[i])];
-      add(launch, uses);
-      for (const LaunchRequirement& r : launch.requirements) {
-        uses[{r.region, r.field}].push_back({i, &launch, &r});
-      }
-    }
-  }
+bool fusible(const RuntimeLaunch& launch) {
+  return launch.side == Side::device && !MachineState::get().answers(launch.task);
+}
 
-  // Whether both wait, at last, for the same results of other devices: then neither can start
-  // before the other but for what its own device computes.
-  bool wait_alike(std::size_t one, std::size_t other) const { return far_[one] == far_[other]; }
+// Between devices of one memory, nothing is gained by an early update.
+bool hurries(const RuntimeLaunch& waiting, int its_device, int other) {
+  const auto& devices = MachineState::get().devices();
+  return !waiting.closing || devices[static_cast<std::size_t>(its_device)].memory !=
+                                 devices[static_cast<std::size_t>(other)].memory;
+}
 
-  // Whether another device needs that launch's results as soon as they are there.
-  bool awaited(std::size_t position) const { return awaited_[position]; }
-
- private:
-  static constexpr std::size_t kBits = 64;
+// Tells the rule what each launch waits for, by positions in the order of issue.
+void describe(const std::deque<RuntimeLaunch>& launches, const std::vector<int>& order,
+              FusionRule& rule) {
   struct Use {
-    std::size_t position;
+    int position;
     const RuntimeLaunch* launch;
     const LaunchRequirement* requirement;
   };
-
-  void add(const RuntimeLaunch& launch,
-           const std::map<std::pair<int, FieldID>, std::vector<Use>>& uses) {
-    std::vector<std::uint64_t> far(words_, 0);
-    // (task, another device) -> the last launch there that the task waits for: no earlier one
-    // needs to hurry for it.
-    std::map<std::pair<std::size_t, int>, std::size_t> last;
+  std::map<std::pair<int, FieldID>, std::vector<Use>> uses;
+  rule.begin(static_cast<int>(order.size()));
+  for (int i = 0; i < static_cast<int>(order.size()); ++i) {
+    const RuntimeLaunch& launch =
+        launches[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])];
+    rule.add(launch.devices, fusible(launch));
     for (const LaunchRequirement& r : launch.requirements) {
-      const auto found = uses.find({r.region, r.field});
-      if (found == uses.end()) continue;
-      for (const Use& use : found->second) {
-        bool waits = false;
+      for (const Use& use : uses[{r.region, r.field}]) {
         for_each_conflict(r, *use.requirement, [&](std::size_t k, std::size_t j) {
-          waits = true;
           const int its = launch.devices[k], other = use.launch->devices[j];
-          if (its == other) return;
-          far[use.position / kBits] |= std::uint64_t{1} << (use.position % kBits);
-          if (!hurries(launch, its, other)) return;
-          std::size_t& latest = last[{k, other}];
-          latest = std::max(latest, use.position);
+          rule.wait(static_cast<int>(k), use.position, static_cast<int>(j),
+                    hurries(launch, its, other));
         });
-        if (!waits) continue;
-        for (std::size_t w = 0; w < words_; ++w) far[w] |= far_[use.position][w];
       }
     }
-    for (const auto& [task, position] : last) awaited_[position] = true;
-    far_.push_back(std::move(far));
+    for (const LaunchRequirement& r : launch.requirements) {
+      uses[{r.region, r.field}].push_back({i, &launch, &r});
+    }
   }
-
-  // Between devices of one memory, nothing is gained by an early update.
-  static bool hurries(const RuntimeLaunch& waiting, int its_device, int other) {
-    const auto& devices = MachineState::get().devices();
-    return !waiting.closing || devices[static_cast<std::size_t>(its_device)].memory !=
-                                   devices[static_cast<std::size_t>(other)].memory;
-  }
-
-  const std::size_t words_;
-  // A launch -> the set of those on other devices that it waits for, and so on back.
-  std::vector<std::vector<std::uint64_t>> far_;
-  std::vector<bool> awaited_;
-};
+  rule.end();
+}
 
 // What several launches require together, and where the requirements of each are in it.
 class Union {
@@ -164,33 +135,25 @@ class Union {
   std::vector<std::vector<int>> places_;
 };
 
-bool fusible(const RuntimeLaunch& launch) {
-  return launch.side == Side::device && !MachineState::get().answers(launch.task);
-}
-
 }  // namespace
 
 std::vector<std::vector<int>> fusible_runs(const std::deque<RuntimeLaunch>& launches,
-                                           const std::vector<int>& order, std::size_t longest) {
-  const Dependencies dependencies(launches, order);
+                                           const std::vector<int>& order, int longest) {
+  FusionRule rule;
+  describe(launches, order, rule);
   std::vector<std::vector<int>> runs;
-  Union needs;        // of the last run
-  bool open = false;  // whether another may join it
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    const RuntimeLaunch& launch = launches[static_cast<std::size_t>(order[i])];
-    bool joins = open && runs.back().size() < longest;
-    if (joins) {
-      const RuntimeLaunch& before = launches[static_cast<std::size_t>(order[i - 1])];
-      joins = fusible(launch) && fusible(before) && launch.devices == before.devices &&
-              !dependencies.awaited(i - 1) && dependencies.wait_alike(i - 1, i) &&
-              needs.add(launch);
-    }
-    if (!joins) {
+  Union needs;  // of the last run
+  int first = 0;
+  for (int i = 0; i < static_cast<int>(order.size()); ++i) {
+    const int number = order[static_cast<std::size_t>(i)];
+    const RuntimeLaunch& launch = launches[static_cast<std::size_t>(number)];
+    if (!rule.joins(i, first, longest) || !needs.add(launch)) {
       runs.emplace_back();
       needs = Union();
-      open = needs.add(launch);
+      needs.add(launch);
+      first = i;
     }
-    runs.back().push_back(order[i]);
+    runs.back().push_back(number);
   }
   return runs;
 }

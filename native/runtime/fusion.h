@@ -1,12 +1,8 @@
-// Fused launches: where consecutive launches have their tasks on the same devices, and hand
-// everything on from task k to task k, one Legion task runs task k of each, one after another. A
-// Legion task costs the runtime some time, which its processor, or a core beside it, lacks.
-//
-// No task waits for that: launches become one only if they wait for the same results of other
-// devices, and none joins after one whose results another device awaits.
+// Fused launches: one Legion task runs task k of several launches, where the rule (plan/fusion.h)
+// allows it and all get by with what the first ones were given. A Legion task costs the runtime
+// some time, which its processor, or a core beside it, lacks.
 #pragma once
 
-#include <cstddef>
 #include <deque>
 #include <vector>
 
@@ -17,7 +13,7 @@ namespace flexlegion {
 // Cuts the launches that `order` issues (indices into `launches`) into runs to be fused, each of at
 // most `longest`; a launch that cannot be fused is a run of its own.
 std::vector<std::vector<int>> fusible_runs(const std::deque<RuntimeLaunch>& launches,
-                                           const std::vector<int>& order, std::size_t longest);
+                                           const std::vector<int>& order, int longest);
 
 // The launch whose tasks run those of `members`, which are such a run.
 RuntimeLaunch fused(const std::deque<RuntimeLaunch>& launches, const std::vector<int>& members);

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "plan/fusion.h"
 #include "runtime/bodies.h"
 #include "runtime/fusion.h"
 #include "runtime/leaf_task.h"
@@ -19,12 +20,10 @@ using namespace Legion;
 
 namespace {
 
-// Longer runs gain little, and what is issued meanwhile (the next batch) waits for their end. The
-// environment variable FLEXLEGION_FUSED says how many launches may become one; 1: none do.
-std::size_t longest_fused() {
-  constexpr std::size_t kLongest = 16;
+// The environment variable FLEXLEGION_FUSED says how many launches may become one; 1: none do.
+int longest_fused() {
   const char* given = std::getenv("FLEXLEGION_FUSED");
-  return given == nullptr ? kLongest : std::strtoul(given, nullptr, 10);
+  return given == nullptr ? kLongestRun : static_cast<int>(std::strtol(given, nullptr, 10));
 }
 
 }  // namespace

@@ -92,6 +92,12 @@ void Simulation::lay_out(Timeline& line) {
   free_.assign(graph_.load().size(), 0);
   last_.assign(graph_.load().size(), Cause{});
   remaining_ = graph_.load();
+  const auto& launch = graph_.problem().costs.launch;
+  if (*std::max_element(launch.begin(), launch.end()) > 0) {
+    fused_.find(line.runs_on);
+  } else {
+    line.runs_on.assign(blocks.size(), 0);
+  }
   heap_.clear();
   kept_until_ = 0;
   broken_ = false;
@@ -158,14 +164,9 @@ void Simulation::finish_hop(Timeline& line, int f, int hop, std::uint32_t task) 
 
 // What the runtime takes before a task. Loads of task graphs and bounds leave it out: it is never
 // negative.
-std::int64_t Simulation::launch_time(int launch, int part, int device) const {
-  const Cause& before = last_[device];
-  if (before.owner >= 0 && before.owner == launch - 1 && before.place == part &&
-      graph_.runs_on(launch)) {
-    return 0;
-  }
+std::int64_t Simulation::launch_time(const Timeline& line, int launch, int device) const {
   const Problem& problem = graph_.problem();
-  return problem.costs.launch[problem.machine.kind_of[device]];
+  return line.runs_on[launch] ? 0 : problem.costs.launch[problem.machine.kind_of[device]];
 }
 
 void Simulation::serve(Timeline& line, std::uint32_t task, int device, std::int64_t exe_time,
@@ -210,7 +211,7 @@ bool Simulation::play(Timeline& line, std::int64_t limit, const std::vector<std:
       const int part = static_cast<int>(task) - line.first_task[owner];
       const Block& block = graph_.blocks()[owner];
       device = block.device[part];
-      serve(line, task, device, block.exe_time[part], launch_time(owner, part, device));
+      serve(line, task, device, block.exe_time[part], launch_time(line, owner, device));
       if (tails != nullptr && line.start_time[task] > limit - (*tails)[owner]) {
         line.iteration_time = kNever;
         return false;
@@ -241,6 +242,11 @@ bool Simulation::play(Timeline& line, std::int64_t limit, const std::vector<std:
 
 bool Simulation::full(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails) {
   lay_out(line);
+  return play_all(line, limit, tails);
+}
+
+bool Simulation::play_all(Timeline& line, std::int64_t limit,
+                          const std::vector<std::int64_t>* tails) {
   for (int task = 0; task < line.first_task.back(); ++task) {
     if (pending_[task] == 0) push(0, static_cast<std::uint32_t>(task));
   }
@@ -248,7 +254,8 @@ bool Simulation::full(Timeline& line, std::int64_t limit, const std::vector<std:
 }
 
 // Nothing that starts being different does so before this time.
-std::int64_t Simulation::first_touched(const Timeline& before, const TaskGraph::Change& change) {
+std::int64_t Simulation::first_touched(const Timeline& before, const TaskGraph::Change& change,
+                                       const Timeline& line) {
   changed_launch_.assign(graph_.blocks().size(), 0);
   changed_flow_.assign(graph_.flows().size(), 0);
   for (const auto& [l, block] : change.blocks) changed_launch_[l] = 1;
@@ -258,6 +265,12 @@ std::int64_t Simulation::first_touched(const Timeline& before, const TaskGraph::
     const int task = before.first_task[l];
     for (std::size_t k = 0; k < block.device.size(); ++k) {
       first = std::min(first, before.ready_time[static_cast<std::size_t>(task) + k]);
+    }
+  }
+  for (std::size_t l = 0; l < line.runs_on.size(); ++l) {
+    if (line.runs_on[l] == before.runs_on[l]) continue;
+    for (int task = before.first_task[l]; task < before.first_task[l + 1]; ++task) {
+      first = std::min(first, before.ready_time[task]);
     }
   }
   for (const auto& [f, flow] : change.flows) {
@@ -339,9 +352,9 @@ bool Simulation::keep(const Timeline& before, std::int64_t until, Timeline& line
 
 bool Simulation::delta(const Timeline& before, const TaskGraph::Change& change, Timeline& line,
                        std::int64_t limit, const std::vector<std::int64_t>* tails) {
-  const std::int64_t until = first_touched(before, change);
-  if (until <= 0 || until == kNever) return full(line, limit, tails);
   lay_out(line);
+  const std::int64_t until = first_touched(before, change, line);
+  if (until <= 0 || until == kNever) return play_all(line, limit, tails);
   if (!keep(before, until, line)) return full(line, limit, tails);
   return play(line, limit, tails);
 }

@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "sim/fused_launches.h"
 #include "sim/task_graph.h"
 
 namespace flexlegion {
@@ -25,6 +26,7 @@ struct Timeline {
   std::vector<std::int64_t> ready_time, start_time, end_time;  // ns
   std::vector<Cause> cause;                                    // whose end decided when it started
   std::vector<int> first_task, first_hop;                      // by launch, by flow; and one more
+  std::vector<char> runs_on;                                   // by launch: it takes no launch time
   int tasks = 0;
   std::int64_t iteration_time = 0;  // the latest end; kNever where the simulation stopped early
 
@@ -34,7 +36,7 @@ struct Timeline {
 
 class Simulation {
  public:
-  explicit Simulation(const TaskGraph& graph) : graph_(graph) {}
+  explicit Simulation(const TaskGraph& graph) : graph_(graph), fused_(graph) {}
 
   // Stops as soon as the iteration is sure to take longer than `limit`, and then returns false.
   // `tails`, if any: what passes at least from the start of a launch's tasks to the iteration's
@@ -50,18 +52,21 @@ class Simulation {
 
  private:
   void lay_out(Timeline& line);
-  std::int64_t first_touched(const Timeline& before, const TaskGraph::Change& change);
+  std::int64_t first_touched(const Timeline& before, const TaskGraph::Change& change,
+                             const Timeline& line);
   bool keep(const Timeline& before, std::int64_t until, Timeline& line);
   bool play(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails);
+  bool play_all(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails);
   void finish_task(Timeline& line, int launch, int part, std::uint32_t task);
   void finish_hop(Timeline& line, int flow, int hop, std::uint32_t task);
   void deliver(Timeline& line, int launch, int part, std::int64_t time, Cause from);
   void push(std::int64_t ready, std::uint32_t task);
   void serve(Timeline& line, std::uint32_t task, int device, std::int64_t exe_time,
              std::int64_t launch_time);
-  std::int64_t launch_time(int launch, int part, int device) const;
+  std::int64_t launch_time(const Timeline& line, int launch, int device) const;
 
   const TaskGraph& graph_;
+  FusedLaunches fused_;
   // (ready_time, task) in one number each: a heap of four children.
   std::vector<unsigned __int128> heap_;
   std::vector<std::int32_t> pending_;    // a task: predecessors that have not ended

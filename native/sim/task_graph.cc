@@ -94,13 +94,6 @@ void TaskGraph::find_launches() {
     const int forward = launch_of(Pass::forward, op);
     if (forward >= 0) backward_of_[forward] = launch_of(Pass::backward, op);
   }
-  runs_on_.assign(launches_.size(), 0);
-  for (std::size_t l = 1; l < launches_.size(); ++l) {
-    const LaunchId &id = launches_[l], &before = launches_[l - 1];
-    const bool computes = id.pass == Pass::forward || id.pass == Pass::backward;
-    const bool is_goal = id.pass == Pass::forward && graph.operators[id.index].is_loss;
-    runs_on_[l] = computes && id.pass == before.pass && !is_goal;
-  }
   blocks_.resize(launches_.size());
 }
 

@@ -86,9 +86,6 @@ class TaskGraph {
   // Of a forward launch: the backward launch of the same operator, whose k-th task follows the
   // k-th one; or -1.
   int backward_of(int launch) const { return backward_of_[launch]; }
-  // Whether the runtime may fuse the launch with the one before it (runtime/fusion.h), if their
-  // tasks are on the same devices and wait for the same.
-  bool runs_on(int launch) const { return runs_on_[launch] != 0; }
   int launch_of(Pass pass, int index) const;
 
   // Time that a device or link is busy, all told; the iteration takes at least the largest.
@@ -144,7 +141,6 @@ class TaskGraph {
   std::vector<LaunchId> launches_;
   std::vector<int> launch_numbers_[4];  // by pass and index: launch, or -1
   std::vector<int> backward_of_;
-  std::vector<char> runs_on_;
   std::vector<FlowId> flow_ids_;
   std::vector<LoadSource> load_sources_;                   // a tensor
   std::vector<std::pair<int, int>> producers_;             // a tensor: (operator, operand), or -1

@@ -6,7 +6,7 @@ It shares nothing with the native simulator but the plan that both read.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ VALUE, GRADIENT = FIELDS.index("value"), FIELDS.index("gradient")
 class Task:
     """A task; `before` holds (predecessor, whether this is a later hop of it, latency).
 
-    Before it, its device is busy for `launch_time`, unless it has just computed task `runs_on`.
+    Before it, its device is busy for `launch_time`.
     """
 
     device: str
@@ -32,7 +32,15 @@ class Task:
     start_time: int = -1
     end_time: int = -1
     launch_time: int = 0
-    runs_on: int = -1
+
+
+@dataclass
+class Issued:
+    """The tasks of a launch that may be fused with others; whether it is an update, or a loss."""
+
+    tasks: range
+    update: bool
+    loss: bool
 
 
 def elements(box: Any) -> list[tuple[int, ...]]:
@@ -81,7 +89,8 @@ def build(
     memories = topology.memories
     owner = owners(plan)
     forward_tasks: dict[str, int] = {}  # operator -> its first forward task
-    stage, earlier = "", range(0)  # of the launch before: its tasks
+    order: list[Issued] = []
+    waits: dict[int, set[int]] = {}  # task -> those whose results it needs
 
     def memory(task: int) -> int:
         return memories.index(topology.device(tasks[task].device).memory)
@@ -100,16 +109,16 @@ def build(
             Task(d, max(1, t), launch_time=launch_times[d])
             for d, t in zip(launch.devices, times, strict=True)
         ]
-        goal = launch.operator is not None and launch.operator.kind.is_loss
-        if launch.stage == stage == "backward" or (launch.stage == stage == "forward" and not goal):
-            for number, task in zip(earlier, tasks[first:], strict=False):
-                task.runs_on = number
-        stage, earlier = launch.stage, range(first, len(tasks))
+        if launch.operator is not None:
+            loss = launch.stage == "forward" and launch.operator.kind.is_loss
+            order.append(Issued(range(first, len(tasks)), launch.stage == "update", loss))
         if launch.stage == "forward":
             forward_tasks[launch.operator.name] = first
         if launch.stage == "backward":
             for k in range(len(launch.devices)):
-                tasks[first + k].before.append((forward_tasks[launch.operator.name] + k, False, 0))
+                its_forward = forward_tasks[launch.operator.name] + k
+                tasks[first + k].before.append((its_forward, False, 0))
+                waits.setdefault(first + k, set()).add(its_forward)
         for r, k in itertools.product(launch.requirements, range(len(launch.devices))):
             place = (plan.tensor_numbers[r.tensor], FIELDS.index(r.field))
             if r.privilege == "write" or r.field == "state":
@@ -120,6 +129,7 @@ def build(
                 producer = writer.get(place, {}).get(element)
                 if producer is None or producer == first + k:
                     continue
+                waits.setdefault(first + k, set()).add(producer)
                 if memory(producer) == memory(first + k):
                     if (producer, False, 0) not in tasks[first + k].before:
                         tasks[first + k].before.append((producer, False, 0))
@@ -143,13 +153,65 @@ def build(
             before = len(tasks) - 1
         for consumer in consumers:
             tasks[consumer].before.append((before, False, 0))
+    for number in running_on(order, tasks, waits, memory):
+        tasks[number].launch_time = 0
     return tasks
+
+
+def running_on(
+    order: list[Issued],
+    tasks: list[Task],
+    waits: Mapping[int, set[int]],
+    memory: Callable[[int], int],
+) -> list[int]:
+    """The tasks of launches that are fused with the one before them.
+
+    Both have their tasks on the same devices, wait, at last, for the same launches of other
+    devices, and no other device needs the first one's results next. Inside a run of at most 16, no
+    task needs what another one of the same device computed.
+    """
+    place = {number: i for i, issued in enumerate(order) for number in issued.tasks}
+    far: list[set[int]] = []
+    awaited: set[int] = set()
+    crossing: list[int] = []
+    for issued in order:
+        mine, last, crossed = set(), {}, -1
+        for k, number in enumerate(issued.tasks):
+            for producer in sorted(waits.get(number, set()) & place.keys()):
+                i = place[producer]
+                mine |= far[i]
+                if tasks[producer].device == tasks[number].device:
+                    if order[i].tasks[k : k + 1] != range(producer, producer + 1):
+                        crossed = max(crossed, i)
+                    continue
+                mine.add(i)
+                if not issued.update or memory(producer) != memory(number):
+                    last[number, tasks[producer].device] = i
+        far.append(mine)
+        awaited |= set(last.values())
+        crossing.append(crossed)
+    result: list[int] = []
+    first = 0
+    for i, issued in enumerate(order[1:], 1):
+        devices = [[tasks[number].device for number in each.tasks] for each in order[i - 1 : i + 1]]
+        if (
+            i - first < 16
+            and devices[0] == devices[1]
+            and far[i - 1] == far[i]
+            and i - 1 not in awaited
+            and crossing[i] < first
+            and not issued.loss
+            and not order[i - 1].loss
+        ):
+            result += issued.tasks
+        else:
+            first = i
+    return result
 
 
 def simulate(tasks: list[Task]) -> int:
     """Set all times; returns the latest end. The next task is the first by (ready, number)."""
     free: dict[str, int] = {}
-    last: dict[str, int] = {}
     open_tasks = set(range(len(tasks)))
     while open_tasks:
         ready = []
@@ -167,9 +229,7 @@ def simulate(tasks: list[Task]) -> int:
         task = tasks[number]
         task.start_time = max(task.ready_time, free.get(task.device, 0))
         hop_ends = [tasks[p].end_time for p, follows, _ in task.before if follows]
-        launch_time = 0 if last.get(task.device, -2) == task.runs_on else task.launch_time
-        task.end_time = max([task.start_time + launch_time + task.exe_time, *hop_ends])
+        task.end_time = max([task.start_time + task.launch_time + task.exe_time, *hop_ends])
         free[task.device] = task.end_time
-        last[task.device] = number
         open_tasks.remove(number)
     return max(task.end_time for task in tasks)

@@ -1,0 +1,72 @@
+#include "sim/fused_launches.h"
+
+namespace flexlegion {
+
+FusedLaunches::FusedLaunches(const TaskGraph& graph) : graph_(graph) {
+  const auto& launches = graph.launches();
+  for (int l = 0; l < static_cast<int>(launches.size()); ++l) {
+    const bool load = launches[l].pass == Pass::load;  // staged ahead, outside the order
+    position_.push_back(load ? -1 : static_cast<int>(order_.size()));
+    if (!load) order_.push_back(l);
+  }
+  waits_.resize(launches.size());
+}
+
+void FusedLaunches::add(int reader, int part, int writer, int other, bool transferred) {
+  // A flow also brings what the next iteration awaits, and what a launch hands on to itself.
+  if (writer >= reader || position_[writer] < 0) return;
+  // Between devices of one memory, nothing is gained by an early update.
+  const bool hurries = transferred || graph_.launches()[reader].pass != Pass::update;
+  waits_[reader].push_back({part, position_[writer], other, hurries});
+}
+
+void FusedLaunches::collect(int f) {
+  const Flow& flow = *graph_.flows()[f];
+  const FlowId& id = graph_.flow_ids()[f];
+  for (int slot = 0; slot < id.writers; ++slot) {
+    const int writer = id.parties[slot];
+    const int parts = static_cast<int>(graph_.blocks()[writer].device.size());
+    for (int k = 0; k < parts; ++k) {
+      const int number = flow.first_writer[slot] + k;
+      for (int e = flow.first_edge[number]; e < flow.first_edge[number + 1]; ++e) {
+        add(id.parties[flow.edges[e].party], flow.edges[e].part, writer, k, false);
+      }
+      const int begin = flow.transfers[flow.first_transfer[number]].first_consumer;
+      const int end = flow.transfers[flow.first_transfer[number + 1]].first_consumer;
+      for (int c = begin; c < end; ++c) {
+        add(id.parties[flow.consumers[c].party], flow.consumers[c].part, writer, k, true);
+      }
+    }
+  }
+}
+
+void FusedLaunches::find(std::vector<char>& runs_on) {
+  const auto& launches = graph_.launches();
+  for (std::vector<Wait>& waits : waits_) waits.clear();
+  for (int f = 0; f < static_cast<int>(graph_.flows().size()); ++f) collect(f);
+  rule_.begin(static_cast<int>(order_.size()));
+  for (const int l : order_) {
+    const auto& devices = graph_.blocks()[l].device;
+    const bool goal = launches[l].pass == Pass::forward &&
+                      graph_.problem().graph.operators[launches[l].index].is_loss;
+    rule_.add(devices, !goal);  // which answers with the loss
+    for (const Wait& wait : waits_[l]) {
+      rule_.wait(wait.part, wait.before, wait.other, wait.hurries);
+    }
+    if (launches[l].pass != Pass::backward) continue;
+    const int forward = position_[graph_.launch_of(Pass::forward, launches[l].index)];
+    for (int k = 0; k < static_cast<int>(devices.size()); ++k) rule_.wait(k, forward, k, true);
+  }
+  rule_.end();
+  runs_on.assign(launches.size(), 0);
+  int first = 0;
+  for (int i = 1; i < static_cast<int>(order_.size()); ++i) {
+    if (rule_.joins(i, first)) {
+      runs_on[order_[i]] = 1;
+    } else {
+      first = i;
+    }
+  }
+}
+
+}  // namespace flexlegion

@@ -1,0 +1,35 @@
+// Which launches of a task graph run on with the one before them: the runtime fuses them, by the
+// same rule (plan/fusion.h), so that they take no launch of their own. What their tasks require of
+// memory is taken to fit together, which the runtime looks at, too.
+#pragma once
+
+#include <vector>
+
+#include "plan/fusion.h"
+#include "sim/task_graph.h"
+
+namespace flexlegion {
+
+class FusedLaunches {
+ public:
+  explicit FusedLaunches(const TaskGraph& graph);
+
+  // Sets `runs_on`, by launch.
+  void find(std::vector<char>& runs_on);
+
+ private:
+  struct Wait {
+    int part, before, other;  // part, launch waited for, its part
+    bool hurries;
+  };
+
+  void collect(int flow);
+  void add(int reader, int part, int writer, int other, bool transferred);
+
+  const TaskGraph& graph_;
+  FusionRule rule_;
+  std::vector<int> order_, position_;     // of issue, but for loads: launches; a launch's place
+  std::vector<std::vector<Wait>> waits_;  // a launch
+};
+
+}  // namespace flexlegion
