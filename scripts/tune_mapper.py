@@ -5,9 +5,10 @@ Run it with the legate command, on the processors that will train:
     legate --cpus 2 --gpus 0 scripts/tune_mapper.py --model lenet --out s.json
     legate --cpus 2 --gpus 0 scripts/train.py --model lenet --strategy s.json
 
-It measures the network's operators on this machine (what the profile data base lacks), searches
-with these times, then trains for a moment with the best few strategies found and with data
-parallelism, and writes the one that is really fastest: data parallelism, unless another beats it.
+It measures the network's operators on this machine (what the profile data base lacks), and by data
+parallelism what training adds to these times. With that it searches, then trains for a moment with
+the best few strategies found and with data parallelism, and writes the one that is really fastest:
+data parallelism, unless another beats it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from rich.console import Console
 from rich.table import Table
 
 from flexlegion.commands import run_command
 from flexlegion.cost.measure import all_requests
+from flexlegion.cost.measured import AS_MEASURED, Calibration
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.data.tasks import SAMPLE, Request
 from flexlegion.documents import check_writable
@@ -31,10 +34,14 @@ from flexlegion.local import local_topology
 from flexlegion.precision import check_precision, check_used
 from flexlegion.problem import Problem
 from flexlegion.report.progress import ProgressBar
+from flexlegion.report.text import count, duration
+from flexlegion.report.timelines import memory_excess
 from flexlegion.runtime.machine import running_machine
 from flexlegion.search.mcmc import Budget, SearchResult, search
+from flexlegion.simulator import full
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
+from flexlegion.tools.calibration import calibration_by
 from flexlegion.tools.network import Network
 from flexlegion.tools.sizes import add_size_option, given_sizes
 from flexlegion.tools.training import (
@@ -44,6 +51,7 @@ from flexlegion.tools.training import (
     data_and_sizes,
 )
 from flexlegion.tools.trials import Trial, problem_of, profile, resolvable, run_trials
+from flexlegion.topology import Topology
 from flexlegion.zoo import ZOO
 
 # What a finalist has to win against data parallelism: most of the rounds, and by more than this.
@@ -111,8 +119,27 @@ def _check(args: argparse.Namespace) -> None:
     check_writable(args.out, "strategy")
 
 
+def _starts(problem: Problem) -> dict[str, Strategy]:
+    return resolvable(("data", "single", "model", "expert"), problem)
+
+
+def _calibrated(
+    network: Network, topology: Topology, db: ProfileDB, args: argparse.Namespace, shown: bool
+) -> Calibration:
+    """What training takes beyond its tasks' times, by the first known strategy that fits."""
+    problem = problem_of(network, topology, db)
+    for strategy in _starts(problem).values():
+        timeline = full(problem, strategy)
+        if memory_excess(strategy, timeline) is None:
+            trial = Trial("calibrating", strategy, timeline.iteration_time_ns)
+            options = {"seed": args.seed, "shown": shown}
+            run_trials([trial], network, problem, args.rounds, **options, busy=True)
+            return calibration_by(trial, network, topology, db)
+    return AS_MEASURED
+
+
 def _search(problem: Problem, args: argparse.Namespace, ranks: int, shown: bool) -> SearchResult:
-    starts = resolvable(("data", "single", "model", "expert"), problem)
+    starts = _starts(problem)
     budget = (
         Budget(seconds=args.budget)
         if ranks == 1
@@ -122,7 +149,7 @@ def _search(problem: Problem, args: argparse.Namespace, ranks: int, shown: bool)
         return search(problem, starts, budget, args.seed, progress=bar.search)
 
 
-def _finalists(problem: Problem, result: SearchResult, count: int) -> list[Trial]:
+def _finalists(problem: Problem, result: SearchResult, number: int) -> list[Trial]:
     """Data parallelism, where the batch allows it, then the best few that were found."""
     finalists = []
     if "data" in result.start_times_ns:
@@ -130,7 +157,7 @@ def _finalists(problem: Problem, result: SearchResult, count: int) -> list[Trial
         finalists.append(Trial("data parallelism", data, result.start_times_ns["data"] or 0))
     for start, (strategy, time_ns) in result.found.items():
         known = any(dict(f.strategy) == dict(strategy) for f in finalists)
-        if not known and len(finalists) <= count:
+        if not known and len(finalists) <= number:
             finalists.append(Trial(f"found from '{start}'", strategy, time_ns))
     return finalists
 
@@ -152,6 +179,7 @@ def _report(
     finalists: list[Trial],
     chosen: Trial,
     measured: int,
+    calibration: Calibration,
 ) -> None:
     best_ns = round(chosen.median * 1e9)
     found = network.about() | {
@@ -176,6 +204,7 @@ def _report(
             "chosen": chosen.name,
             "finalists": rows,
             "tasks_measured": measured,
+            "calibration": asdict(calibration),
             "proposals": result.proposals,
             "seconds": result.seconds,
             "priced_by": dict(problem.priced_by(chosen.strategy)),
@@ -194,8 +223,11 @@ def _report(
         )
     console = Console()
     console.print(table)
+    launch = duration(calibration.launch_ns or 0)
     print(
-        f"{measured} tasks measured now; {result.proposals:,} proposals in {result.seconds:.1f} s"
+        f"{count(measured, 'task')} measured now; in training, they take {calibration.factor:.2f} "
+        f"times as long, and a launch {launch}\n"
+        f"{count(result.proposals, 'proposal')} in {result.seconds:.1f} s"
     )
     print(f"wrote {args.out}: {chosen.name}")
 
@@ -211,13 +243,14 @@ def _run(argv: Sequence[str] | None) -> None:
         topology = local_topology(db)
         requests = all_requests(network.graph, topology)
         measured = profile(requests, network, topology, db, shown)
-        problem = problem_of(network, topology, db)
+        calibration = _calibrated(network, topology, db, args, shown)
+        problem = problem_of(network, topology, db, calibration)
         result = _search(problem, args, machine.ranks, shown)
         finalists = _finalists(problem, result, args.finalists)
         run_trials(finalists, network, problem, args.rounds, seed=args.seed, shown=shown)
         chosen = choose(finalists)
         if machine.rank == 0:
-            _report(args, network, problem, result, finalists, chosen, measured)
+            _report(args, network, problem, result, finalists, chosen, measured, calibration)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

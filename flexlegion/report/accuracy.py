@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from flexlegion.cost.measured import Calibration
 from flexlegion.cost.timing import sample_of
 from flexlegion.report.text import count, duration, pairs, table
-from flexlegion.simulator import Timeline
-
-NEWTON_STEPS = 8
 
 COLUMNS = (
     "strategy",
@@ -94,37 +90,6 @@ class Comparison:
             "waiting_difference_ns": self.waiting_ns,
             "priced_by": dict(self.priced_by),
         }
-
-
-def calibrated(
-    simulate: Callable[[Calibration], Timeline], measured_ns: int, busy_ns: int
-) -> Calibration:
-    """What makes a strategy's simulated iteration the measured one.
-
-    Parameters
-    ----------
-    simulate
-        That strategy.
-    measured_ns
-        Its iteration.
-    busy_ns
-        How long all devices together compute in it.
-    """
-    alone = simulate(Calibration(1.0, 0))
-    factor = busy_ns / sum(alone.load_ns[device] for device in alone.problem.devices.names)
-    # The rest of the iteration passes between tasks: a longest path's length is a convex function
-    # of it, so Newton's steps come from above after the first, and do not go back.
-    launch, step = 0.0, 1000.0
-    for _ in range(NEWTON_STEPS):
-        here, there = (
-            simulate(Calibration(factor, round(at))).iteration_time_ns
-            for at in (launch, launch + step)
-        )
-        slope = (there - here) / step
-        if slope <= 0:
-            break
-        launch = max(0.0, launch + (measured_ns - here) / slope)
-    return Calibration(factor, round(launch))
 
 
 def noise_ns(seconds: Sequence[float]) -> int:

@@ -6,7 +6,6 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,16 @@ from flexlegion.cost.measured import AS_MEASURED, Calibration
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.errors import UserError
 from flexlegion.local import local_topology
-from flexlegion.model import Model
 from flexlegion.precision import check_used
 from flexlegion.problem import Problem
-from flexlegion.report.accuracy import Comparison, calibrated, described, noise_ns, summary
+from flexlegion.report.accuracy import Comparison, described, noise_ns, summary
 from flexlegion.report.text import count, duration
 from flexlegion.report.timelines import memory_excess
 from flexlegion.runtime.machine import running_machine
 from flexlegion.search.mcmc import Budget, SearchOptions, search
 from flexlegion.simulator import full
 from flexlegion.strategy import Strategy
+from flexlegion.tools.calibration import calibration_by
 from flexlegion.tools.command import Commands, add_command, answer, logs_on_stderr, note
 from flexlegion.tools.network import Network, add_json_option, add_network_options
 from flexlegion.tools.trials import Trial, problem_of, profile, resolvable, run_trials
@@ -36,7 +35,6 @@ KNOWN = ("data", "single", "model", "expert")
 SEARCH = Budget(seconds=None, proposals=500)
 SEARCH_OPTIONS = SearchOptions(descent=False)
 CHAINS = 1
-TIMELINE_ITERATIONS = 30
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -95,18 +93,14 @@ def _measured(network: Network, args: argparse.Namespace) -> tuple[dict[str, Any
         ]
         measured = profile(requests, network, topology, db, shown)
         problem = problem_of(network, topology, db)
-        trials, again, busy = _tried(strategies, network, problem, args, shown)
+        trials, again = _tried(strategies, network, problem, args, shown)
 
         def compared(calibration: Calibration) -> list[Comparison]:
             problem = problem_of(network, topology, db, calibration)
-            return [_comparison(trial, busy[trial.name], problem) for trial in trials]
+            return [_comparison(trial, problem) for trial in trials]
 
         first = trials[0]
-        calibration = calibrated(
-            lambda c: full(problem_of(network, topology, db, c), first.strategy),
-            round(1e9 * first.median),
-            sum(busy[first.name].values()),
-        )
+        calibration = calibration_by(first, network, topology, db)
         plain = summary(compared(AS_MEASURED)[1:])
         comparisons = compared(calibration)
     facts = network.about() | {
@@ -197,30 +191,23 @@ def _tried(
     problem: Problem,
     args: argparse.Namespace,
     shown: bool,
-) -> tuple[list[Trial], Trial, dict[str, dict[str, int]]]:
-    """All strategies in training; the first of them once more, which shows how far times drift.
-
-    Lastly, for each, how long (ns) devices compute in an iteration.
-    """
+) -> tuple[list[Trial], Trial]:
+    """All strategies in training; the first of them once more, which shows how far times drift."""
     trials = [
         Trial(name, strategy, full(problem, strategy).iteration_time_ns)
         for name, strategy in strategies.items()
     ]
-    busy: dict[str, dict[str, int]] = {}
-
-    def observe(trial: Trial, model: Model, x: Sequence[Any], y: Any, iterations: int) -> None:
-        busy[trial.name] = model.timeline(x, y, min(iterations, TIMELINE_ITERATIONS)).busy_ns()
-
     again = replace(trials[0], seconds=[])
     options = {"seed": args.seed, "shown": shown}
-    run_trials(trials, network, problem, args.rounds, **options, observe=observe)
+    run_trials(trials, network, problem, args.rounds, **options, busy=True)
     run_trials([again], network, problem, args.rounds, **options)
-    return trials, again, busy
+    return trials, again
 
 
-def _comparison(trial: Trial, busy: dict[str, int], problem: Problem) -> Comparison:
+def _comparison(trial: Trial, problem: Problem) -> Comparison:
     """A trial beside its simulation."""
     timeline = full(problem, trial.strategy)
+    busy = trial.busy_ns
     device = max(busy, key=lambda name: busy[name])
     links = [timeline.load_ns[channel] for channel in problem.topology.channels]
     return Comparison(

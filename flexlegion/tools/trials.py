@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,6 @@ from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.timing import share
 from flexlegion.data.synthetic import synthetic
 from flexlegion.errors import UserError
-from flexlegion.model import Model
 from flexlegion.precision import DEFAULT, PEAKS
 from flexlegion.problem import Problem
 from flexlegion.report.progress import ProgressBar
@@ -39,8 +38,7 @@ ROUND_SECONDS = 0.3
 # Models are held at the same time as long as they take at most this share of a memory.
 MEMORY_SHARE = 0.5
 
-# Called with a trial, its compiled model, and samples and labels, when its rounds are over.
-Observe = Callable[["Trial", Model, Any, Any, int], None]
+BUSY_ITERATIONS = 30  # at most, in which it is noted when tasks run
 
 
 @dataclass
@@ -57,12 +55,15 @@ class Trial:
         An iteration's simulated time.
     seconds
         Measured time of an iteration, in each round.
+    busy_ns
+        For each device, how long tasks run there in an iteration, if that was wanted.
     """
 
     name: str
     strategy: Strategy
     simulated_ns: int
     seconds: list[float] = field(default_factory=list)
+    busy_ns: dict[str, int] = field(default_factory=dict)
 
     @property
     def median(self) -> float:
@@ -122,7 +123,7 @@ def run_trials(
     *,
     seed: int = 0,
     shown: bool = True,
-    observe: Observe | None = None,
+    busy: bool = False,
 ) -> None:
     """Train with each for a moment, and note the seconds of an iteration.
 
@@ -143,9 +144,8 @@ def run_trials(
         Decides data and weights.
     shown
         Whether this rank shows progress.
-    observe
-        Called for each trial at its end, the last argument being the number of iterations that a
-        round had.
+    busy
+        Whether trials get their `busy_ns`, too.
     """
     sizes = ZOO[network.model].sizes | network.sizes
     samples = BATCHES * network.batch_size
@@ -162,8 +162,10 @@ def run_trials(
                     done += 1
                     bar.steps(done, rounds * len(trials))
             for each in running:
-                if observe is not None:
-                    observe(each.trial, each.model, data.inputs, data.y, iterations)
+                if busy:
+                    noted = min(iterations, BUSY_ITERATIONS)
+                    timeline = each.model.timeline(data.inputs, data.y, noted)
+                    each.trial.busy_ns = timeline.busy_ns()
                 each.model.close()
 
 

@@ -52,6 +52,8 @@ def test_tunes_and_trains(tmp_path: Path) -> None:
     assert report["tasks_measured"] > 0
     assert set(report["priced_by"]) == {"measured"}
     assert report["proposals"] > 0
+    assert report["calibration"]["factor"] > 0
+    assert report["calibration"]["launch_ns"] >= 0
     names = [row["name"] for row in report["finalists"]]
     assert names[0] == "data parallelism"
     assert report["chosen"] in names
