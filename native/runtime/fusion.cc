@@ -142,15 +142,16 @@ std::vector<std::vector<int>> fusible_runs(const std::deque<RuntimeLaunch>& laun
   FusionRule rule;
   describe(launches, order, rule);
   std::vector<std::vector<int>> runs;
-  Union needs;  // of the last run
+  Union needs;        // of the last run
+  bool open = false;  // whether another may join it
   int first = 0;
   for (int i = 0; i < static_cast<int>(order.size()); ++i) {
     const int number = order[static_cast<std::size_t>(i)];
     const RuntimeLaunch& launch = launches[static_cast<std::size_t>(number)];
-    if (!rule.joins(i, first, longest) || !needs.add(launch)) {
+    if (!open || !rule.joins(i, first, longest) || !needs.add(launch)) {
       runs.emplace_back();
       needs = Union();
-      needs.add(launch);
+      open = needs.add(launch);
       first = i;
     }
     runs.back().push_back(number);
