@@ -11,14 +11,14 @@ void FusionRule::begin(int launches) {
   for (std::vector<Awaited>& of_task : awaited_) of_task.clear();
 }
 
-void FusionRule::add(const std::vector<int>& devices, bool fusible) {
+void FusionRule::add(const std::vector<int>& devices, bool fusible, bool closing) {
   settle();
-  told_.push_back({&devices, fusible, false, -1});
+  told_.push_back({&devices, fusible, closing, false, -1});
   awaited_.resize(std::max(awaited_.size(), devices.size()));
   waited_for_ = -1;
 }
 
-void FusionRule::wait(int k, int before, int j, bool hurries) {
+void FusionRule::wait(int k, int before, int j, bool one_memory) {
   Told& told = told_.back();
   Word* mine = far(static_cast<int>(told_.size()) - 1);
   if (before != waited_for_) {
@@ -33,7 +33,8 @@ void FusionRule::wait(int k, int before, int j, bool hurries) {
   }
   mine[static_cast<std::size_t>(before) / kBits] |= Word{1}
                                                     << (static_cast<std::size_t>(before) % kBits);
-  if (!hurries) return;
+  // Between devices of one memory, nothing is gained by an early update.
+  if (told.closing && one_memory) return;
   std::vector<Awaited>& of_task = awaited_[static_cast<std::size_t>(k)];
   for (Awaited& awaited : of_task) {
     if (awaited.device != other) continue;

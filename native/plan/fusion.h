@@ -20,11 +20,12 @@ class FusionRule {
  public:
   void begin(int launches);
 
-  // The next launch. Its tasks' `devices` have to live as long as the rule is asked.
-  void add(const std::vector<int>& devices, bool fusible);
-  // Task k of the launch that was added last waits for task j of the one at `before`. If it
-  // `hurries`, and that is on another device, the result is wanted as soon as it is there.
-  void wait(int k, int before, int j, bool hurries);
+  // The next launch; `closing` is what ends an iteration. Its tasks' `devices` have to live as long
+  // as the rule is asked.
+  void add(const std::vector<int>& devices, bool fusible, bool closing);
+  // Task k of the launch that was added last waits for task j of the one at `before`; whether their
+  // devices share a memory.
+  void wait(int k, int before, int j, bool one_memory);
   // There are no more.
   void end() { settle(); }
 
@@ -37,7 +38,7 @@ class FusionRule {
   static constexpr std::size_t kBits = 64;
   struct Told {
     const std::vector<int>* devices;
-    bool fusible;
+    bool fusible, closing;
     bool awaited;  // another device needs its results as soon as they are there
     int crossing;  // the last launch of which a task waits for another one of the same device
   };

@@ -38,13 +38,6 @@ bool fusible(const RuntimeLaunch& launch) {
   return launch.side == Side::device && !MachineState::get().answers(launch.task);
 }
 
-// Between devices of one memory, nothing is gained by an early update.
-bool hurries(const RuntimeLaunch& waiting, int its_device, int other) {
-  const auto& devices = MachineState::get().devices();
-  return !waiting.closing || devices[static_cast<std::size_t>(its_device)].memory !=
-                                 devices[static_cast<std::size_t>(other)].memory;
-}
-
 // Tells the rule what each launch waits for, by positions in the order of issue.
 void describe(const std::deque<RuntimeLaunch>& launches, const std::vector<int>& order,
               FusionRule& rule) {
@@ -53,18 +46,20 @@ void describe(const std::deque<RuntimeLaunch>& launches, const std::vector<int>&
     const RuntimeLaunch* launch;
     const LaunchRequirement* requirement;
   };
+  const auto& devices = MachineState::get().devices();
   std::map<std::pair<int, FieldID>, std::vector<Use>> uses;
   rule.begin(static_cast<int>(order.size()));
   for (int i = 0; i < static_cast<int>(order.size()); ++i) {
     const RuntimeLaunch& launch =
         launches[static_cast<std::size_t>(order[static_cast<std::size_t>(i)])];
-    rule.add(launch.devices, fusible(launch));
+    rule.add(launch.devices, fusible(launch), launch.closing);
     for (const LaunchRequirement& r : launch.requirements) {
       for (const Use& use : uses[{r.region, r.field}]) {
         for_each_conflict(r, *use.requirement, [&](std::size_t k, std::size_t j) {
-          const int its = launch.devices[k], other = use.launch->devices[j];
+          const auto its = static_cast<std::size_t>(launch.devices[k]);
+          const auto other = static_cast<std::size_t>(use.launch->devices[j]);
           rule.wait(static_cast<int>(k), use.position, static_cast<int>(j),
-                    hurries(launch, its, other));
+                    devices[its].memory == devices[other].memory);
         });
       }
     }

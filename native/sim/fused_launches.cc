@@ -12,12 +12,10 @@ FusedLaunches::FusedLaunches(const TaskGraph& graph) : graph_(graph) {
   waits_.resize(launches.size());
 }
 
-void FusedLaunches::add(int reader, int part, int writer, int other, bool transferred) {
+void FusedLaunches::add(int reader, int part, int writer, int other, bool one_memory) {
   // A flow also brings what the next iteration awaits, and what a launch hands on to itself.
   if (writer >= reader || position_[writer] < 0) return;
-  // Between devices of one memory, nothing is gained by an early update.
-  const bool hurries = transferred || graph_.launches()[reader].pass != Pass::update;
-  waits_[reader].push_back({part, position_[writer], other, hurries});
+  waits_[reader].push_back({part, position_[writer], other, one_memory});
 }
 
 void FusedLaunches::collect(int f) {
@@ -29,12 +27,12 @@ void FusedLaunches::collect(int f) {
     for (int k = 0; k < parts; ++k) {
       const int number = flow.first_writer[slot] + k;
       for (int e = flow.first_edge[number]; e < flow.first_edge[number + 1]; ++e) {
-        add(id.parties[flow.edges[e].party], flow.edges[e].part, writer, k, false);
+        add(id.parties[flow.edges[e].party], flow.edges[e].part, writer, k, true);
       }
       const int begin = flow.transfers[flow.first_transfer[number]].first_consumer;
       const int end = flow.transfers[flow.first_transfer[number + 1]].first_consumer;
       for (int c = begin; c < end; ++c) {
-        add(id.parties[flow.consumers[c].party], flow.consumers[c].part, writer, k, true);
+        add(id.parties[flow.consumers[c].party], flow.consumers[c].part, writer, k, false);
       }
     }
   }
@@ -49,9 +47,10 @@ void FusedLaunches::find(std::vector<char>& runs_on) {
     const auto& devices = graph_.blocks()[l].device;
     const bool goal = launches[l].pass == Pass::forward &&
                       graph_.problem().graph.operators[launches[l].index].is_loss;
-    rule_.add(devices, !goal);  // which answers with the loss
+    // A goal answers with the loss.
+    rule_.add(devices, !goal, launches[l].pass == Pass::update);
     for (const Wait& wait : waits_[l]) {
-      rule_.wait(wait.part, wait.before, wait.other, wait.hurries);
+      rule_.wait(wait.part, wait.before, wait.other, wait.one_memory);
     }
     if (launches[l].pass != Pass::backward) continue;
     const int forward = position_[graph_.launch_of(Pass::forward, launches[l].index)];

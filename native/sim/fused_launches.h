@@ -20,11 +20,11 @@ class FusedLaunches {
  private:
   struct Wait {
     int part, before, other;  // part, launch waited for, its part
-    bool hurries;
+    bool one_memory;
   };
 
   void collect(int flow);
-  void add(int reader, int part, int writer, int other, bool transferred);
+  void add(int reader, int part, int writer, int other, bool one_memory);
 
   const TaskGraph& graph_;
   FusionRule rule_;

@@ -92,16 +92,20 @@ void Simulation::lay_out(Timeline& line) {
   free_.assign(graph_.load().size(), 0);
   last_.assign(graph_.load().size(), Cause{});
   remaining_ = graph_.load();
-  const auto& launch = graph_.problem().costs.launch;
-  if (*std::max_element(launch.begin(), launch.end()) > 0) {
-    fused_.find(line.runs_on);
-  } else {
-    line.runs_on.assign(blocks.size(), 0);
-  }
   heap_.clear();
   kept_until_ = 0;
   broken_ = false;
   played_ = 0;
+}
+
+// Which launches take no time; none has to be known where launches take none.
+void Simulation::find_fused(Timeline& line) {
+  const auto& launch = graph_.problem().costs.launch;
+  if (*std::max_element(launch.begin(), launch.end()) > 0) {
+    fused_.find(line.runs_on);
+  } else {
+    line.runs_on.assign(graph_.blocks().size(), 0);
+  }
 }
 
 void Simulation::deliver(Timeline& line, int launch, int part, std::int64_t time, Cause from) {
@@ -241,6 +245,7 @@ bool Simulation::play(Timeline& line, std::int64_t limit, const std::vector<std:
 }
 
 bool Simulation::full(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails) {
+  find_fused(line);
   lay_out(line);
   return play_all(line, limit, tails);
 }
@@ -352,11 +357,13 @@ bool Simulation::keep(const Timeline& before, std::int64_t until, Timeline& line
 
 bool Simulation::delta(const Timeline& before, const TaskGraph::Change& change, Timeline& line,
                        std::int64_t limit, const std::vector<std::int64_t>* tails) {
+  find_fused(line);
   lay_out(line);
   const std::int64_t until = first_touched(before, change, line);
   if (until <= 0 || until == kNever) return play_all(line, limit, tails);
-  if (!keep(before, until, line)) return full(line, limit, tails);
-  return play(line, limit, tails);
+  if (keep(before, until, line)) return play(line, limit, tails);
+  lay_out(line);
+  return play_all(line, limit, tails);
 }
 
 }  // namespace flexlegion

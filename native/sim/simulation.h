@@ -51,6 +51,7 @@ class Simulation {
   std::int64_t played() const { return played_; }
 
  private:
+  void find_fused(Timeline& line);
   void lay_out(Timeline& line);
   std::int64_t first_touched(const Timeline& before, const TaskGraph::Change& change,
                              const Timeline& line);

@@ -70,8 +70,8 @@ def foreseen(model: Model) -> set[tuple[str, str]]:
 def compare(name: str, strategy: str) -> dict[str, Any]:
     """How many launches an iteration issues, by the longest run; what differs from none fused.
 
-    Of the longest runs, also: how many launches are fused with one before, and how many of these
-    the simulator does not foresee, or foresees in vain.
+    Of the longest runs, also: how many launches are fused with one before, and which of these the
+    simulator does not foresee, or foresees in vain.
     """
     issued, different = [], []
     reference: dict[str, np.ndarray] = {}
