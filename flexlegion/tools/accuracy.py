@@ -109,11 +109,12 @@ def _measured(network: Network, args: argparse.Namespace) -> tuple[dict[str, Any
         "rounds": args.rounds,
         "seed": args.seed,
     }
-    drift = again.median / first.median
+    before, after = (round(1e9 * trial.median) for trial in (first, again))
+    drift = after / before
     facts["calibration"] = asdict(calibration) | {
         "strategy": first.name,
-        "measured_iteration_time_ns": round(1e9 * first.median),
-        "final_iteration_time_ns": round(1e9 * again.median),
+        "measured_iteration_time_ns": before,
+        "final_iteration_time_ns": after,
         "drift": drift,
     }
     facts["uncalibrated"] = {name: plain[name] for name in ("mean_error", "worst_error")}
