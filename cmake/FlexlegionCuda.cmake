@@ -1,9 +1,16 @@
 # flexlegion_cuda: the GPU kernels (native/gpu), a library of its own, so that flexlegion_rt runs without CUDA. It needs a
-# CUDA compiler, cuBLAS and cuDNN: of the system, or of PyPI's wheels (nvidia-cublas, nvidia-cudnn-cu12 or -cu13).
+# CUDA compiler, cuBLAS and cuDNN: of the system, or of PyPI's wheels (nvidia-cuda-nvcc, which there is from CUDA 13 on;
+# nvidia-cublas, nvidia-cudnn-cu12 or -cu13).
 option(FLEXLEGION_CUDA "Build the GPU kernels, if there is a CUDA compiler with cuBLAS and cuDNN" ON)
 include(CheckLanguage)
 set(cuda_wanted OFF) # a variable of our own: what an earlier configuration found is still in the cache
 if(FLEXLEGION_CUDA AND NOT FLEXLEGION_SANITIZE AND TARGET flexlegion_ops)
+  # The system's compiler comes first; check_language hands the environment on.
+  list(TRANSFORM FLEXLEGION_PURELIB APPEND /nvidia/cu13/bin OUTPUT_VARIABLE wheel_folders)
+  find_program(FLEXLEGION_NVCC nvcc PATHS ${wheel_folders})
+  if(FLEXLEGION_NVCC AND NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+    set(ENV{CUDACXX} ${FLEXLEGION_NVCC})
+  endif()
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     set(cuda_wanted ON)

@@ -24,6 +24,8 @@ oldest_minor=11
 newest_minor=13
 versions="3.$oldest_minor to 3.$newest_minor"
 
+cuda_13_driver=580 # the oldest that runs what CUDA 13 compiles
+
 # Of the virtual environment for cmake and ninja from PyPI, of sbin for ldconfig, which is not on
 # every user's path.
 export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH:/usr/sbin:/sbin
@@ -324,18 +326,36 @@ install_python_packages() {
 # Not by /dev/nvidiactl, which the driver's library makes on machines without a GPU, too.
 has_gpu() { compgen -G '/dev/nvidia[0-9]*' >/dev/null; }
 
-# What GPU kernels are compiled with beside nvcc: to run them, or, as dev, to see that they compile.
+# The major version of the GPU's driver, or nothing.
+driver_version() {
+  sed -nE '1s/.* ([0-9]+)\.[0-9]+(\.[0-9]+)? .*/\1/p' /proc/driver/nvidia/version 2>/dev/null || true
+}
+
+# What GPU kernels are compiled with: to run them, or, as dev where there is nvcc, to see that they
+# compile. Without nvcc, PyPI's, which there is of CUDA 13 alone.
 install_cuda_packages() {
-  local major packages
+  local major=13 driver package packages=(nvidia-cublas nvidia-cudnn-cu13)
   has_gpu || [[ $profile == dev ]] || return 0
-  command -v nvcc >/dev/null || return 0
-  major=$(nvcc --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
-  packages=(nvidia-cublas nvidia-cudnn-cu13)
-  [[ $major == 12 ]] && packages=(nvidia-cublas-cu12 nvidia-cudnn-cu12)
-  "$python" -m pip show -q "${packages[0]}" 2>/dev/null &&
-    "$python" -m pip show -q "${packages[1]}" 2>/dev/null && return
-  say "installing cuBLAS and cuDNN for CUDA $major (about 1 GB)"
-  pip_install "${packages[*]}" "${packages[@]}"
+  if command -v nvcc >/dev/null; then
+    major=$(nvcc --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
+    [[ $major == 12 ]] && packages=(nvidia-cublas-cu12 nvidia-cudnn-cu12)
+  elif has_gpu; then
+    driver=$(driver_version)
+    if [[ -n $driver ]] && ((driver < cuda_13_driver)); then
+      say "leaving out GPU kernels: there is no nvcc, and PyPI's is CUDA 13's, which needs a driver" \
+        "of version $cuda_13_driver or newer (this one is $driver); install the CUDA 12 toolkit"
+      return 0
+    fi
+    packages+=(nvidia-cuda-nvcc nvidia-cuda-cccl)
+  else
+    return 0
+  fi
+  for package in "${packages[@]}"; do
+    "$python" -m pip show -q "$package" 2>/dev/null && continue
+    say "installing ${packages[*]} (about 1 GB)"
+    pip_install "${packages[*]}" "${packages[@]}"
+    return
+  done
 }
 
 # legate looks for CUDA's runtime library beside its own libraries, not where its wheel puts it.
