@@ -184,6 +184,10 @@ class Transformer(Twin):
         super().__init__()
         self.embed = nn.Embedding(vocabulary, hidden)
         self.positions = nn.Embedding(steps, hidden)
+        # As in GPT-2. With PyTorch's default, probabilities are nearly 0 or 1 and gradients
+        # denormal, with which arithmetic takes several times as long.
+        for table in (self.embed, self.positions):
+            nn.init.normal_(table.weight, std=0.02)
         blocks = [Block(hidden, heads, f"block{i}") for i in range(1, layers + 1)]
         self.blocks = nn.Sequential(*blocks)
         self.norm = nn.LayerNorm(hidden)
