@@ -150,13 +150,16 @@ def _search(problem: Problem, args: argparse.Namespace, ranks: int, shown: bool)
 
 
 def _finalists(problem: Problem, result: SearchResult, number: int) -> list[Trial]:
-    """Data parallelism, where the batch allows it, then the best few that were found."""
+    """Data parallelism, where the batch allows it, then the best few that were found.
+
+    Of those that are simulated to take equally long, as mirror images do, one.
+    """
     finalists = []
     if "data" in result.start_times_ns:
         data = resolve("data", problem.graph, problem.devices)
         finalists.append(Trial("data parallelism", data, result.start_times_ns["data"] or 0))
     for start, (strategy, time_ns) in result.found.items():
-        known = any(dict(f.strategy) == dict(strategy) for f in finalists)
+        known = any(f.simulated_ns == time_ns for f in finalists)
         if not known and len(finalists) <= number:
             finalists.append(Trial(f"found from '{start}'", strategy, time_ns))
     return finalists
