@@ -56,6 +56,8 @@ def test_tunes_and_trains(tmp_path: Path) -> None:
     assert report["calibration"]["launch_ns"] >= 0
     names = [row["name"] for row in report["finalists"]]
     assert names[0] == "data parallelism"
+    simulated = [row["iteration_time_ns"] for row in report["finalists"]]
+    assert len(set(simulated)) == len(simulated)
     assert report["chosen"] in names
     chosen = next(row for row in report["finalists"] if row["name"] == report["chosen"])
     data = report["finalists"][0]
