@@ -41,7 +41,7 @@ native_tests build/sanitize -DFLEXLEGION_SANITIZE=ON
 headline "GPU kernels, compiled"
 # For one architecture: it is only to be seen that they compile.
 cmake -S . -B build/cuda -G Ninja -DFLEXLEGION_RUNTIME=OFF -DCMAKE_CUDA_ARCHITECTURES=90
-if grep -q flexlegion_cuda_ops build/cuda/build.ninja; then
+if grep -q '^CMAKE_CUDA_COMPILER:.*/' build/cuda/CMakeCache.txt; then
   cmake --build build/cuda --target flexlegion_cuda_ops
 else
   echo "there is no CUDA compiler here, so they are not compiled"
