@@ -67,7 +67,7 @@ void Executor::seal(const std::string& what) {
     for (int device : launch.devices) ranks.push_back(machine.devices()[device].rank);
     if (machine.ranks() > 1) launch.sharding = machine.sharding_of(ranks);
     launch.launcher = std::make_unique<IndexTaskLauncher>(
-        launch.task, regions_.colors(static_cast<std::int64_t>(launch.devices.size())),
+        launch.task, RegionStore::colors(static_cast<std::int64_t>(launch.devices.size())),
         UntypedBuffer(), ArgumentMap(), Predicate::TRUE_PRED, /*must=*/false, machine.mapper_id());
     launch.launcher->elide_future_return = !machine.answers(launch.task);
     for (LaunchRequirement& r : launch.requirements) {
@@ -97,7 +97,7 @@ void Executor::check_memory(const std::string& what) const {
     if (static_cast<std::size_t>(bytes + others) <= memory.capacity()) continue;
     std::string which =
         "a memory of " + std::to_string(memory.capacity() >> 20) + " MiB (" + name_of(memory) + ")";
-    if (others > 0) which += ", of which other models take " + std::to_string(others >> 20);
+    if (others > 0) which += ", of which " + std::to_string(others >> 20) + " are taken";
     throw UserMistake(what + " needs " + std::to_string(bytes >> 20) + " MiB in " + which +
                       "; use more devices, a smaller batch, or give Legate more memory (" +
                       option_of(memory) + ")\n" +

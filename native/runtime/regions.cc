@@ -42,6 +42,40 @@ Domain domain_of(const Rect& rect) {
   return Domain(lo, hi);
 }
 
+// Index spaces by their boxes, and the partitions of each. They stay when programs are closed, and
+// serve the next ones: Legion takes spaces of equal extents for one another, and where the one that
+// it took has been destroyed, it waits forever for parts that are gone.
+struct Space {
+  IndexSpace space;
+  std::map<std::vector<Rect>, IndexPartition> partitions;
+};
+
+Space& space_of(const Rect& box) {
+  static std::map<Rect, Space> spaces;
+  auto [found, fresh] = spaces.try_emplace(box);
+  if (fresh) {
+    found->second.space =
+        Runtime::get_runtime()->create_index_space(Runtime::get_context(), domain_of(box));
+  }
+  return found->second;
+}
+
+IndexPartition partition_of(const Rect& box, const std::vector<Rect>& rects) {
+  Space& space = space_of(box);
+  auto [found, fresh] = space.partitions.try_emplace(rects);
+  if (fresh) {
+    std::map<DomainPoint, Domain> parts;
+    for (std::size_t k = 0; k < rects.size(); ++k) {
+      parts[DomainPoint(static_cast<coord_t>(k))] = domain_of(rects[k]);
+    }
+    found->second = Runtime::get_runtime()->create_partition_by_domain(
+        Runtime::get_context(), space.space, parts,
+        RegionStore::colors(static_cast<std::int64_t>(rects.size())),
+        /*perform_intersections=*/false, kind_of(rects, box));
+  }
+  return found->second;
+}
+
 }  // namespace
 
 int RegionStore::add(const std::vector<std::int64_t>& shape, int fields, Content content) {
@@ -50,39 +84,24 @@ int RegionStore::add(const std::vector<std::int64_t>& shape, int fields, Content
   Entry entry;
   entry.box = Rect::of_shape(shape);
   entry.content = content;
-  entry.space = runtime->create_index_space(ctx, domain_of(entry.box));
   entry.field_space = runtime->create_field_space(ctx);
   FieldAllocator allocator = runtime->create_field_allocator(ctx, entry.field_space);
   for (int f = 0; f < fields; ++f) {
     allocator.allocate_field(sizeof(float), kValueField + static_cast<FieldID>(f));
   }
-  entry.region = runtime->create_logical_region(ctx, entry.space, entry.field_space);
+  entry.region = runtime->create_logical_region(ctx, space_of(entry.box).space, entry.field_space);
   entries_.push_back(std::move(entry));
   return static_cast<int>(entries_.size()) - 1;
 }
 
 IndexSpace RegionStore::colors(std::int64_t count) {
-  const auto found = colors_.find(count);
-  if (found != colors_.end()) return found->second;
-  const Domain domain(DomainPoint(0), DomainPoint(count - 1));
-  return colors_[count] =
-             Runtime::get_runtime()->create_index_space(Runtime::get_context(), domain);
+  return space_of(Rect::of_shape({count})).space;
 }
 
-LogicalPartition RegionStore::partition(int index, const std::vector<Rect>& rects) {
-  Entry& entry = entries_[index];
-  const auto found = entry.partitions.find(rects);
-  if (found != entry.partitions.end()) return found->second;
-  Runtime* runtime = Runtime::get_runtime();
-  Context ctx = Runtime::get_context();
-  std::map<DomainPoint, Domain> parts;
-  for (std::size_t k = 0; k < rects.size(); ++k) {
-    parts[DomainPoint(static_cast<coord_t>(k))] = domain_of(rects[k]);
-  }
-  const IndexPartition cut = runtime->create_partition_by_domain(
-      ctx, entry.space, parts, colors(static_cast<std::int64_t>(rects.size())),
-      /*perform_intersections=*/false, kind_of(rects, entry.box));
-  return entry.partitions[rects] = runtime->get_logical_partition(ctx, entry.region, cut);
+LogicalPartition RegionStore::partition(int index, const std::vector<Rect>& rects) const {
+  const Entry& entry = entries_[index];
+  return Runtime::get_runtime()->get_logical_partition(Runtime::get_context(), entry.region,
+                                                       partition_of(entry.box, rects));
 }
 
 void RegionStore::touch(int index, FieldID field, Memory memory, bool reads, const Rect& rect) {
@@ -167,11 +186,8 @@ void RegionStore::destroy() {
     }
     runtime->destroy_logical_region(ctx, entry.region);
     runtime->destroy_field_space(ctx, entry.field_space);
-    runtime->destroy_index_space(ctx, entry.space);
   }
   entries_.clear();
-  for (const auto& [count, space] : colors_) runtime->destroy_index_space(ctx, space);
-  colors_.clear();
 }
 
 }  // namespace flexlegion

@@ -32,7 +32,7 @@ class RegionStore {
   std::array<std::int64_t, kMaxRegionRank> shape(int index) const { return entries_[index].box.hi; }
 
   // The partition whose k-th part is rects[k]; equal lists share one partition.
-  Legion::LogicalPartition partition(int index, const std::vector<Rect>& rects);
+  Legion::LogicalPartition partition(int index, const std::vector<Rect>& rects) const;
 
   // Notes that tasks with that memory read or write `rect` of a field; seal() then fixes every
   // footprint.
@@ -48,20 +48,18 @@ class RegionStore {
                                          Legion::Memory memory, bool reads,
                                          Legion::LogicalRegion root);
 
-  // The one-dimensional space of `count` tasks, shared by launches and partitions.
-  Legion::IndexSpace colors(std::int64_t count);
+  // The one-dimensional space of `count` tasks, shared by all launches and partitions.
+  static Legion::IndexSpace colors(std::int64_t count);
 
-  void destroy();  // gives everything back to Legion; nothing may be running
+  void destroy();  // gives the regions back to Legion; nothing may be running
 
  private:
   using Use = std::tuple<Legion::FieldID, Legion::Memory, bool>;
   struct Entry {
     Legion::LogicalRegion region;
-    Legion::IndexSpace space;
     Legion::FieldSpace field_space;
     Rect box;
     Content content;
-    std::map<std::vector<Rect>, Legion::LogicalPartition> partitions;
     // (field, memory, reads) -> footprint. Each field has its own: the states of a weight's shard,
     // say, need not lie where only its value is read.
     std::map<Use, Rect> touched;
@@ -70,7 +68,6 @@ class RegionStore {
   static void share_instances(Entry& entry);
 
   std::vector<Entry> entries_;
-  std::map<std::int64_t, Legion::IndexSpace> colors_;
 };
 
 }  // namespace flexlegion
