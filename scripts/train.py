@@ -181,8 +181,11 @@ def _metrics(model: Model, history: History, test: dict[str, float]) -> dict[str
 
 
 def _described(machine: RunningMachine) -> str:
-    ranks = count(machine.ranks, "rank")
-    return f"{len(machine.devices)} processors on {ranks}"
+    devices, ranks = len(machine.devices), count(machine.ranks, "rank")
+    gpus = sum(name.startswith("gpu:") for name in machine.devices.names)
+    if gpus == 0:
+        return f"{devices} processors on {ranks}"
+    return f"{count(devices - gpus, 'CPU processor')} and {count(gpus, 'GPU')} on {ranks}"
 
 
 def _run(argv: Sequence[str] | None) -> None:

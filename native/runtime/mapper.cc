@@ -7,6 +7,7 @@
 #include "runtime/executor.h"
 #include "runtime/launch.h"
 #include "runtime/machine.h"
+#include "runtime/memory_table.h"
 
 namespace flexlegion {
 
@@ -48,8 +49,8 @@ LayoutConstraintSet row_major(int rank, FieldID field) {
   std::fprintf(stderr,
                "flexlegion: no room is left in a memory of %zu bytes, as something else in this "
                "process uses it; "
-               "give Legate more with --sysmem\n",
-               memory.capacity());
+               "give Legate more with %s\n",
+               memory.capacity(), option_of(memory));
   std::_Exit(2);
 }
 
