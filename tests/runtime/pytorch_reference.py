@@ -36,10 +36,16 @@ def of_channels_last(
 
 
 class Reference:
-    """A case in PyTorch; it starts from the weights that the worker saved, and masks as it did."""
+    """A case in PyTorch; it starts from the weights that the worker saved, and masks as it did.
 
-    def __init__(self, case: Case, saved: Arrays) -> None:
-        self.case, self.saved = case, saved
+    With `alone`, each operator is by itself: it computes from the values, and its gradients from
+    the gradients, that the worker had there. So what is compared is what an operator adds, even
+    where a rounded value decides which way a ReLU goes, or sums cancel.
+    """
+
+    def __init__(self, case: Case, saved: Arrays, alone: bool = False) -> None:
+        self.case, self.saved, self.alone = case, saved, alone
+        self.computed: dict[str, torch.Tensor] = {}  # values and gradients, if alone
         self.x, self.labels = (
             torch.tensor(array, dtype=torch.int64 if array.dtype == np.int32 else torch.float64)
             for array in (saved["initial/value/x"], saved["initial/value/labels"])
@@ -80,6 +86,7 @@ class Reference:
         arrays = {
             f"{step}/value/{n}": t for n, t in tensors.items() if not n.endswith((".h", ".c"))
         }
+        arrays |= {key: t for key, t in self.computed.items() if key in arrays}
         for name, output in outputs.items():  # of padding, they are zero
             whole = output.new_zeros(BATCH, *output.shape[1:])
             whole[:rows] = output
@@ -87,7 +94,8 @@ class Reference:
         arrays |= {f"{step}/metrics/{name}": value for name, value in metrics.items()}
         for name, tensor in (trained | self.trained).items():
             assert tensor.grad is not None
-            arrays[f"{step}/gradient/{name}"] = tensor.grad.clone()
+            key = f"{step}/gradient/{name}"
+            arrays[key] = self.computed.get(key, tensor.grad.clone())
         if self.optimizer is not None:
             if self.case.optimizer.clip_norm is not None:
                 clip_grad_norm_(self.trained.values(), self.case.optimizer.clip_norm)
@@ -114,12 +122,11 @@ class Reference:
             name = f"l{i}"
             if kind == "split":
                 parts = outputs[of].split(options["sizes"], options.get("axis", -1))
-                tensors |= {f"{name}.{k}.output": part for k, part in enumerate(parts)}
-                outputs.extend(parts)
+                for k, part in enumerate(parts):
+                    outputs.append(self._keep(f"{name}.{k}.output", part, step, tensors))
                 continue
             if kind == "lstm":
-                x = self._lstm(i, options.get("after"), outputs[of], tensors)
-                outputs.append(x)
+                outputs.append(self._lstm(i, options.get("after"), outputs[of], step, tensors))
                 continue
             if kind == "luong_attention":
                 x = self._luong_attention(name, *(outputs[k] for k in of))
@@ -133,13 +140,34 @@ class Reference:
                 x = self._layer(name, kind, options, outputs[of], step)
             activation = options.get("activation")
             if activation in SEPARATE:
-                tensors[f"{name}.output"] = x
+                x = self._keep(f"{name}.output", x, step, tensors)
                 name = f"{name}.{activation}"
-            if activation is not None:
+            worker = self.saved.get(f"{step}/value/{name}.output")
+            if activation == "relu" and self.alone and worker is not None:
+                x = x * torch.tensor(worker > 0)
+            elif activation is not None:
                 x = ACTIVATIONS[activation](x)
-            tensors[f"{name}.output"] = x
-            outputs.append(x)
+            outputs.append(self._keep(f"{name}.output", x, step, tensors))
         return tensors
+
+    def _keep(
+        self, name: str, x: torch.Tensor, step: int | None, tensors: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Note an operator's result, and what those who read it get."""
+        worker = self.saved.get(f"{step}/value/{name}")
+        if self.alone and worker is not None:
+            self.computed[f"{step}/value/{name}"] = x.detach()
+            x = x + (torch.tensor(worker, dtype=torch.float64) - x).detach()
+            if x.requires_grad:
+                x.register_hook(functools.partial(self._gradient, f"{step}/gradient/{name}"))
+        tensors[name] = x
+        return x
+
+    def _gradient(self, key: str, gradient: torch.Tensor) -> torch.Tensor:
+        """Note a result's gradient; what its operator starts from."""
+        self.computed[key] = gradient.clone()
+        worker = self.saved.get(key)
+        return gradient if worker is None else torch.tensor(worker, dtype=torch.float64)
 
     @staticmethod
     def _merge(kind: str, options: dict[str, Any], xs: list[torch.Tensor]) -> torch.Tensor:
@@ -172,11 +200,12 @@ class Reference:
         rows = len(self.case.rows(step))
         positions = x.reshape(len(x), -1, channels)
         statistics = torch.stack([positions.mean(1), positions.var(1, correction=0)], 1)
+        statistics = self._keep(f"{name}.statistics.output", statistics, step, tensors)
         means, variances = statistics[:rows].unbind(1)
         mean = means.mean(0)
         variance = variances.mean(0) + (means - mean).square().mean(0)
         moments = torch.stack([mean, variance])[None]
-        tensors |= {f"{name}.statistics.output": statistics, f"{name}.moments.output": moments}
+        moments = self._keep(f"{name}.moments.output", moments, step, tensors)
         y = (x - moments[0, 0]) / (moments[0, 1] + epsilon).sqrt() * weights[0] + weights[1]
         with torch.no_grad():  # which also moves the running averages
             valid = x[:rows].reshape(-1, channels)
@@ -185,7 +214,12 @@ class Reference:
         return y
 
     def _lstm(
-        self, i: int, after: int | None, x: torch.Tensor, tensors: dict[str, torch.Tensor]
+        self,
+        i: int,
+        after: int | None,
+        x: torch.Tensor,
+        step: int | None,
+        tensors: dict[str, torch.Tensor],
     ) -> torch.Tensor:
         """Cell by cell; the state is among the tensors if a layer continues from it."""
         layers = self.case.layers
@@ -211,9 +245,7 @@ class Reference:
             # Tensors of their own, as the state's gradient is without y's.
             h, c = h.clone(), c.clone()
             tensors |= {f"l{i}.h": h, f"l{i}.c": c}
-        y = torch.stack(ys, 1)
-        tensors[f"l{i}.y"] = y
-        return y
+        return self._keep(f"l{i}.y", torch.stack(ys, 1), step, tensors)
 
     def _luong_attention(self, name: str, h: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         scores = h @ self.weights[f"{name}.score_kernel"] @ s.mT
