@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 
 #include "gpu/device.h"
 
@@ -51,7 +52,7 @@ struct Team {
   }
 };
 
-#if FLEXLEGION_CUDA
+#ifdef __CUDACC__
 
 constexpr int kThreads = 256;
 constexpr std::int64_t kMostBlocks = 1 << 16;
@@ -80,16 +81,32 @@ __global__ void run_teams(std::int64_t teams, int size, Body body) {
   }
 }
 
+#elif FLEXLEGION_CUDA
+
+// Without a compiler for devices, the stream's own host does the work.
+template <typename Work>
+void issue_to_host(const Work& work) {
+  const auto run = [](void* data) {
+    const std::unique_ptr<const Work> mine(static_cast<const Work*>(data));
+    (*mine)();
+  };
+  check(cudaLaunchHostFunc(stream(), run, new Work(work)));
+}
+
 #endif
 
 // body(i) for each i of [0, n), in no order.
 template <typename Body>
 void for_each(std::int64_t n, const Body& body) {
   if (n <= 0) return;
-#if FLEXLEGION_CUDA
+#ifdef __CUDACC__
   const std::int64_t blocks = std::min((n + kThreads - 1) / kThreads, kMostBlocks);
   run_each<<<static_cast<unsigned>(blocks), kThreads, 0, stream()>>>(n, body);
   check(cudaGetLastError());
+#elif FLEXLEGION_CUDA
+  issue_to_host([=] {
+    for (std::int64_t i = 0; i < n; ++i) body(i);
+  });
 #else
   for (std::int64_t i = 0; i < n; ++i) body(i);
 #endif
@@ -99,12 +116,17 @@ void for_each(std::int64_t n, const Body& body) {
 template <typename Body>
 void for_each_team(std::int64_t teams, std::int64_t width, const Body& body) {
   if (teams <= 0) return;
-#if FLEXLEGION_CUDA
+#ifdef __CUDACC__
   const int size = width > 1024 ? kThreads : 32;
   const std::int64_t per_block = kThreads / size;
   const std::int64_t blocks = std::min((teams + per_block - 1) / per_block, kMostBlocks);
   run_teams<<<static_cast<unsigned>(blocks), kThreads, 0, stream()>>>(teams, size, body);
   check(cudaGetLastError());
+#elif FLEXLEGION_CUDA
+  (void)width;
+  issue_to_host([=] {
+    for (std::int64_t i = 0; i < teams; ++i) body(Team(), i);
+  });
 #else
   (void)width;
   for (std::int64_t i = 0; i < teams; ++i) body(Team(), i);

@@ -39,7 +39,8 @@ def measure(work: Workload, strategy: str, topology: Topology) -> dict[str, Any]
     """Train, then predict a batch, and note what lies in this rank's memory after each."""
     machine = running_machine()
     names = machine.devices.names
-    mine = [i for i, owner in enumerate(machine.owners) if owner == machine.rank]
+    preferred = map(machine.devices.number, machine.devices.preferred)
+    mine = [i for i in preferred if machine.owners[i] == machine.rank]
     before, resident_before = memory_in_use(mine[0]), resident()
     model = work.model()
     optimizer = Adam(LEARNING_RATE)
@@ -61,7 +62,8 @@ def measure(work: Workload, strategy: str, topology: Topology) -> dict[str, Any]
     problem = Problem(graph, topology, AnalyticCosts(), output, optimizer.states)
     timeline = full(problem, model.strategy)
     memory = topology.device(names[mine[0]]).memory
-    alone = len(mine) == 1  # a memory of its own, which is what plans speak of
+    # A memory of its own, which is what plans speak of.
+    alone = len(mine) == 1 or names[mine[0]].startswith("gpu:")
     result = {
         "strategy": strategy,
         "training": training,

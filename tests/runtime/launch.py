@@ -13,21 +13,35 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # The virtual environment's; its Python is a link, and what it points to is elsewhere.
 BIN = Path(sys.executable).parent
+SOFT_GPU = ROOT / "build" / "cuda" / "tests" / "soft_gpu"  # where scripts/test.sh builds it
 TAIL = 4000  # characters of a failed command's output to show
 GRACE = 20  # seconds that a command has to end when it is asked to
 
 
-def legate_command(script: str | Path, *args: object, cpus: int = 1) -> list[str]:
-    """The command that runs `script` with `args` on `cpus` processors."""
-    machine = ["--cpus", str(cpus), "--gpus", "0", "--sysmem", "4000"]
+def machine_options(cpus: int, gpus: int, sysmem: int) -> list[str]:
+    """Legate's, for so many processors."""
+    options = ["--cpus", str(cpus), "--gpus", str(gpus), "--sysmem", str(sysmem)]
+    return [*options, "--fbmem", "300", "--zcmem", "128"] if gpus else options
+
+
+def legate_command(script: str | Path, *args: object, cpus: int = 1, gpus: int = 0) -> list[str]:
+    """The command that runs `script` with `args` on that many processors."""
+    machine = machine_options(cpus, gpus, 4000)
     return [str(BIN / "legate"), *machine, str(script), *map(str, args)]
 
 
-def legate_environment() -> dict[str, str]:
-    """This process's environment, with the commands and packages that legate has to find."""
+def legate_environment(gpus: int = 0) -> dict[str, str]:
+    """This process's environment, with the commands and packages that legate has to find.
+
+    GPUs, if there are any, are those in software.
+    """
     path = os.pathsep.join([str(BIN), os.environ.get("PATH", os.defpath)])
     packages = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    return os.environ | {"PATH": path, "PYTHONPATH": packages}
+    environment = os.environ | {"PATH": path, "PYTHONPATH": packages}
+    if gpus:
+        libraries = filter(None, [str(SOFT_GPU), os.environ.get("LD_LIBRARY_PATH")])
+        environment |= {"LD_LIBRARY_PATH": os.pathsep.join(libraries), "SOFT_GPUS": str(gpus)}
+    return environment
 
 
 def run_checked(
@@ -80,7 +94,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def run_legate(
-    script: str | Path, *args: object, cpus: int = 1, timeout: float = 300, status: int = 0
+    script: str | Path,
+    *args: object,
+    cpus: int = 1,
+    gpus: int = 0,
+    timeout: float = 300,
+    status: int = 0,
 ) -> subprocess.CompletedProcess[str]:
     """Run a script on Legion, on one rank.
 
@@ -90,31 +109,44 @@ def run_legate(
         The script and its arguments.
     cpus
         Number of processors.
+    gpus
+        Number of GPUs in software (tests/soft_gpu).
     timeout
         Seconds after which it has failed.
     status
         What it has to exit with.
     """
     return run_checked(
-        legate_command(script, *args, cpus=cpus),
-        environment=legate_environment(),
+        legate_command(script, *args, cpus=cpus, gpus=gpus),
+        environment=legate_environment(gpus),
         timeout=timeout,
         status=status,
     )
 
 
 def run_ranks(
-    script: str | Path, *args: object, ranks: int = 2, cpus: int = 1, timeout: float = 600
+    script: str | Path,
+    *args: object,
+    ranks: int = 2,
+    cpus: int = 1,
+    gpus: int = 0,
+    timeout: float = 600,
 ) -> subprocess.CompletedProcess[str]:
     """Run a script on Legion, on several ranks of this machine through mpirun.
 
-    `cpus` is the number of processors a rank; the other parameters are those of `run_legate`.
+    `cpus` and `gpus` are the numbers a rank; the other parameters are those of `run_legate`.
     """
-    machine = ["--cpus", str(cpus), "--gpus", "0", "--sysmem", "2000"]
-    launcher = ["--launcher", "mpirun", "--launcher-extra=--oversubscribe -x LEGION_DEFAULT_ARGS"]
+    machine = machine_options(cpus, gpus, 2000)
+    handed_on = ["LEGION_DEFAULT_ARGS"]
+    if gpus:
+        handed_on += ["LD_LIBRARY_PATH", "SOFT_GPUS", "SOFT_GPU_OPEN"]
+    extra = " ".join(["--oversubscribe", *(f"-x {name}" for name in handed_on)])
+    launcher = ["--launcher", "mpirun", f"--launcher-extra={extra}"]
     command = [str(BIN / "legate"), *launcher, "--nodes", "1", "--ranks-per-node", str(ranks)]
     # One background worker a rank: the network's threads spin, and the machine may be small.
-    environment = legate_environment() | {"LEGION_DEFAULT_ARGS": "-ll:bgwork 1"}
+    environment = legate_environment(gpus) | {"LEGION_DEFAULT_ARGS": "-ll:bgwork 1"}
+    if gpus:  # the network does not know them, so it reads their memory by itself
+        environment |= {"SOFT_GPU_OPEN": "1"}
     if os.geteuid() == 0:  # mpirun asks twice
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return run_checked(

@@ -1,0 +1,135 @@
+"""The whole way through GPUs, on GPUs in software (tests/soft_gpu): what there is without one."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import operators
+import pytest
+from launch import ROOT, SOFT_GPU, run_legate, run_ranks
+from workloads import Workload
+from zoo_cases import CASES
+
+RUNTIME_TESTS = ROOT / "tests" / "runtime"
+STRATEGIES_WORKER = RUNTIME_TESTS / "strategies_worker.py"
+SCRIPTS = ROOT / "scripts"
+
+pytestmark = [
+    pytest.mark.legion,
+    pytest.mark.skipif(
+        not (SOFT_GPU / "libflexlegion_cuda.so").exists(),
+        reason="the GPU in software is not built: it needs the headers of CUDA, cuBLAS and cuDNN",
+    ),
+]
+
+
+def test_it_is_as_strict_as_a_gpu() -> None:
+    """The host cannot reach device memory; a copy, which is done later, can."""
+    code = f"""
+import ctypes
+cuda = ctypes.CDLL({str(SOFT_GPU / "libcuda.so.1")!r})
+address, size = ctypes.c_void_p(), 4096
+assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) == 0
+there, back = (ctypes.c_char * size)(*b"abc"), (ctypes.c_char * size)()
+assert cuda.cuMemcpyHtoDAsync_v2(address, there, ctypes.c_size_t(size), None) == 0
+assert cuda.cuMemcpyDtoHAsync_v2(back, address, ctypes.c_size_t(size), None) == 0
+assert cuda.cuStreamSynchronize(None) == 0
+print(back.value.decode(), flush=True)
+ctypes.string_at(address, 3)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "abc\n"
+    assert done.returncode == -signal.SIGSEGV
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 2e-2)])
+def test_operators(precision: str, tolerance: float, tmp_path: Path) -> None:
+    """All of them agree with PyTorch. In bf16, what does not exist in it is computed in tf32."""
+    file = tmp_path / "saved.npz"
+    run_legate(RUNTIME_TESTS / "pytorch_worker.py", file, precision, gpus=1)
+    failed, worst = operators.compare(file, precision, tolerance)
+    assert failed == []
+    # It is that precision that was computed in.
+    assert worst < 1e-5 if precision == "fp32" else worst > 1e-3
+
+
+def test_random_strategies_mix_gpus_and_processors(tmp_path: Path) -> None:
+    """Whatever runs where: as on one CPU processor."""
+    out = tmp_path / "result.json"
+    arguments = ["--first", 0, "--count", 20, "--reference", "cpu", "--out", out]
+    run_legate(STRATEGIES_WORKER, *arguments, cpus=2, gpus=2)
+    result = json.loads(Path(f"{out}.0").read_text())
+    assert result["failures"] == []
+    assert result["processors"] == 4
+    assert result["copied_bytes"] > 0
+
+
+def test_random_strategies_of_networks(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    arguments = ["--first", 100, "--count", 8, "--reference", "cpu", "--out", out]
+    networks = ["lenet", "resnet101", "nmt_pieces", "transformer"]
+    run_legate(STRATEGIES_WORKER, *arguments, "--zoo", *networks, cpus=1, gpus=2)
+    assert json.loads(Path(f"{out}.0").read_text())["failures"] == []
+
+
+def test_ranks_with_a_gpu_each(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    arguments = ["--first", 9000, "--count", 2, "--zoo", "lenet", "--out", out]
+    run_ranks(STRATEGIES_WORKER, *arguments, gpus=1)
+    for rank in (0, 1):
+        result = json.loads(Path(f"{out}.{rank}").read_text())
+        assert result["failures"] == []
+        assert (result["ranks"], result["processors"]) == (2, 4)
+
+
+def test_memory_is_as_predicted_while_models_come_and_go(tmp_path: Path) -> None:
+    """A GPU's own memory holds what plan and simulator say, in each of six models in turn."""
+    case, strategies = CASES["rnntc"], ("single", "data", "model", "expert", "random:1", "random:2")
+    work = Workload(case.name, case.batch_size, 2, case.sizes, samples=2 * case.batch_size)
+    out = tmp_path / "result.json"
+    arguments = ["--workload", work.to_json(), "--strategies", ",".join(strategies), "--out", out]
+    run_legate(SCRIPTS / "bench" / "memory_worker.py", *arguments, gpus=2, timeout=120)
+    results = json.loads(Path(f"{out}.0").read_text())
+    assert [result["strategy"] for result in results] == list(strategies)
+    for result in results:
+        assert result["finite"]
+        assert result["simulated"] == pytest.approx(result["training"], rel=0.05)
+        assert result["planned"] == pytest.approx(result["with_prediction"], rel=0.05)
+
+
+def test_what_does_not_fit_is_refused_before_it_starts() -> None:
+    options = ["--model", "alexnet", "--data", "synthetic", "--batch-size", 64, "--samples", 64]
+    done = run_legate(SCRIPTS / "train.py", *options, gpus=2, status=2)
+    [mistake, heads, *_] = [line for line in done.stderr.splitlines() if "MiB" in line]
+    assert "MiB in a memory of 300 MiB (gpu:0)" in mistake
+    assert "--fbmem" in mistake
+    assert heads.split()[1:4] == ["weights", "gradients", "optimizer"]
+    assert any(line.startswith("gpu:1 ") for line in done.stderr.splitlines())
+
+
+def report_of(stdout: str) -> dict[str, Any]:
+    [line] = [line for line in stdout.splitlines() if line.startswith("{")]
+    report: dict[str, Any] = json.loads(line)
+    return report
+
+
+def test_tunes_and_trains(tmp_path: Path) -> None:
+    """Kernels are timed by events, links by copies, and a strategy for all of it is found."""
+    out, db = tmp_path / "s.json", tmp_path / "p.db"
+    options = ["--model", "lenet", "--data", "synthetic", "--batch-size", 16, "--budget", 1]
+    options += ["--rounds", 2, "--profile-db", db, "--json", "--out", out]
+    done = run_legate(SCRIPTS / "tune_mapper.py", *options, cpus=1, gpus=2)
+    report = report_of(done.stdout)
+    assert report["tasks_measured"] > 0
+    assert set(report["priced_by"]) == {"measured"}
+    assert report["finalists"][0]["name"] == "data parallelism"
+    assert all(row["measured_iteration_time_ns"] > 0 for row in report["finalists"])
+    train = ["--model", "lenet", "--strategy", out, "--epochs", 3]
+    trained = run_legate(SCRIPTS / "train.py", *train, cpus=1, gpus=2)
+    assert "1 CPU processor and 2 GPUs on 1 rank" in trained.stdout
+    assert "loss nan" not in trained.stdout

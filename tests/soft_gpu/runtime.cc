@@ -1,0 +1,116 @@
+// CUDA's runtime interface, as far as our kernels call it.
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "driver.h"
+
+using namespace soft_gpu;
+
+namespace {
+
+Stream& stream_of(cudaStream_t stream) {
+  return stream == nullptr ? default_stream(current_device()) : *reinterpret_cast<Stream*>(stream);
+}
+Event& event_of(cudaEvent_t event) { return *reinterpret_cast<Event*>(event); }
+
+}  // namespace
+
+extern "C" {
+
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaSuccess ? "no error" : "an error of the software GPU";
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::snprintf(properties->name, sizeof(properties->name), "software GPU");
+  properties->major = 9;
+  properties->multiProcessorCount = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrGlobalMemoryBusWidth ? 64 : 1'000'000;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+  *can = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr, int, int) {
+  *value = 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = reinterpret_cast<cudaStream_t>(create_stream(current_device()));
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  destroy_stream(&stream_of(stream));
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  stream_of(stream).mark()->wait();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+  for (const auto& mark : event_of(event).marks()) stream_of(stream).wait_for(mark);
+  return cudaSuccess;
+}
+// Compiled without nvcc, kernels are host functions of their stream (native/gpu/launch.h).
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  stream_of(stream).issue(By::device, [=] { function(data); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = reinterpret_cast<cudaEvent_t>(new Event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete &event_of(event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  event_of(event).record({stream_of(stream).mark()});
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  for (const auto& mark : event_of(event).marks()) mark->wait();
+  return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  const auto &first = event_of(from).marks(), &last = event_of(to).marks();
+  if (first.empty() || last.empty()) return cudaErrorInvalidResourceHandle;
+  if (!first[0]->reached() || !last[0]->reached()) return cudaErrorNotReady;
+  *milliseconds =
+      std::chrono::duration<float, std::milli>(last[0]->time() - first[0]->time()).count();
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** address, std::size_t bytes) {
+  *address = allocate(bytes);
+  return *address == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+cudaError_t cudaFree(void* address) {
+  release(address);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  stream_of(stream).issue(By::device, [=] { std::memmove(to, from, bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  stream_of(stream).issue(By::device, [=] { std::memset(to, value, bytes); });
+  return cudaSuccess;
+}
+}
