@@ -27,10 +27,18 @@ platforms=(manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_17_x86_64 man
 dir=
 trap '[[ -z $dir ]] || rm -rf "$dir"' EXIT
 
-# Unpacks a wheel as pip would, into the environment's folder.
+# Unpacks a wheel as pip would, into the environment's folder; what can be run stays so.
 unpack_wheel() {
   local site=$2 data part
-  "$here" -m zipfile -e "$1" "$site"
+  "$here" - "$1" "$site" <<'END'
+import os, stat, sys, zipfile
+
+with zipfile.ZipFile(sys.argv[1]) as wheel:
+    for entry in wheel.infolist():
+        file = wheel.extract(entry, sys.argv[2])
+        if not entry.is_dir() and entry.external_attr >> 16 & stat.S_IXUSR:
+            os.chmod(file, 0o755)
+END
   for data in "$site"/*.data; do
     [[ -d $data ]] || continue
     for part in data purelib platlib; do
