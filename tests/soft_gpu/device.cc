@@ -1,10 +1,10 @@
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <set>
-#include <stdexcept>
 
 #include "driver.h"
 
@@ -25,6 +25,20 @@ void Mark::wait() {
 bool Mark::reached() {
   const std::lock_guard<std::mutex> lock(mutex_);
   return reached_;
+}
+
+bool Event::reached() const {
+  return std::all_of(marks_.begin(), marks_.end(),
+                     [](const auto& mark) { return mark->reached(); });
+}
+
+void Event::wait() const {
+  for (const auto& mark : marks_) mark->wait();
+}
+
+float Event::milliseconds_since(const Event& earlier) const {
+  const auto passed = marks_.at(0)->time() - earlier.marks_.at(0)->time();
+  return std::chrono::duration<float, std::milli>(passed).count();
 }
 
 Stream::~Stream() {
@@ -49,8 +63,10 @@ std::shared_ptr<Mark> Stream::mark() {
   return mark;
 }
 
-void Stream::wait_for(std::shared_ptr<Mark> mark) {
-  issue(By::host, [mark = std::move(mark)] { mark->wait(); });
+void Stream::wait_for(const Event& event) {
+  for (const auto& mark : event.marks()) {
+    issue(By::host, [mark] { mark->wait(); });
+  }
 }
 
 void Stream::run() {

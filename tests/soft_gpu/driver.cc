@@ -1,5 +1,6 @@
 // CUDA's driver interface, as far as Realm and Legate call it: libcuda.so.1.
 #include <cuda.h>
+#include <dlfcn.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -81,6 +82,16 @@ CUresult copy_later(CUstream stream, void* to, const void* from, std::size_t byt
 
 // For what nobody here calls.
 CUresult not_there() { return CUDA_ERROR_NOT_SUPPORTED; }
+
+// A function of this library; null if it has none of that name.
+void* own(const std::string& name) {
+  static void* const library = [] {
+    Dl_info info{};
+    dladdr(reinterpret_cast<void*>(&not_there), &info);
+    return dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+  }();
+  return dlsym(library, name.c_str());
+}
 
 }  // namespace
 
@@ -220,7 +231,7 @@ CUresult cuStreamQuery(CUstream stream) {
   return stream_of(stream).mark()->reached() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
-  for (const auto& mark : event_of(event).marks()) stream_of(stream).wait_for(mark);
+  stream_of(stream).wait_for(event_of(event));
   return CUDA_SUCCESS;
 }
 CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* data, unsigned) {
@@ -244,21 +255,18 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
   return CUDA_SUCCESS;
 }
 CUresult cuEventQuery(CUevent event) {
-  for (const auto& mark : event_of(event).marks()) {
-    if (!mark->reached()) return CUDA_ERROR_NOT_READY;
-  }
-  return CUDA_SUCCESS;
+  return event_of(event).reached() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 CUresult cuEventSynchronize(CUevent event) {
-  for (const auto& mark : event_of(event).marks()) mark->wait();
+  event_of(event).wait();
   return CUDA_SUCCESS;
 }
 CUresult cuEventElapsedTime(float* milliseconds, CUevent from, CUevent to) {
-  const auto &first = event_of(from).marks(), &last = event_of(to).marks();
-  if (first.empty() || last.empty()) return CUDA_ERROR_INVALID_HANDLE;
-  if (!first[0]->reached() || !last[0]->reached()) return CUDA_ERROR_NOT_READY;
-  *milliseconds =
-      std::chrono::duration<float, std::milli>(last[0]->time() - first[0]->time()).count();
+  if (event_of(from).marks().empty() || event_of(to).marks().empty()) {
+    return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (!event_of(from).reached() || !event_of(to).reached()) return CUDA_ERROR_NOT_READY;
+  *milliseconds = event_of(to).milliseconds_since(event_of(from));
   return CUDA_SUCCESS;
 }
 
@@ -456,100 +464,14 @@ CUresult cuLaunchKernel(CUfunction function, unsigned, unsigned, unsigned, unsig
 
 CUresult cuGetProcAddress(const char* symbol, void** function, int, cuuint64_t,
                           CUdriverProcAddressQueryResult* found) {
-#define SOFT_GPU_ENTRY(name) \
-  { #name, reinterpret_cast < void*>(&name) }
-  static const struct {
-    const char* name;
-    void* function;
-  } entries[] = {
-      SOFT_GPU_ENTRY(cuInit),
-      SOFT_GPU_ENTRY(cuDriverGetVersion),
-      SOFT_GPU_ENTRY(cuGetErrorName),
-      SOFT_GPU_ENTRY(cuGetErrorString),
-      SOFT_GPU_ENTRY(cuDeviceGetCount),
-      SOFT_GPU_ENTRY(cuDeviceGet),
-      SOFT_GPU_ENTRY(cuDeviceGetName),
-      SOFT_GPU_ENTRY(cuDeviceGetUuid),
-      SOFT_GPU_ENTRY(cuDeviceTotalMem),
-      SOFT_GPU_ENTRY(cuMemGetInfo),
-      SOFT_GPU_ENTRY(cuDeviceGetAttribute),
-      SOFT_GPU_ENTRY(cuDeviceCanAccessPeer),
-      SOFT_GPU_ENTRY(cuCtxEnablePeerAccess),
-      SOFT_GPU_ENTRY(cuDevicePrimaryCtxSetFlags),
-      SOFT_GPU_ENTRY(cuDevicePrimaryCtxRetain),
-      SOFT_GPU_ENTRY(cuDevicePrimaryCtxRelease),
-      SOFT_GPU_ENTRY(cuCtxPushCurrent),
-      SOFT_GPU_ENTRY(cuCtxPopCurrent),
-      SOFT_GPU_ENTRY(cuCtxGetCurrent),
-      SOFT_GPU_ENTRY(cuCtxGetDevice),
-      SOFT_GPU_ENTRY(cuCtxGetFlags),
-      SOFT_GPU_ENTRY(cuCtxGetStreamPriorityRange),
-      SOFT_GPU_ENTRY(cuCtxSynchronize),
-      SOFT_GPU_ENTRY(cuCtxRecordEvent),
-      SOFT_GPU_ENTRY(cuStreamCreate),
-      SOFT_GPU_ENTRY(cuStreamCreateWithPriority),
-      SOFT_GPU_ENTRY(cuStreamDestroy),
-      SOFT_GPU_ENTRY(cuStreamSynchronize),
-      SOFT_GPU_ENTRY(cuStreamQuery),
-      SOFT_GPU_ENTRY(cuStreamWaitEvent),
-      SOFT_GPU_ENTRY(cuStreamAddCallback),
-      SOFT_GPU_ENTRY(cuLaunchHostFunc),
-      SOFT_GPU_ENTRY(cuEventCreate),
-      SOFT_GPU_ENTRY(cuEventDestroy),
-      SOFT_GPU_ENTRY(cuEventRecord),
-      SOFT_GPU_ENTRY(cuEventQuery),
-      SOFT_GPU_ENTRY(cuEventSynchronize),
-      SOFT_GPU_ENTRY(cuEventElapsedTime),
-      SOFT_GPU_ENTRY(cuMemAlloc),
-      SOFT_GPU_ENTRY(cuMemFree),
-      SOFT_GPU_ENTRY(cuMemAllocAsync),
-      SOFT_GPU_ENTRY(cuMemFreeAsync),
-      SOFT_GPU_ENTRY(cuMemHostAlloc),
-      SOFT_GPU_ENTRY(cuMemAllocManaged),
-      SOFT_GPU_ENTRY(cuMemFreeHost),
-      SOFT_GPU_ENTRY(cuMemHostRegister),
-      SOFT_GPU_ENTRY(cuMemHostUnregister),
-      SOFT_GPU_ENTRY(cuMemHostGetDevicePointer),
-      SOFT_GPU_ENTRY(cuMemGetAddressRange),
-      SOFT_GPU_ENTRY(cuIpcGetMemHandle),
-      SOFT_GPU_ENTRY(cuPointerGetAttribute),
-      SOFT_GPU_ENTRY(cuPointerGetAttributes),
-      SOFT_GPU_ENTRY(cuMemcpyHtoD),
-      SOFT_GPU_ENTRY(cuMemcpyDtoH),
-      SOFT_GPU_ENTRY(cuMemcpyAsync),
-      SOFT_GPU_ENTRY(cuMemcpyDtoDAsync),
-      SOFT_GPU_ENTRY(cuMemcpyHtoDAsync),
-      SOFT_GPU_ENTRY(cuMemcpyDtoHAsync),
-      SOFT_GPU_ENTRY(cuMemcpy2DAsync),
-      SOFT_GPU_ENTRY(cuMemcpy3DAsync),
-      SOFT_GPU_ENTRY(cuMemsetD8Async),
-      SOFT_GPU_ENTRY(cuMemsetD16Async),
-      SOFT_GPU_ENTRY(cuMemsetD32Async),
-      SOFT_GPU_ENTRY(cuMemsetD2D8Async),
-      SOFT_GPU_ENTRY(cuMemsetD2D16Async),
-      SOFT_GPU_ENTRY(cuMemsetD2D32Async),
-      SOFT_GPU_ENTRY(cuModuleLoadDataEx),
-      SOFT_GPU_ENTRY(cuModuleGetFunction),
-      SOFT_GPU_ENTRY(cuLibraryLoadData),
-      SOFT_GPU_ENTRY(cuLibraryUnload),
-      SOFT_GPU_ENTRY(cuLibraryGetKernel),
-      SOFT_GPU_ENTRY(cuKernelGetFunction),
-      SOFT_GPU_ENTRY(cuFuncGetAttribute),
-      SOFT_GPU_ENTRY(cuOccupancyMaxPotentialBlockSize),
-      SOFT_GPU_ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor),
-      SOFT_GPU_ENTRY(cuLaunchKernel),
-      SOFT_GPU_ENTRY(cuGetProcAddress),
-  };
-#undef SOFT_GPU_ENTRY
   if (found != nullptr) *found = CU_GET_PROC_ADDRESS_SUCCESS;
-  *function = reinterpret_cast<void*>(&not_there);
-  for (const auto& entry : entries) {
-    if (std::strcmp(entry.name, symbol) == 0) *function = entry.function;
-  }
-  if (std::getenv("SOFT_GPU_VERBOSE") != nullptr &&
-      *function == reinterpret_cast<void*>(&not_there)) {
+  *function = own(symbol + std::string("_v2"));
+  if (*function == nullptr) *function = own(symbol);
+  if (*function != nullptr) return CUDA_SUCCESS;
+  if (std::getenv("SOFT_GPU_VERBOSE") != nullptr) {
     std::fprintf(stderr, "the software GPU has no %s\n", symbol);
   }
+  *function = reinterpret_cast<void*>(&not_there);
   return CUDA_SUCCESS;
 }
 

@@ -33,6 +33,20 @@ class Mark {
   std::chrono::steady_clock::time_point time_;
 };
 
+// Marks in some streams; none: it was not recorded, and is reached.
+class Event {
+ public:
+  void record(std::vector<std::shared_ptr<Mark>> marks) { marks_ = std::move(marks); }
+  const std::vector<std::shared_ptr<Mark>>& marks() const { return marks_; }
+  bool reached() const;
+  void wait() const;
+  // Of events that were recorded in a stream, and are reached.
+  float milliseconds_since(const Event& earlier) const;
+
+ private:
+  std::vector<std::shared_ptr<Mark>> marks_;
+};
+
 // What device code does may touch device memory, what the host does may not.
 enum class By { device, host };
 
@@ -45,7 +59,7 @@ class Stream {
 
   void issue(By by, std::function<void()> work);
   std::shared_ptr<Mark> mark();
-  void wait_for(std::shared_ptr<Mark> mark);
+  void wait_for(const Event& event);
 
  private:
   struct Item {
@@ -60,15 +74,6 @@ class Stream {
   std::deque<Item> items_;
   bool ends_ = false;
   std::thread thread_;  // from the first item on
-};
-
-class Event {
- public:
-  void record(std::vector<std::shared_ptr<Mark>> marks) { marks_ = std::move(marks); }
-  const std::vector<std::shared_ptr<Mark>>& marks() const { return marks_; }
-
- private:
-  std::vector<std::shared_ptr<Mark>> marks_;  // none: it was not recorded, and is reached
 };
 
 // Device memory. Only work of By::device, and touching(), can reach it.

@@ -61,7 +61,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  for (const auto& mark : event_of(event).marks()) stream_of(stream).wait_for(mark);
+  stream_of(stream).wait_for(event_of(event));
   return cudaSuccess;
 }
 // Compiled without nvcc, kernels are host functions of their stream (native/gpu/launch.h).
@@ -84,15 +84,15 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  for (const auto& mark : event_of(event).marks()) mark->wait();
+  event_of(event).wait();
   return cudaSuccess;
 }
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
-  const auto &first = event_of(from).marks(), &last = event_of(to).marks();
-  if (first.empty() || last.empty()) return cudaErrorInvalidResourceHandle;
-  if (!first[0]->reached() || !last[0]->reached()) return cudaErrorNotReady;
-  *milliseconds =
-      std::chrono::duration<float, std::milli>(last[0]->time() - first[0]->time()).count();
+  if (event_of(from).marks().empty() || event_of(to).marks().empty()) {
+    return cudaErrorInvalidResourceHandle;
+  }
+  if (!event_of(from).reached() || !event_of(to).reached()) return cudaErrorNotReady;
+  *milliseconds = event_of(to).milliseconds_since(event_of(from));
   return cudaSuccess;
 }
 
