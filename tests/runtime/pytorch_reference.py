@@ -26,6 +26,8 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "softmax": functools.partial(F.softmax, dim=-1),
 }
 SEPARATE = ("gelu", "softmax")  # activations that become a layer of their own
+# Share of the largest value within which rounding may have decided which way a ReLU goes.
+NEAR_ZERO = 0.02
 
 
 def of_channels_last(
@@ -144,7 +146,8 @@ class Reference:
                 name = f"{name}.{activation}"
             worker = self.saved.get(f"{step}/value/{name}.output")
             if activation == "relu" and self.alone and worker is not None:
-                x = x * torch.tensor(worker > 0)
+                near = x.abs() < NEAR_ZERO * x.abs().max()
+                x = x * torch.where(near, torch.tensor(worker > 0), x > 0)
             elif activation is not None:
                 x = ACTIVATIONS[activation](x)
             outputs.append(self._keep(f"{name}.output", x, step, tensors))
