@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from flexlegion.runtime.trainer import run_series
 from flexlegion.simulator import full
 from flexlegion.topology import Topology
 from flexlegion.zoo import ZOO
+
+PATIENCE = 20.0  # seconds
 
 
 def resident(peak: bool = False) -> int:
@@ -78,6 +81,12 @@ def measure(work: Workload, strategy: str, topology: Topology) -> dict[str, Any]
         "finite": bool(np.isfinite(losses).all()),
     }
     model.close()
+    # Legion gives memory back some time later; what is left of one model is not the next one's.
+    # Ranks look equally often, as looking issues a fence.
+    deadline = time.monotonic() + (PATIENCE if machine.ranks == 1 else 0)
+    while time.monotonic() < deadline and memory_in_use(mine[0]) > before:
+        time.sleep(0.01)
+    result["left"] = memory_in_use(mine[0]) - before
     return result
 
 

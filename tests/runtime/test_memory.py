@@ -45,6 +45,7 @@ def test_processors_that_share_a_memory(name: str, tmp_path: Path) -> None:
     assert [result["strategy"] for result in results] == list(STRATEGIES)
     for result in results:
         check(result)
+        assert result["left"] == 0
 
 
 def test_memories_of_their_own(tmp_path: Path) -> None:
