@@ -28,6 +28,7 @@ from flexlegion.topology import Topology
 from flexlegion.zoo import ZOO
 
 PATIENCE = 20.0  # seconds
+RESULTS = 1024  # bytes that results of tasks, which Legion keeps for a while, may take
 
 
 def resident(peak: bool = False) -> int:
@@ -84,7 +85,7 @@ def measure(work: Workload, strategy: str, topology: Topology) -> dict[str, Any]
     # Legion gives memory back some time later; what is left of one model is not the next one's.
     # Ranks look equally often, as looking issues a fence.
     deadline = time.monotonic() + (PATIENCE if machine.ranks == 1 else 0)
-    while time.monotonic() < deadline and memory_in_use(mine[0]) > before:
+    while time.monotonic() < deadline and memory_in_use(mine[0]) > before + RESULTS:
         time.sleep(0.01)
     result["left"] = memory_in_use(mine[0]) - before
     return result

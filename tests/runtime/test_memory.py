@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from launch import ROOT, run_legate, run_ranks
+from memory_worker import RESULTS
 from workloads import Workload
 from zoo_cases import CASES
 
@@ -45,7 +46,7 @@ def test_processors_that_share_a_memory(name: str, tmp_path: Path) -> None:
     assert [result["strategy"] for result in results] == list(STRATEGIES)
     for result in results:
         check(result)
-        assert result["left"] <= 0  # before it, a few bytes of Legion's may have been there
+        assert result["left"] <= RESULTS
 
 
 def test_memories_of_their_own(tmp_path: Path) -> None:
