@@ -105,8 +105,7 @@ Memory& memory() {
   return *all;
 }
 
-// SOFT_GPU_OPEN leaves it open to the host, too: for network libraries that would ask a GPU's
-// driver to move it.
+// Network libraries, which would ask a real GPU's driver to move it, need it open.
 bool guarded() {
   static const bool is = std::getenv("SOFT_GPU_OPEN") == nullptr;
   return is;

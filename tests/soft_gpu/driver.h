@@ -2,6 +2,9 @@
 // host. So all of the runtime's way through GPUs (placement, staging, streams, events, timings)
 // runs where there is no GPU. It is strict where a GPU is: work is asynchronous, the host cannot
 // reach device memory, and memory that nobody wrote holds no numbers.
+//
+// SOFT_GPUS says how many there are (2), SOFT_GPU_MIB what each has (2048); SOFT_GPU_OPEN leaves
+// their memory open to the host, SOFT_GPU_VERBOSE tells what of CUDA is asked for in vain.
 #pragma once
 
 #include <chrono>
