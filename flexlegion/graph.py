@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from flexlegion.errors import UserError
+from flexlegion.initializers import Given, Initializer
 from flexlegion.ops.base import Access, Dim, OperatorType, WeightSpec
 from flexlegion.tensor import DataType, Shape, Tensor, TensorRole
 
@@ -76,7 +77,7 @@ class Graph:
     def __post_init__(self) -> None:
         # What the lists hold, for look-ups in unrolled networks of many hundred operators.
         self._members = set(self.tensors)
-        self._names = {op.name for op in self.operators} | {tensor.name for tensor in self.inputs}
+        self._names = {op.name for op in self.operators} | {tensor.name for tensor in self.sources}
 
     def add_input(
         self, name: str, shape: Shape, dtype: DataType, requires_gradient: bool = False
@@ -96,6 +97,7 @@ class Graph:
         inputs: Sequence[Tensor],
         name: str,
         share: Operator | Tensor | None = None,
+        trainable: bool = True,
     ) -> Tensor:
         """`apply`, for operators of one output.
 
@@ -104,7 +106,7 @@ class Graph:
         Tensor
             Its primary output.
         """
-        return self.apply(kind, inputs, name, share).output
+        return self.apply(kind, inputs, name, share, trainable).output
 
     def apply(
         self,
@@ -112,6 +114,7 @@ class Graph:
         inputs: Sequence[Tensor],
         name: str,
         share: Operator | Tensor | None = None,
+        trainable: bool = True,
     ) -> Operator:
         """Apply an operator to tensors of this graph.
 
@@ -126,6 +129,8 @@ class Graph:
         share
             An operator of this graph, or an output of one, whose weights this one uses as well,
             instead of having its own: of the same shapes, in the same order.
+        trainable
+            False freezes the operator's own weights: they become constants.
 
         Returns
         -------
@@ -152,7 +157,7 @@ class Graph:
             output_shapes = kind.output_shapes(shapes)
         except UserError as e:
             raise UserError(f"operator '{name}': {e}") from None
-        weights = self._weights(kind.weights(shapes), name, share)
+        weights = self._weights(kind.weights(shapes), name, share, trainable)
         outputs = [
             Tensor(f"{name}.{output}", shape, kind.output_dtype())
             for output, shape in zip(kind.output_names, output_shapes, strict=True)
@@ -164,6 +169,46 @@ class Graph:
         self.operators.append(operator)
         return operator
 
+    def add_weight(
+        self,
+        name: str,
+        shape: Shape,
+        initializer: Initializer,
+        dtype: DataType = "float32",
+        trainable: bool = True,
+    ) -> Tensor:
+        """Add a weight that is no operator's own: operators read it among their inputs.
+
+        Parameters
+        ----------
+        name
+            Not taken by an operator, an input or such a weight.
+        shape
+            With a first extent of 1, where operators have samples.
+        initializer
+            Its first values.
+        dtype
+            Of one that is trained, float32.
+        trainable
+            False makes it a constant.
+
+        Returns
+        -------
+        Tensor
+            The weight.
+
+        Raises
+        ------
+        UserError
+            If the name is taken, or the initial values do not fit.
+        """
+        self._check_new(name)
+        if isinstance(initializer, Given):
+            initializer.check(shape, name)
+        weight = Tensor(name, shape, dtype, "weight", None, trainable, initializer)
+        self._include(name, [weight])
+        return weight
+
     def copy(self) -> Graph:
         """A graph of the same nodes that can be extended without changing this one."""
         return Graph(list(self.tensors), list(self.operators))
@@ -174,8 +219,14 @@ class Graph:
         return [tensor for tensor in self.tensors if tensor.kind == "input"]
 
     @property
+    def sources(self) -> list[Tensor]:
+        """Tensors that no operator has or computes: inputs, and weights that operators share."""
+        own = {weight for op in self.operators for weight in op.weights}
+        return [t for t in self.tensors if t.producer is None and t not in own]
+
+    @property
     def weights(self) -> list[Tensor]:
-        """Weights, each once; those without `requires_gradient` are not trained."""
+        """Weights, each once: trained ones, operators' states, and constants."""
         return [tensor for tensor in self.tensors if tensor.kind == "weight"]
 
     @property
@@ -207,9 +258,16 @@ class Graph:
                 )
 
     def _weights(
-        self, specs: Sequence[WeightSpec], name: str, share: Operator | Tensor | None
+        self,
+        specs: Sequence[WeightSpec],
+        name: str,
+        share: Operator | Tensor | None,
+        trainable: bool,
     ) -> list[Tensor]:
         if share is None:
+            for w in specs:
+                if isinstance(w.initializer, Given):
+                    w.initializer.check(w.shape, f"{name}.{w.name}")
             return [
                 Tensor(
                     f"{name}.{w.name}",
@@ -217,9 +275,10 @@ class Graph:
                     "float32",
                     "weight",
                     None,
-                    w.trained,
+                    w.use == "trained" and trainable,
                     w.initializer,
                     w.table,
+                    w.use == "state",
                 )
                 for w in specs
             ]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import zlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from flexlegion.errors import UserError
+from flexlegion.tensor import DataType
 
-Array = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,14 @@ class Initializer(ABC):
         Seed of this weight's own; without it the model's seed and the weight's name decide.
     """
 
-    seed: int | None = None
+    seed: int | None = field(default=None, kw_only=True)
 
-    def __call__(self, shape: tuple[int, ...], name: str, model_seed: int) -> Array:
+    def __call__(
+        self, shape: tuple[int, ...], name: str, model_seed: int, dtype: DataType = "float32"
+    ) -> Array:
         """Values of `shape` for the weight `name`."""
         key = [self.seed] if self.seed is not None else [model_seed, zlib.crc32(name.encode())]
-        return self.draw(shape, np.random.default_rng(key)).astype(np.float32)
+        return self.draw(shape, np.random.default_rng(key)).astype(dtype)
 
     @abstractmethod
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.floating]:
@@ -59,6 +63,31 @@ class Constant(Initializer):
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.floating]:
         return np.full(shape, self.value)
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Initializer):
+    """The values of an array: of a pretrained network's weight, say.
+
+    Parameters
+    ----------
+    array
+        Of the weight's shape.
+    """
+
+    array: Any
+
+    def check(self, shape: tuple[int, ...], name: str) -> None:
+        """Raise `UserError` if the array has another shape."""
+        if np.shape(self.array) != shape:
+            raise UserError(
+                f"weight '{name}' has shape {list(shape)}, but the values given for it have shape "
+                f"{list(np.shape(self.array))}"
+            )
+
+    def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+        """The array."""
+        return np.asarray(self.array)
 
 
 @dataclass(frozen=True)
@@ -97,8 +126,8 @@ _BY_NAME: dict[str, type[Initializer]] = {
 }
 
 
-def initializer(spec: str | Initializer) -> Initializer:
-    """The initializer that a name stands for; an `Initializer` is returned as it is.
+def initializer(spec: str | Initializer | npt.NDArray[Any]) -> Initializer:
+    """The initializer that a name or an array stands for; an `Initializer` is one itself.
 
     Raises
     ------
@@ -107,6 +136,8 @@ def initializer(spec: str | Initializer) -> Initializer:
     """
     if isinstance(spec, Initializer):
         return spec
+    if isinstance(spec, np.ndarray):
+        return Given(spec)
     if spec not in _BY_NAME:
         raise UserError(f"unknown initializer '{spec}'; choose one of {', '.join(_BY_NAME)}")
     return _BY_NAME[spec]()

@@ -271,7 +271,7 @@ class Model(Layers):
             state.program.record(False)
         return result
 
-    def get_weights(self) -> dict[str, npt.NDArray[np.float32]]:
+    def get_weights(self) -> dict[str, Array]:
         """All weights by name, e.g. ``conv2d.kernel`` (out, kh, kw, in)."""
         state = self._ready()
         return {tensor.name: state.program.read(tensor) for tensor in state.graph.weights}
@@ -291,7 +291,7 @@ class Model(Layers):
                     f"but the value's shape is {list(array.shape)}"
                 )
         for name, value in weights.items():
-            state.program.write(tensors[name], np.asarray(value, np.float32))
+            state.program.write(tensors[name], np.asarray(value))
 
     def bind(self, x: Any, y: Any = None) -> tuple[list[int], int]:
         """Check data and make it available to the running program, for loops of your own.
@@ -433,10 +433,10 @@ class _Compiled:
     steps_done: int = 0
 
 
-def initial_weights(graph: Graph, seed: int) -> dict[str, npt.NDArray[np.float32]]:
+def initial_weights(graph: Graph, seed: int) -> dict[str, Array]:
     """The first values of every weight: a function of seed and name."""
     return {
-        tensor.name: tensor.initializer(tensor.shape, tensor.name, seed)
+        tensor.name: tensor.initializer(tensor.shape, tensor.name, seed, tensor.dtype)
         for tensor in graph.weights
         if tensor.initializer is not None
     }

@@ -10,11 +10,7 @@ import numpy.typing as npt
 from flexlegion import _native
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph, Operator
-
-_DTYPES = {"float32": 0, "int32": 1}
-_KINDS = {"input": 0, "weight": 1, "activation": 2, "table": 3}
-_ROLES = {"input": 0, "weight": 1, "output": 2}
-_DIM_KINDS = {"sample": 0, "attribute": 1, "parameter": 2, "none": 3}
+from flexlegion.ops.base import DimKind
 
 # Weights are not cut into smaller shards, however many devices replicate them: below, a message's
 # latency outweighs what parallel links and updates gain. FLEXLEGION_SHARD_BYTES overrides it.
@@ -80,15 +76,21 @@ class NativeGraph:
         return extents
 
     def _add_tensors(self) -> None:
+        lib = self.core.lib
+        dtypes = {"float32": lib.FL_FLOAT32, "int32": lib.FL_INT32}
+        kinds = {"input": lib.FL_INPUT, "weight": lib.FL_WEIGHT, "activation": lib.FL_ACTIVATION}
         for tensor in self.graph.tensors:
+            kind = lib.FL_TABLE if tensor.table else kinds[tensor.kind]
+            if tensor.state:
+                kind = lib.FL_OPERATOR_STATE
             self.core.check(
-                self.core.lib.fl_graph_add_tensor(
+                lib.fl_graph_add_tensor(
                     self.handle,
                     tensor.name.encode(),
                     len(tensor.shape),
                     list(tensor.shape),
-                    _DTYPES[tensor.dtype],
-                    _KINDS["table" if tensor.table else tensor.kind],
+                    dtypes[tensor.dtype],
+                    kind,
                     tensor.requires_gradient,
                 )
             )
@@ -96,10 +98,21 @@ class NativeGraph:
     def _add(self, operator: Operator) -> int:
         """Add an operator; returns how many operands it has."""
         lib, check = self.core.lib, self.core.check
+        roles = {
+            "input": lib.FL_ROLE_INPUT,
+            "weight": lib.FL_ROLE_WEIGHT,
+            "output": lib.FL_ROLE_OUTPUT,
+        }
+        dim_kinds = {
+            DimKind.SAMPLE: lib.FL_SAMPLE,
+            DimKind.ATTRIBUTE: lib.FL_ATTRIBUTE,
+            DimKind.PARAMETER: lib.FL_PARAMETER,
+            DimKind.NONE: lib.FL_NONE,
+        }
         attributes = operator.kind.attributes()
         names, keep_names = self.core.texts(list(attributes))
         values, keep_values = self.core.texts(list(attributes.values()))
-        dims = [_DIM_KINDS[dim.kind.value] for dim in operator.dims]
+        dims = [dim_kinds[dim.kind] for dim in operator.dims]
         number = check(
             lib.fl_graph_add_operator(
                 self.handle,
@@ -124,7 +137,7 @@ class NativeGraph:
                     self.handle,
                     number,
                     self.tensor_numbers[tensor],
-                    _ROLES[role],
+                    roles[role],
                     access.saved,
                     flat,
                 )

@@ -167,7 +167,7 @@ class Problem:
             key = (
                 operator.kind,
                 tuple(operator.input_shapes),
-                tuple(tensor.shape for tensor in operator.weights),
+                tuple((w.shape, w.requires_gradient, w.state) for w in operator.weights),
                 wanted_gradients(operator),
             )
             like.append(first.setdefault(key, number))

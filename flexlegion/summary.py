@@ -35,10 +35,10 @@ def table(graph: Graph) -> str:
     for operator in graph.operators:
         count = sum(
             math.prod(weight.shape)
-            for weight in operator.weights
-            if weight.requires_gradient and weight not in counted
+            for weight in dict.fromkeys((*operator.weights, *operator.inputs))
+            if weight.kind == "weight" and weight.requires_gradient and weight not in counted
         )
-        counted.update(operator.weights)
+        counted.update((*operator.weights, *operator.inputs))
         total += count
         flops = operator.kind.flops(operator.input_shapes)
         operations += flops

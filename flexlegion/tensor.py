@@ -41,6 +41,8 @@ class Tensor:
         For weights, how their first values are drawn.
     table
         Whether it is a weight of which operators read rows that their first input names.
+    state
+        Whether it is a weight that its operator's forward pass reads and writes: a running average.
     """
 
     name: str
@@ -51,6 +53,12 @@ class Tensor:
     requires_gradient: bool = False
     initializer: Initializer | None = None
     table: bool = False
+    state: bool = False
+
+    @property
+    def constant(self) -> bool:
+        """Whether it is a weight that nothing changes: frozen, or an array that was given."""
+        return self.kind == "weight" and not self.requires_gradient and not self.state
 
     def __repr__(self) -> str:
         return f"Tensor({self.name!r}, {list(self.shape)}, {self.dtype})"

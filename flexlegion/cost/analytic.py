@@ -125,8 +125,9 @@ class _Work:
         elements = max(1, prod(operator.output.shape))
         forward_flops = kind.flops(inputs)
         flops = float(kind.backward_flops(inputs) if backward else forward_flops)
-        if backward and kind.family in PRODUCTS and operator.weights and not any(wanted):
-            flops /= 2  # of the two products, only the weights'
+        if backward and kind.family in PRODUCTS and operator.weights:
+            # One of the two products is the input's gradient, the other the weights'.
+            flops *= (any(wanted) + bool(trained)) / 2
         primary = len(operator.inputs) + len(operator.weights)
         traffic = []
         for i, (role, tensor, access) in enumerate(operator.operands):

@@ -292,7 +292,9 @@ def _alone(
             copies[tensor] = graph.add_input(
                 f"input{len(copies)}", tensor.shape, tensor.dtype, has_gradient(tensor)
             )
-    node = graph.apply(operator.kind, [copies[t] for t in operator.inputs], "measured")
+    inputs = [copies[t] for t in operator.inputs]
+    trainable = not any(weight.constant for weight in operator.weights)
+    node = graph.apply(operator.kind, inputs, "measured", trainable=trainable)
     if not operator.kind.is_loss:
         for i, output in enumerate(node.outputs):
             if i > 0 and whole is not None and not _is_read(operator.outputs[i], whole):

@@ -27,10 +27,13 @@ def task_key(operator: Operator, stage: str, shapes: Shapes) -> TaskKey:
     identity = _identities.get(operator)
     if identity is None:
         attributes = sorted(operator.kind.attributes().items())
+        gradients = "".join(str(int(wanted)) for wanted in wanted_gradients(operator))
+        if any(weight.constant for weight in operator.weights):
+            gradients += " of inputs alone"
         identity = _identities[operator] = (
             operator.kind.type,
             " ".join(f"{name}={value}" for name, value in attributes),
-            "".join(str(int(wanted)) for wanted in wanted_gradients(operator)),
+            gradients,
             operator.output.dtype,
         )
     type_, text, gradients, data_type = identity

@@ -40,7 +40,8 @@ class TaskKey:
     stage
         ``forward`` or ``backward``.
     gradients
-        For the backward pass: for each input, 1 if its gradient is computed, else 0.
+        For the backward pass: for each input, 1 if its gradient is computed, else 0; and a note if
+        its weights are frozen.
     data_type
         Of the primary output.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar
 
@@ -44,7 +44,7 @@ class LuongAttention(OperatorType):
     family: ClassVar[Family] = "matmul"
 
     units: int
-    kernel_initializer: Initializer = GlorotUniform()
+    kernel_initializer: Initializer = field(default=GlorotUniform(), compare=False)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         for shape in inputs:

@@ -93,6 +93,8 @@ def divided(out_dim: int, by: int) -> DimMap:
     return DimMap(out_dim, 1, by)
 
 
+WeightUse = Literal["trained", "state", "constant"]
+
 AccessMap = tuple[DimMap, ...]
 
 
@@ -121,8 +123,10 @@ class Access:
 class WeightSpec:
     """A weight that an operator asks for.
 
-    One that is not trained is the operator's own state, which its forward pass reads and writes: no
-    two tasks may touch the same part of it.
+    What becomes of it is its `use`. One that is "trained" has a gradient, by which it is updated.
+    The "state" of an operator is read and written by its forward pass: it is its own, and no two
+    tasks may touch the same part of it. A "constant" is read by whoever wants to, and nothing
+    changes it.
 
     Of a table (rows, columns), the operator reads the rows that its first input names, and its
     output's last dimension are the columns. Such an operator has no backward pass: the update of
@@ -132,7 +136,7 @@ class WeightSpec:
     name: str
     shape: Shape
     initializer: Initializer
-    trained: bool = True
+    use: WeightUse = "trained"
     table: bool = False
 
 

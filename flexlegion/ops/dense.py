@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar
 
@@ -33,8 +33,8 @@ class Dense(OperatorType):
     units: int
     use_bias: bool = True
     activation: str = "none"
-    kernel_initializer: Initializer = GlorotUniform()
-    bias_initializer: Initializer = Zeros()
+    kernel_initializer: Initializer = field(default=GlorotUniform(), compare=False)
+    bias_initializer: Initializer = field(default=Zeros(), compare=False)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         if len(inputs[0]) < 2:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar
 
@@ -41,7 +41,7 @@ class Embedding(OperatorType):
     units: int
     start: int
     steps: int
-    initializer: Initializer = Normal()
+    initializer: Initializer = field(default=Normal(), compare=False)
 
     def input_dtypes(self, inputs: Sequence[Shape]) -> Sequence[DataType]:
         return ("int32",)
@@ -85,7 +85,7 @@ class PositionEmbedding(OperatorType):
     type: ClassVar[str] = "position_embedding"
     family: ClassVar[Family] = "elementwise"
 
-    initializer: Initializer = Normal()
+    initializer: Initializer = field(default=Normal(), compare=False)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         require_rank("position_embedding", inputs[0], 3, "(sample, position, channel)")

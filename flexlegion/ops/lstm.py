@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from flexlegion.errors import UserError
@@ -50,9 +50,9 @@ class LSTM(OperatorType):
     output_names: ClassVar[tuple[str, ...]] = ("y", "h", "c", "gates")
 
     hidden: int
-    kernel_initializer: Initializer = GlorotUniform()
-    recurrent_initializer: Initializer = GlorotUniform()
-    bias_initializer: Initializer = Zeros()
+    kernel_initializer: Initializer = field(default=GlorotUniform(), compare=False)
+    recurrent_initializer: Initializer = field(default=GlorotUniform(), compare=False)
+    bias_initializer: Initializer = field(default=Zeros(), compare=False)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         require_rank("lstm", inputs[0], 3, "(sample, step, channel)")

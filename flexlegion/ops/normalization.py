@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar
 
@@ -100,8 +100,8 @@ class BatchNormMoments(OperatorType):
     def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
         shape = inputs[0][-1:]
         return (
-            WeightSpec("running_mean", shape, Zeros(), trained=False),
-            WeightSpec("running_variance", shape, Constant(), trained=False),
+            WeightSpec("running_mean", shape, Zeros(), use="state"),
+            WeightSpec("running_variance", shape, Constant(), use="state"),
         )
 
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
@@ -143,8 +143,8 @@ class BatchNorm(OperatorType):
 
     epsilon: float = 1e-3
     activation: str = "none"
-    gamma_initializer: Initializer = Constant()
-    beta_initializer: Initializer = Zeros()
+    gamma_initializer: Initializer = field(default=Constant(), compare=False)
+    beta_initializer: Initializer = field(default=Zeros(), compare=False)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         x, moments, *residual = inputs
@@ -206,8 +206,8 @@ class LayerNorm(OperatorType):
     family: ClassVar[Family] = "normalization"
 
     epsilon: float = 1e-5
-    gamma_initializer: Initializer = Constant()
-    beta_initializer: Initializer = Zeros()
+    gamma_initializer: Initializer = field(default=Constant(), compare=False)
+    beta_initializer: Initializer = field(default=Zeros(), compare=False)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         _require_channels("layer_norm", inputs[0])

@@ -220,7 +220,8 @@ class Program:
 
     def write(self, tensor: Tensor, array: Array, field: str = "value", state: int = 0) -> None:
         """Set a whole weight, or one of its optimizer states."""
-        array = np.ascontiguousarray(array, np.float32)
+        dtype = np.float32 if field != "value" else tensor.dtype
+        array = np.ascontiguousarray(array, dtype)
         self._rt.check(
             self._rt.lib.fl_program_write(
                 self._handle, self._number(tensor), FIELDS.index(field), state, self._pointer(array)

@@ -18,9 +18,10 @@ int fl_last_error_is_users(void);
 
 /* Constants, in the order of the C++ enumerations. */
 enum { FL_FLOAT32 = 0, FL_INT32 = 1 };
-/* Kinds of tensors. A table is a weight of which operators read rows that their first input names.
- */
-enum { FL_INPUT = 0, FL_WEIGHT = 1, FL_ACTIVATION = 2, FL_TABLE = 3 };
+/* Kinds of tensors. A table is a weight of which operators read rows that their first input names;
+ * a state one that its operator's forward pass reads and writes. Other weights that need no
+ * gradient are constants. */
+enum { FL_INPUT = 0, FL_WEIGHT = 1, FL_ACTIVATION = 2, FL_TABLE = 3, FL_OPERATOR_STATE = 4 };
 enum { FL_ROLE_INPUT = 0, FL_ROLE_WEIGHT = 1, FL_ROLE_OUTPUT = 2 };      /* roles of operands */
 enum { FL_SAMPLE = 0, FL_ATTRIBUTE = 1, FL_PARAMETER = 2, FL_NONE = 3 }; /* kinds of dimensions */
 enum { FL_LOAD = 0, FL_FORWARD = 1, FL_BACKWARD = 2, FL_UPDATE = 3 }; /* passes; load: op is -1 */

@@ -11,8 +11,8 @@
 // gradient tile that is present(). The sum over tasks is the runtime's (plan.h, "partial values"),
 // but for a kernel that says it accumulates(): where task.adds_... is true, that one adds the
 // gradient to what stands in the tile, which spares a pass over it.
-// - Weights that are not trained (running averages) are the operator's own state: forward() may
-// write them.
+// - States (running averages) are the operator's own: forward() reads and writes them. Other
+// weights are only read.
 // - backward() may read only what the operator declares as `saved_for_backward` (flexlegion/ops);
 // other views are absent.
 // - It computes with the calling thread alone, keeps primitives and scratch memory from call to

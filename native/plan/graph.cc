@@ -90,10 +90,12 @@ void check_graph(const Graph& graph) {
       if (o.map.size() != graph.tensors[o.tensor].shape.size()) fail("has a bad access map");
       if (o.role == Role::output) continue;
       if (!written[o.tensor]) fail("reads a tensor that no operator before it writes");
-      if ((o.role == Role::weight) != (graph.tensors[o.tensor].kind == TensorKind::weight)) {
-        fail("takes an input for a weight, or a weight for an input");
+      const Tensor& tensor = graph.tensors[o.tensor];
+      if (o.role == Role::weight && tensor.kind != TensorKind::weight) {
+        fail("takes for a weight what is none");
       }
-      if (!graph.tensors[o.tensor].is_state()) continue;
+      if (!tensor.is_state) continue;
+      if (o.role != Role::weight) fail("reads another operator's state");
       if (taken[o.tensor]) fail("shares a state, which cannot be shared");
       if (!disjoint(op, o)) fail("has tasks that share a state");
       taken[o.tensor] = true;

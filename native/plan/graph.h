@@ -14,6 +14,7 @@ namespace flexlegion {
 
 enum class DataType { float32, int32 };
 constexpr std::int64_t kElementBytes = 4;  // of both
+// An operator may read a weight that is not its own, too, among its inputs.
 enum class TensorKind { input, weight, activation };
 
 struct Tensor {
@@ -26,9 +27,12 @@ struct Tensor {
   // input: an embedding's table. If nothing else uses it, its gradient is never written down: the
   // update reads it, row by row, off the gradients of those operators' outputs.
   bool is_table = false;
+  // A weight that is its operator's own: the forward pass reads and writes it, and nothing trains
+  // it.
+  bool is_state = false;
 
-  // A weight that is not trained is its operator's own: the forward pass reads and writes it.
-  bool is_state() const { return kind == TensorKind::weight && !needs_gradient; }
+  // A weight that nothing changes: every task may keep a copy of what it reads.
+  bool is_constant() const { return kind == TensorKind::weight && !needs_gradient && !is_state; }
 };
 
 // One dimension of an access map: output range [lo, hi) of dimension `out_dim` needs

@@ -109,9 +109,9 @@ class PlanBuilder {
     Launch launch = launch_of(op, Pass::forward);
     const auto& operands = graph_.operators[op].operands;
     for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
-      const Privilege p = operands[i].role == Role::output                ? Privilege::write
-                          : graph_.tensors[operands[i].tensor].is_state() ? Privilege::read_write
-                                                                          : Privilege::read;
+      const Privilege p = operands[i].role == Role::output              ? Privilege::write
+                          : graph_.tensors[operands[i].tensor].is_state ? Privilege::read_write
+                                                                        : Privilege::read;
       launch.requirements.push_back(
           requirement(i, operands[i], Field::value, p, rects_of(op, operands[i])));
     }

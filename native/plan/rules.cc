@@ -75,12 +75,15 @@ std::map<int, std::vector<int>> lookups_of(const Graph& graph, const GraphFacts&
 
 std::vector<int> GraphFacts::owned_weights(const Graph& graph, int op) const {
   const auto& operands = graph.operators[op].operands;
-  std::vector<int> owned;
+  std::vector<int> owned, tensors;
   for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
     const int t = operands[i].tensor;
-    if (operands[i].role == Role::weight && differentiable[t] && owner[t] == op) {
-      owned.push_back(i);
+    if (graph.tensors[t].kind != TensorKind::weight || !differentiable[t] || owner[t] != op) {
+      continue;
     }
+    if (std::find(tensors.begin(), tensors.end(), t) != tensors.end()) continue;  // read twice
+    tensors.push_back(t);
+    owned.push_back(i);
   }
   return owned;
 }
@@ -99,7 +102,8 @@ GraphFacts facts_of(const Graph& graph, int output) {
       if (o.role == Role::output) continue;
       if (!facts.differentiable[o.tensor]) continue;
       if (!facts.is_table(o.tensor)) facts.backward[op] = true;
-      if (o.role == Role::weight && facts.owner[o.tensor] < 0) facts.owner[o.tensor] = op;
+      const bool weight = graph.tensors[o.tensor].kind == TensorKind::weight;
+      if (weight && facts.owner[o.tensor] < 0) facts.owner[o.tensor] = op;
     }
   }
   for (int t = 0; t < static_cast<int>(graph.tensors.size()); ++t) {

@@ -30,7 +30,7 @@ struct GraphFacts {
   bool is_table(int tensor) const { return lookups.count(tensor) > 0; }
   std::vector<LaunchId> launches;  // in the order of issue
 
-  // The operands of `op` that are weights which its update launch covers.
+  // The operands of `op` that are weights which its update launch covers, each weight once.
   std::vector<int> owned_weights(const Graph& graph, int op) const;
 };
 

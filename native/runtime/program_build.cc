@@ -99,7 +99,7 @@ void Program::create_regions() {
 
 int Program::states_of(int tensor) const {
   const Tensor& what = graph_.tensors[static_cast<std::size_t>(tensor)];
-  const bool trained = what.kind == TensorKind::weight && !what.is_state();
+  const bool trained = what.kind == TensorKind::weight && what.needs_gradient;
   return trained ? plan_.optimizer_states : 0;
 }
 

@@ -160,7 +160,10 @@ OperatorCost operator_cost(const Problem& problem, int op, const Split& split) {
   std::vector<int> tensors;
   for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
     const int tensor = operands[i].tensor;
-    if (operands[i].role != Role::weight || !problem.facts.differentiable[tensor]) continue;
+    const bool weight = graph.tensors[tensor].kind == TensorKind::weight;
+    if (!weight || !problem.facts.differentiable[tensor]) continue;
+    // A weight that it reads twice is updated once.
+    if (std::find(tensors.begin(), tensors.end(), tensor) != tensors.end()) continue;
     tensors.push_back(tensor);
     parts.push_back(accessed_rects(graph, op, operands[i], split.degrees));
     shards.push_back(shards_of(graph, op, tensor, distinct(parts.back()), devices));

@@ -75,7 +75,7 @@ std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& li
   for (int f = 0; f < static_cast<int>(graph.flows().size()); ++f) {
     const FlowId& id = graph.flow_ids()[f];
     const Flow& flow = *graph.flows()[f];
-    if (id.kind == FlowKind::weights) {
+    if (id.kind == FlowKind::weights || id.kind == FlowKind::kept) {
       for (const auto& [memory, bytes] : flow.memory) held[memory] += bytes;
       continue;
     }

@@ -163,7 +163,12 @@ void TaskGraph::find_flows() {
   };
   for (int t = 0; t < static_cast<int>(graph.tensors.size()); ++t) {
     const int producer = producers_[t].first;
-    if (graph.tensors[t].kind == TensorKind::weight) continue;
+    if (graph.tensors[t].kind == TensorKind::weight) {
+      std::vector<int> ops;
+      for (const auto& [op, operand] : readers_[t]) ops.push_back(op);
+      if (!graph.tensors[t].needs_gradient) add_flow(FlowKind::kept, t, {}, {}, -1, ops);
+      continue;
+    }
     // What no other operator reads takes memory, too: what an operator saves for its own backward
     // pass, say.
     if (readers_[t].empty() && producer < 0) continue;
@@ -410,6 +415,7 @@ void TaskGraph::add_sums(int launch) {
 FlowPtr TaskGraph::build_flow(int f) {
   const FlowId& id = flow_ids_[f];
   if (id.kind == FlowKind::weights) return std::make_shared<const Flow>(build_weights(id));
+  if (id.kind == FlowKind::kept) return std::make_shared<const Flow>(build_kept(id));
   const bool shared = group_size_[id.group] > 1;
   std::pair<std::uint64_t, std::uint64_t> key{0x9E3779B97F4A7C15u,
                                               static_cast<std::uint64_t>(id.group)};

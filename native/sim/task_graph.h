@@ -29,6 +29,7 @@ enum class FlowKind {
   gradient,  // of an activation: from backward tasks of its readers to those of its producer
   weights,   // of an operator: gradients to update tasks (of a table: those of what was looked up),
              // updated shards to who reads them next
+  kept,      // of a weight that no update changes: nothing moves, but who reads it holds it
 };
 
 struct FlowId {
@@ -116,6 +117,7 @@ class TaskGraph {
   Flow build_value(const FlowId& id);
   Flow build_gradient(const FlowId& id);
   Flow build_weights(const FlowId& id);
+  Flow build_kept(const FlowId& id);
   void add_tokens(int op, const Family& written);
   int table_of(int op) const;  // the trained table of which it reads rows, or -1
   std::vector<UpdateTask> update_tasks_of(int op);

@@ -340,4 +340,18 @@ void TaskGraph::return_weight(int tensor, int weight, const std::vector<UpdateTa
   hold_boxes();
 }
 
+Flow TaskGraph::build_kept(const FlowId& id) {
+  begin(id);
+  for (const auto& [op, operand] : readers_[id.index]) {
+    const Config& config = configs_[op];
+    const Family& family = geometry_.family(op, operand, config.split);
+    for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
+      const Rect& rect = family.parts.rects[family.parts.of_part[k]];
+      box(memory_of(config.devices[k]), rect, problem_.graph.tensors[id.index].is_state);
+    }
+  }
+  hold_boxes();
+  return builder_.finish(reading_parts(id));
+}
+
 }  // namespace flexlegion

@@ -5,13 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flexlegion import Model, UserError
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.devices import Devices
 from flexlegion.graph import Graph, Operator
+from flexlegion.initializers import Given, Zeros
 from flexlegion.losses import LOSSES, add_loss
+from flexlegion.machines import load_topology
+from flexlegion.ops.dense import Dense
+from flexlegion.ops.merge import Multiply
+from flexlegion.ops.normalization import LayerNorm
+from flexlegion.plan import Plan
+from flexlegion.problem import Problem
+from flexlegion.simulator import full
+from flexlegion.strategies import resolve
 from flexlegion.tensor import Tensor
 from flexlegion.zoo import ZOO, build
+
+DEVICES = Devices.of(cpus=4)
 
 
 def layer(shape: tuple[int, ...], method: str, *args: Any, **kwargs: Any) -> Operator:
@@ -358,3 +372,60 @@ def test_merges() -> None:
     ):
         with pytest.raises(UserError, match=text):
             layer(inputs)
+
+
+def test_frozen_weights() -> None:
+    """Constants: everybody reads them, and they have neither gradient nor update."""
+    model = Model(4)
+    x = model.dense(model.input((6,)), 6, name="trained")
+    frozen = model.graph.apply(LayerNorm(), [x], "frozen", trainable=False)
+    model.graph.apply(Dense(3), [frozen.output], "last", trainable=False)
+    assert all(weight.constant for weight in frozen.weights)
+    assert [w.name for w in model.graph.trained_weights] == ["trained.kernel", "trained.bias"]
+    graph = add_loss(model.graph, model.graph.operators[-1].output, "mean_squared_error")
+    plan = Plan(graph, resolve("data", graph, DEVICES), DEVICES, frozen.output)
+    for launch in plan.launches:
+        for requirement in launch.requirements:
+            if requirement.tensor.constant:
+                assert (requirement.field, requirement.privilege) == ("value", "read")
+    assert [plan.gradient_slots(weight) for weight in frozen.weights] == [0, 0]
+    updates = [launch.operator.name for launch in plan.launches if launch.stage == "update"]
+    assert updates == ["trained"]
+
+
+def test_frozen_weights_do_not_move() -> None:
+    """The simulator moves what changes; of frozen weights, each device holds its own copy."""
+    moved, held = [], []
+    for trainable in (True, False):
+        model = Model(4)
+        x = model.dense(model.input((6,)), 6)
+        model.graph.add(Dense(300), [x], "wide", trainable=trainable)
+        topology = load_topology("p100x4")
+        graph = add_loss(model.graph, model.graph.operators[-1].output, "mean_squared_error")
+        problem = Problem(graph, topology, AnalyticCosts(), graph.operators[1].output)
+        timeline = full(problem, resolve("data", graph, topology.names))
+        moved.append(timeline.bytes_moved)
+        held.append(timeline.allocated_bytes[topology.devices[0].memory])
+    # Of the seven parts of 300 x 6 + 300 weights, three are sent to, and from, one device.
+    assert moved[0] - moved[1] == 2 * 3 * 4 * (300 * 6 + 300)
+    assert held[0] - held[1] == 4 * (300 * 6 + 300)
+
+
+def test_weights_that_operators_share() -> None:
+    """A weight of nobody's own is read among the inputs; it is updated once."""
+    graph = Graph()
+    x = graph.add_input("x", (1, 6), "float32")
+    scale = graph.add_weight("scale", (1, 6), Zeros())
+    y = graph.add(Multiply(), [x, scale], "a")
+    graph.add(Multiply(), [scale, y], "b")
+    assert graph.trained_weights == graph.weights == [scale]
+    assert graph.sources == [x, scale]
+    graph = add_loss(graph, graph.operators[-1].output, "mean_squared_error")
+    plan = Plan(graph, resolve("single", graph, DEVICES), DEVICES, y)
+    assert plan.gradient_slots(scale) == 1
+    updates = [launch for launch in plan.launches if launch.stage == "update"]
+    assert [[r.tensor.name for r in update.requirements] for update in updates] == [["scale"] * 2]
+    with pytest.raises(UserError, match="the name 'scale' is taken"):
+        graph.copy().add_weight("scale", (1, 6), Zeros())
+    with pytest.raises(UserError, match="'given' has shape"):
+        graph.copy().add_weight("given", (1, 6), Given(np.zeros(6)))

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from flexlegion import SGD, Adam, AdamW, Model
+from flexlegion.ops.conv2d import Conv2D
+from flexlegion.ops.dense import Dense
+from flexlegion.ops.normalization import LayerNorm
 from flexlegion.optimizers import Optimizer
 
 BATCH = 7
@@ -182,7 +185,19 @@ def _recurrent(m: Model) -> None:
     m.dense(m.flatten(m.concat([e, f], axis=1)), 3)
 
 
+def _frozen(m: Model) -> None:
+    """Frozen layers before, between and after trained ones: nothing changes their weights."""
+    x = m.input((9, 7, 2))
+    x = m.graph.add(Conv2D(6, 3, 3, 1, 1, 1, 1), [x], "first", trainable=False)
+    x = m.conv2d(x, 5, 3, activation="tanh")
+    x = m.graph.add(LayerNorm(), [x], "second", trainable=False)
+    x = m.flatten(m.relu(x))
+    x = m.graph.add(Dense(11), [x], "third", trainable=False)
+    m.dense(m.tanh(x), 5)
+
+
 NETWORKS = {
+    "frozen": Network(_frozen, (9, 7, 2), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)),
     "normalized": Network(
         _normalized, (9, 7, 2), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)
     ),
