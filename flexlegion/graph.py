@@ -243,6 +243,10 @@ class Graph:
             op.inputs[0].dtype == "int32" for op in self.operators if weight in op.weights
         )
 
+    def __contains__(self, tensor: Tensor) -> bool:
+        """Whether it is a tensor of this graph."""
+        return tensor in self._members
+
     def has(self, name: str) -> bool:
         """Whether an operator or an input has that name."""
         return name in self._names

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
-from flexlegion.losses import LABELS_NAME, LOSS_NAME
+from flexlegion.losses import check_outputs, is_reserved
 from flexlegion.ops.base import OperatorType
 from flexlegion.tensor import MAX_EXTENT, MAX_RANK, DataType, Tensor
 
@@ -28,6 +28,7 @@ class LayerBase:
             raise UserError(f"the batch size has to be 1 to {MAX_EXTENT}, but is {batch_size}")
         self.batch_size = batch_size
         self.graph = Graph()
+        self._outputs: list[Tensor] = []
 
     def input(
         self,
@@ -53,8 +54,29 @@ class LayerBase:
             self._name("input", name), (self.batch_size, *shape), dtype, requires_gradient
         )
 
+    @property
+    def outputs(self) -> list[Tensor]:
+        """What the model predicts, and is trained by: the last layer's output unless set."""
+        if self._outputs:
+            return list(self._outputs)
+        if not self.graph.operators:
+            raise UserError("the model has no layers")
+        return [self.graph.operators[-1].output]
+
+    def set_outputs(self, tensors: Tensor | Sequence[Tensor]) -> None:
+        """Set the model's outputs: one, or several.
+
+        Raises
+        ------
+        UserError
+            If one is not of this model, or given twice.
+        """
+        outputs = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        check_outputs(self.graph, outputs)
+        self._outputs = outputs
+
     def _name(self, kind: str, name: str | None) -> str:
-        if name in (LABELS_NAME, LOSS_NAME):
+        if name is not None and is_reserved(name):
             raise UserError(f"the name '{name}' is taken by compile(); choose another")
         if name is not None:
             return name

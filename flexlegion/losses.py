@@ -1,48 +1,244 @@
-"""Losses by name: which operator computes them, and what labels they take."""
+"""Losses: which operators compute them, what labels they take, and how several make one goal."""
 
 from __future__ import annotations
 
-from flexlegion.errors import UserError
-from flexlegion.graph import Graph
-from flexlegion.ops.base import OperatorType
-from flexlegion.ops.losses import MeanSquaredError, SoftmaxCrossEntropy
-from flexlegion.tensor import Tensor
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-LOSSES: dict[str, OperatorType] = {
-    "sparse_categorical_crossentropy": SoftmaxCrossEntropy("sparse"),
-    "categorical_crossentropy": SoftmaxCrossEntropy("one_hot"),
-    "mean_squared_error": MeanSquaredError(),
-}
+from flexlegion.errors import UserError
+from flexlegion.graph import Graph, Operator
+from flexlegion.ops import losses as operators
+from flexlegion.ops.losses import LossOperator
+from flexlegion.tensor import DataType, Shape, Tensor
 
 LOSS_NAME = "loss"
 LABELS_NAME = "labels"
 
 
-def add_loss(graph: Graph, output: Tensor, loss: str) -> Graph:
-    """The graph with a loss operator (and an input for labels) after `output`.
+@dataclass(frozen=True)
+class Loss:
+    """What training minimises of an output: the mean of its values over a batch."""
 
-    Cross-entropy of a softmax reads the softmax's input instead: the two together are the
-    numerically stable pair, and the gradient does not pass through the softmax. Of any other
-    output, cross-entropy takes the values to be logits. Of predictions (n, steps, c), its labels
-    have shape (n, steps).
+    name: ClassVar[str]
+
+    def operator(self, output: Tensor) -> tuple[LossOperator, Tensor]:
+        """The operator that computes it, and which tensor it reads for the output."""
+        raise NotImplementedError
+
+    def labels(self, prediction: Shape) -> tuple[Shape, DataType]:
+        """Shape and element type of its labels."""
+        return prediction, "float32"
+
+
+@dataclass(frozen=True)
+class CategoricalCrossentropy(Loss):
+    """Cross-entropy of a softmax, or of logits, with labels that are probabilities (n, ..., c).
+
+    Of a softmax it reads the softmax's input: the two together are the numerically stable pair, and
+    the gradient does not pass through the softmax. Any other output it takes to be logits.
+    """
+
+    name: ClassVar[str] = "categorical_crossentropy"
+
+    def operator(self, output: Tensor) -> tuple[LossOperator, Tensor]:
+        """See `Loss`."""
+        return operators.SoftmaxCrossEntropy("one_hot"), _before(output, "softmax")
+
+
+@dataclass(frozen=True)
+class SparseCategoricalCrossentropy(CategoricalCrossentropy):
+    """The same with labels that are numbers of classes, (n, ...); those of -1 do not count."""
+
+    name: ClassVar[str] = "sparse_categorical_crossentropy"
+
+    def operator(self, output: Tensor) -> tuple[LossOperator, Tensor]:
+        """See `Loss`."""
+        return operators.SoftmaxCrossEntropy("sparse"), _before(output, "softmax")
+
+    def labels(self, prediction: Shape) -> tuple[Shape, DataType]:
+        """One a row of the prediction."""
+        return prediction[:-1], "int32"
+
+
+@dataclass(frozen=True)
+class MeanSquaredError(Loss):
+    """Mean over all of a sample's values of the squared difference."""
+
+    name: ClassVar[str] = "mean_squared_error"
+
+    def operator(self, output: Tensor) -> tuple[LossOperator, Tensor]:
+        """See `Loss`."""
+        return operators.MeanSquaredError(), output
+
+
+LOSSES: dict[str, type[Loss]] = {
+    loss.name: loss
+    for loss in (SparseCategoricalCrossentropy, CategoricalCrossentropy, MeanSquaredError)
+}
+
+# What `compile(loss=...)` takes for an output.
+AnyLoss = str | Loss
+# And for all of them: one for each, or by the outputs' names. Of None, an output has no loss.
+Losses = AnyLoss | Sequence[AnyLoss | None] | Mapping[str, AnyLoss | None]
+Weights = float | Sequence[float] | Mapping[str, float] | None
+
+
+def add_loss(graph: Graph, output: Tensor, loss: AnyLoss) -> Graph:
+    """`add_losses` for a model of one output."""
+    return add_losses(graph, [output], loss)
+
+
+def add_losses(
+    graph: Graph, outputs: Sequence[Tensor], loss: Losses, loss_weights: Weights = None
+) -> Graph:
+    """The graph with a loss operator after each output that is trained, and inputs for labels.
+
+    Of a model with one output they are called ``loss`` and ``labels``, of others ``loss.NAME`` and
+    ``labels.NAME`` by the output (`output_name`).
+
+    Parameters
+    ----------
+    graph
+        The model's; it stays as it is.
+    outputs
+        Its outputs.
+    loss
+        A loss or the name of one, for every output; or one an output as a list, or by the outputs'
+        names. An output whose loss is None, or not named, is not trained.
+    loss_weights
+        What each loss is multiplied with in the sum that training minimises; 1 unless given.
 
     Raises
     ------
     UserError
-        If there is no such loss, or the output does not fit it.
+        If there is no such loss, or it does not fit its output.
     """
+    graph = graph.copy()
+    names = check_outputs(graph, outputs)
+    losses = _by_output(loss, names, "loss")
+    weights = _by_output(loss_weights, names, "loss weight")
+    for name, output in zip(names, outputs, strict=True):
+        if losses.get(name) is None:
+            continue
+        suffix = "" if len(outputs) == 1 else f".{name}"
+        _add(graph, output, _loss_of(losses[name]), _weight_of(weights.get(name)), suffix)
+    if not losses_of(graph):
+        raise UserError("no output has a loss, so there is nothing to train")
+    return graph
+
+
+def output_name(output: Tensor) -> str:
+    """The name of an output's layer; of a further output of a layer, the tensor's own.
+
+    Of an activation that a layer brings along, the layer's: ``scores``, not ``scores.softmax``.
+    """
+    producer = output.producer
+    if producer is None or producer.output is not output:
+        return output.name
+    layer, _, last = producer.name.rpartition(".")
+    before = producer.inputs[0].producer if producer.inputs else None
+    return layer if before is not None and last and before.name == layer else producer.name
+
+
+def check_outputs(graph: Graph, outputs: Sequence[Tensor]) -> list[str]:
+    """The names of a model's outputs.
+
+    Raises
+    ------
+    UserError
+        If there are none, or one is not computed by the model, or given twice.
+    """
+    if not outputs:
+        raise UserError("a model needs an output")
+    for output in outputs:
+        if not isinstance(output, Tensor) or output not in graph:
+            raise UserError(f"the output {output!r} is no tensor of this model")
+        if output.producer is None:
+            raise UserError(f"the output {output.name} is computed by no layer")
+    names = [output_name(output) for output in outputs]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"two outputs are called '{name}'; each can be given but once")
+    return names
+
+
+def losses_of(graph: Graph) -> dict[str, Operator]:
+    """The loss operators by the outputs' names; of a model with one output, by an empty one."""
+    return {
+        op.name.removeprefix(LOSS_NAME).removeprefix("."): op
+        for op in graph.operators
+        if op.kind.is_loss
+    }
+
+
+def labels_of(graph: Graph) -> dict[str, Tensor]:
+    """The inputs for labels, by the outputs' names; of a model with one output, by ``labels``."""
+    return {
+        tensor.name.removeprefix(f"{LABELS_NAME}."): tensor
+        for tensor in graph.inputs
+        if is_reserved(tensor.name)
+    }
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a name is kept for what `add_losses` adds."""
+    return name in (LABELS_NAME, LOSS_NAME) or name.startswith((f"{LABELS_NAME}.", f"{LOSS_NAME}."))
+
+
+def near(name: str, names: Sequence[str]) -> str:
+    """For messages: which of the names may have been meant, or else which there are."""
+    close = difflib.get_close_matches(name, names, 3)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"
+
+
+def _add(graph: Graph, output: Tensor, loss: Loss, weight: float, suffix: str) -> None:
+    kind, prediction = loss.operator(output)
+    shape, dtype = loss.labels(prediction.shape)
+    labels = graph.add_input(f"{LABELS_NAME}{suffix}", shape, dtype)
+    graph.add(kind.weighted(weight), [prediction, labels], f"{LOSS_NAME}{suffix}")
+
+
+def _before(output: Tensor, activation: str) -> Tensor:
+    """What an activation reads if the output is one of that kind, otherwise the output."""
+    producer = output.producer
+    if producer is not None and producer.kind.type == activation:
+        return producer.inputs[0]
+    return output
+
+
+def _by_output(given: Any, names: Sequence[str], what: str) -> dict[str, Any]:
+    """What was given for all outputs, in a list, or by name: by name."""
+    if isinstance(given, Mapping):
+        for name in given:
+            if name not in names:
+                raise UserError(f"{what}: no output '{name}'; {near(name, names)}")
+        return dict(given)
+    if isinstance(given, list | tuple):
+        if len(given) != len(names):
+            raise UserError(
+                f"{len(given)} {'loss weights' if 'weight' in what else 'losses'} were given, but "
+                f"the model has {len(names)} outputs: {', '.join(names)}"
+            )
+        return dict(zip(names, given, strict=True))
+    return dict.fromkeys(names, given)
+
+
+def _loss_of(loss: Any) -> Loss:
+    if isinstance(loss, Loss):
+        return loss
     if loss not in LOSSES:
         raise UserError(f"unknown loss '{loss}'; choose one of {', '.join(LOSSES)}")
-    kind = LOSSES[loss]
-    graph = graph.copy()
-    prediction = output
-    if isinstance(kind, SoftmaxCrossEntropy):
-        producer = output.producer
-        if producer is not None and producer.kind.type == "softmax":
-            prediction = producer.inputs[0]
-    if isinstance(kind, SoftmaxCrossEntropy) and kind.labels == "sparse":
-        labels = graph.add_input(LABELS_NAME, prediction.shape[:-1], "int32")
-    else:
-        labels = graph.add_input(LABELS_NAME, prediction.shape, "float32")
-    graph.add(kind, [prediction, labels], LOSS_NAME)
-    return graph
+    return LOSSES[loss]()
+
+
+def _weight_of(weight: Any) -> float:
+    if weight is None:
+        return 1.0
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+        raise UserError(f"a loss weight has to be a finite number, but is {weight!r}")
+    return float(weight)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 from flexlegion.errors import UserError
+from flexlegion.graph import Graph
+from flexlegion.losses import losses_of, near
+from flexlegion.ops.losses import LossOperator
+
+Metrics = Sequence[str] | Mapping[str, Sequence[str]]
 
 
 @dataclass
@@ -36,8 +41,8 @@ class MetricSums:
 
     def add(self, other: MetricSums) -> None:
         """Add another batch's sums."""
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
     def means(self, metrics: Sequence[str]) -> dict[str, float]:
         """The loss and the named metrics, as means over the labels that count."""
@@ -58,9 +63,6 @@ _SUM_OF = {
     "mean_absolute_error": "absolute_error",
 }
 
-_OF_CLASSES = ("accuracy", "top_5_accuracy", "perplexity")
-_OF_VALUES = ("mean_squared_error", "mean_absolute_error")
-
 
 def _exp(x: float) -> float:
     try:
@@ -69,19 +71,115 @@ def _exp(x: float) -> float:
         return math.inf
 
 
-def check_metrics(metrics: Sequence[str], loss: str) -> tuple[str, ...]:
-    """The metrics, if they go with the loss.
+@dataclass(frozen=True)
+class Term:
+    """A loss of the goal, and what is shown beside it.
+
+    Parameters
+    ----------
+    name
+        Its output's; empty if the model has but one.
+    weight
+        What its mean is multiplied with.
+    metrics
+        Names.
+    """
+
+    name: str
+    weight: float
+    metrics: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What training minimises: the weighted sum of the means of a graph's losses."""
+
+    terms: tuple[Term, ...]
+
+    def means(self, sums: Sequence[MetricSums]) -> dict[str, float]:
+        """Values by name: ``loss``, the goal; then of each loss ``NAME_loss`` and its metrics.
+
+        Parameters
+        ----------
+        sums
+            Of each loss.
+        """
+        goal = 0.0
+        values: dict[str, float] = {}
+        for term, its in zip(self.terms, sums, strict=True):
+            means = its.means(term.metrics)
+            goal += term.weight * means["loss"]
+            values |= {f"{term.name}_{key}" if term.name else key: v for key, v in means.items()}
+        return {"loss": goal} | {key: value for key, value in values.items() if key != "loss"}
+
+
+@dataclass
+class Totals:
+    """Sums over the batches of a series that are done.
+
+    Parameters
+    ----------
+    losses
+        Of each loss.
+    samples, batches
+        How many.
+    """
+
+    losses: list[MetricSums] = field(default_factory=list)
+    samples: int = 0
+    batches: int = 0
+
+    def add(self, losses: Sequence[MetricSums], samples: int) -> None:
+        """Add a batch of so many samples."""
+        if not self.losses:
+            self.losses = [MetricSums() for _ in losses]
+        for total, its in zip(self.losses, losses, strict=True):
+            total.add(its)
+        self.samples += samples
+        self.batches += 1
+
+
+def goal_of(graph: Graph, metrics: Metrics = ()) -> Goal:
+    """The goal of a graph with losses.
+
+    Parameters
+    ----------
+    graph
+        As `losses.add_losses` makes it.
+    metrics
+        Names, each for all losses that it goes with; or by the outputs' names.
 
     Raises
     ------
     UserError
-        If one is unknown, or is not defined for that loss.
+        If a metric is unknown, or does not go with its loss.
     """
-    possible = _OF_VALUES if loss == "mean_squared_error" else _OF_CLASSES
+    losses = {
+        name: op.kind for name, op in losses_of(graph).items() if isinstance(op.kind, LossOperator)
+    }
+    if isinstance(metrics, Mapping):
+        for name in metrics:
+            if name not in losses:
+                raise UserError(f"metrics: no loss of an output '{name}'; {near(name, [*losses])}")
+        chosen = {name: tuple(metrics.get(name, ())) for name in losses}
+        for name, its in chosen.items():
+            _check(its, [losses[name]])
+    else:
+        _check(metrics, list(losses.values()))
+        chosen = {
+            name: tuple(metric for metric in metrics if metric in kind.metrics)
+            for name, kind in losses.items()
+        }
+    return Goal(tuple(Term(name, kind.weight, chosen[name]) for name, kind in losses.items()))
+
+
+def _check(metrics: Sequence[str], losses: Sequence[LossOperator]) -> None:
+    """Raise `UserError` unless each metric goes with one of the losses."""
+    possible = list(dict.fromkeys(metric for loss in losses for metric in loss.metrics))
     for metric in metrics:
         if metric not in possible:
+            titles = " or ".join(dict.fromkeys(loss.title for loss in losses))
             raise UserError(
-                f"metric '{metric}' does not go with the loss {loss}; "
+                f"metric '{metric}' does not go with the loss {titles}; "
                 f"choose among {', '.join(possible)}"
             )
-    return tuple(metrics)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion import summary as _summary
-from flexlegion.arrays import check_labels, check_numbers, check_rows, check_tokens, rows_for
+from flexlegion.arrays import check_numbers
+from flexlegion.binding import Binding
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.layers import Layers
-from flexlegion.losses import LABELS_NAME, add_loss
-from flexlegion.metrics import check_metrics
+from flexlegion.losses import Losses, Weights, add_losses
+from flexlegion.metrics import Goal, Metrics, goal_of
 from flexlegion.optimizers import Optimizer, optimizer_of
 from flexlegion.plan import Plan
 from flexlegion.precision import DEFAULT, check_precision, check_used
 from flexlegion.report.measured import MeasuredTimeline, recorded
-from flexlegion.runtime.feeds import ArrayFeed, Feed, SourceFeed
+from flexlegion.runtime.feeds import Feed
 from flexlegion.runtime.machine import RunningMachine, running_machine
 from flexlegion.runtime.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Program
 from flexlegion.runtime.progress import EpochProgress
@@ -80,12 +80,13 @@ class Model(Layers):
     def compile(
         self,
         optimizer: str | Optimizer = "sgd",
-        loss: str = "sparse_categorical_crossentropy",
-        metrics: Sequence[str] = (),
+        loss: Losses = "sparse_categorical_crossentropy",
+        metrics: Metrics = (),
         strategy: str | Path | Strategy = "data",
-        output: Tensor | None = None,
+        output: Tensor | Sequence[Tensor] | None = None,
         schedule: Schedule = constant,
         precision: str = DEFAULT,
+        loss_weights: Weights = None,
     ) -> None:
         """Fix how to train; starts Legion, and sets the initial weights.
 
@@ -94,16 +95,18 @@ class Model(Layers):
         optimizer
             An optimizer, or the name of one ("sgd", "adam", "adamw") with its defaults.
         loss
-            "sparse_categorical_crossentropy", "categorical_crossentropy" or "mean_squared_error".
-            The cross-entropies take an output that is a softmax, or else logits.
+            Of the output, one of `losses.LOSSES` or its name. Of several outputs, a list of these,
+            or a dict by the outputs' names (their layers'); an output whose loss is None is
+            predicted, and not trained.
         metrics
             "accuracy", "top_5_accuracy", "perplexity" with a cross-entropy; "mean_squared_error",
-            "mean_absolute_error" otherwise.
+            "mean_absolute_error" otherwise. Of several losses, each metric is taken of those that
+            it goes with; or they are given by the outputs' names.
         strategy
             A `Strategy`, a file's path, or a built-in one's name: "single", "data", "model",
             "expert", "one-weird-trick", "gnmt", "random:SEED".
         output
-            The model's output; the last layer's unless given.
+            The model's output, or several; `outputs` unless given.
         schedule
             Given the number of a training step, counted from 0 over all calls of `fit`, what to
             multiply the learning rate with; see `flexlegion.schedules`.
@@ -111,26 +114,30 @@ class Model(Layers):
             How GPUs compute products and convolutions: "fp32", or with factors rounded to "tf32" or
             "bf16". Weights, gradients and sums are single precision, and so is what CPU processors
             compute.
+        loss_weights
+            Of several losses, their weights in the sum that training minimises, as a list or by the
+            outputs' names; 1 unless given.
 
         Raises
         ------
         UserError
             If something does not fit.
         """
-        output = self._output(output)
-        graph = add_loss(self.graph, output, loss)
+        outputs = self._outputs_of(output)
+        graph = add_losses(self.graph, outputs, loss, loss_weights)
         graph.require_kernels()
-        checked = check_metrics(metrics, loss)
+        goal = goal_of(graph, metrics)
         chosen = optimizer_of(optimizer)
         check_precision(precision)
         machine = running_machine()
         resolved = resolve(strategy, graph, machine.devices)
         check_used(precision, resolved.devices(), resolved.source or "the strategy")
         self.close()
-        plan = Plan(graph, resolved, machine.devices, output, chosen.states)
+        plan = Plan(graph, resolved, machine.devices, outputs, chosen.states)
         program = Program(plan, chosen, self.seed, precision)
+        binding = Binding(program, self.batch_size)
         self._compiled = _Compiled(
-            graph, output, checked, chosen, schedule, resolved, machine, plan, program
+            graph, outputs, goal, chosen, schedule, resolved, machine, plan, program, binding
         )
         self.set_weights(initial_weights(graph, self.seed))
 
@@ -148,12 +155,13 @@ class Model(Layers):
         Parameters
         ----------
         x
-            Samples (n, ...) as a NumPy or cuPyNumeric array; for several inputs a list of them.
-            Or a `BatchSource`, which brings samples and labels.
+            Samples (n, ...) as a NumPy or cuPyNumeric array; for several inputs a list of them, or
+            a dict by the inputs' names. Or a `BatchSource`, which brings samples and labels.
         y
             Labels: int (n) for the sparse loss, or (n, steps) of sequences, otherwise float
             (n, ...) like the output. Of the sparse loss, labels of -1 do not count: neither in the
-            loss, which is the mean over all the others of a batch, nor in metrics.
+            loss, which is the mean over all the others of a batch, nor in metrics. For several
+            outputs a list of them, or a dict by the outputs' names.
         epochs
             Passes over the samples. A last, short batch counts only its own samples.
         validation_data
@@ -171,7 +179,7 @@ class Model(Layers):
         self._ready()
         if epochs < 0:
             raise UserError(f"the number of epochs has to be at least 0, but is {epochs}")
-        with self._feeds() as feed_of:
+        with self._ready().binding.feeds() as feed_of:
             feed = feed_of(x, y)
             validation = None
             if isinstance(validation_data, BatchSource):
@@ -192,7 +200,7 @@ class Model(Layers):
             series = feed.batches(rows, state.epochs_done)
             label = f"epoch {epoch + 1}/{epochs}"
             shown = progress and state.machine.rank == 0
-            with EpochProgress(label, samples, state.metrics, shown) as bar:
+            with EpochProgress(label, samples, state.goal, shown) as bar:
                 started = time.perf_counter()
                 sums = run_series(
                     state.program,
@@ -204,7 +212,7 @@ class Model(Layers):
                     report=bar.update,
                 )
                 seconds = time.perf_counter() - started
-            values = sums.means(state.metrics)
+            values = state.goal.means(sums.losses)
             if validation is not None:
                 values |= {f"val_{k}": v for k, v in self._evaluate(validation).items()}
             speed = samples / seconds
@@ -216,20 +224,22 @@ class Model(Layers):
 
     def evaluate(self, x: Any, y: Any = None) -> dict[str, float]:
         """Loss and metrics over samples, without training; arguments as in `fit`."""
-        with self._feeds() as feed_of:
+        with self._ready().binding.feeds() as feed_of:
             return self._evaluate(feed_of(x, y))
 
-    def predict(self, x: Any) -> npt.NDArray[np.float32]:
-        """The model's output for samples (n, ...): shape (n, ...)."""
+    def predict(self, x: Any) -> Any:
+        """The model's output for samples (n, ...), float32 (n, ...); of several a list of them."""
         state = self._ready()
-        parts = []
-        with self._feeds() as feed_of:
+        parts: list[list[npt.NDArray[Any]]] = []
+        with self._ready().binding.feeds() as feed_of:
             feed = feed_of(x, labelled=False)
             for batch in feed.batches(np.arange(feed.samples), 0):
                 state.program.stage(PREDICT, batch)
                 state.program.step(PREDICT, len(batch.rows), NO_BATCH)
-                parts.append(state.program.read(state.output)[: len(batch.rows)])
-        return np.concatenate(parts)
+                rows = len(batch.rows)
+                parts.append([state.program.read(output)[:rows] for output in state.outputs])
+        arrays = [np.concatenate(batches) for batches in zip(*parts, strict=True)]
+        return arrays if len(arrays) > 1 else arrays[0]
 
     def timeline(self, x: Any, y: Any = None, iterations: int = 3) -> MeasuredTimeline:
         """Train for a few more iterations and note when each task runs, on which processor.
@@ -249,7 +259,7 @@ class Model(Layers):
         state = self._ready()
         if iterations < 1:
             raise UserError(f"a timeline has at least 1 iteration, not {iterations}")
-        with self._feeds() as feed_of:
+        with self._ready().binding.feeds() as feed_of:
             feed = feed_of(x, y)
 
             def train(iterations: int) -> None:
@@ -306,10 +316,8 @@ class Model(Layers):
         tuple[list[int], int]
             Numbers of the arrays for `runtime.program.Batch`, and the number of samples.
         """
-        program = self._ready().program
-        arrays = self._arrays(x, y)
-        samples = len(next(iter(arrays.values())))
-        return [program.add_data(tensor, array) for tensor, array in arrays.items()], samples
+        binding = self._ready().binding
+        return binding.bind(x, y, labelled=y is not None or not binding.labels)
 
     def summary(self) -> str:
         """A table of the layers: output shapes, parallelizable dimensions, numbers of weights."""
@@ -346,74 +354,17 @@ class Model(Layers):
     def _evaluate(self, feed: Feed) -> dict[str, float]:
         state = self._ready()
         series = feed.batches(np.arange(feed.samples), 0)
-        return run_series(state.program, EVALUATE, series).means(state.metrics)
-
-    @contextmanager
-    def _feeds(self) -> Iterator[Callable[..., Feed]]:
-        """What makes feeds (of x, y); at the end they are closed, and their data dropped."""
-        program = self._ready().program
-        feeds: list[Feed] = []
-
-        def make(x: Any, y: Any = None, labelled: bool = True) -> Feed:
-            feeds.append(self._feed(x, y, labelled))
-            return feeds[-1]
-
-        try:
-            yield make
-        finally:
-            for feed in feeds:
-                feed.close()
-        program.drop_data()
-
-    def _feed(self, x: Any, y: Any, labelled: bool) -> Feed:
-        if not isinstance(x, BatchSource):
-            if labelled and y is None:
-                raise UserError("there are no labels; give them as y")
-            return ArrayFeed(*self.bind(x, y), self.batch_size)
-        if y is not None:
-            raise UserError(f"{x.name}: this source brings its own labels; leave out y")
-        state = self._ready()
-        inputs = state.graph.inputs
-        # The labels' is the last of them: the loss was added last.
-        classes = self._loss_classes()
-
-        def check(arrays: dict[Tensor, Array]) -> None:
-            check_tokens(state.graph, arrays)
-            if classes is not None:
-                check_labels(x.name, arrays[inputs[-1]], classes)
-
-        return SourceFeed(state.program, inputs, x, self.batch_size, check)
-
-    def _arrays(self, x: Any, y: Any) -> dict[Tensor, Array]:
-        """Arrays by input tensor, checked; without labels if `y` is None."""
-        inputs = {t.name: t for t in self._ready().graph.inputs}
-        labels = inputs.pop(LABELS_NAME)
-        # A list of arrays is one array an input; a list of numbers is data itself.
-        several = isinstance(x, list | tuple) and all(hasattr(part, "shape") for part in x)
-        given = list(x) if several else [x]
-        if len(given) != len(inputs):
-            raise UserError(f"the model has {len(inputs)} inputs, but {len(given)} were given")
-        arrays = {t: rows_for(t, a) for t, a in zip(inputs.values(), given, strict=True)}
-        check_tokens(self._ready().graph, arrays)
-        if y is not None:
-            classes = self._loss_classes()
-            arrays[labels] = rows_for(labels, y, classes)
-        check_rows(arrays)
-        return arrays
-
-    def _loss_classes(self) -> int | None:
-        loss = self._ready().graph.operators[-1]
-        return loss.inputs[0].shape[-1] if loss.inputs[1].dtype == "int32" else None
+        return state.goal.means(run_series(state.program, EVALUATE, series).losses)
 
     def _ready(self) -> _Compiled:
         if self._compiled is None:
             raise UserError("the model is not compiled; call compile() first")
         return self._compiled
 
-    def _output(self, output: Tensor | None) -> Tensor:
-        if not self.graph.operators:
-            raise UserError("the model has no layers")
-        return self.graph.operators[-1].output if output is None else output
+    def _outputs_of(self, output: Tensor | Sequence[Tensor] | None) -> list[Tensor]:
+        if output is None:
+            return self.outputs
+        return [output] if isinstance(output, Tensor) else list(output)
 
 
 @dataclass
@@ -421,14 +372,15 @@ class _Compiled:
     """What `compile` made, and how far training is."""
 
     graph: Graph
-    output: Tensor
-    metrics: tuple[str, ...]
+    outputs: list[Tensor]
+    goal: Goal
     optimizer: Optimizer
     schedule: Schedule
     strategy: Strategy
     machine: RunningMachine
     plan: Plan
     program: Program
+    binding: Binding
     epochs_done: int = 0
     steps_done: int = 0
 

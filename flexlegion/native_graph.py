@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ from flexlegion import _native
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph, Operator
 from flexlegion.ops.base import DimKind
+from flexlegion.tensor import Tensor
 
 # Weights are not cut into smaller shards, however many devices replicate them: below, a message's
 # latency outweighs what parallel links and updates gain. FLEXLEGION_SHARD_BYTES overrides it.
@@ -43,6 +45,11 @@ class NativeGraph:
         self.core.check(lib.fl_graph_set_shard_bytes(self.handle, shard_bytes()))
         self._add_tensors()
         self._operands = [self._add(operator) for operator in graph.operators]
+
+    def numbers(self, tensors: Tensor | Sequence[Tensor]) -> list[int]:
+        """The numbers of a tensor, or of several."""
+        several = [tensors] if isinstance(tensors, Tensor) else tensors
+        return [self.tensor_numbers[tensor] for tensor in several]
 
     def parts(self, operator: int, degrees: tuple[int, ...]) -> npt.NDArray[np.int64]:
         """Extents of what each task touches of each operand, if an operator is split that way.

@@ -6,7 +6,7 @@ that same object, and here it is only described for people.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from flexlegion.devices import Devices
@@ -85,8 +85,8 @@ class Plan:
         A configuration for every operator, already checked.
     devices
         The machine.
-    output
-        The tensor that prediction returns.
+    outputs
+        The tensor, or tensors, that prediction returns.
     optimizer_states
         Number of fields that the optimizer keeps for each weight.
     """
@@ -96,7 +96,7 @@ class Plan:
         graph: Graph,
         strategy: Strategy,
         devices: Devices,
-        output: Tensor,
+        outputs: Tensor | Sequence[Tensor],
         optimizer_states: int = 0,
     ) -> None:
         self.graph = graph
@@ -105,6 +105,7 @@ class Plan:
         self.core = native_graph.core
         self.tensor_numbers = native_graph.tensor_numbers
         lib, ffi = self.core.lib, self.core.ffi
+        wanted = native_graph.numbers(outputs)
         configs = [strategy[operator.name] for operator in graph.operators]
         degrees = [d for config in configs for d in config.degrees]
         numbers = [devices.number(name) for config in configs for name in config.devices]
@@ -116,7 +117,8 @@ class Plan:
                     degrees,
                     len(numbers),
                     numbers,
-                    self.tensor_numbers[output],
+                    len(wanted),
+                    wanted,
                     optimizer_states,
                 )
             ),

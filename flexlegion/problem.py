@@ -40,8 +40,8 @@ class Problem:
         The machine.
     costs
         What tasks take.
-    output
-        The tensor that prediction returns.
+    outputs
+        The tensor, or tensors, that prediction returns.
     optimizer_states
         Number of fields that the optimizer keeps for each weight.
     """
@@ -51,13 +51,13 @@ class Problem:
         graph: Graph,
         topology: Topology,
         costs: CostModel,
-        output: Tensor,
+        outputs: Tensor | Sequence[Tensor],
         optimizer_states: int = 0,
     ) -> None:
         self.graph = graph
         self.topology = topology
         self.costs = costs
-        self.output = output
+        self.outputs = outputs
         self.optimizer_states = optimizer_states
         self.native = NativeGraph(graph)
         self.core = self.native.core
@@ -67,12 +67,14 @@ class Problem:
         self.operator_numbers = {op.name: i for i, op in enumerate(graph.operators)}
         lib, ffi = self.core.lib, self.core.ffi
         machine, keep = self._machine()
+        wanted = self.native.numbers(outputs)
         self.handle = ffi.gc(
             self.core.check(
                 lib.fl_problem_create(
                     self.native.handle,
                     machine,
-                    self.native.tensor_numbers[output],
+                    len(wanted),
+                    wanted,
                     optimizer_states,
                 )
             ),

@@ -1,14 +1,15 @@
 """Losses as operators: they read predictions and labels, and give one value a sample (and step).
 
 The training goal is the mean over the global batch, whatever the split: over all values that count.
+Of several losses, it is the weighted sum of their means.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from flexlegion.errors import UserError
 from flexlegion.ops.base import (
@@ -26,9 +27,33 @@ from flexlegion.tensor import DataType, Shape
 
 
 @dataclass(frozen=True)
-class _Loss(OperatorType):
+class LossOperator(OperatorType):
+    """A loss.
+
+    Parameters
+    ----------
+    weight
+        What its mean is multiplied with; no attribute of its kernel, as the runtime does it.
+    """
+
     family: ClassVar[Family] = "loss"
     is_loss: ClassVar[bool] = True
+    metrics: ClassVar[tuple[str, ...]] = ()  # that go with it
+
+    weight: float = field(default=1.0, kw_only=True)
+
+    @property
+    def title(self) -> str:
+        """What users call it."""
+        return self.type
+
+    def weighted(self, weight: float) -> Self:
+        """The same loss with another weight."""
+        return replace(self, weight=weight)
+
+    def attributes(self) -> dict[str, str]:
+        """See `OperatorType`."""
+        return {name: text for name, text in super().attributes().items() if name != "weight"}
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         return (inputs[0][0],)
@@ -43,7 +68,7 @@ class _Loss(OperatorType):
 
 
 @dataclass(frozen=True)
-class SoftmaxCrossEntropy(_Loss):
+class SoftmaxCrossEntropy(LossOperator):
     """Cross-entropy of softmax(logits), numerically stable, with labels of `labels`' form.
 
     Logits (n, c), or of sequences (n, steps, c). "sparse": class numbers, int32 (n) or (n, steps);
@@ -54,8 +79,14 @@ class SoftmaxCrossEntropy(_Loss):
 
     type: ClassVar[str] = "softmax_cross_entropy"
     output_names: ClassVar[tuple[str, ...]] = ("output", "log_sum")
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy", "top_5_accuracy", "perplexity")
 
     labels: str = "sparse"
+
+    @property
+    def title(self) -> str:
+        """See `LossOperator`."""
+        return f"{'sparse_' if self.labels == 'sparse' else ''}categorical_crossentropy"
 
     def input_dtypes(self, inputs: Sequence[Shape]) -> Sequence[DataType]:
         return ("float32", "int32" if self.labels == "sparse" else "float32")
@@ -89,10 +120,11 @@ class SoftmaxCrossEntropy(_Loss):
 
 
 @dataclass(frozen=True)
-class MeanSquaredError(_Loss):
+class MeanSquaredError(LossOperator):
     """Mean over a sample's features of the squared difference."""
 
     type: ClassVar[str] = "mean_squared_error"
+    metrics: ClassVar[tuple[str, ...]] = ("mean_squared_error", "mean_absolute_error")
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return 3 * prod(inputs[0])  # difference, square, sum

@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion import _native
+from flexlegion.losses import losses_of
 from flexlegion.metrics import MetricSums
+from flexlegion.ops.losses import LossOperator
 from flexlegion.optimizers import Optimizer
 from flexlegion.plan import FIELDS, Plan
 from flexlegion.precision import DEFAULT, PRECISIONS
@@ -78,8 +80,9 @@ class Program:
         self.plan = plan
         self._rt = _native.rt()
         self._data: dict[int, tuple[Tensor, Array]] = {}  # by number
-        self._staged_labels = np.zeros(0, np.int64)  # of each staged sample: how many count
-        self._loss = next((op for op in plan.graph.operators if op.kind.is_loss), None)
+        self._losses = list(losses_of(plan.graph).values())
+        # Of each loss, of each staged sample: how many of its values count.
+        self._staged = np.zeros((len(self._losses), 0), np.int64)
         names, keep_names = self._rt.texts(list(optimizer.attributes()))
         values, keep_values = self._rt.texts(list(optimizer.attributes().values()))
         # Both libraries know the plan by its address; each has its own declarations of the type.
@@ -146,7 +149,7 @@ class Program:
                 self._handle, run, len(batch.data), list(batch.data), len(rows), self._rows(rows)
             )
         )
-        self._staged_labels = self._labels_that_count(batch)
+        self._staged = self._values_that_count(batch)
 
     def step(
         self, run: int, valid_samples: int, following: Batch, step: int = 0, lr: float = 0.0
@@ -177,7 +180,8 @@ class Program:
                     run,
                     step,
                     valid_samples,
-                    int(self._staged_labels[:valid_samples].sum()),
+                    len(self._losses),
+                    self._label_shares(valid_samples),
                     lr,
                     len(following.data),
                     list(following.data),
@@ -186,14 +190,15 @@ class Program:
                 )
             )
         )
-        self._staged_labels = self._labels_that_count(following)
+        self._staged = self._values_that_count(following)
         return ticket
 
-    def metrics(self, ticket: int) -> MetricSums:
-        """Sums over the iteration's labels; waits for it. A ticket can be used once."""
-        out = self._rt.ffi.new("fl_metrics *")
-        self._rt.check(self._rt.lib.fl_program_metrics(self._handle, ticket, out))
-        return MetricSums(**{name: getattr(out, name) for name in _METRICS})
+    def metrics(self, ticket: int) -> list[MetricSums]:
+        """Sums over the iteration's labels, of each loss; waits. A ticket can be used once."""
+        count = len(self._losses)
+        out = self._rt.ffi.new("fl_metrics[]", count)
+        self._rt.check(self._rt.lib.fl_program_metrics(self._handle, ticket, count, out))
+        return [MetricSums(**{name: getattr(sums, name) for name in _METRICS}) for sums in out]
 
     def read(self, tensor: Tensor, field: str = "value", state: int = 0) -> Array:
         """A whole tensor; of a gradient, the sum of its partial values. Waits for it."""
@@ -270,16 +275,29 @@ class Program:
         self._rt.check(lib.fl_program_records(self._handle, count, pointer))
         return rows
 
-    def _labels_that_count(self, batch: Batch) -> npt.NDArray[np.int64]:
-        """Of each row, how many values the loss has that count; the goal is the mean over all."""
-        if self._loss is None:
-            return np.zeros(0, np.int64)
-        labels, steps = self._loss.inputs[1], prod(self._loss.output.shape[1:])
-        for tensor, array in (self._data[number] for number in batch.data):
-            if tensor is labels and labels.dtype == "int32":
-                counts: npt.NDArray[np.int64] = (array[batch.rows].reshape(-1, steps) >= 0).sum(1)
-                return counts
-        return np.full(len(batch.rows), steps)
+    def _values_that_count(self, batch: Batch) -> npt.NDArray[np.int64]:
+        """Of each loss, of each row: how many values count; the goal is the mean over all."""
+        counts = np.zeros((len(self._losses), len(batch.rows)), np.int64)
+        given = dict(self._data[number] for number in batch.data)
+        for its, loss in zip(counts, self._losses, strict=True):
+            steps = prod(loss.output.shape[1:])
+            array = given.get(loss.inputs[-1])
+            if array is not None and array.dtype == np.int32:  # numbers of classes
+                its[:] = (array[batch.rows].reshape(-1, steps) >= 0).sum(1)
+            elif loss.output.shape[0] > 1:
+                its[:] = steps
+            else:  # a value of the batch
+                its[:1] = steps
+        return counts
+
+    def _label_shares(self, valid_samples: int) -> list[float]:
+        """Of each loss, what a value that counts adds to the goal."""
+        shares = []
+        for loss, counts in zip(self._losses, self._staged, strict=True):
+            count = int(counts[:valid_samples].sum())
+            assert isinstance(loss.kind, LossOperator)
+            shares.append(loss.kind.weight / count if count else 0.0)
+        return shares
 
     def _number(self, tensor: Tensor) -> int:
         return self.plan.tensor_numbers[tensor]

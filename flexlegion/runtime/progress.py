@@ -9,7 +9,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from flexlegion.metrics import MetricSums
+from flexlegion.metrics import Goal, Totals
 
 
 def format_metrics(values: dict[str, float]) -> str:
@@ -30,14 +30,14 @@ class EpochProgress:
         For example ``epoch 3/15``.
     samples
         Number of samples of the epoch.
-    metrics
-        Names of the metrics to show beside the loss.
+    goal
+        What to show.
     shown
         False prints nothing.
     """
 
-    def __init__(self, label: str, samples: int, metrics: tuple[str, ...], shown: bool) -> None:
-        self.label, self.samples, self.metrics, self.shown = label, samples, metrics, shown
+    def __init__(self, label: str, samples: int, goal: Goal, shown: bool) -> None:
+        self.label, self.samples, self.goal, self.shown = label, samples, goal, shown
         self._started = time.perf_counter()
         self._bar: Progress | None = None
         self._task = TaskID(0)
@@ -66,11 +66,11 @@ class EpochProgress:
         if self._bar is not None:
             self._bar.stop()
 
-    def update(self, sums: MetricSums) -> None:
+    def update(self, sums: Totals) -> None:
         """Show the sums so far."""
         if self._bar is not None:
             rate = sums.samples / max(time.perf_counter() - self._started, 1e-9)
-            status = f"{format_metrics(sums.means(self.metrics))}  {rate:,.0f} samples/s"
+            status = f"{format_metrics(self.goal.means(sums.losses))}  {rate:,.0f} samples/s"
             self._bar.update(self._task, completed=sums.samples, status=status)
 
     def finish(self, values: dict[str, float], samples_per_second: float) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from flexlegion.metrics import MetricSums
+from flexlegion.metrics import Totals
 from flexlegion.runtime.program import NO_BATCH, Batch, Program
 from flexlegion.schedules import Schedule, constant
 
@@ -21,7 +21,7 @@ IN_FLIGHT = 3
 BATCHES_IN_USE = IN_FLIGHT + 2
 
 # Called with the sums of the batches finished so far.
-Report = Callable[[MetricSums], None]
+Report = Callable[[Totals], None]
 
 
 def batches(rows: npt.NDArray[np.int64], batch_size: int, data: Sequence[int]) -> Iterator[Batch]:
@@ -39,7 +39,7 @@ def run_series(
     lr: float = 0.0,
     schedule: Schedule = constant,
     report: Report | None = None,
-) -> MetricSums:
+) -> Totals:
     """Run one iteration for each batch, loading each while the one before computes.
 
     Parameters
@@ -61,14 +61,15 @@ def run_series(
 
     Returns
     -------
-    MetricSums
+    Totals
         Over all samples.
     """
-    total = MetricSums()
-    tickets: deque[int] = deque()
+    total = Totals()
+    running: deque[tuple[int, int]] = deque()  # ticket, samples
 
     def finish_one() -> None:
-        total.add(program.metrics(tickets.popleft()))
+        ticket, samples = running.popleft()
+        total.add(program.metrics(ticket), samples)
         if report is not None:
             report(total)
 
@@ -78,12 +79,13 @@ def run_series(
     for step in itertools.count(first_step):
         following = next(upcoming, NO_BATCH)
         rate = lr * schedule(step)
-        tickets.append(program.step(run, len(batch.rows), following, step, rate))
-        if len(tickets) > IN_FLIGHT:
+        samples = len(batch.rows)
+        running.append((program.step(run, samples, following, step, rate), samples))
+        if len(running) > IN_FLIGHT:
             finish_one()
         if following is NO_BATCH:
             break
         batch = following
-    while tickets:
+    while running:
         finish_one()
     return total

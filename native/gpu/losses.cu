@@ -181,7 +181,7 @@ class SoftmaxCrossEntropy : public Kernel {
     if (!task.wants_input_grad(0)) return;
     const Rows rows(task.outputs[1], task.inputs[0], task.run);
     cross_entropy_gradient(rows, Strided(task.inputs[0]), {Strided(task.inputs[1]), sparse_},
-                           Strided(task.outputs[1]), share_of_mean(task.run),
+                           Strided(task.outputs[1]), static_cast<float>(task.run.label_share),
                            Strided(task.input_grads[0]));
   }
 
@@ -240,14 +240,15 @@ class MeanSquaredError : public Kernel {
     if (task.metrics != nullptr) add_errors(task.metrics, valid, errors);
   }
 
-  // 2 (x - target) / (features * valid_labels)
+  // 2 (x - target) / features * label_share
   void backward(KernelTask& task) override {
     if (!task.wants_input_grad(0) || task.input_grads[0].tile.empty()) return;
     const TensorView& dx = task.input_grads[0];
     const Tiles<3> tiles({&task.inputs[0], &task.inputs[1], &dx});
     const std::int64_t features = dx.volume() / dx.extent(0);
     const std::int64_t counted = valid_samples(dx, task.run) * features;
-    const float scale = 2.0f / static_cast<float>(features) * share_of_mean(task.run);
+    const float scale =
+        2.0f / static_cast<float>(features) * static_cast<float>(task.run.label_share);
     for_each(dx.volume(), [=] FL_BODY(std::int64_t i) {
       const auto e = tiles(i);
       e[2] = i < counted ? (e[0] - e[1]) * scale : 0.0f;

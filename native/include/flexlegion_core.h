@@ -47,10 +47,11 @@ int fl_graph_add_operand(fl_graph *graph, int op, int tensor, int role, int save
 int fl_graph_set_shard_bytes(fl_graph *graph, int64_t bytes);
 
 /* The plan of a graph under a strategy: for operator after operator, its degrees, and a device for
- * each task. `output` is the tensor to predict. */
+ * each task. `outputs` are the tensors to predict. */
 typedef struct fl_plan fl_plan;
 fl_plan *fl_plan_create(const fl_graph *graph, int n_degrees, const int32_t *degrees, int n_devices,
-                        const int32_t *devices, int output, int optimizer_states);
+                        const int32_t *devices, int n_outputs, const int32_t *outputs,
+                        int optimizer_states);
 void fl_plan_destroy(fl_plan *plan);
 
 typedef struct {
@@ -87,8 +88,8 @@ typedef struct {
   int32_t n_routes;             /* the sum of the lengths */
   const int32_t *routes;        /* the links of all routes, one after the other */
 } fl_machine;
-fl_problem *fl_problem_create(const fl_graph *graph, const fl_machine *machine, int output,
-                              int optimizer_states);
+fl_problem *fl_problem_create(const fl_graph *graph, const fl_machine *machine, int n_outputs,
+                              const int32_t *outputs, int optimizer_states);
 void fl_problem_destroy(fl_problem *problem);
 /* Operators that differ in name alone (the unrolled steps of a layer) share their cost table. */
 int fl_problem_share_splits(fl_problem *problem, int op, int like);

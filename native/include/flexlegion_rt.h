@@ -97,19 +97,19 @@ int fl_program_drop_data(fl_program *program);
  * (FL_TRAINS, ...). */
 int fl_program_stage(fl_program *program, int runs, int n_data, const int32_t *data, int n_rows,
                      const int64_t *rows);
-/* Issues one iteration over what was staged, of which the first `valid_samples` count, with
- * `valid_labels` losses that count, and stages the next batch meanwhile (n_data 0: none). Returns a
- * ticket. */
+/* Issues one iteration over what was staged, of which the first `valid_samples` count, and stages
+ * the next batch meanwhile (n_data 0: none). A value of a loss that counts adds `label_shares` of
+ * it to what training minimises: one a loss operator, in the graph's order. Returns a ticket. */
 int64_t fl_program_step(fl_program *program, int runs, int64_t step, int64_t valid_samples,
-                        int64_t valid_labels, double learning_rate, int n_data, const int32_t *data,
-                        int n_rows, const int64_t *rows);
+                        int n_losses, const double *label_shares, double learning_rate, int n_data,
+                        const int32_t *data, int n_rows, const int64_t *rows);
 
 typedef struct {
   double loss, correct, correct_top5, squared_error, absolute_error;
   int64_t labels, samples; /* losses that count, one a sample, or a sample and step */
 } fl_metrics;
-/* Sums over the losses of that iteration that count; waits for it. */
-int fl_program_metrics(fl_program *program, int64_t ticket, fl_metrics *out);
+/* Sums over the values of that iteration that count, of each loss operator; waits for it. */
+int fl_program_metrics(fl_program *program, int64_t ticket, int n_losses, fl_metrics *out);
 
 /* Whole tensors, row-major. Reading a gradient sums its partial values. */
 int fl_program_write(fl_program *program, int tensor, int field, int state, const void *host);

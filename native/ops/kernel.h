@@ -51,7 +51,9 @@ class Attributes {
 struct RunState {
   std::int64_t step = 0;  // iterations done so far: dropout's counter, Adam's bias correction
   std::int64_t valid_samples = 0;  // samples of this batch that count; the rest is padding
-  std::int64_t valid_labels = 0;   // losses of this batch that count: their mean is the goal
+  // For a loss: what each of its values that count adds to the goal, the weighted sum of the means
+  // over these values.
+  double label_share = 0;
   double learning_rate = 0;
   std::uint64_t seed = 0;
   std::int32_t training = 0;

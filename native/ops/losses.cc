@@ -81,13 +81,13 @@ class SoftmaxCrossEntropy : public Kernel {
     if (task.metrics != nullptr) task.metrics->add(sums);
   }
 
-  // (softmax(x) * sum(y) - y) / valid_labels
+  // (softmax(x) * sum(y) - y) * label_share
   void backward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &labels = task.inputs[1], &dx = task.input_grads[0];
     const TensorView& log_sums = task.outputs[1];
     if (!dx.present()) return;
     const std::int64_t classes = classes_of(x);
-    const float share = share_of_mean(task.run);
+    const float share = static_cast<float>(task.run.label_share);
     classes_of(dx);
     for_each_label(x, [&](const Place& at) {
       float* const out = dx.f32() + offset(dx, at);
@@ -182,7 +182,7 @@ class MeanSquaredError : public Kernel {
     if (task.metrics != nullptr) task.metrics->add(sums);
   }
 
-  // 2 (x - target) / (features * valid_labels)
+  // 2 (x - target) / features * label_share
   void backward(KernelTask& task) override {
     const TensorView& gradient = task.input_grads[0];
     if (!gradient.present()) return;
@@ -193,7 +193,8 @@ class MeanSquaredError : public Kernel {
         continue;
       }
       const TensorView x = subview(task.inputs[0], r), target = subview(task.inputs[1], r);
-      const float scale = 2.0f / static_cast<float>(x.volume()) * share_of_mean(task.run);
+      const float scale =
+          2.0f / static_cast<float>(x.volume()) * static_cast<float>(task.run.label_share);
       for_each_run<3>({&x, &target, &dx}, [&](const Offsets<3>& at, std::int64_t n) {
         scaled_difference(x.f32() + at[0], target.f32() + at[1], scale, dx.f32() + at[2], n);
       });

@@ -13,11 +13,6 @@ inline std::int64_t valid_samples(const TensorView& batch, const RunState& run) 
   return std::clamp<std::int64_t>(run.valid_samples - batch.tile.lo[0], 0, batch.extent(0));
 }
 
-// One label's share of the goal.
-inline float share_of_mean(const RunState& run) {
-  return run.valid_labels > 0 ? 1.0f / static_cast<float>(run.valid_labels) : 0.0f;
-}
-
 // Whether labels are numbers of classes; the others are distributions over the classes.
 inline bool sparse_labels(const Attributes& attributes) {
   const std::string& labels = attributes.text("labels");

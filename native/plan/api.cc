@@ -132,13 +132,14 @@ int fl_graph_set_shard_bytes(fl_graph* graph, int64_t bytes) {
 }
 
 fl_plan* fl_plan_create(const fl_graph* graph, int n_degrees, const int32_t* degrees, int n_devices,
-                        const int32_t* devices, int output, int optimizer_states) {
+                        const int32_t* devices, int n_outputs, const int32_t* outputs,
+                        int optimizer_states) {
   return fl::guarded(static_cast<fl_plan*>(nullptr), [&] {
     auto plan = std::make_unique<fl_plan>();
     plan->graph = graph->graph;
     fl::check_graph(plan->graph);
-    if (output >= static_cast<int>(plan->graph.tensors.size()))
-      at(plan->graph.tensors, output, "tensor");
+    const std::vector<int> wanted(outputs, outputs + n_outputs);
+    for (int output : wanted) at(plan->graph.tensors, output, "tensor");
     check_constant(optimizer_states, kMaxStates, "number of optimizer states");
     const int32_t* const last_degree = degrees + n_degrees;
     const int32_t* const last_device = devices + n_devices;
@@ -156,7 +157,7 @@ fl_plan* fl_plan_create(const fl_graph* graph, int n_degrees, const int32_t* deg
       for (int device : config.devices) check_constant(device, kMaxDevice, "device");
       plan->strategy.push_back(std::move(config));
     }
-    plan->plan = fl::make_plan(plan->graph, plan->strategy, output, optimizer_states);
+    plan->plan = fl::make_plan(plan->graph, plan->strategy, wanted, optimizer_states);
     return plan.release();
   });
 }

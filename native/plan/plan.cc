@@ -15,8 +15,9 @@ namespace {
 
 class PlanBuilder {
  public:
-  PlanBuilder(const Graph& graph, const Strategy& strategy, int output, int optimizer_states)
-      : graph_(graph), strategy_(strategy), facts_(facts_of(graph, output)) {
+  PlanBuilder(const Graph& graph, const Strategy& strategy, const std::vector<int>& outputs,
+              int optimizer_states)
+      : graph_(graph), strategy_(strategy), facts_(facts_of(graph, outputs)) {
     plan_.optimizer_states = optimizer_states;
   }
 
@@ -253,8 +254,9 @@ class PlanBuilder {
 
 }  // namespace
 
-Plan make_plan(const Graph& graph, const Strategy& strategy, int output, int optimizer_states) {
-  return PlanBuilder(graph, strategy, output, optimizer_states).build();
+Plan make_plan(const Graph& graph, const Strategy& strategy, const std::vector<int>& outputs,
+               int optimizer_states) {
+  return PlanBuilder(graph, strategy, outputs, optimizer_states).build();
 }
 
 bool starts_as_zeros(const Plan& plan, const Requirement& r) {

@@ -70,10 +70,11 @@ struct Plan {
   int optimizer_states = 0;
 };
 
-// Derives the plan. `output` is the tensor that prediction wants; the graph's loss operator, if
-// any, gives training and evaluation their goal. Throws std::invalid_argument for a strategy that
+// Derives the plan. `outputs` are the tensors that prediction wants; the graph's loss operators, if
+// any, give training and evaluation their goal. Throws std::invalid_argument for a strategy that
 // does not fit the graph.
-Plan make_plan(const Graph& graph, const Strategy& strategy, int output, int optimizer_states);
+Plan make_plan(const Graph& graph, const Strategy& strategy, const std::vector<int>& outputs,
+               int optimizer_states);
 
 // Whether a requirement reads a stack of partial gradients that starts as zeros. Its tasks write
 // these once, in all slots of what they read, as the host may read the whole stack.

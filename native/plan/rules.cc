@@ -21,10 +21,10 @@ bool looks_up(const Graph& graph, const Operator& op, const Operand& table) {
 }
 
 // Which operators each kind of run executes: the ancestors of what it wants.
-std::vector<unsigned> runs_of(const Graph& graph, int output) {
+std::vector<unsigned> runs_of(const Graph& graph, const std::vector<int>& outputs) {
   const auto& ops = graph.operators;
   std::vector<unsigned> runs(ops.size(), 0), wanted(graph.tensors.size(), 0);
-  if (output >= 0) wanted[static_cast<std::size_t>(output)] |= kPredicts;
+  for (int output : outputs) wanted[static_cast<std::size_t>(output)] |= kPredicts;
   for (std::size_t op = ops.size(); op-- > 0;) {
     runs[op] = ops[op].is_loss ? unsigned{kTrains} | unsigned{kEvaluates} : 0u;
     for (const Operand& o : ops[op].operands) {
@@ -88,9 +88,9 @@ std::vector<int> GraphFacts::owned_weights(const Graph& graph, int op) const {
   return owned;
 }
 
-GraphFacts facts_of(const Graph& graph, int output) {
+GraphFacts facts_of(const Graph& graph, const std::vector<int>& outputs) {
   GraphFacts facts;
-  facts.runs = runs_of(graph, output);
+  facts.runs = runs_of(graph, outputs);
   facts.differentiable = differentiable_tensors(graph);
   const int n = static_cast<int>(graph.operators.size());
   facts.backward.assign(graph.operators.size(), false);

@@ -34,7 +34,8 @@ struct GraphFacts {
   std::vector<int> owned_weights(const Graph& graph, int op) const;
 };
 
-GraphFacts facts_of(const Graph& graph, int output);
+// `outputs` are the tensors that prediction wants.
+GraphFacts facts_of(const Graph& graph, const std::vector<int>& outputs);
 
 // How a batch is loaded: cut by samples as the tensor's first reader cuts it, where that runs.
 // `first_reader` is the operator, `operand` the index of its operand.

@@ -214,24 +214,28 @@ int fl_program_stage(fl_program* program, int runs, int n_data, const int32_t* d
 }
 
 int64_t fl_program_step(fl_program* program, int runs, int64_t step, int64_t valid_samples,
-                        int64_t valid_labels, double learning_rate, int n_data, const int32_t* data,
-                        int n_rows, const int64_t* rows) {
+                        int n_losses, const double* label_shares, double learning_rate, int n_data,
+                        const int32_t* data, int n_rows, const int64_t* rows) {
   return fl::guarded(std::int64_t{-1}, [&] {
     fl::RunState state;
     state.step = step;
     state.valid_samples = valid_samples;
-    state.valid_labels = valid_labels;
     state.learning_rate = learning_rate;
     return program->program.step(static_cast<unsigned>(runs), state,
+                                 {label_shares, label_shares + n_losses},
                                  batch_of(n_data, data, n_rows, rows));
   });
 }
 
-int fl_program_metrics(fl_program* program, int64_t ticket, fl_metrics* out) {
+int fl_program_metrics(fl_program* program, int64_t ticket, int n_losses, fl_metrics* out) {
   return status([&] {
-    const fl::Metrics m = program->program.metrics(ticket);
-    *out = {m.loss,           m.correct, m.correct_top5, m.squared_error,
-            m.absolute_error, m.labels,  m.samples};
+    if (n_losses != program->program.losses()) {
+      throw std::invalid_argument("the graph has another number of losses");
+    }
+    for (const fl::Metrics& m : program->program.metrics(ticket)) {
+      *out++ = {m.loss,           m.correct, m.correct_top5, m.squared_error,
+                m.absolute_error, m.labels,  m.samples};
+    }
   });
 }
 

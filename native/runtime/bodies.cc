@@ -54,6 +54,13 @@ Binding bind(const Operator& op, const Requirement& r) {
   return binding;
 }
 
+// Which of the graph's losses an operator is, or -1.
+int loss_number(const Graph& graph, int op) {
+  if (!graph.operators[op].is_loss) return -1;
+  return static_cast<int>(std::count_if(graph.operators.begin(), graph.operators.begin() + op,
+                                        [](const Operator& before) { return before.is_loss; }));
+}
+
 // A task of which all operands are absent. Their shapes are known all the same.
 KernelTask blank_task(const Graph& graph, const Operator& op) {
   KernelTask task;
@@ -85,11 +92,15 @@ Body kernel_body(const Graph& graph, const Launch& planned, const OperatorKernel
   for (const Requirement& r : planned.requirements) bindings.push_back(bind(op, r));
   const KernelTask blank = blank_task(graph, op);
   const bool forward = planned.pass == Pass::forward;
-  return [bindings, blank, forward, kernels](LeafContext& context) {
+  const int loss = loss_number(graph, planned.op);
+  return [bindings, blank, forward, loss, kernels](LeafContext& context) {
     const DeviceFunctions& device = *context.device;
     Kernel& kernel = kernels.on(context.kind);
     KernelTask task = blank;
     task.run = context.arguments->run;
+    if (loss >= 0 && loss < context.arguments->rows) {
+      std::memcpy(&task.run.label_share, context.rows + loss, sizeof(double));
+    }
     task.metrics = &context.metrics;
     if (context.views.size() > bindings.size()) {  // a place for them on the device
       device.zero(context.views.back());

@@ -16,7 +16,8 @@
 
 namespace flexlegion {
 
-// The argument of every leaf task; `rows` row numbers (int64) may follow it.
+// The argument of every leaf task; `rows` numbers of 8 bytes may follow it: rows of a batch, or of
+// each of the graph's losses its label_share.
 struct TaskArguments {
   std::int32_t executor = 0;
   std::int32_t launch = 0;

@@ -349,7 +349,8 @@ Times measure_task(const fl_plan& plan, const std::string& optimizer,
   if (launch.pass == Pass::load) return measure_load(plan.graph, launch, repeats);
   RunState state;
   state.step = 1;
-  state.valid_samples = state.valid_labels = plan.graph.tensors.front().shape.front();
+  state.valid_samples = plan.graph.tensors.front().shape.front();
+  state.label_share = 1.0 / static_cast<double>(state.valid_samples);
   state.learning_rate = 1e-3;
   state.training = 1;
   const auto run_on = [&](const std::vector<int>& devices) {

@@ -1,6 +1,8 @@
 #include "runtime/program.h"
 
+#include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "flexlegion_rt.h"
 #include "ops/partial_gradients.h"
@@ -75,8 +77,12 @@ void Program::issue_stage(unsigned runs, const Batch& batch) {
   }
 }
 
-std::int64_t Program::step(unsigned runs, const RunState& state, const Batch& next) {
+std::int64_t Program::step(unsigned runs, const RunState& state,
+                           const std::vector<double>& label_shares, const Batch& next) {
   raise_failure();
+  if (static_cast<int>(label_shares.size()) != losses_) {
+    throw std::invalid_argument("each loss needs its label share");
+  }
   check_batch(next);
   // Legion gives back what finished operations held when nothing more urgent is to do. With small
   // tasks on busy cores that is too seldom, and memory grows; a pause lets it catch up.
@@ -92,6 +98,8 @@ std::int64_t Program::step(unsigned runs, const RunState& state, const Batch& ne
   RunState run = state;
   run.seed = seed_;
   run.training = (runs & kTrains) != 0;
+  std::vector<std::int64_t> shares(label_shares.size());  // as they follow a task's arguments
+  std::memcpy(shares.data(), label_shares.data(), shares.size() * sizeof(double));
   const std::int64_t ticket = next_ticket_++;
   runtime->begin_trace(ctx, schedule.trace);
   for (const InputTensor& input : inputs_) {
@@ -99,24 +107,29 @@ std::int64_t Program::step(unsigned runs, const RunState& state, const Batch& ne
   }
   issue_stage(runs, next);
   for (int launch : schedule.launches) {
-    const FutureMap results = issue(launch, run);
-    if (launch == schedule.answering) tickets_[ticket] = results;
+    const FutureMap results = issue(launch, run, -1, &shares);
+    for (int answering : schedule.answering) {
+      if (launch == answering) tickets_[ticket].push_back(results);
+    }
   }
   runtime->end_trace(ctx, schedule.trace);
   return ticket;
 }
 
-Metrics Program::metrics(std::int64_t ticket) {
+std::vector<Metrics> Program::metrics(std::int64_t ticket) {
   const auto found = tickets_.find(ticket);
   if (found == tickets_.end()) throw std::invalid_argument("no metrics for that ticket");
-  FutureMap results = found->second;
+  std::vector<FutureMap> results = std::move(found->second);
   tickets_.erase(found);
-  Metrics total;
-  for (Domain::DomainPointIterator p(results.get_future_map_domain()); p; ++p) {
-    total.add(results.get_result<Metrics>(p.p, /*silence_warnings=*/true));
+  std::vector<Metrics> totals;
+  for (FutureMap& result : results) {
+    Metrics& total = totals.emplace_back();
+    for (Domain::DomainPointIterator p(result.get_future_map_domain()); p; ++p) {
+      total.add(result.get_result<Metrics>(p.p, /*silence_warnings=*/true));
+    }
   }
   raise_failure();
-  return total;
+  return totals;
 }
 
 void Program::write(int tensor, Field field, int state, const void* host) {

@@ -43,10 +43,14 @@ class Program : public Executor {
   // Brings a batch into the staging tensors.
   void stage(unsigned runs, const Batch& batch);
   // Issues one iteration (Runs: train, evaluate or predict) over the staged batch, and stages
-  // `next` (may be empty) while it computes. Returns a ticket for its metrics.
-  std::int64_t step(unsigned runs, const RunState& state, const Batch& next);
-  // The sums over the batch of a ticket; waits for it. A ticket can be asked once.
-  Metrics metrics(std::int64_t ticket);
+  // `next` (may be empty) while it computes. `label_shares` are of the graph's losses (RunState).
+  // Returns a ticket for its metrics.
+  std::int64_t step(unsigned runs, const RunState& state, const std::vector<double>& label_shares,
+                    const Batch& next);
+  // Of each of the graph's losses, the sums over the batch of a ticket; waits for it. A ticket can
+  // be asked once.
+  std::vector<Metrics> metrics(std::int64_t ticket);
+  int losses() const { return losses_; }
 
   // A whole tensor from or to the host, every rank alike. Reading a gradient sums its partial
   // values.
@@ -107,6 +111,7 @@ class Program : public Executor {
   std::int64_t next_norm_ = 0;
   std::vector<int> norms_;                           // launches before the first update
   std::vector<int> value_region_, gradient_region_;  // a tensor; -1: none
+  int losses_ = 0;                                   // operators of the graph
   std::vector<InputTensor> inputs_;
   std::vector<int> planned_;  // a launch of the plan: its index in launches_
   std::vector<int> zeroing_;  // launches that run once
@@ -120,12 +125,12 @@ class Program : public Executor {
   // What a kind of run issues, after its batch was fed.
   struct Schedule {
     std::vector<int> launches;
-    int answering = -1;  // the launch that returns metrics
+    std::vector<int> answering;  // of each loss, the launch that returns its metrics
     Legion::TraceID trace = 0;
   };
   std::map<unsigned, Schedule> schedules_;
   std::map<std::vector<int>, int> fused_;  // launches -> the one that stands for them
-  std::map<std::int64_t, Legion::FutureMap> tickets_;
+  std::map<std::int64_t, std::vector<Legion::FutureMap>> tickets_;  // of each loss
   std::int64_t next_ticket_ = 0;
   std::size_t launches_since_pause_ = 0;
 };

@@ -29,6 +29,7 @@ int longest_fused() {
 }  // namespace
 
 void Program::build() {
+  for (const Operator& op : graph_.operators) losses_ += op.is_loss ? 1 : 0;
   create_regions();
   if (clip_norm_ > 0 && update_tasks() > 0) norms_region_ = regions_.add({update_tasks()}, 1);
   const int n = static_cast<int>(plan_.launches.size());
@@ -62,7 +63,7 @@ void Program::add_schedule(unsigned runs) {
     if (answer != answers_.end()) order.push_back(answer->second);
     if (planned.pass == Pass::forward &&
         graph_.operators[static_cast<std::size_t>(planned.op)].is_loss) {
-      schedule.answering = order.back();
+      schedule.answering.push_back(order.back());
     }
   }
   for (const std::vector<int>& run : fusible_runs(launches_, order, longest_fused())) {

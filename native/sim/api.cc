@@ -169,18 +169,19 @@ void fl::write_strategy(const fl::Problem& problem, const std::vector<fl::Config
   }
 }
 
-fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine, int output,
-                              int optimizer_states) {
+fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine, int n_outputs,
+                              const int32_t* outputs, int optimizer_states) {
   return fl::guarded(static_cast<fl_problem*>(nullptr), [&] {
     auto handle = std::make_unique<fl_problem>();
     fl::Problem& problem = handle->problem;
     problem.graph = graph->graph;
     check_index(optimizer_states, 1000, "number of optimizer states");
-    if (output >= static_cast<int>(problem.graph.tensors.size())) {
+    const std::vector<int> wanted(outputs, outputs + n_outputs);
+    for (int output : wanted) {
       check_index(output, static_cast<std::int64_t>(problem.graph.tensors.size()), "tensor");
     }
     fl::check_graph(problem.graph);
-    problem.facts = fl::facts_of(problem.graph, output);
+    problem.facts = fl::facts_of(problem.graph, wanted);
     problem.machine = machine_of(*machine);
     problem.optimizer_states = optimizer_states;
     const std::size_t ops = problem.graph.operators.size();

@@ -12,7 +12,7 @@ from memory_worker import resident
 from workloads import LEARNING_RATE, Workload
 
 from flexlegion import SGD
-from flexlegion.metrics import MetricSums
+from flexlegion.metrics import Totals
 from flexlegion.runtime.program import TRAIN, Batch
 from flexlegion.runtime.trainer import run_series
 from flexlegion.zoo import ZOO
@@ -36,7 +36,7 @@ def main() -> None:
         for _ in range(work.iterations):
             yield Batch(data, rng.permutation(work.samples)[: work.batch_size])
 
-    def report(_: MetricSums) -> None:
+    def report(_: Totals) -> None:
         nonlocal done
         done += 1
         if done % args.every == 0:

@@ -55,7 +55,7 @@ def measure(work: Workload, strategy: str, topology: Topology) -> dict[str, Any]
     losses: list[float] = []
 
     def report(sums: Any) -> None:
-        losses.append(sums.loss / sums.labels)
+        losses.append(sums.losses[0].loss / sums.losses[0].labels)
 
     run_series(program, TRAIN, batches, lr=LEARNING_RATE, report=report)
     training = memory_in_use(mine[0]) - before

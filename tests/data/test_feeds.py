@@ -43,12 +43,12 @@ class LateProgram:
         self.staged = following
         return step
 
-    def metrics(self, ticket: int) -> MetricSums:
+    def metrics(self, ticket: int) -> list[MetricSums]:
         batch, valid = self.issued.pop(ticket)
         assert valid == len(batch.rows)
         x, y = (self.arrays[number][batch.rows].copy() for number in batch.data)
         self.seen.append((x, y))
-        return MetricSums(samples=valid)
+        return [MetricSums(samples=valid)]
 
 
 class Numbers(BatchSource):

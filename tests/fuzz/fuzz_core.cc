@@ -82,10 +82,14 @@ class Sequence {
     memories_ = static_cast<int>(machine.capacity.size());
     all_ = devices_ + machine.n_links;
     kinds_ = machine.kinds;
-    output_ = random_.twisted32(random_.between(-1, static_cast<int>(facts_.tensors.size()) - 1));
+    for (int i = random_.upto(3); i > 0; --i) {
+      const int last = static_cast<int>(facts_.tensors.size()) - 1;
+      outputs_.push_back(random_.twisted32(random_.between(0, last)));
+    }
     const fl_machine view = machine.view();
     problem_ = checked([&] {
-      return fl_problem_create(graph, &view, output_, random_.twisted32(random_.upto(2)));
+      return fl_problem_create(graph, &view, static_cast<int>(outputs_.size()), outputs_.data(),
+                               random_.twisted32(random_.upto(2)));
     });
     plan(graph);
     parts(graph);
@@ -147,7 +151,8 @@ class Sequence {
     const Flat flat = strategy();
     fl_plan* const plan = checked([&] {
       return fl_plan_create(graph, flat.n_degrees, flat.degrees.data(), flat.n_devices,
-                            flat.devices.data(), output_, random_.twisted32(random_.upto(2)));
+                            flat.devices.data(), static_cast<int>(outputs_.size()), outputs_.data(),
+                            random_.twisted32(random_.upto(2)));
     });
     if (plan == nullptr) return;
     const int launches = fl_plan_launches(plan);
@@ -445,7 +450,8 @@ class Sequence {
   Source random_;
   fuzz::GraphFacts facts_;
   fl_problem* problem_ = nullptr;
-  int devices_ = 0, memories_ = 0, all_ = 0, kinds_ = 0, output_ = -1;
+  int devices_ = 0, memories_ = 0, all_ = 0, kinds_ = 0;
+  std::vector<std::int32_t> outputs_;
   std::vector<std::vector<std::vector<std::int32_t>>> splits_;  // an operator: degrees
   std::vector<double> temperatures_ = {0.01, 0.01, 0.1, 0.5, 1e-300, 0, -1, 1e7, 0.0 / zero_};
   std::vector<std::int64_t> proposals_ = {0, 1, 5, 20, 40, -1, std::int64_t{1} << 62};

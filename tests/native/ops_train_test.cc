@@ -40,7 +40,7 @@ LossResults run_loss(const std::string& type, const Attributes& attributes, Tens
     const Rect tile = widened(losses, prediction);
     KernelTask task;
     task.run.valid_samples = valid;
-    task.run.valid_labels = valid_labels;
+    task.run.label_share = 1.0 / static_cast<double>(valid_labels);
     task.inputs = {prediction.view(tile), labels(losses)};
     task.outputs = {results.losses.view(losses), results.log_sums.view(losses)};
     Array<Metrics> metrics(1);

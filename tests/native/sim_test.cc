@@ -45,7 +45,7 @@ struct Bench {
 
   Bench(const Graph& graph, const MachineModel& machine, int states = 0) {
     problem.graph = graph;
-    problem.facts = facts_of(graph, -1);
+    problem.facts = facts_of(graph, {});
     problem.machine = machine;
     problem.optimizer_states = states;
     CostTable& costs = problem.costs;

@@ -53,8 +53,9 @@ def build(case: Case, precision: str) -> Model:
     return model
 
 
-def metrics_of(sums: MetricSums, when: str | int) -> Arrays:
+def metrics_of(losses: list[MetricSums], when: str | int) -> Arrays:
     """Means over the labels that count, and numbers."""
+    (sums,) = losses
     means = sums.means(
         ["accuracy", "top_5_accuracy", "perplexity", "mean_squared_error", "mean_absolute_error"]
     )

@@ -31,7 +31,7 @@ def train(network: Network | ZooCase, strategy: str | Strategy) -> tuple[Model, 
             rows = rows[: batch - 2]
         program.stage(TRAIN, Batch(data, rows))
         ticket = program.step(TRAIN, len(rows), NO_BATCH, step, network.optimizer.lr)
-        sums = program.metrics(ticket)
+        (sums,) = program.metrics(ticket)
         state[f"{step} loss"] = np.array(
             [sums.loss, sums.correct, sums.correct_top5, sums.labels, sums.samples]
         )

@@ -18,7 +18,7 @@ from flexlegion.runtime.program import NO_BATCH, TRAIN, Batch, Program
 
 
 def _mean_loss(program: Program, ticket: int) -> Array:
-    sums = program.metrics(ticket)
+    (sums,) = program.metrics(ticket)
     return np.array(sums.loss / sums.labels)
 
 

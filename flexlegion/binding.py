@@ -1,0 +1,174 @@
+"""What users give for a model's inputs and labels: found by position or name, checked, bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy.typing as npt
+
+from flexlegion.arrays import check_labels, check_rows, check_tokens, rows_for
+from flexlegion.errors import UserError
+from flexlegion.graph import Graph
+from flexlegion.losses import labels_of, near
+from flexlegion.ops.losses import SoftmaxCrossEntropy
+from flexlegion.plan import Plan
+from flexlegion.runtime.feeds import ArrayFeed, Feed, SourceFeed
+from flexlegion.runtime.program import PREDICT, TRAIN, Program
+from flexlegion.sources import BatchSource
+from flexlegion.tensor import Tensor
+
+Array = npt.NDArray[Any]
+
+
+class Binding:
+    """Between users' data and a program's inputs.
+
+    Parameters
+    ----------
+    program
+        What runs.
+    batch_size
+        Samples a batch.
+    """
+
+    def __init__(self, program: Program, batch_size: int) -> None:
+        self.program, self.batch_size = program, batch_size
+        self.graph: Graph = program.plan.graph
+        self.labels = labels_of(self.graph)
+        self.inputs = [t for t in self.graph.inputs if t not in self.labels.values()]
+        self._loaded = _loaded(program.plan)
+        self._classes = {
+            op.inputs[1]: op.inputs[0].shape[-1]
+            for op in self.graph.operators
+            if isinstance(op.kind, SoftmaxCrossEntropy) and op.kind.labels == "sparse"
+        }
+
+    def arrays(self, x: Any, y: Any = None, labelled: bool = True) -> dict[Tensor, Array]:
+        """Arrays by input tensor, checked; without labels only those that prediction needs.
+
+        Raises
+        ------
+        UserError
+            If they do not fit.
+        """
+        run = TRAIN if labelled else PREDICT
+        arrays = self._inputs_of(x, run) | (self._labels_of(y) if labelled else {})
+        check_tokens(self.graph, arrays)
+        check_rows(arrays)
+        return arrays
+
+    def bind(self, x: Any, y: Any = None, labelled: bool = True) -> tuple[list[int], int]:
+        """Make arrays available to the program: their numbers, and the number of samples."""
+        arrays = self.arrays(x, y, labelled)
+        if not arrays:
+            raise UserError(
+                "the model reads no input, so it cannot be told how many samples there are"
+            )
+        samples = len(next(iter(arrays.values())))
+        return [self.program.add_data(tensor, array) for tensor, array in arrays.items()], samples
+
+    @contextmanager
+    def feeds(self) -> Iterator[Callable[..., Feed]]:
+        """What makes feeds (of x, y); at the end they are closed, and their data dropped."""
+        feeds: list[Feed] = []
+
+        def make(x: Any, y: Any = None, labelled: bool = True) -> Feed:
+            feeds.append(self._feed(x, y, labelled))
+            return feeds[-1]
+
+        try:
+            yield make
+        finally:
+            for feed in feeds:
+                feed.close()
+        self.program.drop_data()
+
+    def _feed(self, x: Any, y: Any, labelled: bool) -> Feed:
+        if not isinstance(x, BatchSource):
+            return ArrayFeed(*self.bind(x, y, labelled), self.batch_size)
+        if y is not None:
+            raise UserError(f"{x.name}: this source brings its own labels; leave out y")
+        tensors = [t for t in [*self.inputs, *self.labels.values()] if t in self._loaded[TRAIN]]
+        return SourceFeed(self.program, tensors, x, self.batch_size, self._check(x.name))
+
+    def _check(self, name: str) -> Callable[[dict[Tensor, Array]], None]:
+        """What checks a batch's arrays of a source of that name."""
+
+        def check(arrays: dict[Tensor, Array]) -> None:
+            check_tokens(self.graph, arrays)
+            for tensor, classes in self._classes.items():
+                check_labels(name, arrays[tensor], classes)
+
+        return check
+
+    def _inputs_of(self, x: Any, run: int) -> dict[Tensor, Array]:
+        needed = [t for t in self.inputs if t in self._loaded[run]]
+        given: dict[Tensor, Any]
+        if isinstance(x, Mapping):
+            given = _by_name(x, {t.name: t for t in self.inputs}, "input")
+        else:
+            # A list of arrays is one array an input; a list of numbers is data itself.
+            several = isinstance(x, list | tuple) and all(hasattr(part, "shape") for part in x)
+            parts = list(x) if several else [x]
+            # Inputs that nothing reads need not be given.
+            tensors = needed if len(parts) == len(needed) else self.inputs
+            if len(parts) != len(tensors):
+                raise UserError(f"the model has {len(tensors)} inputs, but {len(parts)} were given")
+            given = dict(zip(tensors, parts, strict=True))
+        missing = [t.name for t in needed if t not in given]
+        if missing:
+            raise UserError(
+                f"there is no input '{missing[0]}' among the data; the model needs "
+                f"{', '.join(t.name for t in needed)}"
+            )
+        return {t: rows_for(t, given[t]) for t in needed}
+
+    def _labels_of(self, y: Any) -> dict[Tensor, Array]:
+        if not self.labels:
+            if y is not None:
+                raise UserError("the model's loss takes no labels; leave out y")
+            return {}
+        if y is None:
+            raise UserError("there are no labels; give them as y")
+        names = list(self.labels)
+        given: Mapping[Tensor, Any]
+        if isinstance(y, Mapping):
+            given = _by_name(y, self.labels, "labels")
+            for name, tensor in self.labels.items():
+                if tensor not in given:
+                    raise UserError(
+                        f"there are no labels '{name}' in y; the model needs {', '.join(names)}"
+                    )
+        elif len(names) == 1:
+            given = {self.labels[names[0]]: y}
+        else:
+            if not isinstance(y, list | tuple) or len(y) != len(names):
+                count = f"a list of {len(y)}" if isinstance(y, list | tuple) else "one array"
+                raise UserError(
+                    f"the model needs labels of {', '.join(names)}, as a list or by these names, "
+                    f"but y is {count}"
+                )
+            given = dict(zip(self.labels.values(), y, strict=True))
+        return {t: rows_for(t, given[t], self._classes.get(t)) for t in self.labels.values()}
+
+
+def _loaded(plan: Plan) -> dict[int, set[Tensor]]:
+    """Of each kind of run, the inputs that it reads."""
+    loaded: dict[int, set[Tensor]] = {TRAIN: set(), PREDICT: set()}
+    for launch in plan.launches:
+        for run, tensors in loaded.items():
+            if launch.stage == "load" and launch.runs & run:
+                tensors.add(launch.requirements[0].tensor)
+    return loaded
+
+
+def _by_name(
+    given: Mapping[Any, Any], tensors: Mapping[str, Tensor], what: str
+) -> dict[Tensor, Any]:
+    """Data by tensor instead of name."""
+    for name in given:
+        if name not in tensors:
+            raise UserError(f"the model has no {what} '{name}'; {near(str(name), [*tensors])}")
+    return {tensors[name]: value for name, value in given.items()}
