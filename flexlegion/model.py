@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,9 @@ from flexlegion.sources import BatchSource
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
+
+if TYPE_CHECKING:
+    from flexlegion.references import Reference
 
 Array = npt.NDArray[Any]
 
@@ -61,6 +65,14 @@ class Model(Layers):
     seed
         Decides initial weights, the order of samples, and dropout; never the strategy.
 
+    Attributes
+    ----------
+    loss
+        What it is trained with where neither `compile` nor a command is told, as `compile` takes
+        it; None: nothing is said.
+    reference
+        How it was named, if `load_model` made it.
+
     Examples
     --------
     >>> model = Model(batch_size=64)
@@ -75,6 +87,8 @@ class Model(Layers):
             raise UserError(f"the seed has to be at least 0 and below 2^63, but is {seed}")
         super().__init__(batch_size)
         self.seed = seed
+        self.loss: Any = None
+        self.reference: Reference | None = None
         self._compiled: _Compiled | None = None
 
     def compile(
@@ -318,6 +332,20 @@ class Model(Layers):
         """
         binding = self._ready().binding
         return binding.bind(x, y, labelled=y is not None or not binding.labels)
+
+    def copy(self, seed: int | None = None) -> Model:
+        """A model of the same layers, not compiled: several strategies can train side by side.
+
+        Parameters
+        ----------
+        seed
+            Its own seed; by default the same.
+        """
+        twin = copy.copy(self)
+        twin.graph = self.graph.copy()
+        twin.seed = self.seed if seed is None else seed
+        twin._compiled = None
+        return twin
 
     def summary(self) -> str:
         """A table of the layers: output shapes, parallelizable dimensions, numbers of weights."""

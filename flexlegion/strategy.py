@@ -11,11 +11,13 @@ from typing import Any
 from flexlegion.devices import Devices
 from flexlegion.documents import read_json, shown, write_text
 from flexlegion.errors import UserError
+from flexlegion.fingerprint import Fingerprint, difference
 from flexlegion.graph import Graph
 from flexlegion.soap import ParallelConfig
 
 SCHEMA_VERSION = 1
 KEYS = ("schema_version", "found", "operators")
+GRAPH = "graph"  # in `found`: the fingerprint, operator by operator
 
 # What `flexlegion.strategies` offers, for messages.
 BUILT_IN_NAMES = ("single", "data", "model", "expert", "one-weird-trick", "gnmt")
@@ -32,7 +34,8 @@ class Strategy(Mapping[str, ParallelConfig]):
         Where it came from, for messages: a file's name, or a built-in strategy's.
     found
         How a search found it, for people: the model, the machine, simulated times, the seed, and
-        so on. Values are what JSON can hold; files carry it along, and nothing else reads it.
+        so on. Values are what JSON can hold, and files carry it along. A "graph" in it is the
+        fingerprint of the graph that it is for, which `check` compares.
     """
 
     def __init__(
@@ -59,7 +62,11 @@ class Strategy(Mapping[str, ParallelConfig]):
         return {device for config in self._configs.values() for device in config.devices}
 
     def check(self, graph: Graph, devices: Devices) -> None:
-        """Raise `UserError` unless it fits the graph and the machine."""
+        """Raise `UserError` unless it fits the graph and the machine.
+
+        One that carries a fingerprint fits the same graph alone, with any batch size and loss.
+        """
+        self._check_fingerprint(graph)
         operators = {operator.name: operator for operator in graph.operators}
         for name in self._configs:
             if name not in operators:
@@ -74,6 +81,38 @@ class Strategy(Mapping[str, ParallelConfig]):
             )
         for name, operator in operators.items():
             self._configs[name].check(operator, devices, self.source)
+
+    @property
+    def fingerprint(self) -> Fingerprint | None:
+        """Of the graph that it is for, if that is known.
+
+        Raises
+        ------
+        UserError
+            If what a file says is none.
+        """
+        texts = self.found.get(GRAPH)
+        if texts is None:
+            return None
+        if not isinstance(texts, dict) or not all(isinstance(t, str) for t in texts.values()):
+            raise UserError(
+                f"{self.source}: 'found' has the {GRAPH} {shown(texts)}, which is none; it may be "
+                "left out"
+            )
+        return Fingerprint(texts)
+
+    def _check_fingerprint(self, graph: Graph) -> None:
+        there = self.fingerprint
+        if there is None:
+            return
+        here = Fingerprint.of(graph)
+        if there.value != here.value:
+            model = self.found.get("model")
+            whose = f" ({model})" if isinstance(model, str) else ""
+            raise UserError(
+                f"{self.source}: this strategy is for another network{whose}: "
+                f"{difference(there, here)}"
+            )
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON: one line an operator, so that versions compare well.

@@ -27,6 +27,7 @@ from flexlegion.data.text import detokenise
 from flexlegion.documents import check_writable
 from flexlegion.model import History, Model
 from flexlegion.precision import check_precision
+from flexlegion.references import target_of
 from flexlegion.report.text import count
 from flexlegion.runtime.machine import RunningMachine
 from flexlegion.runtime.progress import format_metrics
@@ -146,7 +147,7 @@ def _data_and_model(
         (args.source_language, args.target_language),
         args.seed,
     )
-    splits, sizes = data_and_sizes(entry, given_sizes(args.size, args.model), request)
+    splits, sizes = data_and_sizes(entry, given_sizes(args.size, target_of(args.model)), request)
     train, test = divided(splits, args.held_out, args.seed)
     return train, test, build(args.model, batch_size, seed=args.seed, **sizes)
 

@@ -31,8 +31,10 @@ from flexlegion.data.tasks import SAMPLE, Request
 from flexlegion.documents import check_writable
 from flexlegion.errors import UserError
 from flexlegion.local import local_topology
+from flexlegion.network import Network
 from flexlegion.precision import check_precision, check_used
 from flexlegion.problem import Problem
+from flexlegion.references import load_model, target_of
 from flexlegion.report.progress import ProgressBar
 from flexlegion.report.text import count, duration
 from flexlegion.report.timelines import memory_excess
@@ -42,7 +44,6 @@ from flexlegion.simulator import full
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
 from flexlegion.tools.calibration import calibration_by
-from flexlegion.tools.network import Network
 from flexlegion.tools.sizes import add_size_option, given_sizes
 from flexlegion.tools.training import (
     BATCH_SIZE,
@@ -102,11 +103,10 @@ def _network(args: argparse.Namespace) -> Network:
         raise UserError(f"unknown model '{args.model}'; choose one of {', '.join(ZOO)}")
     entry = ZOO[args.model]
     request = Request(args.data, args.labels, samples=1, test_samples=1, seed=args.seed)
-    _, sizes = data_and_sizes(entry, given_sizes(args.size, args.model), request)
+    _, sizes = data_and_sizes(entry, given_sizes(args.size, target_of(args.model)), request)
     batch_size = batch_size_of(args, entry)
-    network = Network.built(
-        args.model, batch_size, sizes, entry.loss, args.optimizer, args.precision
-    )
+    model = load_model(args.model, batch_size, sizes)
+    network = Network.of(model, optimizer=args.optimizer, precision=args.precision)
     network.graph.require_kernels()
     return network
 
@@ -192,7 +192,7 @@ def _report(
         "measured_iteration_time_ns": best_ns,
         "measured_first_finalist_time_ns": round(finalists[0].median * 1e9),
     }
-    Strategy(dict(chosen.strategy), args.out, found).save(args.out)
+    Strategy(dict(chosen.strategy), args.out, network.found(found)).save(args.out)
     if args.json:
         rows = [
             {

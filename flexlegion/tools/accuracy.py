@@ -16,6 +16,7 @@ from flexlegion.cost.measured import AS_MEASURED, Calibration
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.errors import UserError
 from flexlegion.local import local_topology
+from flexlegion.network import Network
 from flexlegion.precision import check_used
 from flexlegion.problem import Problem
 from flexlegion.report.accuracy import Comparison, described, noise_ns, summary
@@ -27,7 +28,7 @@ from flexlegion.simulator import full
 from flexlegion.strategy import Strategy
 from flexlegion.tools.calibration import calibration_by
 from flexlegion.tools.command import Commands, add_command, answer, logs_on_stderr, note
-from flexlegion.tools.network import Network, add_json_option, add_network_options
+from flexlegion.tools.network import add_json_option, add_network_options, network_of
 from flexlegion.tools.trials import Trial, problem_of, profile, resolvable, run_trials
 
 KNOWN = ("data", "single", "model", "expert")
@@ -67,7 +68,7 @@ def _run(args: argparse.Namespace) -> None:
     for option, least in (("cpus", 1), ("gpus", 0), ("strategies", 2), ("rounds", 1), ("seed", 0)):
         if getattr(args, option) < least:
             raise UserError(f"--{option} has to be at least {least}")
-    network = Network.of(args)
+    network = network_of(args)
     network.graph.require_kernels()
     if "LEGATE_CONFIG" not in os.environ:
         sys.exit(_under_legate(args))

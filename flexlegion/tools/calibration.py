@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from flexlegion.cost.measured import Calibration
 from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.network import Network
 from flexlegion.simulator import Timeline, full
-from flexlegion.tools.network import Network
 from flexlegion.tools.trials import Trial, problem_of
 from flexlegion.topology import Topology
 

@@ -65,7 +65,7 @@ def _run(args: argparse.Namespace) -> None:
     rows.append(_searched(FOUND, result, problem))
     found = found_of(setting, result, reference_times(problem), budget, args.seed)
     if args.out is not None:
-        Strategy(result.strategy, args.out, found).save(args.out)
+        Strategy(result.strategy, args.out, setting.network.found(found)).save(args.out)
     _add_speedups(rows)
     seconds = sum(row.get("seconds", 0.0) for row in rows)
     facts = found | {"seconds": seconds, "strategies": rows}

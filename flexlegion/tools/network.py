@@ -13,17 +13,16 @@ from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
 from flexlegion.cost.profile_db import ProfileDB, default_path
 from flexlegion.documents import shown
 from flexlegion.errors import UserError
-from flexlegion.graph import Graph, Operator
-from flexlegion.losses import LOSSES, add_loss
+from flexlegion.graph import Operator
+from flexlegion.losses import LOSSES
 from flexlegion.machines import load_topology
-from flexlegion.optimizers import Optimizer, optimizer_of
-from flexlegion.precision import DEFAULT, PEAKS, PRECISIONS, check_precision, check_used
+from flexlegion.network import Network
+from flexlegion.precision import DEFAULT, PEAKS, PRECISIONS, check_used
 from flexlegion.problem import Problem
+from flexlegion.references import HELP, is_code, same_target, target_of
 from flexlegion.strategy import Strategy
-from flexlegion.tensor import Tensor
-from flexlegion.tools.sizes import add_size_option, found_sizes, given_sizes, size_text
+from flexlegion.tools.sizes import add_size_option, found_sizes, given_sizes
 from flexlegion.topology import Device
-from flexlegion.zoo import ZOO, build
 
 COSTS = ("auto", "analytic", "measured")
 
@@ -31,7 +30,7 @@ COSTS = ("auto", "analytic", "measured")
 def add_network_options(parser: argparse.ArgumentParser, *, from_file: bool = False) -> None:
     """``--model``, ``--size``, ``--batch-size``, ``--optimizer``, ``--loss``, ``--precision``."""
     default = "; default: what the strategy file was found for" if from_file else ""
-    parser.add_argument("--model", required=not from_file, help=f"one of {', '.join(ZOO)}{default}")
+    parser.add_argument("--model", required=not from_file, help=f"{HELP}{default}")
     add_size_option(parser)
     parser.add_argument(
         "--batch-size", type=int, help="over all devices; default: the network's own"
@@ -75,117 +74,46 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object: nanoseconds, bytes")
 
 
-@dataclass(frozen=True)
-class Network:
-    """A network of the zoo with its training.
+def network_of(args: argparse.Namespace, strategy: str | Strategy | None = None) -> Network:
+    """The network that the options say; where they do not, what the strategy was found for.
 
-    Parameters
-    ----------
-    model
-        Its name.
-    batch_size
-        Samples an iteration.
-    sizes
-        Those that differ from the defaults because somebody said so.
-    loss
-        What it is trained with, by name.
-    optimizer
-        With its states.
-    optimizer_name
-        As it was given.
-    graph
-        The loss included.
-    output
-        What prediction returns.
-    precision
-        In which GPUs compute.
+    Raises
+    ------
+    UserError
+        If no model is named, or there is no such model, size, loss, optimizer or precision.
     """
+    found: Mapping[str, Any] = strategy.found if isinstance(strategy, Strategy) else {}
+    source = strategy.source if isinstance(strategy, Strategy) else ""
+    target = target_of(_model_name(args, found, source))
+    if not same_target(target.name, str(found.get("model"))):
+        found = {}
+    sizes = found_sizes(found, target, source) | given_sizes(args.size, target)
+    choices: dict[str, Any] = {}
+    for key, kind in (("batch_size", int), ("loss", str), ("optimizer", str), ("precision", str)):
+        value = getattr(args, key)
+        choices[key] = found.get(key) if value is None else value
+        if choices[key] is not None and type(choices[key]) is not kind:
+            raise UserError(f"{source}: 'found' has the {key} {shown(choices[key])}, which is none")
+    model = target.load(choices["batch_size"], sizes, None)
+    return Network.of(
+        model, choices["loss"], choices["optimizer"] or "sgd", choices["precision"] or DEFAULT
+    )
 
-    model: str
-    batch_size: int
-    sizes: dict[str, Any]
-    loss: str
-    optimizer: Optimizer
-    optimizer_name: str
-    graph: Graph
-    output: Tensor
-    precision: str = DEFAULT
 
-    @classmethod
-    def of(cls, args: argparse.Namespace, strategy: str | Strategy | None = None) -> Network:
-        """What the options say; where they do not, what the strategy was found for.
-
-        Raises
-        ------
-        UserError
-            If no network is named, or there is no such network, size, loss, optimizer or precision.
-        """
-        found: Mapping[str, Any] = strategy.found if isinstance(strategy, Strategy) else {}
-        source = strategy.source if isinstance(strategy, Strategy) else ""
-        model = args.model or found.get("model")
-        if not isinstance(model, str):
-            what = f"{source}: the file does not name its network" if source else "no network named"
-            raise UserError(f"{what}; choose one of {', '.join(ZOO)} by --model")
-        if model not in ZOO:
-            raise UserError(f"unknown model '{model}'; choose one of {', '.join(ZOO)}")
-        if model != found.get("model"):
-            found = {}
-        sizes = found_sizes(found, model, source) | given_sizes(args.size, model)
-        batch_size = args.batch_size
-        if batch_size is None:
-            batch_size = found.get("batch_size", ZOO[model].batch_size)
-        loss = args.loss or found.get("loss", ZOO[model].loss)
-        name = args.optimizer or found.get("optimizer", "sgd")
-        precision = args.precision or found.get("precision", DEFAULT)
-        for key, value, kind in (
-            ("batch_size", batch_size, int),
-            ("loss", loss, str),
-            ("optimizer", name, str),
-            ("precision", precision, str),
-        ):
-            if type(value) is not kind:
-                raise UserError(f"{source}: 'found' has the {key} {shown(value)}, which is none")
-        return cls.built(model, batch_size, sizes, loss, name, precision)
-
-    @classmethod
-    def built(
-        cls,
-        model: str,
-        batch_size: int,
-        sizes: dict[str, Any],
-        loss: str,
-        optimizer: str,
-        precision: str = DEFAULT,
-    ) -> Network:
-        """The network of these parameters; the optimizer by name.
-
-        Raises
-        ------
-        UserError
-            If there is no such network, size, loss, optimizer or precision.
-        """
-        check_precision(precision)
-        chosen = optimizer_of(optimizer)
-        layers = build(model, batch_size, **sizes)
-        output = layers.graph.operators[-1].output
-        graph = add_loss(layers.graph, output, loss)
-        return cls(model, batch_size, sizes, loss, chosen, optimizer, graph, output, precision)
-
-    def about(self) -> dict[str, Any]:
-        """For files and JSON: what it takes to build it again."""
-        return {
-            "model": self.model,
-            "batch_size": self.batch_size,
-            "sizes": {k: list(v) if isinstance(v, tuple) else v for k, v in self.sizes.items()},
-            "loss": self.loss,
-            "optimizer": self.optimizer_name,
-            "precision": self.precision,
-        }
-
-    def __str__(self) -> str:
-        sizes = "".join(f", {name} {size_text(value)}" for name, value in self.sizes.items())
-        precision = "" if self.precision == DEFAULT else f", {self.precision}"
-        return f"{self.model} (batch {self.batch_size}{sizes}{precision})"
+def _model_name(args: argparse.Namespace, found: Mapping[str, Any], source: str) -> str:
+    """What names the model; a file never has code run that the user did not name."""
+    if args.model is not None:
+        return str(args.model)
+    name = found.get("model")
+    if not isinstance(name, str):
+        what = f"{source}: the file does not name its model" if source else "no model named"
+        raise UserError(f"{what}; name it by --model: {HELP}")
+    if is_code(name):
+        raise UserError(
+            f"{source}: this strategy was found for {shown(name)}, which no command runs unless "
+            "you name it; give --model"
+        )
+    return name
 
 
 @dataclass(frozen=True)
@@ -219,7 +147,7 @@ class Setting:
             If network, machine or costs are wrong, or not named.
         """
         found: Mapping[str, Any] = strategy.found if isinstance(strategy, Strategy) else {}
-        network = Network.of(args, strategy)
+        network = network_of(args, strategy)
         machine = args.machine or found.get("machine")
         if not isinstance(machine, str):
             what = "no machine named"
@@ -229,7 +157,7 @@ class Setting:
         topology = load_topology(machine)
         check_used(network.precision, topology.names.names, f"the machine '{machine}'")
         costs = costs_of(args.costs, args.profile_db, network)
-        problem = Problem(network.graph, topology, costs, network.output, network.optimizer.states)
+        problem = network.problem(topology, costs)
         return cls(network, machine, args.costs, problem)
 
     def about(self) -> dict[str, Any]:
@@ -278,7 +206,7 @@ def costs_of(kind: str, path: str | None, network: Network) -> CostModel:
     return MeasuredCosts(
         ProfileDB(file),
         analytic if kind == "auto" else _Unmeasured(),
-        optimizer=network.optimizer_name,
+        optimizer=network.optimizer.type,
         precision=network.precision,
     )
 

@@ -6,11 +6,12 @@ import argparse
 
 from flexlegion.devices import MAX_DEVICES, Devices
 from flexlegion.errors import UserError
+from flexlegion.network import Network
 from flexlegion.plan import Plan
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
 from flexlegion.tools.command import Commands, add_command
-from flexlegion.tools.network import Network, Setting, add_cost_options, add_network_options
+from flexlegion.tools.network import Setting, add_cost_options, add_network_options, network_of
 from flexlegion.tools.strategies import OPTCNN, STRATEGIES, named, read
 
 
@@ -60,8 +61,8 @@ def _plan(args: argparse.Namespace) -> None:
 
 
 def _strategy(args: argparse.Namespace) -> None:
-    _, devices, strategy = _resolved(args)
-    strategy.save(args.out)
+    network, devices, strategy = _resolved(args)
+    Strategy(strategy, args.out, network.found({})).save(args.out)
     print(f"wrote {args.out}: {len(strategy)} operators on {devices}")
 
 
@@ -74,7 +75,7 @@ def _resolved(args: argparse.Namespace) -> tuple[Network, Devices, Strategy]:
         return setting.network, devices, named(args.strategy, setting.problem)
     if args.strategy == OPTCNN:
         raise UserError("strategy 'optcnn' depends on costs; name a machine by --machine")
-    network = Network.of(args)
+    network = network_of(args)
     spec = read(args.strategy)
     devices = _devices(args, spec)
     return network, devices, resolve(spec, network.graph, devices)

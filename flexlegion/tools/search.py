@@ -83,7 +83,7 @@ def _run(args: argparse.Namespace) -> None:
         )
     references = reference_times(problem)
     found = found_of(setting, result, references, budget, args.seed)
-    strategy = Strategy(result.strategy, args.out, found)
+    strategy = Strategy(result.strategy, args.out, setting.network.found(found))
     strategy.save(args.out)
     if result.interrupted:
         note(f"interrupted; {args.out} has the best strategy so far")

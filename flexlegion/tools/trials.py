@@ -20,6 +20,7 @@ from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.timing import share
 from flexlegion.data.synthetic import synthetic
 from flexlegion.errors import UserError
+from flexlegion.network import Network
 from flexlegion.precision import DEFAULT, PEAKS
 from flexlegion.problem import Problem
 from flexlegion.report.progress import ProgressBar
@@ -28,9 +29,8 @@ from flexlegion.runtime.trainer import IN_FLIGHT, batches, run_series
 from flexlegion.simulator import full
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
-from flexlegion.tools.network import Network
 from flexlegion.topology import Topology
-from flexlegion.zoo import ZOO, build
+from flexlegion.zoo import ZOO
 
 BATCHES = 4  # of data: more than one, so that caches do not hold all of them
 WARM_UPS = 3  # iterations: Legion records its trace in the first two
@@ -85,7 +85,7 @@ def problem_of(
         calibration=calibration,
         precision=network.precision,
     )
-    return Problem(network.graph, topology, costs, network.output, network.optimizer.states)
+    return network.problem(topology, costs)
 
 
 def profile(
@@ -147,9 +147,12 @@ def run_trials(
     busy
         Whether trials get their `busy_ns`, too.
     """
-    sizes = ZOO[network.model].sizes | network.sizes
+    if network.reference not in ZOO:
+        raise UserError(f"there are no data to try {network} with; it has to be one of the zoo's")
+    entry = ZOO[network.reference]
+    sizes = entry.sizes | dict(network.sizes)
     samples = BATCHES * network.batch_size
-    data = synthetic(ZOO[network.model].task, sizes, samples, 1, seed).train
+    data = synthetic(entry.task, sizes, samples, 1, seed).train
     done = 0
     with ProgressBar("training", shown) as bar:
         for group in _groups(trials, problem):
@@ -174,7 +177,7 @@ class _Running:
 
     def __init__(self, trial: Trial, network: Network, x: Any, y: Any, seed: int) -> None:
         self.trial = trial
-        self.model = build(network.model, network.batch_size, seed=seed, **network.sizes)
+        self.model = network.model.copy(seed)
         uses_gpus = any(name.startswith("gpu:") for name in trial.strategy.devices())
         self.model.compile(
             network.optimizer,

@@ -149,5 +149,6 @@ def build(
         if size not in known:
             raise UserError(f"model '{name}' has no size '{size}'; it has {', '.join(known)}")
     model = Model(entry.batch_size if batch_size is None else batch_size, seed)
+    model.loss = entry.loss
     entry.build(model, **sizes)
     return model

@@ -29,6 +29,7 @@ from workloads import Workload
 
 from flexlegion.errors import UserError
 from flexlegion.precision import PRECISIONS
+from flexlegion.references import target_of
 from flexlegion.tools.sizes import given_sizes
 from flexlegion.zoo import ZOO
 
@@ -197,7 +198,7 @@ def workload(name: str, args: argparse.Namespace) -> Workload:
     batch_size = args.batch_size or entry.batch_size
     iterations = args.iterations or ITERATIONS.get(name, 10)
     work = Workload(name, batch_size, iterations, sizes, BATCHES * batch_size)
-    return dataclasses.replace(work, sizes=sizes | given_sizes(given, name))
+    return dataclasses.replace(work, sizes=sizes | given_sizes(given, target_of(name)))
 
 
 def table_of(comparisons: list[Comparison]) -> Table:

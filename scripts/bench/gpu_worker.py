@@ -15,11 +15,11 @@ from flexlegion import SGD
 from flexlegion.cost.measure import task_requests
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.local import local_topology
+from flexlegion.network import Network
 from flexlegion.simulator import full
 from flexlegion.strategies import resolve
-from flexlegion.tools.network import Network
 from flexlegion.tools.trials import problem_of, profile
-from flexlegion.zoo import ZOO
+from flexlegion.zoo import ZOO, build
 
 ITERATIONS = 5  # of the timeline
 
@@ -41,7 +41,8 @@ def main() -> None:
     model.close()
     everywhere = timeline.busy_ns()
     busy = {name: everywhere[name] for name in timeline.machine.devices.preferred}
-    network = Network.built(work.network, work.batch_size, work.sizes, loss, "sgd", args.precision)
+    layers = build(work.network, work.batch_size, **work.sizes)
+    network = Network.of(layers, loss, "sgd", args.precision)
     with ProfileDB(args.profile_db) as db:
         topology = local_topology(db)
         strategy = resolve(args.strategy, network.graph, topology.names)

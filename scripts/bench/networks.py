@@ -27,6 +27,7 @@ from tuned import tuned_variables
 from workloads import Workload
 
 from flexlegion.errors import UserError
+from flexlegion.references import target_of
 from flexlegion.tools.sizes import given_sizes
 from flexlegion.zoo import ZOO
 
@@ -129,7 +130,7 @@ def workload(name: str, args: argparse.Namespace) -> Workload:
     if "steps_per_op" in known:
         sizes["steps_per_op"] = args.steps_per_op
     given = [text for text in args.size if text.split("=")[0] in known]
-    changes: dict[str, Any] = {"sizes": sizes | given_sizes(given, work.network)}
+    changes: dict[str, Any] = {"sizes": sizes | given_sizes(given, target_of(work.network))}
     if args.batch_size is not None:
         changes["batch_size"] = args.batch_size
         changes["samples"] = max(work.samples, args.batch_size)

@@ -65,6 +65,7 @@ def test_search(capsys: Capture, out: str) -> None:
     assert (facts["out"], facts["seed"], facts["chains"]) == (out, 3, 2)
     # The file says how it was found, and is simulated to the same time.
     found = Strategy.load(out).found
+    assert set(found.pop("graph")) == set(Strategy.load(out)) - {"loss"}
     assert found.items() <= facts.items()
     for key in ("model", "sizes", "batch_size", "machine", "seed", "iteration_time_ns"):
         assert key in found
@@ -391,7 +392,7 @@ def test_explain_groups_steps(capsys: Capture) -> None:
 
 
 def test_explain_mistakes(capsys: Capture, tmp_path: Path) -> None:
-    assert error_of(capsys, "explain", "data").startswith("no network named; ")
+    assert error_of(capsys, "explain", "data").startswith("no model named; ")
     assert "no machine named" in error_of(capsys, "explain", "data", "--model", "lenet")
     text = error_of(capsys, "explain", "data", *SMALL, "--top", "0")
     assert text == "--top has to be at least 1, but is 0"

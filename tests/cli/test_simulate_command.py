@@ -12,6 +12,7 @@ from commands import SMALL, Capture, error_of, json_of, text_of
 from flexlegion.cost.model import Linear
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.machines import load_topology
+from flexlegion.references import HELP
 from flexlegion.tools.strategies import STRATEGIES
 from flexlegion.zoo import ZOO
 
@@ -272,7 +273,7 @@ def test_sizes_of_each_kind(capsys: Capture) -> None:
 
 def test_nothing_named(capsys: Capture) -> None:
     text = error_of(capsys, "simulate", "--machine", "p100x1")
-    assert text == f"no network named; choose one of {', '.join(ZOO)} by --model"
+    assert text == f"no model named; name it by --model: {HELP}"
     text = error_of(capsys, "simulate", "--model", "mlp")
     assert text == "no machine named; choose one by --machine, as in --machine p100x8"
 
@@ -300,8 +301,8 @@ def test_file_says_for_what_it_is(capsys: Capture, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "text"),
     [
-        ({}, "the file does not name its network; choose one of "),
-        ({"model": 3}, "the file does not name its network; choose one of "),
+        ({}, "the file does not name its model; name it by --model: one of "),
+        ({"model": 3}, "the file does not name its model; name it by --model: one of "),
         ({"model": "mlp"}, "the file does not name its machine; choose one by --machine"),
         ({"model": "mlp", "sizes": [3]}, "'found' has the sizes [3], which is no object"),
         ({"model": "mlp", "sizes": {"hidden": "x"}}, "'found' size 'hidden' has to be whole num"),

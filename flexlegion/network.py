@@ -1,0 +1,155 @@
+"""A network: a model with how it is trained, which is what searches and simulations are about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from flexlegion.cost.model import CostModel
+from flexlegion.errors import UserError
+from flexlegion.fingerprint import Fingerprint
+from flexlegion.graph import Graph
+from flexlegion.losses import add_loss
+from flexlegion.model import Model
+from flexlegion.optimizers import Optimizer, optimizer_of
+from flexlegion.precision import DEFAULT, check_precision
+from flexlegion.problem import Problem
+from flexlegion.references import described_sizes
+from flexlegion.strategy import GRAPH
+from flexlegion.tensor import Tensor
+from flexlegion.topology import Topology
+
+SOFTMAX_LOSS = "sparse_categorical_crossentropy"
+
+
+@dataclass(frozen=True)
+class Network:
+    """A model with how it is trained.
+
+    Parameters
+    ----------
+    model
+        Its layers; compiled or not.
+    graph
+        The model's, with the loss.
+    outputs
+        What prediction returns.
+    loss
+        As `Model.compile` takes it.
+    optimizer
+        With its states.
+    precision
+        In which GPUs compute.
+    """
+
+    model: Model
+    graph: Graph = field(repr=False)
+    outputs: tuple[Tensor, ...]
+    loss: Any
+    optimizer: Optimizer
+    precision: str = DEFAULT
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        loss: Any = None,
+        optimizer: str | Optimizer = "sgd",
+        precision: str = DEFAULT,
+    ) -> Network:
+        """A model with its training.
+
+        Parameters
+        ----------
+        model
+            Any; nothing about it changes.
+        loss
+            As `Model.compile` takes it; None: what the model itself says (`Model.loss`), or
+            cross-entropy where its last layer is a softmax.
+        optimizer
+            An optimizer, or the name of one with its defaults.
+        precision
+            "fp32", "tf32" or "bf16".
+
+        Raises
+        ------
+        UserError
+            If the model has no layers, if nobody says its loss, or something does not fit.
+        """
+        check_precision(precision)
+        chosen = optimizer_of(optimizer)
+        if not model.graph.operators:
+            raise UserError("the model has no layers")
+        outputs = (model.graph.operators[-1].output,)
+        loss = _loss_of(model, outputs) if loss is None else loss
+        graph = add_loss(model.graph, outputs[0], loss)
+        return cls(model, graph, outputs, loss, chosen, precision)
+
+    @property
+    def output(self) -> Tensor:
+        """The first output."""
+        return self.outputs[0]
+
+    @property
+    def batch_size(self) -> int:
+        """Samples an iteration, over all devices."""
+        return self.model.batch_size
+
+    @property
+    def reference(self) -> str | None:
+        """How the model was named; None: it was made here."""
+        return None if self.model.reference is None else self.model.reference.name
+
+    @property
+    def sizes(self) -> Mapping[str, Any]:
+        """Those sizes of the model that differ from its own because somebody said so."""
+        return {} if self.model.reference is None else self.model.reference.sizes
+
+    @cached_property
+    def fingerprint(self) -> Fingerprint:
+        """Of the graph."""
+        return Fingerprint.of(self.graph)
+
+    def problem(self, topology: Topology, costs: CostModel) -> Problem:
+        """The network on a machine, for simulations."""
+        return Problem(self.graph, topology, costs, self.output, self.optimizer.states)
+
+    def about(self) -> dict[str, Any]:
+        """For files and JSON: what it takes to build it again.
+
+        A loss that is more than a name is the model's own, or has to be said again: None.
+        """
+        return {
+            "model": self.reference,
+            "batch_size": self.batch_size,
+            "sizes": {k: list(v) if isinstance(v, tuple) else v for k, v in self.sizes.items()},
+            "loss": self.loss if isinstance(self.loss, str) else None,
+            "optimizer": self.optimizer.type,
+            "precision": self.precision,
+            "fingerprint": self.fingerprint.value,
+        }
+
+    def found(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """What a strategy file says of the network, with other facts, and with the graph."""
+        return self.about() | dict(facts) | {GRAPH: dict(self.fingerprint.operators)}
+
+    def __str__(self) -> str:
+        sizes = described_sizes(self.sizes)
+        precision = "" if self.precision == DEFAULT else f", {self.precision}"
+        return f"{self.reference or 'model'} (batch {self.batch_size}{sizes}{precision})"
+
+
+def _loss_of(model: Model, outputs: tuple[Tensor, ...]) -> Any:
+    """What a model is trained with where nobody says it."""
+    if model.loss is not None:
+        return model.loss
+    producers = [output.producer for output in outputs]
+    if len(producers) == 1 and producers[0] is not None and producers[0].kind.type == "softmax":
+        return SOFTMAX_LOSS
+    name = "the model" if model.reference is None else model.reference.name
+    raise UserError(
+        f"nothing says what {name} is trained with; give a loss (--loss), or set model.loss where "
+        "it is built"
+    )
