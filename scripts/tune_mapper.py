@@ -39,7 +39,7 @@ from flexlegion.report.progress import ProgressBar
 from flexlegion.report.text import count, duration
 from flexlegion.report.timelines import memory_excess
 from flexlegion.runtime.machine import running_machine
-from flexlegion.search.mcmc import Budget, SearchResult, search
+from flexlegion.searches.mcmc import Budget, SearchResult, search
 from flexlegion.simulator import full
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from flexlegion.graph import Operator
 from flexlegion.problem import Problem
 from flexlegion.report.text import names
-from flexlegion.search.chain import training_operators
+from flexlegion.searches.chain import training_operators
 from flexlegion.simulator import SIMULATED, Simulation
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy

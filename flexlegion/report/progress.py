@@ -52,7 +52,7 @@ class ProgressBar:
         self._progress.stop()
 
     def search(self, share: float, best_ns: int) -> None:
-        """Show how a search goes; a `flexlegion.search.mcmc.Progress`."""
+        """Show how a search goes; a `flexlegion.searches.mcmc.Progress`."""
         status = f"best {duration(best_ns)}" if best_ns >= 0 else "nothing fits into memory yet"
         self._progress.update(self._task, completed=share, status=status)
 

@@ -23,7 +23,7 @@ from flexlegion.report.accuracy import Comparison, described, noise_ns, summary
 from flexlegion.report.text import count, duration
 from flexlegion.report.timelines import memory_excess
 from flexlegion.runtime.machine import running_machine
-from flexlegion.search.mcmc import Budget, SearchOptions, search
+from flexlegion.searches.mcmc import Budget, SearchOptions, search
 from flexlegion.simulator import full
 from flexlegion.strategy import Strategy
 from flexlegion.tools.calibration import calibration_by

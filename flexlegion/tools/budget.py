@@ -6,7 +6,7 @@ import argparse
 import re
 
 from flexlegion.errors import UserError
-from flexlegion.search.mcmc import Budget
+from flexlegion.searches.mcmc import Budget
 
 UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 MAX_SECONDS = 10**7

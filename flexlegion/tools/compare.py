@@ -11,8 +11,8 @@ from flexlegion.problem import Problem
 from flexlegion.report.progress import ProgressBar
 from flexlegion.report.text import count, duration, memory, table, volume
 from flexlegion.report.timelines import figures, memory_excess
-from flexlegion.search.mcmc import Budget, SearchResult, search
-from flexlegion.search.placement import placement_only
+from flexlegion.searches.mcmc import Budget, SearchResult, search
+from flexlegion.searches.placement import placement_only
 from flexlegion.simulator import full
 from flexlegion.strategies import BUILT_IN
 from flexlegion.strategy import Strategy

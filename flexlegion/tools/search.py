@@ -13,7 +13,7 @@ from flexlegion.problem import Problem
 from flexlegion.report.progress import ProgressBar
 from flexlegion.report.text import count, duration, pairs
 from flexlegion.report.timelines import described, details, fits, save_trace
-from flexlegion.search.mcmc import Budget, SearchOptions, SearchResult, search
+from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult, search
 from flexlegion.simulator import full
 from flexlegion.strategy import Strategy
 from flexlegion.tools.budget import add_budget_options, budget_of

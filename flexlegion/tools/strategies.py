@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flexlegion.problem import Problem
-from flexlegion.search.optcnn import optcnn
+from flexlegion.searches.optcnn import optcnn
 from flexlegion.strategies import BUILT_IN, resolve
 from flexlegion.strategies.placement import all_by_samples
 from flexlegion.strategy import Strategy

@@ -22,9 +22,9 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.losses import add_loss
 from flexlegion.machines import load_topology
 from flexlegion.problem import Problem
-from flexlegion.search.chain import training_operators
-from flexlegion.search.exhaustive import exhaustive
-from flexlegion.search.mcmc import Budget, search
+from flexlegion.searches.chain import training_operators
+from flexlegion.searches.exhaustive import exhaustive
+from flexlegion.searches.mcmc import Budget, search
 from flexlegion.soap import splits
 from flexlegion.strategies import resolve
 

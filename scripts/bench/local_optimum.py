@@ -22,10 +22,10 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.losses import add_loss
 from flexlegion.machines import load_topology
 from flexlegion.problem import Problem
-from flexlegion.search.chain import Chain, prepare_candidates
-from flexlegion.search.descent import best_of, descend
-from flexlegion.search.mcmc import Budget, SearchOptions, search
-from flexlegion.search.optcnn import optcnn
+from flexlegion.searches.chain import Chain, prepare_candidates
+from flexlegion.searches.descent import best_of, descend
+from flexlegion.searches.mcmc import Budget, SearchOptions, search
+from flexlegion.searches.optcnn import optcnn
 from flexlegion.simulator import full
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy

@@ -22,8 +22,8 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.losses import add_loss
 from flexlegion.machines import load_topology
 from flexlegion.problem import Problem
-from flexlegion.search.chain import Chain, ChainOptions, prepare_candidates
-from flexlegion.search.mcmc import tie_groups
+from flexlegion.searches.chain import Chain, ChainOptions, prepare_candidates
+from flexlegion.searches.mcmc import tie_groups
 from flexlegion.simulator import Simulation
 from flexlegion.strategies import resolve
 from flexlegion.zoo import ZOO, build

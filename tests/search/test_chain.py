@@ -10,7 +10,7 @@ from simulated import check_local_optimum, strategy_of
 
 from flexlegion._native import NativeError
 from flexlegion.problem import Problem
-from flexlegion.search.chain import Chain, ChainOptions, ChainState, prepare_candidates
+from flexlegion.searches.chain import Chain, ChainOptions, ChainState, prepare_candidates
 from flexlegion.simulator import full
 
 CASES = [

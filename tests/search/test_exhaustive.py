@@ -14,9 +14,9 @@ from flexlegion.cost.model import CostModel
 from flexlegion.errors import UserError
 from flexlegion.machines import load_topology
 from flexlegion.problem import Problem
-from flexlegion.search.chain import training_operators
-from flexlegion.search.exhaustive import exhaustive
-from flexlegion.search.mcmc import Budget, search
+from flexlegion.searches.chain import training_operators
+from flexlegion.searches.exhaustive import exhaustive
+from flexlegion.searches.mcmc import Budget, search
 from flexlegion.simulator import OUT_OF_MEMORY, Simulation, full
 from flexlegion.soap import ParallelConfig, splits
 

@@ -16,8 +16,8 @@ from flexlegion import Model
 from flexlegion.errors import UserError
 from flexlegion.machines import load_topology
 from flexlegion.problem import Problem
-from flexlegion.search import descent
-from flexlegion.search.mcmc import Budget, SearchOptions, SearchResult, search
+from flexlegion.searches import descent
+from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult, search
 from flexlegion.simulator import full
 from flexlegion.topology import Topology
 

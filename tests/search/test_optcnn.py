@@ -11,7 +11,7 @@ from simulated import ArbitraryCosts, problem_of, strategy_of
 from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.machines import load_topology
-from flexlegion.search.optcnn import SummedCosts, minimise, optcnn, solve, summed_costs
+from flexlegion.searches.optcnn import SummedCosts, minimise, optcnn, solve, summed_costs
 from flexlegion.simulator import full
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy

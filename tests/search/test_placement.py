@@ -7,8 +7,8 @@ from simulated import problem_of, strategy_of
 from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.machines import load_topology
-from flexlegion.search.mcmc import Budget
-from flexlegion.search.placement import placement_only
+from flexlegion.searches.mcmc import Budget
+from flexlegion.searches.placement import placement_only
 from flexlegion.simulator import full
 
 

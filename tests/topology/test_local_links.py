@@ -14,7 +14,7 @@ from flexlegion.local_links import joined_by, layout_of
 from flexlegion.losses import add_loss
 from flexlegion.problem import Problem
 from flexlegion.runtime.machine import RunningMachine
-from flexlegion.search.mcmc import Budget, search
+from flexlegion.searches.mcmc import Budget, search
 from flexlegion.simulator import full
 from flexlegion.soap import random_config
 from flexlegion.strategies import resolve

@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 
 from flexlegion.errors import UserError
 from flexlegion.problem import Problem
-from flexlegion.search.chain import (
+from flexlegion.searches.chain import (
     Chain,
     ChainOptions,
     ChainState,
     SplitsOf,
     prepare_candidates,
 )
-from flexlegion.search.descent import best_of, descend, wait
+from flexlegion.searches.descent import best_of, descend, wait
 from flexlegion.soap import splits
 from flexlegion.strategy import Strategy
 

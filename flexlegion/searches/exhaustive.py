@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from flexlegion.errors import UserError
 from flexlegion.problem import Problem
-from flexlegion.search.chain import prepare_candidates, unflat
+from flexlegion.searches.chain import prepare_candidates, unflat
 from flexlegion.strategy import Strategy
 
 # Native code does not look up within so many seconds.

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from flexlegion.graph import Operator
 from flexlegion.problem import Degrees, Problem
-from flexlegion.search.chain import prepare_candidates, training_operators
+from flexlegion.searches.chain import prepare_candidates, training_operators
 from flexlegion.soap import ParallelConfig, splits
 from flexlegion.strategies.placement import by_samples
 from flexlegion.strategy import Strategy

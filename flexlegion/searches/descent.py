@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from flexlegion.search.chain import Chain
+from flexlegion.searches.chain import Chain
 
 SLICE_SECONDS = 0.5
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from flexlegion.graph import Operator
 from flexlegion.problem import Degrees, Problem
-from flexlegion.search.mcmc import Budget, Progress, SearchOptions, SearchResult, search
+from flexlegion.searches.mcmc import Budget, Progress, SearchOptions, SearchResult, search
 from flexlegion.strategies import resolve
 
 STARTS = ("single", "model")
