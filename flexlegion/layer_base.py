@@ -102,6 +102,12 @@ class LayerBase:
         )
 
     @staticmethod
+    def _rate(value: float) -> float:
+        if not 0 <= value < 1:
+            raise UserError(f"a dropout rate has to be at least 0 and below 1, but is {value}")
+        return float(value)
+
+    @staticmethod
     def _positive(value: int, what: str) -> int:
         if value < 1:
             raise UserError(f"{what} has to be at least 1, but is {value}")

@@ -360,9 +360,7 @@ class Layers(SequenceLayers):
 
     def dropout(self, x: Tensor, rate: float, name: str | None = None) -> Tensor:
         """Zero elements with probability `rate` while training, and scale the others up."""
-        if not 0 <= rate < 1:
-            raise UserError(f"a dropout rate has to be at least 0 and below 1, but is {rate}")
-        kind = Dropout(float(rate), len(self.graph.operators))
+        kind = Dropout(self._rate(rate), len(self.graph.operators))
         return self._add(kind, x, self._name("dropout", name))
 
     def _activated(self, x: Tensor, activation: str | None, name: str) -> Tensor:

@@ -6,8 +6,10 @@ weights by `share`: the output of the layer's first operator.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
+from flexlegion.cost.model import has_gradient
 from flexlegion.errors import UserError
 from flexlegion.initializers import Initializer, initializer
 from flexlegion.layer_base import LayerBase
@@ -15,6 +17,7 @@ from flexlegion.ops.attention import LuongAttention, MultiHeadAttention
 from flexlegion.ops.embedding import Embedding, PositionEmbedding
 from flexlegion.ops.lstm import LSTM
 from flexlegion.ops.normalization import LayerNorm
+from flexlegion.ops.rotary import Rotary
 from flexlegion.tensor import Tensor
 
 
@@ -192,6 +195,52 @@ class SequenceLayers(LayerBase):
         kind = LuongAttention(self._positive(units, "units"), initializer(kernel_initializer))
         return self.graph.add(kind, [states, memory], name, share)
 
+    def attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        bias: Tensor | None = None,
+        causal: bool = False,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        name: str | None = None,
+    ) -> Tensor:
+        """softmax(scale q k + bias) v of each head; one operator.
+
+        Parameters
+        ----------
+        q, k, v
+            Queries (n, s, heads, d), keys (n, t, groups, d) and values (n, t, groups, e). The
+            heads / groups heads of a group share its keys and values.
+        bias
+            What is added to the scores, (n, heads, s, t), each extent of which may be 1 instead. A
+            mask is -infinity where a query does not attend; of a query that attends to nothing, the
+            output is zero. It is trained if it depends on weights.
+        causal
+            Whether position i attends to the positions up to i alone, from the first ones on also
+            where s and t differ.
+        scale
+            Of the scores, above 0; 1 / sqrt(d) by default.
+        dropout
+            Probability that a weight of a position is dropped, while training; the others are
+            scaled up.
+        name
+            Of the operator.
+
+        Returns
+        -------
+        Tensor
+            Shape (n, s, heads, e).
+
+        Raises
+        ------
+        UserError
+            If an argument does not fit.
+        """
+        return self._attention("attention", (q, k, v), bias, causal, scale, dropout, name)
+
     def multi_head_attention(
         self,
         queries: Tensor,
@@ -201,6 +250,8 @@ class SequenceLayers(LayerBase):
         name: str | None = None,
     ) -> Tensor:
         """The core of multi-head attention, without projections (Vaswani et al. 2017).
+
+        It is `attention` without a bias or dropout, and with the scale 1 / sqrt(d).
 
         Parameters
         ----------
@@ -221,8 +272,68 @@ class SequenceLayers(LayerBase):
         UserError
             If the shapes do not fit together.
         """
-        name = self._name("multi_head_attention", name)
-        return self.graph.add(MultiHeadAttention(causal), [queries, keys, values], name)
+        read = (queries, keys, values)
+        return self._attention("multi_head_attention", read, None, causal, None, 0.0, name)
+
+    def _attention(
+        self,
+        layer: str,
+        read: tuple[Tensor, Tensor, Tensor],
+        bias: Tensor | None,
+        causal: bool,
+        scale: float | None,
+        dropout: float,
+        name: str | None,
+    ) -> Tensor:
+        if scale is None:
+            scale = 1 / math.sqrt(read[0].shape[-1])
+        if not 0 < scale < math.inf:
+            raise UserError(f"attention takes a finite scale above 0, but got {scale}")
+        number = len(self.graph.operators) if dropout else 0
+        kind = MultiHeadAttention(causal, float(scale), self._rate(dropout), number)
+        inputs = [*read, *([] if bias is None else [bias])]
+        return self.graph.add(kind, inputs, self._name(layer, name))
+
+    def rotary(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        interleaved: bool = False,
+        name: str | None = None,
+    ) -> Tensor:
+        """Turn pairs of channels by their position's angles (Su et al. 2021): x cos + r(x) sin.
+
+        Parameters
+        ----------
+        x
+            Shape (n, s, heads, d), d even.
+        cos, sin
+            (n, s, d) or (n, s, 1, d), where n may be 1; they depend on nothing that is trained.
+        interleaved
+            Whether neighbouring channels are a pair: r maps (a, b) to (-b, a). Otherwise channel i
+            and channel d / 2 + i are one, as in Llama.
+        name
+            Of the operator.
+
+        Returns
+        -------
+        Tensor
+            Shape of x.
+
+        Raises
+        ------
+        UserError
+            If the shapes do not fit together, or the angles are trained.
+        """
+        name = self._name("rotary", name)
+        for tensor in (cos, sin):
+            if has_gradient(tensor):
+                raise UserError(
+                    f"operator '{name}': rotary has no gradient for its cosines and sines, but "
+                    f"{tensor.name} depends on what is trained"
+                )
+        return self.graph.add(Rotary(interleaved), [x, cos, sin], name)
 
     def layer_norm(self, x: Tensor, epsilon: float = 1e-5, name: str | None = None) -> Tensor:
         """Normalise over the last dimension, which cannot be split: (n, ..., c) -> (n, ..., c)."""

@@ -27,6 +27,8 @@ def task_key(operator: Operator, stage: str, shapes: Shapes) -> TaskKey:
     identity = _identities.get(operator)
     if identity is None:
         attributes = sorted(operator.kind.attributes().items())
+        # Which elements are dropped does not matter.
+        attributes = [(name, value) for name, value in attributes if name != "id"]
         gradients = "".join(str(int(wanted)) for wanted in wanted_gradients(operator))
         if any(weight.constant for weight in operator.weights):
             gradients += " of inputs alone"

@@ -19,6 +19,7 @@ from flexlegion.ops.base import (
     OperatorType,
     WeightSpec,
     along,
+    divided,
     require_rank,
 )
 from flexlegion.tensor import Shape
@@ -90,9 +91,15 @@ class LuongAttention(OperatorType):
 class MultiHeadAttention(OperatorType):
     """The core of multi-head attention (Vaswani et al. 2017, section 3.2), without projections.
 
-    Inputs: queries (n, s, heads, d), keys (n, t, heads, d), values (n, t, heads, e). Output
-    (n, s, heads, e): softmax(queries keys / sqrt(d)) values, for each head. If `causal`, position i
-    attends to the positions up to i, and s equals t.
+    Inputs: queries (n, s, heads, d), keys (n, t, groups, d), values (n, t, groups, e) and, unless
+    left out, a bias (n, heads, s, t), each of whose extents may be 1 as well. Output
+    (n, s, heads, e): softmax(scale queries keys + bias) values, for each head. The heads are cut
+    into groups of equal size, which share keys and values (Ainslie et al. 2023). If `causal`,
+    position i attends to the positions up to i. A query whose biases are all -infinity attends to
+    nothing: its output is zero.
+
+    In training, weights of the positions are dropped with probability `dropout`, as by the operator
+    of that name: the mask is a function of seed, `id`, iteration, sample, head and both positions.
 
     The backward pass computes the weights of the positions again.
     """
@@ -101,20 +108,35 @@ class MultiHeadAttention(OperatorType):
     family: ClassVar[Family] = "matmul"
 
     causal: bool
+    scale: float
+    dropout: float = 0.0
+    id: int = 0
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        for shape in inputs:
+        if len(inputs) not in (3, 4):
+            raise UserError(
+                "multi_head_attention takes queries, keys, values and perhaps a bias, but got "
+                f"{len(inputs)} inputs"
+            )
+        for shape in inputs[:3]:
             require_rank("multi_head_attention", shape, 4, "(sample, position, head, channel)")
-        q, k, v = inputs
-        if not (q[0] == k[0] == v[0] and k[1] == v[1] and q[2] == k[2] == v[2] and q[3] == k[3]):
+        q, k, v = inputs[:3]
+        if not (q[0] == k[0] == v[0] and k[1:3] == v[1:3] and q[3] == k[3]):
             raise UserError(
-                "multi_head_attention takes queries (n, s, heads, d), keys (n, t, heads, d) and "
-                f"values (n, t, heads, e), but got {list(q)}, {list(k)} and {list(v)}"
+                "multi_head_attention takes queries (n, s, heads, d), keys (n, t, groups, d) and "
+                f"values (n, t, groups, e), but got {list(q)}, {list(k)} and {list(v)}"
             )
-        if self.causal and q[1] != k[1]:
+        if q[2] % k[2] != 0:
             raise UserError(
-                f"causal attention takes as many queries as keys, but got {q[1]} and {k[1]}"
+                f"multi_head_attention cannot deal {q[2]} heads to {k[2]} groups of equal size"
             )
+        for bias in inputs[3:]:
+            scores = self._scores(inputs)
+            if len(bias) != 4 or any(b not in (1, x) for b, x in zip(bias, scores, strict=True)):
+                raise UserError(
+                    "multi_head_attention takes a bias (sample, head, query, key) whose extents "
+                    f"are 1 or those of {list(scores)}, but got {list(bias)}"
+                )
         return (*q[:3], v[3])
 
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
@@ -126,14 +148,28 @@ class MultiHeadAttention(OperatorType):
         )
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
-        others = Access((along(0), WHOLE, along(2), WHOLE), saved=True)
-        return (Access((along(0), along(1), along(2), WHOLE), saved=True), others, others)
+        group = divided(2, inputs[0][2] // inputs[1][2])
+        others = Access((along(0), WHOLE, group, WHOLE), saved=True)
+        queries = Access((along(0), along(1), along(2), WHOLE), saved=True)
+        scores = (along(0), along(2), along(1), WHOLE)
+        biases = (
+            Access(tuple(WHOLE if b == 1 else m for b, m in zip(bias, scores, strict=True)), True)
+            for bias in inputs[3:]
+        )
+        return (queries, others, others, *biases)
+
+    @staticmethod
+    def _scores(inputs: Sequence[Shape]) -> Shape:
+        (n, s, heads, _), (_, t, *_) = inputs[:2]
+        return (n, heads, s, t)
 
     def flops(self, inputs: Sequence[Shape]) -> int:
-        n, s, heads, d = inputs[0]
-        t, e = inputs[1][1], inputs[2][3]
-        pairs = s * (s + 1) // 2 if self.causal else s * t
-        return n * heads * pairs * (2 * d + _SOFTMAX + 2 * e)
+        n, heads, s, t = self._scores(inputs)
+        d, e = inputs[0][3], inputs[2][3]
+        met = min(s, t)  # of a causal attention's queries; later ones attend to all keys
+        pairs = met * (met + 1) // 2 + (s - met) * t if self.causal else s * t
+        extra = len(inputs[3:]) + (2 if self.dropout else 0)
+        return n * heads * pairs * (2 * d + _SOFTMAX + extra + 2 * e)
 
     def backward_flops(self, inputs: Sequence[Shape]) -> int:
         # Five matrix products for the forward pass's two: the scores again, and the gradients of

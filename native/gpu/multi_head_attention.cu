@@ -1,15 +1,18 @@
-// multi_head_attention: softmax(q k^T / sqrt(d)) v for each sample and head, over queries
-// (n, s, heads, d), keys (n, t, heads, d) and values (n, t, heads, e).
+// multi_head_attention: softmax(scale q k^T + bias) v for each sample and head, over queries
+// (n, s, heads, d), keys (n, t, groups, d) and values (n, t, groups, e). Heads in a row share a
+// group's keys and values. The bias (n, heads, s, t) may be absent, and of extent 1 where it is the
+// same for all; a query whose biases are all -infinity attends to nothing. While training, weights
+// may be dropped.
 //
-// Operands are packed with a matrix a sample and head, so that one product does many of these. The
-// scores of some of them are in memory at a time; the backward pass computes them again.
+// Operands are packed with a matrix a sample and head, so that one product does many of these; the
+// queries of heads that share keys are one matrix. The scores of some of them are in memory at a
+// time; the backward pass computes them again.
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "gpu/blas.h"
 #include "gpu/row_softmax.h"
-#include "ops/kernel.h"
+#include "ops/dropout.h"
 
 namespace flexlegion::gpu {
 namespace {
@@ -25,6 +28,7 @@ enum Slot {
   kKeyGrads,
   kValueGrads,
   kWeights,
+  kKept,
   kScoreGrads
 };
 
@@ -45,9 +49,20 @@ struct Heads {
 
   Heads(float* packed, const TensorView& tile)
       : data(packed), rows(tile.extent(1)), cols(tile.extent(3)) {}
-  Matrix some(std::int64_t first, std::int64_t count) const {
-    return {data + first * rows * cols, rows, cols, cols, 1, count, rows * cols};
+  // `count` matrices from `first` on; of each `joined` of them, the rows are one matrix's.
+  Matrix some(std::int64_t first, std::int64_t joined, std::int64_t count) const {
+    const std::int64_t size = joined * rows * cols;
+    return {data + first * rows * cols, joined * rows, cols, cols, 1, count, size};
   }
+};
+
+// Some groups' matrices of keys and values, and those of the queries that attend to them: as many
+// heads for each group.
+struct Block {
+  std::int64_t group, groups, head, heads;
+
+  Matrix keys(const Heads& x) const { return x.some(group, 1, groups); }
+  Matrix queries(const Heads& x) const { return x.some(head, heads, groups); }
 };
 
 Heads packed(const TensorView& view, Slot slot) {
@@ -61,9 +76,7 @@ class Gradient {
       : tile_(task.wants_input_grad(i) ? task.input_grads[i] : TensorView()),
         result_(by_head(tile_), slot, task.adds_to_input_grad(i)) {}
   bool wanted() const { return tile_.present(); }
-  Matrix some(std::int64_t first, std::int64_t count) const {
-    return Heads(result_.data(), tile_).some(first, count);
-  }
+  Heads heads() const { return {result_.data(), tile_}; }
   void commit() const { result_.commit(); }
 
  private:
@@ -71,10 +84,139 @@ class Gradient {
   DenseOutput result_;
 };
 
+// A tile of a bias, or of its gradient. Where its extent is 1, it is the same for all.
+struct Bias {
+  float* data;  // null: there is none
+  std::int64_t extent[4], step[4];
+
+  explicit Bias(const TensorView& view) : data(view.f32()) {
+    for (int d = 0; d < 4; ++d) {
+      extent[d] = view.present() ? view.extent(d) : 0;
+      step[d] = extent[d] == 1 ? 0 : view.stride[d];
+    }
+  }
+  FL_DEVICE std::int64_t volume() const { return extent[0] * extent[1] * extent[2] * extent[3]; }
+};
+
+// The indices that a bias has in dimension d of `all`, at `index` of its own.
+struct Indices {
+  std::int64_t first, last;
+  FL_DEVICE Indices(const Bias& bias, int d, std::int64_t index, std::int64_t all)
+      : first(bias.extent[d] == 1 ? 0 : index), last(bias.extent[d] == 1 ? all : index + 1) {}
+};
+
+// Which score stands where in a block: rows of `keys` scores, one a query of a head of a sample.
+struct Scores {
+  std::int64_t first_head, heads, queries, keys;
+
+  // Element (r, 0) of a bias.
+  FL_DEVICE float* bias_row(const Bias& bias, std::int64_t r) const {
+    const std::int64_t head = first_head + r / queries;
+    return bias.data + head / heads * bias.step[0] + head % heads * bias.step[1] +
+           r % queries * bias.step[2];
+  }
+};
+
+struct Operands {
+  TensorView queries, keys;  // tiles
+  Heads q, k, v;
+  Bias bias;
+  std::int64_t samples, heads, groups;
+  std::int64_t sharing;  // heads that share a group's keys
+
+  explicit Operands(const KernelTask& task)
+      : queries(task.inputs[0]),
+        keys(task.inputs[1]),
+        q(packed(task.inputs[0], kQueries)),
+        k(packed(task.inputs[1], kKeys)),
+        v(packed(task.inputs[2], kValues)),
+        bias(task.inputs.size() > 3 ? task.inputs[3] : TensorView()),
+        samples(queries.extent(0)),
+        heads(queries.extent(2)),
+        groups(keys.extent(2)),
+        sharing(queries.shape[2] / keys.shape[2]) {}
+  // The tile's first head of a group, both counted from the tile's start.
+  std::int64_t first_head(std::int64_t group) const {
+    const std::int64_t head = (keys.tile.lo[2] + group) * sharing - queries.tile.lo[2];
+    return std::clamp<std::int64_t>(head, 0, heads);
+  }
+  Scores places(const Block& block) const { return {block.head, heads, q.rows, k.rows}; }
+};
+
+Matrix score_matrices(Slot slot, const Operands& x, const Block& block) {
+  const std::int64_t rows = block.heads * x.q.rows, cols = x.k.rows;
+  return {
+      scratch(slot, block.groups * rows * cols), rows, cols, cols, 1, block.groups, rows * cols};
+}
+
+void add_bias(const Scores& scores, const Bias& bias, float* to, std::int64_t rows) {
+  for_each_team(rows, scores.keys, [=] FL_BODY(const Team& team, std::int64_t r) {
+    const float* const from = scores.bias_row(bias, r);
+    float* const row = to + r * scores.keys;
+    for (std::int64_t j = team.rank; j < scores.keys; j += team.size) {
+      row[j] += from[j * bias.step[3]];
+    }
+  });
+}
+
+// Each element is the sum of the gradients of the scores that it was added to.
+void add_bias_gradients(const Operands& x, const Block& block, const Matrix& ds, const Bias& db) {
+  const Scores scores = x.places(block);
+  const std::int64_t samples = x.samples, count = block.groups * block.heads;
+  const float* const from = ds.data;
+  for_each(db.volume(), [=] FL_BODY(std::int64_t e) {
+    std::int64_t rest = e, index[4];
+    for (int d = 3; d >= 0; --d) {
+      index[d] = rest % db.extent[d];
+      rest /= db.extent[d];
+    }
+    const Indices of_sample(db, 0, index[0], samples), of_head(db, 1, index[1], scores.heads),
+        of_query(db, 2, index[2], scores.queries), of_key(db, 3, index[3], scores.keys);
+    double sum = 0;
+    for (std::int64_t n = of_sample.first; n < of_sample.last; ++n) {
+      for (std::int64_t h = of_head.first; h < of_head.last; ++h) {
+        const std::int64_t matrix = n * scores.heads + h - scores.first_head;
+        if (matrix < 0 || matrix >= count) continue;  // another block's
+        for (std::int64_t i = of_query.first; i < of_query.last; ++i) {
+          const float* const row = from + (matrix * scores.queries + i) * scores.keys;
+          for (std::int64_t j = of_key.first; j < of_key.last; ++j) sum += row[j];
+        }
+      }
+    }
+    float* const to = db.data + index[0] * db.step[0] + index[1] * db.step[1] +
+                      index[2] * db.step[2] + index[3] * db.step[3];
+    *to += static_cast<float>(sum);
+  });
+}
+
+// What dropout keeps of a block's weights. A weight's place is that of its score among all
+// samples, heads, queries and keys, however these are split.
+Matrix keep(const Operands& x, const Block& block, const Matrix& weights, const DropoutMask& mask) {
+  const Matrix result = score_matrices(kKept, x, block);
+  const Scores scores = x.places(block);
+  const Rect& tile = x.queries.tile;
+  const std::int64_t first_sample = tile.lo[0], first_query = tile.lo[1], first_head = tile.lo[2];
+  const std::int64_t all_queries = x.queries.shape[1], all_heads = x.queries.shape[2];
+  const std::int64_t keys = scores.keys;
+  const float* const from = weights.data;
+  float* const to = result.data;
+  for_each(result.batch * result.rows * keys, [=] FL_BODY(std::int64_t i) {
+    const std::int64_t r = i / keys, head = scores.first_head + r / scores.queries;
+    const std::int64_t sample = first_sample + head / scores.heads;
+    const std::int64_t matrix = sample * all_heads + first_head + head % scores.heads;
+    const std::int64_t row = matrix * all_queries + first_query + r % scores.queries;
+    const auto place = static_cast<std::uint64_t>(row * keys + i % keys);
+    to[i] = drops(mask.key, place, mask.threshold) ? 0.0f : from[i] * mask.scale;
+  });
+  return result;
+}
+
 class MultiHeadAttention : public Kernel {
  public:
   explicit MultiHeadAttention(const Attributes& attributes)
-      : causal_(attributes.integer("causal") != 0) {}
+      : causal_(attributes.integer("causal") != 0),
+        scale_(static_cast<float>(attributes.number("scale"))),
+        dropout_(attributes, "dropout") {}
   bool accumulates() const override { return true; }
 
   void forward(KernelTask& task) override {
@@ -82,8 +224,9 @@ class MultiHeadAttention : public Kernel {
     const Operands x(task);
     const DenseOutput y(by_head(task.outputs[0]), kOutput);
     const Heads outputs(y.data(), task.outputs[0]);
-    for_each_block(x, [&](std::int64_t first, std::int64_t count) {
-      multiply(weights(x, first, count), x.v.some(first, count), outputs.some(first, count));
+    for_each_block(x, [&](const Block& block) {
+      const Matrix w = weights(x, block);
+      multiply(kept(x, block, w, task.run), block.keys(x.v), block.queries(outputs));
     });
     y.commit();
   }
@@ -93,59 +236,61 @@ class MultiHeadAttention : public Kernel {
     const Operands x(task);
     const Heads dy = packed(task.output_grads[0], kOutput);
     const Gradient dq(task, 0, kQueryGrads), dk(task, 1, kKeyGrads), dv(task, 2, kValueGrads);
-    for_each_block(x, [&](std::int64_t first, std::int64_t count) {
-      const Matrix w = weights(x, first, count), grads = dy.some(first, count);
-      if (dv.wanted()) multiply(w.transposed(), grads, dv.some(first, count));
-      if (!dq.wanted() && !dk.wanted()) return;
-      const Matrix ds = scores(kScoreGrads, x, count);
-      multiply(grads, x.v.some(first, count).transposed(), ds);
-      softmax_rows_backward(w.data, ds.data, count * ds.rows, ds.cols);
-      if (dq.wanted()) {
-        multiply(ds, x.k.some(first, count), dq.some(first, count), false, x.scale);
-      }
+    const Bias db(task.wants_input_grad(3) ? task.input_grads[3] : TensorView());
+    if (db.data != nullptr && !task.adds_to_input_grad(3)) gpu::zero_view(task.input_grads[3]);
+    for_each_block(x, [&](const Block& block) {
+      const Matrix w = weights(x, block), z = kept(x, block, w, task.run);
+      const Matrix grads = block.queries(dy);
+      if (dv.wanted()) multiply(z.transposed(), grads, block.keys(dv.heads()));
+      if (!dq.wanted() && !dk.wanted() && db.data == nullptr) return;
+      const Matrix ds = score_matrices(kScoreGrads, x, block);
+      multiply(grads, block.keys(x.v).transposed(), ds);
+      softmax_rows_backward(w.data, z.data, ds.data, ds.batch * ds.rows, ds.cols);
+      if (db.data != nullptr) add_bias_gradients(x, block, ds, db);
+      if (dq.wanted()) multiply(ds, block.keys(x.k), block.queries(dq.heads()), false, scale_);
       if (dk.wanted()) {
-        multiply(ds.transposed(), x.q.some(first, count), dk.some(first, count), false, x.scale);
+        multiply(ds.transposed(), block.queries(x.q), block.keys(dk.heads()), false, scale_);
       }
     });
     for (const Gradient* gradient : {&dq, &dk, &dv}) gradient->commit();
   }
 
  private:
-  struct Operands {
-    std::int64_t matrices, first_query;
-    Heads q, k, v;
-    float scale;
-
-    explicit Operands(const KernelTask& task)
-        : matrices(task.inputs[0].extent(0) * task.inputs[0].extent(2)),
-          first_query(task.inputs[0].tile.lo[1]),
-          q(packed(task.inputs[0], kQueries)),
-          k(packed(task.inputs[1], kKeys)),
-          v(packed(task.inputs[2], kValues)),
-          scale(1.0f / std::sqrt(static_cast<float>(q.cols))) {}
-  };
-
-  // body(first, count) of the matrices whose scores are in memory together.
+  // body(block) of what has its scores in memory together. Where a tile cuts groups, these have
+  // different numbers of heads.
   template <typename Body>
   static void for_each_block(const Operands& x, const Body& body) {
-    const std::int64_t most = std::max<std::int64_t>(1, kScores / (x.q.rows * x.k.rows));
-    for (std::int64_t first = 0; first < x.matrices; first += most) {
-      body(first, std::min(most, x.matrices - first));
+    if (x.groups == 1 || x.heads == x.groups * x.sharing) {
+      const std::int64_t heads = x.heads / x.groups, all = x.samples * x.groups;
+      const std::int64_t most = std::max<std::int64_t>(1, kScores / (heads * x.q.rows * x.k.rows));
+      for (std::int64_t group = 0; group < all; group += most) {
+        body(Block{group, std::min(most, all - group), group * heads, heads});
+      }
+      return;
+    }
+    for (std::int64_t n = 0; n < x.samples; ++n) {
+      for (std::int64_t g = 0; g < x.groups; ++g) {
+        const std::int64_t first = x.first_head(g);
+        body(Block{n * x.groups + g, 1, n * x.heads + first, x.first_head(g + 1) - first});
+      }
     }
   }
 
-  static Matrix scores(Slot slot, const Operands& x, std::int64_t count) {
-    const std::int64_t rows = x.q.rows, cols = x.k.rows;
-    return {scratch(slot, count * rows * cols), rows, cols, cols, 1, count, rows * cols};
+  // The softmax of a block's scores.
+  Matrix weights(const Operands& x, const Block& block) const {
+    const Matrix result = score_matrices(kWeights, x, block);
+    multiply(block.queries(x.q), block.keys(x.k).transposed(), result, false, scale_);
+    const std::int64_t rows = result.batch * result.rows;
+    if (x.bias.data != nullptr) add_bias(x.places(block), x.bias, result.data, rows);
+    const RowLengths lengths{result.cols, causal_, x.queries.tile.lo[1] + 1, x.q.rows};
+    softmax_rows(result.data, rows, result.cols, lengths);
+    return result;
   }
 
-  // The softmax of some matrices' scores.
-  Matrix weights(const Operands& x, std::int64_t first, std::int64_t count) const {
-    const Matrix result = scores(kWeights, x, count);
-    multiply(x.q.some(first, count), x.k.some(first, count).transposed(), result, false, x.scale);
-    const RowLengths lengths{result.cols, causal_, x.first_query + 1, result.rows};
-    softmax_rows(result.data, count * result.rows, result.cols, lengths);
-    return result;
+  // What dropout keeps of a block's weights.
+  Matrix kept(const Operands& x, const Block& block, const Matrix& weights,
+              const RunState& run) const {
+    return dropout_.drops_in(run) ? keep(x, block, weights, dropout_.mask(run)) : weights;
   }
 
   // Of a tile without queries.
@@ -158,6 +303,8 @@ class MultiHeadAttention : public Kernel {
   }
 
   bool causal_;
+  float scale_;
+  DropoutLayer dropout_;
 };
 
 const RegisterKernel registered(

@@ -36,11 +36,16 @@ struct RowLengths {
   }
 };
 
-// In place, over dense rows of `width`.
+// In place, over dense rows of `width`. Of a row of -infinity, all results are zero.
 void softmax_rows(float* x, std::int64_t rows, std::int64_t width, const RowLengths& lengths);
 
 // From the gradients of its results y to those of its arguments, in place: dy_j = y_j (dy_j - sum
 // over k of y_k dy_k).
 void softmax_rows_backward(const float* y, float* dy, std::int64_t rows, std::int64_t width);
+
+// The same where dropout made z of the results y, and dy are the gradients of z:
+// dy_j = z_j dy_j - y_j * sum over k of z_k dy_k.
+void softmax_rows_backward(const float* y, const float* z, float* dy, std::int64_t rows,
+                           std::int64_t width);
 
 }  // namespace flexlegion::gpu

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <stdexcept>
+#include <string>
 
 #include "ops/kernel.h"
 
@@ -40,10 +41,15 @@ struct DropoutLayer {
   double rate;
   std::uint64_t id;
 
-  explicit DropoutLayer(const Attributes& attributes)
-      : rate(attributes.number("rate")), id(static_cast<std::uint64_t>(attributes.integer("id"))) {
-    if (!(rate >= 0 && rate < 1)) throw std::invalid_argument("rate not in [0, 1)");
+  // `name` is the attribute that holds the rate.
+  explicit DropoutLayer(const Attributes& attributes, const char* name = "rate")
+      : rate(attributes.number(name)), id(static_cast<std::uint64_t>(attributes.integer("id"))) {
+    if (!(rate >= 0 && rate < 1)) {
+      throw std::invalid_argument(std::string(name) + " not in [0, 1)");
+    }
   }
+  // Whether it drops anything in such a run.
+  bool drops_in(const RunState& run) const { return rate > 0 && run.training != 0; }
   DropoutMask mask(const RunState& run) const { return {rate, id, run}; }
 };
 

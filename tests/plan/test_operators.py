@@ -184,15 +184,76 @@ def test_multi_head_attention() -> None:
     assert found["k"][1] == ((0, 2), (0, 8), (2, 4), (0, 3))
     assert found["v"][2] == ((0, 2), (0, 8), (0, 2), (0, 5))
     assert op.kind.flops(op.input_shapes) == 2 * 4 * 6 * 8 * (6 + 5 + 10)
-    assert "as many queries as keys, but got 6 and 8" in refusal(
-        model.multi_head_attention, q, k, v, causal=True
-    )
     assert "but got [2, 6, 4, 3], [2, 6, 4, 3] and [2, 8, 4, 5]" in refusal(
         model.multi_head_attention, q, q, v
     )
     model.multi_head_attention(q, q, q, causal=True)
     # Position i attends to i + 1 positions: 21 pairs instead of 36.
     assert last(model).kind.flops([q.shape] * 3) == 2 * 4 * 21 * (6 + 5 + 6)
+    # Of 8 keys, too. Of 6, the last two of 8 queries attend to all.
+    model.multi_head_attention(q, k, v, causal=True)
+    assert last(model).kind.flops([q.shape, k.shape, k.shape]) == 2 * 4 * 21 * (6 + 5 + 6)
+    assert last(model).kind.flops([k.shape, q.shape, q.shape]) == 2 * 4 * (21 + 12) * (6 + 5 + 6)
+
+
+def test_attention_of_groups() -> None:
+    """Six heads, in pairs: heads 1 to 2 and 3 to 4 read two groups each, head 0 and 5 one."""
+    model = Model(2)
+    q, k = model.input((4, 6, 3), name="q"), model.input((5, 3, 3), name="k")
+    v, bias = model.input((5, 3, 7), name="v"), model.input((6, 1, 5), name="bias")
+    x = model.attention(q, k, v, bias=bias, dropout=0.1, name="a")
+    op = last(model)
+    assert x.shape == (2, 4, 6, 7)
+    assert dims(op) == "SAAN"
+    found = boxes(op, model, 1, 1, 4, 1)
+    assert [box[2] for box in found["q"]] == [(0, 1), (1, 3), (3, 4), (4, 6)]
+    for name in ("k", "v"):
+        assert [box[2] for box in found[name]] == [(0, 1), (0, 2), (1, 2), (2, 3)]
+    assert [box[1:] for box in found["bias"]] == [
+        (heads, (0, 1), (0, 5)) for heads in ((0, 1), (1, 3), (3, 4), (4, 6))
+    ]
+    found = boxes(op, model, 2, 2, 1, 1)
+    assert (
+        found["bias"]
+        == [((0, 1), (0, 6), (0, 1), (0, 5))] * 2 + [((1, 2), (0, 6), (0, 1), (0, 5))] * 2
+    )
+    # A softmax's 5, 1 for the bias, and 2 for dropout.
+    assert op.kind.flops(op.input_shapes) == 2 * 6 * 4 * 5 * (6 + 8 + 14)
+
+
+def test_attention_refuses() -> None:
+    model = Model(2)
+    q, k, few = model.input((4, 6, 3)), model.input((5, 3, 3)), model.input((5, 4, 3))
+    assert "cannot deal 6 heads to 4 groups" in refusal(model.attention, q, few, few)
+    for bias in ((6, 4, 4), (2, 4, 5), (4, 5)):
+        assert f"extents are 1 or those of [2, 6, 4, 5], but got {[2, *bias]}" in refusal(
+            model.attention, q, k, k, bias=model.input(bias)
+        )
+    for scale in (0.0, -1.0, float("inf"), float("nan")):
+        assert "finite scale above 0" in refusal(model.attention, q, k, k, scale=scale)
+    assert "at least 0 and below 1, but is 1" in refusal(model.attention, q, k, k, dropout=1.0)
+
+
+def test_rotary() -> None:
+    model = Model(2)
+    x, cos = model.input((4, 6, 8), name="x"), model.input((4, 8), name="cos")
+    sin = model.input((4, 1, 8), name="sin")
+    assert model.rotary(x, cos, sin).shape == (2, 4, 6, 8)
+    op = last(model)
+    assert dims(op) == "SAAN"
+    found = boxes(op, model, 1, 2, 2, 1)
+    assert found["x"][1] == ((0, 2), (0, 2), (3, 6), (0, 8))
+    assert found["cos"] == [((0, 2), (0, 2), (0, 8))] * 2 + [((0, 2), (2, 4), (0, 8))] * 2
+    assert found["sin"][3] == ((0, 2), (2, 4), (0, 1), (0, 8))
+    assert op.kind.flops(op.input_shapes) == 3 * 2 * 4 * 6 * 8
+    odd = model.input((4, 6, 7))
+    assert "pairs of channels, but got 7" in refusal(model.rotary, odd, cos, sin)
+    assert "[2, 4, 8] or [2, 4, 1, 8]" in refusal(model.rotary, x, cos, x)
+    trained = model.dense(cos, 8, name="d")
+    assert refusal(model.rotary, x, trained, sin, name="r") == (
+        "operator 'r': rotary has no gradient for its cosines and sines, but d.output depends on "
+        "what is trained"
+    )
 
 
 def test_matmul() -> None:

@@ -172,6 +172,25 @@ def _attention(m: Model) -> None:
     m.dense(m.flatten(y), 5)
 
 
+def _grouped(m: Model) -> None:
+    """Heads that share keys, turned by angles that come with the samples; biases; dropped weights.
+
+    The first bias has all extents, and the second one is the same for all heads and queries.
+    """
+    x = m.input((6, 3, 4))
+    cos, sin, z = m.split(x, (1, 1, 1), axis=2)
+    q = m.rotary(m.reshape(m.dense(z, 24), (6, 6, 4)), cos, sin)
+    k = m.rotary(m.reshape(m.dense(z, 12), (6, 3, 4)), cos, sin, interleaved=True)
+    v = m.reshape(m.dense(z, 15), (6, 3, 5))
+    bias = m.transpose(m.reshape(m.dense(z, 36), (6, 6, 6)), (0, 2, 1, 3))
+    y = m.attention(q, k, v, bias=bias, scale=0.4, dropout=0.2)
+    few, _ = m.split(y, (4, 2), axis=1)
+    k = m.reshape(m.dense(z, 10, use_bias=False), (6, 2, 5))
+    bias = m.reshape(m.dense(m.flatten(z), 6), (1, 1, 6))
+    y = m.attention(few, k, m.tanh(k), bias=bias, causal=True)
+    m.dense(m.flatten(y), 5)
+
+
 def _recurrent(m: Model) -> None:
     """Two unrolled LSTM layers, by one step an operator and by two, and attention, all shared."""
     x = m.input((1, 18), requires_gradient=True)
@@ -228,6 +247,9 @@ NETWORKS = {
     "moves": Network(_moves, (6, 5, 4), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)),
     "attention": Network(
         _attention, (7, 3, 4), "sparse_categorical_crossentropy", (), Adam(1e-3, epsilon=1e-4)
+    ),
+    "grouped": Network(
+        _grouped, (6, 3, 4), "sparse_categorical_crossentropy", (), Adam(1e-3, epsilon=1e-4)
     ),
     "sequences": Network(_sequences, (5, 6), "mean_squared_error", (3,), SGD(0.1)),
     "recurrent": Network(_recurrent, (1, 18), "mean_squared_error", (3,), SGD(0.1)),

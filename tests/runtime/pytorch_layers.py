@@ -22,7 +22,8 @@ MSE, SPARSE, ONE_HOT = (
 # A method of Model, and its options. Layer i is named "l<i>". The option `of` names what the layer
 # reads, the tensor before it unless given: 0 is the input, i + 1 the output of layer i (a split's
 # outputs count one by one; of an LSTM, it is y). An LSTM's option `after` names the layer that it
-# continues, with the same weights. Batch normalisation's `residual` names a tensor as `of` does.
+# continues, with the same weights. Batch normalisation's `residual` and attention's `bias` name a
+# tensor as `of` does.
 Layer = tuple[str, dict[str, Any]]
 
 LISTS = ("add", "concat", "multiply")  # layers that take their inputs as one list
@@ -56,6 +57,8 @@ class Case:
         If not 0, the input are tokens, int32, below this.
     ignored
         Share of the labels that do not count.
+    with_gradient
+        Whether training computes the input's gradient, unless it is tokens.
     """
 
     shape: tuple[int, ...]
@@ -67,6 +70,7 @@ class Case:
     levels: int = 0
     vocabulary: int = 0
     ignored: float = 0.0
+    with_gradient: bool = True
 
     def rows(self, step: int) -> npt.NDArray[np.int64]:
         """The samples of a step's batch: neither contiguous nor in order."""

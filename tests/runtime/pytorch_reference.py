@@ -78,7 +78,7 @@ class Reference:
 
     def _step(self, step: int) -> dict[str, torch.Tensor]:
         x, rows = self._batch(step)
-        x.requires_grad_(x.is_floating_point())
+        x.requires_grad_(x.is_floating_point() and self.case.with_gradient)
         tensors = self._for_loss(self._forward(x, step))
         trained = {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
         for tensor in trained.values():
@@ -132,6 +132,9 @@ class Reference:
                 continue
             if kind == "luong_attention":
                 x = self._luong_attention(name, *(outputs[k] for k in of))
+            elif kind == "attention":
+                bias = outputs[options["bias"]] if "bias" in options else None
+                x = self._attention(options, *(outputs[k] for k in of), bias)
             elif isinstance(of, list):
                 x = self._merge(kind, options, [outputs[k] for k in of])
             elif kind == "batch_norm":
@@ -176,13 +179,37 @@ class Reference:
     def _merge(kind: str, options: dict[str, Any], xs: list[torch.Tensor]) -> torch.Tensor:
         if kind == "matmul":
             return xs[0] @ xs[1]
-        if kind == "multi_head_attention":  # PyTorch's heads come before the positions
-            heads = [x.transpose(1, 2) for x in xs]
-            causal = options["causal"]
-            return F.scaled_dot_product_attention(*heads, is_causal=causal).transpose(1, 2)
+        if kind == "multi_head_attention":
+            return Reference._attention(options, *xs)
+        if kind == "rotary":
+            x, cos, sin = xs
+            first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
+            if not options["interleaved"]:
+                first, second = x.chunk(2, -1)
+                return x * cos + torch.cat([-second, first], -1) * sin
+            return x * cos + torch.stack([-second, first], -1).flatten(-2) * sin
         if kind == "concat":
             return torch.cat(xs, options.get("axis", -1))
         return torch.stack(xs).prod(0) if kind == "multiply" else torch.stack(xs).sum(0)
+
+    @staticmethod
+    def _attention(
+        options: dict[str, Any],
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """PyTorch's heads come before the positions; it has no bias of causal attention."""
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        causal = options.get("causal", False)
+        if causal and bias is not None:
+            later = torch.ones(q.shape[2], k.shape[2]).triu(1).bool()
+            bias, causal = bias.masked_fill(later, -torch.inf), False
+        scale = options.get("scale")
+        return F.scaled_dot_product_attention(
+            q, k, v, bias, is_causal=causal, scale=scale, enable_gqa=True
+        ).transpose(1, 2)
 
     def _batch_norm(
         self,

@@ -33,7 +33,7 @@ def build(case: Case, precision: str) -> Model:
     if case.vocabulary:
         x = model.input(case.shape, "int32", name="x")
     else:
-        x = model.input(case.shape, name="x", requires_gradient=True)
+        x = model.input(case.shape, name="x", requires_gradient=case.with_gradient)
     tensors = [x]
     recurrent: dict[int, LSTMOutput] = {}
     for i, (kind, of, options) in enumerate(sources(case.layers)):
@@ -42,8 +42,9 @@ def build(case: Case, precision: str) -> Model:
         if "after" in options:
             before = recurrent[options.pop("after")]
             options |= {"state": before.state, "share": before.y}
-        if "residual" in options:
-            options["residual"] = tensors[options["residual"]]
+        for named in ("residual", "bias"):
+            if named in options:
+                options[named] = tensors[options[named]]
         made = getattr(model, kind)(*arguments, name=f"l{i}", **options)
         if isinstance(made, LSTMOutput):
             recurrent[i] = made
