@@ -1,7 +1,6 @@
 """``python -m flexlegion``."""
 
-import sys
-
 from flexlegion.cli import main
+from flexlegion.tools.launch import leave
 
-sys.exit(main())
+leave(main())

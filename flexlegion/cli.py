@@ -11,7 +11,20 @@ import sys
 from collections.abc import Sequence
 
 from flexlegion.commands import run_command
-from flexlegion.tools import accuracy, compare, explain, machine, models, plan, search, simulate
+from flexlegion.tools import (
+    accuracy,
+    compare,
+    explain,
+    machine,
+    models,
+    plan,
+    search,
+    simulate,
+    train,
+    tune,
+)
+
+COMMANDS = (models, machine, search, simulate, compare, explain, plan, train, tune, accuracy)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -19,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="flexlegion", description="Parallelization strategies for deep-learning training."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for command in (models, machine, search, simulate, compare, explain, plan, accuracy):
+    for command in COMMANDS:
         command.add(commands)
     return parser
 

@@ -367,6 +367,5 @@ def _shapes(plan: Plan, operator: Operator) -> list[Shapes]:
 
 def _bound(operator: Operator) -> int:
     """What int32 inputs stay below: rows of the table that they index, or a loss's classes."""
-    if operator.weights:
-        return operator.weights[0].shape[0]
-    return operator.inputs[0].shape[-1]
+    values = operator.kind.input_values(operator.input_shapes)
+    return min((value for value in values if isinstance(value, int)), default=1)

@@ -17,8 +17,6 @@ from flexlegion.data.images import ImageFolder, load_images
 from flexlegion.data.language_model import is_running_text, load_language_model
 from flexlegion.data.loaders import load
 from flexlegion.data.parallel import load_parallel
-from flexlegion.data.synthetic import NAME as SYNTHETIC
-from flexlegion.data.synthetic import synthetic
 from flexlegion.errors import UserError
 
 # What a network does: it classifies images (or other arrays of numbers) or texts, predicts the next
@@ -45,11 +43,9 @@ class Request:
     Parameters
     ----------
     source
-        "synthetic", "sample", "digits", or a path; see `load_for`.
+        "sample", "digits", or a path; see `load_for`.
     labels
         The labels' file, for sources that need one.
-    samples, test_samples
-        How many synthetic ones.
     augment
         Whether images to train on are cropped and mirrored at random.
     languages
@@ -60,8 +56,6 @@ class Request:
 
     source: str
     labels: str | None = None
-    samples: int = 0
-    test_samples: int = 0
     augment: bool = False
     languages: tuple[str, str] = SAMPLE_LANGUAGES
     seed: int = 0
@@ -89,8 +83,6 @@ def load_for(
     """
     if request.augment and task != "images":
         raise UserError("--augment goes with folders of images")
-    if request.source == SYNTHETIC:
-        return synthetic(task, sizes, request.samples, request.test_samples, request.seed)
     return _images(sizes, request) if task == "images" else _sequences(task, sizes, request)
 
 

@@ -55,6 +55,10 @@ Family = Literal[
 ]
 
 
+# What an operator makes of an input's values: of a number, whole numbers from 0 that stay below it.
+Values = int | Literal["any", "one-hot"]
+
+
 @dataclass(frozen=True)
 class DimMap:
     """Which range of one operand dimension an output tile needs.
@@ -170,6 +174,10 @@ class OperatorType(ABC):
     def input_dtypes(self, inputs: Sequence[Shape]) -> Sequence[DataType]:
         """Element type of each input."""
         return ["float32"] * len(inputs)
+
+    def input_values(self, inputs: Sequence[Shape]) -> Sequence[Values]:
+        """Which values each input may have, for data that are made up."""
+        return ["any"] * len(inputs)
 
     def output_dtype(self) -> DataType:
         """Element type of the outputs."""

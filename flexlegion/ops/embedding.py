@@ -17,6 +17,7 @@ from flexlegion.ops.base import (
     DimKind,
     Family,
     OperatorType,
+    Values,
     WeightSpec,
     along,
     identity,
@@ -45,6 +46,9 @@ class Embedding(OperatorType):
 
     def input_dtypes(self, inputs: Sequence[Shape]) -> Sequence[DataType]:
         return ("int32",)
+
+    def input_values(self, inputs: Sequence[Shape]) -> Sequence[Values]:
+        return (self.vocabulary,)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         require_rank("embedding", inputs[0], 2, "(sample, step)")

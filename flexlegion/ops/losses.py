@@ -20,6 +20,7 @@ from flexlegion.ops.base import (
     DimKind,
     Family,
     OperatorType,
+    Values,
     along,
     identity,
 )
@@ -90,6 +91,9 @@ class SoftmaxCrossEntropy(LossOperator):
 
     def input_dtypes(self, inputs: Sequence[Shape]) -> Sequence[DataType]:
         return ("float32", "int32" if self.labels == "sparse" else "float32")
+
+    def input_values(self, inputs: Sequence[Shape]) -> Sequence[Values]:
+        return ("any", inputs[0][-1] if self.labels == "sparse" else "one-hot")
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         if len(inputs[0]) not in (2, 3):

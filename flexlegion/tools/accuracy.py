@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
-import flexlegion
 from flexlegion.cost.measure import task_requests
 from flexlegion.cost.measured import AS_MEASURED, Calibration
 from flexlegion.cost.profile_db import ProfileDB
@@ -28,6 +23,7 @@ from flexlegion.simulator import full
 from flexlegion.strategy import Strategy
 from flexlegion.tools.calibration import calibration_by
 from flexlegion.tools.command import Commands, add_command, answer, logs_on_stderr, note
+from flexlegion.tools.launch import add_launch_options, go_under_legate
 from flexlegion.tools.network import add_json_option, add_network_options, network_of
 from flexlegion.tools.trials import Trial, problem_of, profile, resolvable, run_trials
 
@@ -49,12 +45,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         _run,
     )
     add_network_options(parser)
-    parser.add_argument(
-        "--cpus", type=int, default=2, help="processors to train on, unless legate runs; default: 2"
-    )
-    parser.add_argument(
-        "--gpus", type=int, default=0, help="GPUs to train on, unless legate runs; default: 0"
-    )
+    add_launch_options(parser)
     parser.add_argument(
         "--strategies", type=int, default=11, help="how many; the first calibrates; default: 11"
     )
@@ -65,13 +56,12 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    for option, least in (("cpus", 1), ("gpus", 0), ("strategies", 2), ("rounds", 1), ("seed", 0)):
+    for option, least in (("strategies", 2), ("rounds", 1), ("seed", 0)):
         if getattr(args, option) < least:
             raise UserError(f"--{option} has to be at least {least}")
     network = network_of(args)
     network.graph.require_kernels()
-    if "LEGATE_CONFIG" not in os.environ:
-        sys.exit(_under_legate(args))
+    go_under_legate(args)
     with logs_on_stderr():
         facts, text = _measured(network, args)
         first = running_machine().rank == 0
@@ -130,30 +120,6 @@ def _measured(network: Network, args: argparse.Namespace) -> tuple[dict[str, Any
         f"{plain['worst_error']:.1%} at worst"
     )
     return facts | summary(comparisons[1:]), f"{heading}\n\n{described(comparisons[1:])}"
-
-
-def _under_legate(args: argparse.Namespace) -> int:
-    """Run this command in a process that legate starts; its exit status."""
-    binaries = Path(sys.executable).parent
-    legate = binaries / "legate"
-    if not legate.exists():
-        raise UserError(
-            f"this command trains, for which it needs legate, but {legate} does not exist; install "
-            "the package legate beside this Python"
-        )
-    package = Path(flexlegion.__file__).parent
-    command = [str(legate), "--cpus", str(args.cpus), "--gpus", str(args.gpus), "--utility", "1"]
-    command += [str(package / "__main__.py"), *args.arguments]
-    # Legate starts the first python on the path, which knows nothing of this one's folders.
-    environment = os.environ | {
-        "PATH": _joined(binaries, os.environ.get("PATH", os.defpath)),
-        "PYTHONPATH": _joined(package.parent, os.environ.get("PYTHONPATH", "")),
-    }
-    return subprocess.run(command, env=environment, check=False).returncode
-
-
-def _joined(first: Path, others: str) -> str:
-    return os.pathsep.join(filter(None, (str(first), others)))
 
 
 def _strategies(problem: Problem, number: int, seed: int) -> dict[str, Strategy]:

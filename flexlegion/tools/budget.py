@@ -56,8 +56,10 @@ def budget_of(args: argparse.Namespace) -> Budget:
     return Budget(seconds_of(DEFAULT if args.budget is None else args.budget), args.proposals)
 
 
-def seconds_of(text: str) -> float:
+def seconds_of(text: str, option: str = "--budget") -> float:
     """Seconds of ``30s``, ``2m``, ``1.5h``, ``500ms``; of a number alone, so many.
+
+    Messages name the option.
 
     Raises
     ------
@@ -66,11 +68,11 @@ def seconds_of(text: str) -> float:
     """
     match = _DURATION.fullmatch(text.strip())
     if match is None or (match[2] or "s") not in UNITS:
-        raise UserError(f"--budget has to be a time such as 30s, 2m or 1h, but is '{text[:40]}'")
+        raise UserError(f"{option} has to be a time such as 30s, 2m or 1h, but is '{text[:40]}'")
     seconds = float(match[1]) * UNITS[match[2] or "s"]
     if not 0 < seconds <= MAX_SECONDS:
         raise UserError(
-            f"--budget has to be more than nothing and at most {MAX_SECONDS:,} seconds, but is "
+            f"{option} has to be more than nothing and at most {MAX_SECONDS:,} seconds, but is "
             f"'{text[:40]}'"
         )
     return seconds

@@ -9,9 +9,12 @@ from typing import Any
 
 from flexlegion.data.dataset import Dataset, Splits
 from flexlegion.data.images import ImageFolder
-from flexlegion.data.synthetic import NAME as SYNTHETIC
+from flexlegion.data.made_up import NAME as SYNTHETIC
 from flexlegion.data.tasks import SAMPLE, Request, load_for, network_sizes
 from flexlegion.errors import UserError
+from flexlegion.graph import Graph, Operator
+from flexlegion.losses import losses_of
+from flexlegion.ops.losses import SoftmaxCrossEntropy
 from flexlegion.optimizers import SGD, Optimizer, optimizer_of
 from flexlegion.precision import DEFAULT, PRECISIONS
 from flexlegion.schedules import (
@@ -29,17 +32,18 @@ BATCH_SIZE = 32
 SCHEDULES = ("constant", "step", "exponential", "cosine", "inverse-sqrt")
 DECAY = 0.1
 
-_METRICS = {
-    "images": ("accuracy", "top_5_accuracy"),
-    "text": ("accuracy",),
-    "language": ("accuracy", "perplexity"),
-    "translation": ("accuracy", "perplexity"),
-}
+
+def metrics_for(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Metrics that go with each loss of a graph, by the outputs' names."""
+    return {name: _metrics_for(loss) for name, loss in losses_of(graph).items()}
 
 
-def metrics_for(task: str, classes: int) -> tuple[str, ...]:
-    """Metrics beside the loss, for what a network does and the number of its classes."""
-    return tuple(m for m in _METRICS[task] if m != "top_5_accuracy" or classes > 5)
+def _metrics_for(loss: Operator) -> tuple[str, ...]:
+    if not isinstance(loss.kind, SoftmaxCrossEntropy):
+        return ("mean_absolute_error",)
+    if len(loss.output.shape) > 1:  # of each step of a sequence
+        return ("accuracy", "perplexity")
+    return ("accuracy", "top_5_accuracy") if loss.inputs[0].shape[-1] > 5 else ("accuracy",)
 
 
 def batch_size_of(args: argparse.Namespace, entry: ZooEntry) -> int:

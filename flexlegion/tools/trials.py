@@ -7,35 +7,43 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from flexlegion.binding import Binding
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.measure import TaskRequest, measure, measure_linears, one_of_each_model
 from flexlegion.cost.measured import AS_MEASURED, Calibration, MeasuredCosts
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.timing import share
-from flexlegion.data.synthetic import synthetic
+from flexlegion.data.made_up import made_up
 from flexlegion.errors import UserError
+from flexlegion.model import initial_weights
 from flexlegion.network import Network
+from flexlegion.plan import Plan
 from flexlegion.precision import DEFAULT, PEAKS
 from flexlegion.problem import Problem
+from flexlegion.report.measured import recorded
 from flexlegion.report.progress import ProgressBar
-from flexlegion.runtime.program import TRAIN
+from flexlegion.runtime.machine import running_machine
+from flexlegion.runtime.program import TRAIN, Program
 from flexlegion.runtime.trainer import IN_FLIGHT, batches, run_series
 from flexlegion.simulator import full
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
+from flexlegion.tools.duel import Duel, Rules
 from flexlegion.topology import Topology
-from flexlegion.zoo import ZOO
 
-BATCHES = 4  # of data: more than one, so that caches do not hold all of them
+Data = tuple[Any, Any]  # x and y, as `Model.fit` takes them
+
+BATCHES = 4  # of made-up data: more than one, so that caches do not hold all of them
 WARM_UPS = 3  # iterations: Legion records its trace in the first two
 ROUND_SECONDS = 0.3
-# Models are held at the same time as long as they take at most this share of a memory.
+# Programs are held at the same time as long as they take at most this share of a memory.
 MEMORY_SHARE = 0.5
 
 BUSY_ITERATIONS = 30  # at most, in which it is noted when tasks run
@@ -69,6 +77,11 @@ class Trial:
     def median(self) -> float:
         """Seconds an iteration."""
         return statistics.median(self.seconds)
+
+    @property
+    def measured_ns(self) -> int:
+        """The same in whole nanoseconds."""
+        return round(1e9 * self.median)
 
 
 def problem_of(
@@ -121,6 +134,7 @@ def run_trials(
     problem: Problem,
     rounds: int,
     *,
+    data: Data | None = None,
     seed: int = 0,
     shown: bool = True,
     busy: bool = False,
@@ -135,59 +149,157 @@ def run_trials(
     trials
         Get their `seconds`.
     network
-        What is trained, on made-up data.
+        What is trained.
     problem
         Says what memory strategies need.
     rounds
         How often each is measured.
+    data
+        What it is trained on; made up unless given.
     seed
-        Decides data and weights.
+        Decides made-up data and weights.
     shown
         Whether this rank shows progress.
     busy
         Whether trials get their `busy_ns`, too.
     """
-    if network.reference not in ZOO:
-        raise UserError(f"there are no data to try {network} with; it has to be one of the zoo's")
-    entry = ZOO[network.reference]
-    sizes = entry.sizes | dict(network.sizes)
-    samples = BATCHES * network.batch_size
-    data = synthetic(entry.task, sizes, samples, 1, seed).train
     done = 0
+    programs = _Programs(network, problem, data, seed)
     with ProgressBar("training", shown) as bar:
-        for group in _groups(trials, problem):
-            running = [_Running(trial, network, data.inputs, data.y, seed) for trial in group]
-            once = max(running[0].train(WARM_UPS + IN_FLIGHT), 1e-4)
-            iterations = int(np.clip(ROUND_SECONDS / once, IN_FLIGHT, 300))
+        for group in programs.groups(trials):
+            iterations = programs.of(group[0]).iterations()
             for number in range(rounds):
-                for each in running if number % 2 == 0 else reversed(running):
-                    each.trial.seconds.append(each.train(iterations))
+                for trial in group if number % 2 == 0 else reversed(group):
+                    trial.seconds.append(programs.of(trial).train(iterations))
                     done += 1
                     bar.steps(done, rounds * len(trials))
-            for each in running:
-                if busy:
-                    noted = min(iterations, BUSY_ITERATIONS)
-                    timeline = each.model.timeline(data.inputs, data.y, noted)
-                    each.trial.busy_ns = timeline.busy_ns()
-                each.model.close()
+            if busy:
+                for trial in group:
+                    trial.busy_ns = programs.of(trial).busy_ns(min(iterations, BUSY_ITERATIONS))
+            programs.close()
+
+
+def run_duel(
+    trials: Sequence[Trial],
+    network: Network,
+    problem: Problem,
+    rules: Rules,
+    *,
+    data: Data | None = None,
+    seed: int = 0,
+    shown: bool = True,
+) -> Duel:
+    """Train in rounds, with each strategy for a moment, until it is decided which is chosen.
+
+    Parameters
+    ----------
+    trials
+        The first is what the others have to beat. They get their `seconds`.
+    network, problem, data, seed, shown
+        As of `run_trials`; the seed decides the order in each round, too.
+    rules
+        When it is decided, and how long it may take.
+
+    Returns
+    -------
+    Duel
+        At its end; the same on all ranks.
+    """
+    by_name = {trial.name: trial for trial in trials}
+    duel = Duel(trials[0].name, list(by_name)[1:], rules)
+    programs = _Programs(network, problem, data, seed)
+    rng = np.random.default_rng(seed)
+    begin = time.perf_counter()
+    with ProgressBar("training", shown) as bar:
+        iterations = programs.of(trials[0]).iterations()
+        while not duel.over(_slowest(time.perf_counter() - begin)):
+            seconds = {}
+            for name in rng.permutation(duel.taking_part).tolist():
+                seconds[name] = programs.of(by_name[name]).train(iterations)
+                by_name[name].seconds.append(seconds[name])
+            duel.add(seconds)
+            bar.steps(duel.rounds, rules.max_rounds)
+    programs.close()
+    return duel
+
+
+class _Programs:
+    """Strategies' programs, as many of them at the same time as fit into the memories.
+
+    Parameters
+    ----------
+    network, problem, data, seed
+        As of `run_trials`.
+    """
+
+    def __init__(self, network: Network, problem: Problem, data: Data | None, seed: int) -> None:
+        if data is None:
+            data = made_up(network.graph, BATCHES * network.batch_size, seed)
+        self._data = data
+        self._network, self._problem, self._seed = network, problem, seed
+        self._running: dict[str, _Running] = {}  # the one that was used last is the last
+
+    def of(self, trial: Trial) -> _Running:
+        """A strategy's program; those that were not used for longest make room for it."""
+        running = self._running.pop(trial.name, None)
+        while running is None and self._running and not self._fit([*self._trials(), trial]):
+            self._running.pop(next(iter(self._running))).close()
+        if running is None:
+            running = _Running(trial, self._network, self._data, self._seed)
+        self._running[trial.name] = running
+        return running
+
+    def groups(self, trials: Sequence[Trial]) -> list[list[Trial]]:
+        """Strategies in their order, in groups that fit into the memories together."""
+        groups: list[list[Trial]] = []
+        for trial in trials:
+            if groups and self._fit([*groups[-1], trial]):
+                groups[-1].append(trial)
+            else:
+                groups.append([trial])
+        return groups
+
+    def close(self) -> None:
+        """End all programs."""
+        for running in self._running.values():
+            running.close()
+        self._running.clear()
+
+    def _trials(self) -> list[Trial]:
+        return [running.trial for running in self._running.values()]
+
+    def _fit(self, trials: Sequence[Trial]) -> bool:
+        needed: Counter[str] = Counter()
+        for trial in trials:
+            needed.update(full(self._problem, trial.strategy).allocated_bytes)
+        capacity = {d.memory: MEMORY_SHARE * d.memory_bytes for d in self._problem.topology.devices}
+        return all(size <= capacity[memory] for memory, size in needed.items())
 
 
 class _Running:
-    """A strategy's model, compiled and warm."""
+    """A strategy's program, warm."""
 
-    def __init__(self, trial: Trial, network: Network, x: Any, y: Any, seed: int) -> None:
+    def __init__(self, trial: Trial, network: Network, data: Data, seed: int) -> None:
         self.trial = trial
-        self.model = network.model.copy(seed)
-        uses_gpus = any(name.startswith("gpu:") for name in trial.strategy.devices())
-        self.model.compile(
-            network.optimizer,
-            network.loss,
-            [],
-            trial.strategy,
-            precision=network.precision if uses_gpus else DEFAULT,
+        self._machine = running_machine()
+        self._batch_size = network.batch_size
+        strategy, optimizer = trial.strategy, network.optimizer
+        plan = Plan(
+            network.graph, strategy, self._machine.devices, network.outputs, optimizer.states
         )
-        self._data, self._samples = self.model.bind(x, y)
-        self._seconds(WARM_UPS)
+        uses_gpus = any(name.startswith("gpu:") for name in strategy.devices())
+        self._program = Program(plan, optimizer, seed, network.precision if uses_gpus else DEFAULT)
+        weights = initial_weights(network.graph, seed)
+        for tensor in network.graph.weights:
+            if tensor.name in weights:
+                self._program.write(tensor, weights[tensor.name])
+        self._data, self._samples = Binding(self._program, self._batch_size).bind(*data)
+        self._train(WARM_UPS)
+
+    def iterations(self) -> int:
+        """How many iterations take about `ROUND_SECONDS`."""
+        once = max(self.train(WARM_UPS + IN_FLIGHT), 1e-4)
+        return int(np.clip(ROUND_SECONDS / once, IN_FLIGHT, 300))
 
     def train(self, iterations: int) -> float:
         """Seconds an iteration, from the end of a first one to that of the last.
@@ -196,35 +308,38 @@ class _Running:
         for which Legion may have to let it and more of them end.
         """
         seconds = max(1e-9, self._seconds(iterations + 1) - self._seconds(1)) / iterations
-        # All ranks have to go on in the same way, and the slowest decides what an iteration takes.
-        return float(max(np.frombuffer(b"".join(share(np.float64(seconds).tobytes())), np.float64)))
+        return _slowest(seconds)
+
+    def busy_ns(self, iterations: int) -> dict[str, int]:
+        """For each device, how long tasks run there in an iteration."""
+        self._program.record(True)
+        self._train(iterations)
+        timeline = recorded(self._program, self._machine, iterations)
+        self._program.record(False)
+        return timeline.busy_ns()
+
+    def close(self) -> None:
+        """Give its memory back."""
+        self._program.close()
 
     def _seconds(self, iterations: int) -> float:
-        """Seconds of so many iterations, from a quiet machine to a quiet machine.
+        """Seconds of so many iterations, from a quiet machine to a quiet machine."""
+        self._program.wait()
+        begin = time.perf_counter()
+        self._train(iterations)
+        self._program.wait()
+        return time.perf_counter() - begin
+
+    def _train(self, iterations: int) -> None:
+        """So many iterations over the data, from their beginning.
 
         The learning rate is 0, lest gradients vanish and arithmetic become that of tiny numbers.
         """
-        program, batch_size = self.model.program, self.model.batch_size
-        rows = np.arange(iterations * batch_size) % self._samples
-        program.wait()
-        begin = time.perf_counter()
-        run_series(program, TRAIN, batches(rows, batch_size, self._data))
-        program.wait()
-        return time.perf_counter() - begin
+        rows = np.arange(iterations * self._batch_size) % self._samples
+        run_series(self._program, TRAIN, batches(rows, self._batch_size, self._data))
 
 
-def _groups(trials: Sequence[Trial], problem: Problem) -> list[list[Trial]]:
-    """Trials in their order, in groups that fit into the memories together."""
-    capacity = {d.memory: MEMORY_SHARE * d.memory_bytes for d in problem.topology.devices}
-    groups: list[list[Trial]] = []
-    held: dict[str, int] = {}
-    for trial in trials:
-        needed = full(problem, trial.strategy).allocated_bytes
-        together = {memory: held.get(memory, 0) + size for memory, size in needed.items()}
-        if groups and all(size <= capacity[memory] for memory, size in together.items()):
-            groups[-1].append(trial)
-            held = together
-        else:
-            groups.append([trial])
-            held = dict(needed)
-    return groups
+def _slowest(seconds: float) -> float:
+    """The most of all ranks: they have to go on in the same way, and wait for the slowest."""
+    ranks = share(np.float64(seconds).tobytes())
+    return float(max(np.frombuffer(b"".join(ranks), np.float64)))

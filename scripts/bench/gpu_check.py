@@ -284,7 +284,7 @@ def timing_steps(folder: Path, bench: Path) -> list[Step]:
     """What measures: one after the other."""
     out = folder / "tuned.json"
     tune = ["--model", "lenet", "--data", "synthetic", "--batch-size", "64", "--out", str(out)]
-    tune += ["--budget", "2", "--rounds", "2"]
+    tune += ["--budget", "2", "--rounds", "2", "--max-rounds", "20"]
     options = ["--rounds", "2", "--iterations", "5", "--json", str(bench), "--torch", "eager"]
     networks = ["--networks", "alexnet,resnet101,rnnlm,transformer", "--precisions", "tf32,bf16"]
     script = ROOT / "scripts" / "bench" / "gpu.py"

@@ -7,14 +7,12 @@ right. What can be seen without Legion is tested without it.
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -23,12 +21,10 @@ import pytest
 from flexlegion import SGD, Adam, Model, UserError
 from flexlegion.arrays import check_rows, rows_for
 from flexlegion.cli import main
-from flexlegion.commands import run_command
 from flexlegion.optimizers import optimizer_of
 from flexlegion.zoo import ZOO
 
 ROOT = Path(__file__).parents[2]
-TRAIN = ROOT / "scripts" / "train.py"
 
 Capture = pytest.CaptureFixture[str]
 
@@ -343,16 +339,6 @@ def test_hyper_parameters() -> None:
 # Training: what is found before Legion starts
 
 
-@pytest.fixture(scope="module")
-def train() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("train_script", TRAIN)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def npz(path: Path, shape: tuple[int, ...], labels: Any = (0, 1, 2)) -> str:
     np.savez(path, x=np.zeros((len(labels), *shape), np.float32), y=np.asarray(labels))
     return str(path)
@@ -385,6 +371,7 @@ TRAIN_ARGUMENTS = [
     (["--size", "input_shape=32x32x3"], "the digits are images of the shape (height, width, 1)"),
     (["--samples", "10"], "--samples goes with --data synthetic"),
     (["--data", "synthetic", "--samples", "0"], "samples has to be at least 1, but is 0"),
+    (["--data", "synthetic", "--augment"], "--augment goes with folders of images"),
     (["--augment"], "--augment goes with folders of images"),
     (["--bleu"], "--bleu goes with networks that translate, and lenet does not"),
     (["--weight-decay", "-1"], "weight_decay has to be at least 0, but is -1"),
@@ -406,36 +393,42 @@ TRAIN_ARGUMENTS = [
 ]
 
 
-def early(capsys: Capture, train: ModuleType, *args: str) -> str:
-    """What train.py says is wrong before it starts Legion."""
-    assert run_command(train._run, args) == 2
+@pytest.fixture(autouse=True)
+def under_legate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that train stay in this process, as if legate had started it."""
+    monkeypatch.setenv("LEGATE_CONFIG", "")
+
+
+def early(capsys: Capture, *args: str) -> str:
+    """What ``flexlegion train`` says is wrong before it starts Legion."""
+    assert main(["train", *args]) == 2
     text = sentence(*capsys.readouterr())
     assert "legate" not in sys.modules
     return text
 
 
 @pytest.mark.parametrize(("args", "text"), TRAIN_ARGUMENTS)
-def test_training_arguments(capsys: Capture, train: ModuleType, args: list[str], text: str) -> None:
-    assert text in early(capsys, train, *args)
+def test_training_arguments(capsys: Capture, args: list[str], text: str) -> None:
+    assert text in early(capsys, *args)
 
 
-def test_training_data(capsys: Capture, train: ModuleType, tmp_path: Path) -> None:
+def test_training_data(capsys: Capture, tmp_path: Path) -> None:
     small = npz(tmp_path / "small.npz", (5, 4))
-    assert early(capsys, train, "--data", small) == (
+    assert early(capsys, "--data", small) == (
         "lenet takes images (height, width, channel) of at least 16x16 pixels, but the data have "
         "shape [5, 4, 1]"
     )
     negative = npz(tmp_path / "negative.npz", (16, 16), [0, -1])
-    assert early(capsys, train, "--data", negative) == (
+    assert early(capsys, "--data", negative) == (
         f"{negative}: the label -1 is negative, and class numbers start at 0."
     )
     deep = npz(tmp_path / "deep.npz", (2, 2, 2, 2, 2))
-    assert "at most 5 dimensions" in early(capsys, train, "--data", deep, "--model", "mlp")
+    assert "at most 5 dimensions" in early(capsys, "--data", deep, "--model", "mlp")
     one = npz(tmp_path / "one.npz", (16, 16), [0])
-    assert "one sample cannot be split" in early(capsys, train, "--data", one)
+    assert "one sample cannot be split" in early(capsys, "--data", one)
     path = tmp_path / "short.npz"
     np.savez(path, x=np.zeros((3, 16, 16), np.float32), y=np.zeros(2, int))
-    assert "there are 3 samples but 2 labels" in early(capsys, train, "--data", str(path))
+    assert "there are 3 samples but 2 labels" in early(capsys, "--data", str(path))
     real = tmp_path / "real.npz"
     np.savez(real, x=np.zeros((3, 16, 16), np.float32), y=np.zeros(3))
-    assert "only integer labels name classes" in early(capsys, train, "--data", str(real))
+    assert "only integer labels name classes" in early(capsys, "--data", str(real))

@@ -124,7 +124,7 @@ def test_tunes_and_trains(tmp_path: Path) -> None:
     """Kernels are timed by events, links by copies, and a strategy for all of it is found."""
     out, db = tmp_path / "s.json", tmp_path / "p.db"
     options = ["--model", "lenet", "--data", "synthetic", "--batch-size", 16, "--budget", 1]
-    options += ["--rounds", 2, "--profile-db", db, "--json", "--out", out]
+    options += ["--max-rounds", 8, "--profile-db", db, "--json", "--out", out]
     done = run_legate(SCRIPTS / "tune_mapper.py", *options, cpus=1, gpus=2)
     report = report_of(done.stdout)
     assert report["tasks_measured"] > 0

@@ -1,0 +1,78 @@
+"""What tuning found, for people: the finalists, the rounds, and the reason of the choice."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from flexlegion.report.text import count, duration, table
+
+COLUMNS = ("strategy", "simulated", "measured", "speed-up", "interval", "won")
+WIDTH = 80
+
+
+def described(title: str, facts: Mapping[str, Any]) -> str:
+    """A `flexlegion.tuning.TuneResult`'s facts as text of at most 80 columns.
+
+    Parameters
+    ----------
+    title
+        What was tuned, on which machine.
+    facts
+        Of the result.
+    """
+    finalists = facts["finalists"]
+    rows = (_row(finalist, finalist["name"] == facts["chosen"]) for finalist in finalists)
+    calibration = facts["calibration"]
+    launch = duration(calibration["launch_ns"] or 0)
+    return "\n".join(
+        [
+            _wrapped(title),
+            "",
+            table(COLUMNS, rows),
+            *_rounds(finalists, facts["baseline"]),
+            _wrapped(f"{facts['reason']}."),
+            "",
+            _wrapped(
+                f"{count(facts['tasks_measured'], 'task')} measured now; in training, they take "
+                f"{calibration['factor']:.2f} times as long, and a launch {launch}; "
+                f"{count(facts['proposals'], 'proposal')} in {facts['seconds']:.1f} s"
+            ),
+        ]
+    )
+
+
+def _row(finalist: Mapping[str, Any], chosen: bool) -> tuple[str, ...]:
+    speedup = interval = won = ""
+    if "speedups" in finalist:
+        speedup = f"{finalist['median_speedup']:.2f}"
+        won = f"{finalist['won']} of {finalist['rounds']}"
+        if finalist["interval"] is not None:
+            interval = "{:.2f} to {:.2f}".format(*finalist["interval"])
+    return (
+        finalist["name"] + (" *" if chosen else ""),
+        duration(finalist["iteration_time_ns"]),
+        duration(finalist["measured_iteration_time_ns"]),
+        speedup,
+        interval,
+        won,
+    )
+
+
+def _rounds(finalists: list[dict[str, Any]], baseline: str) -> list[str]:
+    """The speed-ups of each finalist, round by round."""
+    tried = [finalist for finalist in finalists if "speedups" in finalist]
+    if not tried:
+        return []
+    width = max(len(finalist["name"]) for finalist in tried) + 2
+    lines = [f"speed-up over {baseline} in each round:"]
+    for finalist in tried:
+        speedups = " ".join(f"{speedup:.2f}" for speedup in finalist["speedups"])
+        first = f"{finalist['name']:{width}}"
+        lines.append(_wrapped(speedups, first, " " * width))
+    return [*lines, ""]
+
+
+def _wrapped(text: str, first: str = "", following: str = "") -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=following)

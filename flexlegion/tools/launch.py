@@ -1,0 +1,118 @@
+"""Commands that train: they run under legate, and start it where they do not."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import flexlegion
+from flexlegion.errors import UserError
+
+# Of the processors that a command takes unless it is told: more are better chosen by somebody.
+MOST_CPUS = 16
+_GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for each
+
+
+def add_launch_options(parser: argparse.ArgumentParser) -> None:
+    """``--cpus``, ``--gpus``, ``--legate``."""
+    group = parser.add_argument_group("where to train, unless the legate command runs already")
+    group.add_argument(
+        "--cpus",
+        type=int,
+        help="CPU processors; default: as many as the machine has cores, up to "
+        f"{MOST_CPUS}, but 1 beside GPUs",
+    )
+    group.add_argument("--gpus", type=int, help="GPUs; default: all that the machine has")
+    group.add_argument(
+        "--legate",
+        default="",
+        metavar="OPTIONS",
+        help="more options of legate, as in --legate '--fbmem 40000'",
+    )
+
+
+def under_legate() -> bool:
+    """Whether this process was started by the legate command."""
+    return "LEGATE_CONFIG" in os.environ
+
+
+def go_under_legate(args: argparse.Namespace) -> None:
+    """Under legate, go on; elsewhere, become a legate that runs this command.
+
+    It takes the place of this process, so signals reach it, and its exit status is this command's.
+
+    Parameters
+    ----------
+    args
+        With the options of `add_launch_options`, and all `arguments` of the command line.
+
+    Raises
+    ------
+    UserError
+        If legate is not installed, or the numbers of processors make no sense.
+    """
+    if not under_legate():
+        _become_legate(args)
+
+
+def _become_legate(args: argparse.Namespace) -> NoReturn:
+    gpus = _visible_gpus() if args.gpus is None else args.gpus
+    cores = len(os.sched_getaffinity(0))
+    cpus = args.cpus
+    if cpus is None:
+        cpus = 1 if gpus > 0 else min(cores, MOST_CPUS)
+    if cpus < 0 or gpus < 0 or cpus + gpus == 0:
+        raise UserError(f"--cpus {cpus} and --gpus {gpus} leave no processor to train on")
+    binaries = Path(sys.executable).parent
+    legate = binaries / "legate"
+    if not legate.exists():
+        raise UserError(
+            f"this command trains, for which it needs legate, but {legate} does not exist; install "
+            "the package legate beside this Python"
+        )
+    command = [str(legate), "--cpus", str(cpus), "--gpus", str(gpus)]
+    if cpus >= cores:  # Legate's second utility processor would only take time from them
+        command += ["--utility", "1"]
+    try:
+        command += shlex.split(args.legate)
+    except ValueError as e:
+        raise UserError(f"--legate '{args.legate}' cannot be read: {e}") from None
+    package = Path(flexlegion.__file__).parent
+    command += [str(package / "__main__.py"), *args.arguments]
+    # Legate starts the first python on the path, which knows nothing of this one's folders.
+    environment = os.environ | {
+        "PATH": _joined(binaries, os.environ.get("PATH", os.defpath)),
+        "PYTHONPATH": _joined(package.parent, os.environ.get("PYTHONPATH", "")),
+    }
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(legate, command, environment)
+
+
+def leave(status: int) -> NoReturn:
+    """End the process with an exit status.
+
+    After a failure under legate, at once: it would go on to its own shutdown, which on several
+    ranks waits for the others.
+    """
+    if status != 0 and under_legate():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
+def _visible_gpus() -> int:
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    there = len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
+    if chosen is None:
+        return there
+    return min(there, len([name for name in chosen.split(",") if name.strip() not in ("", "-1")]))
+
+
+def _joined(first: Path, others: str) -> str:
+    return os.pathsep.join(filter(None, (str(first), others)))

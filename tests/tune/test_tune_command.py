@@ -1,0 +1,126 @@
+"""``flexlegion tune``: measures, searches, trains in rounds, writes; and training with that."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launch import ROOT, run_checked, run_legate
+
+from flexlegion.cli import main
+from flexlegion.strategy import Strategy
+
+TUNE, TRAIN = ROOT / "scripts" / "tune_mapper.py", ROOT / "scripts" / "train.py"
+
+
+def report_of(stdout: str) -> dict[str, Any]:
+    """The JSON object; Legion may log beside it."""
+    [line] = [line for line in stdout.splitlines() if line.startswith("{")]
+    report: dict[str, Any] = json.loads(line)
+    return report
+
+
+def plain_shell(*arguments: object) -> str:
+    """Standard output of a command in an environment that knows nothing of legate."""
+    environment = {k: v for k, v in os.environ.items() if k != "LEGATE_CONFIG"}
+    command = [sys.executable, "-m", "flexlegion", *map(str, arguments)]
+    packages = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
+    environment["PYTHONPATH"] = packages
+    return run_checked(command, environment=environment, timeout=300).stdout
+
+
+@pytest.mark.legion
+def test_tunes_and_trains(tmp_path: Path) -> None:
+    """As scripts under legate, with the options of the commands."""
+    out, db = tmp_path / "s.json", tmp_path / "p.db"
+    options = ["--model", "lenet", "--budget", 1, "--rounds", 2, "--max-rounds", 3]
+    options += ["--profile-db", db, "--json"]
+    first = run_legate(TUNE, "--out", out, *options, cpus=2)
+    report = report_of(first.stdout)
+    assert report["tasks_measured"] > 0
+    assert set(report["priced_by"]) == {"measured"}
+    assert report["proposals"] > 0
+    assert report["calibration"]["factor"] > 0
+    assert report["calibration"]["launch_ns"] >= 0
+    assert report["rounds"] <= 3
+    baseline, *others = report["finalists"]
+    assert baseline["name"] == report["baseline"] == "data parallelism"
+    simulated = [row["iteration_time_ns"] for row in report["finalists"]]
+    assert len(set(simulated)) == len(simulated)
+    for row in others:
+        assert len(row["speedups"]) == row["rounds"] <= 3
+        assert row["won"] == sum(speedup > 1 for speedup in row["speedups"])
+        assert row["interval"] is None  # three rounds decide nothing
+        assert row["verdict"] == "undecided"
+    # So data parallelism stays, and it is said why.
+    assert report["chosen"] == "data parallelism"
+    assert report["reason"].startswith("data parallelism stays: ")
+    if others:
+        assert "after 3 rounds, the most allowed, no other is clearly" in report["reason"]
+        assert "too few rounds for an interval" in report["reason"]
+    strategy = Strategy.load(out)
+    assert strategy.found["model"] == "lenet"
+    assert strategy.devices() <= {"cpu:0", "cpu:1"}
+    again = run_legate(TUNE, "--out", out, *options, cpus=2)
+    assert report_of(again.stdout)["tasks_measured"] == 0
+    run_legate(TRAIN, "--model", "lenet", "--strategy", out, "--epochs", 1, cpus=2)
+
+
+@pytest.mark.legion
+def test_from_a_plain_shell(tmp_path: Path) -> None:
+    """The commands start legate by themselves."""
+    out, metrics = tmp_path / "s.json", tmp_path / "m.json"
+    network = ["--model", "mlp", "--data", "synthetic", "--size", "hidden=64x32"]
+    network += ["--size", "input_shape=32", "--batch-size", 16]
+    options = ["--budget", "1s", "--max-rounds", 8, "--profile-db", tmp_path / "p.db"]
+    text = plain_shell("tune", *network, *options, "--cpus", 2, "--out", out)
+    *lines, last = text.splitlines()
+    assert "mlp (batch 16, hidden 64x32, input_shape 32) on cpu:0, cpu:1" in text
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("data parallelism") for line in lines)
+    told = " ".join(lines)
+    assert "data parallelism stays: " in told or " is chosen over data parallelism: " in told
+    assert last.startswith(f"wrote {out}: ")
+    trained = ["--strategy", out, "--epochs", 1, "--cpus", 2, "--json", metrics]
+    plain_shell("train", *network, *trained)
+    assert json.loads(metrics.read_text())["processors"] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "nosuch"], "unknown model 'nosuch'"),
+        (["--rounds", "0"], "--rounds has to be at least 1"),
+        (["--rounds", "9", "--max-rounds", "3"], "there are to be at least 9 rounds, and at most"),
+        (["--confidence", "1"], "a confidence is between 0 and 1, but this is 1.0"),
+        (["--gain", "-2"], "a gain is a share of at least 0, but this is -2.0"),
+        (["--trial-budget", "soon"], "--trial-budget has to be a time such as 30s, 2m or 1h"),
+        (["--budget", "soon"], "--budget has to be a time such as 30s, 2m or 1h"),
+        (["--cpus", "0", "--gpus", "0"], "--cpus 0 and --gpus 0 leave no processor to train on"),
+        (["--legate", '"'], "cannot be read: No closing quotation"),
+    ],
+)
+def test_mistakes(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    options: list[str],
+    message: str,
+) -> None:
+    """What is wrong is said before legate starts."""
+    monkeypatch.delenv("LEGATE_CONFIG", raising=False)
+    assert main(["tune", "--out", str(tmp_path / "s.json"), *options]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert message in error
+
+
+@pytest.mark.legion
+def test_mistakes_under_legate(tmp_path: Path) -> None:
+    result = run_legate(TUNE, "--out", tmp_path / "no" / "s.json", cpus=1, status=2)
+    assert "cannot be written" in result.stderr
+    assert "Traceback" not in result.stderr
