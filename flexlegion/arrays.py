@@ -87,11 +87,11 @@ def check_tokens(graph: Graph, arrays: dict[Tensor, Array]) -> None:
         ]
         if not readers:
             continue
-        lowest, highest = array.min(0), array.max(0)  # of each step
+        lowest, highest = array.min(0, keepdims=True), array.max(0, keepdims=True)  # of each step
         for op in readers:
             assert isinstance(op.kind, Embedding)
-            steps = slice(op.kind.start, op.kind.start + op.kind.steps)
-            low, high = int(lowest[steps].min()), int(highest[steps].max())
+            read = (slice(None), op.kind.window)
+            low, high = int(lowest[read].min()), int(highest[read].max())
             if low < 0 or high >= op.kind.vocabulary:
                 raise UserError(
                     f"{tensor.name}: token {low if low < 0 else high} is out of range; the "

@@ -61,11 +61,12 @@ class SequenceLayers(LayerBase):
         Parameters
         ----------
         tokens
-            Numbers below `vocabulary`, int32 (n, T).
+            Numbers below `vocabulary`, int32 (n, ...): one a sample (n), or a sequence (n, T).
         vocabulary, units
             Rows and columns of the table.
         start, steps
-            Reads the tokens of the steps [start, start + steps); all from `start` on by default.
+            Of sequences, reads the tokens of the steps [start, start + steps); all from `start` on
+            by default.
         embedding_initializer
             First values of the table.
         name
@@ -76,7 +77,7 @@ class SequenceLayers(LayerBase):
         Returns
         -------
         Tensor
-            Shape (n, steps, units).
+            Shape (n, ..., units): of sequences (n, steps, units).
 
         Raises
         ------
@@ -84,7 +85,7 @@ class SequenceLayers(LayerBase):
             If an argument does not fit.
         """
         name = self._name("embedding", name)
-        if steps is None:
+        if steps is None and start != 0:
             steps = tokens.shape[-1] - start
         kind = Embedding(
             self._positive(vocabulary, "vocabulary"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
+from types import EllipsisType
 from typing import ClassVar
 
 from flexlegion.errors import UserError
@@ -21,18 +22,19 @@ from flexlegion.ops.base import (
     WeightSpec,
     along,
     identity,
+    outer_dims,
     require_rank,
     shifted,
 )
-from flexlegion.tensor import DataType, Shape
+from flexlegion.tensor import MAX_RANK, DataType, Shape
 
 
 @dataclass(frozen=True)
 class Embedding(OperatorType):
-    """Tokens int32 (n, T), table (vocabulary, units), output (n, steps, units).
+    """Tokens int32 (n, ...), table (vocabulary, units), output (n, ..., units).
 
-    It reads the tokens of the steps [start, start + steps), so that the operators of an unrolled
-    network read one batch of sequences.
+    With `steps`, it reads the tokens of the steps [start, start + steps) of sequences (n, T), so
+    that the operators of an unrolled network read one batch of sequences; without, all tokens.
     """
 
     type: ClassVar[str] = "embedding"
@@ -40,9 +42,14 @@ class Embedding(OperatorType):
 
     vocabulary: int
     units: int
-    start: int
-    steps: int
+    start: int = 0
+    steps: int | None = None
     initializer: Initializer = field(default=Normal(), compare=False)
+
+    @property
+    def window(self) -> slice | EllipsisType:
+        """Which of a sample's tokens it reads, as an index."""
+        return ... if self.steps is None else slice(self.start, self.start + self.steps)
 
     def input_dtypes(self, inputs: Sequence[Shape]) -> Sequence[DataType]:
         return ("int32",)
@@ -51,6 +58,10 @@ class Embedding(OperatorType):
         return (self.vocabulary,)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        if self.steps is None:
+            if len(inputs[0]) == MAX_RANK:
+                raise UserError(f"embedding takes tokens of at most {MAX_RANK - 1} dimensions")
+            return (*inputs[0], self.units)
         require_rank("embedding", inputs[0], 2, "(sample, step)")
         n, length = inputs[0]
         if self.start < 0 or self.steps < 1 or self.start + self.steps > length:
@@ -64,13 +75,17 @@ class Embedding(OperatorType):
         return (WeightSpec("table", (self.vocabulary, self.units), self.initializer, table=True),)
 
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
-        return (SAMPLE, Dim("length", DimKind.ATTRIBUTE), Dim("channel", DimKind.PARAMETER))
+        outer = outer_dims(len(inputs[0]) + 1)[:-1]
+        return (*outer, Dim("channel", DimKind.PARAMETER))
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
-        return (Access((along(0), shifted(1, self.start)), saved=True),)
+        tokens = identity(len(inputs[0]))
+        if self.steps is not None:
+            tokens = (along(0), shifted(1, self.start))
+        return (Access(tokens, saved=True),)
 
     def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
-        return (Access((WHOLE, along(2))),)
+        return (Access((WHOLE, along(len(inputs[0])))),)
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return 0

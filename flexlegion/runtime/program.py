@@ -13,6 +13,7 @@ import numpy.typing as npt
 from flexlegion import _native
 from flexlegion.losses import losses_of
 from flexlegion.metrics import MetricSums
+from flexlegion.ops.embedding import Embedding
 from flexlegion.ops.losses import LossOperator
 from flexlegion.optimizers import Optimizer
 from flexlegion.plan import FIELDS, Plan
@@ -216,11 +217,9 @@ class Program:
         """The sum over what was looked up in it; nothing on the devices holds it as a whole."""
         gradient = np.zeros(table.shape, np.float32)
         for operator in self.plan.lookups(table):
-            tokens = self.read(operator.inputs[0])
-            box = operator.kind.input_access(operator.input_shapes)[0].map
-            start, steps = box[1].lo_offset, operator.output.shape[1]
-            rows = self.read(operator.output, "gradient")
-            np.add.at(gradient, tokens[:, start : start + steps], rows)
+            assert isinstance(operator.kind, Embedding)
+            tokens = self.read(operator.inputs[0])[:, operator.kind.window]
+            np.add.at(gradient, tokens, self.read(operator.output, "gradient"))
         return gradient
 
     def write(self, tensor: Tensor, array: Array, field: str = "value", state: int = 0) -> None:

@@ -1,4 +1,4 @@
-// embedding: output(n, t, :) = table(tokens(n, start + t), :), of some of the table's columns;
+// embedding: output(n, ..., :) = table(tokens(n, ...), :), of some of the table's columns;
 // zeros for a token that is no row of the table.
 #include "gpu/table_gradient.h"
 #include "gpu/view.h"
@@ -13,7 +13,7 @@ class Embedding : public Kernel {
 
   void forward(KernelTask& task) override {
     const Strided tokens(task.inputs[0]), table(task.weights[0]), y(task.outputs[0]);
-    const std::int64_t units = task.outputs[0].extent(2);
+    const std::int64_t units = task.outputs[0].extent(y.rank - 1);
     for_each(task.outputs[0].volume(), [=] FL_BODY(std::int64_t i) {
       const std::int64_t token = tokens.integer(i / units);
       const bool is_row = token >= 0 && token < table.extent[0];

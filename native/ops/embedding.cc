@@ -1,4 +1,4 @@
-// embedding: output(n, t, :) = table(tokens(n, start + t), :), of some of the table's columns.
+// embedding: output(n, ..., :) = table(tokens(n, ...), :), of some of the table's columns.
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -23,18 +23,14 @@ void for_each_token(const TensorView& tokens, const TensorView& table, const Ten
   require_rows(table);
   require_rows(output);
   const std::int64_t vocabulary = table.extent(0);
-  for (std::int64_t n = 0; n < tokens.extent(0); ++n) {
-    for (std::int64_t t = 0; t < tokens.extent(1); ++t) {
-      const std::int64_t token = tokens.i32()[n * tokens.stride[0] + t * tokens.stride[1]];
-      if (token < 0 || token >= vocabulary) {
-        throw std::invalid_argument("the token of sample " + std::to_string(tokens.tile.lo[0] + n) +
-                                    ", step " + std::to_string(tokens.tile.lo[1] + t) + " is " +
-                                    std::to_string(token) + ", not a row of 0 to " +
-                                    std::to_string(vocabulary - 1));
-      }
-      body(token * table.stride[0], n * output.stride[0] + t * output.stride[1]);
+  for_each_index<2>({&tokens, &output}, tokens.rank(), [&](const Offsets<2>& at) {
+    const std::int64_t token = tokens.i32()[at[0]];
+    if (token < 0 || token >= vocabulary) {
+      throw std::invalid_argument("token " + std::to_string(token) + " is not a row of 0 to " +
+                                  std::to_string(vocabulary - 1));
     }
-  }
+    body(token * table.stride[0], at[1]);
+  });
 }
 
 FLEXLEGION_SIMD void add_row(const float* from, float* to, std::int64_t n) {
@@ -48,7 +44,7 @@ void dense_gradient(KernelTask& task) {
   if (task.adds_weight_grad.empty() || !task.adds_weight_grad[0]) zero_view(dtable);
   if (dy.tile.empty()) return;
   for_each_token(task.inputs[0], dtable, dy, [&](std::int64_t row, std::int64_t at) {
-    add_row(dy.f32() + at, dtable.f32() + row, dy.extent(2));
+    add_row(dy.f32() + at, dtable.f32() + row, dy.extent(dy.rank() - 1));
   });
 }
 
@@ -57,7 +53,7 @@ class Embedding : public Kernel {
   void forward(KernelTask& task) override {
     const TensorView &table = task.weights[0], &y = task.outputs[0];
     if (y.tile.empty()) return;
-    const std::int64_t units = y.extent(2);
+    const std::int64_t units = y.extent(y.rank() - 1);
     for_each_token(task.inputs[0], table, y, [&](std::int64_t row, std::int64_t at) {
       std::copy_n(table.f32() + row, units, y.f32() + at);
     });

@@ -78,6 +78,28 @@ TEST_CASE("embedding") {
   }
 }
 
+TEST_CASE("embedding: one token a sample") {
+  const auto kernel = make_kernel("embedding", Attributes(), kTested);
+  Array<std::int32_t> numbers{3, 0, 3, 6};
+  Tensor table = Tensor::random({kVocabulary, kUnits}, 1), y({4, kUnits}, kNan);
+  Tensor dy = Tensor::random(y.shape, 2), dtable(table.shape, kNan), expected(table.shape);
+  KernelTask task;
+  task.inputs = {dense_view(numbers.data(), Rect::of_shape({4}), {4})};
+  task.weights = {table.view(table.whole())};
+  task.outputs = {y.view(y.whole())};
+  kernel->forward(task);
+  task.output_grads = {dy.view(dy.whole())};
+  task.weight_grads = {dtable.view(dtable.whole())};
+  kernel->backward(task);
+  for (std::int64_t n = 0; n < 4; ++n)
+    for (std::int64_t c = 0; c < kUnits; ++c) {
+      const std::int64_t row = numbers[static_cast<std::size_t>(n)];
+      CHECK(y.at(n, c) == table.at(row, c));
+      expected.at(row, c) += dy.at(n, c);
+    }
+  CHECK(largest_difference(dtable, expected) < kTolerance);
+}
+
 TEST_CASE("embedding: tokens without a row") {
   const auto kernel = make_kernel("embedding", Attributes(), kTested);
   for (const std::int32_t wrong : {-1, 7}) {
@@ -103,8 +125,8 @@ TEST_CASE("embedding: tokens without a row") {
     CHECK(y.at(1, 2, 3) == 0);
     CHECK(gradients == read);
 #else
-    const std::string message = "embedding: the token of sample 1, step 4 is " +
-                                std::to_string(wrong) + ", not a row of 0 to 6";
+    const std::string message =
+        "embedding: token " + std::to_string(wrong) + " is not a row of 0 to 6";
     CHECK_THROWS_WITH_AS(kernel->forward(task), message.c_str(), std::invalid_argument);
 #endif
   }

@@ -73,7 +73,18 @@ def test_embedding_refuses() -> None:
     x = model.input((6,), name="x")
     assert "takes int32 values, but x has float32" in refusal(model.embedding, x, 10, 8)
     wide = model.input((6, 2), "int32")
-    assert "takes an input of 2 dimensions (sample, step)" in refusal(model.embedding, wide, 9, 8)
+    assert "takes an input of 2 dimensions (sample, step)" in refusal(
+        model.embedding, wide, 9, 8, 1
+    )
+    most = model.input((1, 1, 1, 1), "int32")
+    assert "takes tokens of at most 4 dimensions" in refusal(model.embedding, most, 9, 8)
+
+
+@pytest.mark.parametrize("shape", [(), (6,), (6, 2)])
+def test_embedding_of_all_tokens(shape: tuple[int, ...]) -> None:
+    model = Model(4)
+    x = model.embedding(model.input(shape, "int32"), 10, 8)
+    assert x.shape == (4, *shape, 8)
 
 
 def test_position_embedding() -> None:

@@ -314,9 +314,9 @@ class Reference:
             assert kernel is not None
             return F.linear(x, kernel, bias)
         if kind == "embedding":
-            start = options.get("start", 0)
-            steps = options.get("steps", x.shape[1] - start)
-            return F.embedding(x[:, start : start + steps], self.weights[f"{name}.table"])
+            if "start" in options:
+                x = x[:, options["start"] :][:, : options.get("steps")]
+            return F.embedding(x, self.weights[f"{name}.table"])
         if kind == "position_embedding":
             return x + self.weights[f"{name}.table"]
         if kind == "layer_norm":
