@@ -8,7 +8,7 @@ from typing import get_args
 
 from flexlegion.errors import UserError
 from flexlegion.initializers import Given, Initializer
-from flexlegion.ops.base import Access, Dim, OperatorType, WeightSpec
+from flexlegion.ops.base import Access, Dim, DimKind, OperatorType, WeightSpec
 from flexlegion.tensor import DataType, Shape, Tensor, TensorRole
 
 
@@ -50,8 +50,20 @@ class Operator:
 
     @property
     def dims(self) -> tuple[Dim, ...]:
-        """The parallelizable dimensions: one entry a dimension of the primary output."""
-        return self.kind.dims(self.input_shapes)
+        """The parallelizable dimensions: one entry a dimension of the primary output.
+
+        What looks rows up runs where the table's columns live, so that what moves is the rows that
+        were looked up, and their gradients: it can be split by these columns alone.
+        """
+        dims = self.kind.dims(self.input_shapes)
+        if self.looks_up:
+            return (*(Dim(dim.name, DimKind.NONE) for dim in dims[:-1]), dims[-1])
+        return dims
+
+    @property
+    def looks_up(self) -> bool:
+        """Whether it reads rows of a table that is used in no other way."""
+        return any(weight.table for weight in self.weights)
 
     @property
     def operands(self) -> list[tuple[TensorRole, Tensor, Access]]:
@@ -157,6 +169,8 @@ class Graph:
             output_shapes = kind.output_shapes(shapes)
         except UserError as e:
             raise UserError(f"operator '{name}': {e}") from None
+        for tensor in inputs:
+            tensor.table = False  # it is read otherwise than row by row
         weights = self._weights(kind.weights(shapes), name, share, trainable)
         outputs = [
             Tensor(f"{name}.{output}", shape, kind.output_dtype())
@@ -234,15 +248,6 @@ class Graph:
         """Those that training updates."""
         return [tensor for tensor in self.weights if tensor.requires_gradient]
 
-    def only_looked_up(self, weight: Tensor) -> bool:
-        """Whether it is a table of which operators read single rows, and nothing else.
-
-        No backward task computes such a table's gradient: its update does.
-        """
-        return weight.table and all(
-            op.inputs[0].dtype == "int32" for op in self.operators if weight in op.weights
-        )
-
     def __contains__(self, tensor: Tensor) -> bool:
         """Whether it is a tensor of this graph."""
         return tensor in self._members
@@ -300,6 +305,8 @@ class Graph:
                 f"operator '{name}' cannot share the weights of '{owner.name}': it needs shapes "
                 f"{_shapes(wanted)}, but they are {_shapes(there)}"
             )
+        for weight, spec in zip(owner.weights, specs, strict=True):
+            weight.table = weight.table and spec.table
         return list(owner.weights)
 
     def _include(self, name: str, tensors: Sequence[Tensor]) -> None:

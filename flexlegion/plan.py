@@ -165,9 +165,7 @@ class Plan:
 
     def lookups(self, tensor: Tensor) -> list[Operator]:
         """The operators that look rows up in a table; none if it is used in other ways, too."""
-        if not tensor.table or self.gradient_slots(tensor):
-            return []
-        return [op for op in self.graph.operators if tensor in op.weights]
+        return [op for op in self.graph.operators if tensor.table and tensor in op.weights]
 
     def gradient_slots(self, tensor: Tensor) -> int:
         """How many partial values the tensor's gradient is the sum of; 0: it is not computed."""

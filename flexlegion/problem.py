@@ -105,7 +105,7 @@ class Problem:
         times: list[int] = []
         sources: list[set[str]] = [set() for _ in self.kinds]
         for stage in STAGES:
-            if stage == "backward" and not has_backward(representative, self.graph):
+            if stage == "backward" and not has_backward(representative):
                 times += [1] * (len(keys) * len(self.kinds))  # of tasks that there are not
                 continue
             for kind, device in enumerate(self.kinds):
@@ -169,7 +169,7 @@ class Problem:
             key = (
                 operator.kind,
                 tuple(operator.input_shapes),
-                tuple((w.shape, w.requires_gradient, w.state) for w in operator.weights),
+                tuple((w.shape, w.requires_gradient, w.state, w.table) for w in operator.weights),
                 wanted_gradients(operator),
             )
             like.append(first.setdefault(key, number))

@@ -40,7 +40,8 @@ class Tensor:
     initializer
         For weights, how their first values are drawn.
     table
-        Whether it is a weight of which operators read rows that their first input names.
+        Whether it is a weight of which operators look rows up, by the numbers in their first input,
+        and which nothing uses otherwise.
     state
         Whether it is a weight that its operator's forward pass reads and writes: a running average.
     """

@@ -301,8 +301,7 @@ def _alone(
                 continue
             target = graph.add_input(f"target{i}", output.shape, "float32")
             graph.apply(MeanSquaredError(), [output, target], f"loss{i}")
-    if whole is not None:
-        _use_tables(operator, whole, node, graph)
+    _use_tables(operator, node, graph)
     return _plan(graph, {node.name: degrees}, device, names, 0)
 
 
@@ -310,10 +309,10 @@ def _is_read(tensor: Tensor, graph: Graph) -> bool:
     return any(tensor in reader.inputs for reader in graph.operators)
 
 
-def _use_tables(operator: Operator, whole: Graph, node: Operator, graph: Graph) -> None:
-    """Where a product uses the table too, have one use it here: then it has backward tasks."""
-    for weight in operator.weights:
-        if weight.table and not whole.only_looked_up(weight):
+def _use_tables(operator: Operator, node: Operator, graph: Graph) -> None:
+    """Where a product uses the table too, have one use it here: then it is a weight like others."""
+    for weight, its in zip(operator.weights, node.weights, strict=True):
+        if its.table and not weight.table:
             rows, units = weight.shape
             x = graph.add_input("x", (1, units), "float32")
             logits = graph.add(Dense(rows, use_bias=False), [x], "product", node)

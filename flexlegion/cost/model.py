@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from flexlegion.graph import Graph, Operator
+from flexlegion.graph import Operator
 from flexlegion.tensor import Tensor
 from flexlegion.topology import Device
 
@@ -132,10 +132,10 @@ def has_gradient(tensor: Tensor) -> bool:
     return _wanted[tensor]
 
 
-def has_backward(operator: Operator, graph: Graph) -> bool:
-    """Whether the operator has backward tasks in this graph's training, as the plan decides it."""
+def has_backward(operator: Operator) -> bool:
+    """Whether the operator has backward tasks in training, as the plan decides it."""
     return any(map(has_gradient, operator.inputs)) or any(
-        has_gradient(weight) and not graph.only_looked_up(weight) for weight in operator.weights
+        has_gradient(weight) and not weight.table for weight in operator.weights
     )
 
 

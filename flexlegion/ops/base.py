@@ -133,8 +133,8 @@ class WeightSpec:
     changes it.
 
     Of a table (rows, columns), the operator reads the rows that its first input names, and its
-    output's last dimension are the columns. Such an operator has no backward pass: the update of
-    the table reads tokens and output gradients itself, so that only rows that were read move.
+    output's last dimension are the columns. If nothing uses the table in another way, such an
+    operator has no backward pass: the update of the table reads tokens and output gradients itself.
     """
 
     name: str

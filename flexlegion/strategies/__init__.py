@@ -13,6 +13,7 @@ from flexlegion.strategies.expert import expert
 from flexlegion.strategies.gnmt import gnmt
 from flexlegion.strategies.model_parallel import model_parallel
 from flexlegion.strategies.one_weird_trick import one_weird_trick
+from flexlegion.strategies.placement import split
 from flexlegion.strategies.random import random
 from flexlegion.strategies.single import single
 from flexlegion.strategy import Strategy
@@ -55,9 +56,23 @@ def resolve(
     if topology is not None:
         nodes = [topology.device(name).node for name in devices.names]
         devices = Devices(devices.names, nodes)
-    strategy = _find(spec, graph, devices)
+    strategy = _with_tables_in_columns(_find(spec, graph, devices), graph)
     strategy.check(graph, devices)
     return strategy
+
+
+def _with_tables_in_columns(strategy: Strategy, graph: Graph) -> Strategy:
+    """What looks rows up, split in any way, is split into as many pieces of the table's columns."""
+    configs = dict(strategy)
+    for op in graph.operators:
+        config = configs.get(op.name)
+        if not op.looks_up or config is None or len(config.devices) != config.tasks:
+            continue
+        if len(config.degrees) == len(op.dims) and config.tasks != config.degrees[-1]:
+            configs[op.name] = split(op, len(op.dims) - 1, config.devices)
+    if configs == dict(strategy):
+        return strategy
+    return Strategy(configs, strategy.source, strategy.found)
 
 
 def _find(spec: str | Path | Strategy, graph: Graph, devices: Devices) -> Strategy:

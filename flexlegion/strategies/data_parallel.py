@@ -1,23 +1,25 @@
-"""Data parallelism: every operator split by samples over all devices."""
+"""Data parallelism: every operator split by samples over all devices, tables by columns."""
 
 from flexlegion.devices import Devices
 from flexlegion.graph import Graph
+from flexlegion.ops.base import DimKind
 from flexlegion.soap import ParallelConfig
-from flexlegion.strategies.placement import by_samples, sample_dim, turns
+from flexlegion.strategies.placement import by_samples, turns
 from flexlegion.strategy import Strategy
 
 
 def data_parallel(graph: Graph, devices: Devices) -> Strategy:
     """One task a device and operator, each with an equal share of the samples.
 
-    An operator without samples is whole: the first on the first device, and so on, over and over.
-    A batch smaller than the number of devices does not fit.
+    What looks rows up in a table has as many of its columns on each device. An operator without
+    samples is whole: the first on the first device, and so on, over and over. A batch smaller than
+    the number of devices does not fit.
     """
     names = tuple(devices.preferred)
     configs = {}
     for op, turn in turns(graph).items():
-        if sample_dim(op) is None:
-            configs[op.name] = by_samples(op, names, turn)
-        else:
+        if op.dims[0].kind is DimKind.SAMPLE:
             configs[op.name] = ParallelConfig((len(names), *(1,) * (len(op.dims) - 1)), names)
+        else:
+            configs[op.name] = by_samples(op, names, turn)
     return Strategy(configs, "strategy 'data'")

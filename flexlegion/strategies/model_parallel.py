@@ -4,15 +4,20 @@ from flexlegion.devices import Devices
 from flexlegion.graph import Graph
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
+from flexlegion.tensor import Tensor
 
 
 def model_parallel(graph: Graph, devices: Devices) -> Strategy:
-    """One task an operator; the i-th operator on the i-th device, over and over."""
+    """One task an operator; the i-th operator on the i-th device, over and over.
+
+    All look-ups of a table are where the first of them is.
+    """
     names = devices.preferred
-    return Strategy(
-        {
-            op.name: ParallelConfig((1,) * len(op.dims), (names[i % len(names)],))
-            for i, op in enumerate(graph.operators)
-        },
-        "strategy 'model'",
-    )
+    tables: dict[Tensor, str] = {}
+    configs = {}
+    for i, op in enumerate(graph.operators):
+        device = names[i % len(names)]
+        if op.looks_up:
+            device = tables.setdefault(op.weights[0], device)
+        configs[op.name] = ParallelConfig((1,) * len(op.dims), (device,))
+    return Strategy(configs, "strategy 'model'")

@@ -28,28 +28,33 @@ def split(operator: Operator, dim: int | None, devices: Sequence[str]) -> Parall
     return ParallelConfig(tuple(degrees), (devices[0],))
 
 
-def sample_dim(operator: Operator) -> int | None:
-    """Its sample dimension, if it has one."""
+def data_dim(operator: Operator) -> int | None:
+    """The dimension that data parallelism splits, if it has one: its samples.
+
+    Of an operator that looks rows up, the table's columns: each device has its share of the table.
+    """
+    if operator.looks_up:
+        return len(operator.dims) - 1
     kinds = [dim.kind for dim in operator.dims]
     return kinds.index(DimKind.SAMPLE) if DimKind.SAMPLE in kinds else None
 
 
 def turns(graph: Graph) -> dict[Operator, int]:
-    """Numbers from 0 for operators without a sample dimension, to deal them to devices by.
+    """Numbers from 0 for operators without a `data_dim`, to deal them to devices by.
 
     Such an operator, as a batch's moments, exchanges messages with all parts of the batch; dealt
     out, they share the devices' links. All other operators have number 0.
     """
-    whole = [op for op in graph.operators if sample_dim(op) is None]
+    whole = [op for op in graph.operators if data_dim(op) is None]
     return dict.fromkeys(graph.operators, 0) | {op: i for i, op in enumerate(whole)}
 
 
 def by_samples(operator: Operator, devices: Sequence[str], turn: int = 0) -> ParallelConfig:
     """Data parallelism; a batch smaller than the number of devices leaves the last ones out.
 
-    An operator without a sample dimension is one task, on device `turn` modulo their number.
+    An operator without a `data_dim` is one task, on device `turn` modulo their number.
     """
-    dim = sample_dim(operator)
+    dim = data_dim(operator)
     if dim is None:
         devices = [devices[turn % len(devices)]]
     return split(operator, dim, devices)

@@ -1,5 +1,6 @@
 #include "plan/graph.h"
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 
@@ -71,6 +72,20 @@ bool disjoint(const Operator& op, const Operand& operand) {
   return true;
 }
 
+// Whether an operator uses a table as tables are used: it reads all rows of the columns that are
+// its output's last dimension, the only one that can be split.
+bool looks_up(const Graph& graph, const Operator& op, const Operand& table) {
+  const Operand& tokens = op.operands.front();
+  const auto& shape = graph.tensors[op.primary_output().tensor].shape;
+  const DimMap column{static_cast<int>(shape.size()) - 1};
+  return op.operands.size() == 3 && tokens.role == Role::input &&
+         graph.tensors[tokens.tensor].type == DataType::int32 && table.map.size() == 2 &&
+         table.map[0] == DimMap{} && table.map[1] == column &&
+         graph.tensors[table.tensor].shape[1] == shape.back() &&
+         std::all_of(op.dims.begin(), op.dims.end() - 1,
+                     [](DimKind kind) { return kind == DimKind::none; });
+}
+
 }  // namespace
 
 void check_graph(const Graph& graph) {
@@ -93,6 +108,9 @@ void check_graph(const Graph& graph) {
       const Tensor& tensor = graph.tensors[o.tensor];
       if (o.role == Role::weight && tensor.kind != TensorKind::weight) {
         fail("takes for a weight what is none");
+      }
+      if (tensor.is_table && !looks_up(graph, op, o)) {
+        fail("does not look rows up in a table, or is not split by its columns alone");
       }
       if (!tensor.is_state) continue;
       if (o.role != Role::weight) fail("reads another operator's state");

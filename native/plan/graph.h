@@ -24,8 +24,9 @@ struct Tensor {
   TensorKind kind = TensorKind::activation;
   bool needs_gradient = false;
   // A weight (row, column) of which operators look up rows, by the tokens that are their first
-  // input: an embedding's table. If nothing else uses it, its gradient is never written down: the
-  // update reads it, row by row, off the gradients of those operators' outputs.
+  // input, and which nothing uses otherwise: an embedding's table. These operators can be split by
+  // its columns alone. Its gradient is never written down: the update reads it, row by row, off the
+  // gradients of those operators' outputs.
   bool is_table = false;
   // A weight that is its operator's own: the forward pass reads and writes it, and nothing trains
   // it.

@@ -9,17 +9,6 @@ namespace flexlegion {
 
 namespace {
 
-// Whether an operator uses a table as tables are used.
-bool looks_up(const Graph& graph, const Operator& op, const Operand& table) {
-  const Operand& tokens = op.operands.front();
-  const auto& shape = graph.tensors[op.primary_output().tensor].shape;
-  const DimMap column{static_cast<int>(shape.size()) - 1};
-  return op.operands.size() == 3 && tokens.role == Role::input &&
-         graph.tensors[tokens.tensor].type == DataType::int32 && table.map.size() == 2 &&
-         table.map[0] == DimMap{} && table.map[1] == column &&
-         graph.tensors[table.tensor].shape[1] == shape.back();
-}
-
 // Which operators each kind of run executes: the ancestors of what it wants.
 std::vector<unsigned> runs_of(const Graph& graph, const std::vector<int>& outputs) {
   const auto& ops = graph.operators;
@@ -52,25 +41,6 @@ std::vector<bool> differentiable_tensors(const Graph& graph) {
   return result;
 }
 
-// The tables that are trained and used by nothing but look-ups.
-std::map<int, std::vector<int>> lookups_of(const Graph& graph, const GraphFacts& facts) {
-  std::map<int, std::vector<int>> lookups;
-  std::set<int> otherwise_used;
-  for (int op = 0; op < static_cast<int>(graph.operators.size()); ++op) {
-    if (!(facts.runs[op] & kTrains)) continue;
-    for (const Operand& o : graph.operators[op].operands) {
-      if (!graph.tensors[o.tensor].is_table || !facts.differentiable[o.tensor]) continue;
-      if (looks_up(graph, graph.operators[op], o)) {
-        lookups[o.tensor].push_back(op);
-      } else {
-        otherwise_used.insert(o.tensor);
-      }
-    }
-  }
-  for (int tensor : otherwise_used) lookups.erase(tensor);
-  return lookups;
-}
-
 }  // namespace
 
 std::vector<int> GraphFacts::owned_weights(const Graph& graph, int op) const {
@@ -95,15 +65,20 @@ GraphFacts facts_of(const Graph& graph, const std::vector<int>& outputs) {
   const int n = static_cast<int>(graph.operators.size());
   facts.backward.assign(graph.operators.size(), false);
   facts.owner.assign(graph.tensors.size(), -1);
-  facts.lookups = lookups_of(graph, facts);
+  facts.table.assign(graph.operators.size(), -1);
   for (int op = 0; op < n; ++op) {
     if (!(facts.runs[op] & kTrains)) continue;
     for (const Operand& o : graph.operators[op].operands) {
       if (o.role == Role::output) continue;
       if (!facts.differentiable[o.tensor]) continue;
-      if (!facts.is_table(o.tensor)) facts.backward[op] = true;
       const bool weight = graph.tensors[o.tensor].kind == TensorKind::weight;
       if (weight && facts.owner[o.tensor] < 0) facts.owner[o.tensor] = op;
+      if (graph.tensors[o.tensor].is_table) {
+        facts.table[op] = o.tensor;
+        facts.lookups[o.tensor].push_back(op);
+      } else {
+        facts.backward[op] = true;
+      }
     }
   }
   for (int t = 0; t < static_cast<int>(graph.tensors.size()); ++t) {
@@ -271,8 +246,8 @@ std::vector<Shard> shards_of(const Graph& graph, int op, int tensor, const Disti
   std::vector<Shard> shards;
   for (std::size_t i = 0; i < rects.size(); ++i) {
     const Rect& rect = rects[i];
-    int longest = graph.tensors[tensor].is_table ? 1 : 0;
-    for (int d = 1; d < rect.rank && !graph.tensors[tensor].is_table; ++d) {
+    int longest = 0;
+    for (int d = 1; d < rect.rank; ++d) {
       if (rect.extent(d) > rect.extent(longest)) longest = d;
     }
     const auto replicas = static_cast<std::int64_t>(users[i].size());

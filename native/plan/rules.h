@@ -24,8 +24,8 @@ struct GraphFacts {
   std::vector<bool> differentiable;  // a tensor: whether training wants its gradient
   std::vector<bool> backward;        // an operator: whether training runs it backward
   std::vector<int> owner;            // a weight: the first operator that trains it, or -1
-  // A trained table that nothing but look-ups of rows uses: the operators that do.
-  std::map<int, std::vector<int>> lookups;
+  std::vector<int> table;  // an operator: the trained table in which it looks rows up, or -1
+  std::map<int, std::vector<int>> lookups;  // a trained table: the operators that look rows up
 
   bool is_table(int tensor) const { return lookups.count(tensor) > 0; }
   std::vector<LaunchId> launches;  // in the order of issue
@@ -108,9 +108,9 @@ std::int64_t updated_elements(const Graph& graph, const GraphFacts& facts, int t
                               const Rect& shard, int optimizer_states);
 
 // Cuts each part of weight `tensor` that its owner's tasks (`op`, on `devices`) read into one shard
-// a replica device, along its longest dimension (a table's along its columns, as every shard has
-// all rows that are read); or into fewer, so that they have the graph's shard_bytes. Which devices
-// get these few goes by the operator, so that all have some.
+// a replica device, along its longest dimension; or into fewer, so that they have the graph's
+// shard_bytes. Which devices get these few goes by the operator, so that all have some. (Of a
+// table, each part has one user, and is one shard.)
 std::vector<Shard> shards_of(const Graph& graph, int op, int tensor, const DistinctRects& parts,
                              const std::vector<int>& devices);
 

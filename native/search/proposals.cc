@@ -188,13 +188,16 @@ bool Proposals::copy_neighbour(Random& random, int op, const std::vector<Config>
       return true;
     }
   }
-  // Other dimensions: all of its tasks by samples, if that is possible.
-  std::vector<int> degrees(mine.degrees.size(), 1);
-  degrees[0] = theirs.tasks;
-  const auto samples = table.find(degrees);
-  if (samples == table.end()) return false;
-  config.split = samples->second;
-  return true;
+  // Other dimensions: all of its tasks along the first one for which that is possible.
+  for (std::size_t d = 0; d < mine.degrees.size(); ++d) {
+    std::vector<int> degrees(mine.degrees.size(), 1);
+    degrees[d] = theirs.tasks;
+    const auto along = table.find(degrees);
+    if (along == table.end()) continue;
+    config.split = along->second;
+    return true;
+  }
+  return false;
 }
 
 Configs Proposals::draw(Random& random, const std::vector<Config>& strategy, const Moves& moves,

@@ -182,9 +182,8 @@ OperatorCost operator_cost(const Problem& problem, int op, const Split& split) {
       for (int k = 0; k < split.tasks; ++k) {
         const std::int64_t elements = parts[weight][k].intersect(shard).volume();
         if (elements == 0) continue;
-        // Of a table, the gradient is that of the output: computed, as here assumed, by task k.
-        const std::int64_t gradient =
-            is_table ? tiles[k].intersect(looked_up_gradient(graph, op, shard)).volume() : elements;
+        // Of a table, it is that of the task's output, which comes from its readers.
+        const std::int64_t gradient = is_table ? tiles[k].volume() : elements;
         touched += gradient;
         gathered.send(k, task.device, gradient * kElementBytes);
         returned.send(task.device, k, elements * kElementBytes);
@@ -213,8 +212,8 @@ std::vector<std::int64_t> transfer_costs(const Problem& problem, int writer,
                                 "' reads");
   }
   const GraphFacts& facts = problem.facts;
-  const bool back =
-      facts.differentiable[tensor] && facts.backward[reader] && facts.backward[writer];
+  const bool back = facts.differentiable[tensor] && facts.backward[reader] &&
+                    (facts.backward[writer] || facts.table[writer] >= 0);
   std::vector<Touched> readers;
   for (const auto& degrees : reader_degrees) readers.emplace_back(graph, reader, operand, degrees);
   const bool alike = ways_back_alike(problem.machine);

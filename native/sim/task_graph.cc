@@ -37,13 +37,6 @@ int TaskGraph::launch_of(Pass pass, int index) const {
   return launch_numbers_[static_cast<int>(pass)][static_cast<std::size_t>(index)];
 }
 
-int TaskGraph::table_of(int op) const {
-  for (const Operand& o : problem_.graph.operators[op].operands) {
-    if (o.role == Role::weight && problem_.facts.is_table(o.tensor)) return o.tensor;
-  }
-  return -1;
-}
-
 TaskRef TaskGraph::writer_of(int flow, int writer) const {
   const auto& first = flows_[flow]->first_writer;
   const auto slot = std::upper_bound(first.begin(), first.end(), writer) - first.begin() - 1;
@@ -166,6 +159,7 @@ void TaskGraph::find_flows() {
     if (graph.tensors[t].kind == TensorKind::weight) {
       std::vector<int> ops;
       for (const auto& [op, operand] : readers_[t]) ops.push_back(op);
+      for (int op : lookups_of_[t]) ops.push_back(facts.owner[facts.table[op]]);
       if (!graph.tensors[t].needs_gradient) add_flow(FlowKind::kept, t, {}, {}, -1, ops);
       continue;
     }
@@ -187,7 +181,7 @@ void TaskGraph::find_flows() {
       if (readers.empty() || readers.back() != launch) readers.push_back(launch);
     }
     for (int op : lookups_of_[t]) {
-      const int owner = facts.owner[table_of(op)];
+      const int owner = facts.owner[facts.table[op]];
       readers.push_back(launch_of(Pass::update, owner));
       ops.push_back(owner);
     }
@@ -195,7 +189,7 @@ void TaskGraph::find_flows() {
     const std::vector<int> writers = contributors(t);
     if (writers.empty()) continue;
     // What was looked up in a table has its gradient in the flow of weights.
-    if (producer >= 0 && table_of(producer) >= 0) continue;
+    if (producer >= 0 && facts.table[producer] >= 0) continue;
     const int fed = producer >= 0 ? launch_of(Pass::backward, producer) : -1;
     if (fed >= 0) gradient_flows_[fed].push_back(static_cast<int>(flow_ids_.size()));
     add_flow(FlowKind::gradient, t, writers, fed >= 0 ? std::vector<int>{fed} : std::vector<int>{},

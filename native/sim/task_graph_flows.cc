@@ -105,7 +105,7 @@ Flow TaskGraph::build_value(const FlowId& id) {
 // The update of a table reads the tokens by which `op` reads rows of it.
 void TaskGraph::add_tokens(int op, const Family& written) {
   const Rect rect = looked_up_tokens(problem_.graph, op);
-  const int update = launch_of(Pass::update, problem_.facts.owner[table_of(op)]);
+  const int update = launch_of(Pass::update, problem_.facts.owner[problem_.facts.table[op]]);
   const auto& devices = blocks_[update].device;
   FlowBuilder::Need need;
   need.reads = geometry_.id_of(rect);
@@ -348,6 +348,12 @@ Flow TaskGraph::build_kept(const FlowId& id) {
     for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
       const Rect& rect = family.parts.rects[family.parts.of_part[k]];
       box(memory_of(config.devices[k]), rect, problem_.graph.tensors[id.index].is_state);
+    }
+  }
+  for (int op : lookups_of_[id.index]) {
+    const int update = launch_of(Pass::update, problem_.facts.owner[problem_.facts.table[op]]);
+    for (int device : blocks_[update].device) {
+      box(memory_of(device), looked_up_tokens(problem_.graph, op), false);
     }
   }
   hold_boxes();

@@ -92,6 +92,15 @@ def _grow(model: Model, x: Tensor, draw: st.DrawFn) -> Tensor:
     }[kind](x)
 
 
+def _look_up(model: Model, tokens: Tensor, draw: st.DrawFn) -> list[Tensor]:
+    """One embedding or two of a table, which a product may use, too."""
+    x = model.embedding(tokens, 5, draw(st.integers(1, 7)))
+    how = draw(st.sampled_from(["once", "twice", "twice", "tied"]))
+    if how == "twice":
+        return [model.add([x, model.embedding(tokens, 5, x.shape[-1], share=x)])]
+    return [x, model.dense(x, 5, use_bias=False, share=x)] if how == "tied" else [x]
+
+
 def _grow_sequence(model: Model, x: Tensor, kind: str, draw: st.DrawFn) -> Tensor:
     """A layer of sequences after `x` (n, steps, channel): two steps of an LSTM, or attention."""
     units = draw(st.integers(1, 5))
@@ -129,7 +138,7 @@ def _share_weights(graph: Graph) -> None:
     by_shape: dict[tuple[tuple[int, ...], ...], list[Tensor]] = {}
     for operator in graph.operators:
         shapes = tuple(weight.shape for weight in operator.trained_weights)
-        if not shapes:
+        if not shapes or operator.looks_up:
             continue
         shared = by_shape.setdefault(shapes, operator.weights)
         if shared != operator.weights:
@@ -143,15 +152,16 @@ def _share_weights(graph: Graph) -> None:
 def graphs(draw: st.DrawFn) -> tuple[Graph, Tensor]:
     """A graph with a loss, and the tensor to predict."""
     model = Model(draw(st.integers(1, 5)))
-    rank = draw(st.sampled_from([1, 2, 3]))
-    x = model.input(
-        draw(st.lists(st.integers(1, 6), min_size=rank, max_size=rank)),
-        requires_gradient=draw(st.booleans()),
-    )
-    made = [x]
+    rank = draw(st.sampled_from([0, 1, 2, 3]))
+    shape = draw(st.lists(st.integers(1, 6), min_size=rank, max_size=rank))
+    if rank == 0 or draw(st.integers(0, 3)) == 0:
+        made = _look_up(model, model.input(shape, "int32"), draw)
+    else:
+        made = [model.input(shape, requires_gradient=draw(st.booleans()))]
+    inputs = list(made)
     for _ in range(draw(st.integers(1, 6))):
         made.append(_grow(model, draw(st.sampled_from(made[-3:])), draw))
-    layers = [t for t in made if t is not x]
+    layers = [t for t in made if t not in inputs]
     output = draw(st.sampled_from(layers))
     if draw(st.booleans()):
         # Two branches meet in the loss; perhaps it is even twice the same tensor.
@@ -323,12 +333,6 @@ def check_gradient_sums(plan: Plan) -> None:
                 assert (read[tensor] == (0 if tensor.kind == "input" else 1)).all()
 
 
-def is_table(plan: Plan, tensor: Tensor) -> bool:
-    """Whether nothing but look-ups uses it, so that it needs no gradient of its own."""
-    users = [op for op in plan.graph.operators if tensor in op.weights]
-    return tensor.table and all(op.kind.type == "embedding" for op in users)
-
-
 def check_gradients_exist(plan: Plan) -> None:
     """Weights that training reads have a gradient and one update; others have none."""
     trained = {
@@ -347,7 +351,7 @@ def check_gradients_exist(plan: Plan) -> None:
     ]
     assert sorted(map(repr, updated)) == sorted(map(repr, trained))
     for tensor in plan.graph.weights:
-        has_gradient = tensor in trained and not is_table(plan, tensor)
+        has_gradient = tensor in trained and not tensor.table
         assert (plan.gradient_slots(tensor) > 0) == has_gradient
 
 
@@ -375,7 +379,7 @@ def check_shards(plan: Plan) -> None:
                     if not is_empty(box) and overlap(box, part)
                 ]
                 extents = [hi - lo for lo, hi in part]
-                longest = extents[1] if requirement.tensor.table else max(extents)
+                longest = max(extents)
                 size = 4 * np.prod([hi - lo for lo, hi in part])
                 most = max(1, size // shard_bytes()) if shard_bytes() else len(devices)
                 assert len(shards) == min(longest, len(devices), most)
@@ -404,7 +408,23 @@ def check_states(plan: Plan) -> None:
                     assert a == b or (is_empty(a) and is_empty(b))
 
 
+def check_tables(plan: Plan) -> None:
+    """Each column of a table, and of its states, lives on the device that looks it up."""
+    homes: dict[Tensor, list[tuple[Box, str]]] = {}
+    for launch in plan.launches:
+        for r in launch.requirements:
+            if r.tensor.table and launch.stage == "forward":
+                homes.setdefault(r.tensor, sorted(zip(r.boxes, launch.devices, strict=True)))
+            elif r.tensor.table:
+                assert launch.stage == "update"
+                shards = zip(r.boxes, launch.devices, strict=True)
+                assert sorted((box, d) for box, d in shards if not is_empty(box)) == homes[r.tensor]
+    for home in homes.values():
+        assert not any(overlap(a, b) for i, (a, _) in enumerate(home) for b, _ in home[:i])
+
+
 CHECKS = [
+    check_tables,
     check_structure,
     check_values,
     check_gradient_slots,

@@ -79,7 +79,8 @@ class FigureCosts(CostModel):
 def figure5(tasks_of_o3: int = 2) -> Known:
     """Two steps of embedding (o1, o2), recurrent (o3, o4) and linear layer (o5, o6).
 
-    Each layer is on a GPU of its own, each operator cut into two tasks by samples. What follows the
+    Each layer is on a GPU of its own, each operator cut into two tasks by samples: the linear layer
+    uses the embedding's table, which otherwise could be cut by columns alone. What follows the
     figure (the logits' concatenation, the loss) is one task each.
     """
     model = Model(2)
@@ -88,8 +89,8 @@ def figure5(tasks_of_o3: int = 2) -> Known:
     o2 = model.embedding(tokens, 10, 25, 1, 1, name="o2", share=o1)
     o3 = model.lstm(o1, 25, name="o3")
     o4 = model.lstm(o2, 25, o3.state, name="o4", share=o3.y)
-    o5 = model.dense(o3.y, 25, name="o5")
-    o6 = model.dense(o4.y, 25, name="o6", share=o5)
+    o5 = model.dense(o3.y, 10, use_bias=False, name="o5", share=o1)
+    o6 = model.dense(o4.y, 10, use_bias=False, name="o6", share=o1)
     model.concat([o5, o6], axis=1, name="logits")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "three.json"
