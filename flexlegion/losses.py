@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -39,13 +39,27 @@ class CategoricalCrossentropy(Loss):
 
     Of a softmax it reads the softmax's input: the two together are the numerically stable pair, and
     the gradient does not pass through the softmax. Any other output it takes to be logits.
+
+    Parameters
+    ----------
+    label_smoothing
+        The share of each label that is given to all classes evenly: from 0, and below 1.
     """
 
     name: ClassVar[str] = "categorical_crossentropy"
 
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(
+                f"label_smoothing has to be at least 0 and below 1, but is {self.label_smoothing}"
+            )
+
     def operator(self, output: Tensor) -> tuple[LossOperator, Tensor]:
         """See `Loss`."""
-        return operators.SoftmaxCrossEntropy("one_hot"), _before(output, "softmax")
+        kind = operators.SoftmaxCrossEntropy("one_hot", float(self.label_smoothing))
+        return kind, _before(output, "softmax")
 
 
 @dataclass(frozen=True)
@@ -56,11 +70,42 @@ class SparseCategoricalCrossentropy(CategoricalCrossentropy):
 
     def operator(self, output: Tensor) -> tuple[LossOperator, Tensor]:
         """See `Loss`."""
-        return operators.SoftmaxCrossEntropy("sparse"), _before(output, "softmax")
+        kind = operators.SoftmaxCrossEntropy("sparse", float(self.label_smoothing))
+        return kind, _before(output, "softmax")
 
     def labels(self, prediction: Shape) -> tuple[Shape, DataType]:
         """One a row of the prediction."""
         return prediction[:-1], "int32"
+
+
+@dataclass(frozen=True)
+class BinaryCrossentropy(Loss):
+    """Cross-entropy of two classes, of each of a sample's values, with labels from 0 to 1.
+
+    Of a sigmoid layer it reads that layer's input, which is numerically stable. Of a layer with the
+    activation "sigmoid" it takes the probabilities, and of any other output logits.
+
+    Parameters
+    ----------
+    from_logits
+        Whether the output are logits; None decides as above.
+    """
+
+    name: ClassVar[str] = "binary_crossentropy"
+
+    from_logits: bool | None = None
+
+    def operator(self, output: Tensor) -> tuple[LossOperator, Tensor]:
+        """See `Loss`."""
+        if self.from_logits:
+            return operators.BinaryCrossEntropy("logits"), output
+        before = _before(output, "sigmoid")
+        if before is not output:
+            return operators.BinaryCrossEntropy("logits"), before
+        producer = output.producer
+        fused = producer is not None and getattr(producer.kind, "activation", "") == "sigmoid"
+        probabilities = fused or self.from_logits is False
+        return operators.BinaryCrossEntropy("probabilities" if probabilities else "logits"), output
 
 
 @dataclass(frozen=True)
@@ -74,13 +119,83 @@ class MeanSquaredError(Loss):
         return operators.MeanSquaredError(), output
 
 
+@dataclass(frozen=True)
+class MeanAbsoluteError(Loss):
+    """Mean over all of a sample's values of the absolute difference (L1)."""
+
+    name: ClassVar[str] = "mean_absolute_error"
+
+    def operator(self, output: Tensor) -> tuple[LossOperator, Tensor]:
+        """See `Loss`."""
+        return operators.MeanAbsoluteError(), output
+
+
+@dataclass(frozen=True)
+class Huber(Loss):
+    """Mean over all of a sample's values of half the squared difference, from `delta` on linear.
+
+    Parameters
+    ----------
+    delta
+        The difference from which on the slope is constant; above 0.
+    """
+
+    name: ClassVar[str] = "huber"
+
+    delta: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.delta < math.inf:
+            raise UserError(f"Huber's delta has to be a number above 0, but is {self.delta}")
+
+    def operator(self, output: Tensor) -> tuple[LossOperator, Tensor]:
+        """See `Loss`."""
+        return operators.Huber(float(self.delta)), output
+
+
+@dataclass(frozen=True)
+class Written(Loss):
+    """A loss written with layers.
+
+    Parameters
+    ----------
+    function
+        Called with layers (`Model`'s methods for layers), the output and its labels; returns a
+        tensor (n, ...), or (1, ...) of the whole batch, whose mean is minimised.
+    labels_shape
+        Of a sample's labels; as the output's unless given.
+    labels_dtype
+        "float32" or "int32".
+    """
+
+    name: ClassVar[str] = "written"
+
+    function: Callable[[Any, Tensor, Tensor], Tensor]
+    labels_shape: Shape | None = None
+    labels_dtype: DataType = "float32"
+
+    def labels(self, prediction: Shape) -> tuple[Shape, DataType]:
+        """As they were asked for."""
+        if self.labels_shape is None:
+            return prediction, self.labels_dtype
+        return (prediction[0], *self.labels_shape), self.labels_dtype
+
+
 LOSSES: dict[str, type[Loss]] = {
     loss.name: loss
-    for loss in (SparseCategoricalCrossentropy, CategoricalCrossentropy, MeanSquaredError)
+    for loss in (
+        SparseCategoricalCrossentropy,
+        CategoricalCrossentropy,
+        BinaryCrossentropy,
+        MeanSquaredError,
+        MeanAbsoluteError,
+        Huber,
+    )
 }
 
-# What `compile(loss=...)` takes for an output.
-AnyLoss = str | Loss
+# What `compile(loss=...)` takes for an output: beside names, a tensor whose mean is minimised, or
+# what makes one.
+AnyLoss = str | Loss | Tensor | Callable[[Any, Tensor, Tensor], Tensor]
 # And for all of them: one for each, or by the outputs' names. Of None, an output has no loss.
 Losses = AnyLoss | Sequence[AnyLoss | None] | Mapping[str, AnyLoss | None]
 Weights = float | Sequence[float] | Mapping[str, float] | None
@@ -107,7 +222,9 @@ def add_losses(
         Its outputs.
     loss
         A loss or the name of one, for every output; or one an output as a list, or by the outputs'
-        names. An output whose loss is None, or not named, is not trained.
+        names. An output whose loss is None, or not named, is not trained. In place of a loss, a
+        tensor of the graph, (n, ...) or (1, ...), whose mean is minimised, without labels; or a
+        function that makes one, see `Written`.
     loss_weights
         What each loss is multiplied with in the sum that training minimises; 1 unless given.
 
@@ -118,6 +235,9 @@ def add_losses(
     """
     graph = graph.copy()
     names = check_outputs(graph, outputs)
+    if isinstance(loss, Tensor):  # of the model as a whole
+        _add_mean(graph, loss, _weight_of(loss_weights), "")
+        return graph
     losses = _by_output(loss, names, "loss")
     weights = _by_output(loss_weights, names, "loss weight")
     for name, output in zip(names, outputs, strict=True):
@@ -196,11 +316,37 @@ def near(name: str, names: Sequence[str]) -> str:
     return f"there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"
 
 
-def _add(graph: Graph, output: Tensor, loss: Loss, weight: float, suffix: str) -> None:
+def _add(graph: Graph, output: Tensor, loss: Loss | Tensor, weight: float, suffix: str) -> None:
+    if isinstance(loss, Tensor):
+        _add_mean(graph, loss, weight, suffix)
+        return
+    if isinstance(loss, Written):
+        labels = graph.add_input(f"{LABELS_NAME}{suffix}", *loss.labels(output.shape))
+        _add_mean(graph, _written(graph, loss, output, labels), weight, suffix)
+        return
     kind, prediction = loss.operator(output)
-    shape, dtype = loss.labels(prediction.shape)
-    labels = graph.add_input(f"{LABELS_NAME}{suffix}", shape, dtype)
+    labels = graph.add_input(f"{LABELS_NAME}{suffix}", *loss.labels(prediction.shape))
     graph.add(kind.weighted(weight), [prediction, labels], f"{LOSS_NAME}{suffix}")
+
+
+def _add_mean(graph: Graph, tensor: Tensor, weight: float, suffix: str) -> None:
+    if tensor not in graph or tensor.producer is None:
+        raise UserError(f"the loss {tensor!r} is computed by no layer of this model")
+    graph.add(operators.MeanLoss(weight=weight), [tensor], f"{LOSS_NAME}{suffix}")
+
+
+def _written(graph: Graph, loss: Written, output: Tensor, labels: Tensor) -> Tensor:
+    from flexlegion.layers import Layers  # layers reserve this module's names
+
+    layers = Layers(output.shape[0])
+    layers.graph = graph
+    result = loss.function(layers, output, labels)
+    if not isinstance(result, Tensor):
+        raise UserError(
+            f"a loss has to return a tensor, but {getattr(loss.function, '__name__', 'it')} "
+            f"returned {type(result).__name__}"
+        )
+    return result
 
 
 def _before(output: Tensor, activation: str) -> Tensor:
@@ -228,10 +374,12 @@ def _by_output(given: Any, names: Sequence[str], what: str) -> dict[str, Any]:
     return dict.fromkeys(names, given)
 
 
-def _loss_of(loss: Any) -> Loss:
-    if isinstance(loss, Loss):
+def _loss_of(loss: Any) -> Loss | Tensor:
+    if isinstance(loss, Loss | Tensor):
         return loss
-    if loss not in LOSSES:
+    if callable(loss) and not isinstance(loss, type):
+        return Written(loss)
+    if not isinstance(loss, str) or loss not in LOSSES:
         raise UserError(f"unknown loss '{loss}'; choose one of {', '.join(LOSSES)}")
     return LOSSES[loss]()
 

@@ -75,7 +75,8 @@ class SoftmaxCrossEntropy(LossOperator):
     Logits (n, c), or of sequences (n, steps, c). "sparse": class numbers, int32 (n) or (n, steps);
     "one_hot": probabilities, float32 of the logits' shape. Labels below 0 do not count, e.g. where
     a sentence is over. Output (n) or (n, steps); so is log_sum, the logarithm of the sum of the
-    logits' exponentials, with which the backward pass reads the logits but once.
+    logits' exponentials, with which the backward pass reads the logits but once. Of each label,
+    the share `smoothing` is given to all classes evenly.
     """
 
     type: ClassVar[str] = "softmax_cross_entropy"
@@ -83,6 +84,7 @@ class SoftmaxCrossEntropy(LossOperator):
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "top_5_accuracy", "perplexity")
 
     labels: str = "sparse"
+    smoothing: float = 0.0
 
     @property
     def title(self) -> str:
@@ -123,12 +125,79 @@ class SoftmaxCrossEntropy(LossOperator):
         return 5 * prod(inputs[0])  # maximum, difference, exponential, sum, product with the label
 
 
+_ERRORS = ("mean_squared_error", "mean_absolute_error")
+
+
 @dataclass(frozen=True)
 class MeanSquaredError(LossOperator):
-    """Mean over a sample's features of the squared difference."""
+    """Mean over a sample's values of the squared difference."""
 
     type: ClassVar[str] = "mean_squared_error"
-    metrics: ClassVar[tuple[str, ...]] = ("mean_squared_error", "mean_absolute_error")
+    metrics: ClassVar[tuple[str, ...]] = _ERRORS
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return 3 * prod(inputs[0])  # difference, square, sum
+
+
+@dataclass(frozen=True)
+class MeanAbsoluteError(LossOperator):
+    """Mean over a sample's values of the absolute difference; where that is 0, so is its slope."""
+
+    type: ClassVar[str] = "mean_absolute_error"
+    metrics: ClassVar[tuple[str, ...]] = _ERRORS
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return 3 * prod(inputs[0])  # difference, absolute value, sum
+
+
+@dataclass(frozen=True)
+class Huber(LossOperator):
+    """Mean over a sample's values of half the squared difference, from `delta` on linear."""
+
+    type: ClassVar[str] = "huber"
+    metrics: ClassVar[tuple[str, ...]] = _ERRORS
+
+    delta: float = 1.0
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return 5 * prod(inputs[0])  # difference, absolute value, square, choice, sum
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy(LossOperator):
+    """Mean over a sample's values of the cross-entropy of two classes, with labels 0 to 1.
+
+    Of sigmoid(x), for values x that are "logits"; or of the values, which are "probabilities".
+    """
+
+    type: ClassVar[str] = "binary_cross_entropy"
+    metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
+
+    of: str = "logits"
+
+    @property
+    def title(self) -> str:
+        """See `LossOperator`."""
+        return "binary_crossentropy"
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return 6 * prod(inputs[0])  # exponential, logarithm, maximum, product, difference, sum
+
+
+@dataclass(frozen=True)
+class MeanLoss(LossOperator):
+    """Mean over a sample's values: a loss that other operators have computed.
+
+    Where an operator has summed up the batch already, the goal is the mean of what is left.
+    """
+
+    type: ClassVar[str] = "mean_loss"
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        return (SAMPLE if inputs[0][0] > 1 else Dim("sample", DimKind.NONE),)
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        return (Access((along(0), *(WHOLE,) * (len(inputs[0]) - 1))),)
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return prod(inputs[0])

@@ -1,4 +1,4 @@
-// Losses, as ops/losses.cc has them. A label that is no class gives no loss.
+// Cross-entropy of classes, as ops/losses.cc has it. A label that is no class gives no loss.
 #include "ops/losses.h"
 
 #include <limits>
@@ -69,6 +69,7 @@ FL_DEVICE float soft_loss(const Team& team, const Row& x, const Row& y, std::int
 struct Labels {
   Strided tile;
   bool sparse;
+  float smoothing;
 
   // Below 0 if the label does not count.
   FL_DEVICE std::int64_t truth(const Team& team, std::int64_t row, std::int64_t classes) const {
@@ -100,6 +101,12 @@ void cross_entropy(const Rows& rows, const Strided& x, const Labels& labels, con
       loss = labels.sparse ? static_cast<float>(found.log_sum - logits[truth])
                            : soft_loss(team, logits, row_of(labels.tile, row), rows.classes,
                                        static_cast<float>(found.log_sum));
+      if (labels.smoothing > 0) {
+        double sum = 0;
+        for (std::int64_t i = team.rank; i < rows.classes; i += team.size) sum += logits[i];
+        const double even = found.log_sum - team.sum(sum) / static_cast<double>(rows.classes);
+        loss += labels.smoothing * (static_cast<float>(even) - loss);
+      }
     }
     if (team.rank != 0) return;
     y[row] = loss;
@@ -151,17 +158,20 @@ void cross_entropy_gradient(const Rows& rows, const Strided& x, const Labels& la
       for (std::int64_t i = team.rank; i < n; i += team.size) mine += y[i];
       total = team.sum(mine);
     }
-    const float log_sum = log_sums[row];
+    const float log_sum = log_sums[row], kept = 1.0f - labels.smoothing;
+    const float even = labels.smoothing / static_cast<float>(n);
     for (std::int64_t i = team.rank; i < n; i += team.size) {
       const float target = !labels.sparse ? y[i] : i == truth ? 1.0f : 0.0f;
-      out[i] = (expf(logits[i] - log_sum) * total - target) * share;
+      const float all = total * kept + labels.smoothing;
+      out[i] = (expf(logits[i] - log_sum) * all - (target * kept + even)) * share;
     }
   });
 }
 
 class SoftmaxCrossEntropy : public Kernel {
  public:
-  explicit SoftmaxCrossEntropy(const Attributes& attributes) : sparse_(sparse_labels(attributes)) {}
+  explicit SoftmaxCrossEntropy(const Attributes& attributes)
+      : sparse_(sparse_labels(attributes)), smoothing_(smoothing_of(attributes)) {}
 
   void forward(KernelTask& task) override {
     const TensorView& losses = task.outputs[0];
@@ -169,7 +179,7 @@ class SoftmaxCrossEntropy : public Kernel {
     if (rows.count == 0) return;
     const Strided y(losses);
     auto* const ranks = reinterpret_cast<std::int32_t*>(scratch(0, rows.count));
-    cross_entropy(rows, Strided(task.inputs[0]), {Strided(task.inputs[1]), sparse_}, y,
+    cross_entropy(rows, Strided(task.inputs[0]), {Strided(task.inputs[1]), sparse_, smoothing_}, y,
                   Strided(task.outputs[1]), ranks);
     if (task.metrics == nullptr) return;
     const bool first_step = losses.rank() == 1 || losses.tile.lo[1] == 0;
@@ -180,88 +190,19 @@ class SoftmaxCrossEntropy : public Kernel {
   void backward(KernelTask& task) override {
     if (!task.wants_input_grad(0)) return;
     const Rows rows(task.outputs[1], task.inputs[0], task.run);
-    cross_entropy_gradient(rows, Strided(task.inputs[0]), {Strided(task.inputs[1]), sparse_},
-                           Strided(task.outputs[1]), static_cast<float>(task.run.label_share),
-                           Strided(task.input_grads[0]));
+    cross_entropy_gradient(rows, Strided(task.inputs[0]),
+                           {Strided(task.inputs[1]), sparse_, smoothing_}, Strided(task.outputs[1]),
+                           static_cast<float>(task.run.label_share), Strided(task.input_grads[0]));
   }
 
  private:
   bool sparse_;
-};
-
-// Of one sample after the other, means of its squared and its absolute errors.
-void mean_errors(std::int64_t samples, std::int64_t valid, std::int64_t features,
-                 const Tiles<2>& tiles, const Strided& y, double* errors) {
-  for_each_team(samples, features, [=] FL_BODY(const Team& team, std::int64_t sample) {
-    double squared = 0, absolute = 0;
-    const std::int64_t counted = sample < valid ? features : 0;
-    for (std::int64_t i = team.rank; i < counted; i += team.size) {
-      const auto e = tiles(sample * features + i);
-      const double error = static_cast<double>(e[0]) - e[1];
-      squared += error * error;
-      absolute += error < 0 ? -error : error;
-    }
-    squared = team.sum(squared) / features;
-    absolute = team.sum(absolute) / features;
-    if (team.rank != 0) return;
-    y[sample] = static_cast<float>(squared);
-    errors[2 * sample] = squared;
-    errors[2 * sample + 1] = absolute;
-  });
-}
-
-void add_errors(Metrics* metrics, std::int64_t valid, const double* errors) {
-  for_each_team(1, valid, [=] FL_BODY(const Team& team, std::int64_t) {
-    double squared = 0, absolute = 0;
-    for (std::int64_t sample = team.rank; sample < valid; sample += team.size) {
-      squared += errors[2 * sample];
-      absolute += errors[2 * sample + 1];
-    }
-    squared = team.sum(squared);
-    absolute = team.sum(absolute);
-    if (team.rank != 0) return;
-    add_atomically(&metrics->loss, squared);
-    add_atomically(&metrics->squared_error, squared);
-    add_atomically(&metrics->absolute_error, absolute);
-    add_atomically(&metrics->labels, valid);
-    add_atomically(&metrics->samples, valid);
-  });
-}
-
-class MeanSquaredError : public Kernel {
- public:
-  void forward(KernelTask& task) override {
-    const TensorView &x = task.inputs[0], &y = task.outputs[0];
-    if (y.tile.empty()) return;
-    const std::int64_t samples = y.extent(0), valid = valid_samples(y, task.run);
-    double* const errors = scratch_doubles(0, 2 * samples);
-    mean_errors(samples, valid, x.volume() / samples, Tiles<2>({&x, &task.inputs[1]}), Strided(y),
-                errors);
-    if (task.metrics != nullptr) add_errors(task.metrics, valid, errors);
-  }
-
-  // 2 (x - target) / features * label_share
-  void backward(KernelTask& task) override {
-    if (!task.wants_input_grad(0) || task.input_grads[0].tile.empty()) return;
-    const TensorView& dx = task.input_grads[0];
-    const Tiles<3> tiles({&task.inputs[0], &task.inputs[1], &dx});
-    const std::int64_t features = dx.volume() / dx.extent(0);
-    const std::int64_t counted = valid_samples(dx, task.run) * features;
-    const float scale =
-        2.0f / static_cast<float>(features) * static_cast<float>(task.run.label_share);
-    for_each(dx.volume(), [=] FL_BODY(std::int64_t i) {
-      const auto e = tiles(i);
-      e[2] = i < counted ? (e[0] - e[1]) * scale : 0.0f;
-    });
-  }
+  float smoothing_;
 };
 
 const RegisterKernel cross_entropy_kernel(
     "softmax_cross_entropy",
     [](const Attributes& a) { return std::make_unique<SoftmaxCrossEntropy>(a); }, DeviceKind::gpu);
-const RegisterKernel squared_error_kernel(
-    "mean_squared_error", [](const Attributes&) { return std::make_unique<MeanSquaredError>(); },
-    DeviceKind::gpu);
 
 }  // namespace
 }  // namespace flexlegion::gpu

@@ -1,6 +1,6 @@
-// Losses: forward gives the loss of each label and adds to the metrics; backward gives the gradient
-// of the mean over the batch's labels that count. Samples from run.valid_samples on are padding:
-// they count for nothing.
+// Cross-entropy of classes: forward gives the loss of each label and adds to the metrics; backward
+// gives the gradient of what the batch's labels that count add to the goal. Samples from
+// run.valid_samples on are padding: they count for nothing.
 #include "ops/losses.h"
 
 #include <algorithm>
@@ -39,6 +39,20 @@ FLEXLEGION_SIMD void soft_gradient(const float* x, const float* y, std::int64_t 
   }
 }
 
+float mean_of(const float* x, std::int64_t n) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += x[i];
+  return static_cast<float>(sum / static_cast<double>(n));
+}
+
+// dx += (exp(x - log_sum) - 1 / n) * scale: the part of a distribution that is the same everywhere.
+FLEXLEGION_SIMD void add_even_gradient(const float* x, std::int64_t n, float log_sum, float scale,
+                                       float* dx) {
+  const float even = 1.0f / static_cast<float>(n);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) dx[i] += (vector_exp(x[i] - log_sum) - even) * scale;
+}
+
 // Where a label is in its tile; without sequences the step is 0.
 struct Place {
   std::int64_t sample, step;
@@ -50,9 +64,11 @@ std::int64_t offset(const TensorView& view, const Place& at) {
 
 // Labels by row of the logits, of shape (n, classes) or (n, steps, classes). Sparse labels are
 // numbers of classes, those below 0 do not count; the others are distributions over the classes.
+// Smoothing takes that share of each label, and gives it to all classes evenly.
 class SoftmaxCrossEntropy : public Kernel {
  public:
-  explicit SoftmaxCrossEntropy(const Attributes& attributes) : sparse_(sparse_labels(attributes)) {}
+  explicit SoftmaxCrossEntropy(const Attributes& attributes)
+      : sparse_(sparse_labels(attributes)), smoothing_(smoothing_of(attributes)) {}
 
   // log(sum of exp(x)) * sum(y) - sum(x y); the logarithm is kept for backward.
   void forward(KernelTask& task) override {
@@ -73,6 +89,9 @@ class SoftmaxCrossEntropy : public Kernel {
       log_sum = static_cast<float>(row.log_sum);
       loss = sparse_ ? static_cast<float>(row.log_sum - logits[truth])
                      : soft_loss(logits, labels.f32() + offset(labels, at), classes, log_sum);
+      if (smoothing_ > 0) {
+        loss += smoothing_ * (log_sum - mean_of(logits, classes) - loss);
+      }
       sums.loss += loss;
       sums.correct += row.rank == 0 ? 1 : 0;
       sums.correct_top5 += row.rank < 5 ? 1 : 0;
@@ -87,7 +106,8 @@ class SoftmaxCrossEntropy : public Kernel {
     const TensorView& log_sums = task.outputs[1];
     if (!dx.present()) return;
     const std::int64_t classes = classes_of(x);
-    const float share = static_cast<float>(task.run.label_share);
+    const auto whole = static_cast<float>(task.run.label_share);
+    const float even = whole * smoothing_, share = whole - even;
     classes_of(dx);
     for_each_label(x, [&](const Place& at) {
       float* const out = dx.f32() + offset(dx, at);
@@ -105,6 +125,7 @@ class SoftmaxCrossEntropy : public Kernel {
       } else {
         soft_gradient(logits, labels.f32() + offset(labels, at), classes, log_sum, share, out);
       }
+      if (smoothing_ > 0) add_even_gradient(logits, classes, log_sum, even, out);
     });
   }
 
@@ -133,80 +154,11 @@ class SoftmaxCrossEntropy : public Kernel {
   }
 
   bool sparse_;
-};
-
-struct Errors {
-  double squared = 0, absolute = 0;
-};
-
-FLEXLEGION_SIMD Errors errors_of(const float* x, const float* target, std::int64_t n) {
-  double squared = 0, absolute = 0;
-#pragma omp simd reduction(+ : squared, absolute)
-  for (std::int64_t i = 0; i < n; ++i) {
-    const double error = static_cast<double>(x[i]) - target[i];
-    squared += error * error;
-    absolute += error < 0 ? -error : error;
-  }
-  return {squared, absolute};
-}
-
-FLEXLEGION_SIMD void scaled_difference(const float* x, const float* target, float scale, float* dx,
-                                       std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) dx[i] = (x[i] - target[i]) * scale;
-}
-
-class MeanSquaredError : public Kernel {
- public:
-  void forward(KernelTask& task) override {
-    const TensorView& y = task.outputs[0];
-    Metrics sums;
-    for (std::int64_t r = 0; r < y.extent(0); ++r) {
-      float& loss = y.f32()[r * y.stride[0]];
-      loss = 0;
-      if (!is_valid(y, r, task.run)) continue;
-      const TensorView x = subview(task.inputs[0], r), target = subview(task.inputs[1], r);
-      Errors errors;
-      for_each_run<2>({&x, &target}, [&](const Offsets<2>& at, std::int64_t n) {
-        const Errors run = errors_of(x.f32() + at[0], target.f32() + at[1], n);
-        errors.squared += run.squared;
-        errors.absolute += run.absolute;
-      });
-      const auto features = static_cast<double>(x.volume());
-      loss = static_cast<float>(errors.squared / features);
-      sums.squared_error += errors.squared / features;
-      sums.absolute_error += errors.absolute / features;
-      ++sums.samples;
-    }
-    sums.loss = sums.squared_error;
-    sums.labels = sums.samples;
-    if (task.metrics != nullptr) task.metrics->add(sums);
-  }
-
-  // 2 (x - target) / features * label_share
-  void backward(KernelTask& task) override {
-    const TensorView& gradient = task.input_grads[0];
-    if (!gradient.present()) return;
-    for (std::int64_t r = 0; r < gradient.extent(0); ++r) {
-      const TensorView dx = subview(gradient, r);
-      if (!is_valid(gradient, r, task.run)) {
-        zero_view(dx);
-        continue;
-      }
-      const TensorView x = subview(task.inputs[0], r), target = subview(task.inputs[1], r);
-      const float scale =
-          2.0f / static_cast<float>(x.volume()) * static_cast<float>(task.run.label_share);
-      for_each_run<3>({&x, &target, &dx}, [&](const Offsets<3>& at, std::int64_t n) {
-        scaled_difference(x.f32() + at[0], target.f32() + at[1], scale, dx.f32() + at[2], n);
-      });
-    }
-  }
+  float smoothing_;
 };
 
 const RegisterKernel registered_cross_entropy("softmax_cross_entropy", [](const Attributes& a) {
   return std::make_unique<SoftmaxCrossEntropy>(a);
-});
-const RegisterKernel registered_squared_error("mean_squared_error", [](const Attributes&) {
-  return std::make_unique<MeanSquaredError>();
 });
 
 }  // namespace

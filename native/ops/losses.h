@@ -21,4 +21,9 @@ inline bool sparse_labels(const Attributes& attributes) {
   throw std::invalid_argument("labels '" + labels + "' is none of: sparse one_hot");
 }
 
+// The share of each label that all classes get evenly.
+inline float smoothing_of(const Attributes& attributes) {
+  return static_cast<float>(attributes.number("smoothing"));
+}
+
 }  // namespace flexlegion

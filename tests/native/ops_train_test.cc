@@ -17,7 +17,7 @@ using LabelsOf = std::function<TensorView(const Rect& tile)>;
 
 // A loss's operands for one label a sample, or one a sample and step.
 Shape shape_of_losses(const std::string& type, const Tensor& prediction) {
-  if (type == "mean_squared_error") return {prediction.shape[0]};
+  if (type != "softmax_cross_entropy") return {prediction.shape[0]};
   return Shape(prediction.shape.begin(), prediction.shape.end() - 1);
 }
 
@@ -40,7 +40,7 @@ LossResults run_loss(const std::string& type, const Attributes& attributes, Tens
     const Rect tile = widened(losses, prediction);
     KernelTask task;
     task.run.valid_samples = valid;
-    task.run.label_share = 1.0 / static_cast<double>(valid_labels);
+    task.run.label_share = valid_labels > 0 ? 1.0 / static_cast<double>(valid_labels) : 0.0;
     task.inputs = {prediction.view(tile), labels(losses)};
     task.outputs = {results.losses.view(losses), results.log_sums.view(losses)};
     Array<Metrics> metrics(1);
@@ -95,7 +95,7 @@ void check_losses(const LossResults& results, const LossResults& expected) {
   CHECK(largest_difference(results.losses, expected.losses) < kTolerance);
   CHECK(largest_difference(results.gradient, expected.gradient) < kTolerance);
   CHECK(results.metrics.loss == doctest::Approx(expected.metrics.loss).epsilon(1e-5));
-  CHECK(results.metrics.correct == expected.metrics.correct);
+  CHECK(results.metrics.correct == doctest::Approx(expected.metrics.correct));
   CHECK(results.metrics.correct_top5 == expected.metrics.correct_top5);
   CHECK(results.metrics.squared_error == doctest::Approx(expected.metrics.squared_error));
   CHECK(results.metrics.absolute_error == doctest::Approx(expected.metrics.absolute_error));
@@ -131,8 +131,8 @@ LabelsOf view_of(Tensor& targets) {
   return [&targets](const Rect& tile) { return targets.view(widened(tile, targets)); };
 }
 
-const Attributes kSparse(Entries{{"labels", "sparse"}});
-const Attributes kOneHot(Entries{{"labels", "one_hot"}});
+const Attributes kSparse(Entries{{"labels", "sparse"}, {"smoothing", "0"}});
+const Attributes kOneHot(Entries{{"labels", "one_hot"}, {"smoothing", "0"}});
 
 TEST_CASE("softmax_cross_entropy: sparse labels, with padding") {
   Tensor logits = Tensor::random({11, 23}, 1);
@@ -241,24 +241,112 @@ TEST_CASE("softmax_cross_entropy: huge logits neither overflow nor vanish") {
   CHECK(results.gradient.at(1, 0) == doctest::Approx(0.5));
 }
 
-TEST_CASE("mean_squared_error") {
-  Tensor x = Tensor::random({9, 3, 4}, 4), target = Tensor::random({9, 3, 4}, 5);
+TEST_CASE("softmax_cross_entropy: smoothed labels are distributions") {
+  const double smoothing = 0.3;
+  Tensor logits = Tensor::random({5, 3, 11}, 1), targets(logits.shape);
+  Array<std::int32_t> numbers(15);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] = i % 5 == 1 ? -1 : static_cast<std::int32_t>(i * 7 % 11);
+    for (std::size_t c = 0; c < 11 && numbers[i] >= 0; ++c) {
+      const double kept = static_cast<std::int32_t>(c) == numbers[i] ? 1 - smoothing : 0;
+      targets.data[i * 11 + c] = static_cast<float>(kept + smoothing / 11);
+    }
+  }
+  const LossResults expected = expected_cross_entropy(logits, targets, 4);
+  SparseLabels sparse(logits, numbers);
+  const Attributes of_numbers(Entries{{"labels", "sparse"}, {"smoothing", "0.3"}});
+  check_losses(run_loss("softmax_cross_entropy", of_numbers, logits, sparse.view(), 4,
+                        expected.metrics.labels, 1),
+               expected);
+  // A distribution's share is smoothed whatever its sum.
+  Tensor soft = Tensor::random(logits.shape, 3), smoothed(logits.shape);
+  for (std::size_t i = 0; i < soft.data.size(); ++i) {
+    soft.data[i] = std::abs(soft.data[i]);
+    smoothed.data[i] = static_cast<float>(soft.data[i] * (1 - smoothing) + smoothing / 11);
+  }
+  const Attributes of_shares(Entries{{"labels", "one_hot"}, {"smoothing", "0.3"}});
+  check_losses(run_loss("softmax_cross_entropy", of_shares, logits, view_of(soft), 5, 15, 1),
+               expected_cross_entropy(logits, smoothed, 5));
+}
+
+// A loss's value and slope at (x, target), and whether x is right.
+struct Point {
+  double loss, slope;
+  bool correct;
+};
+using Formula = std::function<Point(double x, double target)>;
+
+void check_pointwise(const std::string& type, const Attributes& attributes, Tensor& x,
+                     Tensor& target, bool errors, const Formula& formula) {
   const std::int64_t valid = 7;
   LossResults expected{Tensor({9}), Tensor({9}), Tensor(x.shape), {}};
   expected.metrics.samples = expected.metrics.labels = valid;
+  std::vector<double> losses(9);
   for (std::size_t i = 0; i < static_cast<std::size_t>(valid) * 12; ++i) {
     const double error = static_cast<double>(x.data[i]) - target.data[i];
-    expected.losses.data[i / 12] += static_cast<float>(error * error / 12);
-    expected.metrics.squared_error += error * error / 12;
-    expected.metrics.absolute_error += std::abs(error) / 12;
-    expected.gradient.data[i] = static_cast<float>(2 * error / (12 * valid));
+    const Point point = formula(x.data[i], target.data[i]);
+    losses[i / 12] += point.loss / 12;
+    expected.metrics.loss += point.loss / 12;
+    expected.metrics.correct += point.correct ? 1.0 / 12 : 0;
+    if (errors) expected.metrics.squared_error += error * error / 12;
+    if (errors) expected.metrics.absolute_error += std::abs(error) / 12;
+    expected.gradient.data[i] = static_cast<float>(point.slope / (12 * valid));
   }
-  expected.metrics.loss = expected.metrics.squared_error;
+  for (std::size_t i = 0; i < 9; ++i) expected.losses.data[i] = static_cast<float>(losses[i]);
   for (unsigned seed = 0; seed < 4; ++seed) {
-    check_losses(
-        run_loss("mean_squared_error", Attributes(), x, view_of(target), valid, valid, seed),
-        expected);
+    check_losses(run_loss(type, attributes, x, view_of(target), valid, valid, seed), expected);
   }
+}
+
+TEST_CASE("losses of errors") {
+  Tensor x = Tensor::random({9, 3, 4}, 4), target = Tensor::random({9, 3, 4}, 5);
+  target.data[5] = x.data[5];
+  check_pointwise("mean_squared_error", Attributes(), x, target, true, [](double a, double b) {
+    return Point{(a - b) * (a - b), 2 * (a - b), false};
+  });
+  check_pointwise("mean_absolute_error", Attributes(), x, target, true, [](double a, double b) {
+    return Point{std::abs(a - b), a == b ? 0.0 : a > b ? 1.0 : -1.0, false};
+  });
+  const Attributes delta(Entries{{"delta", "0.4"}});
+  check_pointwise("huber", delta, x, target, true, [](double a, double b) {
+    const double size = std::abs(a - b);
+    if (size <= 0.4) return Point{size * size / 2, a - b, false};
+    return Point{0.4 * (size - 0.2), a > b ? 0.4 : -0.4, false};
+  });
+  check_pointwise("mean_loss", Attributes(), x, target, false, [](double a, double) {
+    return Point{a, 1.0, false};
+  });
+}
+
+TEST_CASE("binary_cross_entropy") {
+  Tensor x = Tensor::random({9, 3, 4}, 4), p(x.shape), target = Tensor::random({9, 3, 4}, 5);
+  for (std::size_t i = 0; i < x.data.size(); ++i) {
+    x.data[i] *= i % 7 == 0 ? 30.0f : 4.0f;
+    p.data[i] = 1.0f / (1.0f + std::exp(-x.data[i] / 10));
+    target.data[i] = i % 3 == 0 ? std::abs(target.data[i]) : target.data[i] > 0 ? 1.0f : 0.0f;
+  }
+  const Attributes of_logits(Entries{{"of", "logits"}});
+  check_pointwise("binary_cross_entropy", of_logits, x, target, false, [](double a, double t) {
+    const double s = 1 / (1 + std::exp(-a));
+    const double loss = std::max(a, 0.0) - a * t + std::log1p(std::exp(-std::abs(a)));
+    return Point{loss, s - t, (a > 0) == (t > 0.5)};
+  });
+  const Attributes of_shares(Entries{{"of", "probabilities"}});
+  check_pointwise("binary_cross_entropy", of_shares, p, target, false, [](double s, double t) {
+    const double loss = -t * std::log(s) - (1 - t) * std::log1p(-s);
+    return Point{loss, (s - t) / (s * (1 - s)), (s > 0.5) == (t > 0.5)};
+  });
+  // Certain and wrong: bounded.
+  Tensor sure({2, 1}), wrong({2, 1});
+  sure.data = {1, 0};
+  wrong.data = {0, 1};
+  const LossResults bounded =
+      run_loss("binary_cross_entropy", of_shares, sure, view_of(wrong), 2, 2, 1);
+  CHECK(bounded.losses.data == Array<float>{100, 100});
+  CHECK(bounded.gradient.data == Array<float>{5e11f, -5e11f});
+  CHECK_THROWS_WITH_AS(
+      make_kernel("binary_cross_entropy", Attributes(Entries{{"of", "odds"}}), kTested),
+      doctest::Contains("'odds' is none of: logits probabilities"), std::invalid_argument);
 }
 
 // The value of one weight and its states after three steps, as PyTorch's documentation has them.

@@ -6,6 +6,9 @@ from typing import Any
 
 from pytorch_layers import (
     BATCH,
+    BINARY,
+    HUBER,
+    L1,
     MSE,
     ONE_HOT,
     SPARSE,
@@ -18,6 +21,7 @@ from pytorch_layers import (
     pool2d,
 )
 
+from flexlegion.losses import CategoricalCrossentropy, Huber, SparseCategoricalCrossentropy
 from flexlegion.optimizers import SGD, Adam, AdamW
 
 ACTIVATIONS = (None, "relu", "sigmoid", "tanh", "gelu", "softmax")
@@ -375,11 +379,27 @@ def _loss_cases() -> dict[str, Case]:
         "softmax_one_hot": Case((7,), (*layers, SOFTMAX), ONE_HOT),
         "logits_one_hot": Case((7,), layers, ONE_HOT),
         "mean_squared_error_rank_4": Case((4, 4, 2), (conv2d(3, 2),)),
+        "mean_absolute_error": Case((4, 4, 2), (conv2d(3, 2),), L1),
+        "huber": Case((7,), layers, HUBER),
+        "huber_delta": Case((7,), layers, Huber(0.3)),
+        "binary_logits": Case((7,), layers, BINARY),
+        "binary_sigmoid": Case((7,), (*layers, ("sigmoid", {})), BINARY),
+        "binary_fused_sigmoid": Case((7,), (dense(5, activation="sigmoid"),), BINARY),
+        "binary_rank_3": Case((3, 7), layers, BINARY),
+        "smoothed_sparse": Case(
+            (7,), layers, SparseCategoricalCrossentropy(label_smoothing=0.2), ignored=0.3
+        ),
+        "smoothed_softmax": Case(
+            (3, 7), (*layers, SOFTMAX), SparseCategoricalCrossentropy(0.1), ignored=0.3
+        ),
+        "smoothed_one_hot": Case((7,), layers, CategoricalCrossentropy(label_smoothing=0.3)),
     }
     for label, case in {
         "sparse": Case((7,), (*layers, SOFTMAX), SPARSE, steps=2, last_rows=1),
         "one_hot": Case((7,), layers, ONE_HOT, steps=2, last_rows=BATCH - 1),
         "mean_squared_error": Case((7,), layers, MSE, steps=2, last_rows=4),
+        "mean_absolute_error": Case((7,), layers, L1, steps=2, last_rows=4),
+        "binary": Case((7,), layers, BINARY, steps=2, last_rows=4),
         # Padding's pixels are zero, but what layers make of them is not.
         "cnn": Case(IMAGE, (*CNN, SOFTMAX), SPARSE, steps=3, last_rows=2),
     }.items():

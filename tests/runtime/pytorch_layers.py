@@ -10,6 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.losses import (
+    BinaryCrossentropy,
+    CategoricalCrossentropy,
+    Loss,
+    SparseCategoricalCrossentropy,
+)
 from flexlegion.optimizers import SGD, Optimizer
 
 BATCH = 6
@@ -18,6 +24,7 @@ MSE, SPARSE, ONE_HOT = (
     "sparse_categorical_crossentropy",
     "categorical_crossentropy",
 )
+L1, HUBER, BINARY = "mean_absolute_error", "huber", "binary_crossentropy"
 
 # A method of Model, and its options. Layer i is named "l<i>". The option `of` names what the layer
 # reads, the tensor before it unless given: 0 is the input, i + 1 the output of layer i (a split's
@@ -63,7 +70,7 @@ class Case:
 
     shape: tuple[int, ...]
     layers: tuple[Layer, ...]
-    loss: str = MSE
+    loss: str | Loss = MSE
     optimizer: Optimizer = SGD(0.1)
     steps: int = 1
     last_rows: int = BATCH
@@ -88,12 +95,15 @@ class Case:
             x = rng.integers(self.levels, size=(count, *self.shape)).astype(np.float32)
         else:
             x = rng.normal(size=(count, *self.shape)).astype(np.float32)
-        if self.loss == SPARSE:
+        if self.loss == SPARSE or isinstance(self.loss, SparseCategoricalCrossentropy):
             labels = rng.integers(output[-1], size=(count, *output[1:-1]))
             labels[rng.random(labels.shape) < self.ignored] = -1
             return x, labels.astype(np.int32)
         y = rng.normal(size=(count, *output[1:]))
-        if self.loss == ONE_HOT:  # soft labels: any probabilities
+        if self.loss == BINARY or isinstance(self.loss, BinaryCrossentropy):
+            y = np.where(rng.random(y.shape) < 0.3, np.abs(np.sin(y)), y > 0)
+        elif self.loss == ONE_HOT or isinstance(self.loss, CategoricalCrossentropy):
+            # Soft labels: any probabilities.
             y = np.exp(y) / np.exp(y).sum(-1, keepdims=True)
         return x, y.astype(np.float32)
 

@@ -11,9 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from pytorch_layers import BATCH, MSE, Case, sources
+from pytorch_layers import BATCH, Case, sources
 from torch.nn.utils import clip_grad_norm_
 
+from flexlegion.losses import (
+    LOSSES,
+    BinaryCrossentropy,
+    CategoricalCrossentropy,
+    Huber,
+    MeanAbsoluteError,
+)
 from flexlegion.optimizers import SGD, Adam, AdamW
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -47,6 +54,7 @@ class Reference:
 
     def __init__(self, case: Case, saved: Arrays, alone: bool = False) -> None:
         self.case, self.saved, self.alone = case, saved, alone
+        self.loss = LOSSES[case.loss]() if isinstance(case.loss, str) else case.loss
         self.computed: dict[str, torch.Tensor] = {}  # values and gradients, if alone
         self.x, self.labels = (
             torch.tensor(array, dtype=torch.int64 if array.dtype == np.int32 else torch.float64)
@@ -336,9 +344,13 @@ class Reference:
         return x.flatten(1) if kind == "flatten" else ACTIVATIONS[kind](x)
 
     def _for_loss(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The tensors that the loss needs: a last softmax is a part of the cross-entropy."""
+        """The tensors that the loss needs: a last softmax or sigmoid is a part of it."""
         kind, options = self.case.layers[-1]
-        if self.case.loss != MSE and "softmax" in (kind, options.get("activation")):
+        parts = {
+            CategoricalCrossentropy: "softmax" in (kind, options.get("activation")),
+            BinaryCrossentropy: kind == "sigmoid",
+        }
+        if any(isinstance(self.loss, loss) and part for loss, part in parts.items()):
             return dict(list(tensors.items())[:-1])
         return tensors
 
@@ -349,22 +361,27 @@ class Reference:
         rows = torch.tensor(self.case.rows(step))
         output, labels = list(tensors.values())[-1][: len(rows)], self.labels[rows]
         correct = top5 = squared = absolute = torch.zeros((), dtype=torch.float64)
-        if self.case.loss == MSE:
-            losses = (output - labels).square().flatten(1).mean(1)
-            loss = squared = losses.mean()
-            absolute = (output - labels).abs().mean()
-            outputs, count = {"output": losses}, torch.tensor(len(rows))
-        else:
+        if isinstance(self.loss, CategoricalCrossentropy):
             sparse = labels.ndim < output.ndim
             classes = (output.movedim(-1, 1), labels if sparse else labels.movedim(-1, 1))
-            ignored: dict[str, Any] = {"ignore_index": -1} if sparse else {}
-            losses = F.cross_entropy(*classes, reduction="none", **ignored)
-            loss = F.cross_entropy(*classes, **ignored)
+            options: dict[str, Any] = {"label_smoothing": self.loss.label_smoothing}
+            options |= {"ignore_index": -1} if sparse else {}
+            losses = F.cross_entropy(*classes, reduction="none", **options)
+            loss = F.cross_entropy(*classes, **options)
             truth = labels if sparse else labels.argmax(-1)
             outputs = {"output": losses, "log_sum": output.logsumexp(-1) * (truth >= 0)}
             count = (truth >= 0).sum()
             best = output.topk(min(5, output.shape[-1])).indices == truth[..., None]
             correct, top5 = best[..., 0].sum() / count, best.sum() / count
+        else:
+            losses = self._of_values(output, labels).flatten(1).mean(1)
+            loss, outputs, count = losses.mean(), {"output": losses}, torch.tensor(len(rows))
+            if isinstance(self.loss, BinaryCrossentropy):
+                border = 0.5 if self._sigmoid_fused() else 0.0
+                correct = ((output > border) == (labels > 0.5)).double().mean()
+            else:
+                squared = (output - labels).square().mean()
+                absolute = (output - labels).abs().mean()
         return outputs, {
             "loss": loss,
             "accuracy": correct.double(),
@@ -375,6 +392,21 @@ class Reference:
             "labels": count,
             "samples": torch.tensor(len(rows)),
         }
+
+    def _of_values(self, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The losses of an output's values."""
+        if isinstance(self.loss, BinaryCrossentropy):
+            if self._sigmoid_fused():
+                return F.binary_cross_entropy(output, labels, reduction="none")
+            return F.binary_cross_entropy_with_logits(output, labels, reduction="none")
+        if isinstance(self.loss, Huber):
+            return F.huber_loss(output, labels, reduction="none", delta=self.loss.delta)
+        if isinstance(self.loss, MeanAbsoluteError):
+            return F.l1_loss(output, labels, reduction="none")
+        return F.mse_loss(output, labels, reduction="none")
+
+    def _sigmoid_fused(self) -> bool:
+        return self.case.layers[-1][1].get("activation") == "sigmoid"
 
     def _optimizer(self) -> torch.optim.Optimizer:
         weights, ours = list(self.trained.values()), self.case.optimizer
