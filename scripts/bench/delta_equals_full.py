@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "runtime"))  # networks.py
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "sim"))
 
 from deltas import OWN, SMALL, Case, Counts, run  # type: ignore[import-not-found]

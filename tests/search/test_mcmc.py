@@ -21,7 +21,12 @@ from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult, search
 from flexlegion.simulator import full
 from flexlegion.topology import Topology
 
-CASES = [Case("rnnlm", "p100x4"), Case("images", "p100x2", 5), Case("lenet", "shared")]
+CASES = [
+    Case("rnnlm", "p100x4"),
+    Case("images", "p100x2", 5),
+    Case("lenet", "shared"),
+    Case("grouped", "p100x4"),
+]
 STARTS = ("data", "model", "random:3")
 
 

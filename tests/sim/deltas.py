@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from networks import NETWORKS
 from simulated import ArbitraryCosts, images, problem_of, sequences, strategy_of
 
 from flexlegion import Model
@@ -34,7 +35,7 @@ SMALL: Mapping[str, dict[str, Any]] = {
     "rnntc": {"steps": 3, "hidden": 8, "embedding": 6, "vocabulary": 12},
     "transformer": {"steps": 4, "layers": 2, "hidden": 8, "heads": 2, "vocabulary": 12},
 }
-OWN = {"images": images, "sequences": sequences}
+OWN = {"images": images, "sequences": sequences, "grouped": NETWORKS["grouped"].build}
 
 # CPUs of a socket share its memory.
 SHARED_MEMORY = {
