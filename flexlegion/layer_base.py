@@ -8,6 +8,7 @@ from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.losses import check_outputs, is_reserved
 from flexlegion.ops.base import OperatorType
+from flexlegion.ops.formula import FUNCTIONS
 from flexlegion.tensor import MAX_EXTENT, MAX_RANK, DataType, Tensor
 
 # Activations that convolutions and dense layers fuse: their derivative follows from the output.
@@ -95,10 +96,10 @@ class LayerBase:
             return "none", None
         if activation in FUSED:
             return activation, None
-        if activation in ("gelu", "softmax"):
+        if activation in FUNCTIONS or activation == "softmax":
             return "none", activation
         raise UserError(
-            f"unknown activation '{activation}'; choose one of {', '.join(FUSED)}, gelu, softmax"
+            f"unknown activation '{activation}'; choose one of {', '.join(FUNCTIONS)}, softmax"
         )
 
     @staticmethod

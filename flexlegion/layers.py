@@ -12,9 +12,9 @@ from flexlegion.ops.attention import MatMul
 from flexlegion.ops.conv1d import Conv1D, Pool1D
 from flexlegion.ops.conv2d import Conv2D
 from flexlegion.ops.dense import Dense
-from flexlegion.ops.elementwise import Dropout, Gelu, Relu, Sigmoid, Tanh
+from flexlegion.ops.elementwise import Dropout
 from flexlegion.ops.flatten import Flatten
-from flexlegion.ops.merge import Add, Concat, Multiply
+from flexlegion.ops.merge import Concat
 from flexlegion.ops.normalization import BatchNorm, BatchNormMoments, BatchNormStatistics
 from flexlegion.ops.pool2d import Pool2D
 from flexlegion.ops.shape import Reshape, Slice, Transpose
@@ -258,35 +258,9 @@ class Layers(SequenceLayers):
         """(n, d1, d2, ...) -> (n, d1*d2*...), row-major (height, width, channel)."""
         return self._add(Flatten(), x, self._name("flatten", name))
 
-    def relu(self, x: Tensor, name: str | None = None) -> Tensor:
-        """max(x, 0)."""
-        return self._add(Relu(), x, self._name("relu", name))
-
-    def sigmoid(self, x: Tensor, name: str | None = None) -> Tensor:
-        """1 / (1 + exp(-x))."""
-        return self._add(Sigmoid(), x, self._name("sigmoid", name))
-
-    def tanh(self, x: Tensor, name: str | None = None) -> Tensor:
-        """Hyperbolic tangent."""
-        return self._add(Tanh(), x, self._name("tanh", name))
-
-    def gelu(self, x: Tensor, name: str | None = None) -> Tensor:
-        """x * Phi(x), exact."""
-        return self._add(Gelu(), x, self._name("gelu", name))
-
     def softmax(self, x: Tensor, name: str | None = None) -> Tensor:
         """Softmax over the last dimension."""
         return self._add(Softmax(), x, self._name("softmax", name))
-
-    def add(self, inputs: Sequence[Tensor], name: str | None = None) -> Tensor:
-        """Element-wise sum of tensors of one shape."""
-        return self.graph.add(Add(), inputs, self._name("add", name))
-
-    def multiply(self, inputs: Sequence[Tensor], name: str | None = None) -> Tensor:
-        """Element-wise product of two tensors of one shape."""
-        if len(inputs) > 2:
-            raise UserError(f"multiply takes 2 inputs, but got {len(inputs)}")
-        return self.graph.add(Multiply(), inputs, self._name("multiply", name))
 
     def matmul(self, a: Tensor, b: Tensor, name: str | None = None) -> Tensor:
         """Matrix products of each sample: (n, ..., i, k) x (n, ..., k, j) -> (n, ..., i, j)."""
@@ -366,5 +340,5 @@ class Layers(SequenceLayers):
     def _activated(self, x: Tensor, activation: str | None, name: str) -> Tensor:
         if activation is None:
             return x
-        layer = self.gelu if activation == "gelu" else self.softmax
-        return layer(x, name=f"{name}.{activation}")
+        name = f"{name}.{activation}"
+        return self.softmax(x, name) if activation == "softmax" else self.unary(x, activation, name)

@@ -10,9 +10,9 @@ import math
 from typing import NamedTuple
 
 from flexlegion.cost.model import has_gradient
+from flexlegion.elementwise_layers import ElementwiseLayers
 from flexlegion.errors import UserError
 from flexlegion.initializers import Initializer, initializer
-from flexlegion.layer_base import LayerBase
 from flexlegion.ops.attention import LuongAttention, MultiHeadAttention
 from flexlegion.ops.embedding import Embedding, PositionEmbedding
 from flexlegion.ops.lstm import LSTM
@@ -42,7 +42,7 @@ class LSTMOutput(NamedTuple):
         return self.h, self.c
 
 
-class SequenceLayers(LayerBase):
+class SequenceLayers(ElementwiseLayers):
     """The layers of sequences."""
 
     def embedding(

@@ -215,7 +215,23 @@ def _frozen(m: Model) -> None:
     m.dense(m.tanh(x), 5)
 
 
+def _arithmetic(m: Model) -> None:
+    """Formulas over what is broadcast: weights, constants, what belongs to all samples."""
+    x = m.input((6, 5, 4), requires_gradient=True)
+    scale, rows, one = m.parameter((4,)), m.parameter((6, 1, 1)), m.parameter((), "ones")
+    a = m.elementwise("x0 * x1 + sigmoid(x2)", [x, scale, rows])
+    plane = m.elementwise("x0 * tanh(x1)", [m.parameter((5, 4)), m.constant(np.eye(5, 4))])
+    b = m.conv2d(m.multiply([a, one]), 4, 3, padding=1, activation="silu")
+    c = m.add([b, plane, m.dense(m.flatten(x), 4)])
+    token = m.expand(plane, (3, 5, 4))
+    c = m.concat([m.divide(c, 2.0), m.subtract(token, scale)], axis=1)
+    m.dense(m.flatten(m.unary(c, "mish")), 5)
+
+
 NETWORKS = {
+    "arithmetic": Network(
+        _arithmetic, (6, 5, 4), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)
+    ),
     "frozen": Network(_frozen, (9, 7, 2), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)),
     "normalized": Network(
         _normalized, (9, 7, 2), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)

@@ -30,13 +30,14 @@ L1, HUBER, BINARY = "mean_absolute_error", "huber", "binary_crossentropy"
 # reads, the tensor before it unless given: 0 is the input, i + 1 the output of layer i (a split's
 # outputs count one by one; of an LSTM, it is y). An LSTM's option `after` names the layer that it
 # continues, with the same weights. Batch normalisation's `residual` and attention's `bias` name a
-# tensor as `of` does.
+# tensor as `of` does. In a list, a float is a number.
 Layer = tuple[str, dict[str, Any]]
 
+SOURCES = ("constant", "parameter")  # read nothing; their weight has the layer's name
 LISTS = ("add", "concat", "multiply")  # layers that take their inputs as one list
 
 
-def sources(layers: Sequence[Layer]) -> Iterator[tuple[str, int | list[int], dict[str, Any]]]:
+def sources(layers: Sequence[Layer]) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Each layer's kind, what it reads, and its other options."""
     for kind, options in layers:
         yield kind, options.get("of", -1), {k: v for k, v in options.items() if k != "of"}

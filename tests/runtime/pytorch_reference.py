@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from pytorch_layers import BATCH, Case, sources
+from pytorch_functions import FUNCTIONS, evaluated
+from pytorch_layers import BATCH, SOURCES, Case, sources
 from torch.nn.utils import clip_grad_norm_
 
 from flexlegion.losses import (
@@ -26,13 +28,10 @@ from flexlegion.optimizers import SGD, Adam, AdamW
 Arrays = dict[str, npt.NDArray[Any]]
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "relu": F.relu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "gelu": F.gelu,
+    **FUNCTIONS,
     "softmax": functools.partial(F.softmax, dim=-1),
 }
-SEPARATE = ("gelu", "softmax")  # activations that become a layer of their own
+FUSED = ("relu", "sigmoid", "tanh")  # activations that do not become a layer of their own
 # Share of the largest value within which rounding may have decided which way a ReLU goes.
 NEAR_ZERO = 0.02
 
@@ -66,7 +65,10 @@ class Reference:
             for key, value in saved.items()
             if key.startswith(prefix)
         }
-        self.trained = {k: w for k, w in self.weights.items() if "running" not in k}
+        constants = [f"l{i}" for i, (kind, _) in enumerate(case.layers) if kind == "constant"]
+        self.trained = {
+            k: w for k, w in self.weights.items() if "running" not in k and k not in constants
+        }
         for weight in self.trained.values():
             weight.requires_grad_()
         self.optimizer = self._optimizer() if self.trained else None
@@ -138,13 +140,20 @@ class Reference:
             if kind == "lstm":
                 outputs.append(self._lstm(i, options.get("after"), outputs[of], step, tensors))
                 continue
+            if kind in SOURCES:
+                outputs.append(self.weights[name])
+                continue
             if kind == "luong_attention":
                 x = self._luong_attention(name, *(outputs[k] for k in of))
             elif kind == "attention":
                 bias = outputs[options["bias"]] if "bias" in options else None
                 x = self._attention(options, *(outputs[k] for k in of), bias)
             elif isinstance(of, list):
-                x = self._merge(kind, options, [outputs[k] for k in of])
+                x = self._merge(
+                    kind,
+                    options,
+                    [outputs[k] if isinstance(k, int) else torch.tensor(k) for k in of],
+                )
             elif kind == "batch_norm":
                 x = self._batch_norm(name, options, outputs[of], step, tensors)
                 if "residual" in options:
@@ -152,7 +161,7 @@ class Reference:
             else:
                 x = self._layer(name, kind, options, outputs[of], step)
             activation = options.get("activation")
-            if activation in SEPARATE:
+            if activation is not None and activation not in FUSED:
                 x = self._keep(f"{name}.output", x, step, tensors)
                 name = f"{name}.{activation}"
             worker = self.saved.get(f"{step}/value/{name}.output")
@@ -196,9 +205,13 @@ class Reference:
                 first, second = x.chunk(2, -1)
                 return x * cos + torch.cat([-second, first], -1) * sin
             return x * cos + torch.stack([-second, first], -1).flatten(-2) * sin
+        if kind == "elementwise":
+            return evaluated(options["formula"], xs)
+        if kind in ("subtract", "divide"):
+            return xs[0] - xs[1] if kind == "subtract" else xs[0] / xs[1]
         if kind == "concat":
             return torch.cat(xs, options.get("axis", -1))
-        return torch.stack(xs).prod(0) if kind == "multiply" else torch.stack(xs).sum(0)
+        return functools.reduce(operator.mul if kind == "multiply" else operator.add, xs)
 
     @staticmethod
     def _attention(
@@ -335,6 +348,13 @@ class Reference:
                 return x
             kept = torch.tensor(self.saved[f"{step}/value/{name}.output"] != 0)
             return x * kept / (1 - options["rate"])
+        if kind == "expand":
+            shape = options["shape"]
+            return (
+                x.reshape(len(x), *[1] * (len(shape) + 1 - x.ndim), *x.shape[1:])
+                .expand(BATCH, *shape)
+                .clone()
+            )  # what the optimizer changes is not seen
         if kind == "reshape":
             return x.reshape(len(x), *options["shape"])
         return x.permute(options["permutation"]) if kind == "transpose" else self._unary(kind, x)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from pytorch_cases import CASES
-from pytorch_layers import BATCH, LISTS, Case, sources
+from pytorch_layers import BATCH, LISTS, SOURCES, Case, sources
 
 from flexlegion.metrics import MetricSums
 from flexlegion.model import Model
@@ -37,8 +37,12 @@ def build(case: Case, precision: str) -> Model:
     tensors = [x]
     recurrent: dict[int, LSTMOutput] = {}
     for i, (kind, of, options) in enumerate(sources(case.layers)):
-        read = [tensors[k] for k in (of if isinstance(of, list) else [of])]
-        arguments = [read] if kind in LISTS else read
+        read = [
+            tensors[k] if isinstance(k, int) else k for k in (of if isinstance(of, list) else [of])
+        ]
+        arguments: list[Any] = [read] if kind in LISTS else [] if kind in SOURCES else read
+        if kind == "elementwise":
+            arguments = [options.pop("formula"), read]
         if "after" in options:
             before = recurrent[options.pop("after")]
             options |= {"state": before.state, "share": before.y}

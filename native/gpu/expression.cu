@@ -1,0 +1,205 @@
+// expression: a formula over the elements of several tensors, which are broadcast to the output.
+//
+// Each thread runs the whole program for an element. The gradient of a broadcast input is a sum
+// over elements, each of whose terms is computed anew: nothing of the output's size is kept.
+#include "ops/expression.h"
+
+#include "gpu/view.h"
+
+namespace flexlegion::gpu {
+namespace {
+
+// What a body needs to read the inputs of an element.
+struct Operands {
+  Program program;
+  const float* data[Program::kMostInputs] = {};
+  Spread spread[Program::kMostInputs];
+
+  FL_DEVICE float operator()(int v, std::int64_t i) const {
+    const std::int64_t at = spread[v](i);
+    return program.integers[v]
+               ? static_cast<float>(reinterpret_cast<const std::int32_t*>(data[v])[at])
+               : data[v][at];
+  }
+};
+
+FL_DEVICE float result_of(const Operands& x, std::int64_t i) {
+  const Program& program = x.program;
+  float value[Program::kMostValues], last = 0.0f;
+  for (int v = 0; v < program.inputs; ++v) last = value[v] = x(v, i);
+  for (int k = 0; k < program.size; ++k) {
+    const Instruction& code = program.code[k];
+    last = code.operation == Operation::number
+               ? code.number
+               : value_of<LibraryMath>(code.operation, value[code.of[0]], value[code.of[1]],
+                                       value[code.of[2]]);
+    value[program.inputs + k] = last;
+  }
+  return last;
+}
+
+// The gradients of all inputs that are wanted, of element i.
+FL_DEVICE void differentiate(const Operands& x, const BackwardWork& work, std::int64_t i, float dy,
+                             float* gradient) {
+  const Program& program = x.program;
+  float value[Program::kMostValues];
+  for (int v = 0; v < program.inputs; ++v) value[v] = work.known[v] ? x(v, i) : NAN;
+  for (int k = 0; k < program.size; ++k) {
+    const Instruction& code = program.code[k];
+    const int v = program.inputs + k;
+    if (code.operation == Operation::number) {
+      value[v] = code.number;
+    } else {
+      value[v] = work.known[v] ? value_of<LibraryMath>(code.operation, value[code.of[0]],
+                                                       value[code.of[1]], value[code.of[2]])
+                               : NAN;
+    }
+  }
+  for (int v = 0; v < program.values(); ++v) gradient[v] = 0.0f;
+  gradient[program.values() - 1] = dy;
+  for (int k = program.size - 1; k >= 0; --k) {
+    const Instruction& code = program.code[k];
+    const int v = program.inputs + k;
+    if (!work.wanted[v]) continue;
+    for (int n = 0; n < arguments_of(code.operation); ++n) {
+      if (!work.wanted[code.of[n]] || !has_slope(code.operation, n)) continue;
+      gradient[code.of[n]] += slope_of<LibraryMath>(code.operation, n, value[code.of[0]],
+                                                    value[code.of[1]], value[v], gradient[v]);
+    }
+  }
+}
+
+// The gradients that are not sums, at once.
+struct Sinks {
+  int count = 0;
+  int value[Program::kMostInputs] = {};
+  float* data[Program::kMostInputs] = {};
+  Spread spread[Program::kMostInputs];
+  bool adds[Program::kMostInputs] = {};
+};
+
+// The output's elements as a table: those that add up to one of a broadcast operand are a column.
+struct Folded {
+  struct Side {
+    int rank = 0;
+    std::int64_t volume = 1;
+    std::int64_t extent[kMaxRegionRank] = {}, stride[kMaxRegionRank] = {};
+
+    FL_DEVICE std::int64_t operator()(std::int64_t i) const {
+      std::int64_t offset = 0;
+      for (int d = rank - 1; d >= 0; --d) {
+        offset += i % extent[d] * stride[d];
+        i /= extent[d];
+      }
+      return offset;
+    }
+    void add(std::int64_t n, std::int64_t step) {
+      extent[rank] = n;
+      stride[rank++] = step;
+      volume *= n;
+    }
+  };
+  Side rows, columns;  // to the elements of the output's tile
+  Side kept;           // a column's element of the operand
+
+  Folded(const TensorView& operand, const TensorView& output) {
+    const auto dense = dense_view(nullptr, output.tile, output.shape);
+    for (int d = 0; d < output.rank(); ++d) {
+      const int mine = matching_dim(d, operand.rank(), output.rank());
+      if (mine < 0 || (operand.shape[mine] == 1 && output.shape[d] != 1)) {
+        rows.add(output.extent(d), dense.stride[d]);
+      } else {
+        columns.add(output.extent(d), dense.stride[d]);
+        kept.add(output.extent(d), operand.stride[mine]);
+      }
+    }
+  }
+};
+
+class Expression : public Kernel {
+ public:
+  explicit Expression(const Attributes& attributes) : program_(program_of(attributes)) {}
+
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    const TensorView& y = task.outputs[0];
+    if (y.tile.empty()) return;
+    const Operands x = operands(task, y);
+    const Strided to(y);
+    for_each(y.volume(), [=] FL_BODY(std::int64_t i) { to[i] = result_of(x, i); });
+  }
+
+  void backward(KernelTask& task) override {
+    const TensorView& dy = task.output_grads[0];
+    const BackwardWork work(program_, task);
+    const Operands x = operands(task, dy);
+    Sinks sinks;
+    for (int v = 0; v < program_.inputs; ++v) {
+      const auto i = static_cast<std::size_t>(v);
+      if (!task.wants_input_grad(i)) continue;
+      const TensorView& dx = task.input_grads[i];
+      const bool adds = task.adds_to_input_grad(i);
+      const Spread spread(dx, dy);
+      if (dy.tile.empty()) {
+        if (!adds) gpu::zero_view(dx);
+      } else if (spread.broadcast) {
+        sum_gradient(x, work, v, dx, dy, adds);
+      } else {
+        sinks.value[sinks.count] = v;
+        sinks.data[sinks.count] = dx.f32();
+        sinks.spread[sinks.count] = spread;
+        sinks.adds[sinks.count++] = adds;
+      }
+    }
+    if (sinks.count == 0) return;
+    const Strided from(dy);
+    for_each(dy.volume(), [=] FL_BODY(std::int64_t i) {
+      float gradient[Program::kMostValues];
+      differentiate(x, work, i, from[i], gradient);
+      for (int s = 0; s < sinks.count; ++s) {
+        put(sinks.data[s][sinks.spread[s](i)], gradient[sinks.value[s]], sinks.adds[s]);
+      }
+    });
+  }
+
+ private:
+  Operands operands(const KernelTask& task, const TensorView& output) const {
+    Operands x;
+    x.program = program_;
+    for (int v = 0; v < program_.inputs; ++v) {
+      const TensorView& input = task.inputs[static_cast<std::size_t>(v)];
+      if (!input.present()) continue;
+      x.data[v] = input.f32();
+      x.spread[v] = Spread(input, output);
+    }
+    return x;
+  }
+
+  static void sum_gradient(const Operands& x, const BackwardWork& work, int v, const TensorView& dx,
+                           const TensorView& dy, bool adds) {
+    const Folded folded(dx, dy);
+    const Strided from(dy);
+    float* const to = dx.f32();
+    sum_columns<1>(
+        folded.rows.volume, folded.columns.volume, 0,
+        [=] FL_BODY(std::int64_t row, std::int64_t column) {
+          const std::int64_t i = folded.rows(row) + folded.columns(column);
+          float gradient[Program::kMostValues];
+          differentiate(x, work, i, from[i], gradient);
+          return Sums<1>{{gradient[v]}};
+        },
+        [=] FL_BODY(std::int64_t column, const Sums<1>& sum) {
+          put(to[folded.kept(column)], static_cast<float>(sum.of[0]), adds);
+        });
+  }
+
+  Program program_;
+};
+
+const RegisterKernel registered(
+    "expression", [](const Attributes& a) { return std::make_unique<Expression>(a); },
+    DeviceKind::gpu);
+
+}  // namespace
+}  // namespace flexlegion::gpu
