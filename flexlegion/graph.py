@@ -291,7 +291,7 @@ class Graph:
                 )
                 for w in specs
             ]
-        owner = share.producer if isinstance(share, Tensor) else share
+        owner = layer_of(share) if isinstance(share, Tensor) else share
         if owner is None:
             raise UserError(
                 f"operator '{name}' can share the weights of an operator, but {share!r} is no "
@@ -305,6 +305,11 @@ class Graph:
                 f"operator '{name}' cannot share the weights of '{owner.name}': it needs shapes "
                 f"{_shapes(wanted)}, but they are {_shapes(there)}"
             )
+        if not trainable and any(weight.requires_gradient for weight in owner.weights):
+            raise UserError(
+                f"operator '{name}' cannot freeze the weights of '{owner.name}', which that one "
+                "trains"
+            )
         for weight, spec in zip(owner.weights, specs, strict=True):
             weight.table = weight.table and spec.table
         return list(owner.weights)
@@ -317,6 +322,19 @@ class Graph:
     def _check_new(self, name: str) -> None:
         if self.has(name):
             raise UserError(f"the name '{name}' is taken; names have to be unique in a model")
+
+
+def layer_of(tensor: Tensor) -> Operator | None:
+    """The operator that computes a tensor; of an activation that a layer brings along, that layer.
+
+    Such an activation is called after the layer, as ``scores.softmax`` is.
+    """
+    producer = tensor.producer
+    if producer is None or producer.weights or not producer.inputs:
+        return producer
+    before = producer.inputs[0].producer
+    layer, _, activation = producer.name.rpartition(".")
+    return before if before is not None and activation and before.name == layer else producer
 
 
 def _shapes(shapes: Sequence[Shape]) -> str:

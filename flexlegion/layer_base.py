@@ -86,8 +86,15 @@ class LayerBase:
             number += 1
         return f"{kind}_{number}"
 
-    def _add(self, kind: OperatorType, x: Tensor, name: str, share: Tensor | None = None) -> Tensor:
-        return self.graph.add(kind, [x], name, share)
+    def _add(
+        self,
+        kind: OperatorType,
+        x: Tensor,
+        name: str,
+        share: Tensor | None = None,
+        trainable: bool = True,
+    ) -> Tensor:
+        return self.graph.add(kind, [x], name, share, trainable)
 
     @staticmethod
     def _fused(activation: str | None) -> tuple[str, str | None]:

@@ -82,11 +82,13 @@ class Layers(SequenceLayers):
         bias_initializer: str | Initializer = "zeros",
         groups: int = 1,
         name: str | None = None,
+        share: Tensor | None = None,
+        trainable: bool = True,
     ) -> Tensor:
         """2D convolution: (n, h, w, i) -> (n, oh, ow, filters).
 
         Of `groups` groups of filters, each reads as many neighbouring channels; with as many groups
-        as channels, the convolution is depthwise.
+        as channels, the convolution is depthwise. `share` and `trainable` as for `dense`.
         """
         name = self._name("conv2d", name)
         kernel, stride = _positive_pair(kernel, "kernel"), _positive_pair(stride, "stride")
@@ -102,7 +104,7 @@ class Layers(SequenceLayers):
             initializer(kernel_initializer),
             initializer(bias_initializer),
         )
-        return self._activated(self._add(kind, x, name), separate, name)
+        return self._activated(self._add(kind, x, name, share, trainable), separate, name)
 
     def pool2d(
         self,
@@ -134,8 +136,10 @@ class Layers(SequenceLayers):
         kernel_initializer: str | Initializer = "glorot_uniform",
         bias_initializer: str | Initializer = "zeros",
         name: str | None = None,
+        share: Tensor | None = None,
+        trainable: bool = True,
     ) -> Tensor:
-        """1D convolution: (n, l, i) -> (n, ol, filters)."""
+        """1D convolution: (n, l, i) -> (n, ol, filters); `share` and `trainable` as for `dense`."""
         name = self._name("conv1d", name)
         size, step = self._positive(kernel, "kernel"), self._positive(stride, "stride")
         fused, separate = self._fused(activation)
@@ -149,7 +153,7 @@ class Layers(SequenceLayers):
             initializer(kernel_initializer),
             initializer(bias_initializer),
         )
-        return self._activated(self._add(kind, x, name), separate, name)
+        return self._activated(self._add(kind, x, name, share, trainable), separate, name)
 
     def pool1d(
         self,
@@ -179,11 +183,13 @@ class Layers(SequenceLayers):
         bias_initializer: str | Initializer = "zeros",
         name: str | None = None,
         share: Tensor | None = None,
+        trainable: bool = True,
     ) -> Tensor:
         """Fully connected: (n, ..., i) -> (n, ..., units).
 
         `share` is the output of a layer whose weights this one uses, too: of a dense layer of the
-        same sizes, or, without a bias, of an embedding of `units` tokens.
+        same sizes, or, without a bias, of an embedding of `units` tokens. Weights that are not
+        `trainable` are constant: they have no gradient, and training leaves them as they are.
         """
         name = self._name("dense", name)
         fused, separate = self._fused(activation)
@@ -194,7 +200,7 @@ class Layers(SequenceLayers):
             initializer(kernel_initializer),
             initializer(bias_initializer),
         )
-        return self._activated(self._add(kind, x, name, share), separate, name)
+        return self._activated(self._add(kind, x, name, share, trainable), separate, name)
 
     def batch_norm(
         self,
@@ -205,6 +211,8 @@ class Layers(SequenceLayers):
         name: str | None = None,
         *,
         residual: Tensor | None = None,
+        share: Tensor | None = None,
+        trainable: bool = True,
     ) -> Tensor:
         """Batch normalisation over all dimensions but the last, plus a residual, then ReLU.
 
@@ -229,6 +237,12 @@ class Layers(SequenceLayers):
         residual
             Of the shape of `x`; added to what is normalised. One pass over the memory where
             ``add`` and ``relu`` would take two more.
+        share
+            Output of a batch_norm whose gamma and beta this one uses, too. Its moments and running
+            averages are its own.
+        trainable
+            False makes gamma and beta constant. Training still normalises by the batch's moments,
+            and moves the running averages.
 
         Returns
         -------
@@ -252,7 +266,7 @@ class Layers(SequenceLayers):
         statistics = self._add(BatchNormStatistics(), x, f"{name}.statistics")
         joint = BatchNormMoments(math.prod(x.shape[1:-1]), float(momentum))
         moments = self._add(joint, statistics, f"{name}.moments")
-        return self.graph.add(kind, [x, moments, *residuals], name)
+        return self.graph.add(kind, [x, moments, *residuals], name, share, trainable)
 
     def flatten(self, x: Tensor, name: str | None = None) -> Tensor:
         """(n, d1, d2, ...) -> (n, d1*d2*...), row-major (height, width, channel)."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from flexlegion.errors import UserError
-from flexlegion.graph import Graph, Operator
+from flexlegion.graph import Graph, Operator, layer_of
 from flexlegion.ops import losses as operators
 from flexlegion.ops.losses import LossOperator
 from flexlegion.tensor import DataType, Shape, Tensor
@@ -255,12 +255,10 @@ def output_name(output: Tensor) -> str:
 
     Of an activation that a layer brings along, the layer's: ``scores``, not ``scores.softmax``.
     """
-    producer = output.producer
-    if producer is None or producer.output is not output:
+    layer = layer_of(output)
+    if layer is None or output.producer is None or output.producer.output is not output:
         return output.name
-    layer, _, last = producer.name.rpartition(".")
-    before = producer.inputs[0].producer if producer.inputs else None
-    return layer if before is not None and last and before.name == layer else producer.name
+    return layer.name
 
 
 def check_outputs(graph: Graph, outputs: Sequence[Tensor]) -> list[str]:

@@ -164,8 +164,9 @@ class Plan:
         )
 
     def lookups(self, tensor: Tensor) -> list[Operator]:
-        """The operators that look rows up in a table; none if it is used in other ways, too."""
-        return [op for op in self.graph.operators if tensor.table and tensor in op.weights]
+        """The operators that look rows up in a trained table; none if others use it, too."""
+        trained = tensor.table and tensor.requires_gradient
+        return [op for op in self.graph.operators if trained and tensor in op.weights]
 
     def gradient_slots(self, tensor: Tensor) -> int:
         """How many partial values the tensor's gradient is the sum of; 0: it is not computed."""

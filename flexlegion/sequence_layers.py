@@ -55,6 +55,7 @@ class SequenceLayers(ElementwiseLayers):
         embedding_initializer: str | Initializer = "normal",
         name: str | None = None,
         share: Tensor | None = None,
+        trainable: bool = True,
     ) -> Tensor:
         """A vector for each token, a row of the trained table (vocabulary, units).
 
@@ -73,6 +74,8 @@ class SequenceLayers(ElementwiseLayers):
             Of the operator.
         share
             Output of an embedding whose table this one uses, too.
+        trainable
+            False makes the table constant.
 
         Returns
         -------
@@ -94,17 +97,23 @@ class SequenceLayers(ElementwiseLayers):
             steps,
             initializer(embedding_initializer),
         )
-        return self._add(kind, tokens, name, share)
+        return self._add(kind, tokens, name, share, trainable)
 
     def position_embedding(
         self,
         x: Tensor,
         embedding_initializer: str | Initializer = "normal",
         name: str | None = None,
+        share: Tensor | None = None,
+        trainable: bool = True,
     ) -> Tensor:
-        """Add a trained vector to each position: (n, T, d) -> (n, T, d)."""
+        """Add a trained vector to each position: (n, T, d) -> (n, T, d).
+
+        `share` is the output of another position embedding of T positions, whose vectors this one
+        uses, too; vectors that are not `trainable` are constant.
+        """
         kind = PositionEmbedding(initializer(embedding_initializer))
-        return self._add(kind, x, self._name("position_embedding", name))
+        return self._add(kind, x, self._name("position_embedding", name), share, trainable)
 
     def lstm(
         self,
@@ -116,6 +125,7 @@ class SequenceLayers(ElementwiseLayers):
         bias_initializer: str | Initializer = "zeros",
         name: str | None = None,
         share: Tensor | None = None,
+        trainable: bool = True,
     ) -> LSTMOutput:
         """Some steps of a long short-term memory; one operator.
 
@@ -135,6 +145,8 @@ class SequenceLayers(ElementwiseLayers):
             Of the operator.
         share
             An output of another step of this layer, whose weights this one uses, too.
+        trainable
+            False makes the weights constant.
 
         Returns
         -------
@@ -153,7 +165,7 @@ class SequenceLayers(ElementwiseLayers):
             initializer(recurrent_initializer),
             initializer(bias_initializer),
         )
-        y, h, c, _ = self.graph.apply(kind, [x, *(state or ())], name, share).outputs
+        y, h, c, _ = self.graph.apply(kind, [x, *(state or ())], name, share, trainable).outputs
         return LSTMOutput(y, h, c)
 
     def luong_attention(
@@ -164,6 +176,7 @@ class SequenceLayers(ElementwiseLayers):
         kernel_initializer: str | Initializer = "glorot_uniform",
         name: str | None = None,
         share: Tensor | None = None,
+        trainable: bool = True,
     ) -> Tensor:
         """Attention of a decoder over an encoder's states (Luong et al. 2015, score "general").
 
@@ -181,6 +194,8 @@ class SequenceLayers(ElementwiseLayers):
             Of the operator.
         share
             Output of a luong_attention whose weights this one uses, too.
+        trainable
+            False makes the weights constant.
 
         Returns
         -------
@@ -194,7 +209,7 @@ class SequenceLayers(ElementwiseLayers):
         """
         name = self._name("luong_attention", name)
         kind = LuongAttention(self._positive(units, "units"), initializer(kernel_initializer))
-        return self.graph.add(kind, [states, memory], name, share)
+        return self.graph.add(kind, [states, memory], name, share, trainable)
 
     def attention(
         self,
@@ -336,9 +351,21 @@ class SequenceLayers(ElementwiseLayers):
                 )
         return self.graph.add(Rotary(interleaved), [x, cos, sin], name)
 
-    def layer_norm(self, x: Tensor, epsilon: float = 1e-5, name: str | None = None) -> Tensor:
-        """Normalise over the last dimension, which cannot be split: (n, ..., c) -> (n, ..., c)."""
-        return self._add(LayerNorm(self._epsilon(epsilon)), x, self._name("layer_norm", name))
+    def layer_norm(
+        self,
+        x: Tensor,
+        epsilon: float = 1e-5,
+        name: str | None = None,
+        share: Tensor | None = None,
+        trainable: bool = True,
+    ) -> Tensor:
+        """Normalise over the last dimension, which cannot be split: (n, ..., c) -> (n, ..., c).
+
+        `share` is the output of another layer_norm, whose gamma and beta this one uses, too; if
+        they are not `trainable`, they are constant.
+        """
+        kind = LayerNorm(self._epsilon(epsilon))
+        return self._add(kind, x, self._name("layer_norm", name), share, trainable)
 
     @staticmethod
     def _epsilon(value: float) -> float:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from flexlegion import SGD, Adam, AdamW, Model
-from flexlegion.ops.conv2d import Conv2D
-from flexlegion.ops.dense import Dense
-from flexlegion.ops.normalization import LayerNorm
+from flexlegion.graph import Graph
+from flexlegion.layers import Layers
+from flexlegion.losses import (
+    Huber,
+    Losses,
+    SparseCategoricalCrossentropy,
+    add_losses,
+    labels_of,
+)
 from flexlegion.optimizers import Optimizer
+from flexlegion.tensor import Tensor
 
 BATCH = 7
 
@@ -21,16 +29,18 @@ class Network:
     """A network, how to train it, and the form of its labels.
 
     With a vocabulary, samples are tokens below it, and each step has a label, some of which do not
-    count.
+    count. With several outputs, it says their losses and weights by name, and the labels follow
+    from these.
     """
 
     build: Callable[[Model], None]
     input_shape: tuple[int, ...]
-    loss: str
+    loss: Losses
     label_shape: tuple[int, ...]
     optimizer: Optimizer
     vocabulary: int = 0
     iterations: int = 3
+    loss_weights: Any = None
 
     def model(self) -> Model:
         """The network, not yet compiled."""
@@ -38,9 +48,22 @@ class Network:
         self.build(model)
         return model
 
-    def data(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    def graph(self) -> Graph:
+        """Its graph with the losses."""
+        model = self.model()
+        return add_losses(model.graph, model.outputs, self.loss, self.loss_weights)
+
+    def data(self, rows: int) -> tuple[np.ndarray, Any]:
         """Samples and labels."""
         rng = np.random.default_rng(17)
+        if not isinstance(self.loss, str):
+            x = rng.normal(size=(rows, *self.input_shape)).astype(np.float32)
+            return x, {
+                name: rng.integers(-1, 5, (rows, *labels.shape[1:]))
+                if labels.dtype == "int32"
+                else rng.random((rows, *labels.shape[1:]))
+                for name, labels in labels_of(self.graph()).items()
+            }
         if self.vocabulary:
             x = rng.integers(0, self.vocabulary, (rows, *self.input_shape)).astype(np.int32)
             return x, rng.integers(-1, 5, (rows, *self.label_shape)).astype(np.int32)
@@ -207,11 +230,11 @@ def _recurrent(m: Model) -> None:
 def _frozen(m: Model) -> None:
     """Frozen layers before, between and after trained ones: nothing changes their weights."""
     x = m.input((9, 7, 2))
-    x = m.graph.add(Conv2D(6, 3, 3, 1, 1, 1, 1), [x], "first", trainable=False)
+    x = m.conv2d(x, 6, 3, padding=1, trainable=False)
     x = m.conv2d(x, 5, 3, activation="tanh")
-    x = m.graph.add(LayerNorm(), [x], "second", trainable=False)
+    x = m.layer_norm(x, trainable=False)
     x = m.flatten(m.relu(x))
-    x = m.graph.add(Dense(11), [x], "third", trainable=False)
+    x = m.dense(x, 11, trainable=False)
     m.dense(m.tanh(x), 5)
 
 
@@ -228,9 +251,79 @@ def _arithmetic(m: Model) -> None:
     m.dense(m.flatten(m.unary(c, "mish")), 5)
 
 
+def _frozen_sequences(m: Model) -> None:
+    """Frozen tables, and frozen layers of sequences before and after trained ones."""
+    tokens = m.input((6,), "int32")
+    x = m.embedding(tokens, 9, 7, trainable=False)
+    x = m.position_embedding(x, trainable=False)
+    x = m.conv1d(m.dense(x, 6, activation="tanh"), 6, 3, padding=1, trainable=False)
+    x = m.batch_norm(x, trainable=False)
+    y = m.lstm(x, 5, trainable=False).y
+    y = m.luong_attention(y, x, 6, trainable=False)
+    m.dense(m.add([x, y]), 5)
+
+
+def _shared(m: Model) -> None:
+    """Layers of every kind that share another's weights; one of them reads another shape."""
+    x = m.input((8, 6, 4), requires_gradient=True)
+    a = m.conv2d(x, 4, 3, padding=1, activation="gelu")
+    b = m.conv2d(m.pool2d(a, 2), 4, 3, padding=1, share=a)
+    a = m.batch_norm(m.reshape(a, (48, 4)), "relu")
+    b = m.batch_norm(m.reshape(b, (12, 4)), share=a)
+    a = m.conv1d(m.pool1d(a, 4), 4, 3, padding=1, activation="tanh")
+    b = m.conv1d(b, 4, 3, padding=1, share=a)
+    a = m.position_embedding(m.layer_norm(a))
+    b = m.position_embedding(m.layer_norm(b, share=a.producer.inputs[0]), share=a)
+    m.dense(m.flatten(m.concat([a, b])), 5)
+
+
+def _weighted_error(m: Layers, output: Tensor, labels: Tensor) -> Tensor:
+    """A loss written with layers, some of which have weights of their own."""
+    return m.multiply([m.tanh(output), m.dense(labels, 7, name="judge")])
+
+
+def _several(m: Model) -> None:
+    """Outputs of one trunk, each with a loss of its own kind; one has none, one is read on."""
+    x = m.input((9, 7, 2), requires_gradient=True)
+    x = m.conv2d(x, 6, 3, activation="tanh", name="trunk")
+    image = m.conv2d(x, 3, 2, name="image")
+    flat = m.flatten(m.pool2d(x, 2))
+    steps = m.dense(m.reshape(m.dense(flat, 24), (4, 6)), 5, name="steps")
+    tags = m.sigmoid(m.dense(flat, 4), name="tags")
+    shares = m.dense(flat, 3, activation="sigmoid", name="shares")
+    value = m.dense(m.concat([flat, tags]), 2, name="value")
+    extra = m.dense(flat, 7, name="extra")
+    unseen = m.dense(m.relu(extra), 3, name="unseen")
+    m.set_outputs([image, steps, tags, shares, value, extra, unseen])
+
+
 NETWORKS = {
     "arithmetic": Network(
         _arithmetic, (6, 5, 4), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)
+    ),
+    "several": Network(
+        _several,
+        (9, 7, 2),
+        {
+            "image": "mean_absolute_error",
+            "steps": SparseCategoricalCrossentropy(label_smoothing=0.1),
+            "tags": "binary_crossentropy",
+            "shares": "binary_crossentropy",
+            "value": Huber(0.3),
+            "extra": _weighted_error,
+        },
+        (),
+        SGD(0.05, 0.5),
+        loss_weights={"image": 2.0, "value": 0.25, "extra": -0.5},
+    ),
+    "shared": Network(_shared, (8, 6, 4), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)),
+    "frozen_sequences": Network(
+        _frozen_sequences,
+        (6,),
+        "sparse_categorical_crossentropy",
+        (6,),
+        SGD(0.3, 0.5),
+        vocabulary=9,
     ),
     "frozen": Network(_frozen, (9, 7, 2), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)),
     "normalized": Network(

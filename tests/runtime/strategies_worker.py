@@ -14,7 +14,6 @@ from zoo_cases import CASES, SMALLEST, ZooCase
 
 from flexlegion import Strategy
 from flexlegion._native import rt
-from flexlegion.losses import add_loss
 from flexlegion.native_graph import SHARD_BYTES
 from flexlegion.runtime.machine import running_machine
 from flexlegion.soap import ParallelConfig, random_config
@@ -22,8 +21,7 @@ from flexlegion.soap import ParallelConfig, random_config
 
 def random_strategy(network: Network | ZooCase, seed: int, devices: list[str]) -> Strategy:
     """Up to 12 tasks an operator: every dimension, uneven extents, devices repeated, permuted."""
-    model = network.model()
-    graph = add_loss(model.graph, model.graph.operators[-1].output, network.loss)
+    graph = network.graph()
     rng = np.random.default_rng(seed)
     max_tasks = int(rng.integers(1, 13))
     return Strategy(
@@ -34,8 +32,7 @@ def random_strategy(network: Network | ZooCase, seed: int, devices: list[str]) -
 
 def on_one_processor(network: Network | ZooCase) -> Strategy:
     """All tasks on the first CPU processor."""
-    model = network.model()
-    graph = add_loss(model.graph, model.graph.operators[-1].output, network.loss)
+    graph = network.graph()
     return Strategy(
         {op.name: ParallelConfig((1,) * len(op.dims), ("cpu:0",)) for op in graph.operators}
     )

@@ -11,7 +11,6 @@ from launch import run_legate, run_ranks
 from networks import NETWORKS, Network
 
 from flexlegion.graph import Operator
-from flexlegion.losses import add_loss
 from flexlegion.ops.base import DimKind
 
 WORKER = Path(__file__).parent / "strategies_worker.py"
@@ -67,7 +66,6 @@ def test_strategies_reach_every_dimension(results: dict[int, dict[str, Any]]) ->
 
 def trained_operators(network: Network) -> list[Operator]:
     """All but a classifier's last softmax, which is part of the loss."""
-    model = network.model()
-    graph = add_loss(model.graph, model.graph.operators[-1].output, network.loss)
+    graph = network.graph()
     read = {tensor.name for op in graph.operators for tensor in op.inputs}
     return [op for op in graph.operators if op.output.name in read or op.kind.is_loss]

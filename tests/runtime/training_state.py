@@ -19,7 +19,8 @@ def train(network: Network | ZooCase, strategy: str | Strategy) -> tuple[Model, 
     and the weights at the end.
     """
     model = network.model()
-    model.compile(network.optimizer, network.loss, strategy=strategy)
+    weights = getattr(network, "loss_weights", None)
+    model.compile(network.optimizer, network.loss, strategy=strategy, loss_weights=weights)
     program, graph = model.program, model.plan.graph
     batch = model.batch_size
     steps = network.iterations
@@ -31,10 +32,10 @@ def train(network: Network | ZooCase, strategy: str | Strategy) -> tuple[Model, 
             rows = rows[: batch - 2]
         program.stage(TRAIN, Batch(data, rows))
         ticket = program.step(TRAIN, len(rows), NO_BATCH, step, network.optimizer.lr)
-        (sums,) = program.metrics(ticket)
-        state[f"{step} loss"] = np.array(
-            [sums.loss, sums.correct, sums.correct_top5, sums.labels, sums.samples]
-        )
+        for number, sums in enumerate(program.metrics(ticket)):
+            state[f"{step} loss {number}"] = np.array(
+                [sums.loss, sums.correct, sums.correct_top5, sums.labels, sums.samples]
+            )
         for tensor in graph.tensors:
             if model.plan.gradient_slots(tensor) > 0 or model.plan.lookups(tensor):
                 state[f"{step} {tensor.name} gradient"] = program.read(tensor, "gradient")

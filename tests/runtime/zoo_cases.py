@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion import SGD, Model, UserError
-from flexlegion.losses import LABELS_NAME, add_loss
+from flexlegion.graph import Graph
+from flexlegion.losses import LABELS_NAME, add_losses
 from flexlegion.optimizers import Optimizer
 from flexlegion.zoo import ZOO, build
 
@@ -59,11 +60,15 @@ class ZooCase:
         """The network, not yet compiled."""
         return build(self.name, self.batch_size, seed=3, **self.sizes)
 
+    def graph(self) -> Graph:
+        """Its graph with the loss."""
+        model = self.model()
+        return add_losses(model.graph, model.outputs, self.loss)
+
     def missing_kernels(self) -> str:
         """Why it cannot be trained; empty if it can."""
-        model = self.model()
         try:
-            add_loss(model.graph, model.graph.operators[-1].output, self.loss).require_kernels()
+            self.graph().require_kernels()
         except UserError as e:
             return str(e)
         return ""
@@ -73,7 +78,7 @@ class ZooCase:
         rng = np.random.default_rng(17)
         model = self.model()
         output = model.graph.operators[-1].output
-        graph = add_loss(model.graph, output, self.loss)
+        graph = self.graph()
         arrays = []
         for tensor in graph.inputs:
             shape = (rows, *tensor.shape[1:])
