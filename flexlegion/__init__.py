@@ -8,6 +8,7 @@ from flexlegion.model import History, Model
 from flexlegion.optimizers import SGD, Adam, AdamW
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
+from flexlegion.tuning import TuneResult, tune
 
 __version__ = "0.1.0"
 
@@ -19,5 +20,7 @@ __all__ = [
     "Model",
     "ParallelConfig",
     "Strategy",
+    "TuneResult",
     "UserError",
+    "tune",
 ]

@@ -8,8 +8,10 @@ clearly faster.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from flexlegion.cost.measure import all_requests
@@ -17,8 +19,10 @@ from flexlegion.cost.measured import AS_MEASURED, Calibration
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.errors import UserError
 from flexlegion.local import local_topology
+from flexlegion.model import Model
 from flexlegion.network import Network
-from flexlegion.precision import check_used
+from flexlegion.optimizers import Optimizer
+from flexlegion.precision import DEFAULT, check_used
 from flexlegion.problem import Problem
 from flexlegion.report.progress import ProgressBar
 from flexlegion.report.timelines import memory_excess
@@ -27,6 +31,7 @@ from flexlegion.runtime.machine import running_machine
 from flexlegion.searches.mcmc import Budget, SearchResult, search
 from flexlegion.simulator import full
 from flexlegion.strategy import Strategy
+from flexlegion.tools.budget import seconds_of
 from flexlegion.tools.calibration import calibration_by
 from flexlegion.tools.duel import Duel, Rules
 from flexlegion.tools.trials import (
@@ -104,6 +109,16 @@ class TuneResult:
     priced_by: dict[str, int]
     network: Network
 
+    def save(self, path: str | Path) -> None:
+        """Write the strategy as a file, which training and all commands take.
+
+        Raises
+        ------
+        UserError
+            If it cannot be written there.
+        """
+        self.strategy.save(path)
+
     def facts(self) -> dict[str, Any]:
         """For JSON: times in ns."""
         return self.network.about() | {
@@ -125,8 +140,96 @@ class TuneResult:
             "priced_by": self.priced_by,
         }
 
+    def to_json(self) -> str:
+        """`facts` as a line of JSON."""
+        return json.dumps(self.facts(), allow_nan=False)
+
     def __str__(self) -> str:
         return described(f"{self.network} on {self.machine}", self.facts())
+
+
+def tune(
+    model: Model,
+    x: Any = None,
+    y: Any = None,
+    *,
+    loss: Any = None,
+    optimizer: str | Optimizer = "sgd",
+    precision: str = DEFAULT,
+    budget: str | float = "10s",
+    finalists: int = 3,
+    rounds: int = Rules.rounds,
+    max_rounds: int = Rules.max_rounds,
+    trial_budget: str | float = Rules.seconds,
+    gain: float = Rules.gain,
+    confidence: float = Rules.confidence,
+    profile_db: str | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> TuneResult:
+    """Find the strategy that is really the fastest for a model on the machine that runs.
+
+    It times the model's operators, searches, and trains for a moment with the best strategies found
+    and with data parallelism, in rounds, until it is decided which is the fastest: data
+    parallelism, unless another is clearly faster. Runs under the legate command, as training does.
+
+    Parameters
+    ----------
+    model
+        Any, compiled or not; nothing about it changes.
+    x, y
+        What to try strategies on, as `Model.fit` takes them; made up unless given.
+    loss
+        As `Model.compile` takes it; by default what the model itself says (``model.loss``), or
+        cross-entropy where its outputs are softmaxes.
+    optimizer, precision
+        As `Model.compile` takes them.
+    budget
+        Of the search: seconds, or a text such as "30s" or "2m".
+    finalists
+        How many of the strategies found are tried.
+    rounds, max_rounds
+        Of trials, at least and at most.
+    trial_budget
+        When to begin no further round beyond `rounds`.
+    gain
+        By which share a strategy has to be faster than data parallelism.
+    confidence
+        With which probability none is chosen that is not.
+    profile_db
+        The profile data base's file, where measured times are kept; the user's own unless given.
+    seed
+        Decides all that is random.
+    progress
+        Whether to show it, on terminals.
+
+    Returns
+    -------
+    TuneResult
+        Its `strategy` is for `Model.compile`; printed, it is a table with the reason.
+
+    Raises
+    ------
+    UserError
+        If an argument is wrong, or nothing fits into the machine's memory.
+
+    Examples
+    --------
+    >>> result = tune(model, x, y)
+    >>> model.compile("adam", strategy=result.strategy)
+    """
+    return tune_network(
+        Network.of(model, loss, optimizer, precision),
+        data=None if x is None else (x, y),
+        budget=Budget(seconds_of(str(budget), "budget")),
+        finalists=finalists,
+        rules=Rules(
+            gain, confidence, rounds, max_rounds, seconds_of(str(trial_budget), "trial_budget")
+        ),
+        profile_db=profile_db,
+        seed=seed,
+        shown=progress,
+    )
 
 
 def tune_network(

@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
@@ -21,6 +21,8 @@ from flexlegion.data.dataset import Dataset, Labels, Samples, Splits
 from flexlegion.data.digits import load_digits
 from flexlegion.data.idx import Pair, is_idx_name, labels_beside, read_idx, read_idx_directory
 from flexlegion.errors import UserError
+
+Chosen = TypeVar("Chosen")
 
 _TRAIN_NAMES = (("x_train", "y_train"), ("x", "y"))
 _TEST_NAMES = ("x_test", "y_test")
@@ -126,6 +128,17 @@ def _load_npy(path: Path) -> npt.NDArray[Any]:
 
 
 def _load_npz(path: Path) -> tuple[Pair, Pair | None]:
+    return load_npz(path, lambda arrays: _named_pairs(path, arrays))
+
+
+def load_npz(path: Path, chosen: Callable[[Mapping[str, Any]], Chosen]) -> Chosen:
+    """What a function makes of the arrays, by name, of an ``.npz`` file.
+
+    Raises
+    ------
+    UserError
+        If it cannot be read.
+    """
     # A bare .npy array renamed to .npz loads as an array, so the archive is asked for by name.
     if not zipfile.is_zipfile(path):
         raise UserError(
@@ -134,7 +147,7 @@ def _load_npz(path: Path) -> tuple[Pair, Pair | None]:
         )
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            return _named_pairs(path, arrays)
+            return chosen(arrays)
     except UserError:
         raise
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:

@@ -180,6 +180,9 @@ class BinaryCrossEntropy(LossOperator):
         """See `LossOperator`."""
         return "binary_crossentropy"
 
+    def input_values(self, inputs: Sequence[Shape]) -> Sequence[Values]:
+        return ("any", 2)
+
     def flops(self, inputs: Sequence[Shape]) -> int:
         return 6 * prod(inputs[0])  # exponential, logarithm, maximum, product, difference, sum
 

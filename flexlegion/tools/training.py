@@ -1,22 +1,28 @@
-"""Options of training scripts: data and sizes, the optimizer, how its learning rate changes."""
+"""Options of commands that train: the model and its data, the optimizer, its learning rate."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from flexlegion.data.dataset import Dataset, Splits
+from flexlegion.data.dataset import Dataset, Splits, divided
 from flexlegion.data.images import ImageFolder
 from flexlegion.data.made_up import NAME as SYNTHETIC
-from flexlegion.data.tasks import SAMPLE, Request, load_for, network_sizes
+from flexlegion.data.made_up import made_up
+from flexlegion.data.named import load_named
+from flexlegion.data.tasks import SAMPLE, Request, in_memory, load_for, network_sizes
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph, Operator
-from flexlegion.losses import losses_of
-from flexlegion.ops.losses import SoftmaxCrossEntropy
+from flexlegion.losses import LOSSES, losses_of
+from flexlegion.network import Network
+from flexlegion.ops.losses import LossOperator
 from flexlegion.optimizers import SGD, Optimizer, optimizer_of
 from flexlegion.precision import DEFAULT, PRECISIONS
+from flexlegion.references import HELP, load_model, target_of
 from flexlegion.schedules import (
     Schedule,
     constant,
@@ -26,37 +32,125 @@ from flexlegion.schedules import (
     step_decay,
     with_warmup,
 )
-from flexlegion.zoo import ZooEntry
+from flexlegion.tools.sizes import add_size_option, given_sizes
+from flexlegion.zoo import ZOO, ZooEntry
 
 BATCH_SIZE = 32
+SYNTHETIC_BATCHES = 4
 SCHEDULES = ("constant", "step", "exponential", "cosine", "inverse-sqrt")
 DECAY = 0.1
 
 
 def metrics_for(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Metrics that go with each loss of a graph, by the outputs' names."""
-    return {name: _metrics_for(loss) for name, loss in losses_of(graph).items()}
+    """Metrics that are of interest beside each loss of a graph, by the outputs' names."""
+    return {name: tuple(_metrics_for(loss)) for name, loss in losses_of(graph).items()}
 
 
-def _metrics_for(loss: Operator) -> tuple[str, ...]:
-    if not isinstance(loss.kind, SoftmaxCrossEntropy):
-        return ("mean_absolute_error",)
-    if len(loss.output.shape) > 1:  # of each step of a sequence
-        return ("accuracy", "perplexity")
-    return ("accuracy", "top_5_accuracy") if loss.inputs[0].shape[-1] > 5 else ("accuracy",)
+def _metrics_for(loss: Operator) -> Iterator[str]:
+    assert isinstance(loss.kind, LossOperator)
+    sequences, classes = len(loss.output.shape) > 1, loss.inputs[0].shape[-1]
+    for metric in loss.kind.metrics:
+        fits = {"perplexity": sequences, "top_5_accuracy": not sequences and classes > 5}
+        if fits.get(metric, metric != loss.kind.type):
+            yield metric
 
 
-def batch_size_of(args: argparse.Namespace, entry: ZooEntry) -> int:
-    """``--batch-size``; where that is not given, what goes with ``--data``."""
-    if args.batch_size is not None:
-        return int(args.batch_size)
-    return entry.batch_size if args.data == SYNTHETIC else BATCH_SIZE
+@dataclass(frozen=True)
+class Samples:
+    """Samples as `Model.fit` takes them, and how many there are."""
+
+    x: Any
+    y: Any
+    number: int
+
+    @classmethod
+    def of(cls, data: Dataset | ImageFolder) -> Samples:
+        """Those of a data set."""
+        data = in_memory(data)
+        x, y = (data.x, data.y) if isinstance(data, Dataset) else (data, None)
+        return cls(x, y, len(data))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is to be trained, and on what.
+
+    Parameters
+    ----------
+    network
+        With the sizes that the data need.
+    train, test
+        What to train on, and to test with.
+    test_set
+        Where the latter came from, if it was a data set.
+    """
+
+    network: Network
+    train: Samples
+    test: Samples
+    test_set: Dataset | ImageFolder | None = None
+
+
+def prepared(args: argparse.Namespace, optimizer: Optimizer) -> Prepared:
+    """The network and the data that the options say.
+
+    Parameters
+    ----------
+    args
+        Of `add_model_options`.
+    optimizer
+        What the network is trained with.
+
+    Raises
+    ------
+    UserError
+        If there is no such model, size, loss or data, or they do not go together.
+    """
+    target = target_of(args.model)
+    sizes = given_sizes(args.size, target)
+    source = args.data or (SAMPLE if args.model in ZOO else SYNTHETIC)
+    if args.samples is not None and source != SYNTHETIC:
+        raise UserError(f"--samples goes with --data {SYNTHETIC}")
+    if args.model in ZOO and source != SYNTHETIC:
+        return _prepared_for(source, ZOO[args.model], sizes, args, optimizer)
+    if args.augment:
+        raise UserError("--augment goes with folders of images")
+    model = target.load(args.batch_size, sizes, args.seed)
+    network = Network.of(model, args.loss, optimizer, args.precision)
+    if source != SYNTHETIC:
+        sets = load_named(source, network.graph, args.held_out, args.seed)
+        train, test = (Samples(part.x, part.y, part.samples) for part in sets)
+        return Prepared(network, train, test)
+    number = SYNTHETIC_BATCHES * model.batch_size if args.samples is None else args.samples
+    train, test = (
+        Samples(*made_up(network.graph, samples, seed), samples)
+        for samples, seed in ((number, args.seed), (min(number, model.batch_size), args.seed + 1))
+    )
+    return Prepared(network, train, test)
+
+
+def _prepared_for(
+    source: str,
+    entry: ZooEntry,
+    given: Mapping[str, Any],
+    args: argparse.Namespace,
+    optimizer: Optimizer,
+) -> Prepared:
+    """A network of the zoo of the sizes that data need."""
+    languages = (args.source_language, args.target_language)
+    request = Request(source, args.labels, args.augment, languages, args.seed)
+    splits, sizes = data_and_sizes(entry, given, request)
+    train, test = divided(splits, args.held_out, args.seed)
+    batch_size = BATCH_SIZE if args.batch_size is None else args.batch_size
+    model = load_model(args.model, batch_size, sizes, args.seed)
+    network = Network.of(model, args.loss, optimizer, args.precision)
+    return Prepared(network, Samples.of(train), Samples.of(test), test)
 
 
 def data_and_sizes(
     entry: ZooEntry, given: Mapping[str, Any], request: Request
 ) -> tuple[Splits[Dataset] | Splits[ImageFolder], dict[str, Any]]:
-    """The data that are asked for, and the sizes of a network that fits them.
+    """The data that are asked for, and the sizes of a network of the zoo that fits them.
 
     Parameters
     ----------
@@ -77,8 +171,54 @@ def data_and_sizes(
     return splits, defaults | network_sizes(entry.task, splits.train, given)
 
 
+def check_name(model: str) -> None:
+    """Raise `UserError` if a name is no model's, as far as can be said without running its code."""
+    if ":" not in model and Path(model).suffix not in (".py", ".pt2"):
+        target_of(model)
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """``--model``, ``--size``, ``--batch-size``, ``--loss``, ``--precision``, ``--data``, ..."""
+    parser.add_argument("--model", default="lenet", help=f"{HELP}; default: lenet")
+    add_size_option(parser)
+    parser.add_argument(
+        "--data",
+        help="sample: small real data that come along, the default for networks of the zoo; "
+        "synthetic: random ones of the model's own sizes, the default for a model of your own; or "
+        "a path: for such a model an .npz file with arrays by the names of inputs and outputs, or "
+        "x and y; otherwise a folder of images or of MNIST's IDX files, .npz, .npy (with "
+        "--labels), .h5; texts, .tsv, .csv; a parallel corpus's name",
+    )
+    parser.add_argument("--labels", help="for .npy data: the labels' file")
+    parser.add_argument("--samples", type=int, help="how many synthetic samples to train on")
+    parser.add_argument(
+        "--augment", action="store_true", help="crop and mirror images of folders at random"
+    )
+    parser.add_argument("--source-language", default="en", help="a corpus's ending; default: en")
+    parser.add_argument("--target-language", default="de", help="a corpus's ending; default: de")
+    parser.add_argument(
+        "--held-out",
+        type=float,
+        default=0.2,
+        help="share of the samples to test on, if the data bring no test set; default: 0.2",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        help=f"over all devices; default: the model's own, but {BATCH_SIZE} with the data of a "
+        "network of the zoo",
+    )
+    parser.add_argument("--loss", help=f"one of {', '.join(LOSSES)}; default: the model's own")
+    parser.add_argument(
+        "--precision",
+        default=DEFAULT,
+        help=f"how GPUs compute products: one of {', '.join(PRECISIONS)} (default: {DEFAULT})",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="default: 0")
+
+
 def add_optimizer_options(parser: argparse.ArgumentParser) -> None:
-    """``--optimizer``, ``--lr``, ``--schedule`` and what goes with them."""
+    """``--optimizer``, ``--lr`` and what goes with them."""
     parser.add_argument("--optimizer", default="adam", help="sgd, adam (default) or adamw")
     parser.add_argument("--lr", type=float, help="learning rate; default: the optimizer's")
     parser.add_argument("--momentum", type=float, help="for sgd")
@@ -86,6 +226,10 @@ def add_optimizer_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--clip-norm", type=float, help="scale gradients down to this norm, of all together"
     )
+
+
+def add_schedule_options(parser: argparse.ArgumentParser) -> None:
+    """``--schedule`` and what goes with it."""
     parser.add_argument(
         "--schedule",
         default="constant",
@@ -105,15 +249,6 @@ def add_optimizer_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--decay-every", type=int, metavar="EPOCHS", help="for step: between two; default: 1"
-    )
-
-
-def add_precision_option(parser: argparse.ArgumentParser) -> None:
-    """``--precision``."""
-    parser.add_argument(
-        "--precision",
-        default=DEFAULT,
-        help=f"how GPUs compute products: one of {', '.join(PRECISIONS)} (default: {DEFAULT})",
     )
 
 

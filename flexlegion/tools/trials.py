@@ -33,6 +33,7 @@ from flexlegion.runtime.machine import running_machine
 from flexlegion.runtime.program import TRAIN, Program
 from flexlegion.runtime.trainer import IN_FLIGHT, batches, run_series
 from flexlegion.simulator import full
+from flexlegion.sources import BatchSource, first_samples
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
 from flexlegion.tools.duel import Duel, Rules
@@ -155,7 +156,7 @@ def run_trials(
     rounds
         How often each is measured.
     data
-        What it is trained on; made up unless given.
+        What it is trained on, x and y; made up unless given. Of a `BatchSource`, the first samples.
     seed
         Decides made-up data and weights.
     shown
@@ -233,8 +234,11 @@ class _Programs:
     """
 
     def __init__(self, network: Network, problem: Problem, data: Data | None, seed: int) -> None:
+        samples = BATCHES * network.batch_size
         if data is None:
-            data = made_up(network.graph, BATCHES * network.batch_size, seed)
+            data = made_up(network.graph, samples, seed)
+        elif isinstance(data[0], BatchSource):
+            data = first_samples(data[0], network.graph, samples)
         self._data = data
         self._network, self._problem, self._seed = network, problem, seed
         self._running: dict[str, _Running] = {}  # the one that was used last is the last

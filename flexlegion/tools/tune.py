@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from flexlegion.data.made_up import NAME as SYNTHETIC
-from flexlegion.data.tasks import SAMPLE, Request
 from flexlegion.documents import check_writable
 from flexlegion.errors import UserError
-from flexlegion.network import Network
 from flexlegion.precision import check_precision
-from flexlegion.references import load_model, target_of
 from flexlegion.runtime.machine import running_machine
 from flexlegion.searches.mcmc import Budget
 from flexlegion.tools.budget import seconds_of
@@ -18,15 +14,14 @@ from flexlegion.tools.command import Commands, add_command, answer, logs_on_stde
 from flexlegion.tools.duel import Rules
 from flexlegion.tools.launch import add_launch_options, go_under_legate
 from flexlegion.tools.network import add_json_option
-from flexlegion.tools.sizes import add_size_option, given_sizes
 from flexlegion.tools.training import (
-    BATCH_SIZE,
-    add_precision_option,
-    batch_size_of,
-    data_and_sizes,
+    add_model_options,
+    add_optimizer_options,
+    check_name,
+    optimizer_from,
+    prepared,
 )
 from flexlegion.tuning import tune_network
-from flexlegion.zoo import ZOO
 
 RULES = Rules()
 SEARCH = "10s"
@@ -42,29 +37,15 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         "tune --model lenet --out s.json",
         _run,
     )
-    parser.add_argument("--model", default="lenet", help=f"one of {', '.join(ZOO)}")
-    add_size_option(parser)
+    add_model_options(parser)
     parser.add_argument("--out", required=True, help="the strategy file to write")
-    parser.add_argument(
-        "--data",
-        default=SAMPLE,
-        help=f"what train will be given, for the network's sizes; default: {SAMPLE}",
-    )
-    parser.add_argument("--labels", help="for .npy data: the labels' file")
-    parser.add_argument(
-        "--batch-size",
-        type=int,
-        help=f"over all devices; default: {BATCH_SIZE}, with synthetic data the network's own",
-    )
-    parser.add_argument("--optimizer", default="adam", help="sgd, adam (default) or adamw")
-    add_precision_option(parser)
+    add_optimizer_options(parser)
     parser.add_argument(
         "--budget", default=SEARCH, metavar="TIME", help=f"of the search; default: {SEARCH}"
     )
     parser.add_argument("--finalists", type=int, default=3, help="found strategies to train with")
     _add_rules(parser)
     parser.add_argument("--profile-db", metavar="FILE", help="default: the user's own")
-    parser.add_argument("--seed", type=int, default=0, help="default: 0")
     add_launch_options(parser)
     add_json_option(parser)
 
@@ -117,12 +98,14 @@ def _run(args: argparse.Namespace) -> None:
     rules, budget = _rules(args), Budget(seconds_of(args.budget))
     check_precision(args.precision)
     check_writable(args.out, "strategy")
-    network = _network(args)
-    network.graph.require_kernels()
+    check_name(args.model)
+    optimizer = optimizer_from(args)
     go_under_legate(args)
     with logs_on_stderr():
+        ready = prepared(args, optimizer)
         result = tune_network(
-            network,
+            ready.network,
+            data=(ready.train.x, ready.train.y),
             budget=budget,
             finalists=args.finalists,
             rules=rules,
@@ -134,16 +117,3 @@ def _run(args: argparse.Namespace) -> None:
         result.strategy.save(args.out)
         text = f"{result}\nwrote {args.out}: {result.chosen}"
         answer(args, result.facts() | {"out": args.out}, text)
-
-
-def _network(args: argparse.Namespace) -> Network:
-    """The network that ``train`` would train."""
-    if args.model not in ZOO:
-        raise UserError(f"unknown model '{args.model}'; choose one of {', '.join(ZOO)}")
-    entry = ZOO[args.model]
-    sizes = given_sizes(args.size, target_of(args.model))
-    if args.data != SYNTHETIC:
-        _, sizes = data_and_sizes(entry, sizes, Request(args.data, args.labels, seed=args.seed))
-    batch_size = batch_size_of(args, entry)
-    model = load_model(args.model, batch_size, sizes)
-    return Network.of(model, optimizer=args.optimizer, precision=args.precision)

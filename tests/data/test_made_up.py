@@ -67,6 +67,7 @@ def test_images_and_classes() -> None:
     assert shares.shape == (100, 4)
     assert np.array_equal(np.sort(shares, axis=1), [[0, 0, 0, 1]] * 100)
     assert np.all(shares.any(axis=0))
+    assert set(labels_of(model, "binary_crossentropy", 100).ravel().tolist()) == {0.0, 1.0}
     assert labels_of(model, "mean_squared_error", 1000).std() == pytest.approx(1, abs=0.05)
 
 

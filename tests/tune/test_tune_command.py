@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from launch import ROOT, run_checked, run_legate
 
@@ -90,10 +91,48 @@ def test_from_a_plain_shell(tmp_path: Path) -> None:
     assert json.loads(metrics.read_text())["processors"] == 2
 
 
+@pytest.mark.legion
+def test_a_model_of_ones_own(tmp_path: Path) -> None:
+    """Searched, tuned and trained, with one's own data, from a plain shell."""
+    net = f"{Path(__file__).with_name('own_net.py')}:model"
+    model = ["--model", net, "--size", "hidden=24"]
+    data, out, metrics = tmp_path / "data.npz", tmp_path / "s.json", tmp_path / "m.json"
+    rng = np.random.default_rng(0)
+    words, numbers = rng.integers(50, size=(80, 6)), rng.standard_normal((80, 3))
+    np.savez(data, words=words, numbers=numbers, y=numbers.sum(1, keepdims=True))
+    plain_shell("search", *model, "--machine", "p100x2", "--proposals", 100, "--out", out)
+    options = ["--budget", "500ms", "--max-rounds", 8, "--profile-db", tmp_path / "p.db"]
+    told = plain_shell("tune", *model, "--data", data, *options, "--cpus", 2, "--out", out)
+    assert "own_net.py:model (batch 16, hidden 24) on cpu:0, cpu:1" in told.replace("\n", " ")
+    strategy = Strategy.load(out)
+    assert strategy.found["model"] == net
+    assert strategy.found["sizes"] == {"hidden": 24}
+    trained = ["--strategy", out, "--epochs", 5, "--cpus", 2, "--json", metrics]
+    text = plain_shell("train", *model, "--data", data, *trained)
+    assert "64 samples to train, 16 to test; 2 processors on 1 rank" in text
+    report = json.loads(metrics.read_text())
+    assert report["epochs"][-1]["loss"] < report["epochs"][0]["loss"]
+    assert report["mean_absolute_error"] > 0
+
+
+@pytest.mark.legion
+def test_in_a_script(tmp_path: Path) -> None:
+    """`fl.tune` on data of one's own, then training."""
+    worker = Path(__file__).with_name("tune_worker.py")
+    done = run_legate(worker, tmp_path / "p.db", cpus=2)
+    report = report_of(done.stdout)
+    assert report["model"] is None
+    assert report["optimizer"] == "adam"
+    assert report["finalists"][0]["name"] == "data parallelism"
+    assert "model (batch 16) on cpu:0, cpu:1" in done.stdout
+    assert report["reason"] in " ".join(done.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--model", "nosuch"], "unknown model 'nosuch'"),
+        (["--model", "alexnt"], "did you mean alexnet?"),
         (["--rounds", "0"], "--rounds has to be at least 1"),
         (["--rounds", "9", "--max-rounds", "3"], "there are to be at least 9 rounds, and at most"),
         (["--confidence", "1"], "a confidence is between 0 and 1, but this is 1.0"),

@@ -1,0 +1,15 @@
+"""A user's model: two inputs, one of them looked up in a table."""
+
+import flexlegion as fl
+
+
+def model(batch_size: int = 16, hidden: int = 32) -> fl.Model:
+    """Ratings."""
+    net = fl.Model(batch_size)
+    words = net.input((6,), "int32", name="words")
+    numbers = net.input((3,), name="numbers")
+    x = net.concat([net.flatten(net.embedding(words, 50, 4)), numbers], axis=1)
+    x = net.dense(x, hidden, activation="relu", name="body")
+    net.dense(x, 1, name="rating")
+    net.loss = "mean_squared_error"
+    return net
