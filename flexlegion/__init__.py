@@ -1,16 +1,50 @@
 """flexlegion: automatic parallelization of deep-learning training on the Legion runtime.
 
-Importing this package neither imports legate nor loads native code; training does.
+A `Model` is layers, and trains. `search`, `simulate`, `compare` and `explain` ask about strategies
+for it on any machine; their answers are objects.
+
+Importing this package neither imports legate nor loads native code; what is asked first, does.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from flexlegion.errors import UserError
 from flexlegion.model import History, Model
 from flexlegion.optimizers import SGD, Adam, AdamW
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
-from flexlegion.tuning import TuneResult, tune
+
+if TYPE_CHECKING:
+    from flexlegion.analysis.compare import compare
+    from flexlegion.analysis.explain import explain
+    from flexlegion.analysis.search import search
+    from flexlegion.analysis.simulate import simulate
+    from flexlegion.machines import load_machine
+    from flexlegion.references import load_model
+    from flexlegion.searches.registry import register_search
+    from flexlegion.strategies.registry import register_strategy
+    from flexlegion.topology import Topology
+    from flexlegion.tuning import TuneResult, tune
 
 __version__ = "0.1.0"
+
+# Where names are that are imported when they are first asked for.
+_LATER = {
+    "Topology": "flexlegion.topology",
+    "TuneResult": "flexlegion.tuning",
+    "compare": "flexlegion.analysis.compare",
+    "explain": "flexlegion.analysis.explain",
+    "load_machine": "flexlegion.machines",
+    "load_model": "flexlegion.references",
+    "register_search": "flexlegion.searches.registry",
+    "register_strategy": "flexlegion.strategies.registry",
+    "search": "flexlegion.analysis.search",
+    "simulate": "flexlegion.analysis.simulate",
+    "tune": "flexlegion.tuning",
+}
 
 __all__ = [
     "SGD",
@@ -20,7 +54,26 @@ __all__ = [
     "Model",
     "ParallelConfig",
     "Strategy",
+    "Topology",
     "TuneResult",
     "UserError",
+    "compare",
+    "explain",
+    "load_machine",
+    "load_model",
+    "register_search",
+    "register_strategy",
+    "search",
+    "simulate",
     "tune",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'flexlegion' has no attribute '{name}'")
+    return getattr(importlib.import_module(_LATER[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *globals()]

@@ -16,6 +16,7 @@ from flexlegion.tensor import DataType, Shape, Tensor
 
 LOSS_NAME = "loss"
 LABELS_NAME = "labels"
+DEFAULT_LOSS = "sparse_categorical_crossentropy"
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ def shipped() -> dict[str, Machine]:
     return {path.stem: read_machine(path, path.stem) for path in sorted(PLATFORMS.glob("*.json"))}
 
 
-def load_topology(spec: str | Path) -> Topology:
+def load_machine(spec: str | Path) -> Topology:
     """The machine that `spec` stands for.
 
     Parameters
@@ -223,7 +223,7 @@ def load_topology(spec: str | Path) -> Topology:
 
     Examples
     --------
-    >>> load_topology("p100x8").bandwidth("gpu:0", "gpu:4")
+    >>> load_machine("p100x8").bandwidth("gpu:0", "gpu:4")
     12500000000
     """
     if str(spec) == "local" and not Path(spec).exists():
@@ -243,6 +243,9 @@ def load_topology(spec: str | Path) -> Topology:
                 f"{spec}x{sizes[-1]}"
             )
     return read_machine(spec, Path(spec).stem).topology()
+
+
+load_topology = load_machine
 
 
 def read_machine(path: str | Path, name: str, where: str | None = None) -> Machine:

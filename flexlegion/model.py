@@ -6,7 +6,6 @@ import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from flexlegion.binding import Binding
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.layers import Layers
-from flexlegion.losses import Losses, Weights, add_losses
+from flexlegion.losses import DEFAULT_LOSS, Losses, Weights, add_losses
 from flexlegion.metrics import Goal, Metrics, goal_of
 from flexlegion.optimizers import Optimizer, optimizer_of
 from flexlegion.plan import Plan
@@ -31,7 +30,7 @@ from flexlegion.runtime.progress import EpochProgress
 from flexlegion.runtime.trainer import run_series
 from flexlegion.schedules import Schedule, constant
 from flexlegion.sources import BatchSource
-from flexlegion.strategies import resolve
+from flexlegion.strategies import AnyStrategy, resolve
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
 
@@ -87,16 +86,16 @@ class Model(Layers):
             raise UserError(f"the seed has to be at least 0 and below 2^63, but is {seed}")
         super().__init__(batch_size)
         self.seed = seed
-        self.loss: Any = None
+        self.loss: Losses | None = None
         self.reference: Reference | None = None
         self._compiled: _Compiled | None = None
 
     def compile(
         self,
         optimizer: str | Optimizer = "sgd",
-        loss: Losses = "sparse_categorical_crossentropy",
+        loss: Losses | None = None,
         metrics: Metrics = (),
-        strategy: str | Path | Strategy = "data",
+        strategy: AnyStrategy = "data",
         output: Tensor | Sequence[Tensor] | None = None,
         schedule: Schedule = constant,
         precision: str = DEFAULT,
@@ -111,14 +110,15 @@ class Model(Layers):
         loss
             Of the output, one of `losses.LOSSES` or its name. Of several outputs, a list of these,
             or a dict by the outputs' names (their layers'); an output whose loss is None is
-            predicted, and not trained.
+            predicted, and not trained. By default the model's own (`Model.loss`), or
+            "sparse_categorical_crossentropy".
         metrics
             "accuracy", "top_5_accuracy", "perplexity" with a cross-entropy; "mean_squared_error",
             "mean_absolute_error" otherwise. Of several losses, each metric is taken of those that
             it goes with; or they are given by the outputs' names.
         strategy
-            A `Strategy`, a file's path, or a built-in one's name: "single", "data", "model",
-            "expert", "one-weird-trick", "gnmt", "random:SEED".
+            A `Strategy`, what a search returned, a file's path, or a known one's name: "single",
+            "data", "model", "expert", "one-weird-trick", "gnmt", "random:SEED".
         output
             The model's output, or several; `outputs` unless given.
         schedule
@@ -138,6 +138,8 @@ class Model(Layers):
             If something does not fit.
         """
         outputs = self._outputs_of(output)
+        if loss is None:
+            loss = DEFAULT_LOSS if self.loss is None else self.loss
         graph = add_losses(self.graph, outputs, loss, loss_weights)
         graph.require_kernels()
         goal = goal_of(graph, metrics)

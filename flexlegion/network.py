@@ -11,7 +11,7 @@ from flexlegion.cost.model import CostModel
 from flexlegion.errors import UserError
 from flexlegion.fingerprint import Fingerprint
 from flexlegion.graph import Graph
-from flexlegion.losses import add_loss
+from flexlegion.losses import DEFAULT_LOSS, Losses, Weights, add_losses
 from flexlegion.model import Model
 from flexlegion.optimizers import Optimizer, optimizer_of
 from flexlegion.precision import DEFAULT, check_precision
@@ -20,8 +20,6 @@ from flexlegion.references import described_sizes
 from flexlegion.strategy import GRAPH
 from flexlegion.tensor import Tensor
 from flexlegion.topology import Topology
-
-SOFTMAX_LOSS = "sparse_categorical_crossentropy"
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Network:
     model: Model
     graph: Graph = field(repr=False)
     outputs: tuple[Tensor, ...]
-    loss: Any
+    loss: Losses
     optimizer: Optimizer
     precision: str = DEFAULT
 
@@ -55,9 +53,10 @@ class Network:
     def of(
         cls,
         model: Model,
-        loss: Any = None,
+        loss: Losses | None = None,
         optimizer: str | Optimizer = "sgd",
         precision: str = DEFAULT,
+        loss_weights: Weights = None,
     ) -> Network:
         """A model with its training.
 
@@ -67,11 +66,13 @@ class Network:
             Any; nothing about it changes.
         loss
             As `Model.compile` takes it; None: what the model itself says (`Model.loss`), or
-            cross-entropy where its last layer is a softmax.
+            cross-entropy where its outputs are softmaxes.
         optimizer
             An optimizer, or the name of one with its defaults.
         precision
             "fp32", "tf32" or "bf16".
+        loss_weights
+            Of several losses.
 
         Raises
         ------
@@ -80,17 +81,10 @@ class Network:
         """
         check_precision(precision)
         chosen = optimizer_of(optimizer)
-        if not model.graph.operators:
-            raise UserError("the model has no layers")
-        outputs = (model.graph.operators[-1].output,)
+        outputs = tuple(model.outputs)
         loss = _loss_of(model, outputs) if loss is None else loss
-        graph = add_loss(model.graph, outputs[0], loss)
+        graph = add_losses(model.graph, outputs, loss, loss_weights)
         return cls(model, graph, outputs, loss, chosen, precision)
-
-    @property
-    def output(self) -> Tensor:
-        """The first output."""
-        return self.outputs[0]
 
     @property
     def batch_size(self) -> int:
@@ -114,18 +108,18 @@ class Network:
 
     def problem(self, topology: Topology, costs: CostModel) -> Problem:
         """The network on a machine, for simulations."""
-        return Problem(self.graph, topology, costs, self.output, self.optimizer.states)
+        return Problem(self.graph, topology, costs, self.outputs, self.optimizer.states)
 
     def about(self) -> dict[str, Any]:
         """For files and JSON: what it takes to build it again.
 
-        A loss that is more than a name is the model's own, or has to be said again: None.
+        A loss that is more than names is the model's own, or has to be said again: None.
         """
         return {
             "model": self.reference,
             "batch_size": self.batch_size,
             "sizes": {k: list(v) if isinstance(v, tuple) else v for k, v in self.sizes.items()},
-            "loss": self.loss if isinstance(self.loss, str) else None,
+            "loss": self.loss if _is_named(self.loss) else None,
             "optimizer": self.optimizer.type,
             "precision": self.precision,
             "fingerprint": self.fingerprint.value,
@@ -141,13 +135,21 @@ class Network:
         return f"{self.reference or 'model'} (batch {self.batch_size}{sizes}{precision})"
 
 
-def _loss_of(model: Model, outputs: tuple[Tensor, ...]) -> Any:
+def _is_named(loss: Any) -> bool:
+    """Whether a loss is a name, or names by output, which files can hold."""
+    several = loss.values() if isinstance(loss, Mapping) else loss
+    return isinstance(loss, str) or (
+        isinstance(loss, Mapping | list) and all(isinstance(one, str) for one in several)
+    )
+
+
+def _loss_of(model: Model, outputs: tuple[Tensor, ...]) -> Losses:
     """What a model is trained with where nobody says it."""
     if model.loss is not None:
         return model.loss
     producers = [output.producer for output in outputs]
-    if len(producers) == 1 and producers[0] is not None and producers[0].kind.type == "softmax":
-        return SOFTMAX_LOSS
+    if all(producer is not None and producer.kind.type == "softmax" for producer in producers):
+        return DEFAULT_LOSS
     name = "the model" if model.reference is None else model.reference.name
     raise UserError(
         f"nothing says what {name} is trained with; give a loss (--loss), or set model.loss where "

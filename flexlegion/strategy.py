@@ -19,9 +19,6 @@ SCHEMA_VERSION = 1
 KEYS = ("schema_version", "found", "operators")
 GRAPH = "graph"  # in `found`: the fingerprint, operator by operator
 
-# What `flexlegion.strategies` offers, for messages.
-BUILT_IN_NAMES = ("single", "data", "model", "expert", "one-weird-trick", "gnmt")
-
 
 class Strategy(Mapping[str, ParallelConfig]):
     """The paper's S: operator name -> `ParallelConfig`.
@@ -148,11 +145,12 @@ class Strategy(Mapping[str, ParallelConfig]):
         UserError
             If the file is missing or is not such a file. Whether it fits a model is `check`'s.
         """
+        from flexlegion.strategies.registry import strategy_names  # whose strategies need this file
+
         document = read_json(
             path,
             "strategy",
-            f"give a path, or one of the built-in strategies {', '.join(BUILT_IN_NAMES)}, "
-            "random:SEED",
+            f"give a path, or one of the known strategies {strategy_names()}",
             "as the command 'flexlegion strategy' writes it",
         )
         configs = _configs_of(document, str(path))

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from flexlegion.errors import UserError
+from flexlegion.report.blocks import Block, Pairs, Table
 from flexlegion.report.perfetto import slices_of, tracks_of, write_trace
-from flexlegion.report.text import consecutive, duration, memory, names, pairs, table, volume
+from flexlegion.report.text import consecutive, duration, memory, names, volume
 from flexlegion.simulator import Timeline
 from flexlegion.strategy import Strategy
 
@@ -95,7 +96,7 @@ def busiest(timeline: Timeline) -> tuple[Json | None, Json | None]:
     return longest(topology.names.names), longest(topology.channels)
 
 
-def described(timeline: Timeline, priced_by: Mapping[str, int]) -> str:
+def described(timeline: Timeline, priced_by: Mapping[str, int]) -> list[Block]:
     """`details` for people."""
     device, link = busiest(timeline)
     total = max(timeline.iteration_time_ns, 1)
@@ -115,7 +116,7 @@ def described(timeline: Timeline, priced_by: Mapping[str, int]) -> str:
         ("busiest link", busy(link)),
         ("tasks priced", priced(priced_by)),
     ]
-    return f"{pairs(rows)}\n{_memories(timeline)}"
+    return [Pairs(rows), _memories(timeline)]
 
 
 def priced(priced_by: Mapping[str, int]) -> str:
@@ -123,7 +124,7 @@ def priced(priced_by: Mapping[str, int]) -> str:
     return ", ".join(f"{number:,} {name}" for name, number in sorted(priced_by.items()))
 
 
-def _memories(timeline: Timeline) -> str:
+def _memories(timeline: Timeline) -> Table:
     """The fullest memories, those that hold equally much on one line."""
     sizes = capacity(timeline)
     values = {
@@ -136,11 +137,10 @@ def _memories(timeline: Timeline) -> str:
         (names(places[start:end]), *map(memory, values[places[start]]))
         for start, end in runs[:MEMORIES_SHOWN]
     ]
-    text = table(("memory", "peak", "allocated", "capacity"), rows)
+    note = ""
     if len(runs) > MEMORIES_SHOWN:
-        left = len(places) - runs[MEMORIES_SHOWN][0]
-        text += f"and {left} more, which are less full\n"
-    return text
+        note = f"and {len(places) - runs[MEMORIES_SHOWN][0]} more, which are less full"
+    return Table(("memory", "peak", "allocated", "capacity"), rows, note=note)
 
 
 def save_trace(path: str | Path, timeline: Timeline, about: Mapping[str, Any]) -> None:

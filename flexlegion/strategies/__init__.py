@@ -1,45 +1,40 @@
-"""Built-in strategies: one file each, a function of the graph and the machine."""
+"""Strategies by name or file: one file for each that comes along, and `registry` for all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from flexlegion.devices import Devices
-from flexlegion.errors import UserError
 from flexlegion.graph import Graph
-from flexlegion.strategies.data_parallel import data_parallel
-from flexlegion.strategies.expert import expert
-from flexlegion.strategies.gnmt import gnmt
-from flexlegion.strategies.model_parallel import model_parallel
-from flexlegion.strategies.one_weird_trick import one_weird_trick
-from flexlegion.strategies.placement import split
-from flexlegion.strategies.random import random
-from flexlegion.strategies.single import single
+from flexlegion.problem import Problem
+from flexlegion.strategies.placement import all_by_samples, split
+from flexlegion.strategies.registry import is_named, make_strategy
 from flexlegion.strategy import Strategy
 from flexlegion.topology import Topology
 
-# The names are `flexlegion.strategy.BUILT_IN_NAMES`, which messages list.
-BUILT_IN: dict[str, Callable[[Graph, Devices], Strategy]] = {
-    "single": single,
-    "data": data_parallel,
-    "model": model_parallel,
-    "expert": expert,
-    "one-weird-trick": one_weird_trick,
-    "gnmt": gnmt,
-}
+
+class HasStrategy(Protocol):
+    """A result that has a strategy, as that of a search."""
+
+    @property
+    def strategy(self) -> Strategy:
+        """What it has."""
+
+
+AnyStrategy = str | Path | Strategy | HasStrategy
 
 
 def resolve(
-    spec: str | Path | Strategy, graph: Graph, devices: Devices, topology: Topology | None = None
+    spec: AnyStrategy, graph: Graph, devices: Devices, topology: Topology | None = None
 ) -> Strategy:
     """The strategy that `spec` stands for, checked against graph and machine.
 
     Parameters
     ----------
     spec
-        A `Strategy`, a built-in strategy's name (one of `BUILT_IN`, or ``random:SEED``), or the
-        path of a strategy file.
+        A `Strategy`, a result that has one, a known strategy's name (see `registry`), or the path
+        of a strategy file.
     graph
         What it is for.
     devices
@@ -56,9 +51,48 @@ def resolve(
     if topology is not None:
         nodes = [topology.device(name).node for name in devices.names]
         devices = Devices(devices.names, nodes)
-    strategy = _with_tables_in_columns(_find(spec, graph, devices), graph)
+    read = read_strategy(spec)
+    strategy = read if isinstance(read, Strategy) else make_strategy(read, graph, devices)
+    strategy = _with_tables_in_columns(strategy, graph)
     strategy.check(graph, devices)
     return strategy
+
+
+def read_strategy(spec: AnyStrategy) -> str | Strategy:
+    """A known strategy's name as it is, a file read: once, for it may be a pipe.
+
+    Raises
+    ------
+    UserError
+        If it is neither a name nor a file.
+    """
+    if isinstance(spec, Strategy):
+        return spec
+    if isinstance(spec, str | Path):
+        return str(spec) if is_named(str(spec)) else Strategy.load(spec)
+    return spec.strategy
+
+
+def named(spec: AnyStrategy, problem: Problem) -> Strategy:
+    """The strategy that `spec` stands for, those that need costs included.
+
+    Raises
+    ------
+    UserError
+        If it cannot be read or does not fit the problem.
+    """
+    read = read_strategy(spec)
+    if isinstance(read, str):
+        read = make_strategy(read, problem.graph, problem.devices, problem)
+    strategy = _with_tables_in_columns(read, problem.graph)
+    problem.check(strategy)
+    return strategy
+
+
+def samples_only(problem: Problem) -> Strategy:
+    """Data parallelism; a batch smaller than the number of devices is on the first of them."""
+    devices = problem.devices.preferred
+    return Strategy(all_by_samples(problem.graph, devices), "strategy 'data'")
 
 
 def _with_tables_in_columns(strategy: Strategy, graph: Graph) -> Strategy:
@@ -73,20 +107,3 @@ def _with_tables_in_columns(strategy: Strategy, graph: Graph) -> Strategy:
     if configs == dict(strategy):
         return strategy
     return Strategy(configs, strategy.source, strategy.found)
-
-
-def _find(spec: str | Path | Strategy, graph: Graph, devices: Devices) -> Strategy:
-    if isinstance(spec, Strategy):
-        return spec
-    name = str(spec)
-    if name in BUILT_IN:
-        return BUILT_IN[name](graph, devices)
-    if name.startswith("random:"):
-        seed = name.removeprefix("random:")
-        if not seed.isdecimal() or len(seed) > 18:
-            raise UserError(
-                f"strategy '{name[:40]}': the seed has to be a number of at most 18 digits, as in "
-                "random:7"
-            )
-        return random(graph, devices, int(seed))
-    return Strategy.load(spec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from flexlegion.machine_view import drawing, drawing_json, listing, listing_json
-from flexlegion.machines import load_topology, shipped
+from flexlegion.machines import load_machine, shipped
 from flexlegion.tools.command import Commands, add_command, answer
 from flexlegion.tools.network import add_json_option
 
@@ -48,5 +48,5 @@ def _list(args: argparse.Namespace) -> None:
 
 
 def _show(args: argparse.Namespace) -> None:
-    topology = load_topology(args.machine)
+    topology = load_machine(args.machine)
     answer(args, drawing_json(topology), drawing(topology))

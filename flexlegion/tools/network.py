@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.cost.measured import MeasuredCosts
-from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
-from flexlegion.cost.profile_db import ProfileDB, default_path
+from flexlegion.analysis.setting import COSTS
 from flexlegion.documents import shown
 from flexlegion.errors import UserError
-from flexlegion.graph import Operator
 from flexlegion.losses import LOSSES
-from flexlegion.machines import load_topology
 from flexlegion.network import Network
-from flexlegion.precision import DEFAULT, PEAKS, PRECISIONS, check_used
-from flexlegion.problem import Problem
-from flexlegion.references import HELP, is_code, same_target, target_of
+from flexlegion.precision import DEFAULT, PRECISIONS
+from flexlegion.references import HELP, Target, is_code, same_target, target_of
+from flexlegion.strategies import read_strategy
 from flexlegion.strategy import Strategy
 from flexlegion.tools.sizes import add_size_option, found_sizes, given_sizes
-from flexlegion.topology import Device
-
-COSTS = ("auto", "analytic", "measured")
 
 
 def add_network_options(parser: argparse.ArgumentParser, *, from_file: bool = False) -> None:
@@ -74,8 +65,19 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object: nanoseconds, bytes")
 
 
-def network_of(args: argparse.Namespace, strategy: str | Strategy | None = None) -> Network:
+def network_of(
+    args: argparse.Namespace, strategy: str | Strategy | None = None, target: Target | None = None
+) -> Network:
     """The network that the options say; where they do not, what the strategy was found for.
+
+    Parameters
+    ----------
+    args
+        Of `add_network_options`.
+    strategy
+        If one is given, too.
+    target
+        What ``--model`` names, if that is known already.
 
     Raises
     ------
@@ -84,15 +86,20 @@ def network_of(args: argparse.Namespace, strategy: str | Strategy | None = None)
     """
     found: Mapping[str, Any] = strategy.found if isinstance(strategy, Strategy) else {}
     source = strategy.source if isinstance(strategy, Strategy) else ""
-    target = target_of(_model_name(args, found, source))
+    target = target or target_of(_model_name(args, found, source))
     if not same_target(target.name, str(found.get("model"))):
         found = {}
     sizes = found_sizes(found, target, source) | given_sizes(args.size, target)
     choices: dict[str, Any] = {}
-    for key, kind in (("batch_size", int), ("loss", str), ("optimizer", str), ("precision", str)):
+    for key, kinds in (
+        ("batch_size", (int,)),
+        ("loss", (str, list, dict)),
+        ("optimizer", (str,)),
+        ("precision", (str,)),
+    ):
         value = getattr(args, key)
         choices[key] = found.get(key) if value is None else value
-        if choices[key] is not None and type(choices[key]) is not kind:
+        if choices[key] is not None and type(choices[key]) not in kinds:
             raise UserError(f"{source}: 'found' has the {key} {shown(choices[key])}, which is none")
     model = target.load(choices["batch_size"], sizes, None)
     return Network.of(
@@ -116,115 +123,38 @@ def _model_name(args: argparse.Namespace, found: Mapping[str, Any], source: str)
     return name
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A network on a machine, and what its tasks cost there.
+def asked(
+    args: argparse.Namespace, strategy: str | Strategy | None = None, target: Target | None = None
+) -> dict[str, Any]:
+    """Model, machine and costs for the functions of `flexlegion.analysis`.
 
-    Parameters
-    ----------
-    network
-        What is trained.
-    machine
-        As it was given: a name or a file.
-    costs
-        As they were asked for, one of `COSTS`.
-    problem
-        All of it, for simulations.
-    """
-
-    network: Network
-    machine: str
-    costs: str
-    problem: Problem
-
-    @classmethod
-    def of(cls, args: argparse.Namespace, strategy: str | Strategy | None = None) -> Setting:
-        """What the options say; where they do not, what the strategy was found for.
-
-        Raises
-        ------
-        UserError
-            If network, machine or costs are wrong, or not named.
-        """
-        found: Mapping[str, Any] = strategy.found if isinstance(strategy, Strategy) else {}
-        network = network_of(args, strategy)
-        machine = args.machine or found.get("machine")
-        if not isinstance(machine, str):
-            what = "no machine named"
-            if isinstance(strategy, Strategy):
-                what = f"{strategy.source}: the file does not name its machine"
-            raise UserError(f"{what}; choose one by --machine, as in --machine p100x8")
-        topology = load_topology(machine)
-        check_used(network.precision, topology.names.names, f"the machine '{machine}'")
-        costs = costs_of(args.costs, args.profile_db, network)
-        problem = network.problem(topology, costs)
-        return cls(network, machine, args.costs, problem)
-
-    def about(self) -> dict[str, Any]:
-        """For files and JSON: what it takes to build it again."""
-        return self.network.about() | {"machine": self.machine, "costs": self.costs}
-
-    def __str__(self) -> str:
-        operators, devices = len(self.problem.graph.operators), len(self.problem.devices)
-        return f"{self.network} on {self.machine}: {operators} operators, {devices} devices"
-
-
-def costs_of(kind: str, path: str | None, network: Network) -> CostModel:
-    """The cost model that the options ask for.
-
-    Parameters
-    ----------
-    kind
-        One of `COSTS`.
-    path
-        The profile data base; None: the user's, if there is one.
-    network
-        Whose optimizer and precision the costs are about.
+    What the options do not say is what the strategy was found for.
 
     Raises
     ------
     UserError
-        If there is no such data base, or it goes with analytic costs.
+        If one of them is wrong, or not named.
     """
-    analytic = AnalyticCosts(PEAKS[network.precision])
-    if kind == "analytic":
-        if path is not None:
-            raise UserError("--profile-db goes with --costs measured or auto, not with analytic")
-        return analytic
-    file = default_path() if path is None else path
-    try:
-        with open(file, "rb"):  # a data base that is not there would be made
-            pass
-    except FileNotFoundError:
-        if kind == "auto" and path is None:
-            return analytic
-        raise UserError(
-            f"{file}: no such profile data base; measure tasks into one, or take --costs analytic"
-        ) from None
-    except OSError as e:
-        raise UserError(f"{file}: the profile data base cannot be read ({e.strerror})") from None
-    return MeasuredCosts(
-        ProfileDB(file),
-        analytic if kind == "auto" else _Unmeasured(),
-        optimizer=network.optimizer.type,
-        precision=network.precision,
-    )
+    network = network_of(args, strategy, target)
+    found: Mapping[str, Any] = strategy.found if isinstance(strategy, Strategy) else {}
+    machine = args.machine or found.get("machine")
+    if not isinstance(machine, str):
+        what = "no machine named"
+        if isinstance(strategy, Strategy):
+            what = f"{strategy.source}: the file does not name its machine"
+        raise UserError(f"{what}; choose one by --machine, as in --machine p100x8")
+    return {
+        "model": network,
+        "machine": machine,
+        "costs": args.costs,
+        "profile_db": args.profile_db,
+    }
 
 
-class _Unmeasured(CostModel):
-    """Has no answer: for those who want measured times and no others."""
+def strategy_of(args: argparse.Namespace) -> tuple[str | Strategy, Target | None]:
+    """``--strategy``, a file read; and the model that ``--model`` names, whose code comes first.
 
-    name = "none"
-
-    def exe_time(self, operator: Operator, stage: str, shapes: Shapes, device: Device) -> Cost:
-        extents = " ".join("x".join(map(str, shape)) for shape in shapes)
-        raise UserError(
-            f"the {stage} task of operator '{operator.name}' with parts {extents[:200]} was not "
-            f"measured on {device.model}; measure it, or take --costs auto"
-        )
-
-    def linear(self, stage: str, device: Device) -> tuple[Linear, str]:
-        raise UserError(
-            f"the rate of {stage} tasks was not measured on {device.model}; measure it, or take "
-            "--costs auto"
-        )
+    That code may register the strategy.
+    """
+    target = None if args.model is None else target_of(args.model)
+    return read_strategy(args.strategy), target

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import argparse
 
+from flexlegion.analysis.setting import Setting
 from flexlegion.devices import MAX_DEVICES, Devices
 from flexlegion.errors import UserError
 from flexlegion.network import Network
 from flexlegion.plan import Plan
-from flexlegion.strategies import resolve
+from flexlegion.strategies import named, resolve
+from flexlegion.strategies.registry import strategy_names
 from flexlegion.strategy import Strategy
 from flexlegion.tools.command import Commands, add_command
-from flexlegion.tools.network import Setting, add_cost_options, add_network_options, network_of
-from flexlegion.tools.strategies import OPTCNN, STRATEGIES, named, read
+from flexlegion.tools.network import (
+    add_cost_options,
+    add_network_options,
+    asked,
+    network_of,
+    strategy_of,
+)
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -38,11 +45,11 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    add_network_options(parser)
+    add_network_options(parser, from_file=True)
     parser.add_argument(
         "--strategy",
         default="data",
-        help=f"a strategy file, or one of {', '.join(STRATEGIES)}, random:SEED (default: data)",
+        help=f"a strategy file, or one of {strategy_names()} (default: data)",
     )
     parser.add_argument(
         "--machine", metavar="NAME|FILE", help="a machine, as in p100x8, or a machine file; or:"
@@ -56,7 +63,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 def _plan(args: argparse.Namespace) -> None:
     network, devices, strategy = _resolved(args)
-    plan = Plan(network.graph, strategy, devices, network.output, network.optimizer.states)
+    plan = Plan(network.graph, strategy, devices, network.outputs, network.optimizer.states)
     print(plan.describe())
 
 
@@ -67,16 +74,13 @@ def _strategy(args: argparse.Namespace) -> None:
 
 
 def _resolved(args: argparse.Namespace) -> tuple[Network, Devices, Strategy]:
+    spec, target = strategy_of(args)
     if args.machine is not None:
         if args.cpus is not None or args.gpus is not None:
             raise UserError("--machine brings its devices along; leave out --cpus and --gpus")
-        setting = Setting.of(args)
-        devices = setting.problem.devices
-        return setting.network, devices, named(args.strategy, setting.problem)
-    if args.strategy == OPTCNN:
-        raise UserError("strategy 'optcnn' depends on costs; name a machine by --machine")
-    network = network_of(args)
-    spec = read(args.strategy)
+        setting = Setting.of(**asked(args, spec, target))
+        return setting.network, setting.problem.devices, named(spec, setting.problem)
+    network = network_of(args, spec, target)
     devices = _devices(args, spec)
     return network, devices, resolve(spec, network.graph, devices)
 

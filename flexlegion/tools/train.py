@@ -18,7 +18,7 @@ from flexlegion.precision import check_precision
 from flexlegion.report.text import count
 from flexlegion.runtime.machine import RunningMachine
 from flexlegion.runtime.progress import format_metrics
-from flexlegion.strategies import BUILT_IN
+from flexlegion.strategies.registry import strategy_names
 from flexlegion.tools.command import Commands, add_command
 from flexlegion.tools.launch import add_launch_options, go_under_legate
 from flexlegion.tools.training import (
@@ -50,7 +50,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--strategy",
         default="data",
-        help=f"a strategy file, or one of {', '.join(BUILT_IN)}, random:SEED (default: data)",
+        help=f"a strategy file, or one of {strategy_names()} (default: data)",
     )
     parser.add_argument("--epochs", type=int, default=15, help="default: 15")
     add_optimizer_options(parser)

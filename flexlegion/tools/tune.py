@@ -8,8 +8,8 @@ from flexlegion.documents import check_writable
 from flexlegion.errors import UserError
 from flexlegion.precision import check_precision
 from flexlegion.runtime.machine import running_machine
+from flexlegion.searches.budget import seconds_of
 from flexlegion.searches.mcmc import Budget
-from flexlegion.tools.budget import seconds_of
 from flexlegion.tools.command import Commands, add_command, answer, logs_on_stderr
 from flexlegion.tools.duel import Rules
 from flexlegion.tools.launch import add_launch_options, go_under_legate
@@ -95,7 +95,7 @@ def _run(args: argparse.Namespace) -> None:
     for option, least in (("rounds", 1), ("finalists", 1), ("seed", 0)):
         if getattr(args, option) < least:
             raise UserError(f"--{option} has to be at least {least}")
-    rules, budget = _rules(args), Budget(seconds_of(args.budget))
+    rules, budget = _rules(args), Budget(seconds_of(args.budget, "--budget"))
     check_precision(args.precision)
     check_writable(args.out, "strategy")
     check_name(args.model)

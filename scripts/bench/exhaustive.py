@@ -20,7 +20,7 @@ from typing import Any
 from flexlegion import zoo
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.losses import add_loss
-from flexlegion.machines import load_topology
+from flexlegion.machines import load_machine
 from flexlegion.problem import Problem
 from flexlegion.searches.chain import training_operators
 from flexlegion.searches.exhaustive import exhaustive
@@ -36,7 +36,7 @@ def problem_of(network: str, devices: int) -> Problem:
     model = zoo.build(network, **NETWORKS[network])
     output = model.graph.operators[-1].output
     graph = add_loss(model.graph, output, zoo.ZOO[network].loss)
-    return Problem(graph, load_topology(f"p100x{devices}"), AnalyticCosts(), output)
+    return Problem(graph, load_machine(f"p100x{devices}"), AnalyticCosts(), output)
 
 
 def strategies(problem: Problem) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.losses import add_loss
-from flexlegion.machines import load_topology
+from flexlegion.machines import load_machine
 from flexlegion.problem import Problem
 from flexlegion.searches.chain import Chain, prepare_candidates
 from flexlegion.searches.descent import best_of, descend
@@ -51,7 +51,7 @@ def main() -> None:
             model = build(name)
             output = model.graph.operators[-1].output
             graph = add_loss(model.graph, output, ZOO[name].loss)
-            problem = Problem(graph, load_topology(f"p100x{devices}"), AnalyticCosts(), output)
+            problem = Problem(graph, load_machine(f"p100x{devices}"), AnalyticCosts(), output)
             data = resolve("data", graph, problem.devices)
             file = args.folder / f"{name}-{devices}.json" if args.folder else None
             if file is not None and file.exists():

@@ -20,7 +20,7 @@ from typing import Any
 
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.losses import add_loss
-from flexlegion.machines import load_topology
+from flexlegion.machines import load_machine
 from flexlegion.problem import Problem
 from flexlegion.searches.chain import Chain, ChainOptions, prepare_candidates
 from flexlegion.searches.mcmc import tie_groups
@@ -51,7 +51,7 @@ def problem_of(name: str, sizes: dict[str, Any], machine: str) -> Problem:
     model = build(name, **sizes)
     output = model.graph.operators[-1].output
     graph = add_loss(model.graph, output, ZOO[name].loss)
-    problem = Problem(graph, load_topology(machine), AnalyticCosts(), output)
+    problem = Problem(graph, load_machine(machine), AnalyticCosts(), output)
     prepare_candidates(problem)
     return problem
 

@@ -206,8 +206,8 @@ def test_absurd_json(of_file: Callable[[str], str]) -> None:
 def test_no_such_file(capsys: Capture) -> None:
     text = plan(capsys, "--model", "mlp", "--strategy", "none.json")
     assert text == (
-        "none.json: no such strategy file; give a path, or one of the built-in strategies single, "
-        "data, model, expert, one-weird-trick, gnmt, random:SEED"
+        "none.json: no such strategy file; give a path, or one of the known strategies single, "
+        "data, model, expert, one-weird-trick, gnmt, optcnn, random:SEED"
     )
 
 
@@ -248,7 +248,7 @@ ARGUMENTS = [
     (["--cpus", "1" + "0" * 15], "GPUs is too large; use at most 100000 devices"),
     (["--strategy", "random:"], "strategy 'random:': the seed has to be a number of at most 18"),
     (["--strategy", ""], ": cannot be read as a strategy file (Is a directory)"),
-    (["--strategy", "Data"], "Data: no such strategy file; give a path, or one of the built-in"),
+    (["--strategy", "Data"], "Data: no such strategy file; give a path, or one of the known"),
 ]
 
 

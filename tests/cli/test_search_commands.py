@@ -17,7 +17,7 @@ from commands import FEW, SMALL, Capture, error_of, json_of, text_of
 from launch import ROOT, run_legate
 
 from flexlegion import Strategy
-from flexlegion.tools.budget import seconds_of
+from flexlegion.searches.budget import seconds_of
 
 RNN = ["--model", "rnnlm", "--size", "steps=3", "--size", "hidden=256", "--machine", "p100x4"]
 # Two processors with one memory, as Legion has them on a small machine.
@@ -160,15 +160,15 @@ def test_trace_of_what_was_found(capsys: Capture, out: str, tmp_path: Path) -> N
 
 
 WRONG = [
-    (["--budget", "5y"], "--budget has to be a time such as 30s, 2m or 1h, but is '5y'"),
-    (["--budget", "fast"], "--budget has to be a time such as 30s, 2m or 1h, but is 'fast'"),
-    (["--budget", ""], "--budget has to be a time such as 30s, 2m or 1h, but is ''"),
-    (["--budget", "0s"], "--budget has to be more than nothing and at most 10,000,000 seconds"),
-    (["--budget", "9999999h"], "--budget has to be more than nothing and at most 10,000,000 sec"),
-    (["--proposals", "0"], "--proposals has to be 1 to 10^15, but is 0"),
-    (["--chains", "0"], "--chains has to be 1 to 256, but is 0"),
-    (["--chains", "1000"], "--chains has to be 1 to 256, but is 1000"),
-    (["--seed", "-1"], "--seed has to be at least 0 and below 2^62, but is -1"),
+    (["--budget", "5y"], "the budget has to be a time such as 30s, 2m or 1h, but is '5y'"),
+    (["--budget", "fast"], "the budget has to be a time such as 30s, 2m or 1h, but is 'fast'"),
+    (["--budget", ""], "the budget has to be a time such as 30s, 2m or 1h, but is ''"),
+    (["--budget", "0s"], "the budget has to be more than nothing and at most 10,000,000 seconds"),
+    (["--budget", "9999999h"], "the budget has to be more than nothing and at most 10,000,000 sec"),
+    (["--proposals", "0"], "the number of proposals has to be 1 to 10^15, but is 0"),
+    (["--chains", "0"], "the number of chains has to be 1 to 256, but is 0"),
+    (["--chains", "1000"], "the number of chains has to be 1 to 256, but is 1000"),
+    (["--seed", "-1"], "the seed has to be at least 0 and below 2^62, but is -1"),
     (["--start", "data,,expert"], ": cannot be read as a strategy file"),
     (["--machine", "z80x4"], "z80x4: no such machine file; "),
     (["--model", "vgg"], "unknown model 'vgg'; choose one of "),
@@ -395,7 +395,7 @@ def test_explain_mistakes(capsys: Capture, tmp_path: Path) -> None:
     assert error_of(capsys, "explain", "data").startswith("no model named; ")
     assert "no machine named" in error_of(capsys, "explain", "data", "--model", "lenet")
     text = error_of(capsys, "explain", "data", *SMALL, "--top", "0")
-    assert text == "--top has to be at least 1, but is 0"
+    assert text == "the number of groups to show has to be at least 1, but is 0"
     path = tmp_path / "s.json"
     path.write_text('{"schema_version": 1, "opera')
     assert error_of(capsys, "explain", str(path), *SMALL).startswith(f"{path}: not JSON, or cut")

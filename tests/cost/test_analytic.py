@@ -12,7 +12,7 @@ from flexlegion import UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.model import Linear, Shapes, wanted_gradients
 from flexlegion.graph import Graph, Operator
-from flexlegion.machines import load_topology
+from flexlegion.machines import load_machine
 from flexlegion.ops.base import OperatorType
 from flexlegion.ops.conv2d import Conv2D
 from flexlegion.ops.dense import Dense
@@ -32,8 +32,8 @@ V100 = Device(
     10**12,
 )
 CPU = Device("cpu:0", "cpu", "some processor", 0, "ram", 16 << 30, {"float32": 10**11}, 10**10)
-P100 = load_topology("p100x4").device("gpu:0")
-K80 = load_topology("k80x4").device("gpu:0")
+P100 = load_machine("p100x4").device("gpu:0")
+K80 = load_machine("k80x4").device("gpu:0")
 
 
 def operator_of(

@@ -14,7 +14,7 @@ from flexlegion.devices import Devices
 from flexlegion.graph import Graph, Operator
 from flexlegion.initializers import Given, Zeros
 from flexlegion.losses import LOSSES, add_loss
-from flexlegion.machines import load_topology
+from flexlegion.machines import load_machine
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.merge import Multiply
 from flexlegion.ops.normalization import LayerNorm
@@ -400,7 +400,7 @@ def test_frozen_weights_do_not_move() -> None:
         model = Model(4)
         x = model.dense(model.input((6,)), 6)
         model.graph.add(Dense(300), [x], "wide", trainable=trainable)
-        topology = load_topology("p100x4")
+        topology = load_machine("p100x4")
         graph = add_loss(model.graph, model.graph.operators[-1].output, "mean_squared_error")
         problem = Problem(graph, topology, AnalyticCosts(), graph.operators[1].output)
         timeline = full(problem, resolve("data", graph, topology.names))

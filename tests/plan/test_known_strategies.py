@@ -8,13 +8,12 @@ from flexlegion import Model, UserError
 from flexlegion.devices import Devices
 from flexlegion.graph import Graph
 from flexlegion.losses import add_loss
-from flexlegion.machines import load_topology
-from flexlegion.strategies import BUILT_IN, resolve
+from flexlegion.machines import load_machine
+from flexlegion.strategies import resolve
 from flexlegion.strategies.gnmt import layer_depths
-from flexlegion.strategy import BUILT_IN_NAMES
 from flexlegion.zoo import build
 
-P100X8 = load_topology("p100x8")
+P100X8 = load_machine("p100x8")
 EIGHT = tuple(f"gpu:{i}" for i in range(8))
 
 
@@ -44,10 +43,6 @@ def unrolled(batch_size: int, steps: int = 3) -> Graph:
         layers["fc"].append(model.dense(x, 50, name=f"fc_{step}", share=first["fc"]))
     model.softmax(model.concat(layers["fc"], axis=1, name="all"), name="softmax")
     return with_loss(model)
-
-
-def test_names() -> None:
-    assert tuple(BUILT_IN) == BUILT_IN_NAMES
 
 
 @pytest.mark.parametrize("name", ["expert", "one-weird-trick"])
@@ -234,14 +229,14 @@ def test_unrolled_layers_on_two_nodes(name: str) -> None:
 
 
 def test_more_layers_than_devices_go_around() -> None:
-    strategy = resolve("gnmt", unrolled(8), load_topology("p100x2").names)
+    strategy = resolve("gnmt", unrolled(8), load_machine("p100x2").names)
     layers = ("embed", "lstm1", "lstm2", "fc")
     devices = [strategy[f"{layer}_1"].devices for layer in layers]
     assert devices == [("gpu:0",), ("gpu:1",), ("gpu:0",), ("gpu:1",)]
 
 
 def test_batch_smaller_than_the_number_of_nodes() -> None:
-    strategy = resolve("gnmt", unrolled(3), load_topology("p100x16").names)
+    strategy = resolve("gnmt", unrolled(3), load_machine("p100x16").names)
     assert strategy["lstm1_2"].degrees == (3, 1, 1)
     assert strategy["lstm1_2"].devices == ("gpu:1", "gpu:5", "gpu:9")
 
@@ -268,7 +263,7 @@ def test_nodes_of_preferred_devices() -> None:
 
 def chosen(model: Model) -> str:
     """What the expert's strategy is the same as."""
-    devices = load_topology("p100x4").names
+    devices = load_machine("p100x4").names
     expert = dict(resolve("expert", model.graph, devices))
     names = ("data", "one-weird-trick", "gnmt")
     return " ".join(n for n in names if dict(resolve(n, model.graph, devices)) == expert)
@@ -331,7 +326,7 @@ def test_depths_of_translation() -> None:
 @pytest.mark.parametrize("machine", ["p100x1", "p100x3", "k80x64", "h100x8"])
 def test_they_fit_any_network_and_machine(machine: str, batch_size: int) -> None:
     """`resolve` checks what it returns."""
-    topology = load_topology(machine)
+    topology = load_machine(machine)
     small = normalised(3, batch_size)
     for graph in (with_loss(build("lenet", batch_size)), unrolled(batch_size), small.graph):
         for name in ("expert", "one-weird-trick", "gnmt"):

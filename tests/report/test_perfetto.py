@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexlegion import UserError
-from flexlegion.machines import load_topology
+from flexlegion.machines import load_machine
 from flexlegion.report.perfetto import Count, Slice, Track, slices_of, tracks_of, write_trace
 
 
@@ -124,7 +124,7 @@ def test_slices_that_fail_leave_the_old_file(tmp_path: Path) -> None:
 
 def test_tracks_of_a_machine() -> None:
     """Links within a node belong to it, those that leave it to the network."""
-    topology = load_topology("p100x8")
+    topology = load_machine("p100x8")
     tracks = tracks_of(topology)
     assert [name for process, name in tracks if process == "node 1"][:4] == [
         "gpu:4",
@@ -137,11 +137,11 @@ def test_tracks_of_a_machine() -> None:
     network = [name for process, name in tracks if process == "network"]
     assert network
     assert all("ib" in name.split(" -> ") for name in network)
-    assert len({process for process, _ in tracks_of(load_topology("v100x8"))}) == 1
+    assert len({process for process, _ in tracks_of(load_machine("v100x8"))}) == 1
 
 
 def test_rows_of_a_machine(tmp_path: Path) -> None:
-    topology = load_topology("p100x8")
+    topology = load_machine("p100x8")
     link = topology.route("gpu:5", "gpu:0")[1].channel
     rows = [
         ("gpu:5", "forward fc [5]", 0, 1_001, {"exe_time_ns": 1_001}),

@@ -23,7 +23,7 @@ from flexlegion.graph import Graph
 from flexlegion.local import local_topology
 from flexlegion.local_links import measure_link
 from flexlegion.losses import add_loss
-from flexlegion.machines import load_topology
+from flexlegion.machines import load_machine
 from flexlegion.ops.elementwise import Relu
 from flexlegion.runtime.machine import running_machine
 from flexlegion.strategies import resolve
@@ -67,7 +67,7 @@ def alone(db: ProfileDB, topology: Topology) -> dict[str, Any]:
     big_ones = [
         measure([big(device, size)], db, repeats=Repeats(1, 1, 1, 0)) for size in (500, 501, 502)
     ]
-    shipped = load_topology("p100x4").device("gpu:0")
+    shipped = load_machine("p100x4").device("gpu:0")
     try:
         measure_link(0, len(topology.devices) - 1)
         no_link = ""

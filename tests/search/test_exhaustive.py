@@ -12,7 +12,7 @@ from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.model import CostModel
 from flexlegion.errors import UserError
-from flexlegion.machines import load_topology
+from flexlegion.machines import load_machine
 from flexlegion.problem import Problem
 from flexlegion.searches.chain import training_operators
 from flexlegion.searches.exhaustive import exhaustive
@@ -69,7 +69,7 @@ def test_finds_the_optimum(network, machine: str, seed: int) -> None:
     costs: CostModel = ArbitraryCosts(seed, 10 ** (2 + seed % 4)) if seed else AnalyticCosts()
     model = Model(6)
     network(model)
-    problem = problem_of(model, load_topology(machine), costs)
+    problem = problem_of(model, load_machine(machine), costs)
     result = exhaustive(problem, strategy_of(problem, "single"))
     assert result.complete
     assert result.root_bound_ns <= result.iteration_time_ns
@@ -80,7 +80,7 @@ def test_finds_the_optimum(network, machine: str, seed: int) -> None:
 def test_a_good_incumbent_saves_work_and_changes_nothing() -> None:
     model = Model(6)
     chain(model)
-    problem = problem_of(model, load_topology("p100x4"), AnalyticCosts())
+    problem = problem_of(model, load_machine("p100x4"), AnalyticCosts())
     starts = {"data": strategy_of(problem, "single")}
     found = search(problem, starts, Budget(None, 2000), chains=1)
     warm = exhaustive(problem, found.strategy)
@@ -94,7 +94,7 @@ def test_a_good_incumbent_saves_work_and_changes_nothing() -> None:
 def test_gives_up_in_time_with_what_it_has() -> None:
     model = Model(6)
     chain(model)
-    problem = problem_of(model, load_topology("p100x4"), AnalyticCosts())
+    problem = problem_of(model, load_machine("p100x4"), AnalyticCosts())
     start = strategy_of(problem, "single")
     result = exhaustive(problem, start, seconds=1e-9)
     assert not result.complete
@@ -104,6 +104,6 @@ def test_gives_up_in_time_with_what_it_has() -> None:
 def test_says_which_machines_are_too_large() -> None:
     model = Model(16)
     chain(model)
-    problem = problem_of(model, load_topology("p100x16"), AnalyticCosts())
+    problem = problem_of(model, load_machine("p100x16"), AnalyticCosts())
     with pytest.raises(UserError, match="at most 8 devices"):
         exhaustive(problem, strategy_of(problem, "single"))

@@ -14,7 +14,7 @@ from simulated import (
 
 from flexlegion import Model
 from flexlegion.errors import UserError
-from flexlegion.machines import load_topology
+from flexlegion.machines import load_machine
 from flexlegion.problem import Problem
 from flexlegion.searches import descent
 from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult, search
@@ -85,7 +85,7 @@ def test_never_worse_than_any_start(case: Case, proposals: int) -> None:
 
 def with_memory(size: int) -> Problem:
     """Four GPUs, each with so many bytes."""
-    topology = load_topology("p100x4")
+    topology = load_machine("p100x4")
     for device in topology.devices:
         object.__setattr__(device, "memory_bytes", size)
     model = Model(8)

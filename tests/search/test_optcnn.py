@@ -10,7 +10,7 @@ from simulated import ArbitraryCosts, problem_of, strategy_of
 
 from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.machines import load_topology
+from flexlegion.machines import load_machine
 from flexlegion.searches.optcnn import SummedCosts, minimise, optcnn, solve, summed_costs
 from flexlegion.simulator import full
 from flexlegion.soap import ParallelConfig
@@ -40,7 +40,7 @@ def test_eliminations_give_the_least_sum(network, machine: str, seed: int) -> No
     model = Model(8)
     network(model)
     costs = AnalyticCosts() if seed == 0 else ArbitraryCosts(seed, 10 ** (2 + seed))
-    problem = problem_of(model, load_topology(machine), costs)
+    problem = problem_of(model, load_machine(machine), costs)
     result = solve(problem)
     assert result.exact
     assert not result.tied
@@ -71,7 +71,7 @@ def test_kernels_are_enumerated(variables: int) -> None:
 def test_a_transfer_takes_what_its_busiest_link_does(machine: str) -> None:
     model = Model(8)
     model.dense(model.dense(model.input((8,)), 16, name="a"), 8, name="b")
-    problem = problem_of(model, load_topology(machine), AnalyticCosts())
+    problem = problem_of(model, load_machine(machine), AnalyticCosts())
     costs = summed_costs(problem, tied=False)
     a, b = (problem.graph.operators[i] for i in (0, 1))
     names = problem.devices.names
@@ -96,7 +96,7 @@ def test_a_transfer_takes_what_its_busiest_link_does(machine: str) -> None:
 
 def test_unrolled_steps_are_tied() -> None:
     model = build("rnnlm", 16, steps=6, hidden=64, vocabulary=100)
-    problem = problem_of(model, load_topology("p100x8"), AnalyticCosts())
+    problem = problem_of(model, load_machine("p100x8"), AnalyticCosts())
     result = solve(problem)
     assert result.tied
     assert result.exact
@@ -105,7 +105,7 @@ def test_unrolled_steps_are_tied() -> None:
 
 
 def test_networks_of_modules_vanish() -> None:
-    problem = problem_of(build("inception_v3"), load_topology("p100x4"), AnalyticCosts())
+    problem = problem_of(build("inception_v3"), load_machine("p100x4"), AnalyticCosts())
     result = solve(problem)
     assert result.exact
     assert not result.tied
@@ -118,7 +118,7 @@ def test_networks_of_modules_vanish() -> None:
 def test_operators_with_many_candidates_keep_some() -> None:
     model = Model(64)
     chain(model)
-    problem = problem_of(model, load_topology("p100x16"), AnalyticCosts())
+    problem = problem_of(model, load_machine("p100x16"), AnalyticCosts())
     some, every = solve(problem, max_candidates=8), solve(problem)
     assert every.exact
     assert not some.exact

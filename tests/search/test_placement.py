@@ -6,7 +6,7 @@ from simulated import problem_of, strategy_of
 
 from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.machines import load_topology
+from flexlegion.machines import load_machine
 from flexlegion.searches.mcmc import Budget
 from flexlegion.searches.placement import placement_only
 from flexlegion.simulator import full
@@ -22,7 +22,7 @@ def branches(model: Model) -> None:
 def test_every_operator_is_one_task_and_branches_run_side_by_side() -> None:
     model = Model(64)
     branches(model)
-    problem = problem_of(model, load_topology("p100x2"), AnalyticCosts())
+    problem = problem_of(model, load_machine("p100x2"), AnalyticCosts())
     problem.prepare(problem.graph.operators[0], (2, 1, 1, 1))  # does not count
     result = placement_only(problem, Budget(None, 500), chains=1)
     assert all(config.tasks == 1 for config in result.strategy.values())

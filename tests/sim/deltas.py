@@ -16,7 +16,7 @@ from networks import NETWORKS
 from simulated import ArbitraryCosts, images, problem_of, sequences, strategy_of
 
 from flexlegion import Model
-from flexlegion.machines import load_topology
+from flexlegion.machines import load_machine
 from flexlegion.problem import Problem
 from flexlegion.simulator import OUT_OF_MEMORY, SIMULATED, Simulation, Timeline
 from flexlegion.soap import ParallelConfig, random_config, splits
@@ -90,11 +90,11 @@ class Case:
 def topology_of(machine: str) -> Topology:
     """A shipped machine, or ``shared``."""
     if machine != "shared":
-        return load_topology(machine)
+        return load_machine(machine)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "shared.json"
         path.write_text(json.dumps(SHARED_MEMORY))
-        return load_topology(path)
+        return load_machine(path)
 
 
 def problem_for(case: Case, seed: int = 0) -> Problem:

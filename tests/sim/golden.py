@@ -20,7 +20,7 @@ from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
 from flexlegion.graph import Operator
-from flexlegion.machines import load_topology
+from flexlegion.machines import load_machine
 from flexlegion.problem import Problem
 from flexlegion.simulator import Timeline, full
 from flexlegion.soap import ParallelConfig
@@ -95,7 +95,7 @@ def figure5(tasks_of_o3: int = 2) -> Known:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "three.json"
         path.write_text(json.dumps(THREE_GPUS))
-        problem = _problem(model, load_topology(path), FigureCosts())
+        problem = _problem(model, load_machine(path), FigureCosts())
     configs = {}
     for operator in problem.graph.operators:
         layer = {"o1": 0, "o2": 0, "o3": 1, "o4": 1}.get(operator.name, 2)
@@ -146,7 +146,7 @@ GOLDEN: dict[str, Callable[[], Known]] = {
 
 
 def _zoo(model: Model, machine: str, strategy: str) -> Known:
-    problem = _problem(model, load_topology(machine), AnalyticCosts())
+    problem = _problem(model, load_machine(machine), AnalyticCosts())
     return problem, strategy_of(problem, strategy)
 
 

@@ -7,7 +7,7 @@ from zoo_cases import CASES
 
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.losses import add_loss
-from flexlegion.machines import load_topology
+from flexlegion.machines import load_machine
 from flexlegion.plan import Plan
 from flexlegion.problem import Problem
 from flexlegion.simulator import full
@@ -24,7 +24,7 @@ def test_simulated_memory_is_the_plans(name: str) -> None:
     model = case.model()
     graph = add_loss(model.graph, model.graph.operators[-1].output, case.loss)
     logits = graph.operators[-1].inputs[0]  # nothing is executed for prediction only
-    topology = load_topology("p100x4")
+    topology = load_machine("p100x4")
     problem = Problem(graph, topology, AnalyticCosts(), logits, STATES)
     for strategy in STRATEGIES:
         resolved = resolve(strategy, graph, topology.names)

@@ -10,7 +10,7 @@ from simulated import ArbitraryCosts, images, problem_of, random_change, sequenc
 from flexlegion import Model
 from flexlegion.devices import Devices
 from flexlegion.errors import UserError
-from flexlegion.machines import load_topology
+from flexlegion.machines import load_machine
 from flexlegion.plan import Plan
 from flexlegion.problem import Problem
 from flexlegion.simulator import PASSES, SIMULATED, Simulation, Timeline, full
@@ -57,7 +57,7 @@ def check(problem: Problem, strategy: Strategy, timeline: Timeline) -> None:
 @pytest.mark.parametrize("machine", ["p100x4", "p100x8", "k80x8", "v100x8"])
 @pytest.mark.parametrize("network", [images, sequences])
 def test_agrees_with_the_obvious_simulator(network, machine: str) -> None:
-    topology = load_topology(machine)
+    topology = load_machine(machine)
     for seed in range(6):
         model = Model(8)
         network(model)
@@ -76,7 +76,7 @@ SMALL = {
 
 @pytest.mark.parametrize("network", SMALL)
 def test_agrees_on_shared_weights_and_several_outputs(network: str) -> None:
-    topology = load_topology("k80x4")
+    topology = load_machine("k80x4")
     model = build_network(network, 4, **SMALL[network])
     problem = problem_of(model, topology, ArbitraryCosts(1))
     for name in ("data", "random:1", "random:2"):
@@ -86,7 +86,7 @@ def test_agrees_on_shared_weights_and_several_outputs(network: str) -> None:
 
 def test_agrees_after_proposals() -> None:
     """The graph after splicing is the graph of the changed strategy, not just a consistent one."""
-    topology = load_topology("k80x4")
+    topology = load_machine("k80x4")
     model = Model(8)
     images(model)
     problem = problem_of(model, topology, ArbitraryCosts(5))
@@ -114,14 +114,14 @@ def test_splitting_a_weight_shrinks_what_is_synchronised() -> None:
     """
     model = Model(4)
     model.dense(model.input((8,)), 6)
-    problem = problem_of(model, load_topology("p100x2"), ArbitraryCosts(0))
+    problem = problem_of(model, load_machine("p100x2"), ArbitraryCosts(0))
     assert full(problem, strategy_of(problem, "data")).bytes_moved == 4 * 108
 
 
 def test_a_device_that_the_machine_lacks() -> None:
     model = Model(4)
     sequences(model)
-    problem = problem_of(model, load_topology("p100x4"), ArbitraryCosts(0))
+    problem = problem_of(model, load_machine("p100x4"), ArbitraryCosts(0))
     strategy = resolve("data", problem.graph, Devices.of(cpus=2))
     with pytest.raises(UserError, match="needs device 'cpu:0', but this run has gpu:0 to gpu:3"):
         full(problem, strategy)
@@ -130,7 +130,7 @@ def test_a_device_that_the_machine_lacks() -> None:
 def test_timelines_say_what_priced_their_tasks() -> None:
     model = Model(8)
     images(model)
-    problem = problem_of(model, load_topology("p100x2"), ArbitraryCosts(0))
+    problem = problem_of(model, load_machine("p100x2"), ArbitraryCosts(0))
     rows = list(full(problem, strategy_of(problem, "data")).rows())
     details = [details for _, name, _, _, details in rows if name.startswith("forward")]
     assert details

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flexlegion.cli import main
-from flexlegion.machines import load_topology, shipped
+from flexlegion.machines import load_machine, shipped
 
 Capture = pytest.CaptureFixture[str]
 
@@ -71,7 +71,7 @@ def test_show_every_kind(capsys: Capture, name: str) -> None:
 
 
 def test_show_json(capsys: Capture) -> None:
-    topology = load_topology("k80x8")
+    topology = load_machine("k80x8")
     document = loaded(run(capsys, "show", "k80x8", "--json"))
     assert [device["name"] for device in document["devices"]] == topology.names.names
     assert document["nodes"] == 2

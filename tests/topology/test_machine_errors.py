@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flexlegion import UserError
 from flexlegion.cli import main
-from flexlegion.machines import PLATFORMS, load_topology
+from flexlegion.machines import PLATFORMS, load_machine
 
 Capture = pytest.CaptureFixture[str]
 Change = Callable[[dict[str, Any]], Any]
@@ -79,7 +79,7 @@ def test_the_file_itself_is_right(capsys: Capture) -> None:
 def test_spec(capsys: Capture, spec: str, text: str) -> None:
     if len(spec) > 1000:
         with pytest.raises(UserError) as e:
-            load_topology(spec)
+            load_machine(spec)
         assert text in str(e.value)
     else:
         assert text in show(capsys, spec)
@@ -303,7 +303,7 @@ def test_any_change_is_right_or_a_user_error(
     path.write_text(json.dumps(changed))
     message = ""
     try:
-        load_topology(path)
+        load_machine(path)
     except UserError as e:
         message = str(e)
     assert not message or message.startswith(f"{path}: ")

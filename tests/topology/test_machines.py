@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexlegion.devices import Devices
-from flexlegion.machines import PLATFORMS, load_topology, read_machine, shipped
+from flexlegion.machines import PLATFORMS, load_machine, read_machine, shipped
 from flexlegion.topology import Topology
 
 SIZES = {name: machine.sizes for name, machine in shipped().items()}
@@ -39,7 +39,7 @@ def test_shipped_machines() -> None:
 
 @pytest.mark.parametrize(("name", "size"), [(n, s) for n, sizes in SIZES.items() for s in sizes])
 def test_every_size_loads(name: str, size: int) -> None:
-    topology = load_topology(f"{name}x{size}")
+    topology = load_machine(f"{name}x{size}")
     assert topology.name == f"{name}x{size}"
     assert topology.names.names == Devices.of(gpus=size).names
     each = shipped()[name].gpus_per_node
@@ -75,7 +75,7 @@ def test_shipped_files_name_their_sources(path: Path) -> None:
 
 def test_p100_cluster() -> None:
     """Four P100 a node, linked by NVLink; nodes over 100 Gbit/s EDR Infiniband."""
-    topology = load_topology("p100x16")
+    topology = load_machine("p100x16")
     assert topology.nodes == 4  # as in the paper
     assert {device.model for device in topology.devices} == {"P100"}
     assert len(topology.links) == 4 * (6 + 4 + 1 + 1)
@@ -100,7 +100,7 @@ def test_p100_cluster() -> None:
 
 def test_k80_cluster() -> None:
     """Adjacent GPUs on a PCI-e switch, all below a shared one; 56 Gbit/s between 16 nodes."""
-    topology = load_topology("k80x64")
+    topology = load_machine("k80x64")
     assert topology.nodes == 16
     assert between(topology, 0, 1) == ["node:0/plx:0"]
     assert between(topology, 2, 3) == ["node:0/plx:1"]
@@ -127,7 +127,7 @@ def test_k80_cluster() -> None:
 
 def test_dgx1_is_a_hybrid_cube_mesh() -> None:
     """Each V100 has six NVLinks, to four others; the other three are reached by PCIe."""
-    topology = load_topology("v100x8")
+    topology = load_machine("v100x8")
     for a in range(8):
         lines, kinds = 0, Counter[str]()
         for b in range(8):
@@ -155,7 +155,7 @@ def test_dgx1_is_a_hybrid_cube_mesh() -> None:
 def test_nvswitch_boxes(
     name: str, bandwidth: int, memory: int, float32: float, bfloat16: float
 ) -> None:
-    topology = load_topology(f"{name}x8")
+    topology = load_machine(f"{name}x8")
     for a in range(8):
         for b in range(8):
             if a != b:
@@ -208,7 +208,7 @@ def test_expansion_counts(
     tmp_path_factory: pytest.TempPathFactory, nodes: int, gpus: int, cpus: int
 ) -> None:
     path = write(tmp_path_factory.mktemp("m"), document(nodes, gpus, cpus))
-    topology = load_topology(path)
+    topology = load_machine(path)
     assert topology.name == "mine"
     assert topology.names.names == Devices.of(nodes * cpus, nodes * gpus).names
     assert topology.nodes == nodes
@@ -243,7 +243,7 @@ def test_stated_route_in_every_node(tmp_path: Path) -> None:
     content = document()
     content["node"]["links"].append(["gpu:0", "gpu:1", "net"])
     content["node"]["routes"] = [["gpu:0", "host", "gpu:1"]]
-    topology = load_topology(write(tmp_path, content))
+    topology = load_machine(write(tmp_path, content))
     assert between(topology, 0, 1) == ["node:0/host"]
     assert between(topology, 3, 2) == ["node:1/host"]
 
@@ -254,7 +254,7 @@ def test_several_switches_between_nodes(tmp_path: Path) -> None:
         "switches": ["leaf", "spine"],
         "links": [["leaf", "host", "net"], ["leaf", "spine", "net"]],
     }
-    topology = load_topology(str(write(tmp_path, content)))
+    topology = load_machine(str(write(tmp_path, content)))
     assert sum(link.kind == "net" for link in topology.links) == 3
     assert between(topology, 0, 2) == ["node:0/host", "leaf", "node:1/host"]
 
@@ -264,6 +264,6 @@ def test_a_machine_of_one_processor(tmp_path: Path) -> None:
     content["node"] = {"devices": [{"type": "C", "count": 1}]}
     content["link_types"] = {}
     del content["network"]
-    topology = load_topology(write(tmp_path, content))
+    topology = load_machine(write(tmp_path, content))
     assert topology.names.names == ["cpu:0"]
     assert read_machine(write(tmp_path, content), "mine").sizes == ()

@@ -1,0 +1,211 @@
+"""Known strategies beside found ones (FlexFlow, figures 7, 8 and 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flexlegion.analysis.result import Result
+from flexlegion.analysis.search import Found, found_by, starts_of
+from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
+from flexlegion.errors import UserError
+from flexlegion.losses import Losses
+from flexlegion.optimizers import Optimizer
+from flexlegion.problem import Problem
+from flexlegion.report.blocks import Block, Table
+from flexlegion.report.progress import ProgressBar
+from flexlegion.report.text import count, duration, memory, volume
+from flexlegion.report.timelines import figures, memory_excess
+from flexlegion.searches.budget import budget_of, check_search
+from flexlegion.searches.mcmc import Budget, SearchResult
+from flexlegion.searches.registry import SearchTask, run_search
+from flexlegion.simulator import full
+from flexlegion.strategies import named
+from flexlegion.strategies.registry import STRATEGIES
+from flexlegion.strategy import Strategy
+
+KNOWN = ("single", "model", "data", "expert", "optcnn")
+PLACEMENT, FOUND = "placement", "found"
+COLUMNS = ("strategy", "iteration", "over data", "moved", "computation", "memory", "balance")
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, repr=False)
+class Compared(Result):
+    """What `compare` returns.
+
+    Attributes
+    ----------
+    found : Found
+        The best strategy that the search found, as `search` returns it.
+    strategies : tuple of dict
+        For each strategy its figures, as ``--json`` has them: "strategy", "exists", "fits",
+        "reason", "speedup" and, where it exists, "iteration_time_ns", "bytes_moved" and so on.
+    notes : tuple of str
+        What did not go as it should.
+    """
+
+    found: Found
+    strategies: tuple[Json, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def strategy(self) -> Strategy:
+        """The best that the search found."""
+        return self.found.strategy
+
+    def facts(self) -> Json:
+        found = {key: value for key, value in self.strategy.found.items() if key != "graph"}
+        seconds = sum(row.get("seconds", 0.0) for row in self.strategies)
+        return found | {"seconds": seconds, "strategies": list(self.strategies)}
+
+    def blocks(self) -> Sequence[Block]:
+        rows = self.strategies
+        reasons = [f"{row['strategy']}: {row['reason']}" for row in rows if row["reason"]]
+        last = (
+            f"all times are simulated; {FOUND}: {count(self.found.proposals, 'proposal')} in "
+            f"{self.found.seconds:.1f} s from {', '.join(self.found.start_times_ns)}"
+        )
+        table = Table(COLUMNS, [_cells(row) for row in rows])
+        return [str(self.found.setting), table, "\n".join([*reasons, last])]
+
+
+def compare(
+    model: AnyModel,
+    machine: AnyMachine,
+    budget: str | float | Budget | None = None,
+    *,
+    proposals: int | None = None,
+    loss: Losses | None = None,
+    optimizer: str | Optimizer | None = None,
+    precision: str | None = None,
+    costs: str = "auto",
+    profile_db: str | None = None,
+    seed: int = 0,
+    chains: int | None = None,
+    progress: bool = True,
+) -> Compared:
+    """Compare known strategies with the best placement of whole operators, and the best of all.
+
+    Parameters
+    ----------
+    model, machine, loss, optimizer, precision, costs, profile_db
+        See `flexlegion.simulate`.
+    budget, proposals, seed, chains, progress
+        See `flexlegion.search`; each of the two searches gets all of the budget.
+
+    Raises
+    ------
+    UserError
+        If something does not exist or does not fit, or if nothing fits into memory.
+    """
+    limits = budget_of(budget, proposals)
+    check_search(seed, chains)
+    setting = Setting.of(
+        model,
+        machine,
+        loss=loss,
+        optimizer=optimizer,
+        precision=precision,
+        costs=costs,
+        profile_db=profile_db,
+    )
+    problem = setting.problem
+    rows = [_known(name, problem) for name in KNOWN]
+    starts, notes = starts_of(None, problem, seed)
+
+    def searched(method: str, label: str) -> SearchResult:
+        with ProgressBar(label, progress) as bar:
+            task = SearchTask(problem, starts, limits, seed, chains, progress=bar.search)
+            return run_search(method, task)
+
+    result = searched("chains", "search")
+    if result.interrupted:
+        rows.append(
+            {"strategy": PLACEMENT} | _missing("not searched for, because of the interrupt")
+        )
+        notes += (f"interrupted; '{FOUND}' is the best strategy until then",)
+    else:
+        try:
+            placed = searched("placement", PLACEMENT)
+        except UserError as e:
+            rows.append({"strategy": PLACEMENT} | _missing(str(e)))
+        else:
+            rows.append(_searched(PLACEMENT, placed, problem))
+            if placed.interrupted:
+                notes += (f"interrupted; '{PLACEMENT}' is the best strategy until then",)
+    rows.append(_searched(FOUND, result, problem))
+    _add_speedups(rows)
+    return Compared(found_by(setting, result, limits, seed), tuple(rows), notes)
+
+
+def _known(name: str, problem: Problem) -> Json:
+    row: Json = {"strategy": name}
+    try:
+        strategy = named(name, problem)
+    except UserError as e:
+        return row | _missing(str(e))
+    if name == "expert":
+        row["same_as"] = _same_as(strategy, problem)
+    return row | _figures(strategy, problem)
+
+
+def _same_as(strategy: Strategy, problem: Problem) -> str | None:
+    """Which one of the other built-in strategies the experts' is, for this network."""
+    for name in STRATEGIES:
+        entry = STRATEGIES[name]
+        if name != "expert" and not entry.needs_costs and not entry.takes_seed:
+            try:
+                if named(name, problem) == strategy:
+                    return name
+            except UserError:
+                continue
+    return None
+
+
+def _searched(name: str, result: SearchResult, problem: Problem) -> Json:
+    return {
+        "strategy": name,
+        "proposals": result.proposals,
+        "seconds": result.seconds,
+        "local_optimum": result.local_optimum,
+    } | _figures(result.strategy, problem)
+
+
+def _figures(strategy: Strategy, problem: Problem) -> Json:
+    timeline = full(problem, strategy)
+    return {"exists": True, "reason": memory_excess(strategy, timeline)} | figures(timeline)
+
+
+def _missing(reason: str) -> Json:
+    return {"exists": False, "fits": False, "reason": reason}
+
+
+def _add_speedups(rows: list[Json]) -> None:
+    """Over data parallelism, where that can run."""
+    data = next(row for row in rows if row["strategy"] == "data")
+    for row in rows:
+        comparable = data["fits"] and row["exists"]
+        row["speedup"] = (
+            data["iteration_time_ns"] / row["iteration_time_ns"] if comparable else None
+        )
+
+
+def _cells(row: Json) -> tuple[str, ...]:
+    name = row["strategy"]
+    if row.get("same_as"):
+        name += f" ({row['same_as']})"
+    if not row["exists"]:
+        return (name, "impossible", *[""] * (len(COLUMNS) - 2))
+    speedup = row["speedup"]
+    return (
+        name,
+        duration(row["iteration_time_ns"]),
+        "" if speedup is None else f"{speedup:.2f}x",
+        volume(row["bytes_moved"]),
+        duration(row["computation_time_ns"]),
+        memory(row["peak_memory_bytes"]) + ("" if row["fits"] else " (does not fit)"),
+        f"{row['load_balance']:.2f}",
+    )

@@ -1,0 +1,187 @@
+"""Where a strategy leaves data parallelism, and what that saves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flexlegion.analysis.result import Iteration, iteration_of
+from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
+from flexlegion.errors import UserError
+from flexlegion.losses import Losses
+from flexlegion.optimizers import Optimizer
+from flexlegion.report.blocks import Block, Pairs, Table
+from flexlegion.report.deviations import Deviation, configuration, deviations
+from flexlegion.report.progress import ProgressBar
+from flexlegion.report.text import common_name, count, duration, volume
+from flexlegion.report.timelines import figures, memory_excess
+from flexlegion.simulator import full
+from flexlegion.strategies import AnyStrategy, named, samples_only
+
+SHOWN = 20
+
+
+@dataclass(frozen=True, repr=False)
+class Explained(Iteration):
+    """What `explain` returns.
+
+    Attributes
+    ----------
+    setting : Setting
+        Model, machine and costs.
+    name : str
+        The strategy's, as it was given.
+    data_parallel_time_ns : int or None
+        None: data parallelism does not fit into memory.
+    speedup : float or None
+        Over data parallelism.
+    deviations : tuple of Deviation
+        Groups of operators that are not configured as data parallelism does, with what that saves;
+        those that save most come first.
+    top : int
+        How many of them are printed.
+    """
+
+    setting: Setting
+    name: str
+    data_parallel_time_ns: int | None
+    speedup: float | None
+    deviations: tuple[Deviation, ...]
+    top: int
+
+    def facts(self) -> dict[str, Any]:
+        return (
+            self.setting.about()
+            | {"strategy": self.name}
+            | figures(self.timeline)
+            | {
+                "data_parallel_time_ns": self.data_parallel_time_ns,
+                "speedup": self.speedup,
+                "deviations": [_facts(deviation) for deviation in self.deviations],
+            }
+        )
+
+    def blocks(self) -> Sequence[Block]:
+        data, speedup = self.data_parallel_time_ns, self.speedup
+        number = sum(len(deviation.operators) for deviation in self.deviations)
+        rows = [
+            ("data parallelism", duration(data) if data else "does not fit into memory"),
+            ("this strategy", duration(self.iteration_time_ns)),
+            ("speed-up", f"{speedup:.2f}x" if speedup else "none: nothing to compare with"),
+            (
+                "deviations",
+                f"{number} of {count(len(self.setting.problem.graph.operators), 'operator')}, in "
+                f"{count(len(self.deviations), 'group')}",
+            ),
+        ]
+        heading = f"{self.setting}; strategy {self.name}"
+        return [heading, Pairs(rows), *(_table(self.deviations, self.top))]
+
+
+def explain(
+    model: AnyModel,
+    strategy: AnyStrategy,
+    machine: AnyMachine,
+    *,
+    loss: Losses | None = None,
+    optimizer: str | Optimizer | None = None,
+    precision: str | None = None,
+    costs: str = "auto",
+    profile_db: str | None = None,
+    top: int = SHOWN,
+    progress: bool = True,
+) -> Explained:
+    """Say where a strategy leaves data parallelism, and what each such choice saves.
+
+    One group of operators at a time is put back to data parallelism, and that is simulated.
+
+    Parameters
+    ----------
+    model, strategy, machine, loss, optimizer, precision, costs, profile_db
+        See `flexlegion.simulate`.
+    top
+        How many groups are printed.
+    progress
+        Whether to show a bar, on a terminal.
+
+    Raises
+    ------
+    UserError
+        If something does not exist or does not fit, or the strategy does not fit into memory.
+
+    Examples
+    --------
+    >>> explain("lenet", "single", "p100x2").deviations[0].saved_bytes < 0
+    True
+    """
+    if top < 1:
+        raise UserError(f"the number of groups to show has to be at least 1, but is {top}")
+    setting = Setting.of(
+        model,
+        machine,
+        loss=loss,
+        optimizer=optimizer,
+        precision=precision,
+        costs=costs,
+        profile_db=profile_db,
+    )
+    problem = setting.problem
+    resolved = named(strategy, problem)
+    timeline = full(problem, resolved)
+    excess = memory_excess(resolved, timeline)
+    if excess is not None:
+        raise UserError(excess)
+    usual = samples_only(problem)
+    plain = full(problem, usual)
+    with ProgressBar("counterfactual simulation", progress) as bar:
+        found = deviations(problem, resolved, usual, bar.steps)
+    data = plain.iteration_time_ns if memory_excess(usual, plain) is None else None
+    return Explained(
+        **iteration_of(resolved, timeline),
+        setting=setting,
+        name=strategy if isinstance(strategy, str) else resolved.source,
+        data_parallel_time_ns=data,
+        speedup=data / timeline.iteration_time_ns if data else None,
+        deviations=tuple(found),
+        top=top,
+    )
+
+
+def _facts(deviation: Deviation) -> dict[str, Any]:
+    first = deviation.operators[0]
+    return {
+        "operators": [operator.name for operator in deviation.operators],
+        "type": first.kind.type,
+        "degrees": list(deviation.config.degrees),
+        "devices": list(deviation.config.devices),
+        "configuration": configuration(first, deviation.config),
+        "data_parallel_configuration": configuration(first, deviation.usual),
+        "saved_ns": deviation.saved_ns,
+        "saved_bytes": deviation.saved_bytes,
+    }
+
+
+def _table(found: Sequence[Deviation], top: int) -> list[Block]:
+    if not found:
+        return []
+    rows = [
+        (
+            common_name([operator.name for operator in deviation.operators]),
+            str(len(deviation.operators)),
+            configuration(deviation.operators[0], deviation.config),
+            "needed to fit" if deviation.saved_ns is None else duration(deviation.saved_ns),
+            "" if deviation.saved_bytes is None else volume(deviation.saved_bytes),
+        )
+        for deviation in found[:top]
+    ]
+    columns = ("operators", "number", "configuration", "saves", "moves less")
+    more = ""
+    if len(found) > top:
+        more = f"and {count(len(found) - top, 'more group')}; --top {len(found)} shows all\n"
+    return [
+        Table(columns, rows, texts=(0, 2)),
+        f"{more}saves: what the iteration would take longer if these operators alone went back to "
+        "data parallelism;\nsavings do not add up, and a negative one pays only together with "
+        "others",
+    ]

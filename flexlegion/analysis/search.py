@@ -1,0 +1,301 @@
+"""Search for a fast strategy on a machine (FlexFlow, section 6)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from flexlegion.analysis.result import Iteration, iteration_of
+from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
+from flexlegion.errors import UserError
+from flexlegion.losses import Losses
+from flexlegion.optimizers import Optimizer
+from flexlegion.problem import Problem
+from flexlegion.report.blocks import Block, Pairs
+from flexlegion.report.progress import ProgressBar
+from flexlegion.report.text import count, duration
+from flexlegion.report.timelines import described, details, fits
+from flexlegion.searches.budget import budget_of, check_search
+from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult
+from flexlegion.searches.registry import SearchTask, run_search
+from flexlegion.simulator import full
+from flexlegion.strategies import AnyStrategy, named
+from flexlegion.strategy import Strategy
+
+METHOD = "chains"
+DEFAULT_STARTS = ("data", "expert", "optcnn", "random")
+REFERENCES = ("data", "expert")
+
+
+@dataclass(frozen=True, repr=False)
+class Found(Iteration):
+    """What `search` returns: the fastest strategy, and how it was found; `facts` has more.
+
+    Attributes
+    ----------
+    setting : Setting
+        Model, machine and costs.
+    data_parallel_time_ns, expert_time_ns : int or None
+        Of known strategies; None: they cannot run.
+    speedup, speedup_over_expert : float or None
+        Over these.
+    start : str
+        From which start it came.
+    start_times_ns : dict
+        Simulated time of each start; None: it does not fit into memory.
+    local_optimum : bool
+        Whether no change of a single operator makes it faster.
+    interrupted : bool
+        Whether Ctrl-C ended the search.
+    proposals : int
+        Of all chains.
+    seconds : float
+        What the search took.
+    notes : tuple of str
+        Which starts were left out, and why.
+    result : SearchResult
+        As the search itself tells it: the best from each start, every chain's state.
+    """
+
+    setting: Setting
+    data_parallel_time_ns: int | None
+    expert_time_ns: int | None
+    speedup: float | None
+    speedup_over_expert: float | None
+    start: str
+    start_times_ns: dict[str, int | None]
+    local_optimum: bool
+    interrupted: bool
+    proposals: int
+    seconds: float
+    notes: tuple[str, ...]
+    result: SearchResult = field(repr=False)
+
+    def facts(self) -> dict[str, Any]:
+        found = {key: value for key, value in self.strategy.found.items() if key != "graph"}
+        return (
+            found
+            | {
+                "strategy": self.strategy.source,
+                "seconds": self.seconds,
+                "counts": _counts(self.result),
+            }
+            | details(self.timeline, self._priced_by)
+        )
+
+    def blocks(self) -> Sequence[Block]:
+        return [str(self.setting), self._story(), *described(self.timeline, self._priced_by)]
+
+    @property
+    def _priced_by(self) -> Counter[str]:
+        return self.setting.problem.priced_by(self.strategy)
+
+    def _story(self) -> Pairs:
+        """From where, how far, and how it ended."""
+        references = {"data": self.data_parallel_time_ns, "expert": self.expert_time_ns}
+        rows = [
+            (f"start {name}", "does not fit into memory" if time is None else duration(time))
+            for name, time in self.start_times_ns.items()
+        ]
+        for name, time in references.items():
+            if time is None and self.start_times_ns.get(name) is None:
+                rows.append((name, "cannot run: batch or memory too small"))
+            elif name not in self.start_times_ns and time is not None:
+                rows.append((name, duration(time)))
+        rows.append(("found", f"{duration(self.iteration_time_ns)}, from start {self.start}"))
+        for name, time in references.items():
+            if time is not None:
+                what = "data parallelism" if name == "data" else "the experts' strategy"
+                rows.append(("speed-up", f"{time / self.iteration_time_ns:.2f}x over {what}"))
+        rows.append(("search", f"{count(self.proposals, 'proposal')} in {self.seconds:.1f} s"))
+        if self.local_optimum:
+            end = "at a local optimum: no change of a single operator makes it faster"
+        elif self.interrupted:
+            end = "by interrupt, before a local optimum"
+        else:
+            end = "by its budget, before a local optimum: a longer search may find more"
+        return Pairs([*rows, ("ended", end)])
+
+
+def search(
+    model: AnyModel,
+    machine: AnyMachine,
+    budget: str | float | Budget | None = None,
+    *,
+    proposals: int | None = None,
+    loss: Losses | None = None,
+    optimizer: str | Optimizer | None = None,
+    precision: str | None = None,
+    costs: str = "auto",
+    profile_db: str | None = None,
+    start: Sequence[AnyStrategy] | None = None,
+    seed: int = 0,
+    chains: int | None = None,
+    options: SearchOptions | None = None,
+    method: str = METHOD,
+    progress: bool = True,
+) -> Found:
+    """Search for a fast strategy on a machine; needs neither that machine nor Legion.
+
+    Parameters
+    ----------
+    model, machine, loss, optimizer, precision, costs, profile_db
+        See `flexlegion.simulate`.
+    budget
+        How long to search: ``"30s"``, ``"2m"``, seconds. By default a minute, or with `proposals`
+        without a limit. Ctrl-C ends the search with the best so far.
+    proposals
+        How many each chain makes at most. Without a budget, the same seed and number of chains give
+        the same result.
+    start
+        Strategies to start from; by default data parallelism, the experts', OptCNN's and a random
+        one, as far as the batch allows. What is found is never slower than any.
+    seed
+        Decides all that is random.
+    chains
+        How many from each start; by default one a core.
+    options
+        How the chains search.
+    method
+        "chains" (Markov chains), "placement" (of whole operators only), or one that
+        `flexlegion.register_search` named.
+    progress
+        Whether to show a bar, on a terminal.
+
+    Returns
+    -------
+    Found
+        Printed it tells the story; its `strategy`, or itself, goes to `Model.compile`; `save`
+        writes it for others.
+
+    Raises
+    ------
+    UserError
+        If something does not exist or does not fit, or if nothing fits into memory.
+
+    Examples
+    --------
+    >>> found = search("lenet", "p100x4", proposals=100)
+    >>> found.iteration_time_ns <= found.data_parallel_time_ns
+    True
+    """
+    limits = budget_of(budget, proposals)
+    check_search(seed, chains)
+    setting = Setting.of(
+        model,
+        machine,
+        loss=loss,
+        optimizer=optimizer,
+        precision=precision,
+        costs=costs,
+        profile_db=profile_db,
+    )
+    starts, notes = starts_of(start, setting.problem, seed)
+    with ProgressBar("search", progress) as bar:
+        task = SearchTask(setting.problem, starts, limits, seed, chains, options, bar.search)
+        result = run_search(method, task)
+    return found_by(setting, result, limits, seed, method, notes)
+
+
+def starts_of(
+    specs: Sequence[AnyStrategy] | None, problem: Problem, seed: int
+) -> tuple[dict[str, Strategy], tuple[str, ...]]:
+    """The strategies to start from, by name, equal ones once; and what is to be said of others.
+
+    Parameters
+    ----------
+    specs
+        Names, files, strategies; None: `DEFAULT_STARTS`, without those that cannot exist.
+    problem
+        Graph, machine and costs.
+    seed
+        Of ``random``.
+
+    Raises
+    ------
+    UserError
+        If a start that was asked for cannot be read or does not fit.
+    """
+    starts: dict[str, Strategy] = {}
+    notes = []
+    for spec in DEFAULT_STARTS if specs is None else specs:
+        asked = f"random:{seed}" if spec == "random" else spec
+        try:
+            strategy = named(asked, problem)
+        except UserError as e:
+            if specs is not None:
+                raise
+            notes.append(f"no start from '{spec}': {e}")
+            continue
+        name = asked if isinstance(asked, str) else strategy.source
+        twin = next((other for other, same in starts.items() if same == strategy), None)
+        if twin is None:
+            starts[name] = strategy
+        elif specs is not None:
+            notes.append(f"start '{name}' is the same strategy as '{twin}'")
+    return starts, tuple(notes)
+
+
+def found_by(
+    setting: Setting,
+    result: SearchResult,
+    budget: Budget,
+    seed: int,
+    method: str = METHOD,
+    notes: tuple[str, ...] = (),
+) -> Found:
+    """What a search found, with what there is to compare it with."""
+    time = result.iteration_time_ns
+    data, expert = (_time_of(name, setting.problem) for name in REFERENCES)
+    story = {
+        "iteration_time_ns": time,
+        "data_parallel_time_ns": data,
+        "expert_time_ns": expert,
+        "speedup": data / time if data else None,
+        "speedup_over_expert": expert / time if expert else None,
+        "start": result.start,
+        "start_times_ns": result.start_times_ns,
+        "local_optimum": result.local_optimum,
+        "interrupted": result.interrupted,
+        "proposals": result.proposals,
+    }
+    found = setting.network.found(
+        setting.about()
+        | story
+        | {
+            "seed": seed,
+            "chains": max((len(states) for states in result.states.values()), default=0),
+            "budget": {"seconds": budget.seconds, "proposals": budget.proposals},
+        }
+        | ({} if method == METHOD else {"method": method})
+    )
+    strategy = Strategy(result.strategy, "strategy found", found)
+    timeline = full(setting.problem, strategy)
+    return Found(
+        **(iteration_of(strategy, timeline) | story),
+        setting=setting,
+        seconds=result.seconds,
+        notes=notes,
+        result=result,
+    )
+
+
+def _time_of(name: str, problem: Problem) -> int | None:
+    """A known strategy's iteration; None: it cannot exist, or does not fit into memory."""
+    try:
+        timeline = full(problem, named(name, problem))
+    except UserError:
+        return None
+    return timeline.iteration_time_ns if fits(timeline) else None
+
+
+def _counts(result: SearchResult) -> dict[str, int]:
+    """What became of the proposals, over all chains."""
+    total: Counter[str] = Counter()
+    for states in result.states.values():
+        for state in states:
+            total.update(asdict(state))
+    del total["best_time"], total["current_time"]
+    return dict(total)

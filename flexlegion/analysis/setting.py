@@ -1,0 +1,175 @@
+"""A model on a machine, and what its tasks cost there: what every question is about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.cost.measured import MeasuredCosts
+from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
+from flexlegion.cost.profile_db import ProfileDB, default_path
+from flexlegion.errors import UserError
+from flexlegion.graph import Operator
+from flexlegion.losses import Losses
+from flexlegion.machines import load_machine
+from flexlegion.model import Model
+from flexlegion.network import Network
+from flexlegion.optimizers import Optimizer
+from flexlegion.precision import DEFAULT, PEAKS, check_used
+from flexlegion.problem import Problem
+from flexlegion.references import load_model
+from flexlegion.topology import Device, Topology
+
+COSTS = ("auto", "analytic", "measured")
+
+AnyModel = Model | Network | str | Path
+AnyMachine = Topology | str | Path
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A network on a machine, and what its tasks cost there.
+
+    Parameters
+    ----------
+    network
+        What is trained.
+    machine
+        As it was given: a name or a file.
+    costs
+        As they were asked for, one of `COSTS`.
+    problem
+        All of it, for simulations.
+    """
+
+    network: Network
+    machine: str
+    costs: str
+    problem: Problem
+
+    @classmethod
+    def of(
+        cls,
+        model: AnyModel,
+        machine: AnyMachine,
+        *,
+        loss: Losses | None = None,
+        optimizer: str | Optimizer | None = None,
+        precision: str | None = None,
+        costs: str = "auto",
+        profile_db: str | None = None,
+    ) -> Setting:
+        """A model on a machine; for the arguments see `flexlegion.analysis.simulate.simulate`.
+
+        Raises
+        ------
+        UserError
+            If model, machine or costs are wrong.
+        """
+        network = network_of(model, loss, optimizer, precision)
+        if isinstance(machine, Topology):
+            topology, name = machine, machine.name
+        else:
+            topology, name = load_machine(machine), str(machine)
+        check_used(network.precision, topology.names.names, f"the machine '{name}'")
+        if costs not in COSTS:
+            raise UserError(f"unknown costs '{costs}'; choose one of {', '.join(COSTS)}")
+        return cls(
+            network, name, costs, network.problem(topology, costs_of(costs, profile_db, network))
+        )
+
+    def about(self) -> dict[str, Any]:
+        """For files and JSON: what it takes to build it again."""
+        return self.network.about() | {"machine": self.machine, "costs": self.costs}
+
+    def __str__(self) -> str:
+        operators, devices = len(self.problem.graph.operators), len(self.problem.devices)
+        return f"{self.network} on {self.machine}: {operators} operators, {devices} devices"
+
+
+def network_of(
+    model: AnyModel,
+    loss: Losses | None = None,
+    optimizer: str | Optimizer | None = None,
+    precision: str | None = None,
+) -> Network:
+    """The network that a function of the API is given.
+
+    Raises
+    ------
+    UserError
+        If it is no model, or the rest does not fit it.
+    """
+    if isinstance(model, Network):
+        return model
+    if isinstance(model, str | Path):
+        model = load_model(str(model))
+    if not isinstance(model, Model):
+        raise UserError(
+            f"a model is a flexlegion.Model or the name of one, but this is a "
+            f"{type(model).__name__}; flexlegion.from_torch converts PyTorch's"
+        )
+    return Network.of(model, loss, optimizer or "sgd", precision or DEFAULT)
+
+
+def costs_of(kind: str, path: str | None, network: Network) -> CostModel:
+    """The cost model that the options ask for.
+
+    Parameters
+    ----------
+    kind
+        One of `COSTS`.
+    path
+        The profile data base; None: the user's, if there is one.
+    network
+        Whose optimizer and precision the costs are about.
+
+    Raises
+    ------
+    UserError
+        If there is no such data base, or it does not go with analytic costs.
+    """
+    analytic = AnalyticCosts(PEAKS[network.precision])
+    if kind == "analytic":
+        if path is not None:
+            raise UserError("--profile-db goes with --costs measured or auto, not with analytic")
+        return analytic
+    file = default_path() if path is None else path
+    try:
+        with open(file, "rb"):  # a data base that is not there would be made
+            pass
+    except FileNotFoundError:
+        if kind == "auto" and path is None:
+            return analytic
+        raise UserError(
+            f"{file}: no such profile data base; measure tasks into one, or take --costs analytic"
+        ) from None
+    except OSError as e:
+        raise UserError(f"{file}: the profile data base cannot be read ({e.strerror})") from None
+    return MeasuredCosts(
+        ProfileDB(file),
+        analytic if kind == "auto" else _Unmeasured(),
+        optimizer=network.optimizer.type,
+        precision=network.precision,
+    )
+
+
+class _Unmeasured(CostModel):
+    """Has no answer: for those who want measured times and no others."""
+
+    name = "none"
+
+    def exe_time(self, operator: Operator, stage: str, shapes: Shapes, device: Device) -> Cost:
+        extents = " ".join("x".join(map(str, shape)) for shape in shapes)
+        raise UserError(
+            f"the {stage} task of operator '{operator.name}' with parts {extents[:200]} was not "
+            f"measured on {device.model}; measure it, or take --costs auto"
+        )
+
+    def linear(self, stage: str, device: Device) -> tuple[Linear, str]:
+        raise UserError(
+            f"the rate of {stage} tasks was not measured on {device.model}; measure it, or take "
+            "--costs auto"
+        )

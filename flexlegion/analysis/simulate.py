@@ -1,0 +1,173 @@
+"""One iteration of a strategy on a machine (FlexFlow, section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flexlegion.analysis.result import Iteration, iteration_of
+from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
+from flexlegion.errors import UserError
+from flexlegion.losses import Losses
+from flexlegion.optimizers import Optimizer
+from flexlegion.problem import Problem
+from flexlegion.report.blocks import Block
+from flexlegion.report.progress import ProgressBar
+from flexlegion.report.text import count
+from flexlegion.report.timelines import described, details, memory_excess
+from flexlegion.simulator import ALGORITHMS, SIMULATED, Simulation, Timeline, full
+from flexlegion.soap import ParallelConfig
+from flexlegion.strategies import AnyStrategy, named, samples_only
+from flexlegion.strategy import Strategy
+
+
+@dataclass(frozen=True, repr=False)
+class Simulated(Iteration):
+    """What `simulate` returns; `facts` has more than the attributes.
+
+    Attributes
+    ----------
+    setting : Setting
+        Model, machine and costs.
+    name : str
+        The strategy's, as it was given.
+    reason : str or None
+        Why it does not fit into memory, if it does not.
+    algorithm : str
+        By which it was simulated.
+    simulations : int or None
+        How many delta simulations it took.
+    """
+
+    setting: Setting
+    name: str
+    reason: str | None
+    algorithm: str
+    simulations: int | None
+
+    def facts(self) -> dict[str, Any]:
+        about = self.setting.about() | {"strategy": self.name, "algorithm": self.algorithm}
+        if self.simulations is not None:
+            about["simulations"] = self.simulations
+        return about | details(self.timeline, self.setting.problem.priced_by(self.strategy))
+
+    def blocks(self) -> Sequence[Block]:
+        heading = f"{self.setting}; strategy {self.name}"
+        if self.simulations is not None:
+            what = count(self.simulations, "delta simulation")
+            heading += f"\n{what} from data parallelism; all figures as in a full simulation"
+        priced_by = self.setting.problem.priced_by(self.strategy)
+        return [heading, *described(self.timeline, priced_by)]
+
+
+def simulate(
+    model: AnyModel,
+    machine: AnyMachine,
+    strategy: AnyStrategy = "data",
+    *,
+    loss: Losses | None = None,
+    optimizer: str | Optimizer | None = None,
+    precision: str | None = None,
+    costs: str = "auto",
+    profile_db: str | None = None,
+    algorithm: str = "full",
+) -> Simulated:
+    """Simulate a training iteration of a strategy; needs neither that machine nor Legion.
+
+    Parameters
+    ----------
+    model
+        A `Model`, or how it is named (see `flexlegion.load_model`).
+    machine
+        A shipped machine's name, as in ``p100x16``, a machine file's path, or a `Topology`.
+    strategy
+        A known one's name, a file's path, a `Strategy`, or a result that has one.
+    loss, optimizer, precision
+        How it is trained, as `Model.compile` takes them; by default the model's own loss, "sgd" and
+        "fp32".
+    costs
+        Tasks' times: "analytic" estimates; "measured" ones of the profile data base, and no others;
+        "auto": measured where the data base has them.
+    profile_db
+        The profile data base's file; by default the user's.
+    algorithm
+        "full", or "delta", which goes from data parallelism to the strategy operator by operator,
+        each time simulating only what changes: the same figures.
+
+    Returns
+    -------
+    Simulated
+        Printed it is a table. One that does not fit into memory says so (`fits`, `reason`).
+
+    Raises
+    ------
+    UserError
+        If something does not exist or does not fit.
+
+    Examples
+    --------
+    >>> simulate("lenet", "p100x4", "expert").iteration_time_ns > 0
+    True
+    """
+    if algorithm not in ALGORITHMS:
+        raise UserError(f"unknown algorithm '{algorithm}'; choose one of {', '.join(ALGORITHMS)}")
+    setting = Setting.of(
+        model,
+        machine,
+        loss=loss,
+        optimizer=optimizer,
+        precision=precision,
+        costs=costs,
+        profile_db=profile_db,
+    )
+    resolved = named(strategy, setting.problem)
+    timeline = full(setting.problem, resolved)
+    reason = memory_excess(resolved, timeline)
+    simulations = None
+    if algorithm == "delta" and reason is None:
+        simulations = _check_delta(setting.problem, resolved, timeline)
+    return Simulated(
+        **iteration_of(resolved, timeline),
+        setting=setting,
+        name=strategy if isinstance(strategy, str) else resolved.source,
+        reason=reason,
+        algorithm="full" if simulations is None else algorithm,
+        simulations=simulations,
+    )
+
+
+def _check_delta(problem: Problem, strategy: Strategy, expected: Timeline) -> int:
+    """Reach a strategy by delta simulations; how many it took.
+
+    Where an intermediate strategy does not fit into memory, the next operator changes with it.
+    """
+    simulation = Simulation(problem, samples_only(problem))
+    pending: dict[str, ParallelConfig] = {}
+    simulations = 0
+    operators = problem.graph.operators
+    with ProgressBar("delta simulation") as bar:
+        for done, operator in enumerate(operators):
+            pending[operator.name] = strategy[operator.name]
+            if simulation.propose(pending, "delta") == SIMULATED:
+                simulation.accept()
+                pending = {}
+                simulations += 1
+            else:
+                simulation.reject()
+            bar.steps(done + 1, len(operators))
+    reached = simulation.timeline()
+    if pending or not _same(reached, expected):
+        raise RuntimeError("the delta simulation differs from the full one; please report this")
+    return simulations
+
+
+def _same(a: Timeline, b: Timeline) -> bool:
+    return (
+        a.iteration_time_ns == b.iteration_time_ns
+        and a.bytes_moved == b.bytes_moved
+        and a.computation_time_ns == b.computation_time_ns
+        and a.peak_memory_bytes == b.peak_memory_bytes
+        and a.load_ns == b.load_ns
+        and bool((a.tasks == b.tasks).all())
+    )

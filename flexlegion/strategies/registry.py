@@ -1,0 +1,165 @@
+"""All strategies that have a name: those that come along, and those that users register."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from flexlegion.devices import Devices
+from flexlegion.errors import UserError
+from flexlegion.graph import Graph
+from flexlegion.problem import Problem
+from flexlegion.registry import Registry
+from flexlegion.soap import ParallelConfig
+from flexlegion.strategies.data_parallel import data_parallel
+from flexlegion.strategies.expert import expert
+from flexlegion.strategies.gnmt import gnmt
+from flexlegion.strategies.model_parallel import model_parallel
+from flexlegion.strategies.one_weird_trick import one_weird_trick
+from flexlegion.strategies.random import random
+from flexlegion.strategies.single import single
+from flexlegion.strategy import Strategy
+
+Configs = Mapping[str, ParallelConfig]
+Make = TypeVar("Make", bound=Callable[..., Configs])
+
+
+@dataclass(frozen=True)
+class NamedStrategy:
+    """How a strategy is made.
+
+    Parameters
+    ----------
+    make
+        Of a graph and devices, or, where it needs costs, of a `Problem`; where it takes a seed,
+        with that.
+    needs_costs
+        Whether it depends on what tasks take on a machine.
+    takes_seed
+        Whether its name goes on with a number: ``random:7``.
+    """
+
+    make: Callable[..., Configs]
+    needs_costs: bool = False
+    takes_seed: bool = False
+
+
+STRATEGIES: Registry[NamedStrategy] = Registry("strategy")
+
+
+def register_strategy(name: str, *, needs_costs: bool = False) -> Callable[[Make], Make]:
+    """Give a strategy of your own a name, for ``--strategy``, ``--start`` and `Model.compile`.
+
+    Parameters
+    ----------
+    name
+        Lower-case letters, digits, ``-`` and ``_``.
+    needs_costs
+        Whether the function takes a `Problem` (graph, machine, costs) instead of a graph and
+        devices; then it needs a machine.
+
+    Returns
+    -------
+    callable
+        A decorator of a function ``(graph, devices)`` that returns a `Strategy`, or a
+        `ParallelConfig` for each operator's name.
+
+    Raises
+    ------
+    UserError
+        If it is no such name, or one of flexlegion's own.
+
+    Examples
+    --------
+    >>> @register_strategy("halves")
+    ... def halves(graph, devices):
+    ...     first, second = devices.names[0], devices.names[-1]
+    ...     middle = len(graph.operators) // 2
+    ...     return {
+    ...         operator.name: ParallelConfig(
+    ...             (1,) * len(operator.dims), (first if i < middle else second,)
+    ...         )
+    ...         for i, operator in enumerate(graph.operators)
+    ...     }
+    """
+
+    def register(make: Make) -> Make:
+        STRATEGIES.add(name, NamedStrategy(make, needs_costs))
+        return make
+
+    return register
+
+
+def is_named(spec: str) -> bool:
+    """Whether it is a known strategy's name, with a seed where one belongs to it."""
+    name, colon, _ = spec.partition(":")
+    return name in STRATEGIES and STRATEGIES[name].takes_seed == bool(colon)
+
+
+def strategy_names() -> str:
+    """For help and messages: all names."""
+    return ", ".join(f"{name}:SEED" if STRATEGIES[name].takes_seed else name for name in STRATEGIES)
+
+
+def make_strategy(
+    spec: str, graph: Graph, devices: Devices, problem: Problem | None = None
+) -> Strategy:
+    """The strategy of that name.
+
+    Parameters
+    ----------
+    spec
+        A name, with a seed where one belongs to it.
+    graph, devices
+        What it is for.
+    problem
+        With the costs, for those that need them.
+
+    Raises
+    ------
+    UserError
+        If there is no such strategy, the seed is none, or costs are missing.
+    """
+    name, _, argument = spec.partition(":")
+    entry = STRATEGIES[name]
+    arguments: list[object] = [graph, devices]
+    if entry.needs_costs:
+        if problem is None:
+            raise UserError(f"strategy '{name}' depends on costs; name a machine by --machine")
+        arguments = [problem]
+    if entry.takes_seed:
+        if not argument.isdecimal() or len(argument) > 18:
+            raise UserError(
+                f"strategy '{spec[:40]}': the seed has to be a number of at most 18 digits, as in "
+                f"{name}:7"
+            )
+        arguments.append(int(argument))
+    made = entry.make(*arguments)
+    if isinstance(made, Strategy):
+        return made
+    if not isinstance(made, Mapping):
+        raise UserError(
+            f"strategy '{name}': its function returns a {type(made).__name__}, but has to return a "
+            "Strategy, or a ParallelConfig for each operator's name"
+        )
+    return Strategy(made, f"strategy '{name}'")
+
+
+def _optcnn(problem: Problem) -> Strategy:
+    from flexlegion.searches.optcnn import optcnn  # which itself builds on known strategies
+
+    return optcnn(problem)
+
+
+for _name, _entry in {
+    "single": NamedStrategy(single),
+    "data": NamedStrategy(data_parallel),
+    "model": NamedStrategy(model_parallel),
+    "expert": NamedStrategy(expert),
+    "one-weird-trick": NamedStrategy(one_weird_trick),
+    "gnmt": NamedStrategy(gnmt),
+    "optcnn": NamedStrategy(_optcnn, needs_costs=True),
+    "random": NamedStrategy(random, takes_seed=True),
+}.items():
+    STRATEGIES.add(_name, _entry, own=True)
