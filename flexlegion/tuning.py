@@ -28,10 +28,10 @@ from flexlegion.report.progress import ProgressBar
 from flexlegion.report.timelines import memory_excess
 from flexlegion.report.tuning import described
 from flexlegion.runtime.machine import running_machine
+from flexlegion.searches.budget import seconds_of
 from flexlegion.searches.mcmc import Budget, SearchResult, search
 from flexlegion.simulator import full
 from flexlegion.strategy import Strategy
-from flexlegion.tools.budget import seconds_of
 from flexlegion.tools.calibration import calibration_by
 from flexlegion.tools.duel import Duel, Rules
 from flexlegion.tools.trials import (

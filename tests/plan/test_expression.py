@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flexlegion.search.optcnn import optcnn
 from touched import boxes, dims, last, reads, refusal
 
 from flexlegion import Model, UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.losses import add_loss
-from flexlegion.machines import load_topology
+from flexlegion.machines import load_machine
 from flexlegion.model import initial_weights
 from flexlegion.ops.expression import Expression, broadcast
 from flexlegion.ops.formula import FUNCTIONS, program_of
 from flexlegion.problem import Problem
 from flexlegion.simulator import full
 from flexlegion.soap import splits
-from flexlegion.strategies import resolve
+from flexlegion.strategies import named
 from flexlegion.strategies.registry import STRATEGIES
 from flexlegion.summary import table
 
@@ -199,9 +198,6 @@ def test_strategies_and_costs(name: str) -> None:
     """Every strategy takes weights among inputs; the simulator prices them."""
     model = _with_sources()
     graph = add_loss(model.graph, model.graph.operators[-1].output, "mean_squared_error")
-    topology = load_topology("p100x4")
+    topology = load_machine("p100x4")
     problem = Problem(graph, topology, AnalyticCosts(), graph.operators[0].output, 1)
-    own = {"optcnn": lambda: optcnn(problem)}
-    strategy = own.get(name, lambda: resolve(name, graph, topology.names))()
-    strategy.check(graph, topology.names)
-    assert full(problem, strategy).iteration_time_ns > 0
+    assert full(problem, named(name, problem)).iteration_time_ns > 0
