@@ -15,6 +15,7 @@ from flexlegion.losses import labels_of, near
 from flexlegion.ops.losses import SoftmaxCrossEntropy
 from flexlegion.plan import Plan
 from flexlegion.runtime.feeds import ArrayFeed, Feed, SourceFeed
+from flexlegion.runtime.loader_feed import LoaderFeed
 from flexlegion.runtime.program import PREDICT, TRAIN, Program
 from flexlegion.sources import BatchSource
 from flexlegion.tensor import Tensor
@@ -31,10 +32,12 @@ class Binding:
         What runs.
     batch_size
         Samples a batch.
+    seed
+        Of what loaders draw.
     """
 
-    def __init__(self, program: Program, batch_size: int) -> None:
-        self.program, self.batch_size = program, batch_size
+    def __init__(self, program: Program, batch_size: int, seed: int = 0) -> None:
+        self.program, self.batch_size, self.seed = program, batch_size, seed
         self.graph: Graph = program.plan.graph
         self.labels = labels_of(self.graph)
         self.inputs = [t for t in self.graph.inputs if t not in self.labels.values()]
@@ -86,12 +89,44 @@ class Binding:
         self.program.drop_data()
 
     def _feed(self, x: Any, y: Any, labelled: bool) -> Feed:
+        if is_loader(x, y):
+            if y is not None:
+                raise UserError("a loader brings its own labels; leave out y")
+            return self._loader_feed(x, labelled)
         if not isinstance(x, BatchSource):
             return ArrayFeed(*self.bind(x, y, labelled), self.batch_size)
         if y is not None:
             raise UserError(f"{x.name}: this source brings its own labels; leave out y")
-        tensors = [t for t in [*self.inputs, *self.labels.values()] if t in self._loaded[TRAIN]]
+        tensors = [*self._needed(TRAIN), *self.labels.values()]
         return SourceFeed(self.program, tensors, x, self.batch_size, self._check(x.name))
+
+    def _loader_feed(self, loader: Any, labelled: bool) -> Feed:
+        def arrays_of(batch: Any) -> dict[Tensor, Array]:
+            return self.arrays(*self._parts(batch, labelled), labelled=labelled)
+
+        tensors = self._needed(TRAIN if labelled else PREDICT)
+        tensors += self.labels.values() if labelled else ()
+        return LoaderFeed(self.program, tensors, loader, self.batch_size, arrays_of, self.seed)
+
+    def _parts(self, batch: Any, labelled: bool) -> tuple[Any, Any]:
+        """Samples and labels of a loader's batch."""
+        if isinstance(batch, Mapping):
+            labels = [t.name for t in self.labels.values()] + list(self.labels)
+            of_labels = {name: value for name, value in batch.items() if name in labels}
+            x = {name: value for name, value in batch.items() if name not in of_labels}
+            return x, of_labels or None
+        if not isinstance(batch, list | tuple):
+            return batch, None
+        inputs = len(self._needed(TRAIN if labelled else PREDICT))
+        if len(batch) == 2 and not (inputs == 2 and (not labelled or not self.labels)):
+            return tuple(batch)
+        # Arrays side by side: inputs, then labels.
+        y = list(batch[inputs:])
+        return list(batch[:inputs]), (y[0] if len(y) == 1 else y) if y else None
+
+    def _needed(self, run: int) -> list[Tensor]:
+        """The inputs that a kind of run reads, without labels."""
+        return [t for t in self.inputs if t in self._loaded[run]]
 
     def _check(self, name: str) -> Callable[[dict[Tensor, Array]], None]:
         """What checks a batch's arrays of a source of that name."""
@@ -104,7 +139,7 @@ class Binding:
         return check
 
     def _inputs_of(self, x: Any, run: int) -> dict[Tensor, Array]:
-        needed = [t for t in self.inputs if t in self._loaded[run]]
+        needed = self._needed(run)
         given: dict[Tensor, Any]
         if isinstance(x, Mapping):
             given = _by_name(x, {t.name: t for t in self.inputs}, "input")
@@ -135,7 +170,9 @@ class Binding:
         names = list(self.labels)
         given: Mapping[Tensor, Any]
         if isinstance(y, Mapping):
-            given = _by_name(y, self.labels, "labels")
+            # As the inputs are called, or as their outputs.
+            full = {tensor.name: tensor for tensor in self.labels.values()}
+            given = _by_name(y, self.labels | (full if y.keys() & full.keys() else {}), "labels")
             for name, tensor in self.labels.items():
                 if tensor not in given:
                     raise UserError(
@@ -152,6 +189,25 @@ class Binding:
                 )
             given = dict(zip(self.labels.values(), y, strict=True))
         return {t: rows_for(t, given[t], self._classes.get(t)) for t in self.labels.values()}
+
+
+def is_loader(x: Any, y: Any = None) -> bool:
+    """Whether it brings batches: it has a length and can be iterated, but is no array or dict.
+
+    Raises
+    ------
+    UserError
+        If it can be iterated but once.
+    """
+    if hasattr(x, "__next__"):
+        raise UserError(
+            "batches have to be gone through once an epoch, which a generator or iterator cannot; "
+            "give what has a length and can be iterated anew"
+        )
+    if isinstance(x, list):
+        return y is None and bool(x) and all(isinstance(batch, tuple) for batch in x)
+    arrays = isinstance(x, Mapping | tuple | str | BatchSource) or hasattr(x, "shape")
+    return not arrays and hasattr(x, "__iter__") and hasattr(x, "__len__")
 
 
 def _loaded(plan: Plan) -> dict[int, set[Tensor]]:

@@ -366,8 +366,8 @@ def _by_output(given: Any, names: Sequence[str], what: str) -> dict[str, Any]:
     if isinstance(given, list | tuple):
         if len(given) != len(names):
             raise UserError(
-                f"{len(given)} {'loss weights' if 'weight' in what else 'losses'} were given, but "
-                f"the model has {len(names)} outputs: {', '.join(names)}"
+                f"{what}: a list of {len(given)} was given, but the model has {len(names)} "
+                f"output{'s' * (len(names) > 1)}: {', '.join(names)}"
             )
         return dict(zip(names, given, strict=True))
     return dict.fromkeys(names, given)

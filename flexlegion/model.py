@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from flexlegion import summary as _summary
 from flexlegion.arrays import check_numbers
-from flexlegion.binding import Binding
+from flexlegion.binding import Binding, is_loader
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.layers import Layers
@@ -29,7 +30,6 @@ from flexlegion.runtime.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Progr
 from flexlegion.runtime.progress import EpochProgress
 from flexlegion.runtime.trainer import run_series
 from flexlegion.schedules import Schedule, constant
-from flexlegion.sources import BatchSource
 from flexlegion.strategies import AnyStrategy, resolve
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
@@ -150,8 +150,10 @@ class Model(Layers):
         check_used(precision, resolved.devices(), resolved.source or "the strategy")
         self.close()
         plan = Plan(graph, resolved, machine.devices, outputs, chosen.states)
+        if machine.rank == 0:
+            _warn_of_idle(plan)
         program = Program(plan, chosen, self.seed, precision)
-        binding = Binding(program, self.batch_size)
+        binding = Binding(program, self.batch_size, self.seed)
         self._compiled = _Compiled(
             graph, outputs, goal, chosen, schedule, resolved, machine, plan, program, binding
         )
@@ -162,7 +164,7 @@ class Model(Layers):
         x: Any,
         y: Any = None,
         epochs: int = 1,
-        validation_data: tuple[Any, Any] | BatchSource | None = None,
+        validation_data: Any = None,
         shuffle: bool = True,
         progress: bool = True,
     ) -> History:
@@ -172,7 +174,9 @@ class Model(Layers):
         ----------
         x
             Samples (n, ...) as a NumPy or cuPyNumeric array; for several inputs a list of them, or
-            a dict by the inputs' names. Or a `BatchSource`, which brings samples and labels.
+            a dict by the inputs' names. Or what brings samples and labels: a `BatchSource`, a
+            PyTorch DataLoader, or anything else with a length and batches (x, y), whose size need
+            not be the model's, and whose order is its own.
         y
             Labels: int (n) for the sparse loss, or (n, steps) of sequences, otherwise float
             (n, ...) like the output. Of the sparse loss, labels of -1 do not count: neither in the
@@ -181,7 +185,7 @@ class Model(Layers):
         epochs
             Passes over the samples. A last, short batch counts only its own samples.
         validation_data
-            A pair (x, y), or a `BatchSource`, to evaluate after each epoch.
+            A pair (x, y), or what brings both, to evaluate after each epoch.
         shuffle
             Whether each epoch draws a new order (a function of seed and epoch).
         progress
@@ -198,10 +202,10 @@ class Model(Layers):
         with self._ready().binding.feeds() as feed_of:
             feed = feed_of(x, y)
             validation = None
-            if isinstance(validation_data, BatchSource):
-                validation = feed_of(validation_data)
-            elif validation_data is not None:
+            if isinstance(validation_data, list | tuple) and not is_loader(validation_data):
                 validation = feed_of(*validation_data)
+            elif validation_data is not None:
+                validation = feed_of(validation_data)
             return self._train(feed, validation, epochs, shuffle, progress)
 
     def _train(
@@ -231,11 +235,11 @@ class Model(Layers):
             values = state.goal.means(sums.losses)
             if validation is not None:
                 values |= {f"val_{k}": v for k, v in self._evaluate(validation).items()}
-            speed = samples / seconds
+            speed = sums.samples / seconds
             bar.finish(values, speed)
             history.epochs.append(values | {"seconds": seconds, "samples_per_second": speed})
             state.epochs_done += 1
-            state.steps_done += -(-samples // self.batch_size)
+            state.steps_done += sums.batches
         return history
 
     def evaluate(self, x: Any, y: Any = None) -> dict[str, float]:
@@ -279,11 +283,10 @@ class Model(Layers):
             feed = feed_of(x, y)
 
             def train(iterations: int) -> None:
-                rows = np.arange(self.batch_size * iterations) % feed.samples
                 run_series(
                     state.program,
                     TRAIN,
-                    feed.batches(rows, state.epochs_done),
+                    feed.some(iterations),
                     first_step=state.steps_done,
                     lr=state.optimizer.lr,
                     schedule=state.schedule,
@@ -413,6 +416,20 @@ class _Compiled:
     binding: Binding
     epochs_done: int = 0
     steps_done: int = 0
+
+
+def _warn_of_idle(plan: Plan) -> None:
+    """Name layers that are left out, which their user may have taken for outputs."""
+    names = [f"'{op.name}'" for op in plan.idle()]
+    if not names:
+        return
+    few = 3
+    shown = ", ".join(names[:few]) + (f" and {len(names) - few} more" if names[few:] else "")
+    warnings.warn(
+        f"layers that lead to no output and no loss are left out: {shown}; outputs that are not "
+        "the last layer's have to be set by set_outputs",
+        stacklevel=3,
+    )
 
 
 def initial_weights(graph: Graph, seed: int) -> dict[str, Array]:

@@ -168,6 +168,11 @@ class Plan:
         trained = tensor.table and tensor.requires_gradient
         return [op for op in self.graph.operators if trained and tensor in op.weights]
 
+    def idle(self) -> list[Operator]:
+        """The operators that lead to no output and no loss: nothing executes them."""
+        used = {launch.operator for launch in self.launches}
+        return [op for op in self.graph.operators if op not in used]
+
     def gradient_slots(self, tensor: Tensor) -> int:
         """How many partial values the tensor's gradient is the sum of; 0: it is not computed."""
         number = self.tensor_numbers[tensor]

@@ -27,10 +27,13 @@ AHEAD = 2
 class Feed(Protocol):
     """Data that a program can run over, any number of times."""
 
-    samples: int
+    samples: int  # about so many, if nobody can know
 
     def batches(self, rows: Rows, epoch: int) -> Iterator[Batch]:
-        """Batches of these samples, in their order."""
+        """Batches of these samples, in their order; a loader's are all, in its own."""
+
+    def some(self, batches: int) -> Iterator[Batch]:
+        """So many batches, from the beginning again where there are too few."""
 
     def close(self) -> None:
         """End the feed's threads."""
@@ -55,6 +58,10 @@ class ArrayFeed:
     def batches(self, rows: Rows, _epoch: int) -> Iterator[Batch]:
         """Rows of the arrays; see `Feed`."""
         return batches(rows, self.batch_size, self.data)
+
+    def some(self, batches: int) -> Iterator[Batch]:
+        """See `Feed`."""
+        return self.batches(np.arange(batches * self.batch_size) % self.samples, 0)
 
     def close(self) -> None:
         """Nothing to end."""
@@ -123,6 +130,10 @@ class SourceFeed:
             for batch in reading:
                 for sample in batch:
                     sample.cancel()
+
+    def some(self, batches: int) -> Iterator[Batch]:
+        """See `Feed`."""
+        return self.batches(np.arange(batches * self.batch_size) % self.samples, 0)
 
     def close(self) -> None:
         """End the threads, once each is done with its sample."""

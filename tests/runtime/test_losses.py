@@ -1,0 +1,190 @@
+"""Models of several outputs and losses train as PyTorch does, under every strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from launch import run_legate
+from losses_cases import BATCH, CASES, EPOCHS, OPTIMIZER, SAMPLES, STRATEGIES
+
+pytestmark = pytest.mark.legion
+
+TOLERANCE = 1e-5
+WORKER = Path(__file__).with_name("losses_worker.py")
+
+Tensors = dict[str, torch.Tensor]
+# From a batch's inputs and labels and the weights to outputs, and to each loss by name, with its
+# weight, and other metrics.
+Result = tuple[list[torch.Tensor], dict[str, tuple[torch.Tensor, float]], dict[str, torch.Tensor]]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    """What the worker saved."""
+    file = tmp_path_factory.mktemp("losses") / "saved.npz"
+    run_legate(WORKER, "--out", file, cpus=3)
+    with np.load(file) as arrays:
+        return dict(arrays)
+
+
+def _dense(w: Tensors, name: str, x: torch.Tensor) -> torch.Tensor:
+    return x @ w[f"{name}.kernel"].T + w[f"{name}.bias"]
+
+
+def _trunk(w: Tensors, x: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(_dense(w, "trunk", x))
+
+
+def _two_heads(w: Tensors, x: Tensors, y: Tensors) -> Result:
+    h = _trunk(w, x["x"])
+    kind, size = _dense(w, "kind", h), _dense(w, "size", h)
+    outputs = [F.softmax(kind, -1), size]
+    if "kind" not in y:
+        return outputs, {"size": (F.huber_loss(size, y["size"]), 2.0)}, {}
+    truth = y["kind"]
+    right = (kind.argmax(-1) == truth).double().sum() / (truth >= 0).sum()
+    losses = {
+        "kind": (F.cross_entropy(kind, truth, ignore_index=-1), 1.0),
+        "size": (F.mse_loss(size, y["size"]), 0.3),
+    }
+    metrics = {
+        "kind_accuracy": right,
+        "size_mean_absolute_error": F.l1_loss(size, y["size"]),
+    }
+    return outputs, losses, metrics
+
+
+def _autoencoder(w: Tensors, x: Tensors, y: Tensors) -> Result:
+    image = _dense(w, "image", _trunk(w, x["x"].flatten(1))).reshape(x["x"].shape)
+    return [image], {"": (F.l1_loss(image, y["labels"]), 1.0)}, {}
+
+
+def _tags(w: Tensors, x: Tensors, y: Tensors) -> Result:
+    h = _trunk(w, x["x"])
+    tags, sure = torch.sigmoid(_dense(w, "logits", h)), torch.sigmoid(_dense(w, "sure", h))
+    losses = {
+        "tags": (F.binary_cross_entropy(tags, y["tags"]), 1.0),
+        "sure": (F.binary_cross_entropy(sure, y["sure"]), 1.0),
+    }
+    right = ((tags > 0.5) == (y["tags"] > 0.5)).double().mean()
+    return [tags, sure], losses, {"tags_accuracy": right}
+
+
+def _smoothed(w: Tensors, x: Tensors, y: Tensors) -> Result:
+    h = _trunk(w, x["x"])
+    kind, shares = _dense(w, "kind", h), _dense(w, "shares", h)
+    of_kind = F.cross_entropy(kind, y["softmax_1"], ignore_index=-1, label_smoothing=0.1)
+    of_shares = F.cross_entropy(shares, y["shares"], label_smoothing=0.2)
+    losses = {"softmax_1": (of_kind, 1.0), "shares": (of_shares, 1.0)}
+    return [F.softmax(kind, -1), shares], losses, {}
+
+
+def _by_layers(w: Tensors, x: Tensors, _: Tensors) -> Result:
+    size = _dense(w, "size", _trunk(w, x["x"]))
+    return [size], {"": (((size - x["t"]) * x["w"]).square().mean(), 1.0)}, {}
+
+
+def _penalty(w: Tensors, x: Tensors, y: Tensors) -> Result:
+    scaled = _dense(w, "size", x["x"]) * w["scale"]
+    penalty = w["scale"].square()
+    losses = {
+        "scaled": (F.mse_loss(scaled, y["scaled"]), 1.0),
+        "penalty": (penalty.mean(), 0.2),
+    }
+    return [scaled, penalty], losses, {}
+
+
+def _function(w: Tensors, x: Tensors, y: Tensors) -> Result:
+    size = _dense(w, "size", _trunk(w, x["x"]))
+    return [size], {"": (((size - y["labels"]).abs() + 0.5 * size).mean(), 1.0)}, {}
+
+
+REFERENCES: dict[str, Callable[[Tensors, Tensors, Tensors], Result]] = {
+    "two_heads": _two_heads,
+    "one_of_two_is_trained": _two_heads,
+    "autoencoder": _autoencoder,
+    "tags": _tags,
+    "smoothed": _smoothed,
+    "by_layers": _by_layers,
+    "penalty": _penalty,
+    "function": _function,
+    "function_of_few_labels": _function,
+}
+# Where batches differ in how many values count: some labels do not, or a batch has one value.
+UNEVEN = ("two_heads", "smoothed", "penalty")
+FROZEN = {"function": "trunk", "function_of_few_labels": "trunk"}
+
+
+def _values(results: list[tuple[Result, int]]) -> dict[str, float]:
+    """Means over batches of so many samples, by the names of the history."""
+    sums: dict[str, float] = {}
+    for (_, losses, metrics), count in results:
+        total = sum(loss * weight for loss, weight in losses.values())
+        named = {f"{name}_loss": loss for name, (loss, _) in losses.items() if name}
+        for key, value in ({"loss": total} | named | metrics).items():
+            sums[key] = sums.get(key, 0.0) + float(value.detach()) * count
+    return {key: value / SAMPLES for key, value in sums.items()}
+
+
+def _reference(name: str, before: dict[str, np.ndarray]) -> dict[str, Any]:
+    """What the worker should have saved."""
+    case, model = CASES[name], REFERENCES[name]
+    arrays = case.data()
+    x, y = (
+        {k: torch.tensor(a if a.dtype == np.int64 else a.astype(float)) for k, a in part.items()}
+        for part in arrays
+    )
+    weights = {key: torch.tensor(w, dtype=torch.float64) for key, w in before.items()}
+    frozen = FROZEN.get(name, "none")
+    trained = {key: w for key, w in weights.items() if not key.startswith(frozen)}
+    for weight in trained.values():
+        weight.requires_grad_()
+    optimizer = torch.optim.SGD(trained.values(), OPTIMIZER.lr, OPTIMIZER.momentum)
+    expected: dict[str, Any] = {}
+    for epoch in range(EPOCHS):
+        results = []
+        for at in range(0, SAMPLES, BATCH):
+            rows = slice(at, at + BATCH)
+            part = {k: v[rows] for k, v in x.items()}, {k: v[rows] for k, v in y.items()}
+            result = model(weights, *part)
+            optimizer.zero_grad()
+            total = sum(loss * weight for loss, weight in result[1].values())
+            assert isinstance(total, torch.Tensor)
+            total.backward()
+            optimizer.step()
+            results.append((result, len(part[0]["x"])))
+        if name not in UNEVEN:
+            expected |= {f"epoch/{epoch}/{k}": v for k, v in _values(results).items()}
+    outputs, *_ = whole = model(weights, x, y)
+    evaluated = _values([(whole, SAMPLES)])
+    expected |= {f"evaluated/{key}": value for key, value in evaluated.items()}
+    expected |= {f"epoch/{EPOCHS - 1}/val_{key}": value for key, value in evaluated.items()}
+    expected |= {f"weight/{key}": w.detach().numpy() for key, w in weights.items()}
+    if name != "penalty":
+        expected |= {f"predicted/{i}": out.detach().numpy() for i, out in enumerate(outputs)}
+    return expected
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", CASES)
+def test_agrees(name: str, strategy: str, saved: dict[str, np.ndarray]) -> None:
+    """Weights, losses, metrics and predictions."""
+    prefix = f"{name}/{strategy}/"
+    ours = {k.removeprefix(prefix): v for k, v in saved.items() if k.startswith(prefix)}
+    before = {k.removeprefix("before/"): v for k, v in ours.items() if k.startswith("before/")}
+    expected = _reference(name, before)
+    shown = {k.split("/")[-1] for k in ours if k.startswith("evaluated/")}
+    assert shown == {k.split("/")[-1] for k in expected if k.startswith("evaluated/")}
+    for key, reference in expected.items():
+        error = np.linalg.norm(ours[key] - reference)
+        bound = TOLERANCE * max(float(np.linalg.norm(reference)), 1e-3)
+        assert error <= bound, f"{key}: {ours[key]}, {reference}"
+    if name in FROZEN:
+        for key in (key for key in before if key.startswith(FROZEN[name])):
+            assert np.array_equal(before[key], ours[f"weight/{key}"])
