@@ -48,6 +48,8 @@ int64_t fl_rt_memory_in_use(int device);
  * its copies). On one rank only: this Legion does not survive profiling copies between ranks. */
 int fl_rt_count_copies(int on);
 int64_t fl_rt_copied_bytes(void);
+/* Of these, what went from one device's memory to another's. */
+int64_t fl_rt_copied_between(int from, int to);
 
 /* What products and convolutions on GPUs round their factors to. */
 enum { FL_FP32 = 0, FL_TF32 = 1, FL_BF16 = 2 };

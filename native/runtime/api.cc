@@ -138,6 +138,14 @@ int fl_rt_count_copies(int on) {
 
 int64_t fl_rt_copied_bytes(void) { return fl::copied_bytes(); }
 
+int64_t fl_rt_copied_between(int from, int to) {
+  return fl::guarded(std::int64_t{-1}, [&] {
+    const auto& devices = fl::MachineState::get().devices();
+    return fl::copied_bytes(devices.at(static_cast<std::size_t>(from)).memory,
+                            devices.at(static_cast<std::size_t>(to)).memory);
+  });
+}
+
 const char* fl_rt_kernel_library(void) {
   static const std::string name = [] {
     const dnnl_version_t* const v = dnnl_version();

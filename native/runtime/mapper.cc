@@ -3,6 +3,9 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "runtime/executor.h"
 #include "runtime/launch.h"
@@ -17,7 +20,8 @@ using namespace Legion::Mapping;
 namespace {
 
 std::atomic<bool> counting_copies{false};
-std::atomic<std::int64_t> bytes_copied{0};
+std::mutex copies_mutex;
+std::map<std::pair<Memory, Memory>, std::int64_t> bytes_copied;
 
 const RuntimeLaunch& launch_of(const Task& task) {
   const auto* arguments = static_cast<const TaskArguments*>(task.args);
@@ -58,10 +62,22 @@ LayoutConstraintSet row_major(int rank, FieldID field) {
 
 void count_copies(bool on) {
   counting_copies = on;
-  bytes_copied = 0;
+  const std::lock_guard<std::mutex> lock(copies_mutex);
+  bytes_copied.clear();
 }
 
-std::int64_t copied_bytes() { return bytes_copied; }
+std::int64_t copied_bytes() {
+  const std::lock_guard<std::mutex> lock(copies_mutex);
+  std::int64_t bytes = 0;
+  for (const auto& [way, its] : bytes_copied) bytes += its;
+  return bytes;
+}
+
+std::int64_t copied_bytes(Memory from, Memory to) {
+  const std::lock_guard<std::mutex> lock(copies_mutex);
+  const auto found = bytes_copied.find({from, to});
+  return found == bytes_copied.end() ? 0 : found->second;
+}
 
 PlanMapper::PlanMapper(MapperRuntime* runtime, Legion::Machine machine, Processor local)
     : DefaultMapper(runtime, machine, local, "flexlegion") {}
@@ -151,7 +167,8 @@ void PlanMapper::report_profiling(MapperContext, const Task&, const TaskProfilin
   using Realm::ProfilingMeasurements::OperationMemoryUsage;
   OperationMemoryUsage usage;
   if (!input.fill_response && input.profiling_responses.get_measurement(usage)) {
-    bytes_copied += static_cast<std::int64_t>(usage.size);
+    const std::lock_guard<std::mutex> lock(copies_mutex);
+    bytes_copied[{usage.source, usage.target}] += static_cast<std::int64_t>(usage.size);
   }
 }
 

@@ -43,5 +43,6 @@ class PlanMapper : public Legion::Mapping::DefaultMapper {
 // Counts the bytes that Legion copies to bring tasks their data, from the next mapping on.
 void count_copies(bool on);
 std::int64_t copied_bytes();
+std::int64_t copied_bytes(Legion::Memory from, Legion::Memory to);
 
 }  // namespace flexlegion

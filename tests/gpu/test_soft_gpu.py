@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import operators
 import pytest
 from launch import ROOT, SOFT_GPU, run_legate, run_ranks
 from memory_worker import RESULTS
+from tables import problem_of, simulated
 from workloads import Workload
 from zoo_cases import CASES
 
@@ -102,6 +104,29 @@ def test_memory_is_as_predicted_while_models_come_and_go(tmp_path: Path) -> None
         assert result["left"] <= RESULTS
         assert result["simulated"] == pytest.approx(result["training"], rel=0.05)
         assert result["planned"] == pytest.approx(result["with_prediction"], rel=0.05)
+
+
+def test_tables_stay_and_looked_up_rows_move(tmp_path: Path) -> None:
+    """Legion copies between four GPUs what the simulator says, and holds each table once."""
+    sizes = {"rows": 10_000, "columns": 16, "tables": 4, "hidden": 32}
+    strategies = ("data", "model", "random:1", "random:2", "random:3")
+    out = tmp_path / "result.json"
+    arguments = ["--sizes", json.dumps(sizes), "--optimizer", "momentum", "--out", out]
+    worker = SCRIPTS / "bench" / "tables_worker.py"
+    run_legate(worker, *arguments, "--strategies", ",".join(strategies), gpus=4)
+    results = json.loads(Path(f"{out}.0").read_text())
+    assert [result["strategy"] for result in results] == list(strategies)
+    tables = 4 * sizes["tables"] * sizes["rows"] * sizes["columns"] * (1 + 1)
+    for result in results:
+        np.testing.assert_allclose(result["losses"], results[0]["losses"], rtol=1e-5)
+        timeline = simulated(problem_of(sizes, "momentum"), result["strategy"])
+        # The second iteration is recorded, and all others are that one again.
+        assert result["copied_bytes"][1] == timeline.bytes_moved > 0
+        assert result["copied_bytes"][2:] == [0, 0]
+        for name, held in result["memory_bytes"].items():
+            assert held == pytest.approx(timeline.allocated_bytes[name], rel=0.01)
+        if not result["strategy"].startswith("random"):  # which deals the columns without order
+            assert tables < sum(result["memory_bytes"].values()) < 1.3 * tables
 
 
 def test_what_does_not_fit_is_refused_before_it_starts() -> None:

@@ -417,6 +417,8 @@ def _sequence_cases() -> dict[str, Case]:
         "embedding": Case((5,), (tokens,), vocabulary=11),
         "embedding_one_token": Case((), (tokens, dense(4)), vocabulary=11, steps=2, last_rows=4),
         "embedding_rank_3": Case((3, 2), (tokens,), vocabulary=11, steps=2),
+        "embedding_momentum": Case((5,), (tokens, dense(4)), MSE, SGD(0.1, 0.9), 3, vocabulary=11),
+        "embedding_adam": Case((), (tokens, dense(4)), MSE, Adam(0.01), 3, vocabulary=11),
         "embedding_few_tokens": Case((5,), (tokens, dense(4)), vocabulary=3, steps=2, last_rows=4),
         "embedding_some_steps": Case((7,), (some_steps, dense(4)), vocabulary=11),
         "position_embedding": Case((5, 6), (positions,)),

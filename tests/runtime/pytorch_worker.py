@@ -1,6 +1,8 @@
 """Runs every case on Legion and saves all tensors (.npz); test_pytorch.py reads them.
 
-Usage: legate pytorch_worker.py FILE [PRECISION]
+Usage: legate pytorch_worker.py FILE [PRECISION [STRATEGY [BEGINNING]]]
+
+With a beginning, only of the cases whose names begin so.
 
 Keys are CASE/WHEN/KIND/TENSOR: WHEN is "initial", "predict", "evaluate", the number of a training
 step, or "after" (a prediction at the end), KIND "value", "gradient", "weight", "state0", "state1"
@@ -27,7 +29,7 @@ from flexlegion.sequence_layers import LSTMOutput
 Arrays = dict[str, npt.NDArray[Any]]
 
 
-def build(case: Case, precision: str) -> Model:
+def build(case: Case, precision: str, strategy: str) -> Model:
     """The case's network, compiled."""
     model = Model(BATCH, seed=3)
     if case.vocabulary:
@@ -54,7 +56,7 @@ def build(case: Case, precision: str) -> Model:
             recurrent[i] = made
             made = made.y
         tensors.extend(made if kind == "split" else [made])
-    model.compile(case.optimizer, case.loss, strategy="single", precision=precision)
+    model.compile(case.optimizer, case.loss, strategy=strategy, precision=precision)
     return model
 
 
@@ -89,9 +91,9 @@ def trained(model: Model, states: int, when: int) -> Arrays:
     return arrays
 
 
-def run(name: str, case: Case, precision: str) -> Arrays:
+def run(name: str, case: Case, precision: str, strategy: str) -> Arrays:
     """One case."""
-    model = build(case, precision)
+    model = build(case, precision, strategy)
     program, inputs = model.program, model.plan.graph.inputs
     output = model.graph.operators[-1].output
     x, y = case.data(name, output.shape)
@@ -124,11 +126,14 @@ def run(name: str, case: Case, precision: str) -> Arrays:
 
 def main() -> None:
     """All cases."""
-    file, precision = [*sys.argv[1:], DEFAULT][:2]
+    file, *given = sys.argv[1:]
+    precision, strategy, beginning = [*given, *[DEFAULT, "single", ""][len(given) :]]
     saved: Arrays = {}
     for name, case in CASES.items():
+        if not name.startswith(beginning):
+            continue
         try:
-            arrays = run(name, case, precision)
+            arrays = run(name, case, precision, strategy)
         except Exception:
             arrays = {"error": np.array(traceback.format_exc())}
         saved |= {f"{name}/{key}": value for key, value in arrays.items()}

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 from networks import NETWORKS
-from simulated import ArbitraryCosts, images, problem_of, sequences, strategy_of
+from simulated import ArbitraryCosts, images, problem_of, sequences, strategy_of, tables
 
 from flexlegion import Model
 from flexlegion.machines import load_machine
@@ -35,7 +35,12 @@ SMALL: Mapping[str, dict[str, Any]] = {
     "rnntc": {"steps": 3, "hidden": 8, "embedding": 6, "vocabulary": 12},
     "transformer": {"steps": 4, "layers": 2, "hidden": 8, "heads": 2, "vocabulary": 12},
 }
-OWN = {"images": images, "sequences": sequences, "grouped": NETWORKS["grouped"].build}
+OWN = {
+    "images": images,
+    "sequences": sequences,
+    "tables": tables,
+    "grouped": NETWORKS["grouped"].build,
+}
 
 # CPUs of a socket share its memory.
 SHARED_MEMORY = {

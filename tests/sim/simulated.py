@@ -58,6 +58,19 @@ def sequences(model: Model) -> None:
     model.dense(model.flatten(x), 3)
 
 
+def tables(model: Model) -> None:
+    """Look-ups in a table by operators of two classes, of constant tokens, and of a tied table."""
+    tokens, one = model.input((3,), "int32"), model.input((), "int32")
+    steps = model.embedding(tokens, 9, 5, name="steps")
+    single = model.embedding(one, 9, 5, name="single", share=steps)
+    places = model.constant(np.arange(3, dtype=np.int32), name="places")
+    positions = model.embedding(places, 3, 5, name="positions")
+    tied = model.embedding(tokens, 4, 5, name="tied")
+    logits = model.dense(tied, 4, use_bias=False, name="logits", share=tied)
+    x = model.concat([model.flatten(model.add([steps, positions])), single, model.flatten(logits)])
+    model.dense(x, 4)
+
+
 def problem_of(
     model: Model, topology: Topology, costs: CostModel, loss: str | None = None, states: int = 1
 ) -> Problem:

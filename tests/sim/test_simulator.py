@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from obvious import build, simulate
-from simulated import ArbitraryCosts, images, problem_of, random_change, sequences, strategy_of
+from simulated import (
+    ArbitraryCosts,
+    images,
+    problem_of,
+    random_change,
+    sequences,
+    strategy_of,
+    tables,
+)
 
 from flexlegion import Model
 from flexlegion.devices import Devices
@@ -40,7 +48,7 @@ def exe_times(plan: Plan, timeline: Timeline) -> list[list[int]]:
 
 def check(problem: Problem, strategy: Strategy, timeline: Timeline) -> None:
     """Compare a timeline with the obvious one, made from the plan."""
-    plan = Plan(problem.graph, strategy, problem.devices, problem.output, problem.optimizer_states)
+    plan = Plan(problem.graph, strategy, problem.devices, problem.outputs, problem.optimizer_states)
     launches = {d.name: problem.costs.launch_ns(d) for d in problem.topology.devices}
     tasks = build(plan, problem.topology, exe_times(plan, timeline), launches)
     assert timeline.iteration_time_ns == simulate(tasks)
@@ -55,7 +63,7 @@ def check(problem: Problem, strategy: Strategy, timeline: Timeline) -> None:
 
 
 @pytest.mark.parametrize("machine", ["p100x4", "p100x8", "k80x8", "v100x8"])
-@pytest.mark.parametrize("network", [images, sequences])
+@pytest.mark.parametrize("network", [images, sequences, tables])
 def test_agrees_with_the_obvious_simulator(network, machine: str) -> None:
     topology = load_machine(machine)
     for seed in range(6):

@@ -1,0 +1,90 @@
+"""What a plan moves, by its rectangles alone: each memory keeps valid what no other one wrote.
+
+It shares nothing with the simulator and the runtime but the plan that both read.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flexlegion.plan import Box, Plan, Requirement
+from flexlegion.runtime.program import TRAIN
+
+ELEMENT_BYTES = 4
+
+
+class _Field:
+    """A tensor field: which of its cells, cut wherever a box begins or ends, are valid where."""
+
+    def __init__(self, boxes: list[Box]) -> None:
+        self.edges = [sorted({x for box in boxes for x in box[d]}) for d in range(len(boxes[0]))]
+        sizes = [np.diff(edges) for edges in self.edges]
+        self.volume = prod(np.ix_(*sizes), start=np.array(1))
+        self.valid: dict[str, npt.NDArray[np.bool_]] = {}
+
+    def at(self, box: Box) -> tuple[slice, ...]:
+        return tuple(
+            slice(edges.index(lo), edges.index(hi))
+            for edges, (lo, hi) in zip(self.edges, box, strict=True)
+        )
+
+    def read(self, memory: str, box: Box) -> int:
+        """How many elements come from other memories."""
+        cells = self.at(box)
+        mine = self._of(memory)[cells]
+        known = np.any([its[cells] for its in self.valid.values()], axis=0)
+        moved = int(self.volume[cells][known & ~mine].sum())
+        mine[...] = True
+        return moved
+
+    def write(self, memory: str, box: Box) -> None:
+        for its in [self._of(memory), *self.valid.values()]:
+            its[self.at(box)] = False
+        self._of(memory)[self.at(box)] = True
+
+    def _of(self, memory: str) -> npt.NDArray[np.bool_]:
+        return self.valid.setdefault(memory, np.zeros(self.volume.shape, np.bool_))
+
+
+def moved_bytes(plan: Plan, memory_of: Mapping[str, str]) -> int:
+    """Bytes that a training iteration moves between memories.
+
+    Parameters
+    ----------
+    plan
+        What is executed.
+    memory_of
+        Each device's memory.
+    """
+    launches = [launch for launch in plan.launches if launch.runs & TRAIN]
+    boxes: dict[Any, list[Box]] = defaultdict(list)
+    for launch in launches:
+        for r in launch.requirements:
+            boxes[_field(r)] += [box for box in r.boxes if not _empty(box)]
+    fields = {key: _Field(its) for key, its in boxes.items() if its}
+    moved = 0
+    for counted in (False, True):  # the first iteration finds nothing valid anywhere
+        for launch in launches:
+            tasks = list(product(launch.requirements, enumerate(launch.devices)))
+            for r, (k, device) in tasks:
+                if r.privilege != "write" and not _empty(r.boxes[k]):
+                    moved += counted * fields[_field(r)].read(memory_of[device], r.boxes[k])
+            for r, (k, device) in tasks:
+                if r.privilege != "read" and not _empty(r.boxes[k]):
+                    fields[_field(r)].write(memory_of[device], r.boxes[k])
+    return ELEMENT_BYTES * moved
+
+
+def _field(r: Requirement) -> Any:
+    return r.tensor, r.field
+
+
+def _empty(box: Box) -> bool:
+    return any(hi <= lo for lo, hi in box)
