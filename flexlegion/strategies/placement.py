@@ -39,23 +39,33 @@ def data_dim(operator: Operator) -> int | None:
     return kinds.index(DimKind.SAMPLE) if DimKind.SAMPLE in kinds else None
 
 
+def in_one_piece(graph: Graph) -> list[Operator]:
+    """The operators without a `data_dim`, and those of which all samples are one.
+
+    The latter compute from weights alone (positions' biases, say) what is the same for a batch.
+    """
+    batch = max((tensor.shape[0] for tensor in graph.inputs), default=1)
+    dims = {op: data_dim(op) for op in graph.operators}
+    return [op for op, d in dims.items() if d is None or op.output.shape[d] == 1 < batch]
+
+
 def turns(graph: Graph) -> dict[Operator, int]:
-    """Numbers from 0 for operators without a `data_dim`, to deal them to devices by.
+    """Numbers from 0 for operators `in_one_piece`, to deal them to devices by.
 
     Such an operator, as a batch's moments, exchanges messages with all parts of the batch; dealt
     out, they share the devices' links. All other operators have number 0.
     """
-    whole = [op for op in graph.operators if data_dim(op) is None]
+    whole = in_one_piece(graph)
     return dict.fromkeys(graph.operators, 0) | {op: i for i, op in enumerate(whole)}
 
 
 def by_samples(operator: Operator, devices: Sequence[str], turn: int = 0) -> ParallelConfig:
     """Data parallelism; a batch smaller than the number of devices leaves the last ones out.
 
-    An operator without a `data_dim` is one task, on device `turn` modulo their number.
+    An operator in one piece is one task, on device `turn` modulo their number.
     """
     dim = data_dim(operator)
-    if dim is None:
+    if dim is None or operator.output.shape[dim] == 1:
         devices = [devices[turn % len(devices)]]
     return split(operator, dim, devices)
 

@@ -62,6 +62,19 @@ def test_alexnet(name: str) -> None:
         assert (config.degrees, config.devices) == (expected, EIGHT), operator.name
 
 
+@pytest.mark.parametrize("name", ["data", "expert"])
+def test_what_is_made_of_weights_alone_is_whole(name: str) -> None:
+    """It has one sample for the whole batch; two such operators are on two devices."""
+    model = Model(16)
+    weight = model.parameter((4,))
+    square = model.multiply([weight, weight], name="square")
+    cube = model.multiply([square, weight], name="cube")
+    model.softmax(model.add([model.input((4,)), cube], name="sum"), name="softmax")
+    strategy = resolve(name, with_loss(model), P100X8.names)
+    assert [strategy[op].devices for op in ("square", "cube")] == [("gpu:0",), ("gpu:1",)]
+    assert strategy["sum"].degrees == (8, 1)
+
+
 def test_dense_layers_within_convolutions_are_split_by_samples() -> None:
     """As in squeeze-and-excitation: their weights are small, and convolutions follow."""
     model = Model(8)

@@ -18,16 +18,27 @@ from flexlegion.native_graph import SHARD_BYTES
 from flexlegion.runtime.machine import running_machine
 from flexlegion.soap import ParallelConfig, random_config
 
+DRAWS = 20  # enough to meet a dimension, unless it cannot be split
 
-def random_strategy(network: Network | ZooCase, seed: int, devices: list[str]) -> Strategy:
-    """Up to 12 tasks an operator: every dimension, uneven extents, devices repeated, permuted."""
+
+def random_strategy(
+    network: Network | ZooCase, seed: int, devices: list[str], turn: int
+) -> Strategy:
+    """Up to 12 tasks an operator: every dimension, uneven extents, devices repeated, permuted.
+
+    In each turn, operators are split in another of their dimensions, or in any.
+    """
     graph = network.graph()
     rng = np.random.default_rng(seed)
     max_tasks = int(rng.integers(1, 13))
-    return Strategy(
-        {op.name: random_config(op, devices, rng, max_tasks) for op in graph.operators},
-        f"seed {seed}",
-    )
+    configs = {}
+    for op in graph.operators:
+        dim = turn % (len(op.dims) + 1)
+        for _ in range(DRAWS):
+            config = configs[op.name] = random_config(op, devices, rng, max_tasks)
+            if dim == len(op.dims) or config.degrees[dim] > 1:
+                break
+    return Strategy(configs, f"seed {seed}")
 
 
 def on_one_processor(network: Network | ZooCase) -> Strategy:
@@ -66,11 +77,12 @@ def main() -> None:
         rt().check(rt().lib.fl_rt_count_copies(1))
     failures, split_dims, tasks = [], set(), 0
     for seed in range(args.first, args.first + args.count):
-        name = names[seed % len(names)]
+        turn, number = divmod(seed, len(names))
+        name = names[number]
         # Both ways of cutting weights: as finely as possible, and small ones not at all.
-        os.environ["FLEXLEGION_SHARD_BYTES"] = "1" if seed % 2 else str(SHARD_BYTES)
+        os.environ["FLEXLEGION_SHARD_BYTES"] = "1" if turn % 2 else str(SHARD_BYTES)
         network = networks[name]
-        strategy = random_strategy(network, seed, machine.devices.names)
+        strategy = random_strategy(network, seed, machine.devices.names, turn // 2)
         model, state = train(network, strategy)
         bounds = (network.tolerance, SMALLEST) if isinstance(network, ZooCase) else ()
         for failure in [*differences(state, references[name], *bounds), *misplaced(model)]:

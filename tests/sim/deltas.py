@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from blocks import BLOCKS
 from networks import NETWORKS
 from simulated import ArbitraryCosts, images, problem_of, sequences, strategy_of, tables
 
@@ -40,6 +41,7 @@ OWN = {
     "sequences": sequences,
     "tables": tables,
     "grouped": NETWORKS["grouped"].build,
+    **{name: block.build for name, block in BLOCKS.items()},
 }
 
 # CPUs of a socket share its memory.
