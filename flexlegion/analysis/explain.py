@@ -81,8 +81,8 @@ class Explained(Iteration):
 
 def explain(
     model: AnyModel,
-    strategy: AnyStrategy,
     machine: AnyMachine,
+    strategy: AnyStrategy,
     *,
     loss: Losses | None = None,
     optimizer: str | Optimizer | None = None,
@@ -98,7 +98,7 @@ def explain(
 
     Parameters
     ----------
-    model, strategy, machine, loss, optimizer, precision, costs, profile_db
+    model, machine, strategy, loss, optimizer, precision, costs, profile_db
         See `flexlegion.simulate`.
     top
         How many groups are printed.
@@ -112,7 +112,7 @@ def explain(
 
     Examples
     --------
-    >>> explain("lenet", "single", "p100x2").deviations[0].saved_bytes < 0
+    >>> explain("lenet", "p100x2", "single").deviations[0].saved_bytes < 0
     True
     """
     if top < 1:

@@ -271,7 +271,7 @@ def found_by(
         }
         | ({} if method == METHOD else {"method": method})
     )
-    strategy = Strategy(result.strategy, "strategy found", found)
+    strategy = Strategy(result.strategy, "found", found)
     timeline = full(setting.problem, strategy)
     return Found(
         **(iteration_of(strategy, timeline) | story),
