@@ -291,6 +291,8 @@ def tune_network(
             result = search(
                 problem, _starts(problem), budget or Budget(), seed, progress=bar.search
             )
+        if result.interrupted:
+            raise KeyboardInterrupt
         trials = _finalists(problem, result, finalists)
         duel = run_duel(trials, network, problem, rules, **options)
     return _result(network, problem, result, trials, duel, measured, calibration, seed)

@@ -17,14 +17,15 @@ from flexlegion.problem import Problem
 from flexlegion.report.accuracy import Comparison, described, noise_ns, summary
 from flexlegion.report.text import count, duration
 from flexlegion.report.timelines import memory_excess
-from flexlegion.runtime.machine import running_machine
+from flexlegion.runtime.machine import RunningMachine, running_machine
 from flexlegion.searches.mcmc import Budget, SearchOptions, search
 from flexlegion.simulator import full
 from flexlegion.strategy import Strategy
 from flexlegion.tools.calibration import calibration_by
 from flexlegion.tools.command import Commands, add_command, answer, logs_on_stderr, note
-from flexlegion.tools.launch import add_launch_options, go_under_legate
+from flexlegion.tools.launch import add_launch_options, go_under_legate, interruptible
 from flexlegion.tools.network import add_json_option, add_network_options, network_of
+from flexlegion.tools.training import check_name
 from flexlegion.tools.trials import Trial, problem_of, profile, resolvable, run_trials
 
 KNOWN = ("data", "single", "model", "expert")
@@ -59,19 +60,22 @@ def _run(args: argparse.Namespace) -> None:
     for option, least in (("strategies", 2), ("rounds", 1), ("seed", 0)):
         if getattr(args, option) < least:
             raise UserError(f"--{option} has to be at least {least}")
+    check_name(args.model)
+    go_under_legate(args)
     network = network_of(args)
     network.graph.require_kernels()
-    go_under_legate(args)
     with logs_on_stderr():
-        facts, text = _measured(network, args)
-        first = running_machine().rank == 0
-    if first:
+        machine = running_machine()
+        interruptible()
+        facts, text = _measured(network, machine, args)
+    if machine.rank == 0:
         answer(args, facts, text)
 
 
-def _measured(network: Network, args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+def _measured(
+    network: Network, machine: RunningMachine, args: argparse.Namespace
+) -> tuple[dict[str, Any], str]:
     """The result, for programs and for people."""
-    machine = running_machine()
     check_used(network.precision, machine.devices.names, "this machine")
     shown = machine.rank == 0
     with ProfileDB(args.profile_db) as db:

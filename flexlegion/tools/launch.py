@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -91,6 +92,14 @@ def _become_legate(args: argparse.Namespace) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(legate, command, environment)
+
+
+def interruptible() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt again; to be called once Legion runs.
+
+    Its own handler prints a backtrace of native code, and aborts.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def leave(status: int) -> NoReturn:

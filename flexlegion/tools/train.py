@@ -20,7 +20,7 @@ from flexlegion.runtime.machine import RunningMachine
 from flexlegion.runtime.progress import format_metrics
 from flexlegion.strategies.registry import strategy_names
 from flexlegion.tools.command import Commands, add_command
-from flexlegion.tools.launch import add_launch_options, go_under_legate
+from flexlegion.tools.launch import add_launch_options, go_under_legate, interruptible
 from flexlegion.tools.training import (
     add_model_options,
     add_optimizer_options,
@@ -139,6 +139,7 @@ def train_here(args: argparse.Namespace) -> None:
         schedule=schedule_from(args, -(-train.number // model.batch_size)),
         precision=args.precision,
     )
+    interruptible()
     first = model.machine.rank == 0
     if first:
         print(

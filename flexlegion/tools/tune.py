@@ -12,7 +12,7 @@ from flexlegion.searches.budget import seconds_of
 from flexlegion.searches.mcmc import Budget
 from flexlegion.tools.command import Commands, add_command, answer, logs_on_stderr
 from flexlegion.tools.duel import Rules
-from flexlegion.tools.launch import add_launch_options, go_under_legate
+from flexlegion.tools.launch import add_launch_options, go_under_legate, interruptible
 from flexlegion.tools.network import add_json_option
 from flexlegion.tools.training import (
     add_model_options,
@@ -103,6 +103,8 @@ def _run(args: argparse.Namespace) -> None:
     go_under_legate(args)
     with logs_on_stderr():
         ready = prepared(args, optimizer)
+        machine = running_machine()
+        interruptible()
         result = tune_network(
             ready.network,
             data=(ready.train.x, ready.train.y),
@@ -112,8 +114,7 @@ def _run(args: argparse.Namespace) -> None:
             profile_db=args.profile_db,
             seed=args.seed,
         )
-        first = running_machine().rank == 0
-    if first:
+    if machine.rank == 0:
         result.strategy.save(args.out)
         text = f"{result}\nwrote {args.out}: {result.chosen}"
         answer(args, result.facts() | {"out": args.out}, text)

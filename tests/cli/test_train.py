@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import signal
 import subprocess
 import sys
 from itertools import pairwise
@@ -117,6 +119,24 @@ def test_synthetic_data(tmp_path: Path) -> None:
     done = run_legate(TRAIN, *arguments, cpus=2, timeout=120)
     assert "mlp: 100 samples to train, 64 to test" in done.stdout
     assert json.loads(out.read_text())["samples_per_second"] > 0
+
+
+def test_interrupted(tmp_path: Path) -> None:
+    """From a plain shell: Ctrl-C ends the command and the legate that it started, in silence."""
+    command = [sys.executable, "-m", "flexlegion", "train", "--epochs", "1000", "--cpus", "1"]
+    environment = {k: v for k, v in os.environ.items() if k != "LEGATE_CONFIG"}
+    with (tmp_path / "err").open("w+") as err:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=err, text=True
+        )
+        assert process.stdout is not None
+        while not process.stdout.readline().startswith("epoch 1/1000"):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(60) == 130
+        err.seek(0)
+        assert "0x0000" not in err.read()  # no backtrace
 
 
 def test_timeline(tmp_path: Path) -> None:
