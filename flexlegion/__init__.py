@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from flexlegion.searches.registry import register_search
     from flexlegion.strategies.registry import register_strategy
     from flexlegion.topology import Topology
-    from flexlegion.tuning import TuneResult, tune
+    from flexlegion.tuner.tune import TuneResult, tune
 
 __version__ = "0.1.0"
 
 # Where names are that are imported when they are first asked for.
 _LATER = {
     "Topology": "flexlegion.topology",
-    "TuneResult": "flexlegion.tuning",
+    "TuneResult": "flexlegion.tuner.tune",
     "compare": "flexlegion.analysis.compare",
     "explain": "flexlegion.analysis.explain",
     "load_machine": "flexlegion.machines",
@@ -43,7 +43,7 @@ _LATER = {
     "register_strategy": "flexlegion.strategies.registry",
     "search": "flexlegion.analysis.search",
     "simulate": "flexlegion.analysis.simulate",
-    "tune": "flexlegion.tuning",
+    "tune": "flexlegion.tuner.tune",
 }
 
 __all__ = [

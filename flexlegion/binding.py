@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from flexlegion.arrays import check_labels, check_rows, check_tokens, rows_for
@@ -14,7 +15,7 @@ from flexlegion.graph import Graph
 from flexlegion.losses import labels_of, near
 from flexlegion.ops.losses import SoftmaxCrossEntropy
 from flexlegion.plan import Plan
-from flexlegion.runtime.feeds import ArrayFeed, Feed, SourceFeed
+from flexlegion.runtime.feeds import ArrayFeed, Feed, SourceFeed, check_source
 from flexlegion.runtime.loader_feed import LoaderFeed
 from flexlegion.runtime.program import PREDICT, TRAIN, Program
 from flexlegion.sources import BatchSource
@@ -60,6 +61,45 @@ class Binding:
         arrays = self._inputs_of(x, run) | (self._labels_of(y) if labelled else {})
         check_tokens(self.graph, arrays)
         check_rows(arrays)
+        return arrays
+
+    def first(self, x: Any, y: Any, samples: int) -> dict[Tensor, Array]:
+        """Arrays by input tensor of whatever `Model.fit` takes; of what is read, the beginning.
+
+        Parameters
+        ----------
+        x, y
+            As `Model.fit` takes them.
+        samples
+            How many of a source or a loader are enough.
+
+        Raises
+        ------
+        UserError
+            If they do not fit.
+        """
+        if isinstance(x, BatchSource):
+            return self._first_of_source(x, samples)
+        if not is_loader(x, y):
+            return self.arrays(x, y)
+        batches: list[dict[Tensor, Array]] = []
+        for batch in x:
+            batches.append(self.arrays(*self._parts(batch, True)))
+            samples -= len(next(iter(batches[-1].values())))
+            if samples <= 0:
+                break
+        if not batches:
+            raise UserError("the loader has no batches")
+        return {t: np.concatenate([batch[t] for batch in batches]) for t in batches[0]}
+
+    def _first_of_source(self, source: BatchSource, samples: int) -> dict[Tensor, Array]:
+        tensors = [*self._needed(TRAIN), *self.labels.values()]
+        check_source(source, tensors)
+        number = min(samples, len(source))
+        arrays = {t: np.zeros((number, *t.shape[1:]), t.dtype) for t in tensors}
+        for row in range(number):
+            source.read(row, 0, [array[row, ...] for array in arrays.values()])
+        self._check(source.name)(arrays)
         return arrays
 
     def bind(self, x: Any, y: Any = None, labelled: bool = True) -> tuple[list[int], int]:

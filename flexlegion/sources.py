@@ -6,11 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from flexlegion.graph import Graph
-from flexlegion.losses import labels_of
 from flexlegion.tensor import Shape
 
 
@@ -52,30 +49,3 @@ class BatchSource(ABC):
         UserError
             If the sample cannot be read.
         """
-
-
-def first_samples(
-    source: BatchSource, graph: Graph, samples: int
-) -> tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]:
-    """The first samples of a source as arrays: x and y as `Model.fit` takes them.
-
-    Parameters
-    ----------
-    source
-        Samples and labels.
-    graph
-        With losses; inputs and labels have the order of the source's arrays.
-    samples
-        How many at most.
-    """
-    labels = labels_of(graph)
-    inputs = {t.name: t for t in graph.inputs if t not in labels.values()}
-    number = min(samples, len(source))
-    x, y = (
-        {name: np.zeros((number, *t.shape[1:]), t.dtype) for name, t in tensors.items()}
-        for tensors in (inputs, labels)
-    )
-    arrays = [*x.values(), *y.values()]
-    for row in range(number):
-        source.read(row, 0, [array[row, ...] for array in arrays])
-    return x, y

@@ -6,14 +6,15 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from flexlegion.report.text import count, duration, table
+from flexlegion.report.blocks import Block, Table
+from flexlegion.report.text import count, duration
 
 COLUMNS = ("strategy", "simulated", "measured", "speed-up", "interval", "won")
 WIDTH = 80
 
 
-def described(title: str, facts: Mapping[str, Any]) -> str:
-    """A `flexlegion.tuning.TuneResult`'s facts as text of at most 80 columns.
+def described(title: str, facts: Mapping[str, Any]) -> list[Block]:
+    """A `flexlegion.TuneResult`'s facts, as text at most 80 columns wide.
 
     Parameters
     ----------
@@ -23,24 +24,20 @@ def described(title: str, facts: Mapping[str, Any]) -> str:
         Of the result.
     """
     finalists = facts["finalists"]
-    rows = (_row(finalist, finalist["name"] == facts["chosen"]) for finalist in finalists)
+    rows = [_row(finalist, finalist["name"] == facts["chosen"]) for finalist in finalists]
     calibration = facts["calibration"]
     launch = duration(calibration["launch_ns"] or 0)
-    return "\n".join(
-        [
-            _wrapped(title),
-            "",
-            table(COLUMNS, rows),
-            *_rounds(finalists, facts["baseline"]),
-            _wrapped(f"{facts['reason']}."),
-            "",
-            _wrapped(
-                f"{count(facts['tasks_measured'], 'task')} measured now; in training, they take "
-                f"{calibration['factor']:.2f} times as long, and a launch {launch}; "
-                f"{count(facts['proposals'], 'proposal')} in {facts['seconds']:.1f} s"
-            ),
-        ]
-    )
+    return [
+        _wrapped(title),
+        Table(COLUMNS, rows),
+        *_rounds(finalists, facts["baseline"]),
+        _wrapped(f"{facts['reason']}."),
+        _wrapped(
+            f"{count(facts['tasks_measured'], 'task')} measured now; in training, they take "
+            f"{calibration['factor']:.2f} times as long, and a launch {launch}; "
+            f"{count(facts['proposals'], 'proposal')} in {facts['seconds']:.1f} s"
+        ),
+    ]
 
 
 def _row(finalist: Mapping[str, Any], chosen: bool) -> tuple[str, ...]:
@@ -60,7 +57,7 @@ def _row(finalist: Mapping[str, Any], chosen: bool) -> tuple[str, ...]:
     )
 
 
-def _rounds(finalists: list[dict[str, Any]], baseline: str) -> list[str]:
+def _rounds(finalists: list[dict[str, Any]], baseline: str) -> list[Block]:
     """The speed-ups of each finalist, round by round."""
     tried = [finalist for finalist in finalists if "speedups" in finalist]
     if not tried:
@@ -71,7 +68,7 @@ def _rounds(finalists: list[dict[str, Any]], baseline: str) -> list[str]:
         speedups = " ".join(f"{speedup:.2f}" for speedup in finalist["speedups"])
         first = f"{finalist['name']:{width}}"
         lines.append(_wrapped(speedups, first, " " * width))
-    return [*lines, ""]
+    return ["\n".join(lines)]
 
 
 def _wrapped(text: str, first: str = "", following: str = "") -> str:

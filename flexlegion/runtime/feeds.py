@@ -102,7 +102,7 @@ class SourceFeed:
         self.samples = len(source)
         self.batch_size = batch_size
         self._source, self._tensors, self._check_batch = source, tensors, check
-        _check(source, tensors)
+        check_source(source, tensors)
         ring = min(AHEAD + BATCHES_IN_USE, -(-self.samples // batch_size))
         self._slots: list[tuple[list[int], list[npt.NDArray[Any]]]] = []
         for _ in range(ring):
@@ -153,7 +153,8 @@ class SourceFeed:
         ]
 
 
-def _check(source: BatchSource, tensors: Sequence[Tensor]) -> None:
+def check_source(source: BatchSource, tensors: Sequence[Tensor]) -> None:
+    """Raise `UserError` unless a source's samples have these shapes."""
     expected = tuple(tensor.shape[1:] for tensor in tensors)
     if source.shapes != expected:
         raise UserError(

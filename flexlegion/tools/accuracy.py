@@ -21,12 +21,12 @@ from flexlegion.runtime.machine import RunningMachine, running_machine
 from flexlegion.searches.mcmc import Budget, SearchOptions, search
 from flexlegion.simulator import full
 from flexlegion.strategy import Strategy
-from flexlegion.tools.calibration import calibration_by
 from flexlegion.tools.command import Commands, add_command, answer, logs_on_stderr, note
 from flexlegion.tools.launch import add_launch_options, go_under_legate, interruptible
 from flexlegion.tools.network import add_json_option, add_network_options, network_of
 from flexlegion.tools.training import check_name
-from flexlegion.tools.trials import Trial, problem_of, profile, resolvable, run_trials
+from flexlegion.tuner.calibration import calibration_by
+from flexlegion.tuner.trials import Trial, problem_of, profile, resolvable, run_trials
 
 KNOWN = ("data", "single", "model", "expert")
 # A short search without a deadline, so that all ranks find the same; of each chain.

@@ -9,9 +9,7 @@ from flexlegion.errors import UserError
 from flexlegion.precision import check_precision
 from flexlegion.runtime.machine import running_machine
 from flexlegion.searches.budget import seconds_of
-from flexlegion.searches.mcmc import Budget
 from flexlegion.tools.command import Commands, add_command, answer, logs_on_stderr
-from flexlegion.tools.duel import Rules
 from flexlegion.tools.launch import add_launch_options, go_under_legate, interruptible
 from flexlegion.tools.network import add_json_option
 from flexlegion.tools.training import (
@@ -21,7 +19,8 @@ from flexlegion.tools.training import (
     optimizer_from,
     prepared,
 )
-from flexlegion.tuning import tune_network
+from flexlegion.tuner.duel import Rules
+from flexlegion.tuner.tune import tune
 
 RULES = Rules()
 SEARCH = "10s"
@@ -83,19 +82,14 @@ def _add_rules(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _rules(args: argparse.Namespace) -> Rules:
-    most = args.max_rounds
-    if most is None:
-        most = max(args.rounds, RULES.max_rounds)
-    seconds = seconds_of(args.trial_budget, "--trial-budget")
-    return Rules(args.gain, args.confidence, args.rounds, most, seconds)
-
-
 def _run(args: argparse.Namespace) -> None:
     for option, least in (("rounds", 1), ("finalists", 1), ("seed", 0)):
         if getattr(args, option) < least:
             raise UserError(f"--{option} has to be at least {least}")
-    rules, budget = _rules(args), Budget(seconds_of(args.budget, "--budget"))
+    most = max(args.rounds, RULES.max_rounds) if args.max_rounds is None else args.max_rounds
+    seconds_of(args.budget, "--budget")
+    trial_seconds = seconds_of(args.trial_budget, "--trial-budget")
+    Rules(args.gain, args.confidence, args.rounds, most, trial_seconds)
     check_precision(args.precision)
     check_writable(args.out, "strategy")
     check_name(args.model)
@@ -105,16 +99,21 @@ def _run(args: argparse.Namespace) -> None:
         ready = prepared(args, optimizer)
         machine = running_machine()
         interruptible()
-        result = tune_network(
+        result = tune(
             ready.network,
-            data=(ready.train.x, ready.train.y),
-            budget=budget,
+            ready.train.x,
+            ready.train.y,
+            budget=args.budget,
             finalists=args.finalists,
-            rules=rules,
+            rounds=args.rounds,
+            max_rounds=most,
+            trial_budget=trial_seconds,
+            gain=args.gain,
+            confidence=args.confidence,
             profile_db=args.profile_db,
             seed=args.seed,
         )
     if machine.rank == 0:
-        result.strategy.save(args.out)
+        result.save(args.out)
         text = f"{result}\nwrote {args.out}: {result.chosen}"
         answer(args, result.facts() | {"out": args.out}, text)

@@ -18,7 +18,7 @@ from flexlegion.local import local_topology
 from flexlegion.network import Network
 from flexlegion.simulator import full
 from flexlegion.strategies import resolve
-from flexlegion.tools.trials import problem_of, profile
+from flexlegion.tuner.trials import problem_of, profile
 from flexlegion.zoo import ZOO, build
 
 ITERATIONS = 5  # of the timeline

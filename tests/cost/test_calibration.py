@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from flexlegion.cost.measured import Calibration
-from flexlegion.tools.calibration import calibrated
+from flexlegion.tuner.calibration import calibrated
 
 MS = 1_000_000
 

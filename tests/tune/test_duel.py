@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexlegion.errors import UserError
-from flexlegion.tools.duel import Duel, Rules, evidence, interval, wins_needed
+from flexlegion.tuner.duel import Duel, Rules, evidence, interval, wins_needed
 
 DATA = "data parallelism"
 

@@ -8,34 +8,35 @@ clearly faster.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from flexlegion.analysis.result import Result
+from flexlegion.analysis.setting import AnyModel, network_of
 from flexlegion.cost.measure import all_requests
 from flexlegion.cost.measured import AS_MEASURED, Calibration
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.errors import UserError
 from flexlegion.local import local_topology
-from flexlegion.model import Model
+from flexlegion.losses import Losses
 from flexlegion.network import Network
 from flexlegion.optimizers import Optimizer
-from flexlegion.precision import DEFAULT, check_used
+from flexlegion.precision import check_used
 from flexlegion.problem import Problem
+from flexlegion.report.blocks import Block
 from flexlegion.report.progress import ProgressBar
 from flexlegion.report.timelines import memory_excess
 from flexlegion.report.tuning import described
 from flexlegion.runtime.machine import running_machine
-from flexlegion.searches.budget import seconds_of
+from flexlegion.searches.budget import check_search, seconds_of
 from flexlegion.searches.mcmc import Budget, SearchResult, search
 from flexlegion.simulator import full
 from flexlegion.strategy import Strategy
-from flexlegion.tools.calibration import calibration_by
-from flexlegion.tools.duel import Duel, Rules
-from flexlegion.tools.trials import (
-    Data,
+from flexlegion.tuner.calibration import calibration_by
+from flexlegion.tuner.duel import Duel, Rules
+from flexlegion.tuner.trials import (
     Trial,
     problem_of,
     profile,
@@ -43,7 +44,6 @@ from flexlegion.tools.trials import (
     run_duel,
     run_trials,
 )
-from flexlegion.topology import Topology
 
 STARTS = ("data", "single", "model", "expert")
 BASELINE = "data parallelism"
@@ -51,14 +51,14 @@ BASELINE = "data parallelism"
 PROPOSALS_OF_RANKS = 20_000
 
 
-@dataclass(frozen=True)
-class TuneResult:
-    """What tuning found; printed, it is a table and the reason of the choice.
+@dataclass(frozen=True, repr=False)
+class TuneResult(Result):
+    """What `tune` found; printed, it is a table, and the reason of the choice.
 
     Attributes
     ----------
     strategy : Strategy
-        The fastest, for `Model.compile`.
+        The fastest; `Model.compile` takes it, or the result itself.
     chosen : str
         Its name among the finalists.
     reason : str
@@ -120,7 +120,6 @@ class TuneResult:
         self.strategy.save(path)
 
     def facts(self) -> dict[str, Any]:
-        """For JSON: times in ns."""
         return self.network.about() | {
             "machine": self.machine,
             "seed": self.seed,
@@ -140,22 +139,18 @@ class TuneResult:
             "priced_by": self.priced_by,
         }
 
-    def to_json(self) -> str:
-        """`facts` as a line of JSON."""
-        return json.dumps(self.facts(), allow_nan=False)
-
-    def __str__(self) -> str:
+    def blocks(self) -> Sequence[Block]:
         return described(f"{self.network} on {self.machine}", self.facts())
 
 
 def tune(
-    model: Model,
+    model: AnyModel,
     x: Any = None,
     y: Any = None,
     *,
-    loss: Any = None,
-    optimizer: str | Optimizer = "sgd",
-    precision: str = DEFAULT,
+    loss: Losses | None = None,
+    optimizer: str | Optimizer | None = None,
+    precision: str | None = None,
     budget: str | float = "10s",
     finalists: int = 3,
     rounds: int = Rules.rounds,
@@ -176,14 +171,14 @@ def tune(
     Parameters
     ----------
     model
-        Any, compiled or not; nothing about it changes.
+        Any, compiled or not, or the name of one as `load_model` takes it; nothing about it changes.
     x, y
         What to try strategies on, as `Model.fit` takes them; made up unless given.
     loss
         As `Model.compile` takes it; by default what the model itself says (``model.loss``), or
         cross-entropy where its outputs are softmaxes.
     optimizer, precision
-        As `Model.compile` takes them.
+        As `Model.compile` takes them; by default "sgd" and "fp32".
     budget
         Of the search: seconds, or a text such as "30s" or "2m".
     finalists
@@ -218,79 +213,36 @@ def tune(
     >>> result = tune(model, x, y)
     >>> model.compile("adam", strategy=result.strategy)
     """
-    return tune_network(
-        Network.of(model, loss, optimizer, precision),
-        data=None if x is None else (x, y),
-        budget=Budget(seconds_of(str(budget), "budget")),
-        finalists=finalists,
-        rules=Rules(
-            gain, confidence, rounds, max_rounds, seconds_of(str(trial_budget), "trial_budget")
-        ),
-        profile_db=profile_db,
-        seed=seed,
-        shown=progress,
+    rules = Rules(
+        gain, confidence, rounds, max_rounds, seconds_of(trial_budget, "the trials' budget")
     )
-
-
-def tune_network(
-    network: Network,
-    *,
-    data: Data | None = None,
-    budget: Budget | None = None,
-    finalists: int = 3,
-    rules: Rules | None = None,
-    profile_db: str | None = None,
-    seed: int = 0,
-    shown: bool = True,
-) -> TuneResult:
-    """Find the fastest strategy for a network on the running machine.
-
-    Parameters
-    ----------
-    network
-        What is to be trained.
-    data
-        x and y to try strategies on, as `Model.fit` takes them; made up unless given.
-    budget
-        Of the search.
-    finalists
-        How many of the strategies found are tried.
-    rules
-        When trials end, and what it takes to win.
-    profile_db
-        The profile data base's file; the user's own unless given.
-    seed
-        Decides all that is random.
-    shown
-        Whether to show progress.
-
-    Raises
-    ------
-    UserError
-        If a number is out of range, or nothing fits into the machine's memory.
-    """
-    rules = rules or Rules()
+    limits = Budget(seconds_of(budget))
     if finalists < 1:
         raise UserError(f"there has to be at least 1 finalist, not {finalists}")
-    if seed < 0:
-        raise UserError(f"the seed has to be at least 0, but is {seed}")
+    check_search(seed, None)
+    network = network_of(model, loss, optimizer, precision)
     network.graph.require_kernels()
     machine = running_machine()
     check_used(network.precision, machine.devices.names, "this run")
-    shown = shown and machine.rank == 0
-    options: dict[str, Any] = {"data": data, "seed": seed, "shown": shown}
+    if machine.ranks > 1:
+        limits = Budget(seconds=None, proposals=PROPOSALS_OF_RANKS)
+    shown = progress and machine.rank == 0
+    options: dict[str, Any] = {
+        "data": None if x is None else (x, y),
+        "seed": seed,
+        "shown": shown,
+    }
     with ProfileDB(profile_db) as db:
         topology = local_topology(db)
-        requests = all_requests(network.graph, topology)
-        measured = profile(requests, network, topology, db, shown)
-        calibration = _calibrated(network, topology, db, rules.rounds, options)
+        # First of all, for it would also show that something is wrong with the data.
+        trial = _calibrating(network, problem_of(network, topology, db), rounds, options)
+        measured = profile(all_requests(network.graph, topology), network, topology, db, shown)
+        calibration = AS_MEASURED
+        if trial is not None:
+            calibration = calibration_by(trial, network, topology, db)
         problem = problem_of(network, topology, db, calibration)
-        if machine.ranks > 1:
-            budget = Budget(seconds=None, proposals=PROPOSALS_OF_RANKS)
         with ProgressBar("search", shown) as bar:
-            result = search(
-                problem, _starts(problem), budget or Budget(), seed, progress=bar.search
-            )
+            result = search(problem, _starts(problem), limits, seed, progress=bar.search)
         if result.interrupted:
             raise KeyboardInterrupt
         trials = _finalists(problem, result, finalists)
@@ -302,18 +254,17 @@ def _starts(problem: Problem) -> dict[str, Strategy]:
     return resolvable(STARTS, problem)
 
 
-def _calibrated(
-    network: Network, topology: Topology, db: ProfileDB, rounds: int, options: dict[str, Any]
-) -> Calibration:
-    """What training adds, from the first known strategy that fits into memory."""
-    problem = problem_of(network, topology, db)
+def _calibrating(
+    network: Network, problem: Problem, rounds: int, options: dict[str, Any]
+) -> Trial | None:
+    """Training with the first known strategy that fits into memory, if one does."""
     for strategy in _starts(problem).values():
         timeline = full(problem, strategy)
         if memory_excess(strategy, timeline) is None:
             trial = Trial("calibrating", strategy, timeline.iteration_time_ns)
             run_trials([trial], network, problem, rounds, **options, busy=True)
-            return calibration_by(trial, network, topology, db)
-    return AS_MEASURED
+            return trial
+    return None
 
 
 def _finalists(problem: Problem, result: SearchResult, number: int) -> list[Trial]:

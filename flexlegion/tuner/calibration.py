@@ -8,8 +8,8 @@ from flexlegion.cost.measured import Calibration
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.network import Network
 from flexlegion.simulator import Timeline, full
-from flexlegion.tools.trials import Trial, problem_of
 from flexlegion.topology import Topology
+from flexlegion.tuner.trials import Trial, problem_of
 
 NEWTON_STEPS = 8
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from flexlegion.binding import Binding
 from flexlegion.cost.analytic import AnalyticCosts
@@ -33,11 +34,11 @@ from flexlegion.runtime.machine import running_machine
 from flexlegion.runtime.program import TRAIN, Program
 from flexlegion.runtime.trainer import IN_FLIGHT, batches, run_series
 from flexlegion.simulator import full
-from flexlegion.sources import BatchSource, first_samples
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
-from flexlegion.tools.duel import Duel, Rules
+from flexlegion.tensor import Tensor
 from flexlegion.topology import Topology
+from flexlegion.tuner.duel import Duel, Rules
 
 Data = tuple[Any, Any]  # x and y, as `Model.fit` takes them
 
@@ -156,7 +157,7 @@ def run_trials(
     rounds
         How often each is measured.
     data
-        What it is trained on, x and y; made up unless given. Of a `BatchSource`, the first samples.
+        What it is trained on, x and y; made up unless given. Of sources and loaders, the beginning.
     seed
         Decides made-up data and weights.
     shown
@@ -234,12 +235,9 @@ class _Programs:
     """
 
     def __init__(self, network: Network, problem: Problem, data: Data | None, seed: int) -> None:
-        samples = BATCHES * network.batch_size
-        if data is None:
-            data = made_up(network.graph, samples, seed)
-        elif isinstance(data[0], BatchSource):
-            data = first_samples(data[0], network.graph, samples)
-        self._data = data
+        self._samples = BATCHES * network.batch_size
+        self._data = made_up(network.graph, self._samples, seed) if data is None else data
+        self._arrays: Mapping[Tensor, npt.NDArray[Any]] | None = None
         self._network, self._problem, self._seed = network, problem, seed
         self._running: dict[str, _Running] = {}  # the one that was used last is the last
 
@@ -249,7 +247,10 @@ class _Programs:
         while running is None and self._running and not self._fit([*self._trials(), trial]):
             self._running.pop(next(iter(self._running))).close()
         if running is None:
-            running = _Running(trial, self._network, self._data, self._seed)
+            running = _Running(trial, self._network, self._seed)
+            if self._arrays is None:  # the same for all
+                self._arrays = running.arrays(self._data, self._samples)
+            running.warm_up(self._arrays)
         self._running[trial.name] = running
         return running
 
@@ -281,9 +282,9 @@ class _Programs:
 
 
 class _Running:
-    """A strategy's program, warm."""
+    """A strategy's program."""
 
-    def __init__(self, trial: Trial, network: Network, data: Data, seed: int) -> None:
+    def __init__(self, trial: Trial, network: Network, seed: int) -> None:
         self.trial = trial
         self._machine = running_machine()
         self._batch_size = network.batch_size
@@ -297,7 +298,15 @@ class _Running:
         for tensor in network.graph.weights:
             if tensor.name in weights:
                 self._program.write(tensor, weights[tensor.name])
-        self._data, self._samples = Binding(self._program, self._batch_size).bind(*data)
+
+    def arrays(self, data: Data, samples: int) -> dict[Tensor, npt.NDArray[Any]]:
+        """What a user gave, checked, as arrays by input tensor."""
+        return Binding(self._program, self._batch_size).first(*data, samples)
+
+    def warm_up(self, arrays: Mapping[Tensor, npt.NDArray[Any]]) -> None:
+        """Take the data, and train until Legion has its trace."""
+        self._data = [self._program.add_data(tensor, array) for tensor, array in arrays.items()]
+        self._samples = len(next(iter(arrays.values())))
         self._train(WARM_UPS)
 
     def iterations(self) -> int:

@@ -1,0 +1,1 @@
+"""Strategies on the running machine: tried in training, and the really fastest chosen."""
