@@ -12,11 +12,12 @@ from flexlegion.ops.attention import MatMul
 from flexlegion.ops.conv1d import Conv1D, Pool1D
 from flexlegion.ops.conv2d import Conv2D
 from flexlegion.ops.dense import Dense
-from flexlegion.ops.elementwise import Dropout
+from flexlegion.ops.elementwise import Dropout, DropPath
 from flexlegion.ops.flatten import Flatten
 from flexlegion.ops.merge import Concat
 from flexlegion.ops.normalization import BatchNorm, BatchNormMoments, BatchNormStatistics
 from flexlegion.ops.pool2d import Pool2D
+from flexlegion.ops.reduce import Reduce
 from flexlegion.ops.shape import Reshape, Slice, Transpose
 from flexlegion.ops.softmax import Softmax
 from flexlegion.sequence_layers import SequenceLayers
@@ -346,10 +347,55 @@ class Layers(SequenceLayers):
         kind = Concat(axis + rank if axis < 0 else axis)
         return self.graph.add(kind, inputs, self._name("concat", name))
 
+    def reduce(
+        self,
+        x: Tensor,
+        kind: Literal["mean", "sum", "max"],
+        axes: int | Sequence[int],
+        keepdims: bool = False,
+        name: str | None = None,
+    ) -> Tensor:
+        """Mean, sum or maximum over whole dimensions of each sample.
+
+        Parameters
+        ----------
+        x
+            What to reduce.
+        kind
+            A maximum's gradient goes to the first element that has it.
+        axes
+            One dimension or several, not the samples'; from the end if negative.
+        keepdims
+            Whether they stay, with an extent of 1.
+        name
+            Of the operator.
+
+        Returns
+        -------
+        Tensor
+            The dimensions that are left.
+
+        Raises
+        ------
+        UserError
+            If there are no such dimensions.
+        """
+        if kind not in ("mean", "sum", "max"):
+            raise UserError(f"unknown reduction '{kind}'; use 'mean', 'sum' or 'max'")
+        given = [axes] if isinstance(axes, int) else list(axes)
+        rank = len(x.shape)
+        dims = tuple(sorted({axis + rank if axis < 0 else axis for axis in given}))
+        return self._add(Reduce(kind, dims, keepdims), x, self._name("reduce", name))
+
     def dropout(self, x: Tensor, rate: float, name: str | None = None) -> Tensor:
         """Zero elements with probability `rate` while training, and scale the others up."""
         kind = Dropout(self._rate(rate), len(self.graph.operators))
         return self._add(kind, x, self._name("dropout", name))
+
+    def drop_path(self, x: Tensor, rate: float, name: str | None = None) -> Tensor:
+        """Zero whole samples with probability `rate` while training, and scale the others up."""
+        kind = DropPath(self._rate(rate), len(self.graph.operators))
+        return self._add(kind, x, self._name("drop_path", name))
 
     def _activated(self, x: Tensor, activation: str | None, name: str) -> Tensor:
         if activation is None:

@@ -82,3 +82,10 @@ class Dropout(_ElementWise):
 
     rate: float
     id: int
+
+
+@dataclass(frozen=True)
+class DropPath(Dropout):
+    """Dropout of whole samples (stochastic depth; Huang et al., 2016): one choice for each."""
+
+    type: ClassVar[str] = "drop_path"

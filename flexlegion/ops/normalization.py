@@ -199,13 +199,17 @@ class BatchNorm(OperatorType):
 class LayerNorm(OperatorType):
     """Layer normalisation (Ba, Kiros, Hinton 2016) over the last dimension of x (n, ..., c).
 
-    gamma and beta have shape (c). The normalised dimension cannot be split.
+    gamma and beta, of shape (c), may be left out. Without `center` the mean is taken as zero: root
+    mean square normalisation (Zhang and Sennrich, 2019). The normalised dimension cannot be split.
     """
 
     type: ClassVar[str] = "layer_norm"
     family: ClassVar[Family] = "normalization"
 
     epsilon: float = 1e-5
+    center: bool = True
+    use_scale: bool = True
+    use_bias: bool = True
     gamma_initializer: Initializer = field(default=Constant(), compare=False)
     beta_initializer: Initializer = field(default=Zeros(), compare=False)
 
@@ -215,10 +219,9 @@ class LayerNorm(OperatorType):
 
     def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
         shape = inputs[0][-1:]
-        return (
-            WeightSpec("gamma", shape, self.gamma_initializer),
-            WeightSpec("beta", shape, self.beta_initializer),
-        )
+        gamma = WeightSpec("gamma", shape, self.gamma_initializer)
+        beta = WeightSpec("beta", shape, self.beta_initializer)
+        return (gamma,) * self.use_scale + (beta,) * self.use_bias
 
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
         return (*outer_dims(len(inputs[0]))[:-1], Dim("channel", DimKind.NONE))
@@ -227,10 +230,69 @@ class LayerNorm(OperatorType):
         return (Access(identity(len(inputs[0])), saved=True),)
 
     def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
-        return (Access((WHOLE,), saved=True), Access((WHOLE,)))
+        gamma, beta = Access((WHOLE,), saved=True), Access((WHOLE,))
+        return (gamma,) * self.use_scale + (beta,) * self.use_bias
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return 8 * prod(inputs[0])  # four for the statistics, four to normalise
 
     def backward_flops(self, inputs: Sequence[Shape]) -> int:
         return 2 * self.flops(inputs)  # the statistics again, two sums, then the input
+
+
+@dataclass(frozen=True)
+class GroupNorm(OperatorType):
+    """Group normalisation (Wu and He, 2018) of x (n, ..., c): over positions and neighbours.
+
+    The channels are cut into `groups` of neighbours, each normalised by itself in each sample. With
+    one channel in a group it is instance normalisation, whose channels can be split; otherwise, an
+    access map cannot tell which channels share a group, and the samples alone can. gamma and beta,
+    of shape (c), may be left out.
+    """
+
+    type: ClassVar[str] = "group_norm"
+    family: ClassVar[Family] = "normalization"
+
+    groups: int
+    epsilon: float = 1e-5
+    use_scale: bool = True
+    use_bias: bool = True
+    gamma_initializer: Initializer = field(default=Constant(), compare=False)
+    beta_initializer: Initializer = field(default=Zeros(), compare=False)
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        _require_channels("group_norm", inputs[0])
+        if inputs[0][-1] % self.groups != 0:
+            raise UserError(
+                f"group_norm: {inputs[0][-1]} channels cannot be cut into {self.groups} groups"
+            )
+        return inputs[0]
+
+    def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
+        shape = inputs[0][-1:]
+        gamma = WeightSpec("gamma", shape, self.gamma_initializer)
+        beta = WeightSpec("beta", shape, self.beta_initializer)
+        return (gamma,) * self.use_scale + (beta,) * self.use_bias
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        sample, *positions, _ = outer_dims(len(inputs[0]))
+        channel = DimKind.PARAMETER if self._splits_channels(inputs) else DimKind.NONE
+        inner = (Dim(dim.name, DimKind.NONE) for dim in positions)
+        return (sample, *inner, Dim("channel", channel))
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        return (Access(identity(len(inputs[0])), saved=True),)
+
+    def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        channel = along(len(inputs[0]) - 1)
+        gamma, beta = Access((channel,), saved=True), Access((channel,))
+        return (gamma,) * self.use_scale + (beta,) * self.use_bias
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return 8 * prod(inputs[0])  # as layer normalisation
+
+    def backward_flops(self, inputs: Sequence[Shape]) -> int:
+        return 2 * self.flops(inputs)
+
+    def _splits_channels(self, inputs: Sequence[Shape]) -> bool:
+        return self.groups == inputs[0][-1]

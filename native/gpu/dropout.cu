@@ -1,4 +1,4 @@
-// dropout: the mask of ops/dropout.h.
+// dropout, and drop_path, which drops whole samples: the mask of ops/dropout.h.
 #include "ops/dropout.h"
 
 #include "gpu/rows.h"
@@ -6,8 +6,9 @@
 namespace flexlegion::gpu {
 namespace {
 
-void drop(const TensorView& from, const TensorView& to, const DropoutMask& mask, bool adds) {
-  const Places whole(from);
+void drop(const TensorView& from, const TensorView& to, const DropoutMask& mask, bool adds,
+          bool samples) {
+  const Places whole(from, samples);
   const Strided x = joined(from), y = joined(to), places = joined(whole.view);
   const std::int64_t first = whole.first;
   const std::uint64_t key = mask.key;
@@ -21,7 +22,7 @@ void drop(const TensorView& from, const TensorView& to, const DropoutMask& mask,
 
 class Dropout : public Kernel {
  public:
-  explicit Dropout(const Attributes& attributes) : layer_(attributes) {}
+  Dropout(const Attributes& attributes, bool samples) : layer_(attributes), samples_(samples) {}
 
   bool accumulates() const override { return true; }
 
@@ -37,14 +38,19 @@ class Dropout : public Kernel {
  private:
   void apply(const TensorView& from, const TensorView& to, const RunState& run, bool adds) const {
     if (run.training == 0) return gpu::write_or_add_view(to, from, adds);
-    drop(from, to, layer_.mask(run), adds);
+    drop(from, to, layer_.mask(run), adds, samples_);
   }
 
   DropoutLayer layer_;
+  bool samples_;
 };
 
 const RegisterKernel registered(
-    "dropout", [](const Attributes& a) { return std::make_unique<Dropout>(a); }, DeviceKind::gpu);
+    "dropout", [](const Attributes& a) { return std::make_unique<Dropout>(a, false); },
+    DeviceKind::gpu);
+const RegisterKernel registered_path(
+    "drop_path", [](const Attributes& a) { return std::make_unique<Dropout>(a, true); },
+    DeviceKind::gpu);
 
 }  // namespace
 }  // namespace flexlegion::gpu

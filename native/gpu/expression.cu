@@ -4,7 +4,7 @@
 // over elements, each of whose terms is computed anew: nothing of the output's size is kept.
 #include "ops/expression.h"
 
-#include "gpu/view.h"
+#include "gpu/folded.h"
 
 namespace flexlegion::gpu {
 namespace {
@@ -78,43 +78,24 @@ struct Sinks {
   bool adds[Program::kMostInputs] = {};
 };
 
-// The output's elements as a table: those that add up to one of a broadcast operand are a column.
-struct Folded {
-  struct Side {
-    int rank = 0;
-    std::int64_t volume = 1;
-    std::int64_t extent[kMaxRegionRank] = {}, stride[kMaxRegionRank] = {};
-
-    FL_DEVICE std::int64_t operator()(std::int64_t i) const {
-      std::int64_t offset = 0;
-      for (int d = rank - 1; d >= 0; --d) {
-        offset += i % extent[d] * stride[d];
-        i /= extent[d];
-      }
-      return offset;
-    }
-    void add(std::int64_t n, std::int64_t step) {
-      extent[rank] = n;
-      stride[rank++] = step;
-      volume *= n;
-    }
-  };
-  Side rows, columns;  // to the elements of the output's tile
-  Side kept;           // a column's element of the operand
-
-  Folded(const TensorView& operand, const TensorView& output) {
-    const auto dense = dense_view(nullptr, output.tile, output.shape);
-    for (int d = 0; d < output.rank(); ++d) {
-      const int mine = matching_dim(d, operand.rank(), output.rank());
-      if (mine < 0 || (operand.shape[mine] == 1 && output.shape[d] != 1)) {
-        rows.add(output.extent(d), dense.stride[d]);
-      } else {
-        columns.add(output.extent(d), dense.stride[d]);
-        kept.add(output.extent(d), operand.stride[mine]);
-      }
-    }
-  }
-};
+// The gradient of a broadcast input.
+void sum_gradient(const Operands& x, const BackwardWork& work, int v, const TensorView& dx,
+                  const TensorView& dy, bool adds) {
+  const Folded folded(dx, dy);
+  const Strided from(dy);
+  float* const to = dx.f32();
+  sum_columns<1>(
+      folded.rows.volume, folded.columns.volume, 0,
+      [=] FL_BODY(std::int64_t row, std::int64_t column) {
+        const std::int64_t i = folded.rows(row) + folded.columns(column);
+        float gradient[Program::kMostValues];
+        differentiate(x, work, i, from[i], gradient);
+        return Sums<1>{{gradient[v]}};
+      },
+      [=] FL_BODY(std::int64_t column, const Sums<1>& sum) {
+        put(to[folded.kept(column)], static_cast<float>(sum.of[0]), adds);
+      });
+}
 
 class Expression : public Kernel {
  public:
@@ -174,24 +155,6 @@ class Expression : public Kernel {
       x.spread[v] = Spread(input, output);
     }
     return x;
-  }
-
-  static void sum_gradient(const Operands& x, const BackwardWork& work, int v, const TensorView& dx,
-                           const TensorView& dy, bool adds) {
-    const Folded folded(dx, dy);
-    const Strided from(dy);
-    float* const to = dx.f32();
-    sum_columns<1>(
-        folded.rows.volume, folded.columns.volume, 0,
-        [=] FL_BODY(std::int64_t row, std::int64_t column) {
-          const std::int64_t i = folded.rows(row) + folded.columns(column);
-          float gradient[Program::kMostValues];
-          differentiate(x, work, i, from[i], gradient);
-          return Sums<1>{{gradient[v]}};
-        },
-        [=] FL_BODY(std::int64_t column, const Sums<1>& sum) {
-          put(to[folded.kept(column)], static_cast<float>(sum.of[0]), adds);
-        });
   }
 
   Program program_;

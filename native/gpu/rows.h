@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gpu/view.h"
+#include "ops/kernel.h"
 
 namespace flexlegion::gpu {
 
@@ -41,6 +42,19 @@ struct Rows {
   FL_DEVICE bool present() const { return outer.data != nullptr; }
   FL_DEVICE float& operator()(std::int64_t row, std::int64_t column) const {
     return outer.data[outer.offset_of(row) + column * step];
+  }
+};
+
+// Where the gradient of a weight of channels goes; without memory, if it is not wanted, or there is
+// no such weight (-1).
+struct WeightGradient {
+  float* data = nullptr;
+  bool adds = false;
+
+  WeightGradient(const KernelTask& task, int weight) {
+    if (weight < 0 || !task.wants_weight_grad(static_cast<std::size_t>(weight))) return;
+    data = task.weight_grads[static_cast<std::size_t>(weight)].f32();
+    adds = task.adds_to_weight_grad(static_cast<std::size_t>(weight));
   }
 };
 

@@ -53,12 +53,13 @@ struct DropoutLayer {
   DropoutMask mask(const RunState& run) const { return {rate, id, run}; }
 };
 
-// A tile's places in its whole tensor: `first` + the offsets of a view without memory.
+// A tile's places in its whole tensor: `first` + the offsets of a view without memory. By samples,
+// all elements of a sample are at one place.
 struct Places {
   TensorView view;
   std::int64_t first = 0;
 
-  explicit Places(const TensorView& tile) {
+  explicit Places(const TensorView& tile, bool by_samples = false) {
     Rect whole = tile.tile;
     for (int d = 0; d < whole.rank; ++d) {
       whole.lo[d] = 0;
@@ -67,6 +68,10 @@ struct Places {
     }
     view = dense_view(nullptr, whole, tile.shape);
     view.tile = tile.tile;
+    if (by_samples) {
+      first = tile.tile.lo[0];
+      view.stride = {1};
+    }
   }
 };
 

@@ -17,8 +17,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "ops/blocks.h"
 #include "ops/simd.h"
-#include "ops/strided_loop.h"
 
 namespace flexlegion {
 
@@ -94,55 +94,7 @@ BackwardWork::BackwardWork(const Program& program, const KernelTask& task) {
   }
 }
 
-Spread::Spread(const TensorView& operand, const TensorView& output, bool packed) {
-  std::array<std::int64_t, kMaxRegionRank> strides = operand.stride;
-  if (packed) strides = dense_view(nullptr, operand.tile, operand.shape).stride;
-  for (int d = 0; d < output.rank(); ++d) {
-    const std::int64_t n = output.extent(d);
-    const int mine = matching_dim(d, operand.rank(), output.rank());
-    const bool spreads = mine < 0 || (operand.shape[mine] == 1 && output.shape[d] != 1);
-    broadcast = broadcast || spreads;
-    if (n == 1) continue;
-    const std::int64_t step = spreads ? 0 : strides[mine];
-    if (rank > 0 && stride[rank - 1] == n * step) {
-      extent[rank - 1] *= n;
-    } else {
-      extent[rank++] = n;
-    }
-    stride[rank - 1] = step;
-  }
-}
-
 namespace {
-
-constexpr std::int64_t kBlock = 512;
-
-// Calls body(offset, at, n, step) for the elements [first, first + count) of the output's tile, in
-// pieces that are `step` apart in the operand: `at` is the piece's place in the range.
-template <typename Body>
-void for_each_piece(const Spread& spread, std::int64_t first, std::int64_t count, Body&& body) {
-  if (spread.rank == 0) return body(std::int64_t{0}, std::int64_t{0}, count, std::int64_t{0});
-  const int last = spread.rank - 1;
-  std::array<std::int64_t, kMaxRegionRank> index{};
-  std::int64_t rest = first, offset = 0;
-  for (int d = last; d >= 0; --d) {
-    index[d] = d > 0 ? rest % spread.extent[d] : rest;
-    rest /= spread.extent[d];
-    offset += index[d] * spread.stride[d];
-  }
-  for (std::int64_t at = 0; at < count;) {
-    const std::int64_t n = std::min(count - at, spread.extent[last] - index[last]);
-    body(offset, at, n, spread.stride[last]);
-    at += n;
-    offset += n * spread.stride[last];
-    index[last] += n;
-    for (int d = last; d > 0 && index[d] == spread.extent[d]; --d) {
-      offset += spread.stride[d - 1] - index[d] * spread.stride[d];
-      index[d] = 0;
-      ++index[d - 1];
-    }
-  }
-}
 
 struct Arguments {
   const float *a, *b, *c;
@@ -204,119 +156,6 @@ bool too_large(const float* x, std::int64_t n) {
 FLEXLEGION_SIMD void accumulate(float* to, const float* more, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) to[i] += more[i];
 }
-FLEXLEGION_SIMD void add_doubles(double* to, const float* more, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) to[i] += more[i];
-}
-FLEXLEGION_SIMD void give(float* to, const float* from, std::int64_t n, bool adds) {
-  write_or_add(adds, to, n, [=](std::int64_t i) FLEXLEGION_INLINE_LAMBDA { return from[i]; });
-}
-FLEXLEGION_SIMD float sum_of(const float* x, std::int64_t n) {
-  float lanes[16] = {};
-  std::int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    for (int k = 0; k < 16; ++k) lanes[k] += x[i + k];
-  }
-  float sum = 0;
-  for (; i < n; ++i) sum += x[i];
-  for (float lane : lanes) sum += lane;
-  return sum;
-}
-
-// An operand that is read: a block's elements, in place if they are dense, or gathered.
-class Source {
- public:
-  Source() = default;
-  Source(const TensorView& view, const TensorView& output, bool integers, float* buffer)
-      : data_(view.f32()), spread_(view, output), buffer_(buffer), integers_(integers) {}
-
-  const float* block(std::int64_t first, std::int64_t n) const {
-    if (spread_.dense() && !integers_) return data_ + first;
-    for_each_piece(spread_, first, n,
-                   [this](std::int64_t offset, std::int64_t at, std::int64_t count,
-                          std::int64_t step) { gather(offset, buffer_ + at, count, step); });
-    return buffer_;
-  }
-
- private:
-  void gather(std::int64_t offset, float* to, std::int64_t n, std::int64_t step) const {
-    if (integers_) {
-      const auto* from = reinterpret_cast<const std::int32_t*>(data_) + offset;
-      for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(from[i * step]);
-      return;
-    }
-    const float* const from = data_ + offset;
-    if (step == 1) {
-      std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(float));
-    } else if (step == 0) {
-      std::fill_n(to, n, *from);
-    } else {
-      for (std::int64_t i = 0; i < n; ++i) to[i] = from[i * step];
-    }
-  }
-
-  const float* data_ = nullptr;
-  Spread spread_;
-  float* buffer_ = nullptr;
-  bool integers_ = false;
-};
-
-// An operand that is written: the output, or a gradient. Of a broadcast one, the sums are kept in
-// double precision until the end.
-class Sink {
- public:
-  Sink(const TensorView& view, const TensorView& output, bool adds, int slot)
-      : view_(view), spread_(view, output), adds_(adds) {
-    if (!spread_.broadcast) return;
-    spread_ = Spread(view, output, true);
-    const std::int64_t volume = view.volume();
-    sums_ = reinterpret_cast<double*>(scratch(slot, 2 * volume));
-    std::fill_n(sums_, volume, 0.0);
-  }
-
-  // Where a block may be written at once; null: by put().
-  float* block(std::int64_t first) const {
-    return spread_.dense() && sums_ == nullptr && !adds_ ? view_.f32() + first : nullptr;
-  }
-
-  void put(const float* from, std::int64_t first, std::int64_t n) const {
-    for_each_piece(
-        spread_, first, n,
-        [&](std::int64_t offset, std::int64_t at, std::int64_t count, std::int64_t step) {
-          if (sums_ == nullptr) {
-            store(view_.f32() + offset, from + at, count, step);
-          } else if (step == 1) {
-            add_doubles(sums_ + offset, from + at, count);
-          } else if (step == 0) {
-            sums_[offset] += sum_of(from + at, count);
-          } else {
-            for (std::int64_t i = 0; i < count; ++i) sums_[offset + i * step] += from[at + i];
-          }
-        });
-  }
-
-  void finish() const {
-    if (sums_ == nullptr) return;
-    std::int64_t i = 0;
-    for_each_index<1>({&view_}, view_.rank(), [&](const Offsets<1>& at) {
-      float& to = view_.f32()[at[0]];
-      to = (adds_ ? to : 0.0f) + static_cast<float>(sums_[i++]);
-    });
-  }
-
- private:
-  void store(float* to, const float* from, std::int64_t n, std::int64_t step) const {
-    if (step == 1) return give(to, from, n, adds_);
-    for (std::int64_t i = 0; i < n; ++i) {
-      to[i * step] = adds_ ? to[i * step] + from[i] : from[i];
-    }
-  }
-
-  TensorView view_;
-  Spread spread_;
-  double* sums_ = nullptr;
-  bool adds_;
-};
-
 class Expression : public Kernel {
  public:
   explicit Expression(const Attributes& attributes) : program_(program_of(attributes)) {}

@@ -1,5 +1,5 @@
 // layer_norm over the last dimension: y = (x - mean) r gamma + beta, r = 1 / sqrt(variance +
-// epsilon).
+// epsilon). Not centered, the mean is taken as 0.
 //
 // A row stays in the first cache while it is read several times: for its mean, for its variance
 // about the mean, and to be normalised. With h = (x - mean) r and g = dy gamma, over n channels:
@@ -8,6 +8,7 @@
 
 #include "ops/channel_rows.h"
 #include "ops/kernel.h"
+#include "ops/layer_norm.h"
 
 namespace flexlegion {
 namespace {
@@ -68,16 +69,16 @@ struct RowMoments {
   float mean, r;
 };
 
-FLEXLEGION_INLINE RowMoments moments_of(const float* x, std::int64_t n, float epsilon) {
+FLEXLEGION_INLINE RowMoments moments_of(const float* x, std::int64_t n, const Norm& norm) {
   const float share = 1.0f / static_cast<float>(n);
-  const float mean = sum_over(n, ValueOf{x}) * share;
+  const float mean = norm.center ? sum_over(n, ValueOf{x}) * share : 0.0f;
   const float variance = sum_over(n, SquareOf{x, mean}) * share;
-  return {mean, 1.0f / std::sqrt(variance + epsilon)};
+  return {mean, 1.0f / std::sqrt(variance + norm.epsilon)};
 }
 
 FLEXLEGION_SIMD void normalize_row(const float* x, const float* gamma, const float* beta,
-                                   float epsilon, std::int64_t n, float* y) {
-  const RowMoments m = moments_of(x, n, epsilon);
+                                   const Norm& norm, std::int64_t n, float* y) {
+  const RowMoments m = moments_of(x, n, norm);
   for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - m.mean) * m.r * gamma[i] + beta[i];
 }
 
@@ -117,13 +118,14 @@ struct Row {
   bool adds;                   // to dx
 };
 
-FLEXLEGION_SIMD void backward_row(const Row& row, float epsilon) {
-  const RowMoments m = moments_of(row.x, row.n, epsilon);
+FLEXLEGION_SIMD void backward_row(const Row& row, const Norm& norm) {
+  const RowMoments m = moments_of(row.x, row.n, norm);
   Floats products{};
   float product = 0;
   const float share = 1.0f / static_cast<float>(row.n);
-  const float g_mean = share * sum_over(row.n, GradientOf{row.x, row.dy, row.gamma, m, row.dgamma,
-                                                          row.dbeta, &products, &product});
+  const float g_sum = sum_over(
+      row.n, GradientOf{row.x, row.dy, row.gamma, m, row.dgamma, row.dbeta, &products, &product});
+  const float g_mean = norm.center ? share * g_sum : 0.0f;
   if (row.dx == nullptr) return;
   for (int k = 0; k < kLanes; ++k) product += products[k];
   const float gh_mean = share * product;
@@ -149,16 +151,16 @@ FLEXLEGION_SIMD void move_to(double* total, float* block, std::int64_t n) {
 
 class LayerNorm : public Kernel {
  public:
-  explicit LayerNorm(const Attributes& attributes)
-      : epsilon_(static_cast<float>(attributes.number("epsilon"))) {}
+  explicit LayerNorm(const Attributes& attributes) : norm_(attributes) {}
   bool accumulates() const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &y = task.outputs[0];
-    const float *const gamma = task.weights[0].f32(), *const beta = task.weights[1].f32();
     const std::int64_t n = x.extent(x.rank() - 1);
+    const float* const gamma = parameter(task, norm_.gamma, 1.0f, 2, n);
+    const float* const beta = parameter(task, norm_.beta, 0.0f, 3, n);
     for_each_row<2>({&x, &y}, [&](const Offsets<2>& at) {
-      normalize_row(x.f32() + at[0], gamma, beta, epsilon_, n, y.f32() + at[1]);
+      normalize_row(x.f32() + at[0], gamma, beta, norm_, n, y.f32() + at[1]);
     });
   }
 
@@ -174,26 +176,36 @@ class LayerNorm : public Kernel {
     double* const total = doubles(1, 2 * n);
     std::fill_n(block, 2 * n, 0.0f);
     std::fill_n(total, 2 * n, 0.0);
-    Row row{nullptr, nullptr,   task.weights[0].f32(),        n, nullptr,
-            block,   block + n, adds(task.adds_input_grad, 0)};
+    const float* const gamma = parameter(task, norm_.gamma, 1.0f, 2, n);
+    Row row{nullptr, nullptr, gamma, n, nullptr, block, block + n, task.adds_to_input_grad(0)};
     std::int64_t rows = 0;
     for_each_row<3>({&x, &dy, &dx}, [&](const Offsets<3>& at) {
       row.x = x.f32() + at[0];
       row.dy = dy.f32() + at[1];
       if (wanted) row.dx = dx.f32() + at[2];
-      backward_row(row, epsilon_);
+      backward_row(row, norm_);
       if (++rows % kBlockRows == 0) move_to(total, block, 2 * n);
     });
     move_to(total, block, 2 * n);
-    for (std::size_t w = 0; w < 2; ++w) {
-      if (!task.weight_grads[w].present()) continue;
-      write_totals(task.weight_grads[w].f32(), total + static_cast<std::int64_t>(w) * n, n,
-                   adds(task.adds_weight_grad, w));
+    for (const auto& [weight, sums] : {std::pair{norm_.gamma, total}, {norm_.beta, total + n}}) {
+      if (weight < 0) continue;
+      const auto w = static_cast<std::size_t>(weight);
+      if (!task.wants_weight_grad(w)) continue;
+      write_totals(task.weight_grads[w].f32(), sums, n, task.adds_to_weight_grad(w));
     }
   }
 
  private:
-  float epsilon_;
+  // A weight of the channels, or what stands for one that there is not.
+  static const float* parameter(const KernelTask& task, int weight, float otherwise, int slot,
+                                std::int64_t n) {
+    if (weight >= 0) return task.weights[static_cast<std::size_t>(weight)].f32();
+    float* const same = scratch(slot, n);
+    std::fill_n(same, n, otherwise);
+    return same;
+  }
+
+  Norm norm_;
 };
 
 const RegisterKernel registered("layer_norm",

@@ -354,7 +354,7 @@ TEST_CASE("batch_norm: each of two gradients is written, added or unwanted; no r
 Case layer_norm_case(const Shape& shape) {
   Case c;
   c.type = "layer_norm";
-  c.attributes = {{"epsilon", "0.001"}};
+  c.attributes = {{"epsilon", "0.001"}, {"center", "1"}, {"use_scale", "1"}, {"use_bias", "1"}};
   c.inputs = {Tensor::random(shape, 1)};
   for (float& x : c.inputs[0].data) x += 2;
   c.weights = {Tensor::random({shape.back()}, 3), Tensor::random({shape.back()}, 4)};

@@ -297,7 +297,21 @@ def _several(m: Model) -> None:
     m.set_outputs([image, steps, tags, shares, value, extra, unseen])
 
 
+def _reductions(m: Model) -> None:
+    """Reductions over all kinds of dimensions, normalisations made of them, dropped samples."""
+    x = m.input((6, 5, 4), requires_gradient=True)
+    a = m.conv2d(x, 6, 3, padding=1, activation="tanh")
+    b = m.rms_norm(m.drop_path(m.layer_norm(a, use_bias=False), 0.3))
+    c = m.divide(m.subtract(b, m.reduce(b, "mean", (1, 2), keepdims=True)), 2)
+    d = m.add([m.group_norm(c, 3), m.reduce(a, "max", -1, keepdims=True)])
+    e = m.concat([m.reduce(d, "max", (1, 2)), m.reduce(m.group_norm(x, 4), "sum", (2, 3))])
+    m.dense(e, 5)
+
+
 NETWORKS = {
+    "reductions": Network(
+        _reductions, (6, 5, 4), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)
+    ),
     "arithmetic": Network(
         _arithmetic, (6, 5, 4), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytorch_elementwise import elementwise_cases
+from pytorch_arithmetic import arithmetic_cases
 from pytorch_layers import (
     BATCH,
     BINARY,
@@ -497,5 +497,5 @@ CASES: dict[str, Case] = (
     | _sequence_cases()
     | _dropout_cases()
     | _optimizer_cases()
-    | elementwise_cases()
+    | arithmetic_cases()
 )

@@ -341,8 +341,27 @@ class Reference:
         if kind == "position_embedding":
             return x + self.weights[f"{name}.table"]
         if kind == "layer_norm":
-            gamma, beta = self.weights[f"{name}.gamma"], self.weights[f"{name}.beta"]
+            gamma, beta = self.weights.get(f"{name}.gamma"), self.weights.get(f"{name}.beta")
             return F.layer_norm(x, x.shape[-1:], gamma, beta, options.get("epsilon", 1e-5))
+        if kind == "rms_norm":
+            gamma = self.weights[f"{name}.gamma"]
+            return F.rms_norm(x, x.shape[-1:], gamma, options.get("epsilon", 1e-6))
+        if kind == "group_norm":
+            y = F.group_norm(x.movedim(-1, 1), options["groups"], eps=options.get("epsilon", 1e-5))
+            gamma, beta = (self.weights.get(f"{name}.{part}") for part in ("gamma", "beta"))
+            y = y.movedim(1, -1) * (1 if gamma is None else gamma)
+            return y if beta is None else y + beta
+        if kind == "reduce":
+            axes, keepdims = options["axes"], options.get("keepdims", False)
+            if options["kind"] == "max":
+                return _maximum(x, axes, keepdims)
+            return getattr(x, options["kind"])(axes, keepdims)
+        if kind == "drop_path":
+            if step is None:
+                return x
+            worker = torch.tensor(self.saved[f"{step}/value/{name}.output"] != 0)
+            kept = worker.flatten(1).any(1).reshape(-1, *[1] * (x.ndim - 1))
+            return x * kept / (1 - options["rate"])
         if kind == "dropout":
             if step is None:
                 return x
@@ -444,6 +463,16 @@ class Reference:
         state = self.optimizer.state[weight]
         order = ("momentum_buffer", "exp_avg", "exp_avg_sq")
         return [state[key] for key in order if state.get(key) is not None]
+
+
+def _maximum(x: torch.Tensor, axes: tuple[int, ...], keepdims: bool) -> torch.Tensor:
+    """Whose gradient goes to the first element that has it."""
+    dims = [d % x.ndim for d in axes]
+    rest = [d for d in range(x.ndim) if d not in dims]
+    flat = x.permute(*rest, *sorted(dims)).flatten(len(rest))
+    first = (flat == flat.amax(-1, keepdim=True)).double().argmax(-1, keepdim=True)
+    shape = [1 if d in dims else n for d, n in enumerate(x.shape) if keepdims or d not in dims]
+    return flat.gather(-1, first).reshape(shape)
 
 
 def load(file: Path) -> dict[str, Arrays]:

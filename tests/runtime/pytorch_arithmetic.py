@@ -1,4 +1,4 @@
-"""Element-wise cases for PyTorch."""
+"""Element-wise arithmetic, reductions and normalisations, for PyTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def elementwise(formula: str, *of: int) -> Layer:
     return "elementwise", {"formula": formula, "of": list(of or (-1,))}
 
 
-def elementwise_cases() -> dict[str, Case]:
+def arithmetic_cases() -> dict[str, Case]:
     """Every function, broadcasting in every dimension, numbers, integers, parameters."""
     cases = {}
     for name in FUNCTIONS:
@@ -84,4 +84,37 @@ def elementwise_cases() -> dict[str, Case]:
         ),
         "tokens": Case((5,), (elementwise("x0 * 0.5 - 1"), dense(4)), vocabulary=9),
     }
+    for kind in ("mean", "sum", "max"):
+        for label, axes, keepdims in [
+            ("rows", (1,), False),
+            ("channels", (-1,), True),
+            ("plane", (1, 2), False),
+            ("outer", (1, 3), True),
+            ("all", (1, 2, 3), False),
+        ]:
+            layers = (("reduce", {"kind": kind, "axes": axes, "keepdims": keepdims}),)
+            more = (("reshape", {"shape": (1,)}) if label == "all" else ("flatten", {}), dense(3))
+            levels = 4 if kind == "max" else 0
+            cases[f"reduce_{kind}_{label}"] = Case(image, (*layers, *more), levels=levels)
+    for label, norm in {
+        "rms": ("rms_norm", {}),
+        "rms_epsilon": ("rms_norm", {"epsilon": 1e-2}),
+        "no_bias": ("layer_norm", {"use_bias": False}),
+        "no_scale": ("layer_norm", {"use_scale": False}),
+        "plain": ("layer_norm", {"use_scale": False, "use_bias": False}),
+    }.items():
+        layers = (norm, dense(4, activation="tanh"), norm, dense(3))
+        cases[f"norm_{label}"] = Case((4, 5), layers, steps=3, last_rows=4)
+    for label, shape, channels, options in [
+        ("plain", (5, 4), 6, {"groups": 3}),
+        ("instance", (5, 4), 5, {"groups": 5, "epsilon": 1e-2}),
+        ("whole", (3,), 4, {"groups": 1, "use_bias": False}),
+        ("no_scale", (2, 3), 8, {"groups": 2, "use_scale": False}),
+    ]:
+        norm = ("group_norm", options)
+        # Without a bias, which would have no gradient where a channel is a group.
+        first: Layer = ("dense", {"units": channels, "use_bias": False})
+        layers = (first, norm, ("tanh", {}), norm, ("flatten", {}), dense(3))
+        cases[f"group_norm_{label}"] = Case((*shape, 2), layers, steps=3, last_rows=4)
+    cases["drop_path"] = Case((4, 3), (("drop_path", {"rate": 0.5}), dense(2)), steps=3)
     return cases

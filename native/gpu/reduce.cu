@@ -1,0 +1,120 @@
+// reduce: mean, sum or maximum over whole dimensions. A team for each result.
+#include "ops/reduce.h"
+
+#include "gpu/folded.h"
+
+namespace flexlegion::gpu {
+namespace {
+
+void sum(const TensorView& x, const TensorView& y, float factor) {
+  const Folded folded(y, x);
+  const Strided from(x);
+  float* const to = y.f32();
+  const std::int64_t last = x.rank() - 1;
+  if (y.shape[last] == 1 && x.shape[last] != 1) {  // neighbours are summed
+    for_each_team(folded.columns.volume, folded.rows.volume,
+                  [=] FL_BODY(const Team& team, std::int64_t column) {
+                    double mine = 0;
+                    const std::int64_t first = folded.columns(column);
+                    for (std::int64_t r = team.rank; r < folded.rows.volume; r += team.size) {
+                      mine += from[first + folded.rows(r)];
+                    }
+                    const double total = team.sum(mine);
+                    if (team.rank == 0) {
+                      to[folded.kept(column)] = factor * static_cast<float>(total);
+                    }
+                  });
+    return;
+  }
+  sum_columns<1>(
+      folded.rows.volume, folded.columns.volume, 0,
+      [=] FL_BODY(std::int64_t row, std::int64_t column) {
+        return Sums<1>{{from[folded.rows(row) + folded.columns(column)]}};
+      },
+      [=] FL_BODY(std::int64_t column, const Sums<1>& sums) {
+        to[folded.kept(column)] = factor * static_cast<float>(sums.of[0]);
+      });
+}
+
+void maximum(const TensorView& x, const TensorView& y) {
+  const Folded folded(y, x);
+  const Strided from(x);
+  float* const to = y.f32();
+  for_each_team(folded.columns.volume, folded.rows.volume,
+                [=] FL_BODY(const Team& team, std::int64_t column) {
+                  float mine = -INFINITY;
+                  const std::int64_t first = folded.columns(column);
+                  for (std::int64_t r = team.rank; r < folded.rows.volume; r += team.size) {
+                    const float value = from[first + folded.rows(r)];
+                    mine = value > mine || value != value ? value : mine;
+                  }
+                  const float most = team.maximum(mine);
+                  if (team.rank == 0) to[folded.kept(column)] = most;
+                });
+}
+
+void spread(const TensorView& dy, const TensorView& dx, float factor, bool adds) {
+  const Spread places(dy, dx);
+  const Strided to(dx);
+  const float* const from = dy.f32();
+  for_each(dx.volume(),
+           [=] FL_BODY(std::int64_t i) { put(to[i], factor * from[places(i)], adds); });
+}
+
+// The first element that has the maximum takes its gradient: rows are numbered row-major.
+void reward(const TensorView& x, const TensorView& y, const TensorView& dy, const TensorView& dx,
+            bool adds) {
+  const Folded folded(y, x), gradients(dy, x);
+  const Strided from(x), to(dx);
+  const float *const most = y.f32(), *const grad = dy.f32();
+  for_each_team(folded.columns.volume, folded.rows.volume,
+                [=] FL_BODY(const Team& team, std::int64_t column) {
+                  const std::int64_t first = folded.columns(column), rows = folded.rows.volume;
+                  const float maximum = most[folded.kept(column)];
+                  std::int64_t mine = rows;
+                  for (std::int64_t r = rows - 1 - team.rank; r >= 0; r -= team.size) {
+                    if (from[first + folded.rows(r)] == maximum) mine = r;
+                  }
+                  const auto winner =
+                      -static_cast<std::int64_t>(team.maximum(-static_cast<double>(mine)));
+                  for (std::int64_t r = team.rank; r < rows; r += team.size) {
+                    const float value = r == winner ? grad[gradients.kept(column)] : 0.0f;
+                    put(to[first + folded.rows(r)], value, adds);
+                  }
+                });
+}
+
+class Reduce : public Kernel {
+ public:
+  explicit Reduce(const Attributes& attributes) : reduction_(attributes) {}
+
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    const TensorView& x = task.inputs[0];
+    if (task.outputs[0].tile.empty()) return;
+    const TensorView y = reduction_.beside(x, task.outputs[0]);
+    if (reduction_.kind == Reduction::Kind::maximum) return maximum(x, y);
+    sum(x, y, static_cast<float>(reduction_.factor(x)));
+  }
+
+  void backward(KernelTask& task) override {
+    if (!task.wants_input_grad(0) || task.output_grads[0].tile.empty()) return;
+    const TensorView& dx = task.input_grads[0];
+    const TensorView dy = reduction_.beside(dx, task.output_grads[0]);
+    const bool adds = task.adds_to_input_grad(0);
+    if (reduction_.kind != Reduction::Kind::maximum) {
+      return spread(dy, dx, static_cast<float>(reduction_.factor(dx)), adds);
+    }
+    reward(task.inputs[0], reduction_.beside(dx, task.outputs[0]), dy, dx, adds);
+  }
+
+ private:
+  Reduction reduction_;
+};
+
+const RegisterKernel registered(
+    "reduce", [](const Attributes& a) { return std::make_unique<Reduce>(a); }, DeviceKind::gpu);
+
+}  // namespace
+}  // namespace flexlegion::gpu

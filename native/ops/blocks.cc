@@ -1,0 +1,25 @@
+#include "ops/blocks.h"
+
+#include "ops/simd.h"
+
+namespace flexlegion {
+
+FLEXLEGION_SIMD void add_to_sums(double* to, const float* more, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] += more[i];
+}
+FLEXLEGION_SIMD void give(float* to, const float* from, std::int64_t n, bool adds) {
+  write_or_add(adds, to, n, [=](std::int64_t i) FLEXLEGION_INLINE_LAMBDA { return from[i]; });
+}
+FLEXLEGION_SIMD float sum_of(const float* x, std::int64_t n) {
+  float lanes[16] = {};
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    for (int k = 0; k < 16; ++k) lanes[k] += x[i + k];
+  }
+  float sum = 0;
+  for (; i < n; ++i) sum += x[i];
+  for (float lane : lanes) sum += lane;
+  return sum;
+}
+
+}  // namespace flexlegion
