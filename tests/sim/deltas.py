@@ -42,7 +42,9 @@ OWN = {
     "tables": tables,
     "grouped": NETWORKS["grouped"].build,
     **{name: block.build for name, block in BLOCKS.items()},
+    "several": NETWORKS["several"].build,
 }
+LOSSES = {"several": NETWORKS["several"].loss}  # of others, cross-entropy
 
 # CPUs of a socket share its memory.
 SHARED_MEMORY = {
@@ -114,7 +116,8 @@ def problem_for(case: Case, seed: int = 0) -> Problem:
     else:
         model = build(case.network, batch, **SMALL[case.network])
     with patch.dict(os.environ, FLEXLEGION_SHARD_BYTES=str(case.shard_bytes)):
-        return problem_of(model, topology, ArbitraryCosts(seed, case.largest))
+        costs = ArbitraryCosts(seed, case.largest)
+        return problem_of(model, topology, costs, LOSSES.get(case.network))
 
 
 @dataclass

@@ -11,7 +11,7 @@ import numpy as np
 from flexlegion import Model
 from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
 from flexlegion.graph import Operator
-from flexlegion.losses import add_loss
+from flexlegion.losses import Losses, add_losses
 from flexlegion.problem import Problem
 from flexlegion.simulator import full
 from flexlegion.soap import ParallelConfig, splits
@@ -72,12 +72,11 @@ def tables(model: Model) -> None:
 
 
 def problem_of(
-    model: Model, topology: Topology, costs: CostModel, loss: str | None = None, states: int = 1
+    model: Model, topology: Topology, costs: CostModel, loss: Losses | None = None, states: int = 1
 ) -> Problem:
     """A model's training on a machine."""
-    output = model.graph.operators[-1].output
-    graph = add_loss(model.graph, output, loss or "sparse_categorical_crossentropy")
-    return Problem(graph, topology, costs, output, states)
+    graph = add_losses(model.graph, model.outputs, loss or "sparse_categorical_crossentropy")
+    return Problem(graph, topology, costs, model.outputs, states)
 
 
 def strategy_of(problem: Problem, name: str) -> Strategy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from networks import NETWORKS
 from obvious import build, simulate
 from simulated import (
     ArbitraryCosts,
@@ -88,6 +89,15 @@ def test_agrees_on_shared_weights_and_several_outputs(network: str) -> None:
     model = build_network(network, 4, **SMALL[network])
     problem = problem_of(model, topology, ArbitraryCosts(1))
     for name in ("data", "random:1", "random:2"):
+        strategy = strategy_of(problem, name)
+        check(problem, strategy, full(problem, strategy))
+
+
+def test_agrees_on_several_losses() -> None:
+    topology = load_machine("k80x4")
+    network = NETWORKS["several"]
+    problem = problem_of(network.model(), topology, ArbitraryCosts(1), network.loss)
+    for name in ("data", "random:1"):
         strategy = strategy_of(problem, name)
         check(problem, strategy, full(problem, strategy))
 
