@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flexlegion.analysis.explain import explain
     from flexlegion.analysis.search import search
     from flexlegion.analysis.simulate import simulate
+    from flexlegion.importers import from_torch, to_torch
     from flexlegion.machines import load_machine
     from flexlegion.references import load_model
     from flexlegion.searches.registry import register_search
@@ -37,12 +38,14 @@ _LATER = {
     "TuneResult": "flexlegion.tuner.tune",
     "compare": "flexlegion.analysis.compare",
     "explain": "flexlegion.analysis.explain",
+    "from_torch": "flexlegion.importers",
     "load_machine": "flexlegion.machines",
     "load_model": "flexlegion.references",
     "register_search": "flexlegion.searches.registry",
     "register_strategy": "flexlegion.strategies.registry",
     "search": "flexlegion.analysis.search",
     "simulate": "flexlegion.analysis.simulate",
+    "to_torch": "flexlegion.importers",
     "tune": "flexlegion.tuner.tune",
 }
 
@@ -59,12 +62,14 @@ __all__ = [
     "UserError",
     "compare",
     "explain",
+    "from_torch",
     "load_machine",
     "load_model",
     "register_search",
     "register_strategy",
     "search",
     "simulate",
+    "to_torch",
     "tune",
 ]
 

@@ -125,8 +125,8 @@ class Graph:
         kind: OperatorType,
         inputs: Sequence[Tensor],
         name: str,
-        share: Operator | Tensor | None = None,
-        trainable: bool = True,
+        share: Operator | Tensor | Sequence[Tensor | None] | None = None,
+        trainable: bool | Sequence[bool] = True,
     ) -> Operator:
         """Apply an operator to tensors of this graph.
 
@@ -140,9 +140,10 @@ class Graph:
             Not taken by an operator or an input.
         share
             An operator of this graph, or an output of one, whose weights this one uses as well,
-            instead of having its own: of the same shapes, in the same order.
+            instead of having its own: of the same shapes, in the same order. Or, for each weight,
+            one of this graph; None where the operator has its own.
         trainable
-            False freezes the operator's own weights: they become constants.
+            False freezes the operator's own weights: they become constants. Or one for each weight.
 
         Returns
         -------
@@ -179,7 +180,7 @@ class Graph:
         operator = Operator(name, kind, list(inputs), weights, outputs)
         for tensor in outputs:
             tensor.producer = operator
-        self._include(name, [*(weights if share is None else ()), *outputs])
+        self._include(name, [*(w for w in weights if w not in self._members), *outputs])
         self.operators.append(operator)
         return operator
 
@@ -270,28 +271,38 @@ class Graph:
         self,
         specs: Sequence[WeightSpec],
         name: str,
-        share: Operator | Tensor | None,
-        trainable: bool,
+        share: Operator | Tensor | Sequence[Tensor | None] | None,
+        trainable: bool | Sequence[bool],
     ) -> list[Tensor]:
+        if isinstance(trainable, bool):
+            trainable = [trainable] * len(specs)
         if share is None:
-            for w in specs:
-                if isinstance(w.initializer, Given):
-                    w.initializer.check(w.shape, f"{name}.{w.name}")
-            return [
-                Tensor(
-                    f"{name}.{w.name}",
-                    w.shape,
-                    "float32",
-                    "weight",
-                    None,
-                    w.use == "trained" and trainable,
-                    w.initializer,
-                    w.table,
-                    w.use == "state",
+            share = [None] * len(specs)
+        shared = share if isinstance(share, Sequence) else self._weights_of(share, name)
+        wanted = [w.shape for w in specs]
+        there = [wanted[i] if w is None else w.shape for i, w in enumerate(shared)]
+        if wanted != there:
+            of = f" of '{owner.name}'" if (owner := _owner(share)) is not None else ""
+            raise UserError(
+                f"operator '{name}' cannot share the weights{of}: it needs shapes "
+                f"{_shapes(wanted)}, but they are {_shapes(there)}"
+            )
+        for spec, own, trained in zip(specs, shared, trainable, strict=True):
+            if own is None:
+                continue
+            if not trained and own.requires_gradient:
+                of = f" of '{owner.name}'" if (owner := _owner(share)) is not None else ""
+                raise UserError(
+                    f"operator '{name}' cannot freeze the weights{of}, which that one trains"
                 )
-                for w in specs
-            ]
-        owner = layer_of(share) if isinstance(share, Tensor) else share
+            own.table = own.table and spec.table
+        return [
+            own if own is not None else _weight(spec, name, trained)
+            for spec, own, trained in zip(specs, shared, trainable, strict=True)
+        ]
+
+    def _weights_of(self, share: Operator | Tensor, name: str) -> Sequence[Tensor]:
+        owner = _owner(share)
         if owner is None:
             raise UserError(
                 f"operator '{name}' can share the weights of an operator, but {share!r} is no "
@@ -299,20 +310,7 @@ class Graph:
             )
         if owner.output not in self._members:
             raise UserError(f"operator '{name}': operator '{owner.name}' belongs to another model")
-        wanted, there = [w.shape for w in specs], [w.shape for w in owner.weights]
-        if wanted != there:
-            raise UserError(
-                f"operator '{name}' cannot share the weights of '{owner.name}': it needs shapes "
-                f"{_shapes(wanted)}, but they are {_shapes(there)}"
-            )
-        if not trainable and any(weight.requires_gradient for weight in owner.weights):
-            raise UserError(
-                f"operator '{name}' cannot freeze the weights of '{owner.name}', which that one "
-                "trains"
-            )
-        for weight, spec in zip(owner.weights, specs, strict=True):
-            weight.table = weight.table and spec.table
-        return list(owner.weights)
+        return owner.weights
 
     def _include(self, name: str, tensors: Sequence[Tensor]) -> None:
         self.tensors += tensors
@@ -335,6 +333,29 @@ def layer_of(tensor: Tensor) -> Operator | None:
     before = producer.inputs[0].producer
     layer, _, activation = producer.name.rpartition(".")
     return before if before is not None and activation and before.name == layer else producer
+
+
+def _owner(share: Operator | Tensor | Sequence[Tensor | None] | None) -> Operator | None:
+    if isinstance(share, Tensor):
+        return layer_of(share)
+    return share if isinstance(share, Operator) else None
+
+
+def _weight(spec: WeightSpec, name: str, trainable: bool) -> Tensor:
+    """An operator's own weight."""
+    if isinstance(spec.initializer, Given):
+        spec.initializer.check(spec.shape, f"{name}.{spec.name}")
+    return Tensor(
+        f"{name}.{spec.name}",
+        spec.shape,
+        "float32",
+        "weight",
+        None,
+        spec.use == "trained" and trainable,
+        spec.initializer,
+        spec.table,
+        spec.use == "state",
+    )
 
 
 def _shapes(shapes: Sequence[Shape]) -> str:

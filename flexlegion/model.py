@@ -35,6 +35,7 @@ from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
 
 if TYPE_CHECKING:
+    from flexlegion.importers.weights import Origin
     from flexlegion.references import Reference
 
 Array = npt.NDArray[Any]
@@ -88,6 +89,7 @@ class Model(Layers):
         self.seed = seed
         self.loss: Losses | None = None
         self.reference: Reference | None = None
+        self.origin: Origin | None = None
         self._compiled: _Compiled | None = None
 
     def compile(

@@ -42,6 +42,10 @@ class LSTM(OperatorType):
     h0, and its own part of c0. Over several steps each unit needs all units of the step before, so
     that neither steps nor units can be split.
 
+    With two biases, as PyTorch's layers have, their sum is the bias: each of them has its gradient,
+    so that an optimizer's step moves the sum by both. With `reverse`, the last step comes first,
+    and the state after the last step is that after the first one in memory.
+
     That the gates are kept spares the backward pass the two products that made them.
     """
 
@@ -53,6 +57,9 @@ class LSTM(OperatorType):
     kernel_initializer: Initializer = field(default=GlorotUniform(), compare=False)
     recurrent_initializer: Initializer = field(default=GlorotUniform(), compare=False)
     bias_initializer: Initializer = field(default=Zeros(), compare=False)
+    recurrent_bias_initializer: Initializer = field(default=Zeros(), compare=False)
+    two_biases: bool = False
+    reverse: bool = False
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         require_rank("lstm", inputs[0], 3, "(sample, step, channel)")
@@ -77,7 +84,8 @@ class LSTM(OperatorType):
             WeightSpec("kernel", (h, 4, d), self.kernel_initializer),
             WeightSpec("recurrent_kernel", (h, 4, h), self.recurrent_initializer),
             WeightSpec("bias", (h, 4), self.bias_initializer),
-        )
+            WeightSpec("recurrent_bias", (h, 4), self.recurrent_bias_initializer),
+        )[: 3 + self.two_biases]
 
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
         channel = DimKind.PARAMETER if inputs[0][1] == 1 else DimKind.NONE
@@ -91,7 +99,8 @@ class LSTM(OperatorType):
 
     def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         kernel = Access((along(2), WHOLE, WHOLE), saved=True)
-        return (kernel, kernel, Access((along(2), WHOLE)))
+        biases = (Access((along(2), WHOLE)),) * (1 + self.two_biases)
+        return (kernel, kernel, *biases)
 
     def output_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         state = Access((along(0), along(2)))

@@ -17,6 +17,8 @@ enum Slot {
   kKernel,
   kRecurrent,
   kBias,
+  kRecurrentBias,
+  kSummedBias,
   kY,
   kSaved,
   kH0,
@@ -40,11 +42,16 @@ float* optional_rows(const std::vector<TensorView>& views, std::size_t i, int sl
 // What both passes know of a task, as bodies capture it.
 struct Extents {
   std::int64_t n, steps, units;
+  bool reverse;  // whether the last step comes first
 
   FL_DEVICE std::int64_t width() const { return kGates * units; }
+  // Where step t of a sample stands among rows (n steps): steps are counted as they are computed.
+  FL_DEVICE std::int64_t row(std::int64_t i, std::int64_t t) const {
+    return i * steps + (reverse ? steps - 1 - t : t);
+  }
   // Of sample i's step t, unit u: where the saved planes begin.
   FL_DEVICE std::int64_t planes(std::int64_t i, std::int64_t t, std::int64_t u) const {
-    return (i * steps + t) * kPlanes * units + u;
+    return row(i, t) * kPlanes * units + u;
   }
   // The cell before it; c0 may be null.
   FL_DEVICE float c_before(const float* saved, const float* c0, std::int64_t i, std::int64_t t,
@@ -58,8 +65,9 @@ struct Layer : Extents {
   Matrix x, kernel, recurrent;  // (n steps, d), (4 units, d), (4 units, hidden)
   float *h0, *c0;               // or null
 
-  explicit Layer(const KernelTask& task)
-      : Extents{task.inputs[0].extent(0), task.inputs[0].extent(1), task.weights[0].extent(0)},
+  Layer(const KernelTask& task, bool reverse)
+      : Extents{task.inputs[0].extent(0), task.inputs[0].extent(1), task.weights[0].extent(0),
+                reverse},
         x(input_matrix(task.inputs[0], kX)),
         kernel(input_matrix(task.weights[0], kKernel)),
         recurrent(input_matrix(task.weights[1], kRecurrent)),
@@ -69,7 +77,7 @@ struct Layer : Extents {
   Matrix initial_states() const { return Matrix::row_major(h0, n, recurrent.cols, recurrent.cols); }
   // Step t of `data` (n, steps, columns).
   Matrix step(float* data, std::int64_t columns, std::int64_t t) const {
-    return Matrix::row_major(data + t * columns, n, columns, steps * columns);
+    return Matrix::row_major(data + row(0, t) * columns, n, columns, steps * columns);
   }
 };
 
@@ -84,7 +92,7 @@ void give(const TensorView& state, const Matrix& m) {
 void step_forward(const Extents& e, std::int64_t t, const float* gates, const float* bias,
                   const float* c0, float* saved, float* y) {
   for_each(e.n * e.units, [=] FL_BODY(std::int64_t k) {
-    const std::int64_t i = k / e.units, u = k % e.units, row = i * e.steps + t;
+    const std::int64_t i = k / e.units, u = k % e.units, row = e.row(i, t);
     unit_forward(gates + row * e.width() + kGates * u, bias + kGates * u,
                  e.c_before(saved, c0, i, t, u), saved + e.planes(i, t, u), e.units,
                  y[row * e.units + u]);
@@ -101,7 +109,7 @@ struct StateGradients {
 void step_backward(const Extents& e, std::int64_t t, const float* saved, const float* c0,
                    const StateGradients& grads, float* gates, float* dc) {
   for_each(e.n * e.units, [=] FL_BODY(std::int64_t k) {
-    const std::int64_t i = k / e.units, u = k % e.units, row = i * e.steps + t;
+    const std::int64_t i = k / e.units, u = k % e.units, row = e.row(i, t);
     const float dh = (grads.y == nullptr ? 0.0f : grads.y[row * e.units + u]) +
                      (grads.h == nullptr ? 0.0f : grads.h[k]);
     dc[k] =
@@ -116,10 +124,11 @@ Matrix states_before(const Layer& layer, const float* y) {
   const Matrix states = scratch_matrix(kStates, layer.n * steps, hidden);
   float* const to = states.data;
   const float* const h0 = layer.h0;
+  const std::int64_t first = layer.row(0, 0), before = layer.reverse ? hidden : -hidden;
   for_each(states.rows * hidden, [=] FL_BODY(std::int64_t k) {
-    const std::int64_t row = k / hidden, t = row % steps;
-    if (t > 0) {
-      to[k] = y[k - hidden];
+    const std::int64_t row = k / hidden;
+    if (row % steps != first) {
+      to[k] = y[k + before];
     } else {
       to[k] = h0 == nullptr ? 0.0f : h0[row / steps * hidden + k % hidden];
     }
@@ -127,15 +136,27 @@ Matrix states_before(const Layer& layer, const float* y) {
   return states;
 }
 
+// The bias, or the sum of both.
+const float* bias_of(const KernelTask& task) {
+  const float* const bias = DenseInput(task.weights[2], kBias).data();
+  if (task.weights.size() < 4) return bias;
+  const float* const other = DenseInput(task.weights[3], kRecurrentBias).data();
+  const std::int64_t elements = task.weights[2].volume();
+  float* const sum = scratch(kSummedBias, elements);
+  for_each(elements, [=] FL_BODY(std::int64_t k) { sum[k] = bias[k] + other[k]; });
+  return sum;
+}
+
 class Lstm : public Kernel {
  public:
+  explicit Lstm(bool reverse) : reverse_(reverse) {}
   bool accumulates() const override { return true; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
-    const Layer layer(task);
+    const Layer layer(task, reverse_);
     const std::int64_t n = layer.n, steps = layer.steps, units = layer.units;
-    const DenseInput bias(task.weights[2], kBias);
+    const float* const bias = bias_of(task);
     const DenseOutput y(task.outputs[0], kY), saved(task.outputs[3], kSaved);
     const Matrix gates = scratch_matrix(kGateRows, n * steps, layer.width());
     multiply(layer.x, layer.kernel.transposed(), gates);
@@ -144,7 +165,7 @@ class Lstm : public Kernel {
         multiply(t > 0 ? layer.step(y.data(), units, t - 1) : layer.initial_states(),
                  layer.recurrent.transposed(), layer.step(gates.data, gates.cols, t), true);
       }
-      step_forward(layer, t, gates.data, bias.data(), layer.c0, saved.data(), y.data());
+      step_forward(layer, t, gates.data, bias, layer.c0, saved.data(), y.data());
     }
     y.commit();
     saved.commit();
@@ -155,7 +176,7 @@ class Lstm : public Kernel {
 
   void backward(KernelTask& task) override {
     if (task.outputs[3].tile.empty()) return;
-    const Layer layer(task);
+    const Layer layer(task, reverse_);
     const Matrix gates = gate_gradients(task, layer);
     if (task.wants_input_grad(0)) {
       const OutputMatrix dx(task.input_grads[0], kResult, task.adds_to_input_grad(0));
@@ -164,8 +185,11 @@ class Lstm : public Kernel {
     }
     if (task.wants_weight_grad(0)) weight_gradient(task, 0, gates, layer.x);
     if (task.wants_weight_grad(1)) recurrent_gradient(task, layer, gates);
-    if (task.wants_weight_grad(2)) {
-      bias_gradient(gates, task.weight_grads[2], kSums, task.adds_to_weight_grad(2));
+    // Of two biases, each has the gradient of their sum.
+    for (std::size_t i = 2; i < task.weights.size(); ++i) {
+      if (task.wants_weight_grad(i)) {
+        bias_gradient(gates, task.weight_grads[i], kSums, task.adds_to_weight_grad(i));
+      }
     }
   }
 
@@ -218,10 +242,16 @@ class Lstm : public Kernel {
       gpu::zero_view(task.weight_grads[1]);
     }
   }
+
+  bool reverse_;
 };
 
 const RegisterKernel registered(
-    "lstm", [](const Attributes&) { return std::make_unique<Lstm>(); }, DeviceKind::gpu);
+    "lstm",
+    [](const Attributes& attributes) {
+      return std::make_unique<Lstm>(attributes.integer("reverse") != 0);
+    },
+    DeviceKind::gpu);
 
 }  // namespace
 }  // namespace flexlegion::gpu

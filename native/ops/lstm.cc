@@ -5,6 +5,7 @@
 // units. The forward pass saves the gates and cells, so that the backward pass has two products for
 // each of the forward pass's.
 #include <algorithm>
+#include <functional>
 
 #include "ops/few_rows.h"
 #include "ops/kernel.h"
@@ -25,6 +26,8 @@ enum Slot {
   kRecurrent,
   kPacked,
   kBias,
+  kRecurrentBias,
+  kSummedBias,
   kY,
   kSaved,
   kH0,
@@ -101,14 +104,16 @@ float* zeros(int slot, std::int64_t elements) {
 // What both passes know of a task.
 struct Layer {
   std::int64_t n, steps, units;
+  bool reverse;                 // whether the last step comes first
   Matrix x, kernel, recurrent;  // (n steps, d), (4 units, d), (4 units, hidden)
   const float* zero_row;        // of as many elements as there are units
   OptionalRows h0, c0;
 
-  explicit Layer(const KernelTask& task)
+  Layer(const KernelTask& task, bool reverse)
       : n(task.inputs[0].extent(0)),
         steps(task.inputs[0].extent(1)),
         units(task.weights[0].extent(0)),
+        reverse(reverse),
         x(input_matrix(task.inputs[0], kX)),
         kernel(input_matrix(task.weights[0], kKernel)),
         recurrent(input_matrix(task.weights[1], kRecurrent)),
@@ -116,14 +121,16 @@ struct Layer {
         h0(task.inputs, 1, kH0, zero_row),
         c0(task.inputs, 2, kC0, zero_row) {}
 
+  // Where step t of a sample stands among rows (n steps): steps are counted as they are computed.
+  std::int64_t row(std::int64_t i, std::int64_t t) const {
+    return i * steps + (reverse ? steps - 1 - t : t);
+  }
   // Step t of `data` (n, steps, width).
   Matrix step(float* data, std::int64_t width, std::int64_t t) const {
-    return Matrix::row_major(data + t * width, n, width, steps * width);
+    return Matrix::row_major(data + row(0, t) * width, n, width, steps * width);
   }
   // The saved planes of a sample's step.
-  std::int64_t planes(std::int64_t i, std::int64_t t) const {
-    return (i * steps + t) * kPlanes * units;
-  }
+  std::int64_t planes(std::int64_t i, std::int64_t t) const { return row(i, t) * kPlanes * units; }
   // The cells before step t.
   const float* c_before(const float* saved, std::int64_t i, std::int64_t t) const {
     return t == 0 ? c0.row(i) : saved + planes(i, t - 1) + kCell * units;
@@ -132,14 +139,15 @@ struct Layer {
 
 class Lstm : public Kernel {
  public:
+  explicit Lstm(bool reverse) : reverse_(reverse) {}
   bool accumulates() const override { return true; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
-    const Layer layer(task);
+    const Layer layer(task, reverse_);
     const std::int64_t n = layer.n, steps = layer.steps, units = layer.units;
     const std::int64_t width = kGates * units;
-    const DenseInput bias(task.weights[2], kBias);
+    const float* const bias = bias_of(task);
     const DenseOutput y(task.outputs[0], kY), saved(task.outputs[3], kSaved);
     float* const gates = scratch(kGateRows, n * steps * width);
     few_rows::multiply(products_, layer.x, layer.kernel.transposed(),
@@ -151,8 +159,8 @@ class Lstm : public Kernel {
                            layer.step(gates, width, t), true);
       }
       for (std::int64_t i = 0; i < n; ++i) {
-        const std::int64_t row = i * steps + t;
-        step_forward(gates + row * width, bias.data(), layer.c_before(saved.data(), i, t), units,
+        const std::int64_t row = layer.row(i, t);
+        step_forward(gates + row * width, bias, layer.c_before(saved.data(), i, t), units,
                      saved.data() + layer.planes(i, t), y.data() + row * units);
       }
     }
@@ -161,7 +169,7 @@ class Lstm : public Kernel {
     float* const h = scratch(kDh, n * units);
     float* const c = scratch(kDc, n * units);
     for (std::int64_t i = 0; i < n; ++i) {
-      std::copy_n(y.data() + ((i + 1) * steps - 1) * units, units, h + i * units);
+      std::copy_n(y.data() + layer.row(i, steps - 1) * units, units, h + i * units);
       std::copy_n(layer.c_before(saved.data(), i, steps), units, c + i * units);
     }
     give(h, task.outputs[1], false);
@@ -170,7 +178,7 @@ class Lstm : public Kernel {
 
   void backward(KernelTask& task) override {
     if (task.outputs[3].tile.empty()) return;
-    const Layer layer(task);
+    const Layer layer(task, reverse_);
     const Matrix gates = gate_gradients(task, layer);
     if (task.wants_input_grad(0)) {
       multiply_into(task.input_grads[0], task.adds_to_input_grad(0), gates, layer.kernel);
@@ -179,14 +187,27 @@ class Lstm : public Kernel {
     if (task.wants_weight_grad(1)) {
       weight_gradient(task, 1, gates, states_before(task, layer));
     }
-    if (task.wants_weight_grad(2)) {
+    // Of two biases, each has the gradient of their sum.
+    for (std::size_t i = 2; i < task.weights.size(); ++i) {
+      if (!task.wants_weight_grad(i)) continue;
       float* const sums = zeros(kResult, gates.cols);
       add_rows(gates, sums);
-      give(sums, task.weight_grads[2], task.adds_to_weight_grad(2));
+      give(sums, task.weight_grads[i], task.adds_to_weight_grad(i));
     }
   }
 
  private:
+  // The bias, or the sum of both.
+  static const float* bias_of(const KernelTask& task) {
+    const float* const bias = DenseInput(task.weights[2], kBias).data();
+    if (task.weights.size() < 4) return bias;
+    const float* const other = DenseInput(task.weights[3], kRecurrentBias).data();
+    const std::int64_t elements = task.weights[2].volume();
+    float* const sum = scratch(kSummedBias, elements);
+    std::transform(bias, bias + elements, other, sum, std::plus<float>());
+    return sum;
+  }
+
   // A right factor of a product in every step.
   class StepFactor {
    public:
@@ -231,8 +252,8 @@ class Lstm : public Kernel {
     for (std::int64_t t = steps - 1; t >= 0; --t) {
       for (std::int64_t i = 0; i < n; ++i) {
         step_backward(saved.data() + layer.planes(i, t), layer.c_before(saved.data(), i, t),
-                      dy.row(i, t * units), dh + i * units, units, dc + i * units,
-                      gates + (i * steps + t) * width);
+                      dy.row(i, layer.row(0, t) * units), dh + i * units, units, dc + i * units,
+                      gates + layer.row(i, t) * width);
       }
       const Matrix now = layer.step(gates, width, t);
       if (t > 0) {
@@ -264,9 +285,10 @@ class Lstm : public Kernel {
     const DenseInput y(task.outputs[0], kY);
     float* const states = scratch(kStates, n * steps * hidden);
     for (std::int64_t i = 0; i < n; ++i) {
-      float* const first = states + i * steps * hidden;
-      std::copy_n(layer.h0.row(i), hidden, first);
-      std::copy_n(y.data() + i * steps * hidden, (steps - 1) * hidden, first + hidden);
+      float* const rows = states + i * steps * hidden;
+      const float* const others = y.data() + (i * steps + layer.reverse) * hidden;
+      std::copy_n(layer.h0.row(i), hidden, states + layer.row(i, 0) * hidden);
+      std::copy_n(others, (steps - 1) * hidden, rows + (layer.reverse ? 0 : hidden));
     }
     return Matrix::row_major(states, n * steps, hidden, hidden);
   }
@@ -284,10 +306,13 @@ class Lstm : public Kernel {
     dw.commit();
   }
 
+  bool reverse_;
   Products products_;
 };
 
-const RegisterKernel registered("lstm", [](const Attributes&) { return std::make_unique<Lstm>(); });
+const RegisterKernel registered("lstm", [](const Attributes& attributes) {
+  return std::make_unique<Lstm>(attributes.integer("reverse") != 0);
+});
 
 }  // namespace
 }  // namespace flexlegion

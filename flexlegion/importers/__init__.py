@@ -1,0 +1,71 @@
+"""Networks from elsewhere: PyTorch's modules, through torch.export.
+
+A pipeline: `export` has torch write the module's training IR down, `reader` makes it the internal
+form of `program`, the `passes` rewrite that, and `lower` adds our operators to a model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flexlegion.errors import UserError
+from flexlegion.importers.weights import Origin, to_torch
+from flexlegion.model import Model
+
+__all__ = ["Origin", "from_torch", "to_torch"]
+
+
+def from_torch(
+    module: Any, example_inputs: Any = None, *, batch_size: int | None = None, seed: int = 0
+) -> Model:
+    """A model that computes what a PyTorch module does, with the module's weights.
+
+    Layers are named by the module's paths ("layer1.0.conv1"); images come with their channels last,
+    (n, h, w, c), and tokens as int32. `model.outputs` are the module's outputs, logits first, and
+    `model.origin` tells how inputs, outputs and weights are arranged.
+
+    Parameters
+    ----------
+    module
+        A ``torch.nn.Module``; or what ``torch.export.export`` made of one with the first dimension
+        of every input dynamic, or the path of a ``.pt2`` with that.
+    example_inputs
+        For a module: a tensor, a tuple of tensors, or a dict of keyword arguments, with the samples
+        in the first dimension of each.
+    batch_size
+        Samples an iteration; the example's unless given.
+    seed
+        Of the model: decides the order of samples, and dropout.
+
+    Returns
+    -------
+    Model
+        Not compiled yet.
+
+    Raises
+    ------
+    UserError
+        If torch is missing, the module cannot be exported, or it has operations that are not known
+        here; these are named, with their modules.
+    """
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise UserError(
+            "from_torch needs PyTorch, which is not installed: pip install torch"
+        ) from None
+    from flexlegion.importers import passes
+    from flexlegion.importers.export import export
+    from flexlegion.importers.lower import lower
+    from flexlegion.importers.reader import read
+
+    exported, notes, samples = export(module, example_inputs)
+    batch_size = batch_size or samples
+    if batch_size is None:
+        raise UserError("the exported program kept no example inputs; give the batch_size")
+    program = read(exported)
+    program.notes += notes
+    passes.run(program)
+    model = Model(batch_size, seed)
+    model.origin = lower(program, model)
+    return model

@@ -1,0 +1,378 @@
+"""What lowerings stand on: our graph under construction, the values so far, weights, names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flexlegion.graph import Operator
+from flexlegion.importers.program import SAMPLES, Array, Node
+from flexlegion.importers.views import Axis, Run, Value, extent_of, plain, reshaped, runs_of
+from flexlegion.importers.weights import Layout, Origin, Place
+from flexlegion.initializers import Given, Initializer
+from flexlegion.model import Model
+from flexlegion.ops.base import OperatorType
+from flexlegion.ops.shape import Reshape, Transpose
+from flexlegion.tensor import MAX_RANK, Tensor
+
+Result = Value | tuple[Value, ...]
+Lowering = Callable[["Lowerer", Node], Result]
+LOWERINGS: dict[str, Lowering] = {}
+
+
+class Unsupported(Exception):
+    """Why a node cannot be lowered."""
+
+
+def lowers(*ops: str) -> Callable[[Lowering], Lowering]:
+    """Register a function that lowers nodes of these operations."""
+
+    def register(function: Lowering) -> Lowering:
+        LOWERINGS.update(dict.fromkeys(ops, function))
+        return function
+
+    return register
+
+
+class Lowerer:
+    """Lowers nodes to operators of a model, one after the other.
+
+    Parameters
+    ----------
+    model
+        Gets the operators.
+    users
+        Who reads each node.
+    """
+
+    def __init__(self, model: Model, users: dict[Node, list[Node]]) -> None:
+        self.model, self.users = model, users
+        self.origin = Origin()
+        self.results: dict[Node, Result] = {}
+        self._weights: dict[tuple[str, Layout], Tensor] = {}  # trained already by an operator
+        self._arranged: dict[Any, Tensor] = {}
+        self._sources: dict[Node, Value] = {}  # parameters that the graph has as values
+
+    # Values
+
+    def value(self, node: Any) -> Value:
+        """What a node was lowered to."""
+        result = self.results[node]
+        if not isinstance(result, Value):
+            raise Unsupported("it reads a constant that differs from sample to sample")
+        return result
+
+    # Names
+
+    def name(self, node: Node, *, suffix: str = "") -> str:
+        """A new name for an operator: the path of the module that it comes from."""
+        own_layer = node.layer.startswith("torch.nn.") and not suffix
+        kind = suffix or _KINDS.get(node.op, node.op)
+        base = node.path if own_layer and node.path else f"{node.path}.{kind}".lstrip(".")
+        return self.unique(base)
+
+    def unique(self, base: str) -> str:
+        """`base`, numbered if it is taken."""
+        name, number = base, 2
+        while self.model.graph.has(name):
+            name, number = f"{base}_{number}", number + 1
+        return name
+
+    # Weights
+
+    def weight(self, node: Node, runs: Sequence[Run], value: Value) -> tuple[Initializer, Any]:
+        """The values of a parameter, buffer or constant, with its axes in the order of `runs`."""
+        axes = value.axes
+        order = tuple(axes.index(axis) for run in runs for axis in run)
+        shape = tuple(extent_of(run) for run in runs)
+        layout = Layout(tuple(axis.extent for axis in axes), order, shape)
+        assert node.value is not None
+        return Given(layout.of(np.asarray(node.value, np.float32))), layout
+
+    def apply(
+        self,
+        kind: OperatorType,
+        inputs: Sequence[Tensor],
+        name: str,
+        weights: Sequence[tuple[Node, Layout] | None] = (),
+    ) -> Operator:
+        """Add an operator whose weights hold these parameters; who has one already shares it."""
+        owned = [w and self._weights.get((w[0].name, w[1])) for w in weights]
+        trainable = [w is not None and w[0].trainable and w[0].op == "parameter" for w in weights]
+        operator = self.model.graph.apply(
+            kind, inputs, name, owned if weights else None, trainable if weights else True
+        )
+        for weight, tensor in zip(weights, operator.weights, strict=False):
+            if weight is not None:
+                self.own(*weight, tensor)
+        return operator
+
+    def own(self, node: Node, layout: Layout, tensor: Tensor) -> None:
+        """Remember which weight holds a parameter or buffer."""
+        if node.op == "constant":
+            return
+        self._weights.setdefault((node.name, layout), tensor)
+        place = self.origin.places.setdefault(node.name, Place(tensor.name, layout))
+        if place.weight != tensor.name:
+            raise Unsupported(
+                f"parameter '{node.name}' is used in two ways ({place.weight} and {tensor.name}), "
+                "whose weights would be trained apart"
+            )
+
+    # Arrangement
+
+    def tensor(self, value: Value) -> Tensor:
+        """The value's tensor in our graph, however it is arranged."""
+        return self.in_graph(value).source  # type: ignore[no-any-return]
+
+    def in_graph(self, value: Value) -> Value:
+        """A value that a tensor of our graph stores: sources come into it here."""
+        if isinstance(value.source, Tensor):
+            return value
+        runs = ((), *((axis,) for axis in value.axes))
+        runs = self._short(runs)
+        return Value(self.arranged(value, runs), runs, value.seen)
+
+    def arranged(self, value: Value, runs: Sequence[Run]) -> Tensor:
+        """A tensor with one dimension for each run of axes; the first one is the samples'.
+
+        Together the runs have all stored axes; repeated ones among them are expanded.
+        """
+        runs = tuple(runs)
+        if not isinstance(value.source, Tensor):
+            return self._brought_in(value, runs)
+        stored = tuple(tuple(a for a in run if not a.repeated) for run in runs)
+        tensor = self._moved(value, stored)
+        if stored == runs:
+            return tensor
+        return self._expanded(tensor, runs)
+
+    def _moved(self, value: Value, runs: tuple[Run, ...]) -> Tensor:
+        tensor: Tensor = value.source
+        axes = value.axes
+        wanted = [axis for run in runs for axis in run]
+        if set(wanted) != set(axes):
+            raise Unsupported("it reads elements that its input does not have")
+        shape = (tensor.shape[0], *(extent_of(run) for run in runs[1:]))
+        order = [axes.index(axis) for axis in wanted]
+        key = (tensor, tuple(axis.extent for axis in axes), tuple(order), shape)
+        if key not in self._arranged:
+            self._arranged[key] = self._move(tensor, axes, wanted, shape)
+        return self._arranged[key]
+
+    def _move(
+        self, tensor: Tensor, axes: list[Axis], wanted: list[Axis], shape: tuple[int, ...]
+    ) -> Tensor:
+        if wanted != axes:
+            blocks = _blocks(axes, wanted)
+            if axes[0].extent != SAMPLES:
+                blocks = [[], *blocks]
+            if len(blocks) > MAX_RANK:
+                raise Unsupported(f"it moves {len(blocks)} dimensions, but {MAX_RANK} are possible")
+            places = sorted(range(len(blocks)), key=lambda b: axes.index(blocks[b][0]) if b else -1)
+            cut = tuple(extent_of(blocks[b]) for b in places[1:])
+            tensor = self.reshape(tensor, cut)
+            order = tuple(places.index(b) for b in range(len(blocks)))
+            kind = Transpose(order)
+            tensor = self.model.graph.add(kind, [tensor], self._derived(tensor, "transpose"))
+        return self.reshape(tensor, shape[1:])
+
+    def reshape(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """A tensor whose samples have another shape; itself if they have it."""
+        if tensor.shape[1:] == shape:
+            return tensor
+        kind = Reshape(shape or (1,))
+        return self.model.graph.add(kind, [tensor], self._derived(tensor, "reshape"))
+
+    def _expanded(self, tensor: Tensor, runs: tuple[Run, ...]) -> Tensor:
+        """With the elements that repeated axes show again and again."""
+        cut: list[list[Axis]] = []
+        for run in runs[1:]:
+            for i, axis in enumerate(run):
+                if i and axis.repeated == run[i - 1].repeated:
+                    cut[-1].append(axis)
+                else:
+                    cut.append([axis])
+            if not run:
+                cut.append([])
+        if len(cut) >= MAX_RANK:
+            cut = [c for c in cut if c]
+        whole = tuple(extent_of(c) for c in cut)
+        ones = tuple(1 if c and c[0].repeated else extent_of(c) for c in cut)
+        if len(whole) >= MAX_RANK:
+            raise Unsupported(f"it repeats elements along {len(whole) + 1} dimensions")
+        tensor = self.reshape(tensor, ones)
+        tensor = self.model.expand(tensor, whole, name=self._derived(tensor, "expand"))
+        return self.reshape(tensor, tuple(extent_of(run) for run in runs[1:]))
+
+    def over_samples(self, tensor: Tensor) -> Tensor:
+        """A tensor with as many samples as the batch."""
+        if tensor.shape[0] == self.model.batch_size:
+            return tensor
+        name = self._derived(tensor, "expand")
+        return self.model.expand(tensor, tensor.shape[1:], name=name)
+
+    def _derived(self, tensor: Tensor, what: str) -> str:
+        base = tensor.producer.name if tensor.producer is not None else tensor.name
+        return self.unique(f"{base}.{what}")
+
+    # Sources
+
+    def _brought_in(self, value: Value, runs: tuple[Run, ...]) -> Tensor:
+        node: Node = value.source
+        stored = tuple(tuple(a for a in run if not a.repeated) for run in runs)
+        if node.op == "constant":
+            array = self.constant(value, stored)
+            key = (array.tobytes(), array.dtype.str, array.shape)
+            if key not in self._arranged:
+                name = self.unique(f"{node.path}.constant".lstrip("."))
+                self._arranged[key] = self.model.constant(array, name=name)
+            tensor = self._arranged[key]
+        elif len(self.users[node]) > 1:
+            tensor = self._moved(self._parameter(value), stored)
+        else:
+            tensor = self._trained(value, stored)
+        return tensor if stored == runs else self._expanded(tensor, runs)
+
+    def _trained(self, value: Value, runs: tuple[Run, ...]) -> Tensor:
+        """A parameter as a tensor, in an order of its axes."""
+        node: Node = value.source
+        given, layout = self.weight(node, runs[1:] or ((),), value)
+        trainable = node.trainable and node.op == "parameter"
+        name = self.unique(node.name)
+        tensor = self.model.parameter(layout.shape, given, name, trainable)
+        self.own(node, layout, tensor)
+        return tensor
+
+    def _parameter(self, value: Value) -> Value:
+        """A parameter that is read several times: brought in once, as it is."""
+        node: Node = value.source
+        if node not in self._sources:
+            whole = plain(node, node.shape)
+            runs = self._short(((), *((axis,) for axis in whole.axes)))
+            self._sources[node] = Value(self._trained(whole, runs), runs, whole.seen)
+        source = self._sources[node]
+        # The same axes: as the caller has cut them.
+        tensor: Tensor = source.source
+        return Value(tensor, self._short(((), *((axis,) for axis in value.axes))), value.seen)
+
+    @staticmethod
+    def _short(runs: Sequence[Run]) -> tuple[Run, ...]:
+        """At most as many runs as dimensions are possible."""
+        short = list(runs)
+        while len(short) > MAX_RANK:
+            last = short.pop()
+            short[-1] = (*short[-1], *last)
+        return tuple(short)
+
+    def constant(self, value: Value, runs: Sequence[Run]) -> Array:
+        """A constant's numbers, one dimension for each run but the first, in our element types."""
+        node: Node = value.source
+        assert node.value is not None
+        axes = value.axes
+        order = [axes.index(axis) for run in runs for axis in run]
+        array = node.value.reshape([axis.extent for axis in axes]).transpose(order)
+        array = np.ascontiguousarray(array.reshape([extent_of(run) for run in runs[1:]] or [1]))
+        kind = np.float32 if array.dtype.kind in "fb" else np.int32
+        limit = np.finfo(np.float32).max
+        return (np.clip(array, -limit, limit) if kind is np.float32 else array).astype(kind)
+
+    # Views
+
+    def reshaped(self, value: Value, shape: tuple[int, ...]) -> Value:
+        """Seen in another shape; elements are moved where axes alone cannot say it."""
+        result = reshaped(value, shape)
+        if result is not None:
+            return result
+        value = self.in_order(value)
+        return Value(value.source, *self._regrouped(shape))
+
+    def in_order(self, value: Value) -> Value:
+        """Stored as it is seen, the samples first."""
+        seen = [axis for run in value.seen for axis in run]
+        samples = tuple(a for a in seen if a.extent == SAMPLES)
+        if seen[: len(samples)] != list(samples):
+            raise Unsupported("it joins samples with what stands before them")
+        others = [tuple(a for a in run if a.extent != SAMPLES) for run in value.seen]
+        runs = self._short((samples, *(run for run in others if run)))
+        return self.stored_as(value, runs)
+
+    def stored_as(self, value: Value, runs: Sequence[Run]) -> Value:
+        """The same elements, stored in an arrangement; repeated ones are there, then."""
+        tensor = self.arranged(value, runs)
+        new = {a: Axis(a.extent) if a.repeated else a for run in runs for a in run}
+        stored = tuple(tuple(new[a] for a in run) for run in runs)
+        seen = tuple(tuple(new.get(a, a) for a in run) for run in value.seen)
+        return Value(tensor, stored, seen)
+
+    def fused(self, value: Value, d: int) -> Value:
+        """With a single axis, stored as one, for a dimension that is seen."""
+        run = value.seen[d]
+        if len(run) < 2 and not any(axis.repeated for axis in run):
+            return value
+        if any(axis.extent == SAMPLES for axis in run):
+            raise Unsupported("samples are merged with positions where they cannot be")
+        if not _neighbours(value, run):
+            first = next((a for a in value.axes if a in run), None)
+            others = [r for old in value.stored[1:] if (r := _without(old, run, first))]
+            place = next((i for i, r in enumerate(others) if first in r), len(others))
+            if first is not None:
+                at = others[place].index(first)
+                before, after = others[place][:at], others[place][at + 1 :]
+                others[place : place + 1] = [r for r in (before, run, after) if r]
+            else:
+                others.append(run)
+            samples = value.stored[0] if isinstance(value.source, Tensor) else ()
+            value = self.stored_as(value, self._short((samples, *others)))
+            run = value.seen[d]
+        new = (Axis(extent_of(run)),)
+        stored = tuple(_replaced(old, run, new) for old in value.stored)
+        return Value(value.source, stored, (*value.seen[:d], new, *value.seen[d + 1 :]))
+
+    @staticmethod
+    def _regrouped(shape: tuple[int, ...]) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
+        """How what is stored in order is stored and seen in another shape."""
+        if shape[0] % SAMPLES:
+            raise Unsupported("it cuts or joins samples")
+        leading = shape[0] // SAMPLES
+        if leading != 1:
+            raise Unsupported("it joins samples with positions that cannot be told apart again")
+        seen = runs_of(shape)
+        flat = tuple(axis for run in seen[1:] for axis in run)
+        return (seen[0], flat), seen
+
+
+_KINDS = {"scaled_dot_product_attention": "attention", "_native_batch_norm": "batch_norm"}
+
+
+def _blocks(axes: list[Axis], wanted: list[Axis]) -> list[list[Axis]]:
+    """`wanted` in the longest runs that are neighbours among `axes`, too; samples by themselves."""
+    blocks: list[list[Axis]] = []
+    for axis in wanted:
+        place = axes.index(axis)
+        follows = blocks and place and axes[place - 1] is blocks[-1][-1]
+        if follows and axes[place - 1].extent != SAMPLES:
+            blocks[-1].append(axis)
+        else:
+            blocks.append([axis])
+    return blocks
+
+
+def _neighbours(value: Value, run: Run) -> bool:
+    """Whether axes are stored in this order, one after the other."""
+    axes = value.axes
+    if any(axis.repeated for axis in run):
+        return False
+    at = axes.index(run[0])
+    return axes[at : at + len(run)] == list(run)
+
+
+def _without(run: Run, others: Run, but: Axis | None) -> Run:
+    return tuple(axis for axis in run if axis is but or axis not in others)
+
+
+def _replaced(run: Run, old: Run, new: Run) -> Run:
+    """With `new` for the first of the old axes, and nothing for the others."""
+    return tuple(n for a in run for n in (new if a is old[0] else () if a in old else (a,)))

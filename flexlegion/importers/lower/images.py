@@ -1,0 +1,167 @@
+"""Convolutions and pooling: channels last here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
+from flexlegion.importers.lower.products import WEIGHTS
+from flexlegion.importers.program import Node
+from flexlegion.importers.views import Axis, Value, runs_of
+from flexlegion.initializers import Zeros
+from flexlegion.ops.conv1d import Conv1D, Pool1D
+from flexlegion.ops.conv2d import Conv2D
+from flexlegion.ops.pool2d import Pool2D
+from flexlegion.tensor import Tensor
+
+
+@lowers("conv2d", "conv1d", "convolution")
+def convolution(lowerer: Lowerer, node: Node) -> Value:
+    weight = node["weight"]
+    dims = len(weight.shape) - 2
+    if weight.op not in WEIGHTS:
+        raise Unsupported("its weight is computed, not a parameter")
+    if node.get("transposed") or dims not in (1, 2):
+        raise Unsupported("it is transposed, or of other than one or two dimensions")
+    if set(_numbers(node["dilation"], dims)) != {1}:
+        raise Unsupported(f"its dilation is {node['dilation']}; only 1 is possible")
+    stride = _numbers(node["stride"], dims)
+    padding = _padding(node["padding"], weight.shape[2:])
+    filters, groups = weight.shape[0], node["groups"]
+    value = lowerer.value(weight)
+    order = (value.seen[0], *value.seen[2:], value.seen[1])
+    kernel, layout = lowerer.weight(weight, order, value)
+    weights = [(weight, layout)]
+    bias = node["bias"]
+    activation = node.get("activation", "none")
+    kind: Conv1D | Conv2D
+    if dims == 2:
+        kind = Conv2D(
+            filters,
+            weight.shape[2],
+            weight.shape[3],
+            stride[0],
+            stride[1],
+            padding[0],
+            padding[1],
+            groups,
+            bias is not None,
+            activation,
+            kernel,
+            Zeros(),
+        )
+    else:
+        if groups != 1:
+            raise Unsupported("it is one-dimensional and has groups")
+        kind = Conv1D(
+            filters,
+            weight.shape[2],
+            stride[0],
+            padding[0],
+            bias is not None,
+            activation,
+            kernel,
+            Zeros(),
+        )
+    if bias is not None:
+        vector = lowerer.value(bias)
+        if bias.op not in WEIGHTS:
+            raise Unsupported("its bias is computed, not a parameter")
+        values, bias_layout = lowerer.weight(bias, vector.seen, vector)
+        kind = replace(kind, bias_initializer=values)
+        weights.append((bias, bias_layout))
+    tensor = channels_last(lowerer, lowerer.value(node["input"]))
+    output = lowerer.apply(kind, [tensor], lowerer.name(node), weights).output
+    return from_channels_last(output, node)
+
+
+@lowers("max_pool2d", "avg_pool2d", "max_pool1d", "avg_pool1d")
+def pool(lowerer: Lowerer, node: Node) -> Value:
+    dims = int(node.op[-2])
+    kernel = _numbers(node["kernel_size"], dims)
+    stride = _numbers(node["stride"], dims) if node["stride"] else kernel
+    padding = _numbers(node["padding"], dims)
+    if set(_numbers(node.get("dilation") or 1, dims)) != {1}:
+        raise Unsupported(f"its dilation is {node['dilation']}; only 1 is possible")
+    if node.get("divisor_override") is not None:
+        raise Unsupported("it has a divisor of its own")
+    shape = node["self"].shape
+    if node["ceil_mode"]:
+        sizes = zip(shape[-dims:], kernel, stride, padding, strict=True)
+        floor = [(e + 2 * p - k) // s + 1 for e, k, s, p in sizes]
+        if floor != list(node.shape[-dims:]):
+            raise Unsupported("it rounds the number of windows up (ceil_mode)")
+    kind = "max" if node.op.startswith("max") else "average"
+    counts = node.get("count_include_pad", True)
+    return _pooled(lowerer, node, kind, kernel, stride, padding, counts)
+
+
+@lowers("adaptive_avg_pool2d", "adaptive_avg_pool1d", "adaptive_max_pool2d", "mean_positions")
+def adaptive_pool(lowerer: Lowerer, node: Node) -> Value:
+    dims = int(node.op[-2])
+    before, after = node["self"].shape[-dims:], node.shape[-dims:]
+    if all(a % b == 0 for b, a in zip(before, after, strict=True)):
+        return _repeated(lowerer.value(node["self"]), before, after)
+    if any(b % a for b, a in zip(before, after, strict=True)):
+        raise Unsupported(
+            f"it averages {list(before)} positions to {list(after)}, which do not divide them"
+        )
+    kernel = tuple(b // a for b, a in zip(before, after, strict=True))
+    kind = "max" if "max" in node.op else "average"
+    return _pooled(lowerer, node, kind, kernel, kernel, (0,) * dims, True)
+
+
+def _repeated(value: Value, before: tuple[int, ...], after: tuple[int, ...]) -> Value:
+    """Each position as often as the result has it; as it is where the numbers are equal."""
+    factors = [a // b for b, a in zip(before, after, strict=True)]
+    positions = [
+        (*run, Axis(factor, repeated=True)) if factor > 1 else run
+        for run, factor in zip(value.seen[-len(before) :], factors, strict=True)
+    ]
+    return value.with_seen((*value.seen[: -len(before)], *positions))
+
+
+def _pooled(
+    lowerer: Lowerer,
+    node: Node,
+    kind: str,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    counts: bool,
+) -> Value:
+    operator: Pool1D | Pool2D
+    if len(kernel) == 2:
+        (kh, kw), (sh, sw), (ph, pw) = kernel, stride, padding
+        operator = Pool2D(kind, kh, kw, sh, sw, ph, pw, counts)
+    else:
+        operator = Pool1D(kind, kernel[0], stride[0], padding[0], counts)
+    tensor = channels_last(lowerer, lowerer.value(node["self"]))
+    output = lowerer.model.graph.add(operator, [tensor], lowerer.name(node))
+    return from_channels_last(output, node)
+
+
+def channels_last(lowerer: Lowerer, value: Value) -> Tensor:
+    """A tensor (n, positions..., channels) of what is seen as (n, channels, positions...)."""
+    samples, channels, *positions = value.seen
+    return lowerer.arranged(lowerer.in_graph(value), [samples, *positions, channels])
+
+
+def from_channels_last(tensor: Tensor, node: Node) -> Value:
+    """Seen with the channels first."""
+    samples, channels, *positions = runs_of(node.shape)
+    return Value(tensor, (samples, *positions, channels), (samples, channels, *positions))
+
+
+def _numbers(value: Any, count: int) -> tuple[int, ...]:
+    numbers = tuple(value) if isinstance(value, list | tuple) else (value,)
+    return numbers * count if len(numbers) == 1 else numbers
+
+
+def _padding(value: Any, kernel: tuple[int, ...]) -> tuple[int, ...]:
+    if value == "same":
+        if any(k % 2 == 0 for k in kernel):
+            raise Unsupported("it pads an even kernel to the same size")
+        return tuple(k // 2 for k in kernel)
+    return (0,) * len(kernel) if value == "valid" else _numbers(value, len(kernel))

@@ -1,0 +1,164 @@
+"""Normalisation, softmax, reductions, dropout."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
+from flexlegion.importers.lower.elementwise import apply
+from flexlegion.importers.lower.products import WEIGHTS
+from flexlegion.importers.program import SAMPLES, Node
+from flexlegion.importers.views import Run, Value
+from flexlegion.importers.weights import Layout
+from flexlegion.initializers import Constant, Given, Initializer, Zeros
+from flexlegion.ops.elementwise import Dropout
+from flexlegion.ops.normalization import (
+    BatchNorm,
+    BatchNormMoments,
+    BatchNormStatistics,
+    LayerNorm,
+)
+from flexlegion.ops.softmax import Softmax
+from flexlegion.tensor import MAX_RANK, Tensor
+
+
+@lowers("batch_norm")
+def batch_norm(lowerer: Lowerer, node: Node) -> Value:
+    """Batch normalisation; by fixed statistics, it is an element-wise expression."""
+    mean, variance = node["running_mean"], node["running_var"]
+    if not node["training"]:
+        return _fixed_batch_norm(lowerer, node)
+    if node["momentum"] is None:
+        raise Unsupported("its running averages are those of all batches (momentum None)")
+    x = lowerer.value(node["input"])
+    tensor, outer, channels = channels_last(lowerer, x, 1)
+    graph, name = lowerer.model.graph, lowerer.name(node)
+    gamma, beta = (vector(node, n) for n in ("weight", "bias"))
+    statistics = graph.add(BatchNormStatistics(), [tensor], f"{name}.statistics")
+    positions = math.prod(tensor.shape[1:-1])
+    joint = BatchNormMoments(positions, float(node["momentum"]))
+    moments = graph.apply(joint, [statistics], f"{name}.moments")
+    for source, weight, start in (
+        (mean, moments.weights[0], 0.0),
+        (variance, moments.weights[1], 1.0),
+    ):
+        if source is not None:
+            weight.initializer = Given(np.asarray(source.value, np.float32))
+            lowerer.own(source, Layout(source.shape, (0,), source.shape), weight)
+        else:
+            weight.initializer = Constant(start)
+    kind = BatchNorm(node["eps"], node.get("activation", "none"), *initial(gamma, beta))
+    inputs = [tensor, moments.output]
+    if node.get("residual") is not None:
+        inputs.append(_same_arrangement(lowerer, lowerer.value(node["residual"]), tensor))
+    output = lowerer.apply(kind, inputs, name, layouts(gamma, beta)).output
+    return Value(output, (*outer, channels), x.seen)
+
+
+def _fixed_batch_norm(lowerer: Lowerer, node: Node) -> Value:
+    names = ("input", "running_mean", "running_var", "weight", "bias")
+    sources = [node[name] for name in names if node[name] is not None]
+    values = [lowerer.value(sources[0])]
+    trailing = ((),) * (len(node.shape) - 2)
+    for source in sources[1:]:
+        value = lowerer.value(source)
+        values.append(value.with_seen((*value.seen, *trailing)))
+    formula = f"((x0 - x1) * rsqrt(x2 + {node['eps']!r}))"
+    number = 3
+    if node["weight"] is not None:
+        formula, number = f"({formula} * x{number})", number + 1
+    if node["bias"] is not None:
+        formula = f"({formula} + x{number})"
+    result = apply(lowerer, formula, values, lowerer.name(node))
+    if node.get("residual") is not None:
+        both = [result, lowerer.value(node["residual"])]
+        name = lowerer.name(node, suffix="add")
+        result = apply(lowerer, "(x0 + x1)", both, name)
+    if node.get("activation", "none") != "none":
+        name = lowerer.name(node, suffix=node["activation"])
+        result = apply(lowerer, f"{node['activation']}(x0)", [result], name)
+    return result
+
+
+@lowers("layer_norm")
+def layer_norm(lowerer: Lowerer, node: Node) -> Value:
+    if len(node["normalized_shape"]) != 1:
+        raise Unsupported(f"it normalises over {len(node['normalized_shape'])} dimensions")
+    x = lowerer.value(node["input"])
+    tensor, outer, channels = channels_last(lowerer, x, -1)
+    gamma, beta = (vector(node, n) for n in ("weight", "bias"))
+    first = initial(gamma, beta)
+    kind = LayerNorm(node["eps"], gamma_initializer=first[0], beta_initializer=first[1])
+    output = lowerer.apply(kind, [tensor], lowerer.name(node), layouts(gamma, beta)).output
+    return Value(output, (*outer, channels), x.seen)
+
+
+@lowers("softmax", "_softmax")
+def softmax(lowerer: Lowerer, node: Node) -> Value:
+    x = lowerer.value(node["self"])
+    d = node["dim"] % len(node.shape)
+    tensor, outer, channels = channels_last(lowerer, x, d)
+    output = lowerer.model.graph.add(Softmax(), [tensor], lowerer.name(node))
+    return Value(output, (*outer, channels), x.seen)
+
+
+@lowers("log_softmax", "_log_softmax")
+def log_softmax(lowerer: Lowerer, node: Node) -> Value:
+    x = lowerer.value(node["self"])
+    tensor, outer, channels = channels_last(lowerer, x, node["dim"] % len(node.shape))
+    output = lowerer.model.graph.add(Softmax(), [tensor], lowerer.name(node, suffix="softmax"))
+    result = Value(output, (*outer, channels), x.seen)
+    return apply(lowerer, "log(x0)", [result], lowerer.name(node))
+
+
+@lowers("dropout")
+def dropout(lowerer: Lowerer, node: Node) -> Value:
+    x = lowerer.in_graph(lowerer.value(node["input"]))
+    kind = Dropout(float(node["p"]), len(lowerer.model.graph.operators))
+    output = lowerer.model.graph.add(kind, [x.source], lowerer.name(node))
+    return Value(output, x.stored, x.seen)
+
+
+def channels_last(lowerer: Lowerer, x: Value, d: int) -> tuple[Tensor, tuple[Run, ...], Run]:
+    """A tensor whose last dimension is the one that is seen at `d`; the others as they are."""
+    x = lowerer.in_graph(x)
+    channels = x.seen[d]
+    if any(axis.repeated or axis.extent == SAMPLES for axis in channels):
+        raise Unsupported("its channels are expanded, or merged with samples")
+    outer = [
+        left
+        for i, run in enumerate(x.stored)
+        if (left := tuple(axis for axis in run if axis not in channels)) or i == 0
+    ]
+    while len(outer) >= MAX_RANK:
+        last = outer.pop()
+        outer[-1] = (*outer[-1], *last)
+    return lowerer.arranged(x, [*outer, channels]), tuple(outer), channels
+
+
+def _same_arrangement(lowerer: Lowerer, value: Value, tensor: Tensor) -> Tensor:
+    """What is seen with the channels second, with the channels last as `tensor` has them."""
+    samples, channels, *positions = value.seen
+    runs = [samples, *(run for run in positions if run), channels]
+    return lowerer.reshape(lowerer.arranged(lowerer.in_graph(value), runs), tensor.shape[1:])
+
+
+def vector(node: Node, name: str) -> Node | None:
+    vector: Node | None = node[name]
+    if vector is not None and (vector.op not in WEIGHTS or len(vector.shape) != 1):
+        raise Unsupported(f"its {name} is computed, not a parameter")
+    return vector
+
+
+def initial(gamma: Node | None, beta: Node | None) -> tuple[Initializer, Initializer]:
+    return (
+        Constant() if gamma is None else Given(np.asarray(gamma.value, np.float32)),
+        Zeros() if beta is None else Given(np.asarray(beta.value, np.float32)),
+    )
+
+
+def layouts(*vectors: Node | None) -> list[tuple[Node, Layout] | None]:
+    """For `Lowerer.apply`: a vector that a layer has not got is a constant here."""
+    return [None if v is None else (v, Layout(v.shape, (0,), v.shape)) for v in vectors]

@@ -1,0 +1,153 @@
+"""Dense layers, and products of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
+from flexlegion.importers.program import SAMPLES, Node
+from flexlegion.importers.views import Axis, Run, Value, extent_of, refined
+from flexlegion.initializers import Zeros
+from flexlegion.ops.attention import MatMul
+from flexlegion.ops.dense import Dense
+from flexlegion.tensor import MAX_RANK, Tensor
+
+WEIGHTS = ("parameter", "constant")
+
+
+@lowers("linear")
+def linear(lowerer: Lowerer, node: Node) -> Value:
+    value = lowerer.value(node["weight"])
+    return _dense(lowerer, node, lowerer.value(node["input"]), value, node["bias"])
+
+
+@lowers("addmm")
+def addmm(lowerer: Lowerer, node: Node) -> Value:
+    if node["alpha"] != 1 or node["beta"] != 1:
+        raise Unsupported("it scales its terms")
+    kernel = lowerer.value(node["mat2"])
+    transposed = kernel.with_seen(reversed(kernel.seen))
+    return _dense(lowerer, node, lowerer.value(node["mat1"]), transposed, node["self"])
+
+
+@lowers("matmul", "mm", "bmm")
+def matmul(lowerer: Lowerer, node: Node) -> Value:
+    """A product of samples' matrices; a dense layer where the second factor is a weight."""
+    left = lowerer.value(node["self"])
+    right = lowerer.value(node.get("other", node.get("mat2")))
+    if isinstance(right.source, Node) and right.source.op in WEIGHTS and len(right.seen) == 2:
+        return _dense(lowerer, node, left, right.with_seen(reversed(right.seen)), None)
+    if len(left.seen) != len(right.seen):
+        raise Unsupported("its factors have different numbers of dimensions")
+    return _products(lowerer, node, left, right)
+
+
+def _dense(lowerer: Lowerer, node: Node, x: Value, kernel: Value, bias: Node | None) -> Value:
+    """x (..., in) by a weight that is seen as (out, in)."""
+    source = kernel.source
+    if not isinstance(source, Node) or source.op not in WEIGHTS:
+        raise Unsupported("its weight is computed, not a parameter")
+    if any(axis.repeated for run in kernel.seen for axis in run):
+        raise Unsupported("its weight is expanded")
+    x = _with_repeated_channels(lowerer, lowerer.in_graph(x))
+    both = refined([x.with_seen(((), *x.seen)), kernel.with_seen(_at_ends(kernel, len(x.seen)))])
+    if both is None:
+        raise Unsupported("its input's channels are merged otherwise than its weight's columns")
+    x, kernel = both[0].with_seen(both[0].seen[1:]), both[1]
+    columns = dict(zip(x.seen[-1], kernel.seen[-1], strict=True)) if x.seen[-1] else {}
+    tensor, outer, inner = _channels_last(lowerer, x)
+    out = kernel.seen[0]
+    given, layout = lowerer.weight(source, (out, tuple(columns[a] for a in inner)), kernel)
+    biased = _is_vector(lowerer, bias)
+    kind = Dense(max(extent_of(out), 1), biased, node.get("activation", "none"), given, Zeros())
+    weights = [(source, layout)]
+    if biased:
+        assert bias is not None
+        vector = lowerer.value(bias)
+        values, bias_layout = lowerer.weight(vector.source, vector.seen, vector)
+        kind = replace(kind, bias_initializer=values)
+        weights.append((vector.source, bias_layout))
+    operator = lowerer.apply(kind, [tensor], lowerer.name(node), weights)
+    units = (Axis(kind.units),) if kind.units > 1 else ()
+    result = Value(operator.output, (*outer, units), (*x.seen[:-1], units))
+    if bias is None or biased:
+        return result
+    from flexlegion.importers.lower.elementwise import apply
+
+    operands = [result, lowerer.value(bias)]
+    return apply(lowerer, "(x0 + x1)", operands, lowerer.name(node, suffix="bias"))
+
+
+def _at_ends(kernel: Value, rank: int) -> tuple[Run, ...]:
+    """The kernel's two dimensions, with as many between them as an input has before its last."""
+    return (kernel.seen[0], *(() for _ in range(rank - 1)), kernel.seen[1])
+
+
+def _is_vector(lowerer: Lowerer, bias: Node | None) -> bool:
+    if bias is None:
+        return False
+    source = lowerer.value(bias).source
+    return isinstance(source, Node) and source.op in WEIGHTS and len(bias.shape) == 1
+
+
+def _with_repeated_channels(lowerer: Lowerer, x: Value) -> Value:
+    """With channels that are expanded there as often as they are seen."""
+    channels = x.seen[-1]
+    if not any(axis.repeated for axis in channels):
+        return x
+    others = [tuple(a for a in run if a not in channels) for run in x.stored[1:]]
+    return lowerer.stored_as(x, [x.stored[0], *(run for run in others if run), channels])
+
+
+def _channels_last(lowerer: Lowerer, x: Value) -> tuple[Tensor, tuple[Run, ...], Run]:
+    """A tensor whose last dimension holds the axes that are seen last, in the order of storage."""
+    channels = set(x.seen[-1])
+    inner = tuple(axis for axis in x.axes if axis in channels)
+    outer: list[Run] = []
+    for i, run in enumerate(x.stored):
+        left = tuple(axis for axis in run if axis not in channels)
+        if left or i == 0:
+            outer.append(left)
+    while len(outer) >= MAX_RANK:
+        last = outer.pop()
+        outer[-1] = (*outer[-1], *last)
+    return lowerer.arranged(x, [*outer, inner]), tuple(outer), inner
+
+
+def _products(lowerer: Lowerer, node: Node, left: Value, right: Value) -> Value:
+    values = [lowerer.in_graph(value) for value in (left, right)]
+    batches = refined([v.with_seen((*v.seen[:-2], (), ())) for v in values])
+    if batches is None:
+        raise Unsupported("its factors are merged from dimensions that do not fit together")
+    a, b = (
+        lowerer_value.with_seen((*lowerer_value.seen[:-2], *v.seen[-2:]))
+        for lowerer_value, v in zip(batches, values, strict=True)
+    )
+    inner = refined([a.with_seen([a.seen[-1]]), b.with_seen([b.seen[-2]])])
+    if inner is None:
+        raise Unsupported("its factors are merged from dimensions that do not fit together")
+    a = inner[0].with_seen((*a.seen[:-1], inner[0].seen[0]))
+    b = inner[1].with_seen((*b.seen[:-2], inner[1].seen[0], b.seen[-1]))
+    pairs = [
+        (p, q)
+        for x, y in zip(a.seen[:-2], b.seen[:-2], strict=True)
+        for p, q in zip(x, y, strict=True)
+    ]
+    if not pairs or any(p.repeated or q.repeated for p, q in pairs):
+        raise Unsupported("its factors broadcast")
+    samples = [p for p, _ in pairs if p.extent == SAMPLES]
+    if len(samples) != 1:
+        raise Unsupported("it is not a product of each sample's matrices")
+    others = [(p, q) for p, q in pairs if p.extent != SAMPLES]
+    runs: Sequence[tuple[Run, Run]] = [((p,), (q,)) for p, q in others]
+    if len(runs) > MAX_RANK - 3:
+        runs = [(tuple(p for p, _ in others), tuple(q for _, q in others))]
+    first = a.stored[0], b.stored[0]
+    tensors = [
+        lowerer.arranged(a, [first[0], *(p for p, _ in runs), a.seen[-2], a.seen[-1]]),
+        lowerer.arranged(b, [first[1], *(q for _, q in runs), b.seen[-2], b.seen[-1]]),
+    ]
+    tensor = lowerer.model.graph.add(MatMul(), tensors, lowerer.name(node))
+    stored = (first[0], *(p for p, _ in runs), a.seen[-2], b.seen[-1])
+    return Value(tensor, stored, (*a.seen[:-1], b.seen[-1]))

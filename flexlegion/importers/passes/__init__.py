@@ -1,0 +1,33 @@
+"""Passes over the internal form, in their order."""
+
+from __future__ import annotations
+
+from flexlegion.importers.passes.attention import recognise_attention
+from flexlegion.importers.passes.drop_path import recognise_drop_path
+from flexlegion.importers.passes.epilogues import fuse_epilogues
+from flexlegion.importers.passes.expressions import as_expressions, fuse_expressions
+from flexlegion.importers.passes.identities import drop_identities
+from flexlegion.importers.passes.masks import additive_masks, simplify_masks
+from flexlegion.importers.passes.norms import recognise_rms_norm
+from flexlegion.importers.passes.rotary import recognise_rotary
+from flexlegion.importers.program import Pass, Program
+
+PASSES: tuple[Pass, ...] = (
+    drop_identities,
+    simplify_masks,
+    recognise_drop_path,
+    recognise_rms_norm,
+    recognise_rotary,
+    recognise_attention,
+    additive_masks,
+    fuse_epilogues,
+    as_expressions,
+    fuse_expressions,
+)
+
+
+def run(program: Program) -> None:
+    """All passes, one after the other."""
+    for apply in PASSES:
+        apply(program)
+        program.prune()

@@ -1,0 +1,198 @@
+"""Element-wise operations become formulas; chains of single readers become one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from flexlegion.importers.passes.matching import only
+from flexlegion.importers.program import Node, Program, constant_of
+
+MAX_OPERANDS = 8
+MAX_LENGTH = 600  # of a formula
+
+_UNARY = {
+    "relu": "relu", "sigmoid": "sigmoid", "tanh": "tanh", "silu": "silu", "hardswish": "hardswish",
+    "hardsigmoid": "hardsigmoid", "exp": "exp", "log": "log", "sqrt": "sqrt", "rsqrt": "rsqrt",
+    "square": "square", "neg": "neg", "abs": "abs", "sin": "sin", "cos": "cos", "erf": "erf",
+    "reciprocal": "reciprocal", "relu6": "relu6", "log1p": "log1p", "expm1": "expm1",
+}  # fmt: skip
+_BINARY = {
+    "maximum": "maximum(a, b)", "minimum": "minimum(a, b)", "mul": "(a * b)", "div": "(a / b)",
+    "eq": "(a == b)", "ne": "(a != b)", "lt": "(a < b)", "le": "(a <= b)", "gt": "(a > b)",
+    "ge": "(a >= b)",
+}  # fmt: skip
+_LOGIC = {"and": "(a * b)", "or": "maximum(a, b)", "xor": "(a != b)"}
+
+Formula = tuple[str, dict[str, Any]]  # over a, b, c; and what these are
+
+
+def as_expressions(program: Program) -> None:
+    """Turn every element-wise operation into a node "expression"."""
+    for node in program.nodes:
+        made = _formula(node)
+        if made is None:
+            continue
+        text, names = made
+        operands: list[Node] = []
+        for name, value in names.items():
+            number = constant_of(value)
+            if number is not None and number.size == 1:
+                replacement = _number(number.reshape(-1)[0].item())
+            else:
+                if value not in operands:
+                    operands.append(value)
+                replacement = f"x{operands.index(value)}"
+            text = re.sub(rf"\b{name}\b", replacement, text)
+        if operands:
+            args = {"formula": text, "operands": operands, "kind": node.op.strip("_")}
+            node.op, node.args = "expression", args
+
+
+def fuse_expressions(program: Program) -> None:
+    """Compute an expression that a single other one reads within that one."""
+    users = program.users()
+    for node in program.nodes:
+        if node.op != "expression":
+            continue
+        changed = True
+        while changed:
+            changed = False
+            for operand in node["operands"]:
+                if operand.op == "expression" and only(users[operand]) is node:
+                    changed = _substitute(node, operand)
+                    if changed:
+                        break
+
+
+def _substitute(node: Node, operand: Node) -> bool:
+    """Put an operand's formula in its place; False if that becomes too long."""
+    outer, inner = list(node["operands"]), list(operand["operands"])
+    place = outer.index(operand)
+    operands = [o for o in outer if o is not operand]
+    operands += [o for o in inner if o not in operands]
+    if len(operands) > MAX_OPERANDS or len(node["formula"]) + len(operand["formula"]) > MAX_LENGTH:
+        return False
+    if len(re.findall(rf"\bx{place}\b", node["formula"])) != 1:
+        return False
+    text = _renumbered(operand["formula"], [operands.index(o) for o in inner])
+    numbers = [operands.index(o) if o is not operand else -1 for o in outer]
+    formula = _renumbered(node["formula"], numbers).replace("x-1", text)
+    node.args |= {"formula": formula, "operands": operands}
+    return True
+
+
+def _renumbered(formula: str, numbers: list[int]) -> str:
+    return re.sub(r"\bx(\d+)\b", lambda match: f"x{numbers[int(match[1])]}", formula)
+
+
+def _number(value: float) -> str:
+    if isinstance(value, bool):
+        return str(float(value))
+    if value in (float("inf"), float("-inf")):
+        return "3.4028234663852886e+38" if value > 0 else "(-3.4028234663852886e+38)"
+    return repr(float(value)) if value >= 0 else f"({float(value)!r})"
+
+
+def _formula(node: Node) -> Formula | None:
+    """A node as a formula, if it is element-wise and its values are numbers that can be."""
+    op = node.op.strip("_").removeprefix("logical_").removeprefix("bitwise_")
+    if not isinstance(node.args, dict) or node.type is None or isinstance(node.type, tuple):
+        return None
+    own = _SPECIAL.get(op)
+    if own is not None:
+        return own(node)
+    a = node.get("self")
+    if op in _UNARY:
+        return f"{_UNARY[op]}(a)", {"a": a}
+    if op in _BINARY:
+        if op == "div" and node.get("rounding_mode") is not None:
+            return None
+        return _BINARY[op], {"a": a, "b": node["other"]}
+    if op in _LOGIC and node.type.dtype == "bool":
+        return _LOGIC[op], {"a": a, "b": node["other"]}
+    if op == "not" and node.type.dtype == "bool":
+        return "(1.0 - a)", {"a": a}
+    return None
+
+
+def _sum(sign: str) -> Callable[[Node], Formula]:
+    def formula(node: Node) -> Formula:
+        alpha = node.get("alpha", 1)
+        second = "b" if alpha == 1 else f"{_number(alpha)} * b"
+        return f"(a {sign} {second})", {"a": node["self"], "b": node["other"]}
+
+    return formula
+
+
+def _pow(node: Node) -> Formula | None:
+    exponent = constant_of(node["exponent"])
+    if exponent is None or exponent.size != 1 or not isinstance(node["self"], Node):
+        return None
+    value = float(exponent.reshape(-1)[0])
+    text = {2.0: "square(a)", 0.5: "sqrt(a)", -0.5: "rsqrt(a)", -1.0: "reciprocal(a)"}.get(value)
+    if text is None and value in (3.0, 4.0):
+        text = {3.0: "(a * square(a))", 4.0: "square(square(a))"}[value]
+    return None if text is None else (text, {"a": node["self"]})
+
+
+def _where(node: Node) -> Formula:
+    return "where(a, b, c)", {"a": node["condition"], "b": node["self"], "c": node["other"]}
+
+
+def _masked_fill(node: Node) -> Formula:
+    return "where(a, b, c)", {"a": node["mask"], "b": node["value"], "c": node["self"]}
+
+
+def _gelu(node: Node) -> Formula:
+    name = "gelu_tanh" if node["approximate"] == "tanh" else "gelu"
+    return f"{name}(a)", {"a": node["self"]}
+
+
+def _clamp(node: Node) -> Formula:
+    text, names = "a", {"a": node["self"]}
+    for name, bound, function in (("b", "min", "maximum"), ("c", "max", "minimum")):
+        if node.get(bound) is not None:
+            text, names[name] = f"{function}({text}, {name})", node[bound]
+    return text, names
+
+
+def _hardtanh(node: Node) -> Formula:
+    low, high = (_number(float(node[name])) for name in ("min_val", "max_val"))
+    return f"minimum(maximum(a, {low}), {high})", {"a": node["self"]}
+
+
+def _leaky_relu(node: Node) -> Formula:
+    slope = _number(float(node["negative_slope"]))
+    return f"where((a > 0.0), a, ({slope} * a))", {"a": node["self"]}
+
+
+def _elu(node: Node) -> Formula | None:
+    scale, alpha = float(node["scale"]), float(node["alpha"])
+    if scale != 1 or alpha != 1 or node["input_scale"] != 1:
+        return None
+    return "elu(a)", {"a": node["self"]}
+
+
+def _softplus(node: Node) -> Formula | None:
+    return ("softplus(a)", {"a": node["self"]}) if node["beta"] == 1 else None
+
+
+def _rsub(node: Node) -> Formula:
+    alpha = _number(float(node.get("alpha", 1)))
+    return f"(b - {alpha} * a)", {"a": node["self"], "b": node["other"]}
+
+
+def _converted(node: Node) -> Formula | None:
+    if node.type.dtype == "bool":
+        return "(a != 0.0)", {"a": node["self"]}
+    return ("a", {"a": node["self"]}) if node["self"].type.dtype == "bool" else None
+
+
+_SPECIAL: dict[str, Callable[[Node], Formula | None]] = {
+    "add": _sum("+"), "sub": _sum("-"), "rsub": _rsub, "pow": _pow, "where": _where,
+    "masked_fill": _masked_fill, "gelu": _gelu, "clamp": _clamp, "clip": _clamp,
+    "hardtanh": _hardtanh, "leaky_relu": _leaky_relu, "elu": _elu, "softplus": _softplus,
+    "to": _converted, "_to_copy": _converted, "type_as": _converted,
+}  # fmt: skip

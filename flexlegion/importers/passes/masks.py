@@ -1,0 +1,109 @@
+"""Masks: conditions that are constant, causal masks, and masks from inputs as what is added."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flexlegion.importers.program import Array, Node, Program, Type, constant_of
+
+LOWEST = float(np.finfo(np.float32).min)
+
+
+def simplify_masks(program: Program) -> None:
+    """Drop conditions that always hold, and what adds nothing."""
+    mapping: dict[Node, Node] = {}
+    for node in program.nodes:
+        node.replace_inputs(mapping)
+        result = _simplified(node)
+        if isinstance(result, Node) and result.shape == node.shape:
+            mapping[node] = result
+        elif isinstance(result, Node):
+            node.op, node.args = "expand", {"self": result}
+    program.replace(mapping)
+
+
+def _simplified(node: Node) -> Any:
+    """What a node comes to, where its mask is constant."""
+    if node.op in ("__and__", "logical_and", "bitwise_and") and node.type.dtype == "bool":
+        a, b = node["self"], node["other"]
+        return b if _all(a, True) else a if _all(b, True) else None
+    if node.op in ("__or__", "logical_or", "bitwise_or") and node.type.dtype == "bool":
+        a, b = node["self"], node["other"]
+        return b if _all(a, False) else a if _all(b, False) else None
+    if node.op == "where":
+        condition, yes, no = node["condition"], node["self"], node["other"]
+        return yes if _all(condition, True) else no if _all(condition, False) else None
+    if node.op == "masked_fill" and _all(node["mask"], False):
+        return node["self"]
+    if node.op == "add" and _all(node["other"], 0):
+        return node["self"]
+    if node.op in ("mul", "div") and _all(node["other"], 1):
+        return node["self"]
+    return None
+
+
+def _all(node: Any, number: Any) -> bool:
+    array = constant_of(node)
+    return array is not None and bool((array == number).all())
+
+
+def additive_masks(program: Program) -> None:
+    """Masks of attention become what is added to scores; causal and trivial ones an attribute."""
+    nodes: list[Node] = []
+    made: dict[Node, Node] = {}
+    for node in program.nodes:
+        if node.op == "scaled_dot_product_attention":
+            _mask_of(node, made, nodes)
+        nodes.append(node)
+    program.nodes = nodes
+
+
+def _mask_of(node: Node, made: dict[Node, Node], nodes: list[Node]) -> None:
+    mask = node["attn_mask"]
+    if not isinstance(mask, Node):
+        return
+    mask = _unexpanded(mask)
+    array = constant_of(mask)
+    if array is not None:
+        kind = _kind_of(array, node)
+        if kind is not None:
+            node.args |= {"attn_mask": None, "is_causal": kind == "causal"}
+            return
+        array = np.where(array, 0.0, LOWEST) if array.dtype == bool else array
+        type_ = Type(mask.shape, "float32")
+        bias = Node("constant", {}, type_, node.path, value=array.astype(np.float32))
+    elif mask.type.dtype == "bool":
+        if mask not in made:
+            args = {"condition": mask, "self": 0.0, "other": LOWEST}
+            made[mask] = Node("where", args, Type(mask.shape, "float32"), mask.path or node.path)
+            nodes.append(made[mask])
+        node.args["attn_mask"] = made[mask]
+        return
+    else:
+        node.args["attn_mask"] = mask
+        return
+    node.args["attn_mask"] = bias
+    nodes.append(bias)
+
+
+def _unexpanded(mask: Node) -> Node:
+    """A mask as it was before an expansion, which attention does by itself."""
+    while mask.op == "expand" and len(mask["self"].shape) == len(mask.shape):
+        mask = mask["self"]
+    return mask
+
+
+def _kind_of(mask: Array, node: Node) -> str | None:
+    """ "none" or "causal", where a constant mask is one of these."""
+    allowed = mask if mask.dtype == bool else np.where(mask <= LOWEST / 2, False, True)
+    if mask.dtype != bool and not np.isin(mask[allowed], 0).all():
+        return None
+    if allowed.all():
+        return "none"
+    queries, keys = node["query"].shape[2], node["key"].shape[2]
+    if queries != keys or allowed.shape[-2:] != (queries, keys):
+        return None
+    causal = np.tril(np.ones((queries, keys), bool))
+    return "causal" if (allowed == causal).all() else None
