@@ -40,20 +40,20 @@ def _output(m: Model, x: Tensor, name: str) -> Tensor:
 
 
 def llama(m: Model) -> None:
-    """Grouped queries, rotary embedding, normalisations, a gate."""
+    """Grouped queries, rotary embedding, RMS normalisation, a gate."""
     tokens = m.input((STEPS,), "int32", name="tokens")
     x = m.embedding(tokens, VOCABULARY, WIDTH, name="embed")
     cos, sin = (m.constant(array) for array in angles())
-    y = m.layer_norm(x, name="norm1")
+    y = m.rms_norm(x, name="norm1")
     q = m.rotary(_projected(m, y, HEADS, "q"), cos, sin)
     k = m.rotary(_projected(m, y, GROUPS, "k"), cos, sin)
     y = m.attention(q, k, _projected(m, y, GROUPS, "v"), causal=True)
     x = m.add([x, _output(m, y, "o")])
-    y = m.layer_norm(x, name="norm2")
+    y = m.rms_norm(x, name="norm2")
     gate = m.dense(y, 20, "silu", use_bias=False, name="gate")
     y = m.multiply([gate, m.dense(y, 20, use_bias=False, name="up")])
     x = m.add([x, m.dense(y, WIDTH, use_bias=False, name="down")])
-    m.softmax(m.dense(m.layer_norm(x, name="norm3"), LABELS, use_bias=False, name="logits"))
+    m.softmax(m.dense(m.rms_norm(x, name="norm3"), LABELS, use_bias=False, name="logits"))
 
 
 def t5(m: Model) -> None:
@@ -66,13 +66,13 @@ def t5(m: Model) -> None:
     mask = m.elementwise("where(x0 > 0, 0, -1e30)", [tokens])
     bias = m.add([bias, m.reshape(mask, (1, 1, STEPS))])
     for i, causal in enumerate((False, True)):
-        y = m.layer_norm(x, name=f"norm{i}a")
+        y = m.rms_norm(x, name=f"norm{i}a")
         q, k, v = (_projected(m, y, HEADS, f"{part}{i}") for part in "qkv")
         y = m.attention(q, k, v, bias=bias, causal=causal, scale=1.0)
         x = m.add([x, _output(m, y, f"o{i}")])
-        y = m.dense(m.layer_norm(x, name=f"norm{i}b"), 20, "relu", use_bias=False, name=f"wide{i}")
+        y = m.dense(m.rms_norm(x, name=f"norm{i}b"), 20, "relu", use_bias=False, name=f"wide{i}")
         x = m.add([x, m.dense(y, WIDTH, use_bias=False, name=f"narrow{i}")])
-    m.softmax(m.dense(m.layer_norm(x, name="norm"), LABELS, use_bias=False, name="logits"))
+    m.softmax(m.dense(m.rms_norm(x, name="norm"), LABELS, use_bias=False, name="logits"))
 
 
 BLOCKS = {

@@ -39,7 +39,7 @@ def of_kind(arrays: Arrays, prefix: str) -> Arrays:
 
 
 def normalised(w: Weights, name: str, x: torch.Tensor) -> torch.Tensor:
-    return F.layer_norm(x, x.shape[-1:], w[f"{name}.gamma"], w[f"{name}.beta"])
+    return F.rms_norm(x, x.shape[-1:], w[f"{name}.gamma"], 1e-6)
 
 
 def heads(w: Weights, name: str, x: torch.Tensor, count: int) -> torch.Tensor:
