@@ -18,6 +18,7 @@ from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
 
 if TYPE_CHECKING:
+    from flexlegion._native import library_folder, load_kernels
     from flexlegion.analysis.compare import compare
     from flexlegion.analysis.explain import explain
     from flexlegion.analysis.search import search
@@ -39,6 +40,8 @@ _LATER = {
     "compare": "flexlegion.analysis.compare",
     "explain": "flexlegion.analysis.explain",
     "from_torch": "flexlegion.importers",
+    "library_folder": "flexlegion._native",
+    "load_kernels": "flexlegion._native",
     "load_machine": "flexlegion.machines",
     "load_model": "flexlegion.references",
     "register_search": "flexlegion.searches.registry",
@@ -63,6 +66,8 @@ __all__ = [
     "compare",
     "explain",
     "from_torch",
+    "library_folder",
+    "load_kernels",
     "load_machine",
     "load_model",
     "register_search",

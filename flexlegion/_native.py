@@ -6,6 +6,7 @@ between their cdef marks.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import re
@@ -91,6 +92,54 @@ def core() -> Library:
     return Library(["flexlegion_core.h"], "libflexlegion_core.so", "fl")
 
 
+def library_folder() -> Path:
+    """The folder of ``libflexlegion_rt.so``, to link libraries of kernels with."""
+    return _find("lib", "libflexlegion_rt.so").parent
+
+
+# Libraries of kernels that users wrote; the runtime loads them before it starts.
+_kernels: dict[str, None] = {}
+
+
+def load_kernels(path: str | Path) -> None:
+    """Have training know the kernels of a library, for operators of your own.
+
+    The library is loaded when training starts. It is a shared library, linked with
+    ``libflexlegion_rt.so``, whose kernels register themselves; ``docs/adding-an-operator.md`` shows
+    one. Searching and simulating need no kernels.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Raises
+    ------
+    UserError
+        If there is no such file, or training has started already.
+    """
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise UserError(f"{path}: no such library of kernels")
+    if rt.cache_info().currsize and str(file) not in _kernels:
+        raise UserError(
+            f"{path}: kernels are known to training if they are loaded before the first model is "
+            "compiled"
+        )
+    _kernels[str(file)] = None
+
+
+def _open_kernels() -> None:
+    for file in _kernels:
+        try:
+            ctypes.CDLL(file, mode=os.RTLD_NOW | os.RTLD_NODELETE)
+        except OSError as e:
+            raise UserError(
+                f"{file}: this library of kernels cannot be loaded ({e}); link it with "
+                "libflexlegion_rt.so"
+            ) from None
+
+
 @functools.cache
 def rt() -> Library:
     """libflexlegion_rt: the runtime. Starts Legion through Legate if it is not running.
@@ -123,5 +172,6 @@ def rt() -> Library:
         raise UserError(f"Legion cannot start ({cause[1] if cause else e}); {advice}") from None
     headers = ["flexlegion_core.h", "flexlegion_rt.h"]
     library = Library(headers, "libflexlegion_rt.so", "fl_rt")
+    _open_kernels()
     library.check(library.lib.fl_rt_start())
     return library

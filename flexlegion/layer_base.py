@@ -76,6 +76,42 @@ class LayerBase:
         check_outputs(self.graph, outputs)
         self._outputs = outputs
 
+    def apply(
+        self,
+        kind: OperatorType,
+        inputs: Sequence[Tensor],
+        name: str | None = None,
+        share: Tensor | None = None,
+        trainable: bool = True,
+    ) -> tuple[Tensor, ...]:
+        """Apply an operator of any type, one of your own included.
+
+        Parameters
+        ----------
+        kind
+            Type and attributes; see ``docs/adding-an-operator.md``.
+        inputs
+            In the type's order.
+        name
+            Of the layer; by default its type and a number.
+        share
+            An output of a layer whose weights this one uses, too.
+        trainable
+            Whether training changes its weights.
+
+        Returns
+        -------
+        tuple of Tensor
+            Its outputs, the primary one first.
+
+        Raises
+        ------
+        UserError
+            If the inputs do not fit the operator, or the name is taken.
+        """
+        layer = self._name(kind.type, name)
+        return tuple(self.graph.apply(kind, inputs, layer, share, trainable).outputs)
+
     def _name(self, kind: str, name: str | None) -> str:
         if name is not None and is_reserved(name):
             raise UserError(f"the name '{name}' is taken by compile(); choose another")

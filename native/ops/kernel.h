@@ -140,6 +140,9 @@ struct RegisterUpdateKernel {
                        DeviceKind kind = DeviceKind::cpu);
 };
 
+// A name that was registered twice, as a sentence; empty: none was. The first kernel stays.
+const std::string& registration_mistake();
+
 std::unique_ptr<Kernel> make_kernel(const std::string& operator_type, const Attributes& attributes,
                                     DeviceKind kind = DeviceKind::cpu);
 std::unique_ptr<UpdateKernel> make_update_kernel(const std::string& optimizer,

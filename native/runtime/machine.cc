@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "ops/device_functions.h"
+#include "ops/kernel.h"
 #include "realm/cuda/cuda_module.h"
 #include "runtime/arenas.h"
 #include "runtime/leaf_task.h"
@@ -98,6 +99,7 @@ MachineState& MachineState::start() {
       throw std::runtime_error(
           "no Legion runtime is running in this process; use the legate command");
     }
+    if (!registration_mistake().empty()) throw UserMistake(registration_mistake());
     state = new MachineState;  // lives as long as Legion does, which may outlive static objects
     state->find_devices();
     state->register_all();
