@@ -210,6 +210,8 @@ class Plan:
     def _describe_requirement(self, requirement: Requirement, k: int) -> str:
         box = requirement.boxes[k]
         how = requirement.privilege
+        if requirement.tensor.table and how == "read":
+            how = "look up rows"
         if requirement.field == "gradient":
             slots, box = box[0], box[1:]
             total = self.gradient_slots(requirement.tensor)

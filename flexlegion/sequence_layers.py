@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
+
+from flexlegion.arrays import check_tokens
 from flexlegion.cost.model import has_gradient
 from flexlegion.elementwise_layers import ElementwiseLayers
 from flexlegion.errors import UserError
-from flexlegion.initializers import Initializer, initializer
+from flexlegion.initializers import Given, Initializer, initializer
 from flexlegion.ops.attention import LuongAttention, MultiHeadAttention
 from flexlegion.ops.embedding import Embedding, PositionEmbedding
 from flexlegion.ops.lstm import LSTM
@@ -97,7 +100,10 @@ class SequenceLayers(ElementwiseLayers):
             steps,
             initializer(embedding_initializer),
         )
-        return self._add(kind, tokens, name, share, trainable)
+        vectors = self._add(kind, tokens, name, share, trainable)
+        if isinstance(tokens.initializer, Given):
+            check_tokens(self.graph, {tokens: np.asarray(tokens.initializer.array)})
+        return vectors
 
     def position_embedding(
         self,

@@ -217,6 +217,8 @@ class Program:
         """The sum over what was looked up in it; nothing on the devices holds it as a whole."""
         gradient = np.zeros(table.shape, np.float32)
         for operator in self.plan.lookups(table):
+            if not self.plan.gradient_slots(operator.output):
+                continue  # it is not on the way to the loss
             assert isinstance(operator.kind, Embedding)
             tokens = self.read(operator.inputs[0])[:, operator.kind.window]
             np.add.at(gradient, tokens, self.read(operator.output, "gradient"))

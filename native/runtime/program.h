@@ -94,6 +94,8 @@ class Program : public Executor {
   LaunchRequirement runtime_requirement(const Requirement& planned) const;
   int states_of(int tensor) const;  // optimizer states
   std::pair<int, Legion::FieldID> place_of(int tensor, Field field, int state) const;
+  // Where a weight is kept: devices, and what each of them has of it.
+  std::pair<std::vector<int>, std::vector<Rect>> home_of(int weight) const;
   int first_user(int tensor) const;
 
   bool written(int region, Legion::FieldID field) const;

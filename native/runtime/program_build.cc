@@ -4,9 +4,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 #include "plan/fusion.h"
+#include "plan/rules.h"
 #include "runtime/bodies.h"
 #include "runtime/fusion.h"
 #include "runtime/leaf_task.h"
@@ -260,8 +262,8 @@ void Program::add_load(const Launch& planned) {
   inputs_.push_back(input);
 }
 
-// A weight is stored shard by shard where its update works on it, or, if nothing updates it, whole
-// on the first device that reads it.
+// A weight is stored shard by shard where its update works on it, or, if nothing updates it, part
+// by part where it is read first.
 void Program::add_store(int tensor, Field field, int state) {
   const auto [region, field_id] = place_of(tensor, field, state);
   RuntimeLaunch store;
@@ -271,21 +273,40 @@ void Program::add_store(int tensor, Field field, int state) {
   r.region = region;
   r.field = field_id;
   r.privilege = LEGION_WRITE_DISCARD;
-  store.devices = {first_user(tensor)};
-  r.rects = {Rect::of_shape(graph_.tensors[static_cast<std::size_t>(tensor)].shape)};
-  for (const Launch& l : plan_.launches) {
-    if (l.pass != Pass::update) continue;
-    for (const Requirement& home : l.requirements) {
-      if (home.tensor != tensor || home.field != Field::value) continue;
-      store.devices = l.devices;
-      r.rects = home.rects;
-    }
-  }
+  std::tie(store.devices, r.rects) = home_of(tensor);
   store.requirements = {std::move(r)};
   store.body = [this](LeafContext& context) {
     store_tile(context.views[0], host_array(context.arguments->data));
   };
   stores_[{region, field_id}] = add_launch(std::move(store));
+}
+
+std::pair<std::vector<int>, std::vector<Rect>> Program::home_of(int weight) const {
+  const Rect whole = Rect::of_shape(graph_.tensors[static_cast<std::size_t>(weight)].shape);
+  std::vector<int> devices;
+  std::vector<Rect> rects;
+  for (const Launch& launch : plan_.launches) {
+    for (const Requirement& r : launch.requirements) {
+      if (r.tensor != weight || r.field != Field::value) continue;
+      if (launch.pass == Pass::update && r.privilege != Privilege::read) {
+        return {launch.devices, r.rects};
+      }
+      if (!devices.empty()) continue;
+      const DistinctRects parts = distinct(r.rects);
+      std::int64_t volume = 0;
+      for (const Rect& rect : parts.rects) volume += rect.volume();
+      // Parts that overlap, or leave something out, have no home of their own.
+      const bool apart = volume == whole.volume();
+      rects = apart ? parts.rects : std::vector<Rect>{whole};
+      devices.assign(rects.size(), launch.devices.front());
+      for (int k = launch.tasks(); apart && k-- > 0;) {
+        devices[static_cast<std::size_t>(parts.of_part[static_cast<std::size_t>(k)])] =
+            launch.devices[static_cast<std::size_t>(k)];
+      }
+    }
+  }
+  if (devices.empty()) return {{0}, {whole}};  // nothing uses it
+  return {devices, rects};
 }
 
 int Program::first_user(int tensor) const {

@@ -93,7 +93,7 @@ def main() -> None:
     shown = Table(title=f"DLRM, 4 tables of {args.rows:,} x 64, batch {BATCH_SIZE}, {GPUS} GPUs")
     shown.add_column("optimizer")
     shown.add_column("strategy")
-    for column in ("moved, plan", "simulator", "Legion", "held, simulator", "Legion", "tables"):
+    for column in ("moved: plan", "simulator", "Legion", "held: simulator", "Legion", "tables"):
         shown.add_column(column, justify="right")
     rows = []
     for optimizer in ("sgd", "adam"):
@@ -122,7 +122,7 @@ def main() -> None:
                 memory(x) if x else "-" for x in held
             ]
             shown.add_row(optimizer, strategy, *texts)
-    Console().print(shown)
+    Console(width=100).print(shown)
     if args.json:
         Path(args.json).write_text(json.dumps(rows, indent=2) + "\n")
 

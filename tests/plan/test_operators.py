@@ -70,6 +70,10 @@ def test_embedding_refuses() -> None:
     assert "takes an input of 2 dimensions (sample, step)" in refusal(
         model.embedding, wide, 9, 8, 1
     )
+    constant = model.constant([0, 9], name="c")
+    assert refusal(model.embedding, constant, 9, 8, name="few") == (
+        "c: token 9 is out of range; the vocabulary of 'few' has 9 tokens, so they are 0 to 8"
+    )
     most = model.input((1, 1, 1, 1), "int32")
     assert "takes tokens of at most 4 dimensions" in refusal(model.embedding, most, 9, 8)
 

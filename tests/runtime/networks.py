@@ -115,6 +115,17 @@ def _activations(m: Model) -> None:
     m.dense(x, 5)
 
 
+def _tables(m: Model) -> None:
+    """Look-ups that share a table, of constant tokens, and in a frozen table."""
+    tokens = m.input((6,), "int32")
+    x = m.embedding(tokens, 9, 7)
+    y = m.embedding(tokens, 9, 7, start=1, share=x)
+    places = m.embedding(m.constant(np.arange(6)), 8, 7)
+    frozen = m.embedding(tokens, 9, 7, trainable=False)
+    x = m.concat([m.add([x, places, frozen]), y], axis=1)
+    m.dense(m.flatten(x), 5)
+
+
 def _sequences(m: Model) -> None:
     """Three dimensions, and a softmax in the middle, whose Jacobian counts."""
     x = m.input((5, 6), requires_gradient=True)
@@ -338,6 +349,9 @@ NETWORKS = {
         (6,),
         SGD(0.3, 0.5),
         vocabulary=9,
+    ),
+    "tables": Network(
+        _tables, (6,), "sparse_categorical_crossentropy", (), SGD(0.3, 0.5), vocabulary=9
     ),
     "frozen": Network(_frozen, (9, 7, 2), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)),
     "normalized": Network(
