@@ -190,7 +190,10 @@ class Binding:
             # Inputs that nothing reads need not be given.
             tensors = needed if len(parts) == len(needed) else self.inputs
             if len(parts) != len(tensors):
-                raise UserError(f"the model has {len(tensors)} inputs, but {len(parts)} were given")
+                inputs = f"input{'s' * (len(tensors) != 1)}"
+                raise UserError(
+                    f"the model has {len(tensors)} {inputs}, but {len(parts)} were given"
+                )
             given = dict(zip(tensors, parts, strict=True))
         missing = [t.name for t in needed if t not in given]
         if missing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from flexlegion.arrays import check_labels
 from flexlegion.errors import UserError
 from flexlegion.metrics import MetricSums
 from flexlegion.runtime.feeds import SourceFeed
+from flexlegion.runtime.loader_feed import LoaderFeed
 from flexlegion.runtime.program import TRAIN, Batch
 from flexlegion.runtime.trainer import run_series
 from flexlegion.sources import BatchSource
@@ -100,6 +101,74 @@ def test_batches_hold_their_samples_until_their_iteration_ends(n: int, batch_siz
         program.seen.clear()
     feed.close()
     assert len(program.arrays) <= 2 * 7  # a ring, whatever the number of batches
+
+
+class Blocks:
+    """Numbers in batches of various sizes, of which some are empty."""
+
+    def __init__(self, sizes: Sequence[int], bad: int = -1) -> None:
+        self.sizes, self.bad, self.passes = sizes, bad, 0
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        self.passes += 1
+        at = 0
+        for size in self.sizes:
+            rows = np.arange(at, at + size)
+            if self.bad in rows:
+                raise UserError("7.png: this image cannot be read")
+            yield np.stack([np.full(size, self.passes), rows], -1).astype(np.float32), rows % 5
+            at += size
+
+
+def loader_feed(program: Any, loader: Blocks, batch_size: int, ranks: int = 1) -> LoaderFeed:
+    x = Tensor("x", (batch_size, 2), "float32", "input")
+    labels = Tensor("labels", (batch_size,), "int32", "input")
+
+    def arrays_of(batch: Any) -> dict[Tensor, np.ndarray]:
+        return {x: batch[0], labels: batch[1]}
+
+    def share(mine: bytes) -> list[bytes]:  # other ranks have got something else
+        return [mine] + [b"else"] * (ranks - 1)
+
+    return LoaderFeed(program, [x, labels], loader, batch_size, arrays_of, 0, share)
+
+
+@pytest.mark.parametrize("sizes", [[1], [4, 4], [50], [3] * 20, [1, 0, 9, 2, 33, 0]])
+def test_a_loaders_batches_are_cut_anew(sizes: list[int]) -> None:
+    program: Any = LateProgram()
+    feed = loader_feed(program, Blocks(sizes), 4)
+    n = sum(sizes)
+    for number in (1, 2):
+        totals = run_series(program, TRAIN, feed.batches(np.arange(feed.samples), 0))
+        assert (totals.samples, totals.batches) == (n, -(-n // 4))
+        x = np.concatenate([x for x, _ in program.seen])
+        assert x.tolist() == [[number, row] for row in range(n)]
+        assert [len(x) for x, _ in program.seen[:-1]] == [4] * (totals.batches - 1)
+        assert np.concatenate([y for _, y in program.seen]).tolist() == [i % 5 for i in range(n)]
+        program.seen.clear()
+    assert sum(1 for _ in feed.some(3)) == 3
+    feed.close()
+
+
+def test_a_loader_that_fails() -> None:
+    program: Any = LateProgram()
+    feed = loader_feed(program, Blocks([5] * 20, bad=57), 4)
+    with pytest.raises(UserError, match=r"7.png: this image cannot be read"):
+        run_series(program, TRAIN, feed.batches(np.arange(100), 0))
+    feed.close()
+    with pytest.raises(UserError, match="the loader has no batches"):
+        loader_feed(program, Blocks([]), 4)
+    for loader, ranks, message in (
+        (Blocks([0, 0]), 1, "the loader's batches have no samples"),
+        (Blocks([5]), 2, "the ranks' loaders begin with different batches"),
+    ):
+        feed = loader_feed(program, loader, 4, ranks)
+        with pytest.raises(UserError, match=message):
+            run_series(program, TRAIN, feed.batches(np.arange(1), 0))
+        feed.close()
 
 
 def test_what_a_thread_raises_arrives() -> None:

@@ -7,12 +7,16 @@ Keys of the arrays: CASE/STRATEGY/WHAT, where WHAT is "before/WEIGHT", "weight/W
 from __future__ import annotations
 
 import argparse
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from losses_cases import CASES, EPOCHS, STRATEGIES, Data, compiled
+from losses_cases import BATCH, CASES, EPOCHS, STRATEGIES, Data, compiled
 from torch.utils.data import DataLoader, TensorDataset
+
+from flexlegion import Model, UserError
 
 
 class Pairs:
@@ -88,6 +92,51 @@ def check_shuffled_loader() -> None:
     assert kept[0] == kept[1]
 
 
+def refusals() -> dict[str, str]:
+    """What is said about data that do not fit."""
+    x, y = CASES["two_heads"].data()
+    model = compiled("two_heads", "data")
+    loader = DataLoader(TensorDataset(torch.tensor(x["x"])), 4)
+    attempts: dict[str, Callable[[], object]] = {
+        "unknown_input": lambda: model.fit({"xx": x["x"]}, y),
+        "missing_input": lambda: model.predict({}),
+        "too_many_inputs": lambda: model.fit([x["x"], x["x"]], y),
+        "one_of_two_labels": lambda: model.fit(x, y["kind"]),
+        "missing_labels": lambda: model.evaluate(x, {"kind": y["kind"]}),
+        "unknown_labels": lambda: model.fit(x, y | {"sized": y["size"]}),
+        "no_labels": lambda: model.fit(x),
+        "rows": lambda: model.fit(x, [y["kind"], y["size"][1:]]),
+        "class": lambda: model.fit(x, [y["kind"] + 1, y["size"]]),
+        "loader_without_labels": lambda: model.fit(loader),
+        "loader_and_labels": lambda: model.fit(loader, y),
+        "generator": lambda: model.fit(iter(loader)),
+    }
+    said = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+        except UserError as e:
+            said[name] = str(e)
+    model.close()
+    model = compiled("by_layers", "data")
+    try:
+        model.fit(CASES["by_layers"].data()[0], y["size"])
+    except UserError as e:
+        said["labels_of_none"] = str(e)
+    model.close()
+    model = Model(BATCH)
+    h = model.dense(model.input((6,), name="x"), 3, name="aux")
+    model.dense(model.input((2,), name="z"), 3, name="other")
+    model.set_outputs(h)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.compile(loss="huber")
+    said["idle"] = str(caught[-1].message)
+    model.fit(x, np.zeros((len(x["x"]), 3)), progress=False)  # z need not be given
+    model.close()
+    return said
+
+
 def main() -> None:
     """All cases under all strategies."""
     parser = argparse.ArgumentParser()
@@ -102,6 +151,7 @@ def main() -> None:
     for name in ("two_heads", "tags", "by_layers"):
         check_loaders(name)
     check_shuffled_loader()
+    arrays |= {f"said/{name}": np.array(text) for name, text in refusals().items()}
     np.savez(out, **arrays)
 
 

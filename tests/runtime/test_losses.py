@@ -188,3 +188,32 @@ def test_agrees(name: str, strategy: str, saved: dict[str, np.ndarray]) -> None:
     if name in FROZEN:
         for key in (key for key in before if key.startswith(FROZEN[name])):
             assert np.array_equal(before[key], ours[f"weight/{key}"])
+
+
+SAID = {
+    "unknown_input": "the model has no input 'xx'; did you mean x?",
+    "missing_input": "there is no input 'x' among the data; the model needs x",
+    "too_many_inputs": "the model has 1 input, but 2 were given",
+    "one_of_two_labels": "the model needs labels of kind, size, as a list or by these names, but y "
+    "is one array",
+    "missing_labels": "there are no labels 'size' in y; the model needs kind, size",
+    "unknown_labels": "the model has no labels 'sized'; did you mean size?",
+    "no_labels": "there are no labels; give them as y",
+    "rows": "all data need the same number of samples, but x has 13, labels.kind has 13, "
+    "labels.size has 12",
+    "class": "labels.kind: label 4 is out of range; the model has 4 classes, so labels are 0 to 3, "
+    "or -1 for what is not to count",
+    "loader_without_labels": "there are no labels; give them as y",
+    "loader_and_labels": "a loader brings its own labels; leave out y",
+    "generator": "batches have to be gone through once an epoch, which a generator or iterator "
+    "cannot; give what has a length and can be iterated anew",
+    "labels_of_none": "the model's loss takes no labels; leave out y",
+    "idle": "layers that lead to no output and no loss are left out: 'other'; outputs that are not "
+    "the last layer's have to be set by set_outputs",
+}
+
+
+def test_messages(saved: dict[str, np.ndarray]) -> None:
+    prefix = "said/"
+    said = {k.removeprefix(prefix): str(v) for k, v in saved.items() if k.startswith(prefix)}
+    assert said == SAID

@@ -249,7 +249,7 @@ MESSAGES = {
     "no samples": "input_1: got no samples",
     "no labels": "there are no labels; give them as y",
     "labels of a source": "table: this source brings its own labels; leave out y",
-    "two inputs": "the model has 1 inputs, but 2 were given",
+    "two inputs": "the model has 1 input, but 2 were given",
     "weight's name": "no weight 'output.kernels'; "
     "the model has hidden.kernel, hidden.bias, output.kernel, output.bias",
     "weight's shape": "weight 'hidden.kernel' has shape [8, 5], but the value's shape is [5, 8]",
