@@ -14,13 +14,19 @@ import torch.nn.functional as F
 Arrays = dict[str, npt.NDArray[Any]]
 
 STEPS = 3
-LR, MOMENTUM = 1e-2, 0.9
+MOMENTUM = 0.9
 LOSS_TOLERANCE = 1e-5
 CHANGE_TOLERANCE = 1e-3
 # A change that is zero but for rounding, beside that of the largest parameter, says nothing: a bias
 # before a batch normalisation, or of attention's keys, has no gradient.
 SMALLEST = 1e-6
 ROUNDING = STEPS * 2.0**-24
+
+
+def learning_rate(module: torch.nn.Module) -> float:
+    """Small where batch normalisation of a few samples makes steps large."""
+    normalises = any(isinstance(part, torch.nn.BatchNorm2d) for part in module.modules())
+    return 1e-3 if normalises else 5e-2
 
 
 def batches(example: Any) -> Iterator[Any]:
@@ -73,27 +79,30 @@ def outputs_of(result: Any) -> dict[str, torch.Tensor]:
     return dict(sorted(found.items(), key=lambda item: item[0] != "logits"))
 
 
-def reference(module: torch.nn.Module, example: Any, orders: dict[str, list[int]]) -> Arrays:
-    """The same steps by PyTorch in double precision: losses, and each parameter's change."""
-    module = copy.deepcopy(module).double().train()
+def reference(
+    module: torch.nn.Module, example: Any, orders: dict[str, list[int]], double: bool = True
+) -> Arrays:
+    """The same steps by PyTorch, in double precision or single: losses, each parameter's change."""
+    module = copy.deepcopy(module).train()
+    module = module.double() if double else module
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
-    optimizer = torch.optim.SGD(module.parameters(), LR, MOMENTUM)
+    optimizer = torch.optim.SGD(module.parameters(), learning_rate(module), MOMENTUM)
     chosen = losses(list(orders))
     values = []
     for step, batch in enumerate(batches(example)):
         optimizer.zero_grad()
-        outputs = outputs_of(_called(module, _doubles(batch)))
+        outputs = outputs_of(_called(module, _doubles(batch) if double else batch))
         given = [
             (outputs[name].permute(order), loss)
             for (name, order), loss in zip(orders.items(), chosen, strict=True)
             if loss is not None
         ]
         y = labels(step, [o.shape for o, _ in given], [kind for _, kind in given])
-        loss = torch.zeros((), dtype=torch.float64)
+        loss = torch.zeros((), dtype=torch.float64 if double else torch.float32)
         for (output, kind), label in zip(given, y, strict=True):
             target = torch.from_numpy(label)
             if kind == "mean_squared_error":
-                loss = loss + F.mse_loss(output, target.double())
+                loss = loss + F.mse_loss(output, target.to(output.dtype))
             else:
                 classes = output.shape[-1]
                 loss = loss + F.cross_entropy(
@@ -109,6 +118,23 @@ def reference(module: torch.nn.Module, example: Any, orders: dict[str, list[int]
     for name, buffer in module.named_buffers():
         arrays[f"buffer/{name}"] = buffer.numpy()
     return arrays
+
+
+def own_precision(single: Arrays, expected: Arrays) -> float:
+    """The largest error of a parameter's change that PyTorch has in single precision itself.
+
+    In deep networks of ReLUs, rounding decides which way some of them go, and no single precision
+    comes nearer.
+    """
+    own = {
+        f"torch/weight/{k.removeprefix('change/')}": v for k, v in single.items() if "change/" in k
+    }
+    for name in list(own):
+        own[name] = own[name] + expected[f"before/{name.removeprefix('torch/weight/')}"]
+    own = {name: value.reshape(-1) for name, value in own.items()} | {
+        "torch/losses": single["losses"]
+    }
+    return differences(own, "torch", expected)[1]
 
 
 def differences(saved: Arrays, strategy: str, expected: Arrays) -> tuple[float, float, list[str]]:

@@ -12,6 +12,7 @@ from flexlegion.importers.lower import (
     images,
     normalization,
     products,
+    reductions,
     sequences,
     shapes,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "lower",
     "normalization",
     "products",
+    "reductions",
     "sequences",
     "shapes",
 ]

@@ -68,7 +68,8 @@ class Lowerer:
 
     def name(self, node: Node, *, suffix: str = "") -> str:
         """A new name for an operator: the path of the module that it comes from."""
-        own_layer = node.layer.startswith("torch.nn.") and not suffix
+        whole = node.layer.startswith("torch.nn.") or node.op in _WHOLE_MODULES
+        own_layer = whole and not suffix
         kind = suffix or _KINDS.get(node.op, node.op)
         base = node.path if own_layer and node.path else f"{node.path}.{kind}".lstrip(".")
         return self.unique(base)
@@ -344,7 +345,8 @@ class Lowerer:
         return (seen[0], flat), seen
 
 
-_KINDS = {"scaled_dot_product_attention": "attention", "_native_batch_norm": "batch_norm"}
+_KINDS = {"scaled_dot_product_attention": "attention"}
+_WHOLE_MODULES = ("rms_norm",)  # patterns that are all that a module of any class computes
 
 
 def _blocks(axes: list[Axis], wanted: list[Axis]) -> list[list[Axis]]:

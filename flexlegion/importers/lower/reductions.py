@@ -1,0 +1,86 @@
+"""Normalisation without a centre or by groups, reductions, stochastic depth."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
+from flexlegion.importers.lower.normalization import channels_last, initial, layouts, vector
+from flexlegion.importers.program import SAMPLES, Node
+from flexlegion.importers.views import Run, Value
+from flexlegion.ops.normalization import GroupNorm, LayerNorm
+from flexlegion.tensor import MAX_RANK
+
+_KINDS: dict[str, Literal["mean", "sum", "max"]] = {"mean": "mean", "sum": "sum", "amax": "max"}
+
+
+@lowers("rms_norm")
+def rms_norm(lowerer: Lowerer, node: Node) -> Value:
+    if len(node["normalized_shape"]) != 1:
+        raise Unsupported(f"it normalises over {len(node['normalized_shape'])} dimensions")
+    x = lowerer.value(node["input"])
+    tensor, outer, channels = channels_last(lowerer, x, -1)
+    gamma = vector(node, "weight")
+    epsilon = node["eps"] if node["eps"] is not None else float(np.finfo(np.float32).eps)
+    scaled = gamma is not None
+    kind = LayerNorm(epsilon, False, scaled, False, gamma_initializer=initial(gamma, None)[0])
+    output = lowerer.apply(kind, [tensor], lowerer.name(node), layouts(gamma)[:scaled]).output
+    return Value(output, (*outer, channels), x.seen)
+
+
+@lowers("group_norm")
+def group_norm(lowerer: Lowerer, node: Node) -> Value:
+    x = lowerer.value(node["input"])
+    tensor, outer, channels = channels_last(lowerer, x, 1)
+    gamma, beta = (vector(node, n) for n in ("weight", "bias"))
+    first = initial(gamma, beta)
+    kind = GroupNorm(
+        node["num_groups"], node["eps"], gamma is not None, beta is not None, first[0], first[1]
+    )
+    held = layouts(*(v for v in (gamma, beta) if v is not None))
+    output = lowerer.apply(kind, [tensor], lowerer.name(node), held).output
+    return Value(output, (*outer, channels), x.seen)
+
+
+@lowers("drop_path")
+def drop_path(lowerer: Lowerer, node: Node) -> Value:
+    x = lowerer.in_graph(lowerer.value(node["input"]))
+    output = lowerer.model.drop_path(x.source, float(node["rate"]), name=lowerer.name(node))
+    return Value(output, x.stored, x.seen)
+
+
+@lowers("mean", "sum", "amax")
+def reduce(lowerer: Lowerer, node: Node) -> Value:
+    source = node["self"]
+    rank = len(source.shape)
+    dims = node.get("dim")
+    dims = list(range(rank)) if not dims and dims != 0 else dims
+    dims = sorted(d % rank for d in (dims if isinstance(dims, list | tuple) else [dims]))
+    x = lowerer.in_graph(lowerer.value(source))
+    reduced = {axis for d in dims for axis in x.seen[d]}
+    if any(source.shape[d] % SAMPLES == 0 for d in dims):
+        raise Unsupported("it joins samples")
+    if any(a.repeated for a in reduced):
+        raise Unsupported("it reduces elements that are expanded")
+    kept = node.get("keepdim", False)
+    seen = [() if d in dims else run for d, run in enumerate(x.seen) if kept or d not in dims]
+    if not reduced:
+        return x.with_seen(seen)
+    runs: list[Run] = [x.stored[0]]
+    for run in x.stored[1:]:
+        for axis in run:
+            if len(runs) > 1 and (runs[-1][-1] in reduced) == (axis in reduced):
+                runs[-1] = (*runs[-1], axis)
+            else:
+                runs.append((axis,))
+    if len(runs) > MAX_RANK:
+        left = tuple(a for a in x.axes if a not in reduced and a.extent != SAMPLES)
+        runs = [x.stored[0], tuple(a for a in x.axes if a in reduced), left]
+    axes = [i for i, run in enumerate(runs) if i and run[0] in reduced]
+    kind = _KINDS[node.op]
+    tensor = lowerer.arranged(x, runs)
+    output = lowerer.model.reduce(tensor, kind, axes, name=lowerer.name(node))
+    stored = tuple(run for i, run in enumerate(runs) if i not in axes)
+    return Value(output, stored, tuple(seen))
