@@ -44,7 +44,7 @@ def _row(finalist: Mapping[str, Any], chosen: bool) -> tuple[str, ...]:
     speedup = interval = won = ""
     if "speedups" in finalist:
         speedup = f"{finalist['median_speedup']:.2f}"
-        won = f"{finalist['won']} of {finalist['rounds']}"
+        won = f"{finalist['won']}/{finalist['rounds']}"
         if finalist["interval"] is not None:
             interval = "{:.2f} to {:.2f}".format(*finalist["interval"])
     return (

@@ -1,0 +1,81 @@
+"""Where commands that train start legate: what they ask it for."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flexlegion.tools import launch
+
+
+class Started(Exception):
+    """In place of legate."""
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine of four cores; its GPUs are entries of the folder."""
+
+    def start(path: Path, command: list[str], environment: dict[str, str]) -> None:
+        raise Started(path, command, environment)
+
+    monkeypatch.delenv("LEGATE_CONFIG", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    monkeypatch.setattr(os, "execve", start)
+    monkeypatch.setattr(launch, "_GPUS", tmp_path)
+    return tmp_path
+
+
+def started(*options: str) -> tuple[list[str], dict[str, str]]:
+    """What legate is started with by ``train --epochs 3``: its options, and the environment."""
+    parser = argparse.ArgumentParser()
+    launch.add_launch_options(parser)
+    args: Any = parser.parse_args(options)
+    args.arguments = ["train", "--epochs", "3"]
+    with pytest.raises(Started) as caught:
+        launch.go_under_legate(args)
+    path, command, environment = caught.value.args
+    assert command[0] == str(path)
+    assert Path(command[-4]).parts[-2:] == ("flexlegion", "__main__.py")
+    assert command[-3:] == ["train", "--epochs", "3"]
+    return command[1:-4], environment
+
+
+def test_processors(machine: Path) -> None:
+    assert started()[0] == ["--cpus", "4", "--gpus", "0", "--utility", "1"]
+    assert started("--cpus", "2")[0] == ["--cpus", "2", "--gpus", "0"]
+    assert started("--cpus", "2", "--legate", "--sysmem 400 --fbmem 5")[0] == (
+        ["--cpus", "2", "--gpus", "0", "--sysmem", "400", "--fbmem", "5"]
+    )
+    for number in range(3):
+        (machine / f"0000:0{number}").mkdir()
+    assert started()[0] == ["--cpus", "1", "--gpus", "3"]
+    assert started("--gpus", "0")[0] == ["--cpus", "4", "--gpus", "0", "--utility", "1"]
+    assert started("--gpus", "1", "--cpus", "0")[0] == ["--cpus", "0", "--gpus", "1"]
+
+
+def test_only_visible_gpus(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        (machine / f"0000:0{number}").mkdir()
+    for visible, number in (("0,2", "2"), ("", "0"), ("-1", "0"), ("0,1,2,3", "3")):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert started()[0][3] == number
+
+
+def test_legate_finds_this_python(machine: Path) -> None:
+    assert not list(machine.iterdir())
+    _, environment = started()
+    assert (Path(environment["PATH"].split(os.pathsep)[0]) / "legate").exists()
+    package = Path(launch.__file__).parents[1]
+    assert environment["PYTHONPATH"].split(os.pathsep)[0] == str(package.parent)
+
+
+def test_under_legate_nothing_starts(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not list(machine.iterdir())
+    monkeypatch.setenv("LEGATE_CONFIG", "--cpus 2")
+    launch.go_under_legate(argparse.Namespace())
