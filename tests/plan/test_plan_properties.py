@@ -129,6 +129,11 @@ def _grow_other(model: Model, x: Tensor, draw: st.DrawFn) -> Tensor:
         "split": lambda: model.split(x, [cut, extent - cut] if cut < extent else [cut], axis)[-1],
         "concat": lambda: model.concat([x, model.relu(x)], axis),
         "multiply": lambda: model.multiply([x, model.tanh(x)]),
+        "parameter": lambda: model.multiply([x, model.parameter([1, *x.shape[2:]])]),
+        "constant": lambda: model.add([x, model.constant(np.ones(x.shape[-1:]))]),
+        "reduce": lambda: model.divide(x, model.reduce(x, "sum", axis, keepdims=True)),
+        "group_norm": lambda: model.group_norm(x, x.shape[-1]),
+        "frozen": lambda: model.dense(x, 3, trainable=False),
     }
     return layers[draw(st.sampled_from(sorted(layers)))]()
 

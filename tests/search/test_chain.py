@@ -21,6 +21,7 @@ CASES = [
     Case("transformer", "shared"),
     Case("images", "p100x8", 5),
     Case("sequences", "shared", 5),
+    Case("arithmetic", "p100x4"),
     Case("rnntc", "p100x16"),
 ]
 

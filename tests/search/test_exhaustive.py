@@ -38,6 +38,13 @@ def shared(model: Model) -> None:
     model.dense(x, 5, name="second", share=x)
 
 
+def sources(model: Model) -> None:
+    """A weight that several operators read among their inputs; what is made of weights alone."""
+    scale = model.parameter((4,))
+    x = model.multiply([model.input((4,)), scale])
+    model.add([x, model.elementwise("x0 * x1", [scale, model.constant([1, 2, 3, 4])])])
+
+
 def brute_force(problem: Problem) -> int:
     """The least iteration time, ns, of all strategies, each simulated."""
     start = strategy_of(problem, "single")

@@ -42,7 +42,7 @@ OWN = {
     "tables": tables,
     "grouped": NETWORKS["grouped"].build,
     **{name: block.build for name, block in BLOCKS.items()},
-    "several": NETWORKS["several"].build,
+    **{name: NETWORKS[name].build for name in ("several", "arithmetic", "reductions", "frozen")},
 }
 LOSSES = {"several": NETWORKS["several"].loss}  # of others, cross-entropy
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from coherence import moved_bytes
+from networks import NETWORKS
 from simulated import ArbitraryCosts, images, problem_of, strategy_of, tables
 
 from flexlegion import Model, ParallelConfig, Strategy, UserError
@@ -72,10 +73,16 @@ def test_memory_is_one_tables(strategy: str) -> None:
     assert whole < sum(timeline.allocated_bytes.values()) < 1.01 * whole
 
 
-@pytest.mark.parametrize("network", [images, tables])
+SOURCES = [NETWORKS[name].build for name in ("arithmetic", "frozen")]
+
+
+@pytest.mark.parametrize("network", [images, tables, *SOURCES])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_simulator_moves_what_the_plan_does(network: Any, strategy: str) -> None:
-    """Look-ups of one table in different places make its columns move, which is charged."""
+    """Look-ups of one table in different places make its columns move, which is charged.
+
+    What is frozen or constant does not move again, and a weight that is an input moves once.
+    """
     model = Model(6)
     network(model)
     timeline, by_plan = simulated(model, 1, strategy)
