@@ -6,13 +6,14 @@ A user's code runs when the user names it, and at no other time.
 from __future__ import annotations
 
 import importlib
+import io
 import logging
 import os
 import sys
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
@@ -210,17 +211,16 @@ class _Exported(Target):
             raise UserError(
                 f"{self.name}: reading it needs PyTorch, which is not installed; pip install torch"
             ) from None
-        logging.disable(logging.WARNING)  # torch logs a traceback before it raises
         try:
-            program = torch.export.load(self.name)
+            with _quiet():
+                program = torch.export.load(self.name)
         except Exception:
             raise UserError(
                 f"{self.name}: not a file that torch.export.save has written, or cut short, or "
                 f"of another version than this PyTorch, {torch.__version__}"
             ) from None
-        finally:
-            logging.disable(logging.NOTSET)
-        return _imported(program, None, wanted)
+        with _users_code(self.name, None):
+            return _imported(program, None, wanted)
 
 
 class _Function(Target):
@@ -276,11 +276,21 @@ class _Function(Target):
 
 
 def _imported(module: Any, inputs: Any, wanted: _Wanted) -> Model:
-    importers = importlib.import_module("flexlegion.importers")  # needs torch, which is optional
-    model: Model = importers.from_torch(
-        module, inputs, batch_size=wanted.batch_size, seed=wanted.seed or 0
-    )
-    return model
+    from flexlegion.importers import from_torch  # which needs torch, and that is optional
+
+    with _quiet():
+        return from_torch(module, inputs, batch_size=wanted.batch_size, seed=wanted.seed or 0)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Meanwhile torch does not print or log what it says again by an exception."""
+    logging.disable(logging.ERROR)
+    try:
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _is_torch(value: Any, name: str) -> bool:

@@ -13,7 +13,7 @@ SECTION = re.search(
 )
 assert SECTION is not None
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", SECTION[1], re.DOTALL | re.MULTILINE)
-NETWORK, API, TRAINING, REGISTERED = (text for kind, text in BLOCKS if kind == "python")
+NETWORK, MODULE, API, TRAINING, REGISTERED = (text for kind, text in BLOCKS if kind == "python")
 COMMANDS = [
     line for kind, text in BLOCKS if kind == "sh" for line in text.splitlines() if line.strip()
 ]
@@ -34,8 +34,10 @@ def shell(folder: Path, line: str) -> str:
     return run_checked(command, environment=environment, timeout=400).stdout
 
 
-def test_the_network_is_a_file() -> None:
-    assert (ROOT / "scripts" / "examples" / "my_net.py").read_text() == NETWORK
+def test_the_networks_are_files() -> None:
+    examples = ROOT / "scripts" / "examples"
+    assert (examples / "my_net.py").read_text() == NETWORK
+    assert (examples / "torch_net.py").read_text() == MODULE
 
 
 def test_lines_fit_a_terminal() -> None:
@@ -45,7 +47,7 @@ def test_lines_fit_a_terminal() -> None:
 
 @pytest.mark.legion
 def test_commands(folder: Path) -> None:
-    outputs = {line: shell(folder, line) for line in COMMANDS}
+    outputs = {line: shell(folder, line) for line in COMMANDS if "my_net.py" in line}
     said = {line.split()[1]: text for line, text in outputs.items() if "flexlegion" in line}
     assert list(said) == ["search", "explain", "compare", "tune", "train"]
     assert said["search"].startswith("my_net.py:model (batch 64) on p100x16: 7 operators, 16 dev")
@@ -57,6 +59,20 @@ def test_commands(folder: Path) -> None:
     [script] = [text for line, text in outputs.items() if line.startswith("legate")]
     accuracy = re.findall(r"epoch 5/5 .* accuracy ([0-9.]+) %", script)
     assert float(accuracy[0]) > 90
+
+
+@pytest.mark.legion
+def test_pytorch_commands(folder: Path) -> None:
+    pytest.importorskip("torch")
+    (folder / "torch_net.py").write_text(MODULE)
+    outputs = [shell(folder, line) for line in COMMANDS if "torch_net.py" in line]
+    searched, explained, trained, script = outputs
+    assert searched.startswith("torch_net.py:model (batch 64) on p100x8: 11 operators, 8 devic")
+    assert "1.conv1" in explained
+    assert "test  loss " in trained
+    accuracy = re.findall(r"accuracy ([0-9.]+) ?%", script)
+    assert len(accuracy) == 5
+    assert float(accuracy[-1]) > 90
 
 
 def test_python(folder: Path) -> None:

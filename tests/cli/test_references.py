@@ -204,6 +204,52 @@ def test_no_file_of_torch_export(capsys: Capture, nets: Path) -> None:
     assert text.startswith("net.pt2: not a file that torch.export.save has written, or cut short")
 
 
+MODULES = """
+import torch
+from torch import nn
+
+
+class Branch(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+def net(width: int = 8):
+    return nn.Sequential(nn.Linear(4, width), nn.ReLU()), (torch.zeros(16, 4),)
+
+
+def alone():
+    return net()[0]
+
+
+def breaks():
+    return Branch(), (torch.zeros(16, 4),)
+"""
+
+
+def test_modules_of_pytorch(capsys: Capture, nets: Path) -> None:
+    torch = pytest.importorskip("torch")
+    nets.with_name("modules.py").write_text(MODULES)
+    args = [*MACHINE, "--loss", "mean_squared_error", "--model"]
+    sized = ["--size", "width=6", "--batch-size", "32"]
+    facts = json_of(capsys, "simulate", *args, "modules.py:net", *sized)
+    assert (facts["batch_size"], facts["sizes"]) == (32, {"width": 6})
+    text = error_of(capsys, "simulate", *args, "modules.py:alone")
+    assert text.startswith("modules.py:alone: it returns a PyTorch module alone; return (module, ")
+    text = error_of(capsys, "simulate", *args, "modules.py:breaks")
+    assert text.startswith("modules.py:breaks: torch.export cannot export Branch: ")
+    # The same from a file, with another batch size.
+    linear, batch = torch.nn.Linear(4, 2), torch.export.Dim("batch")
+    inputs = (torch.zeros(3, 4),)
+    for name, dynamic in (("net.pt2", ({0: batch},)), ("fixed.pt2", None)):
+        program = torch.export.export(linear, inputs, dynamic_shapes=dynamic)
+        torch.export.save(program, nets.with_name(name))
+    facts = json_of(capsys, "simulate", *args, "net.pt2", "--batch-size", "64")
+    assert (facts["model"], facts["batch_size"]) == ("net.pt2", 64)
+    text = error_of(capsys, "simulate", *args, "fixed.pt2")
+    assert text.startswith("fixed.pt2: the exported program has a fixed batch; export it with ")
+
+
 # Strategy files
 
 
