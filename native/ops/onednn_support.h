@@ -12,11 +12,12 @@
 #include <vector>
 
 #include "ops/activation.h"
+#include "ops/tensor_view.h"
 
 namespace flexlegion::onednn {
 
-// The scratch slot that Prepared::execute() uses for itself; kernels take those below.
-constexpr int kScratchpadSlot = 15;
+// The scratch slot that Prepared::execute() uses for itself.
+constexpr int kScratchpadSlot = kKernelSlots;
 
 // A thread's first use holds oneDNN to that one thread, i.e. to its task's core: both what it
 // prepares (which plans for a number of threads) and what it executes.

@@ -10,7 +10,7 @@ using dnnl::memory;
 using onednn::f32_desc;
 
 // The scratch slots that multiply_packed() uses for itself.
-constexpr int kLeftSlot = 14, kResultSlot = 13;
+constexpr int kLeftSlot = kKernelSlots + 1, kResultSlot = kKernelSlots + 2;
 
 enum Primitive { kPlain, kPacked, kLiking, kPack };  // first in each key
 

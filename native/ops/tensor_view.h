@@ -45,6 +45,10 @@ void write_or_add_view(const TensorView& to, const TensorView& from, bool adds);
 // The range [lo, hi) of dimension d, in global coordinates, of a view that holds it.
 TensorView narrowed(const TensorView& view, int d, std::int64_t lo, std::int64_t hi);
 
+// Kernels take scratch slots below this; those from here on are taken by the functions that they
+// call (products, oneDNN's primitives).
+constexpr int kKernelSlots = 32;
+
 // Scratch memory of the calling thread; `slot` tells apart buffers that live at the same time.
 // Valid until the thread asks again for the same slot; grows, is never given back, 64-byte aligned.
 float* scratch(int slot, std::int64_t elements);
