@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import own_net
 
 import flexlegion as fl
+from flexlegion.binding import Binding
+from flexlegion.sources import BatchSource
 
 rng = np.random.default_rng(0)
 samples = 64
@@ -27,6 +32,30 @@ model.compile("adam", "mean_squared_error", strategy=result.strategy)
 history = model.fit(x, y, epochs=20, progress=False)
 assert history.epochs[-1]["loss"] < history.epochs[0]["loss"]
 assert dict(model.strategy) == dict(result.strategy)
+
+# Of what is read while training runs, the beginning is enough to try strategies on.
+
+
+class Source(BatchSource):
+    """The same samples, one by one."""
+
+    name = "source"
+    shapes = ((6,), (3,), (1,))
+
+    def __len__(self) -> int:
+        return samples
+
+    def read(self, row: int, epoch: int, out: Sequence[npt.NDArray[Any]]) -> None:
+        assert epoch == 0
+        for array, values in zip(out, (x["words"], x["numbers"], y), strict=True):
+            array[...] = values[row]
+
+
+loader = [((x["words"][i : i + 9], x["numbers"][i : i + 9]), y[i : i + 9]) for i in (0, 9, 18)]
+for data, rows in ((loader, 18), (Source(), 10)):
+    first = Binding(model.program, model.batch_size).first(data, None, 10)
+    for tensor, array in first.items():
+        assert np.array_equal(array, (x | {"labels": y})[tensor.name][:rows]), tensor.name
 
 message = ""
 try:
