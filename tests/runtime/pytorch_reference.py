@@ -147,7 +147,10 @@ class Reference:
                 x = self._luong_attention(name, *(outputs[k] for k in of))
             elif kind == "attention":
                 bias = outputs[options["bias"]] if "bias" in options else None
-                x = self._attention(options, *(outputs[k] for k in of), bias)
+                kept = None
+                if options.get("dropout") and step is not None:
+                    kept = torch.tensor(self.saved[f"{step}/value/{name}.output"] != 0)
+                x = self._attention(options, *(outputs[k] for k in of), bias, kept)
             elif isinstance(of, list):
                 x = self._merge(
                     kind,
@@ -220,9 +223,17 @@ class Reference:
         k: torch.Tensor,
         v: torch.Tensor,
         bias: torch.Tensor | None = None,
+        kept: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """PyTorch's heads come before the positions; it has no bias of causal attention."""
+        """PyTorch's heads come before the positions; it has no bias of causal attention.
+
+        Of the weights, those that are `kept` (sample, query, head, key) count.
+        """
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        if kept is not None:
+            weights = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
+            weights = weights * kept.transpose(1, 2) / (1 - options["dropout"])
+            return (weights @ v).transpose(1, 2)
         causal = options.get("causal", False)
         if causal and bias is not None:
             later = torch.ones(q.shape[2], k.shape[2]).triu(1).bool()

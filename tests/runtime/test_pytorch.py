@@ -89,7 +89,12 @@ def _kept(arrays: Arrays, layer: int) -> list[npt.NDArray[np.bool_]]:
 
 @pytest.mark.parametrize(
     ("name", "layer", "rate"),
-    [("dropout_rank_2", 0, 0.3), ("dropout_rank_2", 2, 0.3), ("dropout_rank_4", 1, 0.75)],
+    [
+        ("dropout_rank_2", 0, 0.3),
+        ("dropout_rank_2", 2, 0.3),
+        ("dropout_rank_4", 1, 0.75),
+        ("attention_dropped", 4, 0.4),
+    ],
 )
 def test_dropout_keeps_its_share_anew_in_each_step(
     name: str, layer: int, rate: float, saved: dict[str, Arrays]
