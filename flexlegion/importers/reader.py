@@ -318,7 +318,8 @@ class _Reader:
             return value[index]
         node = Node("getitem", {"self": value, "index": index}, value.type[index])
         node.path, node.layer = value.path, value.layer
-        self.roots[node] = self._root(value)
+        if value.op in _VIEWS:
+            self.roots[node] = self._root(value)
         return self._new(node)
 
     def _argument(self, value: Any, path: str) -> Any:

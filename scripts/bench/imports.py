@@ -30,6 +30,16 @@ from flexlegion.importers import from_torch
 
 HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
+COLUMNS = (
+    "operators",
+    "import_s",
+    "one_loss_error",
+    "one_change_error",
+    "torch_change_error",
+    "three_loss_error",
+    "three_change_error",
+    "speedup",
+)
 STRATEGIES = tuple(f"random:{seed}" for seed in range(3))
 
 
@@ -40,7 +50,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--machine", default="p100x16")
     parser.add_argument("--budget", default="30s")
+    parser.add_argument("--compare-budget", default="5s", help="of each search in compare")
     parser.add_argument("--no-search", action="store_true", help="train alone")
+    parser.add_argument("--no-training", action="store_true", help="search alone")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -54,7 +66,7 @@ def main() -> None:
 def _model(name: str, args: argparse.Namespace) -> dict[str, Any]:
     file = args.out / f"{name}.json"
     result: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    if "trained" not in result and "missing" not in result:
+    if not {"trained", "missing"} & set(result) and not args.no_training:
         result |= _trained(name, args.out)
     if "missing" not in result and "speedup" not in result and not args.no_search:
         result |= _searched(name, args)
@@ -97,34 +109,31 @@ def _trained(name: str, out: Path) -> dict[str, Any]:
 
 
 def _searched(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    strategy = args.out / f"{name}.strategy.json"
-    model = f"{HERE / 'torch_models.py'}:{name}"
-    options = ["--model", model, "--machine", args.machine]
-    result: dict[str, Any] = {}
-    for command in (
-        ["search", *options, "--budget", args.budget, "--out", str(strategy)],
-        ["explain", str(strategy), "--model", model],
-        ["compare", str(strategy), *options],
+    """A search, and that its strategy can be explained and compared with others."""
+    strategy = str(args.out / f"{name}.strategy.json")
+    model = ["--model", f"{HERE / 'imported.py'}:{name}"]
+    machine = ["--machine", args.machine]
+    search = _run("search", *model, *machine, "--budget", args.budget, "--out", strategy)
+    if isinstance(search, str):
+        return {"search_failed": search}
+    for done in (
+        _run("explain", strategy, *model),
+        _run("compare", *model, *machine, "--budget", args.compare_budget),
     ):
-        done = _run([str(BIN / "flexlegion"), *command, "--json"])
-        if done.returncode:
-            return {"search_failed": f"{command[0]}: {done.stderr.strip()[-300:]}"}
-        if command[0] == "search":
-            found = json.loads(done.stdout)
-            result["search"] = found
-    return result | {"speedup": _speedup(result.pop("search"))}
+        if isinstance(done, str):
+            return {"search_failed": done}
+    found, data = search["iteration_time_ns"], search["data_parallel_time_ns"]
+    return {"found_ns": found, "data_parallel_ns": data, "speedup": data / found}
 
 
-def _speedup(found: dict[str, Any]) -> float | None:
-    """Of what was found over data parallelism."""
-    times = found.get("baselines_ns", found.get("baselines", {}))
-    data = times.get("data")
-    best = found.get("iteration_time_ns")
-    return data / best if data and best else None
-
-
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(command: str, *args: str) -> dict[str, Any] | str:
+    """What a command prints as JSON, or its error."""
+    words = [str(BIN / "flexlegion"), command, *args, "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return f"{command}: {done.stderr.strip()[-300:]}"
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def table(results: dict[str, dict[str, Any]]) -> Table:
@@ -136,22 +145,18 @@ def table(results: dict[str, dict[str, Any]]) -> Table:
         result.add_column(column)
     for name, found in results.items():
         label = f"{name} *" if name in OWN_CHOICE else name
-        if "trained" not in found:
+        if "missing" in found or "failed" in found:
             why = found.get("missing") or found.get("failed") or ""
             result.add_row(label, f"missing: {why[:110]}")
             continue
-        numbers = [
-            str(found["operators"]),
-            f"{found['import_s']:.1f}",
-            f"{found['one_loss_error']:.0e}",
-            f"{found['one_change_error']:.0e}" + "!" * bool(found["one_failures"]),
-            f"{found['torch_change_error']:.0e}",
-            f"{found['three_loss_error']:.0e}",
-            f"{found['three_change_error']:.0e}" + "!" * bool(found["three_failures"]),
-            f"{found['speedup']:.2f}" if found.get("speedup") else found.get("search_failed", ""),
-        ]
-        result.add_row(label, *numbers)
+        result.add_row(label, *(_number(found.get(column)) for column in COLUMNS))
     return result
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.1e}" if 0 < abs(value) < 1e-2 else f"{value:.4g}"
 
 
 if __name__ == "__main__":

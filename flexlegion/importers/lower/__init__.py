@@ -51,15 +51,14 @@ def lower(program: Program, model: Model) -> Origin:
     lowerer = Lowerer(model, users)
     problems: dict[str, None] = {}
     for node in program.nodes:
-        if any(source not in lowerer.results for source in node.inputs):
-            if node.op not in LOWERINGS:
-                problems[_unknown(node)] = None
+        if node.op not in SOURCES and node.op not in LOWERINGS:
+            problems[_unknown(node)] = None
             continue
+        if any(source not in lowerer.results for source in node.inputs):
+            continue  # it stands behind a problem that is known
         try:
             lowerer.results[node] = _lower(lowerer, node, users)
-        except Unsupported as e:
-            problems[f"{_where(node)}: {e}"] = None
-        except UserError as e:
+        except (Unsupported, UserError) as e:
             problems[f"{_where(node)}: {e}"] = None
     if problems:
         raise UserError(
@@ -70,7 +69,7 @@ def lower(program: Program, model: Model) -> Origin:
     outputs = [_output(lowerer, name, node) for name, node in program.outputs]
     model.set_outputs(outputs)
     lowerer.origin.aliases = program.aliases
-    lowerer.origin.notes = program.notes
+    lowerer.origin.notes = program.notes + lowerer.origin.notes
     return lowerer.origin
 
 
@@ -86,8 +85,6 @@ def _lower(lowerer: Lowerer, node: Node, users: dict[Node, list[Node]]) -> Any:
         return plain(node, node.value.shape)
     if node.op in SOURCES:
         return plain(node, node.shape)
-    if node.op not in LOWERINGS:
-        raise UserError(_unknown(node))
     return LOWERINGS[node.op](lowerer, node)
 
 

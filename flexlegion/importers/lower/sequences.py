@@ -30,6 +30,11 @@ def embedding(lowerer: Lowerer, node: Node) -> Value:
         raise Unsupported("its gradient is scaled by frequency, or sparse")
     if tokens.op == "constant":
         return rows_of(lowerer, node, table, tokens)
+    if node.get("padding_idx", -1) >= 0:
+        lowerer.origin.notes.append(
+            f"'{node.path}' trains the row of its padding token {node['padding_idx']}, too, which "
+            "PyTorch leaves alone"
+        )
     return _looked_up(lowerer, node, table, lowerer.in_graph(lowerer.value(tokens)))
 
 
