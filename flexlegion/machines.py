@@ -245,9 +245,6 @@ def load_machine(spec: str | Path) -> Topology:
     return read_machine(spec, Path(spec).stem).topology()
 
 
-load_topology = load_machine
-
-
 def read_machine(path: str | Path, name: str, where: str | None = None) -> Machine:
     """Parse a machine file.
 

@@ -25,7 +25,7 @@ from sides import environment, legate
 from tables_worker import MODEL, OPTIMIZERS
 
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.machines import load_topology
+from flexlegion.machines import load_machine
 from flexlegion.network import Network
 from flexlegion.plan import Plan
 from flexlegion.problem import Problem
@@ -45,7 +45,7 @@ def problem_of(sizes: Mapping[str, Any], optimizer: str) -> Problem:
     """DLRM's training on four GPUs."""
     model = load_model(f"{MODEL}:dlrm", BATCH_SIZE, sizes)
     network = Network.of(model, optimizer=OPTIMIZERS[optimizer])
-    return network.problem(load_topology(MACHINE), AnalyticCosts())
+    return network.problem(load_machine(MACHINE), AnalyticCosts())
 
 
 def simulated(problem: Problem, strategy: str) -> Timeline:

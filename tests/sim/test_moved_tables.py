@@ -11,7 +11,7 @@ from networks import NETWORKS
 from simulated import ArbitraryCosts, images, problem_of, strategy_of, tables
 
 from flexlegion import Model, ParallelConfig, Strategy, UserError
-from flexlegion.machines import load_topology
+from flexlegion.machines import load_machine
 from flexlegion.plan import Plan
 from flexlegion.references import load_model
 from flexlegion.simulator import Timeline, full
@@ -24,7 +24,7 @@ STRATEGIES = ("data", "model", "expert", *(f"random:{seed}" for seed in range(6)
 
 def simulated(model: Model, states: int, strategy: str) -> tuple[Timeline, int]:
     """On four GPUs; and the bytes that the plan itself moves there."""
-    topology = load_topology("p100x4")
+    topology = load_machine("p100x4")
     problem = problem_of(model, topology, ArbitraryCosts(0), states=states)
     chosen = strategy_of(problem, strategy)
     plan = Plan(problem.graph, chosen, problem.devices, problem.outputs, states)
@@ -57,7 +57,7 @@ def test_looked_up_rows_move() -> None:
     model = Model(6)
     x = model.embedding(model.input((5,), "int32"), 1000, 8, name="embed")
     model.flatten(x)
-    problem = problem_of(model, load_topology("p100x4"), ArbitraryCosts(0), "mean_squared_error", 0)
+    problem = problem_of(model, load_machine("p100x4"), ArbitraryCosts(0), "mean_squared_error", 0)
     strategy = dict(strategy_of(problem, "single")) | {
         "embed": strategy_of(problem, "data")["embed"]
     }
@@ -94,7 +94,7 @@ def test_splits_of_other_dimensions_mean_columns(tmp_path: Path) -> None:
     model = Model(8)
     x = model.embedding(model.input((5,), "int32"), 9, 3, name="embed")
     model.dense(x, 4, name="dense")
-    problem = problem_of(model, load_topology("p100x4"), ArbitraryCosts(0))
+    problem = problem_of(model, load_machine("p100x4"), ArbitraryCosts(0))
     names = tuple(problem.devices.names)
     old = {
         "embed": ParallelConfig((2, 2, 1), names),
