@@ -122,16 +122,22 @@ TEST_CASE("vectorised functions are precise to a few units in the last place") {
     }
     return worst;
   };
+  // Not the functions themselves: calls by address are not inlined, as they have to be.
+  const auto exp = [](float x) { return vector_whole_exp(x); };
+  const auto expm1 = [](float x) { return vector_expm1(x); };
+  const auto log = [](float x) { return vector_log(x); };
+  const auto log1p = [](float x) { return vector_log1p(x); };
+  const auto erf = [](float x) { return vector_erf(x); };
   const auto sine = [](float x) { return vector_sine(x, 0); };
   const auto cosine = [](float x) { return vector_sine(x, 1); };
-  CHECK(compare(-80, 88, vector_whole_exp, [](double x) { return std::exp(x); }) < 8e-7);
-  CHECK(compare(-20, 85, vector_expm1, [](double x) { return std::expm1(x); }) < 8e-7);
-  CHECK(compare(1e-6f, 10, vector_log, [](double x) { return std::log(x); }) < 4e-7);
-  CHECK(compare(1e-40f, 1e-37f, vector_log, [](double x) { return std::log(x); }) < 4e-7);
-  CHECK(compare(1, 1e30f, vector_log, [](double x) { return std::log(x); }) < 4e-7);
-  CHECK(compare(-0.9f, 10, vector_log1p, [](double x) { return std::log1p(x); }) < 4e-7);
-  CHECK(compare(-1e-5f, 1e-5f, vector_log1p, [](double x) { return std::log1p(x); }) < 4e-7);
-  CHECK(compare(-5, 5, vector_erf, [](double x) { return std::erf(x); }) < 4e-7);
+  CHECK(compare(-80, 88, exp, [](double x) { return std::exp(x); }) < 8e-7);
+  CHECK(compare(-20, 85, expm1, [](double x) { return std::expm1(x); }) < 8e-7);
+  CHECK(compare(1e-6f, 10, log, [](double x) { return std::log(x); }) < 4e-7);
+  CHECK(compare(1e-40f, 1e-37f, log, [](double x) { return std::log(x); }) < 4e-7);
+  CHECK(compare(1, 1e30f, log, [](double x) { return std::log(x); }) < 4e-7);
+  CHECK(compare(-0.9f, 10, log1p, [](double x) { return std::log1p(x); }) < 4e-7);
+  CHECK(compare(-1e-5f, 1e-5f, log1p, [](double x) { return std::log1p(x); }) < 4e-7);
+  CHECK(compare(-5, 5, erf, [](double x) { return std::erf(x); }) < 4e-7);
   CHECK(compare(-3, 3, sine, [](double x) { return std::sin(x); }) < 4e-7);
   const auto close = [](double a, double b) { return std::abs(a - b) < 4e-7; };
   for (float x = -8000; x < 8000; x += 0.37f) {
@@ -146,8 +152,9 @@ TEST_CASE("vectorised functions are precise to a few units in the last place") {
   CHECK(vector_log(kInfinity) == kInfinity);
   CHECK(vector_expm1(-kInfinity) == -1);
   CHECK(vector_erf(-kInfinity) == -1);
-  for (auto f : {vector_whole_exp, vector_log, vector_log1p, vector_expm1, vector_erf}) {
-    CHECK(std::isnan(f(std::numeric_limits<float>::quiet_NaN())));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (float result : {exp(nan), expm1(nan), log(nan), log1p(nan), erf(nan)}) {
+    CHECK(std::isnan(result));
   }
 }
 #endif
