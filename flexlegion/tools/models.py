@@ -6,6 +6,7 @@ import argparse
 import math
 from typing import Any
 
+from flexlegion.references import FORMS
 from flexlegion.report.text import pairs, table
 from flexlegion.tools.command import Commands, add_command, answer
 from flexlegion.tools.network import add_json_option
@@ -45,6 +46,7 @@ def _run(args: argparse.Namespace) -> None:
             "",
             "sizes that --size NAME=VALUE changes:",
             pairs((one["name"], _sizes(one["sizes"])) for one in facts),
+            f"--model takes a model of your own, too: {FORMS}",
         ]
     )
     answer(args, {"models": facts}, text)
