@@ -23,7 +23,7 @@ import numpy as np
 data = np.random.default_rng(0).normal(size=(16, 5)).astype(np.float32)
 z = net.dense(y, 3)
 net.compile(fl.SGD(0.1), "mean_squared_error", strategy="random:1", output=y)
-assert np.allclose(net.predict(data), np.where(data > 0, data, data / 4), rtol=1e-6)
+assert np.allclose(net.predict(data), np.cumsum(data, -1) / 2, rtol=1e-5, atol=1e-6)
 net.compile(fl.SGD(0.1), "mean_squared_error", strategy="random:2")
 before = net.evaluate(data, data[:, :3])["loss"]
 net.fit(data, data[:, :3], epochs=20, progress=False)
@@ -44,8 +44,8 @@ def run(folder: Path, line: str, status: int = 0) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With the operator, and its library of kernels."""
     folder = tmp_path_factory.mktemp("own")
-    (folder / "leaky_relu.py").write_text(OPERATOR)
-    (folder / "leaky_relu.cc").write_text(KERNEL)
+    (folder / "cumulative_sum.py").write_text(OPERATOR)
+    (folder / "cumulative_sum.cc").write_text(KERNEL)
     (folder / "native").symlink_to(ROOT / "native")
     run(folder, BUILD.replace("\n", " && ", 1))
     return folder
@@ -72,11 +72,11 @@ def test_it_is_searched_without_a_kernel(folder: Path) -> None:
     ("library", "text"),
     [
         ("none.so", "UserError: none.so: no such library of kernels"),
-        ("leaky_relu.cc", "leaky_relu.cc: this library of kernels cannot be loaded ("),
-        ("libtwice.so", "UserError: two kernels are registered under the name 'leaky_relu'"),
+        ("cumulative_sum.cc", "cumulative_sum.cc: this library of kernels cannot be loaded ("),
+        ("libtwice.so", "UserError: two kernels are registered under the name 'cumulative_sum'"),
     ],
 )
 def test_mistakes(folder: Path, library: str, text: str) -> None:
-    run(folder, "cp libleaky_relu.so libtwice.so")
+    run(folder, "cp libcumulative_sum.so libtwice.so")
     (folder / "wrong.py").write_text(f'{NETWORK}fl.load_kernels("{library}")\n{CHECK}')
     assert text in run(folder, "legate --cpus 1 --gpus 0 wrong.py", status=1)
