@@ -269,7 +269,7 @@ def _frozen_sequences(m: Model) -> None:
     x = m.position_embedding(x, trainable=False)
     x = m.conv1d(m.dense(x, 6, activation="tanh"), 6, 3, padding=1, trainable=False)
     x = m.batch_norm(x, trainable=False)
-    y = m.lstm(x, 5, trainable=False).y
+    y = m.lstm(x, 16, trainable=False).y
     y = m.luong_attention(y, x, 6, trainable=False)
     m.dense(m.add([x, y]), 5)
 
