@@ -82,9 +82,9 @@ class Sequence {
     memories_ = static_cast<int>(machine.capacity.size());
     all_ = devices_ + machine.n_links;
     kinds_ = machine.kinds;
+    const int last = static_cast<int>(facts_.tensors.size()) - 1;
     for (int i = random_.upto(3); i > 0; --i) {
-      const int last = static_cast<int>(facts_.tensors.size()) - 1;
-      outputs_.push_back(random_.twisted32(random_.between(0, last)));
+      outputs_.push_back(random_.twisted32(random_.between(0, std::max(0, last))));
     }
     const fl_machine view = machine.view();
     problem_ = checked([&] {

@@ -1,4 +1,6 @@
-// lstm against the recurrence and its derivatives, written out for single numbers.
+// lstm against the recurrence and its derivatives, written out for single numbers. A layer that
+// begins at the last step is one that begins at the first, of steps in the opposite order; a second
+// bias adds to the first, and has the same gradient.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -12,6 +14,11 @@ namespace {
 
 struct Sizes {
   std::int64_t n, steps, d, hidden;
+  bool reverse = false, two_biases = false;
+
+  // Which of the input's steps is computed as the t-th, counted from 1.
+  std::int64_t at(std::int64_t t) const { return reverse ? steps - t : t - 1; }
+  Attributes attributes() const { return Attributes(Entries{{"reverse", reverse ? "1" : "0"}}); }
 };
 
 // All tensors of an operator, and what is differentiated: the sum of outputs times their gradients.
@@ -27,6 +34,7 @@ struct Problem {
     }
     weights = {Tensor::random({s.hidden, 4, s.d}, 4), Tensor::random({s.hidden, 4, s.hidden}, 5),
                Tensor::random({s.hidden, 4}, 6)};
+    if (s.two_biases) weights.push_back(Tensor::random({s.hidden, 4}, 10));
     output_grads = {Tensor::random({s.n, s.steps, s.hidden}, 7), Tensor::random({s.n, s.hidden}, 8),
                     Tensor::random({s.n, s.hidden}, 9)};
   }
@@ -51,7 +59,7 @@ struct Trace {
 };
 
 Trace forward(Problem& p, std::int64_t sample) {
-  const auto [n, steps, d, hidden] = p.size;
+  const auto [n, steps, d, hidden, reverse, two_biases] = p.size;
   Trace trace;
   trace.gates.resize(steps + 1, std::vector<double>(4 * hidden));
   trace.c.resize(steps + 1, std::vector<double>(hidden));
@@ -64,9 +72,9 @@ Trace forward(Problem& p, std::int64_t sample) {
     for (std::int64_t u = 0; u < hidden; ++u) {
       double* const a = &trace.gates[t][4 * u];
       for (int gate = 0; gate < 4; ++gate) {
-        double sum = p.weights[2].at(u, gate);
+        double sum = p.weights[2].at(u, gate) + (two_biases ? p.weights[3].at(u, gate) : 0.0f);
         for (std::int64_t k = 0; k < d; ++k) {
-          sum += double{p.weights[0].at(u, gate, k)} * p.inputs[0].at(sample, t - 1, k);
+          sum += double{p.weights[0].at(u, gate, k)} * p.inputs[0].at(sample, p.size.at(t), k);
         }
         for (std::int64_t k = 0; k < hidden; ++k) {
           sum += p.weights[1].at(u, gate, k) * trace.h[t - 1][k];
@@ -81,7 +89,7 @@ Trace forward(Problem& p, std::int64_t sample) {
 }
 
 void backward(Problem& p, std::int64_t sample, const Trace& trace, LstmResults& results) {
-  const auto [n, steps, d, hidden] = p.size;
+  const auto [n, steps, d, hidden, reverse, two_biases] = p.size;
   std::vector<double> dh(hidden), dc(hidden);
   for (std::int64_t u = 0; u < hidden; ++u) {
     dh[u] = p.output_grads[1].at(sample, u);
@@ -92,7 +100,7 @@ void backward(Problem& p, std::int64_t sample, const Trace& trace, LstmResults& 
     for (std::int64_t u = 0; u < hidden; ++u) {
       const double* const a = &trace.gates[t][4 * u];
       const double tanh_c = std::tanh(trace.c[t][u]);
-      const double dy = dh[u] + p.output_grads[0].at(sample, t - 1, u);
+      const double dy = dh[u] + p.output_grads[0].at(sample, p.size.at(t), u);
       const double dcell = dc[u] + dy * a[3] * (1 - tanh_c * tanh_c);
       const double da[4] = {dcell * a[2] * a[0] * (1 - a[0]),
                             dcell * trace.c[t - 1][u] * a[1] * (1 - a[1]),
@@ -100,14 +108,18 @@ void backward(Problem& p, std::int64_t sample, const Trace& trace, LstmResults& 
       dc[u] = dcell * a[1];
       for (int gate = 0; gate < 4; ++gate) {
         for (std::int64_t k = 0; k < d; ++k) {
-          results.input_grads[0].at(sample, t - 1, k) += da[gate] * p.weights[0].at(u, gate, k);
-          results.weight_grads[0].at(u, gate, k) += da[gate] * p.inputs[0].at(sample, t - 1, k);
+          results.input_grads[0].at(sample, p.size.at(t), k) +=
+              da[gate] * p.weights[0].at(u, gate, k);
+          results.weight_grads[0].at(u, gate, k) +=
+              da[gate] * p.inputs[0].at(sample, p.size.at(t), k);
         }
         for (std::int64_t k = 0; k < hidden; ++k) {
           dh_before[k] += da[gate] * p.weights[1].at(u, gate, k);
           results.weight_grads[1].at(u, gate, k) += da[gate] * trace.h[t - 1][k];
         }
-        results.weight_grads[2].at(u, gate) += da[gate];
+        for (std::size_t bias = 2; bias < p.weights.size(); ++bias) {
+          results.weight_grads[bias].at(u, gate) += da[gate];
+        }
       }
     }
     dh = dh_before;
@@ -123,8 +135,8 @@ LstmResults expected(Problem& p) {
   for (std::int64_t i = 0; i < p.size.n; ++i) {
     const Trace trace = forward(p, i);
     for (std::int64_t u = 0; u < p.size.hidden; ++u) {
-      for (std::int64_t t = 0; t < p.size.steps; ++t) {
-        results.outputs[0].at(i, t, u) = trace.h[t + 1][u];
+      for (std::int64_t t = 1; t <= p.size.steps; ++t) {
+        results.outputs[0].at(i, p.size.at(t), u) = trace.h[t][u];
       }
       results.outputs[1].at(i, u) = trace.h.back()[u];
       results.outputs[2].at(i, u) = trace.c.back()[u];
@@ -181,7 +193,7 @@ enum Absent { kNothing, kY, kState };  // gradients of outputs that nobody reads
 
 // Runs the tasks; with `adds`, they add to gradients that were `start` everywhere.
 LstmResults run(Problem& p, const std::vector<Task>& tasks, bool adds, float start, Absent absent) {
-  const auto kernel = make_kernel("lstm", Attributes(Entries{}), kTested);
+  const auto kernel = make_kernel("lstm", p.size.attributes(), kTested);
   LstmResults results{like(p.output_grads, kNan), like(p.inputs, start), like(p.weights, start)};
   results.outputs.emplace_back(Shape{p.size.n, p.size.steps, 5, p.size.hidden}, kNan);
   for (const Task& task : tasks) {
@@ -192,7 +204,8 @@ LstmResults run(Problem& p, const std::vector<Task>& tasks, bool adds, float sta
     kernel->forward(forward);
 
     KernelTask backward = forward;
-    backward.weights[2] = TensorView();
+    for (std::size_t bias = 2; bias < p.weights.size(); ++bias)
+      backward.weights[bias] = TensorView();
     if (p.size.steps == 1) backward.outputs[0] = TensorView();
     backward.outputs[1] = backward.outputs[2] = TensorView();
     backward.output_grads = task.outputs(p.output_grads);
@@ -232,6 +245,8 @@ void check(const Sizes& size, bool state, Absent absent = kNothing) {
   CAPTURE(size.steps);
   CAPTURE(size.d);
   CAPTURE(size.hidden);
+  CAPTURE(size.reverse);
+  CAPTURE(size.two_biases);
   CAPTURE(state);
   Problem p(size, state);
   if (absent == kY) p.output_grads[0] = Tensor(p.output_grads[0].shape);
@@ -270,6 +285,14 @@ TEST_CASE("lstm: several steps, split by samples") {
   }
 }
 
+TEST_CASE("lstm: from the last step to the first, and with two biases") {
+  for (const bool reverse : {false, true}) {
+    check({7, 4, 19, 20, reverse, true}, true);
+    check({3, 1, 3, 5, reverse, true}, false);
+    check({16, 6, 3, 5, reverse, !reverse}, true);
+  }
+}
+
 TEST_CASE("lstm: outputs without gradients") {
   for (const Absent absent : {kY, kState}) {
     check({5, 1, 18, 20}, true, absent);
@@ -279,7 +302,7 @@ TEST_CASE("lstm: outputs without gradients") {
 
 TEST_CASE("lstm: gradients that nobody wants stay absent") {
   Problem p({3, 2, 4, 5}, true);
-  const auto kernel = make_kernel("lstm", Attributes(Entries{}), kTested);
+  const auto kernel = make_kernel("lstm", p.size.attributes(), kTested);
   LstmResults results{like(p.output_grads, kNan), like(p.inputs, 0), like(p.weights, 0)};
   results.outputs.emplace_back(Shape{3, 2, 5, 5});
   const Task whole{0, 3, 0, 5};
