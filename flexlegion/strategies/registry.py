@@ -126,7 +126,10 @@ def make_strategy(
     arguments: list[object] = [graph, devices]
     if entry.needs_costs:
         if problem is None:
-            raise UserError(f"strategy '{name}' depends on costs; name a machine by --machine")
+            raise UserError(
+                f"strategy '{name}' depends on costs, so on a machine: name one by --machine, or "
+                f"to train with it make a file of it by flexlegion search --start {name}"
+            )
         arguments = [problem]
     if entry.takes_seed:
         if not argument.isdecimal() or len(argument) > 18:

@@ -12,10 +12,10 @@ from flexlegion.errors import UserError
 from flexlegion.losses import LOSSES
 from flexlegion.network import Network
 from flexlegion.precision import DEFAULT, PRECISIONS
-from flexlegion.references import HELP, Target, is_code, same_target, target_of
+from flexlegion.references import HELP, Target, is_code, target_of
 from flexlegion.strategies import read_strategy
 from flexlegion.strategy import Strategy
-from flexlegion.tools.sizes import add_size_option, found_sizes, given_sizes
+from flexlegion.tools.sizes import add_size_option, found_for, found_sizes, given_sizes
 
 
 def add_network_options(parser: argparse.ArgumentParser, *, from_file: bool = False) -> None:
@@ -87,20 +87,12 @@ def network_of(
     found: Mapping[str, Any] = strategy.found if isinstance(strategy, Strategy) else {}
     source = strategy.source if isinstance(strategy, Strategy) else ""
     target = target or target_of(_model_name(args, found, source))
-    if not same_target(target.name, str(found.get("model"))):
-        found = {}
+    found = found_for(target, strategy)
     sizes = found_sizes(found, target, source) | given_sizes(args.size, target)
-    choices: dict[str, Any] = {}
-    for key, kinds in (
-        ("batch_size", (int,)),
-        ("loss", (str, list, dict)),
-        ("optimizer", (str,)),
-        ("precision", (str,)),
-    ):
-        value = getattr(args, key)
-        choices[key] = found.get(key) if value is None else value
-        if choices[key] is not None and type(choices[key]) not in kinds:
-            raise UserError(f"{source}: 'found' has the {key} {shown(choices[key])}, which is none")
+    choices = {
+        key: found.get(key) if getattr(args, key) is None else getattr(args, key)
+        for key in ("batch_size", "loss", "optimizer", "precision")
+    }
     model = target.load(choices["batch_size"], sizes, None)
     return Network.of(
         model, choices["loss"], choices["optimizer"] or "sgd", choices["precision"] or DEFAULT

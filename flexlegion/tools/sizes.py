@@ -8,8 +8,9 @@ from typing import Any
 
 from flexlegion.documents import shown
 from flexlegion.errors import UserError
-from flexlegion.references import Target
+from flexlegion.references import Target, same_target
 from flexlegion.sizes import size_text
+from flexlegion.strategy import Strategy
 
 
 def add_size_option(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +36,31 @@ def given_sizes(given: list[str], target: Target) -> dict[str, Any]:
             raise UserError(f"--size {name} is given twice; give it once")
         sizes[name] = target.size(name, value, f"--size {name}")
     return sizes
+
+
+_FOUND = {"batch_size": (int,), "loss": (str, list, dict), "optimizer": (str,), "precision": (str,)}
+
+
+def found_for(target: Target, strategy: str | Strategy | None) -> Mapping[str, Any]:
+    """What a strategy file was found for, if for this model: its batch size, loss, ...
+
+    Raises
+    ------
+    UserError
+        If the file has something else in such a place.
+    """
+    if not isinstance(strategy, Strategy):
+        return {}
+    found = strategy.found
+    if not same_target(target.name, str(found.get("model"))):
+        return {}
+    for key, kinds in _FOUND.items():
+        value = found.get(key)
+        if value is not None and type(value) not in kinds:
+            raise UserError(
+                f"{strategy.source}: 'found' has the {key} {shown(value)}, which is none"
+            )
+    return found
 
 
 def found_sizes(found: Mapping[str, Any], target: Target, source: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from flexlegion.precision import check_precision
 from flexlegion.report.text import count
 from flexlegion.runtime.machine import RunningMachine
 from flexlegion.runtime.progress import format_metrics
+from flexlegion.strategies import read_strategy
 from flexlegion.strategies.registry import strategy_names
 from flexlegion.tools.command import Commands, add_command
 from flexlegion.tools.launch import add_launch_options, go_under_legate, interruptible
@@ -128,14 +129,15 @@ def _run(args: argparse.Namespace) -> None:
 def train_here(args: argparse.Namespace) -> None:
     """Do what the options say, in this process."""
     optimizer = optimizer_from(args)
-    ready = prepared(args, optimizer)
+    strategy = read_strategy(args.strategy)
+    ready = prepared(args, optimizer, strategy)
     network, train, test = ready.network, ready.train, ready.test
     model = network.model
     model.compile(
         optimizer,
         network.loss,
         metrics_for(network.graph),
-        args.strategy,
+        strategy,
         schedule=schedule_from(args, -(-train.number // model.batch_size)),
         precision=args.precision,
     )

@@ -32,7 +32,8 @@ from flexlegion.schedules import (
     step_decay,
     with_warmup,
 )
-from flexlegion.tools.sizes import add_size_option, given_sizes
+from flexlegion.strategy import Strategy
+from flexlegion.tools.sizes import add_size_option, found_for, found_sizes, given_sizes
 from flexlegion.zoo import ZOO, ZooEntry
 
 BATCH_SIZE = 32
@@ -91,8 +92,13 @@ class Prepared:
     test_set: Dataset | ImageFolder | None = None
 
 
-def prepared(args: argparse.Namespace, optimizer: Optimizer) -> Prepared:
+def prepared(
+    args: argparse.Namespace, optimizer: Optimizer, strategy: str | Strategy | None = None
+) -> Prepared:
     """The network and the data that the options say.
+
+    Where neither options nor data say the sizes, the batch size or the loss, they are what the
+    strategy was found for, if that was the same model.
 
     Parameters
     ----------
@@ -100,6 +106,8 @@ def prepared(args: argparse.Namespace, optimizer: Optimizer) -> Prepared:
         Of `add_model_options`.
     optimizer
         What the network is trained with.
+    strategy
+        As it was read, if there is one.
 
     Raises
     ------
@@ -115,8 +123,13 @@ def prepared(args: argparse.Namespace, optimizer: Optimizer) -> Prepared:
         return _prepared_for(source, ZOO[args.model], sizes, args, optimizer)
     if args.augment:
         raise UserError("--augment goes with folders of images")
-    model = target.load(args.batch_size, sizes, args.seed)
-    network = Network.of(model, args.loss, optimizer, args.precision)
+    found = found_for(target, strategy)
+    batch_size = found.get("batch_size") if args.batch_size is None else args.batch_size
+    if isinstance(strategy, Strategy):
+        sizes = found_sizes(found, target, strategy.source) | sizes
+    model = target.load(batch_size, sizes, args.seed)
+    loss = found.get("loss") if args.loss is None else args.loss
+    network = Network.of(model, loss, optimizer, args.precision)
     if source != SYNTHETIC:
         sets = load_named(source, network.graph, args.held_out, args.seed)
         train, test = (Samples(part.x, part.y, part.samples) for part in sets)
