@@ -24,7 +24,7 @@ from flexlegion.strategy import Strategy
 from flexlegion.tools.command import Commands, add_command, answer, logs_on_stderr, note
 from flexlegion.tools.launch import add_launch_options, go_under_legate, interruptible
 from flexlegion.tools.network import add_json_option, add_network_options, network_of
-from flexlegion.tools.training import check_name
+from flexlegion.tools.training import check_model
 from flexlegion.tuner.calibration import calibration_by
 from flexlegion.tuner.trials import Trial, problem_of, profile, resolvable, run_trials
 
@@ -60,7 +60,7 @@ def _run(args: argparse.Namespace) -> None:
     for option, least in (("strategies", 2), ("rounds", 1), ("seed", 0)):
         if getattr(args, option) < least:
             raise UserError(f"--{option} has to be at least {least}")
-    check_name(args.model)
+    check_model(args)
     go_under_legate(args)
     network = network_of(args)
     network.graph.require_kernels()

@@ -26,7 +26,7 @@ from flexlegion.tools.training import (
     add_model_options,
     add_optimizer_options,
     add_schedule_options,
-    check_name,
+    check_model,
     metrics_for,
     optimizer_from,
     prepared,
@@ -70,7 +70,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def _check(args: argparse.Namespace) -> None:
     """Mistakes that are best found before any data are read."""
-    check_name(args.model)
+    check_model(args)
     check_precision(args.precision)
     if args.epochs < 1:
         raise UserError(f"--epochs has to be at least 1, but is {args.epochs}")

@@ -184,10 +184,13 @@ def data_and_sizes(
     return splits, defaults | network_sizes(entry.task, splits.train, given)
 
 
-def check_name(model: str) -> None:
-    """Raise `UserError` if a name is no model's, as far as can be said without running its code."""
-    if ":" not in model and Path(model).suffix not in (".py", ".pt2"):
-        target_of(model)
+def check_model(args: argparse.Namespace) -> None:
+    """Raise `UserError` if ``--model`` and ``--size`` are wrong, as far as can be said early.
+
+    A user's code is not run for it: that is done where it trains, once.
+    """
+    if ":" not in args.model and Path(args.model).suffix not in (".py", ".pt2"):
+        given_sizes(args.size, target_of(args.model))
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:

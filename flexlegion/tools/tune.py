@@ -15,7 +15,7 @@ from flexlegion.tools.network import add_json_option
 from flexlegion.tools.training import (
     add_model_options,
     add_optimizer_options,
-    check_name,
+    check_model,
     optimizer_from,
     prepared,
 )
@@ -92,7 +92,7 @@ def _run(args: argparse.Namespace) -> None:
     Rules(args.gain, args.confidence, args.rounds, most, trial_seconds)
     check_precision(args.precision)
     check_writable(args.out, "strategy")
-    check_name(args.model)
+    check_model(args)
     optimizer = optimizer_from(args)
     go_under_legate(args)
     with logs_on_stderr():

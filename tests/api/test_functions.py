@@ -14,6 +14,8 @@ import pytest
 import flexlegion as fl
 from flexlegion.analysis.result import Result
 from flexlegion.cli import main
+from flexlegion.searches.registry import SEARCHES
+from flexlegion.strategies.registry import STRATEGIES
 
 Capture = pytest.CaptureFixture[str]
 
@@ -204,6 +206,14 @@ def test_mistakes(ask: Any, text: str) -> None:
     assert str(error.value).startswith(text)
 
 
+@pytest.fixture
+def names_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is registered meanwhile is forgotten."""
+    for registry in (STRATEGIES, SEARCHES):
+        monkeypatch.setattr(registry, "_entries", {name: registry[name] for name in registry})
+
+
+@pytest.mark.usefixtures("names_of_before")
 def test_functions_that_return_something_else() -> None:
     @fl.register_strategy("numbers")
     def numbers(graph: object, devices: object) -> Any:
