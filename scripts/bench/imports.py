@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from imports_case import differences, own_precision, reference
+from imports_case import differences, own_precision, reference, rounding_share
 from rich.console import Console
 from rich.table import Table
 from torch_models import MODELS, OWN_CHOICE
@@ -36,6 +36,7 @@ COLUMNS = (
     "one_loss_error",
     "one_change_error",
     "torch_change_error",
+    "rounding_share",
     "three_loss_error",
     "three_change_error",
     "speedup",
@@ -99,6 +100,7 @@ def _trained(name: str, out: Path) -> dict[str, Any]:
     module, example = MODELS[name]()
     own = own_precision(reference(module, example, orders, double=False), expected)
     result: dict[str, Any] = {"trained": True, "operators": operators, "torch_change_error": own}
+    result["rounding_share"] = rounding_share(expected)
     result["import_s"] = float(saved["import_s"])
     for key, strategies in (("one", ("single",)), ("three", STRATEGIES)):
         found = [differences(saved, strategy, expected) for strategy in strategies]
@@ -141,7 +143,7 @@ def table(results: dict[str, dict[str, Any]]) -> Table:
     result = Table(
         "model", "operators", "import s", "loss", "change", "PyTorch fp32", title="imports"
     )
-    for column in ("3 processors: loss", "change", "speed-up"):
+    for column in ("rounding", "3 processors: loss", "change", "speed-up"):
         result.add_column(column)
     for name, found in results.items():
         label = f"{name} *" if name in OWN_CHOICE else name

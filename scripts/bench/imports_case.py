@@ -17,16 +17,16 @@ STEPS = 3
 MOMENTUM = 0.9
 LOSS_TOLERANCE = 1e-5
 CHANGE_TOLERANCE = 1e-3
-# A change that is zero but for rounding, beside that of the largest parameter, says nothing: a bias
-# before a batch normalisation, or of attention's keys, has no gradient.
-SMALLEST = 1e-6
+# A change is not measured finer than single precision rounds the largest one, 1e-7 = 1e-3 times this:
+# a bias before a batch normalisation, or of attention's keys, has no gradient but rounding.
+SMALLEST = 1e-4
 ROUNDING = STEPS * 2.0**-24
 
 
 def learning_rate(module: torch.nn.Module) -> float:
-    """Small where batch normalisation of a few samples makes steps large."""
+    """Large enough for changes well above the weights' rounding, small for batch normalisation."""
     normalises = any(isinstance(part, torch.nn.BatchNorm2d) for part in module.modules())
-    return 1e-3 if normalises else 5e-2
+    return 5e-4 if normalises else 0.2
 
 
 def batches(example: Any) -> Iterator[Any]:
@@ -135,6 +135,19 @@ def own_precision(single: Arrays, expected: Arrays) -> float:
         "torch/losses": single["losses"]
     }
     return differences(own, "torch", expected)[1]
+
+
+def rounding_share(expected: Arrays) -> float:
+    """The allowance for rounded weights as a share of a parameter's change: the median."""
+    changes = {k: v for k, v in expected.items() if k.startswith("change/")}
+    largest = max(float(np.linalg.norm(change)) for change in changes.values())
+    shares = [
+        ROUNDING
+        * float(np.linalg.norm(expected[f"before/{name.removeprefix('change/')}"]))
+        / max(float(np.linalg.norm(change)), SMALLEST * largest)
+        for name, change in changes.items()
+    ]
+    return float(np.median(shares))
 
 
 def differences(saved: Arrays, strategy: str, expected: Arrays) -> tuple[float, float, list[str]]:

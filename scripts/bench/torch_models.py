@@ -190,7 +190,7 @@ def dlrm() -> Built:
 
 @_model
 def mobilenet_v3() -> Built:
-    return _vision().mobilenet_v3_large(num_classes=10, dropout=0.0), _images(64)
+    return _vision().mobilenet_v3_large(num_classes=10, dropout=0.0), _images(64, 8)
 
 
 @_model
@@ -225,6 +225,7 @@ def hf_vit() -> Built:
 
 @_model
 def whisper_enc() -> Built:
+    _transformers()
     from transformers import WhisperConfig
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
@@ -245,7 +246,7 @@ def whisper_enc() -> Built:
 @_model
 def efficientnet_b0() -> Built:
     model = _vision().efficientnet_b0(num_classes=10, dropout=0.0, stochastic_depth_prob=0.0)
-    return model, _images(64)
+    return model, _images(64, 8)
 
 
 @_model
