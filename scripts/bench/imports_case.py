@@ -17,8 +17,8 @@ STEPS = 3
 MOMENTUM = 0.9
 LOSS_TOLERANCE = 1e-5
 CHANGE_TOLERANCE = 1e-3
-# A change is not measured finer than single precision rounds the largest one, 1e-7 = 1e-3 times this:
-# a bias before a batch normalisation, or of attention's keys, has no gradient but rounding.
+# A change is not measured finer than single precision rounds the largest one, 1e-7: a bias
+# before a batch normalisation, or of attention's keys, has no gradient but rounding.
 SMALLEST = 1e-4
 ROUNDING = STEPS * 2.0**-24
 
