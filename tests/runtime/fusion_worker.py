@@ -53,14 +53,11 @@ def fused(model: Model) -> set[tuple[str, str]]:
 def foreseen(model: Model) -> set[tuple[str, str]]:
     """Likewise, of those that the simulator does not charge."""
     graph = model.plan.graph
-    (loss,) = (op for op in graph.operators if op.kind.is_loss)
-    topology = local_topology(measure=False)
-    problem = Problem(graph, topology, LaunchesAlone(), loss.inputs[0], 1)
-    trained = {launch.operator.name for launch in model.plan.launches if launch.operator}
-    strategy = Strategy({name: model.strategy[name] for name in trained})
+    outputs = [op.inputs[0] for op in graph.operators if op.kind.is_loss]
+    problem = Problem(graph, local_topology(measure=False), LaunchesAlone(), outputs, 1)
     return {
         (PASSES[task["stage"]], graph.operators[task["index"]].name)
-        for task in full(problem, strategy).tasks
+        for task in full(problem, model.strategy).tasks
         if PASSES[task["stage"]] != "load"
         and task["hop"] < 0
         and task["end_time"] - task["start_time"] == task["exe_time"]
