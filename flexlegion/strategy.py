@@ -54,6 +54,11 @@ class Strategy(Mapping[str, ParallelConfig]):
     def __len__(self) -> int:
         return len(self._configs)
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """What was found, without the description of the graph, which is for files alone."""
+        return {key: value for key, value in self.found.items() if key != GRAPH}
+
     def devices(self) -> set[str]:
         """All devices that it names."""
         return {device for config in self._configs.values() for device in config.devices}

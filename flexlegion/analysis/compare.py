@@ -57,9 +57,8 @@ class Compared(Result):
         return self.found.strategy
 
     def facts(self) -> Json:
-        found = {key: value for key, value in self.strategy.found.items() if key != "graph"}
         seconds = sum(row.get("seconds", 0.0) for row in self.strategies)
-        return found | {"seconds": seconds, "strategies": list(self.strategies)}
+        return self.strategy.told | {"seconds": seconds, "strategies": list(self.strategies)}
 
     def blocks(self) -> Sequence[Block]:
         rows = self.strategies

@@ -74,9 +74,8 @@ class Found(Iteration):
     result: SearchResult = field(repr=False)
 
     def facts(self) -> dict[str, Any]:
-        found = {key: value for key, value in self.strategy.found.items() if key != "graph"}
         return (
-            found
+            self.strategy.told
             | {
                 "strategy": self.strategy.source,
                 "seconds": self.seconds,

@@ -6,6 +6,7 @@ form of `program`, the `passes` rewrite that, and `lower` adds our operators to 
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 from flexlegion.errors import UserError
@@ -48,12 +49,8 @@ def from_torch(
         If torch is missing, the module cannot be exported, or it has operations that are not known
         here; these are named, with their modules.
     """
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise UserError(
-            "from_torch needs PyTorch, which is not installed: pip install torch"
-        ) from None
+    if importlib.util.find_spec("torch") is None:
+        raise UserError("from_torch needs PyTorch, which is not installed: pip install torch")
     from flexlegion.importers import passes
     from flexlegion.importers.export import export
     from flexlegion.importers.lower import lower
