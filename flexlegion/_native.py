@@ -140,6 +140,14 @@ def _open_kernels() -> None:
             ) from None
 
 
+def _share_cores() -> None:
+    """Have Realm's network thread give its core away while it waits (native/net/yield.cc).
+
+    It has no effect where legate was imported before: symbols of Realm's are bound by then.
+    """
+    ctypes.CDLL(str(_find("lib", "libflexlegion_yield.so")), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
+
+
 @functools.cache
 def rt() -> Library:
     """libflexlegion_rt: the runtime. Starts Legion through Legate if it is not running.
@@ -151,6 +159,7 @@ def rt() -> Library:
     NativeError
         If the libraries cannot be loaded.
     """
+    _share_cores()
     try:
         from legate.core import get_legate_runtime
 
