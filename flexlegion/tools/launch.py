@@ -12,22 +12,36 @@ from typing import NoReturn
 
 import flexlegion
 from flexlegion.errors import UserError
+from flexlegion.tools.ranks import chosen_ranks, launcher_options, sysmem
 
 # Of the processors that a command takes unless it is told: more are better chosen by somebody.
 MOST_CPUS = 16
 _GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for each
+# In the environment of what this command starts: that its options have been obeyed.
+_STARTED = "FLEXLEGION_STARTED"
+# Legion's: the network's thread spins, and there need not be more of its kind.
+_LEGION = "-ll:bgwork 1"
 
 
 def add_launch_options(parser: argparse.ArgumentParser) -> None:
-    """``--cpus``, ``--gpus``, ``--legate``."""
+    """``--ranks``, ``--hosts``, ``--cpus``, ``--gpus``, ``--legate``."""
     group = parser.add_argument_group("where to train, unless the legate command runs already")
+    ranks = group.add_mutually_exclusive_group()
+    ranks.add_argument("--ranks", type=int, help="processes on this machine; default: 1")
+    ranks.add_argument(
+        "--hosts",
+        metavar="FILE",
+        help="the machines to train on, and how many processes each runs: lines 'name slots=N'",
+    )
     group.add_argument(
         "--cpus",
         type=int,
-        help="CPU processors; default: as many as the machine has cores, up to "
+        help="CPU processors of each rank; default: as many as it has cores, up to "
         f"{MOST_CPUS}, but 1 beside GPUs",
     )
-    group.add_argument("--gpus", type=int, help="GPUs; default: all that the machine has")
+    group.add_argument(
+        "--gpus", type=int, help="GPUs of each rank; default: its share of the machine's"
+    )
     group.add_argument(
         "--legate",
         default="",
@@ -54,15 +68,25 @@ def go_under_legate(args: argparse.Namespace) -> None:
     Raises
     ------
     UserError
-        If legate is not installed, or the numbers of processors make no sense.
+        If legate is not installed, the numbers of ranks or processors make no sense, or legate runs
+        already and would not obey them.
     """
     if not under_legate():
         _become_legate(args)
+    if _STARTED in os.environ:
+        return
+    for option in ("ranks", "hosts", "cpus", "gpus", "legate"):
+        if getattr(args, option):
+            raise UserError(
+                f"--{option} says how to start legate, which runs already; give its own options to "
+                "the legate command, or start this by the flexlegion command"
+            )
 
 
 def _become_legate(args: argparse.Namespace) -> NoReturn:
-    gpus = _visible_gpus() if args.gpus is None else args.gpus
-    cores = len(os.sched_getaffinity(0))
+    ranks = chosen_ranks(args.ranks, args.hosts)
+    gpus = _visible_gpus() // ranks.each if args.gpus is None else args.gpus
+    cores = max(1, len(os.sched_getaffinity(0)) // ranks.each)
     cpus = args.cpus
     if cpus is None:
         cpus = 1 if gpus > 0 else min(cores, MOST_CPUS)
@@ -75,9 +99,12 @@ def _become_legate(args: argparse.Namespace) -> NoReturn:
             f"this command trains, for which it needs legate, but {legate} does not exist; install "
             "the package legate beside this Python"
         )
-    command = [str(legate), "--cpus", str(cpus), "--gpus", str(gpus)]
+    command = [str(legate), "--nodes", str(ranks.machines), "--ranks-per-node", str(ranks.each)]
+    command += ["--cpus", str(cpus), "--gpus", str(gpus)]
     if cpus >= cores:  # Legate's second utility processor would only take time from them
         command += ["--utility", "1"]
+    if ranks.number > 1:
+        command += ["--sysmem", str(sysmem(ranks)), *launcher_options(ranks, [_STARTED])]
     try:
         command += shlex.split(args.legate)
     except ValueError as e:
@@ -88,7 +115,14 @@ def _become_legate(args: argparse.Namespace) -> NoReturn:
     environment = os.environ | {
         "PATH": _joined(binaries, os.environ.get("PATH", os.defpath)),
         "PYTHONPATH": _joined(package.parent, os.environ.get("PYTHONPATH", "")),
+        _STARTED: "1",
     }
+    if ranks.number > 1:
+        environment["LEGION_DEFAULT_ARGS"] = (
+            f"{_LEGION} {os.environ.get('LEGION_DEFAULT_ARGS', '')}"
+        )
+        if os.geteuid() == 0:  # mpirun asks twice
+            environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(legate, command, environment)

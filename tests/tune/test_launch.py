@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flexlegion.errors import UserError
 from flexlegion.tools import launch
 
 
@@ -31,19 +32,26 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def started(*options: str) -> tuple[list[str], dict[str, str]]:
-    """What legate is started with by ``train --epochs 3``: its options, and the environment."""
+def parsed(*options: str) -> Any:
+    """The arguments of ``train --epochs 3`` with these options."""
     parser = argparse.ArgumentParser()
     launch.add_launch_options(parser)
     args: Any = parser.parse_args(options)
     args.arguments = ["train", "--epochs", "3"]
+    return args
+
+
+def started(*options: str) -> tuple[list[str], dict[str, str]]:
+    """What legate is started with by ``train --epochs 3``: its options, and the environment."""
+    args = parsed(*options)
     with pytest.raises(Started) as caught:
         launch.go_under_legate(args)
     path, command, environment = caught.value.args
     assert command[0] == str(path)
     assert Path(command[-4]).parts[-2:] == ("flexlegion", "__main__.py")
     assert command[-3:] == ["train", "--epochs", "3"]
-    return command[1:-4], environment
+    assert command[1:5] == ["--nodes", "1", "--ranks-per-node", "1"]
+    return command[5:-4], environment
 
 
 def test_processors(machine: Path) -> None:
@@ -78,4 +86,9 @@ def test_legate_finds_this_python(machine: Path) -> None:
 def test_under_legate_nothing_starts(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(machine.iterdir())
     monkeypatch.setenv("LEGATE_CONFIG", "--cpus 2")
-    launch.go_under_legate(argparse.Namespace())
+    for options, named in ((["--cpus", "2"], "--cpus"), (["--ranks", "2"], "--ranks")):
+        with pytest.raises(UserError, match=f"{named} says how to start legate"):
+            launch.go_under_legate(parsed(*options))
+    launch.go_under_legate(parsed())
+    monkeypatch.setenv("FLEXLEGION_STARTED", "1")
+    launch.go_under_legate(parsed("--cpus", "2"))
