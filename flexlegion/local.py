@@ -85,7 +85,7 @@ def local_topology(db: ProfileDB | None = None, *, measure: bool = True) -> Topo
 
 
 def _describe(machine: RunningMachine, db: ProfileDB, measure: bool) -> Topology:
-    hosts, models = _names()
+    hosts, models = hosts_and_models()
     gpus = running_gpus()
     names = machine.devices.names
     of = [gpus.of[i].name if i in gpus.of else models[machine.owners[i]] for i in range(len(names))]
@@ -122,8 +122,8 @@ def _describe(machine: RunningMachine, db: ProfileDB, measure: bool) -> Topology
     )
 
 
-def _names() -> tuple[list[str], list[str]]:
-    """Host and processor model of every rank."""
+def hosts_and_models() -> tuple[list[str], list[str]]:
+    """Host name and processor model of every rank."""
     texts = [
         text.encode()[:_NAME_BYTES].ljust(_NAME_BYTES)
         for text in (socket.gethostname(), cpu_model())

@@ -3,7 +3,8 @@
 Every two ranks of a node are joined by a link; ranks of different nodes by a network. A GPU's
 memory is joined to the host's of its rank, and to those of the GPUs that it reaches without the
 host; elsewhere the way leads through the hosts. Rates are those of copies between two tasks of the
-runtime, measured once for each kind of link and then kept in the profile data base.
+runtime, measured once for each kind of link and then kept in the profile data base, under what
+they depend on: the kind, the devices at the ends, and, between ranks, what `transport` tells.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from itertools import combinations
 
 import numpy as np
 
+from flexlegion import transport
 from flexlegion.cost.profile_db import LinkRates, ProfileDB
 from flexlegion.cost.timing import fit_linear, round_trips, share
 from flexlegion.errors import UserError
@@ -28,14 +30,49 @@ _PEERS, _GPU_RANKS = "GPUs of a rank, class", "GPUs of a node's ranks"
 # Rates that links are taken to have until they are measured: a copy through shared memory,
 # 10 Gbit/s Ethernet; all links of GPUs: PCIe 4.0 with 16 lanes.
 _ESTIMATES = {
-    _RANKS: LinkRates(5_000_000_000, 5_000),
-    _NODES: LinkRates(1_250_000_000, 30_000),
+    _RANKS: (5_000_000_000, 5_000),
+    _NODES: (1_250_000_000, 30_000),
 }
-_PCIE = LinkRates(24_000_000_000, 10_000)
+_PCIE = (24_000_000_000, 10_000)
 _NETWORK = "network"
+_BOTH_WAYS = "; both ways"  # of a path in the data base: rates while both directions are in use
+# A link whose directions together carry less than this times what one alone does is one for both.
+_TWO_WAYS = 1.5
+# Messages that are measured, and how many of each; larger ones only while they are fast.
+_SMALL = 4
+_TRIPS = {_SMALL: 64, 1 << 20: 32, 4 << 20: 32, 16 << 20: 16, 64 << 20: 8}
+_SLOW_NS = 50_000_000
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a link does.
+
+    Parameters
+    ----------
+    bytes_per_second
+        Of one direction, or of both together.
+    latency_ns
+        What a task waits for an empty message.
+    shared
+        Whether its directions share the rate.
+    """
+
+    bytes_per_second: int
+    latency_ns: int
+    shared: bool = False
+
+
+def rates_of(alone: LinkRates, both_ways: LinkRates) -> Rates:
+    """A link's rates, from those of one direction alone and of each while both are in use."""
+    together = 2 * both_ways.bytes_per_second
+    if together < _TWO_WAYS * alone.bytes_per_second:
+        return Rates(together, alone.latency_ns, True)
+    return Rates(alone.bytes_per_second, alone.latency_ns)
+
 
 # What links a device's memory to another's: the kind of the way, and the devices' numbers.
-Rate = Callable[[str, int, int], LinkRates]
+Rate = Callable[[str, int, int], Rates]
 
 
 @dataclass(frozen=True)
@@ -128,7 +165,15 @@ def joined_by(layout: Layout, rate: Rate) -> Joined:
         rates = rate(path, a, b)
         name = f"{kind} {memories[a]} - {memories[b]}"
         joined.links.append(
-            Link(name, kind, memories[a], memories[b], rates.bytes_per_second, rates.latency_ns)
+            Link(
+                name,
+                kind,
+                memories[a],
+                memories[b],
+                rates.bytes_per_second,
+                rates.latency_ns,
+                rates.shared,
+            )
         )
 
     apart = [(a, b) for a, b in combinations(hosts, 2) if layout.nodes[a] != layout.nodes[b]]
@@ -148,6 +193,7 @@ def joined_by(layout: Layout, rate: Rate) -> Joined:
                     _NETWORK,
                     rates.bytes_per_second,
                     rates.latency_ns // 2,
+                    rates.shared,
                 )
             )
     gpus = [i for i, name in enumerate(machine.devices.names) if name.startswith("gpu:")]
@@ -208,10 +254,10 @@ class MeasuredLinks:
         self._layout = layout
         self._db = db
         self._measure = measure
-        self._known: dict[tuple[str, str, str], LinkRates] = {}
+        self._known: dict[tuple[str, str, str], Rates] = {}
         self.sources = ""  # for people: where the rates come from
 
-    def __call__(self, path: str, a: int, b: int) -> LinkRates:
+    def __call__(self, path: str, a: int, b: int) -> Rates:
         """The rates between two devices' memories; links of a kind are measured once."""
         models = self._layout.models
         key = (path, models[a], models[b])
@@ -220,20 +266,33 @@ class MeasuredLinks:
             self.sources += f"; {path}: {source}"
         return self._known[key]
 
-    def _rates(self, path: str, a: int, b: int) -> tuple[LinkRates, str]:
-        models = self._layout.models
-        gpu = running_gpus().of.get(b)
-        # What copies for GPUs depends on their driver and libraries.
-        key = path if gpu is None else f"{path}; {gpu.software}"
-        known = self._db.link(key, models[a], models[b])
-        rates = LinkRates(*agreed(astuple(known) if known else (0, 0), 0))
-        if rates.bytes_per_second == 0:
+    def _rates(self, path: str, a: int, b: int) -> tuple[Rates, str]:
+        ends = self._layout.models[a], self._layout.models[b]
+        keys = [self._key(path, a, b) + more for more in ("", _BOTH_WAYS)]
+        known = [self._db.link(key, *ends) for key in keys]
+        ours = [number for rates in known for number in (astuple(rates) if rates else (0, 0))]
+        told = agreed(tuple(ours), 0)
+        rates = [LinkRates(*told[:2]), LinkRates(*told[2:])]
+        if any(its.bytes_per_second == 0 for its in rates):
             if not self._measure:
-                return _ESTIMATES.get(path, _PCIE), "estimated"
-            rates = measure_link(a, b)
-        if known is None:
-            self._db.add_link(key, models[a], models[b], rates)
-        return rates, "measured"
+                return Rates(*_ESTIMATES.get(path, _PCIE)), "estimated"
+            rates = [measure_link(a, b), measure_link(a, b, both_ways=True)]
+        for key, its, ours_before in zip(keys, rates, known, strict=True):
+            if ours_before is None:
+                self._db.add_link(key, *ends, its)
+        return rates_of(*rates), "measured"
+
+    def _key(self, path: str, a: int, b: int) -> str:
+        """The kind of the way, and what else its rates depend on."""
+        layout, gpu = self._layout, running_gpus().of.get(b)
+        depends = [path]
+        if gpu is not None:  # what copies for GPUs
+            depends.append(gpu.software)
+        if layout.machine.owners[a] != layout.machine.owners[b]:
+            depends.append(transport.software())
+        if layout.nodes[a] != layout.nodes[b]:
+            depends.append(transport.adapters())
+        return "; ".join(depends)
 
 
 def agreed(known: tuple[int, ...], rank: int) -> list[int]:
@@ -242,12 +301,20 @@ def agreed(known: tuple[int, ...], rank: int) -> list[int]:
     return [int(number) for number in np.frombuffer(told, np.int64)]
 
 
-def measure_link(source: int, destination: int) -> LinkRates:
+def measure_link(source: int, destination: int, *, both_ways: bool = False) -> LinkRates:
     """Bandwidth and latency between two devices' memories, from timed copies of Legion.
 
     The bandwidth is the slope of the shortest times over the size, the latency half of what the
     median trip of an empty message takes longer than two such tasks within one memory: of two kinds
     of devices, one on each.
+
+    Parameters
+    ----------
+    source, destination
+        The devices' numbers.
+    both_ways
+        Whether as much travels in the other direction at the same time; then the bandwidth is
+        that of median times, as the fastest trips have met nobody.
 
     Raises
     ------
@@ -261,12 +328,16 @@ def measure_link(source: int, destination: int) -> LinkRates:
             f"{names[source]} and {names[destination]} share a memory, so nothing is copied "
             "between them; links exist between ranks"
         )
-    small = 4
-    sizes = (small, 1 << 20, 4 << 20, 16 << 20)
-    trips = [sorted(round_trips(source, destination, size)) for size in sizes]
-    line = fit_linear([2 * size for size in sizes], [times[0] for times in trips])
+    others = [(destination, source)] if both_ways else []
+    trips: dict[int, list[int]] = {}
+    for size, number in _TRIPS.items():
+        trips[size] = sorted(round_trips(source, destination, size, number, others))
+        if trips[size][0] > _SLOW_NS:
+            break
+    times = [statistics.median_low(its) if both_ways else its[0] for its in trips.values()]
+    line = fit_linear([2 * size for size in trips], times)
     kinds = [machine.devices.names[end].partition(":")[0] for end in (source, destination)]
     ends = dict(zip(kinds, (source, destination), strict=True)).values()
-    within = [statistics.median_low(round_trips(end, end, small)) for end in ends]
-    extra = statistics.median_low(trips[0]) - sum(within) // len(within)
+    within = [statistics.median_low(round_trips(end, end, _SMALL)) for end in ends]
+    extra = statistics.median_low(trips[_SMALL]) - sum(within) // len(within)
     return LinkRates(line.bytes_per_second, max(0, extra // 2))

@@ -39,6 +39,7 @@ class DeviceType:
     """What all devices of a type have in common; see `flexlegion.topology.Device`."""
 
     kind: str
+    model: str
     memory_bytes: int
     peak_flops: Mapping[str, int]
     memory_bandwidth: int
@@ -188,7 +189,7 @@ class Machine:
         return Device(
             at[device.name],
             type_.kind,
-            device.type,
+            type_.model,
             node,
             at[device.memory],
             type_.memory_bytes,
@@ -268,7 +269,11 @@ def read_machine(path: str | Path, name: str, where: str | None = None) -> Machi
         f"give a path, or one of {names} with N GPUs, as in p100x8",
         "as the README's section on machines shows it",
     )
-    where = where or str(path)
+    return parse_machine(document, name, where or str(path))
+
+
+def parse_machine(document: Any, name: str, where: str) -> Machine:
+    """A machine from a file's content; see `read_machine`."""
     top = Section.of(
         document,
         where,
@@ -283,7 +288,7 @@ def read_machine(path: str | Path, name: str, where: str | None = None) -> Machi
     top.text("source")
     nodes = top.integer("nodes", 1, MAX_NODES)
     device_types = {
-        key: _device_type(value, f"{where}: device type {_name_of(key, where)}")
+        key: _device_type(value, key, f"{where}: device type {_name_of(key, where)}")
         for key, value in top.entries("device_types").items()
     }
     link_types = {
@@ -354,9 +359,9 @@ def _object(section: Section, key: str) -> dict[str, Any]:
     return {} if section.values[key] == {} else section.entries(key)
 
 
-def _device_type(value: Any, where: str) -> DeviceType:
+def _device_type(value: Any, name: str, where: str) -> DeviceType:
     keys = ["kind", "memory_bytes", "peak_flops", "memory_bandwidth"]
-    section = Section.of(value, where, keys, ["source"])
+    section = Section.of(value, where, keys, ["model", "source"])
     if section.values["kind"] not in KINDS:
         raise section.fail("kind", "gpu or cpu")
     place = f"{where}: peak_flops"
@@ -364,6 +369,7 @@ def _device_type(value: Any, where: str) -> DeviceType:
     flops = Section.of(section.values["peak_flops"], place, ["float32"], optional)
     return DeviceType(
         section.values["kind"],
+        section.text("model", name),
         section.integer("memory_bytes", 1, MAX_BYTES, "bytes"),
         {p: flops.integer(p, 1, MAX_RATE) for p in PRECISIONS if p in flops.values},
         section.integer("memory_bandwidth", 1, MAX_RATE, "bytes a second"),

@@ -339,13 +339,18 @@ class ProfileDB:
         Parameters
         ----------
         path
-            Its kind: ``"ranks of a node"``, ``"nodes"``.
+            Its kind, ``"ranks of a node"`` for example, and what else its rates depend on.
         source, destination
             Models of the devices at its ends.
         rates
             What was measured.
         """
         self._insert("links", (path, source, destination, *astuple(rates)))
+
+    def links(self) -> list[str]:
+        """The paths that are known, in order."""
+        rows = self._select("SELECT DISTINCT path FROM links ORDER BY path", ())
+        return [str(row[0]) for row in rows]
 
     def link(self, path: str, source: str, destination: str) -> LinkRates | None:
         """What is known of a path."""

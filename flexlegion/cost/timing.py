@@ -143,15 +143,50 @@ def time_launch(device: int) -> list[int]:
     return [int(t) for t in times[0:count]]
 
 
-def round_trips(source: int, destination: int, size: int, trips: int = 64) -> list[int]:
+def round_trips(
+    source: int,
+    destination: int,
+    size: int,
+    trips: int = 64,
+    others: Sequence[tuple[int, int]] = (),
+) -> list[int]:
     """Times (ns) of copies of `size` bytes from one device's memory to another's and back.
 
-    Within one memory, nothing is copied: what the two tasks take that make the trip.
+    Within one memory, nothing is copied: what the two tasks take that make the trip. Meanwhile as
+    much travels on the `others`' ways, from the first device of each to the second and back.
     """
     rt = _native.rt()
+    starts, ends = zip((source, destination), *others, strict=True)
     times = rt.ffi.new("int64_t[]", trips)
-    count = rt.check(rt.lib.fl_rt_measure_round_trip(source, destination, size, trips, times))
+    count = rt.check(
+        rt.lib.fl_rt_measure_round_trips(len(starts), starts, ends, size, trips, times)
+    )
     return [int(t) for t in times[0:count]]
+
+
+def clock_offset(here: int, there: int, trips: int = 64) -> int:
+    """What the clock of the rank of device `there` is ahead of that of `here` (ns)."""
+    rt = _native.rt()
+    times = rt.ffi.new("int64_t[]", 3 * trips)
+    count = rt.check(rt.lib.fl_rt_measure_clocks(here, there, trips, times))
+    numbers = [int(t) for t in times[0:count]]
+    return offset_of(list(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)))
+
+
+def offset_of(messages: Sequence[tuple[int, int, int]]) -> int:
+    """What another clock is ahead of ours, from messages that went there and back.
+
+    The fastest one tells: what it brings was noted halfway, give or take half of its time. Where
+    that half is more than the offset, there is none: ranks of a machine share their clock.
+
+    Parameters
+    ----------
+    messages
+        Of each: when it left, by our clock; what the other clock said there; when it was back.
+    """
+    left, noted, back = min(messages, key=lambda message: message[2] - message[0])
+    offset = noted - (left + back) // 2
+    return 0 if abs(offset) <= (back - left) // 2 else offset
 
 
 def share(mine: bytes) -> list[bytes]:

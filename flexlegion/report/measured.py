@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flexlegion.cost.timing import share
+from flexlegion.cost.timing import clock_offset, share
 from flexlegion.plan import Plan
 from flexlegion.report.perfetto import Slice, Track, write_trace
 from flexlegion.runtime.machine import RunningMachine
@@ -95,15 +95,21 @@ class MeasuredTimeline:
 
 
 def recorded(program: Program, machine: RunningMachine, iterations: int) -> MeasuredTimeline:
-    """What all ranks noted since `Program.record`; every rank gets it."""
+    """What all ranks noted since `Program.record`; every rank gets it, by one rank's clock."""
     mine = program.records()
     counts = [int.from_bytes(part, "little") for part in share(len(mine).to_bytes(8, "little"))]
     padded = np.zeros(max(counts), RECORD)
     padded[: len(mine)] = mine
     parts = [
-        np.frombuffer(part, RECORD)[:count]
+        np.frombuffer(part, RECORD)[:count].copy()
         for part, count in zip(share(padded.tobytes()), counts, strict=True)
     ]
+    # Ranks' clocks differ, but on one machine; all times become those of the first rank's.
+    first = [machine.owners.index(rank) for rank in range(machine.ranks)]
+    for its, device in zip(parts[1:], first[1:], strict=True):
+        ahead = clock_offset(first[0], device)
+        its["start_time"] -= ahead
+        its["end_time"] -= ahead
     tasks = np.concatenate(parts)
     tasks.sort(order=["start_time", "launch", "part"])
     if len(tasks):

@@ -25,7 +25,7 @@ TRAIN, EVALUATE, PREDICT = 1, 2, 4  # kinds of runs, as in the native header
 Array = npt.NDArray[Any]
 
 # A task that ran: number of the plan's launch (STAGED and NORM are the runtime's own), of the task
-# in it, of the device; start and end in ns of a clock that all ranks of a machine share.
+# in it, of the device; start and end in ns of the rank's clock.
 RECORD = np.dtype(
     [
         ("launch", np.int32),

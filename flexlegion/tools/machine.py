@@ -1,12 +1,21 @@
-"""``flexlegion machine list|show``."""
+"""``flexlegion machine list|show|measure``."""
 
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
 
+from flexlegion.documents import check_writable, write_text
 from flexlegion.machine_view import drawing, drawing_json, listing, listing_json
-from flexlegion.machines import load_machine, shipped
-from flexlegion.tools.command import Commands, add_command, answer
+from flexlegion.machines import load_machine, parse_machine, shipped
+from flexlegion.tools.command import Commands, add_command, answer, logs_on_stderr
+from flexlegion.tools.launch import (
+    add_launch_options,
+    go_under_legate,
+    interruptible,
+    under_legate,
+)
 from flexlegion.tools.network import add_json_option
 
 
@@ -15,7 +24,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     machine = add_command(
         commands,
         "machine",
-        "list the machines that come with flexlegion, or draw one",
+        "list the machines that come with flexlegion, draw one, or measure one's own",
         "machine show p100x8",
         _show,
     )
@@ -40,6 +49,21 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         "machine", metavar="FILE", help="a machine's name, as in p100x8, or a machine file"
     )
     add_json_option(show)
+    measure = add_command(
+        actions,
+        "measure",
+        "measure the machine that this runs on, its ranks and what joins them, into a machine file",
+        "machine measure --cpus 2 --out my.json",
+        _measure,
+    )
+    measure.add_argument("--out", metavar="FILE", required=True, help="the machine file")
+    measure.add_argument(
+        "--nodes",
+        type=int,
+        help="how many nodes the file is to have; default: as many as were measured",
+    )
+    add_launch_options(measure)
+    add_json_option(measure)
 
 
 def _list(args: argparse.Namespace) -> None:
@@ -50,3 +74,26 @@ def _list(args: argparse.Namespace) -> None:
 def _show(args: argparse.Namespace) -> None:
     topology = load_machine(args.machine)
     answer(args, drawing_json(topology), drawing(topology))
+
+
+def _measure(args: argparse.Namespace) -> None:
+    # Files are read without Legion; this needs it.
+    from flexlegion.machine_files import check_nodes
+    from flexlegion.measured_machine import measured_document, measured_nodes
+    from flexlegion.runtime.machine import running_machine
+
+    if args.nodes is not None:
+        check_nodes(args.nodes, args.nodes)
+    if not under_legate():
+        check_writable(args.out, "machine file")
+    go_under_legate(args)
+    with logs_on_stderr():
+        shown = running_machine().rank == 0
+        interruptible()
+        check_nodes(args.nodes or 1, measured_nodes())
+        document = measured_document(args.nodes)
+        topology = parse_machine(document, Path(args.out).stem, args.out).topology()
+        if shown:
+            write_text(args.out, json.dumps(document, indent=2) + "\n", "machine file")
+    if shown:
+        answer(args, drawing_json(topology), f"{drawing(topology)}\nwritten to {args.out}")

@@ -76,8 +76,12 @@ int fl_rt_measure_sum(int device, int64_t slots, int64_t elements, const fl_repe
 enum { FL_LAUNCHES_A_RUN = 16 };
 int fl_rt_measure_launch(int device, const fl_repeats *repeats, int64_t *times);
 /* Round trips of a region between the memories of two devices, in which it is copied; on one
- * memory: of the two tasks alone. */
-int fl_rt_measure_round_trip(int from, int to, int64_t bytes, int trips, int64_t *times);
+ * memory: of the two tasks alone. Regions travel on all ways at once; the first one's is timed. */
+int fl_rt_measure_round_trips(int n_ways, const int32_t *from, const int32_t *to, int64_t bytes,
+                              int trips, int64_t *times);
+/* The clocks of two devices' ranks: three times a trip, here, there, and here again. `times` has
+ * room for three times the trips. */
+int fl_rt_measure_clocks(int here, int there, int trips, int64_t *times);
 /* `bytes` bytes of each rank, for all ranks, in their order. */
 int fl_rt_share(const void *mine, int64_t bytes, void *all);
 
@@ -123,7 +127,7 @@ int fl_program_record(fl_program *program, int on);
 enum { FL_STAGED = -1, FL_NORM = -2, FL_OTHER = -3 }; /* launches that are not the plan's */
 typedef struct {
   int32_t launch, part, device; /* the plan's launch, or one of the above */
-  int64_t start, end;           /* ns, of a clock that all ranks of a machine share */
+  int64_t start, end;           /* ns, of the rank's clock */
 } fl_record;
 /* Notes up to `n` of them, in the order in which tasks ended; returns how many there are. */
 int64_t fl_program_records(fl_program *program, int64_t n, fl_record *out);

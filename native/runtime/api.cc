@@ -177,8 +177,17 @@ int fl_rt_measure_launch(int device, const fl_repeats* repeats, int64_t* times) 
   return measured(times, [&] { return fl::measure_launch(device, repeats_of(*repeats)); });
 }
 
-int fl_rt_measure_round_trip(int from, int to, int64_t bytes, int trips, int64_t* times) {
-  return measured(times, [&] { return fl::measure_round_trip(from, to, bytes, trips); });
+int fl_rt_measure_round_trips(int n_ways, const int32_t* from, const int32_t* to, int64_t bytes,
+                              int trips, int64_t* times) {
+  return measured(times, [&] {
+    std::vector<std::pair<int, int>> ways;
+    for (int i = 0; i < n_ways; ++i) ways.emplace_back(from[i], to[i]);
+    return fl::measure_round_trips(ways, bytes, trips);
+  });
+}
+
+int fl_rt_measure_clocks(int here, int there, int trips, int64_t* times) {
+  return measured(times, [&] { return fl::measure_clocks(here, there, trips); });
 }
 
 int fl_rt_share(const void* mine, int64_t bytes, void* all) {

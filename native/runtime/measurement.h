@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/handles.h"
@@ -46,8 +47,13 @@ Times measure_sum(int device, std::int64_t slots, std::int64_t elements, const R
 Times measure_launch(int device, const Repeats& repeats);
 
 // Round trips of `bytes` between two devices' memories, as Legion copies for two tasks that write
-// the same region in turns. On one memory: what such a pair of tasks takes without copies.
-Times measure_round_trip(int from, int to, std::int64_t bytes, int trips);
+// the same region in turns; the same on all `ways` at once, of which the first is timed. On one
+// memory: what such a pair of tasks takes without copies.
+Times measure_round_trips(const std::vector<std::pair<int, int>>& ways, std::int64_t bytes,
+                          int trips);
+
+// What now_ns() says here, then there, then here again, as a message goes round: three a trip.
+Times measure_clocks(int here, int there, int trips);
 
 // What each rank gives, in the order of ranks.
 std::vector<Bytes> share(const Bytes& mine);

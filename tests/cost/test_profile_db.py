@@ -46,6 +46,7 @@ def test_what_it_keeps(tmp_path: Path) -> None:
         assert db.linear("A", "lib 1", "update") is None
         assert db.link("nodes", "A", "B") == LinkRates(10, 20)
         assert db.link("nodes", "B", "A") is None
+        assert db.links() == ["nodes"]
         assert db.device("A", "lib 1") == DeviceRates(30, 40, 50)
         assert db.newest_library("A") == "lib 1"
 

@@ -6,9 +6,12 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from launch import ROOT, run_checked
+
+from flexlegion.cost.profile_db import ProfileDB
 
 COMMAND = [sys.executable, "-m", "flexlegion", "accuracy", "--strategies", "3", "--rounds", "2"]
 MLP = ["--model", "mlp", "--size", "input_shape=32", "--size", "hidden=64x32"]
@@ -21,16 +24,21 @@ TRANSFORMER += ["--size", "hidden=16", "--size", "heads=2", "--size", "vocabular
 pytestmark = pytest.mark.legion
 
 
-@pytest.mark.parametrize("network", [MLP, RNNLM, TRANSFORMER], ids=["mlp", "rnnlm", "transformer"])
-def test_simulated_and_measured(network: list[str], tmp_path: Path) -> None:
-    """All figures are there, and every task was measured, not estimated."""
+def reported(network: list[str], folder: Path, *options: str) -> dict[str, Any]:
+    """What the command says of a network, with a data base of its own."""
     environment = {k: v for k, v in os.environ.items() if k != "LEGATE_CONFIG"}
     environment["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(ROOT), environment.get("PYTHONPATH")])
     )
-    options = ["--batch-size", "8", "--profile-db", str(tmp_path / "p.db"), "--json"]
-    done = run_checked([*COMMAND, *network, *options], environment=environment, timeout=300)
-    report = json.loads(done.stdout)
+    usual = ["--batch-size", "8", "--profile-db", str(folder / "p.db"), "--json"]
+    command = [*COMMAND, *network, *usual, *options]
+    return dict(json.loads(run_checked(command, environment=environment, timeout=300).stdout))
+
+
+@pytest.mark.parametrize("network", [MLP, RNNLM, TRANSFORMER], ids=["mlp", "rnnlm", "transformer"])
+def test_simulated_and_measured(network: list[str], tmp_path: Path) -> None:
+    """All figures are there, and every task was measured, not estimated."""
+    report = reported(network, tmp_path)
     assert report["model"] == network[1]
     assert report["machine"] == "cpu:0, cpu:1"
     assert report["tasks_measured"] > 0
@@ -59,3 +67,19 @@ def test_simulated_and_measured(network: list[str], tmp_path: Path) -> None:
     assert report["mean_error"] == pytest.approx(sum(errors) / 2)
     assert report["worst_error"] == max(errors)
     assert report["kendall_tau"] in (None, -1.0, 0.0, 1.0)
+
+
+def test_transfers_between_ranks(tmp_path: Path) -> None:
+    """Two ranks: one object, in which what crosses is priced by the measured link."""
+    report = reported(MLP, tmp_path, "--ranks", "2", "--cpus", "1")
+    assert report["machine"] == "cpu:0, cpu:1"
+    single, model = report["strategies"]
+    assert (single["strategy"], model["strategy"]) == ("single", "model")
+    assert single["transfer_time_ns"] == 0 < model["transfer_time_ns"]
+    for strategy in (single, model):
+        assert set(strategy["priced_by"]) == {"measured"}
+        assert 0 < strategy["measured_busy_time_ns"] < strategy["measured_iteration_time_ns"]
+    with ProfileDB(tmp_path / "p.db") as db:
+        links = db.links()
+    assert len(links) == 2  # one direction alone, and both
+    assert all(path.startswith("ranks of a node; legate ") for path in links)

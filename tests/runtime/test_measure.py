@@ -6,10 +6,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
-from launch import legate_environment, run_legate, run_ranks
+from launch import legate_environment, run_checked, run_legate, run_ranks
+
+from flexlegion.local import cpu_model
+from flexlegion.machine_view import drawing_json
+from flexlegion.machines import load_machine
 
 WORKER = Path(__file__).parent / "measure_worker.py"
 OPERATORS = 10  # of LeNet, its loss included
@@ -103,6 +108,38 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert link["latency_ns"] >= 0
     assert topology["description"].endswith("ranks of a node: measured")
     assert result["again"] == topology
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_machine_file(ranks: int, tmp_path: Path) -> None:
+    """`machine measure` writes what it finds as a file that others read without Legion."""
+    environment = {k: v for k, v in legate_environment().items() if k != "LEGATE_CONFIG"}
+    path = tmp_path / "my.json"
+    command = [sys.executable, "-m", "flexlegion", "machine", "measure", "--out", str(path)]
+    options = ["--ranks", str(ranks), "--cpus", str(3 - ranks), "--json"]
+    done = run_checked([*command, *options], environment=environment, timeout=120)
+    (topology,) = [json.loads(line) for line in done.stdout.splitlines()]
+    machine = load_machine(path)
+    assert drawing_json(machine) == topology
+    assert [device.name for device in machine.devices] == ["cpu:0", "cpu:1"]
+    assert {device.model for device in machine.devices} == {cpu_model()}
+    assert machine.description.startswith(f"1 node of 2 processors, measured on {gethostname()}, ")
+    source = json.loads(path.read_text())["source"]
+    assert f"machine measure on {ranks} rank" in source
+    if ranks == 1:
+        assert machine.memories == ("node:0/ram:0",)
+        assert machine.links == ()
+        # A network cannot be told from one node; no file is touched.
+        more = [*command, "--cpus", "1", "--nodes", "16"]
+        refused = run_checked(more, environment=environment, timeout=120, status=2)
+        assert "error: --nodes 16 needs to know the network" in refused.stderr
+        assert json.loads(path.read_text())["source"] == source
+    else:
+        assert machine.memories == ("cpu:0", "cpu:1")
+        (link,) = machine.links
+        assert link.kind == "ranks"
+        assert link.bandwidth > 10**6
+        assert "UCX" in source
 
 
 def test_local_without_legion() -> None:
