@@ -32,18 +32,7 @@ def rows_for(tensor: Tensor, value: Any, classes: int | None = None) -> Array:
     UserError
         If shape, type or values do not fit.
     """
-    array = np.asarray(value)
-    expected = tensor.shape[1:]
-    check_numbers(tensor.name, array)
-    if array.ndim == len(expected) + 2 and array.shape[-1] == 1 and classes is not None:
-        array = array[..., 0]
-    if array.shape[1:] != expected or array.ndim == 0:
-        wanted = ", ".join(["n", *map(str, expected)])
-        raise UserError(
-            f"{tensor.name}: got data of shape {list(array.shape)}, expected [{wanted}]"
-        )
-    if len(array) == 0:
-        raise UserError(f"{tensor.name}: got no samples")
+    array = shaped(tensor, np.asarray(value), classes is not None)
     if tensor.dtype == "int32" and array.dtype.kind == "f":
         # NaN is unequal to itself; infinity is not a fraction.
         if np.any(array != np.trunc(array)):
@@ -58,6 +47,28 @@ def rows_for(tensor: Tensor, value: Any, classes: int | None = None) -> Array:
             if not limits.min <= extreme <= limits.max:
                 raise UserError(f"{tensor.name}: got {extreme}, which is no 32-bit integer")
     return np.ascontiguousarray(array, tensor.dtype)
+
+
+def shaped(tensor: Tensor, array: Array, is_classes: bool) -> Array:
+    """Data for batches of `tensor`, in its shape; class numbers may come in rows of one.
+
+    Raises
+    ------
+    UserError
+        If their shape does not fit, or they are no numbers.
+    """
+    expected = tensor.shape[1:]
+    check_numbers(tensor.name, array)
+    if array.ndim == len(expected) + 2 and array.shape[-1] == 1 and is_classes:
+        array = array[..., 0]
+    if array.shape[1:] != expected or array.ndim == 0:
+        wanted = ", ".join(["n", *map(str, expected)])
+        raise UserError(
+            f"{tensor.name}: got data of shape {list(array.shape)}, expected [{wanted}]"
+        )
+    if len(array) == 0:
+        raise UserError(f"{tensor.name}: got no samples")
+    return array
 
 
 def check_labels(name: str, array: Array, classes: int) -> None:

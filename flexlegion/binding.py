@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flexlegion.arrays import check_labels, check_rows, check_tokens, rows_for
+from flexlegion.arrays import check_labels, check_rows, check_tokens, rows_for, shaped
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.losses import labels_of, near
 from flexlegion.ops.losses import SoftmaxCrossEntropy
 from flexlegion.plan import Plan
-from flexlegion.runtime.feeds import ArrayFeed, Feed, SourceFeed, check_source
+from flexlegion.runtime.feeds import ArrayFeed, Feed, SourceFeed, arrays_for, check_source
 from flexlegion.runtime.loader_feed import LoaderFeed
+from flexlegion.runtime.mapped import MappedArrays
 from flexlegion.runtime.program import PREDICT, TRAIN, Program
 from flexlegion.sources import BatchSource
 from flexlegion.tensor import Tensor
@@ -57,11 +58,17 @@ class Binding:
         UserError
             If they do not fit.
         """
-        run = TRAIN if labelled else PREDICT
-        arrays = self._inputs_of(x, run) | (self._labels_of(y) if labelled else {})
+        inputs, labels = self._given(x, y, labelled)
+        arrays = {t: rows_for(t, value) for t, value in inputs.items()}
+        arrays |= {t: rows_for(t, value, self._classes.get(t)) for t, value in labels.items()}
         check_tokens(self.graph, arrays)
         check_rows(arrays)
         return arrays
+
+    def _given(self, x: Any, y: Any, labelled: bool) -> tuple[dict[Tensor, Any], dict[Tensor, Any]]:
+        """What a user gave for inputs and labels, by tensor."""
+        run = TRAIN if labelled else PREDICT
+        return self._inputs_of(x, run), self._labels_of(y) if labelled else {}
 
     def first(self, x: Any, y: Any, samples: int) -> dict[Tensor, Array]:
         """Arrays by input tensor of whatever `Model.fit` takes; of what is read, the beginning.
@@ -78,10 +85,9 @@ class Binding:
         UserError
             If they do not fit.
         """
-        if isinstance(x, BatchSource):
-            return self._first_of_source(x, samples)
         if not is_loader(x, y):
-            return self.arrays(x, y)
+            source = self._source(x, y, True)
+            return self.arrays(x, y) if source is None else self._first_of_source(source, samples)
         batches: list[dict[Tensor, Array]] = []
         for batch in x:
             batches.append(self.arrays(*self._parts(batch, True)))
@@ -96,9 +102,13 @@ class Binding:
         tensors = [*self._needed(TRAIN), *self.labels.values()]
         check_source(source, tensors)
         number = min(samples, len(source))
-        arrays = {t: np.zeros((number, *t.shape[1:]), t.dtype) for t in tensors}
+        read = arrays_for(source, tensors, number)
         for row in range(number):
-            source.read(row, 0, [array[row, ...] for array in arrays.values()])
+            source.read(row, 0, [array[row, ...] for array in read])
+        arrays = {
+            tensor: array if values is None else values[array]
+            for tensor, array, values in zip(tensors, read, source.byte_values, strict=True)
+        }
         self._check(source.name)(arrays)
         return arrays
 
@@ -133,12 +143,29 @@ class Binding:
             if y is not None:
                 raise UserError("a loader brings its own labels; leave out y")
             return self._loader_feed(x, labelled)
-        if not isinstance(x, BatchSource):
+        source = self._source(x, y, labelled)
+        if source is None:
             return ArrayFeed(*self.bind(x, y, labelled), self.batch_size)
-        if y is not None:
-            raise UserError(f"{x.name}: this source brings its own labels; leave out y")
-        tensors = [*self._needed(TRAIN), *self.labels.values()]
-        return SourceFeed(self.program, tensors, x, self.batch_size, self._check(x.name))
+        complete = labelled or source is x  # a user's source always writes all that training needs
+        inputs = self._needed(TRAIN if complete else PREDICT)
+        labels = list(self.labels.values()) if complete else []
+        check = self._check(source.name)
+        return SourceFeed(self.program, inputs, labels, source, self.batch_size, check)
+
+    def _source(self, x: Any, y: Any, labelled: bool) -> BatchSource | None:
+        """What has to be read sample by sample; None: it is in memory."""
+        if isinstance(x, BatchSource):
+            if y is not None:
+                raise UserError(f"{x.name}: this source brings its own labels; leave out y")
+            return x
+        given = self._given(x, y, labelled)
+        if not any(isinstance(value, np.memmap) for part in given for value in part.values()):
+            return None
+        inputs, labels = (
+            {t: shaped(t, np.asanyarray(value), t in self._classes) for t, value in part.items()}
+            for part in given
+        )
+        return MappedArrays(inputs, labels)
 
     def _loader_feed(self, loader: Any, labelled: bool) -> Feed:
         def arrays_of(batch: Any) -> dict[Tensor, Array]:
@@ -174,11 +201,12 @@ class Binding:
         def check(arrays: dict[Tensor, Array]) -> None:
             check_tokens(self.graph, arrays)
             for tensor, classes in self._classes.items():
-                check_labels(name, arrays[tensor], classes)
+                if tensor in arrays:
+                    check_labels(name, arrays[tensor], classes)
 
         return check
 
-    def _inputs_of(self, x: Any, run: int) -> dict[Tensor, Array]:
+    def _inputs_of(self, x: Any, run: int) -> dict[Tensor, Any]:
         needed = self._needed(run)
         given: dict[Tensor, Any]
         if isinstance(x, Mapping):
@@ -201,9 +229,9 @@ class Binding:
                 f"there is no input '{missing[0]}' among the data; the model needs "
                 f"{', '.join(t.name for t in needed)}"
             )
-        return {t: rows_for(t, given[t]) for t in needed}
+        return {t: given[t] for t in needed}
 
-    def _labels_of(self, y: Any) -> dict[Tensor, Array]:
+    def _labels_of(self, y: Any) -> dict[Tensor, Any]:
         if not self.labels:
             if y is not None:
                 raise UserError("the model's loss takes no labels; leave out y")
@@ -231,7 +259,7 @@ class Binding:
                     f"but y is {count}"
                 )
             given = dict(zip(self.labels.values(), y, strict=True))
-        return {t: rows_for(t, given[t], self._classes.get(t)) for t in self.labels.values()}
+        return {t: given[t] for t in self.labels.values()}
 
 
 def is_loader(x: Any, y: Any = None) -> bool:

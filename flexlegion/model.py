@@ -176,9 +176,10 @@ class Model(Layers):
         ----------
         x
             Samples (n, ...) as a NumPy or cuPyNumeric array; for several inputs a list of them, or
-            a dict by the inputs' names. Or what brings samples and labels: a `BatchSource`, a
-            PyTorch DataLoader, or anything else with a length and batches (x, y), whose size need
-            not be the model's, and whose order is its own.
+            a dict by the inputs' names. Of a `numpy.memmap`, rows are read as they are needed. Or
+            what brings samples and labels: a `BatchSource`, a PyTorch DataLoader, or anything else
+            with a length and batches (x, y), whose size need not be the model's, and whose order is
+            its own.
         y
             Labels: int (n) for the sparse loss, or (n, steps) of sequences, otherwise float
             (n, ...) like the output. Of the sparse loss, labels of -1 do not count: neither in the

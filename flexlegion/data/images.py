@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,28 +13,31 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from flexlegion.data.dataset import Dataset, Splits, split_rows
+from flexlegion.data.dataset import Splits, split_rows
 from flexlegion.data.digits import load_raw_digits
 from flexlegion.errors import UserError
 from flexlegion.sources import BatchSource
 from flexlegion.tensor import Shape
 
 EXTENSIONS = (".jpg", ".jpeg", ".png")
-# Sets that take no more bytes are read once, and kept.
+# Sets that take no more bytes are decoded once, and kept.
 IN_MEMORY = 2**30
-# What a random crop takes of the largest possible one's sides: 224 of 256 pixels.
+# What a random crop takes of an image's sides: 224 of 256 pixels.
 CROP = 224 / 256
+BYTE_VALUES = np.arange(256, dtype=np.float32) / np.float32(127.5) - 1
 
 _MODES = {1: "L", 3: "RGB"}
+
+Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, eq=False)
 class ImageFolder(BatchSource):
     """Image files with their classes.
 
-    An image is cut to the shape of the network's input and scaled to its size: its largest centred
-    part, or when augmented a random part of 7/8 of that side, mirrored or not. Values 0 to 255
-    become -1 to 1.
+    The largest centred part of an image that has the shape of the network's input is scaled to its
+    size; when augmented to 8/7 of that, of which an epoch takes a random part, mirrored or not.
+    Values 0 to 255 become -1 to 1. What is decoded is kept, unless the set takes more than 1 GiB.
 
     Attributes
     ----------
@@ -61,6 +64,7 @@ class ImageFolder(BatchSource):
     name: str
     augment: bool = False
     seed: int = 0
+    _kept: _Kept = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.shape) != 3 or self.shape[2] not in _MODES or min(self.shape) < 1:
@@ -68,6 +72,11 @@ class ImageFolder(BatchSource):
                 f"{self.name}: images become arrays (height, width, channel) of 1 or 3 channels, "
                 f"but the network's input has the shape {list(self.shape)}"
             )
+        height, width, channels = self.shape
+        if self.augment:
+            height, width = round(height / CROP), round(width / CROP)
+        kept = _Kept(len(self.files), (height, width, channels))
+        object.__setattr__(self, "_kept", kept)  # as the class is frozen
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -83,28 +92,28 @@ class ImageFolder(BatchSource):
         """An image, and its label."""
         return (self.shape, ())
 
+    @property
+    def byte_values(self) -> tuple[npt.NDArray[np.float32] | None, ...]:
+        """Images are bytes."""
+        return (BYTE_VALUES, None)
+
     def read(self, row: int, epoch: int, out: Sequence[npt.NDArray[Any]]) -> None:
         """Decode an image; see `BatchSource`."""
-        image, label = out
-        rng = np.random.default_rng([self.seed, epoch, row]) if self.augment else None
-        image[...] = read_image(self.files[row], self.shape, rng)
-        label[...] = self.labels[row]
+        pixels = self._kept.pixels(row, self.files[row])
+        if self.augment:
+            rng = np.random.default_rng([self.seed, epoch, row])
+            pixels = _random_part(pixels, self.shape, rng)
+        out[0][...] = pixels
+        self.read_labels(row, epoch, out)
+
+    def read_labels(self, row: int, _epoch: int, out: Sequence[npt.NDArray[Any]]) -> None:
+        """Its class; see `BatchSource`."""
+        out[-1][...] = self.labels[row]
 
     def split(self, held_out: float, seed: int) -> tuple[Self, Self]:
         """Divide at random into a part to train on and one to test with; see `Dataset.split`."""
         rest, held = split_rows(self.name, len(self), held_out, seed)
         return self._part(rest), dataclasses.replace(self._part(held), augment=False)
-
-    def in_memory(self) -> Dataset | Self:
-        """All images as arrays, if these are small, and every epoch has the same."""
-        if self.augment or len(self) * int(np.prod(self.shape)) * 4 > IN_MEMORY:
-            return self
-        x = np.empty((len(self), *self.shape), np.float32)
-        y = np.empty(len(self), np.int32)
-        with ThreadPoolExecutor() as threads:
-            # The list raises what a thread raised.
-            list(threads.map(lambda i: self.read(i, 0, (x[i], y[i, ...])), range(len(self))))
-        return Dataset(x, y, self.name, self.n_classes)
 
     def _part(self, rows: npt.NDArray[np.int64]) -> Self:
         files = tuple(self.files[row] for row in rows)
@@ -158,13 +167,13 @@ def load_images(
     return Splits(train, _folder(tests, names, shape, f"{root} (test)"))
 
 
-def read_image(path: Path, shape: Shape, rng: np.random.Generator | None = None) -> Any:
-    """Decode an image, cut and scaled to `shape`; with `rng` a random part of it.
+def read_image(path: Path, shape: Shape) -> Pixels:
+    """Decode an image, its largest centred part scaled to `shape`.
 
     Returns
     -------
-    float32 array, shape (height, width, channels)
-        From -1 to 1.
+    uint8 array, shape (height, width, channels)
+        `BYTE_VALUES` has what its values stand for.
 
     Raises
     ------
@@ -177,15 +186,37 @@ def read_image(path: Path, shape: Shape, rng: np.random.Generator | None = None)
             # JPEG decodes faster to a half, a quarter or an eighth, where that is large enough.
             file.draft(_MODES[channels], (2 * width, 2 * height))
             image = file.convert(_MODES[channels])
-            box = _box(image.size, width / height, rng)
+            box = _centre(image.size, width / height)
             image = image.resize((width, height), Image.Resampling.BILINEAR, box)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: this image cannot be read ({reason})") from error
-    if rng is not None and rng.random() < 0.5:
-        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    values = np.asarray(image, np.float32).reshape(shape)
-    return values / 127.5 - 1
+    pixels: Pixels = np.asarray(image).reshape(shape)
+    return pixels
+
+
+class _Kept:
+    """Images that were decoded before, if all of them have room in memory.
+
+    Only what was decoded takes memory: of several ranks, each has what it read.
+    """
+
+    def __init__(self, number: int, shape: Shape) -> None:
+        self._shape = shape
+        self._pixels: Pixels | None = None
+        self._known = np.zeros(number, np.bool_)
+        if number * prod(shape) <= IN_MEMORY:
+            self._pixels = np.zeros((number, *shape), np.uint8)
+
+    def pixels(self, row: int, path: Path) -> Pixels:
+        """An image; threads call this at the same time."""
+        if self._pixels is None:
+            return read_image(path, self._shape)
+        kept: Pixels = self._pixels[row]
+        if not self._known[row]:
+            kept[...] = read_image(path, self._shape)
+            self._known[row] = True
+        return kept
 
 
 def write_digits(root: Path) -> None:
@@ -210,17 +241,19 @@ def write_digits(root: Path) -> None:
         raise UserError(f"{root}: images cannot be written there ({error.strerror})") from error
 
 
-def _box(
-    size: tuple[int, int], aspect: float, rng: np.random.Generator | None
-) -> tuple[float, float, float, float]:
-    """Left, top, right and bottom of the part of an image to take."""
+def _centre(size: tuple[int, int], aspect: float) -> tuple[float, float, float, float]:
+    """Left, top, right and bottom of the largest centred part of that aspect."""
     width, height = min(size[0], size[1] * aspect), min(size[1], size[0] / aspect)
-    x, y = 0.5, 0.5
-    if rng is not None:
-        width, height = width * CROP, height * CROP
-        x, y = rng.random(2)
-    left, top = x * (size[0] - width), y * (size[1] - height)
+    left, top = (size[0] - width) / 2, (size[1] - height) / 2
     return left, top, min(left + width, size[0]), min(top + height, size[1])
+
+
+def _random_part(pixels: Pixels, shape: Shape, rng: np.random.Generator) -> Pixels:
+    """A part of an image, mirrored or not."""
+    room = np.subtract(pixels.shape, shape)
+    top, left, _ = rng.integers(0, room, endpoint=True)
+    part = pixels[top : top + shape[0], left : left + shape[1]]
+    return part[:, ::-1] if rng.random() < 0.5 else part
 
 
 def _images_by_class(root: Path) -> dict[str, list[Path]]:

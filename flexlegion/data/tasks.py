@@ -191,10 +191,5 @@ def _token_dataset(task: str, part: Dataset, vocabulary: int) -> TokenDataset:
     return TokenDataset(x, labels, part.name, classes, vocabulary)
 
 
-def in_memory(data: Dataset | ImageFolder) -> Dataset | ImageFolder:
-    """The data as arrays, if they are not too large."""
-    return data if isinstance(data, Dataset) else data.in_memory()
-
-
 def _text(size: Any) -> str:
     return "x".join(map(str, size)) if isinstance(size, tuple) else str(size)

@@ -111,7 +111,22 @@ class Program:
             self._handle = None
             self._data.clear()
 
-    def add_data(self, tensor: Tensor, array: Array) -> int:
+    def staged_here(self, tensor: Tensor) -> npt.NDArray[np.bool_]:
+        """For each sample of a batch of an input tensor: whether tasks of this rank stage it."""
+        here = np.zeros(tensor.shape[0], np.bool_)
+        rank, devices = self._rt.lib.fl_rt_rank(), self.plan.devices
+        for launch in self.plan.launches:
+            written = launch.requirements[0]
+            if launch.stage != "load" or written.tensor is not tensor:
+                continue
+            for device, box in zip(launch.devices, written.boxes, strict=True):
+                if devices.nodes[devices.number(device)] == rank:
+                    here[slice(*box[0])] = True
+        return here
+
+    def add_data(
+        self, tensor: Tensor, array: Array, byte_values: npt.NDArray[np.float32] | None = None
+    ) -> int:
         """Make the rows of an array available to batches of an input tensor.
 
         Parameters
@@ -119,18 +134,24 @@ class Program:
         tensor
             The input.
         array
-            Shape (rows, ...) with the tensor's sample shape and element type.
+            Shape (rows, ...) with the tensor's sample shape and element type, or of bytes.
+        byte_values
+            What bytes 0 to 255 stand for: tasks write these values, from an array of bytes.
 
         Returns
         -------
         int
             A number to name it by in a `Batch`, until `drop_data`.
         """
-        array = np.ascontiguousarray(array, tensor.dtype)
+        table = self._rt.ffi.NULL
+        if byte_values is not None:
+            byte_values = np.ascontiguousarray(byte_values, np.float32)
+            table = self._rt.ffi.cast("float *", byte_values.ctypes.data)
+        array = np.ascontiguousarray(array, tensor.dtype if byte_values is None else np.uint8)
         number = int(
             self._rt.check(
                 self._rt.lib.fl_program_add_data(
-                    self._handle, self._number(tensor), self._pointer(array), len(array)
+                    self._handle, self._number(tensor), self._pointer(array), len(array), table
                 )
             )
         )

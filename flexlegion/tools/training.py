@@ -14,7 +14,7 @@ from flexlegion.data.images import ImageFolder
 from flexlegion.data.made_up import NAME as SYNTHETIC
 from flexlegion.data.made_up import made_up
 from flexlegion.data.named import load_named
-from flexlegion.data.tasks import SAMPLE, Request, in_memory, load_for, network_sizes
+from flexlegion.data.tasks import SAMPLE, Request, load_for, network_sizes
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph, Operator
 from flexlegion.losses import LOSSES, losses_of
@@ -67,7 +67,6 @@ class Samples:
     @classmethod
     def of(cls, data: Dataset | ImageFolder) -> Samples:
         """Those of a data set."""
-        data = in_memory(data)
         x, y = (data.x, data.y) if isinstance(data, Dataset) else (data, None)
         return cls(x, y, len(data))
 

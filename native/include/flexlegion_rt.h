@@ -94,9 +94,11 @@ fl_program *fl_program_create(const fl_plan *plan, const char *optimizer, int n_
                               int precision);
 void fl_program_destroy(fl_program *program);
 
-/* Rows of 4-byte elements that batches of `tensor` are made of. The memory stays the caller's and
- * has to live until fl_program_drop_data. Returns a number to name it by. */
-int fl_program_add_data(fl_program *program, int tensor, const void *base, int64_t rows);
+/* Rows of 4-byte elements that batches of `tensor` are made of; or, where `byte_values` is not
+ * null, of bytes that stand for one of its 256 values each. The memory of the rows stays the
+ * caller's and has to live until fl_program_drop_data. Returns a number to name it by. */
+int fl_program_add_data(fl_program *program, int tensor, const void *base, int64_t rows,
+                        const float *byte_values);
 int fl_program_drop_data(fl_program *program);
 
 /* Brings rows of the arrays `data` into the staging tensors for an iteration of kind `runs`

@@ -215,8 +215,10 @@ void fl_program_destroy(fl_program* program) {
   status([&] { delete program; });
 }
 
-int fl_program_add_data(fl_program* program, int tensor, const void* base, int64_t rows) {
-  return fl::guarded(-1, [&] { return program->program.add_data(tensor, base, rows); });
+int fl_program_add_data(fl_program* program, int tensor, const void* base, int64_t rows,
+                        const float* byte_values) {
+  return fl::guarded(-1,
+                     [&] { return program->program.add_data(tensor, base, rows, byte_values); });
 }
 
 int fl_program_drop_data(fl_program* program) {

@@ -161,18 +161,25 @@ void fill_body(LeafContext& context, DataType type, const Values& values) {
 
 void sum_body(LeafContext& context) { summed(context.views[0], kSummedSlot, *context.device); }
 
-void stage_rows(const TensorView& tile, const char* base, const std::int64_t* rows,
+void stage_rows(const TensorView& tile, const HostArray& array, const std::int64_t* rows,
                 std::int64_t count) {
-  std::int64_t row_elements = 1;
-  for (int d = 1; d < tile.rank(); ++d) row_elements *= tile.shape[d];
-  const auto row_bytes = static_cast<std::size_t>(row_elements) * sizeof(float);
+  std::size_t elements = 1;
+  for (int d = 1; d < tile.rank(); ++d) elements *= static_cast<std::size_t>(tile.shape[d]);
+  const std::size_t row_bytes = elements * sizeof(float);
   for (std::int64_t i = tile.tile.lo[0]; i < tile.tile.hi[0]; ++i) {
     float* to = tile.f32() + (i - tile.tile.lo[0]) * tile.stride[0];
-    if (i < count) {
-      std::memcpy(to, base + static_cast<std::size_t>(rows[i]) * row_bytes, row_bytes);
-    } else {
+    if (i >= count) {
       std::memset(to, 0, row_bytes);
+      continue;
     }
+    const auto row = static_cast<std::size_t>(rows[i]);
+    if (array.byte_values == nullptr) {
+      std::memcpy(to, array.base + row * row_bytes, row_bytes);
+      continue;
+    }
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(array.base) + row * elements;
+    const std::array<float, 256>& values = *array.byte_values;
+    std::transform(bytes, bytes + elements, to, [&](unsigned char byte) { return values[byte]; });
   }
 }
 

@@ -1,6 +1,7 @@
 // What the tasks of each kind of launch do with their views.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -63,9 +64,14 @@ struct Values {
 void fill_body(LeafContext& context, DataType type, const Values& values);
 // The partial gradients in views[0] are summed as before their reader computes.
 void sum_body(LeafContext& context);
+// A row-major host array, of the tensor's elements or of bytes that stand for them.
+struct HostArray {
+  const char* base = nullptr;
+  std::shared_ptr<const std::array<float, 256>> byte_values = nullptr;  // null: not of bytes
+};
 // Rows of a host array into a tile: row i of the batch is array row `rows[i]`; rows beyond are
 // zero.
-void stage_rows(const TensorView& tile, const char* base, const std::int64_t* rows,
+void stage_rows(const TensorView& tile, const HostArray& array, const std::int64_t* rows,
                 std::int64_t count);
 // A tile's part of a row-major host array of the whole tensor.
 void store_tile(const TensorView& tile, const char* base);

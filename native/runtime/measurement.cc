@@ -248,7 +248,7 @@ Times measure_load(const Graph& graph, const Launch& launch, const Repeats& repe
   measurement.add_measured(
       kStageTask, device, {whole(staging, LEGION_WRITE_DISCARD, rect)},
       [&host](LeafContext& context) {
-        stage_rows(context.views[0], reinterpret_cast<const char*>(host.data()), context.rows,
+        stage_rows(context.views[0], {reinterpret_cast<const char*>(host.data())}, context.rows,
                    context.arguments->rows);
       },
       {}, Side::pinned);

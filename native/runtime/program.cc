@@ -1,5 +1,6 @@
 #include "runtime/program.h"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
@@ -29,15 +30,21 @@ Program::Program(const fl_plan& plan, const std::string& optimizer,
 
 Program::~Program() { wait_quietly(); }
 
-int Program::add_data(int tensor, const void* base, std::int64_t rows) {
+int Program::add_data(int tensor, const void* base, std::int64_t rows, const float* byte_values) {
+  HostArray array{static_cast<const char*>(base)};
+  if (byte_values != nullptr) {
+    const auto values = std::make_shared<std::array<float, 256>>();
+    std::copy_n(byte_values, values->size(), values->begin());
+    array.byte_values = values;
+  }
   const std::lock_guard<std::mutex> lock(data_mutex_);
-  data_[next_data_] = {static_cast<const char*>(base), rows, tensor};
+  data_[next_data_] = {std::move(array), rows, tensor};
   return next_data_++;
 }
 
-const char* Program::host_array(int data) {
+HostArray Program::host_array(int data) {
   const std::lock_guard<std::mutex> lock(data_mutex_);
-  return data_.at(data).base;
+  return data_.at(data).array;
 }
 
 void Program::drop_data() {

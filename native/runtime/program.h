@@ -36,8 +36,9 @@ class Program : public Executor {
   ~Program() override;  // waits for running work
 
   // Makes a row-major host array known: row r of it can become a row of the batch of `tensor`. The
-  // caller keeps it alive until drop_data(), which waits.
-  int add_data(int tensor, const void* base, std::int64_t rows);
+  // caller keeps it alive until drop_data(), which waits. With `byte_values` (256) it has bytes
+  // that stand for these.
+  int add_data(int tensor, const void* base, std::int64_t rows, const float* byte_values = nullptr);
   void drop_data();
 
   // Brings a batch into the staging tensors.
@@ -69,8 +70,8 @@ class Program : public Executor {
   const std::vector<std::int64_t>& elapsed(int planned) const;
 
  private:
-  struct HostArray {
-    const char* base;
+  struct Data {
+    HostArray array;
     std::int64_t rows;
     int tensor;
   };
@@ -101,7 +102,7 @@ class Program : public Executor {
   bool written(int region, Legion::FieldID field) const;
   void check_batch(const Batch& batch);
   void issue_stage(unsigned runs, const Batch& batch);
-  const char* host_array(int data);
+  HostArray host_array(int data);
 
   const Graph graph_;
   const Plan plan_;
@@ -122,7 +123,7 @@ class Program : public Executor {
   std::map<int, OperatorKernels> kernels_;                 // an operator
   std::map<std::pair<int, Legion::FieldID>, int> stores_;  // (region, field) -> store launch
   std::mutex data_mutex_;
-  std::map<int, HostArray> data_;
+  std::map<int, Data> data_;
   int next_data_ = 0;
   // What a kind of run issues, after its batch was fed.
   struct Schedule {

@@ -276,7 +276,7 @@ void Program::add_store(int tensor, Field field, int state) {
   std::tie(store.devices, r.rects) = home_of(tensor);
   store.requirements = {std::move(r)};
   store.body = [this](LeafContext& context) {
-    store_tile(context.views[0], host_array(context.arguments->data));
+    store_tile(context.views[0], host_array(context.arguments->data).base);
   };
   stores_[{region, field_id}] = add_launch(std::move(store));
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ import pytest
 from flexlegion.arrays import check_labels
 from flexlegion.errors import UserError
 from flexlegion.metrics import MetricSums
-from flexlegion.runtime.feeds import SourceFeed
+from flexlegion.runtime.feeds import SourceFeed, arrays_for
 from flexlegion.runtime.loader_feed import LoaderFeed
+from flexlegion.runtime.mapped import MappedArrays
 from flexlegion.runtime.program import TRAIN, Batch
 from flexlegion.runtime.trainer import run_series
 from flexlegion.sources import BatchSource
@@ -23,14 +25,21 @@ from flexlegion.tensor import Tensor
 class LateProgram:
     """Reads a batch's arrays as late as Legion could: when the iteration's metrics are awaited."""
 
-    def __init__(self) -> None:
+    def __init__(self, here: Mapping[str, tuple[int, int]] | None = None) -> None:
+        self.here = here or {}  # which samples of a batch this rank stages, by the tensor's name
         self.arrays: list[np.ndarray] = []
         self.staged: Batch | None = None
         self.issued: dict[int, tuple[Batch, int]] = {}
         self.seen: list[tuple[np.ndarray, np.ndarray]] = []
         self.rates: list[float] = []
 
-    def add_data(self, _tensor: Tensor, array: np.ndarray) -> int:
+    def staged_here(self, tensor: Tensor) -> np.ndarray:
+        here = np.zeros(tensor.shape[0], bool)
+        first, last = self.here.get(tensor.name, (0, None))
+        here[first:last] = True
+        return here
+
+    def add_data(self, _tensor: Tensor, array: np.ndarray, _byte_values: Any = None) -> int:
         self.arrays.append(array)
         return len(self.arrays) - 1
 
@@ -59,6 +68,8 @@ class Numbers(BatchSource):
 
     def __init__(self, n: int, bad: int = -1) -> None:
         self.n, self.bad = n, bad
+        self.read_rows: list[int] = []
+        self.labels_read: list[int] = []
 
     def __len__(self) -> int:
         return self.n
@@ -68,23 +79,38 @@ class Numbers(BatchSource):
         return ((2,), ())
 
     def read(self, row: int, epoch: int, out: Sequence[np.ndarray]) -> None:
+        self.read_rows.append(row)
         time.sleep(row % 3 * 1e-4)
         if row == self.bad:
             raise UserError("7.png: this image cannot be read")
         out[0][...] = (epoch, row)
         out[1][...] = row % 5
 
+    def read_labels(self, row: int, _epoch: int, out: Sequence[np.ndarray]) -> None:
+        self.labels_read.append(row)
+        out[1][...] = row % 5
 
-def feed_of(program: Any, source: BatchSource, batch_size: int, classes: int = 5) -> SourceFeed:
-    tensors = [
-        Tensor("x", (batch_size, 2), "float32", "input"),
-        Tensor("labels", (batch_size,), "int32", "input"),
-    ]
+
+def alone(mine: bytes) -> list[bytes]:
+    return [mine]
+
+
+def feed_of(
+    program: Any,
+    source: BatchSource,
+    batch_size: int,
+    classes: int = 5,
+    labels: str = "int32",
+    share: Callable[[bytes], list[bytes]] = alone,
+) -> SourceFeed:
+    x = Tensor("x", (batch_size, 2), "float32", "input")
+    y = Tensor("labels", (batch_size,), labels, "input")
 
     def check(arrays: dict[Tensor, np.ndarray]) -> None:
-        check_labels(source.name, arrays[tensors[1]], classes)
+        if y in arrays:
+            check_labels(source.name, arrays[y], classes)
 
-    return SourceFeed(program, tensors, source, batch_size, check)
+    return SourceFeed(program, [x], [y], source, batch_size, check, share)
 
 
 @pytest.mark.parametrize(("n", "batch_size"), [(1, 4), (8, 4), (50, 4), (203, 7)])
@@ -184,12 +210,84 @@ def test_refuses_what_does_not_fit() -> None:
     program: Any = LateProgram()
     with pytest.raises(UserError, match="numbers: got no samples"):
         feed_of(program, Numbers(0), 4)
-    wrong = [Tensor("x", (4, 3), "float32", "input"), Tensor("labels", (4,), "int32", "input")]
+    x, y = Tensor("x", (4, 3), "float32", "input"), Tensor("labels", (4,), "int32", "input")
     with pytest.raises(UserError, match=r"shapes \[2\], \[\], but the model's .* \[3\], \[\]"):
-        SourceFeed(program, wrong, Numbers(9), 4, lambda _: None)
+        SourceFeed(program, [x], [y], Numbers(9), 4, lambda _: None, alone)
     feed = feed_of(program, Numbers(9), 4, classes=4)
     with pytest.raises(UserError, match=r"numbers: label 4 is out of range; the model has 4 cl"):
         run_series(program, TRAIN, feed.batches(np.arange(9), 0))
+    feed.close()
+
+
+@pytest.mark.parametrize("labels", ["int32", "float32"])
+def test_a_rank_reads_what_it_stages(labels: str) -> None:
+    # The second half of each batch's images; of labels, what the last rank has is elsewhere.
+    program: Any = LateProgram({"x": (3, 6), "labels": (4, 5)})
+    source = Numbers(20)
+    feed = feed_of(program, source, 6, labels=labels)
+    rows = np.random.default_rng(0).permutation(20)
+    run_series(program, TRAIN, feed.batches(rows, 2))
+    feed.close()
+    parts = [rows[i : i + 6] for i in range(0, 20, 6)]
+    mine = [row for part in parts for row in part[3:]]
+    assert sorted(source.read_rows) == sorted(mine)
+    # Class numbers are counted on every rank.
+    others = [row for part in parts for row in part[:3]] if labels == "int32" else []
+    assert sorted(source.labels_read) == sorted(others)
+    for part, (x, y) in zip(parts, program.seen, strict=True):
+        assert x[3:].tolist() == [[2, row] for row in part[3:]]
+        known = y if labels == "int32" else y[3:]
+        assert known.tolist() == (part % 5)[len(part) - len(known) :].tolist()
+
+
+def test_labels_alone_are_staged_elsewhere() -> None:
+    program: Any = LateProgram({"x": (0, 0)})
+    source = Numbers(9)
+    feed = feed_of(program, source, 4, labels="float32")
+    run_series(program, TRAIN, feed.batches(np.arange(9), 0))
+    feed.close()
+    assert source.read_rows == []
+    assert sorted(source.labels_read) == list(range(9))
+
+
+def test_what_another_rank_cannot_read_ends_all() -> None:
+    """Ranks make the same calls, and agree after 1, 2, 4, ... batches whether all could read."""
+    sentence = b"7.png: this image cannot be read"
+    shared: list[bytes] = []
+
+    def of_two(mine: bytes) -> list[bytes]:  # the other one fails within the third batch
+        theirs = b"" if not mine else bytes(len(mine))
+        if len(shared) >= 2:
+            theirs = b"\1" if len(mine) == 1 else sentence.ljust(len(mine), b"\0")
+        shared.extend([mine] if mine else [])
+        return [mine, theirs]
+
+    program: Any = LateProgram()
+    feed = feed_of(program, Numbers(100), 4, share=of_two)
+    with pytest.raises(UserError, match=sentence.decode()):
+        run_series(program, TRAIN, feed.batches(np.arange(100), 0))
+    feed.close()
+    assert shared == [b"\0"] * 3 + [bytes(1000)]
+    assert len(program.issued) + len(program.seen) == 4 - 2
+
+
+def test_a_rank_that_fails_goes_on_until_all_agree() -> None:
+    def of_two(mine: bytes) -> list[bytes]:
+        return [mine, bytes(len(mine))]
+
+    program: Any = LateProgram()
+    feed = feed_of(program, Numbers(100, bad=9), 4, share=of_two)
+    with pytest.raises(UserError, match=r"7.png: this image cannot be read"):
+        run_series(program, TRAIN, feed.batches(np.arange(100), 0))
+    feed.close()
+    assert len(program.issued) + len(program.seen) == 4 - 2
+    # Nothing of the batch that could not be read reaches a task.
+    assert not any(array.any() for array in program.arrays[4:6])
+    # At the end of the samples they agree in any case.
+    program = LateProgram()
+    feed = feed_of(program, Numbers(30, bad=29), 4, share=of_two)
+    with pytest.raises(UserError, match=r"7.png: this image cannot be read"):
+        run_series(program, TRAIN, feed.batches(np.arange(30), 0))
     feed.close()
 
 
@@ -200,3 +298,34 @@ def test_the_schedule_scales_the_rate_of_every_step() -> None:
     run_series(program, TRAIN, batches, first_step=5, lr=0.5, schedule=lambda step: step)
     assert program.rates == [2.5, 3.0, 3.5]
     feed.close()
+
+
+def test_memory_mapped_rows_are_converted_as_they_are_read(tmp_path: Path) -> None:
+    def mapped(array: np.ndarray) -> np.ndarray:
+        path = tmp_path / f"{array.dtype}.npy"
+        np.save(path, array)
+        return np.load(path, mmap_mode="r")
+
+    x = Tensor("x", (4, 3), "float32", "input")
+    tokens = Tensor("tokens", (4, 2), "int32", "input")
+    y = Tensor("labels", (4,), "int32", "input")
+    pixels = np.arange(250, 256, dtype=np.uint8).reshape(2, 3)
+    words = np.array([[7, 8], [9, 2**31]])
+    source = MappedArrays({x: mapped(pixels), tokens: mapped(words)}, {y: np.array([1, 2])})
+    assert (len(source), source.shapes) == (2, ((3,), (2,), ()))
+    arrays = arrays_for(source, [x, tokens, y], 2)
+    assert [array.dtype for array in arrays] == [np.uint8, np.int32, np.int32]
+    rows = [[array[i, ...] for array in arrays] for i in range(2)]
+    source.read(0, 0, rows[0])
+    source.read_labels(1, 0, rows[1])
+    values = source.byte_values[0]
+    assert values is not None
+    assert values[arrays[0]].tolist() == [[250, 251, 252], [0, 0, 0]]
+    assert arrays[1].tolist() == [[7, 8], [0, 0]]
+    assert arrays[2].tolist() == [1, 2]
+    with pytest.raises(UserError, match="tokens: sample 1 has numbers beyond 32 bits"):
+        source.read(1, 0, rows[1])
+    with pytest.raises(UserError, match="tokens: a memory-mapped array of whole numbers has to ha"):
+        MappedArrays({tokens: mapped(words / 2)}, {})
+    with pytest.raises(UserError, match="x has 2, labels has 3"):
+        MappedArrays({x: mapped(pixels)}, {y: np.zeros(3, np.int32)})

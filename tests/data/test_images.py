@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from flexlegion.data import images as module
 from flexlegion.data import load_images, write_digits
 from flexlegion.data.digits import load_raw_digits
-from flexlegion.data.images import read_image
+from flexlegion.data.images import BYTE_VALUES, read_image
 from flexlegion.errors import UserError
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
@@ -68,20 +69,21 @@ def test_one_folder_is_split(tmp_path: Path) -> None:
 def test_the_centre_is_cut_and_scaled(tmp_path: Path, ending: str) -> None:
     tolerance = 0.0 if ending == ".png" else 0.1
     wide = save(tmp_path / f"wide{ending}", stripes())
-    values = read_image(wide, (10, 10, 3))
-    assert (values.dtype, values.shape) == (np.float32, (10, 10, 3))
+    pixels = read_image(wide, (10, 10, 3))
+    assert (pixels.dtype, pixels.shape) == (np.uint8, (10, 10, 3))
+    values = BYTE_VALUES[pixels]
     np.testing.assert_allclose(values[:, 1:-1], np.full((10, 8, 3), (-1, 1, -1)), atol=tolerance)
     # As wide as the image: all three colours.
-    values = read_image(wide, (10, 20, 3))
+    values = BYTE_VALUES[read_image(wide, (10, 20, 3))]
     np.testing.assert_allclose(values[5, [1, 10, 18]], 2 * np.eye(3) - 1, atol=tolerance)
     tall = save(tmp_path / f"tall{ending}", stripes().rotate(90, expand=True))
-    values = read_image(tall, (10, 10, 3))
+    values = BYTE_VALUES[read_image(tall, (10, 10, 3))]
     np.testing.assert_allclose(values[1:-1], np.full((8, 10, 3), (-1, 1, -1)), atol=tolerance)
 
 
 def test_large_jpegs_are_read_at_a_fraction(tmp_path: Path) -> None:
     path = save(tmp_path / "large.jpg", stripes(1600, 800))
-    values = read_image(path, (50, 100, 3))
+    values = BYTE_VALUES[read_image(path, (50, 100, 3))]
     np.testing.assert_allclose(values[25, [12, 50, 87]], 2 * np.eye(3) - 1, atol=0.1)
 
 
@@ -91,9 +93,10 @@ def test_other_modes_become_the_network_s(tmp_path: Path) -> None:
             tmp_path / f"{mode}.png", Image.new("RGB", (6, 6), (255, 255, 255)).convert(mode)
         )
         for channels in (1, 3):
-            assert read_image(path, (4, 4, channels)).tolist() == np.ones((4, 4, channels)).tolist()
+            assert (read_image(path, (4, 4, channels)) == 255).all()
     path = save(tmp_path / "grey.png", Image.new("L", (6, 6), 51))
-    assert read_image(path, (2, 2, 1)) == pytest.approx(51 / 127.5 - 1)
+    assert (read_image(path, (2, 2, 1)) == 51).all()
+    assert BYTE_VALUES[[0, 51, 255]].tolist() == pytest.approx([-1, 51 / 127.5 - 1, 1])
 
 
 def test_augmentation_is_a_function_of_seed_epoch_and_sample(tmp_path: Path) -> None:
@@ -102,8 +105,8 @@ def test_augmentation_is_a_function_of_seed_epoch_and_sample(tmp_path: Path) -> 
         save(tmp_path / name, Image.fromarray(gradient))
 
     def read(seed: int, epoch: int, row: int) -> np.ndarray:
-        folder = load_images(tmp_path, (16, 16, 1), augment=True, seed=seed).train
-        image, label = np.zeros((16, 16, 1), np.float32), np.zeros((), np.int32)
+        folder = load_images(tmp_path, (56, 56, 1), augment=True, seed=seed).train
+        image, label = np.zeros((56, 56, 1), np.uint8), np.zeros((), np.int32)
         folder.read(row, epoch, (image, label))
         assert label == row
         return image
@@ -111,25 +114,48 @@ def test_augmentation_is_a_function_of_seed_epoch_and_sample(tmp_path: Path) -> 
     assert np.array_equal(read(1, 2, 0), read(1, 2, 0))
     others = [read(1, 2, 1), read(1, 3, 0), read(2, 2, 0)]
     assert not any(np.array_equal(read(1, 2, 0), other) for other in others)
-    # Mirrored in about half of the epochs: then the brighter side is on the left.
-    mirrored = [
-        image[:, 0].mean() > image[:, -1].mean() for image in (read(1, e, 0) for e in range(40))
-    ]
-    assert 10 < sum(mirrored) < 30
+    # 56 of the 64 pixels each way, all such parts, mirrored in about half of the epochs.
+    found = [read(1, epoch, 0)[..., 0] for epoch in range(200)]
+    mirrored = [image[0, 1] < image[0, 0] for image in found]
+    assert 75 < sum(mirrored) < 125
+    corners = set()
+    for image, turned in zip(found, mirrored, strict=True):
+        part = image[:, ::-1] if turned else image
+        places = [(y, x) for y in range(9) for x in range(9) if y + 3 * x == part[0, 0]]
+        corners |= {
+            (y, x) for y, x in places if np.array_equal(part, gradient[y : y + 56, x : x + 56])
+        }
+    assert {y for y, _ in corners} == {x for _, x in corners} == set(range(9))
 
 
-def test_in_memory_are_the_same_values(tmp_path: Path) -> None:
+@pytest.mark.parametrize("augment", [False, True])
+@pytest.mark.parametrize("kept", [True, False])
+def test_images_are_decoded_once(
+    augment: bool, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain(tmp_path, {"a": 3, "b": 2})
-    folder = load_images(tmp_path, (4, 5, 3)).train
-    data = folder.in_memory()
-    assert (data.n_classes, data.inputs[0].shape, data.y.tolist()) == (
-        2,
-        (5, 4, 5, 3),
-        [0] * 3 + [1] * 2,
-    )
-    assert np.array_equal(data.inputs[0][4], read_image(folder.files[4], (4, 5, 3)))
-    augmented = load_images(tmp_path, (4, 5, 3), augment=True).train
-    assert augmented.in_memory() is augmented
+    decoded: list[Path] = []
+
+    def counted(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+        decoded.append(path)
+        return read_image(path, shape)
+
+    monkeypatch.setattr(module, "read_image", counted)
+    if not kept:
+        monkeypatch.setattr(
+            module, "IN_MEMORY", 5 * 7 * 8 * 3 - 1 if augment else 5 * 7 * 7 * 3 - 1
+        )
+    folder = load_images(tmp_path, (7, 7, 3), augment=augment).train
+    pixels, label = np.zeros((7, 7, 3), np.uint8), np.zeros((), np.int32)
+    for epoch in range(3):
+        for row in (4, 1):
+            folder.read(row, epoch, (pixels, label))
+            # Of one colour, whatever part it is.
+            assert (pixels == [int(label), row % 3, 0]).all()
+    assert decoded == [folder.files[4], folder.files[1]] * (1 if kept else 3)
+    folder.read_labels(0, 0, (pixels, label))
+    assert label == 0
+    assert len(decoded) == (2 if kept else 6)
 
 
 def test_digits_as_files(tmp_path: Path) -> None:
@@ -140,17 +166,18 @@ def test_digits_as_files(tmp_path: Path) -> None:
     images, labels = load_raw_digits()
     number = int(train.files[100].stem)
     assert train.labels[100] == labels[number]
-    grey = (read_image(train.files[100], (8, 8, 1))[..., 0] + 1) * 127.5 / 16
+    grey = read_image(train.files[100], (8, 8, 1))[..., 0] / 16
     assert np.abs(grey - images[number]).max() < 0.1
 
 
 def test_refuses_what_cannot_be_read(tmp_path: Path) -> None:
+    pixels, label = np.zeros((4, 4, 3), np.uint8), np.zeros((), np.int32)
     whole = save(tmp_path / "a" / "0.png", stripes()).read_bytes()
     bad = tmp_path / "a" / "1.png"
     for content in (b"", b"no image", whole[:60], whole[: len(whole) // 2]):
         bad.write_bytes(content)
         with pytest.raises(UserError, match="this image cannot be read") as caught:
-            load_images(tmp_path, (4, 4, 3)).train.in_memory()
+            load_images(tmp_path, (4, 4, 3)).train.read(1, 0, (pixels, label))
         assert str(caught.value).startswith(f"{bad}: ")
         assert "\n" not in str(caught.value)
 
