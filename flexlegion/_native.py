@@ -16,6 +16,7 @@ from typing import Any
 
 import cffi
 
+from flexlegion import process
 from flexlegion.errors import UserError
 
 
@@ -159,6 +160,7 @@ def rt() -> Library:
     NativeError
         If the libraries cannot be loaded.
     """
+    process.prepare()
     _share_cores()
     try:
         from legate.core import get_legate_runtime
@@ -183,4 +185,5 @@ def rt() -> Library:
     library = Library(headers, "libflexlegion_rt.so", "fl_rt")
     _open_kernels()
     library.check(library.lib.fl_rt_start())
+    process.check_together(library.lib.fl_rt_ranks())
     return library

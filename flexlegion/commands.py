@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 
 from flexlegion.errors import UserError
+from flexlegion.process import rank
 
 EXIT_USER_ERROR = 2
 EXIT_BROKEN_PIPE = 141  # as the shell reports a program that SIGPIPE ended
+_FIRST_RANKS_TURN = 2  # seconds
 
 
 def run_command(
@@ -24,6 +27,10 @@ def run_command(
         sys.stdout.flush()
     except UserError as e:
         text = str(e).replace("\n", "\\n")  # of a name in a file, say
+        if rank() > 0:
+            # What is wrong on all ranks, the first says, and ends them all.
+            time.sleep(_FIRST_RANKS_TURN)
+            text = f"on rank {rank()}: {text}"
         print(
             "\n".join([f"error: {text}", *getattr(e, "__notes__", [])]), file=sys.stderr, flush=True
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from types import TracebackType
@@ -41,7 +42,7 @@ class EpochProgress:
         self._started = time.perf_counter()
         self._bar: Progress | None = None
         self._task = TaskID(0)
-        if shown and sys.stdout.isatty():
+        if shown and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
             self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(),

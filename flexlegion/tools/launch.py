@@ -6,28 +6,27 @@ import argparse
 import os
 import shlex
 import signal
+import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 import flexlegion
 from flexlegion.errors import UserError
-from flexlegion.tools.ranks import chosen_ranks, launcher_options, sysmem
-
-# Of the processors that a command takes unless it is told: more are better chosen by somebody.
-MOST_CPUS = 16
-_GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for each
-# In the environment of what this command starts: that its options have been obeyed.
-_STARTED = "FLEXLEGION_STARTED"
-# Legion's: the network's thread spins, and there need not be more of its kind.
-_LEGION = "-ll:bgwork 1"
+from flexlegion.process import MOST_CPUS, RANKS, default_cpus, visible_gpus
+from flexlegion.tools.ranks import chosen_ranks, launcher_options
 
 
 def add_launch_options(parser: argparse.ArgumentParser) -> None:
     """``--ranks``, ``--hosts``, ``--cpus``, ``--gpus``, ``--legate``."""
     group = parser.add_argument_group("where to train, unless the legate command runs already")
     ranks = group.add_mutually_exclusive_group()
-    ranks.add_argument("--ranks", type=int, help="processes on this machine; default: 1")
+    ranks.add_argument(
+        "--ranks",
+        type=int,
+        help="processes on this machine, or on those of Slurm's job; default: 1",
+    )
     ranks.add_argument(
         "--hosts",
         metavar="FILE",
@@ -36,8 +35,8 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--cpus",
         type=int,
-        help="CPU processors of each rank; default: as many as it has cores, up to "
-        f"{MOST_CPUS}, but 1 beside GPUs",
+        help="CPU processors of each rank; default: as many as it has cores, less one for other "
+        f"threads if there are several ranks and cores, up to {MOST_CPUS}, but 1 beside GPUs",
     )
     group.add_argument(
         "--gpus", type=int, help="GPUs of each rank; default: its share of the machine's"
@@ -58,7 +57,7 @@ def under_legate() -> bool:
 def go_under_legate(args: argparse.Namespace) -> None:
     """Under legate, go on; elsewhere, become a legate that runs this command.
 
-    It takes the place of this process, so signals reach it, and its exit status is this command's.
+    Signals reach it, and its exit status is this command's.
 
     Parameters
     ----------
@@ -73,10 +72,10 @@ def go_under_legate(args: argparse.Namespace) -> None:
     """
     if not under_legate():
         _become_legate(args)
-    if _STARTED in os.environ:
+    if RANKS in os.environ:  # as this function did, in the process that started it
         return
     for option in ("ranks", "hosts", "cpus", "gpus", "legate"):
-        if getattr(args, option):
+        if getattr(args, option) not in (None, ""):
             raise UserError(
                 f"--{option} says how to start legate, which runs already; give its own options to "
                 "the legate command, or start this by the flexlegion command"
@@ -85,47 +84,50 @@ def go_under_legate(args: argparse.Namespace) -> None:
 
 def _become_legate(args: argparse.Namespace) -> NoReturn:
     ranks = chosen_ranks(args.ranks, args.hosts)
-    gpus = _visible_gpus() // ranks.each if args.gpus is None else args.gpus
-    cores = max(1, len(os.sched_getaffinity(0)) // ranks.each)
-    cpus = args.cpus
-    if cpus is None:
-        cpus = 1 if gpus > 0 else min(cores, MOST_CPUS)
-    if cpus < 0 or gpus < 0 or cpus + gpus == 0:
-        raise UserError(f"--cpus {cpus} and --gpus {gpus} leave no processor to train on")
-    binaries = Path(sys.executable).parent
-    legate = binaries / "legate"
-    if not legate.exists():
-        raise UserError(
-            f"this command trains, for which it needs legate, but {legate} does not exist; install "
-            "the package legate beside this Python"
-        )
-    command = [str(legate), "--nodes", str(ranks.machines), "--ranks-per-node", str(ranks.each)]
-    command += ["--cpus", str(cpus), "--gpus", str(gpus)]
-    if cpus >= cores:  # Legate's second utility processor would only take time from them
-        command += ["--utility", "1"]
-    if ranks.number > 1:
-        command += ["--sysmem", str(sysmem(ranks)), *launcher_options(ranks, [_STARTED])]
+    # Legate starts the first python on the path, which knows nothing of this one's folders.
+    package = Path(flexlegion.__file__).parent
+    environment = {
+        **os.environ,
+        **ranks.environment(),
+        "PATH": _joined(Path(sys.executable).parent, os.environ.get("PATH", os.defpath)),
+        "PYTHONPATH": _joined(package.parent, os.environ.get("PYTHONPATH", "")),
+    }
+    command = [_legate(), *launcher_options(ranks, environment)]
+    command += _processors(args.cpus, args.gpus, ranks.number == 1)
     try:
         command += shlex.split(args.legate)
     except ValueError as e:
         raise UserError(f"--legate '{args.legate}' cannot be read: {e}") from None
-    package = Path(flexlegion.__file__).parent
     command += [str(package / "__main__.py"), *args.arguments]
-    # Legate starts the first python on the path, which knows nothing of this one's folders.
-    environment = os.environ | {
-        "PATH": _joined(binaries, os.environ.get("PATH", os.defpath)),
-        "PYTHONPATH": _joined(package.parent, os.environ.get("PYTHONPATH", "")),
-        _STARTED: "1",
-    }
-    if ranks.number > 1:
-        environment["LEGION_DEFAULT_ARGS"] = (
-            f"{_LEGION} {os.environ.get('LEGION_DEFAULT_ARGS', '')}"
-        )
-        if os.geteuid() == 0:  # mpirun asks twice
-            environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(legate, command, environment)
+    if ranks.number > 1:
+        _run(command, environment)
+    os.execve(command[0], command, environment)
+
+
+def _run(command: list[str], environment: dict[str, str]) -> NoReturn:
+    """Run what starts several ranks, and end as it ends.
+
+    It is not left to itself, as its status would be 1 whatever signal ended it.
+    """
+    caught: list[int] = []
+
+    def hand_on(number: int, _: FrameType | None) -> None:
+        caught.append(number)
+        started.send_signal(number)
+
+    # In a session of its own, or Ctrl-C would reach it twice.
+    started = subprocess.Popen(command, env=environment, start_new_session=True)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, hand_on)
+    status = started.wait()
+    if caught and status != 0:
+        sys.exit(128 + caught[0])
+    if status > 128:  # mpirun would say it, but is told to be quiet
+        what = signal.strsignal(status - 128) if status - 128 < signal.NSIG else None
+        print(f"error: a rank was ended by signal {status - 128} ({what})", file=sys.stderr)
+    sys.exit(status)
 
 
 def interruptible() -> None:
@@ -149,12 +151,33 @@ def leave(status: int) -> NoReturn:
     sys.exit(status)
 
 
-def _visible_gpus() -> int:
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    there = len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
-    if chosen is None:
-        return there
-    return min(there, len([name for name in chosen.split(",") if name.strip() not in ("", "-1")]))
+def _legate() -> str:
+    """The path of the command beside this Python."""
+    legate = Path(sys.executable).parent / "legate"
+    if not legate.exists():
+        raise UserError(
+            f"this command trains, for which it needs legate, but {legate} does not exist; install "
+            "the package legate beside this Python"
+        )
+    return str(legate)
+
+
+def _processors(cpus: int | None, gpus: int | None, alone: bool) -> list[str]:
+    """Legate's options for them. One of several ranks chooses by itself what was not asked for."""
+    cores = len(os.sched_getaffinity(0))
+    if alone:
+        gpus = len(visible_gpus()) if gpus is None else gpus
+        cpus = default_cpus(cores, gpus, alone) if cpus is None else cpus
+    if min(cpus or 0, gpus or 0) < 0 or (cpus == 0 and gpus == 0):
+        raise UserError(f"--cpus {cpus} and --gpus {gpus} leave no processor to train on")
+    options = []
+    if cpus is not None:
+        options += ["--cpus", str(cpus)]
+    if gpus is not None:
+        options += ["--gpus", str(gpus)]
+    if alone and (cpus or 0) >= cores:  # a second utility processor would only take time from them
+        options += ["--utility", "1"]
+    return options
 
 
 def _joined(first: Path, others: str) -> str:

@@ -8,34 +8,20 @@
 //
 // It defines a function of UCX by its own name, so it has to be loaded before Realm is, and with
 // RTLD_GLOBAL (flexlegion/_native.py).
-#include <dlfcn.h>
 #include <sched.h>
 
-#include <cstdio>
-#include <cstdlib>
+#include "ucp.h"
 
 namespace {
 
-using Progress = unsigned (*)(void*);
+using Progress = unsigned(void*);
 
-constexpr const char* kUcp = "libucp.so.0";
 constexpr int kPatience = 50;  // polls; some microseconds
-
-Progress find_progress() {
-  // Not the next in the order of loading: UCX may have been loaded for Realm alone.
-  void* const ucp = dlopen(kUcp, RTLD_NOLOAD | RTLD_LAZY);
-  void* const found = dlsym(ucp != nullptr ? ucp : RTLD_NEXT, "ucp_worker_progress");
-  if (found == nullptr) {
-    std::fprintf(stderr, "flexlegion: %s is in use, but has no ucp_worker_progress\n", kUcp);
-    std::_Exit(1);
-  }
-  return reinterpret_cast<Progress>(found);
-}
 
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) unsigned ucp_worker_progress(void* worker) {
-  static const Progress progress = find_progress();
+  static Progress* const progress = flexlegion::net::ucp_function<Progress>("ucp_worker_progress");
   thread_local int empty_polls = 0;
   const unsigned events = progress(worker);
   if (events > 0) {

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from flexlegion import process
 from flexlegion.errors import UserError
 from flexlegion.tools import launch
 
@@ -28,7 +29,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
     monkeypatch.setattr(os, "execve", start)
-    monkeypatch.setattr(launch, "_GPUS", tmp_path)
+    monkeypatch.setattr(process, "_GPUS", tmp_path)
+    for name in ("RANKS", "RANKS_EACH"):
+        monkeypatch.delenv(getattr(process, name), raising=False)
     return tmp_path
 
 
@@ -90,5 +93,5 @@ def test_under_legate_nothing_starts(machine: Path, monkeypatch: pytest.MonkeyPa
         with pytest.raises(UserError, match=f"{named} says how to start legate"):
             launch.go_under_legate(parsed(*options))
     launch.go_under_legate(parsed())
-    monkeypatch.setenv("FLEXLEGION_STARTED", "1")
+    monkeypatch.setenv(process.RANKS, "1")
     launch.go_under_legate(parsed("--cpus", "2"))
