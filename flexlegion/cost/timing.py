@@ -44,8 +44,6 @@ class Repeats:
 
 REPEATS = Repeats()
 
-SHARED_AT_ONCE = 1024  # bytes; Legion bounds what a task returns
-
 
 def kernel_library() -> str:
     """The kernel library of CPU processors and its version: ``oneDNN 3.2.1``."""
@@ -195,15 +193,10 @@ def share(mine: bytes) -> list[bytes]:
     ranks = rt.lib.fl_rt_ranks()
     if ranks == 1:
         return [mine]
-    parts: list[list[bytes]] = [[] for _ in range(ranks)]
-    for first in range(0, len(mine), SHARED_AT_ONCE):
-        piece = mine[first : first + SHARED_AT_ONCE]
-        everything = rt.ffi.new("char[]", len(piece) * ranks)
-        rt.check(rt.lib.fl_rt_share(piece, len(piece), everything))
-        joined = bytes(rt.ffi.buffer(everything))
-        for rank, its in enumerate(parts):
-            its.append(joined[rank * len(piece) : (rank + 1) * len(piece)])
-    return [b"".join(its) for its in parts]
+    everything = rt.ffi.new("char[]", len(mine) * ranks)
+    rt.check(rt.lib.fl_rt_share(mine, len(mine), everything))
+    joined = bytes(rt.ffi.buffer(everything))
+    return [joined[rank * len(mine) : (rank + 1) * len(mine)] for rank in range(ranks)]
 
 
 def fit_linear(sizes: Sequence[int], times: Sequence[int]) -> Linear:

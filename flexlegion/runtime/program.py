@@ -80,6 +80,7 @@ class Program:
     ) -> None:
         self.plan = plan
         self._rt = _native.rt()
+        self.ranks = int(self._rt.lib.fl_rt_ranks())
         self._data: dict[int, tuple[Tensor, Array]] = {}  # by number
         self._losses = list(losses_of(plan.graph).values())
         # Of each loss, of each staged sample: how many of its values count.
@@ -215,12 +216,42 @@ class Program:
         self._staged = self._values_that_count(following)
         return ticket
 
+    def finish(self, ticket: int) -> None:
+        """Wait until this rank has read the iteration's batch, and has its part of the losses."""
+        self._rt.check(self._rt.lib.fl_program_finish(self._handle, ticket))
+
     def metrics(self, ticket: int) -> list[MetricSums]:
         """Sums over the iteration's labels, of each loss; waits. A ticket can be used once."""
+        return self.all_metrics([ticket])[0][0]
+
+    def all_metrics(
+        self, tickets: Sequence[int], say: int = 0
+    ) -> tuple[list[list[MetricSums]], int]:
+        """Metrics of several iterations, for which ranks tell each other once.
+
+        Parameters
+        ----------
+        tickets
+            The same on every rank.
+        say
+            A number that every rank is to know if it is the first rank's; not negative.
+
+        Returns
+        -------
+        list of list of MetricSums
+            For each ticket, what `metrics` returns.
+        int
+            What the first rank says.
+        """
         count = len(self._losses)
-        out = self._rt.ffi.new("fl_metrics[]", count)
-        self._rt.check(self._rt.lib.fl_program_metrics(self._handle, ticket, count, out))
-        return [MetricSums(**{name: getattr(sums, name) for name in _METRICS}) for sums in out]
+        out = self._rt.ffi.new("fl_metrics[]", len(tickets) * count)
+        heard = self._rt.check(
+            self._rt.lib.fl_program_metrics(
+                self._handle, len(tickets), list(tickets), count, out, say
+            )
+        )
+        sums = [MetricSums(**{name: getattr(one, name) for name in _METRICS}) for one in out]
+        return [sums[i : i + count] for i in range(0, len(sums), count)], int(heard)
 
     def read(self, tensor: Tensor, field: str = "value", state: int = 0) -> Array:
         """A whole tensor; of a gradient, the sum of its partial values. Waits for it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -20,8 +21,66 @@ IN_FLIGHT = 3
 # those of the iterations in flight, and the one that is staged. Older ones' arrays are free.
 BATCHES_IN_USE = IN_FLIGHT + 2
 
+# Ranks tell each other their parts of the losses about that often: what they send for it costs as
+# much as a small iteration, so not after each.
+EXCHANGE_SECONDS = 0.2
+MOST_BETWEEN_EXCHANGES = 256  # iterations
+
 # Called with the sums of the batches finished so far.
 Report = Callable[[Totals], None]
+
+
+class _Results:
+    """The sums over a series, as ranks come to know them.
+
+    On one rank they know them after every iteration. On several, all have to agree on when they
+    tell each other: the first rank says each time after how many iterations, by its own clock.
+    """
+
+    def __init__(self, program: Program, report: Report | None) -> None:
+        self.total = Totals()
+        self._program, self._report = program, report
+        self._running: deque[tuple[int, int]] = deque()  # ticket, samples
+        self._finished: list[tuple[int, int]] = []  # on this rank
+        self._wanted = 1  # of these, before ranks tell each other
+        self._told = time.perf_counter()
+
+    def add(self, ticket: int, samples: int) -> None:
+        """An iteration was issued. Waits for an older one."""
+        self._running.append((ticket, samples))
+        if len(self._running) > IN_FLIGHT:
+            self._finish_one()
+
+    def end(self) -> Totals:
+        """Wait for all."""
+        while self._running:
+            self._finish_one()
+        if self._finished:
+            self._exchange()
+        return self.total
+
+    def _finish_one(self) -> None:
+        one = self._running.popleft()
+        self._program.finish(one[0])
+        self._finished.append(one)
+        if len(self._finished) >= self._wanted:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        tickets = [ticket for ticket, _ in self._finished]
+        sums, self._wanted = self._program.all_metrics(tickets, self._wish())
+        for (_, samples), its in zip(self._finished, sums, strict=True):
+            self.total.add(its, samples)
+            if self._report is not None:
+                self._report(self.total)
+        self._finished.clear()
+
+    def _wish(self) -> int:
+        if self._program.ranks == 1:
+            return 1
+        before, self._told = self._told, time.perf_counter()
+        rate = len(self._finished) / max(self._told - before, 1e-9)
+        return min(max(int(rate * EXCHANGE_SECONDS), 1), MOST_BETWEEN_EXCHANGES)
 
 
 def batches(rows: npt.NDArray[np.int64], batch_size: int, data: Sequence[int]) -> Iterator[Batch]:
@@ -57,22 +116,14 @@ def run_series(
     schedule
         What it is multiplied with at each step.
     report
-        Called after every finished batch.
+        Called for every finished batch; on several ranks, for some of them at a time.
 
     Returns
     -------
     Totals
         Over all samples.
     """
-    total = Totals()
-    running: deque[tuple[int, int]] = deque()  # ticket, samples
-
-    def finish_one() -> None:
-        ticket, samples = running.popleft()
-        total.add(program.metrics(ticket), samples)
-        if report is not None:
-            report(total)
-
+    results = _Results(program, report)
     upcoming = iter(series)
     batch = next(upcoming)
     program.stage(run, batch)
@@ -80,12 +131,8 @@ def run_series(
         following = next(upcoming, NO_BATCH)
         rate = lr * schedule(step)
         samples = len(batch.rows)
-        running.append((program.step(run, samples, following, step, rate), samples))
-        if len(running) > IN_FLIGHT:
-            finish_one()
+        results.add(program.step(run, samples, following, step, rate), samples)
         if following is NO_BATCH:
             break
         batch = following
-    while running:
-        finish_one()
-    return total
+    return results.end()

@@ -116,8 +116,13 @@ typedef struct {
   double loss, correct, correct_top5, squared_error, absolute_error;
   int64_t labels, samples; /* losses that count, one a sample, or a sample and step */
 } fl_metrics;
-/* Sums over the values of that iteration that count, of each loss operator; waits for it. */
-int fl_program_metrics(fl_program *program, int64_t ticket, int n_losses, fl_metrics *out);
+/* Waits until this rank has read that iteration's batch and computed its part of the losses. */
+int fl_program_finish(fl_program *program, int64_t ticket);
+/* Of each ticket, of each loss operator, sums over the values of that iteration that count, of all
+ * ranks: `n_tickets` x `n_losses`; waits for them. Every rank also says a number that is not
+ * negative; returns what the first rank said. */
+int64_t fl_program_metrics(fl_program *program, int n_tickets, const int64_t *tickets, int n_losses,
+                           fl_metrics *out, int64_t say);
 
 /* Whole tensors, row-major. Reading a gradient sums its partial values. */
 int fl_program_write(fl_program *program, int tensor, int field, int state, const void *host);

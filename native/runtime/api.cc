@@ -12,6 +12,7 @@
 #include "runtime/mapper.h"
 #include "runtime/measurement.h"
 #include "runtime/program.h"
+#include "runtime/share.h"
 #include "support/error.h"
 
 namespace fl = flexlegion;
@@ -194,8 +195,8 @@ int fl_rt_share(const void* mine, int64_t bytes, void* all) {
   return status([&] {
     const char* const first = static_cast<const char*>(mine);
     char* to = static_cast<char*>(all);
-    for (const fl::Bytes& part : fl::share({{first, first + bytes}})) {
-      to = std::copy(part.data.begin(), part.data.end(), to);
+    for (const std::vector<char>& its : fl::share({first, first + bytes})) {
+      to = std::copy(its.begin(), its.end(), to);
     }
   });
 }
@@ -246,15 +247,24 @@ int64_t fl_program_step(fl_program* program, int runs, int64_t step, int64_t val
   });
 }
 
-int fl_program_metrics(fl_program* program, int64_t ticket, int n_losses, fl_metrics* out) {
-  return status([&] {
+int fl_program_finish(fl_program* program, int64_t ticket) {
+  return status([&] { program->program.finish(ticket); });
+}
+
+int64_t fl_program_metrics(fl_program* program, int n_tickets, const int64_t* tickets, int n_losses,
+                           fl_metrics* out, int64_t say) {
+  return fl::guarded(std::int64_t{-1}, [&] {
     if (n_losses != program->program.losses()) {
       throw std::invalid_argument("the graph has another number of losses");
     }
-    for (const fl::Metrics& m : program->program.metrics(ticket)) {
-      *out++ = {m.loss,           m.correct, m.correct_top5, m.squared_error,
-                m.absolute_error, m.labels,  m.samples};
+    const auto all = program->program.metrics({tickets, tickets + n_tickets}, say);
+    for (const std::vector<fl::Metrics>& sums : all.sums) {
+      for (const fl::Metrics& m : sums) {
+        *out++ = {m.loss,           m.correct, m.correct_top5, m.squared_error,
+                  m.absolute_error, m.labels,  m.samples};
+      }
     }
+    return all.heard;
   });
 }
 

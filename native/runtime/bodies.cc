@@ -54,13 +54,6 @@ Binding bind(const Operator& op, const Requirement& r) {
   return binding;
 }
 
-// Which of the graph's losses an operator is, or -1.
-int loss_number(const Graph& graph, int op) {
-  if (!graph.operators[op].is_loss) return -1;
-  return static_cast<int>(std::count_if(graph.operators.begin(), graph.operators.begin() + op,
-                                        [](const Operator& before) { return before.is_loss; }));
-}
-
 // A task of which all operands are absent. Their shapes are known all the same.
 KernelTask blank_task(const Graph& graph, const Operator& op) {
   KernelTask task;
@@ -80,6 +73,12 @@ KernelTask blank_task(const Graph& graph, const Operator& op) {
 }
 
 }  // namespace
+
+int loss_number(const Graph& graph, int op) {
+  if (!graph.operators[op].is_loss) return -1;
+  return static_cast<int>(std::count_if(graph.operators.begin(), graph.operators.begin() + op,
+                                        [](const Operator& before) { return before.is_loss; }));
+}
 
 void OperatorKernels::provide(const Operator& op, const std::vector<int>& devices) {
   fill(devices,

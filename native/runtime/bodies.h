@@ -44,6 +44,9 @@ class OperatorKernels : public KernelsOfKinds<Kernel> {
   void provide(const Operator& op, const std::vector<int>& devices);
 };
 
+// Which of the graph's losses an operator is, or -1.
+int loss_number(const Graph& graph, int op);
+
 // A planned forward or backward launch's body: hands the views to the kernel by their role, sums
 // partial gradients before, and adds to earlier contributions after it.
 Body kernel_body(const Graph& graph, const Launch& planned, const OperatorKernels& kernels);

@@ -69,7 +69,7 @@ void Executor::seal(const std::string& what) {
     launch.launcher = std::make_unique<IndexTaskLauncher>(
         launch.task, RegionStore::colors(static_cast<std::int64_t>(launch.devices.size())),
         UntypedBuffer(), ArgumentMap(), Predicate::TRUE_PRED, /*must=*/false, machine.mapper_id());
-    launch.launcher->elide_future_return = !machine.answers(launch.task);
+    launch.launcher->elide_future_return = !machine.returns(launch.task);
     for (LaunchRequirement& r : launch.requirements) {
       const LogicalPartition partition = regions_.partition(r.region, r.rects);
       launch.launcher->add_region_requirement(RegionRequirement(
@@ -124,7 +124,7 @@ void Executor::await_memory() const {
 }
 
 FutureMap Executor::issue(int index, const RunState& state, int data,
-                          const std::vector<std::int64_t>* rows) {
+                          const std::vector<std::int64_t>* rows, std::int64_t ticket) {
   RuntimeLaunch& launch = launches_[static_cast<std::size_t>(index)];
   launch.issued = true;
   for (const FusedPart& part : launch.parts) {
@@ -134,6 +134,7 @@ FutureMap Executor::issue(int index, const RunState& state, int data,
   arguments.executor = id_;
   arguments.launch = index;
   arguments.data = data;
+  arguments.ticket = ticket;
   arguments.rows = rows == nullptr ? 0 : static_cast<std::int32_t>(rows->size());
   arguments.run = state;
   const std::size_t row_bytes = static_cast<std::size_t>(arguments.rows) * sizeof(std::int64_t);
@@ -201,8 +202,11 @@ std::vector<TaskRecord> Executor::noted() {
 }
 
 void Executor::report_failure(const std::string& what) {
-  const std::lock_guard<std::mutex> lock(failure_mutex_);
-  if (failure_.empty()) failure_ = what;
+  {
+    const std::lock_guard<std::mutex> lock(failure_mutex_);
+    if (failure_.empty()) failure_ = what;
+  }
+  on_failure();
 }
 
 bool Executor::failed() {

@@ -42,6 +42,8 @@ class Executor {
   const RegionStore& regions() const { return regions_; }
   Precision precision() const { return precision_; }
   void report_failure(const std::string& what);
+  // Called after that, on the failed task's thread.
+  virtual void on_failure() {}
   // A task that has run here.
   void note(const TaskRecord& record);
   // A GPU's task whose work is issued; the marks are DeviceFunctions::mark()'s.
@@ -60,7 +62,7 @@ class Executor {
   // UserMistake if a memory is too small for what `what` needs.
   void seal(const std::string& what);
   Legion::FutureMap issue(int launch, const RunState& state, int data = -1,
-                          const std::vector<std::int64_t>* rows = nullptr);
+                          const std::vector<std::int64_t>* rows = nullptr, std::int64_t ticket = 0);
   void wait_quietly();
   void raise_failure();
   bool failed();

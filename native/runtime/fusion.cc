@@ -34,9 +34,7 @@ void for_each_conflict(const LaunchRequirement& one, const LaunchRequirement& ot
   }
 }
 
-bool fusible(const RuntimeLaunch& launch) {
-  return launch.side == Side::device && !MachineState::get().answers(launch.task);
-}
+bool fusible(const RuntimeLaunch& launch) { return launch.side == Side::device && !launch.answers; }
 
 // Tells the rule what each launch waits for, by positions in the order of issue.
 void describe(const std::deque<RuntimeLaunch>& launches, const std::vector<int>& order,

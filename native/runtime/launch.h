@@ -23,6 +23,7 @@ struct TaskArguments {
   std::int32_t launch = 0;
   std::int32_t data = -1;  // which host array, for tasks that read one
   std::int32_t rows = 0;
+  std::int64_t ticket = 0;  // of the iteration, if it is one that tasks tell of
   RunState run;
 };
 
@@ -51,9 +52,8 @@ struct LeafContext {
   const TaskArguments* arguments = nullptr;
   const std::int64_t* rows = nullptr;
   std::vector<TensorView> views;  // one a requirement, in order
-  // What the task returns, if it returns anything (leaf_task.h).
-  Metrics metrics;
-  Bytes bytes;
+  Metrics metrics;                // what a task of a loss found
+  Bytes bytes;                    // what the task returns, if it returns anything (leaf_task.h)
 };
 
 struct LaunchRequirement {
@@ -81,6 +81,7 @@ struct RuntimeLaunch {
   Legion::TaskID task = 0;
   std::vector<int> devices;  // one a task
   Side side = Side::device;
+  bool answers = false;  // with a loss: it stays alone, so that its answer does not wait for others
   bool closing = false;  // what ends an iteration: updates, and what they wait for alone
   std::vector<LaunchRequirement> requirements;
   std::function<void(LeafContext&)> body;

@@ -139,11 +139,6 @@ void plain_leaf(const Task* task, const std::vector<PhysicalRegion>& regions, Co
   run_leaf(task, regions);
 }
 
-Metrics metrics_leaf(const Task* task, const std::vector<PhysicalRegion>& regions, Context,
-                     Runtime*) {
-  return run_leaf(task, regions).metrics;
-}
-
 Bytes bytes_leaf(const Task* task, const std::vector<PhysicalRegion>& regions, Context, Runtime*) {
   return run_leaf(task, regions).bytes;
 }
@@ -155,17 +150,15 @@ std::vector<LeafTask> leaf_tasks() {
   for (const std::string& kernel : kernel_names()) {
     tasks.push_back({kernel + ".forward"});
     tasks.push_back({kernel + ".backward"});
-    tasks.push_back(
-        {kernel + ".loss", LeafResult::metrics});  // forward of an operator that is a model's loss
+    tasks.push_back({kernel + ".loss"});  // forward of an operator that is a model's loss
   }
   for (const std::string& optimizer : update_kernel_names()) {
     tasks.push_back({optimizer + ".update"});
   }
   for (const char* name : {kStageTask, kFeedTask, kStoreTask, kZeroTask, kFillTask, kNormTask,
-                           kSumTask, kTouchTask, kFusedTask}) {
+                           kSumTask, kTouchTask, kAnswerTask, kFusedTask}) {
     tasks.push_back({name});
   }
-  tasks.push_back({kAnswerTask, LeafResult::metrics});
   tasks.push_back({kShareTask, LeafResult::bytes});
   return tasks;
 }
@@ -182,9 +175,6 @@ void register_leaf_task(Runtime* runtime, TaskID id, const LeafTask& leaf) {
     switch (leaf.result) {
       case LeafResult::nothing:
         runtime->register_task_variant<plain_leaf>(registrar, variant);
-        break;
-      case LeafResult::metrics:
-        runtime->register_task_variant<Metrics, metrics_leaf>(registrar, variant);
         break;
       case LeafResult::bytes:
         runtime->register_task_variant<Bytes, bytes_leaf>(registrar, variant);

@@ -12,7 +12,7 @@
 
 namespace flexlegion {
 
-enum class LeafResult { nothing, metrics, bytes };
+enum class LeafResult { nothing, bytes };
 
 struct LeafTask {
   std::string name;  // "<operator type>.<pass>", as profilers show it
@@ -28,7 +28,7 @@ constexpr const char* kFillTask = "fill";      // sensible values for what a mea
 constexpr const char* kNormTask = "norm";      // the squares of a gradient to be clipped, summed
 constexpr const char* kSumTask = "sum";        // partial gradients, summed alone
 constexpr const char* kTouchTask = "touch";    // nothing: what it is given has been brought to it
-constexpr const char* kAnswerTask = "answer";  // metrics that a GPU wrote down
+constexpr const char* kAnswerTask = "answer";  // what a GPU wrote down of a loss
 constexpr const char* kFusedTask = "fused";    // several launches' tasks, see fusion.h
 constexpr const char* kShareTask = "share";    // a rank's bytes, for all ranks
 

@@ -152,7 +152,7 @@ void MachineState::register_all() {
   TaskID id = runtime->generate_library_task_ids(kLibrary, leaves.size());
   for (const LeafTask& leaf : leaves) {
     tasks_[leaf.name] = id;
-    if (leaf.result != LeafResult::nothing) answering_.insert(id);
+    if (leaf.result != LeafResult::nothing) returning_.insert(id);
     register_leaf_task(runtime, id++, leaf);
   }
   Runtime::perform_registration_callback(add_mapper, /*global=*/false);

@@ -47,7 +47,7 @@ class MachineState {
   Legion::MapperID mapper_id() const { return mapper_id_; }
   // The Legion task of that name, e.g. "conv2d.backward".
   Legion::TaskID task_id(const std::string& name) const;
-  bool answers(Legion::TaskID task) const { return answering_.count(task) > 0; }
+  bool returns(Legion::TaskID task) const { return returning_.count(task) > 0; }
   Legion::TraceID next_trace_id();
   // The functor that sends point k of a launch to shard `ranks[k]`; the same functor for the same
   // ranks.
@@ -65,7 +65,7 @@ class MachineState {
   int rank_ = 0;
   Legion::MapperID mapper_id_ = 0;
   std::map<std::string, Legion::TaskID> tasks_;
-  std::set<Legion::TaskID> answering_;
+  std::set<Legion::TaskID> returning_;
   Legion::TraceID first_trace_ = 0, used_traces_ = 0;
   Legion::ShardingID first_sharding_ = 0;
   std::map<std::vector<int>, Legion::ShardingID> shardings_;

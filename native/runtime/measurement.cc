@@ -479,40 +479,4 @@ Times measure_clocks(int here, int there, int trips) {
   return measurement.run(RunState{}, trips_of(trips));
 }
 
-namespace {
-
-// What one rank has for the others.
-class Share : public Executor {
- public:
-  explicit Share(const Bytes& mine) {
-    const MachineState& machine = MachineState::get();
-    RuntimeLaunch launch;
-    launch.task = machine.task_id(kShareTask);
-    for (int rank = 0; rank < machine.ranks(); ++rank) {
-      const auto& devices = machine.devices();
-      const auto first = std::find_if(devices.begin(), devices.end(),
-                                      [&](const Device& device) { return device.rank == rank; });
-      if (first == devices.end()) throw std::runtime_error("a rank without a device");
-      launch.devices.push_back(static_cast<int>(first - devices.begin()));
-    }
-    launch.body = [mine](LeafContext& context) { context.bytes = mine; };
-    add_launch(std::move(launch));
-    seal("this");
-  }
-  ~Share() override { wait_quietly(); }
-
-  std::vector<Bytes> all() {
-    const FutureMap results = issue(0, RunState{});
-    std::vector<Bytes> bytes;
-    for (int rank = 0; rank < MachineState::get().ranks(); ++rank) {
-      bytes.push_back(results.get_result<Bytes>(DomainPoint(rank), /*silence_warnings=*/true));
-    }
-    return bytes;
-  }
-};
-
-}  // namespace
-
-std::vector<Bytes> share(const Bytes& mine) { return Share(mine).all(); }
-
 }  // namespace flexlegion

@@ -55,7 +55,4 @@ Times measure_round_trips(const std::vector<std::pair<int, int>>& ways, std::int
 // What now_ns() says here, then there, then here again, as a message goes round: three a trip.
 Times measure_clocks(int here, int there, int trips);
 
-// What each rank gives, in the order of ranks.
-std::vector<Bytes> share(const Bytes& mine);
-
 }  // namespace flexlegion

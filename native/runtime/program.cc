@@ -107,36 +107,66 @@ std::int64_t Program::step(unsigned runs, const RunState& state,
   run.training = (runs & kTrains) != 0;
   std::vector<std::int64_t> shares(label_shares.size());  // as they follow a task's arguments
   std::memcpy(shares.data(), label_shares.data(), shares.size() * sizeof(double));
-  const std::int64_t ticket = next_ticket_++;
+  const std::int64_t ticket = schedule.answers ? log_.open(schedule.telling) : 0;
   runtime->begin_trace(ctx, schedule.trace);
   for (const InputTensor& input : inputs_) {
-    if (input.runs & runs) issue(input.feed, run);
+    if (input.runs & runs) issue(input.feed, run, -1, nullptr, ticket);
   }
   issue_stage(runs, next);
-  for (int launch : schedule.launches) {
-    const FutureMap results = issue(launch, run, -1, &shares);
-    for (int answering : schedule.answering) {
-      if (launch == answering) tickets_[ticket].push_back(results);
-    }
-  }
+  for (int launch : schedule.launches) issue(launch, run, -1, &shares, ticket);
   runtime->end_trace(ctx, schedule.trace);
   return ticket;
 }
 
-std::vector<Metrics> Program::metrics(std::int64_t ticket) {
-  const auto found = tickets_.find(ticket);
-  if (found == tickets_.end()) throw std::invalid_argument("no metrics for that ticket");
-  std::vector<FutureMap> results = std::move(found->second);
-  tickets_.erase(found);
-  std::vector<Metrics> totals;
-  for (FutureMap& result : results) {
-    Metrics& total = totals.emplace_back();
-    for (Domain::DomainPointIterator p(result.get_future_map_domain()); p; ++p) {
-      total.add(result.get_result<Metrics>(p.p, /*silence_warnings=*/true));
-    }
+void Program::finish(std::int64_t ticket) {
+  log_.wait(ticket);
+  raise_failure();
+}
+
+Program::AllMetrics Program::metrics(const std::vector<std::int64_t>& tickets, std::int64_t say) {
+  // What this rank tells: a number, and of each ticket the answers, after their count.
+  std::vector<std::int64_t> counts = {say};
+  std::vector<Answer> answers;
+  for (std::int64_t ticket : tickets) {
+    const std::vector<Answer> its = log_.close(ticket);
+    counts.push_back(static_cast<std::int64_t>(its.size()));
+    answers.insert(answers.end(), its.begin(), its.end());
   }
   raise_failure();
-  return totals;
+  const std::size_t head = counts.size() * sizeof(std::int64_t);
+  std::vector<char> mine(head + answers.size() * sizeof(Answer));
+  std::memcpy(mine.data(), counts.data(), head);
+  if (!answers.empty()) {
+    std::memcpy(mine.data() + head, answers.data(), answers.size() * sizeof(Answer));
+  }
+  std::vector<std::vector<char>> told;
+  if (MachineState::get().ranks() == 1) {
+    told.push_back(std::move(mine));
+  } else {
+    if (!share_) share_ = std::make_unique<Share>();
+    told = share_->all(mine);
+  }
+  // Sums are formed in the order of tasks, so that they do not depend on who ran which when.
+  AllMetrics all;
+  std::memcpy(&all.heard, told.front().data(), sizeof(all.heard));
+  std::vector<std::size_t> at(told.size(), head);
+  for (std::size_t t = 0; t < tickets.size(); ++t) {
+    std::map<std::pair<int, int>, Metrics> of_tasks;
+    for (std::size_t rank = 0; rank < told.size(); ++rank) {
+      const char* const data = told[rank].data();
+      std::int64_t count = 0;
+      std::memcpy(&count, data + (t + 1) * sizeof(count), sizeof(count));
+      for (; count > 0; --count, at[rank] += sizeof(Answer)) {
+        Answer answer;
+        std::memcpy(&answer, data + at[rank], sizeof(answer));
+        of_tasks[{answer.loss, answer.task}] = answer.metrics;
+      }
+    }
+    std::vector<Metrics>& sums = all.sums.emplace_back(static_cast<std::size_t>(losses_));
+    for (const auto& [of, metrics] : of_tasks)
+      sums[static_cast<std::size_t>(of.first)].add(metrics);
+  }
+  return all;
 }
 
 void Program::write(int tensor, Field field, int state, const void* host) {

@@ -19,6 +19,8 @@
 #include "plan/handles.h"
 #include "runtime/bodies.h"
 #include "runtime/executor.h"
+#include "runtime/iteration_log.h"
+#include "runtime/share.h"
 
 namespace flexlegion {
 
@@ -48,9 +50,16 @@ class Program : public Executor {
   // Returns a ticket for its metrics.
   std::int64_t step(unsigned runs, const RunState& state, const std::vector<double>& label_shares,
                     const Batch& next);
-  // Of each of the graph's losses, the sums over the batch of a ticket; waits for it. A ticket can
-  // be asked once.
-  std::vector<Metrics> metrics(std::int64_t ticket);
+  // Waits until this rank has read that iteration's batch and computed its part of the losses.
+  void finish(std::int64_t ticket);
+  // Of each ticket, of each of the graph's losses, the sums over the batch, of all ranks; waits for
+  // them. A ticket can be asked once. Every rank says a number, too, and hears the first rank's.
+  struct AllMetrics {
+    std::vector<std::vector<Metrics>> sums;
+    std::int64_t heard = 0;
+  };
+  AllMetrics metrics(const std::vector<std::int64_t>& tickets, std::int64_t say);
+  void on_failure() override { log_.give_up(); }
   int losses() const { return losses_; }
 
   // A whole tensor from or to the host, every rank alike. Reading a gradient sums its partial
@@ -87,7 +96,8 @@ class Program : public Executor {
   void add_planned(int planned);
   void add_load(const Launch& planned);
   void add_norm(const Launch& planned, RuntimeLaunch& update);
-  void add_answer(int planned, RuntimeLaunch& loss);
+  void add_answer(int planned, int number, RuntimeLaunch& loss);
+  int tasks_here(const RuntimeLaunch& launch) const;
   std::int64_t update_tasks() const;
   void add_zeroing();
   void add_store(int tensor, Field field, int state);
@@ -128,13 +138,14 @@ class Program : public Executor {
   // What a kind of run issues, after its batch was fed.
   struct Schedule {
     std::vector<int> launches;
-    std::vector<int> answering;  // of each loss, the launch that returns its metrics
+    bool answers = false;  // with losses
+    int telling = 0;       // tasks of this rank that tell the log of an iteration
     Legion::TraceID trace = 0;
   };
   std::map<unsigned, Schedule> schedules_;
   std::map<std::vector<int>, int> fused_;  // launches -> the one that stands for them
-  std::map<std::int64_t, std::vector<Legion::FutureMap>> tickets_;  // of each loss
-  std::int64_t next_ticket_ = 0;
+  IterationLog log_;
+  std::unique_ptr<Share> share_;  // once ranks have told each other anything
   std::size_t launches_since_pause_ = 0;
 };
 

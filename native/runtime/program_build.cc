@@ -63,10 +63,14 @@ void Program::add_schedule(unsigned runs) {
     order.push_back(planned_[i]);
     const auto answer = answers_.find(static_cast<int>(i));
     if (answer != answers_.end()) order.push_back(answer->second);
-    if (planned.pass == Pass::forward &&
-        graph_.operators[static_cast<std::size_t>(planned.op)].is_loss) {
-      schedule.answering.push_back(order.back());
-    }
+    const RuntimeLaunch& last = launches_[static_cast<std::size_t>(order.back())];
+    if (!last.answers) continue;
+    schedule.answers = true;
+    schedule.telling += tasks_here(last);
+  }
+  for (const InputTensor& input : inputs_) {
+    if (!(input.runs & runs)) continue;
+    schedule.telling += tasks_here(launches_[static_cast<std::size_t>(input.feed)]);
   }
   for (const std::vector<int>& run : fusible_runs(launches_, order, longest_fused())) {
     int launch = run.front();
@@ -151,20 +155,30 @@ void Program::add_planned(int index) {
     OperatorKernels& kernels = kernels_[planned.op];
     kernels.provide(graph_.operators[static_cast<std::size_t>(planned.op)], planned.devices);
     launch.body = kernel_body(graph_, planned, kernels);
-    const Operator& op = graph_.operators[static_cast<std::size_t>(planned.op)];
-    if (planned.pass == Pass::forward && op.is_loss) add_answer(index, launch);
+    const int loss = loss_number(graph_, planned.op);
+    if (planned.pass == Pass::forward && loss >= 0) add_answer(index, loss, launch);
   }
   planned_.push_back(add_launch(std::move(launch)));
 }
 
-// A GPU's task returns before its metrics are known: it leaves them in a region, and a task of the
-// host, which needs that region, returns them.
-void Program::add_answer(int planned, RuntimeLaunch& loss) {
+// The tasks of a loss tell the log what they found. A GPU's returns before that is known: it leaves
+// it in a region, and a task of the host, which needs that region, tells it.
+void Program::add_answer(int planned, int number, RuntimeLaunch& loss) {
+  loss.answers = true;
+  const auto tell = [this, number](const LeafContext& context) {
+    log_.answer(context.arguments->ticket, {number, context.point, context.metrics});
+  };
   const auto& devices = MachineState::get().devices();
   const bool on_gpu = std::any_of(loss.devices.begin(), loss.devices.end(), [&](int device) {
     return devices[static_cast<std::size_t>(device)].kind == DeviceKind::gpu;
   });
-  if (!on_gpu) return;
+  if (!on_gpu) {
+    loss.body = [tell, compute = std::move(loss.body)](LeafContext& context) {
+      compute(context);
+      tell(context);
+    };
+    return;
+  }
   const auto tasks = static_cast<std::int64_t>(loss.devices.size());
   constexpr auto kElements = static_cast<std::int64_t>(sizeof(Metrics) / sizeof(float));
   LaunchRequirement r;
@@ -181,10 +195,12 @@ void Program::add_answer(int planned, RuntimeLaunch& loss) {
   answer.task = MachineState::get().task_id(kAnswerTask);
   answer.devices = loss.devices;
   answer.side = Side::host;
+  answer.answers = true;
   answer.requirements = {r};
   answer.requirements.front().privilege = LEGION_READ_ONLY;
-  answer.body = [](LeafContext& context) {
+  answer.body = [tell](LeafContext& context) {
     std::memcpy(&context.metrics, context.views[0].data, sizeof(Metrics));
+    tell(context);
   };
   loss.requirements.push_back(std::move(r));
   answers_[planned] = add_launch(std::move(answer));
@@ -216,6 +232,14 @@ void Program::add_norm(const Launch& planned, RuntimeLaunch& update) {
   norm.body = norm_body(planned);
   norms_.push_back(add_launch(std::move(norm)));
   update.requirements.push_back(std::move(all));
+}
+
+int Program::tasks_here(const RuntimeLaunch& launch) const {
+  const MachineState& machine = MachineState::get();
+  return static_cast<int>(
+      std::count_if(launch.devices.begin(), launch.devices.end(), [&](int device) {
+        return machine.devices()[static_cast<std::size_t>(device)].rank == machine.rank();
+      }));
 }
 
 std::int64_t Program::update_tasks() const {
@@ -256,7 +280,10 @@ void Program::add_load(const Launch& planned) {
   feed.task = MachineState::get().task_id(kFeedTask);
   feed.devices = planned.devices;
   feed.requirements = {runtime_requirement(into), staging};
-  feed.body = feed_body;
+  feed.body = [this](LeafContext& context) {
+    feed_body(context);
+    if (context.arguments->ticket > 0) log_.done(context.arguments->ticket);
+  };
   input.feed = add_launch(std::move(feed));
   planned_.push_back(input.feed);
   inputs_.push_back(input);

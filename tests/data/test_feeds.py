@@ -53,6 +53,14 @@ class LateProgram:
         self.staged = following
         return step
 
+    ranks = 1
+
+    def finish(self, ticket: int) -> None:
+        pass
+
+    def all_metrics(self, tickets: Sequence[int], say: int) -> tuple[list[list[MetricSums]], int]:
+        return [self.metrics(ticket) for ticket in tickets], say
+
     def metrics(self, ticket: int) -> list[MetricSums]:
         batch, valid = self.issued.pop(ticket)
         assert valid == len(batch.rows)

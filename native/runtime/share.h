@@ -1,0 +1,27 @@
+// What one rank has for the others, and they for it.
+#pragma once
+
+#include <vector>
+
+#include "runtime/executor.h"
+#include "runtime/launch.h"
+
+namespace flexlegion {
+
+// A launch of one task a rank. All calls are every rank's, in the same order.
+class Share : public Executor {
+ public:
+  Share();
+  ~Share() override;
+
+  // What each rank gives, in the order of ranks. Waits for all of them.
+  std::vector<std::vector<char>> all(const std::vector<char>& mine);
+
+ private:
+  Bytes piece_;
+};
+
+// The same, once.
+std::vector<std::vector<char>> share(const std::vector<char>& mine);
+
+}  // namespace flexlegion
