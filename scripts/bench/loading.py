@@ -32,7 +32,7 @@ TEXTS = Path(flexlegion.__file__).parent / "data" / "samples" / "chapters"
 CLASSES = 10
 OCTAVES = (3, 6, 12, 24, 48, 96, 192)
 GRAIN = 7  # with it, files are as large as ImageNet's
-BATCHES = {"alexnet": 32, "rnntc": 64}
+BATCHES = {"alexnet": 32, "rnntc": 16}
 COLUMNS = (
     "network",
     "ranks",
@@ -142,7 +142,7 @@ def main() -> None:
                     f"{told['decoding_ms']:.2f}",
                     f"{args.cpus * 1e3 / statistics.median(synthetic):.1f}",
                 )
-    Console(width=120).print(table)
+    Console(width=150).print(table)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,7 @@ def main() -> None:
         assert isinstance(texts, TokenDataset)
         cost = (time.thread_time() - started) / len(texts) * 1e3  # of all texts at the start
         sizes |= {"classes": texts.n_classes, "vocabulary": texts.vocabulary}
+        sizes["steps_per_op"] = sizes["steps"]  # of which each layer is one operator
         real = {"read at the start": (texts.x, texts.y)}
     model = build(args.network, args.batch_size, **sizes)
     model.compile(SGD(0.001), ZOO[args.network].loss, strategy="data")
