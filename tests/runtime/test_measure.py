@@ -142,6 +142,21 @@ def test_machine_file(ranks: int, tmp_path: Path) -> None:
         assert "UCX" in source
 
 
+def test_machine_file_of_more_nodes(tmp_path: Path) -> None:
+    """Two nodes are measured, sixteen written: what joins any two is what joined the two."""
+    path = tmp_path / "my.json"
+    run_ranks(WORKER.with_name("two_nodes_worker.py"), path, 16, timeout=120)
+    machine = load_machine(path)
+    assert machine.nodes == 16
+    assert "16 nodes of 1 processor, measured on host0, host1, " in machine.description
+    assert machine.description.endswith("; extended from 2 nodes")
+    assert {link.kind for link in machine.links} == {"network"}
+    near, far = machine.route("cpu:0", "cpu:1"), machine.route("cpu:3", "cpu:15")
+    assert [hop.destination for hop in far] == ["network", "cpu:15"]
+    assert [hop.link.bandwidth for hop in near] == [hop.link.bandwidth for hop in far]
+    assert machine.latency_ns("cpu:0", "cpu:1") > 0
+
+
 def test_local_without_legion() -> None:
     """Where Legion cannot start: one sentence, and status 2."""
     environment = legate_environment()
