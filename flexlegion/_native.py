@@ -10,9 +10,11 @@ import ctypes
 import functools
 import os
 import re
+import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, NoReturn
 
 import cffi
 
@@ -149,6 +151,9 @@ def _share_cores() -> None:
     ctypes.CDLL(str(_find("lib", "libflexlegion_yield.so")), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
 
 
+_started: Library | None = None
+
+
 @functools.cache
 def rt() -> Library:
     """libflexlegion_rt: the runtime. Starts Legion through Legate if it is not running.
@@ -161,6 +166,8 @@ def rt() -> Library:
         If the libraries cannot be loaded.
     """
     process.prepare()
+    if process.processes() > 1:
+        _take_others_along()
     _share_cores()
     try:
         from legate.core import get_legate_runtime
@@ -185,5 +192,37 @@ def rt() -> Library:
     library = Library(headers, "libflexlegion_rt.so", "fl_rt")
     _open_kernels()
     library.check(library.lib.fl_rt_start())
+    global _started
+    _started = library
     process.check_together(library.lib.fl_rt_ranks())
     return library
+
+
+def leave(status: int) -> NoReturn:
+    """End the process at once, and the other ranks with it.
+
+    At its usual end, a rank waits for the others, which may wait for what this one was to do.
+
+    Parameters
+    ----------
+    status
+        The exit status; not 0.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if _started is not None:
+        _started.lib.fl_rt_leave(status)
+    os._exit(status)  # mpirun ends the others
+
+
+def _take_others_along() -> None:
+    """Have an exception that nobody catches end the other ranks, too."""
+    report = sys.excepthook
+
+    def report_and_leave(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        report(kind, error, trace)
+        leave(130 if issubclass(kind, KeyboardInterrupt) else 1)
+
+    sys.excepthook = report_and_leave

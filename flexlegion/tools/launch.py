@@ -13,6 +13,7 @@ from types import FrameType
 from typing import NoReturn
 
 import flexlegion
+from flexlegion import _native
 from flexlegion.errors import UserError
 from flexlegion.process import MOST_CPUS, RANKS, default_cpus, visible_gpus
 from flexlegion.tools.ranks import chosen_ranks, launcher_options
@@ -141,13 +142,10 @@ def interruptible() -> None:
 def leave(status: int) -> NoReturn:
     """End the process with an exit status.
 
-    After a failure under legate, at once: it would go on to its own shutdown, which on several
-    ranks waits for the others.
+    After a failure under legate, at once, and with all ranks.
     """
     if status != 0 and under_legate():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+        _native.leave(status)
     sys.exit(status)
 
 

@@ -17,8 +17,10 @@ const char *fl_rt_last_error(void);
 int fl_rt_last_error_is_users(void);
 
 /* Starts what the runtime needs in this process; 0, or -1. Every rank has to call it, before
- * anything below. */
+ * anything below. From then on ranks watch each other (watchdog.h). */
 int fl_rt_start(void);
+/* Ends this process at once with a status that is not 0, and the other ranks with it. */
+void fl_rt_leave(int status);
 int fl_rt_ranks(void);
 int fl_rt_rank(void);
 

@@ -13,6 +13,7 @@
 #include "runtime/measurement.h"
 #include "runtime/program.h"
 #include "runtime/share.h"
+#include "runtime/watchdog.h"
 #include "support/error.h"
 
 namespace fl = flexlegion;
@@ -72,8 +73,13 @@ const char* fl_rt_last_error(void) { return fl::last_error().c_str(); }
 int fl_rt_last_error_is_users(void) { return fl::last_error_is_users() ? 1 : 0; }
 
 int fl_rt_start(void) {
-  return status([] { fl::MachineState::start(); });
+  return status([] {
+    fl::MachineState::start();
+    fl::watch_ranks();
+  });
 }
+
+void fl_rt_leave(int status) { fl::end_all_ranks(status); }
 
 int fl_rt_ranks(void) {
   return fl::guarded(-1, [] { return fl::MachineState::get().ranks(); });

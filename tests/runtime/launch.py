@@ -136,6 +136,14 @@ def run_ranks(
 
     `cpus` and `gpus` are the numbers a rank; the other parameters are those of `run_legate`.
     """
+    command, environment = ranks_command(script, *args, ranks=ranks, cpus=cpus, gpus=gpus)
+    return run_checked(command, environment=environment, timeout=timeout)
+
+
+def ranks_command(
+    script: str | Path, *args: object, ranks: int, cpus: int = 1, gpus: int = 0
+) -> tuple[list[str], dict[str, str]]:
+    """The command that runs a script on several ranks of this machine, and its environment."""
     machine = machine_options(cpus, gpus, 2000)
     handed_on = ["LEGION_DEFAULT_ARGS"]
     if gpus:
@@ -149,8 +157,4 @@ def run_ranks(
         environment |= {"SOFT_GPU_OPEN": "1"}
     if os.geteuid() == 0:  # mpirun asks twice
         environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return run_checked(
-        [*command, *machine, str(script), *map(str, args)],
-        environment=environment,
-        timeout=timeout,
-    )
+    return [*command, *machine, str(script), *map(str, args)], environment
