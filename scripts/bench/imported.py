@@ -21,7 +21,7 @@ def __getattr__(name: str) -> Callable[..., fl.Model]:
         module, example = MODELS[name]()
         model = fl.from_torch(module, example, batch_size=batch_size)
         assert model.origin is not None
-        chosen = losses(list(model.origin.outputs))
+        chosen = losses(list(model.origin.outputs), [output.shape for output in model.outputs])
         model.loss = chosen if len(chosen) > 1 else chosen[0]
         return model
 

@@ -1,15 +1,21 @@
-"""What is trained to compare imported models with PyTorch's: data, losses, PyTorch's steps."""
+"""What is trained to compare imported models with PyTorch's: data, losses, PyTorch's steps.
+
+`python scripts/bench/imports_case.py [MODEL...]` finds anew, by PyTorch alone, what CASES holds.
+"""
 
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
+from torch_models import MODELS
+from torch_small import trained
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -17,16 +23,50 @@ STEPS = 3
 MOMENTUM = 0.9
 LOSS_TOLERANCE = 1e-5
 CHANGE_TOLERANCE = 1e-3
-# A change is not measured finer than single precision rounds the largest one, 1e-7: a bias
-# before a batch normalisation, or of attention's keys, has no gradient but rounding.
-SMALLEST = 1e-4
-ROUNDING = STEPS * 2.0**-24
+# Some parameters have no gradient but rounding (biases before a batch normalisation, or of
+# attention's keys): in double precision their change is below NONE of the largest parameter's.
+# In single precision it must be below ROUNDED of that.
+NONE = 1e-9
+ROUNDED = 1e-6
+WARM_UP = 30
 
 
-def learning_rate(module: torch.nn.Module) -> float:
-    """Large enough for changes well above the weights' rounding, small for batch normalisation."""
+class Case(NamedTuple):
+    """At which learning rate a network is trained, from which random weights and inputs."""
+
+    rate: float = 1.0
+    seed: int = 0
+
+
+RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
+WELL_CONDITIONED = CHANGE_TOLERANCE / 2
+# Chosen by PyTorch alone (`choose`): its single precision is WELL_CONDITIONED beside its double.
+CASES: dict[str, Case] = {
+    "resnet50": Case(rate=0.3),
+    "densenet121": Case(rate=0.3, seed=3),
+    "mobilenet_v3": Case(rate=0.3),
+    "regnet_y": Case(rate=0.3),
+    "squeezenet": Case(rate=0.3),
+    "shufflenet": Case(rate=0.3, seed=1),
+}
+
+
+def network(name: str, case: Case) -> tuple[torch.nn.Module, Any]:
+    """A network and its inputs, after a few steps of training by PyTorch.
+
+    They move every parameter off its initial zeros and ones, where many gradients vanish; those of
+    batch normalisation need the larger steps for that.
+    """
+    module, example = trained(name, case.seed)
+    module.train()
     normalises = any(isinstance(part, torch.nn.BatchNorm2d) for part in module.modules())
-    return 5e-4 if normalises else 0.2
+    optimizer = torch.optim.Adam(module.parameters(), 1e-2 if normalises else 1e-3, fused=True)
+    for step in range(WARM_UP):
+        optimizer.zero_grad()
+        _loss(module, _rolled(example, step), WARM_UP + step).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    module.zero_grad()
+    return module, example
 
 
 def batches(example: Any) -> Iterator[Any]:
@@ -45,12 +85,13 @@ def _rolled(value: Any, by: int) -> Any:
     return value
 
 
-def losses(outputs: Sequence[str]) -> list[str | None]:
-    """Cross-entropy of logits; the squared error of a single output; other ones are not trained."""
+def losses(outputs: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[str | None]:
+    """Cross-entropy of logits or classes; else the squared error of the first output alone."""
     crossentropy = "sparse_categorical_crossentropy"
     if any("logits" in name for name in outputs):
         return [crossentropy if "logits" in name else None for name in outputs]
-    return ["mean_squared_error", *(None for _ in outputs[1:])]
+    first = crossentropy if len(shapes[0]) == 2 else "mean_squared_error"
+    return [first, *(None for _ in outputs[1:])]
 
 
 def labels(step: int, shapes: Sequence[Sequence[int]], kinds: Sequence[str]) -> list[Any]:
@@ -79,75 +120,62 @@ def outputs_of(result: Any) -> dict[str, torch.Tensor]:
     return dict(sorted(found.items(), key=lambda item: item[0] != "logits"))
 
 
+def _loss(module: torch.nn.Module, batch: Any, step: int) -> torch.Tensor:
+    """The loss of one step's batch, in the precision of the module."""
+    outputs = outputs_of(_called(module, batch))
+    kinds = losses(list(outputs), [output.shape for output in outputs.values()])
+    given = [(o, kind) for o, kind in zip(outputs.values(), kinds, strict=True) if kind is not None]
+    y = labels(step, [output.shape for output, _ in given], [kind for _, kind in given])
+    loss = torch.zeros((), dtype=given[0][0].dtype)
+    for (output, kind), label in zip(given, y, strict=True):
+        target = torch.from_numpy(label)
+        if kind == "mean_squared_error":
+            loss = loss + F.mse_loss(output, target.to(output.dtype))
+        else:
+            classes = output.shape[-1]
+            loss = loss + F.cross_entropy(output.reshape(-1, classes), target.long().reshape(-1))
+    return loss
+
+
 def reference(
-    module: torch.nn.Module, example: Any, orders: dict[str, list[int]], double: bool = True
+    module: torch.nn.Module,
+    example: Any,
+    rate: float,
+    double: bool = True,
+    memory_format: torch.memory_format = torch.contiguous_format,
 ) -> Arrays:
-    """The same steps by PyTorch, in double precision or single: losses, each parameter's change."""
+    """The steps by PyTorch, in double precision or single: losses, parameters before and after."""
     module = copy.deepcopy(module).train()
     module = module.double() if double else module
-    before = {name: p.detach().clone() for name, p in module.named_parameters()}
-    optimizer = torch.optim.SGD(module.parameters(), learning_rate(module), MOMENTUM)
-    chosen = losses(list(orders))
+    module = module.to(memory_format=memory_format)  # type: ignore[call-overload]
+    arrays: Arrays = {
+        f"before/{k}": p.detach().numpy().copy() for k, p in module.named_parameters()
+    }
+    optimizer = torch.optim.SGD(module.parameters(), rate, MOMENTUM)
     values = []
     for step, batch in enumerate(batches(example)):
         optimizer.zero_grad()
-        outputs = outputs_of(_called(module, _doubles(batch) if double else batch))
-        given = [
-            (outputs[name].permute(order), loss)
-            for (name, order), loss in zip(orders.items(), chosen, strict=True)
-            if loss is not None
-        ]
-        y = labels(step, [o.shape for o, _ in given], [kind for _, kind in given])
-        loss = torch.zeros((), dtype=torch.float64 if double else torch.float32)
-        for (output, kind), label in zip(given, y, strict=True):
-            target = torch.from_numpy(label)
-            if kind == "mean_squared_error":
-                loss = loss + F.mse_loss(output, target.to(output.dtype))
-            else:
-                classes = output.shape[-1]
-                loss = loss + F.cross_entropy(
-                    output.reshape(-1, classes), target.long().reshape(-1)
-                )
+        loss = _loss(module, _doubles(batch) if double else batch, step)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         values.append(loss.item())
-    arrays: Arrays = {"losses": np.array(values)}
-    for name, parameter in module.named_parameters():
-        arrays[f"before/{name}"] = before[name].numpy()
-        arrays[f"change/{name}"] = (parameter.detach() - before[name]).numpy()
-    for name, buffer in module.named_buffers():
-        arrays[f"buffer/{name}"] = buffer.numpy()
+    arrays["losses"] = np.array(values)
+    arrays |= {f"weight/{name}": p.detach().numpy() for name, p in module.named_parameters()}
+    arrays |= {f"buffer/{name}": buffer.numpy() for name, buffer in module.named_buffers()}
     return arrays
 
 
-def own_precision(single: Arrays, expected: Arrays) -> float:
-    """The largest error of a parameter's change that PyTorch has in single precision itself.
+def own_error(module: torch.nn.Module, example: Any, rate: float, expected: Arrays) -> float:
+    """The largest error of a parameter's change by PyTorch in single precision, in two layouts.
 
-    In deep networks of ReLUs, rounding decides which way some of them go, and no single precision
-    comes nearer.
+    Its kernels for images with channels first and last add up in different orders.
     """
-    own = {
-        f"torch/weight/{k.removeprefix('change/')}": v for k, v in single.items() if "change/" in k
-    }
-    for name in list(own):
-        own[name] = own[name] + expected[f"before/{name.removeprefix('torch/weight/')}"]
-    own = {name: value.reshape(-1) for name, value in own.items()} | {
-        "torch/losses": single["losses"]
-    }
-    return differences(own, "torch", expected)[1]
-
-
-def rounding_share(expected: Arrays) -> float:
-    """The allowance for rounded weights as a share of a parameter's change: the median."""
-    changes = {k: v for k, v in expected.items() if k.startswith("change/")}
-    largest = max(float(np.linalg.norm(change)) for change in changes.values())
-    shares = [
-        ROUNDING
-        * float(np.linalg.norm(expected[f"before/{name.removeprefix('change/')}"]))
-        / max(float(np.linalg.norm(change)), SMALLEST * largest)
-        for name, change in changes.items()
-    ]
-    return float(np.median(shares))
+    errors = []
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        single = reference(module, example, rate, double=False, memory_format=memory_format)
+        saved = {f"torch/{k}": v.reshape(-1) for k, v in single.items()}
+        errors.append(differences(saved, "torch", expected)[1])
+    return max(errors)
 
 
 def differences(saved: Arrays, strategy: str, expected: Arrays) -> tuple[float, float, list[str]]:
@@ -156,23 +184,25 @@ def differences(saved: Arrays, strategy: str, expected: Arrays) -> tuple[float, 
     loss_error = float(np.max(np.abs(mine - expected["losses"]) / np.abs(expected["losses"])))
     failures = [f"losses {mine}, PyTorch's {expected['losses']}"] * (loss_error > LOSS_TOLERANCE)
     prefix = f"{strategy}/weight/"
-    changes = {k.removeprefix("change/"): v for k, v in expected.items() if k.startswith("change/")}
-    largest = max(float(np.linalg.norm(change)) for change in changes.values())
+    names = [k.removeprefix("weight/") for k in expected if k.startswith("weight/")]
+    before = {name: expected[f"before/{name}"].reshape(-1) for name in names}
+    changes = {name: expected[f"weight/{name}"].reshape(-1) - before[name] for name in names}
+    sizes = {name: float(np.linalg.norm(change)) for name, change in changes.items()}
+    largest = max(sizes.values())
     worst = 0.0
-    for name, change in changes.items():
+    for name, size in sizes.items():
         if prefix + name not in saved:
-            if np.linalg.norm(change) > 0:
-                failures.append(f"{name} is missing")
+            failures += [f"{name} is missing"] * (size > 0)
             continue
-        actual = saved[prefix + name].astype(np.float64) - expected[f"before/{name}"].reshape(-1)
-        error = float(np.linalg.norm(actual - change.reshape(-1)))
-        size = max(float(np.linalg.norm(change)), SMALLEST * largest)
-        # Single precision rounds the weight itself in each step.
-        error = max(0.0, error - ROUNDING * float(np.linalg.norm(expected[f"before/{name}"])))
-        relative = error / size if size else error
-        worst = max(worst, relative)
-        if relative > CHANGE_TOLERANCE:
-            failures.append(f"{name} {list(change.shape)}: {relative:.1e} of its change {size:.1e}")
+        change = saved[prefix + name].astype(np.float64) - before[name]
+        error = float(np.linalg.norm(change - changes[name]))
+        if size < NONE * largest:
+            if error > ROUNDED * largest:
+                failures.append(f"{name} has no gradient, and changes by {error:.1e}")
+            continue
+        worst = max(worst, error / size)
+        if error > CHANGE_TOLERANCE * size:
+            failures.append(f"{name}: {error / size:.1e} of its change {size:.1e}")
     for name, value in expected.items():
         key = prefix + name.removeprefix("buffer/")
         if name.startswith("buffer/") and key in saved:
@@ -180,6 +210,20 @@ def differences(saved: Arrays, strategy: str, expected: Arrays) -> tuple[float, 
             if error > CHANGE_TOLERANCE * np.linalg.norm(value):
                 failures.append(f"{name}: {error:.1e}")
     return loss_error, worst, failures
+
+
+def choose(name: str, seeds: int = 20) -> tuple[Case, float]:
+    """The first seed, and its best rate, at which PyTorch's single precision is near its double."""
+    best = Case(), float("inf")
+    for seed in range(seeds):
+        module, example = network(name, Case(seed=seed))
+        for rate in RATES:
+            error = own_error(module, example, rate, reference(module, example, rate))
+            if error < best[1]:
+                best = Case(rate, seed), error
+        if best[1] < WELL_CONDITIONED:
+            break
+    return best
 
 
 def _called(module: torch.nn.Module, inputs: Any) -> Any:
@@ -196,3 +240,9 @@ def _doubles(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_doubles(part) for part in value)
     return value
+
+
+if __name__ == "__main__":
+    for model in sys.argv[1:] or MODELS:
+        case, error = choose(model)
+        print(f'    "{model}": {case},  # {error:.1e}', flush=True)

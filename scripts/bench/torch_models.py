@@ -18,7 +18,7 @@ from torch import nn
 
 BATCH = 4
 Built = tuple[nn.Module, Any]
-MODELS: dict[str, Callable[[], Built]] = {}
+MODELS: dict[str, Callable[..., Built]] = {}
 OWN_CHOICE: list[str] = []  # those that are not among the twenty
 
 
@@ -35,7 +35,8 @@ def _declare_vision_operators() -> None:
     globals()["_LIBRARY"] = library  # what it declares lives as long as it does
 
 
-def _vision() -> Any:
+def vision() -> Any:
+    """torchvision's models."""
     try:
         import torchvision
     except RuntimeError:
@@ -45,15 +46,15 @@ def _vision() -> Any:
 
 
 def _transformers() -> Any:
-    _vision()  # which transformers imports where it is installed
+    vision()  # which transformers imports where it is installed
     import transformers
 
     return transformers
 
 
-def _model(function: Callable[[], Built]) -> Callable[[], Built]:
-    def build() -> Built:
-        torch.manual_seed(0)
+def _model(function: Callable[[], Built]) -> Callable[..., Built]:
+    def build(seed: int = 0) -> Built:
+        torch.manual_seed(seed)
         return function()
 
     build.__name__, build.__doc__ = function.__name__, function.__doc__
@@ -61,12 +62,13 @@ def _model(function: Callable[[], Built]) -> Callable[[], Built]:
     return build
 
 
-def _own(function: Callable[[], Built]) -> Callable[[], Built]:
+def _own(function: Callable[[], Built]) -> Callable[..., Built]:
     OWN_CHOICE.append(function.__name__)
     return _model(function)
 
 
-def _images(size: int, samples: int = BATCH) -> torch.Tensor:
+def images(size: int, samples: int = BATCH) -> torch.Tensor:
+    """Random images, square, of three channels."""
     return torch.randn(samples, 3, size, size)
 
 
@@ -76,27 +78,27 @@ def _tokens(vocabulary: int, length: int) -> torch.Tensor:
 
 @_model
 def resnet50() -> Built:
-    return _vision().resnet50(num_classes=10), _images(64)
+    return vision().resnet50(num_classes=10), images(64)
 
 
 @_model
 def resnext50() -> Built:
-    return _vision().resnext50_32x4d(num_classes=10), _images(64)
+    return vision().resnext50_32x4d(num_classes=10), images(64)
 
 
 @_model
 def vgg16() -> Built:
-    return _vision().vgg16(num_classes=10, dropout=0.0), _images(32)
+    return vision().vgg16(num_classes=10, dropout=0.0), images(32)
 
 
 @_model
 def inception_v3() -> Built:
-    return _vision().inception_v3(num_classes=10, init_weights=False, dropout=0.0), _images(299, 2)
+    return vision().inception_v3(num_classes=10, init_weights=False, dropout=0.0), images(299, 2)
 
 
 @_model
 def densenet121() -> Built:
-    return _vision().densenet121(num_classes=10), _images(64)
+    return vision().densenet121(num_classes=10), images(64)
 
 
 class _DoubleConvolution(nn.Sequential):
@@ -136,7 +138,7 @@ class UNet(nn.Module):
 
 @_model
 def unet() -> Built:
-    return UNet(), _images(32)
+    return UNet(), images(32)
 
 
 class LanguageModel(nn.Module):
@@ -190,20 +192,20 @@ def dlrm() -> Built:
 
 @_model
 def mobilenet_v3() -> Built:
-    return _vision().mobilenet_v3_large(num_classes=10, dropout=0.0), _images(64, 8)
+    return vision().mobilenet_v3_large(num_classes=10, dropout=0.0), images(64, 8)
 
 
 @_model
 def vit_b_16() -> Built:
-    models = _vision()
+    models = vision()
     model = models.VisionTransformer(32, 8, 2, 4, 64, 128, num_classes=10)
     nn.init.normal_(model.heads.head.weight, std=0.1)  # zero at first, which stops all gradients
-    return model, _images(32)
+    return model, images(32)
 
 
 @_model
 def convnext_tiny() -> Built:
-    return _vision().convnext_tiny(num_classes=10, stochastic_depth_prob=0.0), _images(64)
+    return vision().convnext_tiny(num_classes=10, stochastic_depth_prob=0.0), images(64)
 
 
 @_model
@@ -220,7 +222,7 @@ def hf_vit() -> Built:
         attention_probs_dropout_prob=0.0,
         num_labels=10,
     )
-    return transformers.ViTForImageClassification(config), {"pixel_values": _images(32)}
+    return transformers.ViTForImageClassification(config), {"pixel_values": images(32)}
 
 
 @_model
@@ -245,8 +247,8 @@ def whisper_enc() -> Built:
 
 @_model
 def efficientnet_b0() -> Built:
-    model = _vision().efficientnet_b0(num_classes=10, dropout=0.0, stochastic_depth_prob=0.0)
-    return model, _images(64, 8)
+    model = vision().efficientnet_b0(num_classes=10, dropout=0.0, stochastic_depth_prob=0.0)
+    return model, images(64, 8)
 
 
 @_model
@@ -304,11 +306,11 @@ def bert() -> Built:
 
 @_model
 def swin_t() -> Built:
-    models = _vision()
+    models = vision()
     model = models.SwinTransformer(
         [2, 2], 24, [2, 2], [2, 4], [4, 4], stochastic_depth_prob=0.0, num_classes=10
     )
-    return model, _images(32)
+    return model, images(32)
 
 
 @_model
@@ -347,12 +349,12 @@ def mixtral() -> Built:
 
 @_own
 def regnet_y() -> Built:
-    return _vision().regnet_y_400mf(num_classes=10), _images(64)
+    return vision().regnet_y_400mf(num_classes=10), images(64)
 
 
 @_own
 def squeezenet() -> Built:
-    return _vision().squeezenet1_1(num_classes=10, dropout=0.0), _images(63)
+    return vision().squeezenet1_1(num_classes=10, dropout=0.0), images(63)
 
 
 @_own
@@ -414,4 +416,4 @@ def tagger() -> Built:
 
 @_own
 def shufflenet() -> Built:
-    return _vision().shufflenet_v2_x0_5(num_classes=10), _images(64)
+    return vision().shufflenet_v2_x0_5(num_classes=10), images(64)

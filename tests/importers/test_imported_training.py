@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from imports_case import Arrays, differences, reference
+import torch
+from imports_case import CASES, Case, differences, network, reference
 from launch import ROOT, run_legate
-from torch_models import MODELS
 
 pytestmark = pytest.mark.legion
 
-SMALL = ("squeezenet", "vit_b_16", "bert", "gpt2", "t5", "llama", "tagger")
+SMALL = ("resnet50", "squeezenet", "vit_b_16", "bert", "gpt2", "t5", "llama", "tagger")
 STRATEGIES = ("single", "random:1")
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Arrays:
-    """What the worker saved."""
-    file = tmp_path_factory.mktemp("imports") / "saved.npz"
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights to begin with, and what the worker saved."""
+    folder = tmp_path_factory.mktemp("imports")
+    for name in SMALL:
+        module, _ = network(name, CASES.get(name, Case()))
+        torch.save(module.state_dict(), folder / f"{name}.pt")
     worker = ROOT / "scripts" / "bench" / "imports_worker.py"
-    run_legate(worker, file, ",".join(SMALL), *STRATEGIES, cpus=3, timeout=600)
-    with np.load(file) as arrays:
-        return dict(arrays)
+    run_legate(worker, folder, ",".join(SMALL), *STRATEGIES, cpus=3, timeout=600)
+    return folder
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_trains_as_pytorch_does(name: str, saved: Arrays) -> None:
-    mine = {k.removeprefix(f"{name}/"): v for k, v in saved.items() if k.startswith(f"{name}/")}
+def test_trains_as_pytorch_does(name: str, folder: Path) -> None:
+    with np.load(folder / f"{name}.npz") as saved:
+        mine = dict(saved)
     assert "error" not in mine, str(mine["error"])
-    module, example = MODELS[name]()
-    orders = {k.removeprefix("order/"): list(v) for k, v in mine.items() if k.startswith("order/")}
-    expected = reference(module, example, orders)
+    case = CASES.get(name, Case())
+    module, example = network(name, case)
+    module.load_state_dict(torch.load(folder / f"{name}.pt"))
+    expected = reference(module, example, case.rate)
     for strategy in STRATEGIES:
         _, _, failures = differences(mine, strategy, expected)
         assert not failures, f"{strategy}: {failures}"
