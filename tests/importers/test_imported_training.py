@@ -9,10 +9,11 @@ import pytest
 import torch
 from imports_case import CASES, Case, differences, network, reference
 from launch import ROOT, run_legate
+from torch_small import trained
 
 pytestmark = pytest.mark.legion
 
-SMALL = ("resnet50", "squeezenet", "vit_b_16", "bert", "gpt2", "t5", "llama", "tagger")
+SMALL = ("regnet_y", "squeezenet", "vit_b_16", "bert", "gpt2", "t5", "llama", "tagger")
 STRATEGIES = ("single", "random:1")
 
 
@@ -34,7 +35,7 @@ def test_trains_as_pytorch_does(name: str, folder: Path) -> None:
         mine = dict(saved)
     assert "error" not in mine, str(mine["error"])
     case = CASES.get(name, Case())
-    module, example = network(name, case)
+    module, example = trained(name, case.seed)
     module.load_state_dict(torch.load(folder / f"{name}.pt"))
     expected = reference(module, example, case.rate)
     for strategy in STRATEGIES:
