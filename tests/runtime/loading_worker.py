@@ -6,11 +6,12 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from flexlegion import SGD, Model, ParallelConfig, Strategy
+from flexlegion.binding import Binding
 from flexlegion.data import images, load_images
 from flexlegion.errors import UserError
 from flexlegion.losses import add_loss
@@ -73,11 +74,22 @@ def network(strategy: str) -> Model:
     return model
 
 
+class Watched(np.memmap):
+    """Knows which of its rows were read, one by one or otherwise."""
+
+    touched: ClassVar[list[Any]] = []
+
+    def __getitem__(self, key: Any) -> Any:
+        if self.ndim == 4:
+            self.touched.append(key)
+        return super().__getitem__(key)
+
+
 def mapped(folder: Path, array: Array) -> Array:
     """The array in a file; every rank has its own."""
     path = folder / f"{array.dtype}-{array.ndim}-{running_machine().rank}.npy"
     np.save(path, array)
-    return np.load(path, mmap_mode="r")
+    return np.load(path, mmap_mode="r").view(Watched)
 
 
 def data_of(kind: str, folder: Path, pictures: Path) -> tuple[Any, Any]:
@@ -127,6 +139,13 @@ def main() -> None:
                 its |= {"rows": x.rows, "labels": x.labels}
             if kind == "pictures":
                 its["decoded"] = list(decoded)
+            if kind == "mapped bytes":
+                its["rows"] = list(x.touched)
+                first = Binding(model.program, BATCH).first(x, y, 7)  # as for tuning
+                expected = (np.array(x, np.float32), np.array(y, np.int32))
+                pairs = zip(first.values(), expected, strict=True)
+                its["first"] = [bool((a == b[:7]).all() and a.dtype == b.dtype) for a, b in pairs]
+            Watched.touched.clear()
             summary[f"{strategy} {kind}"] = its
             np.savez(Path(folder) / f"{strategy}-{kind}-{rank}.npz", **model.get_weights())
             model.close()

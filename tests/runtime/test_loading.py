@@ -92,6 +92,11 @@ def test_each_sample_is_read_by_one_rank(runs: tuple[int, Path, Path]) -> None:
         assert len(rows) == passes * (full * share + last)
         # Of all others, the labels.
         assert Counter(rows + summaries[rank]["data source"]["labels"]) == each
+    # Of arrays in files, nothing else is touched.
+    touched = [summary["data mapped bytes"]["rows"] for summary in summaries]
+    assert Counter(itertools.chain(*touched)) == each
+    assert [len(rows) for rows in touched] == [len(rows) for rows in read]
+    assert all(summary["data mapped bytes"]["first"] == [True, True] for summary in summaries)
     # Images are decoded once on each rank that stages them in any epoch.
     for summary in summaries:
         names = summary["data pictures"]["decoded"]
