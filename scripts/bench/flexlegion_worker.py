@@ -1,4 +1,7 @@
-"""One side of a benchmark: flexlegion, under legate. Reads ``round N`` lines, answers as JSON."""
+"""One side of a benchmark: flexlegion, under legate. Reads ``round N`` lines, answers as JSON.
+
+On several ranks the first one reads and answers.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
 
 from workloads import LEARNING_RATE, Workload
 
 from flexlegion import SGD, Model, ParallelConfig, Strategy
 from flexlegion._native import rt
+from flexlegion.cost.timing import share
 from flexlegion.losses import add_loss
 from flexlegion.runtime.machine import running_machine
 from flexlegion.runtime.program import TRAIN, Batch
@@ -40,6 +45,19 @@ def times(model: Model) -> dict[str, int]:
     return sums
 
 
+def numbers_of_rounds() -> Iterator[int]:
+    """Those that the first rank reads, on every rank; all end together."""
+    first = running_machine().rank == 0
+    while True:
+        line = sys.stdin.readline() if first else ""
+        number = int(line.split()[1]) if line else -1
+        told = share(number.to_bytes(8, "little", signed=True))[0]
+        number = int.from_bytes(told, "little", signed=True)
+        if number < 0:
+            return
+        yield number
+
+
 def main() -> None:
     """Serve rounds until the input ends."""
     parser = argparse.ArgumentParser()
@@ -55,7 +73,9 @@ def main() -> None:
     library = rt()
     model.compile(SGD(LEARNING_RATE), loss, strategy=strategy, precision=args.precision)
     program = model.program
-    library.check(library.lib.fl_rt_count_copies(1))  # from here on, without initial weights
+    alone = program.ranks == 1  # elsewhere copies cannot be counted
+    if alone:
+        library.check(library.lib.fl_rt_count_copies(1))  # from here on, without initial weights
     data, _ = model.bind(*work.data())
 
     def one_round(number: int) -> float:
@@ -69,14 +89,17 @@ def main() -> None:
     launches = [launch for launch in model.plan.launches if launch.runs & TRAIN]
     ready = {
         "ready": True,
-        "copied_bytes": int(library.lib.fl_rt_copied_bytes()),
+        "copied_bytes": int(library.lib.fl_rt_copied_bytes()) if alone else None,
         "tasks": sum(len(launch.devices) for launch in launches),
         "launches": len(launches),
     }
-    print(json.dumps(ready), flush=True)
-    for line in sys.stdin:
-        rate = one_round(int(line.split()[1]))
-        print(json.dumps({"samples_per_second": rate, "times_ns": times(model)}), flush=True)
+    first = running_machine().rank == 0
+    if first:
+        print(json.dumps(ready), flush=True)
+    for number in numbers_of_rounds():
+        rate = one_round(number)
+        if first:
+            print(json.dumps({"samples_per_second": rate, "times_ns": times(model)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -28,13 +28,17 @@ class WorkerError(Exception):
 def environment() -> dict[str, str]:
     """The legate command starts the first Python on the path."""
     folder = str(Path(sys.executable).parent)
-    return os.environ | {"PATH": folder + os.pathsep + os.environ["PATH"]}
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return os.environ | root | {"PATH": folder + os.pathsep + os.environ["PATH"]}
 
 
 def legate(
-    script: str, cpus: int, *args: str, sysmem: int | None = None, gpus: int = 0
+    script: str, cpus: int, *args: str, sysmem: int | None = None, gpus: int = 0, ranks: int = 1
 ) -> list[str]:
-    """A command line that runs a worker under legate, `sysmem` being MiB for Legion."""
+    """A command line that runs a worker under legate.
+
+    `sysmem` is MiB for Legion; it, `cpus` and `gpus` are each rank's.
+    """
     program = shutil.which("legate", path=environment()["PATH"])
     if program is None:
         sys.exit("error: the legate command is not on the path; run scripts/setup.sh dev")
@@ -42,6 +46,9 @@ def legate(
     machine = ["--cpus", str(cpus), "--gpus", str(gpus), "--utility", "1"]
     if sysmem is not None:
         machine += ["--sysmem", str(sysmem)]
+    if ranks > 1:
+        where = ["--nodes", "1", "--ranks-per-node", str(ranks)]
+        machine += ["--launcher", "mpirun", "--launcher-extra=--quiet --oversubscribe", *where]
     return [program, *machine, str(HERE / script), *args]
 
 
