@@ -170,10 +170,10 @@ def _take_share() -> None:
     )
     wanted = here * (cpus + used_gpus + 1)
     if rank() == 0 and wanted > len(all_cores):
+        who, there = count(here, "rank"), count(len(all_cores), "core")
         print(
-            f"warning: the {count(here, 'rank')} on this machine want {wanted} cores (one for each "
-            "processor, and one a rank for the threads of Legion and the network) but have "
-            f"{len(all_cores)}, so they take turns",
+            f"warning: {who} on {there}, where {wanted} would be needed (one for each processor, "
+            "and one a rank for the threads of Legion and the network): threads take turns",
             file=sys.stderr,
             flush=True,
         )

@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from flexlegion.tools.ranks import Ranks, launcher_options
+
 ROOT = Path(__file__).resolve().parents[2]
 # The virtual environment's; its Python is a link, and what it points to is elsewhere.
 BIN = Path(sys.executable).parent
@@ -132,7 +134,7 @@ def run_ranks(
     gpus: int = 0,
     timeout: float = 600,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script on Legion, on several ranks of this machine through mpirun.
+    """Run a script on Legion, on several ranks of this machine, as the command starts them.
 
     `cpus` and `gpus` are the numbers a rank; the other parameters are those of `run_legate`.
     """
@@ -144,17 +146,9 @@ def ranks_command(
     script: str | Path, *args: object, ranks: int, cpus: int = 1, gpus: int = 0
 ) -> tuple[list[str], dict[str, str]]:
     """The command that runs a script on several ranks of this machine, and its environment."""
-    machine = machine_options(cpus, gpus, 2000)
-    handed_on = ["LEGION_DEFAULT_ARGS"]
-    if gpus:
-        handed_on += ["LD_LIBRARY_PATH", "SOFT_GPUS", "SOFT_GPU_OPEN"]
-    extra = " ".join(["--oversubscribe", *(f"-x {name}" for name in handed_on)])
-    launcher = ["--launcher", "mpirun", f"--launcher-extra={extra}"]
-    command = [str(BIN / "legate"), *launcher, "--nodes", "1", "--ranks-per-node", str(ranks)]
-    # One background worker a rank: the network's threads spin, and the machine may be small.
-    environment = legate_environment(gpus) | {"LEGION_DEFAULT_ARGS": "-ll:bgwork 1"}
+    chosen = Ranks(1, ranks)
+    environment = legate_environment(gpus) | chosen.environment()
     if gpus:  # the network does not know them, so it reads their memory by itself
         environment |= {"SOFT_GPU_OPEN": "1"}
-    if os.geteuid() == 0:  # mpirun asks twice
-        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return [*command, *machine, str(script), *map(str, args)], environment
+    command = [str(BIN / "legate"), *launcher_options(chosen, environment)]
+    return [*command, *machine_options(cpus, gpus, 2000), str(script), *map(str, args)], environment
