@@ -255,10 +255,15 @@ std::vector<Shard> shards_of(const Graph& graph, int op, int tensor, const Disti
     if (graph.shard_bytes > 0) {
       count = std::clamp<std::int64_t>(rect.volume() * kElementBytes / graph.shard_bytes, 1, count);
     }
+    // Along the outermost dimension that can be cut evenly: such a shard is one piece of memory,
+    // which moves in one message. Others are gathered through buffers, several messages each.
+    int cut = 0;
+    while (count > 0 && cut < rect.rank && rect.extent(cut) % count != 0) ++cut;
+    if (cut == rect.rank) cut = longest;
     const std::int64_t first = count < replicas ? op : 0;
     std::vector<int> degrees(rect.rank, 1);
-    degrees[longest] = static_cast<int>(count);
-    for (int k = 0; k < degrees[longest]; ++k) {
+    degrees[cut] = static_cast<int>(count);
+    for (int k = 0; k < degrees[cut]; ++k) {
       const auto user = static_cast<std::size_t>((first + k * replicas / count) % replicas);
       shards.push_back({tile_of(rect, degrees, k), users[i][user]});
     }

@@ -74,7 +74,7 @@ TEST_CASE("accessed: divided and whole dimensions") {
 
 // Two halves of the samples on devices 0 and 1. Both tasks read all of w and b, so each writes a
 // partial gradient of its own: two slots, entirely written. Each device updates a half: w (8, 6) is
-// longest in dimension 0. The gradient of y is written by the loss's tasks in disjoint halves: one
+// cut in dimension 0. The gradient of y is written by the loss's tasks in disjoint halves: one
 // slot. x needs no gradient. One optimizer state.
 TEST_CASE("dense, split by samples") {
   const DenseNet net;
@@ -159,7 +159,8 @@ TEST_CASE("dense, split by parameters") {
 
 // Four tasks: 0 and 2 share the first four rows of w, 1 and 3 the others: two slots. Tasks 0 and 1
 // share the first two samples, 2 and 3 the others: two slots of x's gradient. A half (4, 6) of w is
-// longest in dimension 1, so its two users cut columns; a half of b is cut into 2 + 2.
+// cut into 2 + 2 rows by its two users: its outermost dimension, though not its longest; and so is
+// a half of b.
 TEST_CASE("dense, split both ways") {
   const DenseNet net(true);
   const Plan plan = make_plan(net.graph, {{{2, 2}, {0, 1, 2, 3}}, {{1}, {0}}}, {net.y}, 0);
@@ -176,7 +177,7 @@ TEST_CASE("dense, split both ways") {
   CHECK(update->devices == Devices{0, 1, 2, 3});
   check(
       find(update, net.w, Field::value), Privilege::read_write,
-      {box({{0, 4}, {0, 3}}), box({{4, 8}, {0, 3}}), box({{0, 4}, {3, 6}}), box({{4, 8}, {3, 6}})});
+      {box({{0, 2}, {0, 6}}), box({{4, 6}, {0, 6}}), box({{2, 4}, {0, 6}}), box({{6, 8}, {0, 6}})});
   check(find(update, net.b, Field::value), Privilege::read_write,
         {box({{0, 2}}), box({{4, 6}}), box({{2, 4}}), box({{6, 8}})});
 }
@@ -199,7 +200,8 @@ TEST_CASE("dense, split both ways over repeated devices") {
 }
 
 // Three replicas of a bias of two elements: two shards, on the first two devices; the weight (2, 6)
-// is cut in its longer dimension, into 2 + 2 + 2. The third task has an empty share of the bias.
+// is cut in the dimension of which all get the same, into 2 + 2 + 2. The third task has an empty
+// share of the bias.
 TEST_CASE("no more shards than elements") {
   Net net;
   const int x = net.tensor("x", {3, 6}, TensorKind::input);

@@ -254,10 +254,9 @@ TEST_CASE("hops of a transfer overlap, cut-through") {
 }
 
 // Split by samples on two devices, every task 1 ns: dense backward ends at 6 on both. The kernel
-// (2, 3) has shards of one column (8 bytes) and of two (16 bytes), the bias of 4 bytes each. All
-// weights of the layer travel together: device 0 sends the gradient of device 1's shards, 20 bytes,
-// 6-26; device 1 sends 12 bytes, 6-18. Updates: 18-19 on device 0, 26-27 on device 1. Device 0's
-// shards (12 bytes) wait for its link: 26-38; device 1's (20 bytes) go 27-47.
+// (2, 3) has shards of one row, 12 bytes, the bias of 4 bytes each. All weights of the layer travel
+// together: each device sends the gradient of the other's shards, 16 bytes, 6-22, updates its own,
+// 22-23, and sends them, 23-39.
 TEST_CASE("transfers of a data-parallel dense layer") {
   const SmallDense net;
   Bench bench(net.graph, all_to_all(2));
@@ -267,14 +266,14 @@ TEST_CASE("transfers of a data-parallel dense layer") {
   CHECK(task(simulator, Pass::backward, 0, 1) == Times{5, 5, 6});
   const int flow = flow_of(simulator, FlowKind::weights, 0);
   CHECK(transfers(simulator, flow) ==
-        std::vector<Times>{{0, 1, 20}, {1, 0, 12}, {0, 1, 12}, {1, 0, 20}});
-  CHECK(hop(simulator, flow, 0) == Times{6, 6, 26});
-  CHECK(hop(simulator, flow, 1) == Times{6, 6, 18});
-  CHECK(task(simulator, Pass::update, 0, 0) == Times{18, 18, 19});
-  CHECK(task(simulator, Pass::update, 0, 1) == Times{26, 26, 27});
-  CHECK(hop(simulator, flow, 2) == Times{19, 26, 38});
-  CHECK(hop(simulator, flow, 3) == Times{27, 27, 47});
-  CHECK(simulator.iteration_time() == 47);
+        std::vector<Times>{{0, 1, 16}, {1, 0, 16}, {0, 1, 16}, {1, 0, 16}});
+  CHECK(hop(simulator, flow, 0) == Times{6, 6, 22});
+  CHECK(hop(simulator, flow, 1) == Times{6, 6, 22});
+  CHECK(task(simulator, Pass::update, 0, 0) == Times{22, 22, 23});
+  CHECK(task(simulator, Pass::update, 0, 1) == Times{22, 22, 23});
+  CHECK(hop(simulator, flow, 2) == Times{23, 23, 39});
+  CHECK(hop(simulator, flow, 3) == Times{23, 23, 39});
+  CHECK(simulator.iteration_time() == 39);
   CHECK(simulator.graph().bytes_moved() == 64);
   CHECK(simulator.graph().load() == Times{7, 7, 32, 32});
 }
