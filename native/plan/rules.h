@@ -108,9 +108,10 @@ std::int64_t updated_elements(const Graph& graph, const GraphFacts& facts, int t
                               const Rect& shard, int optimizer_states);
 
 // Cuts each part of weight `tensor` that its owner's tasks (`op`, on `devices`) read into one shard
-// a replica device, along its longest dimension; or into fewer, so that they have the graph's
-// shard_bytes. Which devices get these few goes by the operator, so that all have some. (Of a
-// table, each part has one user, and is one shard.)
+// a replica device, or into fewer, so that they have the graph's shard_bytes: along the outermost
+// dimension that can be cut evenly, or if there is none, along the longest. Which devices get these
+// few goes by the operator, so that all have some. (Of a table, each part has one user, and is one
+// shard.)
 std::vector<Shard> shards_of(const Graph& graph, int op, int tensor, const DistinctRects& parts,
                              const std::vector<int>& devices);
 
