@@ -110,8 +110,9 @@ def _train(names: list[str], args: argparse.Namespace) -> None:
         module, example = network(name, case)
         torch.save(module.state_dict(), args.out / f"{name}.pt")
         expected[name] = reference(module, example, case.rate)
-        own = own_error(module, example, case.rate, expected[name])
-        result |= {"rate": case.rate, "seed": case.seed, "torch_change_error": own}
+        loss, change = own_error(module, example, case.rate, expected[name])
+        result |= {"rate": case.rate, "seed": case.seed}
+        result |= {"torch_loss_error": loss, "torch_change_error": change}
     for key, cpus, strategies in (("one", 1, ("single",)), ("three", 3, STRATEGIES)):
         if expected:
             machine = ["--cpus", str(cpus), "--gpus", "0", "--sysmem", "6000"]

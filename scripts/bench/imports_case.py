@@ -18,6 +18,7 @@ from torch_models import MODELS
 from torch_small import trained
 
 Arrays = dict[str, npt.NDArray[Any]]
+torch.set_num_threads(1)  # PyTorch's sums, and so a case's weights, depend on it
 
 STEPS = 3
 MOMENTUM = 0.9
@@ -38,16 +39,20 @@ class Case(NamedTuple):
     seed: int = 0
 
 
-RATES = (1.0, 0.3, 0.1, 0.03, 0.01)
+RATES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 WELL_CONDITIONED = CHANGE_TOLERANCE / 2
-# Chosen by PyTorch alone (`choose`): its single precision is WELL_CONDITIONED beside its double.
+WELL_CONDITIONED_LOSS = LOSS_TOLERANCE / 2
+NOISE = 2.0**-22
+NOISY_RUNS = 6
+# Chosen by PyTorch alone (`choose`): its single precision is WELL_CONDITIONED beside its double,
+# in two memory layouts and with noise that stands for other orders of adding up.
 CASES: dict[str, Case] = {
-    "resnet50": Case(rate=0.3),
-    "densenet121": Case(rate=0.3, seed=3),
+    "resnet50": Case(rate=0.3, seed=1),
+    "inception_v3": Case(rate=0.03, seed=3),
     "mobilenet_v3": Case(rate=0.3),
     "regnet_y": Case(rate=0.3),
     "squeezenet": Case(rate=0.3),
-    "shufflenet": Case(rate=0.3, seed=1),
+    "shufflenet": Case(rate=0.1, seed=3),
 }
 
 
@@ -143,11 +148,15 @@ def reference(
     rate: float,
     double: bool = True,
     memory_format: torch.memory_format = torch.contiguous_format,
+    noisy: bool = False,
 ) -> Arrays:
     """The steps by PyTorch, in double precision or single: losses, parameters before and after."""
     module = copy.deepcopy(module).train()
     module = module.double() if double else module
     module = module.to(memory_format=memory_format)  # type: ignore[call-overload]
+    for layer in module.modules():
+        if noisy and not any(layer.children()):
+            layer.register_forward_hook(_rounded)
     arrays: Arrays = {
         f"before/{k}": p.detach().numpy().copy() for k, p in module.named_parameters()
     }
@@ -165,24 +174,59 @@ def reference(
     return arrays
 
 
-def own_error(module: torch.nn.Module, example: Any, rate: float, expected: Arrays) -> float:
-    """The largest error of a parameter's change by PyTorch in single precision, in two layouts.
+class _Rounded(torch.autograd.Function):
+    """Noise of the size of single precision's rounding, on a value and on its gradient."""
 
-    Its kernels for images with channels first and last add up in different orders.
+    @staticmethod
+    def forward(_: Any, value: torch.Tensor) -> torch.Tensor:
+        return _noisy(value)
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return _noisy(gradient)
+
+
+def _noisy(value: torch.Tensor) -> torch.Tensor:
+    """A sum's rounding depends on its terms, not on its result: the noise is beside their size."""
+    return value + torch.randn_like(value) * (NOISE * value.square().mean().sqrt())
+
+
+def _rounded(_: torch.nn.Module, __: Any, output: Any) -> Any:
+    """A forward hook that adds the noise."""
+    if isinstance(output, torch.Tensor) and output.is_floating_point():
+        return _Rounded.apply(output)  # type: ignore[no-untyped-call]
+    if type(output) is tuple:
+        return tuple(_rounded(_, __, part) for part in output)
+    return output
+
+
+def own_error(
+    module: torch.nn.Module, example: Any, rate: float, expected: Arrays
+) -> tuple[float, float]:
+    """The largest error of a loss and of a change by PyTorch in single precision.
+
+    Two memory layouts add up in different orders; in further runs every layer's output and its
+    gradient have noise, which stands for the orders of other programs.
     """
+    layouts = (torch.contiguous_format, torch.channels_last)
+    runs = [(layout, False) for layout in layouts] + [(layouts[0], True)] * NOISY_RUNS
+    torch.manual_seed(0)
     errors = []
-    for memory_format in (torch.contiguous_format, torch.channels_last):
-        single = reference(module, example, rate, double=False, memory_format=memory_format)
+    for layout, noisy in runs:
+        single = reference(module, example, rate, double=False, memory_format=layout, noisy=noisy)
         saved = {f"torch/{k}": v.reshape(-1) for k, v in single.items()}
-        errors.append(differences(saved, "torch", expected)[1])
-    return max(errors)
+        errors.append(differences(saved, "torch", expected)[:2])
+    loss, change = np.max(errors, axis=0)
+    return float(loss), float(change)
 
 
 def differences(saved: Arrays, strategy: str, expected: Arrays) -> tuple[float, float, list[str]]:
     """The largest error of a loss and of a parameter's change; what is beyond the bounds."""
     mine = saved[f"{strategy}/losses"]
     loss_error = float(np.max(np.abs(mine - expected["losses"]) / np.abs(expected["losses"])))
-    failures = [f"losses {mine}, PyTorch's {expected['losses']}"] * (loss_error > LOSS_TOLERANCE)
+    failures: list[str] = []
+    if not loss_error <= LOSS_TOLERANCE:  # NaN is beyond the bounds, too
+        failures.append(f"losses {mine}, PyTorch's {expected['losses']}")
     prefix = f"{strategy}/weight/"
     names = [k.removeprefix("weight/") for k in expected if k.startswith("weight/")]
     before = {name: expected[f"before/{name}"].reshape(-1) for name in names}
@@ -190,40 +234,46 @@ def differences(saved: Arrays, strategy: str, expected: Arrays) -> tuple[float, 
     sizes = {name: float(np.linalg.norm(change)) for name, change in changes.items()}
     largest = max(sizes.values())
     worst = 0.0
+    if largest == 0:
+        worst = np.inf
+        failures.append("nothing is trained")
     for name, size in sizes.items():
         if prefix + name not in saved:
             failures += [f"{name} is missing"] * (size > 0)
             continue
         change = saved[prefix + name].astype(np.float64) - before[name]
         error = float(np.linalg.norm(change - changes[name]))
-        if size < NONE * largest:
-            if error > ROUNDED * largest:
+        if size <= NONE * largest:
+            if not error <= ROUNDED * largest:
                 failures.append(f"{name} has no gradient, and changes by {error:.1e}")
             continue
-        worst = max(worst, error / size)
-        if error > CHANGE_TOLERANCE * size:
+        worst = float(np.maximum(worst, error / size))  # NaN stays
+        if not error <= CHANGE_TOLERANCE * size:
             failures.append(f"{name}: {error / size:.1e} of its change {size:.1e}")
     for name, value in expected.items():
         key = prefix + name.removeprefix("buffer/")
         if name.startswith("buffer/") and key in saved:
             error = float(np.linalg.norm(saved[key] - value.reshape(-1)))
-            if error > CHANGE_TOLERANCE * np.linalg.norm(value):
+            if not error <= CHANGE_TOLERANCE * np.linalg.norm(value):
                 failures.append(f"{name}: {error:.1e}")
     return loss_error, worst, failures
 
 
-def choose(name: str, seeds: int = 20) -> tuple[Case, float]:
-    """The first seed, and its best rate, at which PyTorch's single precision is near its double."""
-    best = Case(), float("inf")
+def choose(name: str, seeds: int = 20) -> tuple[Case, float, float]:
+    """The first seed, and its largest rate, at which PyTorch's single precision is near its double.
+
+    Where there is none, the case of the smallest error of a change.
+    """
+    found = []
     for seed in range(seeds):
         module, example = network(name, Case(seed=seed))
         for rate in RATES:
-            error = own_error(module, example, rate, reference(module, example, rate))
-            if error < best[1]:
-                best = Case(rate, seed), error
-        if best[1] < WELL_CONDITIONED:
-            break
-    return best
+            expected = reference(module, example, rate)
+            loss, change = own_error(module, example, rate, expected)
+            found.append((Case(rate, seed), loss, change))
+            if loss < WELL_CONDITIONED_LOSS and change < WELL_CONDITIONED:
+                return found[-1]
+    return min(found, key=lambda tried: tried[-1])
 
 
 def _called(module: torch.nn.Module, inputs: Any) -> Any:
@@ -244,5 +294,5 @@ def _doubles(value: Any) -> Any:
 
 if __name__ == "__main__":
     for model in sys.argv[1:] or MODELS:
-        case, error = choose(model)
-        print(f'    "{model}": {case},  # {error:.1e}', flush=True)
+        case, loss, change = choose(model)
+        print(f'    "{model}": {case},  # loss {loss:.1e}, change {change:.1e}', flush=True)

@@ -61,16 +61,30 @@ def vgg16(models: Any) -> Built:
 
 @_small
 def inception_v3(models: Any) -> Built:
-    module = models.Inception3(num_classes=10, aux_logits=False, init_weights=False, dropout=0.0)
+    inception, narrow = models.inception, 8  # an eighth of the channels
+
+    def convolution(inputs: int, outputs: int, **sizes: Any) -> nn.Module:
+        inputs = inputs if inputs == 3 else inputs // narrow
+        return inception.BasicConv2d(inputs, outputs // narrow, **sizes)
+
+    kinds = (getattr(inception, f"Inception{kind}") for kind in ("A", "B", "C", "D", "E", "Aux"))
+    blocks = [convolution, *(partial(kind, conv_block=convolution) for kind in kinds)]
+    sizes: dict[str, Any] = {"aux_logits": False, "init_weights": False, "dropout": 0.0}
+    module = models.Inception3(num_classes=10, inception_blocks=blocks, **sizes)
     for again in ("Mixed_5c", "Mixed_6c", "Mixed_6d", "Mixed_6e", "Mixed_7c"):
         setattr(module, again, nn.Identity())
-    module.Mixed_5d = models.inception.InceptionA(256, pool_features=64)
+    module.Mixed_5d = inception.InceptionA(256, pool_features=64, conv_block=convolution)
+    module.fc = nn.Linear(2048 // narrow, 10)
     return module, images(75, 8)
 
 
 @_small
 def densenet121(models: Any) -> Built:
-    return models.DenseNet(8, (2, 2, 2, 2), 16, num_classes=10), images(32, 8)
+    module = models.DenseNet(8, (2, 2, 2, 2), 16, num_classes=10)
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):  # with biases near 0, norm0's scale has no gradient:
+            nn.init.normal_(part.bias)  # it is undone in each block by its own normalisation
+    return module, images(32, 8)
 
 
 @_small
