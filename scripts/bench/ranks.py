@@ -37,7 +37,7 @@ WORKLOADS = {
     ),
     "alexnet": Workload("alexnet", 32, 4, samples=128),
     "rnnlm": Workload("rnnlm", 16, 2, samples=128),
-    "transformer": Workload("transformer", 4, 2, {"steps": 128}, samples=64),
+    "transformer": Workload("transformer", 4, 4, {"steps": 128, "layers": 4}, samples=64),
 }
 # Two ranks beside one process of two processors, and beside DDP, are to be at least so fast.
 TARGETS = {"lenet": (0.5, 0.6)}
