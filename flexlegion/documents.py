@@ -1,25 +1,24 @@
-"""Documents: JSON files that people write are read, and texts written whole or not at all.
+"""Documents: JSON files that people write are read.
 
 A fault becomes one sentence that names its place.
 """
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import secrets
-import stat
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from flexlegion.errors import UserError
+from flexlegion.files import open_file, read_at_most
+from flexlegion.quoting import shown
 
-# Far more than any such file has; what never ends (a device, a pipe) should not fill the memory.
+# Far more than any such file has.
 MAX_BYTES = 64 << 20
+# Each may take 250 bytes of memory when it is parsed, although `[]` takes two in the file.
+MAX_VALUES = 4_000_000
 
 
 def read_json(path: str | Path, kind: str, missing: str, like: str) -> Any:
@@ -28,7 +27,7 @@ def read_json(path: str | Path, kind: str, missing: str, like: str) -> Any:
     Parameters
     ----------
     path
-        The file.
+        The file; ``/dev/stdin`` and the shell's ``<(...)`` will do, too.
     kind
         What the file should be, for messages: ``"strategy"``, ``"machine"``.
     missing, like
@@ -41,9 +40,9 @@ def read_json(path: str | Path, kind: str, missing: str, like: str) -> Any:
         twice in one object.
     """
     try:
-        with Path(path).open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        text = content[:MAX_BYTES].decode("utf-8")
+        with open_file(path, connected=True) as file:
+            content = read_at_most(file, MAX_BYTES)
+        text = None if content is None else content.decode("utf-8")
     except FileNotFoundError:
         raise UserError(f"{path}: no such {kind} file; {missing}") from None
     except (OSError, ValueError) as e:
@@ -51,9 +50,15 @@ def read_json(path: str | Path, kind: str, missing: str, like: str) -> Any:
         raise UserError(
             f"{path}: cannot be read as a {kind} file ({reason}); give a JSON file {like}"
         ) from None
-    if len(content) > MAX_BYTES:
+    if text is None:
         raise UserError(
             f"{path}: too large for a {kind} file, which has at most {MAX_BYTES >> 20} MiB; give a "
+            f"JSON file {like}"
+        )
+    del content
+    if sum(map(text.count, ",[{")) > MAX_VALUES:
+        raise UserError(
+            f"{path}: too large for a {kind} file, which has at most {MAX_VALUES:,} values; give a "
             f"JSON file {like}"
         )
     try:
@@ -79,98 +84,6 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise UserError(f"the name '{name}' occurs twice in one object; keep one entry")
         names.add(name)
     return dict(pairs)
-
-
-def write_text(path: str | Path, parts: str | Iterable[str], kind: str) -> None:
-    """Write a text file (UTF-8) that appears under its name only when it is complete.
-
-    Until then an earlier file of that name stays as it is; if something fails, for good. A new file
-    has the usual permissions, a replaced one those it had. What is no regular file, such as
-    ``/dev/stdout``, is written directly.
-
-    Parameters
-    ----------
-    path
-        The file. A symbolic link stays, and the file that it leads to is replaced.
-    parts
-        The text, or parts of it in order, which are not kept.
-    kind
-        What it is, for messages: ``"strategy"``.
-
-    Raises
-    ------
-    UserError
-        If the file cannot be written there.
-    """
-    try:
-        with _replacing(path) as file:
-            file.writelines([parts] if isinstance(parts, str) else parts)
-    except OSError as e:
-        raise _unwritable(path, kind, e) from None
-
-
-def check_writable(path: str | Path, kind: str) -> None:
-    """Raise `UserError` if `write_text` could not write there, before work is done in vain.
-
-    Leaves an earlier file as it is, and nothing new behind.
-    """
-
-    class Enough(Exception):
-        pass
-
-    try:
-        if not os.path.exists(path) or os.path.isfile(path):
-            with suppress(Enough), _replacing(path):
-                raise Enough
-        elif os.path.isdir(path):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        elif not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except OSError as e:
-        raise _unwritable(path, kind, e) from None
-
-
-def _unwritable(path: str | Path, kind: str, error: OSError) -> UserError:
-    return UserError(
-        f"{path}: the {kind} cannot be written there ({error.strerror or error}); give the name of "
-        "a file in a folder that exists"
-    )
-
-
-@contextmanager
-def _replacing(path: str | Path) -> Iterator[TextIO]:
-    """A text file that takes the path's place when the block ends without an exception."""
-    try:
-        mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        mode = None
-    if mode is not None and not stat.S_ISREG(mode):
-        with open(path, "w", encoding="utf-8") as file:
-            yield file
-        return
-    target = os.path.realpath(path)
-    if mode is not None:
-        os.close(os.open(target, os.O_WRONLY))  # raises if the file is protected
-    # In the same folder, because only within a file system is a replacement one step.
-    temporary = os.path.join(os.path.dirname(target), f".flexlegion-{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "x", encoding="utf-8") as file:
-            if mode is not None:
-                os.fchmod(file.fileno(), stat.S_IMODE(mode))
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
-
-
-def shown(value: object) -> str:
-    """A parsed JSON value for a message: as it stands in the file, cut where it is long."""
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 @dataclass(frozen=True)

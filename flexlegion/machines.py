@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flexlegion.documents import Section, read_json, shown
+from flexlegion.documents import Section, read_json
 from flexlegion.errors import UserError
+from flexlegion.quoting import shown
 from flexlegion.topology import Device, Link, Switch, Topology, check_graph
 
 SCHEMA_VERSION = 1

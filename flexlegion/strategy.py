@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from flexlegion.devices import Devices
-from flexlegion.documents import read_json, shown, write_text
+from flexlegion.documents import read_json
 from flexlegion.errors import UserError
+from flexlegion.files import write_text
 from flexlegion.fingerprint import Fingerprint, difference
 from flexlegion.graph import Graph
+from flexlegion.quoting import shown
 from flexlegion.soap import ParallelConfig
 
 SCHEMA_VERSION = 1

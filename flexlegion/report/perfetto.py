@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flexlegion.documents import write_text
+from flexlegion.files import write_text
 from flexlegion.topology import Hop, Topology
 
 NETWORK = "network"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from flexlegion.analysis.compare import compare
-from flexlegion.documents import check_writable
+from flexlegion.files import check_writable
 from flexlegion.tools.budget import add_budget_options
 from flexlegion.tools.command import Commands, add_command, answer, note
 from flexlegion.tools.network import (

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from flexlegion.documents import check_writable, write_text
+from flexlegion.files import check_writable, write_json
 from flexlegion.machine_view import drawing, drawing_json, listing, listing_json
 from flexlegion.machines import load_machine, parse_machine, shipped
 from flexlegion.tools.command import Commands, add_command, answer, logs_on_stderr
@@ -94,6 +93,6 @@ def _measure(args: argparse.Namespace) -> None:
         document = measured_document(args.nodes)
         topology = parse_machine(document, Path(args.out).stem, args.out).topology()
         if shown:
-            write_text(args.out, json.dumps(document, indent=2) + "\n", "machine file")
+            write_json(args.out, document, "machine file")
     if shown:
         answer(args, drawing_json(topology), f"{drawing(topology)}\nwritten to {args.out}")

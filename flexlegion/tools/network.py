@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from flexlegion.analysis.setting import COSTS
-from flexlegion.documents import shown
 from flexlegion.errors import UserError
 from flexlegion.losses import LOSSES
 from flexlegion.network import Network
 from flexlegion.precision import DEFAULT, PRECISIONS
+from flexlegion.quoting import shown
 from flexlegion.references import HELP, Target, is_code, target_of
 from flexlegion.strategies import read_strategy
 from flexlegion.strategy import Strategy

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from flexlegion.analysis.search import DEFAULT_STARTS, METHOD, search
-from flexlegion.documents import check_writable
+from flexlegion.files import check_writable
 from flexlegion.searches.mcmc import SearchOptions
 from flexlegion.searches.registry import SEARCHES
 from flexlegion.strategies.registry import strategy_names

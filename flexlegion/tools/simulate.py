@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from flexlegion.analysis.simulate import simulate
-from flexlegion.documents import check_writable
+from flexlegion.files import check_writable
 from flexlegion.simulator import ALGORITHMS
 from flexlegion.strategies.registry import strategy_names
 from flexlegion.tools.command import Commands, add_command, answer, warn

@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from flexlegion.documents import shown
 from flexlegion.errors import UserError
+from flexlegion.quoting import shown
 from flexlegion.references import Target, same_target
 from flexlegion.sizes import size_text
 from flexlegion.strategy import Strategy

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from flexlegion.data import Dataset, ImageFolder, TokenDataset
 from flexlegion.data.text import detokenise
-from flexlegion.documents import check_writable
 from flexlegion.errors import UserError
+from flexlegion.files import check_writable, write_arrays, write_json
 from flexlegion.model import History, Model
 from flexlegion.precision import check_precision
 from flexlegion.report.text import count
@@ -78,15 +76,13 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--seed has to be at least 0, but is {args.seed}")
     if args.bleu and (args.model not in ZOO or ZOO[args.model].task != "translation"):
         raise UserError(f"--bleu goes with networks that translate, and {args.model} does not")
-    for path in (args.json, args.save_weights):
-        if path is None:
-            continue
-        if not Path(path).resolve().parent.is_dir():
-            raise UserError(f"{path}: its folder does not exist; name a file in one that does")
-        if Path(path).is_dir():
-            raise UserError(f"{path}: this is a folder; name a file to write")
-    if args.timeline is not None:
-        check_writable(args.timeline, "timeline")
+    for path, kind in (
+        (args.json, "metrics"),
+        (args.save_weights, "weights"),
+        (args.timeline, "timeline"),
+    ):
+        if path is not None:
+            check_writable(path, kind)
 
 
 def _bleu(model: Model, test: Dataset | ImageFolder | None) -> float:
@@ -169,10 +165,7 @@ def train_here(args: argparse.Namespace) -> None:
 
 def _write(args: argparse.Namespace, metrics: dict[str, Any], weights: dict[str, Any]) -> None:
     """Write the files that were asked for."""
-    try:
-        if args.json:
-            Path(args.json).write_text(json.dumps(metrics, indent=2) + "\n")
-        if args.save_weights:
-            np.savez(args.save_weights, allow_pickle=False, **weights)
-    except OSError as e:
-        raise UserError(f"the results cannot be written: {e}") from None
+    if args.json:
+        write_json(args.json, metrics, "metrics")
+    if args.save_weights:
+        write_arrays(args.save_weights, weights, "weights")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from flexlegion.documents import check_writable
 from flexlegion.errors import UserError
+from flexlegion.files import check_writable
 from flexlegion.precision import check_precision
 from flexlegion.runtime.machine import running_machine
 from flexlegion.searches.budget import seconds_of

@@ -247,7 +247,7 @@ ARGUMENTS = [
     (["--gpus", "-1"], "a machine of 0 CPU processors and -1 GPUs has no device"),
     (["--cpus", "1" + "0" * 15], "GPUs is too large; use at most 100000 devices"),
     (["--strategy", "random:"], "strategy 'random:': the seed has to be a number of at most 18"),
-    (["--strategy", ""], ": cannot be read as a strategy file (Is a directory)"),
+    (["--strategy", ""], ": no such strategy file; give a path, or one of the known"),
     (["--strategy", "Data"], "Data: no such strategy file; give a path, or one of the known"),
 ]
 
@@ -349,9 +349,12 @@ TRAIN_ARGUMENTS = [
     (["--epochs", "-5"], "--epochs has to be at least 1, but is -5"),
     (["--seed", "-1"], "--seed has to be at least 0, but is -1"),
     (["--seed", "9" * 30], "the seed has to be at least 0 and below 2^63, but is 999"),
-    (["--json", "no/such/m.json"], "no/such/m.json: its folder does not exist; name a file in one"),
-    (["--json", "."], ".: this is a folder; name a file to write"),
-    (["--save-weights", "no/w.npz"], "no/w.npz: its folder does not exist; name a file in one"),
+    (
+        ["--json", "no/such/m.json"],
+        "no/such/m.json: the metrics cannot be written there",
+    ),
+    (["--json", "."], ".: the metrics cannot be written there (Is a directory)"),
+    (["--save-weights", "no/w.npz"], "no/w.npz: the weights cannot be written there"),
     (["--batch-size", "0"], "the batch size has to be 1 to 2147483647, but is 0"),
     (["--lr", "nan"], "the learning rate has to be positive and finite, but is nan"),
     (["--lr", "-0.1"], "the learning rate has to be positive and finite, but is -0.1"),

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexlegion import ParallelConfig, Strategy, UserError
-from flexlegion.documents import write_text
+from flexlegion.files import write_text
 
 CONFIGS = {"fc": ParallelConfig((2, 1), ("cpu:0", "cpu:1"))}
 FOUND = {

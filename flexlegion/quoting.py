@@ -1,0 +1,54 @@
+"""What people are shown of values that others wrote: no control characters, and never endless.
+
+A file decides what its names are. Sent to a terminal as they stand, they could move the cursor,
+clear the screen, or turn the order of what follows them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+MAX_LINE = 1900  # characters of a line for people; a message and what a shell adds stay below 2,000
+MAX_VALUE = 60  # of a value within a sentence
+
+_PLAIN = re.compile(r"[ -~]*")
+
+
+def printable(text: str, longest: int = MAX_LINE) -> str:
+    """Text as one line that is safe to print.
+
+    What is not printable (control characters, line ends, marks of writing direction, halves of
+    characters) is written as an escape, ``\\x1b``. Of a line that is too long the middle is left
+    out, because the beginning of a sentence says where, and its end what would be right.
+
+    Parameters
+    ----------
+    text
+        Any.
+    longest
+        How many characters to return at most.
+    """
+    if len(text) > longest:
+        # Before the escapes, which would take long for millions of characters.
+        text = _middle_left_out(text, longest)
+    if not _PLAIN.fullmatch(text) and not text.isprintable():
+        text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return text if len(text) <= longest else _middle_left_out(text, longest)
+
+
+def printable_lines(text: str) -> str:
+    """Several lines, each as `printable` has it."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def shown(value: Any) -> str:
+    """A parsed JSON value for a message: as it stands in the file, cut where it is long."""
+    text = json.dumps(value[:MAX_VALUE] if isinstance(value, str | list) else value)
+    return text if len(text) <= MAX_VALUE else f"{text[: MAX_VALUE - 3]}..."
+
+
+def _middle_left_out(text: str, longest: int) -> str:
+    end = longest // 3
+    return f"{text[: longest - end - 5]} ... {text[len(text) - end :]}"
