@@ -282,7 +282,10 @@ class Layers(SequenceLayers):
         return self.graph.add(MatMul(), [a, b], self._name("matmul", name))
 
     def reshape(self, x: Tensor, shape: Sequence[int], name: str | None = None) -> Tensor:
-        """Samples of another shape with as many elements, row-major: (n, ...) -> (n, *shape)."""
+        """Samples of another shape with as many elements, row-major.
+
+        ``(n, ...)`` becomes ``(n, *shape)``.
+        """
         if not 1 <= len(shape) < MAX_RANK or any(extent < 1 for extent in shape):
             raise UserError(
                 f"reshape takes a sample's shape of 1 to {MAX_RANK - 1} positive extents, "

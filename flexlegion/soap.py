@@ -36,7 +36,7 @@ class ParallelConfig:
 
     @property
     def tasks(self) -> int:
-        """Number of tasks, the paper's |c|."""
+        """Number of tasks, the paper's ``|c|``."""
         return math.prod(self.degrees)
 
     def check(self, operator: Operator, devices: Devices, where: str) -> None:

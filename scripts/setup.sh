@@ -281,7 +281,8 @@ with open(sys.argv[1], "rb") as file:
 project = stated["project"]
 lines = [*stated["build-system"]["requires"], *project["dependencies"]]
 if sys.argv[2] == "dev":
-    lines += project["optional-dependencies"]["dev"]
+    for extra in ("dev", "doc"):
+        lines += project["optional-dependencies"][extra]
 print("\n".join(lines))
 EOF
 }

@@ -108,7 +108,8 @@ void PlanMapper::map_task(MapperContext ctx, const Task& task, const MapTaskInpu
   output.chosen_variant = on_gpu ? kGpuVariant : kCpuVariant;
   output.target_procs.push_back(processor_for(device, launch.side));
   const Memory memory = memory_for(device, launch.side);
-  // What a GPU keeps is not kept by the host as well.
+  // Where a task of the host reads what a GPU computed, the host's copy may be discarded after it:
+  // the GPU's instance stays.
   const bool kept = launch.side != Side::host || memory == device.memory;
   for (std::size_t i = 0; i < task.regions.size(); ++i) {
     output.chosen_instances[i] = {instance_for(ctx, task.regions[i], memory, kept)};

@@ -1,0 +1,32 @@
+"""The pages build without a warning, which links inside of them would be, too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_pages_build(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "-q", "-j", "auto"]
+    built = subprocess.run(
+        [*command, "-d", tmp_path / "doctrees", ROOT / "docs", tmp_path / "html"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not built.returncode, built.stderr
+    assert (tmp_path / "html" / "api" / "flexlegion.Model.html").is_file()
+
+
+def test_picture_is_what_its_script_draws() -> None:
+    drawn = subprocess.run(
+        [sys.executable, "-c", "import overview; print(overview.picture(), end='')"],
+        cwd=ROOT / "docs",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert drawn.stdout == (ROOT / "docs" / "overview.svg").read_text()
