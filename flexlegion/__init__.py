@@ -11,9 +11,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from flexlegion.errors import UserError
-from flexlegion.model import History, Model
+from flexlegion.callbacks import Callback
+from flexlegion.errors import DivergenceError, UserError
+from flexlegion.model import Model
 from flexlegion.optimizers import SGD, Adam, AdamW
+from flexlegion.runtime.training import History
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
 
@@ -56,6 +58,8 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamW",
+    "Callback",
+    "DivergenceError",
     "History",
     "Model",
     "ParallelConfig",

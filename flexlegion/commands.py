@@ -7,10 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+from flexlegion.ending import Interrupted
 from flexlegion.errors import UserError
 from flexlegion.process import rank
 
-EXIT_USER_ERROR = 2
 EXIT_BROKEN_PIPE = 141  # as the shell reports a program that SIGPIPE ended
 _FIRST_RANKS_TURN = 2  # seconds
 
@@ -18,7 +18,7 @@ _FIRST_RANKS_TURN = 2  # seconds
 def run_command(
     main: Callable[[Sequence[str] | None], None], argv: Sequence[str] | None = None
 ) -> int:
-    """Run a command; a `UserError` becomes one sentence on standard error and status 2.
+    """Run a command; a `UserError` becomes one sentence on standard error and its status.
 
     Its notes, such as a table, follow.
     """
@@ -34,11 +34,15 @@ def run_command(
         print(
             "\n".join([f"error: {text}", *getattr(e, "__notes__", [])]), file=sys.stderr, flush=True
         )
-        return EXIT_USER_ERROR
+        return e.status
     except BrokenPipeError:
         # Whoever reads the output has seen enough, e.g. head. Python would flush once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
+    except Interrupted as e:
+        if str(e) and rank() == 0:
+            print(e, file=sys.stderr, flush=True)
+        return e.status
     except KeyboardInterrupt:
-        return 130
+        return Interrupted().status
     return 0

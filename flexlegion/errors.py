@@ -1,5 +1,17 @@
 """The exceptions that flexlegion raises on purpose."""
 
+from __future__ import annotations
+
+from typing import ClassVar
+
 
 class UserError(ValueError):
-    """A mistake of the user's: one clear sentence; commands print it and exit with status 2."""
+    """A mistake of the user's: one clear sentence; commands print it and exit with its status."""
+
+    status: ClassVar[int] = 2
+
+
+class DivergenceError(UserError):
+    """A loss that is no finite number: training has ended, as nothing good can come of it."""
+
+    status: ClassVar[int] = 3

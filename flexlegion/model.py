@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +14,8 @@ import numpy.typing as npt
 from flexlegion import summary as _summary
 from flexlegion.arrays import check_numbers
 from flexlegion.binding import Binding, is_loader
+from flexlegion.callbacks import Callback
+from flexlegion.ending import deferred
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.layers import Layers
@@ -26,9 +27,10 @@ from flexlegion.precision import DEFAULT, check_precision, check_used
 from flexlegion.report.measured import MeasuredTimeline, recorded
 from flexlegion.runtime.feeds import Feed
 from flexlegion.runtime.machine import RunningMachine, running_machine
+from flexlegion.runtime.position import Position
 from flexlegion.runtime.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Program
-from flexlegion.runtime.progress import EpochProgress
 from flexlegion.runtime.trainer import run_series
+from flexlegion.runtime.training import History, Training
 from flexlegion.schedules import Schedule, constant
 from flexlegion.strategies import AnyStrategy, resolve
 from flexlegion.strategy import Strategy
@@ -39,20 +41,6 @@ if TYPE_CHECKING:
     from flexlegion.references import Reference
 
 Array = npt.NDArray[Any]
-
-
-@dataclass
-class History:
-    """What `Model.fit` measured.
-
-    Parameters
-    ----------
-    epochs
-        For each epoch: loss and metrics over its training data, ``val_``-prefixed ones over the
-        validation data if there were any, ``seconds`` and ``samples_per_second`` of training.
-    """
-
-    epochs: list[dict[str, float]] = field(default_factory=list)
 
 
 class Model(Layers):
@@ -72,6 +60,8 @@ class Model(Layers):
         it; None: nothing is said.
     reference
         How it was named, if `load_model` made it.
+    history
+        Of the last call of `fit`, also one that was interrupted.
 
     Examples
     --------
@@ -90,7 +80,8 @@ class Model(Layers):
         self.loss: Losses | None = None
         self.reference: Reference | None = None
         self.origin: Origin | None = None
-        self._compiled: _Compiled | None = None
+        self.history = History()
+        self._compiled: Compiled | None = None
 
     def compile(
         self,
@@ -156,7 +147,7 @@ class Model(Layers):
             _warn_of_idle(plan)
         program = Program(plan, chosen, self.seed, precision)
         binding = Binding(program, self.batch_size, self.seed)
-        self._compiled = _Compiled(
+        self._compiled = Compiled(
             graph, outputs, goal, chosen, schedule, resolved, machine, plan, program, binding
         )
         self.set_weights(initial_weights(graph, self.seed))
@@ -169,8 +160,13 @@ class Model(Layers):
         validation_data: Any = None,
         shuffle: bool = True,
         progress: bool = True,
+        callbacks: Sequence[Callback] = (),
+        allow_nan: bool = False,
     ) -> History:
         """Train.
+
+        Ctrl-C and SIGTERM end it after the running iterations, unless the script has handlers of
+        its own; `history` has the epochs until then.
 
         Parameters
         ----------
@@ -193,57 +189,51 @@ class Model(Layers):
             Whether each epoch draws a new order (a function of seed and epoch).
         progress
             Whether to print progress.
+        callbacks
+            Called while it trains, in this order; see `flexlegion.callbacks`.
+        allow_nan
+            Whether to go on after a loss that is not finite.
 
         Returns
         -------
         History
             Loss and metrics of each epoch.
+
+        Raises
+        ------
+        DivergenceError
+            If a loss is not finite: nan, or beyond all numbers.
+        KeyboardInterrupt
+            After Ctrl-C; after SIGTERM, one that ends a script with status 143.
         """
-        self._ready()
+        state = self._ready()
         if epochs < 0:
             raise UserError(f"the number of epochs has to be at least 0, but is {epochs}")
-        with self._ready().binding.feeds() as feed_of:
+        with deferred() as request, state.binding.feeds() as feed_of:
             feed = feed_of(x, y)
             validation = None
             if isinstance(validation_data, list | tuple) and not is_loader(validation_data):
                 validation = feed_of(*validation_data)
             elif validation_data is not None:
                 validation = feed_of(validation_data)
-            return self._train(feed, validation, epochs, shuffle, progress)
+            training = Training(self, state, epochs, callbacks, allow_nan, request)
+            self.history = training.history
+            if state.resumed is not None:
+                training.resume(state.resumed)
+                state.resumed = None
+            return training.run(feed, validation, shuffle, progress)
 
-    def _train(
-        self, feed: Feed, validation: Feed | None, epochs: int, shuffle: bool, progress: bool
-    ) -> History:
-        state = self._ready()
-        samples = feed.samples
-        history = History()
-        for epoch in range(epochs):
-            rng = np.random.default_rng([self.seed, state.epochs_done])
-            rows = rng.permutation(samples) if shuffle else np.arange(samples)
-            series = feed.batches(rows, state.epochs_done)
-            label = f"epoch {epoch + 1}/{epochs}"
-            shown = progress and state.machine.rank == 0
-            with EpochProgress(label, samples, state.goal, shown) as bar:
-                started = time.perf_counter()
-                sums = run_series(
-                    state.program,
-                    TRAIN,
-                    series,
-                    first_step=state.steps_done,
-                    lr=state.optimizer.lr,
-                    schedule=state.schedule,
-                    report=bar.update,
-                )
-                seconds = time.perf_counter() - started
-            values = state.goal.means(sums.losses)
-            if validation is not None:
-                values |= {f"val_{k}": v for k, v in self._evaluate(validation).items()}
-            speed = sums.samples / seconds
-            bar.finish(values, speed)
-            history.epochs.append(values | {"seconds": seconds, "samples_per_second": speed})
-            state.epochs_done += 1
-            state.steps_done += sums.batches
-        return history
+    def resume_training(self, state: Mapping[str, Any]) -> None:
+        """Have the next call of `fit` go on where another one was, in the middle of an epoch.
+
+        Its arguments have to be those of the other call: `epochs` counts from that one's start.
+
+        Parameters
+        ----------
+        state
+            What `Training.state` returned there; weights and the optimizer's states are not in it.
+        """
+        self._ready().resumed = state
 
     def evaluate(self, x: Any, y: Any = None) -> dict[str, float]:
         """Loss and metrics over samples, without training; arguments as in `fit`."""
@@ -290,11 +280,11 @@ class Model(Layers):
                     state.program,
                     TRAIN,
                     feed.some(iterations),
-                    first_step=state.steps_done,
+                    first_step=state.position.step,
                     lr=state.optimizer.lr,
                     schedule=state.schedule,
                 )
-                state.steps_done += iterations
+                state.position = replace(state.position, step=state.position.step + iterations)
 
             train(2)
             state.program.record(True)
@@ -392,7 +382,7 @@ class Model(Layers):
         series = feed.batches(np.arange(feed.samples), 0)
         return state.goal.means(run_series(state.program, EVALUATE, series).losses)
 
-    def _ready(self) -> _Compiled:
+    def _ready(self) -> Compiled:
         if self._compiled is None:
             raise UserError("the model is not compiled; call compile() first")
         return self._compiled
@@ -404,7 +394,7 @@ class Model(Layers):
 
 
 @dataclass
-class _Compiled:
+class Compiled:
     """What `compile` made, and how far training is."""
 
     graph: Graph
@@ -417,8 +407,8 @@ class _Compiled:
     plan: Plan
     program: Program
     binding: Binding
-    epochs_done: int = 0
-    steps_done: int = 0
+    position: Position = field(default_factory=Position)
+    resumed: Mapping[str, Any] | None = None
 
 
 def _warn_of_idle(plan: Plan) -> None:

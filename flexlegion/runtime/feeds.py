@@ -32,8 +32,11 @@ class Feed(Protocol):
 
     samples: int  # about so many, if nobody can know
 
-    def batches(self, rows: Rows, epoch: int) -> Iterator[Batch]:
-        """Batches of these samples, in their order; a loader's are all, in its own."""
+    def batches(self, rows: Rows, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """Batches of these samples, in their order, from batch `first` on.
+
+        A loader's are all its samples, in its own order.
+        """
 
     def some(self, batches: int) -> Iterator[Batch]:
         """So many batches, from the beginning again where there are too few."""
@@ -58,9 +61,9 @@ class ArrayFeed:
     def __init__(self, data: Sequence[int], samples: int, batch_size: int) -> None:
         self.data, self.samples, self.batch_size = data, samples, batch_size
 
-    def batches(self, rows: Rows, _epoch: int) -> Iterator[Batch]:
+    def batches(self, rows: Rows, _epoch: int, first: int = 0) -> Iterator[Batch]:
         """Rows of the arrays; see `Feed`."""
-        return batches(rows, self.batch_size, self.data)
+        return batches(rows[first * self.batch_size :], self.batch_size, self.data)
 
     def some(self, batches: int) -> Iterator[Batch]:
         """See `Feed`."""
@@ -132,8 +135,9 @@ class SourceFeed:
         self._workers = len(os.sched_getaffinity(0))
         self._threads = ThreadPoolExecutor(self._workers, thread_name_prefix="flexlegion-data")
 
-    def batches(self, rows: Rows, epoch: int) -> Iterator[Batch]:
+    def batches(self, rows: Rows, epoch: int, first: int = 0) -> Iterator[Batch]:
         """Batches in the ring's arrays; see `Feed`."""
+        rows = rows[first * self.batch_size :]
         parts = [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
         reading: deque[list[Future[None]]] = deque()
         failures = Failures(self._share)

@@ -78,9 +78,11 @@ class LoaderFeed:
         self._tensors = tensors
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="flexlegion-loader")
 
-    def batches(self, _rows: Rows, epoch: int) -> Iterator[Batch]:
+    def batches(self, _rows: Rows, epoch: int, first: int = 0) -> Iterator[Batch]:
         """All batches, in the loader's own order; see `Feed`."""
         pieces = self._pieces(epoch)
+        for _ in range(first):  # only the loader knows what it would draw next
+            self._thread.submit(self._fill, self._slots[0][1], pieces).result()
         reading: deque[Future[int]] = deque()
         try:
             for number in itertools.count():
@@ -90,7 +92,7 @@ class LoaderFeed:
                     reading.append(self._thread.submit(self._fill, arrays, pieces))
                 count = reading.popleft().result()
                 data, arrays = self._slots[number % len(self._slots)]
-                if number == 0:
+                if first + number == 0:
                     self._check_first(arrays, count)
                 if count == 0:
                     return

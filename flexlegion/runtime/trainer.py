@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from flexlegion.metrics import Totals
+from flexlegion.metrics import MetricSums, Totals
 from flexlegion.runtime.program import NO_BATCH, Batch, Program
 from flexlegion.schedules import Schedule, constant
 
@@ -26,8 +26,55 @@ BATCHES_IN_USE = IN_FLIGHT + 2
 EXCHANGE_SECONDS = 0.2
 MOST_BETWEEN_EXCHANGES = 256  # iterations
 
-# Called with the sums of the batches finished so far.
-Report = Callable[[Totals], None]
+# What the first rank says to all: after how many iterations the next exchange is, and above these
+# bits what its watcher wishes.
+_WISH_BIT = 16
+
+
+class Watcher:
+    """Follows a series, and may end it; all ranks' watchers hear the same at the same iteration.
+
+    Attributes
+    ----------
+    over
+        No more iterations are issued once it is true.
+    """
+
+    over = False
+
+    def wish(self) -> int:
+        """What the first rank's tells all, below 2^47; asked before each exchange of the ranks."""
+        return 0
+
+    def hear(self, wish: int) -> None:
+        """What the first rank's wished."""
+
+    def finished(self, losses: Sequence[MetricSums], total: Totals) -> None:
+        """An iteration has ended with these sums; those of all so far."""
+
+    def issued(self) -> bool:
+        """An iteration was issued; whether to have all end, and call `at_rest`."""
+        return False
+
+    def at_rest(self) -> None:
+        """All iterations that were issued have ended, and `finished` was told of them."""
+
+
+class Reporter(Watcher):
+    """Only reports.
+
+    Parameters
+    ----------
+    report
+        Called with the sums of the batches finished so far.
+    """
+
+    def __init__(self, report: Callable[[Totals], None]) -> None:
+        self._report = report
+
+    def finished(self, _losses: Sequence[MetricSums], total: Totals) -> None:
+        """See `Watcher`."""
+        self._report(total)
 
 
 class _Results:
@@ -37,9 +84,9 @@ class _Results:
     tell each other: the first rank says each time after how many iterations, by its own clock.
     """
 
-    def __init__(self, program: Program, report: Report | None) -> None:
-        self.total = Totals()
-        self._program, self._report = program, report
+    def __init__(self, program: Program, watcher: Watcher, total: Totals) -> None:
+        self.total = total
+        self._program, self._watcher = program, watcher
         self._running: deque[tuple[int, int]] = deque()  # ticket, samples
         self._finished: list[tuple[int, int]] = []  # on this rank
         self._wanted = 1  # of these, before ranks tell each other
@@ -51,13 +98,12 @@ class _Results:
         if len(self._running) > IN_FLIGHT:
             self._finish_one()
 
-    def end(self) -> Totals:
+    def rest(self) -> None:
         """Wait for all."""
         while self._running:
             self._finish_one()
         if self._finished:
             self._exchange()
-        return self.total
 
     def _finish_one(self) -> None:
         one = self._running.popleft()
@@ -68,14 +114,17 @@ class _Results:
 
     def _exchange(self) -> None:
         tickets = [ticket for ticket, _ in self._finished]
-        sums, self._wanted = self._program.all_metrics(tickets, self._wish())
+        say = self._watcher.wish() << _WISH_BIT | self._next_exchange()
+        sums, heard = self._program.all_metrics(tickets, say)
+        self._wanted = heard & ((1 << _WISH_BIT) - 1)
         for (_, samples), its in zip(self._finished, sums, strict=True):
             self.total.add(its, samples)
-            if self._report is not None:
-                self._report(self.total)
+            self._watcher.finished(its, self.total)
         self._finished.clear()
+        self._watcher.hear(heard >> _WISH_BIT)
 
-    def _wish(self) -> int:
+    def _next_exchange(self) -> int:
+        """After how many iterations this rank would have it."""
         if self._program.ranks == 1:
             return 1
         before, self._told = self._told, time.perf_counter()
@@ -97,9 +146,13 @@ def run_series(
     first_step: int = 0,
     lr: float = 0.0,
     schedule: Schedule = constant,
-    report: Report | None = None,
+    report: Callable[[Totals], None] | None = None,
+    watcher: Watcher | None = None,
+    total: Totals | None = None,
 ) -> Totals:
     """Run one iteration for each batch, loading each while the one before computes.
+
+    A watcher may end it before its time; what was issued has ended when this returns.
 
     Parameters
     ----------
@@ -108,7 +161,7 @@ def run_series(
     run
         TRAIN or EVALUATE.
     series
-        The batches, at least one; each is asked for when the one before is about to run.
+        The batches; each is asked for when the one before is about to run.
     first_step
         Number of the first iteration.
     lr
@@ -117,22 +170,34 @@ def run_series(
         What it is multiplied with at each step.
     report
         Called for every finished batch; on several ranks, for some of them at a time.
+    watcher
+        In place of `report`: follows all of it.
+    total
+        Sums that these are added to.
 
     Returns
     -------
     Totals
         Over all samples.
     """
-    results = _Results(program, report)
+    if watcher is None:
+        watcher = Watcher() if report is None else Reporter(report)
+    results = _Results(program, watcher, Totals() if total is None else total)
     upcoming = iter(series)
-    batch = next(upcoming)
+    batch = next(upcoming, NO_BATCH)
+    if batch is NO_BATCH:
+        return results.total
     program.stage(run, batch)
     for step in itertools.count(first_step):
         following = next(upcoming, NO_BATCH)
         rate = lr * schedule(step)
         samples = len(batch.rows)
         results.add(program.step(run, samples, following, step, rate), samples)
-        if following is NO_BATCH:
+        if watcher.issued():
+            results.rest()
+            watcher.at_rest()
+        if following is NO_BATCH or watcher.over:
             break
         batch = following
-    return results.end()
+    results.rest()
+    return results.total

@@ -11,11 +11,12 @@ from flexlegion.data import Dataset, ImageFolder, TokenDataset
 from flexlegion.data.text import detokenise
 from flexlegion.errors import UserError
 from flexlegion.files import check_writable, write_arrays, write_json
-from flexlegion.model import History, Model
+from flexlegion.model import Model
 from flexlegion.precision import check_precision
 from flexlegion.report.text import count
 from flexlegion.runtime.machine import RunningMachine
 from flexlegion.runtime.progress import format_metrics
+from flexlegion.runtime.training import History
 from flexlegion.strategies import read_strategy
 from flexlegion.strategies.registry import strategy_names
 from flexlegion.tools.command import Commands, add_command
