@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flexlegion._native import library_folder, load_kernels
     from flexlegion.analysis.compare import compare
     from flexlegion.analysis.explain import explain
+    from flexlegion.analysis.report import report_on
     from flexlegion.analysis.search import search
     from flexlegion.analysis.simulate import simulate
     from flexlegion.importers import from_torch, to_torch
@@ -48,6 +49,7 @@ _LATER = {
     "load_model": "flexlegion.references",
     "register_search": "flexlegion.searches.registry",
     "register_strategy": "flexlegion.strategies.registry",
+    "report_on": "flexlegion.analysis.report",
     "search": "flexlegion.analysis.search",
     "simulate": "flexlegion.analysis.simulate",
     "to_torch": "flexlegion.importers",
@@ -76,6 +78,7 @@ __all__ = [
     "load_model",
     "register_search",
     "register_strategy",
+    "report_on",
     "search",
     "simulate",
     "to_torch",

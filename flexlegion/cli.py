@@ -18,13 +18,26 @@ from flexlegion.tools import (
     machine,
     models,
     plan,
+    report,
     search,
     simulate,
     train,
     tune,
 )
 
-COMMANDS = (models, machine, search, simulate, compare, explain, plan, train, tune, accuracy)
+COMMANDS = (
+    models,
+    machine,
+    search,
+    simulate,
+    compare,
+    explain,
+    report,
+    plan,
+    train,
+    tune,
+    accuracy,
+)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -110,6 +110,7 @@ present() {
     openmpi-bin) command -v mpirun ;;
     # Legate loads libmpi.so by that very name, which only the package for developers gives.
     libopenmpi-dev) ldconfig -p | grep 'libmpi\.so ' ;;
+    chromium-driver) command -v chromedriver ;;
     doctest-dev) ls /usr/include/doctest/doctest.h || ls /usr/local/include/doctest/doctest.h ;;
     *) command -v "$1" ;;
   esac >/dev/null 2>&1
@@ -174,7 +175,7 @@ choose_python_packages() {
 
 install_system_packages() {
   local package wanted=(g++ cmake ninja-build openmpi-bin libopenmpi-dev)
-  [[ $profile == dev ]] && wanted+=(doctest-dev)
+  [[ $profile == dev ]] && wanted+=(doctest-dev chromium chromium-driver)
   missing=()
   for package in "${wanted[@]}"; do
     present "$package" || missing+=("$package")

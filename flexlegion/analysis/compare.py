@@ -112,7 +112,7 @@ def compare(
         profile_db=profile_db,
     )
     problem = setting.problem
-    rows = [_known(name, problem) for name in KNOWN]
+    rows = [known_row(name, problem) for name in KNOWN]
     starts, notes = starts_of(None, problem, seed)
 
     def searched(method: str, label: str) -> SearchResult:
@@ -140,7 +140,8 @@ def compare(
     return Compared(found_by(setting, result, limits, seed), tuple(rows), notes)
 
 
-def _known(name: str, problem: Problem) -> Json:
+def known_row(name: str, problem: Problem) -> Json:
+    """The figures of a known strategy, or why it cannot exist."""
     row: Json = {"strategy": name}
     try:
         strategy = named(name, problem)

@@ -1,0 +1,106 @@
+"""Pages from templates: everything that comes out of files is escaped, and nothing is fetched.
+
+A page's policy (Content-Security-Policy) lets its own script run, known by its hash, and no other;
+nothing is loaded from anywhere, so that a hostile name could not do harm even if it got through.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+import flexlegion
+from flexlegion.documents import write_text
+from flexlegion.report.text import count, duration, memory, volume
+
+LONGEST_TEXT = 200
+
+
+def shown(text: object) -> str:
+    """A name out of a file: without control characters, and cut where it is very long."""
+    value = "".join(c if c.isprintable() else "�" for c in str(text)[: LONGEST_TEXT + 1])
+    return value if len(value) <= LONGEST_TEXT else f"{value[: LONGEST_TEXT - 1]}…"
+
+
+def markup(template: str, values: Mapping[str, Any]) -> str:
+    """A template of this folder, filled."""
+    return _environment().get_template(template).render(values)
+
+
+def page(template: str, values: Mapping[str, Any], data: Mapping[str, Any]) -> str:
+    """A page of its own: styles and script inside, and data for the script.
+
+    Parameters
+    ----------
+    template
+        Of this folder; extends ``page.html``.
+    values
+        What it shows.
+    data
+        What JSON can hold; read by the script, and by whoever wants the figures.
+    """
+    script = _source("report.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    # In a script element, only "<" could end it.
+    text = json.dumps(_clean(data), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    inside = {
+        "style": Markup(_source("report.css")),
+        "script": Markup(script),
+        "hash": f"sha256-{digest}",
+        "data": Markup(text),
+        "version": flexlegion.__version__,
+    }
+    return markup(template, {**values, **inside})
+
+
+def save_page(path: str | Path, text: str) -> None:
+    """Write a page; an earlier file stays until it is complete.
+
+    Raises
+    ------
+    UserError
+        If it cannot be written there.
+    """
+    write_text(path, text, "report")
+
+
+def _clean(value: Any) -> Any:
+    """Data with every text as `shown`."""
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, Mapping):
+        return {shown(key): _clean(item) for key, item in value.items()}
+    return [_clean(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _source(name: str) -> str:
+    return (files(__package__) / "templates" / name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_source),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: value if isinstance(value, Markup) else shown(value),
+    )
+    environment.filters |= {
+        "duration": duration,
+        "memory": memory,
+        "volume": volume,
+        "count": count,
+        "percent": lambda share: f"{share:.0%}" if share >= 0.1 else f"{share:.1%}",
+    }
+    return environment

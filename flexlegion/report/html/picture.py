@@ -1,0 +1,160 @@
+"""The picture of a network by layers, coloured by split, as SVG: inside a page, or for papers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from flexlegion.documents import write_text
+from flexlegion.graph import Graph
+from flexlegion.report.html.groups import WHOLE, Folded, Group, kinds_of, levels
+from flexlegion.report.html.layout import Layout, layered
+from flexlegion.report.html.page import markup
+from flexlegion.report.text import common_name
+from flexlegion.strategy import Strategy
+
+NODE_WIDTH, NODE_HEIGHT = 196, 46
+GAP, LAYER_HEIGHT, MARGIN = 22, 74, 12
+LETTERS = 25  # of a name, as many as fit into a node
+
+# By what is split: what it is called.
+SPLITS = {
+    WHOLE: "whole, not split",
+    "S": "samples",
+    "A": "attributes",
+    "P": "parameters",
+    "SA": "samples and attributes",
+    "SP": "samples and parameters",
+    "AP": "attributes and parameters",
+    "SAP": "all three",
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A network under a strategy, for notebooks and papers.
+
+    Attributes
+    ----------
+    graph : Graph
+        The network.
+    strategy : Strategy
+        By whose splits it is coloured.
+    title : str
+        What it is of.
+    """
+
+    graph: Graph
+    strategy: Strategy
+    title: str
+
+    def __repr__(self) -> str:
+        return f"Picture({self.title!r})"
+
+    @cached_property
+    def svg(self) -> str:
+        """All of it, with its own styles."""
+        return markup("picture.svg", self.facts() | {"standalone": True})
+
+    def facts(self) -> dict[str, Any]:
+        """What the templates draw."""
+        return drawn(levels(self.graph)[0], self.strategy) | {"title": self.title}
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def _repr_html_(self) -> str:
+        return f'<div style="overflow-x:auto">{self.svg}</div>'
+
+    def save(self, path: str | Path) -> None:
+        """Write it as an SVG file, for papers and slides.
+
+        Raises
+        ------
+        UserError
+            If it cannot be written there.
+        """
+        write_text(path, self.svg, "picture")
+
+
+def drawn(folded: Folded, strategy: Strategy) -> dict[str, Any]:
+    """Nodes, edges and the legend of a picture, with their places."""
+    layout = layered(
+        len(folded.groups), folded.edges, node_width=NODE_WIDTH, gap=GAP, bend_width=14
+    )
+    nodes = [
+        _node(group, place, strategy)
+        for group, place in zip(folded.groups, layout.nodes, strict=True)
+    ]
+    used = {kind for node in nodes for kind, _ in node["shares"]}
+    return {
+        "width": round(layout.width) + 2 * MARGIN,
+        "height": layout.layers * LAYER_HEIGHT - (LAYER_HEIGHT - NODE_HEIGHT) + 2 * MARGIN,
+        "node_width": NODE_WIDTH,
+        "node_height": NODE_HEIGHT,
+        "nodes": nodes,
+        "edges": _curves(layout),
+        "legend": [(kind, text) for kind, text in SPLITS.items() if kind in used],
+    }
+
+
+def split_text(group: Group, strategy: Strategy) -> str:
+    """How a group's operators are split: ``sample 4 x channel 2``, or what most of them are."""
+    texts: dict[str, int] = {}
+    for op in group.operators:
+        parts = [
+            f"{dim.name} {degree}"
+            for dim, degree in zip(op.dims, strategy[op.name].degrees, strict=True)
+            if degree > 1
+        ]
+        text = " × ".join(parts) or "whole"
+        texts[text] = texts.get(text, 0) + 1
+    if not texts:
+        return "data"
+    most = max(texts, key=lambda text: texts[text])
+    return most if len(texts) == 1 else f"{most}, +{len(texts) - 1} more"
+
+
+def _node(group: Group, place: tuple[float, int], strategy: Strategy) -> dict[str, Any]:
+    kinds = kinds_of(group, strategy)
+    total = sum(kinds.values())
+    name = _cut(group.name, LETTERS - (5 if group.repeats > 1 else 0))
+    types = list(dict.fromkeys(op.kind.type for op in group.operators))
+    return {
+        "x": round(place[0] - NODE_WIDTH / 2) + MARGIN,
+        "y": place[1] * LAYER_HEIGHT + MARGIN,
+        "name": name,
+        "full": group.name,
+        "repeats": group.repeats,
+        "types": common_name(types) if types else "input",
+        "split": _cut(split_text(group, strategy), LETTERS + 4),
+        "kind": next(iter(kinds), "input"),
+        "shares": [(kind, count / total) for kind, count in kinds.items()],
+    }
+
+
+def _curves(layout: Layout) -> list[Markup]:
+    """SVG paths from the bottom of one node to the top of another."""
+    return [Markup(_curve(edge)) for edge in layout.edges]  # numbers, however many
+
+
+def _curve(points: list[tuple[float, int]]) -> str:
+    places = [(round(x, 1) + MARGIN, layer * LAYER_HEIGHT + MARGIN) for x, layer in points]
+    x, y = places[0]
+    y += NODE_HEIGHT
+    path = f"M{x:g} {y}"
+    for number, (to_x, to_y) in enumerate(places[1:], 1):
+        half = (y + to_y) / 2
+        path += f"C{x:g} {half:g} {to_x:g} {half:g} {to_x:g} {to_y}"
+        if number < len(places) - 1:  # past the nodes of this layer
+            path += f"V{to_y + NODE_HEIGHT}"
+        x, y = to_x, to_y + NODE_HEIGHT
+    return path
+
+
+def _cut(text: str, letters: int) -> str:
+    return text if len(text) <= letters else f"{text[: letters - 1]}…"
