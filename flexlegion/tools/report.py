@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from flexlegion.analysis.report import report_on
-from flexlegion.documents import check_writable
 from flexlegion.errors import UserError
+from flexlegion.files import check_writable
 from flexlegion.strategies.registry import strategy_names
 from flexlegion.tools.command import Commands, add_command, answer
 from flexlegion.tools.network import (

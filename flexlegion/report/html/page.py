@@ -19,7 +19,7 @@ import jinja2
 from markupsafe import Markup
 
 import flexlegion
-from flexlegion.documents import write_text
+from flexlegion.files import write_text
 from flexlegion.report.text import count, duration, memory, volume
 
 LONGEST_TEXT = 200

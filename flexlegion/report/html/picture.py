@@ -9,7 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from flexlegion.documents import write_text
+from flexlegion.files import write_text
 from flexlegion.graph import Graph
 from flexlegion.report.html.groups import WHOLE, Folded, Group, kinds_of, levels
 from flexlegion.report.html.layout import Layout, layered
