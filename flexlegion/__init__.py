@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from flexlegion.importers import from_torch, to_torch
     from flexlegion.machines import load_machine
     from flexlegion.references import load_model
+    from flexlegion.runtime.checkpoints import Checkpoints
     from flexlegion.searches.registry import register_search
     from flexlegion.strategies.registry import register_strategy
     from flexlegion.topology import Topology
@@ -38,6 +39,7 @@ __version__ = "0.1.0"
 
 # Where names are that are imported when they are first asked for.
 _LATER = {
+    "Checkpoints": "flexlegion.runtime.checkpoints",
     "Topology": "flexlegion.topology",
     "TuneResult": "flexlegion.tuner.tune",
     "compare": "flexlegion.analysis.compare",
@@ -61,6 +63,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Callback",
+    "Checkpoints",
     "DivergenceError",
     "History",
     "Model",

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from flexlegion.commands import run_command
 from flexlegion.tools import (
     accuracy,
+    checkpoint,
     compare,
     explain,
     machine,
@@ -35,6 +36,7 @@ COMMANDS = (
     report,
     plan,
     train,
+    checkpoint,
     tune,
     accuracy,
 )

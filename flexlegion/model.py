@@ -6,6 +6,7 @@ import copy
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,10 @@ from flexlegion.metrics import Goal, Metrics, goal_of
 from flexlegion.optimizers import Optimizer, optimizer_of
 from flexlegion.plan import Plan
 from flexlegion.precision import DEFAULT, check_precision, check_used
+from flexlegion.quoting import printable
 from flexlegion.report.measured import MeasuredTimeline, recorded
+from flexlegion.runtime.checkpoint_weights import fitted, read_weights, save_weights
+from flexlegion.runtime.checkpoints import Checkpoints, saved
 from flexlegion.runtime.feeds import Feed
 from flexlegion.runtime.machine import RunningMachine, running_machine
 from flexlegion.runtime.position import Position
@@ -162,6 +166,7 @@ class Model(Layers):
         progress: bool = True,
         callbacks: Sequence[Callback] = (),
         allow_nan: bool = False,
+        checkpoint: Checkpoints | None = None,
     ) -> History:
         """Train.
 
@@ -193,6 +198,8 @@ class Model(Layers):
             Called while it trains, in this order; see `flexlegion.callbacks`.
         allow_nan
             Whether to go on after a loss that is not finite.
+        checkpoint
+            Where and how often to save all that training needs to be resumed.
 
         Returns
         -------
@@ -216,12 +223,13 @@ class Model(Layers):
                 validation = feed_of(*validation_data)
             elif validation_data is not None:
                 validation = feed_of(validation_data)
-            training = Training(self, state, epochs, callbacks, allow_nan, request)
-            self.history = training.history
-            if state.resumed is not None:
-                training.resume(state.resumed)
-                state.resumed = None
-            return training.run(feed, validation, shuffle, progress)
+            with saved(checkpoint, self, state) as saving:
+                training = Training(self, state, epochs, [*callbacks, *saving], allow_nan, request)
+                self.history = training.history
+                if state.resumed is not None:
+                    training.resume(state.resumed)
+                    state.resumed = None
+                return training.run(feed, validation, shuffle, progress)
 
     def resume_training(self, state: Mapping[str, Any]) -> None:
         """Have the next call of `fit` go on where another one was, in the middle of an epoch.
@@ -314,6 +322,38 @@ class Model(Layers):
                 )
         for name, value in weights.items():
             state.program.write(tensors[name], np.asarray(value))
+
+    def save_weights(self, path: str | Path) -> None:
+        """Write all weights to a file, in the format of its ending: ``.safetensors`` or ``.npz``.
+
+        Raises
+        ------
+        UserError
+            If the file cannot be written.
+        """
+        weights = self.get_weights()
+        if self.machine.rank == 0:
+            save_weights(path, weights)
+
+    def load_weights(self, path: str | Path) -> None:
+        """Set all weights to those of a file.
+
+        Parameters
+        ----------
+        path
+            What `save_weights` wrote, or a checkpoint's folder; of an imported model also a
+            ``.safetensors`` file of the module's parameters, as Hugging Face has them.
+
+        Raises
+        ------
+        UserError
+            If the file cannot be read, or its weights are those of another model.
+        """
+        weights = self._ready().graph.weights
+        shapes = {tensor.name: tensor.shape for tensor in weights}
+        needed = {tensor.name for tensor in weights if not tensor.constant}
+        source = printable(str(path))
+        self.set_weights(fitted(read_weights(path), shapes, needed, self.origin, source))
 
     def bind(self, x: Any, y: Any = None) -> tuple[list[int], int]:
         """Check data and make it available to the running program, for loops of your own.

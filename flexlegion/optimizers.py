@@ -44,9 +44,14 @@ class Optimizer:
             raise UserError(f"epsilon has to be positive and finite, but is {epsilon}")
 
     @property
+    def state_names(self) -> tuple[str, ...]:
+        """What is kept for each weight element, in the kernel's order."""
+        raise NotImplementedError
+
+    @property
     def states(self) -> int:
         """Number of values kept for each weight element."""
-        raise NotImplementedError
+        return len(self.state_names)
 
     def attributes(self) -> dict[str, str]:
         """Hyper-parameters as the kernel receives them."""
@@ -86,8 +91,8 @@ class SGD(Optimizer):
             raise UserError("Nesterov's method needs a momentum")
 
     @property
-    def states(self) -> int:
-        return 1 if self.momentum else 0
+    def state_names(self) -> tuple[str, ...]:
+        return ("velocity",) if self.momentum else ()
 
 
 @dataclass(frozen=True)
@@ -113,8 +118,8 @@ class Adam(Optimizer):
     weight_decay: float = 0.0
 
     @property
-    def states(self) -> int:
-        return 2
+    def state_names(self) -> tuple[str, ...]:
+        return "m", "v"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from flexlegion.metrics import MetricSums
 from flexlegion.ops.embedding import Embedding
 from flexlegion.ops.losses import LossOperator
 from flexlegion.optimizers import Optimizer
-from flexlegion.plan import FIELDS, Plan
+from flexlegion.plan import FIELDS, Box, Plan
 from flexlegion.precision import DEFAULT, PRECISIONS
 from flexlegion.tensor import Tensor
 
@@ -53,6 +53,27 @@ class Batch:
 
     data: Sequence[int]
     rows: Array
+
+
+@dataclass(frozen=True)
+class HostShard:
+    """Host memory for a shard of a weight, or of an optimizer state.
+
+    Parameters
+    ----------
+    tensor, field, state
+        As in `Program.read`.
+    number
+        Which of `Program.home`.
+    to
+        An array of the shard's shape, maybe a part of another; None if the shard is another rank's.
+    """
+
+    tensor: Tensor
+    field: str
+    state: int
+    number: int
+    to: Array | None
 
 
 _METRICS = [field.name for field in fields(MetricSums)]
@@ -285,6 +306,43 @@ class Program:
                 self._handle, self._number(tensor), FIELDS.index(field), state, self._pointer(array)
             )
         )
+
+    def home(self, weight: Tensor) -> list[tuple[int, Box]]:
+        """Where a weight is kept between iterations: the rank and the bounds of each shard."""
+        number, lib, ffi = self._number(weight), self._rt.lib, self._rt.ffi
+        count = self._rt.check(lib.fl_program_home(self._handle, number, 0, ffi.NULL, ffi.NULL))
+        rank = len(weight.shape)
+        devices, bounds = ffi.new("int32_t[]", count), ffi.new("int64_t[]", count * 2 * rank)
+        self._rt.check(lib.fl_program_home(self._handle, number, count, devices, bounds))
+        flat = list(bounds)
+        starts = range(0, 2 * rank * count, 2 * rank)
+        boxes = [
+            tuple(zip(flat[i : i + rank], flat[i + rank : i + 2 * rank], strict=True))
+            for i in starts
+        ]
+        return [(self.plan.devices.nodes[d], box) for d, box in zip(devices, boxes, strict=True)]
+
+    def updates(self, weight: Tensor) -> bool:
+        """Whether training updates a weight, and so keeps the optimizer's states of it."""
+        return any(
+            launch.stage == "update" and any(r.tensor is weight for r in launch.requirements)
+            for launch in self.plan.launches
+        )
+
+    def save(self, shards: Sequence[HostShard]) -> None:
+        """Copy shards of weights and optimizer states to the host.
+
+        All ranks name the same shards in the same order, and each gets those that it keeps. Waits.
+        """
+        native = self._rt.ffi.new("fl_host_shard[]", len(shards))
+        for entry, shard in zip(native, shards, strict=True):
+            entry.tensor, entry.field = self._number(shard.tensor), FIELDS.index(shard.field)
+            entry.state, entry.shard = shard.state, shard.number
+            if shard.to is not None:
+                entry.to = self._pointer(shard.to)
+                for d, stride in enumerate(shard.to.strides):
+                    entry.stride[d] = stride // shard.to.itemsize
+        self._rt.check(self._rt.lib.fl_program_save(self._handle, len(shards), native))
 
     def wait(self) -> None:
         """Wait until everything issued is done."""

@@ -10,15 +10,21 @@ import numpy as np
 from flexlegion.data import Dataset, ImageFolder, TokenDataset
 from flexlegion.data.text import detokenise
 from flexlegion.errors import UserError
-from flexlegion.files import check_writable, write_arrays, write_json
+from flexlegion.files import check_writable, write_json
 from flexlegion.model import Model
 from flexlegion.precision import check_precision
 from flexlegion.report.text import count
+from flexlegion.runtime.checkpoint_weights import save_weights
 from flexlegion.runtime.machine import RunningMachine
 from flexlegion.runtime.progress import format_metrics
 from flexlegion.runtime.training import History
 from flexlegion.strategies import read_strategy
 from flexlegion.strategies.registry import strategy_names
+from flexlegion.tools.checkpoint import (
+    add_checkpoint_options,
+    check_checkpoint_options,
+    checkpoints_from,
+)
 from flexlegion.tools.command import Commands, add_command
 from flexlegion.tools.launch import add_launch_options, go_under_legate, interruptible
 from flexlegion.tools.training import (
@@ -55,9 +61,14 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--epochs", type=int, default=15, help="default: 15")
     add_optimizer_options(parser)
     add_schedule_options(parser)
+    add_checkpoint_options(parser)
     parser.add_argument("--bleu", action="store_true", help="translate the test set in the end")
     parser.add_argument("--json", metavar="FILE", help="write the final metrics there")
-    parser.add_argument("--save-weights", metavar="FILE", help="write the weights there (.npz)")
+    parser.add_argument(
+        "--save-weights",
+        metavar="FILE",
+        help="write the weights there (.npz, or .safetensors if it is called so)",
+    )
     parser.add_argument(
         "--timeline",
         metavar="FILE",
@@ -71,6 +82,7 @@ def _check(args: argparse.Namespace) -> None:
     """Mistakes that are best found before any data are read."""
     check_model(args)
     check_precision(args.precision)
+    check_checkpoint_options(args)
     if args.epochs < 1:
         raise UserError(f"--epochs has to be at least 1, but is {args.epochs}")
     if args.seed < 0:
@@ -146,7 +158,9 @@ def train_here(args: argparse.Namespace) -> None:
             f"{_described(model.machine)}; {model.strategy.source}",
             flush=True,
         )
-    history = model.fit(train.x, train.y, args.epochs)
+    if args.weights:
+        model.load_weights(args.weights)
+    history = model.fit(train.x, train.y, args.epochs, checkpoint=checkpoints_from(args))
     values = model.evaluate(test.x, test.y)
     if args.bleu:
         values["bleu"] = _bleu(model, ready.test_set)
@@ -169,4 +183,4 @@ def _write(args: argparse.Namespace, metrics: dict[str, Any], weights: dict[str,
     if args.json:
         write_json(args.json, metrics, "metrics")
     if args.save_weights:
-        write_arrays(args.save_weights, weights, "weights")
+        save_weights(args.save_weights, weights)

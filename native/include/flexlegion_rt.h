@@ -129,6 +129,18 @@ int64_t fl_program_metrics(fl_program *program, int n_tickets, const int64_t *ti
 /* Whole tensors, row-major. Reading a gradient sums its partial values. */
 int fl_program_write(fl_program *program, int tensor, int field, int state, const void *host);
 int fl_program_read(fl_program *program, int tensor, int field, int state, void *host);
+/* The shards of a weight as it is kept between iterations; returns how many there are. Notes of up
+ * to `n` of them the device, and for each dimension of the weight the bounds, first all lower
+ * ones, then all upper ones. */
+int fl_program_home(fl_program *program, int weight, int n, int32_t *devices, int64_t *bounds);
+typedef struct {
+  int32_t tensor, field, state, shard; /* of fl_program_home */
+  void *to;                            /* null: it is another rank's */
+  int64_t stride[6];                   /* of the host array, in elements, of each dimension */
+} fl_host_shard;
+/* Copies the shards of weights and states to the host, each rank its own; all ranks name the same
+ * ones, those of a field together. Returns when they are there. */
+int fl_program_save(fl_program *program, int n, const fl_host_shard *shards);
 int fl_program_wait(fl_program *program);
 /* From the next iteration on, whether to note when each task of this rank runs; what was noted
  * before is forgotten. */

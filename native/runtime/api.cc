@@ -283,6 +283,31 @@ int fl_program_read(fl_program* program, int tensor, int field, int state, void*
   return status([&] { program->program.read(tensor, static_cast<fl::Field>(field), state, host); });
 }
 
+int fl_program_home(fl_program* program, int weight, int n, int32_t* devices, int64_t* bounds) {
+  return fl::guarded(-1, [&] {
+    const auto [its_devices, rects] = program->program.home_of(weight);
+    for (std::size_t i = 0; i < rects.size() && i < static_cast<std::size_t>(n); ++i) {
+      devices[i] = its_devices[i];
+      bounds = std::copy_n(rects[i].lo.begin(), rects[i].rank, bounds);
+      bounds = std::copy_n(rects[i].hi.begin(), rects[i].rank, bounds);
+    }
+    return static_cast<int>(rects.size());
+  });
+}
+
+int fl_program_save(fl_program* program, int n, const fl_host_shard* shards) {
+  return status([&] {
+    std::vector<fl::Program::HostShard> all;
+    for (const fl_host_shard* s = shards; s != shards + n; ++s) {
+      auto& shard = all.emplace_back();
+      shard = {s->tensor, static_cast<fl::Field>(s->field), s->state, s->shard, s->to, {}};
+      static_assert(std::size(decltype(s->stride){}) == fl::kMaxRegionRank);
+      std::copy(std::begin(s->stride), std::end(s->stride), shard.stride.begin());
+    }
+    program->program.save(all);
+  });
+}
+
 int fl_program_wait(fl_program* program) {
   return status([&] { program->program.wait(); });
 }

@@ -155,8 +155,8 @@ std::vector<LeafTask> leaf_tasks() {
   for (const std::string& optimizer : update_kernel_names()) {
     tasks.push_back({optimizer + ".update"});
   }
-  for (const char* name : {kStageTask, kFeedTask, kStoreTask, kZeroTask, kFillTask, kNormTask,
-                           kSumTask, kTouchTask, kAnswerTask, kFusedTask}) {
+  for (const char* name : {kStageTask, kFeedTask, kStoreTask, kSaveTask, kZeroTask, kFillTask,
+                           kNormTask, kSumTask, kTouchTask, kAnswerTask, kFusedTask}) {
     tasks.push_back({name});
   }
   tasks.push_back({kShareTask, LeafResult::bytes});

@@ -23,6 +23,7 @@ struct LeafTask {
 constexpr const char* kStageTask = "stage";  // host array -> staging tensor
 constexpr const char* kFeedTask = "feed";    // staging tensor -> input tensor
 constexpr const char* kStoreTask = "store";  // host array -> tensor
+constexpr const char* kSaveTask = "save";    // tensor -> host array
 constexpr const char* kZeroTask = "zero";
 constexpr const char* kFillTask = "fill";      // sensible values for what a measured task reads
 constexpr const char* kNormTask = "norm";      // the squares of a gradient to be clipped, summed

@@ -180,6 +180,23 @@ void Program::write(int tensor, Field field, int state, const void* host) {
   data_.erase(data);
 }
 
+void Program::save(const std::vector<HostShard>& shards) {
+  std::vector<int> launches;
+  for (const HostShard& shard : shards) {
+    const auto [region, field] = place_of(shard.tensor, shard.field, shard.state);
+    const auto save = saves_.find({region, field});
+    if (save == saves_.end() || !written(region, field)) {
+      throw std::invalid_argument("only weights that have been set can be saved");
+    }
+    if (launches.empty() || launches.back() != save->second) launches.push_back(save->second);
+    if (shard.to != nullptr) saving_[{save->second, shard.shard}] = shard;
+  }
+  for (int launch : launches) issue(launch, RunState{});
+  wait_quietly();
+  saving_.clear();
+  raise_failure();
+}
+
 void Program::read(int tensor, Field field, int state, void* host) {
   const auto [region, field_id] = place_of(tensor, field, state);
   const Tensor& what = graph_.tensors.at(static_cast<std::size_t>(tensor));

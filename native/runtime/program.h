@@ -67,6 +67,21 @@ class Program : public Executor {
   void write(int tensor, Field field, int state, const void* host);
   void read(int tensor, Field field, int state, void* host);
 
+  // Where a weight is kept between iterations: a device for each of its shards, which leave nothing
+  // out and do not overlap.
+  std::pair<std::vector<int>, std::vector<Rect>> home_of(int weight) const;
+  // Copies shards of weights and of optimizer states to the host, each rank those of its devices,
+  // and returns when they are there. All ranks copy the same fields.
+  struct HostShard {
+    int tensor = 0;
+    Field field = Field::value;
+    int state = 0;
+    int shard = 0;  // of home_of()
+    void* to = nullptr;
+    std::array<std::int64_t, kMaxRegionRank> stride{};  // in elements
+  };
+  void save(const std::vector<HostShard>& shards);
+
   // What was noted since record(true), by the plan's launches (or FL_STAGED, ...).
   std::vector<TaskRecord> records();
 
@@ -101,12 +116,11 @@ class Program : public Executor {
   std::int64_t update_tasks() const;
   void add_zeroing();
   void add_store(int tensor, Field field, int state);
+  void add_save(int tensor, Field field, int state);
   void add_schedule(unsigned runs);
   LaunchRequirement runtime_requirement(const Requirement& planned) const;
   int states_of(int tensor) const;  // optimizer states
   std::pair<int, Legion::FieldID> place_of(int tensor, Field field, int state) const;
-  // Where a weight is kept: devices, and what each of them has of it.
-  std::pair<std::vector<int>, std::vector<Rect>> home_of(int weight) const;
   int first_user(int tensor) const;
 
   bool written(int region, Legion::FieldID field) const;
@@ -132,6 +146,9 @@ class Program : public Executor {
       answers_;  // a planned launch of a loss on GPUs: the launch that reads its metrics
   std::map<int, OperatorKernels> kernels_;                 // an operator
   std::map<std::pair<int, Legion::FieldID>, int> stores_;  // (region, field) -> store launch
+  std::map<std::pair<int, Legion::FieldID>, int> saves_;   // (region, field) -> save launch
+  // While save() runs: (save launch, task) -> where its tile goes on this rank.
+  std::map<std::pair<int, int>, HostShard> saving_;
   std::mutex data_mutex_;
   std::map<int, Data> data_;
   int next_data_ = 0;

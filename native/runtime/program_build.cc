@@ -40,7 +40,9 @@ void Program::build() {
   for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
     if (graph_.tensors[t].kind != TensorKind::weight) continue;
     for (int s = -1; s < states_of(static_cast<int>(t)); ++s) {
-      add_store(static_cast<int>(t), s < 0 ? Field::value : Field::state, s);
+      const Field field = s < 0 ? Field::value : Field::state;
+      add_store(static_cast<int>(t), field, s);
+      add_save(static_cast<int>(t), field, s);
     }
   }
   for (unsigned runs : {kTrains, kEvaluates, kPredicts}) add_schedule(runs);
@@ -306,6 +308,35 @@ void Program::add_store(int tensor, Field field, int state) {
     store_tile(context.views[0], host_array(context.arguments->data).base);
   };
   stores_[{region, field_id}] = add_launch(std::move(store));
+}
+
+// The counterpart, to the host. A task that may write maps the instance that updates write to, in
+// place; one that reads only might get another one, and a copy. Where the host has no such
+// instance, because a GPU has it, reading only leaves the GPU's valid.
+void Program::add_save(int tensor, Field field, int state) {
+  const auto [region, field_id] = place_of(tensor, field, state);
+  RuntimeLaunch save;
+  save.task = MachineState::get().task_id(kSaveTask);
+  save.side = Side::host;
+  LaunchRequirement r;
+  r.region = region;
+  r.field = field_id;
+  std::tie(save.devices, r.rects) = home_of(tensor);
+  const auto& devices = MachineState::get().devices();
+  const bool on_gpu = std::any_of(save.devices.begin(), save.devices.end(), [&](int device) {
+    return devices[static_cast<std::size_t>(device)].kind == DeviceKind::gpu;
+  });
+  r.privilege = on_gpu ? LEGION_READ_ONLY : LEGION_READ_WRITE;
+  save.requirements = {std::move(r)};
+  save.body = [this](LeafContext& context) {
+    const auto found = saving_.find({context.arguments->launch, context.point});
+    if (found == saving_.end()) return;
+    TensorView host = context.views[0];
+    host.data = found->second.to;
+    host.stride = found->second.stride;
+    copy_view(host, context.views[0]);
+  };
+  saves_[{region, field_id}] = add_launch(std::move(save));
 }
 
 std::pair<std::vector<int>, std::vector<Rect>> Program::home_of(int weight) const {

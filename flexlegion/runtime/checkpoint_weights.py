@@ -1,0 +1,205 @@
+"""Weights alone: files of ours, checkpoints, and safetensors files of PyTorch and Hugging Face."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flexlegion.errors import UserError
+from flexlegion.files import check_regular, replacing, write_arrays
+from flexlegion.quoting import printable
+from flexlegion.runtime.checkpoint_files import (
+    Array,
+    Checkpoint,
+    folders,
+    newest_whole,
+    tensor_file,
+)
+
+if TYPE_CHECKING:
+    from flexlegion.importers.weights import Origin
+
+_SHOWN = 3  # names in a message
+_PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
+
+
+def save_weights(path: str | Path, weights: Mapping[str, Array]) -> None:
+    """Write weights by name: as safetensors if the file's name ends so, else as ``.npz``.
+
+    Raises
+    ------
+    UserError
+        If the file cannot be written.
+    """
+    if Path(path).suffix != ".safetensors":
+        write_arrays(path, weights, "weights")
+        return
+    with replacing(path, "weights") as file:
+        for part in tensor_file(weights):
+            file.write(part)
+
+
+def read_weights(path: str | Path) -> dict[str, Array]:
+    """The arrays of a file, or the weights of a checkpoint, by name.
+
+    Parameters
+    ----------
+    path
+        A ``.npz`` or ``.safetensors`` file, a checkpoint's folder, or a folder of checkpoints, of
+        which the newest is taken.
+
+    Raises
+    ------
+    UserError
+        If it cannot be read.
+    """
+    path = Path(path)
+    shown = printable(str(path))
+    if path.is_dir():
+        return _of_checkpoint(path)
+    if path.suffix in _PICKLES:
+        raise UserError(
+            f"{shown}: reading a pickle could run any code; save the module's state_dict by "
+            "safetensors.torch.save_file"
+        )
+    try:
+        check_regular(path)
+        if not zipfile.is_zipfile(path):
+            return dict(_of_safetensors(path))
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except OSError as e:
+        reason = e.strerror or "it is damaged"
+        raise UserError(f"{shown}: the weights cannot be read ({reason})") from None
+    except (ValueError, EOFError, zipfile.BadZipFile, MemoryError) as e:
+        raise UserError(
+            f"{shown}: neither an .npz nor a .safetensors file of weights ({printable(str(e))})"
+        ) from None
+
+
+def fitted(
+    arrays: Mapping[str, Array],
+    shapes: Mapping[str, tuple[int, ...]],
+    needed: set[str],
+    origin: Origin | None,
+    source: str,
+) -> dict[str, Array]:
+    """The arrays as a model's weights.
+
+    Parameters
+    ----------
+    arrays
+        By names of the model's weights or, if it was imported, of the module's parameters.
+    shapes
+        Of the model's weights.
+    needed
+        Which of them have to be there.
+    origin
+        Where the module's parameters are, of an imported model.
+    source
+        For messages.
+
+    Raises
+    ------
+    UserError
+        If they do not fit, with what is missing or differs.
+    """
+    if origin is not None and not needed <= arrays.keys():
+        arrays = _from_module(arrays, origin, source)
+    missing, extra = needed - arrays.keys(), arrays.keys() - shapes.keys()
+    if missing or extra:
+        parts = [f"it has no {_some(missing)}"] if missing else []
+        parts += [f"the model has no {_some(extra)}"] if extra else []
+        raise UserError(f"{source}: the weights are those of another model: {'; '.join(parts)}")
+    for name, array in arrays.items():
+        if array.shape != shapes[name]:
+            raise UserError(
+                f"{source}: '{name}' has shape {list(array.shape)}, but the model's has "
+                f"{list(shapes[name])}"
+            )
+    return dict(arrays)
+
+
+def _from_module(arrays: Mapping[str, Array], origin: Origin, source: str) -> dict[str, Array]:
+    names = {name: {name, *origin.aliases.get(name, ())} for name in origin.places}
+    prefix = _prefix(arrays, set().union(*names.values()))
+    weights = {}
+    for name, place in origin.places.items():
+        found = [prefix(alias) for alias in names[name] if prefix(alias) in arrays]
+        if not found:
+            raise UserError(
+                f"{source}: the weights are those of another model: it has no '{printable(name)}'"
+            )
+        array = arrays[found[0]]
+        if array.size != int(np.prod(place.layout.factors)):
+            raise UserError(
+                f"{source}: '{printable(found[0])}' has shape {list(array.shape)}, which is not "
+                f"that of the model's {list(place.layout.shape)}"
+            )
+        weights[place.weight] = place.layout.of(array)
+    return weights
+
+
+def _prefix(arrays: Mapping[str, Array], names: set[str]) -> Callable[[str], str]:
+    """How the file calls what the module calls by these names.
+
+    A network and the same one with a head differ in a prefix: ``encoder.weight`` is
+    ``bert.encoder.weight``.
+    """
+    if names & arrays.keys():
+        return lambda name: name
+    longest = max(names, key=len, default="")
+    for key in arrays:
+        if key.endswith(f".{longest}"):
+            longer = key.removesuffix(longest)
+            return lambda name: longer + name
+        if longest.endswith(f".{key}"):
+            shorter = longest.removesuffix(key)
+            return lambda name: name.removeprefix(shorter)
+    return lambda name: name
+
+
+def _of_checkpoint(path: Path) -> dict[str, Array]:
+    checkpoint = newest_whole(path) if folders(path) else Checkpoint(path)
+    assert checkpoint is not None
+    checkpoint.check_all()
+    return {name: checkpoint.read(name) for name in checkpoint if "/" not in name}
+
+
+def _of_safetensors(path: Path) -> Iterator[tuple[str, Array]]:
+    import safetensors
+    from safetensors import SafetensorError, safe_open
+
+    deserialize: Any = safetensors.deserialize
+
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            kinds = {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118
+            if "BF16" not in kinds.values():
+                for key in kinds:
+                    yield key, _as_ours(file.get_tensor(key))
+                return
+        # NumPy has no such type: these are the upper halves of float32.
+        for key, its in deserialize(path.read_bytes()):
+            if its["dtype"] == "BF16":
+                halves = np.frombuffer(its["data"], np.uint16).astype(np.uint32)
+                yield key, (halves << 16).view(np.float32).reshape(its["shape"])
+            else:
+                kind = {"F16": np.float16, "F64": np.float64, "I32": np.int32, "I64": np.int64}
+                array = np.frombuffer(its["data"], kind.get(its["dtype"], np.float32))
+                yield key, _as_ours(array.reshape(its["shape"]))
+    except SafetensorError as e:
+        raise ValueError(str(e)) from None
+
+
+def _as_ours(array: Array) -> Array:
+    return array.astype(np.float32 if array.dtype.kind == "f" else np.int32, copy=False)
+
+
+def _some(names: set[str]) -> str:
+    shown = ", ".join(f"'{printable(name, 80)}'" for name in sorted(names)[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

@@ -1,0 +1,380 @@
+"""Checkpoints of a training: ``model.fit(..., checkpoint=Checkpoints("runs/a", every=500))``."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import re
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import flexlegion
+from flexlegion.callbacks import Callback
+from flexlegion.cost.timing import share
+from flexlegion.errors import UserError
+from flexlegion.fingerprint import Fingerprint, difference
+from flexlegion.quoting import printable
+from flexlegion.runtime.checkpoint_files import (
+    TEMPORARY,
+    Checkpoint,
+    folders,
+    newest_whole,
+    remove_leftovers,
+)
+from flexlegion.runtime.checkpoint_shards import HostCopy, put, states_of, weights_of
+from flexlegion.runtime.checkpoint_writer import NotFiniteError, Writer
+from flexlegion.runtime.failures import Failures
+from flexlegion.runtime.position import Position
+
+if TYPE_CHECKING:
+    from flexlegion.model import Compiled, Model
+    from flexlegion.runtime.training import Training
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+_NAME_BYTES = 64  # of a checkpoint's name, as ranks tell it each other
+
+
+class Checkpoints(Callback):
+    """Where, how often, and how many checkpoints are written while a model trains.
+
+    A checkpoint is whatever training needs to go on as if nothing had happened: weights, optimizer
+    states, running averages, and the position in the data. It belongs to the model, and can be
+    resumed with another strategy and another number of devices or ranks.
+
+    At the end of an iteration the values are copied; a thread writes them while training goes on.
+    If the next checkpoint is due before that is done, training waits for it. One more is written
+    when training ends, also by SIGINT or SIGTERM.
+
+    Parameters
+    ----------
+    directory
+        A folder for them, one that all ranks share; created if it does not exist.
+    every
+        Iterations from one to the next, or a time: "90s", "10m", "2h".
+    keep
+        How many to keep; older ones are removed once a new one is complete.
+    resume
+        Whether to go on from the newest one; if there is none, training begins. Otherwise the
+        directory must not have any.
+
+    Raises
+    ------
+    UserError
+        If a value makes no sense.
+
+    Examples
+    --------
+    >>> Checkpoints("runs/lenet", every="10m", keep=5).keep
+    5
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        every: int | str = "10m",
+        keep: int = 3,
+        resume: bool = False,
+    ) -> None:
+        self.directory = Path(directory)
+        self.steps, self.seconds = interval(every)
+        if keep < 1:
+            raise UserError(f"at least 1 checkpoint has to be kept, not {keep}")
+        self.keep, self.resume = keep, resume
+        self.stalled = 0.0  # seconds for which training stood still, of this run
+        self._writer: Writer | None = None  # while `fit` runs
+        self._compiled: Compiled
+        self._copies: dict[str, HostCopy] = {}
+        self._written: int | None = None  # the step of the newest one
+        self._last = time.monotonic()
+        self._lock: int | None = None
+        self._said = False
+
+    def check_directory(self) -> None:
+        """Raise `UserError` if nothing can be written there, or the choice to resume is missing."""
+        there = self.directory
+        while not there.exists() and there != there.parent:
+            there = there.parent
+        shown = printable(str(self.directory))
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            raise UserError(f"{shown}: checkpoints cannot be written there; name another folder")
+        if not self.resume and folders(self.directory):
+            raise UserError(
+                f"{shown}: there are checkpoints of an earlier training in it; resume that "
+                "(--resume, or resume=True), or name another folder"
+            )
+
+    # What training calls
+
+    def prepare(self, model: Model, compiled: Compiled) -> None:
+        """Take the directory, and go on from its newest checkpoint if that is asked for.
+
+        Raises
+        ------
+        UserError
+            If the directory cannot be used, is not shared by all ranks, or what is in it does not
+            fit.
+        """
+        rank, ranks = compiled.machine.rank, compiled.machine.ranks
+        token = bytes.fromhex("".join(one.hex() for one in share(secrets.token_bytes(4)))[:8]).hex()
+        self._together(lambda: self._open(rank, token))
+        self._together(lambda: self._check_shared(token))
+        self._together(self.check_directory)
+        newest = self._newest(rank)
+        self._written = None
+        if newest is not None:
+            self._together(lambda: restore(model, compiled, newest))
+            self._written = newest.step
+            if rank == 0:
+                print(f"resuming after iteration {newest.step}: {newest.folder}", flush=True)
+        self._compiled, program = compiled, compiled.program
+        self._copies = {
+            "weights": HostCopy(program, rank, weights_of(program)),
+            "optimizer": HostCopy(program, rank, states_of(program, compiled.optimizer)),
+        }
+        self._writer = Writer(self.directory, rank, ranks, self.keep, token)
+        self._last = time.monotonic()
+
+    def close(self) -> None:
+        """Let others use the directory; to be called when `fit` is left, however."""
+        if self._writer is not None:
+            # What is being written is completed, unless the disk is the problem.
+            with suppress(OSError, NotFiniteError):
+                self._writer.finish()
+        self._writer, self._copies = None, {}
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def due(self, position: Position) -> bool:
+        """See `Callback.due`."""
+        return self.steps is not None and position.step % self.steps == 0
+
+    def due_by_clock(self) -> bool:
+        """See `Callback.due_by_clock`."""
+        return self.seconds is not None and time.monotonic() - self._last >= self.seconds
+
+    def on_due(self, training: Training) -> None:
+        """Copy what training keeps, and begin to write it."""
+        if self._writer is None or self._written == training.position.step:
+            return
+        began = time.perf_counter()
+        self._await(began)
+        for copy in self._copies.values():
+            copy.take()
+        tensors = {kind: copy.arrays for kind, copy in self._copies.items()}
+        self._writer.write(training.position.step, tensors, _state(training, self._compiled))
+        self._written = training.position.step
+        self._last = time.monotonic()
+        self.stalled += time.perf_counter() - began
+
+    def on_interrupt(self, training: Training) -> str | None:
+        """Write a last one, and tell where."""
+        self.on_train_end(training)
+        return f"a checkpoint is in {self.directory}"
+
+    def on_train_end(self, training: Training) -> None:
+        """Write a last one, and wait for it."""
+        self.on_due(training)
+        if self._writer is not None:
+            self._together(self._writer.finish)
+
+    # Inside
+
+    def _await(self, began: float) -> None:
+        """Wait for the one before; that it failed is said, and training goes on."""
+        assert self._writer is not None
+        try:
+            self._writer.finish()
+        except (OSError, NotFiniteError) as e:
+            print(
+                f"warning: {self.directory}: a checkpoint could not be written ({_reason(e)}); "
+                "training goes on, and tries again",
+                file=sys.stderr,
+                flush=True,
+            )
+        if time.perf_counter() - began > 1 and not self._said:
+            self._said = True
+            print(
+                f"warning: {self.directory}: checkpoints are due faster than the disk writes them, "
+                "and training waits; let more time pass between them",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _together(self, what: Callable[[], None]) -> None:
+        """Do something on each rank; if one fails, all do."""
+        failures = Failures()
+        try:
+            what()
+        except UserError as e:
+            failures.note(e)
+        except (OSError, NotFiniteError) as e:
+            failures.note(
+                UserError(
+                    f"{self.directory}: the checkpoint cannot be written there ({_reason(e)})"
+                )
+            )
+        failures.raise_any()
+
+    def _open(self, rank: int, token: str) -> None:
+        """The first rank takes the directory, and leaves there what the others look for."""
+        if rank > 0:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"{self.directory}: another training writes its checkpoints there; name another "
+                "folder"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        remove_leftovers(self.directory)
+        (self.directory / f"{TEMPORARY}{token}").touch()
+
+    def _check_shared(self, token: str) -> None:
+        if f"{TEMPORARY}{token}" not in os.listdir(self.directory):
+            raise UserError(
+                f"{self.directory}: this folder is not shared by all ranks; checkpoints need one "
+                "that is, such as on a network file system"
+            )
+
+    def _newest(self, rank: int) -> Checkpoint | None:
+        """The newest one that is whole, as the first rank sees it."""
+        found: list[Checkpoint] = []
+
+        def look() -> None:
+            if rank == 0:
+                for path in self.directory.glob(f"{TEMPORARY}*"):
+                    path.unlink()
+                found.extend(filter(None, [newest_whole(self.directory)]))
+
+        self._together(look)
+        name = found[0].folder.name if found else ""
+        name = share(name.encode().ljust(_NAME_BYTES, b"\0"))[0].rstrip(b"\0").decode()
+        return Checkpoint(self.directory / name) if name else None
+
+
+@contextmanager
+def saved(
+    checkpoints: Checkpoints | None, model: Model, compiled: Compiled
+) -> Iterator[Sequence[Callback]]:
+    """Meanwhile, have the directory, if there are to be checkpoints; they are a callback."""
+    if checkpoints is None:
+        yield ()
+        return
+    try:
+        checkpoints.prepare(model, compiled)
+        yield (checkpoints,)
+    finally:
+        checkpoints.close()
+
+
+def interval(every: int | str) -> tuple[int | None, float | None]:
+    """Iterations or seconds from one checkpoint to the next.
+
+    Raises
+    ------
+    UserError
+        If it is neither.
+    """
+    match = re.fullmatch(r"(\d{1,12})([smh]?)", str(every).strip())
+    if match is None or int(match[1]) == 0:
+        raise UserError(
+            "the interval between checkpoints has to be iterations (500) or a time (90s, 10m, 2h), "
+            f"but is {printable(str(every), 60)}"
+        )
+    if match[2] == "":
+        return int(match[1]), None
+    return None, int(match[1]) * _SECONDS[match[2]]
+
+
+def _state(training: Training, compiled: Compiled) -> dict[str, Any]:
+    model = training.model
+    return {
+        "training": training.state(),
+        "seed": model.seed,
+        "batch_size": model.batch_size,
+        "model": None if model.reference is None else model.reference.name,
+        "optimizer": {"type": compiled.optimizer.type, **asdict(compiled.optimizer)},
+        "learning_rate": training.learning_rate,
+        "fingerprint": Fingerprint.of(compiled.graph).value,
+        "operators": dict(Fingerprint.of(compiled.graph).operators),
+        "strategy": {
+            name: {
+                "degrees": list(compiled.strategy[name].degrees),
+                "devices": list(compiled.strategy[name].devices),
+            }
+            for name in compiled.strategy
+        },
+        "devices": list(compiled.machine.devices.names),
+        "ranks": compiled.machine.ranks,
+        "versions": {
+            "flexlegion": flexlegion.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def restore(model: Model, compiled: Compiled, checkpoint: Checkpoint) -> None:
+    """Bring a compiled model to where a checkpoint was taken.
+
+    Raises
+    ------
+    UserError
+        If the checkpoint is of another network or another training.
+    """
+    state, where = checkpoint.state, checkpoint.folder
+    check_graph(checkpoint, compiled)
+    optimizer = compiled.optimizer
+    names = type(optimizer)(**_known(optimizer, state["optimizer"])).state_names
+    if state["optimizer"]["type"] != optimizer.type or names != optimizer.state_names:
+        raise UserError(
+            f"{where}: it was trained by {_told(state['optimizer'])}, whose states do not serve "
+            f"{_told({'type': optimizer.type, **asdict(optimizer)})}; resume with the same "
+            "optimizer, or load its weights alone"
+        )
+    for key, here in (("seed", model.seed), ("batch_size", model.batch_size)):
+        if state[key] != here:
+            name = key.replace("_", " ")
+            raise UserError(
+                f"{where}: its {name} is {state[key]}, but this training's {here}; resume with the "
+                "same, or load its weights alone"
+            )
+    kept = [*weights_of(compiled.program), *states_of(compiled.program, optimizer)]
+    put(compiled.program, kept, checkpoint.read)
+    model.resume_training(state["training"])
+
+
+def check_graph(checkpoint: Checkpoint, compiled: Compiled) -> None:
+    """Raise `UserError` if a checkpoint is of another network, with what differs."""
+    there = Fingerprint(checkpoint.state["operators"])
+    here = Fingerprint.of(compiled.graph)
+    if there.value != here.value:
+        raise UserError(f"{checkpoint.folder}: it is of another network: {difference(there, here)}")
+
+
+def _known(optimizer: Any, there: dict[str, Any]) -> dict[str, Any]:
+    """What this kind of optimizer has of those settings."""
+    return {name: there[name] for name in asdict(optimizer) if name in there}
+
+
+def _told(optimizer: dict[str, Any]) -> str:
+    momentum = optimizer.get("momentum")
+    return f"{optimizer['type']} with momentum {momentum}" if momentum else str(optimizer["type"])
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
