@@ -30,7 +30,7 @@ html_static_path: list[str] = []
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
-# Notebooks are executed by tests/docs/test_notebooks.py, and by whoever reads them.
+# Notebooks are executed by tests/docs/test_notebooks.py; here with -D nb_execution_mode=force.
 nb_execution_mode = "off"
 
 autosummary_generate = True

@@ -267,6 +267,17 @@ void Bounds::fill(Edge& edge) {
   }
 }
 
+// How long at least, if the writer has configuration w, from the end of its forward task k to the
+// start of its backward task `back`, by ways over this edge? Such a way leads to a task i of the
+// reader, on to the end of the graph and back to a task j of the reader, and from there to `back`.
+//
+// - Through the reader (`through`): forward task i, the longest way beyond the reader, backward
+// task
+//   j. What lies beyond is known, since edges are filled from the last operator to the first. With
+//   nothing beyond, a task's backward pass follows its own forward pass: i is j.
+// - All ways have to be waited for, so the longest one counts (`most`).
+// - Which configuration the reader will get is not known, so the least over all of them is taken. A
+//   configuration that shortens the way by much work pays for that work, with the weight.
 void Bounds::fill_around(Edge& edge, std::size_t weight) {
   const Node &writer = nodes_[edge.from], &reader = nodes_[edge.to];
   const std::size_t readers = reader.configs.size();

@@ -291,7 +291,17 @@ std::int64_t Simulation::first_touched(const Timeline& before, const TaskGraph::
   return first;
 }
 
-// Takes over what was ready before `until`; false if that cannot be done.
+// Takes over from the timeline before the change what happened before `until`, the first moment at
+// which the change can show; `play` then goes on from there.
+//
+// 1. Tasks and hops that were ready before `until` get the times that they had. Their devices are
+//    free from the end of the last of them. kKept, added to a task's count of predecessors, marks
+//    it.
+// 2. Their successors are told, as when they are played, and count one predecessor less.
+//
+// False, and everything has to be played again, if the new graph contradicts what was taken over: a
+// task that has no predecessors any more could have started earlier, or a kept one still has a
+// predecessor that was not kept.
 bool Simulation::keep(const Timeline& before, std::int64_t until, Timeline& line) {
   const auto& blocks = graph_.blocks();
   const auto& flows = graph_.flows();

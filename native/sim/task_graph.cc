@@ -136,6 +136,18 @@ void TaskGraph::group_flows() {
   }
 }
 
+// Which flows there are depends on the graph alone; what they carry, on configurations
+// (build_flow).
+//
+// - A tensor that is no weight has a flow of its value: from the launch that writes it (its
+//   producer's forward launch, or the load) to all forward launches that read it. If training wants
+//   its gradient, it has another: from the readers' backward launches to the producer's.
+// - A weight that is not trained has a flow in which nothing moves, for the memory that it takes.
+// - The weights that one operator updates share a flow: from the backward launches that contribute
+//   to their gradients to the update launch, and from there to whoever reads the weights next.
+//
+// `ops` are the operators whose configurations a flow depends on. The flow is built again when one
+// of them changes.
 void TaskGraph::find_flows() {
   const Graph& graph = problem_.graph;
   const GraphFacts& facts = problem_.facts;

@@ -1,0 +1,96 @@
+"""Every command and line of code of README and docs/ runs as it stands, or says why it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from launch import ROOT, legate_environment, run_checked
+from pages import MARKS, PAGES, RUN, SHOWN, Block, blocks
+
+LONGEST_README = 200  # lines
+ON_LEGION = ("train", "tune", "accuracy", "machine measure", "legate ")
+
+
+def on_legion(page: Path) -> bool:
+    """Whether something of the page starts Legion."""
+    return any(
+        block.marked("legate") is not None
+        or any(word in line for line in block.commands() for word in ON_LEGION)
+        for block in blocks(page)
+        if block.runs
+    )
+
+
+def with_runs(page: Path) -> bool:
+    """Whether anything of it is run."""
+    return any(block.runs for block in blocks(page))
+
+
+RUNS = [
+    pytest.param(page, id=page.stem, marks=[pytest.mark.legion] if on_legion(page) else [])
+    for page in PAGES
+    if with_runs(page)
+]
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= LONGEST_README
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_each_block_is_run_or_says_why_not(page: Path) -> None:
+    for block in blocks(page):
+        assert not block.mark or block.mark.startswith(MARKS), f"{block.where}: {block.mark}"
+        accounted = block.kind in RUN | SHOWN or block.mark
+        tested = block.marked("run by:")
+        assert tested is None or (ROOT / tested).is_file(), f"{block.where}: {tested}"
+        assert accounted, f"{block.where}: neither run, nor marked as not run"
+
+
+def test_files_of_the_pages_are_the_examples() -> None:
+    examples = ROOT / "scripts" / "examples"
+    named = {block.marked("file:"): block for page in PAGES for block in blocks(page)}
+    for name in ("my_net.py", "torch_net.py"):
+        assert named[name].text == (examples / name).read_text()
+
+
+@pytest.mark.parametrize("page", RUNS)
+def test_runs(page: Path, tmp_path: Path) -> None:
+    environment = {k: v for k, v in legate_environment().items() if k != "LEGATE_CONFIG"}
+    environment |= {"FLEXLEGION_PROFILE_DB": str(tmp_path / "profile.db"), "ROOT": str(ROOT)}
+    printed, script, command = "", "", "python script.py"
+
+    def shell(line: str, where: str) -> str:
+        there = ["bash", "-c", f"cd {tmp_path} && {line}"]
+        try:
+            return run_checked(there, environment=environment, timeout=400).stdout
+        except AssertionError as error:
+            raise AssertionError(f"{where}\n{error}") from None
+
+    for block in blocks(page):
+        name = block.marked("file:")
+        if name is not None:
+            (tmp_path / name).write_text(block.text)
+        elif block.mark == "output":
+            expect(block, printed)
+        elif not block.runs:
+            continue
+        elif block.kind == "sh":
+            printed = "".join(shell(line, block.where) for line in block.commands())
+        else:
+            if block.marked("legate") is not None:
+                command = "legate --cpus 2 --gpus 0 script.py"
+            script += (block.marked("legate, after:") or "") + "\n"
+            script += block.text
+    if script:
+        (tmp_path / "script.py").write_text(script)
+        shell(command, f"the Python of {page.name}")
+
+
+def expect(block: Block, printed: str) -> None:
+    """Whether the lines of the block are printed, in this order."""
+    at = 0
+    for line in block.text.splitlines():
+        at = printed.find(line + "\n", at)
+        assert at >= 0, f"{block.where}: not printed, or not there: {line}\n{printed}"
