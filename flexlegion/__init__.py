@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from flexlegion.callbacks import Callback
+from flexlegion.callbacks import BestWeights, Callback, EarlyStopping
 from flexlegion.errors import DivergenceError, UserError
 from flexlegion.model import Model
 from flexlegion.optimizers import SGD, Adam, AdamW
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from flexlegion.searches.registry import register_search
     from flexlegion.strategies.registry import register_strategy
     from flexlegion.topology import Topology
+    from flexlegion.training_logs import CSVLog, TensorBoard
     from flexlegion.tuner.tune import TuneResult, tune
 
 __version__ = "0.1.0"
@@ -40,6 +41,8 @@ __version__ = "0.1.0"
 # Where names are that are imported when they are first asked for.
 _LATER = {
     "Checkpoints": "flexlegion.runtime.checkpoints",
+    "CSVLog": "flexlegion.training_logs",
+    "TensorBoard": "flexlegion.training_logs",
     "Topology": "flexlegion.topology",
     "TuneResult": "flexlegion.tuner.tune",
     "compare": "flexlegion.analysis.compare",
@@ -62,13 +65,17 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamW",
+    "BestWeights",
+    "CSVLog",
     "Callback",
     "Checkpoints",
     "DivergenceError",
+    "EarlyStopping",
     "History",
     "Model",
     "ParallelConfig",
     "Strategy",
+    "TensorBoard",
     "Topology",
     "TuneResult",
     "UserError",

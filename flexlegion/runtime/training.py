@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
@@ -68,6 +67,12 @@ class Training:
         Where training is: after the iteration, or the epoch, that a callback is told of.
     history
         Of the epochs so far.
+    names
+        Of the values that each epoch has.
+    resumed
+        Whether this goes on where another call was; see `Model.resume_training`.
+    prints
+        Whether this process prints progress.
     """
 
     def __init__(
@@ -85,6 +90,8 @@ class Training:
         self._compiled, self._callbacks, self._allow_nan = compiled, list(callbacks), allow_nan
         self._request = Request() if request is None else request
         self._began = self.position.epoch  # epochs that were complete before this call
+        self.names: list[str] = []
+        self.resumed = self.prints = False
         self._samples = 0  # an epoch
         self._total, self._seconds = Totals(), 0.0  # of the epoch so far
         self._stop_wanted = self._stopped = False
@@ -93,6 +100,11 @@ class Training:
     def first_rank(self) -> bool:
         """Whether this process is the one that prints and writes."""
         return self._compiled.machine.rank == 0
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs of this call are complete."""
+        return self.position.epoch - self._began
 
     @property
     def learning_rate(self) -> float:
@@ -125,6 +137,7 @@ class Training:
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state`; values that are None were not finite."""
+        self.resumed = True
         self.position = Position(**state["position"])
         self._began, self._samples = state["began"], state["samples"]
         total = state["total"]
@@ -159,11 +172,17 @@ class Training:
                 f"are {feed.samples}; go on with the same data"
             )
         self._samples = feed.samples
+        goal = self._compiled.goal
+        values = list(goal.means([MetricSums()] * len(goal.terms)))
+        validated = [f"val_{name}" for name in values if validation is not None]
+        self.names = [*values, *validated, "seconds", "samples_per_second"]
+        self.prints = progress and self.first_rank
         try:
             for callback in self._callbacks:
                 callback.on_train_begin(self)
-            while not self._stopped and self.position.epoch < self._began + self.epochs:
-                self._epoch(feed, validation, shuffle, progress and self.first_rank)
+            self._agree()
+            while not self._stopped and self.epoch < self.epochs:
+                self._epoch(feed, validation, shuffle)
             for callback in self._callbacks:
                 callback.on_train_end(self)
         finally:
@@ -174,14 +193,14 @@ class Training:
 
     # Inside
 
-    def _epoch(self, feed: Feed, validation: Feed | None, shuffle: bool, shown: bool) -> None:
+    def _epoch(self, feed: Feed, validation: Feed | None, shuffle: bool) -> None:
         for callback in self._callbacks:
             callback.on_epoch_begin(self)
         epoch, compiled = self.position.epoch, self._compiled
         rng = np.random.default_rng([self.model.seed, epoch])
         rows = rng.permutation(feed.samples) if shuffle else np.arange(feed.samples)
-        label = f"epoch {epoch - self._began + 1}/{self.epochs}"
-        with EpochProgress(label, feed.samples, compiled.goal, shown) as bar:
+        label = f"epoch {self.epoch + 1}/{self.epochs}"
+        with EpochProgress(label, feed.samples, compiled.goal, self.prints) as bar:
             steps = _Steps(self, bar.update)
             run_series(
                 compiled.program,
@@ -210,31 +229,34 @@ class Training:
         self._total, self._seconds = Totals(), 0.0
         for callback in self._callbacks:
             callback.on_epoch_end(self, values)
-        wishes = _Wishes(self)
-        wishes.hear(compiled.program.all_metrics([], wishes.wish())[1])
-        self._obey(wishes)
+        self._agree()
 
     def _validate(self, feed: Feed) -> dict[str, float]:
         wishes = _Wishes(self)
         series = feed.batches(np.arange(feed.samples), 0)
         sums = run_series(self._compiled.program, EVALUATE, series, watcher=wishes)
         self._obey(wishes)
-        what = f"on the validation data after epoch {self.position.epoch - self._began + 1}"
+        what = f"on the validation data after epoch {self.epoch + 1}"
         failure = self._failure(sums.losses, what)
         if failure is not None:
             raise failure
         return self._compiled.goal.means(sums.losses)
+
+    def _agree(self) -> None:
+        """Do between epochs what the first rank wishes."""
+        wishes = _Wishes(self)
+        wishes.hear(self._compiled.program.all_metrics([], wishes.wish())[1])
+        self._obey(wishes)
 
     def _obey(self, wishes: _Wishes) -> None:
         """End, if a signal has asked for it."""
         self._stopped = wishes.over
         if not wishes.signal:
             return
-        how = "interrupted" if wishes.signal == signal.SIGINT else "terminated"
-        where = f"in epoch {self.position.epoch - self._began + 1}/{self.epochs}"
+        where = f"in epoch {self.epoch + 1}/{self.epochs}"
         if self.position.batch == 0:
-            where = f"after epoch {self.position.epoch - self._began}/{self.epochs}"
-        texts = [f"{how} {where}, after {count(self.position.step, 'iteration')}"]
+            where = f"after epoch {self.epoch}/{self.epochs}"
+        texts = [f"interrupted {where}, after {count(self.position.step, 'iteration')}"]
         texts += filter(None, [callback.on_interrupt(self) for callback in self._callbacks])
         raise ended(wishes.signal, "; ".join(texts))
 
@@ -323,7 +345,7 @@ class _Steps(_Wishes):
         training = self.training
         training.position = position = training.position.after(1)
         if not all(math.isfinite(sums.loss) for sums in losses):
-            where = f"in iteration {position.step} (epoch {position.epoch - training._began + 1})"
+            where = f"in iteration {position.step} (epoch {training.epoch + 1})"
             self.failure = training._failure(losses, where)
             if self.failure is not None:
                 self.over = True

@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import signal
-import subprocess
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 import flexlegion
 from flexlegion import _native
+from flexlegion.ending import raise_on_signals
 from flexlegion.errors import UserError
 from flexlegion.process import MOST_CPUS, RANKS, default_cpus, visible_gpus
 from flexlegion.tools.ranks import chosen_ranks, launcher_options
+from flexlegion.tools.started import stay_with
 
 
 def add_launch_options(parser: argparse.ArgumentParser) -> None:
@@ -56,9 +55,7 @@ def under_legate() -> bool:
 
 
 def go_under_legate(args: argparse.Namespace) -> None:
-    """Under legate, go on; elsewhere, become a legate that runs this command.
-
-    Signals reach it, and its exit status is this command's.
+    """Under legate, go on; elsewhere, start a legate that runs this command, and end as it ends.
 
     Parameters
     ----------
@@ -72,7 +69,8 @@ def go_under_legate(args: argparse.Namespace) -> None:
         already and would not obey them.
     """
     if not under_legate():
-        _become_legate(args)
+        _start_legate(args)
+    raise_on_signals()
     if RANKS in os.environ:  # as this function did, in the process that started it
         return
     for option in ("ranks", "hosts", "cpus", "gpus", "legate"):
@@ -83,7 +81,7 @@ def go_under_legate(args: argparse.Namespace) -> None:
             )
 
 
-def _become_legate(args: argparse.Namespace) -> NoReturn:
+def _start_legate(args: argparse.Namespace) -> NoReturn:
     ranks = chosen_ranks(args.ranks, args.hosts)
     # Legate starts the first python on the path, which knows nothing of this one's folders.
     package = Path(flexlegion.__file__).parent
@@ -102,41 +100,12 @@ def _become_legate(args: argparse.Namespace) -> NoReturn:
     command += [str(package / "__main__.py"), *args.arguments]
     sys.stdout.flush()
     sys.stderr.flush()
-    if ranks.number > 1:
-        _run(command, environment)
-    os.execve(command[0], command, environment)
-
-
-def _run(command: list[str], environment: dict[str, str]) -> NoReturn:
-    """Run what starts several ranks, and end as it ends.
-
-    It is not left to itself, as its status would be 1 whatever signal ended it.
-    """
-    caught: list[int] = []
-
-    def hand_on(number: int, _: FrameType | None) -> None:
-        caught.append(number)
-        started.send_signal(number)
-
-    # In a session of its own, or Ctrl-C would reach it twice.
-    started = subprocess.Popen(command, env=environment, start_new_session=True)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, hand_on)
-    status = started.wait()
-    if caught and status != 0:
-        sys.exit(128 + caught[0])
-    if status > 128:  # mpirun would say it, but is told to be quiet
-        what = signal.strsignal(status - 128) if status - 128 < signal.NSIG else None
-        print(f"error: a rank was ended by signal {status - 128} ({what})", file=sys.stderr)
-    sys.exit(status)
+    stay_with(command, environment, ranks.number)
 
 
 def interruptible() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again; to be called once Legion runs.
-
-    Its own handler prints a backtrace of native code, and aborts.
-    """
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Have signals raise exceptions again; to be called once Legion runs."""
+    raise_on_signals()
 
 
 def leave(status: int) -> NoReturn:

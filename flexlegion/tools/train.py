@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import Any
 
 import numpy as np
 
 from flexlegion.data import Dataset, ImageFolder, TokenDataset
 from flexlegion.data.text import detokenise
-from flexlegion.errors import UserError
+from flexlegion.ending import Interrupted
+from flexlegion.errors import DivergenceError, UserError
 from flexlegion.files import check_writable, write_json
 from flexlegion.model import Model
 from flexlegion.precision import check_precision
@@ -26,8 +28,15 @@ from flexlegion.tools.checkpoint import (
     checkpoints_from,
 )
 from flexlegion.tools.command import Commands, add_command
+from flexlegion.tools.following import (
+    add_following_options,
+    callbacks_from,
+    check_following,
+    validates,
+)
 from flexlegion.tools.launch import add_launch_options, go_under_legate, interruptible
 from flexlegion.tools.training import (
+    Samples,
     add_model_options,
     add_optimizer_options,
     add_schedule_options,
@@ -62,6 +71,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     add_optimizer_options(parser)
     add_schedule_options(parser)
     add_checkpoint_options(parser)
+    add_following_options(parser)
     parser.add_argument("--bleu", action="store_true", help="translate the test set in the end")
     parser.add_argument("--json", metavar="FILE", help="write the final metrics there")
     parser.add_argument(
@@ -96,6 +106,7 @@ def _check(args: argparse.Namespace) -> None:
     ):
         if path is not None:
             check_writable(path, kind)
+    check_following(args)
 
 
 def _bleu(model: Model, test: Dataset | ImageFolder | None) -> float:
@@ -160,12 +171,13 @@ def train_here(args: argparse.Namespace) -> None:
         )
     if args.weights:
         model.load_weights(args.weights)
-    history = model.fit(train.x, train.y, args.epochs, checkpoint=checkpoints_from(args))
+    _fit(args, model, train, test)
     values = model.evaluate(test.x, test.y)
+    if not args.allow_nan and not math.isfinite(values["loss"]):
+        raise DivergenceError(f"the loss on the test data is {values['loss']} after training")
     if args.bleu:
         values["bleu"] = _bleu(model, ready.test_set)
-    metrics = _metrics(model, history, values)
-    weights = model.get_weights() if args.save_weights else {}
+    metrics = _metrics(model, model.history, values)
     timeline = model.timeline(train.x, train.y) if args.timeline else None
     about = {"model": args.model, "strategy": args.strategy, "machine": _described(model.machine)}
     model.close()
@@ -175,12 +187,33 @@ def train_here(args: argparse.Namespace) -> None:
         timeline.save(args.timeline, about)
     rate = f"{metrics['samples_per_second']:,.0f} samples/s in training"
     print(f"test  {format_metrics(values)}  {rate}", flush=True)
-    _write(args, metrics, weights)
-
-
-def _write(args: argparse.Namespace, metrics: dict[str, Any], weights: dict[str, Any]) -> None:
-    """Write the files that were asked for."""
     if args.json:
         write_json(args.json, metrics, "metrics")
+
+
+def _fit(args: argparse.Namespace, model: Model, train: Samples, test: Samples) -> None:
+    """Train, and write the weights that were asked for, those of interrupted training as well."""
+    try:
+        model.fit(
+            train.x,
+            train.y,
+            args.epochs,
+            validation_data=(test.x, test.y) if validates(args) else None,
+            callbacks=list(callbacks_from(args)),
+            allow_nan=args.allow_nan,
+            checkpoint=checkpoints_from(args),
+        )
+    except Interrupted as end:
+        # With a sentence it comes from between two iterations, and so on all ranks.
+        if str(end) and _write_weights(args, model):
+            end.args = (f"{end}; the weights are in {args.save_weights}",)
+        raise
+    _write_weights(args, model)
+
+
+def _write_weights(args: argparse.Namespace, model: Model) -> bool:
     if args.save_weights:
-        save_weights(args.save_weights, weights)
+        weights = model.get_weights()
+        if model.machine.rank == 0:
+            save_weights(args.save_weights, weights)
+    return bool(args.save_weights)

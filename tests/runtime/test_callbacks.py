@@ -100,8 +100,9 @@ def test_signals_end_training_after_an_iteration(name: str, results: Results) ->
     called, _, _, step = its["last"][-1]
     assert called == "interrupt"
     assert 20 < step < 10**5
-    how = {"SIGINT": "interrupted", "SIGTERM": "terminated"}[name]
-    assert its["text"].startswith(how)
+    assert its["text"].startswith("interrupted in epoch ") or its["text"].startswith(
+        "interrupted after epoch "
+    )
     assert its["text"].endswith(f"after {step} iterations; it was seen")
     assert its["epochs"] in (step // BATCHES, step // BATCHES - 1)
     assert found["handlers"] is True

@@ -22,13 +22,14 @@ class Started(Exception):
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine of four cores; its GPUs are entries of the folder."""
 
-    def start(path: Path, command: list[str], environment: dict[str, str]) -> None:
-        raise Started(path, command, environment)
+    def start(command: list[str], environment: dict[str, str], ranks: int) -> None:
+        assert ranks == 1
+        raise Started(command, environment)
 
     monkeypatch.delenv("LEGATE_CONFIG", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
-    monkeypatch.setattr(os, "execve", start)
+    monkeypatch.setattr(launch, "stay_with", start)
     monkeypatch.setattr(process, "_GPUS", tmp_path)
     for name in ("RANKS", "RANKS_EACH"):
         monkeypatch.delenv(getattr(process, name), raising=False)
@@ -49,8 +50,8 @@ def started(*options: str) -> tuple[list[str], dict[str, str]]:
     args = parsed(*options)
     with pytest.raises(Started) as caught:
         launch.go_under_legate(args)
-    path, command, environment = caught.value.args
-    assert command[0] == str(path)
+    command, environment = caught.value.args
+    assert Path(command[0]).name == "legate"
     assert Path(command[-4]).parts[-2:] == ("flexlegion", "__main__.py")
     assert command[-3:] == ["train", "--epochs", "3"]
     assert command[1:5] == ["--nodes", "1", "--ranks-per-node", "1"]
