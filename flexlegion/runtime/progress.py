@@ -17,7 +17,8 @@ def format_metrics(values: dict[str, float]) -> str:
     """For people: ``loss 0.1234  accuracy 97.2 %``."""
     parts = []
     for name, value in values.items():
-        text = f"{100 * value:.2f} %" if name.endswith("accuracy") else f"{value:.4f}"
+        number = f"{value:.4f}" if abs(value) < 1e6 else f"{value:.4g}"
+        text = f"{100 * value:.2f} %" if name.endswith("accuracy") else number
         parts.append(f"{name.replace('_', ' ')} {text}")
     return "  ".join(parts)
 

@@ -268,8 +268,8 @@ class Training:
             if not math.isfinite(sums.loss):
                 of = f" of '{term.name}'" if term.name else ""
                 return DivergenceError(
-                    f"the loss{of} is {sums.loss} {where}; training has diverged: try a lower "
-                    "learning rate or clip_norm, or allow_nan to go on"
+                    f"the loss{of} is {sums.loss} {where}; training has diverged; try a lower "
+                    "learning rate or clip_norm (allow_nan would go on)"
                 )
         return None
 

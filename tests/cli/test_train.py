@@ -5,15 +5,18 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from launch import ROOT, run_legate
+from processes import descendants
 
 from flexlegion.data import load_digits, write_digits
 
@@ -121,22 +124,86 @@ def test_synthetic_data(tmp_path: Path) -> None:
     assert json.loads(out.read_text())["samples_per_second"] > 0
 
 
-def test_interrupted(tmp_path: Path) -> None:
-    """From a plain shell: Ctrl-C ends the command and the legate that it started, in silence."""
-    command = [sys.executable, "-m", "flexlegion", "train", "--epochs", "1000", "--cpus", "1"]
+@pytest.mark.parametrize(
+    ("number", "ranks", "terminal"),
+    [
+        (signal.SIGINT, 1, True),
+        (signal.SIGTERM, 1, False),
+        (signal.SIGINT, 2, False),
+        (signal.SIGTERM, 2, False),
+    ],
+)
+def test_interrupted(number: int, ranks: int, terminal: bool, tmp_path: Path) -> None:
+    """A signal ends training after an iteration: one sentence, the weights, nothing left behind.
+
+    Under a terminal it is Ctrl-C typed there.
+    """
+    weights = tmp_path / "weights.npz"
+    command = [sys.executable, "-m", "flexlegion", "train", "--epochs", "100000", "--cpus", "1"]
+    command += ["--ranks", str(ranks), "--save-weights", str(weights)]
     environment = {k: v for k, v in os.environ.items() if k != "LEGATE_CONFIG"}
-    with (tmp_path / "err").open("w+") as err:
+    own, its = os.openpty()
+    with (tmp_path / "out").open("w+") as out:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=err, text=True
+            ["setsid", "--ctty", *command] if terminal else command,
+            cwd=ROOT,
+            env=environment | {"TERM": "dumb"},
+            stdin=its if terminal else subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
         )
-        assert process.stdout is not None
-        while not process.stdout.readline().startswith("epoch 1/1000"):
-            assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        assert process.wait(60) == 130
-        err.seek(0)
-        assert "0x0000" not in err.read()  # no backtrace
+
+        def text() -> str:
+            return (tmp_path / "out").read_text()
+
+        while "\nepoch 2/" not in text():
+            assert process.poll() is None, text()
+            time.sleep(0.05)
+        children = descendants(process.pid)
+        if terminal:
+            os.write(own, b"\x03")
+        else:
+            process.send_signal(number)
+        assert process.wait(30) == 128 + number
+    os.close(own)
+    os.close(its)
+    last = text().splitlines()[-1]
+    assert re.fullmatch(
+        r"interrupted (in|after) epoch \d+/100000, after \d+ iterations; the weights are in "
+        + re.escape(str(weights)),
+        last,
+    ), text()
+    assert "0x0000" not in text()  # no backtrace
+    assert {"c1.kernel", "c1.bias"} <= set(np.load(weights))
+    deadline = time.monotonic() + 5  # for what was killed to be gone
+    while any(Path(f"/proc/{pid}").exists() for pid in children):
+        assert time.monotonic() < deadline, children
+        time.sleep(0.05)
+
+
+def test_diverged(tmp_path: Path) -> None:
+    """The sentence and the status; with --allow-nan, JSON without bare NaN."""
+    arguments = ["--optimizer", "sgd", "--lr", 1e38, "--epochs", 1]
+    done = run_legate(TRAIN, *arguments, cpus=1, timeout=60, status=3)
+    assert "error: the loss is nan in iteration 3 (epoch 1); training has diverged" in done.stderr
+    out = tmp_path / "metrics.json"
+    run_legate(TRAIN, *arguments, "--allow-nan", "--json", out, cpus=1, timeout=60)
+    assert "NaN" not in out.read_text()
+    assert json.loads(out.read_text())["loss"] is None
+
+
+def test_followed(tmp_path: Path) -> None:
+    """The options that follow training."""
+    best, log, board = tmp_path / "best.npz", tmp_path / "log.csv", tmp_path / "board"
+    arguments = ["--epochs", 50, "--lr", 0.02, "--early-stopping", 1, "--best-weights", best]
+    done = run_legate(TRAIN, *arguments, "--log", log, "--tensorboard", board, cpus=2, timeout=90)
+    assert "\nstopped early: no better for 1 epoch than " in done.stdout
+    assert len(log.read_text().splitlines()) < 51
+    assert "val_loss" in log.read_text().splitlines()[0]
+    assert set(np.load(best))
+    assert len(list(board.glob("*/events*"))) == 2
+    done = run_legate(TRAIN, "--log", tmp_path, cpus=1, timeout=60, status=2)
+    assert f"error: {tmp_path}: the log cannot be written there" in done.stderr
 
 
 def test_timeline(tmp_path: Path) -> None:

@@ -244,6 +244,60 @@ def diverged(_: Path) -> Result:
     return results
 
 
+class Worse(fl.Callback):
+    """Makes the validation loss worse after the third epoch."""
+
+    def on_epoch_begin(self, training: Any) -> None:
+        if training.epoch == 3:
+            training.model.set_weights({"output.bias": np.array([9.0, -9.0, 0.0])})
+
+
+@scenario
+def followed(folder: Path) -> Result:
+    """Early stopping, the best weights, and logs; then the logs of resumed training."""
+    rank = running_machine().rank
+    data = table_data()
+    options: Any = {"validation_data": data, "progress": False}
+    stopping = fl.EarlyStopping(patience=2, restore_best=True)
+    files = folder / "best.npz", folder / "log.csv", folder / "tensorboard"
+    logs = [fl.CSVLog(files[1]), fl.TensorBoard(files[2], every=2)]
+    model = compiled(fl.SGD(1e-2))
+    keeper = Keeper(step=14)  # in the third epoch
+    history = model.fit(
+        *data, 20, callbacks=[Worse(), keeper, stopping, fl.BestWeights(files[0]), *logs], **options
+    )
+    result: Result = {
+        "val_losses": [epoch["val_loss"] for epoch in history.epochs],
+        "best_epoch": stopping.best_epoch,
+        "best": stopping.best,
+        "evaluated": model.evaluate(*data)["loss"],
+    }
+    if rank == 0:
+        best = dict(np.load(files[0]))
+        result["same"] = all(np.array_equal(best[k], v) for k, v in model.get_weights().items())
+        result["log"] = files[1].read_text()
+        with files[1].open("a") as file:
+            file.write("7,4")  # as a kill leaves it
+    else:
+        model.get_weights()
+    state, weights = keeper.kept
+    model = compiled(fl.SGD(1e-2))
+    model.set_weights(weights)
+    model.resume_training(state)
+    resumed = fl.EarlyStopping(patience=2)
+    log = fl.CSVLog(files[1])
+    model.fit(*data, 20, callbacks=[Worse(), Keeper(-1), resumed, log], **options)
+    result["resumed"] = [resumed.best_epoch, resumed.best]
+    if rank == 0:
+        result["resumed_log"] = files[1].read_text()
+        result["board"] = sorted(str(file.parent.name) for file in files[2].glob("*/events*"))
+    try:
+        model.fit(*data, 1, callbacks=[fl.EarlyStopping(monitor="val_acuracy")], **options)
+    except fl.UserError as e:
+        result["mistake"] = str(e)
+    return result
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     results: dict[str, Result] = {}

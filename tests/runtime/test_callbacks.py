@@ -41,7 +41,11 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return result
 
 
-TIMED = {"resumed", "own_handler"}  # whose results have times, or are of one rank's signal
+TIMED = {
+    "resumed",
+    "own_handler",
+    "followed",
+}  # whose results have times, or are of one rank's signal
 
 
 def test_calls_come_in_order_with_each_iterations_loss(results: Results) -> None:
@@ -123,3 +127,30 @@ def test_a_loss_that_is_not_finite_ends_training(results: Results) -> None:
     assert found["allowed"] == 2
     assert " on the validation data after epoch 1; " in found["validation"]
     assert not math.isfinite(float(found["text"].split(" is ")[1].split()[0]))
+
+
+def test_early_stopping_and_best_weights(results: Results) -> None:
+    found = results("followed")
+    losses = found["val_losses"]
+    assert len(losses) == 5  # the best, and two that are worse
+    assert found["best_epoch"] == 1 + losses.index(min(losses)) == 3
+    assert found["evaluated"] == found["best"] == min(losses)
+    assert found["same"] is True
+    assert found["resumed"] == [3, min(losses)]
+
+
+def test_logs_go_on_after_a_kill(results: Results) -> None:
+    found = results("followed")
+    rows = [line.split(",") for line in found["log"].splitlines()]
+    assert rows[0][:5] == ["epoch", "step", "learning_rate", "loss", "accuracy"]
+    assert [row[:3] for row in rows[1:]] == [[str(i), str(6 * i), "0.01"] for i in range(1, 6)]
+    # All epochs once, those that were trained again with the same losses.
+    again = [line.split(",") for line in found["resumed_log"].splitlines()]
+    assert [row[:-2] for row in again] == [row[:-2] for row in rows]
+    assert found["board"] == ["train", "validation"]
+
+
+def test_a_value_that_no_epoch_has_is_named(results: Results) -> None:
+    assert results("followed")["mistake"].startswith(
+        "EarlyStopping: an epoch has no 'val_acuracy' to watch; it has loss, accuracy, val_loss"
+    )
