@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from flexlegion.errors import UserError
-from flexlegion.files import check_writable, write_arrays
+from flexlegion.files import check_writable
 from flexlegion.report.text import count
 from flexlegion.runtime.position import Position
 
@@ -239,7 +239,7 @@ class BestWeights(_Best):
     Parameters
     ----------
     path
-        The file (.npz), for `Model.set_weights`: ``model.set_weights(dict(np.load(path)))``.
+        The file, for `Model.load_weights`.
     monitor, min_delta, mode
         As of `EarlyStopping`.
     """
@@ -263,6 +263,4 @@ class BestWeights(_Best):
     def on_epoch_end(self, training: Training, values: Values) -> None:
         """See `Callback`."""
         if self.better(training, values):
-            weights = training.model.get_weights()
-            if training.first_rank:
-                write_arrays(self.path, weights, "weights")
+            training.model.save_weights(self.path)

@@ -26,7 +26,7 @@ def add_following_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--best-weights",
         metavar="FILE",
-        help="write the weights of the epoch with the lowest loss on the test data there (.npz)",
+        help="write the weights of the epoch with the lowest loss on the test data there",
     )
     group.add_argument("--log", metavar="FILE", help="write a line an epoch there (.csv)")
     group.add_argument(

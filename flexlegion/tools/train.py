@@ -16,7 +16,6 @@ from flexlegion.files import check_writable, write_json
 from flexlegion.model import Model
 from flexlegion.precision import check_precision
 from flexlegion.report.text import count
-from flexlegion.runtime.checkpoint_weights import save_weights
 from flexlegion.runtime.machine import RunningMachine
 from flexlegion.runtime.progress import format_metrics
 from flexlegion.runtime.training import History
@@ -213,7 +212,5 @@ def _fit(args: argparse.Namespace, model: Model, train: Samples, test: Samples) 
 
 def _write_weights(args: argparse.Namespace, model: Model) -> bool:
     if args.save_weights:
-        weights = model.get_weights()
-        if model.machine.rank == 0:
-            save_weights(args.save_weights, weights)
+        model.save_weights(args.save_weights)
     return bool(args.save_weights)
