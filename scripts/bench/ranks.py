@@ -65,7 +65,16 @@ def found(work: Workload, ranks: int, budget: str, folder: Path) -> str:
     out = folder / f"{work.network}-{ranks}.json"
     sizes = [f"--size={name}={_size(value)}" for name, value in work.sizes.items()]
     command = [sys.executable, "-m", "flexlegion", "tune", "--model", work.network, *sizes]
-    command += ["--batch-size", str(work.batch_size), "--budget", budget, "--out", str(out)]
+    command += [
+        "--data",
+        "synthetic",
+        "--batch-size",
+        str(work.batch_size),
+        "--budget",
+        budget,
+        "--out",
+        str(out),
+    ]
     command += ["--ranks", str(ranks), "--cpus", str(2 // ranks)]
     subprocess.run(command, check=True, env=environment(), stdout=sys.stderr)
     return str(out)
