@@ -36,7 +36,9 @@ WORKLOADS = {
         samples=512,
     ),
     "alexnet": Workload("alexnet", 32, 4, samples=128),
-    "rnnlm": Workload("rnnlm", 16, 2, samples=128),
+    # All 40 steps of a layer are one operator, as in PyTorch; one alone reads all weights for few
+    # products.
+    "rnnlm": Workload("rnnlm", 16, 2, {"steps_per_op": 40}, samples=128),
     "transformer": Workload("transformer", 4, 4, {"steps": 128, "layers": 4}, samples=64),
 }
 # Two ranks beside one process of two processors, and beside DDP, are to be at least so fast.
