@@ -45,6 +45,9 @@ Data = tuple[Any, Any]  # x and y, as `Model.fit` takes them
 BATCHES = 4  # of made-up data: more than one, so that caches do not hold all of them
 WARM_UPS = 3  # iterations: Legion records its trace in the first two
 ROUND_SECONDS = 0.3
+# An iteration that takes longer is timed alone: what passes before its first task begins, and
+# could be hidden behind an iteration before it, is nothing beside it.
+LONG_ITERATION_SECONDS = 1.0
 # Programs are held at the same time as long as they take at most this share of a memory.
 MEMORY_SHARE = 0.5
 
@@ -310,7 +313,9 @@ class _Running:
         self._train(WARM_UPS)
 
     def iterations(self) -> int:
-        """How many iterations take about `ROUND_SECONDS`."""
+        """How many iterations take about `ROUND_SECONDS`; one, if it is a long one."""
+        if self.train(1) > LONG_ITERATION_SECONDS:
+            return 1
         once = max(self.train(WARM_UPS + IN_FLIGHT), 1e-4)
         return int(np.clip(ROUND_SECONDS / once, IN_FLIGHT, 300))
 
@@ -318,8 +323,10 @@ class _Running:
         """Seconds an iteration, from the end of a first one to that of the last.
 
         The first one is timed alone: in a series, it is awaited only after others were issued,
-        for which Legion may have to let it and more of them end.
+        for which Legion may have to let it and more of them end. A single one is timed whole.
         """
+        if iterations == 1:
+            return _slowest(self._seconds(1))
         seconds = max(1e-9, self._seconds(iterations + 1) - self._seconds(1)) / iterations
         return _slowest(seconds)
 

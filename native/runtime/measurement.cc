@@ -58,6 +58,11 @@ void evict(const TensorView& view) {
 #endif
 }
 
+// A run that takes longer (ns) varies little from one to the next, and needs no more than these few
+// after its first, or measuring a large network would take longer than training it.
+constexpr std::int64_t kLongRun = 200'000'000;
+constexpr int kRunsOfLong = 3;
+
 // The device, and after it those that share its memory: in training they compute at the same time.
 std::vector<int> neighbours(int device) {
   const auto& devices = MachineState::get().devices();
@@ -129,9 +134,15 @@ class Measurement : public Executor {
     });
     seal("a task to be measured");
     for (int fill : fills_) issue(fill, state);
-    repeat(repeats.warmups, state, rows);
-    const Times warm = times();
-    const std::int64_t once = std::max<std::int64_t>(1, warm.back());
+    // The first run shows how long one takes, on all ranks alike.
+    repeat(1, state, rows);
+    const std::int64_t first = std::max<std::int64_t>(1, times().back());
+    if (first > kLongRun) {
+      repeat(std::min(kRunsOfLong, repeats.most), state, rows);
+      return times();
+    }
+    if (repeats.warmups > 1) repeat(repeats.warmups - 1, state, rows);
+    const std::int64_t once = std::max<std::int64_t>(1, times().back());
     const std::int64_t fitting = repeats.budget_ns / once;
     repeat(static_cast<int>(std::clamp<std::int64_t>(fitting, repeats.least, repeats.most)), state,
            rows);

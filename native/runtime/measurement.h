@@ -20,8 +20,8 @@
 namespace flexlegion {
 
 // How often to run: first some times for what kernels prepare once, then as often as fits into the
-// budget, within bounds. Before each run, other memory passes through the processor's caches, as in
-// an iteration.
+// budget, within bounds; of runs that are long, only a few. Before each run, other memory passes
+// through the processor's caches, as in an iteration.
 struct Repeats {
   int warmups = 2;
   int least = 5, most = 50;
