@@ -43,6 +43,8 @@ from flexlegion.tensor import Tensor
 if TYPE_CHECKING:
     from flexlegion.importers.weights import Origin
     from flexlegion.references import Reference
+    from flexlegion.report.html.picture import Picture
+    from flexlegion.topology import Topology
 
 Array = npt.NDArray[Any]
 
@@ -388,6 +390,34 @@ class Model(Layers):
     def summary(self) -> str:
         """A table of the layers: output shapes, parallelizable dimensions, numbers of weights."""
         return _summary.table(self.graph)
+
+    def plot(
+        self, strategy: AnyStrategy | None = None, machine: str | Topology | None = None
+    ) -> Picture:
+        """The layers as a picture, coloured by how a strategy splits them.
+
+        Parameters
+        ----------
+        strategy
+            As `compile` takes it; by default the one in force.
+        machine
+            For whose devices a known strategy's name is; by default this run's, once compiled.
+
+        Returns
+        -------
+        Picture
+            Notebooks show it; `save` writes it as an SVG file.
+
+        Raises
+        ------
+        UserError
+            If there is no such strategy or machine, or it is not for this model.
+        """
+        from flexlegion.report.html.picture import picture_of
+
+        spec = self.strategy if strategy is None else strategy
+        devices = None if self._compiled is None else self._compiled.machine.devices
+        return picture_of(self.graph, spec, machine, devices)
 
     @property
     def plan(self) -> Plan:

@@ -21,6 +21,15 @@ from flexlegion.strategy import Strategy
 
 PASSES = ("load", "forward", "backward", "update")
 FLOWS = ("value", "gradient", "weights")
+# What memory is for, as Content in native/sim/flow.h.
+CONTENTS = (
+    "batch",
+    "activations",
+    "gradients",
+    "weights",
+    "weight gradients",
+    "optimizer states",
+)
 ALGORITHMS = ("full", "delta")
 SIMULATED, OVERLOADED, OVERLONG, STOPPED, OUT_OF_MEMORY = range(5)
 
@@ -60,6 +69,8 @@ class Timeline:
         flexlegion's runtime.
     load_ns
         Of each device and link, the time that it is busy.
+    contents_bytes
+        Of each memory, what of `allocated_bytes` is for what, by `CONTENTS`.
     """
 
     problem: Problem
@@ -71,6 +82,7 @@ class Timeline:
     peak_memory_bytes: dict[str, int]
     allocated_bytes: dict[str, int]
     load_ns: dict[str, int]
+    contents_bytes: dict[str, dict[str, int]]
 
     @property
     def load_balance(self) -> float:
@@ -232,6 +244,8 @@ class Simulation:
         peak = core.ffi.new("int64_t[]", memories)
         allocated = core.ffi.new("int64_t[]", memories)
         core.check(core.lib.fl_simulator_memory(self._handle, memories, peak, allocated))
+        contents = core.ffi.new("int64_t[]", memories * len(CONTENTS))
+        core.check(core.lib.fl_simulator_contents(self._handle, len(contents), contents))
         places = [*problem.devices.names, *problem.topology.channels]
         load = core.ffi.new("int64_t[]", len(places))
         core.check(core.lib.fl_simulator_load(self._handle, len(places), load))
@@ -245,6 +259,14 @@ class Simulation:
             dict(zip(problem.memories, map(int, peak), strict=True)),
             dict(zip(problem.memories, map(int, allocated), strict=True)),
             dict(zip(places, map(int, load), strict=True)),
+            {
+                memory: dict(
+                    zip(CONTENTS, map(int, contents[at : at + len(CONTENTS)]), strict=True)
+                )
+                for at, memory in zip(
+                    range(0, len(contents), len(CONTENTS)), problem.memories, strict=True
+                )
+            },
         )
 
     def _summary(self) -> Any:

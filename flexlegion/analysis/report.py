@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flexlegion.analysis.compare import known_row
-from flexlegion.analysis.result import Result
+from flexlegion.analysis.compare import FOUND, Compared, known_row
+from flexlegion.analysis.result import Result, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel
 from flexlegion.analysis.simulate import Simulated, simulate
 from flexlegion.losses import Losses
@@ -169,6 +169,21 @@ def report_on(
     problem = simulated.setting.problem
     rows = [known_row(name, problem) for name in BESIDE]
     return report_of(simulated, rows, tracks, progress=progress)
+
+
+def report_of_compared(compared: Compared, *, progress: bool = True) -> Report:
+    """The report of the strategy that `compare` found, beside all that it was compared with."""
+    found = compared.found
+    simulated = Simulated(
+        **iteration_of(found.strategy, found.timeline),
+        setting=found.setting,
+        name=FOUND,
+        reason=None,
+        algorithm="full",
+        simulations=None,
+    )
+    rows = [row for row in compared.strategies if row["strategy"] != FOUND]
+    return report_of(simulated, rows, progress=progress)
 
 
 def report_of(

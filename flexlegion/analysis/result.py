@@ -7,12 +7,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flexlegion.report.blocks import Block, as_html, as_text
 from flexlegion.report.timelines import figures, save_trace
 from flexlegion.simulator import Timeline
 from flexlegion.strategy import Strategy
+
+if TYPE_CHECKING:
+    from flexlegion.report.html.picture import Picture
 
 
 class Result(ABC):
@@ -80,6 +83,12 @@ class Iteration(Result):
             If it cannot be written there.
         """
         self.strategy.save(path)
+
+    def plot(self) -> Picture:
+        """The network by layers, coloured by split: notebooks show it, `save` writes an SVG."""
+        from flexlegion.report.html.picture import Picture
+
+        return Picture(self.timeline.problem.graph, self.strategy, self.strategy.source)
 
     def save_trace(self, path: str | Path) -> None:
         """Write the timeline, to look at in https://ui.perfetto.dev.

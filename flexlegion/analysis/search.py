@@ -267,6 +267,7 @@ def found_by(
             "seed": seed,
             "chains": max((len(states) for states in result.states.values()), default=0),
             "budget": {"seconds": budget.seconds, "proposals": budget.proposals},
+            "trace": [list(point) for point in result.trace],
         }
         | ({} if method == METHOD else {"method": method})
     )

@@ -91,6 +91,7 @@ class MeasuredTimeline:
             for device, name, start, duration, details in self.rows()
         )
         tracks = [Track(node[name], name) for name in devices]
+        about = {**(about or {}), "iterations": self.iterations}
         write_trace(path, slices, tracks=tracks, about=about)
 
 

@@ -119,6 +119,9 @@ class SearchResult:
         Whether no change of one operator improves the strategy.
     interrupted
         Whether the user ended it early.
+    trace
+        How it went: proposals made, and the best time until then, at the first strategy that fits,
+        at each improvement seen, and at the end.
     """
 
     strategy: Strategy
@@ -130,6 +133,7 @@ class SearchResult:
     seconds: float
     local_optimum: bool
     interrupted: bool
+    trace: tuple[tuple[int, int], ...] = ()
 
     @property
     def proposals(self) -> int:
@@ -183,7 +187,14 @@ def search(
     prepare_candidates(problem, splits_of)
     for strategy in starts.values():
         problem.check(strategy)
-    runs = []
+    runs: list[_Start] = []
+    trace: list[tuple[int, int]] = []
+
+    def note() -> None:
+        best_time = min((run.best_time for run in runs if run.best_time >= 0), default=-1)
+        if best_time >= 0 and (not trace or best_time < trace[-1][1]):
+            trace.append((_proposals(runs), best_time))
+
     share = budget.seconds / len(starts) if budget.seconds is not None else None
     count = chains or os.cpu_count() or 1
     try:
@@ -191,7 +202,8 @@ def search(
             for index, (name, strategy) in enumerate(starts.items()):
                 run = _Start(problem, name, strategy, seed + 1000 * index, count, options)
                 runs.append(run)
-                report = _report(progress, runs, index, len(starts))
+                report = _report(progress, runs, index, len(starts), note)
+                note()
                 deadline = begin + share * (index + 1) if share is not None else None
                 run.search(pool, deadline, budget.proposals, report)
         interrupted = False
@@ -204,6 +216,7 @@ def search(
             "a machine with more devices or larger memories"
         )
     best = min(fitting, key=lambda run: run.best_time)
+    trace.append((_proposals(runs), best.best_time))
     return SearchResult(
         best.best,
         best.best_time,
@@ -217,6 +230,7 @@ def search(
         time.monotonic() - begin,
         best.local_optimum,
         interrupted,
+        tuple(trace),
     )
 
 
@@ -382,10 +396,19 @@ class _Clock:
         return max(shares)
 
 
+def _proposals(runs: Sequence[_Start]) -> int:
+    return sum(chain.state.proposals for run in runs for chain in run.chains)
+
+
 def _report(
-    progress: Progress | None, runs: Sequence[_Start], index: int, starts: int
+    progress: Progress | None,
+    runs: Sequence[_Start],
+    index: int,
+    starts: int,
+    note: Callable[[], None],
 ) -> Callable[[float], None]:
     def report(share: float) -> None:
+        note()
         if progress is not None:
             times = [run.best_time for run in runs if run.best_time >= 0]
             progress((index + min(share, 1.0)) / starts, min(times, default=-1))

@@ -10,18 +10,28 @@ from flexlegion.cost.measure import task_requests
 from flexlegion.cost.measured import AS_MEASURED, Calibration
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.errors import UserError
+from flexlegion.files import check_writable
 from flexlegion.local import local_topology
 from flexlegion.network import Network
 from flexlegion.precision import check_used
 from flexlegion.problem import Problem
 from flexlegion.report.accuracy import Comparison, described, noise_ns, summary
+from flexlegion.report.html.measurements import accuracy_page
+from flexlegion.report.html.page import save_page
 from flexlegion.report.text import count, duration
 from flexlegion.report.timelines import memory_excess
 from flexlegion.runtime.machine import RunningMachine, running_machine
 from flexlegion.searches.mcmc import Budget, SearchOptions, search
 from flexlegion.simulator import full
 from flexlegion.strategy import Strategy
-from flexlegion.tools.command import Commands, add_command, answer, logs_on_stderr, note
+from flexlegion.tools.command import (
+    Commands,
+    add_command,
+    add_report_option,
+    answer,
+    logs_on_stderr,
+    note,
+)
 from flexlegion.tools.launch import add_launch_options, go_under_legate, interruptible
 from flexlegion.tools.network import add_json_option, add_network_options, network_of
 from flexlegion.tools.training import check_model
@@ -53,6 +63,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--rounds", type=int, default=7, help="of measuring each; default: 7")
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
     parser.add_argument("--profile-db", metavar="FILE", help="default: the user's own")
+    add_report_option(parser)
     add_json_option(parser)
 
 
@@ -60,6 +71,8 @@ def _run(args: argparse.Namespace) -> None:
     for option, least in (("strategies", 2), ("rounds", 1), ("seed", 0)):
         if getattr(args, option) < least:
             raise UserError(f"--{option} has to be at least {least}")
+    if args.report is not None:
+        check_writable(args.report, "report")
     check_model(args)
     go_under_legate(args)
     network = network_of(args)
@@ -69,6 +82,9 @@ def _run(args: argparse.Namespace) -> None:
         interruptible()
         facts, text = _measured(network, machine, args)
     if machine.rank == 0:
+        if args.report is not None:
+            title = f"{network} on {machine.devices}"
+            save_page(args.report, accuracy_page(title, facts))
         answer(args, facts, text)
 
 

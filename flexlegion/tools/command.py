@@ -45,6 +45,13 @@ def add_command(
     return parser
 
 
+def add_report_option(parser: argparse.ArgumentParser) -> None:
+    """``--report``."""
+    parser.add_argument(
+        "--report", metavar="FILE", help="write a page that shows the result (.html)"
+    )
+
+
 def answer(args: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
     """Print the result: with ``--json`` one JSON object, else the text."""
     print(json.dumps(facts, allow_nan=False) if args.json else text.rstrip("\n"))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 
 from flexlegion.analysis.compare import compare
+from flexlegion.analysis.report import report_of_compared
 from flexlegion.files import check_writable
 from flexlegion.tools.budget import add_budget_options
-from flexlegion.tools.command import Commands, add_command, answer, note
+from flexlegion.tools.command import Commands, add_command, add_report_option, answer, note
 from flexlegion.tools.network import (
     add_json_option,
     add_machine_options,
@@ -30,12 +31,15 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     add_machine_options(parser)
     add_budget_options(parser, "; each of the two searches gets all of it")
     parser.add_argument("--out", metavar="FILE", help="write the strategy found as a file")
+    add_report_option(parser)
     add_json_option(parser)
 
 
 def _run(args: argparse.Namespace) -> None:
     if args.out is not None:
         check_writable(args.out, "strategy")
+    if args.report is not None:
+        check_writable(args.report, "report")
     result = compare(
         **asked(args),
         budget=args.budget,
@@ -47,4 +51,6 @@ def _run(args: argparse.Namespace) -> None:
         note(text)
     if args.out is not None:
         result.strategy.save(args.out)
+    if args.report is not None:
+        report_of_compared(result).save(args.report)
     answer(args, result.facts(), str(result))

@@ -7,9 +7,17 @@ import argparse
 from flexlegion.errors import UserError
 from flexlegion.files import check_writable
 from flexlegion.precision import check_precision
+from flexlegion.report.html.measurements import tune_page
+from flexlegion.report.html.page import save_page
 from flexlegion.runtime.machine import running_machine
 from flexlegion.searches.budget import seconds_of
-from flexlegion.tools.command import Commands, add_command, answer, logs_on_stderr
+from flexlegion.tools.command import (
+    Commands,
+    add_command,
+    add_report_option,
+    answer,
+    logs_on_stderr,
+)
 from flexlegion.tools.launch import add_launch_options, go_under_legate, interruptible
 from flexlegion.tools.network import add_json_option
 from flexlegion.tools.training import (
@@ -46,6 +54,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     _add_rules(parser)
     parser.add_argument("--profile-db", metavar="FILE", help="default: the user's own")
     add_launch_options(parser)
+    add_report_option(parser)
     add_json_option(parser)
 
 
@@ -92,6 +101,8 @@ def _run(args: argparse.Namespace) -> None:
     Rules(args.gain, args.confidence, args.rounds, most, trial_seconds)
     check_precision(args.precision)
     check_writable(args.out, "strategy")
+    if args.report is not None:
+        check_writable(args.report, "report")
     check_model(args)
     optimizer = optimizer_from(args)
     go_under_legate(args)
@@ -116,4 +127,7 @@ def _run(args: argparse.Namespace) -> None:
     if machine.rank == 0:
         result.save(args.out)
         text = f"{result}\nwrote {args.out}: {result.chosen}"
+        if args.report is not None:
+            title = f"{result.network} on {result.machine}"
+            save_page(args.report, tune_page(title, result.facts()))
         answer(args, result.facts() | {"out": args.out}, text)

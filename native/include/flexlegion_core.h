@@ -144,6 +144,10 @@ int fl_simulator_tasks(const fl_simulator *simulator, int n_tasks, fl_task *task
 /* Of each memory: the most bytes at one time, and the bytes if nothing is given back. */
 int fl_simulator_memory(const fl_simulator *simulator, int memories, int64_t *peak,
                         int64_t *allocated);
+/* What the latter bytes are for, FL_CONTENTS numbers a memory: the batch, activations, their
+ * gradients, weights, their gradients, optimizer states. */
+enum { FL_CONTENTS = 6 };
+int fl_simulator_contents(const fl_simulator *simulator, int n, int64_t *bytes);
 /* Busy time of each device and link. */
 int fl_simulator_load(const fl_simulator *simulator, int n_devices, int64_t *load);
 

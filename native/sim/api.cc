@@ -441,6 +441,16 @@ int fl_simulator_memory(const fl_simulator* simulator, int memories, int64_t* pe
   });
 }
 
+int fl_simulator_contents(const fl_simulator* simulator, int n, int64_t* bytes) {
+  static_assert(FL_CONTENTS == fl::kContents);
+  return fl::guarded(-1, [&] {
+    const auto all = fl::memory_contents(simulator->simulator.graph());
+    if (n != static_cast<int>(all.size())) throw std::invalid_argument("wrong number of contents");
+    std::copy(all.begin(), all.end(), bytes);
+    return 0;
+  });
+}
+
 int fl_simulator_load(const fl_simulator* simulator, int n_devices, int64_t* load) {
   return fl::guarded(-1, [&] {
     const auto& all = simulator->simulator.graph().load();

@@ -12,7 +12,7 @@ FlowBuilder::FlowBuilder(const MachineModel& machine, const Geometry& geometry)
     : machine_(machine),
       geometry_(geometry),
       load_(machine.links.size(), 0),
-      held_(static_cast<std::size_t>(machine.memories), 0) {}
+      held_(static_cast<std::size_t>(machine.memories) * kContents, 0) {}
 
 void FlowBuilder::begin(const std::vector<int>& parts) {
   first_writer_.clear();
@@ -86,10 +86,11 @@ void FlowBuilder::need(int writer, const Need& need, int memory, TaskRef reader)
   cell.last_consumer = static_cast<int>(consumers_.size()) - 1;
 }
 
-void FlowBuilder::hold(int memory, std::int64_t bytes) {
+void FlowBuilder::hold(int memory, Content content, std::int64_t bytes) {
   if (bytes == 0) return;
-  if (held_[memory] == 0) touched_memories_.push_back(memory);
-  held_[memory] += bytes;
+  const int entry = memory * kContents + static_cast<int>(content);
+  if (held_[entry] == 0) touched_memories_.push_back(entry);
+  held_[entry] += bytes;
 }
 
 std::int64_t FlowBuilder::elements_of(const Cell& cell) const {
@@ -240,9 +241,10 @@ Flow FlowBuilder::finish(const std::vector<int>& reading_parts) {
     flow.link_load.emplace_back(link, load_[link]);
     load_[link] = 0;
   }
-  for (int memory : touched_memories_) {
-    flow.memory.emplace_back(memory, held_[memory]);
-    held_[memory] = 0;
+  for (int entry : touched_memories_) {
+    flow.memory.push_back(
+        {entry / kContents, static_cast<Content>(entry % kContents), held_[entry]});
+    held_[entry] = 0;
   }
   touched_links_.clear();
   touched_memories_.clear();

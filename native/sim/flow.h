@@ -47,6 +47,23 @@ struct Hop {
 constexpr std::int64_t kNotFed = -1;
 
 // Writers are numbered launch by launch (in the order of issue), part by part.
+// What memory is for.
+enum class Content {
+  batch,            // the user's data, and the next batch of them
+  activation,       // what operators compute
+  gradient,         // of an activation, partial values included
+  weight,           // trained or not, and operators' states
+  weight_gradient,  // partial values included
+  optimizer_state,
+};
+constexpr int kContents = 6;
+
+struct Held {
+  int memory;
+  Content content;
+  std::int64_t bytes;
+};
+
 struct Flow {
   std::vector<int> first_writer;    // by writing launch
   std::vector<int> first_edge;      // by writer, and one more
@@ -57,7 +74,7 @@ struct Flow {
   std::vector<TaskRef> consumers;
   std::vector<std::int64_t> sum_time;  // a reading part: time to sum partial values, or empty
   std::vector<std::pair<int, std::int64_t>> link_load;  // (link, ns)
-  std::vector<std::pair<int, std::int64_t>> memory;     // (memory, bytes held there)
+  std::vector<Held> memory;                             // a (memory, content) once
   std::int64_t bytes = 0;                               // moved between memories
   // Bounds, for each reading party, in ns (kNotFed: some of its tasks need nothing of this flow):
   // none of its tasks is ready before `wait` after the first writer's end, and not all are before
@@ -97,7 +114,7 @@ class FlowBuilder {
   };
   void need(int writer, const Need& need, int memory, TaskRef reader);
 
-  void hold(int memory, std::int64_t bytes);  // memory that the flow occupies
+  void hold(int memory, Content content, std::int64_t bytes);  // memory that the flow occupies
 
   // `reading_parts`: of each party, the number of its tasks if the wait of them is wanted, or 0.
   Flow finish(const std::vector<int>& reading_parts);
@@ -132,7 +149,8 @@ class FlowBuilder {
   std::vector<Listed> needs_;
   std::vector<Link> edges_, consumers_;
   std::vector<int> cell_at_;  // [writer * memories + memory]: a cell, if it says so itself
-  std::vector<std::int64_t> load_, held_;
+  std::vector<std::int64_t> load_;
+  std::vector<std::int64_t> held_;  // [memory * kContents + content]
   std::vector<int> touched_links_, touched_memories_;
   std::vector<int> sorted_;
   // Of a reading task: how many writers it needs, how long the slowest transfer of these takes, and

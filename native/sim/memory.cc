@@ -76,7 +76,7 @@ std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& li
     const FlowId& id = graph.flow_ids()[f];
     const Flow& flow = *graph.flows()[f];
     if (id.kind == FlowKind::weights || id.kind == FlowKind::kept) {
-      for (const auto& [memory, bytes] : flow.memory) held[memory] += bytes;
+      for (const Held& its : flow.memory) held[its.memory] += its.bytes;
       continue;
     }
     lives.begin();
@@ -87,7 +87,7 @@ std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& li
     } else {
       lives.touch(id.fed);
     }
-    for (const auto& [memory, bytes] : flow.memory) {
+    for (const auto& [memory, content, bytes] : flow.memory) {
       const Life& life = lives.of(memory);
       if (life.to <= life.from) continue;
       events[memory].emplace_back(life.from, bytes);
@@ -104,6 +104,17 @@ std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& li
     held[m] = peak;
   }
   return held;
+}
+
+std::vector<std::int64_t> memory_contents(const TaskGraph& graph) {
+  std::vector<std::int64_t> bytes(
+      static_cast<std::size_t>(graph.problem().machine.memories) * kContents, 0);
+  for (const auto& flow : graph.flows()) {
+    for (const Held& held : flow->memory) {
+      bytes[held.memory * kContents + static_cast<int>(held.content)] += held.bytes;
+    }
+  }
+  return bytes;
 }
 
 }  // namespace flexlegion

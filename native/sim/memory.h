@@ -1,4 +1,4 @@
-// Peak memory of a simulated iteration.
+// Peak memory of a simulated iteration, and what memories are for.
 #pragma once
 
 #include <cstdint>
@@ -13,5 +13,9 @@ namespace flexlegion {
 // the first task or transfer that fills it to the end of the last task or transfer that uses it; a
 // saved activation thus until the backward pass.
 std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& line);
+
+// For each memory, the bytes of each `Content` that it holds if nothing is given back within an
+// iteration: [memory * kContents + content].
+std::vector<std::int64_t> memory_contents(const TaskGraph& graph);
 
 }  // namespace flexlegion

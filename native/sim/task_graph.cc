@@ -345,7 +345,7 @@ void TaskGraph::account(const Block& block, int sign) {
 void TaskGraph::account(const Flow& flow, int sign) {
   const int devices = problem_.machine.devices();
   for (const auto& [link, time] : flow.link_load) load_[devices + link] += sign * time;
-  for (const auto& [memory, bytes] : flow.memory) memory_[memory] += sign * bytes;
+  for (const Held& held : flow.memory) memory_[held.memory] += sign * held.bytes;
 }
 
 std::int64_t TaskGraph::heaviest_load() const {

@@ -131,7 +131,7 @@ class TaskGraph {
   void add_sums(int launch);
   void box(int memory, const Rect& rect, bool written);
   void box_stack(int tensor, int memory, const Rect& rect);
-  void hold_boxes(int fields = 1);
+  void hold_boxes(Content content, int fields = 1);
   void account(const Block& block, int sign);
   void account(const Flow& flow, int sign);
   void note_times(int launch);

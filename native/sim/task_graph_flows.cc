@@ -49,10 +49,11 @@ void TaskGraph::box(int memory, const Rect& rect, bool written) {
 
 // Ends a tensor's field, or several alike: the instances are what the plan's rule makes of the
 // boxes (rect.h).
-void TaskGraph::hold_boxes(int fields) {
+void TaskGraph::hold_boxes(Content content, int fields) {
   for (int memory : boxed_) {
     Boxes& boxes = boxes_[memory];
-    builder_.hold(memory, fields * held_elements(boxes.read, boxes.written) * kElementBytes);
+    builder_.hold(memory, content,
+                  fields * held_elements(boxes.read, boxes.written) * kElementBytes);
     boxes = {};
   }
   boxed_.clear();
@@ -92,13 +93,14 @@ Flow TaskGraph::build_value(const FlowId& id) {
     }
   }
   for (int op : lookups_of_[id.index]) add_tokens(op, written);
-  if (launches_[id.parties[0]].pass == Pass::load) {
+  const bool loaded = launches_[id.parties[0]].pass == Pass::load;
+  if (loaded) {
     // The next batch is staged while the present one computes.
     for (int memory : boxed_) {
-      builder_.hold(memory, boxes_[memory].written.volume() * kElementBytes);
+      builder_.hold(memory, Content::batch, boxes_[memory].written.volume() * kElementBytes);
     }
   }
-  hold_boxes();
+  hold_boxes(loaded ? Content::batch : Content::activation);
   return builder_.finish(reading_parts(id));
 }
 
@@ -168,7 +170,7 @@ Flow TaskGraph::build_gradient(const FlowId& id) {
   begin(id);
   add_contributions(id.index, id);
   if (id.fed < 0) {
-    hold_boxes();
+    hold_boxes(Content::gradient);
     return builder_.finish(reading_parts(id));
   }
   const int op = producers_[id.index].first;
@@ -199,7 +201,7 @@ Flow TaskGraph::build_gradient(const FlowId& id) {
     const Rect& rect = family.parts.rects[family.parts.of_part[k]];
     if (!rect.empty()) box_stack(id.index, memory_of(devices[k]), rect);
   }
-  hold_boxes();
+  hold_boxes(Content::gradient);
   Flow flow = builder_.finish(reading_parts(id));
   for (std::size_t k = 0; k < devices.size(); ++k) {
     const std::int64_t own = family.parts.rects[family.parts.of_part[k]].volume();
@@ -249,7 +251,7 @@ Flow TaskGraph::build_weights(const FlowId& id) {
           box_stack(source, memory_of(tasks[j].device), rect);
         }
       }
-      hold_boxes();
+      hold_boxes(is_table ? Content::gradient : Content::weight_gradient);
       stack += static_cast<int>(pieces_.size());
     }
     const int states = problem_.optimizer_states;
@@ -261,7 +263,7 @@ Flow TaskGraph::build_weights(const FlowId& id) {
         box(memory_of(tasks[j].device), shard, true);
       }
     }
-    hold_boxes(states);
+    hold_boxes(Content::optimizer_state, states);
     return_weight(tensor, w, tasks, builder_.writer(party, 0), stack++);
   }
   for (std::size_t j = 0; j < tasks.size(); ++j) {
@@ -337,7 +339,7 @@ void TaskGraph::return_weight(int tensor, int weight, const std::vector<UpdateTa
       }
     }
   }
-  hold_boxes();
+  hold_boxes(Content::weight);
 }
 
 Flow TaskGraph::build_kept(const FlowId& id) {
@@ -356,7 +358,7 @@ Flow TaskGraph::build_kept(const FlowId& id) {
       box(memory_of(device), looked_up_tokens(problem_.graph, op), false);
     }
   }
-  hold_boxes();
+  hold_boxes(Content::weight);
   return builder_.finish(reading_parts(id));
 }
 

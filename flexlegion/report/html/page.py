@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 import flexlegion
 from flexlegion.files import write_text
+from flexlegion.quoting import printable
 from flexlegion.report.text import count, duration, memory, volume
 
 LONGEST_TEXT = 200
@@ -27,8 +28,7 @@ LONGEST_TEXT = 200
 
 def shown(text: object) -> str:
     """A name out of a file: without control characters, and cut where it is very long."""
-    value = "".join(c if c.isprintable() else "�" for c in str(text)[: LONGEST_TEXT + 1])
-    return value if len(value) <= LONGEST_TEXT else f"{value[: LONGEST_TEXT - 1]}…"
+    return printable(str(text), LONGEST_TEXT)
 
 
 def markup(template: str, values: Mapping[str, Any]) -> str:

@@ -9,13 +9,19 @@ from typing import Any
 
 from markupsafe import Markup
 
+from flexlegion.devices import Devices
+from flexlegion.errors import UserError
 from flexlegion.files import write_text
 from flexlegion.graph import Graph
+from flexlegion.machines import load_machine
 from flexlegion.report.html.groups import WHOLE, Folded, Group, kinds_of, levels
 from flexlegion.report.html.layout import Layout, layered
 from flexlegion.report.html.page import markup
 from flexlegion.report.text import common_name
+from flexlegion.strategies import AnyStrategy, read_strategy
+from flexlegion.strategies.registry import make_strategy
 from flexlegion.strategy import Strategy
+from flexlegion.topology import Topology
 
 NODE_WIDTH, NODE_HEIGHT = 196, 46
 GAP, LAYER_HEIGHT, MARGIN = 22, 74, 12
@@ -79,6 +85,35 @@ class Picture:
             If it cannot be written there.
         """
         write_text(path, self.svg, "picture")
+
+
+def picture_of(
+    graph: Graph, spec: AnyStrategy, machine: str | Topology | None, devices: Devices | None
+) -> Picture:
+    """See `Model.plot`; `devices` are those of this run, if there is one.
+
+    Raises
+    ------
+    UserError
+        If there is no such strategy or machine, or it is not for this graph.
+    """
+    if machine is not None:
+        devices = (load_machine(machine) if isinstance(machine, str) else machine).names
+    strategy = read_strategy(spec)
+    if isinstance(strategy, str):
+        if devices is None:
+            raise UserError(
+                f"the strategy '{strategy}' depends on the machine; name one, as in "
+                f"plot('{strategy}', 'p100x4')"
+            )
+        strategy = make_strategy(strategy, graph, devices)
+    for op in graph.operators:
+        if op.name not in strategy or len(strategy[op.name].degrees) != len(op.dims):
+            raise UserError(
+                f"{strategy.source}: this strategy is for another network: it does not configure "
+                f"'{op.name}', or not as its output has dimensions"
+            )
+    return Picture(graph, strategy, f"{len(graph.operators)} operators; {strategy.source}")
 
 
 def drawn(folded: Folded, strategy: Strategy) -> dict[str, Any]:

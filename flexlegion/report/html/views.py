@@ -13,7 +13,7 @@ from flexlegion.report.html.groups import Folded, Group
 from flexlegion.report.html.picture import drawn
 from flexlegion.report.text import common_name, count, duration
 from flexlegion.report.timelines import capacity
-from flexlegion.simulator import PASSES, Timeline
+from flexlegion.simulator import CONTENTS, PASSES, Timeline
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
 from flexlegion.topology import Hop
@@ -156,10 +156,14 @@ def memory_view(timeline: Timeline) -> Json:
             "peak": peak,
             "allocated": timeline.allocated_bytes[name],
             "capacity": sizes[name],
+            "contents": [timeline.contents_bytes[name][content] for content in CONTENTS],
         }
         for name, peak in timeline.peak_memory_bytes.items()
     ]
-    return {"rows": rows, "most": max(1, *(row["allocated"] for row in rows))}
+    most = max(1, *(row["allocated"] for row in rows))
+    used = [any(row["contents"][i] for row in rows) for i in range(len(CONTENTS))]
+    contents = [(i, name) for i, name in enumerate(CONTENTS) if used[i]]
+    return {"rows": rows, "most": most, "contents": contents}
 
 
 def links_view(loads: Sequence[Json], timeline: Timeline) -> Json:
@@ -218,7 +222,7 @@ def search_view(found: Mapping[str, Any]) -> Json | None:
     best = found.get("iteration_time_ns")
     trace = found.get("trace")
     points = (
-        [(float(p[0]), int(p[1])) for p in trace[:2000] if _is_point(p)]
+        [(p[0], p[1]) for p in trace[:2000] if _is_point(p)]
         if isinstance(trace, list | tuple)
         else []
     )
@@ -242,27 +246,27 @@ def _is_point(value: Any) -> bool:
     return (
         isinstance(value, list | tuple)
         and len(value) == 2
-        and type(value[0]) in (int, float)
-        and 0 <= value[0] < 10**9
+        and type(value[0]) is int
+        and 0 <= value[0] < 10**15
         and _is_time(value[1])
     )
 
 
-def _steps(points: Sequence[tuple[float, int]]) -> Json:
+def _steps(points: Sequence[tuple[int, int]]) -> Json:
     """A falling staircase in a square of 1000 by 1000."""
-    last = max(points[-1][0], 1e-9)
+    last = max(points[-1][0], 1)
     most = max(ns for _, ns in points)
     path = ""
-    for seconds, ns in points:
-        x, y = 1000 * seconds / last, 1000 * (1 - ns / max(most, 1) * 0.94)
+    for proposals, ns in points:
+        x, y = 1000 * min(proposals / last, 1), 1000 * (1 - ns / max(most, 1) * 0.94)
         path += f"H{x:.1f}V{y:.1f}" if path else f"M{x:.1f} {y:.1f}"
     return {
         "path": Markup(path),  # numbers, however many
-        "seconds": last,
+        "proposals": last,
         "most": most,
         "best": points[-1][1],
         "y_best": 1000 * (1 - points[-1][1] / max(most, 1) * 0.94),
-        "improvements": len(points) - 1,
+        "improvements": len(points) - 2,
     }
 
 
