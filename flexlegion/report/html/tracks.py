@@ -68,8 +68,8 @@ def measured_tracks(path: str | Path) -> dict[str, Any]:
     iterations = about.get("iterations") if isinstance(about, dict) else None
     if type(iterations) is not int or not 1 <= iterations <= 10**6:
         iterations = None
-    tracks: dict[str, list[Slice]] = {}
     device_of = _threads(events)
+    tracks: dict[str, list[Slice]] = {name: [] for name in device_of.values()}
     names: list[list[Any]] = []
     labels: dict[tuple[int, str], int] = {}
     end = 0
@@ -88,7 +88,7 @@ def measured_tracks(path: str | Path) -> dict[str, Any]:
         if label == len(names):
             names.append([stage, name])
         part = int(match[3]) if match and match[3] else 0
-        tracks.setdefault(device_of[str(key)], []).append((start, length, label, part))
+        tracks[device_of[str(key)]].append((start, length, label, part))
         end = max(end, start + length)
     if not end:
         raise UserError(f"{path}: the timeline has no tasks")

@@ -266,7 +266,6 @@ def _steps(points: Sequence[tuple[int, int]]) -> Json:
         "most": most,
         "best": points[-1][1],
         "y_best": 1000 * (1 - points[-1][1] / max(most, 1) * 0.94),
-        "improvements": len(points) - 2,
     }
 
 

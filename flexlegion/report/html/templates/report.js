@@ -85,9 +85,16 @@
     });
   });
 
+  // Where a graph is wider than its place, its middle is seen first.
+  const centre = () => all(".level .scroll").forEach((place) => {
+    place.scrollLeft = (place.scrollWidth - place.clientWidth) / 2;
+  });
+  centre();
+
   all("[data-graph]").forEach((button) => button.addEventListener("click", () => {
     all("[data-graph]").forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
     all(".level").forEach((level) => { level.hidden = level.dataset.level !== button.dataset.graph; });
+    centre();
   }));
 
   all(".more").forEach((button) => button.addEventListener("click", () => {
