@@ -1,0 +1,201 @@
+"""The command ``report``, ``--report`` of others, and pictures: what they write and refuse."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flexlegion as fl
+from flexlegion.cli import main
+from flexlegion.report.html.groups import levels
+from flexlegion.report.html.layout import layered
+from flexlegion.report.html.measurements import accuracy_page, tune_page
+from flexlegion.report.html.tracks import measured_tracks, simulated_tracks
+from flexlegion.simulator import CONTENTS
+from flexlegion.zoo import build
+
+Capture = pytest.CaptureFixture[str]
+
+
+def data_of(page: Path | str) -> Any:
+    """The figures within a page."""
+    text = page.read_text() if isinstance(page, Path) else page
+    begin = text.index('id="data">') + len('id="data">')
+    return json.loads(text[begin : text.index("</script>", begin)])
+
+
+def test_the_command_writes_page_and_picture(tmp_path: Path, capsys: Capture) -> None:
+    page, picture = tmp_path / "a.html", tmp_path / "a.svg"
+    asked = ["expert", "--model", "lenet", "--machine", "p100x4"]
+    assert main(["report", *asked, "--out", str(page), "--svg", str(picture), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert main(["simulate", "--strategy", *asked, "--json"]) == 0
+    simulated = json.loads(capsys.readouterr().out)
+    shown = data_of(page)["facts"]
+    assert {key: shown[key] for key in simulated} == simulated
+    assert facts["out"] == str(page)
+    assert picture.read_text().startswith("<svg ")
+    addresses = re.findall(r"\w+://[^\"' <]*", page.read_text())
+    assert set(addresses) == {"http://www.w3.org/2000/svg"}  # a name, which nothing loads
+
+
+def test_nothing_to_write_is_said(capsys: Capture) -> None:
+    assert main(["report", "data", "--model", "lenet", "--machine", "p100x4"]) == 2
+    assert "give --out FILE, --svg FILE, or both" in capsys.readouterr().err
+
+
+def test_compare_writes_a_report(tmp_path: Path, capsys: Capture) -> None:
+    page = tmp_path / "c.html"
+    asked = ["--model", "mlp", "--machine", "p100x2", "--proposals", "50", "--chains", "1"]
+    assert main(["compare", *asked, "--report", str(page), "--json"]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    facts = data_of(page)["facts"]
+    assert facts["iteration_time_ns"] == compared["iteration_time_ns"]
+    names = {row["strategy"] for row in facts["strategies"]}
+    assert names == {row["strategy"] for row in compared["strategies"]} - {"found"}
+
+
+def test_memory_consists_of_what_is_allocated() -> None:
+    timeline = fl.simulate("nmt", "p100x4", "gnmt", optimizer="adam").timeline
+    for memory, allocated in timeline.allocated_bytes.items():
+        contents = timeline.contents_bytes[memory]
+        assert tuple(contents) == CONTENTS
+        assert sum(contents.values()) == allocated
+    # By hand: a dense layer of 4 x 3 and 3 on one of two devices, and Adam's two states.
+    model = fl.Model(8)
+    model.softmax(model.dense(model.input((4,)), 3))
+    contents = fl.simulate(model, "p100x1", "single", optimizer="adam").timeline.contents_bytes
+    assert contents["gpu:0"]["weights"] == 4 * 15
+    assert contents["gpu:0"]["weight gradients"] == 4 * 15
+    assert contents["gpu:0"]["optimizer states"] == 2 * 4 * 15
+    assert contents["gpu:0"]["batch"] == 2 * (4 * 8 * 4 + 4 * 8)  # inputs and labels, twice
+
+
+def test_searches_tell_how_they_went() -> None:
+    found = fl.search("lenet", "p100x4", proposals=200, chains=1, progress=False)
+    trace = found.result.trace
+    assert trace[0][0] <= 1
+    assert trace[-1] == (found.proposals, found.iteration_time_ns)
+    assert [time for _, time in trace] == sorted((time for _, time in trace), reverse=True)
+    again = fl.search("lenet", "p100x4", proposals=200, chains=1, progress=False)
+    assert again.result.trace == trace
+
+
+def test_steps_and_blocks_are_folded() -> None:
+    (nmt,) = levels(build("nmt").graph)
+    folded = {group.name: group.repeats for group in nmt.groups}
+    assert folded["encoder.lstm1.*"] == folded["project.*"] == 40
+    blocks, layers = levels(build("inception_v3").graph)
+    assert len(blocks.groups) < len(layers.groups) < 100
+    for level in (nmt, blocks, layers):
+        assert all(a < b for a, b in level.edges)
+
+
+def test_layers_are_below_what_leads_to_them() -> None:
+    edges = [(0, 2), (1, 2), (2, 3), (0, 3), (3, 4), (0, 4)]
+    layout = layered(5, edges, node_width=100, gap=10, bend_width=10)
+    assert [layer for _, layer in layout.nodes] == [0, 0, 1, 2, 3]
+    assert abs(layout.nodes[0][0] - layout.nodes[1][0]) >= 110
+    for (a, b), points in zip(edges, layout.edges, strict=True):
+        assert points[0] == layout.nodes[a]
+        assert points[-1] == layout.nodes[b]
+        assert [layer for _, layer in points] == list(range(points[0][1], points[-1][1] + 1))
+
+
+def test_a_timeline_of_training_is_read(tmp_path: Path) -> None:
+    simulated = fl.simulate("lenet", "p100x2", "data")
+    simulated.save_trace(tmp_path / "t.json")
+    tracks = measured_tracks(tmp_path / "t.json")
+    wanted = simulated_tracks(simulated.timeline)
+    busy = {track["name"]: sum(track["track"][1::4]) for track in tracks["devices"]}
+    for track in wanted["devices"]:
+        assert busy[track["name"]] == sum(track["track"][1::4])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        '{"traceEvents": 1}',
+        '{"traceEvents": [1]}',
+        '{"traceEvents": []}',
+        '{"traceEvents": [{"ph": "X", "ts": 1, "dur": 1}]}',
+        '{"traceEvents": [{"ph": "X", "ts": -1, "dur": 1e300, "pid": 1, "tid": 2}]}',
+        '{"traceEvents": [{"ph": "X", "ts": NaN, "dur": 1, "pid": 1, "tid": 2}]}',
+    ],
+)
+def test_other_files_are_no_timelines(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    with pytest.raises(fl.UserError, match=str(path)):
+        measured_tracks(path)
+
+
+def test_models_and_results_are_plotted(tmp_path: Path) -> None:
+    model = fl.load_model("lenet")
+    picture = model.plot("data", "p100x4")
+    assert "sample 4" in picture._repr_html_()
+    picture.save(tmp_path / "p.svg")
+    assert (tmp_path / "p.svg").read_text() == picture.svg
+    found = fl.simulate(model, "p100x4", "expert")
+    assert found.plot().svg == fl.simulate(model, "p100x4", found.strategy).plot().svg
+    assert "lenet" not in model.plot(found).svg
+    with pytest.raises(fl.UserError, match="depends on the machine"):
+        model.plot("data")
+    with pytest.raises(fl.UserError, match="another network"):
+        fl.load_model("alexnet").plot(found)
+
+
+def finalist(name: str, time: int, **more: Any) -> dict[str, Any]:
+    return {"name": name, "iteration_time_ns": time, "measured_iteration_time_ns": time} | more
+
+
+def test_pages_of_what_was_measured() -> None:
+    duel = {"speedups": [1.1, 1.3], "rounds": 2, "won": 2, "median_speedup": 1.2}
+    facts = {
+        "finalists": [
+            finalist("data parallelism", 1200),
+            finalist("<b>", 1000, **duel, interval=None, verdict="faster"),
+        ],
+        "baseline": "data parallelism",
+        "chosen": "<b>",
+        "reason": "it is faster",
+        "rounds": 2,
+        "tasks_measured": 3,
+        "calibration": {"factor": 1.5, "launch_ns": None},
+        "proposals": 10,
+        "seconds": 1.0,
+        "gain": 0.02,
+        "confidence": 0.99,
+    }
+    page = tune_page("lenet on 2 CPUs", facts)
+    assert "1.20×" in page
+    assert "<b>" not in page[page.index("<body>") :].split("<script")[0]
+    assert data_of(page)["facts"]["finalists"][1]["name"] == "<b>"
+    row = {
+        "strategy": "data",
+        "iteration_time_ns": 10**6,
+        "measured_iteration_time_ns": 1_100_000,
+        "noise_ns": 1,
+        "error": -0.09,
+        "operator_difference_ns": 5,
+        "transfer_time_ns": 0,
+        "waiting_difference_ns": -5,
+    }
+    accuracy = facts | {
+        "strategies": [row],
+        "mean_error": 0.09,
+        "worst_error": 0.09,
+        "kendall_tau": None,
+        "pairs_compared": 0,
+        "uncalibrated": {"mean_error": 0.2, "worst_error": 0.3},
+        "calibration": {"strategy": "data", "factor": 1.5, "launch_ns": None, "drift": 1.0},
+        "seed": 0,
+    }
+    page = accuracy_page("lenet on 2 CPUs", accuracy)
+    assert "1.100 ms" in page
+    assert page.count("<circle") == 1
