@@ -118,9 +118,9 @@ def write_tensors(path: Path, arrays: Mapping[str, Array]) -> Sum:
     return _write(path, tensor_file(arrays))
 
 
-def write_document(path: Path, value: Any) -> Sum:
+def write_document(path: Path, text: str) -> Sum:
     """Write a JSON file, to the disk; see `write_tensors`."""
-    return _write(path, [(json_text(value, indent=1) + "\n").encode()])
+    return _write(path, [f"{text}\n".encode()])
 
 
 def _write(path: Path, parts: Sequence[Any]) -> Sum:
@@ -140,10 +140,8 @@ def _write(path: Path, parts: Sequence[Any]) -> Sum:
 
 def write_manifest(folder: Path, files: Mapping[str, Sum]) -> None:
     """Write the last file, and make the folder's entries last."""
-    write_document(
-        folder / MANIFEST,
-        {"format": FORMAT, "files": {name: asdict(its) for name, its in files.items()}},
-    )
+    document = {"format": FORMAT, "files": {name: asdict(its) for name, its in files.items()}}
+    write_document(folder / MANIFEST, json_text(document, indent=1))
     sync_folder(folder)
 
 

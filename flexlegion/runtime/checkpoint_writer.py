@@ -64,9 +64,7 @@ class Writer:
         self._keep, self._token = keep, token
         self._running: Future[None] | None = None
 
-    def write(
-        self, step: int, tensors: Mapping[str, Mapping[str, Array]], state: Mapping[str, Any]
-    ) -> None:
+    def write(self, step: int, tensors: Mapping[str, Mapping[str, Array]], state: str) -> None:
         """Begin to write; `finish` has to be called before the arrays are changed.
 
         Parameters
@@ -76,7 +74,7 @@ class Writer:
         tensors
             By file ("weights", "optimizer"), by key, those of this rank.
         state
-            For ``state.json``; that of the first rank is written.
+            The text of ``state.json``; that of the first rank is written.
         """
         done: Future[None] = Future()
         self._running = done
@@ -107,9 +105,7 @@ class Writer:
         if running is not None:
             running.result()
 
-    def _write(
-        self, step: int, tensors: Mapping[str, Mapping[str, Array]], state: Mapping[str, Any]
-    ) -> None:
+    def _write(self, step: int, tensors: Mapping[str, Mapping[str, Array]], state: str) -> None:
         name = folder_name(step)
         folder = self._directory / f"{TEMPORARY}{self._token}-{name}"
         folder.mkdir(exist_ok=True)

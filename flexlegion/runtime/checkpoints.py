@@ -21,6 +21,7 @@ import flexlegion
 from flexlegion.callbacks import Callback
 from flexlegion.cost.timing import share
 from flexlegion.errors import UserError
+from flexlegion.files import json_text
 from flexlegion.fingerprint import Fingerprint, difference
 from flexlegion.quoting import printable
 from flexlegion.runtime.checkpoint_files import (
@@ -89,7 +90,7 @@ class Checkpoints(Callback):
         if keep < 1:
             raise UserError(f"at least 1 checkpoint has to be kept, not {keep}")
         self.keep, self.resume = keep, resume
-        self.stalled = 0.0  # seconds for which training stood still, of this run
+        self.stalls: list[float] = []  # seconds for which training stood still, each time
         self._writer: Writer | None = None  # while `fit` runs
         self._compiled: Compiled
         self._copies: dict[str, HostCopy] = {}
@@ -171,10 +172,12 @@ class Checkpoints(Callback):
         for copy in self._copies.values():
             copy.take()
         tensors = {kind: copy.arrays for kind, copy in self._copies.items()}
-        self._writer.write(training.position.step, tensors, _state(training, self._compiled))
+        # As a text: training goes on with the lists that it is made from.
+        state = json_text(_state(training, self._compiled), indent=1)
+        self._writer.write(training.position.step, tensors, state)
         self._written = training.position.step
         self._last = time.monotonic()
-        self.stalled += time.perf_counter() - began
+        self.stalls.append(time.perf_counter() - began)
 
     def on_interrupt(self, training: Training) -> str | None:
         """Write a last one, and tell where."""

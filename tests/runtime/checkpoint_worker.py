@@ -8,8 +8,10 @@ The first rank writes weights, optimizer states, and the loss of each iteration 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,11 +39,16 @@ def network() -> Model:
 
 
 class Losses(Callback):
-    """Notes the loss of each iteration, and stops after one of them."""
+    """Notes the loss of each iteration, stops after one, and tells that training has begun."""
 
-    def __init__(self, stop: int | None) -> None:
-        self.stop = stop
+    def __init__(self, stop: int | None, started: str | None) -> None:
+        self.stop, self.started = stop, started
         self.of: dict[int, float] = {}
+
+    def on_train_begin(self, training: Training) -> None:
+        if self.started:
+            rank = training.model.machine.rank
+            Path(f"{self.started}.{rank}").write_text(f"{os.getpid()}\n")
 
     def on_batch_end(self, training: Training, values: Mapping[str, float]) -> None:
         step = training.position.step
@@ -58,15 +65,16 @@ def main(
     every: int | str = 10,
     resume: bool = False,
     stop: int | None = None,
+    started: str | None = None,
 ) -> None:
     """Train."""
     model = network()
-    schedule = with_warmup(cosine(4 * -(-SAMPLES // BATCH)), 10)
+    schedule = with_warmup(cosine(epochs * -(-SAMPLES // BATCH)), 10)
     model.compile(OPTIMIZER, strategy=strategy, schedule=schedule)
     rng = np.random.default_rng(0)
     x = rng.standard_normal((SAMPLES, 8, 8, 3), np.float32)
     y = x.reshape(SAMPLES, -1)[:, :CLASSES].argmax(1).astype(np.int32)
-    losses = Losses(stop)
+    losses = Losses(stop, started)
     saving = Checkpoints(checkpoint, every, resume=resume) if checkpoint else None
     history = model.fit(
         x,

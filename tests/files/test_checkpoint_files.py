@@ -1,0 +1,136 @@
+"""Checkpoints as files: parts make the whole, damage is found, weights are read from anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from flexlegion.errors import UserError
+from flexlegion.importers.weights import Layout, Origin, Place
+from flexlegion.runtime.checkpoint_files import (
+    MANIFEST,
+    STATE,
+    Checkpoint,
+    DamagedError,
+    folders,
+    key_of,
+    newest_whole,
+    write_document,
+    write_manifest,
+    write_tensors,
+)
+from flexlegion.runtime.checkpoint_weights import fitted, read_weights, save_weights
+from flexlegion.runtime.checkpoints import Checkpoints, interval
+
+WHOLE = np.arange(24, dtype=np.float32).reshape(4, 6)
+STATE_TEXT = json.dumps({"training": {"position": {"step": 3}}})
+
+
+def written(folder: Path) -> Checkpoint:
+    """A checkpoint of two ranks."""
+    folder.mkdir(parents=True)
+    boxes = [((0, 2), (0, 6)), ((2, 4), (0, 6))]
+    sums = {STATE: write_document(folder / STATE, STATE_TEXT)}
+    for rank, box in enumerate(boxes):
+        part = WHOLE[tuple(slice(*bounds) for bounds in box)]
+        tensors = {key_of("w", box): part, f"w{rank}/m": np.float32([rank])}
+        name = f"weights-{rank}-of-2.safetensors"
+        sums[name] = write_tensors(folder / name, tensors)
+    write_manifest(folder, sums)
+    return Checkpoint(folder)
+
+
+def test_parts_make_the_whole(tmp_path: Path) -> None:
+    checkpoint = written(tmp_path / "step-00000003")
+    checkpoint.check_all()
+    assert (checkpoint.read("w") == WHOLE).all()
+    assert set(checkpoint) == {"w", "w0/m", "w1/m"}
+    assert checkpoint.step == 3
+    # Any program that knows the format reads the files.
+    part = load_file(checkpoint.folder / "weights-1-of-2.safetensors")
+    assert (part["w[2:4,0:6]"] == WHOLE[2:]).all()
+
+
+@pytest.mark.parametrize("name", [MANIFEST, STATE, "weights-1-of-2.safetensors"])
+@pytest.mark.parametrize("how", ["changed", "cut", "missing"])
+def test_the_one_before_a_damaged_one_is_taken(
+    name: str, how: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path / "step-00000003")
+    file = written(tmp_path / "step-00000010").folder / name
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 8
+    file.write_bytes(content if how == "changed" else content[:-9])
+    if how == "missing":
+        file.unlink()
+    newest = newest_whole(tmp_path)
+    assert newest is not None
+    assert newest.folder.name == "step-00000003"
+    assert "step-00000010" in capfd.readouterr().err
+    with pytest.raises(DamagedError, match="step-00000010"):
+        Checkpoint(tmp_path / "step-00000010").check_all()
+
+
+def test_they_are_in_order(tmp_path: Path) -> None:
+    for name in ("step-100000000", "step-00000009", "step-00000010", ".writing-a", "other"):
+        (tmp_path / name).mkdir()
+    assert [f.name[5:] for f in folders(tmp_path)] == ["00000009", "00000010", "100000000"]
+    assert newest_whole(tmp_path / "nothing") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("500", (500, None)), (7, (7, None)), ("90s", (None, 90)), ("2h", (None, 7200))],
+)
+def test_intervals(text: int | str, expected: tuple[int | None, float | None]) -> None:
+    assert interval(text) == expected
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "10 m", "10d", "", "m", 0])
+def test_no_intervals(text: int | str) -> None:
+    with pytest.raises(UserError, match="interval between checkpoints"):
+        interval(text)
+
+
+def test_wrong_numbers(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="at least 1"):
+        Checkpoints(tmp_path, keep=0)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be written there"):
+        Checkpoints(tmp_path / "file" / "folder").check_directory()
+
+
+@pytest.mark.parametrize("ending", ["npz", "safetensors"])
+def test_weights_come_back(ending: str, tmp_path: Path) -> None:
+    weights = {"dense.kernel": WHOLE, "ids": np.arange(3, dtype=np.int32)}
+    save_weights(tmp_path / f"w.{ending}", weights)
+    again = read_weights(tmp_path / f"w.{ending}")
+    assert {name: its.tobytes() for name, its in again.items()} == {
+        name: its.tobytes() for name, its in weights.items()
+    }
+
+
+def test_a_modules_names_in_half_precision(tmp_path: Path) -> None:
+    """A file of the network with a head: its names have a prefix."""
+    save_file({"bert.dense.weight": WHOLE.astype(np.float16)}, tmp_path / "w.safetensors")
+    layout = Layout((4, 6), (1, 0), (6, 4))
+    origin = Origin({"dense.weight": Place("dense.kernel", layout)})
+    arrays = read_weights(tmp_path / "w.safetensors")
+    weights = fitted(arrays, {"dense.kernel": (6, 4)}, {"dense.kernel"}, origin, "w")
+    assert (weights["dense.kernel"] == WHOLE.T).all()
+
+
+def test_weights_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "w.npz").write_bytes(b"no zip")
+    (tmp_path / "w.pt").write_bytes(b"pickle")
+    for name, message in (("w.npz", "neither"), ("w.pt", "pickle"), ("none", "cannot be read")):
+        with pytest.raises(UserError, match=message):
+            read_weights(tmp_path / name)
+    with pytest.raises(UserError, match="it has no 'a'; the model has no 'b'"):
+        fitted({"b": WHOLE}, {"a": (4, 6)}, {"a"}, None, "w")
+    with pytest.raises(UserError, match=r"shape \[4, 6\]"):
+        fitted({"a": WHOLE}, {"a": (6, 4)}, {"a"}, None, "w")
