@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import time
+import math
+from datetime import timedelta
 from types import TracebackType
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
 from flexlegion.metrics import Goal, Totals
+from flexlegion.report.progress import ProgressBar
 
 
 def format_metrics(values: dict[str, float]) -> str:
@@ -24,7 +21,7 @@ def format_metrics(values: dict[str, float]) -> str:
 
 
 class EpochProgress:
-    """Shows one epoch.
+    """Shows one epoch of a training.
 
     Parameters
     ----------
@@ -36,27 +33,17 @@ class EpochProgress:
         What to show.
     shown
         False prints nothing.
+    done
+        Samples of it that were trained before this process began.
     """
 
-    def __init__(self, label: str, samples: int, goal: Goal, shown: bool) -> None:
+    def __init__(self, label: str, samples: int, goal: Goal, shown: bool, done: int = 0) -> None:
         self.label, self.samples, self.goal, self.shown = label, samples, goal, shown
-        self._started = time.perf_counter()
-        self._bar: Progress | None = None
-        self._task = TaskID(0)
-        if shown and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[status]}"),
-                TimeRemainingColumn(),
-                console=Console(),
-                transient=True,
-            )
-            self._task = self._bar.add_task(label, total=samples, status="")
+        self._done = done
+        self._bar = ProgressBar(label, shown, stderr=False)
 
     def __enter__(self) -> EpochProgress:
-        if self._bar is not None:
-            self._bar.start()
+        self._bar.__enter__()
         return self
 
     def __exit__(
@@ -65,18 +52,30 @@ class EpochProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.__exit__(kind, error, trace)
 
     def update(self, sums: Totals) -> None:
         """Show the sums so far."""
-        if self._bar is not None:
-            rate = sums.samples / max(time.perf_counter() - self._started, 1e-9)
-            status = f"{format_metrics(self.goal.means(sums.losses))}  {rate:,.0f} samples/s"
-            self._bar.update(self._task, completed=sums.samples, status=status)
+        if self._bar.live:
+            rate = self._bar.rate(sums.samples - self._done)
+            loss = self.goal.means(sums.losses)["loss"]  # all metrics are too long for a line
+            status = f"{format_metrics({'loss': loss})}  {rate} samples/s"
+            self._bar.show(sums.samples / max(self.samples, 1), status)
 
-    def finish(self, values: dict[str, float], samples_per_second: float) -> None:
-        """Print the epoch's line."""
+    def finish(self, values: dict[str, float], samples_per_second: float, left: float) -> None:
+        """Print the epoch's line.
+
+        Parameters
+        ----------
+        values
+            Loss and metrics.
+        samples_per_second
+            Of its training.
+        left
+            Seconds that the epochs after it will take.
+        """
         if self.shown:
             speed = f"{samples_per_second:,.0f} samples/s"
+            if left > 0:
+                speed += f", {timedelta(seconds=math.ceil(left))} left"
             print(f"{self.label}  {format_metrics(values)}  {speed}", flush=True)

@@ -200,7 +200,8 @@ class Training:
         rng = np.random.default_rng([self.model.seed, epoch])
         rows = rng.permutation(feed.samples) if shuffle else np.arange(feed.samples)
         label = f"epoch {self.epoch + 1}/{self.epochs}"
-        with EpochProgress(label, feed.samples, compiled.goal, self.prints) as bar:
+        done, started = self._total.samples, perf_counter()
+        with EpochProgress(label, feed.samples, compiled.goal, self.prints, done) as bar:
             steps = _Steps(self, bar.update)
             run_series(
                 compiled.program,
@@ -222,7 +223,8 @@ class Training:
         speed = self._total.samples / max(self._seconds, 1e-9)
         if validation is not None:
             values |= {f"val_{name}": value for name, value in self._validate(validation).items()}
-        bar.finish(values, speed)
+        left = (self.epochs - self.epoch - 1) * (perf_counter() - started)
+        bar.finish(values, speed, left if done == 0 else 0.0)
         values |= {"seconds": self._seconds, "samples_per_second": speed}
         self.history.epochs.append(values)
         self.position = self.position.next_epoch()
