@@ -19,11 +19,7 @@ from typing import Any, NoReturn
 import cffi
 
 from flexlegion import process
-from flexlegion.errors import UserError
-
-
-class NativeError(RuntimeError):
-    """A failure that native code reported: not the user's mistake, unless a caller knows better."""
+from flexlegion.errors import NativeError, UserError
 
 
 def _find(folder: str, name: str) -> Path:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 
 from flexlegion.ending import Interrupted
-from flexlegion.errors import UserError
+from flexlegion.errors import NativeError, UserError
 from flexlegion.process import rank
+from flexlegion.quoting import printable, printable_lines
 
+EXIT_FAULT = 70  # by custom, EX_SOFTWARE of sysexits.h
+TRACEBACK = "FLEXLEGION_TRACEBACK"  # to see where an unforeseen exception comes from
 EXIT_BROKEN_PIPE = 141  # as the shell reports a program that SIGPIPE ended
 _FIRST_RANKS_TURN = 2  # seconds
 
@@ -20,19 +24,22 @@ def run_command(
 ) -> int:
     """Run a command; a `UserError` becomes one sentence on standard error and its status.
 
-    Its notes, such as a table, follow.
+    Its notes, such as a table, follow. Other exceptions are faults of flexlegion's own, and become
+    a sentence that asks to report them.
     """
     try:
         main(argv)
         sys.stdout.flush()
     except UserError as e:
-        text = str(e).replace("\n", "\\n")  # of a name in a file, say
+        text = printable(str(e))
         if rank() > 0:
             # What is wrong on all ranks, the first says, and ends them all.
             time.sleep(_FIRST_RANKS_TURN)
             text = f"on rank {rank()}: {text}"
         print(
-            "\n".join([f"error: {text}", *getattr(e, "__notes__", [])]), file=sys.stderr, flush=True
+            "\n".join([f"error: {text}", *map(printable_lines, getattr(e, "__notes__", []))]),
+            file=sys.stderr,
+            flush=True,
         )
         return e.status
     except BrokenPipeError:
@@ -45,4 +52,27 @@ def run_command(
         return e.status
     except KeyboardInterrupt:
         return Interrupted().status
+    except Exception as e:
+        if os.environ.get(TRACEBACK):
+            raise
+        status, text = _unforeseen(e)
+        print(f"error: {printable(text)}", file=sys.stderr, flush=True)
+        return status
     return 0
+
+
+def _unforeseen(error: Exception) -> tuple[int, str]:
+    """Status and sentence of an exception that nobody made a `UserError` of."""
+    if isinstance(error, MemoryError):
+        return (
+            UserError.status,
+            "the memory does not suffice; choose a smaller model or batch",
+        )
+    if isinstance(error, NativeError):
+        return UserError.status, str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return EXIT_FAULT, (
+        f"a fault of flexlegion itself: {type(error).__name__}: {error} "
+        f"({os.path.basename(frame.filename)}, line {frame.lineno}); please report it with the "
+        f"command, and what it prints once more with {TRACEBACK}=1 before it"
+    )

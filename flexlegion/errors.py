@@ -15,3 +15,7 @@ class DivergenceError(UserError):
     """A loss that is no finite number: training has ended, as nothing good can come of it."""
 
     status: ClassVar[int] = 3
+
+
+class NativeError(RuntimeError):
+    """A failure that native code reported: not the user's mistake, unless a caller knows better."""

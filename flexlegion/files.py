@@ -16,7 +16,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,13 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+
+
+class Readable(Protocol):
+    """What bytes can be read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most so many; none at the end."""
 
 
 class NoRegularFileError(OSError):
@@ -83,7 +90,7 @@ def _check_regular(mode: int, path: str | Path, connected: bool) -> None:
     raise NoRegularFileError(errno.EINVAL, f"it is {kind}, not a file")
 
 
-def read_at_most(file: IO[bytes], limit: int) -> bytes | None:
+def read_at_most(file: Readable, limit: int) -> bytes | None:
     """All that a file has, or None if it has more than `limit` bytes.
 
     For streams that decompress, too: no more than the limit is decompressed.

@@ -112,7 +112,16 @@ def _read(source: Path) -> tuple[list[Text], list[Text] | None]:
 def _read_table(path: Path) -> list[Text]:
     lines = read_lines(path)
     separated = ".csv" in path.suffixes
-    rows = list(csv.reader(lines)) if separated else [line.split("\t", 1) for line in lines if line]
+    if separated:
+        table = csv.reader(lines)
+        try:
+            rows = list(table)
+        except csv.Error as e:
+            raise UserError(
+                f"{path}: line {table.line_num} cannot be read as one of a .csv file ({e})"
+            ) from None
+    else:
+        rows = [line.split("\t", 1) for line in lines if line]
     if separated and rows and tuple(rows[0]) == _HEADER:
         rows = rows[1:]
     for number, row in enumerate(rows, 1):

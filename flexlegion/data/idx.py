@@ -5,19 +5,19 @@ The magic number is two zero bytes, a code for the type of the values, and the n
 
 from __future__ import annotations
 
-import gzip
 import math
 import re
 import struct
-import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.data.reading import read_content
 from flexlegion.errors import UserError
 
+_MAX_DIMS = 32
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 # "train-images-idx3-ubyte" is the original spelling; many copies have "train-images.idx3-ubyte".
 _NAME = re.compile(r"[.-]idx\d?(-ubyte)?(\.gz)?$")
@@ -49,7 +49,7 @@ def read_idx(path: Path) -> npt.NDArray[Any]:
     UserError
         If the file cannot be read, is no IDX file, or does not have the length it states.
     """
-    content = _content(path)
+    content = read_content(path, "an IDX file")
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _TYPES or not content[3]:
         raise UserError(
             f"{path}: this is no IDX file, because it starts with the bytes "
@@ -71,6 +71,10 @@ def read_idx(path: Path) -> npt.NDArray[Any]:
         raise UserError(
             f"{path}: this IDX file is {fault}, it has {len(content)} bytes where the shape "
             f"{shape} in its header makes {expected}."
+        )
+    if n_dims > _MAX_DIMS:
+        raise UserError(
+            f"{path}: this IDX file has {n_dims} dimensions, and {_MAX_DIMS} at most are read."
         )
     values = np.frombuffer(content, dtype, offset=start).reshape(shape)
     return values.astype(dtype.newbyteorder("="))
@@ -140,21 +144,3 @@ def _read_pair(directory: Path, part: str) -> Pair | None:
 def _find(directory: Path, part: str, kind: str, n_dims: int) -> Path | None:
     candidates = (directory / f"{part}-{kind}{end.format(n_dims)}" for end in _SPELLINGS)
     return next((path for path in candidates if path.exists()), None)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"{path}: this file cannot be read ({error.strerror}), and an IDX file is needed."
-        ) from error
-    # By content, not by name: browsers unpack a .gz and keep its name.
-    if content[:2] != b"\x1f\x8b":
-        return content
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(
-            f"{path}: this gzip file is truncated or damaged ({error}), and a whole copy is needed."
-        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -15,7 +16,9 @@ from PIL import Image
 
 from flexlegion.data.dataset import Splits, split_rows
 from flexlegion.data.digits import load_raw_digits
+from flexlegion.data.reading import reading
 from flexlegion.errors import UserError
+from flexlegion.files import open_file
 from flexlegion.sources import BatchSource
 from flexlegion.tensor import Shape
 
@@ -26,6 +29,10 @@ IN_MEMORY = 2**30
 CROP = 224 / 256
 BYTE_VALUES = np.arange(256, dtype=np.float32) / np.float32(127.5) - 1
 
+MAX_PIXELS = 64 * 2**20
+# Pillow warns of more than these, and nobody would see who warns.
+warnings.simplefilter("error", Image.DecompressionBombWarning)
+_FORMATS = ("JPEG", "PNG")
 _MODES = {1: "L", 3: "RGB"}
 
 Pixels = npt.NDArray[np.uint8]
@@ -181,16 +188,22 @@ def read_image(path: Path, shape: Shape) -> Pixels:
         If the file is no image that can be read.
     """
     height, width, channels = shape
-    try:
-        with Image.open(path) as file:
-            # JPEG decodes faster to a half, a quarter or an eighth, where that is large enough.
-            file.draft(_MODES[channels], (2 * width, 2 * height))
-            image = file.convert(_MODES[channels])
-            box = _centre(image.size, width / height)
-            image = image.resize((width, height), Image.Resampling.BILINEAR, box)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path}: this image cannot be read ({reason})") from error
+    with (
+        reading(path, "an image"),
+        open_file(path) as content,
+        # Not all that Pillow knows: some formats are programs, which it would run.
+        Image.open(content, formats=_FORMATS) as file,
+    ):
+        if prod(file.size) > MAX_PIXELS:
+            raise UserError(
+                f"{path}: this image has {file.width:,} x {file.height:,} pixels, and "
+                f"{MAX_PIXELS:,} at most are read"
+            )
+        # JPEG decodes faster to a half, a quarter or an eighth, where that is large enough.
+        file.draft(_MODES[channels], (2 * width, 2 * height))
+        image = file.convert(_MODES[channels])
+        box = _centre(image.size, width / height)
+        image = image.resize((width, height), Image.Resampling.BILINEAR, box)
     pixels: Pixels = np.asarray(image).reshape(shape)
     return pixels
 

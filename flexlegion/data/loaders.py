@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +19,9 @@ import numpy.typing as npt
 from flexlegion.data.dataset import Dataset, Labels, Samples, Splits
 from flexlegion.data.digits import load_digits
 from flexlegion.data.idx import Pair, is_idx_name, labels_beside, read_idx, read_idx_directory
+from flexlegion.data.reading import check_growth, reading
 from flexlegion.errors import UserError
+from flexlegion.files import check_regular, open_file
 
 Chosen = TypeVar("Chosen")
 
@@ -116,14 +117,11 @@ def _load_npy_pair(path: Path, labels: str | None) -> Pair:
 
 
 def _load_npy(path: Path) -> npt.NDArray[Any]:
-    try:
+    with reading(path, "a .npy file"), open_file(path) as file:
         # np.load would read an .npz or a pickle under this name too.
-        with path.open("rb") as file:
-            array: npt.NDArray[Any] = np.lib.format.read_array(  # type: ignore[no-untyped-call]
-                file, allow_pickle=False
-            )
-    except (OSError, ValueError, EOFError) as error:
-        raise _unreadable(path, "a .npy file", error) from error
+        array: npt.NDArray[Any] = np.lib.format.read_array(  # type: ignore[no-untyped-call]
+            file, allow_pickle=False
+        )
     return array
 
 
@@ -139,35 +137,45 @@ def load_npz(path: Path, chosen: Callable[[Mapping[str, Any]], Chosen]) -> Chose
     UserError
         If it cannot be read.
     """
-    # A bare .npy array renamed to .npz loads as an array, so the archive is asked for by name.
-    if not zipfile.is_zipfile(path):
-        raise UserError(
-            f"{path}: this is no .npz archive, or a truncated one, and a whole one as numpy.savez "
-            "writes it is needed."
-        )
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
+    with reading(path, "an .npz file"), open_file(path) as file:
+        # A bare .npy array renamed to .npz loads as an array, so the archive is asked for by name.
+        if not zipfile.is_zipfile(file):
+            raise UserError(
+                f"{path}: this is no .npz archive, or a truncated one, and a whole one as "
+                "numpy.savez writes it is needed."
+            )
+        with zipfile.ZipFile(file) as archive:
+            for member in archive.infolist():
+                check_growth(
+                    path, f"the array {member.filename}", member.compress_size, member.file_size
+                )
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as arrays:
             return chosen(arrays)
-    except UserError:
-        raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise _unreadable(path, "an .npz file", error) from error
 
 
 def _load_hdf5(path: Path) -> tuple[Pair, Pair | None]:
-    try:
+    with reading(path, "an HDF5 file"):
+        check_regular(path)
         with h5py.File(path, "r") as file:
-            nodes = {key: file[key] for key in file}
+            nodes = {key: file[key] for key in file if _is_inside(path, file, key)}
             arrays = {key: node for key, node in nodes.items() if isinstance(node, h5py.Dataset)}
+            for key, array in arrays.items():
+                if array.external or array.is_virtual:
+                    raise _elsewhere(path, key)
+                check_growth(path, f"the array {key}", array.id.get_storage_size(), array.nbytes)
             return _named_pairs(path, arrays)
-    except (OSError, KeyError) as error:  # KeyError: a link into a file that is not there
-        raise _unreadable(path, "an HDF5 file", error) from error
 
 
-def _unreadable(path: Path, kind: str, error: Exception) -> UserError:
-    # Libraries report over several lines and with a full stop: our sentence is one.
-    reason = " ".join(str(error).split()).rstrip(".")
-    return UserError(f"{path}: this cannot be read as {kind} ({reason}); a whole one is needed.")
+def _is_inside(path: Path, file: h5py.File, key: str) -> bool:
+    if isinstance(file.get(key, getlink=True), h5py.ExternalLink):
+        raise _elsewhere(path, key)
+    return True
+
+
+def _elsewhere(path: Path, key: str) -> UserError:
+    # Any file could be meant, a pipe as well.
+    return UserError(f"{path}: the array {key} lies in another file; copy it into this one.")
 
 
 def _named_pairs(path: Path, arrays: Mapping[str, Any]) -> tuple[Pair, Pair | None]:

@@ -6,10 +6,7 @@ character that is no blank is one.
 
 from __future__ import annotations
 
-import gzip
-import lzma
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.data.reading import read_content
 from flexlegion.errors import UserError
 
 PAD, UNKNOWN, START, END, END_OF_LINE = "<pad>", "<unk>", "<s>", "</s>", "<eos>"
@@ -55,15 +53,7 @@ def read_lines(path: Path) -> list[str]:
         If the file cannot be read, or is not text.
     """
     try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-        elif path.suffix == ".xz":
-            content = lzma.decompress(content)
-        text = content.decode()
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(f"{path}: this file cannot be read ({reason}).") from error
+        text = read_content(path, "a text").decode()
     except UnicodeDecodeError as error:
         raise UserError(
             f"{path}: this is no UTF-8 text, because of the byte at position {error.start}."

@@ -12,6 +12,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from flexlegion.quoting import printable
+
 WIDTH = 160  # of tables, wherever they are printed to
 
 
@@ -48,7 +50,7 @@ def table(
     for number, column in enumerate(columns):
         result.add_column(column, justify="left" if number in texts else "right", overflow="fold")
     for row in rows:
-        result.add_row(*(Text(cell) for cell in row))
+        result.add_row(*(Text(printable(cell)) for cell in row))
     return printed(result)
 
 
@@ -56,7 +58,7 @@ def pairs(rows: Iterable[tuple[str, str]]) -> str:
     """Lines of a name and a value, the values in one column."""
     lines = list(rows)
     width = max((len(name) for name, _ in lines), default=0)
-    return "".join(f"{name:{width}}  {value}".rstrip() + "\n" for name, value in lines)
+    return "".join(f"{name:{width}}  {printable(value)}".rstrip() + "\n" for name, value in lines)
 
 
 def duration(ns: int) -> str:

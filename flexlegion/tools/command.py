@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from flexlegion.files import json_text
+from flexlegion.quoting import printable, printable_lines
 
 Commands = argparse._SubParsersAction  # argparse has no public name for it
 
@@ -54,7 +56,7 @@ def add_report_option(parser: argparse.ArgumentParser) -> None:
 
 def answer(args: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
     """Print the result: with ``--json`` one JSON object, else the text."""
-    print(json.dumps(facts, allow_nan=False) if args.json else text.rstrip("\n"))
+    print(json_text(facts) if args.json else printable_lines(text.rstrip("\n")))
 
 
 @contextmanager
@@ -73,9 +75,9 @@ def logs_on_stderr() -> Iterator[None]:
 
 def note(text: str) -> None:
     """Tell the user something beside the result."""
-    print(f"note: {text}", file=sys.stderr, flush=True)
+    print(f"note: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
     """Tell the user that something is not as it should be."""
-    print(f"warning: {text}", file=sys.stderr, flush=True)
+    print(f"warning: {printable(text)}", file=sys.stderr, flush=True)

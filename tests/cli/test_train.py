@@ -110,7 +110,7 @@ def test_folders_of_images(tmp_path: Path) -> None:
     broken = sorted((tmp_path / "digits" / "train").glob("*/*.png"))[700]
     broken.write_bytes(broken.read_bytes()[:40])
     done = run_legate(TRAIN, *arguments, cpus=2, timeout=120, status=2)
-    assert f"error: {broken}: this image cannot be read (" in done.stderr
+    assert f"error: {broken}: this cannot be read as an image (" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -176,7 +176,7 @@ def test_refuses_what_cannot_be_read(tmp_path: Path) -> None:
     bad = tmp_path / "a" / "1.png"
     for content in (b"", b"no image", whole[:60], whole[: len(whole) // 2]):
         bad.write_bytes(content)
-        with pytest.raises(UserError, match="this image cannot be read") as caught:
+        with pytest.raises(UserError, match="this cannot be read as an image") as caught:
             load_images(tmp_path, (4, 4, 3)).train.read(1, 0, (pixels, label))
         assert str(caught.value).startswith(f"{bad}: ")
         assert "\n" not in str(caught.value)

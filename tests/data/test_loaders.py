@@ -177,7 +177,7 @@ def test_refuses_a_broken_link_in_hdf5(tmp_path: Path) -> None:
     path = tmp_path / "d.h5"
     with h5py.File(path, "w") as file:
         file["x"] = h5py.ExternalLink("elsewhere.h5", "/x")
-    refused("cannot be read as an HDF5 file", str(path))
+    refused("the array x lies in another file", str(path))
 
 
 def test_refuses_npy_without_whole_labels(tmp_path: Path) -> None:

@@ -64,9 +64,13 @@ def test_lines(tmp_path: Path) -> None:
     ("name", "content", "text"),
     [
         ("a.txt", "Größe".encode("latin-1"), "no UTF-8 text, because of the byte at position 2"),
-        ("a.txt.gz", b"no gzip", r"cannot be read \(Not a gzipped file"),
-        ("a.txt.xz", lzma.compress(b"text" * 99)[:50], r"cannot be read \(Compressed data ended"),
-        ("a.txt", None, r"cannot be read \(No such file or directory\)"),
+        ("a.txt.gz", b"\x1f\x8b no", r"cannot be read as a text \(Compressed file ended"),
+        (
+            "a.txt.xz",
+            lzma.compress(b"text" * 99)[:50],
+            r"cannot be read as a text \(Compressed file ended",
+        ),
+        ("a.txt", None, r"cannot be read as a text \(No such file or directory\)"),
     ],
     ids=["latin-1", "no gzip", "cut short", "missing"],
 )

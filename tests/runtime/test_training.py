@@ -281,4 +281,4 @@ def test_rows_that_the_data_lack_are_refused_before_anything_is_issued(results: 
         "row negative": "no row -1 in data of 43 rows",
         "data unknown": "no data 1000000",
     }.items():
-        assert found[name] == [f"flexlegion._native.NativeError: {text}"] * 2
+        assert found[name] == [f"flexlegion.errors.NativeError: {text}"] * 2

@@ -8,7 +8,7 @@ import pytest
 from deltas import Case, problem_for
 from simulated import check_local_optimum, strategy_of
 
-from flexlegion._native import NativeError
+from flexlegion.errors import NativeError
 from flexlegion.problem import Problem
 from flexlegion.searches.chain import Chain, ChainOptions, ChainState, prepare_candidates
 from flexlegion.simulator import full
