@@ -94,7 +94,11 @@ class Report(Result):
             "facts": facts,
             "reason": simulated.reason,
             "headline": views.headline(
-                timeline.iteration_time_ns, self.data_parallel_time_ns, is_data, self.deviations
+                timeline.iteration_time_ns,
+                self.data_parallel_time_ns,
+                self.deviations,
+                fits=simulated.fits,
+                same=is_data,
             ),
             "strategies": views.times_view(self.strategies, facts, self.measured),
             "graphs": graphs,

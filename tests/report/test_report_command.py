@@ -43,6 +43,14 @@ def test_the_command_writes_page_and_picture(tmp_path: Path, capsys: Capture) ->
     assert set(addresses) == {"http://www.w3.org/2000/svg"}  # a name, which nothing loads
 
 
+def test_what_does_not_fit_is_said() -> None:
+    page = fl.report_on("transformer", "p100x1", "single", progress=False).html()
+    fits = fl.simulate("transformer", "p100x1", "single").fits
+    assert ("Does not fit" in page) == (not fits)
+    large = fl.load_model("transformer", batch_size=512)
+    assert "Does not fit" in fl.report_on(large, "p100x1", "single", progress=False).html()
+
+
 def test_nothing_to_write_is_said(capsys: Capture) -> None:
     assert main(["report", "data", "--model", "lenet", "--machine", "p100x4"]) == 2
     assert "give --out FILE, --svg FILE, or both" in capsys.readouterr().err

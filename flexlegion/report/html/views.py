@@ -24,8 +24,13 @@ DEVIATIONS_SHOWN = 30
 CONFIGURATIONS_SHOWN = 12
 
 
-def headline(time_ns: int, data_ns: int | None, same: bool, found: Sequence[Deviation]) -> Json:
-    """The result in a few words, and the reason for it."""
+def headline(
+    time_ns: int, data_ns: int | None, found: Sequence[Deviation], *, fits: bool, same: bool
+) -> Json:
+    """The result in a few words, and the reason for it; `same`: it is data parallelism."""
+    if not fits:
+        what = f"into memory; if it did, an iteration would take {duration(time_ns)}"
+        return {"big": "Does not fit", "what": what, "why": ""}
     if same:
         return {"big": duration(time_ns), "what": "an iteration of data parallelism", "why": ""}
     if data_ns is None:

@@ -85,9 +85,12 @@
     });
   });
 
-  // Where a graph is wider than its place, its middle is seen first.
+  // Where a graph is wider than its place, the first of its layers are seen first.
   const centre = () => all(".level .scroll").forEach((place) => {
-    place.scrollLeft = (place.scrollWidth - place.clientWidth) / 2;
+    const boxes = all(".node", place).slice(0, 12).map((box) => box.getBoundingClientRect());
+    const middle = boxes.reduce((sum, box) => sum + box.x + box.width / 2, 0) / boxes.length;
+    const here = place.getBoundingClientRect();
+    if (boxes.length) place.scrollLeft += middle - here.x - here.width / 2;
   });
   centre();
 
