@@ -16,7 +16,7 @@ from flexlegion.problem import Problem
 from flexlegion.searches.chain import prepare_candidates, unflat
 from flexlegion.strategy import Strategy
 
-# Native code does not look up within so many seconds.
+# Native code runs for so many seconds before it can be interrupted.
 SLICE_SECONDS = 0.5
 # With more, the chains do not propose all sets of devices either.
 MAX_DEVICES = 8

@@ -28,7 +28,7 @@ from flexlegion.searches.descent import best_of, descend, wait
 from flexlegion.soap import splits
 from flexlegion.strategy import Strategy
 
-# Within one slice a chain does not look up: short enough for Ctrl-C and progress to feel prompt.
+# A chain cannot be interrupted within a slice: short enough for Ctrl-C and progress to feel prompt.
 SLICE_SECONDS = 0.1
 SLICE_PROPOSALS = 64
 # Of each start's budget, the shares of the phases; what is left goes to the descent.

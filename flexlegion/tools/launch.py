@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import sys
+import sysconfig
 from pathlib import Path
 from typing import NoReturn
 
@@ -90,6 +91,7 @@ def _start_legate(args: argparse.Namespace) -> NoReturn:
         **ranks.environment(),
         "PATH": _joined(Path(sys.executable).parent, os.environ.get("PATH", os.defpath)),
         "PYTHONPATH": _joined(package.parent, os.environ.get("PYTHONPATH", "")),
+        **_cuda_runtime(),
     }
     command = [_legate(), *launcher_options(ranks, environment)]
     command += _processors(args.cpus, args.gpus, ranks.number == 1)
@@ -145,6 +147,18 @@ def _processors(cpus: int | None, gpus: int | None, alone: bool) -> list[str]:
     if alone and (cpus or 0) >= cores:  # a second utility processor would only take time from them
         options += ["--utility", "1"]
     return options
+
+
+def _cuda_runtime() -> dict[str, str]:
+    """Where legate finds CUDA's runtime library, which it loads even without a GPU.
+
+    pip installs it into a folder in which legate does not look.
+    """
+    folder = Path(sysconfig.get_path("purelib"), "nvidia", "cuda_runtime", "lib")
+    if not folder.is_dir():
+        return {}
+    folders = (os.environ.get("LD_LIBRARY_PATH", ""), str(folder))
+    return {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, folders))}
 
 
 def _joined(first: Path, others: str) -> str:

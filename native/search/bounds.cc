@@ -271,10 +271,9 @@ void Bounds::fill(Edge& edge) {
 // start of its backward task `back`, by ways over this edge? Such a way leads to a task i of the
 // reader, on to the end of the graph and back to a task j of the reader, and from there to `back`.
 //
-// - Through the reader (`through`): forward task i, the longest way beyond the reader, backward
-// task
-//   j. What lies beyond is known, since edges are filled from the last operator to the first. With
-//   nothing beyond, a task's backward pass follows its own forward pass: i is j.
+// - Through the reader (`through`): forward task i, the longest way beyond the reader, and
+//   backward task j. What lies beyond is known, since edges are filled from the last operator to
+//   the first. With nothing beyond, a task's backward pass follows its own forward pass: i is j.
 // - All ways have to be waited for, so the longest one counts (`most`).
 // - Which configuration the reader will get is not known, so the least over all of them is taken. A
 //   configuration that shortens the way by much work pays for that work, with the weight.
@@ -341,7 +340,8 @@ std::int64_t Bounds::assign(int position, int config, std::int64_t limit) {
   return bound;
 }
 
-// Forward ends and loads of the next operator.
+// Gives the next operator its configuration: when its forward tasks can end at the earliest, and
+// what it adds to each device's load.
 void Bounds::place(int position, int config) {
   chosen_[position] = config;
   const Node& node = nodes_[position];
@@ -365,9 +365,10 @@ void Bounds::place(int position, int config) {
   find_idle(position);
 }
 
-// How long each device is idle at least. Until any task of an operator without a configuration can
-// start, devices have forward tasks of the others alone; each does the most by then if it starts
-// the next one as soon as it can.
+// How long each device is idle at least. Before any operator without a configuration can start
+// (`until`), there are only forward tasks of the operators that have one. A device gets most of
+// these done by then if it starts each as soon as its inputs can be there; the rest of that time it
+// is idle.
 void Bounds::find_idle(int position) {
   Time until = kNever;
   for (std::size_t i = static_cast<std::size_t>(position) + 1; i < nodes_.size(); ++i) {

@@ -62,7 +62,8 @@ void Chain::note_current() {
   }
 }
 
-// The operators of the chain of tasks that each started when the one before it let it.
+// The operators on the critical path: that of the task that ends last, of the task for which that
+// one waited, and so on back to the start.
 void Chain::find_critical() {
   critical_.clear();
   critical_known_ = true;

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kAllSubsets = 8;  // devices; with more, there are too many sets to try each
 
-// Whether exchanging devices a and b maps every route onto a route, each link onto one of its
-// rates.
+// Whether devices a and b can be exchanged without changing any time: every route becomes another
+// route, and each of its links one with the same rates.
 bool exchangeable(const MachineModel& machine, int a, int b) {
   const int from = machine.memory_of[a], to = machine.memory_of[b];
   if (machine.kind_of[a] != machine.kind_of[b] || from == to ||
@@ -171,7 +171,7 @@ Config Proposals::random_config(Random& random, int op) const {
   return config;
 }
 
-// A neighbour's devices, and of its degrees those for dimensions that both have.
+// Takes a neighbour's devices, and its degrees if the operator can be split by the same.
 bool Proposals::copy_neighbour(Random& random, int op, const std::vector<Config>& strategy,
                                Config& config) const {
   const auto& neighbours = neighbours_[op];
@@ -188,7 +188,7 @@ bool Proposals::copy_neighbour(Random& random, int op, const std::vector<Config>
       return true;
     }
   }
-  // Other dimensions: all of its tasks along the first one for which that is possible.
+  // Otherwise as many tasks, along the first dimension that can be cut into so many parts.
   for (std::size_t d = 0; d < mine.degrees.size(); ++d) {
     std::vector<int> degrees(mine.degrees.size(), 1);
     degrees[d] = theirs.tasks;

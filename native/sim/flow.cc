@@ -28,7 +28,8 @@ void FlowBuilder::begin(const std::vector<int>& parts) {
   needs_.clear();
   edges_.clear();
   consumers_.clear();
-  // Entries of flows before are told by the cells that they name.
+  // cell_at_ is not cleared. An entry that an earlier flow left names a cell of another writer or
+  // memory, or none, and is ignored.
   const std::size_t size =
       static_cast<std::size_t>(writers) * static_cast<std::size_t>(machine_.memories);
   if (cell_at_.size() < size) cell_at_.resize(size, 0);
@@ -192,7 +193,7 @@ void FlowBuilder::find_bounds(const std::vector<int>& reading_parts, Flow& flow)
   }
 }
 
-// The time that what a party reads keeps the busiest link.
+// How long the transfers that a party reads occupy the busiest link.
 std::int64_t FlowBuilder::party_load(int party, const Flow& flow) {
   party_load_.resize(load_.size(), 0);
   std::int64_t most = 0;

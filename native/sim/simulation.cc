@@ -98,7 +98,8 @@ void Simulation::lay_out(Timeline& line) {
   played_ = 0;
 }
 
-// Which launches take no time; none has to be known where launches take none.
+// Which launches are issued together with the one before them, and so take no launch time of their
+// own. Where launches take no time on any device, nobody needs to know.
 void Simulation::find_fused(Timeline& line) {
   const auto& launch = graph_.problem().costs.launch;
   if (*std::max_element(launch.begin(), launch.end()) > 0) {
@@ -258,7 +259,7 @@ bool Simulation::play_all(Timeline& line, std::int64_t limit,
   return play(line, limit, tails);
 }
 
-// Nothing that starts being different does so before this time.
+// The earliest time at which the timelines before and after the change can differ.
 std::int64_t Simulation::first_touched(const Timeline& before, const TaskGraph::Change& change,
                                        const Timeline& line) {
   changed_launch_.assign(graph_.blocks().size(), 0);

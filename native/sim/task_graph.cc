@@ -319,7 +319,7 @@ bool TaskGraph::replace(const std::vector<std::pair<int, Config>>& configs, std:
 }
 
 void TaskGraph::undo(Change& change) {
-  // Backwards, for an operator may stand there twice.
+  // In reverse order: of an operator that stands there twice, the first entry has the old one.
   for (std::size_t i = change.configs.size(); i-- > 0;) {
     std::swap(configs_[change.configs[i].first], change.configs[i].second);
   }

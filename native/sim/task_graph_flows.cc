@@ -47,8 +47,8 @@ void TaskGraph::box(int memory, const Rect& rect, bool written) {
   mine = mine.bounding(rect);
 }
 
-// Ends a tensor's field, or several alike: the instances are what the plan's rule makes of the
-// boxes (rect.h).
+// Counts the memory of a tensor's field, or of several alike (optimizer states), once its boxes are
+// complete. The plan's rule says which instances follow from the boxes (rect.h).
 void TaskGraph::hold_boxes(Content content, int fields) {
   for (int memory : boxed_) {
     Boxes& boxes = boxes_[memory];

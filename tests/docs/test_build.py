@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import flexlegion
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -30,3 +32,8 @@ def test_picture_is_what_its_script_draws() -> None:
         check=True,
     )
     assert drawn.stdout == (ROOT / "docs" / "overview.svg").read_text()
+
+
+def test_everything_public_is_described() -> None:
+    page = (ROOT / "docs" / "api.rst").read_text().split()
+    assert set(flexlegion.__all__) <= set(page)
