@@ -66,7 +66,14 @@ def levels(graph: Graph) -> list[Folded]:
     if len(by_layer.groups) <= MANY:
         return [by_layer]
     blocks = _blocks(layers)
-    return [_folded(graph, blocks), by_layer] if len(blocks) < len(by_layer.groups) else [by_layer]
+    if len(blocks) >= len(by_layer.groups):
+        return [by_layer]
+    # Layers of blocks that differ are not one node, however alike they are themselves.
+    block_of = {op: i for i, block in enumerate(blocks) for its in block.values() for op in its}
+    within: list[dict[str, list[Operator]]] = [{} for _ in blocks]
+    for name, its in layers.items():
+        within[block_of[its[0]]][name] = its
+    return [_folded(graph, blocks), _folded(graph, [n for part in within for n in _alike(part)])]
 
 
 def split_kind(operator: Operator, degrees: Sequence[int]) -> str:
