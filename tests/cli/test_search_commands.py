@@ -169,7 +169,7 @@ WRONG = [
     (["--chains", "0"], "the number of chains has to be 1 to 256, but is 0"),
     (["--chains", "1000"], "the number of chains has to be 1 to 256, but is 1000"),
     (["--seed", "-1"], "the seed has to be at least 0 and below 2^62, but is -1"),
-    (["--start", "data,,expert"], ": cannot be read as a strategy file"),
+    (["--start", "data,,expert"], ": no such strategy file"),
     (["--machine", "z80x4"], "z80x4: no such machine file; "),
     (["--model", "vgg"], "unknown model 'vgg'; choose one of "),
 ]
