@@ -3,7 +3,8 @@
 A `Model` is layers, and trains. `search`, `simulate`, `compare` and `explain` ask about strategies
 for it on any machine; their answers are objects.
 
-Importing this package neither imports legate nor loads native code; what is asked first, does.
+Importing this package takes no time: each name is imported when it is first asked for, and neither
+legate nor native code is loaded before something needs them.
 """
 
 from __future__ import annotations
@@ -11,13 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from flexlegion.callbacks import BestWeights, Callback, EarlyStopping
 from flexlegion.errors import DivergenceError, UserError
-from flexlegion.model import Model
-from flexlegion.optimizers import SGD, Adam, AdamW
-from flexlegion.runtime.training import History
-from flexlegion.soap import ParallelConfig
-from flexlegion.strategy import Strategy
 
 if TYPE_CHECKING:
     from flexlegion._native import library_folder, load_kernels
@@ -26,12 +21,18 @@ if TYPE_CHECKING:
     from flexlegion.analysis.report import report_on
     from flexlegion.analysis.search import search
     from flexlegion.analysis.simulate import simulate
+    from flexlegion.callbacks import BestWeights, Callback, EarlyStopping
     from flexlegion.importers import from_torch, to_torch
     from flexlegion.machines import load_machine
+    from flexlegion.model import Model
+    from flexlegion.optimizers import SGD, Adam, AdamW
     from flexlegion.references import load_model
     from flexlegion.runtime.checkpoints import Checkpoints
+    from flexlegion.runtime.training import History
     from flexlegion.searches.registry import register_search
+    from flexlegion.soap import ParallelConfig
     from flexlegion.strategies.registry import register_strategy
+    from flexlegion.strategy import Strategy
     from flexlegion.topology import Topology
     from flexlegion.training_logs import CSVLog, TensorBoard
     from flexlegion.tuner.tune import TuneResult, tune
@@ -43,6 +44,16 @@ _LATER = {
     "Checkpoints": "flexlegion.runtime.checkpoints",
     "CSVLog": "flexlegion.training_logs",
     "TensorBoard": "flexlegion.training_logs",
+    "Adam": "flexlegion.optimizers",
+    "AdamW": "flexlegion.optimizers",
+    "BestWeights": "flexlegion.callbacks",
+    "Callback": "flexlegion.callbacks",
+    "EarlyStopping": "flexlegion.callbacks",
+    "History": "flexlegion.runtime.training",
+    "Model": "flexlegion.model",
+    "ParallelConfig": "flexlegion.soap",
+    "SGD": "flexlegion.optimizers",
+    "Strategy": "flexlegion.strategy",
     "Topology": "flexlegion.topology",
     "TuneResult": "flexlegion.tuner.tune",
     "compare": "flexlegion.analysis.compare",

@@ -1,6 +1,13 @@
 """``python -m flexlegion``."""
 
-from flexlegion.cli import main
-from flexlegion.tools.launch import leave
+import sys
 
-leave(main())
+from flexlegion.cli import main
+
+if __name__ == "__main__":
+    status = main()
+    try:
+        from flexlegion.tools.launch import leave
+    except KeyboardInterrupt:
+        sys.exit(130)
+    leave(status)

@@ -1,65 +1,79 @@
 """The command ``flexlegion`` (also ``python -m flexlegion``): works without Legion.
 
-Each command is a module of ``flexlegion.tools``, whose `add` declares it. Standard output has the
-result alone; notes, warnings and progress go to standard error.
+Each command is a module of ``flexlegion.tools``, whose `add` declares it, and which is imported
+when it is asked for: help and mistakes take a moment, and Ctrl-C during the imports ends them
+quietly. Standard output has the result alone; notes, warnings and progress go to standard error.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
-from flexlegion.commands import run_command
-from flexlegion.tools import (
-    accuracy,
-    checkpoint,
-    compare,
-    explain,
-    machine,
-    models,
-    plan,
-    report,
-    search,
-    simulate,
-    train,
-    tune,
+# All else is imported within `main`, where an interrupt is expected.
+
+# Commands by what they are for: each one's module in flexlegion.tools, and what it does.
+GROUPS = {
+    "What there is": {
+        "models": ("models", "list the networks that come with flexlegion, and their sizes"),
+        "machine": ("machine", "list machines, draw one, or measure this one"),
+    },
+    "Find a strategy, for any machine, on any machine": {
+        "search": ("search", "search for a fast strategy and write it as a file"),
+        "compare": ("compare", "compare known strategies with the best that searches find"),
+        "strategy": ("plan", "write a built-in strategy as a file, as a start for editing"),
+    },
+    "Look into a strategy": {
+        "simulate": ("simulate", "simulate a training iteration: time, bytes moved, memory, load"),
+        "explain": ("explain", "say where it leaves data parallelism, and what that saves"),
+        "report": ("report", "write all about it as one page for a browser"),
+        "plan": ("plan", "print what it executes: launches, tiles, devices, memory"),
+    },
+    "Train on this machine, or on several": {
+        "train": ("train", "train a network with a strategy"),
+        "checkpoint": ("checkpoint", "show or verify what training has kept"),
+        "tune": ("tune", "find the strategy that is really the fastest here, by training"),
+        "accuracy": ("accuracy", "compare simulated iterations with real ones"),
+    },
+    "Help": {
+        "help": ("help", "say all about a command: flexlegion help search"),
+        "completion": ("completion", "print a script with which a shell completes commands"),
+    },
+}
+
+MODULES = {name: module for group in GROUPS.values() for name, (module, _) in group.items()}
+
+EXAMPLES = (
+    "flexlegion search --model lenet --machine p100x4 --budget 5s --out s.json",
+    "flexlegion simulate --strategy s.json",
+    "flexlegion train --model lenet --strategy data --epochs 2",
 )
-
-COMMANDS = (
-    models,
-    machine,
-    search,
-    simulate,
-    compare,
-    explain,
-    report,
-    plan,
-    train,
-    checkpoint,
-    tune,
-    accuracy,
-)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="flexlegion", description="Parallelization strategies for deep-learning training."
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    for command in COMMANDS:
-        command.add(commands)
-    return parser
 
 
 def _run(argv: Sequence[str] | None) -> None:
-    args = _parser().parse_args(argv)
-    args.arguments = sys.argv[1:] if argv is None else list(argv)  # to start it elsewhere
+    from flexlegion.tools.command import parser_of
+    from flexlegion.tools.overview import overview, version
+
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if not arguments or arguments in (["help"], ["-h"], ["--help"]):
+        print(overview(GROUPS, EXAMPLES))
+        return
+    if arguments in (["-V"], ["--version"]):
+        print(version())
+        return
+    if arguments[0] == "help":
+        arguments = [*arguments[1:], "--help"]
+    args = parser_of(MODULES, arguments[0]).parse_args(arguments)
+    args.arguments = arguments  # to start it elsewhere
     args.run(args)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status."""
+    try:
+        from flexlegion.commands import run_command
+    except KeyboardInterrupt:
+        return 130
     return run_command(_run, argv)
 
 

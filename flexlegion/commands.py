@@ -1,14 +1,17 @@
-"""What all commands share: how a user's mistake ends."""
+"""What all commands share: how they end, whatever ends them."""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from flexlegion.ending import Interrupted
+from flexlegion.ending import Interrupted, Terminated, raise_on_signals
 from flexlegion.errors import NativeError, UserError
 from flexlegion.process import rank
 from flexlegion.quoting import printable, printable_lines
@@ -27,7 +30,10 @@ def run_command(
     Its notes, such as a table, follow. Other exceptions are faults of flexlegion's own, and become
     a sentence that asks to report them.
     """
+    _prepare_streams()
     try:
+        if threading.current_thread() is threading.main_thread():
+            raise_on_signals()
         main(argv)
         sys.stdout.flush()
     except UserError as e:
@@ -36,27 +42,25 @@ def run_command(
             # What is wrong on all ranks, the first says, and ends them all.
             time.sleep(_FIRST_RANKS_TURN)
             text = f"on rank {rank()}: {text}"
-        print(
-            "\n".join([f"error: {text}", *map(printable_lines, getattr(e, "__notes__", []))]),
-            file=sys.stderr,
-            flush=True,
-        )
+        _say("\n".join([f"error: {text}", *map(printable_lines, getattr(e, "__notes__", []))]))
         return e.status
+    except KeyboardInterrupt as e:
+        if rank() == 0:
+            _say(str(e) or ("terminated" if isinstance(e, Terminated) else "interrupted"))
+        return e.status if isinstance(e, Interrupted) else Interrupted().status
+    except SystemExit as e:  # after --help, and of what starts ranks
+        return _flushed(e.code if isinstance(e.code, int) else 1 if e.code else 0)
     except BrokenPipeError:
-        # Whoever reads the output has seen enough, e.g. head. Python would flush once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever reads the output has seen enough, e.g. head.
+        _drop_output()
         return EXIT_BROKEN_PIPE
-    except Interrupted as e:
-        if str(e) and rank() == 0:
-            print(e, file=sys.stderr, flush=True)
-        return e.status
-    except KeyboardInterrupt:
-        return Interrupted().status
     except Exception as e:
+        if _is_of_output(e):
+            return _unwritten(e)
         if os.environ.get(TRACEBACK):
             raise
         status, text = _unforeseen(e)
-        print(f"error: {printable(text)}", file=sys.stderr, flush=True)
+        _say(f"error: {printable(text)}")
         return status
     return 0
 
@@ -76,3 +80,61 @@ def _unforeseen(error: Exception) -> tuple[int, str]:
         f"({os.path.basename(frame.filename)}, line {frame.lineno}); please report it with the "
         f"command, and what it prints once more with {TRACEBACK}=1 before it"
     )
+
+
+def _prepare_streams() -> None:
+    """Have standard streams that can be written, whatever started this process.
+
+    A closed one leads to nowhere: its number would go to the next file that is opened, into which
+    everything that is printed would go. Characters that a locale lacks are written as escapes.
+    """
+    for number, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+    reconfigure = getattr(sys.stdout, "reconfigure", None)  # tests put other streams there
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+
+
+def _flushed(status: int) -> int:
+    """The status, unless what was printed cannot be written."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+        return EXIT_BROKEN_PIPE
+    except OSError as e:
+        return _unwritten(e)
+    return status
+
+
+def _is_of_output(error: Exception) -> bool:
+    """Whether writing to standard output failed: errors of files name theirs."""
+    return isinstance(error, OSError) and error.filename is None and error.errno == errno.ENOSPC
+
+
+def _unwritten(error: Exception) -> int:
+    """End as standard output cannot be written, on a full disk for example."""
+    _drop_output()
+    reason = getattr(error, "strerror", None) or error
+    _say(f"error: standard output cannot be written ({reason})")
+    return UserError.status
+
+
+def _drop_output() -> None:
+    """Have what is left of the output go nowhere: Python flushes once more at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):  # nobody can be told then
+        print(text, file=sys.stderr, flush=True)

@@ -16,6 +16,7 @@ from flexlegion.ops.elementwise import Gelu, Relu, Sigmoid, Tanh
 from flexlegion.ops.expression import Expression
 from flexlegion.ops.formula import FUNCTIONS
 from flexlegion.ops.merge import Add, Multiply
+from flexlegion.suggestions import unknown
 from flexlegion.tensor import MAX_EXTENT, MAX_RANK, DataType, Tensor
 
 Term = Tensor | float
@@ -89,7 +90,7 @@ class ElementwiseLayers(LayerBase):
             If there is no such function.
         """
         if function not in FUNCTIONS:
-            raise UserError(f"no function '{function}'; choose one of {', '.join(FUNCTIONS)}")
+            raise unknown("function", function, FUNCTIONS)
         name = self._name(function, name)
         if function in _OPERATORS and x.dtype == "float32":
             return self._add(_OPERATORS[function](), x, name)

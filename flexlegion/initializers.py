@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion.errors import UserError
+from flexlegion.suggestions import unknown
 from flexlegion.tensor import DataType
 
 Array = npt.NDArray[Any]
@@ -139,5 +140,5 @@ def initializer(spec: str | Initializer | npt.NDArray[Any]) -> Initializer:
     if isinstance(spec, np.ndarray):
         return Given(spec)
     if spec not in _BY_NAME:
-        raise UserError(f"unknown initializer '{spec}'; choose one of {', '.join(_BY_NAME)}")
+        raise unknown("initializer", spec, _BY_NAME)
     return _BY_NAME[spec]()

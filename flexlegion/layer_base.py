@@ -9,6 +9,7 @@ from flexlegion.graph import Graph
 from flexlegion.losses import check_outputs, is_reserved
 from flexlegion.ops.base import OperatorType
 from flexlegion.ops.formula import FUNCTIONS
+from flexlegion.suggestions import unknown
 from flexlegion.tensor import MAX_EXTENT, MAX_RANK, DataType, Tensor
 
 # Activations that convolutions and dense layers fuse: their derivative follows from the output.
@@ -141,9 +142,7 @@ class LayerBase:
             return activation, None
         if activation in FUNCTIONS or activation == "softmax":
             return "none", activation
-        raise UserError(
-            f"unknown activation '{activation}'; choose one of {', '.join(FUNCTIONS)}, softmax"
-        )
+        raise unknown("activation", activation, [*FUNCTIONS, "softmax"])
 
     @staticmethod
     def _rate(value: float) -> float:

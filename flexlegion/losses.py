@@ -12,6 +12,7 @@ from flexlegion.errors import UserError
 from flexlegion.graph import Graph, Operator, layer_of
 from flexlegion.ops import losses as operators
 from flexlegion.ops.losses import LossOperator
+from flexlegion.suggestions import unknown
 from flexlegion.tensor import DataType, Shape, Tensor
 
 LOSS_NAME = "loss"
@@ -379,7 +380,7 @@ def _loss_of(loss: Any) -> Loss | Tensor:
     if callable(loss) and not isinstance(loss, type):
         return Written(loss)
     if not isinstance(loss, str) or loss not in LOSSES:
-        raise UserError(f"unknown loss '{loss}'; choose one of {', '.join(LOSSES)}")
+        raise unknown("loss", loss, LOSSES)
     return LOSSES[loss]()
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
 from flexlegion.machines import Machine
-from flexlegion.report.text import printed
+from flexlegion.report.text import printed, table
 from flexlegion.topology import Device, Hop, Link, Topology
 
 Json = dict[str, Any]
@@ -18,20 +17,21 @@ Json = dict[str, Any]
 
 def listing(machines: Mapping[str, Machine]) -> str:
     """A table of the shipped machines."""
-    rows = Table()
-    for column in ("machine", "devices", "nodes", "links", "description"):
-        rows.add_column(column, overflow="fold")
+    rows = []
     for name, machine in machines.items():
         each, nodes = machine.gpus_per_node, machine.nodes
         more = f", {2 * each}, {3 * each} ... {nodes * each}" if nodes > 1 else ""
-        rows.add_row(
-            Text(f"{name}xN\nN = 1 to {each}{more}"),
-            Text(f"{each} {', '.join(machine.device_types)} a node"),
-            Text(f"1 to {nodes}" if nodes > 1 else "1"),
-            Text(", ".join(machine.link_types)),
-            Text(machine.description),
+        rows.append(
+            (
+                f"{name}xN\nN = 1 to {each}{more}",
+                f"{each} {', '.join(machine.device_types)} a node",
+                f"1 to {nodes}" if nodes > 1 else "1",
+                ", ".join(machine.link_types),
+                machine.description,
+            )
         )
-    return printed(rows)
+    columns = ("machine", "devices", "nodes", "links", "description")
+    return table(columns, rows, texts=range(len(columns)))
 
 
 def listing_json(machines: Mapping[str, Machine]) -> Json:

@@ -16,6 +16,7 @@ from typing import Any
 from flexlegion.documents import Section, read_json
 from flexlegion.errors import UserError
 from flexlegion.quoting import shown
+from flexlegion.suggestions import did_you_mean
 from flexlegion.topology import Device, Link, Switch, Topology, check_graph
 
 SCHEMA_VERSION = 1
@@ -209,6 +210,11 @@ def shipped() -> dict[str, Machine]:
     return {path.stem: read_machine(path, path.stem) for path in sorted(PLATFORMS.glob("*.json"))}
 
 
+def machine_names() -> list[str]:
+    """What shipped machines are called with each number of GPUs that they can have."""
+    return [f"{name}x{n}" for name, machine in shipped().items() for n in machine.sizes]
+
+
 def load_machine(spec: str | Path) -> Topology:
     """The machine that `spec` stands for.
 
@@ -263,11 +269,14 @@ def read_machine(path: str | Path, name: str, where: str | None = None) -> Machi
         If the file is missing or is not such a file. Whether all devices can reach each other is
         checked when it is expanded.
     """
-    names = ", ".join(sorted(p.stem + "xN" for p in PLATFORMS.glob("*.json")))
+    platforms = sorted(p.stem for p in PLATFORMS.glob("*.json"))
+    number = re.search(r"x[0-9]{1,3}$", str(path))
+    meant = did_you_mean(str(path), [f"{name}{number[0]}" for name in platforms] if number else [])
+    names = ", ".join(f"{name}xN" for name in platforms)
     document = read_json(
         path,
         "machine",
-        f"give a path, or one of {names} with N GPUs, as in p100x8",
+        f"give a path, or one of {names} with N GPUs, as in p100x8{meant}",
         "as the README's section on machines shows it",
     )
     return parse_machine(document, name, where or str(path))

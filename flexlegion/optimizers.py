@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 from flexlegion.errors import UserError
+from flexlegion.suggestions import unknown
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class AdamW(Adam):
     weight_decay: float = 0.01
 
 
-_BY_NAME: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 
 
 def optimizer_of(spec: str | Optimizer, lr: float | None = None) -> Optimizer:
@@ -144,6 +145,6 @@ def optimizer_of(spec: str | Optimizer, lr: float | None = None) -> Optimizer:
     """
     if isinstance(spec, Optimizer):
         return spec
-    if spec not in _BY_NAME:
-        raise UserError(f"unknown optimizer '{spec}'; choose one of {', '.join(_BY_NAME)}")
-    return _BY_NAME[spec]() if lr is None else _BY_NAME[spec](lr=lr)
+    if spec not in OPTIMIZERS:
+        raise unknown("optimizer", spec, OPTIMIZERS)
+    return OPTIMIZERS[spec]() if lr is None else OPTIMIZERS[spec](lr=lr)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flexlegion.errors import UserError
+from flexlegion.suggestions import unknown
 
 PRECISIONS = ("fp32", "tf32", "bf16")  # in the order of the native numbers
 DEFAULT = PRECISIONS[0]
@@ -26,7 +27,7 @@ def check_precision(precision: str) -> str:
         If there is not.
     """
     if precision not in PRECISIONS:
-        raise UserError(f"unknown precision '{precision}'; choose one of {', '.join(PRECISIONS)}")
+        raise unknown("precision", precision, PRECISIONS)
     return precision
 
 

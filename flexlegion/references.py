@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +23,7 @@ from typing import Any
 from flexlegion.errors import UserError
 from flexlegion.model import Model
 from flexlegion.sizes import REQUIRED, Size, size_text, sizes_of
+from flexlegion.suggestions import did_you_mean
 from flexlegion.zoo import ZOO, build
 
 FORMS = "path.py:function, package.module:function, or a .pt2 file of torch.export"
@@ -143,7 +143,8 @@ class Target(ABC):
         """
         if name not in self.sizes:
             has = f"it has {', '.join(self.sizes)}" if self.sizes else "it has none"
-            raise UserError(f"model '{self.name}' has no size '{name[:40]}'; {has}")
+            hint = did_you_mean(name, self.sizes)
+            raise UserError(f"model '{self.name}' has no size '{name[:40]}'{hint}; {has}")
         return self.sizes[name].parse(value, where) if isinstance(value, str) else value
 
     @abstractmethod
@@ -169,9 +170,7 @@ def target_of(name: str) -> Target:
         return _function(path, function, _loaded_file(path))
     if function:
         return _function(path, function, _loaded_module(path))
-    close = get_close_matches(name, ZOO, n=1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    raise UserError(f"unknown model '{name}'{hint}; choose {HELP}")
+    raise UserError(f"unknown model '{name}'{did_you_mean(name, ZOO)}; choose {HELP}")
 
 
 def is_code(name: str) -> bool:
@@ -348,11 +347,10 @@ def _function(path: str, name: str, module: ModuleType) -> Target:
     for part in name.split("."):
         found = getattr(found, part, None)
     if not callable(found):
-        close = get_close_matches(name, functions, n=1)
-        hint = (
-            f"did you mean '{close[0]}'?" if close else f"it has {', '.join(functions) or 'none'}"
+        raise UserError(
+            f"{path}: there is no function '{name}'{did_you_mean(name, functions)}; it has "
+            f"{', '.join(functions) or 'none'}"
         )
-        raise UserError(f"{path}: there is no function '{name}'; {hint}")
     folder = str(Path(path).resolve().parent) if path.endswith(".py") else os.getcwd()
     return _Function(f"{path}:{name}", found, folder)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import Generic, TypeVar
 
 from flexlegion.errors import UserError
+from flexlegion.suggestions import unknown
 
 Entry = TypeVar("Entry")
 
@@ -72,8 +72,5 @@ class Registry(Generic[Entry]):
             If there is none.
         """
         if name not in self._entries:
-            close = get_close_matches(name, self._entries, n=1)
-            hint = f" (did you mean '{close[0]}'?)" if close else ""
-            names = ", ".join(self._entries)
-            raise UserError(f"unknown {self.what} '{name[:40]}'{hint}; choose one of {names}")
+            raise unknown(self.what, name, self._entries)
         return self._entries[name]

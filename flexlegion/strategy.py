@@ -16,6 +16,7 @@ from flexlegion.fingerprint import Fingerprint, difference
 from flexlegion.graph import Graph
 from flexlegion.quoting import shown
 from flexlegion.soap import ParallelConfig
+from flexlegion.suggestions import did_you_mean
 
 SCHEMA_VERSION = 1
 KEYS = ("schema_version", "found", "operators")
@@ -152,12 +153,14 @@ class Strategy(Mapping[str, ParallelConfig]):
         UserError
             If the file is missing or is not such a file. Whether it fits a model is `check`'s.
         """
-        from flexlegion.strategies.registry import strategy_names  # whose strategies need this file
+        # Whose strategies need this file.
+        from flexlegion.strategies.registry import STRATEGIES, strategy_names
 
         document = read_json(
             path,
             "strategy",
-            f"give a path, or one of the known strategies {strategy_names()}",
+            f"give a path, or one of the known strategies {strategy_names()}"
+            f"{did_you_mean(str(path), STRATEGIES)}",
             "as the command 'flexlegion strategy' writes it",
         )
         configs = _configs_of(document, str(path))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import math
-
-from rich.console import Console
-from rich.table import Table
 
 from flexlegion.graph import Graph
 from flexlegion.ops.base import DimKind
+from flexlegion.report.text import table as text_table
 from flexlegion.tensor import Tensor
 
 _LETTERS = {
@@ -25,11 +22,7 @@ def table(graph: Graph) -> str:
 
     Weights that operators share are counted at the first of them.
     """
-    rows = Table(title=None)
-    for column in ("operator", "type", "output", "parallelizable dimensions"):
-        rows.add_column(column)
-    rows.add_column("weights", justify="right")
-    rows.add_column("FLOPs forward", justify="right")
+    rows = []
     total = operations = 0
     counted: set[Tensor] = set()
     for operator in graph.operators:
@@ -44,10 +37,11 @@ def table(graph: Graph) -> str:
         operations += flops
         dims = ", ".join(f"{dim.name} ({_LETTERS[dim.kind]})" for dim in operator.dims)
         shape = " x ".join(map(str, operator.output.shape))
-        rows.add_row(operator.name, operator.kind.type, shape, dims, f"{count:,}", f"{flops:,}")
-    out = io.StringIO()
-    console = Console(file=out, width=120)
-    console.print(rows)
-    console.print(f"{total:,} weights, {operations:,} FLOPs in a forward pass")
-    console.print("S sample, A attribute, P parameter dimension, - cannot be split")
-    return out.getvalue()
+        rows.append((operator.name, operator.kind.type, shape, dims, f"{count:,}", f"{flops:,}"))
+    columns = ("operator", "type", "output", "splits", "weights", "FLOPs forward")
+    return (
+        f"{text_table(columns, rows, texts=(0, 1, 2, 3))}\n"
+        f"{total:,} weights, {operations:,} FLOPs in a forward pass\n"
+        "splits: dimensions along which it can be split; S sample, A attribute, P parameter, "
+        "- cannot be split\n"
+    )

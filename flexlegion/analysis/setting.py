@@ -20,6 +20,7 @@ from flexlegion.optimizers import Optimizer
 from flexlegion.precision import DEFAULT, PEAKS, check_used
 from flexlegion.problem import Problem
 from flexlegion.references import load_model
+from flexlegion.suggestions import unknown
 from flexlegion.topology import Device, Topology
 
 COSTS = ("auto", "analytic", "measured")
@@ -75,7 +76,7 @@ class Setting:
             topology, name = load_machine(machine), str(machine)
         check_used(network.precision, topology.names.names, f"the machine '{name}'")
         if costs not in COSTS:
-            raise UserError(f"unknown costs '{costs}'; choose one of {', '.join(COSTS)}")
+            raise unknown("costs", costs, COSTS)
         return cls(
             network, name, costs, network.problem(topology, costs_of(costs, profile_db, network))
         )

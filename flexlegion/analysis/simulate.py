@@ -8,7 +8,6 @@ from typing import Any
 
 from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
-from flexlegion.errors import UserError
 from flexlegion.losses import Losses
 from flexlegion.optimizers import Optimizer
 from flexlegion.problem import Problem
@@ -20,6 +19,7 @@ from flexlegion.simulator import ALGORITHMS, SIMULATED, Simulation, Timeline, fu
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategies import AnyStrategy, named, samples_only
 from flexlegion.strategy import Strategy
+from flexlegion.suggestions import unknown
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,7 +111,7 @@ def simulate(
     True
     """
     if algorithm not in ALGORITHMS:
-        raise UserError(f"unknown algorithm '{algorithm}'; choose one of {', '.join(ALGORITHMS)}")
+        raise unknown("algorithm", algorithm, ALGORITHMS)
     setting = Setting.of(
         model,
         machine,

@@ -22,13 +22,14 @@ from flexlegion.data.idx import Pair, is_idx_name, labels_beside, read_idx, read
 from flexlegion.data.reading import check_growth, reading
 from flexlegion.errors import UserError
 from flexlegion.files import check_regular, open_file
+from flexlegion.suggestions import did_you_mean
 
 Chosen = TypeVar("Chosen")
 
 _TRAIN_NAMES = (("x_train", "y_train"), ("x", "y"))
 _TEST_NAMES = ("x_test", "y_test")
 _CHOICES = (
-    "the name digits, a directory with MNIST's IDX files, an IDX file (…-idx3-ubyte, .gz or not), "
+    "the name digits, a directory with MNIST's IDX files, an IDX file (*-idx3-ubyte, .gz or not), "
     ".npz, .npy, .h5 or .hdf5"
 )
 
@@ -43,7 +44,7 @@ def load(source: str, labels: str | None = None) -> Splits[Dataset]:
 
         - ``"digits"``: the shipped handwritten digits, at 32x32 pixels (see `load_digits`);
         - a directory with MNIST's files ``train-images-idx3-ubyte``, ``train-labels-idx1-ubyte``
-          and, if there is a test set, ``t10k-…``; ``.idx3-ubyte`` and ``.gz`` will do too;
+          and, if there is a test set, ``t10k-...``; ``.idx3-ubyte`` and ``.gz`` will do too;
         - one such file of images; its labels are found beside it by the usual name;
         - ``.npz`` or ``.h5``/``.hdf5`` with arrays x and y or x_train and y_train, and, if there is
           a test set, x_test and y_test;
@@ -70,7 +71,8 @@ def load(source: str, labels: str | None = None) -> Splits[Dataset]:
         return Splits(load_digits(), None)
     path = Path(source)
     if not path.exists():
-        raise UserError(f"{source}: there is no such file or directory; use {_CHOICES}.")
+        hint = did_you_mean(source, ("digits", "sample", "synthetic"))
+        raise UserError(f"{source}: there is no such file or directory{hint}; use {_CHOICES}.")
     if path.is_dir():
         _refuse_labels(source, labels, "is a directory, where labels are found by their usual name")
         train, test = read_idx_directory(path)

@@ -18,6 +18,7 @@ from flexlegion.data.language_model import is_running_text, load_language_model
 from flexlegion.data.loaders import load
 from flexlegion.data.parallel import load_parallel
 from flexlegion.errors import UserError
+from flexlegion.suggestions import did_you_mean
 
 # What a network does: it classifies images (or other arrays of numbers) or texts, predicts the next
 # token of a text, or the tokens of a translation.
@@ -149,7 +150,8 @@ def _sequences(task: str, sizes: Mapping[str, Any], request: Request) -> Splits[
         return load_parallel(source, SAMPLE_LANGUAGES if sample else request.languages, *cut)
     if not path.exists():
         raise UserError(
-            f"{source}: there is no such file or directory; use sample, synthetic, or "
+            f"{source}: there is no such file or directory"
+            f"{did_you_mean(source, ('sample', 'synthetic'))}; use sample, synthetic, or "
             f"{_SOURCES[task]}"
         )
     if task == "text" and not arrays and (path.is_dir() or is_table(path)):

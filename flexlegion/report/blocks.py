@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from flexlegion.report.text import pairs, table
+from flexlegion.report.text import pairs, table, wrapped
 
 _CELL = "padding:2px 12px 2px 0;border:none;text-align:"
 
@@ -55,10 +55,10 @@ def as_html(blocks: Iterable[Block]) -> str:
 
 def _text(block: Block) -> str:
     if isinstance(block, str):
-        return block
+        return wrapped(block)
     if isinstance(block, Pairs):
         return pairs(block.rows)
-    return table(block.columns, block.rows, block.texts) + block.note
+    return table(block.columns, block.rows, block.texts) + wrapped(block.note)
 
 
 def _html(block: Block) -> str:

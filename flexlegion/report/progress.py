@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from time import perf_counter
 from types import TracebackType
@@ -11,7 +10,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from flexlegion.report.text import duration
+from flexlegion.report.text import duration, shows_bars
 
 
 class ProgressBar:
@@ -36,7 +35,6 @@ class ProgressBar:
 
     def __init__(self, label: str, shown: bool = True, stderr: bool = True) -> None:
         stream = sys.stderr if stderr else sys.stdout
-        live = stream.isatty() and os.environ.get("TERM") != "dumb"
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=16),
@@ -45,7 +43,7 @@ class ProgressBar:
             TextColumn("left"),
             console=Console(stderr=stderr),
             transient=True,
-            disable=not (shown and live),
+            disable=not (shown and shows_bars(stream)),
         )
         self.live = not self._progress.disable
         self._task = self._progress.add_task(label, total=1.0, status="")

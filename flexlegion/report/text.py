@@ -1,41 +1,77 @@
-"""Text for people: tables, and quantities with units."""
+"""Text for people: tables that fit their terminal, and quantities with units."""
 
 from __future__ import annotations
 
 import io
+import os
 import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING, TextIO
 
-from rich import box
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
+from flexlegion.quoting import printable, printable_lines
 
-from flexlegion.quoting import printable
+if TYPE_CHECKING:  # rich takes a tenth of a second to import, which help and mistakes need not wait
+    from rich.console import RenderableType
 
-WIDTH = 160  # of tables, wherever they are printed to
+WHOLE = 10_000  # columns of what goes into a file or a pipe, for programs: nothing is wrapped there
+_NARROWEST = 20
+_BETWEEN = 3  # columns between those of a table
 
 
-def printed(what: RenderableType, width: int = WIDTH) -> str:
-    """What rich would print on a terminal of that width, without colours; lines end at their text.
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a stream leads to a terminal; None, a closed one, does not."""
+    return stream is not None and not stream.closed and stream.isatty()
+
+
+def shows_bars(stream: TextIO | None) -> bool:
+    """Whether a stream leads to a terminal that can draw over its lines."""
+    return is_terminal(stream) and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+def line_width() -> int | None:
+    """Columns of the terminal that standard output goes to; None: it goes elsewhere."""
+    if not is_terminal(sys.stdout):
+        return None
+    return max(shutil.get_terminal_size().columns, _NARROWEST)
+
+
+def printed(what: RenderableType, width: int | None = None) -> str:
+    """What rich would print without colours; lines end at their text.
 
     Parameters
     ----------
     what
         A table or a tree, for example.
     width
-        Columns.
+        Columns; by default those of the terminal, or no limit where there is none.
     """
-    out = io.StringIO()
-    Console(file=out, width=width).print(what)
+    from rich.console import Console
+
+    out = _Lines()
+    width = width or line_width() or WHOLE
+    Console(file=out, width=width, no_color=True, force_terminal=False).print(what)
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
+class _Lines(io.StringIO):
+    """Text that standard output will get: rich draws lines by characters that it can show."""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+
 def table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], texts: Sequence[int] = (0,)
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    texts: Sequence[int] = (0,),
+    width: int | None = None,
 ) -> str:
-    """A table.
+    """A table, or where a terminal is too narrow for it, a paragraph for each row.
 
     Parameters
     ----------
@@ -44,21 +80,92 @@ def table(
     rows
         A text for each column.
     texts
-        Which columns hold texts; the others hold numbers, which end at the right.
+        Which columns hold texts, which may be wrapped; the others hold numbers, which end at the
+        right.
+    width
+        See `printed`.
     """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    width = width or line_width() or WHOLE
+    cells = [[printable_lines(cell) for cell in row] for row in rows]
+    natural, least = [], []
+    for number, column in enumerate(zip(columns, *cells, strict=True)):
+        lines = [line for cell in column for line in cell.splitlines()]
+        natural.append(max(map(len, lines), default=1))
+        words = [word for line in lines for word in line.split()] if number in texts else lines
+        least.append(max(map(len, words), default=1))
+    widths = _narrowed(natural, least, width - _BETWEEN * (len(columns) - 1))
+    if widths is None:
+        return "\n".join(pairs(zip(columns, row, strict=True), width) for row in cells)
     result = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for number, column in enumerate(columns):
-        result.add_column(column, justify="left" if number in texts else "right", overflow="fold")
-    for row in rows:
-        result.add_row(*(Text(printable(cell)) for cell in row))
-    return printed(result)
+    for number, column_width in enumerate(widths):
+        result.add_column(
+            columns[number],
+            justify="left" if number in texts else "right",
+            width=column_width,
+            overflow="fold",
+        )
+    for row in cells:
+        result.add_row(*map(Text, row))
+    return printed(result, width)
 
 
-def pairs(rows: Iterable[tuple[str, str]]) -> str:
-    """Lines of a name and a value, the values in one column."""
+def _narrowed(natural: Sequence[int], least: Sequence[int], total: int) -> list[int] | None:
+    """Widths of columns that fit, the widest narrowed first; None: they cannot."""
+    if sum(least) > total:
+        return None
+    widths = list(natural)
+    while sum(widths) > total:
+        wide = [i for i in range(len(widths)) if widths[i] > least[i]]
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def pairs(rows: Iterable[tuple[str, str]], width: int | None = None) -> str:
+    """Lines of a name and a value, the values in one column; `width` as of `printed`."""
     lines = list(rows)
-    width = max((len(name) for name, _ in lines), default=0)
-    return "".join(f"{name:{width}}  {printable(value)}".rstrip() + "\n" for name, value in lines)
+    first = max((len(name) for name, _ in lines), default=0)
+    return "".join(
+        wrapped(
+            f"{name:{first}}  {printable(', '.join(value.splitlines()))}".rstrip(), width, first + 2
+        )
+        + "\n"
+        for name, value in lines
+    )
+
+
+def wrapped(text: str, width: int | None = None, indent: int = 0) -> str:
+    """Text whose lines fit; those that continue one are indented.
+
+    Parameters
+    ----------
+    text
+        Lines.
+    width
+        See `printed`.
+    indent
+        Columns.
+    """
+    width = width or line_width()
+    if width is None:
+        return text
+    later = " " * (indent if indent < width // 2 else 2)
+    return "\n".join(
+        line if len(line) <= width else "\n".join(_folded(line, width, later))
+        for line in text.split("\n")
+    )
+
+
+def _folded(line: str, width: int, later: str) -> list[str]:
+    """The lines that one becomes."""
+    fill = textwrap.TextWrapper(
+        width, subsequent_indent=later, break_on_hyphens=False, break_long_words=False
+    )
+    fill.replace_whitespace = fill.expand_tabs = False
+    return fill.wrap(line)
 
 
 def duration(ns: int) -> str:

@@ -3,16 +3,105 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
-from flexlegion.files import json_text
+from flexlegion.errors import UserError
 from flexlegion.quoting import printable, printable_lines
+from flexlegion.suggestions import did_you_mean
 
 Commands = argparse._SubParsersAction  # argparse has no public name for it
+
+
+class Parser(argparse.ArgumentParser):
+    """Its mistakes are one sentence, which says what somebody who misspelt something meant."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **({"formatter_class": _Formatter} | options))
+        self._given: list[str] = []
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse what is left over here, where the options are known that may have been meant."""
+        self._given = list(args or [])
+        parsed, others = super().parse_known_args(args, namespace)
+        if others:
+            word = next((word for word in others if word.startswith("-")), others[0])
+            self._refuse(word)
+        return parsed, others
+
+    def _refuse(self, word: str) -> NoReturn:
+        known = self._option_string_actions
+        hint = did_you_mean(word.partition("=")[0], known) if word.startswith("-") else ""
+        what = "option" if word.startswith("-") else "argument"
+        self.error(f"there is no {what} '{word}' here{hint}")
+
+    def print_help(self, file: Any = None) -> None:
+        """As argparse does, but for errors, which that passes over."""
+        print(self.format_help(), end="", file=file)
+
+    def error(self, message: str) -> NoReturn:
+        """End with a sentence."""
+        if message.startswith("the following arguments are required"):
+            # Perhaps they are there, but misspelt.
+            for word in self._given:
+                option = word.partition("=")[0]
+                if re.match("--.", word) and not any(
+                    name.startswith(option) for name in self._option_string_actions
+                ):
+                    self._refuse(word)
+        if wrong := re.fullmatch(r"(?s)argument (.*): invalid choice: '(.*)' \(.* (.*)\)", message):
+            where, word, _ = wrong.groups()
+            names = re.findall(r"[\w-]+", message.rpartition("choose from ")[2])
+            what = "command" if where in ("command", "action") else where
+            message = (
+                f"{what} '{word}' does not exist{did_you_mean(word, names)}; choose one of "
+                f"{', '.join(names)}"
+            )
+        raise UserError(printable(f"{message}; {self.prog} --help says more"))
+
+
+class _Formatter(argparse.HelpFormatter):
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Examples stay on one line, to be copied."""
+        if text.startswith("example: "):
+            return indent + text
+        return super()._fill_text(text, width, indent)
+
+
+def parser_of(modules: Mapping[str, str], wanted: str | None = None) -> Parser:
+    """The parser of the command line.
+
+    Parameters
+    ----------
+    modules
+        For each command its module in flexlegion.tools.
+    wanted
+        The command that is asked for, of which alone the module is imported; None: all.
+
+    Raises
+    ------
+    UserError
+        If there is no such command.
+    """
+    parser = Parser(prog="flexlegion")
+    if wanted is not None and wanted not in modules:
+        what = "option" if wanted.startswith("-") else "command"
+        known = [*modules, "--help", "--version"]
+        raise UserError(
+            f"there is no {what} '{printable(wanted[:40])}'{did_you_mean(wanted, known)}; "
+            "flexlegion --help lists the commands"
+        )
+    commands = parser.add_subparsers(dest="command", required=True)
+    names = modules.values() if wanted is None else [modules[wanted]]
+    for name in dict.fromkeys(names):
+        if name != "help":
+            importlib.import_module(f"flexlegion.tools.{name}").add(commands)
+    return parser
 
 
 def add_command(
@@ -56,6 +145,8 @@ def add_report_option(parser: argparse.ArgumentParser) -> None:
 
 def answer(args: argparse.Namespace, facts: dict[str, Any], text: str) -> None:
     """Print the result: with ``--json`` one JSON object, else the text."""
+    from flexlegion.files import json_text  # which imports numpy
+
     print(json_text(facts) if args.json else printable_lines(text.rstrip("\n")))
 
 

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from flexlegion.references import FORMS
-from flexlegion.report.text import pairs, table
+from flexlegion.report.text import pairs, table, wrapped
 from flexlegion.tools.command import Commands, add_command, answer
 from flexlegion.tools.network import add_json_option
 from flexlegion.zoo import ZOO, build
@@ -42,11 +42,11 @@ def _run(args: argparse.Namespace) -> None:
     text = "\n".join(
         [
             table(columns, rows, texts=(0, 5)),
-            "GFLOPs: of one sample's forward pass, a multiply-add counted as two",
+            wrapped("GFLOPs: of one sample's forward pass, a multiply-add counted as two"),
             "",
             "sizes that --size NAME=VALUE changes:",
             pairs((one["name"], _sizes(one["sizes"])) for one in facts),
-            f"--model takes a model of your own, too: {FORMS}",
+            wrapped(f"--model takes a model of your own, too: {FORMS}"),
         ]
     )
     answer(args, {"models": facts}, text)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flexlegion.errors import UserError
 from flexlegion.process import RANKS, RANKS_EACH, processes
-from flexlegion.report.text import count
+from flexlegion.report.text import WHOLE, count
 
 _SLOTS = re.compile(r"(?P<host>\S+)(?:\s+\S+)*?\s+slots\s*=\s*(?P<slots>\d+)")
 # Of this command's environment, beside what legate hands on to other machines by itself: PATH and
@@ -54,7 +54,7 @@ class Ranks:
         if os.isatty(1):
             environment["COLUMNS"] = str(shutil.get_terminal_size().columns)
         else:
-            environment["TERM"] = "dumb"
+            environment |= {"TERM": "dumb", "COLUMNS": str(WHOLE)}
         return environment
 
 

@@ -33,6 +33,7 @@ from flexlegion.schedules import (
     with_warmup,
 )
 from flexlegion.strategy import Strategy
+from flexlegion.suggestions import unknown
 from flexlegion.tools.sizes import add_size_option, found_for, found_sizes, given_sizes
 from flexlegion.zoo import ZOO, ZooEntry
 
@@ -295,7 +296,7 @@ def schedule_from(args: argparse.Namespace, steps_per_epoch: int) -> Schedule:
     """
     kind, warmup = args.schedule, args.warmup
     if kind not in SCHEDULES:
-        raise UserError(f"unknown schedule '{kind}'; choose one of {', '.join(SCHEDULES)}")
+        raise unknown("schedule", kind, SCHEDULES)
     for option, kinds in (
         ("decay", ("step", "exponential")),
         ("decay_after", ("step",)),

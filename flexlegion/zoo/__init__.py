@@ -9,6 +9,7 @@ from typing import Any
 
 from flexlegion.errors import UserError
 from flexlegion.model import Model
+from flexlegion.suggestions import unknown
 from flexlegion.zoo.alexnet import alexnet
 from flexlegion.zoo.inception_v3 import inception_v3
 from flexlegion.zoo.lenet import lenet
@@ -135,7 +136,7 @@ def build(
         If there is no such network or size, or it does not fit the input.
     """
     if name not in ZOO:
-        raise UserError(f"unknown model '{name}'; choose one of {', '.join(ZOO)}")
+        raise unknown("model", name, ZOO)
     entry = ZOO[name]
     known = entry.sizes
     if input_shape is not None and "input_shape" not in known:

@@ -181,7 +181,7 @@ def test_html() -> None:
 @pytest.mark.parametrize(
     ("ask", "text"),
     [
-        (lambda: fl.search("lenets", MACHINE), "unknown model 'lenets' (did you mean lenet?); "),
+        (lambda: fl.search("lenets", MACHINE), "unknown model 'lenets' (did you mean 'lenet'?); "),
         (lambda: fl.search("lenet", "q100x4"), "q100x4: no such machine file; "),
         (lambda: fl.search("lenet", MACHINE, "soon"), "the budget has to be a time such as 30s, "),
         (lambda: fl.search("lenet", MACHINE, -1), "the budget has to be "),

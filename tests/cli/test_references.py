@@ -146,11 +146,11 @@ def test_printing_is_not_part_of_the_result(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        (["nets.py:modl"], "nets.py: there is no function 'modl'; did you mean 'model'?"),
-        (["nets:modl"], "nets: there is no function 'modl'; did you mean 'model'?"),
+        (["nets.py:modl"], "nets.py: there is no function 'modl' (did you mean 'model'?); it has "),
+        (["nets:modl"], "nets: there is no function 'modl' (did you mean 'model'?); it has "),
         (["other.py:model"], "other.py: no such file; a model of your own is named as path.py:fun"),
         (["other.pt2"], "other.pt2: no such file; give one that torch.export.save has written"),
-        (["lenets"], "unknown model 'lenets' (did you mean lenet?); choose one of alexnet, "),
+        (["lenets"], "unknown model 'lenets' (did you mean 'lenet'?); choose one of alexnet, "),
         (["nest:model"], "unknown model 'nest:...': there is no module 'nest' here or on Python's"),
         (["package.x:model"], "unknown model 'package.x:...': there is no module 'package.x' here"),
         (["nets.py", "--size", "depth=x"], "--size depth has to be a whole number, but is 'x'"),

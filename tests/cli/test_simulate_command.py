@@ -239,7 +239,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["--size", "classes=5", "--size", "classes=6"], "--size classes is given twice; give it"),
     (["--size", "input_shape=32xa"], "has to be whole numbers with x between them, as in 32x32x1"),
     (["--size", "input_shape=5x5x1"], "lenet takes images (height, width, channel) of at least"),
-    (["--precision", "fp16"], "unknown precision 'fp16'; choose one of fp32, tf32, bf16"),
+    (["--precision", "fp16"], "choose one of fp32, tf32, bf16"),
     (["--batch-size", "0"], "the batch size has to be 1 to 2147483647, but is 0"),
     (["--loss", "hinge"], "unknown loss 'hinge'; choose one of sparse_categorical_crossentropy, "),
     (["--optimizer", "lion"], "unknown optimizer 'lion'; choose one of sgd, adam, adamw"),
