@@ -11,6 +11,7 @@ from flexlegion.cost.measured import MeasuredCosts
 from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
 from flexlegion.cost.profile_db import ProfileDB, default_path
 from flexlegion.errors import UserError
+from flexlegion.files import check_regular
 from flexlegion.graph import Operator
 from flexlegion.losses import Losses
 from flexlegion.machines import load_machine
@@ -139,8 +140,7 @@ def costs_of(kind: str, path: str | None, network: Network) -> CostModel:
         return analytic
     file = default_path() if path is None else path
     try:
-        with open(file, "rb"):  # a data base that is not there would be made
-            pass
+        check_regular(file)  # a data base that is not there would be made
     except FileNotFoundError:
         if kind == "auto" and path is None:
             return analytic

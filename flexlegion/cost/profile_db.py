@@ -7,6 +7,7 @@ processes that measure the same task, the first to write wins, and both go on wi
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import sys
 import time
@@ -17,11 +18,16 @@ from pathlib import Path
 
 from flexlegion.cost.model import Linear
 from flexlegion.errors import UserError
+from flexlegion.files import check_regular
 from flexlegion.precision import DEFAULT, of_library
+from flexlegion.quoting import printable, shown
 
 SCHEMA_VERSION = 2
 _APPLICATION_ID = 0x464C4547  # "FLEG", in the file's header: tells it from other programs' files
-_PATIENCE = 60.0  # seconds to wait for other writers
+_PATIENCE = 20.0  # seconds to wait for other writers
+_SAID_AFTER = 1.0  # seconds, that it waits
+_MOST = 10**18  # of any value: a day in nanoseconds is 1e14, and no machine has 1e18 bytes/s
+_RATES = ("bytes_per_second", "peak_flops", "memory_bandwidth")  # never 0
 ENVIRONMENT = "FLEXLEGION_PROFILE_DB"
 
 
@@ -171,14 +177,36 @@ class ProfileDB:
                 f"{self.path}: the folder of the profile data base cannot be made ({e.strerror}); "
                 f"name another file in {ENVIRONMENT}"
             ) from None
+        self._bad: set[tuple[object, ...]] = set()
+        self._writable = True
+        try:
+            check_regular(self.path)
+            self._writable = os.access(self.path, os.W_OK)
+        except FileNotFoundError:
+            pass
+        except OSError as e:
+            raise UserError(
+                f"{self.path}: cannot be used as the profile data base ({e.strerror}); name "
+                f"another file in {ENVIRONMENT}"
+            ) from None
         with self._errors():
-            self._connection = sqlite3.connect(self.path, timeout=_PATIENCE, isolation_level=None)
+            self._connection = sqlite3.connect(
+                self._address(), timeout=_SAID_AFTER, isolation_level=None, uri=True
+            )
         try:
             with self._errors():
                 self._open()
         except BaseException:
             self._connection.close()
             raise
+
+    def _address(self) -> str:
+        """As SQLite opens it: a file that may only be read is never written, not even beside it."""
+        address = self.path.absolute().as_uri()
+        if self._writable:
+            return address
+        beside = os.access(self.path.parent, os.W_OK)
+        return f"{address}?mode=ro{'' if beside else '&immutable=1'}"
 
     def close(self) -> None:
         """Close the file."""
@@ -198,23 +226,32 @@ class ProfileDB:
                         self._connection.execute(statement)
                     self._connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
                     self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        if not self._writable:
+            return
         # Readers and a writer do not wait for each other. On file systems that cannot do it,
         # SQLite keeps to its older, slower way by itself.
-        deadline = time.monotonic() + _PATIENCE
+        self._execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+
+    def _execute(self, statement: str, values: tuple[object, ...] = ()) -> sqlite3.Cursor:
+        """Execute a statement, wait for other programs, and say so if that takes long."""
+        start, said = time.monotonic(), False
         while True:
             try:
-                self._connection.execute("PRAGMA journal_mode = WAL")
-                break
+                return self._connection.execute(statement, values)
             except sqlite3.OperationalError as e:
-                # This statement alone does not wait for others by itself.
-                if "locked" not in str(e) or time.monotonic() > deadline:
+                waited = time.monotonic() - start
+                if "locked" not in str(e) or waited > _PATIENCE:
                     raise
-                time.sleep(0.01)
-        self._connection.execute("PRAGMA synchronous = NORMAL")
+                if waited > _SAID_AFTER and not said:
+                    said = True
+                    text = f"{self.path}: another program has locked it; waiting {_PATIENCE:g} s"
+                    print(f"note: {printable(text)}", file=sys.stderr, flush=True)
+                time.sleep(0.01)  # the journal's mode alone does not wait by itself
 
     def _is_ours(self) -> bool:
         """False for a new, empty file."""
-        application = self._connection.execute("PRAGMA application_id").fetchone()[0]
+        application = self._execute("PRAGMA application_id").fetchone()[0]
         version = self._connection.execute("PRAGMA user_version").fetchone()[0]
         tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if application == 0 and version == 0 and tables == 0:
@@ -229,6 +266,12 @@ class ProfileDB:
                 f"{self.path}: a profile data base of version {version}, but this program uses "
                 f"{SCHEMA_VERSION}; remove it, or name another file in {ENVIRONMENT}"
             )
+        kinds = self._connection.execute("SELECT DISTINCT type FROM sqlite_master").fetchall()
+        if ("view",) in kinds or ("trigger",) in kinds:  # programs, which may never end
+            raise UserError(
+                f"{self.path}: a profile data base has tables alone, but this has views or "
+                f"triggers; name another file in {ENVIRONMENT}"
+            )
         return True
 
     @contextmanager
@@ -236,6 +279,16 @@ class ProfileDB:
         try:
             yield
         except sqlite3.Error as e:
+            if "locked" in str(e):
+                raise UserError(
+                    f"{self.path}: another program has locked this profile data base for "
+                    f"{_PATIENCE:g} s; wait for it, or name another file in {ENVIRONMENT}"
+                ) from None
+            if "readonly" in str(e):
+                raise UserError(
+                    f"{self.path}: this profile data base can be read but not written; name "
+                    f"another file in {ENVIRONMENT}"
+                ) from None
             raise UserError(
                 f"{self.path}: cannot be used as the profile data base ({e}); remove it, or name "
                 f"another file in {ENVIRONMENT}"
@@ -244,7 +297,7 @@ class ProfileDB:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """A transaction that waits for its turn at the start, so that it cannot fail later."""
-        self._connection.execute("BEGIN IMMEDIATE")
+        self._execute("BEGIN IMMEDIATE")
         try:
             yield
         except BaseException:
@@ -254,18 +307,43 @@ class ProfileDB:
 
     def _insert(self, table: str, values: tuple[object, ...]) -> None:
         marks = ", ".join("?" * (len(values) + 1))
+        # The first measurement stays, unless what is there is none.
+        bad = any(values[: len(row) - 1] == row[1:] for row in self._bad if row[0] == table)
         with self._errors(), self._writing():
             self._connection.execute(
-                f"INSERT OR IGNORE INTO {table} VALUES ({marks})", (*values, int(time.time()))
+                f"INSERT OR {'REPLACE' if bad else 'IGNORE'} INTO {table} VALUES ({marks})",
+                (*values, int(time.time())),
             )
 
     def _select(self, query: str, values: tuple[object, ...]) -> list[tuple[object, ...]]:
         with self._errors():
-            return self._connection.execute(query, values).fetchall()
+            return self._execute(query, values).fetchall()
 
     def _integers(self, query: str, values: tuple[object, ...]) -> tuple[int, ...] | None:
+        """The row that a query of whole numbers finds, unless there is none that can be right."""
         rows = self._select(query, values)
-        return tuple(int(str(value)) for value in rows[0]) if rows else None
+        found = re.match(r"SELECT (?P<columns>.*) FROM (?P<table>\w+)", query)
+        assert found is not None
+        for row in rows:
+            for column, value in zip(found["columns"].split(", "), row, strict=True):
+                if not self._is_right(column, value, (found["table"], *values)):
+                    return None
+            return tuple(value for value in row if isinstance(value, int))
+        return None
+
+    def _is_right(self, column: str, value: object, row: tuple[object, ...]) -> bool:
+        """Whether a value can have been measured; if not, it is said once, and the row left out."""
+        if type(value) is int and (column in _RATES) <= value <= _MOST:
+            return True
+        if row not in self._bad:
+            self._bad.add(row)
+            place = " ".join(map(str, row))
+            text = (
+                f"{self.path}: {column} is {shown(str(value))} in the row {printable(place, 300)}; "
+                "it is left out, and measured anew where that is done"
+            )
+            print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
+        return False
 
     def add_task(self, device: str, library: str, key: TaskKey, sample: Sample) -> None:
         """Keep a measured task, unless there is one.
@@ -297,7 +375,12 @@ class ProfileDB:
             f"SELECT time_ns, {_TASK_FIELDS} FROM tasks WHERE device = ? AND library = ?",
             (device, library),
         )
-        return {TaskKey(*map(str, row[1:])): int(str(row[0])) for row in rows}
+        return {
+            TaskKey(*map(str, key)): time_ns
+            for time_ns, *key in rows
+            if self._is_right("time_ns", time_ns, ("tasks", device, library, *key))
+            and isinstance(time_ns, int)
+        }
 
     def newest_library(self, device: str, precision: str = DEFAULT) -> str | None:
         """The kernel library of the newest measurement on that device; None if there is none.

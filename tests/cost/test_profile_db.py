@@ -158,7 +158,7 @@ def test_cut_short(tmp_path: Path) -> None:
 
 
 def test_a_folder(tmp_path: Path) -> None:
-    assert "unable to open" in refused(tmp_path)
+    assert "it is a folder" in refused(tmp_path)
 
 
 def test_below_a_file(tmp_path: Path) -> None:
