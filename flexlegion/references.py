@@ -31,6 +31,7 @@ HELP = f"one of {', '.join(ZOO)}; or your own: {FORMS}"
 
 # What a user's function may take beside its sizes.
 _BATCH_SIZE, _SEED = "batch_size", "seed"
+_MAX_CODE = 4 << 20  # bytes of a .py file: what the compiler makes of it is a hundred times larger
 
 
 @dataclass(frozen=True)
@@ -304,6 +305,8 @@ def _loaded_file(path: str) -> ModuleType:
     file = Path(path)
     if not file.is_file():
         raise UserError(f"{path}: no such file; a model of your own is named as path.py:function")
+    if file.stat().st_size > _MAX_CODE:
+        raise UserError(f"{path}: too large for code, which has at most {_MAX_CODE >> 20} MiB")
     # A name of its own, for the file may be called as a package that others import.
     name = f"flexlegion_model_{file.stem}"
     loader = SourceFileLoader(name, str(file.resolve()))

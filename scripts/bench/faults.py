@@ -2,9 +2,10 @@
 
     python scripts/bench/faults.py [--share 0.01] [--seed 1]
 
-Each case runs in a process of its own, forked from this one, which has imported flexlegion. Asked of
-it: no traceback, no fault of flexlegion's own, no more than 30 s and 2 GB, no control character, no
-line of more than 2,000 characters (but for JSON). Then files are mutated in one process, and read.
+Each case runs in a process of its own, forked from this one, which has imported flexlegion. Asked
+of it: no traceback, no fault of flexlegion's own, no more than 30 s and 2 GB, no control character,
+no line of more than 2,000 characters (but for JSON). Then files are mutated in one process, and
+read.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -224,7 +226,7 @@ def cases(folder: Path, rng: random.Random) -> Iterator[Case]:
     """Endless, all kinds in turn."""
     good = readers(folder)
     number = 0
-    makers: tuple[Callable[[Path], None], ...] = (
+    makers: tuple[Callable[[Path], object], ...] = (
         lambda path: os.mkfifo(path),
         lambda path: path.symlink_to("/dev/zero"),
         lambda path: path.mkdir(),
@@ -261,8 +263,8 @@ def cases(folder: Path, rng: random.Random) -> Iterator[Case]:
         yield Case("arguments", command(name, "--model", model, f"{rng.choice(options)}={value}"))
 
 
-def _writer(content: bytes) -> Callable[[Path], None]:
-    return lambda path: path.write_bytes(content) and None
+def _writer(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
 
 
 def _socket(path: Path) -> None:
@@ -271,7 +273,7 @@ def _socket(path: Path) -> None:
 
 
 def _prepared(
-    make: Callable[[Path], None], path: Path, run: Callable[[], int]
+    make: Callable[[Path], object], path: Path, run: Callable[[], int]
 ) -> Callable[[], int]:
     """A case whose file is there only while it runs."""
 
@@ -318,11 +320,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
         folder = Path(name)
         with _quiet():
-            stream = cases(folder, rng)
-            first = next(stream)
-        chosen = [first, *(next(stream) for _ in range(int(COMMANDS * args.share)))]
-        if args.share < 1:
-            chosen = chosen[-int(COMMANDS * args.share) :]
+            every = list(islice(cases(folder, rng), COMMANDS))
+            chosen = rng.sample(every, max(1, int(COMMANDS * args.share)))
         for case in chosen:
             outcome = outcome_of(case)
             rows.setdefault(case.kind, []).append(outcome)
