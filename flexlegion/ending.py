@@ -56,6 +56,13 @@ def ended(number: int, sentence: str = "") -> Interrupted:
     return kind(sentence) if sentence else kind()
 
 
+def again(interrupt: KeyboardInterrupt | None, sentence: str = "") -> Interrupted:
+    """What to raise when work that was interrupted has been saved; the sentence says where."""
+    number = interrupt.number if isinstance(interrupt, Interrupted) else signal.SIGINT
+    how = "interrupted" if number == signal.SIGINT else "terminated"
+    return ended(number, f"{how}; {sentence}" if sentence else "")
+
+
 class Request:
     """Whether a signal asked for the end.
 

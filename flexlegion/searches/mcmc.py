@@ -122,6 +122,8 @@ class SearchResult:
     trace
         How it went: proposals made, and the best time until then, at the first strategy that fits,
         at each improvement seen, and at the end.
+    ended_by
+        What ended it early: `flexlegion.ending.Terminated` for SIGTERM, for example.
     """
 
     strategy: Strategy
@@ -134,6 +136,7 @@ class SearchResult:
     local_optimum: bool
     interrupted: bool
     trace: tuple[tuple[int, int], ...] = ()
+    ended_by: KeyboardInterrupt | None = None
 
     @property
     def proposals(self) -> int:
@@ -206,9 +209,9 @@ def search(
                 note()
                 deadline = begin + share * (index + 1) if share is not None else None
                 run.search(pool, deadline, budget.proposals, report)
-        interrupted = False
-    except KeyboardInterrupt:
-        interrupted = True
+        ended_by = None
+    except KeyboardInterrupt as e:
+        ended_by = e
     fitting = [run for run in runs if run.best_time >= 0]
     if not fitting:
         raise UserError(
@@ -229,8 +232,9 @@ def search(
         {run.name: [chain.state for chain in run.chains] for run in runs},
         time.monotonic() - begin,
         best.local_optimum,
-        interrupted,
+        ended_by is not None,
         tuple(trace),
+        ended_by,
     )
 
 

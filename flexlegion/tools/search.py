@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from flexlegion.analysis.search import DEFAULT_STARTS, METHOD, search
+from flexlegion.ending import again
 from flexlegion.files import check_writable
 from flexlegion.searches.mcmc import SearchOptions
 from flexlegion.searches.registry import SEARCHES
@@ -35,8 +36,8 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "search",
-        "search for a fast strategy and write it as a file; Ctrl-C ends the search early, and the "
-        "best strategy so far is written",
+        "search for a fast strategy and write it as a file; Ctrl-C or SIGTERM ends it early, and "
+        "the best strategy so far is written",
         "search --model lenet --machine p100x4 --budget 5s --out s.json",
         _run,
     )
@@ -80,12 +81,12 @@ def _run(args: argparse.Namespace) -> None:
     for text in found.notes:
         note(text)
     found.save(args.out)
-    if found.interrupted:
-        note(f"interrupted; {args.out} has the best strategy so far")
     if args.trace is not None:
         found.save_trace(args.trace)
     facts = found.facts() | {"out": args.out, "strategy": args.out}
     answer(args, facts, f"{found}\n\nwrote {args.out}")
+    if found.interrupted:
+        raise again(found.result.ended_by, f"{args.out} has the best strategy so far")
 
 
 def _switches(args: argparse.Namespace) -> dict[str, Any]:

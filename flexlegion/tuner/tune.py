@@ -18,6 +18,7 @@ from flexlegion.analysis.setting import AnyModel, network_of
 from flexlegion.cost.measure import all_requests
 from flexlegion.cost.measured import AS_MEASURED, Calibration
 from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.ending import again
 from flexlegion.errors import UserError
 from flexlegion.local import local_topology
 from flexlegion.losses import Losses
@@ -244,7 +245,7 @@ def tune(
         with ProgressBar("search", shown) as bar:
             result = search(problem, _starts(problem), limits, seed, progress=bar.search)
         if result.interrupted:
-            raise KeyboardInterrupt
+            raise again(result.ended_by)
         trials = _finalists(problem, result, finalists)
         duel = run_duel(trials, network, problem, rules, **options)
     return _result(network, problem, result, trials, duel, measured, calibration, seed)
