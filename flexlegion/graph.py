@@ -11,6 +11,9 @@ from flexlegion.initializers import Given, Initializer
 from flexlegion.ops.base import Access, Dim, DimKind, OperatorType, WeightSpec
 from flexlegion.tensor import DataType, Shape, Tensor, TensorRole
 
+# Far more than networks have that are drawn layer by layer; unrolled ones have a few thousand.
+MAX_OPERATORS = 50_000
+
 
 @dataclass(eq=False)
 class Operator:
@@ -181,6 +184,12 @@ class Graph:
         for tensor in outputs:
             tensor.producer = operator
         self._include(name, [*(w for w in weights if w not in self._members), *outputs])
+        if len(self.operators) == MAX_OPERATORS:
+            # Before hours and all memory went into a model that was not meant.
+            raise UserError(
+                f"the model has more than {MAX_OPERATORS:,} operators, the most that there may be; "
+                "choose smaller sizes, as of steps or layers"
+            )
         self.operators.append(operator)
         return operator
 

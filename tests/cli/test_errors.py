@@ -437,3 +437,11 @@ def test_training_data(capsys: Capture, tmp_path: Path) -> None:
     real = tmp_path / "real.npz"
     np.savez(real, x=np.zeros((3, 16, 16), np.float32), y=np.zeros(3))
     assert "only integer labels name classes" in early(capsys, "--data", str(real))
+
+
+@pytest.mark.parametrize("size", ["steps=1000000000", "layers=1000000000"])
+def test_sizes_without_end(capsys: Capture, size: str) -> None:
+    """Operators are counted while they are made."""
+    text = plan(capsys, "--model", "rnntc", "--size", size)
+    assert "the model has more than 50,000 operators" in text
+    assert "choose smaller sizes" in text
