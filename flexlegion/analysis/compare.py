@@ -45,11 +45,14 @@ class Compared(Result):
         "reason", "speedup" and, where it exists, "iteration_time_ns", "bytes_moved" and so on.
     notes : tuple of str
         What did not go as it should.
+    ended_by : KeyboardInterrupt or None
+        What ended one of the searches early.
     """
 
     found: Found
     strategies: tuple[Json, ...]
     notes: tuple[str, ...]
+    ended_by: KeyboardInterrupt | None = None
 
     @property
     def strategy(self) -> Strategy:
@@ -121,6 +124,7 @@ def compare(
             return run_search(method, task)
 
     result = searched("chains", "search")
+    ended_by = result.ended_by
     if result.interrupted:
         rows.append(
             {"strategy": PLACEMENT} | _missing("not searched for, because of the interrupt")
@@ -133,11 +137,12 @@ def compare(
             rows.append({"strategy": PLACEMENT} | _missing(str(e)))
         else:
             rows.append(_searched(PLACEMENT, placed, problem))
+            ended_by = placed.ended_by
             if placed.interrupted:
                 notes += (f"interrupted; '{PLACEMENT}' is the best strategy until then",)
     rows.append(_searched(FOUND, result, problem))
     _add_speedups(rows)
-    return Compared(found_by(setting, result, limits, seed), tuple(rows), notes)
+    return Compared(found_by(setting, result, limits, seed), tuple(rows), notes, ended_by)
 
 
 def known_row(name: str, problem: Problem) -> Json:

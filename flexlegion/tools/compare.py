@@ -6,6 +6,7 @@ import argparse
 
 from flexlegion.analysis.compare import compare
 from flexlegion.analysis.report import report_of_compared
+from flexlegion.ending import again
 from flexlegion.files import check_writable
 from flexlegion.tools.budget import add_budget_options
 from flexlegion.tools.command import Commands, add_command, add_report_option, answer, note
@@ -54,3 +55,5 @@ def _run(args: argparse.Namespace) -> None:
     if args.report is not None:
         report_of_compared(result).save(args.report)
     answer(args, result.facts(), str(result))
+    if result.ended_by is not None:
+        raise again(result.ended_by, "the best strategies until then are compared")
