@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import get_args
 
 from flexlegion.errors import UserError
 from flexlegion.initializers import Given, Initializer
 from flexlegion.ops.base import Access, Dim, DimKind, OperatorType, WeightSpec
-from flexlegion.tensor import DataType, Shape, Tensor, TensorRole
+from flexlegion.tensor import (
+    MAX_ELEMENTS,
+    MAX_ELEMENTS_OF_ALL,
+    DataType,
+    Shape,
+    Tensor,
+    TensorRole,
+)
 
 # Far more than networks have that are drawn layer by layer; unrolled ones have a few thousand.
 MAX_OPERATORS = 50_000
@@ -92,6 +100,7 @@ class Graph:
     def __post_init__(self) -> None:
         # What the lists hold, for look-ups in unrolled networks of many hundred operators.
         self._members = set(self.tensors)
+        self._elements = sum(prod(tensor.shape) for tensor in self.tensors)
         self._names = {op.name for op in self.operators} | {tensor.name for tensor in self.sources}
 
     def add_input(
@@ -322,9 +331,28 @@ class Graph:
         return owner.weights
 
     def _include(self, name: str, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            self._count(tensor)
         self.tensors += tensors
         self._members.update(tensors)
         self._names.add(name)
+
+    def _count(self, tensor: Tensor) -> None:
+        """Raise `UserError` if a tensor, or all together, are larger than can be counted."""
+        elements = prod(tensor.shape)
+        self._elements += elements
+        right = "choose a smaller batch, or smaller sizes"
+        if elements > MAX_ELEMENTS:
+            shape = "x".join(map(str, tensor.shape))
+            raise UserError(
+                f"tensor '{tensor.name}' of {shape} has more than {MAX_ELEMENTS:,} elements, the "
+                f"most that a tensor may have; {right}"
+            )
+        if self._elements > MAX_ELEMENTS_OF_ALL:
+            raise UserError(
+                f"the model's tensors have more than {MAX_ELEMENTS_OF_ALL:,} elements, the most "
+                f"that they may have together; {right}"
+            )
 
     def _check_new(self, name: str) -> None:
         if self.has(name):

@@ -18,6 +18,9 @@ from flexlegion.topology import Device, Topology
 
 Degrees = tuple[int, ...]
 
+# Longer times are cut to this, as native/sim/machine_model.h does with transfers.
+MAX_TIME_NS = 10_000_000_000_000
+
 
 @dataclass(frozen=True)
 class _Entry:
@@ -113,7 +116,7 @@ class Problem:
                     key: self.costs.exe_time(representative, stage, shape, device)
                     for key, shape in shapes.items()
                 }
-                times += [cost[key].time_ns for key in keys]
+                times += [min(cost[key].time_ns, MAX_TIME_NS) for key in keys]
                 sources[kind] |= {c.source for c in cost.values()}
         entry = self.core.check(
             self.core.lib.fl_problem_add_split(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flexlegion.errors import UserError
+from flexlegion.tensor import MAX_EXTENT
 
 REQUIRED = inspect.Parameter.empty
 
@@ -56,7 +57,7 @@ class Size:
         if self.kind is tuple:
             parts = re.split("[x,]", text)
             if all(_WHOLE.fullmatch(part) for part in parts):
-                return tuple(map(int, parts))
+                return tuple(_bounded(int(part), where) for part in parts)
             like = size_text(self.default) if isinstance(self.default, tuple) else "64x64x3"
             what = f"whole numbers with x between them, as in {like}"
         elif self.kind is bool:
@@ -69,10 +70,16 @@ class Size:
             except ValueError:
                 what = "a number"
         elif _WHOLE.fullmatch(text):
-            return int(text)
+            return _bounded(int(text), where)
         else:
             what = "a whole number"
         raise UserError(f"{where} has to be {what}, but is '{text[:60]}'")
+
+
+def _bounded(value: int, where: str) -> int:
+    if abs(value) > MAX_EXTENT:
+        raise UserError(f"{where} has to be at most {MAX_EXTENT}, but is {value}")
+    return value
 
 
 def sizes_of(build: Callable[..., Any], without: Collection[str] = ()) -> dict[str, Size]:

@@ -16,6 +16,9 @@ TensorRole = Literal["input", "weight", "output"]  # for an operator
 
 MAX_RANK = 5  # as in native/support/rect.h
 MAX_EXTENT = 2**31 - 1
+MAX_ELEMENTS = 2**40  # 4 TiB; as in native/plan/api.cc
+# Of all tensors of a model together, a PiB: for thousands of devices, bytes are counted in 64 bits.
+MAX_ELEMENTS_OF_ALL = 2**48
 
 
 @dataclass(eq=False)

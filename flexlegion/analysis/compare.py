@@ -16,7 +16,7 @@ from flexlegion.problem import Problem
 from flexlegion.report.blocks import Block, Table
 from flexlegion.report.progress import ProgressBar
 from flexlegion.report.text import count, duration, memory, volume
-from flexlegion.report.timelines import figures, memory_excess
+from flexlegion.report.timelines import figures, memory_excess, time_excess
 from flexlegion.searches.budget import budget_of, check_search
 from flexlegion.searches.mcmc import Budget, SearchResult
 from flexlegion.searches.registry import SearchTask, run_search
@@ -181,7 +181,8 @@ def _searched(name: str, result: SearchResult, problem: Problem) -> Json:
 
 def _figures(strategy: Strategy, problem: Problem) -> Json:
     timeline = full(problem, strategy)
-    return {"exists": True, "reason": memory_excess(strategy, timeline)} | figures(timeline)
+    reason = memory_excess(strategy, timeline) or time_excess(timeline)
+    return {"exists": True, "reason": reason} | figures(timeline)
 
 
 def _missing(reason: str) -> Json:

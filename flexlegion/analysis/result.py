@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flexlegion.errors import UserError
 from flexlegion.report.blocks import Block, as_html, as_text
-from flexlegion.report.timelines import figures, save_trace
+from flexlegion.report.timelines import figures, save_trace, time_excess
 from flexlegion.simulator import Timeline
 from flexlegion.strategy import Strategy
 
@@ -103,5 +104,7 @@ class Iteration(Result):
 
 
 def iteration_of(strategy: Strategy, timeline: Timeline) -> dict[str, Any]:
-    """The fields of an `Iteration`."""
+    """The fields of an `Iteration`; `UserError` if a task of it takes too long to be simulated."""
+    if reason := time_excess(timeline):
+        raise UserError(reason)
     return {"strategy": strategy, "timeline": timeline} | figures(timeline)

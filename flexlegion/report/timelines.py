@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flexlegion.errors import UserError
+from flexlegion.problem import MAX_TIME_NS
 from flexlegion.report.blocks import Block, Pairs, Table
 from flexlegion.report.perfetto import slices_of, tracks_of, write_trace
 from flexlegion.report.text import consecutive, duration, memory, names, volume
@@ -81,6 +82,21 @@ def memory_excess(strategy: Strategy, timeline: Timeline) -> str | None:
     except UserError as e:
         return str(e)
     return None
+
+
+def time_excess(timeline: Timeline) -> str | None:
+    """A sentence on a task or transfer that takes longer than is simulated; None: none does."""
+    if not len(timeline.tasks):
+        return None
+    longest = timeline.tasks[timeline.tasks["exe_time"].argmax()]
+    if longest["exe_time"] < MAX_TIME_NS:
+        return None
+    keys = "'peak_flops' and 'memory_bandwidth'" if longest["hop"] < 0 else "'bandwidth'"
+    return (
+        f"{timeline.describe(longest)} takes {timeline.places[longest['device']]} at least "
+        f"{MAX_TIME_NS // 10**9:,} s, the longest time that is simulated; choose a smaller batch, "
+        f"or see whether {keys} in the file of machine {timeline.problem.topology.name} are right"
+    )
 
 
 def busiest(timeline: Timeline) -> tuple[Json | None, Json | None]:

@@ -15,7 +15,7 @@ from flexlegion.quoting import shown
 from flexlegion.references import HELP, Target, is_code, target_of
 from flexlegion.strategies import read_strategy
 from flexlegion.strategy import Strategy
-from flexlegion.tools.sizes import add_size_option, found_for, found_sizes, given_sizes
+from flexlegion.tools.sizes import add_size_option, batch_size, found_for, found_sizes, given_sizes
 
 
 def add_network_options(parser: argparse.ArgumentParser, *, from_file: bool = False) -> None:
@@ -24,7 +24,7 @@ def add_network_options(parser: argparse.ArgumentParser, *, from_file: bool = Fa
     parser.add_argument("--model", required=not from_file, help=f"{HELP}{default}")
     add_size_option(parser)
     parser.add_argument(
-        "--batch-size", type=int, help="over all devices; default: the network's own"
+        "--batch-size", type=batch_size, help="over all devices; default: the network's own"
     )
     parser.add_argument("--optimizer", help="sgd (default), adam or adamw")
     parser.add_argument("--loss", help=f"one of {', '.join(LOSSES)}; default: the network's own")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from flexlegion.errors import UserError
-from flexlegion.quoting import shown
+from flexlegion.quoting import printable, shown
 from flexlegion.references import Target, same_target
 from flexlegion.sizes import size_text
 from flexlegion.strategy import Strategy
+from flexlegion.tensor import MAX_EXTENT
 
 
 def add_size_option(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +38,15 @@ def given_sizes(given: list[str], target: Target) -> dict[str, Any]:
             raise UserError(f"--size {name} is given twice; give it once")
         sizes[name] = target.size(name, value, f"--size {name}")
     return sizes
+
+
+def batch_size(text: str) -> int:
+    """The value of ``--batch-size``."""
+    if not re.fullmatch("[0-9]{1,10}", text) or not 1 <= int(text) <= MAX_EXTENT:
+        raise argparse.ArgumentTypeError(
+            f"has to be a whole number from 1 to {MAX_EXTENT}, but is {printable(text, 40)}"
+        )
+    return int(text)
 
 
 _FOUND = {"batch_size": (int,), "loss": (str, list, dict), "optimizer": (str,), "precision": (str,)}

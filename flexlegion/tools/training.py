@@ -34,7 +34,7 @@ from flexlegion.schedules import (
 )
 from flexlegion.strategy import Strategy
 from flexlegion.suggestions import unknown
-from flexlegion.tools.sizes import add_size_option, found_for, found_sizes, given_sizes
+from flexlegion.tools.sizes import add_size_option, batch_size, found_for, found_sizes, given_sizes
 from flexlegion.zoo import ZOO, ZooEntry
 
 BATCH_SIZE = 32
@@ -220,7 +220,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--batch-size",
-        type=int,
+        type=batch_size,
         help=f"over all devices; default: the model's own, but {BATCH_SIZE} with the data of a "
         "network of the zoo",
     )

@@ -237,9 +237,18 @@ ARGUMENTS = [
     (["--model", "vgg"], f"unknown model 'vgg'; choose one of {', '.join(ZOO)}"),
     (["--optimizer", "lion"], "unknown optimizer 'lion'; choose one of sgd, adam, adamw"),
     (["--loss", "hinge"], "unknown loss 'hinge'; choose one of sparse_categorical_crossentropy, "),
-    (["--batch-size", "0"], "the batch size has to be 1 to 2147483647, but is 0"),
-    (["--batch-size", "-3"], "the batch size has to be 1 to 2147483647, but is -3"),
-    (["--batch-size", "9" * 30], "the batch size has to be 1 to 2147483647, but is 999"),
+    (
+        ["--batch-size", "0"],
+        "--batch-size: has to be a whole number from 1 to 2147483647, but is 0",
+    ),
+    (
+        ["--batch-size", "-3"],
+        "--batch-size: has to be a whole number from 1 to 2147483647, but is -3",
+    ),
+    (
+        ["--batch-size", "9" * 30],
+        "--batch-size: has to be a whole number from 1 to 2147483647, but is 999",
+    ),
     (
         ["--batch-size", "1"],
         "strategy 'data': operator 'c1' splits dimension 'sample' into 2 parts",
@@ -357,7 +366,10 @@ TRAIN_ARGUMENTS = [
     ),
     (["--json", "."], ".: the metrics cannot be written there (Is a directory)"),
     (["--save-weights", "no/w.npz"], "no/w.npz: the weights cannot be written there"),
-    (["--batch-size", "0"], "the batch size has to be 1 to 2147483647, but is 0"),
+    (
+        ["--batch-size", "0"],
+        "--batch-size: has to be a whole number from 1 to 2147483647, but is 0",
+    ),
     (["--lr", "nan"], "the learning rate has to be positive and finite, but is nan"),
     (["--lr", "-0.1"], "the learning rate has to be positive and finite, but is -0.1"),
     (["--momentum", "0.9"], "--momentum goes with --optimizer sgd, not adam"),
@@ -445,3 +457,40 @@ def test_sizes_without_end(capsys: Capture, size: str) -> None:
     text = plan(capsys, "--model", "rnntc", "--size", size)
     assert "the model has more than 50,000 operators" in text
     assert "choose smaller sizes" in text
+
+
+BOUNDS = [
+    (["--batch-size", "1e9"], "--batch-size: has to be a whole number from 1 to 2147483647"),
+    (["--size", "hidden=3000000000"], "--size hidden has to be at most 2147483647"),
+    (["--size", "hidden=2000000000"], "tensor 'hidden1.kernel' of 2000000000x1024 has more than"),
+    (["--batch-size", "2000000000"], "tensor 'features' of 2000000000x32x32x1 has more than"),
+]
+
+
+@pytest.mark.parametrize(("args", "text"), BOUNDS)
+def test_numbers_out_of_bounds(capsys: Capture, args: list[str], text: str) -> None:
+    assert text in plan(capsys, "--model", "mlp", *args)
+
+
+def test_tensors_that_are_too_large_together() -> None:
+    """Each is small enough, and so is no sum of 256 of them."""
+    model = Model(2**31 - 1)
+    x = model.input((512,))
+    for _ in range(255):
+        x = model.relu(x)
+    with pytest.raises(UserError, match="more than 281,474,976,710,656 elements, the most"):
+        model.relu(x)
+
+
+def test_times_out_of_bounds(capsys: Capture, tmp_path: Path) -> None:
+    """An honest machine's are within them, however large the model is."""
+    machine = json.loads((ROOT / "flexlegion" / "platforms" / "p100.json").read_text())
+    machine["device_types"]["P100"]["peak_flops"]["float32"] = 1
+    path = tmp_path / "slow.json"
+    path.write_text(json.dumps(machine | {"nodes": 1}))
+    network = ["simulate", "--model", "lenet", "--machine"]
+    assert main([*network, str(path)]) == 2
+    text = sentence(*capsys.readouterr())
+    assert "at least 10,000 s, the longest time that is simulated" in text
+    assert "'peak_flops' and 'memory_bandwidth' in the file of machine slow" in text
+    assert main([*network, "p100x4", "--batch-size", "4000000"]) == 0

@@ -240,7 +240,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["--size", "input_shape=32xa"], "has to be whole numbers with x between them, as in 32x32x1"),
     (["--size", "input_shape=5x5x1"], "lenet takes images (height, width, channel) of at least"),
     (["--precision", "fp16"], "choose one of fp32, tf32, bf16"),
-    (["--batch-size", "0"], "the batch size has to be 1 to 2147483647, but is 0"),
+    (["--batch-size", "0"], "--batch-size: has to be a whole number from 1 to 2147483647"),
     (["--loss", "hinge"], "unknown loss 'hinge'; choose one of sparse_categorical_crossentropy, "),
     (["--optimizer", "lion"], "unknown optimizer 'lion'; choose one of sgd, adam, adamw"),
     (["--strategy", "none.json"], "none.json: no such strategy file; give a path, or one of the"),
