@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from flexlegion.data.reading import check_archive
 from flexlegion.errors import UserError
 from flexlegion.model import Model
 from flexlegion.sizes import REQUIRED, Size, size_text, sizes_of
@@ -201,8 +202,9 @@ class _Exported(Target):
 
     def __init__(self, path: str) -> None:
         super().__init__(path, {})
-        if not os.path.isfile(path):
+        if not os.path.exists(path):
             raise UserError(f"{path}: no such file; give one that torch.export.save has written")
+        check_archive(Path(path), "an exported program")
 
     def _build(self, wanted: _Wanted) -> Model:
         try:

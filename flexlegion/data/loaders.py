@@ -19,7 +19,7 @@ import numpy.typing as npt
 from flexlegion.data.dataset import Dataset, Labels, Samples, Splits
 from flexlegion.data.digits import load_digits
 from flexlegion.data.idx import Pair, is_idx_name, labels_beside, read_idx, read_idx_directory
-from flexlegion.data.reading import check_growth, reading
+from flexlegion.data.reading import check_growth, check_members, reading
 from flexlegion.errors import UserError
 from flexlegion.files import check_regular, open_file
 from flexlegion.suggestions import did_you_mean
@@ -146,12 +146,7 @@ def load_npz(path: Path, chosen: Callable[[Mapping[str, Any]], Chosen]) -> Chose
                 f"{path}: this is no .npz archive, or a truncated one, and a whole one as "
                 "numpy.savez writes it is needed."
             )
-        with zipfile.ZipFile(file) as archive:
-            for member in archive.infolist():
-                check_growth(
-                    path, f"the array {member.filename}", member.compress_size, member.file_size
-                )
-        file.seek(0)
+        check_members(path, file)
         with np.load(file, allow_pickle=False) as arrays:
             return chosen(arrays)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,3 +108,21 @@ def check_growth(path: Path, what: str, stored: int, stated: int) -> None:
             f"{path}: {what} states {stated:,} bytes, of which the file has {stored:,}, and data "
             f"do not grow more than {MAX_GROWTH} times when they are unpacked"
         )
+
+
+def check_members(path: Path, file: BinaryIO) -> None:
+    """`check_growth` for what is in a ZIP archive; the file is at its start afterwards."""
+    with zipfile.ZipFile(file) as archive:
+        for its in archive.infolist():
+            check_growth(path, f"its part {its.filename}", its.compress_size, its.file_size)
+    file.seek(0)
+
+
+def check_archive(path: Path, kind: str) -> None:
+    """Raise `UserError` if a library that opens a ZIP archive by itself should not open that file.
+
+    It has to be a regular one, and not to burst when it is unpacked.
+    """
+    with reading(path, kind), open_file(path) as file:
+        if zipfile.is_zipfile(file):
+            check_members(path, file)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.export import Dim, ExportedProgram
 
+from flexlegion.data.reading import check_archive
 from flexlegion.errors import UserError
 
 
@@ -82,8 +83,9 @@ def export(module: Any, example_inputs: Any) -> tuple[ExportedProgram, tuple[str
 
 def load(path: Path) -> ExportedProgram:
     """The program of a ``.pt2``."""
-    if not path.is_file():
+    if not path.exists():
         raise UserError(f"there is no file {path}")
+    check_archive(path, "an exported program")
     try:
         with _quiet():
             return torch.export.load(path)

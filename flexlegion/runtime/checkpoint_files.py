@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ import numpy.typing as npt
 
 from flexlegion.documents import Section, read_json
 from flexlegion.errors import UserError
-from flexlegion.files import json_text, open_file
+from flexlegion.files import check_regular, json_text, open_file
 from flexlegion.quoting import printable
 
 Array = npt.NDArray[Any]
@@ -40,7 +41,21 @@ FORMAT = 1
 MANIFEST, STATE = "manifest.json", "state.json"
 _NAME = re.compile(r"step-(\d{8,})")
 TEMPORARY = ".writing-"  # how names of folders begin that are not complete
+_PART = re.compile(r"(.*)\[((?:[0-9]{1,18}:[0-9]{1,18},?)+)(?<!,)\]", re.DOTALL)
 _DTYPES = {"float32": "F32", "int32": "I32"}
+_STATE_KINDS: dict[str, Any] = {
+    "training": dict,
+    "seed": int,
+    "batch_size": int,
+    "optimizer": dict,
+    "learning_rate": (int, float),
+    "operators": dict,
+    "strategy": dict,
+    "devices": list,
+    "ranks": int,
+    "versions": dict,
+}
+_TRAINING_KINDS: dict[str, Any] = {"position": dict, "history": list}
 _PIECE = 32 << 20  # bytes; hashed and written at a time, while they are in the cache
 _MOST = 1 << 62
 
@@ -207,8 +222,7 @@ class Checkpoint:
     def state(self) -> dict[str, Any]:
         """What ``state.json`` has."""
         self.check(STATE)
-        document: dict[str, Any] = self._document(STATE)
-        return document
+        return _checked_state(self._document(STATE), self.folder / STATE)
 
     def check(self, name: str) -> None:
         """Raise `DamagedError` unless that file is as it was written."""
@@ -242,10 +256,12 @@ class Checkpoint:
         for name in self.files:
             if not name.endswith(".safetensors"):
                 continue
+            path = self.folder / name
             try:
-                file: Any = safe_open(str(self.folder / name), framework="numpy")
-            except (SafetensorError, OSError) as e:
-                raise DamagedError(f"{self.folder / name}: damaged: {printable(str(e))}") from None
+                check_regular(path)
+                file: Any = safe_open(str(path), framework="numpy")
+            except (SafetensorError, OSError, ValueError) as e:
+                raise DamagedError(f"{path}: damaged: {printable(str(e))}") from None
             for key in file.keys():  # noqa: SIM118 (it is no mapping)
                 tensor, box = _of_key(key)
                 parts.setdefault(tensor, []).append((file, key, box))
@@ -267,21 +283,33 @@ class Checkpoint:
         """
         if tensor not in self._parts:
             raise UserError(f"{self.folder}: it has no tensor '{tensor}'")
+        from safetensors import SafetensorError
+
+        try:
+            return self._joined(tensor)
+        except (SafetensorError, ValueError, TypeError, MemoryError) as e:
+            reason = printable(str(e), 200)
+            raise DamagedError(
+                f"{self.folder}: damaged: '{printable(tensor, 80)}' cannot be read ({reason})"
+            ) from None
+
+    def _joined(self, tensor: str) -> Array:
         parts = self._parts[tensor]
         if parts[0][2] is None:
             return np.asarray(parts[0][0].get_tensor(parts[0][1]))
-        boxes = [box for _, _, box in parts if box is not None]
-        shape = [max(hi for _, hi in bounds) for bounds in zip(*boxes, strict=True)]
+        boxes = [box or () for _, _, box in parts]
+        shape = tuple(max(hi for _, hi in bounds) for bounds in zip(*boxes, strict=True))
+        extents = [tuple(hi - lo for lo, hi in box) for box in boxes]
+        if sum(map(prod, extents)) != prod(shape):
+            raise ValueError("parts of it are missing")
         whole: Array | None = None
-        filled = 0
-        for file, key, box in parts:
+        for (file, key, _), box, its in zip(parts, boxes, extents, strict=True):
             part = np.asarray(file.get_tensor(key))
+            if part.shape != its:
+                raise ValueError("a part is not as large as it says")
             whole = np.empty(shape, part.dtype) if whole is None else whole
-            whole[tuple(slice(*bounds) for bounds in box or ())] = part
-            filled += part.size
+            whole[tuple(slice(*bounds) for bounds in box)] = part
         assert whole is not None
-        if filled != whole.size:
-            raise DamagedError(f"{self.folder}: damaged: parts of '{tensor}' are missing")
         return whole
 
     def _document(self, name: str) -> Any:
@@ -313,6 +341,24 @@ def newest_whole(directory: Path) -> Checkpoint | None:
     return None
 
 
+def _checked_state(document: Any, path: Path) -> dict[str, Any]:
+    """The document, if what every reader of it takes for granted is there."""
+    entries = document if isinstance(document, dict) else {}
+    training = entries.get("training")
+    more = training if isinstance(training, dict) else {}
+    for here, kinds in ((entries, _STATE_KINDS), (more, _TRAINING_KINDS)):
+        for key, kind in kinds.items():
+            if not isinstance(here.get(key), kind):
+                raise DamagedError(f"{path}: damaged: it has no '{key}', or none that can be right")
+    position, history = more["position"], more["history"]
+    if not all(type(position.get(key)) is int for key in ("epoch", "batch", "step")) or not all(
+        isinstance(values, dict) and isinstance(values.get("loss", 0.0), float | int | None)
+        for values in history
+    ):
+        raise DamagedError(f"{path}: damaged: it does not say how far the training was")
+    return entries
+
+
 def key_of(tensor: str, box: Box | None) -> str:
     """The key of a tensor, or of a part of it."""
     if box is None:
@@ -321,7 +367,7 @@ def key_of(tensor: str, box: Box | None) -> str:
 
 
 def _of_key(key: str) -> tuple[str, Box | None]:
-    match = re.fullmatch(r"(.*)\[([\d:,]*)\]", key)
+    match = _PART.fullmatch(key)
     if match is None:
         return key, None
     bounds = [part.split(":") for part in match[2].split(",")]

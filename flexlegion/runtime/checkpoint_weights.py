@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flexlegion.data.loaders import load_npz
 from flexlegion.errors import UserError
 from flexlegion.files import check_regular, replacing, write_arrays
 from flexlegion.quoting import printable
@@ -70,12 +71,11 @@ def read_weights(path: str | Path) -> dict[str, Array]:
         check_regular(path)
         if not zipfile.is_zipfile(path):
             return dict(_of_safetensors(path))
-        with np.load(path, allow_pickle=False) as arrays:
-            return dict(arrays)
+        return dict(load_npz(path, dict))
     except OSError as e:
         reason = e.strerror or "it is damaged"
         raise UserError(f"{shown}: the weights cannot be read ({reason})") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, MemoryError) as e:
+    except (ValueError, TypeError, AttributeError, KeyError, MemoryError) as e:
         raise UserError(
             f"{shown}: neither an .npz nor a .safetensors file of weights ({printable(str(e))})"
         ) from None

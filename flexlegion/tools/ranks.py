@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flexlegion.errors import UserError
+from flexlegion.files import open_file, read_at_most
 from flexlegion.process import RANKS, RANKS_EACH, processes
+from flexlegion.quoting import printable
 from flexlegion.report.text import WHOLE, count
 
-_SLOTS = re.compile(r"(?P<host>\S+)(?:\s+\S+)*?\s+slots\s*=\s*(?P<slots>\d+)")
+_SLOTS = re.compile(r"(?P<host>\S+)(?:\s+\S+)*?\s+slots\s*=\s*(?P<slots>\d{1,6})(?!\d)")
+_HOSTS_BYTES = 1 << 20
 # Of this command's environment, beside what legate hands on to other machines by itself: PATH and
 # its like, and what begins with LEGATE_, LEGION_, PYTHON, UCX_ and others.
 _HANDED_ON = re.compile("FLEXLEGION_.*|CUDA_VISIBLE_DEVICES|TERM|COLUMNS|XDG_CACHE_HOME")
@@ -88,15 +91,22 @@ def chosen_ranks(number: int | None, hosts: str | None) -> Ranks:
 def _of_hosts(path: Path) -> Ranks:
     """The machines of a file with lines ``name slots=N``, as mpirun reads it."""
     try:
-        lines = [line.partition("#")[0].strip() for line in path.read_text().splitlines()]
+        with open_file(path) as file:
+            content = read_at_most(file, _HOSTS_BYTES)
+        text = None if content is None else content.decode()
     except (OSError, UnicodeDecodeError) as e:
         reason = e.strerror if isinstance(e, OSError) else "it is not text"
         raise UserError(f"{path}: the hosts cannot be read ({reason})") from None
+    if text is None:
+        raise UserError(f"{path}: too large for a file of hosts; give lines like 'node1 slots=2'")
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     slots: dict[str, int] = {}
     for line in filter(None, lines):
         match = _SLOTS.match(line)
         if match is None or int(match["slots"]) < 1:
-            raise UserError(f"{path}: '{line}' is not a host with slots, as in 'node1 slots=2'")
+            raise UserError(
+                f"{path}: '{printable(line, 80)}' is not a host with slots, as in 'node1 slots=2'"
+            )
         if match["host"] in slots:
             raise UserError(f"{path}: the host {match['host']} is there twice")
         slots[match["host"]] = int(match["slots"])

@@ -66,6 +66,8 @@ def test_hosts(text: str, ranks: tuple[int, int], tmp_path: Path) -> None:
         ("# nothing\n", "there are no hosts in it"),
         ("a\n", "'a' is not a host with slots, as in 'node1 slots=2'"),
         ("a slots=0\n", "'a slots=0' is not a host with slots"),
+        ("a slots=9999999999\n", "is not a host with slots"),
+        ("\x1b[2J\n", r"'.x1b.2J' is not a host with slots"),
         ("a slots=x\n", "'a slots=x' is not a host with slots"),
         ("a slots=1\na slots=1\n", "the host a is there twice"),
         ("a slots=1\nb slots=2\n", "same number of slots, but there are a 1, b 2"),
@@ -79,12 +81,18 @@ def test_wrong_hosts(text: str, message: str, tmp_path: Path) -> None:
 
 
 def test_no_hosts(tmp_path: Path) -> None:
-    for path, reason in ((tmp_path / "none", "No such file"), (tmp_path, "Is a directory")):
+    for path, reason in ((tmp_path / "none", "No such file"), (tmp_path, "it is a folder")):
         with pytest.raises(UserError, match=f"{path}: the hosts cannot be read .{reason}"):
             chosen_ranks(None, str(path))
     binary = tmp_path / "binary"
     binary.write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="it is not text"):
+        chosen_ranks(None, str(binary))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="it is a pipe, not a file"):
+        chosen_ranks(None, str(tmp_path / "pipe"))
+    os.truncate(binary, 1 << 30)
+    with pytest.raises(UserError, match="too large for a file of hosts"):
         chosen_ranks(None, str(binary))
 
 

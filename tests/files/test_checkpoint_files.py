@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,14 +29,17 @@ from flexlegion.runtime.checkpoint_weights import fitted, read_weights, save_wei
 from flexlegion.runtime.checkpoints import Checkpoints, interval
 
 WHOLE = np.arange(24, dtype=np.float32).reshape(4, 6)
-STATE_TEXT = json.dumps({"training": {"position": {"step": 3}}})
+TRAINING = {"position": {"epoch": 0, "batch": 3, "step": 3}, "history": []}
+NUMBERS = {"seed": 0, "batch_size": 4, "learning_rate": 0.1, "ranks": 2}
+OBJECTS = {"optimizer": {}, "operators": {}, "strategy": {}, "versions": {}}
+GOOD = {"training": TRAINING, **NUMBERS, **OBJECTS, "devices": []}
 
 
-def written(folder: Path) -> Checkpoint:
+def written(folder: Path, state: object = GOOD) -> Checkpoint:
     """A checkpoint of two ranks."""
     folder.mkdir(parents=True)
     boxes = [((0, 2), (0, 6)), ((2, 4), (0, 6))]
-    sums = {STATE: write_document(folder / STATE, STATE_TEXT)}
+    sums = {STATE: write_document(folder / STATE, json.dumps(state))}
     for rank, box in enumerate(boxes):
         part = WHOLE[tuple(slice(*bounds) for bounds in box)]
         tensors = {key_of("w", box): part, f"w{rank}/m": np.float32([rank])}
@@ -134,3 +139,61 @@ def test_weights_that_are_none(tmp_path: Path) -> None:
         fitted({"b": WHOLE}, {"a": (4, 6)}, {"a"}, None, "w")
     with pytest.raises(UserError, match=r"shape \[4, 6\]"):
         fitted({"a": WHOLE}, {"a": (6, 4)}, {"a"}, None, "w")
+
+
+@pytest.mark.parametrize(
+    ("state", "what"),
+    [
+        ([], "it has no 'training'"),
+        (GOOD | {"seed": "0"}, "it has no 'seed'"),
+        (GOOD | {"training": {"position": {}}}, "it has no 'history'"),
+        (GOOD | {"training": TRAINING | {"position": {}}}, "how far the training was"),
+        (
+            GOOD | {"training": TRAINING | {"history": [{"loss": "low"}]}},
+            "how far the training was",
+        ),
+    ],
+)
+def test_states_that_nobody_wrote(state: object, what: str, tmp_path: Path) -> None:
+    with pytest.raises(DamagedError, match=f"state.json: damaged: .*{what}"):
+        _ = written(tmp_path / "step-00000003", state).step
+
+
+@pytest.mark.parametrize(
+    ("tensors", "what"),
+    [
+        ({"w[0:2,0:6]": WHOLE[:2], "w[2:4]": WHOLE[2:]}, "'w' cannot be read"),
+        ({"w[0:9999999999,0:9999999999]": WHOLE}, "not as large as it says"),
+        ({"w[0:4,0:6]": WHOLE[:1]}, "not as large as it says"),
+        ({"w[0:2,0:6]": WHOLE[:2], "w[3:4,0:6]": WHOLE[3:]}, "parts of it are missing"),
+    ],
+)
+def test_parts_that_make_no_whole(tensors: dict[str, Any], what: str, tmp_path: Path) -> None:
+    folder = tmp_path / "step-00000003"
+    folder.mkdir()
+    name = "weights-0-of-1.safetensors"
+    write_manifest(folder, {name: write_tensors(folder / name, tensors)})
+    with pytest.raises(DamagedError, match=what):
+        Checkpoint(folder).read("w")
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    """Nothing waits for a pipe, and nothing is read without end."""
+    checkpoint = written(tmp_path / "step-00000003")
+    path = checkpoint.folder / "weights-0-of-2.safetensors"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DamagedError, match="it is a pipe, not a file"):
+        checkpoint.check_all()
+    with pytest.raises(DamagedError, match="it is a pipe, not a file"):
+        checkpoint.read("w")
+    os.mkfifo(tmp_path / "w.safetensors")
+    with pytest.raises(UserError, match="it is a pipe, not a file"):
+        read_weights(tmp_path / "w.safetensors")
+    manifest = checkpoint.folder / MANIFEST
+    os.truncate(manifest, 1 << 30)
+    with pytest.raises(DamagedError, match="too large"):
+        Checkpoint(checkpoint.folder)
+    np.savez_compressed(tmp_path / "w.npz", x=np.zeros(1 << 28, np.uint8))
+    with pytest.raises(UserError, match="do not grow more than"):
+        read_weights(tmp_path / "w.npz")
