@@ -226,19 +226,21 @@ class Checkpoint:
 
     def check(self, name: str) -> None:
         """Raise `DamagedError` unless that file is as it was written."""
-        expected, digest, size = self.files.get(name), _hasher(), 0
+        expected, digest = self.files.get(name), _hasher()
         if expected is None:
             raise DamagedError(f"{self.folder}: damaged: it has no {name}")
         path = self.folder / name
         try:
             with open_file(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size != expected.bytes:
+                    raise DamagedError(
+                        f"{path}: damaged: it has {size} bytes, not {expected.bytes}"
+                    )
                 while piece := file.read(_PIECE):
                     digest.update(piece)
-                    size += len(piece)
         except OSError as e:
             raise DamagedError(f"{path}: damaged: it cannot be read ({e.strerror})") from None
-        if size != expected.bytes:
-            raise DamagedError(f"{path}: damaged: it has {size} bytes, not {expected.bytes}")
         if digest.hexdigest() != expected.xxh3_128:
             raise DamagedError(f"{path}: damaged: its checksum is not that of what was written")
 

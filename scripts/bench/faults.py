@@ -4,8 +4,8 @@
 
 Each case runs in a process of its own, forked from this one, which has imported flexlegion. Asked
 of it: no traceback, no fault of flexlegion's own, no more than 30 s and 2 GB, no control character,
-no line of more than 2,000 characters (but for JSON). Then files are mutated in one process, and
-read.
+no line of more than 2,000 characters (but what --json prints). Then files are mutated in one
+process, and read.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import gzip
 import io
+import json
 import os
 import random
 import re
@@ -28,27 +29,83 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import xxhash
 from PIL import Image
 
 from flexlegion import UserError
 from flexlegion.cli import main as flexlegion
 from flexlegion.commands import EXIT_FAULT
 from flexlegion.cost.profile_db import ProfileDB, Sample, TaskKey
+from flexlegion.data.classification import load_classification
 from flexlegion.data.idx import read_idx
 from flexlegion.data.images import read_image
 from flexlegion.data.loaders import load
 from flexlegion.data.text import read_lines
+from flexlegion.documents import MAX_BYTES
 from flexlegion.machines import load_machine
 from flexlegion.report.text import table
+from flexlegion.runtime.checkpoint_files import (
+    MANIFEST,
+    STATE,
+    Checkpoint,
+    Sum,
+    write_document,
+    write_manifest,
+    write_tensors,
+)
+from flexlegion.runtime.checkpoint_weights import read_weights
 from flexlegion.strategy import Strategy
+from flexlegion.tools.ranks import chosen_ranks
 
 SECONDS, KILOBYTES, LINE = 30, 2 << 20, 2000
-COMMANDS, MUTATED = 2000, 10_000
+COMMANDS, MUTATED = 2500, 10_000
+ARGUMENTS = 20  # for a file of each kind
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 TEXTS = ("", "-1", "0", "1e9", "9" * 30, "nan", "\x1b[2J", "\u202e", "a" * 5000, "../..", "{}", "é")
+SIZES = ("hidden=1000000000", "hidden=-1", "steps=1000000000", "steps=0", "vocabulary=2147483647")
 PIECES = (b"\0", b"\x1b[2J", b"\xff\xff\xff\xff", b"[" * 99, b"1e999", b"-1", b'"a":', b"NaN", b"")
+
+NETWORK = ("--model", "mlp", "--machine", "p100x4")
+_QUICK = ("--budget", "1s", "--proposals", "20", "--chains", "1")
+_TRAINING = ("--model", "mlp", "--data", "synthetic", "--samples", "64", "--epochs", "1")
+# Commands that are complete; each runs with one hostile value more, which is the last to count.
+# Training ends at its missing hosts, when its other options have been seen.
+COMPLETE: dict[tuple[str, ...], str] = {
+    ("simulate", *NETWORK, "--strategy", "data"): "strategy trace algorithm costs",
+    ("search", *NETWORK, *_QUICK, "--out", "/dev/null"): "out budget proposals seed chains start",
+    ("compare", *NETWORK, *_QUICK): "out budget seed chains report",
+    ("explain", "data", *NETWORK): "top costs",
+    ("report", "data", *NETWORK, "--out", "/dev/null"): "out svg measured costs",
+    ("plan", "--model", "mlp"): "strategy cpus gpus",
+    ("train", *_TRAINING, "--hosts", "/nonexistent/hosts"): "data samples lr momentum schedule "
+    "warmup decay epochs seed every keep weights log timeline cpus gpus ranks legate held-out",
+}
+EVERYWHERE = "batch-size size optimizer loss precision model"
+MODEL = """import flexlegion as fl
+
+
+def model():
+    net = fl.Model(8)
+    net.loss = "mean_squared_error"
+    net.dense(net.input((4,)), 2)
+    return net
+"""
+TRAINING_STATE: dict[str, Any] = {
+    "training": {"position": {"epoch": 0, "batch": 3, "step": 3}, "history": [{"loss": 1.0}]},
+    "seed": 0,
+    "batch_size": 4,
+    "model": "mlp",
+    "optimizer": {"type": "sgd"},
+    "learning_rate": 0.1,
+    "operators": {},
+    "strategy": {},
+    "devices": ["cpu:0"],
+    "ranks": 1,
+    "versions": {},
+}
 
 
 @dataclass(frozen=True)
@@ -57,6 +114,7 @@ class Case:
 
     kind: str
     run: Callable[[], int]
+    json: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,11 +147,15 @@ def outcome_of(case: Case) -> Outcome:
             ("own fault", status == EXIT_FAULT),
             ("memory", usage > KILOBYTES),
             ("control character", _CONTROL.search(text) is not None),
-            ("long line", any(len(s) > LINE for s in text.splitlines() if s[:1] not in "[{")),
+            ("long line", any(len(s) > LINE for s in text.splitlines() if not _is_json(case, s))),
         )
         if found
     ]
     return Outcome(status, seconds, usage, tuple(faults))
+
+
+def _is_json(case: Case, line: str) -> bool:
+    return case.json and line[:1] == "{"
 
 
 def _run_here(case: Case, output: int) -> None:
@@ -148,9 +210,10 @@ def command(*args: object) -> Callable[[], int]:
 
 def readers(folder: Path) -> dict[str, tuple[Path, Callable[[Path], Callable[[], int]]]]:
     """For each kind of file: a good one, and what reads it."""
-    strategy, machine = folder / "s.json", folder / "m.json"
-    network = ("--model", "mlp", "--machine", "p100x4")
-    flexlegion(["search", *network, "--budget", "1", "--out", str(strategy)])
+    strategy, machine, timeline = folder / "s.json", folder / "m.json", folder / "t.json"
+    network = NETWORK
+    flexlegion(["search", *network, *_QUICK, "--out", str(strategy)])
+    flexlegion(["simulate", *network, "--strategy", "data", "--trace", str(timeline)])
     import flexlegion as package
 
     source = Path(package.__file__).parent / "platforms" / "p100.json"
@@ -162,6 +225,13 @@ def readers(folder: Path) -> dict[str, tuple[Path, Callable[[Path], Callable[[],
     (folder / "d-idx3-ubyte").write_bytes(header + x.tobytes())
     (folder / "d-idx3-ubyte.gz").write_bytes(gzip.compress(header + x.tobytes()))
     (folder / "t.txt").write_text("one\ntwo\n")
+    (folder / "t.tsv").write_text("good\ta fine day\nbad\ta wet one\n")
+    (folder / "t.csv").write_text('label,text\ngood,"a fine day"\nbad,a wet one\n')
+    (folder / "hosts").write_text("node1 slots=2\nnode2 slots=2\n")
+    weights = {"w[0:4,0:4]": np.ones((4, 4), np.float32), "b": np.ones(4, np.float32)}
+    sums = {"w.safetensors": write_tensors(folder / "w.safetensors", weights)}
+    sums[STATE] = write_document(folder / STATE, json.dumps(TRAINING_STATE))
+    write_manifest(folder, sums)
     Image.fromarray(x[0]).save(folder / "i.png")
     Image.fromarray(x[0]).save(folder / "i.jpg")
     import h5py
@@ -170,13 +240,21 @@ def readers(folder: Path) -> dict[str, tuple[Path, Callable[[Path], Callable[[],
         file["x"], file["y"] = x, y
     with ProfileDB(folder / "p.sqlite") as db:
         db.add_task("gpu", "lib", TaskKey("dense", "", "1x1", "forward", "1", "f"), Sample(1, 1, 1))
-    (folder / "n.py").write_text(
-        "import flexlegion as fl\n\ndef model():\n    return fl.Model(8)\n"
-    )
+    (folder / "n.py").write_text(MODEL)
+    # No program in fact: exporting one takes too long for this.
     (folder / "e.pt2").write_bytes((folder / "d.npz").read_bytes())
 
     def image(path: Path) -> object:
         return read_image(path, (8, 8, 3))
+
+    def texts(path: Path) -> object:
+        return load_classification(path, 8, 100)
+
+    def hosts(path: Path) -> object:
+        return chosen_ranks(None, str(path))
+
+    def checkpoint(path: Path) -> None:
+        read_checkpoint(path, folder)
 
     def samples(path: Path) -> object:
         return load(str(path), str(folder / "d.npy") if path.suffix == ".npy" else None)
@@ -199,9 +277,45 @@ def readers(folder: Path) -> dict[str, tuple[Path, Callable[[Path], Callable[[],
         "IDX": (folder / "d-idx3-ubyte", lambda p: reads(read_idx, p)),
         "IDX .gz": (folder / "d-idx3-ubyte.gz", lambda p: reads(read_idx, p)),
         "text": (folder / "t.txt", lambda p: reads(read_lines, p)),
+        ".tsv": (folder / "t.tsv", lambda p: reads(texts, p)),
+        ".csv": (folder / "t.csv", lambda p: reads(texts, p)),
+        "hosts": (folder / "hosts", lambda p: reads(hosts, p)),
+        "timeline": (
+            timeline,
+            lambda p: command("report", "data", *network, "--out", "/dev/null", "--measured", p),
+        ),
+        "weights": (folder / "w.safetensors", lambda p: reads(read_weights, p)),
+        "checkpoint's weights": (folder / "w.safetensors", lambda p: reads(checkpoint, p)),
+        "checkpoint's state": (folder / STATE, lambda p: reads(checkpoint, p)),
+        "checkpoint's manifest": (folder / MANIFEST, lambda p: reads(checkpoint, p)),
         ".png": (folder / "i.png", lambda p: reads(image, p)),
         ".jpg": (folder / "i.jpg", lambda p: reads(image, p)),
     }
+
+
+def read_checkpoint(path: Path, good: Path) -> None:
+    """All of a checkpoint that has this file, with the right checksum; other files are good."""
+    names = ("w.safetensors", STATE, MANIFEST)
+    own = next(name for name in names if path.name.endswith(name))
+    with tempfile.TemporaryDirectory(dir=good) as name:
+        folder = Path(name)
+        for other in names:
+            (folder / other).symlink_to(path if other == own else good / other)
+        if own != MANIFEST:
+            (folder / MANIFEST).unlink()
+            content = b""
+            if path.is_file() and path.stat().st_size < MAX_BYTES:
+                content = path.read_bytes()
+            sums = dict(Checkpoint(good).files)
+            sums[own] = Sum(len(content), xxhash.xxh3_128(content).hexdigest())
+            write_manifest(folder, sums)
+        checkpoint = Checkpoint(folder)
+        checkpoint.check_all()
+        for tensor in checkpoint:
+            checkpoint.read(tensor)
+        status = flexlegion(["checkpoint", "show", str(folder)])
+        if status != 0:
+            raise (UserError if status == UserError.status else AssertionError)("not shown")
 
 
 def mutated(content: bytes, rng: random.Random) -> bytes:
@@ -242,25 +356,25 @@ def cases(folder: Path, rng: random.Random) -> Iterator[Case]:
             number += 1
             special = folder / f"{number}{path.name}"
             yield Case(kind, _prepared(make, special, read(special)))
-    options = (
-        "--batch-size",
-        "--size",
-        "--optimizer",
-        "--loss",
-        "--machine",
-        "--strategy",
-        "--seed",
-    )
     while True:
         for kind, (path, read) in good.items():
             number += 1
             changed = folder / f"{number}{path.name}"
             content = mutated(path.read_bytes(), rng)
             yield Case(kind, _prepared(_writer(content), changed, read(changed)))
-        name = rng.choice(("simulate", "search", "compare", "explain", "plan", "train", "machine"))
-        value = rng.choice((*TEXTS, "hidden=1000000000", "steps=1000000000", "1000000000"))
-        model = rng.choice(("mlp", "lenet", "rnnlm", "no\x07"))
-        yield Case("arguments", command(name, "--model", model, f"{rng.choice(options)}={value}"))
+        for _ in range(ARGUMENTS):
+            yield hostile_argument(rng)
+
+
+def hostile_argument(rng: random.Random) -> Case:
+    """A complete command, and one value that nobody means."""
+    base = rng.choice(list(COMPLETE))
+    option = rng.choice([*COMPLETE[base].split(), *EVERYWHERE.split()])
+    value = rng.choice(SIZES if option == "size" else (*TEXTS, "1000000000", "no\x07"))
+    other = ("--model", rng.choice(("mlp", "lenet", "rnnlm")))
+    as_json = base[0] != "train" and rng.random() < 0.25
+    more = ("--json",) if as_json else ()
+    return Case(base[0], command(*base, *other, f"--{option}={value}", *more), as_json)
 
 
 def _writer(content: bytes) -> Callable[[Path], object]:
@@ -290,7 +404,8 @@ def _prepared(
 def read_in_process(folder: Path, number: int, rng: random.Random) -> Counter[str]:
     """Mutated files read here: what else than `UserError` was raised, by kind."""
     good = readers(folder)
-    del good["model .py"], good["model .pt2"], good["profile data base"], good[".h5"]
+    for kind in ("model .py", "model .pt2", "profile data base", ".h5", "timeline"):
+        del good[kind]
     calls: dict[str, Callable[[Path], object]] = {
         "strategy": Strategy.load,
         "machine": load_machine,
@@ -319,6 +434,7 @@ def main() -> int:
     os.environ["FLEXLEGION_PROFILE_DB"] = "/nonexistent/p.sqlite"
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
         folder = Path(name)
+        os.chdir(folder)
         with _quiet():
             every = list(islice(cases(folder, rng), COMMANDS))
             chosen = rng.sample(every, max(1, int(COMMANDS * args.share)))
@@ -326,7 +442,9 @@ def main() -> int:
             outcome = outcome_of(case)
             rows.setdefault(case.kind, []).append(outcome)
         with _quiet():
-            raised = read_in_process(folder, int(MUTATED * args.share), rng)
+            again = folder / "again"
+            again.mkdir()
+            raised = read_in_process(again, int(MUTATED * args.share), rng)
     print(
         table(
             ("inputs", "number", "refused", "longest s", "most MB", "faults"), _rows(rows), (0, 5)
@@ -350,8 +468,10 @@ def _rows(found: dict[str, list[Outcome]]) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _quiet() -> contextlib.redirect_stdout[io.StringIO]:
-    return contextlib.redirect_stdout(io.StringIO())
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ class Tune(Kind):
 
     def command(self, folder: Path, seed: int) -> list[str]:
         short = ("--budget", "1s", "--rounds", 1, "--max-rounds", 1, "--finalists", 1)
-        data = ("--samples", 256, "--cpus", 2, "--seed", seed)
+        data = ("--data", "synthetic", "--samples", 256, "--cpus", 2, "--seed", seed)
         profiles = ("--profile-db", folder / Profiles.file)
         return _flexlegion(
             "tune", "--model", "mlp", *short, *data, *profiles, "--out", folder / self.file
@@ -133,7 +133,7 @@ class Killing:
         command = self.kind.command(self.folder, seed)
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
         if done.returncode != 0:
-            self.problems.append(f"status {done.returncode}: {done.stderr[-500:]}")
+            raise SystemExit(f"{' '.join(command)}: status {done.returncode}\n{done.stderr}")
         self._check(done.stdout)
 
     def _kill(self, seed: int, longest: float) -> None:
