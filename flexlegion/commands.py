@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from flexlegion.ending import Interrupted, Terminated, raise_on_signals
+from flexlegion.ending import INTERRUPTED, Interrupted, raise_on_signals
 from flexlegion.errors import NativeError, UserError
 from flexlegion.process import rank
 from flexlegion.quoting import printable, printable_lines
@@ -46,7 +46,7 @@ def run_command(
         return e.status
     except KeyboardInterrupt as e:
         if rank() == 0:
-            _say(str(e) or ("terminated" if isinstance(e, Terminated) else "interrupted"))
+            _say(str(e) or INTERRUPTED)
         return e.status if isinstance(e, Interrupted) else Interrupted().status
     except SystemExit as e:  # after --help, and of what starts ranks
         return _flushed(e.code if isinstance(e.code, int) else 1 if e.code else 0)

@@ -20,6 +20,10 @@ from types import FrameType
 # SIGTERM of its own, but hands this one on.
 HANDED_ON = signal.SIGUSR2
 
+# What users read, of whichever signal: a process under legate does not know which one its user
+# sent. The exit status says it.
+INTERRUPTED = "interrupted"
+
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C. Its text is a sentence for the user, or empty.
@@ -59,8 +63,7 @@ def ended(number: int, sentence: str = "") -> Interrupted:
 def again(interrupt: KeyboardInterrupt | None, sentence: str = "") -> Interrupted:
     """What to raise when work that was interrupted has been saved; the sentence says where."""
     number = interrupt.number if isinstance(interrupt, Interrupted) else signal.SIGINT
-    how = "interrupted" if number == signal.SIGINT else "terminated"
-    return ended(number, f"{how}; {sentence}" if sentence else "")
+    return ended(number, f"{INTERRUPTED}; {sentence}" if sentence else "")
 
 
 class Request:

@@ -62,7 +62,7 @@ def stay_with(command: Sequence[str], environment: Mapping[str, str], ranks: int
         _kill_all()
         if status in _SPOKEN:
             sys.exit(128 + caught[0])
-        raise ended(caught[0], "interrupted")
+        raise ended(caught[0])
     if status > 128:  # mpirun would say it, but is told to be quiet
         what = signal.strsignal(status - 128) if status - 128 < signal.NSIG else None
         print(f"error: a rank was ended by signal {status - 128} ({what})", file=sys.stderr)

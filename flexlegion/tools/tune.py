@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from flexlegion.ending import again
 from flexlegion.errors import UserError
 from flexlegion.files import check_writable
 from flexlegion.precision import check_precision
@@ -11,6 +12,7 @@ from flexlegion.report.html.measurements import tune_page
 from flexlegion.report.html.page import save_page
 from flexlegion.runtime.machine import running_machine
 from flexlegion.searches.budget import seconds_of
+from flexlegion.strategy import Strategy
 from flexlegion.tools.command import (
     Commands,
     add_command,
@@ -110,20 +112,30 @@ def _run(args: argparse.Namespace) -> None:
         ready = prepared(args, optimizer)
         machine = running_machine()
         interruptible()
-        result = tune(
-            ready.network,
-            ready.train.x,
-            ready.train.y,
-            budget=args.budget,
-            finalists=args.finalists,
-            rounds=args.rounds,
-            max_rounds=most,
-            trial_budget=trial_seconds,
-            gain=args.gain,
-            confidence=args.confidence,
-            profile_db=args.profile_db,
-            seed=args.seed,
-        )
+        found: list[Strategy] = []
+        try:
+            result = tune(
+                ready.network,
+                ready.train.x,
+                ready.train.y,
+                budget=args.budget,
+                finalists=args.finalists,
+                rounds=args.rounds,
+                max_rounds=most,
+                trial_budget=trial_seconds,
+                gain=args.gain,
+                confidence=args.confidence,
+                profile_db=args.profile_db,
+                seed=args.seed,
+                on_found=found.append,
+            )
+        except KeyboardInterrupt as e:
+            if not found or machine.rank > 0:
+                raise
+            found[0].save(args.out)
+            raise again(
+                e, f"{args.out} has the fastest strategy as simulated, not yet tried in training"
+            ) from None
     if machine.rank == 0:
         result.save(args.out)
         text = f"{result}\nwrote {args.out}: {result.chosen}"

@@ -8,7 +8,7 @@ clearly faster.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -162,6 +162,7 @@ def tune(
     profile_db: str | None = None,
     seed: int = 0,
     progress: bool = True,
+    on_found: Callable[[Strategy], None] | None = None,
 ) -> TuneResult:
     """Find the strategy that is really the fastest for a model on the machine that runs.
 
@@ -198,6 +199,9 @@ def tune(
         Decides all that is random.
     progress
         Whether to show it, on terminals.
+    on_found
+        Called with the fastest strategy as simulated when the search has ended, also by a signal,
+        before any is tried: what can be kept if tuning is interrupted.
 
     Returns
     -------
@@ -244,6 +248,10 @@ def tune(
         problem = problem_of(network, topology, db, calibration)
         with ProgressBar("search", shown) as bar:
             result = search(problem, _starts(problem), limits, seed, progress=bar.search)
+        if on_found is not None:
+            about = {"machine": str(problem.devices), "seed": seed}
+            about["iteration_time_ns"] = result.iteration_time_ns
+            on_found(Strategy(dict(result.strategy), "found", network.found(about)))
         if result.interrupted:
             raise again(result.ended_by)
         trials = _finalists(problem, result, finalists)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ from launch import ROOT, run_checked, run_legate
 
 from flexlegion.cli import main
 from flexlegion.strategy import Strategy
+
+SECONDS_TO_SEARCH = 15  # by far enough to measure a small model
 
 TUNE, TRAIN = ROOT / "scripts" / "tune_mapper.py", ROOT / "scripts" / "train.py"
 
@@ -163,3 +168,27 @@ def test_mistakes_under_legate(tmp_path: Path) -> None:
     result = run_legate(TUNE, "--out", tmp_path / "no" / "s.json", cpus=1, status=2)
     assert "cannot be written" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.legion
+def test_interrupted_keeps_what_was_found(tmp_path: Path) -> None:
+    """The fastest strategy until then, as simulated, is written."""
+    out = tmp_path / "s.json"
+    net = f"{Path(__file__).with_name('own_net.py')}:model"
+    options = ["--model", net, "--cpus", 2, "--gpus", 0, "--budget", "1h", "--rounds", 2]
+    options += ["--profile-db", tmp_path / "p.db", "--out", out]
+    command = [sys.executable, "-m", "flexlegion", "tune", *map(str, options)]
+    environment = {k: v for k, v in os.environ.items() if k != "LEGATE_CONFIG"}
+    environment["PYTHONPATH"] = str(ROOT)
+    with subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as process:
+        time.sleep(SECONDS_TO_SEARCH)
+        process.send_signal(signal.SIGTERM)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 143
+    last = error.splitlines()[-1]
+    assert last == (
+        f"interrupted; {out} has the fastest strategy as simulated, not yet tried in training"
+    )
+    assert Strategy.load(out).found["iteration_time_ns"] > 0
