@@ -277,7 +277,7 @@ def read_machine(path: str | Path, name: str, where: str | None = None) -> Machi
         path,
         "machine",
         f"give a path, or one of {names} with N GPUs, as in p100x8{meant}",
-        "as the README's section on machines shows it",
+        "as docs/machines.md shows it",
     )
     return parse_machine(document, name, where or str(path))
 

@@ -249,11 +249,26 @@ class ProfileDB:
                     print(f"note: {printable(text)}", file=sys.stderr, flush=True)
                 time.sleep(0.01)  # the journal's mode alone does not wait by itself
 
+    def _about(self) -> tuple[int, int, int]:
+        """The file's application and version, and how many tables it has, all at one moment.
+
+        Between single statements another process could make the file.
+        """
+        transaction = not self._connection.in_transaction
+        if transaction:
+            self._connection.execute("BEGIN")
+        try:
+            tables = self._execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            application = self._connection.execute("PRAGMA application_id").fetchone()[0]
+            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        finally:
+            if transaction:
+                self._connection.execute("COMMIT")
+        return application, version, tables
+
     def _is_ours(self) -> bool:
         """False for a new, empty file."""
-        application = self._execute("PRAGMA application_id").fetchone()[0]
-        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-        tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        application, version, tables = self._about()
         if application == 0 and version == 0 and tables == 0:
             return False
         if application != _APPLICATION_ID:

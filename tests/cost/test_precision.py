@@ -46,7 +46,10 @@ def test_measurements_are_kept_apart(tmp_path: Path) -> None:
 
 def test_mistakes() -> None:
     assert check_precision("tf32") == "tf32"
-    with pytest.raises(UserError, match="unknown precision 'fp16'; choose one of fp32, tf32, bf16"):
+    with pytest.raises(
+        UserError,
+        match=r"unknown precision 'fp16' \(did you mean 'bf16'\?\); choose one of fp32, tf32, bf16",
+    ):
         check_precision("fp16")
     check_used("fp32", ["cpu:0"], "data")
     check_used("bf16", ["cpu:0", "gpu:0"], "data")

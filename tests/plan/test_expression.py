@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from touched import boxes, dims, last, reads, refusal
@@ -89,7 +91,7 @@ def test_unknown_function() -> None:
     assert "there is no function 'foo'; there are where, " in refusal(program_of, "foo(x0)")
     model = Model(2)
     x = model.input((3,))
-    assert "no function 'foo'; choose one of relu, " in refusal(model.unary, x, "foo")
+    assert "unknown function 'foo'" in refusal(model.unary, x, "foo")
     assert "unknown activation 'foo'" in refusal(model.dense, x, 4, activation="foo")
     assert "takes 2 inputs, but got 1" in refusal(model.elementwise, "x0 + x1", [x])
     assert "takes at least 2 inputs, but got 1" in refusal(model.multiply, [2.0])
@@ -131,7 +133,9 @@ def test_tiles() -> None:
     assert [a.saved for a in op.kind.input_access(op.input_shapes)] == [True, True, False]
     assert op.kind.flops(op.input_shapes) == 2 * 120
     assert [w.name for w in model.graph.trained_weights] == ["scale"]
-    assert "6 │" in table(model.graph)  # the scale's weights, where it is first read
+    assert re.search(
+        r"^y .* 6 ", table(model.graph), re.M
+    )  # the scale's weights, where it is first read
 
 
 def test_one_for_all_samples() -> None:

@@ -99,16 +99,15 @@ def test_show_json(capsys: Capture) -> None:
     ]
 
 
-def readme_example() -> str:
-    """The machine file in the README."""
-    text = (Path(__file__).parents[2] / "README.md").read_text()
-    section = text.split("## Machines")[1].split("\n## ")[0]
-    return section.split("```json")[1].split("```")[0]
+def example_of_docs() -> str:
+    """The machine file of the page about machines."""
+    text = (Path(__file__).parents[2] / "docs" / "machines.md").read_text()
+    return text.split("```json")[1].split("```")[0]
 
 
 def test_show_processors_that_share_a_memory(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
-    path.write_text(readme_example())
+    path.write_text(example_of_docs())
     out = run(capsys, "show", str(path))
     assert "cpu:0 to cpu:15 in node:0/ram: core, " in out
     assert "both directions together" in out

@@ -67,7 +67,7 @@ def test_the_file_itself_is_right(capsys: Capture) -> None:
         ("p100x" + "9" * 30, "no such machine file"),
         ("p99x4", "p99x4: no such machine file; give a path, or one of a100xN"),
         ("P100x4", "P100x4: no such machine file"),
-        ("", ": cannot be read as a machine file (Is a directory); give a JSON file as the README"),
+        ("", "no such machine file; give a path, or one of a100xN"),
         ("p100", "p100: the number of GPUs is missing; use p100x1 to p100x64"),
         ("p100x0", "p100x0: cannot use 0 GPUs of this machine; use 1 to 4, or a multiple of 4 up"),
         ("p100x5", "p100x5: cannot use 5 GPUs of this machine; use 1 to 4, or a multiple of 4 up"),
@@ -102,7 +102,9 @@ def test_binary(capsys: Capture, content: bytes) -> None:
 
 
 def test_endless_file(capsys: Capture) -> None:
-    assert "/dev/zero: too large for a machine file" in show(capsys, "/dev/zero")
+    assert "/dev/zero: cannot be read as a machine file (it is a device, not a file)" in show(
+        capsys, "/dev/zero"
+    )
 
 
 @pytest.mark.parametrize("value", [[], 1, None, "p100", True])

@@ -137,7 +137,7 @@ def test_in_a_script(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (["--model", "nosuch"], "unknown model 'nosuch'"),
-        (["--model", "alexnt"], "did you mean alexnet?"),
+        (["--model", "alexnt"], "did you mean 'alexnet'?"),
         (["--rounds", "0"], "--rounds has to be at least 1"),
         (["--rounds", "9", "--max-rounds", "3"], "there are to be at least 9 rounds, and at most"),
         (["--confidence", "1"], "a confidence is between 0 and 1, but this is 1.0"),
