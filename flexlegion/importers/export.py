@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,7 +84,7 @@ def export(module: Any, example_inputs: Any) -> tuple[ExportedProgram, tuple[str
 
 def load(path: Path) -> ExportedProgram:
     """The program of a ``.pt2``."""
-    if not path.exists():
+    if not os.path.exists(path):
         raise UserError(f"there is no file {path}")
     check_archive(path, "an exported program")
     try:

@@ -190,7 +190,7 @@ class Checkpoint:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        if not self.folder.is_dir():
+        if not os.path.isdir(self.folder):
             raise UserError(f"{printable(str(folder))}: no such checkpoint; give its folder")
         document = self._document(MANIFEST)
         with _damaged():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -60,7 +61,7 @@ def read_weights(path: str | Path) -> dict[str, Array]:
     """
     path = Path(path)
     shown = printable(str(path))
-    if path.is_dir():
+    if os.path.isdir(path):
         return _of_checkpoint(path)
     if path.suffix in _PICKLES:
         raise UserError(

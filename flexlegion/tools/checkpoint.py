@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from datetime import datetime
@@ -75,7 +76,7 @@ def check_checkpoint_options(args: argparse.Namespace) -> None:
         chosen = Checkpoints(args.checkpoint, *_interval_and_number(args), args.resume)
         chosen.check_directory()
     if args.weights is not None:
-        if not Path(args.weights).exists():
+        if not os.path.exists(args.weights):
             raise UserError(f"{printable(args.weights)}: there is no such file of weights")
         if args.resume:
             raise UserError("--resume has its weights from the checkpoint; leave --weights out")
@@ -96,7 +97,7 @@ def _interval_and_number(args: argparse.Namespace) -> tuple[str, int]:
 
 def _chosen(folder: str) -> list[Path]:
     path = Path(folder)
-    if (path / MANIFEST).exists():
+    if os.path.exists(path / MANIFEST):
         return [path]
     found = folders(path)
     if not found:
@@ -162,7 +163,7 @@ def _described(checkpoint: Checkpoint, facts: Mapping[str, Any]) -> str:
     return pairs(
         [
             ("written", facts["written"]),
-            ("model", printable(str(state["model"] or "of a script"))),
+            ("model", printable(str(state.get("model") or "of a script"))),
             ("position", f"epoch {facts['epoch']}, iteration {facts['batch']} of it"),
             ("iterations", str(facts["step"])),
             ("batch size", str(state["batch_size"])),

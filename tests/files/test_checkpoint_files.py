@@ -132,7 +132,12 @@ def test_a_modules_names_in_half_precision(tmp_path: Path) -> None:
 def test_weights_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "w.npz").write_bytes(b"no zip")
     (tmp_path / "w.pt").write_bytes(b"pickle")
-    for name, message in (("w.npz", "neither"), ("w.pt", "pickle"), ("none", "cannot be read")):
+    for name, message in (
+        ("w.npz", "neither"),
+        ("w.pt", "pickle"),
+        ("none", "cannot be read"),
+        ("a" * 5000, "too long"),
+    ):
         with pytest.raises(UserError, match=message):
             read_weights(tmp_path / name)
     with pytest.raises(UserError, match="it has no 'a'; the model has no 'b'"):
