@@ -158,7 +158,7 @@ def test_precision_without_a_gpu(tmp_path: Path) -> None:
         "precision bf16 is for GPUs, but strategy 'data' uses none; CPU processors compute in fp32"
     )
     message = train(tmp_path, "--precision", "fp16")
-    assert message == "unknown precision 'fp16'; choose one of fp32, tf32, bf16"
+    assert message.startswith("unknown precision 'fp16'")
 
 
 def test_too_little_memory(tmp_path: Path) -> None:
