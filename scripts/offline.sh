@@ -19,8 +19,8 @@ fail() {
 usage() { fail "usage: scripts/offline.sh pack ARCHIVE [PYTHON [LEGATE]] | unpack ARCHIVE FOLDER [PYTHON]"; }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-packages=(cffi h5py markdown-it-py mdurl "numpy<2.5" pillow pycparser pygments rich
-  onednn-devel-cpu-gomp==2023.2.0 onednn-cpu-gomp==2023.2.0)
+packages=(cffi "h5py<3.16" jinja2 markdown-it-py markupsafe mdurl "numpy<2.5" pillow pycparser
+  pygments rich safetensors shtab xxhash onednn-devel-cpu-gomp==2023.2.0 onednn-cpu-gomp==2023.2.0)
 # Newest first; legate's wheels need the first, oneDNN's is of the last.
 platforms=(manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64
   manylinux1_x86_64)
