@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from flexlegion.analysis.simulate import simulate
     from flexlegion.callbacks import BestWeights, Callback, EarlyStopping
     from flexlegion.importers import from_torch, to_torch
-    from flexlegion.machines import load_machine
+    from flexlegion.machine.files import load_machine
+    from flexlegion.machine.topology import Topology
     from flexlegion.model import Model
     from flexlegion.optimizers import SGD, Adam, AdamW
     from flexlegion.references import load_model
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from flexlegion.soap import ParallelConfig
     from flexlegion.strategies.registry import register_strategy
     from flexlegion.strategy import Strategy
-    from flexlegion.topology import Topology
     from flexlegion.training_logs import CSVLog, TensorBoard
     from flexlegion.tuner.tune import TuneResult, tune
 
@@ -54,14 +54,14 @@ _LATER = {
     "ParallelConfig": "flexlegion.soap",
     "SGD": "flexlegion.optimizers",
     "Strategy": "flexlegion.strategy",
-    "Topology": "flexlegion.topology",
+    "Topology": "flexlegion.machine.topology",
     "TuneResult": "flexlegion.tuner.tune",
     "compare": "flexlegion.analysis.compare",
     "explain": "flexlegion.analysis.explain",
     "from_torch": "flexlegion.importers",
     "library_folder": "flexlegion._native",
     "load_kernels": "flexlegion._native",
-    "load_machine": "flexlegion.machines",
+    "load_machine": "flexlegion.machine.files",
     "load_model": "flexlegion.references",
     "register_search": "flexlegion.searches.registry",
     "register_strategy": "flexlegion.strategies.registry",

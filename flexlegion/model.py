@@ -21,6 +21,7 @@ from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.layers import Layers
 from flexlegion.losses import DEFAULT_LOSS, Losses, Weights, add_losses
+from flexlegion.machine.running import RunningMachine, running_machine
 from flexlegion.metrics import Goal, Metrics, goal_of
 from flexlegion.optimizers import Optimizer, optimizer_of
 from flexlegion.plan import Plan
@@ -30,7 +31,6 @@ from flexlegion.report.measured import MeasuredTimeline, recorded
 from flexlegion.runtime.checkpoint_weights import fitted, read_weights, save_weights
 from flexlegion.runtime.checkpoints import Checkpoints, saved
 from flexlegion.runtime.feeds import Feed
-from flexlegion.runtime.machine import RunningMachine, running_machine
 from flexlegion.runtime.position import Position
 from flexlegion.runtime.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Program
 from flexlegion.runtime.trainer import run_series
@@ -42,9 +42,9 @@ from flexlegion.tensor import Tensor
 
 if TYPE_CHECKING:
     from flexlegion.importers.weights import Origin
+    from flexlegion.machine.topology import Topology
     from flexlegion.references import Reference
     from flexlegion.report.html.picture import Picture
-    from flexlegion.topology import Topology
 
 Array = npt.NDArray[Any]
 

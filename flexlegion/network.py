@@ -12,6 +12,7 @@ from flexlegion.errors import UserError
 from flexlegion.fingerprint import Fingerprint
 from flexlegion.graph import Graph
 from flexlegion.losses import DEFAULT_LOSS, Losses, Weights, add_losses
+from flexlegion.machine.topology import Topology
 from flexlegion.model import Model
 from flexlegion.optimizers import Optimizer, optimizer_of
 from flexlegion.precision import DEFAULT, check_precision
@@ -19,7 +20,6 @@ from flexlegion.problem import Problem
 from flexlegion.references import described_sizes
 from flexlegion.strategy import GRAPH
 from flexlegion.tensor import Tensor
-from flexlegion.topology import Topology
 
 
 @dataclass(frozen=True)

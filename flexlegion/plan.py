@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from flexlegion.devices import Devices
 from flexlegion.graph import Graph, Operator
+from flexlegion.machine.devices import Devices
 from flexlegion.native_graph import NativeGraph
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor

@@ -10,11 +10,11 @@ from functools import cached_property
 from flexlegion.cost.model import STAGES, CostModel, Shapes, has_backward, wanted_gradients
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph, Operator
+from flexlegion.machine.topology import Device, Topology
 from flexlegion.native_graph import NativeGraph
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
-from flexlegion.topology import Device, Topology
 
 Degrees = tuple[int, ...]
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flexlegion.devices import Devices
 from flexlegion.errors import UserError
 from flexlegion.graph import Operator
+from flexlegion.machine.devices import Devices
 from flexlegion.ops.base import DimKind
 
 _DEVICE_NAME = re.compile(r"(cpu|gpu):(0|[1-9][0-9]*)")

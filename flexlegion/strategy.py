@@ -8,12 +8,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from flexlegion.devices import Devices
 from flexlegion.documents import read_json
 from flexlegion.errors import UserError
 from flexlegion.files import write_text
 from flexlegion.fingerprint import Fingerprint, difference
 from flexlegion.graph import Graph
+from flexlegion.machine.devices import Devices
 from flexlegion.quoting import shown
 from flexlegion.soap import ParallelConfig
 from flexlegion.suggestions import did_you_mean

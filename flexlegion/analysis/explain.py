@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flexlegion.analysis.deviations import Deviation, configuration, deviations
 from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
 from flexlegion.errors import UserError
 from flexlegion.losses import Losses
 from flexlegion.optimizers import Optimizer
 from flexlegion.report.blocks import Block, Pairs, Table
-from flexlegion.report.deviations import Deviation, configuration, deviations
 from flexlegion.report.progress import ProgressBar
 from flexlegion.report.text import common_name, count, duration, volume
 from flexlegion.report.timelines import figures, memory_excess

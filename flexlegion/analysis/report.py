@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from flexlegion.analysis.compare import FOUND, Compared, known_row
+from flexlegion.analysis.deviations import Deviation, deviations
 from flexlegion.analysis.result import Result, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel
 from flexlegion.analysis.simulate import Simulated, simulate
 from flexlegion.losses import Losses
 from flexlegion.optimizers import Optimizer
 from flexlegion.report.blocks import Block
-from flexlegion.report.deviations import Deviation, deviations
 from flexlegion.report.html import views
 from flexlegion.report.html.groups import levels
 from flexlegion.report.html.page import page, save_page

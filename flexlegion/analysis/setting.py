@@ -14,7 +14,8 @@ from flexlegion.errors import UserError
 from flexlegion.files import check_regular
 from flexlegion.graph import Operator
 from flexlegion.losses import Losses
-from flexlegion.machines import load_machine
+from flexlegion.machine.files import load_machine
+from flexlegion.machine.topology import Device, Topology
 from flexlegion.model import Model
 from flexlegion.network import Network
 from flexlegion.optimizers import Optimizer
@@ -22,7 +23,6 @@ from flexlegion.precision import DEFAULT, PEAKS, check_used
 from flexlegion.problem import Problem
 from flexlegion.references import load_model
 from flexlegion.suggestions import unknown
-from flexlegion.topology import Device, Topology
 
 COSTS = ("auto", "analytic", "measured")
 

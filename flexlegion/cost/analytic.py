@@ -24,8 +24,8 @@ from flexlegion.cost.model import (
 )
 from flexlegion.errors import UserError
 from flexlegion.graph import Operator
+from flexlegion.machine.topology import Device
 from flexlegion.ops.base import Family
-from flexlegion.topology import Device
 
 PRODUCTS = ("convolution", "matmul")
 

@@ -16,7 +16,7 @@ at boost clocks; github.com/clMathLibraries/clBLAS, doc/performance/cuBLAS_7.0/T
 figures are estimates after the P100's.
 A100, H100, H200: estimates after V100's; a larger chip needs larger tasks. Measure where it counts.
 cpu: set after LeNet's and AlexNet's tasks, measured on one AVX-512 core with oneDNN 3.2 (most are
-within a factor of 2). Peaks of discovered machines are measured as well (`flexlegion.local`), so
+within a factor of 2). Peaks of discovered machines are measured as well (`flexlegion.machine.local`), so
 shares are of a core's best product.
 `memory`: 75 % of the datasheet's rate is what STREAM-like kernels reach on GPUs; estimates.
 `launch_ns`: estimates: a kernel's launch and what a task adds to it.
@@ -29,8 +29,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from flexlegion.machine.topology import Device
 from flexlegion.ops.base import Family
-from flexlegion.topology import Device
 
 # Of the device's usable memory bandwidth, what an operator of the family gets: windows and indexed
 # rows read in short pieces, statistics pass over their data twice. Estimates.

@@ -24,21 +24,21 @@ from flexlegion.cost.timing import (
     time_sum,
     time_task,
 )
-from flexlegion.devices import Devices
 from flexlegion.errors import UserError
-from flexlegion.gpus import libraries, library_of
 from flexlegion.graph import Graph, Operator
-from flexlegion.local import local_topology
+from flexlegion.machine.devices import Devices
+from flexlegion.machine.gpus import libraries, library_of
+from flexlegion.machine.local import local_topology
+from flexlegion.machine.running import running_machine
+from flexlegion.machine.topology import Device, Topology
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.losses import MeanSquaredError
 from flexlegion.optimizers import SGD, Optimizer
 from flexlegion.plan import Launch, Plan
 from flexlegion.precision import DEFAULT
-from flexlegion.runtime.machine import running_machine
 from flexlegion.soap import ParallelConfig, splits
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
-from flexlegion.topology import Device, Topology
 
 # Called with how many are done, and how many there are.
 Progress = Callable[[int, int], None]
@@ -59,7 +59,7 @@ class TaskRequest:
     stage
         ``"forward"`` or ``"backward"``.
     device
-        A device of `flexlegion.local.local_topology`, or one like it.
+        A device of `flexlegion.machine.local.local_topology`, or one like it.
     graph
         The operator's: outputs that nothing reads in it have no gradient. Without a graph, all are
         taken to have one.
@@ -204,7 +204,7 @@ def measure_linears(
     Parameters
     ----------
     device
-        A device of `flexlegion.local.local_topology`.
+        A device of `flexlegion.machine.local.local_topology`.
     db
         Where the fits are kept.
     optimizer

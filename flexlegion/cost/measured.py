@@ -16,8 +16,8 @@ from flexlegion.cost.model import (
 )
 from flexlegion.cost.profile_db import ProfileDB, TaskKey
 from flexlegion.graph import Operator
+from flexlegion.machine.topology import Device
 from flexlegion.precision import DEFAULT, of_library
-from flexlegion.topology import Device
 
 _identities: WeakKeyDictionary[Operator, tuple[str, str, str, str]] = WeakKeyDictionary()
 

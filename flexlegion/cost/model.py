@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from flexlegion.graph import Operator
+from flexlegion.machine.topology import Device
 from flexlegion.tensor import Tensor
-from flexlegion.topology import Device
 
 # Extents of the part of every operand that a task touches, in the order of `Operator.operands`.
 Shapes = tuple[tuple[int, ...], ...]

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion.cost.timing import clock_offset, share
+from flexlegion.machine.running import RunningMachine
 from flexlegion.plan import Plan
 from flexlegion.report.perfetto import Slice, Track, write_trace
-from flexlegion.runtime.machine import RunningMachine
 from flexlegion.runtime.program import NORM, RECORD, STAGED, Program
 
 _OWN_TASKS = {STAGED: "stage", NORM: "norm of the gradient"}

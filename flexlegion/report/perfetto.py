@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flexlegion.files import write_text
-from flexlegion.topology import Hop, Topology
+from flexlegion.machine.topology import Hop, Topology
 
 NETWORK = "network"
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from flexlegion.devices import Devices
 from flexlegion.graph import Graph
+from flexlegion.machine.devices import Devices
+from flexlegion.machine.topology import Topology
 from flexlegion.problem import Problem
 from flexlegion.strategies.placement import all_by_samples, split
 from flexlegion.strategies.registry import is_named, make_strategy
 from flexlegion.strategy import Strategy
-from flexlegion.topology import Topology
 
 
 class HasStrategy(Protocol):

@@ -1,7 +1,7 @@
 """Data parallelism: every operator split by samples over all devices, tables by columns."""
 
-from flexlegion.devices import Devices
 from flexlegion.graph import Graph
+from flexlegion.machine.devices import Devices
 from flexlegion.ops.base import DimKind
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategies.placement import by_samples, in_one_piece, turns

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flexlegion.devices import Devices
 from flexlegion.graph import Graph
+from flexlegion.machine.devices import Devices
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategies.gnmt import gnmt
 from flexlegion.strategies.one_weird_trick import one_weird_trick

@@ -6,8 +6,8 @@ Model parallelism within a node: operators of the same depth are on the same GPU
 
 from __future__ import annotations
 
-from flexlegion.devices import Devices
 from flexlegion.graph import Graph, Operator
+from flexlegion.machine.devices import Devices
 from flexlegion.strategies.placement import by_samples, turns
 from flexlegion.strategy import Strategy
 

@@ -1,7 +1,7 @@
 """Model parallelism: whole operators, dealt round-robin to the devices."""
 
-from flexlegion.devices import Devices
 from flexlegion.graph import Graph
+from flexlegion.machine.devices import Devices
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor

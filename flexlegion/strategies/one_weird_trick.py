@@ -7,8 +7,8 @@ and their weights are never exchanged.
 
 from __future__ import annotations
 
-from flexlegion.devices import Devices
 from flexlegion.graph import Graph, Operator
+from flexlegion.machine.devices import Devices
 from flexlegion.ops.base import DimKind, along
 from flexlegion.strategies.placement import all_by_samples, split
 from flexlegion.strategy import Strategy

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from flexlegion.devices import Devices
 from flexlegion.graph import Graph
+from flexlegion.machine.devices import Devices
 from flexlegion.soap import random_config
 from flexlegion.strategy import Strategy
 

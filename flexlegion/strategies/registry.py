@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from flexlegion.devices import Devices
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
+from flexlegion.machine.devices import Devices
 from flexlegion.problem import Problem
 from flexlegion.registry import Registry
 from flexlegion.soap import ParallelConfig

@@ -1,7 +1,7 @@
 """Everything on one device: what the others are compared with."""
 
-from flexlegion.devices import Devices
 from flexlegion.graph import Graph
+from flexlegion.machine.devices import Devices
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
 

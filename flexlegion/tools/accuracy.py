@@ -11,7 +11,8 @@ from flexlegion.cost.measured import AS_MEASURED, Calibration
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.errors import UserError
 from flexlegion.files import check_writable
-from flexlegion.local import local_topology
+from flexlegion.machine.local import local_topology
+from flexlegion.machine.running import RunningMachine, running_machine
 from flexlegion.network import Network
 from flexlegion.precision import check_used
 from flexlegion.problem import Problem
@@ -20,7 +21,6 @@ from flexlegion.report.html.measurements import accuracy_page
 from flexlegion.report.html.page import save_page
 from flexlegion.report.text import count, duration
 from flexlegion.report.timelines import memory_excess
-from flexlegion.runtime.machine import RunningMachine, running_machine
 from flexlegion.searches.mcmc import Budget, SearchOptions, search
 from flexlegion.simulator import full
 from flexlegion.strategy import Strategy

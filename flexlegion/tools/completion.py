@@ -10,7 +10,7 @@ from typing import Any
 from flexlegion.cli import MODULES
 from flexlegion.errors import UserError
 from flexlegion.losses import LOSSES
-from flexlegion.machines import machine_names
+from flexlegion.machine.files import machine_names
 from flexlegion.optimizers import OPTIMIZERS
 from flexlegion.precision import PRECISIONS
 from flexlegion.searches.registry import SEARCHES

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from flexlegion.files import check_writable, write_json
-from flexlegion.machine_view import drawing, drawing_json, listing, listing_json
-from flexlegion.machines import load_machine, parse_machine, shipped
+from flexlegion.machine.files import load_machine, parse_machine, shipped
+from flexlegion.machine.view import drawing, drawing_json, listing, listing_json
 from flexlegion.tools.command import Commands, add_command, answer, logs_on_stderr
 from flexlegion.tools.launch import (
     add_launch_options,
@@ -77,9 +77,9 @@ def _show(args: argparse.Namespace) -> None:
 
 def _measure(args: argparse.Namespace) -> None:
     # Files are read without Legion; this needs it.
-    from flexlegion.machine_files import check_nodes
-    from flexlegion.measured_machine import measured_document, measured_nodes
-    from flexlegion.runtime.machine import running_machine
+    from flexlegion.machine.folding import check_nodes
+    from flexlegion.machine.measured import measured_document, measured_nodes
+    from flexlegion.machine.running import running_machine
 
     if args.nodes is not None:
         check_nodes(args.nodes, args.nodes)

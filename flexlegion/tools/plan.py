@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from flexlegion.analysis.setting import Setting
-from flexlegion.devices import MAX_DEVICES, Devices
 from flexlegion.errors import UserError
+from flexlegion.machine.devices import MAX_DEVICES, Devices
 from flexlegion.network import Network
 from flexlegion.plan import Plan
 from flexlegion.strategies import named, resolve

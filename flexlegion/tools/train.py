@@ -13,10 +13,10 @@ from flexlegion.data.text import detokenise
 from flexlegion.ending import Interrupted
 from flexlegion.errors import DivergenceError, UserError
 from flexlegion.files import check_writable, write_json
+from flexlegion.machine.running import RunningMachine
 from flexlegion.model import Model
 from flexlegion.precision import check_precision
 from flexlegion.report.text import count
-from flexlegion.runtime.machine import RunningMachine
 from flexlegion.runtime.progress import format_metrics
 from flexlegion.runtime.training import History
 from flexlegion.strategies import read_strategy

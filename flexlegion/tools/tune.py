@@ -7,10 +7,10 @@ import argparse
 from flexlegion.ending import again
 from flexlegion.errors import UserError
 from flexlegion.files import check_writable
+from flexlegion.machine.running import running_machine
 from flexlegion.precision import check_precision
 from flexlegion.report.html.measurements import tune_page
 from flexlegion.report.html.page import save_page
-from flexlegion.runtime.machine import running_machine
 from flexlegion.searches.budget import seconds_of
 from flexlegion.strategy import Strategy
 from flexlegion.tools.command import (

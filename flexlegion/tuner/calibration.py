@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from flexlegion.cost.measured import Calibration
 from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.machine.topology import Topology
 from flexlegion.network import Network
 from flexlegion.simulator import Timeline, full
-from flexlegion.topology import Topology
 from flexlegion.tuner.trials import Trial, problem_of
 
 NEWTON_STEPS = 8

@@ -23,6 +23,8 @@ from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.timing import share
 from flexlegion.data.made_up import made_up
 from flexlegion.errors import UserError
+from flexlegion.machine.running import running_machine
+from flexlegion.machine.topology import Topology
 from flexlegion.model import initial_weights
 from flexlegion.network import Network
 from flexlegion.plan import Plan
@@ -30,14 +32,12 @@ from flexlegion.precision import DEFAULT, PEAKS
 from flexlegion.problem import Problem
 from flexlegion.report.measured import recorded
 from flexlegion.report.progress import ProgressBar
-from flexlegion.runtime.machine import running_machine
 from flexlegion.runtime.program import TRAIN, Program
 from flexlegion.runtime.trainer import IN_FLIGHT, batches, run_series
 from flexlegion.simulator import full
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
-from flexlegion.topology import Topology
 from flexlegion.tuner.duel import Duel, Rules
 
 Data = tuple[Any, Any]  # x and y, as `Model.fit` takes them

@@ -20,8 +20,9 @@ from flexlegion.cost.measured import AS_MEASURED, Calibration
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.ending import again
 from flexlegion.errors import UserError
-from flexlegion.local import local_topology
 from flexlegion.losses import Losses
+from flexlegion.machine.local import local_topology
+from flexlegion.machine.running import running_machine
 from flexlegion.network import Network
 from flexlegion.optimizers import Optimizer
 from flexlegion.precision import check_used
@@ -30,7 +31,6 @@ from flexlegion.report.blocks import Block
 from flexlegion.report.progress import ProgressBar
 from flexlegion.report.timelines import memory_excess
 from flexlegion.report.tuning import described
-from flexlegion.runtime.machine import running_machine
 from flexlegion.searches.budget import check_search, seconds_of
 from flexlegion.searches.mcmc import Budget, SearchResult, search
 from flexlegion.simulator import full

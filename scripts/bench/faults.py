@@ -45,7 +45,7 @@ from flexlegion.data.images import read_image
 from flexlegion.data.loaders import load
 from flexlegion.data.text import read_lines
 from flexlegion.documents import MAX_BYTES
-from flexlegion.machines import load_machine
+from flexlegion.machine.files import PLATFORMS, load_machine
 from flexlegion.report.text import table
 from flexlegion.runtime.checkpoint_files import (
     MANIFEST,
@@ -214,10 +214,7 @@ def readers(folder: Path) -> dict[str, tuple[Path, Callable[[Path], Callable[[],
     network = NETWORK
     flexlegion(["search", *network, *_QUICK, "--out", str(strategy)])
     flexlegion(["simulate", *network, "--strategy", "data", "--trace", str(timeline)])
-    import flexlegion as package
-
-    source = Path(package.__file__).parent / "platforms" / "p100.json"
-    machine.write_bytes(source.read_bytes())
+    machine.write_bytes((PLATFORMS / "p100.json").read_bytes())
     x, y = np.zeros((8, 4, 4), np.uint8), np.zeros(8, np.int64)
     np.savez(folder / "d.npz", x=x, y=y)
     np.save(folder / "d.npy", x)

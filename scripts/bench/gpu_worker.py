@@ -14,7 +14,7 @@ from workloads import LEARNING_RATE, Workload
 from flexlegion import SGD
 from flexlegion.cost.measure import task_requests
 from flexlegion.cost.profile_db import ProfileDB
-from flexlegion.local import local_topology
+from flexlegion.machine.local import local_topology
 from flexlegion.network import Network
 from flexlegion.simulator import full
 from flexlegion.strategies import resolve

@@ -18,13 +18,13 @@ from workloads import LEARNING_RATE, Workload
 from flexlegion import Adam
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.profile_db import ProfileDB
-from flexlegion.local import local_topology
+from flexlegion.machine.local import local_topology
+from flexlegion.machine.running import memory_in_use, running_machine
+from flexlegion.machine.topology import Topology
 from flexlegion.problem import Problem
-from flexlegion.runtime.machine import memory_in_use, running_machine
 from flexlegion.runtime.program import NO_BATCH, PREDICT, TRAIN, Batch
 from flexlegion.runtime.trainer import run_series
 from flexlegion.simulator import full
-from flexlegion.topology import Topology
 from flexlegion.zoo import ZOO
 
 PATIENCE = 20.0  # seconds

@@ -18,7 +18,7 @@ from flexlegion_worker import numbers_of_rounds
 from flexlegion import SGD, Model, ParallelConfig, Strategy
 from flexlegion.cost.timing import round_trips
 from flexlegion.losses import add_loss
-from flexlegion.runtime.machine import running_machine
+from flexlegion.machine.running import running_machine
 from flexlegion.runtime.program import TRAIN, Batch
 from flexlegion.runtime.trainer import run_series
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.losses import add_loss
-from flexlegion.machines import load_machine
+from flexlegion.machine.files import load_machine
 from flexlegion.problem import Problem
 from flexlegion.searches.chain import Chain, ChainOptions, prepare_candidates
 from flexlegion.searches.mcmc import tie_groups

@@ -25,7 +25,7 @@ from sides import environment, legate
 from tables_worker import MODEL, OPTIMIZERS
 
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.machines import load_machine
+from flexlegion.machine.files import load_machine
 from flexlegion.network import Network
 from flexlegion.plan import Plan
 from flexlegion.problem import Problem

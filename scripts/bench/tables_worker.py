@@ -16,9 +16,9 @@ import numpy.typing as npt
 from memory_worker import PATIENCE, RESULTS
 
 from flexlegion._native import rt
+from flexlegion.machine.running import memory_in_use, running_machine
 from flexlegion.optimizers import SGD, Adam, Optimizer
 from flexlegion.references import load_model
-from flexlegion.runtime.machine import memory_in_use, running_machine
 from flexlegion.runtime.program import TRAIN, Batch
 from flexlegion.runtime.trainer import run_series
 

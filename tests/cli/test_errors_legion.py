@@ -131,7 +131,7 @@ def test_without_the_legate_command(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "from flexlegion.commands import run_command\n"
-        "from flexlegion.runtime.machine import running_machine\n"
+        "from flexlegion.machine.running import running_machine\n"
         "raise SystemExit(run_command(lambda _: running_machine()))\n"
     )
     done = outside_legate(str(script))

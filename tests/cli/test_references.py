@@ -9,8 +9,8 @@ import pytest
 from commands import FEW, Capture, error_of, json_of, text_of
 
 from flexlegion import Strategy, UserError
-from flexlegion.devices import Devices
 from flexlegion.fingerprint import Fingerprint
+from flexlegion.machine.devices import Devices
 from flexlegion.references import load_model
 from flexlegion.zoo import ZOO, build
 

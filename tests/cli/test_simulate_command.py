@@ -11,7 +11,7 @@ from commands import SMALL, Capture, error_of, json_of, text_of
 
 from flexlegion.cost.model import Linear
 from flexlegion.cost.profile_db import ProfileDB
-from flexlegion.machines import load_machine
+from flexlegion.machine.files import load_machine
 from flexlegion.references import HELP
 from flexlegion.strategies.registry import STRATEGIES
 from flexlegion.zoo import ZOO

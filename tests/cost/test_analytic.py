@@ -12,13 +12,13 @@ from flexlegion import UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.model import Linear, Shapes, wanted_gradients
 from flexlegion.graph import Graph, Operator
-from flexlegion.machines import load_machine
+from flexlegion.machine.files import load_machine
+from flexlegion.machine.topology import Device
 from flexlegion.ops.base import OperatorType
 from flexlegion.ops.conv2d import Conv2D
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.elementwise import Relu
 from flexlegion.ops.embedding import Embedding
-from flexlegion.topology import Device
 
 # Round rates under a name of the table, so that the table's figures apply.
 V100 = Device(

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from flexlegion import local_links, transport
 from flexlegion.cost.profile_db import LinkRates, ProfileDB
 from flexlegion.cost.timing import offset_of
-from flexlegion.devices import Devices
-from flexlegion.gpus import Gpus
-from flexlegion.local_links import Layout, MeasuredLinks, Rates, layout_of, rates_of
-from flexlegion.runtime.machine import RunningMachine
+from flexlegion.machine import local_links, transport
+from flexlegion.machine.devices import Devices
+from flexlegion.machine.gpus import Gpus
+from flexlegion.machine.local_links import Layout, MeasuredLinks, Rates, layout_of, rates_of
+from flexlegion.machine.running import RunningMachine
 
 
 def test_directions_that_share() -> None:

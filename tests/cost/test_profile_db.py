@@ -22,8 +22,8 @@ from flexlegion.cost.profile_db import (
     default_path,
 )
 from flexlegion.graph import Graph, Operator
+from flexlegion.machine.topology import Device
 from flexlegion.ops.dense import Dense
-from flexlegion.topology import Device
 
 KEY = TaskKey("dense", "units=8", "4x8 8x8 8 4x8", "backward", "1", "float32")
 

@@ -15,7 +15,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 from networks import NETWORKS
 
-from flexlegion.runtime.machine import running_machine
+from flexlegion.machine.running import running_machine
 
 EPOCHS, ROWS = 2, 16
 

@@ -11,7 +11,7 @@ from touched import boxes, dims, last, reads, refusal
 from flexlegion import Model, UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.losses import add_loss
-from flexlegion.machines import load_machine
+from flexlegion.machine.files import load_machine
 from flexlegion.model import initial_weights
 from flexlegion.ops.expression import Expression, broadcast
 from flexlegion.ops.formula import FUNCTIONS, program_of

@@ -10,11 +10,11 @@ import pytest
 
 from flexlegion import Model, UserError
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.devices import Devices
 from flexlegion.graph import Graph, Operator
 from flexlegion.initializers import Given, Zeros
 from flexlegion.losses import LOSSES, add_loss
-from flexlegion.machines import load_machine
+from flexlegion.machine.devices import Devices
+from flexlegion.machine.files import load_machine
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.merge import Multiply
 from flexlegion.ops.normalization import LayerNorm

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from flexlegion import Model, UserError
-from flexlegion.devices import Devices
 from flexlegion.graph import Graph
 from flexlegion.losses import add_loss
-from flexlegion.machines import load_machine
+from flexlegion.machine.devices import Devices
+from flexlegion.machine.files import load_machine
 from flexlegion.strategies import resolve
 from flexlegion.strategies.gnmt import layer_depths
 from flexlegion.zoo import build

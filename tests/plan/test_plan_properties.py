@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flexlegion import Model, ParallelConfig, Strategy
-from flexlegion.devices import Devices
 from flexlegion.graph import Graph
 from flexlegion.losses import add_loss
+from flexlegion.machine.devices import Devices
 from flexlegion.native_graph import shard_bytes
 from flexlegion.ops.base import DimKind
 from flexlegion.ops.losses import MeanSquaredError

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexlegion import Model, ParallelConfig, UserError
-from flexlegion.devices import Devices
 from flexlegion.graph import Operator
+from flexlegion.machine.devices import Devices
 from flexlegion.soap import random_config
 
 DEVICES = Devices.of(cpus=4)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexlegion import Model, ParallelConfig, Strategy, UserError
-from flexlegion.devices import Devices
 from flexlegion.graph import Graph
+from flexlegion.machine.devices import Devices
 from flexlegion.strategies import resolve
 
 DEVICES = Devices.of(cpus=3)

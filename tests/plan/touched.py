@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flexlegion import Model, ParallelConfig, Strategy, UserError
-from flexlegion.devices import Devices
 from flexlegion.graph import Operator
+from flexlegion.machine.devices import Devices
 from flexlegion.plan import Box, Launch, Plan
 from flexlegion.strategies import resolve
 

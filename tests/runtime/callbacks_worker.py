@@ -21,8 +21,8 @@ import numpy as np
 from training_cases import BATCH, CLASSES, FEATURES, table_data
 
 import flexlegion as fl
+from flexlegion.machine.running import running_machine
 from flexlegion.process import processes
-from flexlegion.runtime.machine import running_machine
 
 Result = dict[str, Any]
 SCENARIOS: dict[str, Callable[[Path], Result]] = {}

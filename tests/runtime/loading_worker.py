@@ -15,7 +15,7 @@ from flexlegion.binding import Binding
 from flexlegion.data import images, load_images
 from flexlegion.errors import UserError
 from flexlegion.losses import add_loss
-from flexlegion.runtime.machine import running_machine
+from flexlegion.machine.running import running_machine
 from flexlegion.sources import BatchSource
 
 BATCH, EPOCHS = 6, 3

@@ -28,7 +28,7 @@ enter("imports")
 import numpy as np  # noqa: E402
 
 from flexlegion import SGD, Model, _native  # noqa: E402
-from flexlegion.runtime.machine import running_machine  # noqa: E402
+from flexlegion.machine.running import running_machine  # noqa: E402
 
 
 def main() -> None:

@@ -20,14 +20,14 @@ from flexlegion.cost.measured import MeasuredCosts
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.timing import Repeats
 from flexlegion.graph import Graph
-from flexlegion.local import local_topology
-from flexlegion.local_links import measure_link
 from flexlegion.losses import add_loss
-from flexlegion.machines import load_machine
+from flexlegion.machine.files import load_machine
+from flexlegion.machine.local import local_topology
+from flexlegion.machine.local_links import measure_link
+from flexlegion.machine.running import running_machine
+from flexlegion.machine.topology import Device, Topology
 from flexlegion.ops.elementwise import Relu
-from flexlegion.runtime.machine import running_machine
 from flexlegion.strategies import resolve
-from flexlegion.topology import Device, Topology
 from flexlegion.zoo import build
 
 BATCH = 64

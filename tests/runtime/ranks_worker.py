@@ -10,7 +10,7 @@ import numpy as np
 from networks import NETWORKS
 from training_state import misplaced
 
-from flexlegion.runtime.machine import running_machine
+from flexlegion.machine.running import running_machine
 
 EPOCHS = 2
 ROWS = 16  # two full batches of 7 and a short one

@@ -14,8 +14,8 @@ from zoo_cases import CASES, SMALLEST, ZooCase
 
 from flexlegion import Strategy
 from flexlegion._native import rt
+from flexlegion.machine.running import running_machine
 from flexlegion.native_graph import SHARD_BYTES
-from flexlegion.runtime.machine import running_machine
 from flexlegion.soap import ParallelConfig, random_config
 
 DRAWS = 20  # enough to meet a dimension, unless it cannot be split

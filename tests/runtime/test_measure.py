@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from launch import legate_environment, run_checked, run_legate, run_ranks
 
-from flexlegion.local import cpu_model
-from flexlegion.machine_view import drawing_json
-from flexlegion.machines import load_machine
+from flexlegion.machine.files import load_machine
+from flexlegion.machine.local import cpu_model
+from flexlegion.machine.view import drawing_json
 
 WORKER = Path(__file__).parent / "measure_worker.py"
 OPERATORS = 10  # of LeNet, its loss included

@@ -6,7 +6,7 @@ import socket
 import sys
 
 from flexlegion.cli import main
-from flexlegion.runtime.machine import running_machine
+from flexlegion.machine.running import running_machine
 
 if __name__ == "__main__":
     host = f"host{running_machine().rank}"

@@ -12,7 +12,7 @@ from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.model import CostModel
 from flexlegion.errors import UserError
-from flexlegion.machines import load_machine
+from flexlegion.machine.files import load_machine
 from flexlegion.problem import Problem
 from flexlegion.searches.chain import training_operators
 from flexlegion.searches.exhaustive import exhaustive

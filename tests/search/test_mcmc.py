@@ -14,12 +14,12 @@ from simulated import (
 
 from flexlegion import Model
 from flexlegion.errors import UserError
-from flexlegion.machines import load_machine
+from flexlegion.machine.files import load_machine
+from flexlegion.machine.topology import Topology
 from flexlegion.problem import Problem
 from flexlegion.searches import descent
 from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult, search
 from flexlegion.simulator import full
-from flexlegion.topology import Topology
 
 CASES = [
     Case("rnnlm", "p100x4"),

@@ -10,7 +10,7 @@ from simulated import ArbitraryCosts, problem_of, strategy_of
 
 from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.machines import load_machine
+from flexlegion.machine.files import load_machine
 from flexlegion.searches.optcnn import SummedCosts, minimise, optcnn, solve, summed_costs
 from flexlegion.simulator import full
 from flexlegion.soap import ParallelConfig

@@ -17,12 +17,12 @@ from networks import NETWORKS
 from simulated import ArbitraryCosts, images, problem_of, sequences, strategy_of, tables
 
 from flexlegion import Model
-from flexlegion.machines import load_machine
+from flexlegion.machine.files import load_machine
+from flexlegion.machine.topology import Topology
 from flexlegion.problem import Problem
 from flexlegion.simulator import OUT_OF_MEMORY, SIMULATED, Simulation, Timeline
 from flexlegion.soap import ParallelConfig, random_config, splits
 from flexlegion.strategy import Strategy
-from flexlegion.topology import Topology
 from flexlegion.zoo import build
 
 SMALL: Mapping[str, dict[str, Any]] = {

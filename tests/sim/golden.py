@@ -20,12 +20,12 @@ from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
 from flexlegion.graph import Operator
-from flexlegion.machines import load_machine
+from flexlegion.machine.files import load_machine
+from flexlegion.machine.topology import Device
 from flexlegion.problem import Problem
 from flexlegion.simulator import Timeline, full
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
-from flexlegion.topology import Device
 from flexlegion.zoo import build
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden"

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from flexlegion.machine.topology import Topology
 from flexlegion.plan import FIELDS, Plan
-from flexlegion.topology import Topology
 
 TRAINS = 1
 VALUE, GRADIENT = FIELDS.index("value"), FIELDS.index("gradient")

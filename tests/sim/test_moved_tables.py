@@ -11,7 +11,7 @@ from networks import NETWORKS
 from simulated import ArbitraryCosts, images, problem_of, strategy_of, tables
 
 from flexlegion import Model, ParallelConfig, Strategy, UserError
-from flexlegion.machines import load_machine
+from flexlegion.machine.files import load_machine
 from flexlegion.plan import Plan
 from flexlegion.references import load_model
 from flexlegion.simulator import Timeline, full

@@ -7,7 +7,7 @@ from zoo_cases import CASES
 
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.losses import add_loss
-from flexlegion.machines import load_machine
+from flexlegion.machine.files import load_machine
 from flexlegion.plan import Plan
 from flexlegion.problem import Problem
 from flexlegion.simulator import full

@@ -17,9 +17,9 @@ from simulated import (
 )
 
 from flexlegion import Model
-from flexlegion.devices import Devices
 from flexlegion.errors import UserError
-from flexlegion.machines import load_machine
+from flexlegion.machine.devices import Devices
+from flexlegion.machine.files import load_machine
 from flexlegion.plan import Plan
 from flexlegion.problem import Problem
 from flexlegion.simulator import PASSES, SIMULATED, Simulation, Timeline, full

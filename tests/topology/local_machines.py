@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from flexlegion.devices import Devices
-from flexlegion.gpus import Gpu
-from flexlegion.local_links import Rates, joined_by, layout_of
-from flexlegion.runtime.machine import RunningMachine
-from flexlegion.topology import Device, Topology
+from flexlegion.machine.devices import Devices
+from flexlegion.machine.gpus import Gpu
+from flexlegion.machine.local_links import Rates, joined_by, layout_of
+from flexlegion.machine.running import RunningMachine
+from flexlegion.machine.topology import Device, Topology
 
 H200 = Gpu("NVIDIA H200", "cuDNN 9", 9, 0, 132, 1_980_000, 3_201_000, 6144)
 

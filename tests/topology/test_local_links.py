@@ -8,15 +8,15 @@ from local_machines import H200, local
 
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.efficiency import efficiency_of
-from flexlegion.gpus import Gpu
 from flexlegion.losses import add_loss
+from flexlegion.machine.gpus import Gpu
+from flexlegion.machine.topology import Topology
 from flexlegion.problem import Problem
 from flexlegion.searches.mcmc import Budget, search
 from flexlegion.simulator import full
 from flexlegion.soap import random_config
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
-from flexlegion.topology import Topology
 from flexlegion.zoo import build
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flexlegion.cli import main
-from flexlegion.machines import load_machine, shipped
+from flexlegion.machine.files import load_machine, shipped
 
 Capture = pytest.CaptureFixture[str]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flexlegion import UserError
 from flexlegion.cli import main
-from flexlegion.machines import PLATFORMS, load_machine
+from flexlegion.machine.files import PLATFORMS, load_machine
 
 Capture = pytest.CaptureFixture[str]
 Change = Callable[[dict[str, Any]], Any]

@@ -12,9 +12,9 @@ from local_machines import local
 
 from flexlegion import UserError
 from flexlegion.cli import main
-from flexlegion.machine_files import check_nodes, machine_document
-from flexlegion.machines import load_machine, parse_machine
-from flexlegion.topology import Topology
+from flexlegion.machine.files import load_machine, parse_machine
+from flexlegion.machine.folding import check_nodes, machine_document
+from flexlegion.machine.topology import Topology
 
 CASES: dict[str, tuple[Any, ...]] = {
     "one rank": (1, 2, 0, ["a"], False),

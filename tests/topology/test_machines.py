@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexlegion.devices import Devices
-from flexlegion.machines import PLATFORMS, load_machine, read_machine, shipped
-from flexlegion.topology import Topology
+from flexlegion.machine.devices import Devices
+from flexlegion.machine.files import PLATFORMS, load_machine, read_machine, shipped
+from flexlegion.machine.topology import Topology
 
 SIZES = {name: machine.sizes for name, machine in shipped().items()}
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexlegion import UserError
-from flexlegion.topology import Device, Hop, Link, Switch, Topology
+from flexlegion.machine.topology import Device, Hop, Link, Switch, Topology
 
 
 def gpu(number: int, memory: str | None = None) -> Device:

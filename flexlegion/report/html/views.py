@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from flexlegion.report.deviations import Deviation, configuration
+from flexlegion.analysis.deviations import Deviation, configuration
+from flexlegion.machine.topology import Hop
 from flexlegion.report.html.groups import Folded, Group
 from flexlegion.report.html.picture import drawn
 from flexlegion.report.text import common_name, count, duration
@@ -16,7 +17,6 @@ from flexlegion.report.timelines import capacity
 from flexlegion.simulator import CONTENTS, PASSES, Timeline
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
-from flexlegion.topology import Hop
 
 Json = dict[str, Any]
 

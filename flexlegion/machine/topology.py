@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
-from flexlegion.devices import Devices
 from flexlegion.errors import UserError
+from flexlegion.machine.devices import Devices
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flexlegion import _native
-from flexlegion.devices import Devices
+from flexlegion.machine.devices import Devices
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from typing import Any
 
 from flexlegion.documents import Section, read_json
 from flexlegion.errors import UserError
+from flexlegion.machine.topology import Device, Link, Switch, Topology, check_graph
 from flexlegion.quoting import shown
 from flexlegion.suggestions import did_you_mean
-from flexlegion.topology import Device, Link, Switch, Topology, check_graph
 
 SCHEMA_VERSION = 1
 PLATFORMS = Path(__file__).with_name("platforms")
@@ -38,7 +38,7 @@ _DEVICE = re.compile(r"(gpu|cpu):[0-9]+")
 
 @dataclass(frozen=True)
 class DeviceType:
-    """What all devices of a type have in common; see `flexlegion.topology.Device`."""
+    """What all devices of a type have in common; see `flexlegion.machine.topology.Device`."""
 
     kind: str
     model: str
@@ -50,7 +50,7 @@ class DeviceType:
 
 @dataclass(frozen=True)
 class LinkType:
-    """What all links of a type have in common; see `flexlegion.topology.Link`."""
+    """What all links of a type have in common; see `flexlegion.machine.topology.Link`."""
 
     bandwidth: int
     latency_ns: int
@@ -236,7 +236,7 @@ def load_machine(spec: str | Path) -> Topology:
     """
     if str(spec) == "local" and not Path(spec).exists():
         # Files are read without Legion; this machine is not.
-        from flexlegion.local import local_topology
+        from flexlegion.machine.local import local_topology
 
         return local_topology()
     match = re.fullmatch(r"([a-z][a-z0-9]{0,39}?)(?:x(0|[1-9][0-9]{0,8}))?", str(spec))

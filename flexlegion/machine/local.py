@@ -1,10 +1,10 @@
 """The machine that this program runs on, as Legion found it: the topology called ``local``.
 
 CPU processors of a rank share its memory; a GPU has its own. What joins memories is described in
-`flexlegion.local_links`. The rates are measured once and then come from the profile data base: a
+`flexlegion.machine.local_links`. The rates are measured once and then come from the profile data base: a
 processor's peak is the rate of a matrix product of 1024 x 1024 x 1024 by the runtime's own leaf
 task, its memory bandwidth that of a sum of gradients of 16 MiB, while all that share its memory do
-the same. GPUs' rates follow from what their driver says of them (`flexlegion.gpus`), as those of
+the same. GPUs' rates follow from what their driver says of them (`flexlegion.machine.gpus`), as those of
 machine files do from data sheets; only if it does not say enough, they are measured as well.
 """
 
@@ -24,17 +24,17 @@ from flexlegion.cost.timing import (
     time_sum,
     time_task,
 )
-from flexlegion.devices import Devices
 from flexlegion.errors import UserError
-from flexlegion.gpus import library_of, running_gpus
 from flexlegion.graph import Graph
-from flexlegion.local_links import MeasuredLinks, agreed, joined_by, layout_of
+from flexlegion.machine.devices import Devices
+from flexlegion.machine.gpus import library_of, running_gpus
+from flexlegion.machine.local_links import MeasuredLinks, agreed, joined_by, layout_of
+from flexlegion.machine.running import RunningMachine, running_machine
+from flexlegion.machine.topology import Device, Topology
 from flexlegion.ops.dense import Dense
 from flexlegion.plan import Plan
-from flexlegion.runtime.machine import RunningMachine, running_machine
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
-from flexlegion.topology import Device, Topology
 
 _NAME_BYTES = 128  # of a host's and a processor's name, when ranks exchange them
 

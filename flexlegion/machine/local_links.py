@@ -17,13 +17,13 @@ from itertools import combinations
 
 import numpy as np
 
-from flexlegion import transport
 from flexlegion.cost.profile_db import LinkRates, ProfileDB
 from flexlegion.cost.timing import fit_linear, round_trips, share
 from flexlegion.errors import UserError
-from flexlegion.gpus import running_gpus
-from flexlegion.runtime.machine import RunningMachine, running_machine
-from flexlegion.topology import Link, Switch
+from flexlegion.machine import transport
+from flexlegion.machine.gpus import running_gpus
+from flexlegion.machine.running import RunningMachine, running_machine
+from flexlegion.machine.topology import Link, Switch
 
 _RANKS, _NODES, _HOST = "ranks of a node", "nodes", "GPU and host"
 _PEERS, _GPU_RANKS = "GPUs of a rank, class", "GPUs of a node's ranks"

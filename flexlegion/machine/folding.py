@@ -1,6 +1,6 @@
 """Machine files from machines that were measured: one node, how many of it, and their network.
 
-What `flexlegion.machines` expands, this folds: the nodes have to be alike.
+What `flexlegion.machine.files` expands, this folds: the nodes have to be alike.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from itertools import groupby, permutations
 from typing import Any
 
 from flexlegion.errors import UserError
-from flexlegion.machines import MAX_NODES, SCHEMA_VERSION
-from flexlegion.topology import Device, Link, Switch, Topology
+from flexlegion.machine.files import MAX_NODES, SCHEMA_VERSION
+from flexlegion.machine.topology import Device, Link, Switch, Topology
 
 Json = dict[str, Any]
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from flexlegion import _native
 from flexlegion.cost.timing import kernel_library, share
+from flexlegion.machine.running import RunningMachine, running_machine
 from flexlegion.precision import DEFAULT, in_library
-from flexlegion.runtime.machine import RunningMachine, running_machine
 
 # Multiply-adds that a multiprocessor does in a clock: (float32, tfloat32, bfloat16), dense, sums in
 # float32; 0: it cannot. Sources: float32 from the table "Throughput of Native Arithmetic

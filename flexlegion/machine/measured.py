@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import flexlegion
-from flexlegion import transport
 from flexlegion.cost.profile_db import ProfileDB
-from flexlegion.local import hosts_and_models, local_topology
-from flexlegion.machine_files import machine_document
+from flexlegion.machine import transport
+from flexlegion.machine.folding import machine_document
+from flexlegion.machine.local import hosts_and_models, local_topology
+from flexlegion.machine.running import running_machine
 from flexlegion.report.text import count
-from flexlegion.runtime.machine import running_machine
 
 _HOSTS_NAMED = 4
 _KINDS = {"cpu": "processor", "gpu": "GPU"}
@@ -37,7 +37,7 @@ def measured_document(nodes: int | None = None) -> dict[str, Any]:
     Raises
     ------
     UserError
-        As `flexlegion.machine_files.machine_document`.
+        As `flexlegion.machine.folding.machine_document`.
     """
     machine = running_machine()
     hosts = list(dict.fromkeys(hosts_and_models()[0]))
