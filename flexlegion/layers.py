@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -15,13 +14,14 @@ from flexlegion.ops.dense import Dense
 from flexlegion.ops.elementwise import Dropout, DropPath
 from flexlegion.ops.flatten import Flatten
 from flexlegion.ops.merge import Concat
-from flexlegion.ops.normalization import BatchNorm, BatchNormMoments, BatchNormStatistics
+from flexlegion.ops.normalization import BatchNorm
 from flexlegion.ops.pool2d import Pool2D
 from flexlegion.ops.reduce import Reduce
 from flexlegion.ops.shape import Reshape, Slice, Transpose
 from flexlegion.ops.softmax import Softmax
 from flexlegion.sequence_layers import SequenceLayers
 from flexlegion.tensor import MAX_RANK, Tensor
+from flexlegion.transforms.batch_norm import add_moments
 
 Pair = int | tuple[int, int]
 Padding = Pair | Literal["valid", "same"]
@@ -264,9 +264,7 @@ class Layers(SequenceLayers):
         # All shapes have to fit before the first of the three is added.
         kind.output_shape([x.shape, (1, 2, x.shape[-1]), *(r.shape for r in residuals)])
         name = self._name("batch_norm", name)
-        statistics = self._add(BatchNormStatistics(), x, f"{name}.statistics")
-        joint = BatchNormMoments(math.prod(x.shape[1:-1]), float(momentum))
-        moments = self._add(joint, statistics, f"{name}.moments")
+        moments = add_moments(self.graph, x, float(momentum), name).output
         return self.graph.add(kind, [x, moments, *residuals], name, share, trainable)
 
     def flatten(self, x: Tensor, name: str | None = None) -> Tensor:

@@ -145,7 +145,7 @@ def goal_of(graph: Graph, metrics: Metrics = ()) -> Goal:
     Parameters
     ----------
     graph
-        As `losses.add_losses` makes it.
+        As `transforms.losses.add_losses` makes it.
     metrics
         Names, each for all losses that it goes with; or by the outputs' names.
 

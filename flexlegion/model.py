@@ -20,7 +20,7 @@ from flexlegion.ending import deferred
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.layers import Layers
-from flexlegion.losses import DEFAULT_LOSS, Losses, Weights, add_losses
+from flexlegion.losses import DEFAULT_LOSS, Losses, Weights
 from flexlegion.machine.running import RunningMachine, running_machine
 from flexlegion.metrics import Goal, Metrics, goal_of
 from flexlegion.optimizers import Optimizer, optimizer_of
@@ -39,6 +39,7 @@ from flexlegion.schedules import Schedule, constant
 from flexlegion.strategies import AnyStrategy, resolve
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
+from flexlegion.transforms.losses import add_losses
 
 if TYPE_CHECKING:
     from flexlegion.importers.weights import Origin

@@ -11,7 +11,7 @@ from flexlegion.cost.model import CostModel
 from flexlegion.errors import UserError
 from flexlegion.fingerprint import Fingerprint
 from flexlegion.graph import Graph
-from flexlegion.losses import DEFAULT_LOSS, Losses, Weights, add_losses
+from flexlegion.losses import DEFAULT_LOSS, Losses, Weights
 from flexlegion.machine.topology import Topology
 from flexlegion.model import Model
 from flexlegion.optimizers import Optimizer, optimizer_of
@@ -20,6 +20,7 @@ from flexlegion.problem import Problem
 from flexlegion.references import described_sizes
 from flexlegion.strategy import GRAPH
 from flexlegion.tensor import Tensor
+from flexlegion.transforms.losses import add_losses
 
 
 @dataclass(frozen=True)

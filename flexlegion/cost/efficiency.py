@@ -16,8 +16,8 @@ at boost clocks; github.com/clMathLibraries/clBLAS, doc/performance/cuBLAS_7.0/T
 figures are estimates after the P100's.
 A100, H100, H200: estimates after V100's; a larger chip needs larger tasks. Measure where it counts.
 cpu: set after LeNet's and AlexNet's tasks, measured on one AVX-512 core with oneDNN 3.2 (most are
-within a factor of 2). Peaks of discovered machines are measured as well (`flexlegion.machine.local`), so
-shares are of a core's best product.
+within a factor of 2). Peaks of discovered machines are measured as well
+(`flexlegion.machine.local`), so shares are of a core's best product.
 `memory`: 75 % of the datasheet's rate is what STREAM-like kernels reach on GPUs; estimates.
 `launch_ns`: estimates: a kernel's launch and what a task adds to it.
 """

@@ -1,11 +1,11 @@
 """The machine that this program runs on, as Legion found it: the topology called ``local``.
 
 CPU processors of a rank share its memory; a GPU has its own. What joins memories is described in
-`flexlegion.machine.local_links`. The rates are measured once and then come from the profile data base: a
-processor's peak is the rate of a matrix product of 1024 x 1024 x 1024 by the runtime's own leaf
-task, its memory bandwidth that of a sum of gradients of 16 MiB, while all that share its memory do
-the same. GPUs' rates follow from what their driver says of them (`flexlegion.machine.gpus`), as those of
-machine files do from data sheets; only if it does not say enough, they are measured as well.
+`local_links`. The rates are measured once and then come from the profile data base: a processor's
+peak is the rate of a matrix product of 1024 x 1024 x 1024 by the runtime's own leaf task, its
+memory bandwidth that of a sum of gradients of 16 MiB, while all that share its memory do the same.
+GPUs' rates follow from what their driver says of them (`gpus`), as those of machine files do from
+data sheets; only if it does not say enough, they are measured as well.
 """
 
 from __future__ import annotations

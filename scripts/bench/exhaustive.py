@@ -19,7 +19,6 @@ from typing import Any
 
 from flexlegion import zoo
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.losses import add_loss
 from flexlegion.machine.files import load_machine
 from flexlegion.problem import Problem
 from flexlegion.searches.chain import training_operators
@@ -27,6 +26,7 @@ from flexlegion.searches.exhaustive import exhaustive
 from flexlegion.searches.mcmc import Budget, search
 from flexlegion.soap import splits
 from flexlegion.strategies import resolve
+from flexlegion.transforms.losses import add_loss
 
 NETWORKS: dict[str, dict[str, Any]] = {"lenet": {}, "rnnlm": {"steps": 2}}
 

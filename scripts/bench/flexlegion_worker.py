@@ -16,10 +16,10 @@ from workloads import LEARNING_RATE, Workload
 from flexlegion import SGD, Model, ParallelConfig, Strategy
 from flexlegion._native import rt
 from flexlegion.cost.timing import share
-from flexlegion.losses import add_loss
 from flexlegion.machine.running import running_machine
 from flexlegion.runtime.program import TRAIN, Batch
 from flexlegion.runtime.trainer import run_series
+from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO
 
 

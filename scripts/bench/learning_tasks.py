@@ -12,10 +12,10 @@ import numpy.typing as npt
 from flexlegion.data import Dataset
 from flexlegion.data.dataset import divided
 from flexlegion.data.tasks import Request
-from flexlegion.losses import add_loss
 from flexlegion.model import Model, initial_weights
 from flexlegion.optimizers import SGD, Adam, Optimizer
 from flexlegion.tools.training import data_and_sizes
+from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build
 
 HELD_OUT = 0.2

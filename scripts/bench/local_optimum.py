@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.losses import add_loss
 from flexlegion.machine.files import load_machine
 from flexlegion.problem import Problem
 from flexlegion.searches.chain import Chain, prepare_candidates
@@ -29,6 +28,7 @@ from flexlegion.searches.optcnn import optcnn
 from flexlegion.simulator import full
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
+from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build
 
 NETWORKS = ("lenet", "alexnet", "rnntc", "rnnlm", "nmt", "resnet101", "inception_v3")

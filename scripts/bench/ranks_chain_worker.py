@@ -17,10 +17,10 @@ from flexlegion_worker import numbers_of_rounds
 
 from flexlegion import SGD, Model, ParallelConfig, Strategy
 from flexlegion.cost.timing import round_trips
-from flexlegion.losses import add_loss
 from flexlegion.machine.running import running_machine
 from flexlegion.runtime.program import TRAIN, Batch
 from flexlegion.runtime.trainer import run_series
+from flexlegion.transforms.losses import add_loss
 
 LAYERS, UNITS, BATCH_SIZE = 20, 8, 8
 ITERATIONS, TRIPS = 60, 64

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion.graph import Graph
-from flexlegion.losses import LABELS_NAME, add_loss
+from flexlegion.losses import LABELS_NAME
 from flexlegion.model import Model
+from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build
 
 LEARNING_RATE = 0.01

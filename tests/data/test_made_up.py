@@ -9,7 +9,7 @@ import pytest
 
 from flexlegion import Model, UserError
 from flexlegion.data.made_up import made_up
-from flexlegion.losses import add_loss, add_losses
+from flexlegion.transforms.losses import add_loss, add_losses
 from flexlegion.zoo import ZOO, build
 
 # Of the networks whose own sizes would make large arrays.

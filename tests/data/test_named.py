@@ -11,7 +11,7 @@ import pytest
 from flexlegion import Model, UserError
 from flexlegion.data.named import load_named
 from flexlegion.graph import Graph
-from flexlegion.losses import add_losses
+from flexlegion.transforms.losses import add_losses
 
 
 def graph(outputs: int = 1, inputs: int = 1) -> Graph:

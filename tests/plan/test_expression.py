@@ -10,7 +10,6 @@ from touched import boxes, dims, last, reads, refusal
 
 from flexlegion import Model, UserError
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.losses import add_loss
 from flexlegion.machine.files import load_machine
 from flexlegion.model import initial_weights
 from flexlegion.ops.expression import Expression, broadcast
@@ -21,6 +20,7 @@ from flexlegion.soap import splits
 from flexlegion.strategies import named
 from flexlegion.strategies.registry import STRATEGIES
 from flexlegion.summary import table
+from flexlegion.transforms.losses import add_loss
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from flexlegion import Model, UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.graph import Graph, Operator
 from flexlegion.initializers import Given, Zeros
-from flexlegion.losses import LOSSES, add_loss
+from flexlegion.losses import LOSSES
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.files import load_machine
 from flexlegion.ops.dense import Dense
@@ -23,6 +23,7 @@ from flexlegion.problem import Problem
 from flexlegion.simulator import full
 from flexlegion.strategies import resolve
 from flexlegion.tensor import Tensor
+from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build
 
 DEVICES = Devices.of(cpus=4)

@@ -6,11 +6,11 @@ import pytest
 
 from flexlegion import Model, UserError
 from flexlegion.graph import Graph
-from flexlegion.losses import add_loss
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.files import load_machine
 from flexlegion.strategies import resolve
 from flexlegion.strategies.gnmt import layer_depths
+from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import build
 
 P100X8 = load_machine("p100x8")

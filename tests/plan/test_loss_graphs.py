@@ -15,13 +15,13 @@ from flexlegion.losses import (
     Huber,
     SparseCategoricalCrossentropy,
     Written,
-    add_losses,
     labels_of,
     losses_of,
     output_name,
 )
 from flexlegion.metrics import MetricSums, goal_of
 from flexlegion.tensor import Tensor
+from flexlegion.transforms.losses import add_losses
 
 
 class Heads(NamedTuple):

@@ -10,12 +10,12 @@ import pytest
 from touched import DEVICES, boxes, dims, last, refusal, weights
 
 from flexlegion import Model
-from flexlegion.losses import add_loss
 from flexlegion.ops.base import Family, OperatorType
 from flexlegion.ops.shape import Slice
 from flexlegion.plan import Box
 from flexlegion.soap import random_config
 from flexlegion.tensor import Tensor
+from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build
 
 # Every type

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from flexlegion import Model, ParallelConfig, Strategy
 from flexlegion.graph import Graph
-from flexlegion.losses import add_loss
 from flexlegion.machine.devices import Devices
 from flexlegion.native_graph import shard_bytes
 from flexlegion.ops.base import DimKind
@@ -26,6 +25,7 @@ from flexlegion.ops.losses import MeanSquaredError
 from flexlegion.plan import Box, Launch, Plan, Requirement
 from flexlegion.strategies import resolve
 from flexlegion.tensor import Tensor
+from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import build
 
 TRAINS = 1

@@ -12,10 +12,10 @@ from test_plan_properties import CHECKS, zoo_plan
 from flexlegion import Model
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
-from flexlegion.losses import add_loss
 from flexlegion.machine.devices import Devices
 from flexlegion.plan import Plan
 from flexlegion.strategies import resolve
+from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build
 
 

@@ -15,12 +15,12 @@ from training_state import misplaced, train
 from flexlegion import SGD, Model, ParallelConfig, Strategy
 from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
 from flexlegion.graph import Operator
-from flexlegion.losses import add_loss
 from flexlegion.machine.local import local_topology
 from flexlegion.machine.topology import Device
 from flexlegion.problem import Problem
 from flexlegion.runtime.program import PREDICT, TRAIN
 from flexlegion.simulator import PASSES, full
+from flexlegion.transforms.losses import add_loss
 
 LONGEST = (1, 3, 16)
 STRATEGIES = ("single", "data", "model", "random:3")

@@ -14,9 +14,9 @@ from flexlegion import SGD, Model, ParallelConfig, Strategy
 from flexlegion.binding import Binding
 from flexlegion.data import images, load_images
 from flexlegion.errors import UserError
-from flexlegion.losses import add_loss
 from flexlegion.machine.running import running_machine
 from flexlegion.sources import BatchSource
+from flexlegion.transforms.losses import add_loss
 
 BATCH, EPOCHS = 6, 3
 SHAPE, CLASSES = (8, 8, 1), 3

@@ -20,7 +20,6 @@ from flexlegion.cost.measured import MeasuredCosts
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.timing import Repeats
 from flexlegion.graph import Graph
-from flexlegion.losses import add_loss
 from flexlegion.machine.files import load_machine
 from flexlegion.machine.local import local_topology
 from flexlegion.machine.local_links import measure_link
@@ -28,6 +27,7 @@ from flexlegion.machine.running import running_machine
 from flexlegion.machine.topology import Device, Topology
 from flexlegion.ops.elementwise import Relu
 from flexlegion.strategies import resolve
+from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import build
 
 BATCH = 64

@@ -11,15 +11,10 @@ import numpy as np
 from flexlegion import SGD, Adam, AdamW, Model
 from flexlegion.graph import Graph
 from flexlegion.layers import Layers
-from flexlegion.losses import (
-    Huber,
-    Losses,
-    SparseCategoricalCrossentropy,
-    add_losses,
-    labels_of,
-)
+from flexlegion.losses import Huber, Losses, SparseCategoricalCrossentropy, labels_of
 from flexlegion.optimizers import Optimizer
 from flexlegion.tensor import Tensor
+from flexlegion.transforms.losses import add_losses
 
 BATCH = 7
 

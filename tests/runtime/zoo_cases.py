@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from flexlegion import SGD, Model, UserError
 from flexlegion.graph import Graph
-from flexlegion.losses import LABELS_NAME, add_losses
+from flexlegion.losses import LABELS_NAME
 from flexlegion.optimizers import Optimizer
+from flexlegion.transforms.losses import add_losses
 from flexlegion.zoo import ZOO, build
 
 Array = npt.NDArray[Any]

@@ -11,13 +11,14 @@ import numpy as np
 from flexlegion import Model
 from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
 from flexlegion.graph import Operator
-from flexlegion.losses import Losses, add_losses
+from flexlegion.losses import Losses
 from flexlegion.machine.topology import Device, Topology
 from flexlegion.problem import Problem
 from flexlegion.simulator import full
 from flexlegion.soap import ParallelConfig, splits
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
+from flexlegion.transforms.losses import add_losses
 
 
 class ArbitraryCosts(CostModel):

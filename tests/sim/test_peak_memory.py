@@ -6,12 +6,12 @@ import pytest
 from zoo_cases import CASES
 
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.losses import add_loss
 from flexlegion.machine.files import load_machine
 from flexlegion.plan import Plan
 from flexlegion.problem import Problem
 from flexlegion.simulator import full
 from flexlegion.strategies import resolve
+from flexlegion.transforms.losses import add_loss
 
 STRATEGIES = ("single", "data", "model", "expert", *(f"random:{seed}" for seed in range(1, 6)))
 STATES = 2

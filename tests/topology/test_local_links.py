@@ -8,7 +8,6 @@ from local_machines import H200, local
 
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.efficiency import efficiency_of
-from flexlegion.losses import add_loss
 from flexlegion.machine.gpus import Gpu
 from flexlegion.machine.topology import Topology
 from flexlegion.problem import Problem
@@ -17,6 +16,7 @@ from flexlegion.simulator import full
 from flexlegion.soap import random_config
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
+from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import build
 
 

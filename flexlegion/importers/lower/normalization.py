@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
@@ -14,14 +12,10 @@ from flexlegion.importers.views import Run, Value
 from flexlegion.importers.weights import Layout
 from flexlegion.initializers import Constant, Given, Initializer, Zeros
 from flexlegion.ops.elementwise import Dropout
-from flexlegion.ops.normalization import (
-    BatchNorm,
-    BatchNormMoments,
-    BatchNormStatistics,
-    LayerNorm,
-)
+from flexlegion.ops.normalization import BatchNorm, LayerNorm
 from flexlegion.ops.softmax import Softmax
 from flexlegion.tensor import MAX_RANK, Tensor
+from flexlegion.transforms.batch_norm import add_moments
 
 
 @lowers("batch_norm")
@@ -34,12 +28,9 @@ def batch_norm(lowerer: Lowerer, node: Node) -> Value:
         raise Unsupported("its running averages are those of all batches (momentum None)")
     x = lowerer.value(node["input"])
     tensor, outer, channels = channels_last(lowerer, x, 1)
-    graph, name = lowerer.model.graph, lowerer.name(node)
+    name = lowerer.name(node)
     gamma, beta = (vector(node, n) for n in ("weight", "bias"))
-    statistics = graph.add(BatchNormStatistics(), [tensor], f"{name}.statistics")
-    positions = math.prod(tensor.shape[1:-1])
-    joint = BatchNormMoments(positions, float(node["momentum"]))
-    moments = graph.apply(joint, [statistics], f"{name}.moments")
+    moments = add_moments(lowerer.model.graph, tensor, float(node["momentum"]), name)
     for source, weight, start in (
         (mean, moments.weights[0], 0.0),
         (variance, moments.weights[1], 1.0),

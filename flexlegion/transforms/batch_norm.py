@@ -1,0 +1,37 @@
+"""Batch normalisation as operators of which each can be split: statistics, moments, normalising."""
+
+from __future__ import annotations
+
+import math
+
+from flexlegion.graph import Graph, Operator
+from flexlegion.ops.normalization import BatchNormMoments, BatchNormStatistics
+from flexlegion.tensor import Tensor
+
+
+def add_moments(graph: Graph, x: Tensor, momentum: float, name: str) -> Operator:
+    """Take mean and variance of a batch, and keep their running averages.
+
+    ``NAME.statistics`` takes those of each sample, so that samples can be split; ``NAME.moments``
+    combines them to those of the whole batch.
+
+    Parameters
+    ----------
+    graph
+        Extended by the two operators.
+    x
+        Shape (n, ..., channel).
+    momentum
+        The share of each batch in the running averages, 0 to 1.
+    name
+        Of the batch normalisation.
+
+    Returns
+    -------
+    Operator
+        ``NAME.moments``: its output, (1, 2, channel), is what `BatchNorm` normalises by, and its
+        weights are the running mean and variance.
+    """
+    statistics = graph.add(BatchNormStatistics(), [x], f"{name}.statistics")
+    positions = math.prod(x.shape[1:-1])
+    return graph.apply(BatchNormMoments(positions, momentum), [statistics], f"{name}.moments")
