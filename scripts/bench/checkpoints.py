@@ -19,9 +19,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from common.sides import environment, legate
 from rich.console import Console
 from rich.table import Table
-from sides import environment, legate
 
 WORKER = "checkpoints_worker.py"
 NETWORKS = {"lenet": (64, -(-60_000 // 64)), "alexnet": (64, 20)}  # batch size, iterations

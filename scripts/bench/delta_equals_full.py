@@ -4,7 +4,7 @@ Usage: python scripts/bench/delta_equals_full.py [--proposals 100000] [--seed 0]
 
 Every task's times, every memory's peak and every load have to be equal, and at the end those of a
 simulation from nothing; exit status 1 if any is not. Networks, machines and proposals are those of
-tests/sim/deltas.py.
+tests/support/deltas.py.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "runtime"))  # networks.py
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "sim"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 
 from deltas import OWN, SMALL, Case, Counts, run  # type: ignore[import-not-found]
 

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from common.sides import WORKERS, Side, WorkerError, best, environment, legate, ratios
+from common.workloads import Workload
 from rich.console import Console
 from rich.table import Table
-from sides import HERE, Side, WorkerError, best, environment, legate, ratios
-from workloads import Workload
 
 from flexlegion.errors import UserError
 from flexlegion.precision import PRECISIONS
@@ -61,7 +61,7 @@ class Comparison:
     peaks
         GFLOP/s of PyTorch's large matrix products, of each round.
     profile
-        What gpu_worker.py found.
+        What workers/gpu_worker.py found.
     failures
         Sides that did not run, and why.
     """
@@ -119,7 +119,7 @@ class Run:
             result.ours = self._start(
                 "flexlegion", self._legate("flexlegion_worker.py", *options, *ours)
             )
-            torch = [sys.executable, str(HERE / "torch_worker.py"), *options]
+            torch = [sys.executable, str(WORKERS / "torch_worker.py"), *options]
             torch += ["--device", "cuda", "--threads", "4"]
             images = len(result.work.graph().inputs[0].shape) == 4
             for name in self.args.torch:

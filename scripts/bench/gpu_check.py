@@ -17,12 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from processes import descendants
+from common.processes import descendants
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "gpu"
 NATIVE = BUILD / "native"  # where the package finds libraries and headers
-RUNTIME_TESTS = ROOT / "tests" / "runtime"
+RUNTIME_TESTS, SUPPORT = ROOT / "tests" / "runtime", ROOT / "tests" / "support"
 SECONDS = 580  # for everything; less than the ten minutes that the script promises
 AT_ONCE = 4  # steps that check results, not speed, run beside each other
 TAIL = 12  # lines of a failed step's output to show
@@ -190,7 +190,7 @@ def commands_folder(folder: Path) -> None:
 
 def environment_of(folder: Path) -> dict[str, str]:
     """What all steps find: our commands, packages and native libraries."""
-    paths = [str(ROOT), str(RUNTIME_TESTS), str(ROOT / "scripts" / "bench")]
+    paths = [str(ROOT), str(SUPPORT), str(ROOT / "scripts" / "bench")]
     cuda = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin"
     # Legate links NCCL, but does not look where NCCL's wheel puts it.
     nccl = package_folder("nvidia.nccl")

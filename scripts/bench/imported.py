@@ -1,4 +1,4 @@
-"""The models of torch_models.py, imported and with a loss, as commands take them.
+"""The models of pytorch/models.py, imported and with a loss, as commands take them.
 
 flexlegion search --model scripts/bench/imported.py:bert --machine p100x16 --budget 30s
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from imports_case import losses
-from torch_models import MODELS
+from pytorch.models import MODELS
 
 import flexlegion as fl
 

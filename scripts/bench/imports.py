@@ -1,9 +1,9 @@
 """Imported PyTorch models beside PyTorch, and what a search finds for them.
 
-For each model of torch_models.py: the import; three steps of training from the same weights on
+For each model of pytorch/models.py: the import; three steps of training from the same weights on
 one processor, and under random strategies on three, beside PyTorch's in double precision (deep
-ones with fewer blocks, torch_small.py); then ``flexlegion search``, ``explain`` and ``compare`` on
-a machine of 16 P100. What is missing is said.
+ones with fewer blocks, pytorch/small.py); then ``flexlegion search``, ``explain`` and ``compare``
+on a machine of 16 P100. What is missing is said.
 
     python scripts/bench/imports.py --out build/imports [--models resnet50 bert] [--json]
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
@@ -24,16 +23,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from common.sides import BENCH, WORKERS, environment
 from imports_case import CASES, Arrays, Case, differences, network, own_error, reference
+from pytorch.models import MODELS, OWN_CHOICE
 from rich.console import Console
 from rich.table import Table
-from torch_models import MODELS, OWN_CHOICE
 
 from flexlegion.errors import UserError
 from flexlegion.importers import from_torch
 from flexlegion.importers.export import export
 
-HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 COLUMNS = (
     "operators",
@@ -116,10 +115,9 @@ def _train(names: list[str], args: argparse.Namespace) -> None:
     for key, cpus, strategies in (("one", 1, ("single",)), ("three", 3, STRATEGIES)):
         if expected:
             machine = ["--cpus", str(cpus), "--gpus", "0", "--sysmem", "6000"]
-            worker = [str(HERE / "imports_worker.py"), str(args.out), ",".join(expected)]
-            environment = os.environ | {"PYTHONPATH": str(HERE)}
+            worker = [str(WORKERS / "imports_worker.py"), str(args.out), ",".join(expected)]
             legate = [str(BIN / "legate"), *machine, *worker, *strategies]
-            subprocess.run(legate, env=environment, check=True)
+            subprocess.run(legate, env=environment(), check=True)
         for name, wanted in expected.items():
             with np.load(args.out / f"{name}.npz") as saved:
                 found[name] |= _compared(key, dict(saved), strategies, wanted)
@@ -149,7 +147,7 @@ def _compared(
 def _searched(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """A search, and that its strategy can be explained and compared with others."""
     strategy = str(args.out / f"{name}.strategy.json")
-    model = ["--model", f"{HERE / 'imported.py'}:{name}"]
+    model = ["--model", f"{BENCH / 'imported.py'}:{name}"]
     machine = ["--machine", args.machine]
     search = _run("search", *model, *machine, "--budget", args.budget, "--out", strategy)
     if isinstance(search, str):

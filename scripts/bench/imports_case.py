@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from torch_models import MODELS
-from torch_small import trained
+from pytorch.models import MODELS
+from pytorch.small import trained
 
 Arrays = dict[str, npt.NDArray[Any]]
 torch.set_num_threads(1)  # PyTorch's sums, and so a case's weights, depend on it

@@ -21,10 +21,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from learning_tasks import TASKS, LearningTask, untrained
+from common.learning_tasks import TASKS, LearningTask, untrained
+from common.sides import WORKERS, environment, legate
 from rich.console import Console
 from rich.table import Table
-from sides import HERE, environment, legate
 
 from flexlegion.report.progress import ProgressBar
 
@@ -62,7 +62,7 @@ def compare(task: LearningTask, args: argparse.Namespace) -> dict[str, Any]:
     ours = legate(
         "learning_worker.py", args.cpus, *options, "--strategy", args.strategy or task.strategy
     )
-    torch = [sys.executable, str(HERE / "torch_learning_worker.py"), *options]
+    torch = [sys.executable, str(WORKERS / "torch_learning_worker.py"), *options]
     torch += ["--threads", str(args.cpus)]
     train_set, test_set, sizes = task.data()
     results = {

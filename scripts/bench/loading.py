@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common.sides import environment, legate
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
-from sides import environment, legate
 
 import flexlegion
 

@@ -20,10 +20,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from common.sides import environment, legate
+from common.workloads import Workload
 from rich.console import Console
 from rich.table import Table
-from sides import environment, legate
-from workloads import Workload
 
 from flexlegion.report.progress import ProgressBar
 from flexlegion.report.text import memory

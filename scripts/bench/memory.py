@@ -18,11 +18,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from common.sides import environment, legate
+from common.workloads import Workload
 from networks import NETWORKS
 from rich.console import Console
 from rich.table import Table
-from sides import environment, legate
-from workloads import Workload
 
 from flexlegion.report.progress import ProgressBar
 from flexlegion.report.text import memory

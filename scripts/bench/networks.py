@@ -20,11 +20,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from networks_report import Comparison, report
+from common.networks_report import Comparison, report
+from common.sides import WORKERS, Side, WorkerError, legate
+from common.tuned import tuned_variables
+from common.workloads import Workload
 from rich.console import Console
-from sides import HERE, Side, WorkerError, legate
-from tuned import tuned_variables
-from workloads import Workload
 
 from flexlegion.errors import UserError
 from flexlegion.references import target_of
@@ -42,7 +42,7 @@ NETWORKS = {
     "lenet": Workload("lenet", 256, 50),
 }
 DEFAULT = [name for name in NETWORKS if name != "lenet"]
-# Options of torch_worker.py; {cpus} is replaced.
+# Options of workers/torch_worker.py; {cpus} is replaced.
 SINGLE = {
     "eager": "--threads {cpus}",
     "channels_last": "--threads {cpus} --channels-last",
@@ -57,7 +57,7 @@ DDP = {
 
 def torch_command(work: Workload, options: str, cpus: int) -> list[str]:
     """How to start a worker."""
-    command = [sys.executable, str(HERE / "torch_worker.py"), "--workload", work.to_json()]
+    command = [sys.executable, str(WORKERS / "torch_worker.py"), "--workload", work.to_json()]
     return [*command, *options.format(cpus=cpus).split()]
 
 

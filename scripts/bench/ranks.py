@@ -21,10 +21,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from common.sides import WORKERS, Side, environment, legate, ratios
+from common.workloads import Workload
 from rich.console import Console
 from rich.table import Table
-from sides import HERE, Side, environment, legate, ratios
-from workloads import Workload
 
 WORKLOADS = {
     "lenet": Workload("lenet", 256, 60),
@@ -57,7 +57,7 @@ def ours(name: str, work: Workload, strategy: str, ranks: int, cpus: int) -> Sid
 
 def ddp(work: Workload) -> Side:
     """PyTorch on two processes of one thread."""
-    command = [sys.executable, str(HERE / "torch_worker.py"), "--workload", work.to_json()]
+    command = [sys.executable, str(WORKERS / "torch_worker.py"), "--workload", work.to_json()]
     images = ["--channels-last"] if len(work.data()[0][0].shape) == 4 else []
     return Side("PyTorch DDP", [*command, "--threads", "1", "--processes", "2", *images])
 

@@ -17,10 +17,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from common.sides import WORKERS, Side, best, environment, legate, ratios
+from common.workloads import Workload
 from rich.console import Console
 from rich.table import Table
-from sides import HERE, Side, best, environment, legate, ratios
-from workloads import Workload
 
 TORCH_MODES = {"eager": [], "channels_last": ["--channels-last"], "compiled": ["--compiled"]}
 WORKLOADS = {
@@ -46,7 +46,7 @@ def compare(workload: str, cpus: int, rounds: int) -> list[Side]:
         for mode, options in TORCH_MODES.items():
             if mode == "channels_last" and workload != "lenet":
                 continue
-            command = [sys.executable, str(HERE / "torch_worker.py"), "--workload", work]
+            command = [sys.executable, str(WORKERS / "torch_worker.py"), "--workload", work]
             sides.append(Side(f"PyTorch {mode}", [*command, "--threads", str(cpus), *options]))
         for number in range(1, rounds + 1):
             for side in sides:

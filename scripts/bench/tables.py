@@ -18,11 +18,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coherence import moved_bytes
+from common.coherence import moved_bytes
+from common.sides import environment, legate
 from rich.console import Console
 from rich.table import Table
-from sides import environment, legate
-from tables_worker import MODEL, OPTIMIZERS
+from workers.tables_worker import MODEL, OPTIMIZERS
 
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.machine.files import load_machine

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from common.processes import descendants
 from launch import ROOT, run_legate
-from processes import descendants
 
 from flexlegion.data import load_digits, write_digits
 

@@ -2,7 +2,7 @@
 
     python tests/gpu/operators.py --precision bf16 --tolerance 2e-2
 
-The cases are those of tests/runtime/pytorch_cases.py. A process under legate computes them on the
+The cases are those of tests/support/pytorch_cases.py. A process under legate computes them on the
 GPU, another (this one) the references: two CUDA users in one process would disturb each other.
 
 In other precisions than fp32, only what comes before the first update counts (after it, the two
@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNTIME_TESTS = ROOT / "tests" / "runtime"
-sys.path.insert(0, str(RUNTIME_TESTS))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from common.sides import Side
+from common.workloads import Workload
 from gpu import NETWORKS, VARIANTS, Comparison, table_of, workload
 from launch import ROOT, run_legate
 from rich.console import Console
-from sides import Side
-from workloads import Workload
 
 
 class Ran:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import operators
 import pytest
+from common.workloads import Workload
 from launch import ROOT, SOFT_GPU, run_legate, run_ranks
-from memory_worker import RESULTS
 from tables import problem_of, simulated
-from workloads import Workload
+from workers.memory_worker import RESULTS
 from zoo_cases import CASES
 
 RUNTIME_TESTS = ROOT / "tests" / "runtime"
@@ -98,7 +98,7 @@ def test_memory_is_as_predicted_while_models_come_and_go(tmp_path: Path) -> None
     work = Workload(case.name, case.batch_size, 2, case.sizes, samples=2 * case.batch_size)
     out = tmp_path / "result.json"
     arguments = ["--workload", work.to_json(), "--strategies", ",".join(strategies), "--out", out]
-    run_legate(SCRIPTS / "bench" / "memory_worker.py", *arguments, gpus=2, timeout=120)
+    run_legate(SCRIPTS / "bench" / "workers" / "memory_worker.py", *arguments, gpus=2, timeout=120)
     results = json.loads(Path(f"{out}.0").read_text())
     assert [result["strategy"] for result in results] == list(strategies)
     for result in results:

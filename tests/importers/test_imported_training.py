@@ -9,7 +9,7 @@ import pytest
 import torch
 from imports_case import CASES, Case, differences, network, reference
 from launch import ROOT, run_legate
-from torch_small import trained
+from pytorch.small import trained
 
 pytestmark = pytest.mark.legion
 

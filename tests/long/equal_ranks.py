@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from launch import run_ranks
 
 WORKER = Path(__file__).parent / "equal_ranks_worker.py"

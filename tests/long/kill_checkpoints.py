@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from launch import legate_command, legate_environment, ranks_command
 
 from flexlegion.runtime.checkpoint_files import TEMPORARY, folders

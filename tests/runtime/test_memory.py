@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from common.workloads import Workload
 from launch import ROOT, run_legate, run_ranks
-from memory_worker import RESULTS
-from workloads import Workload
+from workers.memory_worker import RESULTS
 from zoo_cases import CASES
 
-WORKER = ROOT / "scripts" / "bench" / "memory_worker.py"
+WORKER = ROOT / "scripts" / "bench" / "workers" / "memory_worker.py"
 STRATEGIES = ("single", "data", "model", "expert", "random:1", "random:2")
 NETWORKS = ("lenet", "resnet101", "rnntc", "nmt_pieces", "transformer")
 CPUS = 2

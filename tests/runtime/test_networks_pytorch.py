@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch_zoo
 from launch import run_legate
+from pytorch import zoo as torch_zoo
 from zoo_cases import CASES, SMALLEST, Array, ZooCase
 
 from flexlegion import SGD

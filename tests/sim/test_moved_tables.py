@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from coherence import moved_bytes
+from common.coherence import moved_bytes
 from networks import NETWORKS
 from simulated import ArbitraryCosts, images, problem_of, strategy_of, tables
 

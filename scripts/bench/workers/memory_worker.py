@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from workloads import LEARNING_RATE, Workload
+from common.workloads import LEARNING_RATE, Workload
 
 from flexlegion import Adam
 from flexlegion.cost.analytic import AnalyticCosts

@@ -9,8 +9,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from sides import Side, best, ratios
-from workloads import Workload
+
+from common.sides import Side, best, ratios
+from common.workloads import Workload
 
 BUSY = 0.15  # share of the machine from which other processes' load is worth a warning
 ROWS = 12  # of the table of times

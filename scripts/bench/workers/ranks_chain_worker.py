@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from flexlegion_worker import numbers_of_rounds
 
 from flexlegion import SGD, Model, ParallelConfig, Strategy
 from flexlegion.cost.timing import round_trips
@@ -21,6 +20,7 @@ from flexlegion.machine.running import running_machine
 from flexlegion.runtime.program import TRAIN, Batch
 from flexlegion.runtime.trainer import run_series
 from flexlegion.transforms.losses import add_loss
+from workers.flexlegion_worker import numbers_of_rounds
 
 LAYERS, UNITS, BATCH_SIZE = 20, 8, 8
 ITERATIONS, TRIPS = 60, 64

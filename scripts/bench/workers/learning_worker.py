@@ -6,7 +6,7 @@ import argparse
 import json
 import time
 
-from learning_tasks import TASKS
+from common.learning_tasks import TASKS
 
 from flexlegion.zoo import ZOO
 

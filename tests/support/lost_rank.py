@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from launch import ranks_command
+from launch import ROOT, ranks_command
 
-WORKER = Path(__file__).with_name("lost_worker.py")
+WORKER = ROOT / "tests" / "runtime" / "lost_worker.py"
 STAGES = ("imports", "Legion's start", "compile", "training", "between epochs", "end")
 TICK = 0.02  # seconds between two looks
 

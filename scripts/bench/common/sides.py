@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from processes import descendants
+from common.processes import descendants
 
-HERE = Path(__file__).parent
+BENCH = Path(__file__).resolve().parents[1]
+WORKERS = BENCH / "workers"
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -26,10 +27,14 @@ class WorkerError(Exception):
 
 
 def environment() -> dict[str, str]:
-    """The legate command starts the first Python on the path."""
-    folder = str(Path(sys.executable).parent)
+    """Of workers: the legate command starts the first Python on the path; modules are from here."""
+    first = {"PATH": str(Path(sys.executable).parent), "PYTHONPATH": str(BENCH)}
+    paths = {
+        name: os.pathsep.join(filter(None, [folder, os.environ.get(name)]))
+        for name, folder in first.items()
+    }
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return os.environ | root | {"PATH": folder + os.pathsep + os.environ["PATH"]}
+    return os.environ | root | paths
 
 
 def legate(
@@ -49,7 +54,7 @@ def legate(
     if ranks > 1:
         where = ["--nodes", "1", "--ranks-per-node", str(ranks)]
         machine += ["--launcher", "mpirun", "--launcher-extra=--quiet --oversubscribe", *where]
-    return [program, *machine, str(HERE / script), *args]
+    return [program, *machine, str(WORKERS / script), *args]
 
 
 class Side:

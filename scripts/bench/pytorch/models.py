@@ -1,7 +1,7 @@
 """PyTorch models to import: classes of torchvision and transformers, small, with random weights.
 
 `MODELS` names functions without parameters, each of which returns a module and example inputs, so
-that ``flexlegion search --model scripts/bench/torch_models.py:resnet50`` finds a strategy for it.
+that ``flexlegion search --model scripts/bench/pytorch/models.py:resnet50`` finds a strategy for it.
 Dropout is off, so that training can be compared; samples differ, and so do their sizes from those
 that the models are known for, which would take minutes here.
 """

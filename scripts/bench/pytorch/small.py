@@ -1,9 +1,9 @@
-"""The networks of torch_models.py that are too deep to train beside PyTorch, with fewer blocks.
+"""The networks of models.py that are too deep to train beside PyTorch, with fewer blocks.
 
 Rounding decides which way a ReLU goes whose input is next to zero. A network of millions of them is
 trained differently by any two programs in single precision, PyTorch's own among them with another
 memory layout. These have every kind of block, but few of each. Transformers are small in
-torch_models.py itself.
+models.py itself.
 """
 
 # mypy: disable-error-code="no-untyped-call, import-untyped, no-any-return, index"
@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch_models import MODELS, Built, images, vision
+
+from pytorch.models import MODELS, Built, images, vision
 
 SMALL: dict[str, Callable[..., Built]] = {}
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch_images import AlexNet, InceptionV3, LeNet, ResNet101
-from torch_weights import Link, Twin, joint_links, links_of, lstm_links
 
 from flexlegion.zoo import ZOO
+from pytorch.images import AlexNet, InceptionV3, LeNet, ResNet101
+from pytorch.weights import Link, Twin, joint_links, links_of, lstm_links
 
 
 class MLP(Twin):

@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
-from memory_worker import resident
-from workloads import LEARNING_RATE, Workload
+from common.workloads import LEARNING_RATE, Workload
 
 from flexlegion import SGD
 from flexlegion.metrics import Totals
 from flexlegion.runtime.program import TRAIN, Batch
 from flexlegion.runtime.trainer import run_series
 from flexlegion.zoo import ZOO
+from workers.memory_worker import resident
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from memory_worker import PATIENCE, RESULTS
 
 from flexlegion._native import rt
 from flexlegion.machine.running import memory_in_use, running_machine
@@ -21,8 +20,9 @@ from flexlegion.optimizers import SGD, Adam, Optimizer
 from flexlegion.references import load_model
 from flexlegion.runtime.program import TRAIN, Batch
 from flexlegion.runtime.trainer import run_series
+from workers.memory_worker import PATIENCE, RESULTS
 
-MODEL = Path(__file__).resolve().parents[1] / "examples" / "dlrm.py"
+MODEL = Path(__file__).resolve().parents[2] / "examples" / "dlrm.py"
 OPTIMIZERS: dict[str, Optimizer] = {"sgd": SGD(0.1), "momentum": SGD(0.1, 0.9), "adam": Adam(0.01)}
 
 

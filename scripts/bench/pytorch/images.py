@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch_weights import Dropout, Link, Twin, links_of
+
+from pytorch.weights import Dropout, Link, Twin, links_of
 
 Size = tuple[int, int]
 

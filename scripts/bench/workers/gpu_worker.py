@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from workloads import LEARNING_RATE, Workload
+from common.workloads import LEARNING_RATE, Workload
 
 from flexlegion import SGD
 from flexlegion.cost.measure import task_requests

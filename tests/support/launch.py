@@ -38,8 +38,9 @@ def legate_environment(gpus: int = 0) -> dict[str, str]:
     GPUs, if there are any, are those in software.
     """
     path = os.pathsep.join([str(BIN), os.environ.get("PATH", os.defpath)])
-    packages = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = os.environ | {"PATH": path, "PYTHONPATH": packages}
+    folders = [ROOT, Path(__file__).parent, ROOT / "scripts" / "bench"]  # as in pyproject.toml
+    packages = filter(None, [*map(str, folders), os.environ.get("PYTHONPATH")])
+    environment = os.environ | {"PATH": path, "PYTHONPATH": os.pathsep.join(packages)}
     if gpus:
         libraries = filter(None, [str(SOFT_GPU), os.environ.get("LD_LIBRARY_PATH")])
         environment |= {"LD_LIBRARY_PATH": os.pathsep.join(libraries), "SOFT_GPUS": str(gpus)}

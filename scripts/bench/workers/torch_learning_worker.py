@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import torch_zoo
-from learning_tasks import TASKS, LearningTask, order
-from torch_weights import Twin
+from common.learning_tasks import TASKS, LearningTask, order
+from pytorch import zoo as torch_zoo
+from pytorch.weights import Twin
 
 from flexlegion.data import Dataset
 from flexlegion.data.dataset import IGNORED

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from workloads import LEARNING_RATE, Workload
+from common.workloads import LEARNING_RATE, Workload
 
 from flexlegion import SGD, Model, ParallelConfig, Strategy
 from flexlegion._native import rt

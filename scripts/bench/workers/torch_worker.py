@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable
 
 import torch
-import torch_zoo
-from workloads import LEARNING_RATE, Workload
+from common.workloads import LEARNING_RATE, Workload
+from pytorch import zoo as torch_zoo
 
 PRODUCT = 4096  # rows and columns of the matrices that measure the machine's peak
 

@@ -1,6 +1,6 @@
 """Trains an imported model for a few steps under each of some strategies; runs under legate.
 
-legate --cpus 3 --gpus 0 scripts/bench/imports_worker.py FOLDER MODEL,... STRATEGY...
+legate --cpus 3 --gpus 0 scripts/bench/workers/imports_worker.py FOLDER MODEL,... STRATEGY...
 
 The folder has the weights to begin with, MODEL.pt, and gets MODEL.npz.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from imports_case import CASES, MOMENTUM, Arrays, Case, batches, labels, losses
-from torch_small import trained
+from pytorch.small import trained
 
 from flexlegion.importers import from_torch
 from flexlegion.optimizers import SGD

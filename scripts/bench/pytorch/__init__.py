@@ -1,0 +1,1 @@
+"""Networks in PyTorch: what is compared with, and what is imported."""
