@@ -76,7 +76,7 @@ def test_without_a_gpu() -> None:
 def test_profile_and_simulation(tmp_path: Path) -> None:
     """On a CPU processor, where there is no GPU."""
     work = Workload("lenet", 16, 2, samples=64).to_json()
-    script = ROOT / "scripts" / "bench" / "gpu_worker.py"
+    script = ROOT / "scripts" / "bench" / "workers" / "gpu_worker.py"
     options = ["--workload", work, "--strategy", "data", "--profile-db", tmp_path / "p.db"]
     done = run_legate(script, *options)
     [line] = [line for line in done.stdout.splitlines() if line.startswith("{")]

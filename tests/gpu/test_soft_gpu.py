@@ -114,7 +114,7 @@ def test_tables_stay_and_looked_up_rows_move(tmp_path: Path) -> None:
     strategies = ("data", "model", "random:1", "random:2", "random:3")
     out = tmp_path / "result.json"
     arguments = ["--sizes", json.dumps(sizes), "--optimizer", "momentum", "--out", out]
-    worker = SCRIPTS / "bench" / "tables_worker.py"
+    worker = SCRIPTS / "bench" / "workers" / "tables_worker.py"
     run_legate(worker, *arguments, "--strategies", ",".join(strategies), gpus=4)
     results = json.loads(Path(f"{out}.0").read_text())
     assert [result["strategy"] for result in results] == list(strategies)

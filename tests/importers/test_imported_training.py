@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in SMALL:
         module, _ = network(name, CASES.get(name, Case()))
         torch.save(module.state_dict(), folder / f"{name}.pt")
-    worker = ROOT / "scripts" / "bench" / "imports_worker.py"
+    worker = ROOT / "scripts" / "bench" / "workers" / "imports_worker.py"
     run_legate(worker, folder, ",".join(SMALL), *STRATEGIES, cpus=3, timeout=600)
     return folder
 

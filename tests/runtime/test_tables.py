@@ -13,7 +13,7 @@ from pytorch_cases import CASES
 from pytorch_reference import Reference, load
 
 PYTORCH_WORKER = Path(__file__).with_name("pytorch_worker.py")
-WORKER = ROOT / "scripts" / "bench" / "tables_worker.py"
+WORKER = ROOT / "scripts" / "bench" / "workers" / "tables_worker.py"
 SIZES = {"rows": 1000, "columns": 16, "tables": 4, "hidden": 32}
 
 pytestmark = pytest.mark.legion
