@@ -21,6 +21,7 @@ import pytest
 from flexlegion import SGD, Adam, Model, UserError
 from flexlegion.arrays import check_rows, rows_for
 from flexlegion.cli import main
+from flexlegion.machine.files import PLATFORMS
 from flexlegion.optimizers import optimizer_of
 from flexlegion.zoo import ZOO
 
@@ -484,7 +485,7 @@ def test_tensors_that_are_too_large_together() -> None:
 
 def test_times_out_of_bounds(capsys: Capture, tmp_path: Path) -> None:
     """An honest machine's are within them, however large the model is."""
-    machine = json.loads((ROOT / "flexlegion" / "platforms" / "p100.json").read_text())
+    machine = json.loads((PLATFORMS / "p100.json").read_text())
     machine["device_types"]["P100"]["peak_flops"]["float32"] = 1
     path = tmp_path / "slow.json"
     path.write_text(json.dumps(machine | {"nodes": 1}))
