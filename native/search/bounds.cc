@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "sim/charges.h"
+
 namespace flexlegion {
 
 Bounds::Bounds(const Problem& problem) : problem_(problem), geometry_(problem) {
@@ -60,9 +62,8 @@ void Bounds::fill(Node& node) {
     std::vector<Time> forward, backward;
     for (int k = 0; k < split.tasks; ++k) {
       const int kind = machine.kind_of[config.devices[k]];
-      const auto entry = static_cast<std::size_t>(kind * split.tasks + k);
-      forward.push_back(std::max<Time>(1, split.forward[entry]));
-      backward.push_back(problem_.facts.backward[node.op] ? std::max<Time>(1, split.backward[entry])
+      forward.push_back(split.time(Pass::forward, kind, k));
+      backward.push_back(problem_.facts.backward[node.op] ? split.time(Pass::backward, kind, k)
                                                           : 0);
     }
     std::vector<Time>& heads = node.head.emplace_back(config.devices.size(), 0);
@@ -79,8 +80,7 @@ void Bounds::fill(Node& node) {
       Time least = kNever;
       for (int k = 0; k < parts; ++k) {
         const Rect& tile = family.parts.rects[family.parts.of_part[k]];
-        const LinearCost& cost = problem_.costs.load[machine.kind_of[devices[k]]];
-        least = std::min(least, cost.time(tile.volume() * kElementBytes));
+        least = std::min(least, load_time(problem_, devices[k], tile.volume()));
       }
       const Family& read = geometry_.family(node.op, i, config.split);
       for (std::size_t k = 0; k < heads.size(); ++k) {
@@ -110,14 +110,10 @@ void Bounds::fill_updates(Node& node) {
   for (std::size_t c = 0; c < node.configs.size(); ++c) {
     const auto& devices = node.configs[c].devices;
     std::vector<Time>& tails = node.tail.emplace_back(devices.size(), 0);
-    std::vector<std::vector<Shard>> shards;
     std::vector<const Family*> families;
-    for (int i : owned) {
-      const int tensor = graph.operators[node.op].operands[i].tensor;
-      families.push_back(&geometry_.family(node.op, i, node.configs[c].split));
-      shards.push_back(shards_of(graph, node.op, tensor, families.back()->parts, devices));
-    }
-    const std::vector<UpdateTask> tasks = update_tasks(shards);
+    for (int i : owned) families.push_back(&geometry_.family(node.op, i, node.configs[c].split));
+    const std::vector<UpdateTask> tasks =
+        update_tasks_of(problem_, geometry_, node.op, owned, node.configs[c]);
     // Between a part and a device's shards, all weights travel together.
     std::vector<std::vector<std::int64_t>> sent(devices.size());
     for (auto& bytes : sent) bytes.assign(static_cast<std::size_t>(machine.devices()), 0);
@@ -138,20 +134,20 @@ void Bounds::fill_updates(Node& node) {
       std::int64_t touched = 0;
       Time back = 0;
       for (const auto& [w, shard] : task.shards) {
-        touched += 2 * (1 + problem_.optimizer_states) * shard.volume();
+        touched += updated(problem_, graph.operators[node.op].operands[owned[w]].tensor, shard);
       }
       for (std::size_t k = 0; k < devices.size(); ++k) {
         const std::int64_t elements = common(task, static_cast<int>(k));
         touched += elements;
-        if (elements > 0) back = std::max(back, lag(task.device, devices[k], elements));
+        if (elements > 0)
+          back = std::max(back, arrival(machine, task.device, devices[k], elements));
       }
-      const LinearCost& cost = problem_.costs.update[machine.kind_of[task.device]];
-      const Time time = cost.time(touched * kElementBytes);
+      const Time time = update_time(problem_, task.device, touched);
       node.load[c][task.device] += time;
       node.work[c] += time;
       for (std::size_t k = 0; k < devices.size(); ++k) {
         if (common(task, static_cast<int>(k)) == 0) continue;
-        const Time there = lag(devices[k], task.device, sent[k][task.device]);
+        const Time there = arrival(machine, devices[k], task.device, sent[k][task.device]);
         tails[k] = std::max(tails[k], there + time + back);
       }
     }
@@ -184,21 +180,6 @@ void Bounds::find_edges() {
   }
 }
 
-// From the end of a task to the arrival of what it wrote, in another memory.
-Bounds::Time Bounds::lag(int from, int to, std::int64_t elements) const {
-  const MachineModel& machine = problem_.machine;
-  const int source = machine.memory_of[from], destination = machine.memory_of[to];
-  if (source == destination) return 0;
-  Time latency = 0, most = 0;
-  for (int link : machine.route(source, destination)) {
-    const CommunicationDevice& its = machine.links[link];
-    latency += its.latency;
-    most = std::max(
-        most, latency + std::max<Time>(1, transfer_time(elements * kElementBytes, its.bandwidth)));
-  }
-  return most;
-}
-
 void Bounds::fill(Edge& edge) {
   const Node &writer = nodes_[edge.from], &reader = nodes_[edge.to];
   const Graph& graph = problem_.graph;
@@ -229,18 +210,19 @@ void Bounds::fill(Edge& edge) {
             const Overlaps::Item& item = overlaps.items[i];
             const int k = written.part_of[item.other];
             Time& there = forward.at[static_cast<std::size_t>(k * forward.width + j)];
-            there = std::max(there, lag(theirs.devices[k], mine.devices[j], item.volume));
+            there = std::max(
+                there, arrival(problem_.machine, theirs.devices[k], mine.devices[j], item.volume));
             partial[k] += item.volume;
             if (!back) continue;
             Time& again = backward.at[static_cast<std::size_t>(j * backward.width + k)];
-            again = std::max(again, lag(mine.devices[j], theirs.devices[k], item.volume));
+            again = std::max(
+                again, arrival(problem_.machine, mine.devices[j], theirs.devices[k], item.volume));
           }
         }
         // The sum of partial values lengthens the writer's backward task.
         for (int k = 0; k < backward.width && back && !again_read; ++k) {
-          if (partial[k] <= written.parts.rects[written.parts.of_part[k]].volume()) continue;
-          const LinearCost& cost = problem_.costs.sum[problem_.machine.kind_of[theirs.devices[k]]];
-          const Time sum = cost.time(partial[k] * kElementBytes);
+          const std::int64_t own = written.parts.rects[written.parts.of_part[k]].volume();
+          const Time sum = sum_time(problem_, theirs.devices[k], partial[k], own);
           for (int j = 0; j < forward.width; ++j) {
             Time& again = backward.at[static_cast<std::size_t>(j * backward.width + k)];
             if (again != kNone) again += sum;

@@ -72,7 +72,6 @@ class Bounds {
   void fill_around(Edge& edge, std::size_t weight);
   void find_idle(int position);
   Time longest(int position, std::size_t weight);
-  Time lag(int from, int to, std::int64_t elements) const;
 
   const Problem& problem_;
   Geometry geometry_;

@@ -42,6 +42,7 @@ int fl_summed_operator_costs(const fl_problem* problem, int op, int count, const
                              int64_t* computation, int64_t* synchronisation) {
   return fl::guarded(-1, [&] {
     const fl::Problem& p = problem->problem;
+    fl::Geometry geometry(p);
     for (const auto& its : degrees_of(p, op, count, degrees)) {
       const auto& numbers = p.costs.number_of[p.costs.class_of[op]];
       const auto entry = numbers.find(its);
@@ -49,7 +50,7 @@ int fl_summed_operator_costs(const fl_problem* problem, int op, int count, const
         throw std::invalid_argument("the cost table lacks a split of operator '" +
                                     p.graph.operators[op].name + "'");
       }
-      const fl::OperatorCost cost = fl::operator_cost(p, op, p.split(op, entry->second));
+      const fl::OperatorCost cost = fl::operator_cost(p, geometry, op, entry->second);
       *computation++ = cost.computation;
       *synchronisation++ = cost.synchronisation;
     }

@@ -6,16 +6,16 @@
 #include <stdexcept>
 #include <utility>
 
+#include "sim/charges.h"
+
 namespace flexlegion {
 
 namespace {
 
-std::int64_t slowest(const Problem& problem, const Split& split,
-                     const std::vector<std::int64_t>& times) {
+std::int64_t slowest(const Problem& problem, const Split& split, Pass pass) {
   std::int64_t most = 0;
   for (int k = 0; k < split.tasks; ++k) {
-    const int kind = problem.machine.kind_of[k];
-    most = std::max(most, times[static_cast<std::size_t>(kind * split.tasks + k)]);
+    most = std::max(most, split.time(pass, problem.machine.kind_of[k], k));
   }
   return most;
 }
@@ -146,41 +146,39 @@ std::int64_t Traffic::time() {
   return most + std::exchange(latency_, 0);
 }
 
-OperatorCost operator_cost(const Problem& problem, int op, const Split& split) {
+OperatorCost operator_cost(const Problem& problem, Geometry& geometry, int op, int number) {
   const Graph& graph = problem.graph;
+  const GraphFacts& facts = problem.facts;
   const auto& operands = graph.operators[op].operands;
+  const Split& split = problem.split(op, number);
   OperatorCost cost;
-  cost.computation = slowest(problem, split, split.forward);
-  if (problem.facts.backward[op]) cost.computation += slowest(problem, split, split.backward);
-  if (!(problem.facts.runs[op] & kTrains)) return cost;
-  std::vector<int> devices(static_cast<std::size_t>(split.tasks));
-  std::iota(devices.begin(), devices.end(), 0);
-  std::vector<std::vector<Shard>> shards;
-  std::vector<std::vector<Rect>> parts;
-  std::vector<int> tensors;
+  cost.computation = slowest(problem, split, Pass::forward);
+  if (facts.backward[op]) cost.computation += slowest(problem, split, Pass::backward);
+  if (!(facts.runs[op] & kTrains)) return cost;
+  Config config{number, std::vector<int>(static_cast<std::size_t>(split.tasks))};
+  std::iota(config.devices.begin(), config.devices.end(), 0);
+  std::vector<int> weights, tensors;
   for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
     const int tensor = operands[i].tensor;
     const bool weight = graph.tensors[tensor].kind == TensorKind::weight;
-    if (!weight || !problem.facts.differentiable[tensor]) continue;
+    if (!weight || !facts.differentiable[tensor]) continue;
     // A weight that it reads twice is updated once.
     if (std::find(tensors.begin(), tensors.end(), tensor) != tensors.end()) continue;
     tensors.push_back(tensor);
-    parts.push_back(accessed_rects(graph, op, operands[i], split.degrees));
-    shards.push_back(shards_of(graph, op, tensor, distinct(parts.back()), devices));
+    weights.push_back(i);
   }
   const std::vector<Rect> tiles =
       accessed_rects(graph, op, graph.operators[op].primary_output(), split.degrees);
   Traffic gathered(problem.machine), returned(problem.machine);
   std::int64_t update = 0;
-  for (const UpdateTask& task : update_tasks(shards)) {
+  for (const UpdateTask& task : update_tasks_of(problem, geometry, op, weights, config)) {
     std::int64_t touched = 0;
-    for (const auto& [weight, shard] : task.shards) {
-      const int states = problem.optimizer_states;
-      touched +=
-          2 * (1 + states) * updated_elements(graph, problem.facts, tensors[weight], shard, states);
-      const bool is_table = problem.facts.is_table(tensors[weight]);
+    for (const auto& [w, shard] : task.shards) {
+      touched += updated(problem, tensors[w], shard);
+      const bool is_table = facts.is_table(tensors[w]);
+      const DistinctRects& parts = geometry.family(op, weights[w], number).parts;
       for (int k = 0; k < split.tasks; ++k) {
-        const std::int64_t elements = parts[weight][k].intersect(shard).volume();
+        const std::int64_t elements = parts.rects[parts.of_part[k]].intersect(shard).volume();
         if (elements == 0) continue;
         // Of a table, it is that of the task's output, which comes from its readers.
         const std::int64_t gradient = is_table ? tiles[k].volume() : elements;
@@ -189,8 +187,7 @@ OperatorCost operator_cost(const Problem& problem, int op, const Split& split) {
         returned.send(task.device, k, elements * kElementBytes);
       }
     }
-    const LinearCost& linear = problem.costs.update[problem.machine.kind_of[task.device]];
-    update = std::max(update, linear.time(touched * kElementBytes));
+    update = std::max(update, update_time(problem, task.device, touched));
   }
   cost.synchronisation = gathered.time() + update + returned.time();
   return cost;
@@ -230,9 +227,7 @@ std::vector<std::int64_t> transfer_costs(const Problem& problem, int writer,
       });
       std::int64_t sums = 0;
       for (int k = 0; k < written.tasks() && back; ++k) {
-        if (partial[k] <= written.rects[k].volume()) continue;
-        const LinearCost& linear = problem.costs.sum[problem.machine.kind_of[k]];
-        sums = std::max(sums, linear.time(partial[k] * kElementBytes));
+        sums = std::max(sums, sum_time(problem, k, partial[k], written.rects[k].volume()));
       }
       const std::int64_t forth = values.time();
       costs.push_back(forth + (back && alike ? forth : gradients.time()) + sums);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "sim/geometry.h"
 #include "sim/problem.h"
 
 namespace flexlegion {
@@ -17,7 +18,7 @@ namespace flexlegion {
 struct OperatorCost {
   std::int64_t computation = 0, synchronisation = 0;
 };
-OperatorCost operator_cost(const Problem& problem, int op, const Split& split);
+OperatorCost operator_cost(const Problem& problem, Geometry& geometry, int op, int split);
 
 // Bytes between devices, and how long the links take for them.
 class Traffic {

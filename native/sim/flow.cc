@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "sim/charges.h"
+
 namespace flexlegion {
 
 FlowBuilder::FlowBuilder(const MachineModel& machine, const Geometry& geometry)
@@ -121,10 +123,10 @@ void FlowBuilder::emit(int writer, const Cell& cell, Flow& flow) {
   }
   std::int64_t bandwidth = 0, time = 0;
   for (int link : route) {
-    const std::int64_t its = machine_.links[static_cast<std::size_t>(link)].bandwidth;
-    if (its != bandwidth) {
-      bandwidth = its;
-      time = std::max<std::int64_t>(1, transfer_time(transfer.bytes, bandwidth));
+    const CommunicationDevice& its = machine_.links[static_cast<std::size_t>(link)];
+    if (its.bandwidth != bandwidth) {
+      bandwidth = its.bandwidth;
+      time = hop_time(its, transfer.bytes);
     }
     flow.hops.push_back({static_cast<int>(flow.transfers.size()), link, time});
     if (load_[link] == 0) touched_links_.push_back(link);
@@ -152,13 +154,11 @@ void FlowBuilder::find_bounds(const std::vector<int>& reading_parts, Flow& flow)
   for (int t = 0; t < flow.transfer_count(); ++t) {
     const Transfer& transfer = flow.transfers[t];
     const Transfer& next = flow.transfers[t + 1];
-    // A hop starts after the latencies up to its link, and no later hop ends before it.
-    std::int64_t passage = 0, latency = 0;
+    Passage passage;
     for (int h = transfer.first_hop; h < next.first_hop; ++h) {
-      latency += machine_.links[static_cast<std::size_t>(flow.hops[h].link)].latency;
-      passage = std::max(passage, latency + flow.hops[h].time);
+      passage.pass(machine_.links[static_cast<std::size_t>(flow.hops[h].link)], flow.hops[h].time);
     }
-    least = std::min(least, passage);
+    least = std::min(least, passage.time());
     // What comes to a task over one link comes one after the other, in whatever order. All of it
     // goes into the task's memory; where the last links differ, it may come at the same time.
     const bool single = machine_.single_entry[static_cast<std::size_t>(transfer.to)];
@@ -168,7 +168,7 @@ void FlowBuilder::find_bounds(const std::vector<int>& reading_parts, Flow& flow)
       if (reading_parts[to.party] == 0) continue;
       Reading& its = readings_[first[to.party] + to.part];
       ++its.writers;
-      its.longest = std::max(its.longest, passage);
+      its.longest = std::max(its.longest, passage.time());
       if (single) its.all += last;
     }
   }

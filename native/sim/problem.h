@@ -19,6 +19,12 @@ struct Split {
   int tasks = 0;
   // [device kind * tasks + part]
   std::vector<std::int64_t> forward, backward;
+
+  // No task takes no time, so that what follows it comes after it.
+  std::int64_t time(Pass pass, int kind, int part) const {
+    const auto& times = pass == Pass::forward ? forward : backward;
+    return std::max<std::int64_t>(1, times[static_cast<std::size_t>(kind * tasks + part)]);
+  }
 };
 
 // Time of a pass that only moves data: overhead + bytes / bytes_per_second, at least 1 ns.

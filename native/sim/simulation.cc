@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "sim/charges.h"
+
 namespace flexlegion {
 
 namespace {
@@ -134,7 +136,8 @@ void Simulation::finish_task(Timeline& line, int launch, int part, std::uint32_t
     }
     for (int t = flow.first_transfer[writer]; t < flow.first_transfer[writer + 1]; ++t) {
       const int hop = flow.transfers[t].first_hop;
-      const std::int64_t ready = end + graph_.problem().machine.links[flow.hops[hop].link].latency;
+      const std::int64_t ready =
+          hop_ready(graph_.problem().machine.links[flow.hops[hop].link], end);
       const auto number = static_cast<std::uint32_t>(line.first_hop[f] + hop);
       if (ready < kept_until_) continue;
       line.ready_time[number] = ready;
@@ -152,7 +155,7 @@ void Simulation::finish_hop(Timeline& line, int f, int hop, std::uint32_t task) 
   const Cause self{~f, hop};
   if (hop + 1 < flow.transfers[transfer + 1].first_hop) {
     const std::int64_t ready =
-        line.start_time[task] + graph_.problem().machine.links[flow.hops[hop + 1].link].latency;
+        hop_ready(graph_.problem().machine.links[flow.hops[hop + 1].link], line.start_time[task]);
     if (ready < kept_until_) return;
     line.ready_time[task + 1] = ready;
     line.cause[task + 1] = self;
@@ -228,9 +231,7 @@ bool Simulation::play(Timeline& line, std::int64_t limit, const std::vector<std:
       device = devices + flow.hops[hop].link;
       serve(line, task, device, flow.hops[hop].time, 0);
       const bool follows = hop > flow.transfers[flow.hops[hop].transfer].first_hop;
-      if (follows && line.end_time[task - 1] > line.end_time[task]) {
-        line.end_time[task] = line.end_time[task - 1];
-      }
+      if (follows) line.end_time[task] = hop_end(line.end_time[task], line.end_time[task - 1]);
       finish_hop(line, ~owner, hop, task);
     }
     free_[device] = line.end_time[task];

@@ -4,6 +4,8 @@
 #include <map>
 #include <stdexcept>
 
+#include "sim/charges.h"
+
 namespace flexlegion {
 
 namespace {
@@ -279,10 +281,9 @@ bool TaskGraph::within(std::int64_t limit) {
     const auto [pass, op] = launches_[l];
     if (pass != Pass::forward && pass != Pass::backward) continue;
     const Split& split = problem_.split(op, configs_[op].split);
-    const auto& times = pass == Pass::forward ? split.forward : split.backward;
     for (int k = 0; k < split.tasks; ++k) {
       const int device = configs_[op].devices[k];
-      bound_[device] += times[static_cast<std::size_t>(machine.kind_of[device] * split.tasks + k)];
+      bound_[device] += split.time(pass, machine.kind_of[device], k);
     }
   }
   return *std::max_element(bound_.begin(), bound_.end()) <= limit;
@@ -377,7 +378,11 @@ Block TaskGraph::build_block(int launch) {
   const auto [pass, index] = launches_[launch];
   Block block;
   if (pass == Pass::update) {  // build_weights() knows the times
-    for (const UpdateTask& task : update_tasks_of(index)) block.device.push_back(task.device);
+    const std::vector<int> owned = problem_.facts.owned_weights(problem_.graph, index);
+    for (const UpdateTask& task :
+         update_tasks_of(problem_, geometry_, index, owned, configs_[index])) {
+      block.device.push_back(task.device);
+    }
     block.exe_time.assign(block.device.size(), 1);
     return block;
   }
@@ -392,20 +397,15 @@ Block TaskGraph::build_block(int launch) {
     const Family& family = geometry_.load_family(index, parts);
     for (int k = 0; k < parts; ++k) {
       const Rect& tile = family.parts.rects[family.parts.of_part[k]];
-      const LinearCost& cost = problem_.costs.load[machine.kind_of[block.device[k]]];
-      block.exe_time.push_back(cost.time(tile.volume() * kElementBytes));
+      block.exe_time.push_back(load_time(problem_, block.device[k], tile.volume()));
     }
     return block;
   }
   const Config& config = configs_[index];
   const Split& split = problem_.split(index, config.split);
-  const auto& times = pass == Pass::forward ? split.forward : split.backward;
   block.device = config.devices;
-  block.exe_time.resize(config.devices.size());
   for (int k = 0; k < split.tasks; ++k) {
-    const int kind = machine.kind_of[config.devices[k]];
-    block.exe_time[k] =
-        std::max<std::int64_t>(1, times[static_cast<std::size_t>(kind * split.tasks + k)]);
+    block.exe_time.push_back(split.time(pass, machine.kind_of[block.device[k]], k));
   }
   return block;
 }

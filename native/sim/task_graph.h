@@ -119,7 +119,6 @@ class TaskGraph {
   Flow build_weights(const FlowId& id);
   Flow build_kept(const FlowId& id);
   void add_tokens(int op, const Family& written);
-  std::vector<UpdateTask> update_tasks_of(int op);
   void add_contributions(int tensor, const FlowId& id);
   std::int64_t gather_shard(const Rect& shard, int device, TaskRef task, int first_stack);
   void return_weight(int tensor, int weight, const std::vector<UpdateTask>& tasks, int first_writer,

@@ -1,6 +1,7 @@
 // How the flows of a task graph follow from the configurations at their ends.
 #include <algorithm>
 
+#include "sim/charges.h"
 #include "sim/task_graph.h"
 
 namespace flexlegion {
@@ -205,23 +206,12 @@ Flow TaskGraph::build_gradient(const FlowId& id) {
   Flow flow = builder_.finish(reading_parts(id));
   for (std::size_t k = 0; k < devices.size(); ++k) {
     const std::int64_t own = family.parts.rects[family.parts.of_part[k]].volume();
-    if (partial[k] <= own) continue;
+    const std::int64_t time = sum_time(problem_, devices[k], partial[k], own);
+    if (time == 0) continue;
     if (flow.sum_time.empty()) flow.sum_time.assign(devices.size(), 0);
-    const LinearCost& cost = problem_.costs.sum[problem_.machine.kind_of[devices[k]]];
-    flow.sum_time[k] = cost.time(partial[k] * kElementBytes);
+    flow.sum_time[k] = time;
   }
   return flow;
-}
-
-std::vector<UpdateTask> TaskGraph::update_tasks_of(int op) {
-  const Graph& graph = problem_.graph;
-  const Config& config = configs_[op];
-  std::vector<std::vector<Shard>> shards;
-  for (int i : problem_.facts.owned_weights(graph, op)) {
-    shards.push_back(shards_of(graph, op, graph.operators[op].operands[i].tensor,
-                               geometry_.family(op, i, config.split).parts, config.devices));
-  }
-  return update_tasks(shards);
 }
 
 Flow TaskGraph::build_weights(const FlowId& id) {
@@ -229,7 +219,8 @@ Flow TaskGraph::build_weights(const FlowId& id) {
   const Graph& graph = problem_.graph;
   const auto& operands = graph.operators[op].operands;
   const std::vector<int> owned = problem_.facts.owned_weights(graph, op);
-  const std::vector<UpdateTask> tasks = update_tasks_of(op);
+  const std::vector<UpdateTask> tasks =
+      update_tasks_of(problem_, geometry_, op, owned, configs_[op]);
   const int update = launch_of(Pass::update, op);
   Block& block = blocks_[update];
   begin(id);
@@ -254,21 +245,18 @@ Flow TaskGraph::build_weights(const FlowId& id) {
       hold_boxes(is_table ? Content::gradient : Content::weight_gradient);
       stack += static_cast<int>(pieces_.size());
     }
-    const int states = problem_.optimizer_states;
     for (int j = 0; j < static_cast<int>(tasks.size()); ++j) {
       for (const auto& [weight, shard] : tasks[j].shards) {
         if (weight != w) continue;
-        touched[j] +=
-            2 * (1 + states) * updated_elements(graph, problem_.facts, tensor, shard, states);
+        touched[j] += updated(problem_, tensor, shard);
         box(memory_of(tasks[j].device), shard, true);
       }
     }
-    hold_boxes(Content::optimizer_state, states);
+    hold_boxes(Content::optimizer_state, problem_.optimizer_states);
     return_weight(tensor, w, tasks, builder_.writer(party, 0), stack++);
   }
   for (std::size_t j = 0; j < tasks.size(); ++j) {
-    const LinearCost& cost = problem_.costs.update[problem_.machine.kind_of[tasks[j].device]];
-    block.exe_time[j] = cost.time(touched[j] * kElementBytes);
+    block.exe_time[j] = update_time(problem_, tasks[j].device, touched[j]);
   }
   return builder_.finish(reading_parts(id));
 }

@@ -1,0 +1,52 @@
+#include "sim/charges.h"
+
+namespace flexlegion {
+
+namespace {
+
+std::int64_t linear(const Problem& problem, const std::vector<LinearCost>& costs, int device,
+                    std::int64_t elements) {
+  return costs[problem.machine.kind_of[device]].time(elements * kElementBytes);
+}
+
+}  // namespace
+
+std::int64_t load_time(const Problem& problem, int device, std::int64_t elements) {
+  return linear(problem, problem.costs.load, device, elements);
+}
+
+std::int64_t sum_time(const Problem& problem, int device, std::int64_t partial, std::int64_t own) {
+  return partial > own ? linear(problem, problem.costs.sum, device, partial) : 0;
+}
+
+std::vector<UpdateTask> update_tasks_of(const Problem& problem, Geometry& geometry, int op,
+                                        const std::vector<int>& weights, const Config& config) {
+  std::vector<std::vector<Shard>> shards;
+  for (int i : weights) {
+    shards.push_back(shards_of(problem.graph, op, problem.graph.operators[op].operands[i].tensor,
+                               geometry.family(op, i, config.split).parts, config.devices));
+  }
+  return update_tasks(shards);
+}
+
+std::int64_t updated(const Problem& problem, int tensor, const Rect& shard) {
+  const int states = problem.optimizer_states;
+  return 2 * (1 + states) * updated_elements(problem.graph, problem.facts, tensor, shard, states);
+}
+
+std::int64_t update_time(const Problem& problem, int device, std::int64_t elements) {
+  return linear(problem, problem.costs.update, device, elements);
+}
+
+std::int64_t arrival(const MachineModel& machine, int from, int to, std::int64_t elements) {
+  const int source = machine.memory_of[from], destination = machine.memory_of[to];
+  Passage passage;
+  if (source == destination) return passage.time();
+  for (int link : machine.route(source, destination)) {
+    const CommunicationDevice& its = machine.links[link];
+    passage.pass(its, hop_time(its, elements * kElementBytes));
+  }
+  return passage.time();
+}
+
+}  // namespace flexlegion
