@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,12 @@
 #include "sim/problem.h"
 
 namespace flexlegion {
+
+// The tasks of one launch.
+struct Block {
+  std::vector<int> device;             // a part
+  std::vector<std::int64_t> exe_time;  // ns
+};
 
 // A task at an end of a flow: which of the flow's parties (launches), and which part. So flows that
 // differ in their launches alone are the same: those between the unrolled steps of a layer, say.
@@ -46,7 +53,6 @@ struct Hop {
 
 constexpr std::int64_t kNotFed = -1;
 
-// Writers are numbered launch by launch (in the order of issue), part by part.
 // What memory is for.
 enum class Content {
   batch,            // the user's data, and the next batch of them
@@ -64,6 +70,7 @@ struct Held {
   std::int64_t bytes;
 };
 
+// Writers are numbered launch by launch (in the order of issue), part by part.
 struct Flow {
   std::vector<int> first_writer;    // by writing launch
   std::vector<int> first_edge;      // by writer, and one more
@@ -72,7 +79,10 @@ struct Flow {
   std::vector<Transfer> transfers;  // and one more, that ends the lists
   std::vector<Hop> hops;
   std::vector<TaskRef> consumers;
-  std::vector<std::int64_t> sum_time;  // a reading part: time to sum partial values, or empty
+  // A task of the launch that is fed (FlowId::fed): how much longer it takes for what the flow
+  // brings, in ns. A backward task sums partial values before it starts on them; an update is
+  // nothing else. Empty: none takes longer.
+  std::vector<std::int64_t> fed_time;
   std::vector<std::pair<int, std::int64_t>> link_load;  // (link, ns)
   std::vector<Held> memory;                             // a (memory, content) once
   std::int64_t bytes = 0;                               // moved between memories
@@ -91,6 +101,11 @@ struct Flow {
 
   int transfer_count() const { return static_cast<int>(transfers.size()) - 1; }
 };
+
+using FlowPtr = std::shared_ptr<const Flow>;
+
+// Stands for the shards of any weight, which do not overlap, in FlowBuilder::Need::family.
+constexpr int kShards = 1 << 30;
 
 // Collects what a flow carries, in any order, and lays it out. Reused, so that it allocates little.
 class FlowBuilder {

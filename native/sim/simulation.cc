@@ -77,7 +77,7 @@ void Simulation::lay_out(Timeline& line) {
   for (std::size_t l = 0; l < blocks.size(); ++l) {
     std::fill(owner_.begin() + line.first_task[l], owner_.begin() + line.first_task[l + 1],
               static_cast<std::int32_t>(l));
-    const int backward = graph_.backward_of(static_cast<int>(l));
+    const int backward = graph_.launch_graph().backward_of[l];
     if (backward < 0) continue;
     for (int t = line.first_task[backward]; t < line.first_task[backward + 1]; ++t) ++pending_[t];
   }
@@ -127,7 +127,7 @@ void Simulation::deliver(Timeline& line, int launch, int part, std::int64_t time
 void Simulation::finish_task(Timeline& line, int launch, int part, std::uint32_t task) {
   const std::int64_t end = line.end_time[task];
   const Cause self{launch, part};
-  for (const auto [f, slot] : graph_.out_flows(launch)) {
+  for (const auto [f, slot] : graph_.launch_graph().out_flows[launch]) {
     const Flow& flow = *graph_.flows()[f];
     const int writer = flow.first_writer[slot] + part;
     const auto& parties = graph_.flow_ids()[f].parties;
@@ -145,7 +145,7 @@ void Simulation::finish_task(Timeline& line, int launch, int part, std::uint32_t
       push(ready, number);
     }
   }
-  const int backward = graph_.backward_of(launch);
+  const int backward = graph_.launch_graph().backward_of[launch];
   if (backward >= 0) deliver(line, backward, part, end, self);
 }
 

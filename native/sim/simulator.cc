@@ -18,8 +18,8 @@ Verdict Simulator::propose(const std::vector<std::pair<int, Config>>& configs, A
   if (graph_.tasks() > most_tasks) return Verdict::too_fine;
   const std::vector<std::int64_t>* tails = nullptr;
   if (sure < kNever) {
-    if (graph_.longest_path() > sure) return Verdict::overlong;
-    tails = &graph_.tails();
+    if (graph_.paths().longest_path() > sure) return Verdict::overlong;
+    tails = &graph_.paths().tails();
   }
   const bool whole = algorithm == Algorithm::full
                          ? simulation_.full(next_, sure, tails)

@@ -42,7 +42,7 @@ class Simulator {
   const TaskGraph& graph() const { return graph_; }
   const Timeline& timeline() const { return proposed_ ? next_ : line_; }
   std::int64_t iteration_time() const { return timeline().iteration_time; }
-  std::int64_t longest_path() { return graph_.longest_path(); }
+  std::int64_t longest_path() { return graph_.paths().longest_path(); }
 
   bool proposed() const { return proposed_; }
 

@@ -1,12 +1,21 @@
-// Lower bounds of an iteration's time that follow from dependencies alone.
-#include <algorithm>
+#include "sim/path_bounds.h"
 
-#include "sim/task_graph.h"
+#include <algorithm>
 
 namespace flexlegion {
 
-void TaskGraph::note_times(int launch) {
-  const Block& block = blocks_[launch];
+PathBounds::PathBounds(const Problem& problem, const LaunchGraph& launch_graph,
+                       const std::vector<FlowPtr>& flows)
+    : launch_graph_(launch_graph),
+      flows_(flows),
+      shortest_(launch_graph.launches.size()),
+      longest_turn_(launch_graph.launches.size()),
+      first_end_(launch_graph.launches.size()),
+      last_end_(launch_graph.launches.size()),
+      tails_(launch_graph.launches.size()),
+      turn_(static_cast<std::size_t>(problem.machine.devices()), 0) {}
+
+void PathBounds::note(int launch, const Block& block) {
   shortest_[launch] = block.exe_time.empty() ? 0 : kMaxTime;
   longest_turn_[launch] = 0;
   for (std::size_t k = 0; k < block.device.size(); ++k) {
@@ -19,13 +28,13 @@ void TaskGraph::note_times(int launch) {
 }
 
 // Launch by launch: when its first and its last task can have ended at the earliest.
-std::int64_t TaskGraph::longest_path() {
+std::int64_t PathBounds::longest_path() {
   std::int64_t longest = 0;
-  for (std::size_t l = 0; l < launches_.size(); ++l) {
+  for (std::size_t l = 0; l < launch_graph_.launches.size(); ++l) {
     std::int64_t first_ready = 0, last_ready = 0;
-    for (const auto [f, party] : in_flows_[l]) {
+    for (const auto [f, party] : launch_graph_.in_flows[l]) {
       const Flow& flow = *flows_[f];
-      const FlowId& id = flow_ids_[f];
+      const FlowId& id = launch_graph_.flows[f];
       const Flow::Bound& bound = flow.bounds[party];
       std::int64_t first = kMaxTime, last = 0;
       for (int w = 0; w < id.writers; ++w) {
@@ -43,8 +52,8 @@ std::int64_t TaskGraph::longest_path() {
         last_ready = std::max(last_ready, last + flow.out_delay);
       }
     }
-    if (launches_[l].pass == Pass::backward) {
-      const int forward = launch_of(Pass::forward, launches_[l].index);
+    if (launch_graph_.launches[l].pass == Pass::backward) {
+      const int forward = launch_graph_.launch_of(Pass::forward, launch_graph_.launches[l].index);
       first_ready = std::max(first_ready, first_end_[forward]);
       last_ready = std::max(last_ready, last_end_[forward]);
     }
@@ -56,12 +65,12 @@ std::int64_t TaskGraph::longest_path() {
   return longest;
 }
 
-const std::vector<std::int64_t>& TaskGraph::tails() {
-  for (std::size_t l = launches_.size(); l-- > 0;) {
+const std::vector<std::int64_t>& PathBounds::tails() {
+  for (std::size_t l = launch_graph_.launches.size(); l-- > 0;) {
     std::int64_t after = 0;
-    for (const auto [f, slot] : out_flows_[l]) {
+    for (const auto [f, slot] : launch_graph_.out_flows[l]) {
       const Flow& flow = *flows_[f];
-      const FlowId& id = flow_ids_[f];
+      const FlowId& id = launch_graph_.flows[f];
       if (!flow.all_read || id.kind == FlowKind::weights) continue;
       std::int64_t least = kMaxTime;
       for (int p = 0; p < static_cast<int>(id.parties.size()); ++p) {
@@ -73,7 +82,7 @@ const std::vector<std::int64_t>& TaskGraph::tails() {
       }
       if (least < kMaxTime) after = std::max(after, flow.out_delay + least);
     }
-    const int backward = backward_of_[l];
+    const int backward = launch_graph_.backward_of[l];
     if (backward >= 0) after = std::max(after, tails_[backward]);
     tails_[l] = shortest_[l] + after;
   }

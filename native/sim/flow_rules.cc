@@ -1,12 +1,109 @@
-// How the flows of a task graph follow from the configurations at their ends.
+#include "sim/flow_rules.h"
+
 #include <algorithm>
 
 #include "sim/charges.h"
-#include "sim/task_graph.h"
 
 namespace flexlegion {
 
-void TaskGraph::begin(const FlowId& id) {
+namespace {
+
+// What may be spent on flows that are not in use. Beyond, all of them are given up.
+constexpr std::int64_t kCachedBytes = std::int64_t{256} << 20;
+
+}  // namespace
+
+FlowRules::FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
+                     const std::vector<Config>& configs, const std::vector<Block>& blocks)
+    : problem_(problem),
+      launch_graph_(launch_graph),
+      configs_(configs),
+      blocks_(blocks),
+      geometry_(problem),
+      builder_(problem.machine, geometry_),
+      party_of_launch_(launch_graph.launches.size(), -1),
+      returned_(static_cast<std::size_t>(problem.machine.memories)),
+      boxes_(static_cast<std::size_t>(problem.machine.memories)) {}
+
+Block FlowRules::block(int launch) {
+  const MachineModel& machine = problem_.machine;
+  const auto [pass, index] = launch_graph_.launches[launch];
+  Block block;
+  if (pass == Pass::update) {  // all of its time depends on what the flow of weights brings
+    const std::vector<int> owned = problem_.facts.owned_weights(problem_.graph, index);
+    for (const UpdateTask& task :
+         update_tasks_of(problem_, geometry_, index, owned, configs_[index])) {
+      block.device.push_back(task.device);
+    }
+    block.exe_time.assign(block.device.size(), 0);
+    return block;
+  }
+  if (pass == Pass::load) {
+    const LoadSource& source = launch_graph_.load_sources[index];
+    const Config& reader = configs_[source.first_reader];
+    block.device =
+        load_config(problem_.graph, source,
+                    problem_.split(source.first_reader, reader.split).degrees, reader.devices)
+            .devices;
+    const int parts = static_cast<int>(block.device.size());
+    const Family& family = geometry_.load_family(index, parts);
+    for (int k = 0; k < parts; ++k) {
+      const Rect& tile = family.parts.rects[family.parts.of_part[k]];
+      block.exe_time.push_back(load_time(problem_, block.device[k], tile.volume()));
+    }
+    return block;
+  }
+  const Config& config = configs_[index];
+  const Split& split = problem_.split(index, config.split);
+  block.device = config.devices;
+  for (int k = 0; k < split.tasks; ++k) {
+    block.exe_time.push_back(split.time(pass, machine.kind_of[block.device[k]], k));
+  }
+  return block;
+}
+
+FlowPtr FlowRules::flow(int f) {
+  const FlowId& id = launch_graph_.flows[f];
+  if (id.kind == FlowKind::weights) return std::make_shared<const Flow>(weights(id));
+  if (id.kind == FlowKind::kept) return std::make_shared<const Flow>(kept(id));
+  const bool shared = launch_graph_.group_sizes[id.group] > 1;
+  const Key key = shared ? key_of(id) : Key{};
+  if (shared) {
+    const auto found = built_.find(key);
+    if (found != built_.end()) return found->second;
+  }
+  auto flow = std::make_shared<const Flow>(id.kind == FlowKind::value ? value(id) : gradient(id));
+  if (shared) {
+    built_bytes_ += static_cast<std::int64_t>(
+        sizeof(Flow) + flow->hops.size() * sizeof(Hop) + flow->consumers.size() * sizeof(TaskRef) +
+        flow->edges.size() * sizeof(TaskRef) + flow->transfers.size() * sizeof(Transfer));
+    if (built_bytes_ > kCachedBytes) {
+      built_.clear();
+      built_bytes_ = 0;
+    }
+    built_.emplace(key, flow);
+  }
+  return flow;
+}
+
+// 128 bits, so that two different keys do not meet in the life of a search.
+FlowRules::Key FlowRules::key_of(const FlowId& id) const {
+  Key key{0x9E3779B97F4A7C15u, static_cast<std::uint64_t>(id.group)};
+  const auto mix = [&key](std::uint64_t value) {
+    key.first = (key.first ^ value) * 0xFF51AFD7ED558CCDu;
+    key.first ^= key.first >> 32;
+    key.second = (key.second + value) * 0xC4CEB9FE1A85EC53u;
+    key.second ^= key.second >> 29;
+  };
+  mix(static_cast<std::uint64_t>(id.group));
+  for (int op : id.ops) {
+    mix(static_cast<std::uint64_t>(configs_[op].split) + 1);
+    for (int device : configs_[op].devices) mix(static_cast<std::uint64_t>(device) + 3);
+  }
+  return key;
+}
+
+void FlowRules::begin(const FlowId& id) {
   std::vector<int> parts;
   for (int party = 0; party < static_cast<int>(id.parties.size()); ++party) {
     party_of_launch_[id.parties[party]] = party;
@@ -23,25 +120,25 @@ void TaskGraph::begin(const FlowId& id) {
   }
 }
 
-// Of each party, how many tasks wait for what the flow brings; 0 where bounds do not use it.
-std::vector<int> TaskGraph::reading_parts(const FlowId& id) const {
-  std::vector<int> parts(id.parties.size(), 0);
-  for (std::size_t p = 0; p < parts.size(); ++p) {
+Flow FlowRules::finish(const FlowId& id) {
+  // Of each party, how many tasks wait for what the flow brings; 0 where bounds do not use it.
+  std::vector<int> reading(id.parties.size(), 0);
+  for (std::size_t p = 0; p < reading.size(); ++p) {
     const bool reads =
         id.kind == FlowKind::value ? static_cast<int>(p) >= id.writers : id.parties[p] == id.fed;
-    if (reads) parts[p] = static_cast<int>(blocks_[id.parties[p]].device.size());
+    if (reads) reading[p] = static_cast<int>(blocks_[id.parties[p]].device.size());
   }
-  return parts;
+  return builder_.finish(reading);
 }
 
-const Family& TaskGraph::writer_family(int tensor) {
-  const auto [op, operand] = producers_[tensor];
+const Family& FlowRules::writer_family(int tensor) {
+  const auto [op, operand] = launch_graph_.producers[tensor];
   if (op >= 0) return geometry_.family(op, operand, configs_[op].split);
-  const auto& devices = blocks_[launch_of(Pass::load, tensor)].device;
+  const auto& devices = blocks_[launch_graph_.launch_of(Pass::load, tensor)].device;
   return geometry_.load_family(tensor, static_cast<int>(devices.size()));
 }
 
-void TaskGraph::box(int memory, const Rect& rect, bool written) {
+void FlowRules::box(int memory, const Rect& rect, bool written) {
   Boxes& boxes = boxes_[memory];
   if (boxes.read.empty() && boxes.written.empty()) boxed_.push_back(memory);
   Rect& mine = written ? boxes.written : boxes.read;
@@ -50,7 +147,7 @@ void TaskGraph::box(int memory, const Rect& rect, bool written) {
 
 // Counts the memory of a tensor's field, or of several alike (optimizer states), once its boxes are
 // complete. The plan's rule says which instances follow from the boxes (rect.h).
-void TaskGraph::hold_boxes(Content content, int fields) {
+void FlowRules::hold_boxes(Content content, int fields) {
   for (int memory : boxed_) {
     Boxes& boxes = boxes_[memory];
     builder_.hold(memory, content,
@@ -60,11 +157,11 @@ void TaskGraph::hold_boxes(Content content, int fields) {
   boxed_.clear();
 }
 
-Flow TaskGraph::build_value(const FlowId& id) {
+Flow FlowRules::value(const FlowId& id) {
   begin(id);
   const Family& written = writer_family(id.index);
   const auto& writers = blocks_[id.parties[0]].device;
-  const auto [producer, output] = producers_[id.index];
+  const auto [producer, output] = launch_graph_.producers[id.index];
   const bool saved = producer >= 0 && problem_.facts.backward[producer] &&
                      problem_.graph.operators[producer].operands[output].saved_for_backward;
   for (int k = 0; k < static_cast<int>(writers.size()); ++k) {
@@ -72,11 +169,11 @@ Flow TaskGraph::build_value(const FlowId& id) {
     box(memory_of(writers[k]), mine, true);
     if (saved) box(memory_of(writers[k]), mine, false);
   }
-  for (const auto& [op, operand] : readers_[id.index]) {
+  for (const auto& [op, operand] : launch_graph_.readers[id.index]) {
     const Config& config = configs_[op];
     const Family& family = geometry_.family(op, operand, config.split);
     const Overlaps& overlaps = geometry_.overlaps(family, written);
-    const int party = party_of_launch_[launch_of(Pass::forward, op)];
+    const int party = party_of_launch_[launch_graph_.launch_of(Pass::forward, op)];
     for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
       const int mine = family.parts.of_part[k];
       if (family.ids[mine] < 0) continue;
@@ -93,8 +190,8 @@ Flow TaskGraph::build_value(const FlowId& id) {
       }
     }
   }
-  for (int op : lookups_of_[id.index]) add_tokens(op, written);
-  const bool loaded = launches_[id.parties[0]].pass == Pass::load;
+  for (int op : launch_graph_.lookups_of[id.index]) add_tokens(op, written);
+  const bool loaded = launch_graph_.launches[id.parties[0]].pass == Pass::load;
   if (loaded) {
     // The next batch is staged while the present one computes.
     for (int memory : boxed_) {
@@ -102,13 +199,14 @@ Flow TaskGraph::build_value(const FlowId& id) {
     }
   }
   hold_boxes(loaded ? Content::batch : Content::activation);
-  return builder_.finish(reading_parts(id));
+  return finish(id);
 }
 
 // The update of a table reads the tokens by which `op` reads rows of it.
-void TaskGraph::add_tokens(int op, const Family& written) {
+void FlowRules::add_tokens(int op, const Family& written) {
   const Rect rect = looked_up_tokens(problem_.graph, op);
-  const int update = launch_of(Pass::update, problem_.facts.owner[problem_.facts.table[op]]);
+  const int update =
+      launch_graph_.launch_of(Pass::update, problem_.facts.owner[problem_.facts.table[op]]);
   const auto& devices = blocks_[update].device;
   FlowBuilder::Need need;
   need.reads = geometry_.id_of(rect);
@@ -126,13 +224,13 @@ void TaskGraph::add_tokens(int op, const Family& written) {
 }
 
 // Fills contributions_ and pieces_, and orders those who add after whom they add to.
-void TaskGraph::add_contributions(int tensor, const FlowId& id) {
+void FlowRules::add_contributions(int tensor, const FlowId& id) {
   contributions_.clear();
   pieces_.clear();
   for (int party = 0; party < id.writers; ++party) {
     const int launch = id.parties[party];
-    if (launches_[launch].pass != Pass::backward) continue;
-    const int op = launches_[launch].index;
+    if (launch_graph_.launches[launch].pass != Pass::backward) continue;
+    const int op = launch_graph_.launches[launch].index;
     const Config& config = configs_[op];
     const auto& operands = problem_.graph.operators[op].operands;
     for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
@@ -158,7 +256,7 @@ void TaskGraph::add_contributions(int tensor, const FlowId& id) {
 }
 
 // A task reads, in that memory, a rectangle of the gradient that contributions_ describe.
-void TaskGraph::box_stack(int tensor, int memory, const Rect& rect) {
+void FlowRules::box_stack(int tensor, int memory, const Rect& rect) {
   const Rect stacked = contributions_.stacked(rect);
   box(memory, stacked, false);
   const Rect whole = Rect::of_shape(problem_.graph.tensors[tensor].shape);
@@ -167,14 +265,14 @@ void TaskGraph::box_stack(int tensor, int memory, const Rect& rect) {
   }
 }
 
-Flow TaskGraph::build_gradient(const FlowId& id) {
+Flow FlowRules::gradient(const FlowId& id) {
   begin(id);
   add_contributions(id.index, id);
   if (id.fed < 0) {
     hold_boxes(Content::gradient);
-    return builder_.finish(reading_parts(id));
+    return finish(id);
   }
-  const int op = producers_[id.index].first;
+  const int op = launch_graph_.producers[id.index].first;
   const int reader = party_of_launch_[id.fed];
   const Family& family = writer_family(id.index);
   const auto& devices = configs_[op].devices;
@@ -203,26 +301,25 @@ Flow TaskGraph::build_gradient(const FlowId& id) {
     if (!rect.empty()) box_stack(id.index, memory_of(devices[k]), rect);
   }
   hold_boxes(Content::gradient);
-  Flow flow = builder_.finish(reading_parts(id));
+  Flow flow = finish(id);
   for (std::size_t k = 0; k < devices.size(); ++k) {
     const std::int64_t own = family.parts.rects[family.parts.of_part[k]].volume();
     const std::int64_t time = sum_time(problem_, devices[k], partial[k], own);
     if (time == 0) continue;
-    if (flow.sum_time.empty()) flow.sum_time.assign(devices.size(), 0);
-    flow.sum_time[k] = time;
+    if (flow.fed_time.empty()) flow.fed_time.assign(devices.size(), 0);
+    flow.fed_time[k] = time;
   }
   return flow;
 }
 
-Flow TaskGraph::build_weights(const FlowId& id) {
+Flow FlowRules::weights(const FlowId& id) {
   const int op = id.index;
   const Graph& graph = problem_.graph;
   const auto& operands = graph.operators[op].operands;
   const std::vector<int> owned = problem_.facts.owned_weights(graph, op);
   const std::vector<UpdateTask> tasks =
       update_tasks_of(problem_, geometry_, op, owned, configs_[op]);
-  const int update = launch_of(Pass::update, op);
-  Block& block = blocks_[update];
+  const int update = launch_graph_.launch_of(Pass::update, op);
   begin(id);
   const int party = party_of_launch_[update];
   std::vector<std::int64_t> touched(tasks.size(), 0);  // elements
@@ -255,14 +352,15 @@ Flow TaskGraph::build_weights(const FlowId& id) {
     hold_boxes(Content::optimizer_state, problem_.optimizer_states);
     return_weight(tensor, w, tasks, builder_.writer(party, 0), stack++);
   }
+  Flow flow = finish(id);
   for (std::size_t j = 0; j < tasks.size(); ++j) {
-    block.exe_time[j] = update_time(problem_, tasks[j].device, touched[j]);
+    flow.fed_time.push_back(update_time(problem_, tasks[j].device, touched[j]));
   }
-  return builder_.finish(reading_parts(id));
+  return flow;
 }
 
 // The partial gradients that an update task sums for one shard; returns their elements.
-std::int64_t TaskGraph::gather_shard(const Rect& shard, int device, TaskRef task, int first_stack) {
+std::int64_t FlowRules::gather_shard(const Rect& shard, int device, TaskRef task, int first_stack) {
   const int memory = memory_of(device);
   const int id = geometry_.id_of(shard);
   std::int64_t elements = 0;
@@ -288,11 +386,11 @@ std::int64_t TaskGraph::gather_shard(const Rect& shard, int device, TaskRef task
 }
 
 // What the next iteration's readers need of the updated shards.
-void TaskGraph::return_weight(int tensor, int weight, const std::vector<UpdateTask>& tasks,
+void FlowRules::return_weight(int tensor, int weight, const std::vector<UpdateTask>& tasks,
                               int first_writer, int stack) {
   // Rectangles that each memory reads, once each.
   returns_.clear();
-  for (const auto& [op, operand] : readers_[tensor]) {
+  for (const auto& [op, operand] : launch_graph_.readers[tensor]) {
     const Config& config = configs_[op];
     const Family& family = geometry_.family(op, operand, config.split);
     for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
@@ -330,9 +428,9 @@ void TaskGraph::return_weight(int tensor, int weight, const std::vector<UpdateTa
   hold_boxes(Content::weight);
 }
 
-Flow TaskGraph::build_kept(const FlowId& id) {
+Flow FlowRules::kept(const FlowId& id) {
   begin(id);
-  for (const auto& [op, operand] : readers_[id.index]) {
+  for (const auto& [op, operand] : launch_graph_.readers[id.index]) {
     const Config& config = configs_[op];
     const Family& family = geometry_.family(op, operand, config.split);
     for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
@@ -340,14 +438,15 @@ Flow TaskGraph::build_kept(const FlowId& id) {
       box(memory_of(config.devices[k]), rect, problem_.graph.tensors[id.index].is_state);
     }
   }
-  for (int op : lookups_of_[id.index]) {
-    const int update = launch_of(Pass::update, problem_.facts.owner[problem_.facts.table[op]]);
+  for (int op : launch_graph_.lookups_of[id.index]) {
+    const int update =
+        launch_graph_.launch_of(Pass::update, problem_.facts.owner[problem_.facts.table[op]]);
     for (int device : blocks_[update].device) {
       box(memory_of(device), looked_up_tokens(problem_.graph, op), false);
     }
   }
   hold_boxes(Content::weight);
-  return builder_.finish(reading_parts(id));
+  return finish(id);
 }
 
 }  // namespace flexlegion

@@ -1,0 +1,85 @@
+// How blocks and flows follow from the configurations of the operators at their ends: who writes
+// what, who reads it where, what then moves, and what that takes. Nothing here changes what a task
+// graph holds; it asks for one block or one flow at a time.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "sim/flow.h"
+#include "sim/geometry.h"
+#include "sim/launch_graph.h"
+
+namespace flexlegion {
+
+class FlowRules {
+ public:
+  // Of the strategy that `configs` hold when a block or flow is asked for, and for flows, of its
+  // blocks.
+  FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
+            const std::vector<Config>& configs, const std::vector<Block>& blocks);
+
+  // The tasks of a launch, and their times without what flows bring (Flow::fed_time).
+  Block block(int launch);
+  FlowPtr flow(int flow);
+
+ private:
+  Flow value(const FlowId& id);
+  Flow gradient(const FlowId& id);
+  Flow weights(const FlowId& id);
+  Flow kept(const FlowId& id);
+
+  void begin(const FlowId& id);
+  Flow finish(const FlowId& id);
+  void add_tokens(int op, const Family& written);
+  void add_contributions(int tensor, const FlowId& id);
+  std::int64_t gather_shard(const Rect& shard, int device, TaskRef task, int first_stack);
+  void return_weight(int tensor, int weight, const std::vector<UpdateTask>& tasks, int first_writer,
+                     int stack);
+  const Family& writer_family(int tensor);
+  int memory_of(int device) const { return problem_.machine.memory_of[device]; }
+
+  void box(int memory, const Rect& rect, bool written);
+  void box_stack(int tensor, int memory, const Rect& rect);
+  void hold_boxes(Content content, int fields = 1);
+
+  const Problem& problem_;
+  const LaunchGraph& launch_graph_;
+  const std::vector<Config>& configs_;
+  const std::vector<Block>& blocks_;
+  Geometry geometry_;
+  FlowBuilder builder_;
+
+  // Flows that were built, by group and configurations; see kCachedBytes.
+  using Key = std::pair<std::uint64_t, std::uint64_t>;
+  struct KeyHash {
+    std::size_t operator()(const Key& key) const { return key.first; }
+  };
+  Key key_of(const FlowId& id) const;
+  std::unordered_map<Key, FlowPtr, KeyHash> built_;
+  std::int64_t built_bytes_ = 0;
+
+  // Scratch, of the flow that is being built.
+  std::vector<int> party_of_launch_;
+  Contributions contributions_;
+  struct Piece {
+    const Family* family;
+    int distinct;
+  };
+  std::vector<Piece> pieces_;  // as contributions_ numbers them
+  struct Return {
+    int memory, rect, family;
+  };
+  std::vector<Return> returns_;
+  std::vector<std::vector<int>> returned_;  // a memory: rectangles
+  std::vector<int> returned_memories_;
+  struct Boxes {
+    Rect read, written;
+  };
+  std::vector<Boxes> boxes_;  // a memory
+  std::vector<int> boxed_;
+};
+
+}  // namespace flexlegion

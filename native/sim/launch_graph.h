@@ -1,0 +1,84 @@
+// The launches of a training iteration and the flows between them: what follows from the operator
+// graph alone. What they take and carry depends on configurations (flow_rules.h).
+//
+// - A tensor that is no weight has a flow of its value: from the launch that writes it (its
+//   producer's forward launch, or the load) to all forward launches that read it. If training wants
+//   its gradient, it has another: from the readers' backward launches to the producer's.
+// - A weight that is not trained has a flow in which nothing moves, for the memory that it takes.
+// - The weights that one operator updates share a flow: from the backward launches that contribute
+//   to their gradients to the update launch, and from there to whoever reads the weights next.
+//   Of a table, the gradients are those of what was looked up in it.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "sim/problem.h"
+
+namespace flexlegion {
+
+enum class FlowKind {
+  value,     // of an input or activation: from load or forward tasks to forward tasks
+  gradient,  // of an activation: from backward tasks of its readers to those of its producer
+  weights,   // of an operator: gradients to update tasks (of a table: those of what was looked up),
+             // updated shards to who reads them next
+  kept,      // of a weight that no update changes: nothing moves, but who reads it holds it
+};
+
+struct FlowId {
+  FlowKind kind;
+  int index;                 // a tensor, for `weights` an operator
+  std::vector<int> parties;  // launches at its ends: first those that write
+  int writers = 0;           // how many of the parties write
+  int fed = -1;              // the launch whose tasks' times depend on what the flow brings, or -1
+  std::vector<int> ops;      // whose configurations it depends on
+  int group = 0;             // flows of one group are equal if these configurations are
+};
+
+struct OutFlow {
+  int flow, slot;  // the launch is the flow's `slot`-th writer
+};
+
+struct InFlow {
+  int flow, party;
+};
+
+struct OperandRef {
+  int op, operand;
+};
+
+struct LaunchGraph {
+  explicit LaunchGraph(const Problem& problem);
+
+  int launch_of(Pass pass, int index) const {
+    return numbers[static_cast<int>(pass)][static_cast<std::size_t>(index)];
+  }
+
+  std::vector<LaunchId> launches;  // in the order of issue; those that training executes
+  std::vector<int> numbers[4];     // by pass and index: launch, or -1
+  // A forward launch: the backward launch of the same operator, whose k-th task follows the k-th
+  // one; or -1.
+  std::vector<int> backward_of;
+  std::vector<FlowId> flows;
+  std::vector<std::vector<OutFlow>> out_flows;  // a launch
+  std::vector<std::vector<InFlow>> in_flows;    // a launch
+  std::vector<std::vector<int>> feeding;        // a launch: flows that its tasks' times depend on
+  // What depends on an operator's configuration.
+  std::vector<std::vector<int>> launches_of_op, flows_of_op;
+  std::vector<int> group_sizes;  // how many flows each group has
+
+  std::vector<LoadSource> load_sources;          // a tensor
+  std::vector<OperandRef> producers;             // a tensor; -1: none
+  std::vector<std::vector<OperandRef>> readers;  // a tensor
+  std::vector<std::vector<int>> lookups_of;      // a tensor: the operators that look its tokens up
+
+ private:
+  void find_uses(const Problem& problem);
+  void find_launches(const Problem& problem);
+  void find_flows(const Problem& problem);
+  void add_flow(FlowKind kind, int index, const std::vector<int>& writers,
+                const std::vector<int>& to, int fed, const std::vector<int>& ops);
+  void group_flows(const Problem& problem);
+};
+
+}  // namespace flexlegion
