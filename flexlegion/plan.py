@@ -178,6 +178,26 @@ class Plan:
         number = self.tensor_numbers[tensor]
         return int(self.core.check(self.core.lib.fl_plan_gradient_slots(self.handle, number)))
 
+    def fused(self, memories: Sequence[int], runs: int = 1) -> list[int]:
+        """Which launches the runtime fuses: one Legion task a device runs task k of each of a run.
+
+        Parameters
+        ----------
+        memories
+            A number for each device: equal ones share a memory.
+        runs
+            The kind of run (see `Launch.runs`).
+
+        Returns
+        -------
+        list of int
+            For each launch the number of its run; -1 if that kind of run does not issue it.
+        """
+        numbers = self.core.ffi.new("int32_t[]", max(len(self.launches), 1))
+        lib = self.core.lib
+        self.core.check(lib.fl_plan_fused(self.handle, runs, len(memories), memories, numbers))
+        return list(numbers)[: len(self.launches)]
+
     def bytes_on(self, device: str) -> int:
         """Bytes that the device needs if it has a memory of its own."""
         number = self.devices.number(device)

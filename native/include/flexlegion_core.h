@@ -69,6 +69,10 @@ int fl_plan_requirement(const fl_plan *plan, int launch, int requirement, fl_req
 int fl_plan_rects(const fl_plan *plan, int launch, int requirement, int64_t *rects, uint8_t *adds);
 /* How many partial values the gradient of `tensor` is the sum of; 0: it is not computed. */
 int fl_plan_gradient_slots(const fl_plan *plan, int tensor);
+/* Which launches the runtime fuses, one Legion task running task k of each, in the kinds of `runs`:
+ * for each launch the number of its run, or -1 if it takes part in no run. */
+int fl_plan_fused(const fl_plan *plan, unsigned runs, int n_devices, const int32_t *memory_of,
+                  int32_t *run);
 int64_t fl_plan_bytes_on_device(const fl_plan *plan, int device);
 
 /* What a simulation is about: a graph, a machine, and what tasks cost there. Times are in ns, sizes

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "plan/fusion.h"
 #include "plan/handles.h"
 #include "support/error.h"
 
@@ -211,6 +212,19 @@ int fl_plan_rects(const fl_plan* plan, int launch, int requirement, int64_t* rec
 
 int fl_plan_gradient_slots(const fl_plan* plan, int tensor) {
   return fl::guarded(-1, [&] { return at(plan->plan.gradients, tensor, "tensor").slots; });
+}
+
+int fl_plan_fused(const fl_plan* plan, unsigned runs, int n_devices, const int32_t* memory_of,
+                  int32_t* run) {
+  return fl::guarded(-1, [&] {
+    for (const fl::Launch& launch : plan->plan.launches) {
+      for (int device : launch.devices) check_constant(device, n_devices - 1, "device");
+    }
+    const auto numbers =
+        fl::run_numbers(plan->graph, plan->plan, runs, {memory_of, memory_of + n_devices});
+    std::copy(numbers.begin(), numbers.end(), run);
+    return 0;
+  });
 }
 
 int64_t fl_plan_bytes_on_device(const fl_plan* plan, int device) {

@@ -1,6 +1,9 @@
 #include "plan/fusion.h"
 
 #include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <utility>
 
 namespace flexlegion {
 
@@ -28,7 +31,8 @@ void FusionRule::wait(int k, int before, int j, bool one_memory) {
   }
   const int other = (*told_[static_cast<std::size_t>(before)].devices)[static_cast<std::size_t>(j)];
   if ((*told.devices)[static_cast<std::size_t>(k)] == other) {
-    if (k != j) told.crossing = std::max(told.crossing, before);
+    // Task k of a run runs the tasks k of its launches alone.
+    if (k != j) set_apart(before);
     return;
   }
   mine[static_cast<std::size_t>(before) / kBits] |= Word{1}
@@ -44,6 +48,10 @@ void FusionRule::wait(int k, int before, int j, bool one_memory) {
   of_task.push_back({other, before});
 }
 
+void FusionRule::set_apart(int before) {
+  told_.back().apart = std::max(told_.back().apart, before);
+}
+
 void FusionRule::settle() {
   for (std::vector<Awaited>& of_task : awaited_) {
     for (const Awaited& awaited : of_task) {
@@ -57,9 +65,191 @@ bool FusionRule::joins(int launch, int first, int longest) const {
   if (launch <= first || launch - first >= longest) return false;
   const Told& told = told_[static_cast<std::size_t>(launch)];
   const Told& before = told_[static_cast<std::size_t>(launch) - 1];
-  return told.fusible && before.fusible && !before.awaited && told.crossing < first &&
+  return told.fusible && before.fusible && !before.awaited && told.apart < first &&
          *told.devices == *before.devices &&
          std::equal(far(launch), far(launch) + words_, far(launch - 1));
+}
+
+namespace {
+
+bool reads(const FieldUse& use) { return use.privilege != Privilege::write; }
+bool writes(const FieldUse& use) { return use.privilege != Privilege::read; }
+
+// A list of no task's rectangle but empty ones equals another of these.
+bool equal(const std::vector<Rect>& a, const std::vector<Rect>& b) {
+  return &a == &b ||
+         std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Rect& x, const Rect& y) {
+           return x == y || (x.empty() && y.empty());
+         });
+}
+
+bool overlap(const std::vector<Rect>& a, const std::vector<Rect>& b) {
+  for (const Rect& mine : a) {
+    if (mine.empty()) continue;
+    for (const Rect& its : b) {
+      if (!its.empty() && mine.overlaps(its)) return true;
+    }
+  }
+  return false;
+}
+
+bool contain(const std::vector<Rect>& outer, const std::vector<Rect>& inner) {
+  return std::equal(
+      outer.begin(), outer.end(), inner.begin(), inner.end(),
+      [](const Rect& its, const Rect& mine) { return mine.empty() || its.bounding(mine) == its; });
+}
+
+bool conflict(const FieldUse& a, const FieldUse& b) {
+  return a.place == b.place && (writes(a) || writes(b)) && overlap(*a.rects, *b.rects);
+}
+
+// Whether what a task was given for `before` will do for `use`, which is of the same place. An
+// instance is as large as its writers need (runtime/regions.h), so what is read has to lie within
+// what was written, and what is written has to be what was touched.
+bool gets_by(const FieldUse& use, const FieldUse& before) {
+  if (!conflict(use, before)) return true;
+  return writes(use) ? equal(*use.rects, *before.rects) : contain(*before.rects, *use.rects);
+}
+
+struct Earlier {
+  int position;
+  const Issued* launch;
+  const FieldUse* use;
+};
+
+// Tells of the tasks that wrote last what the tasks of the last launch read. Who wrote a rectangle
+// before that was waited for by who wrote it last.
+void tell_waits(const Issued& launch, const FieldUse& use, const std::vector<Earlier>& earlier,
+                const std::vector<int>& memory_of, FusionRule& rule) {
+  std::vector<std::vector<const Rect*>> found(use.rects->size());
+  for (std::size_t e = earlier.size(); e-- > 0;) {
+    const auto& [position, writer, written] = earlier[e];
+    if (!writes(*written)) continue;
+    for (std::size_t j = written->rects->size(); j-- > 0;) {
+      const Rect& its = (*written->rects)[j];
+      if (its.empty()) continue;
+      for (std::size_t k = 0; k < use.rects->size(); ++k) {
+        const Rect& mine = (*use.rects)[k];
+        if (mine.empty() || !mine.overlaps(its)) continue;
+        if (std::any_of(found[k].begin(), found[k].end(),
+                        [&its](const Rect* other) { return *other == its; })) {
+          continue;
+        }
+        found[k].push_back(&its);
+        const auto memory = [&memory_of](const std::vector<int>& devices, std::size_t task) {
+          return memory_of[static_cast<std::size_t>(devices[task])];
+        };
+        rule.wait(static_cast<int>(k), position, static_cast<int>(j),
+                  memory(*launch.devices, k) == memory(*writer->devices, j));
+      }
+    }
+  }
+}
+
+// Tells the rule of all launches.
+//
+// - A task waits for those that wrote last what it reads. That one writes what others have read is
+//   no reason to wait for them: in training, who updates a weight waits for its gradient, and so
+//   for all who read the weight.
+// - A backward task follows its forward task, and finds in its memory what that one touched.
+// - Launches are apart whose tasks do not get by with what each other's were given.
+void describe(const std::vector<Issued>& order, const std::vector<int>& memory_of, int longest,
+              FusionRule& rule) {
+  std::map<std::int64_t, std::vector<Earlier>> uses;
+  rule.begin(static_cast<int>(order.size()));
+  for (int i = 0; i < static_cast<int>(order.size()); ++i) {
+    const Issued& launch = order[static_cast<std::size_t>(i)];
+    rule.add(*launch.devices, launch.fusible, launch.closing);
+    std::vector<FieldUse> at_hand;
+    if (launch.forward >= 0) {
+      at_hand = order[static_cast<std::size_t>(launch.forward)].uses;
+      for (int k = 0; k < static_cast<int>(launch.devices->size()); ++k) {
+        rule.wait(k, launch.forward, k, true);
+      }
+    }
+    for (const FieldUse& use : launch.uses) {
+      const std::vector<Earlier>& earlier = uses[use.place];
+      const bool known = std::any_of(at_hand.begin(), at_hand.end(), [&use](const FieldUse& other) {
+        return other.place == use.place && equal(*other.rects, *use.rects);
+      });
+      if (reads(use) && !known) tell_waits(launch, use, earlier, memory_of, rule);
+      for (const Earlier& other : earlier) {
+        if (i - other.position < longest && !gets_by(use, *other.use))
+          rule.set_apart(other.position);
+      }
+    }
+    for (const FieldUse& use : launch.uses) uses[use.place].push_back({i, &launch, &use});
+  }
+  rule.end();
+}
+
+}  // namespace
+
+std::vector<std::vector<int>> fused_runs(const std::vector<Issued>& order,
+                                         const std::vector<int>& memory_of, int longest) {
+  FusionRule rule;
+  describe(order, memory_of, longest, rule);
+  std::vector<std::vector<int>> runs;
+  for (int i = 0; i < static_cast<int>(order.size()); ++i) {
+    if (i == 0 || !rule.joins(i, runs.back().front(), longest)) runs.emplace_back();
+    runs.back().push_back(i);
+  }
+  return runs;
+}
+
+std::vector<FieldUse> field_uses(const Launch& launch) {
+  std::vector<FieldUse> uses;
+  for (const Requirement& r : launch.requirements) {
+    const int field = r.field == Field::state ? 2 + r.state : r.field == Field::gradient;
+    uses.push_back({std::int64_t{r.tensor} << 32 | field, r.privilege, &r.rects});
+  }
+  return uses;
+}
+
+std::vector<int> run_numbers(const Graph& graph, const Plan& plan, unsigned runs,
+                             const std::vector<int>& memory_of, int longest) {
+  std::vector<Issued> order;
+  std::vector<std::size_t> launches;
+  std::vector<int> forward(graph.operators.size(), -1);  // an operator: a position
+  for (std::size_t l = 0; l < plan.launches.size(); ++l) {
+    const Launch& launch = plan.launches[l];
+    if (launch.pass == Pass::load || !(launch.runs & runs)) continue;
+    const auto op = static_cast<std::size_t>(launch.op);
+    Issued issued;
+    issued.devices = &launch.devices;
+    issued.fusible = launch.pass != Pass::forward || !graph.operators[op].is_loss;
+    issued.closing = launch.pass == Pass::update;
+    if (launch.pass == Pass::forward) forward[op] = static_cast<int>(order.size());
+    if (launch.pass == Pass::backward) issued.forward = forward[op];
+    issued.uses = field_uses(launch);
+    order.push_back(std::move(issued));
+    launches.push_back(l);
+  }
+  std::vector<int> numbers(plan.launches.size(), -1);
+  int number = 0;
+  for (const std::vector<int>& run : fused_runs(order, memory_of, longest)) {
+    for (int position : run) numbers[launches[static_cast<std::size_t>(position)]] = number;
+    ++number;
+  }
+  return numbers;
+}
+
+std::size_t MergedUses::add(const FieldUse& use) {
+  std::size_t with = uses_.size();  // what it has to be one with
+  for (std::size_t i = 0; i < uses_.size(); ++i) {
+    const bool touches = conflict(uses_[i], use);
+    if (touches && (with < uses_.size() || !gets_by(use, uses_[i]))) {
+      throw std::logic_error("launches were fused that cannot be");
+    }
+    const bool alike = uses_[i].place == use.place && *uses_[i].rects == *use.rects;
+    if (touches || (alike && with == uses_.size())) with = i;
+  }
+  if (with == uses_.size()) {
+    uses_.push_back(use);
+  } else if (!writes(uses_[with]) && writes(use)) {
+    uses_[with].privilege = Privilege::read_write;
+  }
+  return with;
 }
 
 }  // namespace flexlegion

@@ -3,12 +3,19 @@
 // (runtime/fusion.h), and the simulator, which charges a launch's time once a run, foresees it.
 //
 // No task waits for that: launches become one only if they wait for the same results of other
-// devices, and none joins after one whose results another device awaits.
+// devices, and none joins after one whose results another device awaits. Nor does memory grow by
+// it: a launch joins only if its tasks get by with what those before them were given.
+//
+// Both tell the same rule of the same things. The runtime has the launches' requirements and finds
+// in them who waits for whom (fused_runs); the simulator, whose launches change with every
+// proposal, knows it from its flows (sim/fused_launches.h).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "plan/plan.h"
 
 namespace flexlegion {
 
@@ -26,6 +33,8 @@ class FusionRule {
   // Task k of the launch that was added last waits for task j of the one at `before`; whether their
   // devices share a memory.
   void wait(int k, int before, int j, bool one_memory);
+  // The launch that was added last and the one at `before` cannot be of one run.
+  void set_apart(int before);
   // There are no more.
   void end() { settle(); }
 
@@ -40,7 +49,7 @@ class FusionRule {
     const std::vector<int>* devices;
     bool fusible, closing;
     bool awaited;  // another device needs its results as soon as they are there
-    int crossing;  // the last launch of which a task waits for another one of the same device
+    int apart;     // the last launch that cannot be of one run with it
   };
 
   Word* far(int launch) { return far_.data() + static_cast<std::size_t>(launch) * words_; }
@@ -60,6 +69,47 @@ class FusionRule {
   };
   std::vector<std::vector<Awaited>> awaited_;
   int waited_for_ = -1;  // whose set has just been added
+};
+
+// A field that a launch touches: equal places are one field of one tensor.
+struct FieldUse {
+  std::int64_t place = 0;
+  Privilege privilege = Privilege::read;
+  const std::vector<Rect>* rects = nullptr;  // one a task
+};
+
+std::vector<FieldUse> field_uses(const Launch& launch);
+
+// What fusing asks of a launch that is issued.
+struct Issued {
+  const std::vector<int>* devices = nullptr;
+  bool fusible = true;
+  bool closing = false;
+  int forward = -1;  // of a backward launch: the position of its operator's forward launch
+  std::vector<FieldUse> uses;
+};
+
+// Cuts what is issued into runs of positions, each of at most `longest`; a launch that cannot be
+// fused is a run of its own. `memory_of`: a device's memory.
+std::vector<std::vector<int>> fused_runs(const std::vector<Issued>& order,
+                                         const std::vector<int>& memory_of,
+                                         int longest = kLongestRun);
+
+// Of a plan: for each launch the number of its run, or -1 if it is not of `runs` or a load, which
+// is staged ahead. The losses' launches answer to the host and are not fused.
+std::vector<int> run_numbers(const Graph& graph, const Plan& plan, unsigned runs,
+                             const std::vector<int>& memory_of, int longest = kLongestRun);
+
+// What the launches of a run require together: uses that touch the same elements are one.
+class MergedUses {
+ public:
+  // Which of the uses it is one with. Throws std::logic_error if it cannot be of one run with what
+  // was added before.
+  std::size_t add(const FieldUse& use);
+  const std::vector<FieldUse>& uses() const { return uses_; }
+
+ private:
+  std::vector<FieldUse> uses_;
 };
 
 }  // namespace flexlegion

@@ -1,6 +1,6 @@
 // Fused launches: one Legion task runs task k of several launches, where the rule (plan/fusion.h)
-// allows it and all get by with what the first ones were given. A Legion task costs the runtime
-// some time, which its processor, or a core beside it, lacks.
+// allows it. A Legion task costs the runtime some time, which its processor, or a core beside it,
+// lacks.
 #pragma once
 
 #include <deque>

@@ -83,6 +83,7 @@ struct RuntimeLaunch {
   Side side = Side::device;
   bool answers = false;  // with a loss: it stays alone, so that its answer does not wait for others
   bool closing = false;  // what ends an iteration: updates, and what they wait for alone
+  int forward = -1;      // of a backward launch: its operator's forward launch
   std::vector<LaunchRequirement> requirements;
   std::function<void(LeafContext&)> body;
   std::vector<FusedPart> parts;  // instead of a body

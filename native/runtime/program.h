@@ -122,6 +122,7 @@ class Program : public Executor {
   int states_of(int tensor) const;  // optimizer states
   std::pair<int, Legion::FieldID> place_of(int tensor, Field field, int state) const;
   int first_user(int tensor) const;
+  int forward_launch(int op) const;
 
   bool written(int region, Legion::FieldID field) const;
   void check_batch(const Batch& batch);

@@ -94,6 +94,9 @@ struct Flow {
     bool joined = false;
   };
   std::vector<Bound> bounds;  // a party
+  // A party: the last writing party whose tasks were not given all that its tasks need, so that the
+  // two cannot be fused (plan/fusion.h); or -1.
+  std::vector<int> apart;
   // If every writer is read, so long passes at least between a writer's end and some reader's being
   // ready.
   std::int64_t out_delay = 0;

@@ -1,6 +1,7 @@
 #include "sim/flow_rules.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "sim/charges.h"
 
@@ -112,6 +113,7 @@ void FlowRules::begin(const FlowId& id) {
     }
   }
   builder_.begin(parts);
+  apart_.assign(id.parties.size(), -1);
   for (int party = 0; party < id.writers; ++party) {
     const auto& devices = blocks_[id.parties[party]].device;
     for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
@@ -128,7 +130,9 @@ Flow FlowRules::finish(const FlowId& id) {
         id.kind == FlowKind::value ? static_cast<int>(p) >= id.writers : id.parties[p] == id.fed;
     if (reads) reading[p] = static_cast<int>(blocks_[id.parties[p]].device.size());
   }
-  return builder_.finish(reading);
+  Flow flow = builder_.finish(reading);
+  flow.apart = apart_;
+  return flow;
 }
 
 const Family& FlowRules::writer_family(int tensor) {
@@ -174,6 +178,7 @@ Flow FlowRules::value(const FlowId& id) {
     const Family& family = geometry_.family(op, operand, config.split);
     const Overlaps& overlaps = geometry_.overlaps(family, written);
     const int party = party_of_launch_[launch_graph_.launch_of(Pass::forward, op)];
+    if (!overlaps.items.empty() && !overlaps.inside) set_apart(party, 0);
     for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
       const int mine = family.parts.of_part[k];
       if (family.ids[mine] < 0) continue;
@@ -208,6 +213,13 @@ void FlowRules::add_tokens(int op, const Family& written) {
   const int update =
       launch_graph_.launch_of(Pass::update, problem_.facts.owner[problem_.facts.table[op]]);
   const auto& devices = blocks_[update].device;
+  const int party = party_of_launch_[update];
+  const std::vector<int>& tasks = written.parts.of_part;
+  const bool inside =
+      tasks.size() == devices.size() && std::all_of(tasks.begin(), tasks.end(), [&](int its) {
+        return written.parts.rects[its].bounding(rect) == written.parts.rects[its];
+      });
+  if (!inside) set_apart(party, 0);
   FlowBuilder::Need need;
   need.reads = geometry_.id_of(rect);
   for (int j = 0; j < static_cast<int>(devices.size()); ++j) {
@@ -217,8 +229,7 @@ void FlowRules::add_tokens(int op, const Family& written) {
       need.volume = written.parts.rects[i].intersect(rect).volume();
       if (need.volume == 0) continue;
       need.wrote = written.ids[i];
-      builder_.need(builder_.writer(0, written.part_of[i]), need, memory,
-                    {party_of_launch_[update], j});
+      builder_.need(builder_.writer(0, written.part_of[i]), need, memory, {party, j});
     }
   }
 }
@@ -227,6 +238,7 @@ void FlowRules::add_tokens(int op, const Family& written) {
 void FlowRules::add_contributions(int tensor, const FlowId& id) {
   contributions_.clear();
   pieces_.clear();
+  contributors_.clear();
   for (int party = 0; party < id.writers; ++party) {
     const int launch = id.parties[party];
     if (launch_graph_.launches[launch].pass != Pass::backward) continue;
@@ -237,22 +249,54 @@ void FlowRules::add_contributions(int tensor, const FlowId& id) {
       if (operands[i].tensor != tensor || operands[i].role == Role::output) continue;
       const Family& family = geometry_.family(op, i, config.split);
       contributions_.next_requirement();
+      const int number = static_cast<int>(contributors_.size());
+      int pieces = 0, added = 0, before = -1;  // contributors
+      bool alike = true;                       // task k adds to what task k of one of them wrote
       for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
         const int mine = family.parts.of_part[k];
         if (family.ids[mine] < 0) continue;
         const Rect& rect = family.parts.rects[mine];
         const auto entry = contributions_.add(family.ids[mine], rect, config.devices[k], launch, k);
+        ++pieces;
         if (entry.adds) {
           builder_.edge(builder_.writer(party_of_launch_[entry.earlier_launch], entry.earlier_part),
                         {party, k});
+          int& contributor = pieces_[entry.piece].contributor;
+          alike = alike && entry.earlier_part == k && (added == 0 || contributor == before);
+          before = std::max(before, std::exchange(contributor, number));
+          ++added;
         } else {
-          pieces_.push_back({&family, mine});
+          pieces_.push_back({&family, mine, number});
           const int slot = contributions_.pieces()[entry.piece].slot;
           box(memory_of(config.devices[k]), rect.in_slots(slot, slot + 1), true);
         }
       }
+      contributors_.push_back({party, pieces});
+      alike = alike && added == pieces && (added == 0 || contributors_[before].pieces == pieces);
+      if (added > 0 && !alike) set_apart(party, contributors_[before].party);
     }
   }
+}
+
+// Task `part` of a launch reads so many elements of a piece, for a tile of `own` elements.
+void FlowRules::read_piece(int piece, int part, std::int64_t elements, std::int64_t own) {
+  const int contributor = pieces_[piece].contributor;
+  reading_.alike = reading_.alike && elements == own &&
+                   contributions_.pieces()[piece].part == part &&
+                   (reading_.last < 0 || reading_.last == contributor);
+  reading_.last = std::max(reading_.last, contributor);
+}
+
+// A party has told of all that its tasks read of a gradient.
+void FlowRules::end_reading(int party) {
+  if (!reading_.alike && reading_.last >= 0) {
+    set_apart(party, contributors_[reading_.last].party);
+  }
+  reading_ = {};
+}
+
+void FlowRules::set_apart(int party, int writer) {
+  apart_[party] = std::max(apart_[party], writer);
 }
 
 // A task reads, in that memory, a rectangle of the gradient that contributions_ describe.
@@ -272,7 +316,7 @@ Flow FlowRules::gradient(const FlowId& id) {
     hold_boxes(Content::gradient);
     return finish(id);
   }
-  const int op = launch_graph_.producers[id.index].first;
+  const int op = launch_graph_.producers[id.index].op;
   const int reader = party_of_launch_[id.fed];
   const Family& family = writer_family(id.index);
   const auto& devices = configs_[op].devices;
@@ -293,13 +337,16 @@ Flow FlowRules::gradient(const FlowId& id) {
       need.volume = item.volume;
       const int memory = memory_of(devices[k]);
       builder_.need(writer, need, memory, {reader, k});
+      read_piece(p, k, item.volume, family.parts.rects[item.other].volume());
       partial[k] += item.volume;
     }
   }
   for (std::size_t k = 0; k < devices.size(); ++k) {
     const Rect& rect = family.parts.rects[family.parts.of_part[k]];
+    reading_.alike = reading_.alike && partial[k] == rect.volume();
     if (!rect.empty()) box_stack(id.index, memory_of(devices[k]), rect);
   }
+  end_reading(reader);
   hold_boxes(Content::gradient);
   Flow flow = finish(id);
   for (std::size_t k = 0; k < devices.size(); ++k) {
@@ -339,6 +386,7 @@ Flow FlowRules::weights(const FlowId& id) {
           box_stack(source, memory_of(tasks[j].device), rect);
         }
       }
+      end_reading(party);
       hold_boxes(is_table ? Content::gradient : Content::weight_gradient);
       stack += static_cast<int>(pieces_.size());
     }
@@ -363,6 +411,7 @@ Flow FlowRules::weights(const FlowId& id) {
 std::int64_t FlowRules::gather_shard(const Rect& shard, int device, TaskRef task, int first_stack) {
   const int memory = memory_of(device);
   const int id = geometry_.id_of(shard);
+  const std::int64_t own = shard.volume();
   std::int64_t elements = 0;
   int rect = -1;  // the last piece's, for most have the same
   std::int64_t volume = 0;
@@ -374,6 +423,7 @@ std::int64_t FlowRules::gather_shard(const Rect& shard, int device, TaskRef task
     }
     if (volume == 0) continue;
     elements += volume;
+    read_piece(p, task.part, volume, own);
     FlowBuilder::Need need;
     need.stack = first_stack + p;
     need.wrote = rect;
@@ -382,6 +432,7 @@ std::int64_t FlowRules::gather_shard(const Rect& shard, int device, TaskRef task
     need.volume = volume;
     builder_.need(builder_.writer(party_of_launch_[last.launch], last.part), need, memory, task);
   }
+  reading_.alike = reading_.alike && elements == own;
   return elements;
 }
 

@@ -36,6 +36,9 @@ class FlowRules {
   void add_tokens(int op, const Family& written);
   void add_contributions(int tensor, const FlowId& id);
   std::int64_t gather_shard(const Rect& shard, int device, TaskRef task, int first_stack);
+  void read_piece(int piece, int part, std::int64_t elements, std::int64_t own);
+  void end_reading(int party);
+  void set_apart(int party, int writer);
   void return_weight(int tensor, int weight, const std::vector<UpdateTask>& tasks, int first_writer,
                      int stack);
   const Family& writer_family(int tensor);
@@ -67,8 +70,22 @@ class FlowRules {
   struct Piece {
     const Family* family;
     int distinct;
+    int contributor;  // who wrote it last
   };
   std::vector<Piece> pieces_;  // as contributions_ numbers them
+  // An operand of a launch whose gradient its tasks contribute to.
+  struct Contributor {
+    int party, pieces;
+  };
+  std::vector<Contributor> contributors_;
+  // What the tasks of a launch read of a gradient: whether task k of each reads just what task k of
+  // one contributor wrote, and the last contributor that any reads of.
+  struct Reading {
+    bool alike = true;
+    int last = -1;
+  };
+  Reading reading_;
+  std::vector<int> apart_;  // a party, see Flow
   struct Return {
     int memory, rect, family;
   };

@@ -1,5 +1,7 @@
 #include "sim/fused_launches.h"
 
+#include <algorithm>
+
 namespace flexlegion {
 
 FusedLaunches::FusedLaunches(const TaskGraph& graph) : graph_(graph) {
@@ -10,6 +12,7 @@ FusedLaunches::FusedLaunches(const TaskGraph& graph) : graph_(graph) {
     if (!load) order_.push_back(l);
   }
   waits_.resize(launches.size());
+  apart_.resize(launches.size());
 }
 
 void FusedLaunches::add(int reader, int part, int writer, int other, bool one_memory) {
@@ -21,6 +24,11 @@ void FusedLaunches::add(int reader, int part, int writer, int other, bool one_me
 void FusedLaunches::collect(int f) {
   const Flow& flow = *graph_.flows()[f];
   const FlowId& id = graph_.flow_ids()[f];
+  for (std::size_t p = 0; p < id.parties.size(); ++p) {
+    if (flow.apart[p] < 0) continue;
+    int& apart = apart_[id.parties[p]];
+    apart = std::max(apart, position_[id.parties[flow.apart[p]]]);
+  }
   for (int slot = 0; slot < id.writers; ++slot) {
     const int writer = id.parties[slot];
     const int parts = static_cast<int>(graph_.blocks()[writer].device.size());
@@ -41,6 +49,7 @@ void FusedLaunches::collect(int f) {
 void FusedLaunches::find(std::vector<char>& runs_on) {
   const auto& launches = graph_.launches();
   for (std::vector<Wait>& waits : waits_) waits.clear();
+  std::fill(apart_.begin(), apart_.end(), -1);
   for (int f = 0; f < static_cast<int>(graph_.flows().size()); ++f) collect(f);
   rule_.begin(static_cast<int>(order_.size()));
   for (const int l : order_) {
@@ -52,6 +61,7 @@ void FusedLaunches::find(std::vector<char>& runs_on) {
     for (const Wait& wait : waits_[l]) {
       rule_.wait(wait.part, wait.before, wait.other, wait.one_memory);
     }
+    if (apart_[l] >= 0) rule_.set_apart(apart_[l]);
     if (launches[l].pass != Pass::backward) continue;
     const int forward = position_[graph_.launch_of(Pass::forward, launches[l].index)];
     for (int k = 0; k < static_cast<int>(devices.size()); ++k) rule_.wait(k, forward, k, true);

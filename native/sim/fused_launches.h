@@ -1,6 +1,6 @@
 // Which launches of a task graph run on with the one before them: the runtime fuses them, by the
-// same rule (plan/fusion.h), so that they take no launch of their own. What their tasks require of
-// memory is taken to fit together, which the runtime looks at, too.
+// same rule (plan/fusion.h), so that they take no launch of their own. Who waits for whom, and
+// whose tasks get by with what others were given, stands in the flows.
 #pragma once
 
 #include <vector>
@@ -30,6 +30,7 @@ class FusedLaunches {
   FusionRule rule_;
   std::vector<int> order_, position_;     // of issue, but for loads: launches; a launch's place
   std::vector<std::vector<Wait>> waits_;  // a launch
+  std::vector<int> apart_;  // a launch: the last place that it cannot share a run with
 };
 
 }  // namespace flexlegion

@@ -1,5 +1,6 @@
 #include "sim/geometry.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace flexlegion {
@@ -25,6 +26,14 @@ void subtract(Rect from, const Rect& what, std::vector<Rect>& rest) {
       from.hi[d] = what.hi[d];
     }
   }
+}
+
+bool inside(const DistinctRects& inner, const DistinctRects& outer) {
+  return std::equal(inner.of_part.begin(), inner.of_part.end(), outer.of_part.begin(),
+                    outer.of_part.end(), [&](int mine, int its) {
+                      const Rect& rect = inner.rects[mine];
+                      return rect.empty() || outer.rects[its].bounding(rect) == outer.rects[its];
+                    });
 }
 
 }  // namespace
@@ -122,6 +131,7 @@ const Overlaps& Geometry::overlaps(const Family& a, const Family& b) {
     }
   }
   result->first.push_back(static_cast<int>(result->items.size()));
+  result->inside = inside(a.parts, b.parts);
   slot = std::move(result);
   return *slot;
 }

@@ -40,6 +40,7 @@ struct Overlaps {
   };
   std::vector<int> first;  // by distinct rectangle of the first family, and one more
   std::vector<Item> items;
+  bool inside = false;  // each task of the first family touches what its like of the second does
 };
 
 class Geometry {

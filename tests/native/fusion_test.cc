@@ -3,16 +3,67 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
 #include <vector>
 
-using flexlegion::FusionRule;
-using flexlegion::kLongestRun;
+#include "../fuzz/random_graph.h"
+#include "plan/handles.h"
+#include "sim_harness.h"
+
+using namespace flexlegion;
+using namespace flexlegion::plan_test;
+using namespace flexlegion::sim_test;
 
 namespace {
 
-using Devices = std::vector<int>;
-
 const Devices kBoth = {0, 1}, kFirst = {0}, kSecond = {1}, kTwice = {0, 0};
+
+// A graph that training executes, or one without operators.
+Graph random_graph(fuzz::Source& random) {
+  fl_graph* const handle = fl_graph_create();
+  fuzz::GraphMaker(random, handle).make();
+  Graph graph = handle->graph;
+  fl_graph_destroy(handle);
+  try {
+    check_graph(graph);
+  } catch (const std::invalid_argument&) {
+    graph.operators.clear();
+  }
+  return graph;
+}
+
+// Mostly the same devices, so that many launches can be fused.
+ParallelConfig random_config(fuzz::Source& random, const Operator& op, const Tensor& output,
+                             const Devices& usual) {
+  ParallelConfig config;
+  int tasks = 1;
+  for (std::size_t d = 0; d < op.dims.size(); ++d) {
+    const bool fixed = op.dims[d] == DimKind::none || random.chance(0.5);
+    const auto most = std::min<std::int64_t>(output.shape[d], 4 / tasks);
+    config.degrees.push_back(fixed ? 1 : random.between(1, static_cast<int>(most)));
+    tasks *= config.degrees.back();
+  }
+  for (int k = 0; k < tasks; ++k) {
+    const auto place = static_cast<std::size_t>(k);
+    config.devices.push_back(random.chance(0.95) ? usual[place] : random.one_of(usual));
+  }
+  return config;
+}
+
+// Whether two tasks write the same elements: access maps that no operator has.
+bool has_conflicts(const Launch& launch) {
+  for (const Requirement& r : launch.requirements) {
+    if (r.privilege == Privilege::read) continue;
+    for (std::size_t k = 0; k < r.rects.size(); ++k) {
+      for (std::size_t j = 0; j < k; ++j) {
+        if (!r.rects[k].intersect(r.rects[j]).empty()) return true;
+      }
+    }
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -116,4 +167,54 @@ TEST_CASE("a rule forgets what it was told before") {
   rule.add(kBoth, true, false);
   rule.end();
   CHECK(rule.joins(1, 0));
+}
+
+// Thousands of random graphs under random strategies, on devices some of which share a memory.
+TEST_CASE("the simulator fuses what the runtime fuses") {
+  int fused = 0, alone = 0;
+  for (std::uint64_t seed = 1; seed <= 8000; ++seed) {
+    CAPTURE(seed);
+    fuzz::Source random(seed);
+    const Graph graph = random_graph(random);
+    if (graph.operators.empty()) continue;
+    MachineModel machine = all_to_all(4);
+    Devices usual;
+    for (int d = 0; d < 4; ++d) {
+      machine.memory_of[static_cast<std::size_t>(d)] = random.upto(d);
+      usual.push_back(random.chance(0.7) ? d : random.upto(3));
+    }
+    Bench bench(graph, machine, random.upto(2));
+    bench.problem.costs.launch = {10};
+    Strategy strategy;
+    std::vector<Config> configs;
+    for (int op = 0; op < static_cast<int>(graph.operators.size()); ++op) {
+      const Operator& its = graph.operators[static_cast<std::size_t>(op)];
+      const auto output = static_cast<std::size_t>(its.primary_output().tensor);
+      strategy.push_back(random_config(random, its, graph.tensors[output], usual));
+      configs.push_back(bench.config(op, strategy.back().degrees, strategy.back().devices));
+    }
+    Simulator simulator(bench.problem);
+    simulator.set(configs);
+    const Plan plan = make_plan(graph, strategy, {}, bench.problem.optimizer_states);
+    if (std::any_of(plan.launches.begin(), plan.launches.end(), has_conflicts)) continue;
+    const std::vector<int> runs = run_numbers(graph, plan, kTrains, machine.memory_of);
+    MergedUses merged;
+    int last = -1;
+    for (std::size_t l = 0; l < plan.launches.size(); ++l) {
+      if (runs[l] < 0) continue;
+      const Launch& launch = plan.launches[l];
+      CAPTURE(launch.op);
+      CAPTURE(static_cast<int>(launch.pass));
+      const int number = simulator.graph().launch_of(launch.pass, launch.op);
+      const bool joins = runs[l] == last;
+      CHECK(simulator.timeline().runs_on[static_cast<std::size_t>(number)] == joins);
+      ++(joins ? fused : alone);
+      // What the tasks of a run need can be given to one task.
+      if (!joins) merged = {};
+      for (const FieldUse& use : field_uses(launch)) CHECK_NOTHROW(merged.add(use));
+      last = runs[l];
+    }
+  }
+  CHECK(fused > 2000);
+  CHECK(alone > 2000);
 }

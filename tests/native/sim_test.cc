@@ -6,69 +6,15 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan_harness.h"
 #include "search/proposals.h"
 #include "sim/memory.h"
-#include "sim/simulator.h"
+#include "sim_harness.h"
 
 using namespace flexlegion;
 using namespace flexlegion::plan_test;
+using namespace flexlegion::sim_test;
 
 namespace {
-
-using Times = std::vector<std::int64_t>;
-
-// Devices 0..n-1, each with a memory of its own, and one link for each direction of each pair.
-MachineModel all_to_all(int n, std::int64_t latency = 0) {
-  MachineModel machine;
-  machine.memories = n;
-  machine.kinds = 1;
-  machine.kind_of.assign(static_cast<std::size_t>(n), 0);
-  machine.capacity.assign(static_cast<std::size_t>(n), std::int64_t{1} << 40);
-  machine.single_entry.assign(static_cast<std::size_t>(n), n <= 2);
-  machine.routes.resize(static_cast<std::size_t>(n * n));
-  for (int a = 0; a < n; ++a) {
-    machine.memory_of.push_back(a);
-    for (int b = 0; b < n; ++b) {
-      if (a == b) continue;
-      machine.routes[static_cast<std::size_t>(a * n + b)] = {
-          static_cast<int>(machine.links.size())};
-      machine.links.push_back({1'000'000'000, latency});
-    }
-  }
-  return machine;
-}
-
-// A problem whose cost table is filled split by split.
-struct Bench {
-  Problem problem;
-
-  Bench(const Graph& graph, const MachineModel& machine, int states = 0) {
-    problem.graph = graph;
-    problem.facts = facts_of(graph, {});
-    problem.machine = machine;
-    problem.optimizer_states = states;
-    CostTable& costs = problem.costs;
-    for (std::size_t op = 0; op < graph.operators.size(); ++op) {
-      costs.class_of.push_back(static_cast<int>(op));
-    }
-    costs.splits.resize(graph.operators.size());
-    costs.number_of.resize(graph.operators.size());
-    costs.update = costs.load = costs.sum = {{0, 1'000'000'000'000'000'000}};
-    costs.launch = {0};
-  }
-
-  // A configuration; its tasks take `forward` and `backward` ns each.
-  Config config(int op, const std::vector<int>& degrees, const Devices& devices,
-                std::int64_t forward = 1, std::int64_t backward = 1) {
-    auto& splits = problem.costs.splits[op];
-    const int number = static_cast<int>(splits.size());
-    splits.push_back({degrees, static_cast<int>(devices.size()), Times(devices.size(), forward),
-                      Times(devices.size(), backward)});
-    problem.costs.number_of[op].try_emplace(degrees, number);
-    return {number, devices};
-  }
-};
 
 // Ready, start and end of a task.
 Times task(const Simulator& simulator, Pass pass, int index, int part = 0) {

@@ -40,14 +40,10 @@ def test_fewer_launches(results: dict[str, Any]) -> None:
 
 
 def test_the_simulator_foresees_it(results: dict[str, Any]) -> None:
-    """But for a few launches that need more memory than those before them were given.
-
-    Where one begins a run, the launches after it fall into other runs of 16.
-    """
+    """Launch by launch; tests/sim/test_fusion.py compares many more strategies, without Legion."""
     cases = results["equal"]
-    assert {case: r["wrong"] for case, r in cases.items() if len(r["wrong"]) > 3} == {}
-    fused = sum(r["fused"] for r in cases.values())
-    assert sum(len(r["wrong"]) for r in cases.values()) <= 0.06 * fused
+    assert {case: r["wrong"] for case, r in cases.items() if r["wrong"]} == {}
+    assert sum(r["fused"] for r in cases.values()) > 100
 
 
 def test_launches_that_wait_for_the_same_run_together(results: dict[str, Any]) -> None:

@@ -5,9 +5,9 @@ It shares nothing with the native simulator but the plan that both read.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product, zip_longest
 from typing import Any
 
 from flexlegion.machine.topology import Topology
@@ -36,16 +36,20 @@ class Task:
 
 @dataclass
 class Issued:
-    """The tasks of a launch that may be fused with others; whether it is an update, or a loss."""
+    """The tasks of a launch that may be fused with others; whether it is an update, or a loss.
+
+    `uses` holds (tensor and field, whether it only reads, each task's elements).
+    """
 
     tasks: range
     update: bool
     loss: bool
+    uses: list[tuple[Any, bool, list[set[Any]]]]
 
 
 def elements(box: Any) -> list[tuple[int, ...]]:
     """Every element of a box, by its coordinates."""
-    return list(itertools.product(*(range(lo, hi) for lo, hi in box)))
+    return list(product(*(range(lo, hi) for lo, hi in box)))
 
 
 def owners(plan: Plan) -> dict[tuple[int, int], int]:
@@ -111,7 +115,16 @@ def build(
         ]
         if launch.operator is not None:
             loss = launch.stage == "forward" and launch.operator.kind.is_loss
-            order.append(Issued(range(first, len(tasks)), launch.stage == "update", loss))
+            uses = [
+                (
+                    (plan.tensor_numbers[r.tensor], FIELDS.index(r.field)),
+                    r.privilege == "read",
+                    [set(elements(box)) for box in r.boxes],
+                )
+                for r in launch.requirements
+                if r.field != "state"
+            ]
+            order.append(Issued(range(first, len(tasks)), launch.stage == "update", loss, uses))
         if launch.stage == "forward":
             forward_tasks[launch.operator.name] = first
         if launch.stage == "backward":
@@ -119,7 +132,7 @@ def build(
                 its_forward = forward_tasks[launch.operator.name] + k
                 tasks[first + k].before.append((its_forward, False, 0))
                 waits.setdefault(first + k, set()).add(its_forward)
-        for r, k in itertools.product(launch.requirements, range(len(launch.devices))):
+        for r, k in product(launch.requirements, range(len(launch.devices))):
             place = (plan.tensor_numbers[r.tensor], FIELDS.index(r.field))
             if r.privilege == "write" or r.field == "state":
                 continue
@@ -129,13 +142,15 @@ def build(
                 producer = writer.get(place, {}).get(element)
                 if producer is None or producer == first + k:
                     continue
-                waits.setdefault(first + k, set()).add(producer)
+                # What a backward task reads of values, its forward task has read or written.
+                if launch.stage != "backward" or r.field != "value":
+                    waits.setdefault(first + k, set()).add(producer)
                 if memory(producer) == memory(first + k):
                     if (producer, False, 0) not in tasks[first + k].before:
                         tasks[first + k].before.append((producer, False, 0))
                 else:
                     need(producer, place, memory(first + k), element).add(first + k)
-        for r, k in itertools.product(launch.requirements, range(len(launch.devices))):
+        for r, k in product(launch.requirements, range(len(launch.devices))):
             place = (plan.tensor_numbers[r.tensor], FIELDS.index(r.field))
             if r.privilege != "read" and r.field != "state":
                 writer.setdefault(place, {}).update(dict.fromkeys(elements(r.boxes[k]), first + k))
@@ -168,7 +183,7 @@ def running_on(
 
     Both have their tasks on the same devices, wait, at last, for the same launches of other
     devices, and no other device needs the first one's results next. Inside a run of at most 16, no
-    task needs what another one of the same device computed.
+    task needs what another one of the same device computed, nor more memory than was touched there.
     """
     place = {number: i for i, issued in enumerate(order) for number in issued.tasks}
     far: list[set[int]] = []
@@ -187,6 +202,7 @@ def running_on(
                 mine.add(i)
                 if not issued.update or memory(producer) != memory(number):
                     last[number, tasks[producer].device] = i
+        crossed = max([crossed, *(j for j in range(len(far)) if not get_by(issued, order[j]))])
         far.append(mine)
         awaited |= set(last.values())
         crossing.append(crossed)
@@ -207,6 +223,22 @@ def running_on(
         else:
             first = i
     return result
+
+
+def get_by(launch: Issued, before: Issued) -> bool:
+    """Whether tasks get by with what their likes of another launch were given.
+
+    Where one of the two writes what the other touches, what is read was written there, and what is
+    written was touched.
+    """
+    for (place, reads, mine), (other, only_read, its) in product(launch.uses, before.uses):
+        if place != other or (reads and only_read):
+            continue
+        if not set().union(*mine) & set().union(*its):
+            continue
+        if not all(m <= i if reads else m == i for m, i in zip_longest(mine, its, fillvalue=set())):
+            return False
+    return True
 
 
 def simulate(tasks: list[Task]) -> int:

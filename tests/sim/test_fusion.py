@@ -1,0 +1,79 @@
+"""The simulator fuses the launches that the runtime fuses, which asks the plan."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from deltas import OWN, SMALL, Case, problem_for
+from simulated import random_change, strategy_of
+
+from flexlegion.plan import Plan
+from flexlegion.problem import Problem
+from flexlegion.simulator import PASSES, full
+from flexlegion.soap import ParallelConfig
+from flexlegion.strategy import Strategy
+
+MACHINES = ("p100x2", "p100x4", "shared", "v100x8")
+
+
+def by_runtime(problem: Problem, strategy: Strategy) -> tuple[set[tuple[str, str]], int]:
+    """Stages and operators of the launches that are fused with the one before; of how many."""
+    plan = Plan(problem.graph, strategy, problem.devices, problem.outputs, problem.optimizer_states)
+    topology = problem.topology
+    memories = [topology.memories.index(device.memory) for device in topology.devices]
+    issued = [
+        (launch, run)
+        for launch, run in zip(plan.launches, plan.fused(memories), strict=True)
+        if run >= 0
+    ]
+    fused = {
+        (launch.stage, launch.operator.name)
+        for (_, before), (launch, run) in pairwise(issued)
+        if before == run and launch.operator is not None
+    }
+    return fused, len(issued)
+
+
+def by_simulator(problem: Problem, strategy: Strategy) -> set[tuple[str, str]]:
+    """The same, by the launches that it does not charge."""
+    return {
+        (PASSES[task["stage"]], problem.graph.operators[task["index"]].name)
+        for task in full(problem, strategy).tasks
+        if PASSES[task["stage"]] != "load"
+        and task["hop"] < 0
+        and task["end_time"] - task["start_time"] == task["exe_time"]
+    }
+
+
+def alike(problem: Problem, rng: np.random.Generator) -> Strategy:
+    """Splits of all sorts, mostly on the same devices, some of which get several tasks."""
+    names = problem.devices.names
+    order = [names[int(d)] for d in rng.integers(0, len(names), len(names))]
+    if rng.random() < 0.5:
+        order = list(names)
+    changes = random_change(problem, rng, len(problem.graph.operators))
+    return Strategy(
+        {
+            name: ParallelConfig(config.degrees, tuple(order[: len(config.devices)]))
+            if rng.random() < 0.9
+            else config
+            for name, config in changes.items()
+        }
+    )
+
+
+@pytest.mark.parametrize("network", [*SMALL, *OWN])
+def test_simulator_and_runtime_agree(network: str) -> None:
+    rng = np.random.default_rng(0)
+    fused = issued = 0
+    for machine in MACHINES:
+        problem = problem_for(Case(network, machine), seed=1)
+        strategies = [strategy_of(problem, name) for name in ("single", "data", "model")]
+        for strategy in (*strategies, *(alike(problem, rng) for _ in range(6))):
+            expected, launches = by_runtime(problem, strategy)
+            assert by_simulator(problem, strategy) == expected
+            fused += len(expected)
+            issued += launches
+    assert issued / 10 < fused < issued
