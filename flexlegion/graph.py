@@ -120,7 +120,7 @@ class Graph:
         kind: OperatorType,
         inputs: Sequence[Tensor],
         name: str,
-        share: Operator | Tensor | None = None,
+        share: Operator | Tensor | Sequence[Tensor | None] | None = None,
         trainable: bool = True,
     ) -> Tensor:
         """`apply`, for operators of one output.

@@ -10,6 +10,7 @@ from flexlegion.initializers import Initializer, initializer
 from flexlegion.ops.attention import MatMul
 from flexlegion.ops.conv1d import Conv1D, Pool1D
 from flexlegion.ops.conv2d import Conv2D
+from flexlegion.ops.cosine import Cosine
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.elementwise import Dropout, DropPath
 from flexlegion.ops.flatten import Flatten
@@ -202,6 +203,23 @@ class Layers(SequenceLayers):
             initializer(bias_initializer),
         )
         return self._activated(self._add(kind, x, name, share, trainable), separate, name)
+
+    def cosine(
+        self,
+        x: Tensor,
+        units: int,
+        kernel_initializer: str | Initializer = "normal",
+        name: str | None = None,
+        share: Tensor | None = None,
+        trainable: bool = True,
+    ) -> Tensor:
+        """Cosine of the angle to each row of a kernel (units, i): (n, ..., i) -> (n, ..., units).
+
+        The losses "arcface" and "cosface" train it to classify by angle. `share` and `trainable` as
+        for `dense`.
+        """
+        kind = Cosine(self._positive(units, "units"), initializer(kernel_initializer))
+        return self._add(kind, x, self._name("cosine", name), share, trainable)
 
     def batch_norm(
         self,

@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph, Operator, layer_of
 from flexlegion.ops import losses as operators
+from flexlegion.ops.base import OperatorType
+from flexlegion.ops.cosine import AngularMargin
 from flexlegion.ops.losses import LossOperator
 from flexlegion.tensor import DataType, Shape, Tensor
 
@@ -32,6 +34,10 @@ class Loss:
     def labels(self, prediction: Shape) -> tuple[Shape, DataType]:
         """Shape and element type of its labels."""
         return prediction, "float32"
+
+    def before(self) -> OperatorType | None:
+        """An operator between the output and the loss's own, which reads the labels, too."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,54 @@ class SparseCategoricalCrossentropy(CategoricalCrossentropy):
     def labels(self, prediction: Shape) -> tuple[Shape, DataType]:
         """One a row of the prediction."""
         return prediction[:-1], "int32"
+
+
+@dataclass(frozen=True)
+class ArcFace(SparseCategoricalCrossentropy):
+    """Cross-entropy of cosines (n, c) with an additive angular margin (Deng et al. 2019).
+
+    The output are cosines, as of the layer `cosine`. The logits are `scale` cos(angle), but of a
+    sample's own class `scale` cos(angle + `margin`); metrics are those of these logits.
+
+    Parameters
+    ----------
+    scale
+        Of all logits; above 0.
+    margin
+        In radians, from 0 to pi / 2; 0 for none.
+    """
+
+    name: ClassVar[str] = "arcface"
+    of_angle: ClassVar[bool] = True
+
+    scale: float = 64.0
+    margin: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.scale < math.inf:
+            raise UserError(f"{self.name}'s scale has to be a number above 0, but is {self.scale}")
+        if not 0 <= self.margin <= math.pi / 2:
+            raise UserError(
+                f"{self.name}'s margin has to be from 0 to pi / 2, but is {self.margin}"
+            )
+
+    def before(self) -> OperatorType:
+        """See `Loss`."""
+        return AngularMargin(float(self.scale), float(self.margin), self.of_angle)
+
+
+@dataclass(frozen=True)
+class CosFace(ArcFace):
+    """The same, but a sample's own class has the logit `scale` (cos(angle) - `margin`).
+
+    It is also known as the large margin cosine loss (Wang et al. 2018).
+    """
+
+    name: ClassVar[str] = "cosface"
+    of_angle: ClassVar[bool] = False
+
+    margin: float = 0.35
 
 
 @dataclass(frozen=True)
@@ -187,6 +241,8 @@ LOSSES: dict[str, type[Loss]] = {
     for loss in (
         SparseCategoricalCrossentropy,
         CategoricalCrossentropy,
+        ArcFace,
+        CosFace,
         BinaryCrossentropy,
         MeanSquaredError,
         MeanAbsoluteError,

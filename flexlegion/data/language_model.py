@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import NamedTuple
 
 from flexlegion.data.dataset import Dataset, Splits, TokenDataset
 from flexlegion.data.text import (
@@ -46,18 +47,38 @@ def load_language_model(source: Path, steps: int, vocabulary: int) -> Splits[Dat
     UserError
         If the source is missing, damaged, or too short for one sequence.
     """
-    if source.is_dir():
-        train = _part(source, "train")
-        if train is None:
-            raise UserError(f"{source}: there is no NAME.train.txt in this folder")
-        test = _part(source, "test")
-        parts = [(path, _words(path, split=False)) for path in (train, test) if path is not None]
-    else:
-        parts = [(source, _words(source, split=True))]
-    _, words_to_train = parts[0]
-    words = Vocabulary.of([words_to_train], vocabulary, (UNKNOWN, END_OF_LINE))
-    sets = [_sequences(text, words, steps, path) for path, text in parts]
+    parts = read_running_text(source)
+    words = Vocabulary.of([parts[0].words], vocabulary, (UNKNOWN, END_OF_LINE))
+    sets = [_sequences(part, words, steps) for part in parts]
     return Splits(sets[0], sets[1] if len(sets) > 1 else None)
+
+
+class RunningText(NamedTuple):
+    """A file's words, the ends of lines included."""
+
+    path: Path
+    words: list[str]
+
+
+def read_running_text(source: Path) -> list[RunningText]:
+    """The text to train on and, if the source has it, the one to test with.
+
+    Parameters
+    ----------
+    source : Path
+        As for `load_language_model`.
+
+    Raises
+    ------
+    UserError
+        If it is missing or damaged.
+    """
+    if not source.is_dir():
+        return [RunningText(source, _words(source, split=True))]
+    train, test = _part(source, "train"), _part(source, "test")
+    if train is None:
+        raise UserError(f"{source}: there is no NAME.train.txt in this folder")
+    return [RunningText(path, _words(path, split=False)) for path in (train, test) if path]
 
 
 def is_running_text(source: Path) -> bool:
@@ -77,14 +98,14 @@ def _words(path: Path, split: bool) -> list[str]:
     return list(itertools.chain.from_iterable(ended))
 
 
-def _sequences(text: list[str], words: Vocabulary, steps: int, path: Path) -> TokenDataset:
-    stream = words.encode(text)
+def _sequences(text: RunningText, words: Vocabulary, steps: int) -> TokenDataset:
+    stream = words.encode(text.words)
     n = (len(stream) - 1) // steps
     if n < 1:
         raise UserError(
-            f"{path}: this text has {len(stream)} tokens, and a sequence of {steps} steps needs "
-            f"{steps + 1}"
+            f"{text.path}: this text has {len(stream)} tokens, and a sequence of {steps} steps "
+            f"needs {steps + 1}"
         )
     x = stream[: n * steps].reshape(n, steps)
     y = stream[1 : n * steps + 1].reshape(n, steps)
-    return TokenDataset(x, y, str(path), len(words), len(words), (words,))
+    return TokenDataset(x, y, str(text.path), len(words), len(words), (words,))

@@ -10,28 +10,38 @@ from typing import Any
 import numpy as np
 
 from flexlegion.data.classification import is_table, load_classification
+from flexlegion.data.clicks import load_clicks
 from flexlegion.data.dataset import Dataset, Labels, Splits, TokenDataset
 from flexlegion.data.digits import load_digits
 from flexlegion.data.idx import is_idx_directory
 from flexlegion.data.images import ImageFolder, load_images
 from flexlegion.data.language_model import is_running_text, load_language_model
 from flexlegion.data.loaders import load
+from flexlegion.data.masked import load_masked
 from flexlegion.data.parallel import load_parallel
 from flexlegion.errors import UserError
 from flexlegion.suggestions import did_you_mean
 
 # What a network does: it classifies images (or other arrays of numbers) or texts, predicts the next
-# token of a text, or the tokens of a translation.
-TASKS = ("images", "text", "language", "translation")
+# token of a text, masked ones, the tokens of a translation, or whether links are clicked.
+TASKS = ("images", "text", "language", "masked", "translation", "clicks")
 
 SAMPLE = "sample"
 _SAMPLES = Path(__file__).with_name("samples")
-_SAMPLE_OF = {"text": "chapters", "language": "manual", "translation": "interface/train"}
+_SAMPLE_OF = {
+    "text": "chapters",
+    "language": "manual",
+    "masked": "manual",
+    "translation": "interface/train",
+    "clicks": "clicks",
+}
 SAMPLE_LANGUAGES = ("en", "de")
 _ARRAYS = "arrays of tokens and labels (.npz, .npy, .h5)"
 _SOURCES = {
     "text": f"a .tsv or .csv file of labels and texts, a folder a class of .txt files, {_ARRAYS}",
     "language": f"a .txt file, a folder with NAME.train.txt, {_ARRAYS}",
+    "masked": "a .txt file, a folder with NAME.train.txt",
+    "clicks": "a .tsv file of records, a folder with train.tsv",
 }
 # Sizes that have to be the data's; others may be larger.
 _EXACT = ("input_shape", "steps")
@@ -72,8 +82,8 @@ def load_for(
     task
         One of `TASKS`.
     sizes
-        The network's: images get its "input_shape", texts its "steps" and at most its "vocabulary".
-        Arrays from files are as they are.
+        The network's: images get its "input_shape", texts its "steps" and at most its "vocabulary",
+        records of clicks its "numbers", "fields" and "rows". Arrays from files are as they are.
     request
         Which data.
 
@@ -84,7 +94,9 @@ def load_for(
     """
     if request.augment and task != "images":
         raise UserError("--augment goes with folders of images")
-    return _images(sizes, request) if task == "images" else _sequences(task, sizes, request)
+    if task == "images":
+        return _images(sizes, request)
+    return _clicks(sizes, request) if task == "clicks" else _sequences(task, sizes, request)
 
 
 def network_sizes(
@@ -97,7 +109,7 @@ def network_sizes(
     UserError
         If a given size does not fit the data.
     """
-    needed = _needed(task, data)
+    needed = {} if task == "clicks" else _needed(task, data)  # these are cut to any sizes
     for name, value in needed.items():
         chosen = given.get(name, value)
         if (chosen != value) if name in _EXACT else (chosen < value):
@@ -139,6 +151,24 @@ def _images(sizes: Mapping[str, Any], request: Request) -> Splits[Dataset] | Spl
     return Splits(load_digits(shape[:2]), None)
 
 
+def _clicks(sizes: Mapping[str, Any], request: Request) -> Splits[Dataset]:
+    sample = request.source == SAMPLE
+    path = _SAMPLES / _SAMPLE_OF["clicks"] if sample else Path(request.source)
+    if request.labels is not None:
+        raise UserError(f"{path}: the labels of records are their first values")
+    if not path.exists():
+        raise _missing("clicks", request.source)
+    return load_clicks(path, sizes["numbers"], sizes["fields"], sizes["rows"])
+
+
+def _missing(task: str, source: str) -> UserError:
+    return UserError(
+        f"{source}: there is no such file or directory"
+        f"{did_you_mean(source, ('sample', 'synthetic'))}; use sample, synthetic, or "
+        f"{_SOURCES[task]}"
+    )
+
+
 def _sequences(task: str, sizes: Mapping[str, Any], request: Request) -> Splits[Dataset]:
     sample = request.source == SAMPLE
     source = str(_SAMPLES / _SAMPLE_OF[task]) if sample else request.source
@@ -149,14 +179,12 @@ def _sequences(task: str, sizes: Mapping[str, Any], request: Request) -> Splits[
     if task == "translation" and not arrays:
         return load_parallel(source, SAMPLE_LANGUAGES if sample else request.languages, *cut)
     if not path.exists():
-        raise UserError(
-            f"{source}: there is no such file or directory"
-            f"{did_you_mean(source, ('sample', 'synthetic'))}; use sample, synthetic, or "
-            f"{_SOURCES[task]}"
-        )
+        raise _missing(task, source)
     if task == "text" and not arrays and (path.is_dir() or is_table(path)):
         return load_classification(path, *cut)
-    if task == "language" and not arrays and (path.is_dir() or is_running_text(path)):
+    if task in ("language", "masked") and not arrays and (path.is_dir() or is_running_text(path)):
+        if task == "masked":
+            return load_masked(path, *cut, request.seed)
         return load_language_model(path, *cut)
     return _tokens(task, load(source, request.labels))
 
@@ -165,6 +193,8 @@ def _tokens(task: str, arrays: Splits[Dataset]) -> Splits[Dataset]:
     """Arrays from files as tokens."""
     if task == "translation":
         raise UserError("translation takes a parallel corpus, as in --data corpus/train")
+    if task == "masked":
+        raise UserError(f"a masked language model takes {_SOURCES[task]}")
     parts = [part for part in arrays if part is not None]
     for part in parts:
         x = part.inputs[0]

@@ -86,6 +86,8 @@ def _add(graph: Graph, output: Tensor, loss: Loss | Tensor, weight: float, suffi
         return
     kind, prediction = loss.operator(output)
     labels = graph.add_input(f"{LABELS_NAME}{suffix}", *loss.labels(prediction.shape))
+    if (before := loss.before()) is not None:
+        prediction = graph.add(before, [prediction, labels], f"{LOSS_NAME}{suffix}.{before.type}")
     graph.add(kind.weighted(weight), [prediction, labels], f"{LOSS_NAME}{suffix}")
 
 

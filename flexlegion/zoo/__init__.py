@@ -11,7 +11,10 @@ from flexlegion.errors import UserError
 from flexlegion.model import Model
 from flexlegion.suggestions import unknown
 from flexlegion.zoo.alexnet import alexnet
+from flexlegion.zoo.bert import bert
+from flexlegion.zoo.gpt import gpt
 from flexlegion.zoo.inception_v3 import inception_v3
+from flexlegion.zoo.insightface import insightface
 from flexlegion.zoo.lenet import lenet
 from flexlegion.zoo.mlp import mlp
 from flexlegion.zoo.nmt import nmt
@@ -19,6 +22,7 @@ from flexlegion.zoo.resnet101 import resnet101
 from flexlegion.zoo.rnnlm import rnnlm
 from flexlegion.zoo.rnntc import rnntc
 from flexlegion.zoo.transformer import transformer
+from flexlegion.zoo.wide_deep import wide_deep
 
 
 @dataclass(frozen=True)
@@ -62,10 +66,30 @@ ZOO: dict[str, ZooEntry] = {
         256,
         sample_sizes={"input_shape": (64, 64, 1)},
     ),
+    "bert": ZooEntry(
+        bert,
+        "masked language model: BERT, base or large",
+        8,
+        task="masked",
+        sample_sizes={"steps": 32, "layers": 2, "hidden": 128, "heads": 4, "vocabulary": 5000},
+    ),
+    "gpt": ZooEntry(
+        gpt,
+        "language model: GPT-2 and GPT-3 from 117m to 175b weights, by preset",
+        8,
+        task="language",
+        sample_sizes={"steps": 32, "layers": 2, "hidden": 128, "heads": 4, "vocabulary": 5000},
+    ),
     "inception_v3": ZooEntry(
         inception_v3,
         "102-layer CNN with inception modules",
         sample_sizes={"input_shape": (75, 75, 1), "depth_multiplier": 0.25},
+    ),
+    "insightface": ZooEntry(
+        insightface,
+        "face recognition: ResNet-50 and a margin softmax over the persons",
+        loss="arcface",
+        sample_sizes={"input_shape": (32, 32, 1), "width": 16, "embedding": 64},
     ),
     "lenet": ZooEntry(lenet, "6-layer CNN for small images"),
     "mlp": ZooEntry(mlp, "dense layers"),
@@ -98,6 +122,14 @@ ZOO: dict[str, ZooEntry] = {
         8,
         task="language",
         sample_sizes={"steps": 32, "layers": 2, "hidden": 128, "heads": 4, "vocabulary": 5000},
+    ),
+    "wide_deep": ZooEntry(
+        wide_deep,
+        "click-through rates: Wide & Deep, over tables of categories",
+        512,
+        "binary_crossentropy",
+        task="clicks",
+        sample_sizes={"rows": 1000, "layers": 2, "hidden": 64},
     ),
 }
 

@@ -41,6 +41,30 @@ def _block(model: Model, x: Tensor, inner: int, stride: int, name: str) -> Tenso
     return model.batch_norm(y, "relu", 1e-5, name=f"{name}.conv3.bn", residual=x)
 
 
+def residual_trunk(model: Model, x: Tensor, blocks: tuple[int, ...], width: int) -> Tensor:
+    """A residual network up to its last block, whose image is not pooled yet.
+
+    Parameters
+    ----------
+    model
+        Where to.
+    x
+        Images.
+    blocks, width
+        As of `resnet101`.
+    """
+    x = model.conv2d(
+        x, width, 7, 2, 3, use_bias=False, kernel_initializer="he_normal", name="conv1"
+    )
+    x = model.batch_norm(x, "relu", 1e-5, name="conv1.bn")
+    x = model.pool2d(x, 3, 2, 1, name="pool1")
+    for stage, count in enumerate(blocks):
+        for i in range(count):
+            stride = 2 if stage > 0 and i == 0 else 1
+            x = _block(model, x, width * 2**stage, stride, f"stage{stage + 1}.block{i + 1}")
+    return x
+
+
 def resnet101(
     model: Model,
     input_shape: tuple[int, ...] = (224, 224, 3),
@@ -71,16 +95,7 @@ def resnet101(
             f"but the data have shape {list(input_shape)}"
         )
     positive("resnet101", width=width, **{f"blocks[{i}]": n for i, n in enumerate(blocks)})
-    x = model.input(input_shape, name="image")
-    x = model.conv2d(
-        x, width, 7, 2, 3, use_bias=False, kernel_initializer="he_normal", name="conv1"
-    )
-    x = model.batch_norm(x, "relu", 1e-5, name="conv1.bn")
-    x = model.pool2d(x, 3, 2, 1, name="pool1")
-    for stage, count in enumerate(blocks):
-        for i in range(count):
-            stride = 2 if stage > 0 and i == 0 else 1
-            x = _block(model, x, width * 2**stage, stride, f"stage{stage + 1}.block{i + 1}")
+    x = residual_trunk(model, model.input(input_shape, name="image"), blocks, width)
     grid = (x.shape[1], x.shape[2])
     x = model.flatten(model.pool2d(x, grid, kind="average", name="pool"), name="flatten")
     model.softmax(model.dense(x, classes, name="output"), name="softmax")

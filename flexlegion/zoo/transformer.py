@@ -7,35 +7,54 @@ dropout, and queries, keys and values have a matrix each.
 
 from __future__ import annotations
 
-from flexlegion.errors import UserError
-from flexlegion.initializers import Normal
 from flexlegion.model import Model
 from flexlegion.tensor import Tensor
+from flexlegion.zoo.blocks import NORMAL, attend, check_heads, feed_forward
 from flexlegion.zoo.unrolled import positive
 
-NORMAL = Normal(stddev=0.02)
 
-
-def _block(model: Model, x: Tensor, heads: int, name: str) -> Tensor:
-    """Attention and two dense layers, each beside a shortcut."""
-    steps, width = x.shape[1:]
-
-    def dense(y: Tensor, units: int, part: str, activation: str | None = None) -> Tensor:
-        return model.dense(y, units, activation, kernel_initializer=NORMAL, name=f"{name}.{part}")
-
-    y = model.layer_norm(x, name=f"{name}.norm1")
-    q, k, v = (
-        model.reshape(
-            dense(y, width, part), (steps, heads, width // heads), name=f"{name}.{part}.heads"
-        )
-        for part in ("query", "key", "value")
-    )
-    y = model.multi_head_attention(q, k, v, causal=True, name=f"{name}.attention")
-    y = dense(model.reshape(y, (steps, width), name=f"{name}.joined"), width, "output")
+def _block(model: Model, x: Tensor, heads: int, activation: str, name: str) -> Tensor:
+    """Attention and two dense layers, each of what is normalised, and beside a shortcut."""
+    y = attend(model, model.layer_norm(x, name=f"{name}.norm1"), heads, True, name)
     x = model.add([x, y], name=f"{name}.add1")
-    y = model.layer_norm(x, name=f"{name}.norm2")
-    y = dense(dense(y, 4 * width, "expand", "gelu"), width, "contract")
+    y = feed_forward(model, model.layer_norm(x, name=f"{name}.norm2"), activation, name)
     return model.add([x, y], name=f"{name}.add2")
+
+
+def decoder(
+    model: Model,
+    network: str,
+    activation: str,
+    *,
+    steps: int,
+    layers: int,
+    hidden: int,
+    heads: int,
+    vocabulary: int,
+) -> None:
+    """Add the layers of a decoder-only transformer, whose sizes are those of `transformer`.
+
+    Parameters
+    ----------
+    model
+        Where to.
+    network
+        For messages.
+    activation
+        Between the dense layers of a block.
+    """
+    positive(network, steps=steps, layers=layers, hidden=hidden, heads=heads, vocabulary=vocabulary)
+    check_heads(network, hidden, heads)
+    tokens = model.input((steps,), "int32", name="tokens")
+    embedded = model.embedding(
+        tokens, vocabulary, hidden, embedding_initializer=NORMAL, name="embed"
+    )
+    x = model.position_embedding(embedded, NORMAL, name="positions")
+    for layer in range(1, layers + 1):
+        x = _block(model, x, heads, activation, f"block{layer}")
+    x = model.layer_norm(x, name="norm")
+    x = model.dense(x, vocabulary, use_bias=False, name="logits", share=embedded)
+    model.softmax(x, name="softmax")
 
 
 def transformer(
@@ -62,21 +81,13 @@ def transformer(
     vocabulary
         Number of tokens.
     """
-    positive(
-        "transformer", steps=steps, layers=layers, hidden=hidden, heads=heads, vocabulary=vocabulary
+    decoder(
+        model,
+        "transformer",
+        "gelu",
+        steps=steps,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        vocabulary=vocabulary,
     )
-    if hidden % heads != 0:
-        raise UserError(
-            f"transformer: hidden has to be a multiple of heads, but {heads} does not divide "
-            f"{hidden}"
-        )
-    tokens = model.input((steps,), "int32", name="tokens")
-    embedded = model.embedding(
-        tokens, vocabulary, hidden, embedding_initializer=NORMAL, name="embed"
-    )
-    x = model.position_embedding(embedded, NORMAL, name="positions")
-    for layer in range(1, layers + 1):
-        x = _block(model, x, heads, f"block{layer}")
-    x = model.layer_norm(x, name="norm")
-    x = model.dense(x, vocabulary, use_bias=False, name="logits", share=embedded)
-    model.softmax(x, name="softmax")

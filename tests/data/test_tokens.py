@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from flexlegion.data.classification import load_classification
 from flexlegion.data.dataset import IGNORED
 from flexlegion.data.language_model import load_language_model
+from flexlegion.data.masked import CLASS, MASK, SEPARATOR, load_masked
 from flexlegion.data.parallel import load_parallel
 from flexlegion.data.text import PAD, UNKNOWN, Vocabulary, detokenise, read_lines, tokenise
 from flexlegion.errors import UserError
@@ -214,6 +215,34 @@ def test_refuses_too_little_text(tmp_path: Path) -> None:
 
 
 # Parallel corpora
+
+
+def test_masked_words(tmp_path: Path) -> None:
+    text = " ".join(f"w{i % 50}" for i in range(4000))
+    path = write(tmp_path / "a.txt", text)
+    train, test = load_masked(path, 12, 40, seed=3)
+    assert test is None
+    tokens, segments = train.inputs
+    assert tokens.shape == segments.shape == train.y.shape == (4001 // 9, 12)
+    words = train.vocabularies[0]
+    marks = [words.number(mark) for mark in (CLASS, SEPARATOR, SEPARATOR)]
+    assert (tokens[:, [0, 5, 11]] == marks).all()
+    assert (segments == [0] * 6 + [1] * 6).all()
+    chosen = train.y != IGNORED
+    assert not chosen[:, [0, 5, 11]].any()
+    assert chosen.mean() == pytest.approx(0.15 * 9 / 12, abs=0.02)
+    masked = tokens == words.number(MASK)
+    assert masked[chosen].mean() == pytest.approx(0.8, abs=0.06)
+    assert not masked[~chosen].any()
+    # Where nothing is masked, the text; what is chosen, the labels have.
+    original = np.where(chosen, train.y, tokens)[:, [1, 2, 3, 4, 6, 7, 8, 9, 10]].reshape(-1)
+    np.testing.assert_array_equal(original, words.encode(text.split())[: len(original)])
+    again, _ = load_masked(path, 12, 40, seed=3)
+    np.testing.assert_array_equal(again.inputs[0], tokens)
+    with pytest.raises(UserError, match="the size steps has to be at least 5, but is 4"):
+        load_masked(path, 4, 40, seed=3)
+    with pytest.raises(UserError, match=r"has 2 tokens, and a sample of 12 steps needs 9"):
+        load_masked(write(tmp_path / "b.txt", "one"), 12, 40, seed=3)
 
 
 def corpus(folder: Path, name: str, source: str, target: str) -> str:

@@ -53,11 +53,43 @@ def lstm_weights(d: int, h: int) -> int:
         ),
         # GPT-2 small: 124 million (github.com/openai/gpt-2); 124,439,808 in transformers' gpt2.
         ("transformer", 124_439_808),
+        ("gpt", 124_439_808),
+        # transformers' BertForMaskedLM, bert-base-uncased.
+        ("bert", 109_514_298),
+        # ResNet-50's convolutions and normalisations (25,557,032 in torchvision, with an output
+        # layer), the embedding of 4x4x2048, and a vector a person.
+        ("insightface", 25_557_032 - 1000 * 2049 + 512 * (4 * 4 * 2048 + 1) + 85_742 * 512),
+        # Tables of 16 columns and one, linear weights; the deep part's layers, and its output.
+        ("wide_deep", 26 * 100_000 * 17 + 13 + 430 * 1024 + 6 * 1025 * 1024 + 1025),
     ],
 )
 def test_numbers_of_weights(name: str, weights: int) -> None:
-    graph = build(name, 2).graph
-    assert sum(math.prod(tensor.shape) for tensor in graph.trained_weights) == weights
+    assert weights_of(build(name, 2).graph) == weights
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "weights"),
+    [
+        # transformers' gpt2-medium, gpt2-large and gpt2-xl, and bert-large-uncased.
+        ("gpt", "345m", 354_823_168),
+        ("gpt", "762m", 774_030_080),
+        ("gpt", "1.5b", 1_557_611_200),
+        ("bert", "large", 335_174_458),
+    ],
+)
+def test_numbers_of_weights_of_presets(name: str, preset: str, weights: int) -> None:
+    assert weights_of(build(name, 2, preset=preset).graph) == weights
+
+
+def test_presets_of_gpt_3_have_the_weights_of_their_names() -> None:
+    for preset in ("125m", "350m", "760m", "1.3B", "2.7B", "6.7B", "13B", "175B"):
+        weights = weights_of(build("gpt", 2, steps=2048, preset=preset).graph)
+        named = float(preset[:-1]) * (1e6 if preset[-1] == "m" else 1e9)
+        assert weights == pytest.approx(named, rel=0.03), preset
+
+
+def weights_of(graph: Graph) -> int:
+    return sum(math.prod(tensor.shape) for tensor in graph.trained_weights)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +122,10 @@ def test_multiply_adds_of_resnet_layers() -> None:
 def test_output_is_a_distribution_over_the_classes(name: str) -> None:
     last = build(name, 2).graph.operators[-1]
     sizes = ZOO[name].sizes
-    assert last.kind.type == "softmax"
+    if name == "wide_deep":  # of two classes, the second one's probability
+        assert (last.kind.type, last.output.shape) == ("sigmoid", (2, 1))
+        return
+    assert last.kind.type == ("cosine" if name == "insightface" else "softmax")
     steps = () if "classes" in sizes else (sizes["steps"],)
     assert last.output.shape == (2, *steps, sizes.get("classes") or sizes["vocabulary"])
 
@@ -99,7 +134,8 @@ def test_output_is_a_distribution_over_the_classes(name: str) -> None:
 def test_defaults(name: str) -> None:
     model = build(name)
     assert model.batch_size == (
-        {"alexnet": 256, "transformer": 8}.get(name, 64)  # FlexFlow, section 8.1
+        # FlexFlow, section 8.1
+        {"alexnet": 256, "bert": 8, "gpt": 8, "transformer": 8, "wide_deep": 512}.get(name, 64)
     )
     assert ZOO[name].description
     assert add_loss(model.graph, model.graph.operators[-1].output, ZOO[name].loss)
@@ -180,6 +216,8 @@ def test_unfit_data_are_refused() -> None:
         build("inception_v3", 2, (74, 99, 3))
     with pytest.raises(UserError, match="resnet101 takes images"):
         build("resnet101", 2, (8,))
+    with pytest.raises(UserError, match="insightface takes images"):
+        build("insightface", 2, (8, 8, 1))
     with pytest.raises(
         UserError,
         match=r"model 'nmt' does not take data of shape \[8, 8, 1\]; its inputs follow from its "
@@ -198,6 +236,13 @@ def test_unfit_data_are_refused() -> None:
         ("nmt", {"steps_per_op": 1.5}, "nmt: steps_per_op has to be a whole number"),
         ("rnntc", {"hidden": True}, "rnntc: hidden has to be a whole number"),
         ("transformer", {"heads": 5}, "5 does not divide 768"),
+        (
+            "gpt",
+            {"preset": "1.3"},
+            "unknown preset '1.3' (did you mean '1.3b'?); choose",
+        ),
+        ("wide_deep", {"tables": 4}, "tables, but 4 does not divide 26"),
+        ("bert", {"preset": "base", "heads": 5}, "bert: hidden has to be a multiple of heads, but"),
         ("inception_v3", {"depth_multiplier": 0}, "depth_multiplier has to be above 0"),
         ("resnet101", {"blocks": (1, 0)}, "blocks[1] has to be a whole number"),
     ],
@@ -210,14 +255,39 @@ def test_sizes_are_checked(name: str, sizes: dict[str, object], text: str) -> No
 
 # Every network in small, where that is not its nature, under random strategies
 
+_TRANSFORMER: dict[str, object] = {
+    "steps": 6,
+    "layers": 2,
+    "hidden": 6,
+    "heads": 3,
+    "vocabulary": 11,
+}
 SMALL: dict[str, dict[str, object]] = {
     "alexnet": {"input_shape": (67, 67, 3), "classes": 5},
     "inception_v3": {"input_shape": (75, 75, 3), "classes": 5, "depth_multiplier": 0.02},
+    "insightface": {
+        "input_shape": (32, 32, 3),
+        "classes": 7,
+        "blocks": (1, 1),
+        "width": 3,
+        "embedding": 5,
+    },
     "nmt": {"steps": 3, "hidden": 6, "embedding": 5, "vocabulary": 11},
     "resnet101": {"input_shape": (32, 32, 3), "classes": 5, "blocks": (2, 1, 2), "width": 3},
     "rnnlm": {"steps": 3, "hidden": 6, "vocabulary": 11},
     "rnntc": {"steps": 3, "hidden": 6, "embedding": 5, "vocabulary": 11},
-    "transformer": {"steps": 6, "layers": 2, "hidden": 6, "heads": 3, "vocabulary": 11},
+    "wide_deep": {
+        "numbers": 3,
+        "fields": 4,
+        "rows": 11,
+        "tables": 2,
+        "embedding": 3,
+        "layers": 2,
+        "hidden": 6,
+    },
+    "bert": _TRANSFORMER,
+    "gpt": _TRANSFORMER,
+    "transformer": _TRANSFORMER,
 }
 
 
@@ -249,6 +319,17 @@ def test_building_is_fast() -> None:
     started = time.perf_counter()
     assert len(Plan(graph, strategy, devices, output, 1).launches) > 500
     assert time.perf_counter() - started < 5
+
+
+def test_building_the_largest_is_fast() -> None:
+    """GPT-3 of 175 billion weights, and its plan for eight devices; both take about a second."""
+    started = time.perf_counter()
+    model = build("gpt", 8, preset="175b")
+    devices = Devices.of(gpus=8)
+    output = model.graph.operators[-1].output
+    graph = add_loss(model.graph, output, ZOO["gpt"].loss)
+    assert len(Plan(graph, resolve("data", graph, devices), devices, output, 1).launches) > 2000
+    assert time.perf_counter() - started < 10
 
 
 def test_names_are_found_after_a_copy() -> None:

@@ -48,8 +48,14 @@ def test_twins_take_over_weights(name: str) -> None:
 def inputs_of(case: ZooCase, rows: slice) -> list[torch.Tensor]:
     """Samples as a twin takes them."""
     arrays, _ = case.data(case.iterations * case.batch_size)
-    tensors = [torch.from_numpy(array[rows]) for array in arrays]
-    return [x.permute(0, 3, 1, 2).double() if x.ndim == 4 else x for x in tensors]
+    tensors = [as_double(array[rows]) for array in arrays]
+    return [x.permute(0, 3, 1, 2) if x.ndim == 4 else x for x in tensors]
+
+
+def as_double(array: Array) -> torch.Tensor:
+    """Numbers in double precision; whole ones as they are indexed with."""
+    x = torch.from_numpy(array)
+    return x.double() if x.is_floating_point() else x.long()
 
 
 def reference(case: ZooCase, saved: Arrays) -> Arrays:
@@ -60,14 +66,14 @@ def reference(case: ZooCase, saved: Arrays) -> Arrays:
     twin.load(of_kind(saved, "initial"))
     trained = [p for p in twin.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(trained, ours.lr, ours.momentum)
-    labels = torch.from_numpy(case.data(case.iterations * case.batch_size)[1]).long()
+    labels = as_double(case.data(case.iterations * case.batch_size)[1])
     arrays: Arrays = {}
     for step in range(case.iterations):
         for name, dropout in twin.dropouts.items():
             dropout.keep(saved[f"kept/{step}.{name}"])
         rows = slice(step, None, case.iterations)
         logits = twin(*inputs_of(case, rows))
-        loss = torch_zoo.loss_of(logits, labels[rows])
+        loss = torch_zoo.loss_of(case.name, logits, labels[rows])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

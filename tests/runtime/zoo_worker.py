@@ -14,12 +14,21 @@ import traceback
 import numpy as np
 from zoo_cases import CASES, Array, ZooCase
 
+from flexlegion.graph import Graph
 from flexlegion.runtime.program import NO_BATCH, TRAIN, Batch, Program
+from flexlegion.tensor import Tensor
 
 
 def _mean_loss(program: Program, ticket: int) -> Array:
     (sums,) = program.metrics(ticket)
     return np.array(sums.loss / sums.labels)
+
+
+def _logits(graph: Graph) -> Tensor:
+    """What the loss reads, before margins."""
+    read = graph.operators[-1].inputs[0]
+    assert read.producer is not None
+    return read.producer.inputs[0] if read.producer.kind.type == "angular_margin" else read
 
 
 def run(case: ZooCase, strategy: str) -> dict[str, Array]:
@@ -40,7 +49,7 @@ def run(case: ZooCase, strategy: str) -> dict[str, Array]:
                 kept = program.read(operator.output) != 0
                 arrays[f"kept/{step}.{operator.name}"] = kept
         if step == 0:
-            arrays["value/logits"] = program.read(graph.operators[-1].inputs[0])
+            arrays["value/logits"] = program.read(_logits(graph))
             for weight in graph.trained_weights:
                 arrays[f"gradient/{weight.name}"] = program.read(weight, "gradient")
     arrays |= {f"final/{name}": value for name, value in model.get_weights().items()}

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion import SGD, Model, UserError
+from flexlegion.data.dataset import IGNORED
 from flexlegion.graph import Graph
-from flexlegion.losses import LABELS_NAME
 from flexlegion.optimizers import Optimizer
+from flexlegion.tensor import Tensor
 from flexlegion.transforms.losses import add_losses
 from flexlegion.zoo import ZOO, build
 
@@ -42,6 +43,8 @@ class ZooCase:
         channels these steps are most of the gradient; shifted, few units are that close to zero.
     iterations
         Training steps to compare.
+    ignored
+        Share of the labels that do not count.
     """
 
     name: str
@@ -51,6 +54,7 @@ class ZooCase:
     open_units: float = 0.0
     optimizer: Optimizer = SGD(0.02, momentum=0.9)
     iterations: int = 3
+    ignored: float = 0.0
 
     @property
     def loss(self) -> str:
@@ -77,18 +81,15 @@ class ZooCase:
     def data(self, rows: int) -> tuple[list[Array], Array]:
         """Samples of each input, and labels."""
         rng = np.random.default_rng(17)
-        model = self.model()
-        output = model.graph.operators[-1].output
         graph = self.graph()
         arrays = []
         for tensor in graph.inputs:
             shape = (rows, *tensor.shape[1:])
-            if tensor.dtype == "float32":
-                arrays.append(rng.normal(size=shape).astype(np.float32))
+            if values := _values(graph, tensor):
+                arrays.append(rng.integers(min(values), size=shape).astype(tensor.dtype))
             else:
-                labels = tensor.name == LABELS_NAME
-                values = output.shape[-1] if labels else self.sizes["vocabulary"]
-                arrays.append(rng.integers(values, size=shape).astype(np.int32))
+                arrays.append(rng.normal(size=shape).astype(np.float32))
+        arrays[-1][rng.random(arrays[-1].shape) < self.ignored] = IGNORED
         return arrays[:-1], arrays[-1]
 
     def shifted(self, weights: dict[str, Array]) -> dict[str, Array]:
@@ -105,7 +106,18 @@ class ZooCase:
         return shifted
 
 
+def _values(graph: Graph, tensor: Tensor) -> list[int]:
+    """How many values an input may have, for each operator that reads it."""
+    return [
+        values
+        for op in graph.operators
+        for read, values in zip(op.inputs, op.kind.input_values(op.input_shapes), strict=True)
+        if read is tensor and isinstance(values, int)
+    ]
+
+
 _RECURRENT = {"steps": 5, "hidden": 12, "embedding": 7, "vocabulary": 30}
+_TRANSFORMER = {"steps": 8, "layers": 2, "hidden": 16, "heads": 4, "vocabulary": 30}
 
 # Of recurrent networks: an operator a step, and one for two steps, the last for one.
 CASES: dict[str, ZooCase] = {
@@ -125,13 +137,36 @@ CASES: dict[str, ZooCase] = {
         {"input_shape": (48, 48, 3), "classes": 7, "blocks": (1, 2, 2, 1), "width": 8},
         open_units=0.5,
     ),
+    "insightface": ZooCase(
+        "insightface",
+        {
+            "input_shape": (40, 34, 3),
+            "classes": 11,
+            "blocks": (1, 1),
+            "width": 4,
+            "embedding": 10,
+        },
+        open_units=0.5,
+    ),
     "rnntc": ZooCase("rnntc", {**_RECURRENT, "layers": 3}),
     "rnntc_pieces": ZooCase("rnntc", {**_RECURRENT, "layers": 2, "steps_per_op": 2}),
     "rnnlm": ZooCase("rnnlm", {**_RECURRENT, "embedding": None}),
     "rnnlm_pieces": ZooCase("rnnlm", {**_RECURRENT, "steps_per_op": 2}),
     "nmt": ZooCase("nmt", _RECURRENT),
     "nmt_pieces": ZooCase("nmt", {**_RECURRENT, "steps_per_op": 2}),
-    "transformer": ZooCase(
-        "transformer", {"steps": 8, "layers": 2, "hidden": 16, "heads": 4, "vocabulary": 30}
+    "transformer": ZooCase("transformer", _TRANSFORMER),
+    "gpt": ZooCase("gpt", _TRANSFORMER),
+    "bert": ZooCase("bert", _TRANSFORMER, ignored=0.8),
+    "wide_deep": ZooCase(
+        "wide_deep",
+        {
+            "numbers": 5,
+            "fields": 6,
+            "rows": 40,
+            "tables": 3,
+            "embedding": 4,
+            "layers": 2,
+            "hidden": 12,
+        },
     ),
 }

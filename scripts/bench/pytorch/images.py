@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -126,6 +128,25 @@ class Bottleneck(nn.Module):
         return F.relu(y.add_(self.shortcut(x)), inplace=True)
 
 
+def residual_trunk(
+    links: list[Link], channels: int, blocks: tuple[int, ...], width: int
+) -> nn.Sequential:
+    """A residual network up to its last block."""
+    layers: list[nn.Module] = [
+        ConvNorm(links, "conv1", (channels, width), 7, 2, 3),
+        nn.MaxPool2d(3, 2, 1),
+    ]
+    channels = width
+    for stage, count in enumerate(blocks):
+        inner = width * 2**stage
+        for i in range(count):
+            stride = 2 if stage > 0 and i == 0 else 1
+            name = f"stage{stage + 1}.block{i + 1}"
+            layers.append(Bottleneck(links, name, channels, inner, stride))
+            channels = 4 * inner
+    return nn.Sequential(*layers)
+
+
 class ResNet101(Twin):
     """ResNet-101, or one of other numbers of blocks."""
 
@@ -138,24 +159,39 @@ class ResNet101(Twin):
         width: int,
     ) -> None:
         super().__init__()
-        channels = width
-        layers: list[nn.Module] = [
-            ConvNorm(self.links, "conv1", (input_shape[2], width), 7, 2, 3),
-            nn.MaxPool2d(3, 2, 1),
-        ]
-        for stage, count in enumerate(blocks):
-            inner = width * 2**stage
-            for i in range(count):
-                stride = 2 if stage > 0 and i == 0 else 1
-                name = f"stage{stage + 1}.block{i + 1}"
-                layers.append(Bottleneck(self.links, name, channels, inner, stride))
-                channels = 4 * inner
-        self.layers = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        self.output = nn.Linear(channels, classes)
+        self.trunk = residual_trunk(self.links, input_shape[2], blocks, width)
+        self.output = nn.Linear(4 * width * 2 ** (len(blocks) - 1), classes)
         self.links += links_of("output", self.output)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.output(self.layers(x))  # type: ignore[no-any-return]
+        return self.output(self.trunk(x).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+class InsightFace(Twin):
+    """A residual network's embedding, and its cosines with a vector a person."""
+
+    def __init__(
+        self,
+        input_shape: tuple[int, int, int],
+        classes: int,
+        *,
+        blocks: tuple[int, ...],
+        width: int,
+        embedding: int,
+    ) -> None:
+        super().__init__()
+        self.trunk = residual_trunk(self.links, input_shape[2], blocks, width)
+        halved = 2 ** (1 + len(blocks))
+        height, wide = (-(-extent // halved) for extent in input_shape[:2])
+        image = (4 * width * 2 ** (len(blocks) - 1), height, wide)
+        self.embedding = nn.Linear(math.prod(image), embedding)
+        self.persons = nn.Linear(embedding, classes, bias=False)
+        self.links += links_of("embedding", self.embedding, image)
+        self.links += links_of("cosines", self.persons)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        embedded = F.normalize(self.embedding(self.trunk(x).flatten(1)), dim=-1)
+        return F.linear(embedded, F.normalize(self.persons.weight, dim=-1))
 
 
 class Branches(nn.Module):

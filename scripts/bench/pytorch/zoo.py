@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +12,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from flexlegion.zoo import ZOO
-from pytorch.images import AlexNet, InceptionV3, LeNet, ResNet101
+from flexlegion.zoo.bert import EPSILON, SEGMENTS
+from flexlegion.zoo.bert import PRESETS as BERT_PRESETS
+from flexlegion.zoo.blocks import chosen_sizes
+from flexlegion.zoo.gpt import PRESETS as GPT_PRESETS
+from pytorch.images import AlexNet, InceptionV3, InsightFace, LeNet, ResNet101
 from pytorch.weights import Link, Twin, joint_links, links_of, lstm_links
 
 
@@ -147,12 +153,17 @@ def _recurrent(prefix: str, layers: int) -> list[str]:
 
 
 class Block(nn.Module):
-    """A transformer's: attention and two dense layers, each beside a shortcut."""
+    """A transformer's: attention and two dense layers, each beside a shortcut.
 
-    def __init__(self, hidden: int, heads: int, name: str) -> None:
+    It normalises what these read, or, if not `before`, the sums; `gelu` is how GELU is computed.
+    """
+
+    def __init__(
+        self, hidden: int, heads: int, name: str, gelu: str = "none", before: bool = True
+    ) -> None:
         super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.heads, self.gelu, self.before = heads, gelu, before
+        self.norm1, self.norm2 = (nn.LayerNorm(hidden, 1e-5 if before else 1e-12) for _ in "12")
         self.qkv = nn.Linear(hidden, 3 * hidden)
         self.output = nn.Linear(hidden, hidden)
         self.expand = nn.Linear(hidden, 4 * hidden)
@@ -166,29 +177,37 @@ class Block(nn.Module):
             *links_of(f"{name}.contract", self.contract),
         ]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def attend(self, x: torch.Tensor) -> torch.Tensor:
+        """Attention with its projections; causal in blocks that normalise before."""
         n, steps, width = x.shape
-        parts = self.qkv(self.norm1(x)).view(n, steps, 3, self.heads, width // self.heads)
+        parts = self.qkv(x).view(n, steps, 3, self.heads, width // self.heads)
         q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.output(y.transpose(1, 2).reshape(n, steps, width))
-        return x + self.contract(F.gelu(self.expand(self.norm2(x))))  # type: ignore[no-any-return]
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.before)
+        return self.output(y.transpose(1, 2).reshape(n, steps, width))  # type: ignore[no-any-return]
+
+    def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The two dense layers."""
+        return self.contract(F.gelu(self.expand(x), approximate=self.gelu))  # type: ignore[no-any-return]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.before:
+            x = x + self.attend(self.norm1(x))
+            return x + self.feed_forward(self.norm2(x))
+        x = self.norm1(x + self.attend(x))
+        return self.norm2(x + self.feed_forward(x))  # type: ignore[no-any-return]
 
 
 class Transformer(Twin):
     """A decoder-only transformer; the output layer shares the embedding's table."""
 
+    gelu = "none"
+
     def __init__(
         self, *, steps: int, layers: int, hidden: int, heads: int, vocabulary: int
     ) -> None:
         super().__init__()
-        self.embed = nn.Embedding(vocabulary, hidden)
-        self.positions = nn.Embedding(steps, hidden)
-        # As in GPT-2. With PyTorch's default, probabilities are nearly 0 or 1 and gradients
-        # denormal, with which arithmetic takes several times as long.
-        for table in (self.embed, self.positions):
-            nn.init.normal_(table.weight, std=0.02)
-        blocks = [Block(hidden, heads, f"block{i}") for i in range(1, layers + 1)]
+        self.embed, self.positions = _table(vocabulary, hidden), _table(steps, hidden)
+        blocks = [Block(hidden, heads, f"block{i}", self.gelu) for i in range(1, layers + 1)]
         self.blocks = nn.Sequential(*blocks)
         self.norm = nn.LayerNorm(hidden)
         self.links = [
@@ -203,9 +222,129 @@ class Transformer(Twin):
         return F.linear(self.norm(self.blocks(x)), self.embed.weight)
 
 
+class GPT(Transformer):
+    """GPT-2 or GPT-3, by its preset."""
+
+    gelu = "tanh"
+
+    def __init__(
+        self,
+        *,
+        preset: str,
+        steps: int,
+        layers: int | None,
+        hidden: int | None,
+        heads: int | None,
+        vocabulary: int,
+    ) -> None:
+        layers, hidden, heads = chosen_sizes(GPT_PRESETS, preset, layers, hidden, heads)
+        super().__init__(
+            steps=steps, layers=layers, hidden=hidden, heads=heads, vocabulary=vocabulary
+        )
+
+
+class BERT(Twin):
+    """A masked language model; the output layer shares the embedding's table."""
+
+    def __init__(
+        self,
+        *,
+        preset: str,
+        steps: int,
+        layers: int | None,
+        hidden: int | None,
+        heads: int | None,
+        vocabulary: int,
+    ) -> None:
+        super().__init__()
+        layers, hidden, heads = chosen_sizes(BERT_PRESETS, preset, layers, hidden, heads)
+        self.embed, self.positions = _table(vocabulary, hidden), _table(steps, hidden)
+        self.segments = _table(SEGMENTS, hidden)
+        self.norm, self.transform_norm = (nn.LayerNorm(hidden, EPSILON) for _ in "12")
+        blocks = [Block(hidden, heads, f"block{i}", before=False) for i in range(1, layers + 1)]
+        self.blocks = nn.Sequential(*blocks)
+        self.transform = nn.Linear(hidden, hidden)
+        self.bias = nn.Parameter(torch.zeros(vocabulary))
+        self.links = [
+            *links_of("embed", self.embed),
+            *links_of("positions", self.positions),
+            *links_of("embed.segments", self.segments),
+            *links_of("embed.norm", self.norm),
+            *(link for block in blocks for link in block.links),
+            *links_of("transform", self.transform),
+            *links_of("transform.norm", self.transform_norm),
+            Link("logits.bias", self, "bias"),
+        ]
+
+    def forward(self, tokens: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens) + self.positions.weight + self.segments(segments)
+        x = F.gelu(self.transform(self.blocks(self.norm(x))))
+        return F.linear(self.transform_norm(x), self.embed.weight, self.bias)
+
+
+class WideDeep(Twin):
+    """A linear model and a network of dense layers over numbers and embedded categories."""
+
+    def __init__(
+        self,
+        *,
+        numbers: int,
+        fields: int,
+        rows: int,
+        tables: int,
+        embedding: int,
+        layers: int,
+        hidden: int,
+    ) -> None:
+        super().__init__()
+        self.each = fields // tables
+        self.wide = nn.ModuleList(_table(rows, 1) for _ in range(tables))
+        self.deep = nn.ModuleList(_table(rows, embedding) for _ in range(tables))
+        self.linear = nn.Linear(numbers, 1, bias=False)
+        widths = [fields * embedding + numbers, *[hidden] * layers]
+        self.dense = nn.ModuleList(nn.Linear(*pair) for pair in itertools.pairwise(widths))
+        self.output = nn.Linear(hidden, 1)
+        self.links = [
+            *(
+                link
+                for part, embeds in (("wide", self.wide), ("deep", self.deep))
+                for i, table in enumerate(embeds, 1)
+                for link in links_of(f"{part}.embed{i}", table)
+            ),
+            *links_of("wide.numbers", self.linear),
+            *(link for i, x in enumerate(self.dense, 1) for link in links_of(f"deep{i}", x)),
+            *links_of("deep.output", self.output),
+        ]
+
+    def forward(self, numbers: torch.Tensor, categories: torch.Tensor) -> torch.Tensor:
+        fields = torch.split(categories, self.each, 1)
+        wide, x = (
+            torch.cat([table(part) for table, part in zip(tables, fields, strict=True)], 1)
+            for tables in (self.wide, self.deep)
+        )
+        x = torch.cat([x.flatten(1), numbers], 1)
+        for layer in self.dense:
+            x = F.relu(layer(x))
+        return wide.sum(1) + self.linear(numbers) + self.output(x)  # type: ignore[no-any-return]
+
+
+def _table(rows: int, columns: int) -> nn.Embedding:
+    """As in GPT-2.
+
+    With PyTorch's default, probabilities are nearly 0 or 1 and gradients denormal, with which
+    arithmetic takes several times as long.
+    """
+    table = nn.Embedding(rows, columns)
+    nn.init.normal_(table.weight, std=0.02)
+    return table
+
+
 TORCH_ZOO: dict[str, Callable[..., Twin]] = {
     "alexnet": AlexNet,
+    "bert": BERT,
+    "gpt": GPT,
     "inception_v3": InceptionV3,
+    "insightface": InsightFace,
     "lenet": LeNet,
     "mlp": MLP,
     "nmt": NMT,
@@ -213,6 +352,7 @@ TORCH_ZOO: dict[str, Callable[..., Twin]] = {
     "rnnlm": RNNLM,
     "rnntc": RNNTC,
     "transformer": Transformer,
+    "wide_deep": WideDeep,
 }
 
 
@@ -221,6 +361,21 @@ def build(name: str, sizes: Mapping[str, Any]) -> Twin:
     return TORCH_ZOO[name](**(ZOO[name].sizes | dict(sizes)))
 
 
-def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The mean over samples (and steps) of the cross-entropy with class numbers."""
-    return F.cross_entropy(logits.flatten(0, -2), labels.flatten())
+def loss_of(name: str, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """What a network minimises: its loss's mean over samples (and steps) whose label is not -1."""
+    if ZOO[name].loss == "binary_crossentropy":
+        return F.binary_cross_entropy_with_logits(output, labels)
+    if ZOO[name].loss == "arcface":
+        output = arcface(output, labels)
+    return F.cross_entropy(output.flatten(0, -2), labels.flatten(), ignore_index=-1)
+
+
+def arcface(
+    cosines: torch.Tensor, labels: torch.Tensor, scale: float = 64.0, margin: float = 0.5
+) -> torch.Tensor:
+    """Logits of ArcFace (Deng et al. 2019), with a line where the margin would pass pi."""
+    own = cosines.gather(1, labels[:, None])
+    angle = own.acos()
+    line = own - margin * math.sin(margin)
+    moved = torch.where(angle + margin < math.pi, (angle + margin).cos(), line)
+    return scale * cosines.scatter(1, labels[:, None], moved)

@@ -82,7 +82,7 @@ def training(args: argparse.Namespace) -> Callable[[int], float]:
         for index in rows:
             optimizer.zero_grad(set_to_none=True)
             with torch.autocast(args.device, torch.bfloat16, enabled=args.precision == "bf16"):
-                loss = torch_zoo.loss_of(run(*(x[index] for x in xs)), y[index])
+                loss = torch_zoo.loss_of(work.network, run(*(x[index] for x in xs)), y[index])
             loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's stubs
             optimizer.step()
         loss.item()

@@ -1,0 +1,75 @@
+"""What transformers are made of: attention with its projections, and a pair of dense layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flexlegion.errors import UserError
+from flexlegion.initializers import Normal
+from flexlegion.model import Model
+from flexlegion.suggestions import unknown
+from flexlegion.tensor import Tensor
+
+NORMAL = Normal(stddev=0.02)
+
+Presets = Mapping[str, tuple[int, int, int]]  # by name: blocks, their width, and heads
+
+
+def chosen_sizes(
+    presets: Presets, preset: str, layers: int | None, hidden: int | None, heads: int | None
+) -> tuple[int, int, int]:
+    """Blocks, their width, and heads: a preset's, where they are not given.
+
+    Raises
+    ------
+    UserError
+        If there is no such preset.
+    """
+    known = presets.get(str(preset).lower())
+    if known is None:
+        raise unknown("preset", preset, presets)
+    return (
+        known[0] if layers is None else layers,
+        known[1] if hidden is None else hidden,
+        known[2] if heads is None else heads,
+    )
+
+
+def check_heads(network: str, hidden: int, heads: int) -> None:
+    """Raise `UserError` unless the heads share the width evenly."""
+    if hidden % heads != 0:
+        raise UserError(
+            f"{network}: hidden has to be a multiple of heads, but {heads} does not divide {hidden}"
+        )
+
+
+def attend(model: Model, x: Tensor, heads: int, causal: bool, name: str) -> Tensor:
+    """Self-attention of several heads: (n, steps, hidden) -> (n, steps, hidden).
+
+    Queries, keys and values have a dense layer each, so that a split of their units is one of the
+    heads; another dense layer joins the heads.
+    """
+    steps, hidden = x.shape[1:]
+    q, k, v = (
+        model.reshape(
+            _dense(model, x, hidden, f"{name}.{part}"),
+            (steps, heads, hidden // heads),
+            name=f"{name}.{part}.heads",
+        )
+        for part in ("query", "key", "value")
+    )
+    y = model.multi_head_attention(q, k, v, causal=causal, name=f"{name}.attention")
+    return _dense(
+        model, model.reshape(y, (steps, hidden), name=f"{name}.joined"), hidden, f"{name}.output"
+    )
+
+
+def feed_forward(model: Model, x: Tensor, activation: str, name: str) -> Tensor:
+    """Two dense layers, the first four times as wide as the second, an activation between them."""
+    hidden = x.shape[-1]
+    y = _dense(model, x, 4 * hidden, f"{name}.expand", activation)
+    return _dense(model, y, hidden, f"{name}.contract")
+
+
+def _dense(model: Model, x: Tensor, units: int, name: str, activation: str | None = None) -> Tensor:
+    return model.dense(x, units, activation, kernel_initializer=NORMAL, name=name)

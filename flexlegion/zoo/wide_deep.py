@@ -1,0 +1,94 @@
+"""Wide & Deep (Cheng et al. 2016), which estimates how likely a link is to be clicked.
+
+The wide part is linear in numbers and categories, the deep part a network of dense layers over the
+numbers and the categories' embeddings; their sum is the logit. Of the wide part's features, there
+are no cross-products. The sizes are those with which HugeCTR and OneFlow (section 6.3.3) are
+measured: embeddings of 16, and seven dense layers of 1024 units.
+"""
+
+from __future__ import annotations
+
+from flexlegion.errors import UserError
+from flexlegion.initializers import Normal
+from flexlegion.model import Model
+from flexlegion.tensor import Tensor
+from flexlegion.zoo.unrolled import positive
+
+SMALL = Normal(stddev=0.01)
+
+
+def wide_deep(
+    model: Model,
+    *,
+    numbers: int = 13,
+    fields: int = 26,
+    rows: int = 100_000,
+    tables: int = 26,
+    embedding: int = 16,
+    layers: int = 7,
+    hidden: int = 1024,
+) -> None:
+    """Add the layers; inputs are numbers (numbers) and categories (fields).
+
+    The output is a probability (1). Categories are rows of tables, below `rows`.
+
+    Parameters
+    ----------
+    model
+        Where to.
+    numbers, fields
+        Numbers and categories of a sample; Criteo's data have 13 and 26.
+    rows
+        Of each table, which has `embedding` columns; another one with a single column belongs to
+        the wide part.
+    tables
+        Among which the fields are dealt out, as many to each: a table a field, or 1 for all.
+    embedding
+        Width of an embedding.
+    layers, hidden
+        Dense layers of the deep part, and their units.
+    """
+    positive(
+        "wide_deep",
+        numbers=numbers,
+        fields=fields,
+        rows=rows,
+        tables=tables,
+        embedding=embedding,
+        layers=layers,
+        hidden=hidden,
+    )
+    if fields % tables != 0:
+        raise UserError(
+            f"wide_deep: fields has to be a multiple of tables, but {tables} does not divide "
+            f"{fields}"
+        )
+    values = model.input((numbers,), name="numbers")
+    categories = model.input((fields,), "int32", name="categories")
+    each = fields // tables
+
+    def looked_up(columns: int, part: str) -> Tensor:
+        """The categories' rows of one table or several: (n, fields, columns)."""
+        pieces = [
+            model.embedding(
+                categories,
+                rows,
+                columns,
+                table * each,
+                each,
+                embedding_initializer=SMALL,
+                name=f"{part}.embed{table + 1}",
+            )
+            for table in range(tables)
+        ]
+        return model.concat(pieces, axis=1, name=f"{part}.embed") if tables > 1 else pieces[0]
+
+    weights = looked_up(1, "wide")
+    wide = model.reduce(weights, "sum", 1, name="wide.categories")
+    linear = model.dense(values, 1, use_bias=False, name="wide.numbers")
+    x = model.flatten(looked_up(embedding, "deep"), name="deep.flatten")
+    x = model.concat([x, values], axis=1, name="deep.input")
+    for layer in range(1, layers + 1):
+        x = model.dense(x, hidden, "relu", kernel_initializer="he_normal", name=f"deep{layer}")
+    deep = model.dense(x, 1, name="deep.output")
+    model.sigmoid(model.add([wide, linear, deep], name="logit"), name="clicked")
