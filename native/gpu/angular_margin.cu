@@ -1,4 +1,5 @@
-// angular_margin: scale * x, but with a margin at each sample's own class; see ops/angular_margin.cc.
+// angular_margin: scale * x, but with a margin at each sample's own class; see
+// ops/angular_margin.cc.
 #include "ops/angular_margin.h"
 
 #include "gpu/rows.h"
@@ -43,8 +44,8 @@ class AngularMarginKernel : public Kernel {
 };
 
 const RegisterKernel registered(
-    "angular_margin",
-    [](const Attributes& a) { return std::make_unique<AngularMarginKernel>(a); }, DeviceKind::gpu);
+    "angular_margin", [](const Attributes& a) { return std::make_unique<AngularMarginKernel>(a); },
+    DeviceKind::gpu);
 
 }  // namespace
 }  // namespace flexlegion::gpu

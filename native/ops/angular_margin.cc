@@ -10,8 +10,7 @@ namespace flexlegion {
 namespace {
 
 FLEXLEGION_SIMD void scale_row(const float* x, float by, std::int64_t n, bool adds, float* result) {
-  write_or_add(adds, result, n,
-               [=](std::int64_t i) FLEXLEGION_INLINE_LAMBDA { return x[i] * by; });
+  write_or_add(adds, result, n, [=](std::int64_t i) FLEXLEGION_INLINE_LAMBDA { return x[i] * by; });
 }
 
 class AngularMarginKernel : public Kernel {

@@ -92,8 +92,8 @@ class Cosine : public Kernel {
     float* const of_inputs = scratch(kInputSums, x.rows);
     float* const of_kernel = scratch(kKernelSums, w.rows);
     std::fill_n(of_kernel, w.rows, 0.0f);
-    const Matrix scaled = Matrix::row_major(scratch(kScaled, x.rows * w.rows), x.rows, w.rows,
-                                            w.rows);
+    const Matrix scaled =
+        Matrix::row_major(scratch(kScaled, x.rows * w.rows), x.rows, w.rows, w.rows);
     for (std::int64_t r = 0; r < x.rows; ++r) {
       const float* const row = dy.data + r * dy.row;
       of_inputs[r] = add_products(row, y.data + r * y.row, w.rows, of_kernel);
