@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from flexlegion.errors import UserError
+from flexlegion.expert_layers import ExpertLayers
 from flexlegion.initializers import Initializer, initializer
 from flexlegion.ops.attention import MatMul
 from flexlegion.ops.conv1d import Conv1D, Pool1D
@@ -20,7 +21,6 @@ from flexlegion.ops.pool2d import Pool2D
 from flexlegion.ops.reduce import Reduce
 from flexlegion.ops.shape import Reshape, Slice, Transpose
 from flexlegion.ops.softmax import Softmax
-from flexlegion.sequence_layers import SequenceLayers
 from flexlegion.tensor import MAX_RANK, Tensor
 from flexlegion.transforms.batch_norm import add_moments
 
@@ -62,7 +62,7 @@ def _check_pooling(kind: str) -> None:
         raise UserError(f"unknown kind of pooling '{kind}'; use 'max' or 'average'")
 
 
-class Layers(SequenceLayers):
+class Layers(ExpertLayers):
     """The layers of a graph under construction.
 
     Parameters

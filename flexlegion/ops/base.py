@@ -162,6 +162,7 @@ class OperatorType(ABC):
     family: ClassVar[Family]
     is_loss: ClassVar[bool] = False
     output_names: ClassVar[tuple[str, ...]] = ("output",)
+    assumption: ClassVar[str] = ""  # what simulated costs take for granted of the data
 
     @abstractmethod
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:

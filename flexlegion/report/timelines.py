@@ -132,6 +132,9 @@ def described(timeline: Timeline, priced_by: Mapping[str, int]) -> list[Block]:
         ("busiest link", busy(link)),
         ("tasks priced", priced(priced_by)),
     ]
+    kinds = (operator.kind for operator in timeline.problem.graph.operators)
+    if assumed := dict.fromkeys(kind.assumption for kind in kinds if kind.assumption):
+        rows.append(("assumed", "; ".join(assumed)))
     return [Pairs(rows), _memories(timeline)]
 
 

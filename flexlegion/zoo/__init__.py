@@ -17,6 +17,7 @@ from flexlegion.zoo.inception_v3 import inception_v3
 from flexlegion.zoo.insightface import insightface
 from flexlegion.zoo.lenet import lenet
 from flexlegion.zoo.mlp import mlp
+from flexlegion.zoo.moe import moe
 from flexlegion.zoo.nmt import nmt
 from flexlegion.zoo.resnet101 import resnet101
 from flexlegion.zoo.rnnlm import rnnlm
@@ -93,6 +94,21 @@ ZOO: dict[str, ZooEntry] = {
     ),
     "lenet": ZooEntry(lenet, "6-layer CNN for small images"),
     "mlp": ZooEntry(mlp, "dense layers"),
+    "moe": ZooEntry(
+        moe,
+        "language model: transformer with a mixture of experts, as Mixtral",
+        8,
+        task="language",
+        sample_sizes={
+            "steps": 32,
+            "layers": 2,
+            "hidden": 128,
+            "heads": 4,
+            "groups": 2,
+            "units": 256,
+            "vocabulary": 5000,
+        },
+    ),
     "nmt": ZooEntry(
         nmt,
         "translation: LSTM encoder and decoder with attention, unrolled",

@@ -1,5 +1,6 @@
 #include "gpu/device.h"
 
+#include <algorithm>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -21,6 +22,10 @@ Precision precision() { return chosen; }
 #if !FLEXLEGION_CUDA
 
 float* scratch(int slot, std::int64_t elements) { return flexlegion::scratch(slot, elements); }
+
+void read_integers(const std::int32_t* from, std::int64_t n, std::int32_t* to) {
+  std::copy_n(from, n, to);
+}
 
 #else
 
@@ -102,6 +107,12 @@ float* scratch(int slot, std::int64_t elements) {
   size = rounded;
   mine.used += bytes;
   return memory;
+}
+
+void read_integers(const std::int32_t* from, std::int64_t n, std::int32_t* to) {
+  check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(n) * sizeof(*to), cudaMemcpyDefault,
+                        stream()));
+  check(cudaStreamSynchronize(stream()));
 }
 
 #endif

@@ -30,6 +30,10 @@ inline double* scratch_doubles(int slot, std::int64_t elements) {
   return reinterpret_cast<double*>(scratch(slot, 2 * elements));
 }
 
+// Copies whole numbers out of device memory. Waits for what the stream has to do until then: for
+// the rare task whose work depends on what it computes.
+void read_integers(const std::int32_t* from, std::int64_t n, std::int32_t* to);
+
 #if FLEXLEGION_CUDA
 
 // Says what the calling thread's next task uses. `arena` is device memory for scratch().

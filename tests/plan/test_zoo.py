@@ -56,6 +56,13 @@ def lstm_weights(d: int, h: int) -> int:
         ("gpt", 124_439_808),
         # transformers' BertForMaskedLM, bert-base-uncased.
         ("bert", 109_514_298),
+        # Two tables of tokens; a block's attention, router, experts and norms; the last norm.
+        (
+            "moe",
+            2 * 32_000 * 768
+            + 12 * (768 * (2 * 768 + 2 * 256) + 768 * 8 + 3 * 8 * 2048 * 768 + 2 * 768)
+            + 768,
+        ),
         # ResNet-50's convolutions and normalisations (25,557,032 in torchvision, with an output
         # layer), the embedding of 4x4x2048, and a vector a person.
         ("insightface", 25_557_032 - 1000 * 2049 + 512 * (4 * 4 * 2048 + 1) + 85_742 * 512),
@@ -135,7 +142,9 @@ def test_defaults(name: str) -> None:
     model = build(name)
     assert model.batch_size == (
         # FlexFlow, section 8.1
-        {"alexnet": 256, "bert": 8, "gpt": 8, "transformer": 8, "wide_deep": 512}.get(name, 64)
+        {"alexnet": 256, "bert": 8, "gpt": 8, "moe": 8, "transformer": 8, "wide_deep": 512}.get(
+            name, 64
+        )
     )
     assert ZOO[name].description
     assert add_loss(model.graph, model.graph.operators[-1].output, ZOO[name].loss)
@@ -241,6 +250,12 @@ def test_unfit_data_are_refused() -> None:
             {"preset": "1.3"},
             "unknown preset '1.3' (did you mean '1.3b'?); choose",
         ),
+        (
+            "moe",
+            {"chosen": 9},
+            "moe: chosen has to be at most experts, 8, and capacity from",
+        ),
+        ("moe", {"groups": 5}, "moe: 12 heads have to make 5 groups of equal size, and a head has"),
         ("wide_deep", {"tables": 4}, "tables, but 4 does not divide 26"),
         ("bert", {"preset": "base", "heads": 5}, "bert: hidden has to be a multiple of heads, but"),
         ("inception_v3", {"depth_multiplier": 0}, "depth_multiplier has to be above 0"),
@@ -271,6 +286,14 @@ SMALL: dict[str, dict[str, object]] = {
         "blocks": (1, 1),
         "width": 3,
         "embedding": 5,
+    },
+    "moe": {
+        **_TRANSFORMER,
+        "groups": 3,
+        "units": 4,
+        "experts": 3,
+        "experts_per_op": 2,
+        "capacity": 1.5,
     },
     "nmt": {"steps": 3, "hidden": 6, "embedding": 5, "vocabulary": 11},
     "resnet101": {"input_shape": (32, 32, 3), "classes": 5, "blocks": (2, 1, 2), "width": 3},

@@ -118,6 +118,7 @@ def _values(graph: Graph, tensor: Tensor) -> list[int]:
 
 _RECURRENT = {"steps": 5, "hidden": 12, "embedding": 7, "vocabulary": 30}
 _TRANSFORMER = {"steps": 8, "layers": 2, "hidden": 16, "heads": 4, "vocabulary": 30}
+_EXPERTS = {**_TRANSFORMER, "groups": 2, "units": 10, "experts": 5, "layers": 1}
 
 # Of recurrent networks: an operator a step, and one for two steps, the last for one.
 CASES: dict[str, ZooCase] = {
@@ -157,6 +158,8 @@ CASES: dict[str, ZooCase] = {
     "transformer": ZooCase("transformer", _TRANSFORMER),
     "gpt": ZooCase("gpt", _TRANSFORMER),
     "bert": ZooCase("bert", _TRANSFORMER, ignored=0.8),
+    "moe": ZooCase("moe", _EXPERTS),
+    "moe_capacity": ZooCase("moe", {**_EXPERTS, "capacity": 0.75, "experts_per_op": 2}),
     "wide_deep": ZooCase(
         "wide_deep",
         {

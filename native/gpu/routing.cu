@@ -1,0 +1,78 @@
+// top_k and capacity: they keep some of their input's values, and make the others 0. The gradients
+// of the same ones are kept.
+#include "gpu/rows.h"
+#include "ops/kernel.h"
+#include "ops/top_k.h"
+
+namespace flexlegion::gpu {
+namespace {
+
+class TopK : public Kernel {
+ public:
+  explicit TopK(const Attributes& attributes) : k_(attributes.integer("k")) {}
+  bool accumulates() const override { return true; }
+  void forward(KernelTask& task) override {
+    keep_largest(task.inputs[0], task.inputs[0], task.outputs[0], false);
+  }
+  void backward(KernelTask& task) override {
+    if (!task.wants_input_grad(0)) return;
+    keep_largest(task.inputs[0], task.output_grads[0], task.input_grads[0],
+                 task.adds_to_input_grad(0));
+  }
+
+ private:
+  // A thread for each value.
+  void keep_largest(const TensorView& values, const TensorView& grads, const TensorView& results,
+                    bool adds) const {
+    const Rows x(values), from(grads), to(results);
+    const std::int64_t n = values.extent(values.rank() - 1);
+    for_each(values.volume(), [=, k = k_] FL_BODY(std::int64_t i) {
+      const std::int64_t row = i / n, c = i % n;
+      const bool kept = among_largest(&x(row, 0), x.step, n, c, k);
+      put(to(row, c), kept ? from(row, c) : 0.0f, adds);
+    });
+  }
+
+  std::int64_t k_;
+};
+
+class Capacity : public Kernel {
+ public:
+  explicit Capacity(const Attributes& attributes) : most_(attributes.integer("most")) {}
+  bool accumulates() const override { return true; }
+  void forward(KernelTask& task) override {
+    keep_first(task.inputs[0], task.inputs[0], task.outputs[0], false);
+  }
+  void backward(KernelTask& task) override {
+    if (!task.wants_input_grad(0)) return;
+    keep_first(task.inputs[0], task.output_grads[0], task.input_grads[0],
+               task.adds_to_input_grad(0));
+  }
+
+ private:
+  // A thread for each column, which goes through all rows.
+  void keep_first(const TensorView& values, const TensorView& grads, const TensorView& results,
+                  bool adds) const {
+    if (values.tile.empty()) return;
+    const Rows x(values), from(grads), to(results);
+    const std::int64_t columns = values.extent(values.rank() - 1);
+    const std::int64_t rows = values.volume() / columns;
+    for_each(columns, [=, most = most_] FL_BODY(std::int64_t c) {
+      std::int64_t taken = 0;
+      for (std::int64_t row = 0; row < rows; ++row) {
+        const bool kept = x(row, c) != 0 && taken++ < most;
+        put(to(row, c), kept ? from(row, c) : 0.0f, adds);
+      }
+    });
+  }
+
+  std::int64_t most_;
+};
+
+const RegisterKernel top_k(
+    "top_k", [](const Attributes& a) { return std::make_unique<TopK>(a); }, DeviceKind::gpu);
+const RegisterKernel capacity(
+    "capacity", [](const Attributes& a) { return std::make_unique<Capacity>(a); }, DeviceKind::gpu);
+
+}  // namespace
+}  // namespace flexlegion::gpu
