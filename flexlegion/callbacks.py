@@ -158,8 +158,9 @@ class _Best(Callback):
 
     def load_state(self, state: dict[str, Any]) -> None:
         """See `Callback`."""
-        self.best = math.nan if state["best"] is None else state["best"]
-        self.best_epoch = state["best_epoch"]
+        best = state["best"]
+        self.best = math.nan if best is None else float(best)
+        self.best_epoch = int(state["best_epoch"])
 
 
 class EarlyStopping(_Best):

@@ -215,6 +215,9 @@ class Model(Layers):
             If a loss is not finite: nan, or beyond all numbers.
         KeyboardInterrupt
             After Ctrl-C; after SIGTERM, one that ends a script with status 143.
+        UserError
+            If something does not fit; or if the last checkpoint could not be written, on a full
+            disk: then the model is trained all the same.
         """
         state = self._ready()
         if epochs < 0:
@@ -229,9 +232,9 @@ class Model(Layers):
             with saved(checkpoint, self, state) as saving:
                 training = Training(self, state, epochs, [*callbacks, *saving], allow_nan, request)
                 self.history = training.history
-                if state.resumed is not None:
-                    training.resume(state.resumed)
-                    state.resumed = None
+                resumed, state.resumed = state.resumed, None
+                if resumed is not None:
+                    training.resume(resumed)
                 return training.run(feed, validation, shuffle, progress)
 
     def resume_training(self, state: Mapping[str, Any]) -> None:
@@ -480,6 +483,10 @@ class Compiled:
     binding: Binding
     position: Position = field(default_factory=Position)
     resumed: Mapping[str, Any] | None = None
+
+    def rate_after(self, steps: int) -> float:
+        """The learning rate of the last of so many iterations."""
+        return self.optimizer.lr * self.schedule(max(steps - 1, 0))
 
 
 def _warn_of_idle(plan: Plan) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 from flexlegion.cost.model import STAGES, CostModel, Shapes, has_backward, wanted_gradients
 from flexlegion.errors import UserError
@@ -247,6 +248,29 @@ class Problem:
         """Raise `UserError` unless a strategy fits graph and machine; fills the cost table."""
         strategy.check(self.graph, self.devices)
         self.prepare_all((op, strategy[op.name]) for op in self.graph.operators)
+
+    @property
+    def least_bytes(self) -> int:
+        """What any strategy keeps: each weight at least once, its gradient, its optimizer's states.
+
+        The gradient of a table is that of the rows that were looked up, which may be few.
+        """
+        fields = {
+            weight: 1 + weight.requires_gradient * (self.optimizer_states + (not weight.table))
+            for weight in self.graph.weights
+        }
+        return sum(4 * prod(weight.shape) * number for weight, number in fields.items())
+
+    def require_room(self) -> None:
+        """Raise `UserError` if no strategy can fit: before a search spends its time on it."""
+        sizes = {device.memory: device.memory_bytes for device in self.topology.devices}
+        if self.least_bytes > sum(sizes.values()):
+            raise UserError(
+                f"no strategy fits: the weights, their gradients and the optimizer's states take "
+                f"{self.least_bytes:,} bytes, but the memories of machine {self.topology.name} "
+                f"have {sum(sizes.values()):,} together; take a smaller model, or a machine with "
+                "more devices or larger memories"
+            )
 
     def require_memory(self, strategy: Strategy, allocated: dict[str, int]) -> None:
         """Raise `UserError`, naming the memory, unless a strategy fits into the memories."""

@@ -33,6 +33,7 @@ from flexlegion.documents import Section, read_json
 from flexlegion.errors import UserError
 from flexlegion.files import check_regular, json_text, open_file
 from flexlegion.quoting import printable
+from flexlegion.runtime.checkpoint_state import checked_state
 
 Array = npt.NDArray[Any]
 Box = tuple[tuple[int, int], ...]
@@ -43,19 +44,6 @@ _NAME = re.compile(r"step-(\d{8,})")
 TEMPORARY = ".writing-"  # how names of folders begin that are not complete
 _PART = re.compile(r"(.*)\[((?:[0-9]{1,18}:[0-9]{1,18},?)+)(?<!,)\]", re.DOTALL)
 _DTYPES = {"float32": "F32", "int32": "I32"}
-_STATE_KINDS: dict[str, Any] = {
-    "training": dict,
-    "seed": int,
-    "batch_size": int,
-    "optimizer": dict,
-    "learning_rate": (int, float),
-    "operators": dict,
-    "strategy": dict,
-    "devices": list,
-    "ranks": int,
-    "versions": dict,
-}
-_TRAINING_KINDS: dict[str, Any] = {"position": dict, "history": list}
 _PIECE = 32 << 20  # bytes; hashed and written at a time, while they are in the cache
 _MOST = 1 << 62
 
@@ -220,9 +208,11 @@ class Checkpoint:
 
     @cached_property
     def state(self) -> dict[str, Any]:
-        """What ``state.json`` has."""
+        """What ``state.json`` has; see `checked_state`."""
         self.check(STATE)
-        return _checked_state(self._document(STATE), self.folder / STATE)
+        document = self._document(STATE)
+        with _damaged():
+            return checked_state(document, self.folder / STATE)
 
     def check(self, name: str) -> None:
         """Raise `DamagedError` unless that file is as it was written."""
@@ -248,6 +238,7 @@ class Checkpoint:
         """Raise `DamagedError` unless all files are as they were written."""
         for name in self.files:
             self.check(name)
+        _ = self.state
 
     @cached_property
     def _parts(self) -> dict[str, list[tuple[Any, str, Box | None]]]:
@@ -341,24 +332,6 @@ def newest_whole(directory: Path) -> Checkpoint | None:
     if damaged:
         raise UserError(f"{directory}: no checkpoint in it is whole; name another folder")
     return None
-
-
-def _checked_state(document: Any, path: Path) -> dict[str, Any]:
-    """The document, if what every reader of it takes for granted is there."""
-    entries = document if isinstance(document, dict) else {}
-    training = entries.get("training")
-    more = training if isinstance(training, dict) else {}
-    for here, kinds in ((entries, _STATE_KINDS), (more, _TRAINING_KINDS)):
-        for key, kind in kinds.items():
-            if not isinstance(here.get(key), kind):
-                raise DamagedError(f"{path}: damaged: it has no '{key}', or none that can be right")
-    position, history = more["position"], more["history"]
-    if not all(type(position.get(key)) is int for key in ("epoch", "batch", "step")) or not all(
-        isinstance(values, dict) and isinstance(values.get("loss", 0.0), float | int | None)
-        for values in history
-    ):
-        raise DamagedError(f"{path}: damaged: it does not say how far the training was")
-    return entries
 
 
 def key_of(tensor: str, box: Box | None) -> str:

@@ -1,7 +1,7 @@
 """Writes checkpoints in a thread, beside training; of several ranks, each writes its own files.
 
-Ranks meet in the folder alone: each leaves a note of what it has written, and the first one, once
-it has all notes, writes the manifest and gives the folder its name.
+The first rank makes a folder. In it ranks meet: each leaves a note of what it has written, and the
+first one, once it has all notes, writes the manifest and gives the folder its name.
 """
 
 from __future__ import annotations
@@ -64,6 +64,17 @@ class Writer:
         self._keep, self._token = keep, token
         self._running: Future[None] | None = None
 
+    def make_folder(self, step: int) -> None:
+        """Make the folder that `write` writes into: called on all ranks, before any of them writes.
+
+        Raises
+        ------
+        OSError
+            On the first rank, if it cannot be made.
+        """
+        if self._rank == 0:
+            self._folder(step).mkdir()
+
     def write(self, step: int, tensors: Mapping[str, Mapping[str, Array]], state: str) -> None:
         """Begin to write; `finish` has to be called before the arrays are changed.
 
@@ -106,40 +117,46 @@ class Writer:
             running.result()
 
     def _write(self, step: int, tensors: Mapping[str, Mapping[str, Array]], state: str) -> None:
-        name = folder_name(step)
-        folder = self._directory / f"{TEMPORARY}{self._token}-{name}"
-        folder.mkdir(exist_ok=True)
+        folder = self._folder(step)
+        names = [f"{kind}-{self._rank}-of-{self._ranks}.safetensors" for kind in tensors]
         sums: dict[str, Sum] = {}
         failure: Exception | None = None
         try:
-            for kind, arrays in tensors.items():
+            for name, arrays in zip(names, tensors.values(), strict=True):
                 _check_finite(arrays)
-                file = f"{kind}-{self._rank}-of-{self._ranks}.safetensors"
-                sums[file] = write_tensors(folder / file, arrays)
+                sums[name] = write_tensors(folder / name, arrays)
             if self._rank == 0:
                 sums[STATE] = write_document(folder / STATE, state)
-        except (OSError, NotFiniteError) as e:
+        except Exception as e:  # of whichever kind: the first rank waits for a note
             failure = e
-        if self._rank > 0:
-            self._leave_note(folder, sums, failure)
-        elif self._commit(folder, name, sums, failure):
+        if self._rank == 0:
+            self._commit(folder, folder_name(step), sums, failure)
             return
+        if failure is not None:
+            for name in names:  # where the disk is full, the note needs room
+                (folder / name).unlink(missing_ok=True)
+        self._leave_note(folder, sums, failure)
         if failure is not None:
             raise failure
 
+    def _folder(self, step: int) -> Path:
+        """Where it is written, until it is complete."""
+        return self._directory / f"{TEMPORARY}{self._token}-{folder_name(step)}"
+
     def _commit(
         self, folder: Path, name: str, sums: dict[str, Sum], failure: Exception | None
-    ) -> bool:
+    ) -> None:
         for rank in range(1, self._ranks):
             note = self._note_of(folder, rank)
-            if "failure" in note and failure is None:
+            # A rank that gives up takes the folder away.
+            if "failure" in note and isinstance(failure, FileNotFoundError | None):
                 kind = NotFiniteError if note["not_finite"] else OSError
                 failure = kind(f"rank {rank}: {note['failure']}")
             sums |= {file: Sum(**its) for file, its in note.get("files", {}).items()}
         if failure is None:
-            for rank in range(1, self._ranks):
-                (folder / _note(rank)).unlink()
             try:
+                for rank in range(1, self._ranks):
+                    (folder / _note(rank)).unlink()
                 write_manifest(folder, sums)
                 final = self._directory / name
                 if final.exists():
@@ -149,25 +166,33 @@ class Writer:
             except OSError as e:
                 failure = e
         if failure is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            for left in (folder, _given_up(folder)):
+                shutil.rmtree(left, ignore_errors=True)
             raise failure
         for old in folders(self._directory)[: -self._keep]:
             with suppress(OSError):
                 remove(old)
-        return True
 
     def _leave_note(self, folder: Path, sums: Mapping[str, Sum], failure: Exception | None) -> None:
         note: dict[str, Any] = {"files": {name: asdict(its) for name, its in sums.items()}}
         if failure is not None:
-            note |= {"failure": str(failure), "not_finite": isinstance(failure, NotFiniteError)}
-        sync_folder(folder)
+            reason = getattr(failure, "strerror", None) or str(failure)
+            note |= {"failure": reason, "not_finite": isinstance(failure, NotFiniteError)}
         draft = folder / f"{TEMPORARY}{_note(self._rank)}"
-        draft.write_text(json.dumps(note))
-        os.rename(draft, folder / _note(self._rank))
+        try:
+            sync_folder(folder)
+            draft.write_text(json.dumps(note))
+            os.rename(draft, folder / _note(self._rank))
+        except OSError as e:
+            with suppress(OSError):  # another name needs no room
+                os.rename(folder, _given_up(folder))
+            raise failure or e from None
 
     def _note_of(self, folder: Path, rank: int) -> dict[str, Any]:
         # Without a limit: a rank that is lost ends all.
         while not (folder / _note(rank)).exists():
+            if not folder.exists():
+                return {"failure": "its files cannot be written", "not_finite": False}
             time.sleep(_PAUSE)
         note: dict[str, Any] = json.loads((folder / _note(rank)).read_text())
         return note
@@ -175,6 +200,11 @@ class Writer:
 
 def _note(rank: int) -> str:
     return f"rank-{rank}.json"
+
+
+def _given_up(folder: Path) -> Path:
+    """What a rank calls the folder that cannot even leave a note there."""
+    return folder.with_name(f"{folder.name}-given-up")
 
 
 def _check_finite(arrays: Mapping[str, Array]) -> None:

@@ -23,6 +23,7 @@ from flexlegion.cost.timing import share
 from flexlegion.errors import UserError
 from flexlegion.files import json_text
 from flexlegion.fingerprint import Fingerprint, difference
+from flexlegion.optimizers import Optimizer
 from flexlegion.quoting import printable
 from flexlegion.runtime.checkpoint_files import (
     TEMPORARY,
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _NAME_BYTES = 64  # of a checkpoint's name, as ranks tell it each other
+
+
+class UnwrittenError(UserError):
+    """A checkpoint cannot be written: the disk is full, say. The training itself has gone well."""
 
 
 class Checkpoints(Callback):
@@ -136,6 +141,9 @@ class Checkpoints(Callback):
             self._written = newest.step
             if rank == 0:
                 print(f"resuming after iteration {newest.step}: {newest.folder}", flush=True)
+                if changed := changed_settings(newest, compiled):
+                    note = f"note: {newest.folder}: training goes on with {changed}"
+                    print(note, file=sys.stderr, flush=True)
         self._compiled, program = compiled, compiled.program
         self._copies = {
             "weights": HostCopy(program, rank, weights_of(program)),
@@ -164,54 +172,70 @@ class Checkpoints(Callback):
         return self.seconds is not None and time.monotonic() - self._last >= self.seconds
 
     def on_due(self, training: Training) -> None:
-        """Copy what training keeps, and begin to write it."""
-        if self._writer is None or self._written == training.position.step:
+        """Copy what training keeps, and begin to write it; a failure does not end training."""
+        try:
+            self._write(training)
+        except UnwrittenError as e:
+            _warn(training, f"{e}; training goes on, and tries again")
+
+    def on_interrupt(self, training: Training) -> str | None:
+        """Write a last one, and tell where."""
+        try:
+            self.on_train_end(training)
+        except UnwrittenError as e:
+            there = folders(self.directory)
+            newest = f"the newest one is {there[-1].name}" if there else "there is none"
+            return f"{e}; {newest}"
+        return f"a checkpoint is in {self.directory}"
+
+    def on_train_end(self, training: Training) -> None:
+        """Write a last one, and wait for it.
+
+        Raises
+        ------
+        UnwrittenError
+            If it cannot be written.
+        """
+        self._write(training)
+        if self._writer is not None:
+            self._on_disk(self._writer.finish)
+
+    # Inside
+
+    def _write(self, training: Training) -> None:
+        step = training.position.step
+        if self._writer is None or self._written == step:
             return
         began = time.perf_counter()
-        self._await(began)
+        try:
+            self._on_disk(self._writer.finish)
+        except UnwrittenError as e:
+            _warn(training, f"{e}; training goes on, and tries again")
+        if time.perf_counter() - began > 1 and not self._said:
+            self._said = True
+            _warn(
+                training,
+                f"{self.directory}: checkpoints are due faster than the disk writes them, and "
+                "training waits; let more time pass between them",
+            )
+        self._last = time.monotonic()
+        writer = self._writer
+        self._on_disk(lambda: writer.make_folder(step))
         for copy in self._copies.values():
             copy.take()
         tensors = {kind: copy.arrays for kind, copy in self._copies.items()}
         # As a text: training goes on with the lists that it is made from.
         state = json_text(_state(training, self._compiled), indent=1)
-        self._writer.write(training.position.step, tensors, state)
-        self._written = training.position.step
-        self._last = time.monotonic()
+        writer.write(step, tensors, state)
+        self._written, self._last = step, time.monotonic()
         self.stalls.append(time.perf_counter() - began)
 
-    def on_interrupt(self, training: Training) -> str | None:
-        """Write a last one, and tell where."""
-        self.on_train_end(training)
-        return f"a checkpoint is in {self.directory}"
-
-    def on_train_end(self, training: Training) -> None:
-        """Write a last one, and wait for it."""
-        self.on_due(training)
-        if self._writer is not None:
-            self._together(self._writer.finish)
-
-    # Inside
-
-    def _await(self, began: float) -> None:
-        """Wait for the one before; that it failed is said, and training goes on."""
-        assert self._writer is not None
+    def _on_disk(self, what: Callable[[], None]) -> None:
+        """`_together`, for what fails where there is no room."""
         try:
-            self._writer.finish()
-        except (OSError, NotFiniteError) as e:
-            print(
-                f"warning: {self.directory}: a checkpoint could not be written ({_reason(e)}); "
-                "training goes on, and tries again",
-                file=sys.stderr,
-                flush=True,
-            )
-        if time.perf_counter() - began > 1 and not self._said:
-            self._said = True
-            print(
-                f"warning: {self.directory}: checkpoints are due faster than the disk writes them, "
-                "and training waits; let more time pass between them",
-                file=sys.stderr,
-                flush=True,
-            )
+            self._together(what)
+        except UserError as e:
+            raise UnwrittenError(str(e)) from None
 
     def _together(self, what: Callable[[], None]) -> None:
         """Do something on each rank; if one fails, all do."""
@@ -247,7 +271,7 @@ class Checkpoints(Callback):
         (self.directory / f"{TEMPORARY}{token}").touch()
 
     def _check_shared(self, token: str) -> None:
-        if f"{TEMPORARY}{token}" not in os.listdir(self.directory):
+        if not (self.directory / f"{TEMPORARY}{token}").exists():
             raise UserError(
                 f"{self.directory}: this folder is not shared by all ranks; checkpoints need one "
                 "that is, such as on a network file system"
@@ -341,11 +365,10 @@ def restore(model: Model, compiled: Compiled, checkpoint: Checkpoint) -> None:
     """
     state, where = checkpoint.state, checkpoint.folder
     check_graph(checkpoint, compiled)
-    optimizer = compiled.optimizer
-    names = type(optimizer)(**_known(optimizer, state["optimizer"])).state_names
-    if state["optimizer"]["type"] != optimizer.type or names != optimizer.state_names:
+    optimizer, before = compiled.optimizer, state["optimizer"]
+    if before["type"] != optimizer.type or bool(before.get("momentum")) != _has_momentum(optimizer):
         raise UserError(
-            f"{where}: it was trained by {_told(state['optimizer'])}, whose states do not serve "
+            f"{where}: it was trained by {_told(before)}, whose states do not serve "
             f"{_told({'type': optimizer.type, **asdict(optimizer)})}; resume with the same "
             "optimizer, or load its weights alone"
         )
@@ -361,6 +384,21 @@ def restore(model: Model, compiled: Compiled, checkpoint: Checkpoint) -> None:
     model.resume_training(state["training"])
 
 
+def changed_settings(checkpoint: Checkpoint, compiled: Compiled) -> str:
+    """What of the optimizer's settings is another one than it was; empty: nothing is.
+
+    They are the caller's to say, the schedule among them, which is a function of the iteration. So
+    a training may well be resumed with a lower learning rate.
+    """
+    before = checkpoint.state["optimizer"] | {"lr": checkpoint.state["learning_rate"]}
+    now = asdict(compiled.optimizer) | {"lr": compiled.rate_after(checkpoint.step)}
+    return ", ".join(
+        f"{'learning rate' if name == 'lr' else name} {value} instead of {before[name]}"
+        for name, value in now.items()
+        if name in before and before[name] != value
+    )
+
+
 def check_graph(checkpoint: Checkpoint, compiled: Compiled) -> None:
     """Raise `UserError` if a checkpoint is of another network, with what differs."""
     there = Fingerprint(checkpoint.state["operators"])
@@ -369,14 +407,18 @@ def check_graph(checkpoint: Checkpoint, compiled: Compiled) -> None:
         raise UserError(f"{checkpoint.folder}: it is of another network: {difference(there, here)}")
 
 
-def _known(optimizer: Any, there: dict[str, Any]) -> dict[str, Any]:
-    """What this kind of optimizer has of those settings."""
-    return {name: there[name] for name in asdict(optimizer) if name in there}
+def _has_momentum(optimizer: Optimizer) -> bool:
+    return bool(getattr(optimizer, "momentum", 0))
 
 
 def _told(optimizer: dict[str, Any]) -> str:
     momentum = optimizer.get("momentum")
     return f"{optimizer['type']} with momentum {momentum}" if momentum else str(optimizer["type"])
+
+
+def _warn(training: Training, text: str) -> None:
+    if training.first_rank:
+        print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 def _reason(error: Exception) -> str:

@@ -82,7 +82,8 @@ class LoaderFeed:
         """All batches, in the loader's own order; see `Feed`."""
         pieces = self._pieces(epoch)
         for _ in range(first):  # only the loader knows what it would draw next
-            self._thread.submit(self._fill, self._slots[0][1], pieces).result()
+            if self._thread.submit(self._fill, self._slots[0][1], pieces).result() == 0:
+                break
         reading: deque[Future[int]] = deque()
         try:
             for number in itertools.count():

@@ -109,8 +109,7 @@ class Training:
     @property
     def learning_rate(self) -> float:
         """That of the last iteration before the position."""
-        step = max(self.position.step - 1, 0)
-        return self._compiled.optimizer.lr * self._compiled.schedule(step)
+        return self._compiled.rate_after(self.position.step)
 
     def stop(self) -> None:
         """End training once the running iterations have ended; `fit` returns as usual.
@@ -136,18 +135,36 @@ class Training:
         }
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state`; values that are None were not finite."""
+        """Go on from a `state`; values that are None were not finite.
+
+        Raises
+        ------
+        UserError
+            If it is of another training.
+        """
         self.resumed = True
         self.position = Position(**state["position"])
         self._began, self._samples = state["began"], state["samples"]
-        total = state["total"]
+        total, terms = state["total"], len(self._compiled.goal.terms)
         losses = [MetricSums(**_finite_or_nan(sums)) for sums in total["losses"]]
+        if len(losses) not in (0, terms):
+            raise UserError(
+                f"training was interrupted with {len(losses)} losses, but the model has {terms}; "
+                "go on with the same"
+            )
         self._total = Totals(losses, total["samples"], total["batches"])
         self._seconds = state["seconds"]
         self.history.epochs = [_finite_or_nan(values) for values in state["history"]]
         for name, callback in zip(self._names(), self._callbacks, strict=True):
-            if name in state["callbacks"]:
+            if name not in state["callbacks"]:
+                continue
+            try:
                 callback.load_state(state["callbacks"][name])
+            except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as e:
+                raise UserError(
+                    f"the callback {name} cannot go on from what was kept of it "
+                    f"({type(e).__name__}: {e}); leave it out, or begin anew"
+                ) from e
 
     def run(self, feed: Feed, validation: Feed | None, shuffle: bool, progress: bool) -> History:
         """Train.

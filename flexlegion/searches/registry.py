@@ -107,9 +107,10 @@ def run_search(name: str, task: SearchTask) -> SearchResult:
     Raises
     ------
     UserError
-        If there is no such search, or nothing that it found fits.
+        If there is no such search, nothing can fit, or nothing that it found fits.
     """
     begin = time.monotonic()
+    task.problem.require_room()
     result = SEARCHES[name](task)
     if isinstance(result, SearchResult):
         return result

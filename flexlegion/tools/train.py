@@ -17,6 +17,7 @@ from flexlegion.machine.running import RunningMachine
 from flexlegion.model import Model
 from flexlegion.precision import check_precision
 from flexlegion.report.text import count
+from flexlegion.runtime.checkpoints import UnwrittenError
 from flexlegion.runtime.progress import format_metrics
 from flexlegion.runtime.training import History
 from flexlegion.strategies import read_strategy
@@ -170,7 +171,7 @@ def train_here(args: argparse.Namespace) -> None:
         )
     if args.weights:
         model.load_weights(args.weights)
-    _fit(args, model, train, test)
+    unwritten = _fit(args, model, train, test)
     values = model.evaluate(test.x, test.y)
     if not args.allow_nan and not math.isfinite(values["loss"]):
         raise DivergenceError(f"the loss on the test data is {values['loss']} after training")
@@ -180,18 +181,28 @@ def train_here(args: argparse.Namespace) -> None:
     timeline = model.timeline(train.x, train.y) if args.timeline else None
     about = {"model": args.model, "strategy": args.strategy, "machine": _described(model.machine)}
     model.close()
-    if not first:
-        return
-    if timeline is not None:
-        timeline.save(args.timeline, about)
-    rate = f"{metrics['samples_per_second']:,.0f} samples/s in training"
-    print(f"test  {format_metrics(values)}  {rate}", flush=True)
-    if args.json:
-        write_json(args.json, metrics, "metrics")
+    if first:
+        if timeline is not None:
+            timeline.save(args.timeline, about)
+        rate = f"{metrics['samples_per_second']:,.0f} samples/s in training"
+        print(f"test  {format_metrics(values)}  {rate}", flush=True)
+        if args.json:
+            write_json(args.json, metrics, "metrics")
+    if unwritten is not None:
+        raise unwritten
 
 
-def _fit(args: argparse.Namespace, model: Model, train: Samples, test: Samples) -> None:
-    """Train, and write the weights that were asked for, those of interrupted training as well."""
+def _fit(
+    args: argparse.Namespace, model: Model, train: Samples, test: Samples
+) -> UnwrittenError | None:
+    """Train, and write the weights that were asked for, those of interrupted training as well.
+
+    Returns
+    -------
+    UnwrittenError or None
+        Why the last checkpoint is missing: training itself has gone well.
+    """
+    unwritten = None
     try:
         model.fit(
             train.x,
@@ -207,7 +218,10 @@ def _fit(args: argparse.Namespace, model: Model, train: Samples, test: Samples) 
         if str(end) and _write_weights(args, model):
             end.args = (f"{end}; the weights are in {args.save_weights}",)
         raise
+    except UnwrittenError as e:
+        unwritten = e
     _write_weights(args, model)
+    return unwritten
 
 
 def _write_weights(args: argparse.Namespace, model: Model) -> bool:

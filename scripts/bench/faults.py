@@ -5,7 +5,7 @@
 Each case runs in a process of its own, forked from this one, which has imported flexlegion. Asked
 of it: no traceback, no fault of flexlegion's own, no more than 30 s and 2 GB, no control character,
 no line of more than 2,000 characters (but what --json prints). Then files are mutated in one
-process, and read.
+process, and read. common/faults_files.py has the files, common/faults_arguments.py the commands.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import gzip
 import io
-import json
 import os
 import random
 import re
@@ -29,83 +28,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import xxhash
-from PIL import Image
+from common.faults_arguments import hostile_arguments
+from common.faults_files import command, mutations, readers, reads
 
-from flexlegion import UserError
-from flexlegion.cli import main as flexlegion
 from flexlegion.commands import EXIT_FAULT
-from flexlegion.cost.profile_db import ProfileDB, Sample, TaskKey
-from flexlegion.data.classification import load_classification
-from flexlegion.data.idx import read_idx
-from flexlegion.data.images import read_image
-from flexlegion.data.loaders import load
-from flexlegion.data.text import read_lines
-from flexlegion.documents import MAX_BYTES
-from flexlegion.machine.files import PLATFORMS, load_machine
+from flexlegion.machine.files import load_machine
 from flexlegion.report.text import table
-from flexlegion.runtime.checkpoint_files import (
-    MANIFEST,
-    STATE,
-    Checkpoint,
-    Sum,
-    write_document,
-    write_manifest,
-    write_tensors,
-)
-from flexlegion.runtime.checkpoint_weights import read_weights
 from flexlegion.strategy import Strategy
-from flexlegion.tools.ranks import chosen_ranks
 
 SECONDS, KILOBYTES, LINE = 30, 2 << 20, 2000
 COMMANDS, MUTATED = 2500, 10_000
 ARGUMENTS = 20  # for a file of each kind
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
-TEXTS = ("", "-1", "0", "1e9", "9" * 30, "nan", "\x1b[2J", "\u202e", "a" * 5000, "../..", "{}", "é")
-SIZES = ("hidden=1000000000", "hidden=-1", "steps=1000000000", "steps=0", "vocabulary=2147483647")
-PIECES = (b"\0", b"\x1b[2J", b"\xff\xff\xff\xff", b"[" * 99, b"1e999", b"-1", b'"a":', b"NaN", b"")
-
-NETWORK = ("--model", "mlp", "--machine", "p100x4")
-_QUICK = ("--budget", "1s", "--proposals", "20", "--chains", "1")
-_TRAINING = ("--model", "mlp", "--data", "synthetic", "--samples", "64", "--epochs", "1")
-# Commands that are complete; each runs with one hostile value more, which is the last to count.
-# Training ends at its missing hosts, when its other options have been seen.
-COMPLETE: dict[tuple[str, ...], str] = {
-    ("simulate", *NETWORK, "--strategy", "data"): "strategy trace algorithm costs",
-    ("search", *NETWORK, *_QUICK, "--out", "/dev/null"): "out budget proposals seed chains start",
-    ("compare", *NETWORK, *_QUICK): "out budget seed chains report",
-    ("explain", "data", *NETWORK): "top costs",
-    ("report", "data", *NETWORK, "--out", "/dev/null"): "out svg measured costs",
-    ("plan", "--model", "mlp"): "strategy cpus gpus",
-    ("train", *_TRAINING, "--hosts", "/nonexistent/hosts"): "data samples lr momentum schedule "
-    "warmup decay epochs seed every keep weights log timeline cpus gpus ranks legate held-out",
-}
-EVERYWHERE = "batch-size size optimizer loss precision model"
-MODEL = """import flexlegion as fl
-
-
-def model():
-    net = fl.Model(8)
-    net.loss = "mean_squared_error"
-    net.dense(net.input((4,)), 2)
-    return net
-"""
-TRAINING_STATE: dict[str, Any] = {
-    "training": {"position": {"epoch": 0, "batch": 3, "step": 3}, "history": [{"loss": 1.0}]},
-    "seed": 0,
-    "batch_size": 4,
-    "model": "mlp",
-    "optimizer": {"type": "sgd"},
-    "learning_rate": 0.1,
-    "operators": {},
-    "strategy": {},
-    "devices": ["cpu:0"],
-    "ranks": 1,
-    "versions": {},
-}
+# What takes long to read, or is read by a command that works with it.
+OUT_OF_PROCESS = (
+    *("model .py", "model .pt2", "profile data base", ".h5", "timeline"),
+    *("machine, searched", "machine, shown"),
+)
+Readers = dict[str, tuple[Path, Callable[[Path], Callable[[], int]]]]
 
 
 @dataclass(frozen=True)
@@ -114,6 +55,7 @@ class Case:
 
     kind: str
     run: Callable[[], int]
+    arguments: str = ""
     json: bool = False
 
 
@@ -125,6 +67,7 @@ class Outcome:
     seconds: float
     kilobytes: int
     faults: tuple[str, ...]
+    text: str
 
 
 def outcome_of(case: Case) -> Outcome:
@@ -151,7 +94,7 @@ def outcome_of(case: Case) -> Outcome:
         )
         if found
     ]
-    return Outcome(status, seconds, usage, tuple(faults))
+    return Outcome(status, seconds, usage, tuple(faults), text)
 
 
 def _is_json(case: Case, line: str) -> bool:
@@ -190,152 +133,8 @@ def _waited(child: int, deadline: float) -> tuple[int, int, bool]:
         time.sleep(0.002)
 
 
-def reads(read: Callable[[Path], object], path: Path) -> Callable[[], int]:
-    """A loader that is to take a file, or to say in a `UserError` why not."""
-
-    def run() -> int:
-        try:
-            read(path)
-        except UserError:
-            return 2
-        return 0
-
-    return run
-
-
-def command(*args: object) -> Callable[[], int]:
-    """A command."""
-    return lambda: flexlegion([str(arg) for arg in args])
-
-
-def readers(folder: Path) -> dict[str, tuple[Path, Callable[[Path], Callable[[], int]]]]:
-    """For each kind of file: a good one, and what reads it."""
-    strategy, machine, timeline = folder / "s.json", folder / "m.json", folder / "t.json"
-    network = NETWORK
-    flexlegion(["search", *network, *_QUICK, "--out", str(strategy)])
-    flexlegion(["simulate", *network, "--strategy", "data", "--trace", str(timeline)])
-    machine.write_bytes((PLATFORMS / "p100.json").read_bytes())
-    x, y = np.zeros((8, 4, 4), np.uint8), np.zeros(8, np.int64)
-    np.savez(folder / "d.npz", x=x, y=y)
-    np.save(folder / "d.npy", x)
-    header = bytes([0, 0, 8, 3, 0, 0, 0, 8, 0, 0, 0, 4, 0, 0, 0, 4])
-    (folder / "d-idx3-ubyte").write_bytes(header + x.tobytes())
-    (folder / "d-idx3-ubyte.gz").write_bytes(gzip.compress(header + x.tobytes()))
-    (folder / "t.txt").write_text("one\ntwo\n")
-    (folder / "t.tsv").write_text("good\ta fine day\nbad\ta wet one\n")
-    (folder / "t.csv").write_text('label,text\ngood,"a fine day"\nbad,a wet one\n')
-    (folder / "hosts").write_text("node1 slots=2\nnode2 slots=2\n")
-    weights = {"w[0:4,0:4]": np.ones((4, 4), np.float32), "b": np.ones(4, np.float32)}
-    sums = {"w.safetensors": write_tensors(folder / "w.safetensors", weights)}
-    sums[STATE] = write_document(folder / STATE, json.dumps(TRAINING_STATE))
-    write_manifest(folder, sums)
-    Image.fromarray(x[0]).save(folder / "i.png")
-    Image.fromarray(x[0]).save(folder / "i.jpg")
-    import h5py
-
-    with h5py.File(folder / "d.h5", "w") as file:
-        file["x"], file["y"] = x, y
-    with ProfileDB(folder / "p.sqlite") as db:
-        db.add_task("gpu", "lib", TaskKey("dense", "", "1x1", "forward", "1", "f"), Sample(1, 1, 1))
-    (folder / "n.py").write_text(MODEL)
-    # No program in fact: exporting one takes too long for this.
-    (folder / "e.pt2").write_bytes((folder / "d.npz").read_bytes())
-
-    def image(path: Path) -> object:
-        return read_image(path, (8, 8, 3))
-
-    def texts(path: Path) -> object:
-        return load_classification(path, 8, 100)
-
-    def hosts(path: Path) -> object:
-        return chosen_ranks(None, str(path))
-
-    def checkpoint(path: Path) -> None:
-        read_checkpoint(path, folder)
-
-    def samples(path: Path) -> object:
-        return load(str(path), str(folder / "d.npy") if path.suffix == ".npy" else None)
-
-    return {
-        "strategy": (strategy, lambda p: command("simulate", *network, "--strategy", p)),
-        "machine": (
-            machine,
-            lambda p: command("simulate", "--model", "mlp", "--strategy", "data", "--machine", p),
-        ),
-        "profile data base": (
-            folder / "p.sqlite",
-            lambda p: command("simulate", *network, "--strategy", "data", "--profile-db", p),
-        ),
-        "model .py": (folder / "n.py", lambda p: command("plan", "--model", p)),
-        "model .pt2": (folder / "e.pt2", lambda p: command("plan", "--model", p)),
-        ".npz": (folder / "d.npz", lambda p: reads(samples, p)),
-        ".npy": (folder / "d.npy", lambda p: reads(samples, p)),
-        ".h5": (folder / "d.h5", lambda p: reads(samples, p)),
-        "IDX": (folder / "d-idx3-ubyte", lambda p: reads(read_idx, p)),
-        "IDX .gz": (folder / "d-idx3-ubyte.gz", lambda p: reads(read_idx, p)),
-        "text": (folder / "t.txt", lambda p: reads(read_lines, p)),
-        ".tsv": (folder / "t.tsv", lambda p: reads(texts, p)),
-        ".csv": (folder / "t.csv", lambda p: reads(texts, p)),
-        "hosts": (folder / "hosts", lambda p: reads(hosts, p)),
-        "timeline": (
-            timeline,
-            lambda p: command("report", "data", *network, "--out", "/dev/null", "--measured", p),
-        ),
-        "weights": (folder / "w.safetensors", lambda p: reads(read_weights, p)),
-        "checkpoint's weights": (folder / "w.safetensors", lambda p: reads(checkpoint, p)),
-        "checkpoint's state": (folder / STATE, lambda p: reads(checkpoint, p)),
-        "checkpoint's manifest": (folder / MANIFEST, lambda p: reads(checkpoint, p)),
-        ".png": (folder / "i.png", lambda p: reads(image, p)),
-        ".jpg": (folder / "i.jpg", lambda p: reads(image, p)),
-    }
-
-
-def read_checkpoint(path: Path, good: Path) -> None:
-    """All of a checkpoint that has this file, with the right checksum; other files are good."""
-    names = ("w.safetensors", STATE, MANIFEST)
-    own = next(name for name in names if path.name.endswith(name))
-    with tempfile.TemporaryDirectory(dir=good) as name:
-        folder = Path(name)
-        for other in names:
-            (folder / other).symlink_to(path if other == own else good / other)
-        if own != MANIFEST:
-            (folder / MANIFEST).unlink()
-            content = b""
-            if path.is_file() and path.stat().st_size < MAX_BYTES:
-                content = path.read_bytes()
-            sums = dict(Checkpoint(good).files)
-            sums[own] = Sum(len(content), xxhash.xxh3_128(content).hexdigest())
-            write_manifest(folder, sums)
-        checkpoint = Checkpoint(folder)
-        checkpoint.check_all()
-        for tensor in checkpoint:
-            checkpoint.read(tensor)
-        status = flexlegion(["checkpoint", "show", str(folder)])
-        if status != 0:
-            raise (UserError if status == UserError.status else AssertionError)("not shown")
-
-
-def mutated(content: bytes, rng: random.Random) -> bytes:
-    """Some bytes changed, cut, doubled or put in."""
-    result = bytearray(content)
-    for _ in range(rng.choice((1, 1, 2, 8))):
-        place = rng.randrange(len(result) + 1)
-        end = min(len(result), place + rng.choice((1, 4, 64)))
-        choice = rng.randrange(4)
-        if choice == 0 and place < len(result):
-            result[place] ^= 1 << rng.randrange(8)
-        elif choice == 1:
-            result[place:end] = rng.choice(PIECES)
-        elif choice == 2:
-            result[place:place] = result[place:end] * rng.choice((1, 50))
-        elif rng.random() < 0.2:
-            del result[place:]
-    return bytes(result)
-
-
-def cases(folder: Path, rng: random.Random) -> Iterator[Case]:
+def cases(good: Readers, folder: Path, rng: random.Random) -> Iterator[Case]:
     """Endless, all kinds in turn."""
-    good = readers(folder)
     number = 0
     makers: tuple[Callable[[Path], object], ...] = (
         lambda path: os.mkfifo(path),
@@ -357,21 +156,11 @@ def cases(folder: Path, rng: random.Random) -> Iterator[Case]:
         for kind, (path, read) in good.items():
             number += 1
             changed = folder / f"{number}{path.name}"
-            content = mutated(path.read_bytes(), rng)
+            content = mutations(path, rng)
             yield Case(kind, _prepared(_writer(content), changed, read(changed)))
         for _ in range(ARGUMENTS):
-            yield hostile_argument(rng)
-
-
-def hostile_argument(rng: random.Random) -> Case:
-    """A complete command, and one value that nobody means."""
-    base = rng.choice(list(COMPLETE))
-    option = rng.choice([*COMPLETE[base].split(), *EVERYWHERE.split()])
-    value = rng.choice(SIZES if option == "size" else (*TEXTS, "1000000000", "no\x07"))
-    other = ("--model", rng.choice(("mlp", "lenet", "rnnlm")))
-    as_json = base[0] != "train" and rng.random() < 0.25
-    more = ("--json",) if as_json else ()
-    return Case(base[0], command(*base, *other, f"--{option}={value}", *more), as_json)
+            name, arguments = hostile_arguments(rng)
+            yield Case(name, command(*arguments), repr(arguments), "--json" in arguments)
 
 
 def _writer(content: bytes) -> Callable[[Path], object]:
@@ -398,11 +187,9 @@ def _prepared(
     return prepared
 
 
-def read_in_process(folder: Path, number: int, rng: random.Random) -> Counter[str]:
+def read_in_process(good: Readers, folder: Path, number: int, rng: random.Random) -> Counter[str]:
     """Mutated files read here: what else than `UserError` was raised, by kind."""
-    good = readers(folder)
-    for kind in ("model .py", "model .pt2", "profile data base", ".h5", "timeline"):
-        del good[kind]
+    good = {kind: its for kind, its in good.items() if kind not in OUT_OF_PROCESS}
     calls: dict[str, Callable[[Path], object]] = {
         "strategy": Strategy.load,
         "machine": load_machine,
@@ -412,7 +199,7 @@ def read_in_process(folder: Path, number: int, rng: random.Random) -> Counter[st
         kind = list(good)[i % len(good)]
         path, read = good[kind]
         changed = folder / f"x{path.name}"
-        changed.write_bytes(mutated(path.read_bytes(), rng))
+        changed.write_bytes(mutations(path, rng))
         try:
             reads(calls[kind], changed)() if kind in calls else read(changed)()
         except Exception as e:
@@ -428,20 +215,26 @@ def main() -> int:
     args = parser.parse_args()
     rng = random.Random(args.seed)
     rows: dict[str, list[Outcome]] = {}
+    began = time.monotonic()
     os.environ["FLEXLEGION_PROFILE_DB"] = "/nonexistent/p.sqlite"
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
         folder = Path(name)
         os.chdir(folder)
         with _quiet():
-            every = list(islice(cases(folder, rng), COMMANDS))
+            good = readers(folder)
+            every = list(islice(cases(good, folder, rng), COMMANDS))
             chosen = rng.sample(every, max(1, int(COMMANDS * args.share)))
         for case in chosen:
             outcome = outcome_of(case)
             rows.setdefault(case.kind, []).append(outcome)
+            if outcome.faults:
+                said = repr(outcome.text[-1500:])
+                print(case.kind, case.arguments, outcome.faults, said, sep="\n  ", flush=True)
         with _quiet():
             again = folder / "again"
             again.mkdir()
-            raised = read_in_process(again, int(MUTATED * args.share), rng)
+            mutated = int(MUTATED * args.share)
+            raised = read_in_process(good, again, mutated, rng)
     print(
         table(
             ("inputs", "number", "refused", "longest s", "most MB", "faults"), _rows(rows), (0, 5)
@@ -449,7 +242,12 @@ def main() -> int:
     )
     for text, count in raised.items():
         print(f"in process, {count} times: {text}")
-    return int(bool(raised) or any(o.faults for outcomes in rows.values() for o in outcomes))
+    faults = sum(len(outcome.faults) for outcomes in rows.values() for outcome in outcomes)
+    print(
+        f"{len(chosen)} inputs, {faults} faults; {mutated} files mutated in process, "
+        f"{sum(raised.values())} faults; {time.monotonic() - began:.0f} s"
+    )
+    return int(bool(raised) or faults > 0)
 
 
 def _rows(found: dict[str, list[Outcome]]) -> Iterator[tuple[str, ...]]:

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import math
 import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from flexlegion.callbacks import Callback, EarlyStopping
 from flexlegion.errors import UserError
+from flexlegion.files import json_text
 from flexlegion.importers.weights import Layout, Origin, Place
+from flexlegion.metrics import Goal, MetricSums, Term
+from flexlegion.runtime import checkpoint_writer
 from flexlegion.runtime.checkpoint_files import (
     MANIFEST,
     STATE,
     Checkpoint,
     DamagedError,
+    Sum,
     folders,
     key_of,
     newest_whole,
@@ -26,13 +36,31 @@ from flexlegion.runtime.checkpoint_files import (
     write_tensors,
 )
 from flexlegion.runtime.checkpoint_weights import fitted, read_weights, save_weights
+from flexlegion.runtime.checkpoint_writer import Writer
 from flexlegion.runtime.checkpoints import Checkpoints, interval
+from flexlegion.runtime.position import Position
+from flexlegion.runtime.training import Training
 
 WHOLE = np.arange(24, dtype=np.float32).reshape(4, 6)
-TRAINING = {"position": {"epoch": 0, "batch": 3, "step": 3}, "history": []}
+SUMS = asdict(MetricSums(1.0, labels=12, samples=12))
+TRAINING = {
+    "position": {"epoch": 1, "batch": 3, "step": 13},
+    "began": 0,
+    "samples": 40,
+    "seconds": 0.5,
+    "total": {"losses": [SUMS], "samples": 12, "batches": 3},
+    "history": [{"loss": 1.0, "val_loss": None}],
+    "callbacks": {"EarlyStopping 1": {"best": None, "best_epoch": 0}},
+}
 NUMBERS = {"seed": 0, "batch_size": 4, "learning_rate": 0.1, "ranks": 2}
-OBJECTS = {"optimizer": {}, "operators": {}, "strategy": {}, "versions": {}}
-GOOD = {"training": TRAINING, **NUMBERS, **OBJECTS, "devices": []}
+OBJECTS = {
+    "optimizer": {"type": "sgd", "lr": 0.1, "clip_norm": None, "nesterov": False},
+    "operators": {"dense": "dense 2 0123"},
+    "strategy": {"dense": {"degrees": [2, 1], "devices": ["cpu:0", "cpu:1"]}},
+    "versions": {"python": "3.11"},
+}
+NAMES = {"model": "mlp", "fingerprint": "0123", "devices": ["cpu:0", "cpu:1"]}
+GOOD = {"training": TRAINING, **NUMBERS, **OBJECTS, **NAMES}
 
 
 def written(folder: Path, state: object = GOOD) -> Checkpoint:
@@ -54,7 +82,7 @@ def test_parts_make_the_whole(tmp_path: Path) -> None:
     checkpoint.check_all()
     assert (checkpoint.read("w") == WHOLE).all()
     assert set(checkpoint) == {"w", "w0/m", "w1/m"}
-    assert checkpoint.step == 3
+    assert checkpoint.step == 13
     # Any program that knows the format reads the files.
     part = load_file(checkpoint.folder / "weights-1-of-2.safetensors")
     assert (part["w[2:4,0:6]"] == WHOLE[2:]).all()
@@ -149,19 +177,105 @@ def test_weights_that_are_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("state", "what"),
     [
-        ([], "it has no 'training'"),
-        (GOOD | {"seed": "0"}, "it has no 'seed'"),
-        (GOOD | {"training": {"position": {}}}, "it has no 'history'"),
-        (GOOD | {"training": TRAINING | {"position": {}}}, "how far the training was"),
+        ([], "state.json: has to be an object with the keys 'training'"),
+        (GOOD | {"seed": "0"}, "'seed' has to be a whole number"),
+        (GOOD | {"learning_rate": 10**400}, "'learning_rate' has to be a number"),
+        (GOOD | {"devices": "cpu:0"}, "'devices' has to be a list of names"),
+        (GOOD | {"strategy": {"dense": {}}}, "'strategy' has to be degrees"),
+        (GOOD | {"optimizer": {"type": "sgd", "lr": "high"}}, "'optimizer' has to be"),
+        (GOOD | {"operators": {"dense": None}}, "'operators' has to be"),
         (
-            GOOD | {"training": TRAINING | {"history": [{"loss": "low"}]}},
-            "how far the training was",
+            GOOD | {"training": TRAINING | {"position": {}}},
+            "the key 'epoch' is missing",
+        ),
+        (GOOD | {"training": TRAINING | {"began": -1}}, "'began' has to be a whole number"),
+        (GOOD | {"training": TRAINING | {"history": [{"loss": "low"}]}}, "'history' has to be"),
+        (GOOD | {"training": TRAINING | {"callbacks": {"a": 1}}}, "'callbacks' has to be"),
+        (
+            GOOD | {"training": TRAINING | {"total": {"losses": [{}], "samples": 1, "batches": 1}}},
+            "'losses': the key 'loss' is missing",
         ),
     ],
 )
 def test_states_that_nobody_wrote(state: object, what: str, tmp_path: Path) -> None:
-    with pytest.raises(DamagedError, match=f"state.json: damaged: .*{what}"):
-        _ = written(tmp_path / "step-00000003", state).step
+    with pytest.raises(DamagedError, match=what):
+        written(tmp_path / "step-00000003", state).check_all()
+
+
+def training_of(callback: Callback, *losses: str) -> Training:
+    """A call of `fit` that is not run."""
+    goal = Goal(tuple(Term(name, 1.0, ()) for name in losses))
+    compiled: Any = SimpleNamespace(position=Position(), goal=goal)
+    model: Any = None
+    return Training(model, compiled, 1, [callback])
+
+
+def test_what_training_and_callbacks_take_up() -> None:
+    state = json.loads(json.dumps(TRAINING))
+    training = training_of(EarlyStopping(), "")
+    training.resume(state)
+    assert math.isnan(training.history.epochs[0]["val_loss"])
+    assert json.loads(json_text(training.state())) == TRAINING
+    with pytest.raises(UserError, match="interrupted with 1 losses, but the model has 2"):
+        training_of(EarlyStopping(), "a", "b").resume(state)
+    for best in ({}, {"best": "low", "best_epoch": 0}, {"best": 10**400, "best_epoch": 0}):
+        state["callbacks"] = {"EarlyStopping 1": best}
+        with pytest.raises(UserError, match="EarlyStopping 1 cannot go on from what was kept"):
+            training_of(EarlyStopping(), "").resume(state)
+
+
+def full_disk(name: str) -> Callable[[Path, Mapping[str, Any]], Sum]:
+    """A `write_tensors` that has no room for this file."""
+
+    def write(path: Path, arrays: Mapping[str, Any]) -> Sum:
+        if path.name == name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write_tensors(path, arrays)
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("full", "reason"),
+    [
+        ("weights-0-of-2.safetensors", "No space left"),
+        ("weights-1-of-2.safetensors", "rank 1: No space left"),
+        ("note", "rank 1: its files cannot be written"),
+    ],
+)
+def test_a_full_disk(
+    full: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of any rank: nothing waits, the checkpoint before stays, and later there is room again."""
+    writers = [Writer(tmp_path, rank, 2, 2, "token") for rank in range(2)]
+
+    def write(step: int) -> None:
+        writers[0].make_folder(step)
+        for writer in writers:
+            writer.write(step, {"weights": {f"w{writer._rank}": WHOLE}}, json.dumps(GOOD))
+
+    write(10)
+    for writer in writers:
+        writer.finish()
+    with monkeypatch.context() as patched:
+        if full == "note":
+            patched.setattr(Path, "write_text", lambda *_: full_disk("x")(tmp_path / "x", {}))
+            failing = writers
+        else:
+            patched.setattr(checkpoint_writer, "write_tensors", full_disk(full))
+            failing = writers if "-1-" in full else writers[:1]
+        write(20)
+        for writer in failing:
+            with pytest.raises(OSError, match=reason if writer is writers[0] else "No space"):
+                writer.finish()
+        for writer in set(writers) - set(failing):
+            writer.finish()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000010"]
+    write(20)
+    for writer in writers:
+        writer.finish()
+    assert [Checkpoint(folder).folder.name for folder in folders(tmp_path)][-1] == "step-00000020"
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.parametrize(

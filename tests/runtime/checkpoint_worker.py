@@ -2,7 +2,8 @@
 
     legate ... checkpoint_worker.py '{"out": "trained.npz", "strategy": "data", ...}'
 
-The first rank writes weights, optimizer states, and the loss of each iteration to `out`.
+The first rank writes weights, optimizer states, and the loss of each iteration to `out`. In
+`checkpoint`, {rank} stands for the rank's number, so that ranks do not share the folder.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +42,13 @@ def network() -> Model:
 
 
 class Losses(Callback):
-    """Notes the loss of each iteration, stops after one, and tells that training has begun."""
+    """Notes the loss of each iteration, stops after one, and tells that training has begun.
 
-    def __init__(self, stop: int | None, started: str | None) -> None:
-        self.stop, self.started = stop, started
+    A `pause` is the time in seconds that each iteration takes longer.
+    """
+
+    def __init__(self, stop: int | None, started: str | None, pause: float) -> None:
+        self.stop, self.started, self.pause = stop, started, pause
         self.of: dict[int, float] = {}
 
     def on_train_begin(self, training: Training) -> None:
@@ -51,10 +57,20 @@ class Losses(Callback):
             Path(f"{self.started}.{rank}").write_text(f"{os.getpid()}\n")
 
     def on_batch_end(self, training: Training, values: Mapping[str, float]) -> None:
+        time.sleep(self.pause)
         step = training.position.step
         self.of[step] = values["loss"]
         if step == self.stop:
             training.stop()
+
+
+def shuffled(x: np.ndarray, y: np.ndarray) -> Any:
+    """A loader of PyTorch's, which draws its own order, in batches of another size."""
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    data = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+    return DataLoader(data, batch_size=24, shuffle=True)
 
 
 def main(
@@ -66,19 +82,26 @@ def main(
     resume: bool = False,
     stop: int | None = None,
     started: str | None = None,
+    loader: bool = False,
+    pause: float = 0,
+    lr: float | None = None,
 ) -> None:
     """Train."""
     model = network()
     schedule = with_warmup(cosine(epochs * -(-SAMPLES // BATCH)), 10)
-    model.compile(OPTIMIZER, strategy=strategy, schedule=schedule)
+    optimizer = OPTIMIZER if lr is None else replace(OPTIMIZER, lr=lr)
+    model.compile(optimizer, strategy=strategy, schedule=schedule)
     rng = np.random.default_rng(0)
     x = rng.standard_normal((SAMPLES, 8, 8, 3), np.float32)
     y = x.reshape(SAMPLES, -1)[:, :CLASSES].argmax(1).astype(np.int32)
-    losses = Losses(stop, started)
-    saving = Checkpoints(checkpoint, every, resume=resume) if checkpoint else None
+    losses = Losses(stop, started, pause)
+    saving = None
+    if checkpoint:
+        folder = checkpoint.replace("{rank}", str(model.machine.rank))
+        saving = Checkpoints(folder, every, resume=resume)
     history = model.fit(
-        x,
-        y,
+        shuffled(x, y) if loader else x,
+        None if loader else y,
         epochs,
         validation_data=(x[:100], y[:100]),
         progress=False,

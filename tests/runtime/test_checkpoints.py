@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from launch import BIN, legate_environment, run_checked, run_legate, run_ranks
+from launch import (
+    BIN,
+    legate_environment,
+    ranks_command,
+    run_checked,
+    run_legate,
+    run_ranks,
+)
 
-from flexlegion.runtime.checkpoint_files import Checkpoint, folders
+from flexlegion.runtime.checkpoint_files import MANIFEST, Checkpoint, folders
 
 pytestmark = pytest.mark.legion
 
@@ -112,6 +121,45 @@ def test_another_strategy_goes_on(
     assert newest.step == 128
     for name in newest:
         assert (newest.read(name) == resumed[name]).all(), name
+
+
+def test_a_loader_and_a_clock(tmp_path: Path) -> None:
+    """Batches that PyTorch draws go on where they were; checkpoints are due every second."""
+    whole = trained(tmp_path, loader=True, epochs=2)
+    kept = tmp_path / "kept"
+    trained(
+        tmp_path, loader=True, epochs=2, checkpoint=str(kept), every="1s", stop=STOP, pause=0.06
+    )
+    written = [Checkpoint(folder) for folder in folders(kept)]
+    times = [(one.folder / MANIFEST).stat().st_mtime for one in written]
+    steps = [one.step for one in written]
+    assert len(steps) == 3
+    assert times[1] - times[0] > 0.8
+    resumed = trained(tmp_path, loader=True, epochs=2, checkpoint=str(kept), resume=True)
+    assert differing(resumed, whole, ("steps", "losses")) == []
+    assert resumed["steps"][0] == steps[-1] + 1
+
+
+def test_another_rate_is_told(ended: Path, tmp_path: Path) -> None:
+    """The schedule is a function of the iteration, and the caller's to say."""
+    options = {"checkpoint": str(copied(ended, tmp_path)), "resume": True, "stop": 60, "lr": 0.001}
+    text = json.dumps({"out": str(tmp_path / "trained.npz"), **options})
+    told = run_legate(WORKER, text, cpus=2).stderr
+    assert re.search(
+        r"note: .* training goes on with learning rate 0\.\d+ instead of 0\.\d+\n", told
+    )
+
+
+def test_each_rank_with_a_folder_of_its_own(tmp_path: Path) -> None:
+    """A disk of each machine's own, say: refused before training."""
+    for rank in range(2):
+        (tmp_path / f"kept-{rank}").mkdir()
+    options = {"out": str(tmp_path / "trained.npz"), "checkpoint": str(tmp_path / "kept-{rank}")}
+    command, environment = ranks_command(WORKER, json.dumps(options), ranks=2)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode != 0
+    assert "this folder is not shared by all ranks" in done.stderr
+    assert not (tmp_path / "trained.npz").exists()
 
 
 def test_train_command_goes_on(tmp_path: Path) -> None:

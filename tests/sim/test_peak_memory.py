@@ -30,6 +30,7 @@ def test_simulated_memory_is_the_plans(name: str) -> None:
         resolved = resolve(strategy, graph, topology.names)
         plan = Plan(graph, resolved, topology.names, logits, STATES)
         timeline = full(problem, resolved)
+        assert sum(timeline.allocated_bytes.values()) >= problem.least_bytes
         for device in topology.devices:
             planned = plan.bytes_on(device.name)
             allocated = timeline.allocated_bytes[device.memory]

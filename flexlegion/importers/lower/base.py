@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -244,7 +245,7 @@ class Lowerer:
         trainable = node.trainable and node.op == "parameter"
         name = self.unique(node.name)
         tensor = self.model.parameter(layout.shape, given, name, trainable)
-        self.own(node, layout, tensor)
+        self.own(node, replace(layout, shape=tensor.shape), tensor)  # which begins with 1
         return tensor
 
     def _parameter(self, value: Value) -> Value:
