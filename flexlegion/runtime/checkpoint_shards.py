@@ -85,7 +85,7 @@ class HostCopy:
 
     def _shards_of(self, one: Kept, rank: int) -> Iterator[HostShard]:
         homes = self._program.home(one.tensor)
-        mine = [box for its_rank, box in homes if its_rank == rank]
+        mine = [box for its_rank, box in homes if its_rank == rank and _volume(box)]
         # Where this rank's shards are a box together, they are one array, in many cases the whole.
         joined = _bounding(mine) if mine else ()
         together = sum(map(_volume, mine)) == _volume(joined)
@@ -95,6 +95,9 @@ class HostCopy:
         for number, (its_rank, box) in enumerate(homes):
             if its_rank != rank:
                 yield HostShard(one.tensor, one.field, one.state, number, None)
+            elif not _volume(box):  # a part of which nothing is left: there is nothing to write
+                empty = np.empty([hi - lo for lo, hi in box], one.tensor.dtype)
+                yield HostShard(one.tensor, one.field, one.state, number, empty)
             elif together:
                 inside = zip(box, joined, strict=True)
                 part = joint[

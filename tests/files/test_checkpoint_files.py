@@ -25,6 +25,7 @@ from flexlegion.runtime import checkpoint_writer
 from flexlegion.runtime.checkpoint_files import (
     MANIFEST,
     STATE,
+    Box,
     Checkpoint,
     DamagedError,
     Sum,
@@ -35,11 +36,13 @@ from flexlegion.runtime.checkpoint_files import (
     write_manifest,
     write_tensors,
 )
+from flexlegion.runtime.checkpoint_shards import HostCopy, Kept
 from flexlegion.runtime.checkpoint_weights import fitted, read_weights, save_weights
 from flexlegion.runtime.checkpoint_writer import Writer
 from flexlegion.runtime.checkpoints import Checkpoints, interval
 from flexlegion.runtime.position import Position
 from flexlegion.runtime.training import Training
+from flexlegion.tensor import Tensor
 
 WHOLE = np.arange(24, dtype=np.float32).reshape(4, 6)
 SUMS = asdict(MetricSums(1.0, labels=12, samples=12))
@@ -222,6 +225,21 @@ def test_what_training_and_callbacks_take_up() -> None:
         state["callbacks"] = {"EarlyStopping 1": best}
         with pytest.raises(UserError, match="EarlyStopping 1 cannot go on from what was kept"):
             training_of(EarlyStopping(), "").resume(state)
+
+
+@pytest.mark.parametrize(
+    ("homes", "keys"),
+    [
+        ([((0, 0), (0, 6)), ((0, 4), (0, 6))], [[], ["w"]]),
+        ([((0, 2), (0, 6)), ((2, 4), (0, 6))], [["w[0:2,0:6]"], ["w[2:4,0:6]"]]),
+    ],
+)
+def test_ranks_write_what_they_have(homes: list[Box], keys: list[list[str]]) -> None:
+    """Of a part without elements nothing is written, or the whole would have two kinds of keys."""
+    tensor = Tensor("w", WHOLE.shape, kind="weight", requires_gradient=True)
+    program: Any = SimpleNamespace(home=lambda _: list(enumerate(homes)), save=lambda _: None)
+    for rank, its in enumerate(keys):
+        assert list(HostCopy(program, rank, [Kept("w", tensor)]).arrays) == its
 
 
 def full_disk(name: str) -> Callable[[Path, Mapping[str, Any]], Sum]:

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,8 @@ def no_room(disk: Disk, ranks: int, size: int) -> str:
         check(status == 2, status, errors)
         check("test  loss" in said, said)
         check("Traceback" not in errors, errors)
-        check(FULL in errors.splitlines()[-1] and errors.splitlines()[-1][:6] == "error:", errors)
+        ends = [line for line in errors.splitlines() if line.startswith("error: ")]
+        check(FULL in ends[0], errors)
         with np.load(file) as weights:
             check(all(np.isfinite(weights[key]).all() for key in weights), file)
     check(names(disk) == [], names(disk))
@@ -110,12 +112,9 @@ def room_again(disk: Disk, ranks: int, size: int) -> str:
     def fill() -> None:
         while not folders(disk.kept):
             time.sleep(0.01)
-        with disk.filler.open("wb") as file:
-            try:
-                while True:
-                    file.write(bytes(4096))
-            except OSError:
-                pass
+        with disk.filler.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
         time.sleep(1.5)
         disk.filler.unlink()
 
