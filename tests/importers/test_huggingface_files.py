@@ -76,7 +76,7 @@ def test_train_begins_with_them(tmp_path: Path) -> None:
     module.save_pretrained(tmp_path)
     source = f"{ROOT / 'scripts' / 'bench' / 'imported.py'}:gpt2"
     command = [str(BIN / "flexlegion"), "train", "--model", source, "--cpus", "1", "--epochs", "1"]
-    command += ["--loss", "sparse_categorical_crossentropy", "--samples", "4", "--optimizer", "sgd"]
+    command += ["--batch-size", "4", "--samples", "4", "--optimizer", "sgd"]
     command += ["--lr", "1e-30", "--weights", str(tmp_path / "model.safetensors")]
     command += ["--save-weights", str(tmp_path / "after.npz")]
     environment = {k: v for k, v in legate_environment().items() if k != "LEGATE_CONFIG"}

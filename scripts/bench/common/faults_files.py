@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from common.faults_arguments import NETWORK, QUICK
 from PIL import Image
 
+from common.faults_arguments import NETWORK, QUICK
 from flexlegion import UserError
 from flexlegion.callbacks import EarlyStopping
 from flexlegion.cli import main as flexlegion
