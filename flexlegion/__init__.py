@@ -10,11 +10,11 @@ legate nor native code is loaded before something needs them.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
-from flexlegion.errors import DivergenceError, UserError
-
+TYPE_CHECKING = False  # typing, which has it, takes some milliseconds to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from flexlegion._native import library_folder, load_kernels
     from flexlegion.analysis.compare import compare
     from flexlegion.analysis.explain import explain
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from flexlegion.analysis.search import search
     from flexlegion.analysis.simulate import simulate
     from flexlegion.callbacks import BestWeights, Callback, EarlyStopping
+    from flexlegion.errors import DivergenceError, UserError
     from flexlegion.importers import from_torch, to_torch
     from flexlegion.machine.files import load_machine
     from flexlegion.machine.topology import Topology
@@ -48,6 +49,7 @@ _LATER = {
     "AdamW": "flexlegion.optimizers",
     "BestWeights": "flexlegion.callbacks",
     "Callback": "flexlegion.callbacks",
+    "DivergenceError": "flexlegion.errors",
     "EarlyStopping": "flexlegion.callbacks",
     "History": "flexlegion.runtime.training",
     "Model": "flexlegion.model",
@@ -56,6 +58,7 @@ _LATER = {
     "Strategy": "flexlegion.strategy",
     "Topology": "flexlegion.machine.topology",
     "TuneResult": "flexlegion.tuner.tune",
+    "UserError": "flexlegion.errors",
     "compare": "flexlegion.analysis.compare",
     "explain": "flexlegion.analysis.explain",
     "from_torch": "flexlegion.importers",

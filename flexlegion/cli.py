@@ -7,8 +7,13 @@ quietly. Standard output has the result alone; notes, warnings and progress go t
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+
+TYPE_CHECKING = False  # typing, which has it, takes some milliseconds to import
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
 
 # All else is imported within `main`, where an interrupt is expected.
 
@@ -51,6 +56,7 @@ EXAMPLES = (
 
 
 def _run(argv: Sequence[str] | None) -> None:
+    from flexlegion.ending import raise_on_signals
     from flexlegion.tools.command import parser_of
     from flexlegion.tools.overview import overview, version
 
@@ -65,17 +71,54 @@ def _run(argv: Sequence[str] | None) -> None:
         arguments = [*arguments[1:], "--help"]
     args = parser_of(MODULES, arguments[0]).parse_args(arguments)
     args.arguments = arguments  # to start it elsewhere
+    raise_on_signals()
     args.run(args)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point; returns the exit status."""
-    try:
-        from flexlegion.commands import run_command
-    except KeyboardInterrupt:
-        return 130
+    """Entry point; returns the exit status.
+
+    Parameters
+    ----------
+    argv
+        The arguments; None: those of this process, which is the command's alone.
+    """
+    if argv is None:
+        _end_at_once()
+    from flexlegion.commands import run_command
+
     return run_command(_run, argv)
 
 
+def _end_at_once() -> None:
+    try:
+        from flexlegion.ending import end_at_once
+
+        end_at_once()
+    except KeyboardInterrupt:  # it came before the handler
+        print("interrupted", file=sys.stderr, flush=True)
+        os._exit(130)
+
+
+def run(*first: str) -> NoReturn:
+    """Run the command of this process, and end it; after a failure under legate, with all ranks.
+
+    Parameters
+    ----------
+    first
+        Arguments before those of the process.
+    """
+    sys.argv[1:1] = first
+    status = main()
+    if status != 0 and "LEGATE_CONFIG" in os.environ:
+        from flexlegion import _native
+
+        _native.leave(status)
+    if status > 128:  # after a signal; Python's own end would be open to another one
+        sys.stdout.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from flexlegion.ending import INTERRUPTED, Interrupted, raise_on_signals
-from flexlegion.errors import NativeError, UserError
+from flexlegion.ending import INTERRUPTED, Interrupted, end_at_once
+from flexlegion.errors import DivergenceError, NativeError, UserError
 from flexlegion.process import rank
 from flexlegion.quoting import printable, printable_lines
 
@@ -32,12 +31,12 @@ def run_command(
     """
     _prepare_streams()
     try:
-        if threading.current_thread() is threading.main_thread():
-            raise_on_signals()
         main(argv)
         sys.stdout.flush()
     except UserError as e:
         text = printable(str(e))
+        if rank() > 0 and isinstance(e, DivergenceError):
+            return e.status  # the loss is that of all ranks, and the first one says it
         if rank() > 0:
             # What is wrong on all ranks, the first says, and ends them all.
             time.sleep(_FIRST_RANKS_TURN)
@@ -45,9 +44,10 @@ def run_command(
         _say("\n".join([f"error: {text}", *map(printable_lines, getattr(e, "__notes__", []))]))
         return e.status
     except KeyboardInterrupt as e:
+        end_at_once("")  # a second signal has nothing to add
         if rank() == 0:
             _say(str(e) or INTERRUPTED)
-        return e.status if isinstance(e, Interrupted) else Interrupted().status
+        return _flushed(e.status if isinstance(e, Interrupted) else Interrupted().status)
     except SystemExit as e:  # after --help, and of what starts ranks
         return _flushed(e.code if isinstance(e.code, int) else 1 if e.code else 0)
     except BrokenPipeError:

@@ -1,19 +1,25 @@
 """Ending on a signal: Ctrl-C (SIGINT), or SIGTERM.
 
 Batch systems, containers and spot machines send SIGTERM some seconds before they end a process.
-Work that can say where it stands asks inside `deferred`: the first signal is only noted, so the
-work ends where it is whole, saves, and raises what `ended` makes. Elsewhere a signal raises the
-same at once, once `raise_on_signals` was called. Commands turn it into one sentence and a status.
+Three answers follow each other in a command:
+
+1. While modules are imported, `end_at_once`: there is nothing to save, and an exception would be
+   printed, or lost, by whatever it meets there.
+2. At work, `raise_on_signals`: an exception, which the command turns into one sentence and a
+   status. Work that can say where it stands asks inside `deferred`: the first signal is only noted,
+   so the work ends where it is whole, saves, and raises what `ended` makes.
+3. Once the sentence is said, `end_at_once` again, in silence.
 
 Imported before all else, so it imports little.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 # What stands for both where mpirun lies between: it kills its ranks a second after a SIGINT or
@@ -78,14 +84,38 @@ class Request:
     number = 0
 
 
+def end_at_once(sentence: str = INTERRUPTED) -> None:
+    """Have SIGINT and SIGTERM end this process from now on.
+
+    Of several ranks, what mpirun hands on ends each without a handler, too, and the command that
+    started them says so.
+
+    Parameters
+    ----------
+    sentence
+        To say then.
+    """
+
+    def end(number: int, _: FrameType | None) -> None:
+        if sentence:
+            with suppress(OSError):  # nobody can be told then
+                os.write(2, f"{sentence}\n".encode())
+        os._exit(128 + number)
+
+    _handle(end, signal.SIGINT)  # first, for what follows takes some milliseconds
+    from flexlegion.process import processes
+
+    if processes() == 1:
+        _handle(end, signal.SIGTERM)
+
+
 def raise_on_signals() -> None:
     """Have SIGINT and SIGTERM raise `Interrupted` and `Terminated` from now on.
 
     To be called again once Legion runs: its own handler of SIGINT prints a backtrace of native
     code, and aborts.
     """
-    for number in _signals():
-        signal.signal(number, _raise)
+    _handle(_raise, *_signals())
 
 
 @contextmanager
@@ -96,7 +126,7 @@ def deferred() -> Iterator[Request]:
     gets signals, nothing is ever noted.
     """
     request = Request()
-    if threading.current_thread() is not threading.main_thread():
+    if not _in_main_thread():
         yield request
         return
 
@@ -114,6 +144,16 @@ def deferred() -> Iterator[Request]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _handle(handler: Callable[[int, FrameType | None], None], *numbers: int) -> None:
+    if _in_main_thread():  # which alone gets signals
+        for number in numbers:
+            signal.signal(number, handler)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def _raise(number: int, _: FrameType | None) -> None:

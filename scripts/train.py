@@ -3,10 +3,7 @@
 legate --cpus 2 --gpus 0 scripts/train.py --model lenet --data digits --strategy data
 """
 
-import sys
-
-from flexlegion.cli import main
-from flexlegion.tools.launch import leave
+from flexlegion.cli import run
 
 if __name__ == "__main__":
-    leave(main(["train", *sys.argv[1:]]))
+    run("train")

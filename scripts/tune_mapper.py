@@ -4,10 +4,7 @@ legate --cpus 2 --gpus 0 scripts/tune_mapper.py --model lenet --out s.json
 legate --cpus 2 --gpus 0 scripts/train.py --model lenet --strategy s.json
 """
 
-import sys
-
-from flexlegion.cli import main
-from flexlegion.tools.launch import leave
+from flexlegion.cli import run
 
 if __name__ == "__main__":
-    leave(main(["tune", *sys.argv[1:]]))
+    run("tune")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import NoReturn
 
 import flexlegion
-from flexlegion import _native
 from flexlegion.ending import raise_on_signals
 from flexlegion.errors import UserError
 from flexlegion.process import MOST_CPUS, RANKS, default_cpus, visible_gpus
@@ -108,16 +107,6 @@ def _start_legate(args: argparse.Namespace) -> NoReturn:
 def interruptible() -> None:
     """Have signals raise exceptions again; to be called once Legion runs."""
     raise_on_signals()
-
-
-def leave(status: int) -> NoReturn:
-    """End the process with an exit status.
-
-    After a failure under legate, at once, and with all ranks.
-    """
-    if status != 0 and under_legate():
-        _native.leave(status)
-    sys.exit(status)
 
 
 def _legate() -> str:

@@ -1,5 +1,6 @@
 #include "runtime/watchdog.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -86,12 +87,14 @@ class Watchdog {
   void release();
   void linger();
   void end(int status);
+  void hush() const;
   void say(int rank, const std::string& what) const;
 
   const int rank_;
   const std::vector<Introduction> ranks_;
   const milliseconds interval_;
   const int wake_;
+  const int errors_;  // standard error, also after `hush`
   const pid_t process_;
   std::thread thread_;
 
@@ -117,6 +120,7 @@ Watchdog::Watchdog(int rank, std::vector<Introduction> ranks, Connection connect
       ranks_(std::move(ranks)),
       interval_(static_cast<int>(1000 * ranks_.front().limit / kBeats)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      errors_(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)),
       process_(getpid()) {
   if (hub()) {
     listener_ = std::move(connection);
@@ -185,6 +189,7 @@ void Watchdog::take_requests() {
   if (status != 0) {
     course_ = Course::failed;
     status_ = status;
+    hush();
     if (hub()) {
       note_failure(0, status);
     } else {
@@ -279,7 +284,10 @@ void Watchdog::settle() {
     if (none(Course::running)) {
       release();
     } else if (Clock::now() >= deadline_) {
-      say(failure_->first, "ended with status " + std::to_string(failure_->second));
+      // Of its own failure the first rank has said all, and nobody asks which rank it was.
+      if (failure_->first != rank_) {
+        say(failure_->first, "ended with status " + std::to_string(failure_->second));
+      }
       release();
     }
   } else if (none(Course::running)) {
@@ -309,6 +317,7 @@ void Watchdog::give_up(const Peer& peer, Loss loss) {
   say(peer.rank, loss == closed ? "is lost: it crashed, was killed, or ran out of memory"
                                 : "is lost: nothing was heard of it for " +
                                       std::to_string(std::lround(limit)) + " s");
+  hush();
   tell_all({Word::lost, peer.rank, loss, 0});
   linger();
   _exit(kLostStatus);
@@ -364,11 +373,24 @@ void Watchdog::end(int status) {
   _exit(course_ == Course::failed ? status_ : status);
 }
 
+// From when this process is to end, and has said why. Its other threads may still be in a transfer
+// to a rank that is gone, of which UCX and Realm would print errors and a backtrace.
+void Watchdog::hush() const {
+  const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  dup2(nowhere, STDERR_FILENO);
+  close(nowhere);
+  static std::atomic<int> status{0};
+  status = course_ == Course::failed ? status_ : kLostStatus;
+  for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+    std::signal(fault, [](int) { _exit(status); });
+  }
+}
+
 void Watchdog::say(int rank, const std::string& what) const {
   const std::string host = ranks_[static_cast<std::size_t>(rank)].host;
   const std::string sentence =
       "error: rank " + std::to_string(rank) + " (on " + host + ") " + what + "; all ranks end\n";
-  (void)!write(STDERR_FILENO, sentence.data(), sentence.size());
+  (void)!write(errors_, sentence.data(), sentence.size());
 }
 
 double limit_from_environment() {

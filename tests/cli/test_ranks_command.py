@@ -12,31 +12,19 @@ import time
 from pathlib import Path
 
 import pytest
-from launch import BIN, ROOT, legate_environment, run_checked
+from launch import BIN, ROOT, is_quiet, legate_environment, run_checked
 
 TRAIN = [sys.executable, "-m", "flexlegion", "train", "--model", "lenet"]
 LEGATE = [str(BIN / "legate"), "--launcher", "mpirun", "--launcher-extra=--quiet --oversubscribe"]
 LEGATE += ["--nodes", "1", "--ranks-per-node", "2", "--cpus", "1", "--gpus", "0"]
 LEGATE += [str(ROOT / "scripts" / "train.py")]
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # or in vain
-WARNING = re.compile(
-    r"warning: 2 ranks on [123] cores?, where 4 would be needed \(one for each processor, and one "
-    r"a rank for the threads of Legion and the network\): threads take turns\n"
-)
-
 pytestmark = pytest.mark.legion
 
 
 def environment(**more: str) -> dict[str, str]:
     """A user's, who is in no legate."""
     return {k: v for k, v in legate_environment().items() if k != "LEGATE_CONFIG"} | more
-
-
-def only_our_warning(stderr: str) -> bool:
-    """Whether nothing is said but, on a small machine, that cores are few."""
-    if len(os.sched_getaffinity(0)) >= 4:
-        return stderr == ""
-    return WARNING.fullmatch(stderr) is not None
 
 
 @pytest.mark.parametrize("how", ["--ranks", "--hosts"])
@@ -52,7 +40,7 @@ def test_two_ranks(how: str, tmp_path: Path) -> None:
     lines = [re.split(r"[;,] | {2}", line)[0] for line in done.stdout.splitlines()]
     assert lines == ["lenet: 1438 samples to train", "epoch 1/2", "epoch 2/2", "test"]
     assert "\x1b" not in done.stdout
-    assert only_our_warning(done.stderr), done.stderr
+    assert is_quiet(done.stderr), done.stderr
 
 
 def test_another_machine(tmp_path: Path) -> None:
@@ -69,14 +57,14 @@ def test_another_machine(tmp_path: Path) -> None:
     )
     metrics = json.loads(out.read_text())
     assert (metrics["ranks"], metrics["processors"]) == (2, 2)
-    assert done.stderr == "" or done.stderr.startswith("warning: 1 rank on 1 core,")
+    assert is_quiet(done.stderr), done.stderr
 
 
 def test_legate_by_hand() -> None:
     """Ranks that legate is told to start take their shares of the machine, and are as quiet."""
     done = run_checked([*LEGATE, "--epochs", "1"], environment=environment(**AS_ROOT), timeout=300)
     assert "2 processors on 2 ranks" in done.stdout
-    assert only_our_warning(done.stderr), done.stderr
+    assert is_quiet(done.stderr), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -95,11 +83,7 @@ def test_mistakes_by_hand(options: list[str], more: dict[str, str], message: str
     rank_environment = environment(**AS_ROOT, **more)
     done = run_checked([*LEGATE, *options], environment=rank_environment, timeout=300, status=2)
     assert done.stderr.count(f"error: {message}") == 1
-    # The other rank may add that the first has ended.
-    others = re.sub(
-        r"error: rank 0 \(on .*\) ended with status 2; all ranks end\n", "", done.stderr
-    )
-    assert others.count("error: ") == 1
+    assert done.stderr.count("error: ") == 1
 
 
 def test_one_process_is_quiet() -> None:
@@ -141,7 +125,7 @@ def test_interrupted(tmp_path: Path) -> None:
         assert started.wait(60) == 128 + signal.SIGINT
         err.seek(0)
         *before, last = err.read().splitlines(keepends=True)
-        assert only_our_warning("".join(before))
+        assert is_quiet("".join(before))
         assert last.startswith("interrupted in epoch ")
     deadline = time.monotonic() + 10
     while running(mark):

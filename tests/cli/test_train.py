@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from common.processes import descendants
-from launch import ROOT, run_legate
+from launch import ROOT, is_quiet, legate_environment, run_checked, run_legate
 
 from flexlegion.data import load_digits, write_digits
 
@@ -48,6 +48,7 @@ def test_main_job(tmp_path: Path) -> None:
     assert metrics["seconds"] > 0
     assert metrics["samples_per_second"] > 0
     assert len(metrics["epochs"]) == 15
+    assert is_quiet(done.stderr), done.stderr
     # Plain lines, as standard output is not a terminal.
     assert "epoch 15/15  loss " in done.stdout
     assert "\x1b" not in done.stdout
@@ -182,10 +183,13 @@ def test_interrupted(number: int, ranks: int, terminal: bool, tmp_path: Path) ->
 
 
 def test_diverged(tmp_path: Path) -> None:
-    """The sentence and the status; with --allow-nan, JSON without bare NaN."""
+    """One sentence, of two ranks as well, and the status; with --allow-nan, JSON without NaN."""
     arguments = ["--optimizer", "sgd", "--lr", 1e38, "--epochs", 1]
-    done = run_legate(TRAIN, *arguments, cpus=1, timeout=60, status=3)
-    assert "error: the loss is nan in iteration 3 (epoch 1); training has diverged" in done.stderr
+    command = [sys.executable, "-m", "flexlegion", "train", "--ranks", "2", *map(str, arguments)]
+    environment = {k: v for k, v in legate_environment().items() if k != "LEGATE_CONFIG"}
+    done = run_checked(command, environment=environment, timeout=60, status=3)
+    (sentence,) = [line for line in done.stderr.splitlines() if not line.startswith("warning: ")]
+    assert sentence.startswith("error: the loss is nan in iteration 3 (epoch 1); training has div")
     out = tmp_path / "metrics.json"
     run_legate(TRAIN, *arguments, "--allow-nan", "--json", out, cpus=1, timeout=60)
     assert "NaN" not in out.read_text()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import flexlegion
 
@@ -21,6 +24,18 @@ def test_pages_build(tmp_path: Path) -> None:
     )
     assert not built.returncode, built.stderr
     assert (tmp_path / "html" / "api" / "flexlegion.Model.html").is_file()
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_of_pages_outside(name: str) -> None:
+    """Those that sphinx does not build: files that they link to exist, and have that heading."""
+    for target in re.findall(r"\]\((?!https?://)([^)\s]+)\)", (ROOT / name).read_text()):
+        file, _, heading = target.partition("#")
+        path = ROOT / (file or name)
+        assert path.is_file(), f"{name}: {target}"
+        headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE) if heading else []
+        slugs = {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}
+        assert not heading or heading in slugs, f"{name}: {target}"
 
 
 def test_picture_is_what_its_script_draws() -> None:

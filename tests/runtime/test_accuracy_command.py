@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch import ROOT, run_checked
+from launch import ROOT, is_quiet, run_checked
 
 from flexlegion.cost.profile_db import ProfileDB
 
@@ -32,7 +32,9 @@ def reported(network: list[str], folder: Path, *options: str) -> dict[str, Any]:
     )
     usual = ["--batch-size", "8", "--profile-db", str(folder / "p.db"), "--json"]
     command = [*COMMAND, *network, *usual, *options]
-    return dict(json.loads(run_checked(command, environment=environment, timeout=300).stdout))
+    done = run_checked(command, environment=environment, timeout=300)
+    assert is_quiet(done.stderr), done.stderr
+    return dict(json.loads(done.stdout))
 
 
 @pytest.mark.parametrize("network", [MLP, RNNLM, TRANSFORMER], ids=["mlp", "rnnlm", "transformer"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -94,6 +95,18 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             os.killpg(int(child), signal.SIGKILL)
         process.kill()
         process.wait()
+
+
+# On a small machine several ranks are told, in our words, that cores are few.
+_FEW_CORES = re.compile(
+    r"(warning: \d+ ranks? on \d+ cores?, where \d+ would be needed \(one for each processor, and "
+    r"one a rank for the threads of Legion and the network\): threads take turns\n)?"
+)
+
+
+def is_quiet(stderr: str) -> bool:
+    """Whether nothing is said of what a machine without a GPU, or a fast network, lacks."""
+    return _FEW_CORES.fullmatch(stderr) is not None
 
 
 def run_legate(

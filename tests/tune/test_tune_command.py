@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from launch import ROOT, run_checked, run_legate
+from launch import ROOT, is_quiet, run_checked, run_legate
 
 from flexlegion.cli import main
 from flexlegion.strategy import Strategy
@@ -36,7 +36,9 @@ def plain_shell(*arguments: object) -> str:
     command = [sys.executable, "-m", "flexlegion", *map(str, arguments)]
     packages = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
     environment["PYTHONPATH"] = packages
-    return run_checked(command, environment=environment, timeout=300).stdout
+    done = run_checked(command, environment=environment, timeout=300)
+    assert is_quiet(done.stderr), done.stderr
+    return done.stdout
 
 
 @pytest.mark.legion
@@ -46,6 +48,7 @@ def test_tunes_and_trains(tmp_path: Path) -> None:
     options = ["--model", "lenet", "--budget", 1, "--rounds", 2, "--max-rounds", 3]
     options += ["--profile-db", db, "--json"]
     first = run_legate(TUNE, "--out", out, *options, cpus=2)
+    assert is_quiet(first.stderr), first.stderr
     report = report_of(first.stdout)
     assert report["tasks_measured"] > 0
     assert set(report["priced_by"]) == {"measured"}
