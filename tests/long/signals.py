@@ -310,11 +310,9 @@ def _struck(
     if run.status == 0 and not sentences:
         run.done = True
         return run
-    if (
-        run.status == -number
-        and not sentences
-        and re.search(r"flexlegion/\w+\.py", run.said) is None
-    ):
+    ours = re.search(r"flexlegion/(?!__)\w+\.py", run.said)
+    by_python = run.status == -number or "init_import_site" in run.said
+    if by_python and not sentences and ours is None:
         run.bare = True
         return run
     if run.status != STATUS[number]:
