@@ -18,6 +18,21 @@ from flexlegion.tensor import Tensor
 PASSES = ("load", "forward", "backward", "update")
 FIELDS = ("value", "gradient", "state")
 PRIVILEGES = ("read", "write", "read-write")
+ROLES = (
+    "loaded",
+    "input",
+    "weight",
+    "operator state",
+    "output",
+    "saved",
+    "output gradient",
+    "contribution",
+    "weight gradient",
+    "looked-up tokens",
+    "looked-up gradient",
+    "updated",
+    "optimizer state",
+)
 
 Interval = tuple[int, int]
 Box = tuple[Interval, ...]
@@ -35,6 +50,8 @@ class Requirement:
         "value", "gradient", or "state" (of the optimizer).
     privilege
         "read", "write" or "read-write".
+    role
+        One of `ROLES`: why the launch touches it (``native/plan/launches.h``).
     boxes
         A half-open interval for each dimension, for each task. A gradient has its slots of partial
         values in front.
@@ -45,6 +62,7 @@ class Requirement:
     tensor: Tensor
     field: str
     privilege: str
+    role: str
     boxes: list[Box]
     adds: list[bool]
 
@@ -159,6 +177,7 @@ class Plan:
             self.graph.tensors[info.tensor],
             FIELDS[info.field],
             PRIVILEGES[info.privilege],
+            ROLES[info.role],
             boxes,
             [bool(a) for a in adds],
         )
@@ -202,6 +221,17 @@ class Plan:
         """Bytes that the device needs if it has a memory of its own."""
         number = self.devices.number(device)
         return int(self.core.check(self.core.lib.fl_plan_bytes_on_device(self.handle, number)))
+
+    def verify(self) -> None:
+        """Check the invariants of every plan (``native/plan/verify.h``).
+
+        Raises
+        ------
+        NativeError
+            If one does not hold: a mistake of flexlegion's, which names what is wrong.
+        """
+        lib = self.core.lib
+        self.core.check(lib.fl_plan_verify(self.handle, len(self.devices.names)))
 
     def describe(self) -> str:
         """The plan as text: each launch, its tasks' devices and tiles; then bytes a device."""

@@ -325,8 +325,9 @@ class Program:
     def updates(self, weight: Tensor) -> bool:
         """Whether training updates a weight, and so keeps the optimizer's states of it."""
         return any(
-            launch.stage == "update" and any(r.tensor is weight for r in launch.requirements)
+            r.role == "updated" and r.tensor is weight
             for launch in self.plan.launches
+            for r in launch.requirements
         )
 
     def save(self, shards: Sequence[HostShard]) -> None:

@@ -33,6 +33,11 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         _plan,
     )
     _options(plan)
+    plan.add_argument(
+        "--check",
+        action="store_true",
+        help="instead of printing it, check that it computes what one device would",
+    )
     strategy = add_command(
         commands,
         "strategy",
@@ -64,7 +69,13 @@ def _options(parser: argparse.ArgumentParser) -> None:
 def _plan(args: argparse.Namespace) -> None:
     network, devices, strategy = _resolved(args)
     plan = Plan(network.graph, strategy, devices, network.outputs, network.optimizer.states)
-    print(plan.describe())
+    if not args.check:
+        print(plan.describe())
+        return
+    plan.verify()
+    launches = len(plan.launches)
+    tasks = sum(len(launch.devices) for launch in plan.launches)
+    print(f"the plan is in order: {launches:,} launches, {tasks:,} tasks on {devices}")
 
 
 def _strategy(args: argparse.Namespace) -> None:

@@ -58,8 +58,24 @@ typedef struct {
   int32_t op, pass, runs, tasks, requirements;
 } fl_launch;
 typedef struct {
-  int32_t operand, tensor, field, state, privilege, rank;
+  int32_t operand, tensor, field, state, privilege, rank, role;
 } fl_requirement;
+/* Why a launch touches what it touches (roles of requirements; native/plan/launches.h). */
+enum {
+  FL_USE_LOADED = 0,
+  FL_USE_INPUT = 1,
+  FL_USE_WEIGHT = 2,
+  FL_USE_OPERATOR_STATE = 3,
+  FL_USE_OUTPUT = 4,
+  FL_USE_SAVED = 5,
+  FL_USE_OUTPUT_GRADIENT = 6,
+  FL_USE_CONTRIBUTION = 7,
+  FL_USE_WEIGHT_GRADIENT = 8,
+  FL_USE_LOOKED_UP_TOKENS = 9,
+  FL_USE_LOOKED_UP_GRADIENT = 10,
+  FL_USE_UPDATED = 11,
+  FL_USE_OPTIMIZER_STATE = 12
+};
 
 int fl_plan_launches(const fl_plan *plan);
 int fl_plan_launch(const fl_plan *plan, int launch, fl_launch *out);
@@ -73,6 +89,9 @@ int fl_plan_gradient_slots(const fl_plan *plan, int tensor);
  * for each launch the number of its run, or -1 if it takes part in no run. */
 int fl_plan_fused(const fl_plan *plan, unsigned runs, int n_devices, const int32_t *memory_of,
                   int32_t *run);
+/* Fails, and says why, unless the plan keeps to the invariants of all plans (native/plan/verify.h).
+ * There are that many devices. */
+int fl_plan_verify(const fl_plan *plan, int n_devices);
 int64_t fl_plan_bytes_on_device(const fl_plan *plan, int device);
 
 /* What a simulation is about: a graph, a machine, and what tasks cost there. Times are in ns, sizes

@@ -6,6 +6,7 @@
 
 #include "plan/fusion.h"
 #include "plan/handles.h"
+#include "plan/verify.h"
 #include "support/error.h"
 
 namespace fl = flexlegion;
@@ -158,7 +159,7 @@ fl_plan* fl_plan_create(const fl_graph* graph, int n_degrees, const int32_t* deg
       for (int device : config.devices) check_constant(device, kMaxDevice, "device");
       plan->strategy.push_back(std::move(config));
     }
-    plan->plan = fl::make_plan(plan->graph, plan->strategy, wanted, optimizer_states);
+    plan->plan = fl::make_plan(plan->graph, plan->strategy, wanted, {optimizer_states});
     return plan.release();
   });
 }
@@ -192,7 +193,8 @@ int fl_plan_requirement(const fl_plan* plan, int launch, int requirement, fl_req
             static_cast<int32_t>(r.field),
             r.state,
             static_cast<int32_t>(r.privilege),
-            r.rects.empty() ? 0 : r.rects.front().rank};
+            r.rects.empty() ? 0 : r.rects.front().rank,
+            static_cast<int32_t>(r.role)};
     return 0;
   });
 }
@@ -223,6 +225,13 @@ int fl_plan_fused(const fl_plan* plan, unsigned runs, int n_devices, const int32
     const auto numbers =
         fl::run_numbers(plan->graph, plan->plan, runs, {memory_of, memory_of + n_devices});
     std::copy(numbers.begin(), numbers.end(), run);
+    return 0;
+  });
+}
+
+int fl_plan_verify(const fl_plan* plan, int n_devices) {
+  return fl::guarded(-1, [&] {
+    fl::verify(plan->graph, plan->plan, n_devices);
     return 0;
   });
 }

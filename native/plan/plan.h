@@ -1,7 +1,7 @@
 // The plan: what a graph under a strategy executes. For every operator and pass, one index launch;
 // for every task of it, the device, and for every tensor field it touches, the rectangle and the
-// privilege. The simulator charges what stands here and the runtime launches it; neither derives
-// anything a second time.
+// privilege. The runtime launches what stands here. Launches and what they touch follow from
+// launches.h; what is added here is where partial values of gradients lie.
 //
 // Gradients are *partial values* (OneFlow's P(sum)). The gradient of a tensor is a stack of `slots`
 // copies of the tensor's shape: a backward task writes the rectangle that its forward task read
@@ -21,40 +21,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/graph.h"
+#include "plan/launches.h"
 
 namespace flexlegion {
-
-// `load` brings a batch from the host into an input tensor; it belongs to no operator.
-enum class Pass { load, forward, backward, update };
-enum class Field { value, gradient, state };
-enum class Privilege { read, write, read_write };
-
-// Which runs a launch takes part in (a bit set).
-enum Runs : unsigned { kTrains = 1, kEvaluates = 2, kPredicts = 4 };
-
-struct Requirement {
-  int operand = 0;  // index into the operator's operands
-  int tensor = 0;
-  Field field = Field::value;
-  int state = 0;  // which optimizer state, for Field::state
-  Privilege privilege = Privilege::read;
-  // One a task, possibly empty. A gradient's has the slot dimension in front: the one slot that is
-  // written, or the range of slots that is summed.
-  std::vector<Rect> rects;
-  std::vector<bool>
-      adds;  // for a written gradient, a task: does it add to what stands in its slot?
-};
-
-struct Launch {
-  int op = 0;  // -1 for Pass::load
-  Pass pass = Pass::forward;
-  unsigned runs = 0;
-  std::vector<int> devices;  // one a task
-  std::vector<Requirement> requirements;
-
-  int tasks() const { return static_cast<int>(devices.size()); }
-};
 
 // The stack of partial values of one tensor's gradient.
 struct GradientStack {
@@ -67,14 +36,14 @@ struct GradientStack {
 struct Plan {
   std::vector<Launch> launches;          // in the order of issue: load, forward, backward, update
   std::vector<GradientStack> gradients;  // one a tensor
-  int optimizer_states = 0;
+  Optimizer optimizer;
 };
 
 // Derives the plan. `outputs` are the tensors that prediction wants; the graph's loss operators, if
 // any, give training and evaluation their goal. Throws std::invalid_argument for a strategy that
 // does not fit the graph.
 Plan make_plan(const Graph& graph, const Strategy& strategy, const std::vector<int>& outputs,
-               int optimizer_states);
+               Optimizer optimizer);
 
 // Whether a requirement reads a stack of partial gradients that starts as zeros. Its tasks write
 // these once, in all slots of what they read, as the host may read the whole stack.

@@ -3,48 +3,13 @@
 // the simulator to keep up with one changed configuration at a time.
 #pragma once
 
-#include <map>
 #include <utility>
 #include <vector>
 
+#include "plan/facts.h"
 #include "plan/graph.h"
-#include "plan/plan.h"
 
 namespace flexlegion {
-
-// One launch of a plan: of an operator, or for Pass::load of a tensor.
-struct LaunchId {
-  Pass pass;
-  int index;
-};
-
-// What follows from the graph alone.
-struct GraphFacts {
-  std::vector<unsigned> runs;        // an operator: in which runs it takes part
-  std::vector<bool> differentiable;  // a tensor: whether training wants its gradient
-  std::vector<bool> backward;        // an operator: whether training runs it backward
-  std::vector<int> owner;            // a weight: the first operator that trains it, or -1
-  std::vector<int> table;  // an operator: the trained table in which it looks rows up, or -1
-  std::map<int, std::vector<int>> lookups;  // a trained table: the operators that look rows up
-
-  bool is_table(int tensor) const { return lookups.count(tensor) > 0; }
-  std::vector<LaunchId> launches;  // in the order of issue
-
-  // The operands of `op` that are weights which its update launch covers, each weight once.
-  std::vector<int> owned_weights(const Graph& graph, int op) const;
-};
-
-// `outputs` are the tensors that prediction wants.
-GraphFacts facts_of(const Graph& graph, const std::vector<int>& outputs);
-
-// How a batch is loaded: cut by samples as the tensor's first reader cuts it, where that runs.
-// `first_reader` is the operator, `operand` the index of its operand.
-struct LoadSource {
-  int first_reader = -1, operand = -1;
-};
-LoadSource load_source(const Graph& graph, const GraphFacts& facts, int tensor);
-ParallelConfig load_config(const Graph& graph, const LoadSource& source,
-                           const std::vector<int>& degrees, const std::vector<int>& devices);
 
 // Rectangles without repetition, sorted; and which of them each part has.
 struct DistinctRects {

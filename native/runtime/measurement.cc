@@ -286,6 +286,20 @@ LaunchRequirement surrounded(LaunchRequirement tile, const Tensor& tensor, bool 
   return tile;
 }
 
+// Whether what a task reads was computed just now. Its weights, what was saved, and the memory that
+// it writes to come from long before.
+bool is_fresh(RequirementRole role) {
+  switch (role) {
+    case RequirementRole::input:
+    case RequirementRole::output_gradient:
+    case RequirementRole::weight_gradient:
+    case RequirementRole::looked_up_gradient:
+      return true;
+    default:
+      return false;
+  }
+}
+
 // The launch of one task as a step on a device, over regions of its own, filled with numbers.
 void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, const Launch& launch,
                    const std::string& optimizer, const Attributes& hyperparameters,
@@ -301,7 +315,7 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
     if (fresh) {
       std::vector<std::int64_t> shape = tensor.shape;
       if (gradient) shape.insert(shape.begin(), plan.plan.gradients[r.tensor].slots);
-      region->second = measurement.add_region(shape, gradient ? 1 : 1 + plan.plan.optimizer_states);
+      region->second = measurement.add_region(shape, gradient ? 1 : 1 + plan.plan.optimizer.states);
     }
     LaunchRequirement mine = whole(region->second, legion_privilege(r.privilege), r.rects.front());
     if (r.field == Field::state) mine.field += 1 + static_cast<FieldID>(r.state);
@@ -316,16 +330,12 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
       }
     }
     requirements.push_back(mine);
-    // What a task reads of the pass that it is in was computed just now; its weights, what was
-    // saved, and the memory that it writes to come from long before.
-    const bool passes =
-        gradient || (launch.pass == Pass::forward && tensor.kind != TensorKind::weight);
-    cold.push_back(!(r.privilege == Privilege::read && passes));
+    cold.push_back(!is_fresh(r.role));
     if (r.privilege == Privilege::write) continue;
     Values values;
     values.bound = bound;
     // An optimizer's state may be a mean of squares.
-    values.positive = r.field == Field::state;
+    values.positive = r.role == RequirementRole::optimizer_state;
     if (!gradient && tensor.kind == TensorKind::weight && tensor.shape.size() > 1) {
       // As weights are at first: sums of products are of their factors' size, and gates stay open.
       const auto inputs = Rect::of_shape(tensor.shape).volume() / tensor.shape.front();

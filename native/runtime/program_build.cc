@@ -109,7 +109,7 @@ void Program::create_regions() {
 int Program::states_of(int tensor) const {
   const Tensor& what = graph_.tensors[static_cast<std::size_t>(tensor)];
   const bool trained = what.kind == TensorKind::weight && what.needs_gradient;
-  return trained ? plan_.optimizer_states : 0;
+  return trained ? plan_.optimizer.states : 0;
 }
 
 std::pair<int, FieldID> Program::place_of(int tensor, Field field, int state) const {
@@ -356,9 +356,7 @@ std::pair<std::vector<int>, std::vector<Rect>> Program::home_of(int weight) cons
   for (const Launch& launch : plan_.launches) {
     for (const Requirement& r : launch.requirements) {
       if (r.tensor != weight || r.field != Field::value) continue;
-      if (launch.pass == Pass::update && r.privilege != Privilege::read) {
-        return {launch.devices, r.rects};
-      }
+      if (r.role == RequirementRole::updated) return {launch.devices, r.rects};
       if (!devices.empty()) continue;
       const DistinctRects parts = distinct(r.rects);
       std::int64_t volume = 0;

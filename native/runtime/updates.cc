@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -19,29 +20,37 @@ struct UpdatedWeight {
   std::size_t value = 0;
   std::ptrdiff_t gradient = -1;  // of a table: none
   std::vector<std::size_t> states;
-  std::vector<std::pair<std::size_t, std::size_t>> lookups;  // (tokens, gradient of their rows)
+  struct Lookup {
+    std::size_t tokens = 0, rows = 0;
+  };
+  std::map<int, Lookup> lookups;  // by the operator that looked rows up
 };
 
-// See PlanBuilder::add_update_requirements.
 std::vector<UpdatedWeight> updated_weights(const Launch& planned) {
-  std::vector<UpdatedWeight> weights;
-  const auto& requirements = planned.requirements;
-  for (std::size_t i = 0; i < requirements.size(); ++i) {
-    const Requirement& r = requirements[i];
-    if (i == 0 || r.operand != requirements[i - 1].operand) weights.emplace_back();
-    UpdatedWeight& weight = weights.back();
-    if (r.field == Field::value && r.privilege == Privilege::read) {
-      weight.lookups.emplace_back(i, i + 1);
-      ++i;
-    } else if (r.field == Field::gradient) {
-      weight.gradient = static_cast<std::ptrdiff_t>(i);
-    } else if (r.field == Field::value) {
-      weight.value = i;
-    } else {
-      weight.states.push_back(i);
+  std::map<int, UpdatedWeight> weights;  // by operand
+  for (std::size_t i = 0; i < planned.requirements.size(); ++i) {
+    const Requirement& r = planned.requirements[i];
+    UpdatedWeight& weight = weights[r.operand];
+    switch (r.role) {
+      case RequirementRole::weight_gradient:
+        weight.gradient = static_cast<std::ptrdiff_t>(i);
+        break;
+      case RequirementRole::looked_up_tokens:
+        weight.lookups[r.lookup].tokens = i;
+        break;
+      case RequirementRole::looked_up_gradient:
+        weight.lookups[r.lookup].rows = i;
+        break;
+      case RequirementRole::optimizer_state:
+        weight.states.push_back(i);
+        break;
+      default:
+        weight.value = i;
     }
   }
-  return weights;
+  std::vector<UpdatedWeight> result;
+  for (auto& [operand, weight] : weights) result.push_back(std::move(weight));
+  return result;
 }
 
 // Positions among views -> the views, partial gradients of looked-up rows being summed.
@@ -53,10 +62,11 @@ WeightGradient gradient_in(const LeafContext& context, const UpdatedWeight& weig
     return gradient;
   }
   gradient.of_table = true;
-  for (const auto& [tokens, rows] : weight.lookups) {
-    if (views[tokens].tile.empty()) continue;
-    const int slot = kLookedUpSlot + static_cast<int>(rows);
-    gradient.lookups.push_back({views[tokens], summed(views[rows], slot, *context.device)});
+  for (const auto& [op, lookup] : weight.lookups) {
+    if (views[lookup.tokens].tile.empty()) continue;
+    const int slot = kLookedUpSlot + static_cast<int>(lookup.rows);
+    gradient.lookups.push_back(
+        {views[lookup.tokens], summed(views[lookup.rows], slot, *context.device)});
   }
   return gradient;
 }

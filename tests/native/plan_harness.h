@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "plan/plan.h"
+#include "plan/verify.h"
 
 namespace flexlegion::plan_test {
 
@@ -93,6 +94,14 @@ struct DenseNet : Net {
     loss(y, labels, losses);
   }
 };
+
+// A plan that keeps to its invariants.
+inline Plan plan_of(const Graph& graph, const Strategy& strategy, const std::vector<int>& outputs,
+                    Optimizer optimizer) {
+  Plan plan = make_plan(graph, strategy, outputs, optimizer);
+  verify(graph, plan);
+  return plan;
+}
 
 inline const Launch* launch_of(const Plan& plan, int op, Pass pass) {
   const Launch* found = nullptr;

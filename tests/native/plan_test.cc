@@ -78,7 +78,7 @@ TEST_CASE("accessed: divided and whole dimensions") {
 // slot. x needs no gradient. One optimizer state.
 TEST_CASE("dense, split by samples") {
   const DenseNet net;
-  const Plan plan = make_plan(net.graph, {{{2, 1}, {0, 1}}, {{2}, {0, 1}}}, {net.y}, 1);
+  const Plan plan = plan_of(net.graph, {{{2, 1}, {0, 1}}, {{2}, {0, 1}}}, {net.y}, {1});
   REQUIRE(plan.launches.size() == 7);
   const std::vector<std::pair<int, Pass>> order = {
       {-1, Pass::load},    {-1, Pass::load},    {0, Pass::forward}, {1, Pass::forward},
@@ -139,7 +139,7 @@ TEST_CASE("dense, split by samples") {
 // and each device updates what it used. Both tasks read all of x: its gradient has two partials.
 TEST_CASE("dense, split by parameters") {
   const DenseNet net(true);
-  const Plan plan = make_plan(net.graph, {{{1, 2}, {0, 1}}, {{1}, {0}}}, {net.y}, 0);
+  const Plan plan = plan_of(net.graph, {{{1, 2}, {0, 1}}, {{1}, {0}}}, {net.y}, {0});
   const std::vector<Rect> w = {box({{0, 4}, {0, 6}}), box({{4, 8}, {0, 6}})};
   const Rect x = box({{0, 4}, {0, 6}});
   const Launch* backward = launch_of(plan, 0, Pass::backward);
@@ -163,7 +163,7 @@ TEST_CASE("dense, split by parameters") {
 // a half of b.
 TEST_CASE("dense, split both ways") {
   const DenseNet net(true);
-  const Plan plan = make_plan(net.graph, {{{2, 2}, {0, 1, 2, 3}}, {{1}, {0}}}, {net.y}, 0);
+  const Plan plan = plan_of(net.graph, {{{2, 2}, {0, 1, 2, 3}}, {{1}, {0}}}, {net.y}, {0});
   const Rect top = box({{0, 4}, {0, 6}}), bottom = box({{4, 8}, {0, 6}});
   const Rect early = box({{0, 2}, {0, 6}}), late = box({{2, 4}, {0, 6}});
   const Launch* backward = launch_of(plan, 0, Pass::backward);
@@ -190,7 +190,7 @@ TEST_CASE("dense, split both ways over repeated devices") {
   const Rect top = box({{0, 4}, {0, 6}}), bottom = box({{4, 8}, {0, 6}});
   const std::vector<Devices> placements = {{0, 1, 0, 1}, {0, 0, 0, 0}};
   for (const Devices& devices : placements) {
-    const Plan plan = make_plan(net.graph, {{{2, 2}, devices}, {{1}, {0}}}, {net.y}, 0);
+    const Plan plan = plan_of(net.graph, {{{2, 2}, devices}, {{1}, {0}}}, {net.y}, {0});
     CHECK(plan.gradients[net.w].slots == 2);
     const Launch* update = launch_of(plan, 0, Pass::update);
     CHECK(update->devices == Devices{0, devices[1]});
@@ -209,7 +209,7 @@ TEST_CASE("no more shards than elements") {
   const int y = net.tensor("y", {3, 2}), labels = net.tensor("l", {3, 2}, TensorKind::input);
   net.dense(x, w, b, y);
   net.loss(y, labels, net.tensor("losses", {3}));
-  const Plan plan = make_plan(net.graph, {{{3, 1}, {2, 0, 1}}, {{1}, {0}}}, {y}, 0);
+  const Plan plan = plan_of(net.graph, {{{3, 1}, {2, 0, 1}}, {{1}, {0}}}, {y}, {0});
   const Launch* update = launch_of(plan, 0, Pass::update);
   CHECK(update->devices == Devices{0, 1, 2});
   check(find(update, w, Field::value), Privilege::read_write,
@@ -254,8 +254,8 @@ Rect rows(std::int64_t lo, std::int64_t hi) { return box({{0, 1}, {lo, hi}, {0, 
 // The kernel (1, 3, 1, 1) is replicated on both devices: shards of 1 and 2 rows.
 TEST_CASE("convolution with a halo in height") {
   const ConvNet net(3, 1, 1, 8);
-  const Plan plan = make_plan(
-      net.graph, {{{1, 4, 1, 1}, {0, 1, 0, 1}}, {{1, 2, 1, 1}, {0, 1}}, {{1}, {0}}}, {net.y}, 0);
+  const Plan plan = plan_of(
+      net.graph, {{{1, 4, 1, 1}, {0, 1, 0, 1}}, {{1, 2, 1, 1}, {0, 1}}, {{1}, {0}}}, {net.y}, {0});
   check(find(launch_of(plan, 1, Pass::forward), net.r, Field::value), Privilege::read,
         {rows(0, 5), rows(3, 8)});
   check(find(launch_of(plan, 1, Pass::backward), net.r), Privilege::write,
@@ -275,8 +275,8 @@ TEST_CASE("convolution with a halo in height") {
 // [0, 7): nothing contributes to row 7, whose reader sums a slot that stays zero.
 TEST_CASE("a row that a strided window skips") {
   const ConvNet net(1, 2, 0, 4);
-  const Plan plan = make_plan(
-      net.graph, {{{1, 8, 1, 1}, Devices(8, 0)}, {{1, 1, 1, 1}, {0}}, {{1}, {0}}}, {net.y}, 0);
+  const Plan plan = plan_of(
+      net.graph, {{{1, 8, 1, 1}, Devices(8, 0)}, {{1, 1, 1, 1}, {0}}, {{1}, {0}}}, {net.y}, {0});
   const Requirement* read = find(launch_of(plan, 0, Pass::backward), net.r);
   CHECK(read->rects[6] == rows(6, 7).in_slots(0, 1));
   CHECK(read->rects[7] == rows(7, 8).in_slots(0, 1));
@@ -296,7 +296,7 @@ TEST_CASE("two consumers of one tensor") {
   net.loss(a, r, net.tensor("losses", {4}));
   const Rect whole = box({{0, 4}, {0, 6}});
   for (int device : {0, 1}) {
-    const Plan plan = make_plan(net.graph, {{{1, 1}, {0}}, {{1, 1}, {device}}, {{1}, {0}}}, {a}, 0);
+    const Plan plan = plan_of(net.graph, {{{1, 1}, {0}}, {{1, 1}, {device}}, {{1}, {0}}}, {a}, {0});
     const int slots = device == 0 ? 1 : 2;
     CHECK(plan.gradients[r].slots == slots);
     CHECK(plan.gradients[r].fully_written);
@@ -316,7 +316,7 @@ TEST_CASE("one operator reads a tensor twice") {
   const int r = net.tensor("r", {4, 6});
   net.relu(x, r);
   net.loss(r, r, net.tensor("losses", {4}));
-  const Plan plan = make_plan(net.graph, {{{1, 1}, {0}}, {{1}, {0}}}, {r}, 0);
+  const Plan plan = plan_of(net.graph, {{{1, 1}, {0}}, {{1}, {0}}}, {r}, {0});
   CHECK(plan.gradients[r].slots == 2);
   check(find(launch_of(plan, 0, Pass::backward), r), Privilege::read,
         {box({{0, 4}, {0, 6}}).in_slots(0, 2)});
@@ -337,7 +337,7 @@ TEST_CASE("a weight that two operators use") {
   net.loss(y, labels, net.tensor("losses", {4}));
   const Rect whole = box({{0, 6}, {0, 6}});
   const auto plan_with = [&](const Devices& first) {
-    return make_plan(net.graph, {{{2, 1}, first}, {{2, 1}, {0, 1}}, {{1}, {0}}}, {y}, 0);
+    return plan_of(net.graph, {{{2, 1}, first}, {{2, 1}, {0, 1}}, {{1}, {0}}}, {y}, {0});
   };
 
   Plan plan = plan_with({0, 1});
@@ -369,7 +369,7 @@ TEST_CASE("a weight that two operators use") {
 TEST_CASE("a weight of which tasks read overlapping parts") {
   DenseNet net;
   net.graph.operators[0].operands[2].map[0] = window(1, 3, 1, 1);
-  const Plan plan = make_plan(net.graph, {{{1, 2}, {1, 0}}, {{1}, {0}}}, {net.y}, 0);
+  const Plan plan = plan_of(net.graph, {{{1, 2}, {1, 0}}, {{1}, {0}}}, {net.y}, {0});
   CHECK(plan.gradients[net.b].slots == 2);
   CHECK_FALSE(plan.gradients[net.b].fully_written);
   const Launch* update = launch_of(plan, 0, Pass::update);
@@ -388,7 +388,7 @@ TEST_CASE("a weight whose first user does not train") {
   net.dense(x, w, b, p);
   net.dense(x, w, b, y);
   net.loss(y, x, net.tensor("losses", {4}));
-  const Plan plan = make_plan(net.graph, {{{1, 1}, {0}}, {{1, 1}, {1}}, {{1}, {0}}}, {p}, 0);
+  const Plan plan = plan_of(net.graph, {{{1, 1}, {0}}, {{1, 1}, {1}}, {{1}, {0}}}, {p}, {0});
   CHECK(launch_of(plan, 0, Pass::backward) == nullptr);
   CHECK(launch_of(plan, 0, Pass::update) == nullptr);
   CHECK(launch_of(plan, 1, Pass::update)->devices == Devices{1});
@@ -409,7 +409,7 @@ TEST_CASE("dead operators") {
   net.relu(y, p);
   net.loss(y, labels, net.tensor("losses", {4}));
   const Strategy strategy = {{{1, 1}, {0}}, {{1, 1}, {1}}, {{1}, {0}}};
-  const Plan plan = make_plan(net.graph, strategy, {p}, 0);
+  const Plan plan = plan_of(net.graph, strategy, {p}, {0});
   CHECK(launch_of(plan, 0, Pass::forward)->runs == (kTrains | kEvaluates | kPredicts));
   CHECK(launch_of(plan, 1, Pass::forward)->runs == kPredicts);
   CHECK(launch_of(plan, 2, Pass::forward)->runs == (kTrains | kEvaluates));
@@ -421,7 +421,7 @@ TEST_CASE("dead operators") {
   CHECK(load_of(plan, x)->runs == (kTrains | kEvaluates | kPredicts));
   CHECK(load_of(plan, labels)->runs == (kTrains | kEvaluates));
   CHECK(load_of(plan, unused) == nullptr);
-  const Plan without = make_plan(net.graph, strategy, {}, 0);
+  const Plan without = plan_of(net.graph, strategy, {}, {0});
   CHECK(launch_of(without, 1, Pass::forward) == nullptr);
   CHECK(load_of(without, x)->runs == (kTrains | kEvaluates));
 }
@@ -432,14 +432,14 @@ TEST_CASE("dead operators") {
 TEST_CASE("loads follow the first reader") {
   DenseNet net;
   const Strategy strategy = {{{2, 2}, {3, 1, 2, 0}}, {{4}, {3, 2, 1, 0}}};
-  Plan plan = make_plan(net.graph, strategy, {net.y}, 0);
+  Plan plan = plan_of(net.graph, strategy, {net.y}, {0});
   const Launch* load = load_of(plan, net.x);
   CHECK(load->devices == Devices{3, 2});
   check(find(load, net.x, Field::value), Privilege::write,
         {box({{0, 2}, {0, 6}}), box({{2, 4}, {0, 6}})});
   CHECK(load_of(plan, net.labels)->devices == Devices{3, 2, 1, 0});
   net.graph.operators[0].operands[0].map[0] = kWhole;
-  plan = make_plan(net.graph, strategy, {net.y}, 0);
+  plan = plan_of(net.graph, strategy, {net.y}, {0});
   load = load_of(plan, net.x);
   CHECK(load->devices == Devices{3});
   check(find(load, net.x, Field::value), Privilege::write, {box({{0, 4}, {0, 6}})});
@@ -447,19 +447,19 @@ TEST_CASE("loads follow the first reader") {
 
 TEST_CASE("strategies that do not fit throw") {
   const DenseNet net;
-  const auto plan_of = [&](const Strategy& s) { return make_plan(net.graph, s, {net.y}, 0); };
+  const auto planned = [&](const Strategy& s) { return plan_of(net.graph, s, {net.y}, {0}); };
   const ParallelConfig loss = {{1}, {0}};
-  CHECK_NOTHROW(plan_of({{{4, 8}, Devices(32, 0)}, loss}));
-  CHECK_THROWS_AS(plan_of({}), std::invalid_argument);
-  CHECK_THROWS_AS(plan_of({{{1, 1}, {0}}}), std::invalid_argument);
-  CHECK_THROWS_AS(plan_of({{{1}, {0}}, loss}), std::invalid_argument);
-  CHECK_THROWS_AS(plan_of({{{1, 1, 1}, {0}}, loss}), std::invalid_argument);
-  CHECK_THROWS_AS(plan_of({{{0, 1}, {}}, loss}), std::invalid_argument);
-  CHECK_THROWS_AS(plan_of({{{-1, -1}, {0}}, loss}), std::invalid_argument);
-  CHECK_THROWS_AS(plan_of({{{5, 1}, Devices(5, 0)}, loss}), std::invalid_argument);
-  CHECK_THROWS_AS(plan_of({{{2, 1}, {0}}, loss}), std::invalid_argument);
-  CHECK_THROWS_AS(plan_of({{{1, 1}, {0, 1}}, loss}), std::invalid_argument);
-  CHECK_THROWS_WITH(plan_of({{{1, 9}, Devices(9, 0)}, loss}),
+  CHECK_NOTHROW(planned({{{4, 8}, Devices(32, 0)}, loss}));
+  CHECK_THROWS_AS(planned({}), std::invalid_argument);
+  CHECK_THROWS_AS(planned({{{1, 1}, {0}}}), std::invalid_argument);
+  CHECK_THROWS_AS(planned({{{1}, {0}}, loss}), std::invalid_argument);
+  CHECK_THROWS_AS(planned({{{1, 1, 1}, {0}}, loss}), std::invalid_argument);
+  CHECK_THROWS_AS(planned({{{0, 1}, {}}, loss}), std::invalid_argument);
+  CHECK_THROWS_AS(planned({{{-1, -1}, {0}}, loss}), std::invalid_argument);
+  CHECK_THROWS_AS(planned({{{5, 1}, Devices(5, 0)}, loss}), std::invalid_argument);
+  CHECK_THROWS_AS(planned({{{2, 1}, {0}}, loss}), std::invalid_argument);
+  CHECK_THROWS_AS(planned({{{1, 1}, {0, 1}}, loss}), std::invalid_argument);
+  CHECK_THROWS_WITH(planned({{{1, 9}, Devices(9, 0)}, loss}),
                     doctest::Contains("operator 'dense': a degree outside 1..8"));
 }
 
@@ -467,7 +467,7 @@ TEST_CASE("an operator without an output throws") {
   Net net;
   const int x = net.tensor("x", {4, 6}, TensorKind::input);
   net.op("sink", {{x, Role::input, false, {along(0), along(1)}}});
-  CHECK_THROWS_WITH_AS(make_plan(net.graph, {{{1, 1}, {0}}}, {x}, 0),
+  CHECK_THROWS_WITH_AS(plan_of(net.graph, {{{1, 1}, {0}}}, {x}, {0}),
                        doctest::Contains("'sink' has no output"), std::invalid_argument);
 }
 
@@ -479,12 +479,12 @@ TEST_CASE("an operator without an output throws") {
 // 24 + 48 + 8 + 32 + 4 + 4, gradients 32 + 48 + 8, state 48 + 8, the next batch 24 + 4: 292.
 TEST_CASE("bytes_on_device") {
   const DenseNet net;
-  const Plan split = make_plan(net.graph, {{{2, 1}, {0, 1}}, {{2}, {0, 1}}}, {net.y}, 1);
+  const Plan split = plan_of(net.graph, {{{2, 1}, {0, 1}}, {{2}, {0, 1}}}, {net.y}, {1});
   CHECK(bytes_on_device(split, 0) == 258 * 4);
   CHECK(bytes_on_device(split, 1) == 258 * 4);
   CHECK(bytes_on_device(split, 7) == 0);
-  const Plan single = make_plan(net.graph, {{{1, 1}, {0}}, {{1}, {0}}}, {net.y}, 1);
+  const Plan single = plan_of(net.graph, {{{1, 1}, {0}}, {{1}, {0}}}, {net.y}, {1});
   CHECK(bytes_on_device(single, 0) == 292 * 4);
-  const Plan two_states = make_plan(net.graph, {{{1, 1}, {0}}, {{1}, {0}}}, {net.y}, 2);
+  const Plan two_states = plan_of(net.graph, {{{1, 1}, {0}}, {{1}, {0}}}, {net.y}, {2});
   CHECK(bytes_on_device(two_states, 0) == (292 + 56) * 4);
 }

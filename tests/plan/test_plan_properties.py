@@ -429,6 +429,7 @@ def check_tables(plan: Plan) -> None:
 
 
 CHECKS = [
+    Plan.verify,
     check_tables,
     check_structure,
     check_values,

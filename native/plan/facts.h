@@ -1,0 +1,61 @@
+// What follows from the graph and the optimizer alone, whatever the strategy: which launches an
+// iteration has, which tensors have gradients, who updates which weight.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "plan/graph.h"
+
+namespace flexlegion {
+
+// `load` brings a batch from the host into an input tensor; it belongs to no operator.
+enum class Pass { load, forward, backward, update };
+
+// Which runs a launch takes part in (a bit set).
+enum Runs : unsigned { kTrains = 1, kEvaluates = 2, kPredicts = 4 };
+
+// One launch of a plan: of an operator, or for Pass::load of a tensor.
+struct LaunchId {
+  Pass pass;
+  int index;
+};
+
+// What has to be known of the optimizer.
+struct Optimizer {
+  int states = 0;  // fields that it keeps for each trained weight
+};
+
+struct GraphFacts {
+  Optimizer optimizer;
+  std::vector<unsigned> runs;        // an operator: in which runs it takes part
+  std::vector<bool> differentiable;  // a tensor: whether training wants its gradient
+  std::vector<bool> backward;        // an operator: whether training runs it backward
+  std::vector<bool> has_gradient;    // a tensor: whether some backward launch contributes to one
+  std::vector<int> owner;            // a weight: the first operator that trains it, or -1
+  std::vector<int> table;  // an operator: the trained table in which it looks rows up, or -1
+  std::map<int, std::vector<int>> lookups;  // a trained table: the operators that look rows up
+
+  bool is_table(int tensor) const { return lookups.count(tensor) > 0; }
+  std::vector<LaunchId> launches;  // in the order of issue
+
+  // Whether a backward launch of an operator with this operand writes a partial value of its
+  // tensor's gradient. (A table's gradient is never written down.)
+  bool contributes(const Graph& graph, const Operand& operand) const;
+  // The operands of `op` that are weights which its update launch covers, each weight once.
+  std::vector<int> owned_weights(const Graph& graph, int op) const;
+};
+
+// `outputs` are the tensors that prediction wants.
+GraphFacts facts_of(const Graph& graph, const std::vector<int>& outputs, Optimizer optimizer = {});
+
+// How a batch is loaded: cut by samples as the tensor's first reader cuts it, where that runs.
+// `first_reader` is the operator, `operand` the index of its operand.
+struct LoadSource {
+  int first_reader = -1, operand = -1;
+};
+LoadSource load_source(const Graph& graph, const GraphFacts& facts, int tensor);
+ParallelConfig load_config(const Graph& graph, const LoadSource& source,
+                           const std::vector<int>& degrees, const std::vector<int>& devices);
+
+}  // namespace flexlegion

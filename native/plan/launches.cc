@@ -1,0 +1,218 @@
+#include "plan/launches.h"
+
+#include <map>
+#include <utility>
+
+#include "plan/rules.h"
+
+namespace flexlegion {
+
+namespace {
+
+using R = RequirementRole;
+
+Use& add(std::vector<Use>& uses, R role, int operand, int tensor) {
+  Use& use = uses.emplace_back();
+  use.role = role;
+  use.operand = operand;
+  use.tensor = tensor;
+  use.field = field_of(role);
+  use.privilege = privilege_of(role);
+  return use;
+}
+
+R forward_role(const Tensor& tensor, const Operand& operand) {
+  if (operand.role == Role::output) return R::output;
+  if (tensor.is_state) return R::operator_state;
+  return tensor.kind == TensorKind::weight ? R::weight : R::input;
+}
+
+void add_forward(const Graph& graph, int op, std::vector<Use>& uses) {
+  const auto& operands = graph.operators[op].operands;
+  for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
+    const int tensor = operands[i].tensor;
+    add(uses, forward_role(graph.tensors[tensor], operands[i]), i, tensor);
+  }
+}
+
+void add_backward(const Graph& graph, const GraphFacts& facts, int op, std::vector<Use>& uses) {
+  const auto& operands = graph.operators[op].operands;
+  for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
+    const Operand& o = operands[i];
+    if (o.saved_for_backward) add(uses, R::saved, i, o.tensor);
+    if (o.role == Role::output && facts.has_gradient[o.tensor]) {
+      add(uses, R::output_gradient, i, o.tensor);
+    }
+    if (facts.contributes(graph, o)) add(uses, R::contribution, i, o.tensor);
+  }
+}
+
+// What tells an update how to change the weight that is operand `i` of its operator.
+void add_weight_gradient(const Graph& graph, const GraphFacts& facts, int i, int weight,
+                         std::vector<Use>& uses) {
+  const auto lookups = facts.lookups.find(weight);
+  if (lookups == facts.lookups.end()) {
+    add(uses, R::weight_gradient, i, weight);
+    return;
+  }
+  for (int op : lookups->second) {
+    const int output = graph.operators[op].primary_output().tensor;
+    if (!facts.has_gradient[output]) continue;
+    const int tokens = graph.operators[op].operands.front().tensor;
+    add(uses, R::looked_up_tokens, i, tokens).lookup = op;
+    add(uses, R::looked_up_gradient, i, output).lookup = op;
+  }
+}
+
+void add_update(const Graph& graph, const GraphFacts& facts, int op, std::vector<Use>& uses) {
+  for (int i : facts.owned_weights(graph, op)) {
+    const int weight = graph.operators[op].operands[i].tensor;
+    add_weight_gradient(graph, facts, i, weight, uses);
+    add(uses, R::updated, i, weight);
+    for (int s = 0; s < facts.optimizer.states; ++s) {
+      add(uses, R::optimizer_state, i, weight).state = s;
+    }
+  }
+}
+
+unsigned runs_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id) {
+  if (id.pass == Pass::forward) return facts.runs[id.index];
+  if (id.pass != Pass::load) return kTrains;
+  unsigned runs = 0;
+  for (int op = 0; op < static_cast<int>(graph.operators.size()); ++op) {
+    for (const Operand& o : graph.operators[op].operands) {
+      if (o.tensor == id.index) runs |= facts.runs[op];
+    }
+  }
+  return runs;
+}
+
+void place_load(const Graph& graph, const GraphFacts& facts, int tensor,
+                const ParallelConfig& reader, Launch& launch) {
+  const LoadSource source = load_source(graph, facts, tensor);
+  ParallelConfig config = load_config(graph, source, reader.degrees, reader.devices);
+  const Rect whole = Rect::of_shape(graph.tensors[tensor].shape);
+  for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
+    launch.requirements.front().rects.push_back(tile_of(whole, config.degrees, k));
+  }
+  launch.devices = std::move(config.devices);
+}
+
+// One update launch covers all weights that the operator owns (it is the first to use them); its
+// task k has at most one shard of each.
+void place_update(const Graph& graph, const GraphFacts& facts, const ParallelConfig& config,
+                  Launch& launch) {
+  const auto& operands = graph.operators[launch.op].operands;
+  const std::vector<int> owned = facts.owned_weights(graph, launch.op);
+  std::vector<std::vector<Shard>> shards;
+  for (int i : owned) {
+    const auto parts = accessed_rects(graph, launch.op, operands[i], config.degrees);
+    shards.push_back(
+        shards_of(graph, launch.op, operands[i].tensor, distinct(parts), config.devices));
+  }
+  const std::vector<UpdateTask> tasks = update_tasks(shards);
+  std::map<int, std::vector<Rect>> shard_of;  // an owned weight's operand: one a task
+  for (int i : owned) {
+    Rect none;
+    none.rank = static_cast<int>(graph.tensors[operands[i].tensor].shape.size());
+    shard_of[i].assign(tasks.size(), none);
+  }
+  for (std::size_t k = 0; k < tasks.size(); ++k) {
+    launch.devices.push_back(tasks[k].device);
+    for (const auto& [w, rect] : tasks[k].shards) shard_of[owned[w]][k] = rect;
+  }
+  for (Requirement& r : launch.requirements) {
+    r.rects = shard_of[r.operand];
+    for (Rect& rect : r.rects) {
+      if (r.role == R::looked_up_gradient) {
+        rect = looked_up_gradient(graph, r.lookup, rect);
+      } else if (r.role == R::looked_up_tokens) {
+        const bool none = rect.empty();
+        rect = looked_up_tokens(graph, r.lookup);
+        if (none) rect.hi = rect.lo;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Field field_of(RequirementRole role) {
+  switch (role) {
+    case R::output_gradient:
+    case R::contribution:
+    case R::weight_gradient:
+    case R::looked_up_gradient:
+      return Field::gradient;
+    case R::optimizer_state:
+      return Field::state;
+    default:
+      return Field::value;
+  }
+}
+
+Privilege privilege_of(RequirementRole role) {
+  switch (role) {
+    case R::loaded:
+    case R::output:
+    case R::contribution:  // read_write where some task adds
+      return Privilege::write;
+    case R::operator_state:
+    case R::updated:
+    case R::optimizer_state:
+      return Privilege::read_write;
+    default:
+      return Privilege::read;
+  }
+}
+
+std::vector<Use> uses_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id) {
+  std::vector<Use> uses;
+  switch (id.pass) {
+    case Pass::load:
+      add(uses, R::loaded, 0, id.index);
+      break;
+    case Pass::forward:
+      add_forward(graph, id.index, uses);
+      break;
+    case Pass::backward:
+      add_backward(graph, facts, id.index, uses);
+      break;
+    case Pass::update:
+      add_update(graph, facts, id.index, uses);
+      break;
+  }
+  return uses;
+}
+
+int decides(const Graph& graph, const GraphFacts& facts, const LaunchId& id) {
+  return id.pass == Pass::load ? load_source(graph, facts, id.index).first_reader : id.index;
+}
+
+Launch launch_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id,
+                 const ParallelConfig& config) {
+  Launch launch;
+  launch.op = id.pass == Pass::load ? -1 : id.index;
+  launch.pass = id.pass;
+  launch.runs = runs_of(graph, facts, id);
+  for (const Use& use : uses_of(graph, facts, id)) launch.requirements.push_back({use, {}, {}});
+  switch (id.pass) {
+    case Pass::load:
+      place_load(graph, facts, id.index, config, launch);
+      break;
+    case Pass::forward:
+    case Pass::backward:
+      launch.devices = config.devices;
+      for (Requirement& r : launch.requirements) {
+        const Operand& operand = graph.operators[id.index].operands[r.operand];
+        r.rects = accessed_rects(graph, id.index, operand, config.degrees);
+      }
+      break;
+    case Pass::update:
+      place_update(graph, facts, config, launch);
+      break;
+  }
+  return launch;
+}
+
+}  // namespace flexlegion

@@ -1,0 +1,83 @@
+// The launches of an iteration, stated once: whose tasks run where, what they touch, and why. The
+// plan, the measurement of single tasks, the runtime's update bodies and the cost models take it
+// from here.
+//
+// What a launch touches follows from the graph alone: uses_of(). Which rectangles its tasks touch
+// follows from one operator's configuration: launch_of(). What remains is the plan's (plan.h):
+// partial values of gradients lie in slots, which depend on all launches before.
+#pragma once
+
+#include <vector>
+
+#include "plan/facts.h"
+
+namespace flexlegion {
+
+enum class Field { value, gradient, state };
+enum class Privilege { read, write, read_write };
+
+// Why a launch touches a field of a tensor. The field and the privilege follow from it.
+enum class RequirementRole {
+  // load
+  loaded,  // a batch, brought into an input tensor
+  // forward
+  input,           // a value that was loaded or computed
+  weight,          // a weight's value, as an operand of whatever role
+  operator_state,  // read and written by its operator's forward pass
+  output,
+  // backward
+  saved,            // a value that forward read or wrote
+  output_gradient,  // of an output; its partial values are summed
+  contribution,     // a partial value of an input's or a weight's gradient
+  // update
+  weight_gradient,     // of a weight's shard; its partial values are summed
+  looked_up_tokens,    // which rows of a table were read
+  looked_up_gradient,  // of these rows, in a shard's columns; its partial values are summed
+  updated,             // a weight's shard
+  optimizer_state,     // of that shard
+};
+
+Field field_of(RequirementRole role);
+Privilege privilege_of(RequirementRole role);
+
+// A field of a tensor that a launch touches.
+struct Use {
+  RequirementRole role = RequirementRole::input;
+  int operand = 0;  // index into the operator's operands; of an update, the weight it serves
+  int tensor = 0;
+  int state = 0;    // which one, of an optimizer_state
+  int lookup = -1;  // of what was looked up: the operator that did
+  Field field = Field::value;
+  Privilege privilege = Privilege::read;
+};
+
+// A use, and the rectangle of each task.
+struct Requirement : Use {
+  // One a task, possibly empty. A gradient's has, in a plan, the slot dimension in front: the one
+  // slot that is written, or the range of slots that is summed.
+  std::vector<Rect> rects;
+  std::vector<bool> adds;  // of a contribution, a task: does it add to what stands in its slot?
+};
+
+struct Launch {
+  int op = 0;  // -1 for Pass::load
+  Pass pass = Pass::forward;
+  unsigned runs = 0;
+  std::vector<int> devices;  // one a task
+  std::vector<Requirement> requirements;
+
+  int tasks() const { return static_cast<int>(devices.size()); }
+};
+
+// What a launch touches. Of an update, all that serves one weight stands together.
+std::vector<Use> uses_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id);
+
+// The operator whose configuration decides on the launch's tasks: its own, or of a load the first
+// reader.
+int decides(const Graph& graph, const GraphFacts& facts, const LaunchId& id);
+
+// The launch if that operator has that configuration. Rectangles are of the tensors, without slots.
+Launch launch_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id,
+                 const ParallelConfig& config);
+
+}  // namespace flexlegion

@@ -1,0 +1,382 @@
+#include "plan/verify.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace flexlegion {
+
+namespace {
+
+std::string text(const Rect& rect) {
+  std::string s = "[";
+  for (int d = 0; d < rect.rank; ++d) {
+    s += (d > 0 ? ", " : "") + std::to_string(rect.lo[d]) + ":" + std::to_string(rect.hi[d]);
+  }
+  return s + "]";
+}
+
+// A rectangle of a stack, without its slots; of none, nothing.
+Rect without_slots(const Rect& stacked) {
+  Rect r;
+  if (stacked.empty()) return r;
+  r.rank = stacked.rank - 1;
+  std::copy(stacked.lo.begin() + 1, stacked.lo.end(), r.lo.begin());
+  std::copy(stacked.hi.begin() + 1, stacked.hi.end(), r.hi.begin());
+  return r;
+}
+
+std::vector<Rect> without_slots(const Requirement& r) {
+  if (r.field != Field::gradient) return r.rects;
+  std::vector<Rect> rects;
+  for (const Rect& rect : r.rects) rects.push_back(without_slots(rect));
+  return rects;
+}
+
+bool equal_but_empty(const std::vector<Rect>& a, const std::vector<Rect>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Rect& x, const Rect& y) {
+    return x == y || (x.empty() && y.empty());
+  });
+}
+
+std::int64_t volume(const std::vector<Rect>& rects) {
+  std::int64_t sum = 0;
+  for (const Rect& rect : rects) sum += rect.volume();
+  return sum;
+}
+
+// One task's rectangle of a requirement.
+struct Touch {
+  Rect rect;
+  int requirement, task;
+  bool writes;
+};
+
+// Calls `visit` for pairs that overlap, until it says true. The rectangles are not empty, and of
+// one rank.
+template <typename Visit>
+void for_each_overlap(std::vector<Touch> touches, Visit visit) {
+  if (touches.size() < 2) return;
+  // In the order of the dimension that keeps most of them apart, those that can overlap are close.
+  int along = 0;
+  std::size_t most = 0;
+  for (int d = 0; d < touches.front().rect.rank; ++d) {
+    std::set<std::int64_t> starts;
+    for (const Touch& touch : touches) starts.insert(touch.rect.lo[d]);
+    if (starts.size() > most) {
+      most = starts.size();
+      along = d;
+    }
+  }
+  std::stable_sort(touches.begin(), touches.end(), [along](const Touch& a, const Touch& b) {
+    return a.rect.lo[along] < b.rect.lo[along];
+  });
+  for (std::size_t i = 0; i < touches.size(); ++i) {
+    for (std::size_t j = i + 1; j < touches.size(); ++j) {
+      if (touches[j].rect.lo[along] >= touches[i].rect.hi[along]) break;
+      if (touches[i].rect.overlaps(touches[j].rect) && visit(touches[i], touches[j])) return;
+    }
+  }
+}
+
+class Verifier {
+ public:
+  Verifier(const Graph& graph, const Plan& plan, int devices)
+      : graph_(graph), plan_(plan), devices_(devices), stacks_(graph.tensors.size()) {}
+
+  void verify() {
+    for (const Launch& launch : plan_.launches) {
+      launch_ = &launch;
+      check_launch();
+      for (const Requirement& r : launch.requirements) check_requirement(r);
+      check_conflicts();
+      if (launch.pass == Pass::forward) forward_[launch.op] = &launch;
+      if (launch.pass == Pass::backward) check_backward();
+      if (launch.pass == Pass::update) check_update();
+      for (const Requirement& r : launch.requirements) {
+        if (r.field != Field::gradient) continue;
+        if (r.role == RequirementRole::contribution) {
+          contribute(r);
+        } else {
+          check_sum(r);
+        }
+      }
+    }
+    for (std::size_t t = 0; t < stacks_.size(); ++t) check_stack(static_cast<int>(t));
+    for (unsigned run : {kTrains, kEvaluates, kPredicts}) check_values(run);
+  }
+
+ private:
+  // A gradient, as launches come.
+  struct Piece {
+    Rect rect;  // without its slot
+    int device;
+    const Launch* launch;
+  };
+  struct Stack {
+    std::map<std::int64_t, std::vector<Piece>> pieces;  // by slot
+    const Launch* reader = nullptr;                     // the first
+    bool mixed = false;  // some launch's tasks add, while others of it write
+  };
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw std::logic_error(name(*launch_) + ": " + what);
+  }
+
+  std::string name(const Launch& launch) const {
+    static const char* const kPasses[] = {"load", "forward", "backward", "update"};
+    const std::string pass = kPasses[static_cast<int>(launch.pass)];
+    if (launch.op >= 0) return pass + " '" + graph_.operators[launch.op].name + "'";
+    return pass + (launch.requirements.empty() ? "" : " " + name(launch.requirements.front()));
+  }
+
+  std::string name(const Use& use) const {
+    const std::string field = use.field == Field::gradient ? "the gradient of "
+                              : use.field == Field::state  ? "an optimizer state of "
+                                                           : "";
+    return field + "'" + graph_.tensors[use.tensor].name + "'";
+  }
+
+  void check_launch() {
+    if (launch_->pass < pass_) fail("comes after a later pass");
+    pass_ = launch_->pass;
+    if (launch_->devices.empty()) fail("has no tasks");
+    for (int device : launch_->devices) {
+      if (device < 0 || (devices_ >= 0 && device >= devices_)) {
+        fail("has a task on device " + std::to_string(device) + ", which there is not");
+      }
+    }
+  }
+
+  std::vector<std::int64_t> shape_of(const Use& use) const {
+    std::vector<std::int64_t> shape = graph_.tensors[use.tensor].shape;
+    if (use.field == Field::gradient) {
+      shape.insert(shape.begin(), plan_.gradients[use.tensor].slots);
+    }
+    return shape;
+  }
+
+  void check_requirement(const Requirement& r) {
+    if (static_cast<int>(r.rects.size()) != launch_->tasks()) {
+      fail("has no rectangle for each task, of " + name(r));
+    }
+    const bool adds = std::find(r.adds.begin(), r.adds.end(), true) != r.adds.end();
+    const Privilege privilege = adds ? Privilege::read_write : privilege_of(r.role);
+    if (r.field != field_of(r.role) || r.privilege != privilege) {
+      fail("touches " + name(r) + " otherwise than its role says");
+    }
+    const Rect whole = Rect::of_shape(shape_of(r));
+    for (const Rect& rect : r.rects) {
+      if (rect.empty()) continue;
+      if (rect.rank != whole.rank || rect.bounding(whole) != whole) {
+        fail("touches " + text(rect) + " of " + name(r) + ", which is " + text(whole));
+      }
+    }
+  }
+
+  void check_conflicts() {
+    std::map<std::tuple<int, Field, int>, std::vector<Touch>> fields;
+    std::set<std::tuple<int, Field, int>> written;
+    for (int i = 0; i < static_cast<int>(launch_->requirements.size()); ++i) {
+      const Requirement& r = launch_->requirements[i];
+      const std::tuple<int, Field, int> field{r.tensor, r.field, r.state};
+      const bool writes = r.privilege != Privilege::read;
+      if (writes) written.insert(field);
+      for (int k = 0; k < launch_->tasks(); ++k) {
+        if (!r.rects[k].empty()) fields[field].push_back({r.rects[k], i, k, writes});
+      }
+    }
+    for (const auto& field : written) {
+      for_each_overlap(fields[field], [this](const Touch& a, const Touch& b) {
+        if (!a.writes && !b.writes) return false;
+        fail("tasks " + std::to_string(a.task) + " and " + std::to_string(b.task) + " meet in " +
+             text(a.rect.intersect(b.rect)) + " of " + name(launch_->requirements[a.requirement]) +
+             ", which is written");
+      });
+    }
+  }
+
+  // The requirement for operand `operand`, in a role that `of` accepts; or null.
+  template <typename Of>
+  static const Requirement* find(const Launch& launch, int operand, Of of) {
+    for (const Requirement& r : launch.requirements) {
+      if (r.operand == operand && of(r.role)) return &r;
+    }
+    return nullptr;
+  }
+
+  void check_backward() {
+    const auto found = forward_.find(launch_->op);
+    if (found == forward_.end()) fail("comes without a forward launch");
+    const Launch& forward = *found->second;
+    if (launch_->devices != forward.devices) fail("runs elsewhere than the forward launch");
+    std::set<int> contributed;
+    for (const Requirement& r : launch_->requirements) {
+      const Requirement* its = find(forward, r.operand, [](RequirementRole) { return true; });
+      if (its == nullptr || its->tensor != r.tensor ||
+          !equal_but_empty(without_slots(r), its->rects)) {
+        fail("touches other parts of " + name(r) + " than the forward launch");
+      }
+      if (r.role == RequirementRole::contribution && !contributed.insert(r.operand).second) {
+        fail("contributes twice to " + name(r));
+      }
+    }
+  }
+
+  void check_update() {
+    for (const Requirement& updated : launch_->requirements) {
+      if (updated.role != RequirementRole::updated) continue;
+      int states = 0;
+      for (const Requirement& r : launch_->requirements) {
+        if (r.operand != updated.operand || r.tensor != updated.tensor) continue;
+        states += r.role == RequirementRole::optimizer_state;
+        if (!equal_but_empty(without_slots(r), updated.rects)) {
+          fail("touches other shards of " + name(r) + " than it updates");
+        }
+      }
+      if (states != plan_.optimizer.states) fail("lacks a state of " + name(updated));
+    }
+  }
+
+  void contribute(const Requirement& r) {
+    Stack& stack = stacks_[r.tensor];
+    if (stack.reader != nullptr) {
+      fail("contributes to " + name(r) + ", which " + name(*stack.reader) + " has read");
+    }
+    bool adds = false, writes = false;
+    for (int k = 0; k < launch_->tasks(); ++k) {
+      if (r.rects[k].empty()) continue;
+      if (r.rects[k].extent(0) != 1) fail("writes several slots of " + name(r));
+      (r.adds[k] ? adds : writes) = true;
+      contribute(r, k, stack.pieces[r.rects[k].lo[0]]);
+    }
+    stack.mixed = stack.mixed || (adds && writes);
+  }
+
+  void contribute(const Requirement& r, int k, std::vector<Piece>& slot) {
+    const Rect rect = without_slots(r.rects[k]);
+    const std::string where = text(rect) + " of " + name(r);
+    bool added = false;
+    for (Piece& piece : slot) {
+      if (!piece.rect.overlaps(rect)) continue;
+      if (!r.adds[k]) fail("overwrites " + where + ", which has a contribution");
+      if (piece.rect != rect || piece.device != launch_->devices[k] || piece.launch == launch_) {
+        fail("adds to " + where + " what is not its own");
+      }
+      piece.launch = launch_;
+      added = true;
+    }
+    if (r.adds[k] && !added) fail("adds to " + where + ", where nothing is");
+    if (!added) slot.push_back({rect, launch_->devices[k], launch_});
+  }
+
+  // The reader of a gradient.
+  void check_sum(const Requirement& r) {
+    Stack& stack = stacks_[r.tensor];
+    if (stack.pieces.empty() && plan_.gradients[r.tensor].fully_written) {
+      fail("reads " + name(r) + ", which nothing writes");
+    }
+    if (stack.reader == nullptr) stack.reader = launch_;
+    const std::vector<Rect> rects = without_slots(r);
+    check_partition(r, rects);
+    for (std::size_t k = 0; k < rects.size(); ++k) {
+      if (rects[k].empty()) continue;
+      for (const auto& [slot, pieces] : stack.pieces) {
+        if (r.rects[k].lo[0] <= slot && slot < r.rects[k].hi[0]) continue;
+        for (const Piece& piece : pieces) {
+          if (!piece.rect.overlaps(rects[k])) continue;
+          fail("leaves out slot " + std::to_string(slot) + " of " + text(rects[k]) + " of " +
+               name(r));
+        }
+      }
+    }
+  }
+
+  // The rectangles have each element of the requirement's tensor once.
+  void check_partition(const Requirement& r, const std::vector<Rect>& rects) const {
+    std::vector<Touch> touches;
+    for (int k = 0; k < static_cast<int>(rects.size()); ++k) {
+      if (!rects[k].empty()) touches.push_back({rects[k], 0, k, false});
+    }
+    for_each_overlap(std::move(touches), [&](const Touch& a, const Touch& b) {
+      fail("has " + text(a.rect.intersect(b.rect)) + " of " + name(r) + " twice, in tasks " +
+           std::to_string(a.task) + " and " + std::to_string(b.task));
+      return true;
+    });
+    const Rect whole = Rect::of_shape(graph_.tensors[r.tensor].shape);
+    if (volume(rects) != whole.volume()) {
+      fail("has " + std::to_string(volume(rects)) + " of the " + std::to_string(whole.volume()) +
+           " elements of " + name(r));
+    }
+  }
+
+  void check_stack(int tensor) const {
+    const Stack& stack = stacks_[tensor];
+    const GradientStack& planned = plan_.gradients[tensor];
+    const Tensor& what = graph_.tensors[tensor];
+    const auto fail_of = [&what](const std::string& why) {
+      throw std::logic_error("the gradient of '" + what.name + "' " + why);
+    };
+    if (!stack.pieces.empty() && stack.reader == nullptr && what.kind != TensorKind::input) {
+      fail_of("is computed, and nothing reads it");
+    }
+    if (!planned.fully_written) return;
+    const std::int64_t whole = Rect::of_shape(what.shape).volume();
+    for (std::int64_t slot = 0; slot < planned.slots; ++slot) {
+      std::int64_t written = 0;
+      const auto pieces = stack.pieces.find(slot);
+      if (pieces != stack.pieces.end()) {
+        for (const Piece& piece : pieces->second) written += piece.rect.volume();
+      }
+      if (written != whole || stack.mixed) {
+        fail_of("does not start as zeros, though slot " + std::to_string(slot) +
+                " is not written as a whole before it is read");
+      }
+    }
+  }
+
+  void check_values(unsigned run) {
+    std::vector<char> there(graph_.tensors.size()), written(graph_.tensors.size());
+    for (std::size_t t = 0; t < there.size(); ++t) {
+      there[t] = graph_.tensors[t].kind == TensorKind::weight;
+    }
+    for (const Launch& launch : plan_.launches) {
+      if (!(launch.runs & run)) continue;
+      launch_ = &launch;
+      for (const Requirement& r : launch.requirements) {
+        const bool any = volume(r.rects) > 0;
+        if (r.field == Field::value && any && r.privilege != Privilege::write && !there[r.tensor]) {
+          fail("reads " + name(r) + " before it is written");
+        }
+      }
+      for (const Requirement& r : launch.requirements) {
+        if (r.field == Field::gradient || r.privilege == Privilege::read) continue;
+        check_partition(r, r.rects);
+        if (r.field != Field::value) continue;
+        if (written[r.tensor]) fail("writes " + name(r) + ", which was written before");
+        written[r.tensor] = there[r.tensor] = 1;
+      }
+    }
+  }
+
+  const Graph& graph_;
+  const Plan& plan_;
+  const int devices_;
+  const Launch* launch_ = nullptr;  // of which it is
+  Pass pass_ = Pass::load;
+  std::map<int, const Launch*> forward_;  // by operator
+  std::vector<Stack> stacks_;             // a tensor's gradient
+};
+
+}  // namespace
+
+void verify(const Graph& graph, const Plan& plan, int devices) {
+  Verifier(graph, plan, devices).verify();
+}
+
+}  // namespace flexlegion

@@ -1,0 +1,27 @@
+// The invariants of every plan, as code: what the runtime relies on, and what makes a strategy
+// compute the same function as one device does.
+//
+// - Launches come pass by pass; a requirement has one rectangle a task, inside its tensor; fields
+//   and privileges are those of its role.
+// - No two tasks of a launch meet where one of them writes.
+// - In each kind of run, every element of an output, a batch, a state or an updated weight is
+//   written exactly once, and nothing is read before it is there.
+// - A backward launch runs where its forward launch ran. It reads what that one read or wrote, and
+//   contributes what that one read, exactly once.
+// - A contribution lies in one slot. It adds only to an earlier launch's, of the same rectangle, on
+//   the same device; otherwise it meets no other. What is read without being zeroed first is
+//   written.
+// - Whoever reads a gradient reads each element once, in all slots to which anybody contributed,
+//   and after everybody did. Unless it is an input's, somebody does.
+// - An update changes, of weights and states, the very shards of which it reads gradients.
+#pragma once
+
+#include "plan/plan.h"
+
+namespace flexlegion {
+
+// Throws std::logic_error, which says what is wrong and where, unless all of that holds. There are
+// `devices` devices; -1: unknown.
+void verify(const Graph& graph, const Plan& plan, int devices = -1);
+
+}  // namespace flexlegion
