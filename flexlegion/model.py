@@ -149,7 +149,7 @@ class Model(Layers):
         resolved = resolve(strategy, graph, machine.devices)
         check_used(precision, resolved.devices(), resolved.source or "the strategy")
         self.close()
-        plan = Plan(graph, resolved, machine.devices, outputs, chosen.states)
+        plan = Plan(graph, resolved, machine.devices, outputs, chosen.states, chosen.clips)
         if machine.rank == 0:
             _warn_of_idle(plan)
         program = Program(plan, chosen, self.seed, precision)

@@ -54,6 +54,11 @@ class Optimizer:
         """Number of values kept for each weight element."""
         return len(self.state_names)
 
+    @property
+    def clips(self) -> bool:
+        """Whether gradients are clipped by their norm."""
+        return self.clip_norm is not None
+
     def attributes(self) -> dict[str, str]:
         """Hyper-parameters as the kernel receives them."""
         # The learning rate changes from step to step, and clipping concerns all weights together.

@@ -15,8 +15,8 @@ from flexlegion.native_graph import NativeGraph
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
 
-PASSES = ("load", "forward", "backward", "update")
-FIELDS = ("value", "gradient", "state")
+PASSES = ("load", "forward", "backward", "norm", "clip", "update")
+FIELDS = ("value", "gradient", "state", "norms", "total norm")
 PRIVILEGES = ("read", "write", "read-write")
 ROLES = (
     "loaded",
@@ -30,8 +30,12 @@ ROLES = (
     "weight gradient",
     "looked-up tokens",
     "looked-up gradient",
+    "norm",
+    "all norms",
+    "total norm",
     "updated",
     "optimizer state",
+    "clipped by",
 )
 
 Interval = tuple[int, int]
@@ -45,9 +49,10 @@ class Requirement:
     Parameters
     ----------
     tensor
-        The tensor.
+        The tensor. For the fields "norms" and "total norm", `Plan.norms` and `Plan.total_norm`.
     field
-        "value", "gradient", or "state" (of the optimizer).
+        One of `FIELDS`: the tensor's value, its gradient, or a state of the optimizer; or norms by
+        which gradients are clipped.
     privilege
         "read", "write" or "read-write".
     role
@@ -74,7 +79,7 @@ class Launch:
     Parameters
     ----------
     operator
-        None for the loading of a batch.
+        None for the loading of a batch, and for what clips all gradients together.
     stage
         One of `PASSES`.
     runs
@@ -107,6 +112,14 @@ class Plan:
         The tensor, or tensors, that prediction returns.
     optimizer_states
         Number of fields that the optimizer keeps for each weight.
+    clips
+        Whether the optimizer clips all gradients by their norm.
+
+    Attributes
+    ----------
+    norms, total_norm
+        Where gradients are clipped: an element for each task that finds the norm of some of them,
+        and the norm of all.
     """
 
     def __init__(
@@ -116,6 +129,7 @@ class Plan:
         devices: Devices,
         outputs: Tensor | Sequence[Tensor],
         optimizer_states: int = 0,
+        clips: bool = False,
     ) -> None:
         self.graph = graph
         self.devices = devices
@@ -138,10 +152,13 @@ class Plan:
                     len(wanted),
                     wanted,
                     optimizer_states,
+                    clips,
                 )
             ),
             lib.fl_plan_destroy,
         )
+        self.norms = Tensor("norms of gradients", (lib.fl_plan_norms(self.handle),))
+        self.total_norm = Tensor("total norm", (1,))
         self.launches = list(self._launches())
 
     def _launches(self) -> Iterator[Launch]:
@@ -173,9 +190,14 @@ class Plan:
         for k in range(tasks):
             bounds = numbers[k * 2 * rank : (k + 1) * 2 * rank]
             boxes.append(tuple(zip(bounds[:rank], bounds[rank:], strict=True)))
+        field = FIELDS[info.field]
+        if info.tensor >= 0:
+            tensor = self.graph.tensors[info.tensor]
+        else:
+            tensor = self.norms if field == "norms" else self.total_norm
         return Requirement(
-            self.graph.tensors[info.tensor],
-            FIELDS[info.field],
+            tensor,
+            field,
             PRIVILEGES[info.privilege],
             ROLES[info.role],
             boxes,
@@ -244,8 +266,8 @@ class Plan:
         return "\n".join(lines)
 
     def _describe_launch(self, launch: Launch) -> list[str]:
-        tensor = launch.requirements[0].tensor
-        name = launch.operator.name if launch.operator else tensor.name
+        written = launch.requirements[-1].tensor
+        name = launch.operator.name if launch.operator else written.name
         tasks = len(launch.devices)
         only = " (prediction only)" if launch.runs == self.core.lib.FL_PREDICTS else ""
         lines = [f"{launch.stage} {name}: {tasks} task{'s' * (tasks > 1)}{only}"]
@@ -278,5 +300,5 @@ class Plan:
         size = 4
         for lo, hi in requirement.boxes[k]:
             size *= hi - lo
-        field = "" if requirement.field == "value" else f" {requirement.field}"
+        field = f" {requirement.field}" if requirement.field in ("gradient", "state") else ""
         return f"{how:<20} {requirement.tensor.name}{field} [{tile}]  {size:,} bytes"

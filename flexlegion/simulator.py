@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.plan import PASSES
 from flexlegion.problem import Problem
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
 
-PASSES = ("load", "forward", "backward", "update")
 FLOWS = ("value", "gradient", "weights")
 # What memory is for, as Content in native/sim/flow.h.
 CONTENTS = (

@@ -18,9 +18,9 @@ from flexlegion.cost.timing import clock_offset, share
 from flexlegion.machine.running import RunningMachine
 from flexlegion.plan import Plan
 from flexlegion.report.perfetto import Slice, Track, write_trace
-from flexlegion.runtime.program import NORM, RECORD, STAGED, Program
+from flexlegion.runtime.program import RECORD, STAGED, Program
 
-_OWN_TASKS = {STAGED: "stage", NORM: "norm of the gradient"}
+_OWN_TASKS = {STAGED: "stage"}
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class MeasuredTimeline:
         if number < 0:
             return f"{_OWN_TASKS.get(number, 'other')} [{row['part']}]"
         launch = self.plan.launches[number]
-        if launch.operator is None:
-            return f"load {launch.requirements[0].tensor.name} [{row['part']}]"
-        return f"{launch.stage} {launch.operator.name} [{row['part']}]"
+        written = launch.requirements[-1].tensor
+        name = launch.operator.name if launch.operator else written.name
+        return f"{launch.stage} {name} [{row['part']}]"
 
     def rows(self) -> Iterator[tuple[str, str, int, int, dict[str, Any]]]:
         """(device, task name, start in ns, duration in ns, details), for exporters."""

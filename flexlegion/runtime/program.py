@@ -24,7 +24,7 @@ TRAIN, EVALUATE, PREDICT = 1, 2, 4  # kinds of runs, as in the native header
 
 Array = npt.NDArray[Any]
 
-# A task that ran: number of the plan's launch (STAGED and NORM are the runtime's own), of the task
+# A task that ran: number of the plan's launch (STAGED is the runtime's own), of the task
 # in it, of the device; start and end in ns of the rank's clock.
 RECORD = np.dtype(
     [
@@ -36,7 +36,7 @@ RECORD = np.dtype(
         ("end_time", np.int64),
     ]
 )
-STAGED, NORM = -1, -2
+STAGED = -1
 
 
 @dataclass(frozen=True)

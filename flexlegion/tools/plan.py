@@ -68,7 +68,10 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 def _plan(args: argparse.Namespace) -> None:
     network, devices, strategy = _resolved(args)
-    plan = Plan(network.graph, strategy, devices, network.outputs, network.optimizer.states)
+    optimizer = network.optimizer
+    plan = Plan(
+        network.graph, strategy, devices, network.outputs, optimizer.states, optimizer.clips
+    )
     if not args.check:
         print(plan.describe())
         return

@@ -293,7 +293,12 @@ class _Running:
         self._batch_size = network.batch_size
         strategy, optimizer = trial.strategy, network.optimizer
         plan = Plan(
-            network.graph, strategy, self._machine.devices, network.outputs, optimizer.states
+            network.graph,
+            strategy,
+            self._machine.devices,
+            network.outputs,
+            optimizer.states,
+            optimizer.clips,
         )
         uses_gpus = any(name.startswith("gpu:") for name in strategy.devices())
         self._program = Program(plan, optimizer, seed, network.precision if uses_gpus else DEFAULT)

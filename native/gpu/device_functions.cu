@@ -22,16 +22,14 @@ constexpr int kSummedSlot = 3000, kScaledSlot = 3001, kSquaresSlot = 3002, kTabl
 
 // gradient * min(1, clip_norm / (norm + 1e-6)), as PyTorch: the small number keeps a norm of zero
 // from dividing.
-TensorView clipped(const TensorView& gradient, const TensorView& squares, double clip_norm) {
+TensorView clipped(const TensorView& gradient, const TensorView& norm, double clip_norm) {
   const TensorView result =
       dense_view(scratch(kScaledSlot, gradient.volume()), gradient.tile, gradient.shape);
-  const Strided from(gradient), sums(squares);
+  const Strided from(gradient);
   float* const to = result.f32();
-  const std::int64_t parts = squares.volume();
+  const float* const whole = norm.f32();
   for_each(gradient.volume(), [=] FL_BODY(std::int64_t i) {
-    double total = 0;
-    for (std::int64_t k = 0; k < parts; ++k) total += sums[k];
-    const double factor = clip_norm / (sqrt(total) + 1e-6);
+    const double factor = clip_norm / (static_cast<double>(*whole) + 1e-6);
     to[i] = from[i] * static_cast<float>(factor < 1.0 ? factor : 1.0);
   });
   return result;
@@ -45,8 +43,7 @@ void update(const WeightUpdate& update) {
   const auto by = [&](const TensorView& value, const TensorView& gradient,
                       const std::vector<TensorView>& states) {
     update.kernel.update(
-        value,
-        update.clip_norm > 0 ? clipped(gradient, update.squares, update.clip_norm) : gradient,
+        value, update.clip_norm > 0 ? clipped(gradient, update.norm, update.clip_norm) : gradient,
         states, update.run);
   };
   const WeightGradient& gradient = update.gradient;
@@ -92,7 +89,7 @@ void add_squares(const TensorView& gradient, double* sum) {
                 });
 }
 
-void sum_squares(const std::vector<WeightGradient>& gradients, float* sum) {
+void find_norm(const std::vector<WeightGradient>& gradients, float* norm) {
   double* const total = scratch_doubles(kSquaresSlot, 1);
   for_each(1, [=] FL_BODY(std::int64_t) { *total = 0; });
   for (const WeightGradient& gradient : gradients) {
@@ -105,7 +102,7 @@ void sum_squares(const std::vector<WeightGradient>& gradients, float* sum) {
       add_squares(touched.gradient(), total);
     }
   }
-  for_each(1, [=] FL_BODY(std::int64_t) { *sum = static_cast<float>(*total); });
+  for_each(1, [=] FL_BODY(std::int64_t) { *norm = static_cast<float>(sqrt(*total)); });
 }
 
 #if FLEXLEGION_CUDA
@@ -252,7 +249,7 @@ DeviceFunctions functions() {
   result.zero = gpu::zero_view;
   result.scratch = gpu::scratch;
   result.update = update;
-  result.sum_squares = sum_squares;
+  result.find_norm = find_norm;
 #if FLEXLEGION_CUDA
   result.begin_task = begin;
   result.end_task = end;

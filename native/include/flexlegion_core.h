@@ -24,8 +24,10 @@ enum { FL_FLOAT32 = 0, FL_INT32 = 1 };
 enum { FL_INPUT = 0, FL_WEIGHT = 1, FL_ACTIVATION = 2, FL_TABLE = 3, FL_OPERATOR_STATE = 4 };
 enum { FL_ROLE_INPUT = 0, FL_ROLE_WEIGHT = 1, FL_ROLE_OUTPUT = 2 };      /* roles of operands */
 enum { FL_SAMPLE = 0, FL_ATTRIBUTE = 1, FL_PARAMETER = 2, FL_NONE = 3 }; /* kinds of dimensions */
-enum { FL_LOAD = 0, FL_FORWARD = 1, FL_BACKWARD = 2, FL_UPDATE = 3 }; /* passes; load: op is -1 */
-enum { FL_VALUE = 0, FL_GRADIENT = 1, FL_STATE = 2 };                 /* fields of a tensor */
+/* passes; load and clip: op is -1; norm and clip: only where gradients are clipped */
+enum { FL_LOAD = 0, FL_FORWARD = 1, FL_BACKWARD = 2, FL_NORM = 3, FL_CLIP = 4, FL_UPDATE = 5 };
+/* fields of a tensor; norms and total_norm: of the iteration, tensor is -1 */
+enum { FL_VALUE = 0, FL_GRADIENT = 1, FL_STATE = 2, FL_NORMS = 3, FL_TOTAL_NORM = 4 };
 enum { FL_READ = 0, FL_WRITE = 1, FL_READ_WRITE = 2 };                /* privileges */
 enum { FL_TRAINS = 1, FL_EVALUATES = 2, FL_PREDICTS = 4 };            /* kinds of runs (bits) */
 
@@ -47,11 +49,12 @@ int fl_graph_add_operand(fl_graph *graph, int op, int tensor, int role, int save
 int fl_graph_set_shard_bytes(fl_graph *graph, int64_t bytes);
 
 /* The plan of a graph under a strategy: for operator after operator, its degrees, and a device for
- * each task. `outputs` are the tensors to predict. */
+ * each task. `outputs` are the tensors to predict; the optimizer keeps that many states of each
+ * weight, and clips the gradients by their norm, or does not. */
 typedef struct fl_plan fl_plan;
 fl_plan *fl_plan_create(const fl_graph *graph, int n_degrees, const int32_t *degrees, int n_devices,
                         const int32_t *devices, int n_outputs, const int32_t *outputs,
-                        int optimizer_states);
+                        int optimizer_states, int clips);
 void fl_plan_destroy(fl_plan *plan);
 
 typedef struct {
@@ -73,8 +76,12 @@ enum {
   FL_USE_WEIGHT_GRADIENT = 8,
   FL_USE_LOOKED_UP_TOKENS = 9,
   FL_USE_LOOKED_UP_GRADIENT = 10,
-  FL_USE_UPDATED = 11,
-  FL_USE_OPTIMIZER_STATE = 12
+  FL_USE_NORM = 11,
+  FL_USE_ALL_NORMS = 12,
+  FL_USE_TOTAL_NORM = 13,
+  FL_USE_UPDATED = 14,
+  FL_USE_OPTIMIZER_STATE = 15,
+  FL_USE_CLIPPED_BY = 16
 };
 
 int fl_plan_launches(const fl_plan *plan);
@@ -83,6 +90,8 @@ int fl_plan_devices(const fl_plan *plan, int launch, int32_t *devices);
 int fl_plan_requirement(const fl_plan *plan, int launch, int requirement, fl_requirement *out);
 /* tasks x (lo[rank], hi[rank]); a gradient's first dimension is its slots. `adds`: one a task. */
 int fl_plan_rects(const fl_plan *plan, int launch, int requirement, int64_t *rects, uint8_t *adds);
+/* How many tasks find norms of gradients, an element each; 0 where nothing is clipped. */
+int fl_plan_norms(const fl_plan *plan);
 /* How many partial values the gradient of `tensor` is the sum of; 0: it is not computed. */
 int fl_plan_gradient_slots(const fl_plan *plan, int tensor);
 /* Which launches the runtime fuses, one Legion task running task k of each, in the kinds of `runs`:

@@ -92,7 +92,7 @@ typedef struct fl_program fl_program;
 fl_program *fl_program_create(const fl_plan *plan, const char *optimizer, int n_attributes,
                               const char *const *attribute_names,
                               const char *const *attribute_values, uint64_t seed,
-                              double clip_norm, /* of the whole gradient; 0: not clipped */
+                              double clip_norm, /* of the whole gradient; 0 where the plan clips none */
                               int precision);
 void fl_program_destroy(fl_program *program);
 
@@ -145,7 +145,7 @@ int fl_program_wait(fl_program *program);
 /* From the next iteration on, whether to note when each task of this rank runs; what was noted
  * before is forgotten. */
 int fl_program_record(fl_program *program, int on);
-enum { FL_STAGED = -1, FL_NORM = -2, FL_OTHER = -3 }; /* launches that are not the plan's */
+enum { FL_STAGED = -1, FL_OTHER = -2 }; /* launches that are not the plan's */
 typedef struct {
   int32_t launch, part, device; /* the plan's launch, or one of the above */
   int64_t start, end;           /* ns, of the rank's clock */

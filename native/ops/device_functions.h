@@ -27,8 +27,8 @@ struct WeightUpdate {
   std::vector<TensorView> states;
   WeightGradient gradient;
   const RunState& run;
-  // The sums of squares of all gradients, whose norm is to be at most `clip_norm`; 0: not clipped.
-  TensorView squares;
+  // One element: the norm of all gradients, which is to be at most `clip_norm`; 0: not clipped.
+  TensorView norm;
   double clip_norm = 0;
 };
 
@@ -50,8 +50,8 @@ struct DeviceFunctions {
   float* (*scratch)(int slot, std::int64_t elements) = nullptr;
 
   void (*update)(const WeightUpdate& update) = nullptr;
-  // *sum becomes the sum of the squares of all elements.
-  void (*sum_squares)(const std::vector<WeightGradient>& gradients, float* sum) = nullptr;
+  // *norm becomes the root of the sum of the squares of all elements.
+  void (*find_norm)(const std::vector<WeightGradient>& gradients, float* norm) = nullptr;
 
   // Of devices whose tasks only issue work, to a stream. What follows on the calling thread uses
   // that stream and that precision, and an arena of device memory for scratch().

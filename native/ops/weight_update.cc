@@ -56,11 +56,9 @@ FLEXLEGION_SIMD void scale_row(const float* x, float factor, float* y, std::int6
 }
 
 // What the gradient is multiplied with so that its norm is at most `clip_norm`.
-float clipping(const TensorView& squares, double clip_norm) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < squares.volume(); ++i) sum += squares.f32()[i];
+float clipping(float norm, double clip_norm) {
   // As PyTorch: the small number keeps a norm of zero from dividing.
-  return static_cast<float>(std::min(1.0, clip_norm / (std::sqrt(sum) + 1e-6)));
+  return static_cast<float>(std::min(1.0, clip_norm / (static_cast<double>(norm) + 1e-6)));
 }
 
 // Updates one weight's shard, block by block.
@@ -92,14 +90,14 @@ class Updater {
 };
 
 void update_weight(const WeightUpdate& update) {
-  const float factor = update.clip_norm > 0 ? clipping(update.squares, update.clip_norm) : 1.0f;
+  const float factor = update.clip_norm > 0 ? clipping(*update.norm.f32(), update.clip_norm) : 1.0f;
   Updater updater(update.kernel, update.value, update.states, factor, update.run);
   if (!update.gradient.of_table) return for_each_block(update.gradient.stack, updater);
   for_each_row_block(update.gradient.lookups, update.value.extent(0), update.value.extent(1),
                      update.kernel.skips_zeros(), updater);
 }
 
-void sum_squares(const std::vector<WeightGradient>& gradients, float* sum) {
+void find_norm(const std::vector<WeightGradient>& gradients, float* norm) {
   double total = 0;
   const auto add = [&total](std::int64_t, std::int64_t, const TensorView& gradient) {
     total += sum_of_squares(gradient.f32(), gradient.volume());
@@ -110,7 +108,7 @@ void sum_squares(const std::vector<WeightGradient>& gradients, float* sum) {
     const TensorView& rows = gradient.lookups.front().gradient;
     for_each_row_block(gradient.lookups, kAnyRow, rows.extent(rows.rank() - 1), true, add);
   }
-  *sum = static_cast<float>(total);
+  *norm = static_cast<float>(std::sqrt(total));
 }
 
 DeviceFunctions functions() {
@@ -120,7 +118,7 @@ DeviceFunctions functions() {
   result.zero = zero_view;
   result.scratch = scratch;
   result.update = update_weight;
-  result.sum_squares = sum_squares;
+  result.find_norm = find_norm;
   return result;
 }
 

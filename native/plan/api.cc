@@ -135,7 +135,7 @@ int fl_graph_set_shard_bytes(fl_graph* graph, int64_t bytes) {
 
 fl_plan* fl_plan_create(const fl_graph* graph, int n_degrees, const int32_t* degrees, int n_devices,
                         const int32_t* devices, int n_outputs, const int32_t* outputs,
-                        int optimizer_states) {
+                        int optimizer_states, int clips) {
   return fl::guarded(static_cast<fl_plan*>(nullptr), [&] {
     auto plan = std::make_unique<fl_plan>();
     plan->graph = graph->graph;
@@ -159,7 +159,7 @@ fl_plan* fl_plan_create(const fl_graph* graph, int n_degrees, const int32_t* deg
       for (int device : config.devices) check_constant(device, kMaxDevice, "device");
       plan->strategy.push_back(std::move(config));
     }
-    plan->plan = fl::make_plan(plan->graph, plan->strategy, wanted, {optimizer_states});
+    plan->plan = fl::make_plan(plan->graph, plan->strategy, wanted, {optimizer_states, clips != 0});
     return plan.release();
   });
 }
@@ -211,6 +211,8 @@ int fl_plan_rects(const fl_plan* plan, int launch, int requirement, int64_t* rec
     return 0;
   });
 }
+
+int fl_plan_norms(const fl_plan* plan) { return plan->plan.norms; }
 
 int fl_plan_gradient_slots(const fl_plan* plan, int tensor) {
   return fl::guarded(-1, [&] { return at(plan->plan.gradients, tensor, "tensor").slots; });

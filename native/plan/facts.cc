@@ -104,11 +104,15 @@ GraphFacts facts_of(const Graph& graph, const std::vector<int>& outputs, Optimiz
   for (int op = n - 1; op >= 0; --op) {
     if (facts.backward[op]) facts.launches.push_back({Pass::backward, op});
   }
+  std::vector<int> updated;
   for (int op = n - 1; op >= 0; --op) {
-    if (facts.runs[op] & kTrains && !facts.owned_weights(graph, op).empty()) {
-      facts.launches.push_back({Pass::update, op});
-    }
+    if (facts.runs[op] & kTrains && !facts.owned_weights(graph, op).empty()) updated.push_back(op);
   }
+  if (optimizer.clips && !updated.empty()) {
+    for (int op : updated) facts.launches.push_back({Pass::norm, op});
+    facts.launches.push_back({Pass::clip, updated.back()});  // whose gradients are there last
+  }
+  for (int op : updated) facts.launches.push_back({Pass::update, op});
   return facts;
 }
 

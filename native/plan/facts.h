@@ -9,13 +9,16 @@
 
 namespace flexlegion {
 
-// `load` brings a batch from the host into an input tensor; it belongs to no operator.
-enum class Pass { load, forward, backward, update };
+// `load` brings a batch from the host into an input tensor; it belongs to no operator. Only if the
+// optimizer clips gradients: `norm` finds, of each task of an update, the norm of the gradients
+// that it is about to use; then `clip`, one task for all operators, finds the norm of these norms.
+enum class Pass { load, forward, backward, norm, clip, update };
 
 // Which runs a launch takes part in (a bit set).
 enum Runs : unsigned { kTrains = 1, kEvaluates = 2, kPredicts = 4 };
 
-// One launch of a plan: of an operator, or for Pass::load of a tensor.
+// One launch of a plan: of an operator, or for Pass::load of a tensor. Pass::clip runs where the
+// operator's first norm task does.
 struct LaunchId {
   Pass pass;
   int index;
@@ -23,7 +26,8 @@ struct LaunchId {
 
 // What has to be known of the optimizer.
 struct Optimizer {
-  int states = 0;  // fields that it keeps for each trained weight
+  int states = 0;      // fields that it keeps for each trained weight
+  bool clips = false;  // by the norm of all gradients together
 };
 
 struct GraphFacts {

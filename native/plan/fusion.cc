@@ -201,7 +201,9 @@ std::vector<FieldUse> field_uses(const Launch& launch) {
   std::vector<FieldUse> uses;
   for (const Requirement& r : launch.requirements) {
     const int field = r.field == Field::state ? 2 + r.state : r.field == Field::gradient;
-    uses.push_back({std::int64_t{r.tensor} << 32 | field, r.privilege, &r.rects});
+    const std::int64_t place = r.tensor < 0 ? -1 - static_cast<std::int64_t>(r.field)
+                                            : std::int64_t{r.tensor} << 32 | field;
+    uses.push_back({place, r.privilege, &r.rects});
   }
   return uses;
 }
@@ -218,7 +220,7 @@ std::vector<int> run_numbers(const Graph& graph, const Plan& plan, unsigned runs
     Issued issued;
     issued.devices = &launch.devices;
     issued.fusible = launch.pass != Pass::forward || !graph.operators[op].is_loss;
-    issued.closing = launch.pass == Pass::update;
+    issued.closing = launch.pass >= Pass::norm;
     if (launch.pass == Pass::forward) forward[op] = static_cast<int>(order.size());
     if (launch.pass == Pass::backward) issued.forward = forward[op];
     issued.uses = field_uses(launch);

@@ -47,7 +47,8 @@ void add_backward(const Graph& graph, const GraphFacts& facts, int op, std::vect
   }
 }
 
-// What tells an update how to change the weight that is operand `i` of its operator.
+// What tells an update, and the norm launch before it, how to change the weight that is operand `i`
+// of its operator.
 void add_weight_gradient(const Graph& graph, const GraphFacts& facts, int i, int weight,
                          std::vector<Use>& uses) {
   const auto lookups = facts.lookups.find(weight);
@@ -64,6 +65,13 @@ void add_weight_gradient(const Graph& graph, const GraphFacts& facts, int i, int
   }
 }
 
+void add_norm(const Graph& graph, const GraphFacts& facts, int op, std::vector<Use>& uses) {
+  for (int i : facts.owned_weights(graph, op)) {
+    add_weight_gradient(graph, facts, i, graph.operators[op].operands[i].tensor, uses);
+  }
+  add(uses, R::norm, -1, -1);
+}
+
 void add_update(const Graph& graph, const GraphFacts& facts, int op, std::vector<Use>& uses) {
   for (int i : facts.owned_weights(graph, op)) {
     const int weight = graph.operators[op].operands[i].tensor;
@@ -73,6 +81,7 @@ void add_update(const Graph& graph, const GraphFacts& facts, int op, std::vector
       add(uses, R::optimizer_state, i, weight).state = s;
     }
   }
+  if (facts.optimizer.clips) add(uses, R::clipped_by, -1, -1);
 }
 
 unsigned runs_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id) {
@@ -98,19 +107,24 @@ void place_load(const Graph& graph, const GraphFacts& facts, int tensor,
   launch.devices = std::move(config.devices);
 }
 
+std::vector<UpdateTask> update_tasks_of(const Graph& graph, const GraphFacts& facts, int op,
+                                        const ParallelConfig& config) {
+  std::vector<std::vector<Shard>> shards;
+  for (int i : facts.owned_weights(graph, op)) {
+    const Operand& operand = graph.operators[op].operands[i];
+    const auto parts = accessed_rects(graph, op, operand, config.degrees);
+    shards.push_back(shards_of(graph, op, operand.tensor, distinct(parts), config.devices));
+  }
+  return update_tasks(shards);
+}
+
 // One update launch covers all weights that the operator owns (it is the first to use them); its
-// task k has at most one shard of each.
+// task k has at most one shard of each. A norm launch has the same tasks.
 void place_update(const Graph& graph, const GraphFacts& facts, const ParallelConfig& config,
                   Launch& launch) {
   const auto& operands = graph.operators[launch.op].operands;
   const std::vector<int> owned = facts.owned_weights(graph, launch.op);
-  std::vector<std::vector<Shard>> shards;
-  for (int i : owned) {
-    const auto parts = accessed_rects(graph, launch.op, operands[i], config.degrees);
-    shards.push_back(
-        shards_of(graph, launch.op, operands[i].tensor, distinct(parts), config.devices));
-  }
-  const std::vector<UpdateTask> tasks = update_tasks(shards);
+  const std::vector<UpdateTask> tasks = update_tasks_of(graph, facts, launch.op, config);
   std::map<int, std::vector<Rect>> shard_of;  // an owned weight's operand: one a task
   for (int i : owned) {
     Rect none;
@@ -122,6 +136,10 @@ void place_update(const Graph& graph, const GraphFacts& facts, const ParallelCon
     for (const auto& [w, rect] : tasks[k].shards) shard_of[owned[w]][k] = rect;
   }
   for (Requirement& r : launch.requirements) {
+    if (r.tensor < 0) {
+      r.rects.assign(tasks.size(), Rect::of_shape({1}));
+      continue;
+    }
     r.rects = shard_of[r.operand];
     for (Rect& rect : r.rects) {
       if (r.role == R::looked_up_gradient) {
@@ -135,6 +153,12 @@ void place_update(const Graph& graph, const GraphFacts& facts, const ParallelCon
   }
 }
 
+void place_clip(const Graph& graph, const GraphFacts& facts, int op, const ParallelConfig& config,
+                Launch& launch) {
+  launch.devices = {update_tasks_of(graph, facts, op, config).front().device};
+  for (Requirement& r : launch.requirements) r.rects = {Rect::of_shape({1})};
+}
+
 }  // namespace
 
 Field field_of(RequirementRole role) {
@@ -146,6 +170,12 @@ Field field_of(RequirementRole role) {
       return Field::gradient;
     case R::optimizer_state:
       return Field::state;
+    case R::norm:
+    case R::all_norms:
+      return Field::norms;
+    case R::total_norm:
+    case R::clipped_by:
+      return Field::total_norm;
     default:
       return Field::value;
   }
@@ -156,6 +186,8 @@ Privilege privilege_of(RequirementRole role) {
     case R::loaded:
     case R::output:
     case R::contribution:  // read_write where some task adds
+    case R::norm:
+    case R::total_norm:
       return Privilege::write;
     case R::operator_state:
     case R::updated:
@@ -178,6 +210,13 @@ std::vector<Use> uses_of(const Graph& graph, const GraphFacts& facts, const Laun
     case Pass::backward:
       add_backward(graph, facts, id.index, uses);
       break;
+    case Pass::norm:
+      add_norm(graph, facts, id.index, uses);
+      break;
+    case Pass::clip:
+      add(uses, R::all_norms, -1, -1);
+      add(uses, R::total_norm, -1, -1);
+      break;
     case Pass::update:
       add_update(graph, facts, id.index, uses);
       break;
@@ -192,7 +231,7 @@ int decides(const Graph& graph, const GraphFacts& facts, const LaunchId& id) {
 Launch launch_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id,
                  const ParallelConfig& config) {
   Launch launch;
-  launch.op = id.pass == Pass::load ? -1 : id.index;
+  launch.op = id.pass == Pass::load || id.pass == Pass::clip ? -1 : id.index;
   launch.pass = id.pass;
   launch.runs = runs_of(graph, facts, id);
   for (const Use& use : uses_of(graph, facts, id)) launch.requirements.push_back({use, {}, {}});
@@ -208,8 +247,12 @@ Launch launch_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id
         r.rects = accessed_rects(graph, id.index, operand, config.degrees);
       }
       break;
+    case Pass::norm:
     case Pass::update:
       place_update(graph, facts, config, launch);
+      break;
+    case Pass::clip:
+      place_clip(graph, facts, id.index, config, launch);
       break;
   }
   return launch;

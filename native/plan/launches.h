@@ -4,7 +4,7 @@
 //
 // What a launch touches follows from the graph alone: uses_of(). Which rectangles its tasks touch
 // follows from one operator's configuration: launch_of(). What remains is the plan's (plan.h):
-// partial values of gradients lie in slots, which depend on all launches before.
+// where partial values of gradients, and norms, lie depends on all launches before.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,9 @@
 
 namespace flexlegion {
 
-enum class Field { value, gradient, state };
+// Of a tensor; but the last two are the iteration's, where gradients are clipped: an element for
+// each norm task, and one.
+enum class Field { value, gradient, state, norms, total_norm };
 enum class Privilege { read, write, read_write };
 
 // Why a launch touches a field of a tensor. The field and the privilege follow from it.
@@ -29,12 +31,16 @@ enum class RequirementRole {
   saved,            // a value that forward read or wrote
   output_gradient,  // of an output; its partial values are summed
   contribution,     // a partial value of an input's or a weight's gradient
-  // update
+  // norm, clip and update
   weight_gradient,     // of a weight's shard; its partial values are summed
   looked_up_tokens,    // which rows of a table were read
   looked_up_gradient,  // of these rows, in a shard's columns; its partial values are summed
+  norm,                // of all these gradients of a task
+  all_norms,           // of all tasks
+  total_norm,          // the norm of these
   updated,             // a weight's shard
   optimizer_state,     // of that shard
+  clipped_by,          // the total norm
 };
 
 Field field_of(RequirementRole role);
@@ -44,7 +50,7 @@ Privilege privilege_of(RequirementRole role);
 struct Use {
   RequirementRole role = RequirementRole::input;
   int operand = 0;  // index into the operator's operands; of an update, the weight it serves
-  int tensor = 0;
+  int tensor = 0;   // -1: none, of the iteration's fields
   int state = 0;    // which one, of an optimizer_state
   int lookup = -1;  // of what was looked up: the operator that did
   Field field = Field::value;
@@ -60,7 +66,7 @@ struct Requirement : Use {
 };
 
 struct Launch {
-  int op = 0;  // -1 for Pass::load
+  int op = 0;  // -1 for Pass::load and Pass::clip
   Pass pass = Pass::forward;
   unsigned runs = 0;
   std::vector<int> devices;  // one a task
@@ -69,7 +75,7 @@ struct Launch {
   int tasks() const { return static_cast<int>(devices.size()); }
 };
 
-// What a launch touches. Of an update, all that serves one weight stands together.
+// What a launch touches.
 std::vector<Use> uses_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id);
 
 // The operator whose configuration decides on the launch's tasks: its own, or of a load the first

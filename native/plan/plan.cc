@@ -30,13 +30,7 @@ class PlanBuilder {
     for (const LaunchId& id : facts_.launches) {
       const int decisive = decides(graph_, facts_, id);
       Launch launch = launch_of(graph_, facts_, id, strategy_[decisive]);
-      for (Requirement& r : launch.requirements) {
-        if (r.role == RequirementRole::contribution) {
-          contribute(r, launch.devices);
-        } else if (r.field == Field::gradient) {
-          for (Rect& rect : r.rects) rect = contributions_[r.tensor].stacked(rect);
-        }
-      }
+      for (Requirement& r : launch.requirements) place(r, launch.devices);
       plan_.launches.push_back(std::move(launch));
     }
     for (std::size_t t = 0; t < contributions_.size(); ++t) {
@@ -52,6 +46,22 @@ class PlanBuilder {
     }
     for (std::size_t i = 0; i < strategy_.size(); ++i) {
       check_config(graph_, static_cast<int>(i), strategy_[i]);
+    }
+  }
+
+  // Says where partial values of gradients, and norms, lie.
+  void place(Requirement& r, const std::vector<int>& devices) {
+    if (r.role == RequirementRole::contribution) {
+      contribute(r, devices);
+    } else if (r.field == Field::gradient) {
+      for (Rect& rect : r.rects) rect = contributions_[r.tensor].stacked(rect);
+    } else if (r.role == RequirementRole::norm) {
+      for (Rect& rect : r.rects) {
+        rect.lo[0] = plan_.norms++;
+        rect.hi[0] = plan_.norms;
+      }
+    } else if (r.role == RequirementRole::all_norms) {
+      r.rects = {Rect::of_shape({plan_.norms})};
     }
   }
 

@@ -34,8 +34,9 @@ struct GradientStack {
 };
 
 struct Plan {
-  std::vector<Launch> launches;          // in the order of issue: load, forward, backward, update
+  std::vector<Launch> launches;          // in the order of issue: load, forward, backward, ...
   std::vector<GradientStack> gradients;  // one a tensor
+  int norms = 0;                         // elements of Field::norms
   Optimizer optimizer;
 };
 

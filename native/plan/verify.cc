@@ -98,6 +98,7 @@ class Verifier {
       if (launch.pass == Pass::forward) forward_[launch.op] = &launch;
       if (launch.pass == Pass::backward) check_backward();
       if (launch.pass == Pass::update) check_update();
+      check_norms();
       for (const Requirement& r : launch.requirements) {
         if (r.field != Field::gradient) continue;
         if (r.role == RequirementRole::contribution) {
@@ -129,13 +130,15 @@ class Verifier {
   }
 
   std::string name(const Launch& launch) const {
-    static const char* const kPasses[] = {"load", "forward", "backward", "update"};
+    static const char* const kPasses[] = {"load", "forward", "backward", "norm", "clip", "update"};
     const std::string pass = kPasses[static_cast<int>(launch.pass)];
     if (launch.op >= 0) return pass + " '" + graph_.operators[launch.op].name + "'";
     return pass + (launch.requirements.empty() ? "" : " " + name(launch.requirements.front()));
   }
 
   std::string name(const Use& use) const {
+    if (use.field == Field::norms) return "the norms of gradients";
+    if (use.field == Field::total_norm) return "the total norm";
     const std::string field = use.field == Field::gradient ? "the gradient of "
                               : use.field == Field::state  ? "an optimizer state of "
                                                            : "";
@@ -154,6 +157,8 @@ class Verifier {
   }
 
   std::vector<std::int64_t> shape_of(const Use& use) const {
+    if (use.field == Field::norms) return {plan_.norms};
+    if (use.field == Field::total_norm) return {1};
     std::vector<std::int64_t> shape = graph_.tensors[use.tensor].shape;
     if (use.field == Field::gradient) {
       shape.insert(shape.begin(), plan_.gradients[use.tensor].slots);
@@ -240,6 +245,34 @@ class Verifier {
         }
       }
       if (states != plan_.optimizer.states) fail("lacks a state of " + name(updated));
+    }
+  }
+
+  void check_norms() {
+    for (const Requirement& r : launch_->requirements) {
+      if (r.role == RequirementRole::norm) {
+        for (const Rect& rect : r.rects) {
+          if (rect.lo[0] != norms_ || rect.extent(0) != 1) {
+            fail("writes " + text(rect) + " of " + name(r) + ", of which element " +
+                 std::to_string(norms_) + " is next");
+          }
+          ++norms_;
+        }
+      } else if (r.role == RequirementRole::all_norms) {
+        if (norms_ != plan_.norms || r.rects.front().extent(0) != norms_) {
+          fail("reads " + text(r.rects.front()) + " of " + name(r) + ", of which " +
+               std::to_string(norms_) + " of " + std::to_string(plan_.norms) + " are found");
+        }
+        clips_ = true;
+      }
+    }
+    if (launch_->pass != Pass::update) return;
+    const auto& all = launch_->requirements;
+    const bool reads = std::any_of(all.begin(), all.end(), [](const Requirement& r) {
+      return r.role == RequirementRole::clipped_by;
+    });
+    if (reads != plan_.optimizer.clips || reads != clips_) {
+      fail("clips its gradients, or should, by a norm that is not there");
     }
   }
 
@@ -355,7 +388,8 @@ class Verifier {
         }
       }
       for (const Requirement& r : launch.requirements) {
-        if (r.field == Field::gradient || r.privilege == Privilege::read) continue;
+        if (r.field != Field::value && r.field != Field::state) continue;
+        if (r.privilege == Privilege::read) continue;
         check_partition(r, r.rects);
         if (r.field != Field::value) continue;
         if (written[r.tensor]) fail("writes " + name(r) + ", which was written before");
@@ -371,6 +405,8 @@ class Verifier {
   Pass pass_ = Pass::load;
   std::map<int, const Launch*> forward_;  // by operator
   std::vector<Stack> stacks_;             // a tensor's gradient
+  int norms_ = 0;                         // elements of Field::norms that were written
+  bool clips_ = false;                    // whether the total norm is there
 };
 
 }  // namespace

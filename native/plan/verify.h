@@ -13,6 +13,8 @@
 //   written.
 // - Whoever reads a gradient reads each element once, in all slots to which anybody contributed,
 //   and after everybody did. Unless it is an input's, somebody does.
+// - Where gradients are clipped, each norm task writes an element of its own, before one task reads
+//   all of them, before updates read its result.
 // - An update changes, of weights and states, the very shards of which it reads gradients.
 #pragma once
 

@@ -23,6 +23,8 @@ std::int64_t now_ns() {
 }
 
 std::string task_name(const Graph& graph, const Launch& planned, const std::string& optimizer) {
+  if (planned.pass == Pass::norm) return kNormTask;
+  if (planned.pass == Pass::clip) return kClipTask;
   if (planned.pass == Pass::update) return optimizer + ".update";
   const Operator& op = graph.operators[static_cast<std::size_t>(planned.op)];
   if (planned.pass == Pass::backward) return op.type + ".backward";
@@ -156,7 +158,7 @@ std::vector<LeafTask> leaf_tasks() {
     tasks.push_back({optimizer + ".update"});
   }
   for (const char* name : {kStageTask, kFeedTask, kStoreTask, kSaveTask, kZeroTask, kFillTask,
-                           kNormTask, kSumTask, kTouchTask, kAnswerTask, kFusedTask}) {
+                           kNormTask, kClipTask, kSumTask, kTouchTask, kAnswerTask, kFusedTask}) {
     tasks.push_back({name});
   }
   tasks.push_back({kShareTask, LeafResult::bytes});

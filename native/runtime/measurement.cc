@@ -309,6 +309,7 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
   std::vector<LaunchRequirement> requirements, around;
   std::vector<bool> cold;
   for (const Requirement& r : launch.requirements) {
+    if (r.tensor < 0) throw std::invalid_argument("clipping is not measured");
     const Tensor& tensor = graph.tensors[static_cast<std::size_t>(r.tensor)];
     const bool gradient = r.field == Field::gradient;
     const auto [region, fresh] = regions.try_emplace({r.tensor, gradient}, 0);

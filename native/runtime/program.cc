@@ -24,6 +24,9 @@ Program::Program(const fl_plan& plan, const std::string& optimizer,
       hyperparameters_(hyperparameters),
       seed_(seed),
       clip_norm_(clip_norm) {
+  if (plan_.optimizer.clips != (clip_norm > 0)) {
+    throw std::invalid_argument("the plan clips gradients and the optimizer does not, or it does");
+  }
   build();
   for (int launch : zeroing_) issue(launch, RunState{});
 }
@@ -243,7 +246,6 @@ bool Program::written(int region, FieldID field) const {
 std::vector<TaskRecord> Program::records() {
   std::vector<int> numbers(launches_.size(), FL_OTHER);
   for (const InputTensor& input : inputs_) numbers[input.stage] = FL_STAGED;
-  for (int norm : norms_) numbers[norm] = FL_NORM;
   for (std::size_t i = 0; i < planned_.size(); ++i) numbers[planned_[i]] = static_cast<int>(i);
   std::vector<TaskRecord> records = noted();
   for (TaskRecord& record : records) record.launch = numbers[record.launch];

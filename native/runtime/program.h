@@ -110,10 +110,8 @@ class Program : public Executor {
   void create_regions();
   void add_planned(int planned);
   void add_load(const Launch& planned);
-  void add_norm(const Launch& planned, RuntimeLaunch& update);
   void add_answer(int planned, int number, RuntimeLaunch& loss);
   int tasks_here(const RuntimeLaunch& launch) const;
-  std::int64_t update_tasks() const;
   void add_zeroing();
   void add_store(int tensor, Field field, int state);
   void add_save(int tensor, Field field, int state);
@@ -134,12 +132,10 @@ class Program : public Executor {
   const std::string optimizer_;
   const Attributes hyperparameters_;
   const std::uint64_t seed_;
-  const double clip_norm_;  // 0: gradients are not clipped
-  int norms_region_ = -1;   // an element a task of an update launch
-  std::int64_t next_norm_ = 0;
-  std::vector<int> norms_;                           // launches before the first update
+  const double clip_norm_;                           // 0: gradients are not clipped
   std::vector<int> value_region_, gradient_region_;  // a tensor; -1: none
-  int losses_ = 0;                                   // operators of the graph
+  int norms_region_ = -1, total_norm_region_ = -1;
+  int losses_ = 0;  // operators of the graph
   std::vector<InputTensor> inputs_;
   std::vector<int> planned_;  // a launch of the plan: its index in launches_
   std::vector<int> zeroing_;  // launches that run once

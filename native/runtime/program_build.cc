@@ -33,7 +33,6 @@ int longest_fused() {
 void Program::build() {
   for (const Operator& op : graph_.operators) losses_ += op.is_loss ? 1 : 0;
   create_regions();
-  if (clip_norm_ > 0 && update_tasks() > 0) norms_region_ = regions_.add({update_tasks()}, 1);
   const int n = static_cast<int>(plan_.launches.size());
   for (int i = 0; i < n; ++i) add_planned(i);
   add_zeroing();
@@ -54,14 +53,9 @@ void Program::add_schedule(unsigned runs) {
   Schedule& schedule = schedules_[runs];
   schedule.trace = MachineState::get().next_trace_id();
   std::vector<int> order;
-  bool clipped = norms_.empty();
   for (std::size_t i = 0; i < planned_.size(); ++i) {
     const Launch& planned = plan_.launches[i];
     if (planned.pass == Pass::load || !(planned.runs & runs)) continue;
-    if (planned.pass == Pass::update && !clipped) {
-      order.insert(order.end(), norms_.begin(), norms_.end());
-      clipped = true;
-    }
     order.push_back(planned_[i]);
     const auto answer = answers_.find(static_cast<int>(i));
     if (answer != answers_.end()) order.push_back(answer->second);
@@ -104,6 +98,9 @@ void Program::create_regions() {
     gradient_region_.push_back(
         regions_.add(stacked, 1, weight ? Content::gradients : Content::activations));
   }
+  if (plan_.norms == 0) return;
+  norms_region_ = regions_.add({plan_.norms}, 1);
+  total_norm_region_ = regions_.add({1}, 1);
 }
 
 int Program::states_of(int tensor) const {
@@ -119,6 +116,10 @@ std::pair<int, FieldID> Program::place_of(int tensor, Field field, int state) co
       return {value_region_[t], kValueField};
     case Field::gradient:
       return {gradient_region_[t], kValueField};
+    case Field::norms:
+      return {norms_region_, kValueField};
+    case Field::total_norm:
+      return {total_norm_region_, kValueField};
     default:
       return {value_region_[t], kValueField + 1 + static_cast<FieldID>(state)};
   }
@@ -151,7 +152,9 @@ void Program::add_planned(int index) {
     kernels.provide(optimizer_, hyperparameters_, planned.devices);
     launch.closing = true;
     launch.body = update_body(planned, kernels, clip_norm_);
-    if (clip_norm_ > 0) add_norm(planned, launch);
+  } else if (planned.pass == Pass::norm || planned.pass == Pass::clip) {
+    launch.closing = true;
+    launch.body = planned.pass == Pass::norm ? norm_body(planned) : clip_body(planned);
   } else {
     // Forward and backward share the kernel object, and so what it keeps from call to call.
     OperatorKernels& kernels = kernels_[planned.op];
@@ -218,46 +221,12 @@ void Program::add_answer(int planned, int number, RuntimeLaunch& loss) {
   answers_[planned] = add_launch(std::move(answer));
 }
 
-// Before an update whose gradient is clipped: each of its tasks finds the squares' sum of what it
-// will update by, and all updates read all of these sums.
-void Program::add_norm(const Launch& planned, RuntimeLaunch& update) {
-  LaunchRequirement mine, all;
-  mine.region = all.region = norms_region_;
-  mine.field = all.field = kValueField;
-  mine.privilege = LEGION_WRITE_DISCARD;
-  all.privilege = LEGION_READ_ONLY;
-  for (int k = 0; k < planned.tasks(); ++k) {
-    Rect element = Rect::of_shape({1});
-    element.lo[0] = next_norm_++;
-    element.hi[0] = next_norm_;
-    mine.rects.push_back(element);
-    all.rects.push_back(Rect::of_shape({update_tasks()}));
-  }
-  RuntimeLaunch norm;
-  norm.task = MachineState::get().task_id(kNormTask);
-  norm.devices = planned.devices;
-  norm.closing = true;
-  for (const Requirement& r : planned.requirements) {
-    if (is_gradient(r)) norm.requirements.push_back(runtime_requirement(r));
-  }
-  norm.requirements.push_back(std::move(mine));
-  norm.body = norm_body(planned);
-  norms_.push_back(add_launch(std::move(norm)));
-  update.requirements.push_back(std::move(all));
-}
-
 int Program::tasks_here(const RuntimeLaunch& launch) const {
   const MachineState& machine = MachineState::get();
   return static_cast<int>(
       std::count_if(launch.devices.begin(), launch.devices.end(), [&](int device) {
         return machine.devices()[static_cast<std::size_t>(device)].rank == machine.rank();
       }));
-}
-
-std::int64_t Program::update_tasks() const {
-  std::int64_t tasks = 0;
-  for (const Launch& l : plan_.launches) tasks += l.pass == Pass::update ? l.tasks() : 0;
-  return tasks;
 }
 
 // A batch takes two steps: host array -> staging tensor, while the iteration before still computes;

@@ -15,7 +15,7 @@ namespace {
 // Scratch slots of this file; kernels use the lower ones.
 constexpr int kLookedUpSlot = 3100;  // + requirement
 
-// What an update launch has for one weight: positions among its requirements.
+// What an update or norm launch has for one weight: positions among its requirements.
 struct UpdatedWeight {
   std::size_t value = 0;
   std::ptrdiff_t gradient = -1;  // of a table: none
@@ -30,6 +30,7 @@ std::vector<UpdatedWeight> updated_weights(const Launch& planned) {
   std::map<int, UpdatedWeight> weights;  // by operand
   for (std::size_t i = 0; i < planned.requirements.size(); ++i) {
     const Requirement& r = planned.requirements[i];
+    if (r.tensor < 0) continue;
     UpdatedWeight& weight = weights[r.operand];
     switch (r.role) {
       case RequirementRole::weight_gradient:
@@ -51,6 +52,24 @@ std::vector<UpdatedWeight> updated_weights(const Launch& planned) {
   std::vector<UpdatedWeight> result;
   for (auto& [operand, weight] : weights) result.push_back(std::move(weight));
   return result;
+}
+
+// Where the requirement in that role is among a launch's, or -1.
+std::ptrdiff_t place_of(const Launch& planned, RequirementRole role) {
+  const auto& all = planned.requirements;
+  const auto found =
+      std::find_if(all.begin(), all.end(), [role](const auto& r) { return r.role == role; });
+  return found == all.end() ? -1 : found - all.begin();
+}
+
+// A view as a stack of one partial value.
+TensorView in_one_slot(const TensorView& view) {
+  TensorView stack = view;
+  stack.tile = view.tile.in_slots(0, 1);
+  std::copy_n(view.stride.begin(), view.rank(), stack.stride.begin() + 1);
+  std::copy_n(view.shape.begin(), view.rank(), stack.shape.begin() + 1);
+  stack.stride[0] = stack.shape[0] = 1;
+  return stack;
 }
 
 // Positions among views -> the views, partial gradients of looked-up rows being summed.
@@ -79,34 +98,40 @@ void UpdateKernels::provide(const std::string& optimizer, const Attributes& hype
        [&](DeviceKind kind) { return make_update_kernel(optimizer, hyperparameters, kind); });
 }
 
-bool is_gradient(const Requirement& requirement) {
-  return requirement.privilege == Privilege::read;
-}
-
 Body update_body(const Launch& planned, const UpdateKernels& kernels, double clip_norm) {
-  return [weights = updated_weights(planned), kernels, clip_norm](LeafContext& context) {
+  return [weights = updated_weights(planned), norm = place_of(planned, RequirementRole::clipped_by),
+          kernels, clip_norm](LeafContext& context) {
     const auto& views = context.views;
     for (const UpdatedWeight& weight : weights) {
       const TensorView& value = views[weight.value];
       if (!value.present()) continue;
-      WeightUpdate update{kernels.on(context.kind), value, {},       gradient_in(context, weight),
-                          context.arguments->run,   {},    clip_norm};
+      WeightUpdate update{kernels.on(context.kind), value, {}, gradient_in(context, weight),
+                          context.arguments->run,   {},    0};
       for (std::size_t i : weight.states) update.states.push_back(views[i]);
-      if (clip_norm > 0) update.squares = views.back();
+      if (norm >= 0) {
+        update.norm = views[static_cast<std::size_t>(norm)];
+        update.clip_norm = clip_norm;
+      }
       context.device->update(update);
     }
   };
 }
 
 Body norm_body(const Launch& planned) {
-  Launch gradients = planned;  // the requirements that such a task has
-  auto& all = gradients.requirements;
-  all.erase(std::remove_if(all.begin(), all.end(), [](const auto& r) { return !is_gradient(r); }),
-            all.end());
-  return [weights = updated_weights(gradients)](LeafContext& context) {
+  return [weights = updated_weights(planned),
+          norm = place_of(planned, RequirementRole::norm)](LeafContext& context) {
     std::vector<WeightGradient> found;
     for (const UpdatedWeight& weight : weights) found.push_back(gradient_in(context, weight));
-    context.device->sum_squares(found, context.views.back().f32());
+    context.device->find_norm(found, context.views[static_cast<std::size_t>(norm)].f32());
+  };
+}
+
+Body clip_body(const Launch& planned) {
+  return [norms = place_of(planned, RequirementRole::all_norms),
+          total = place_of(planned, RequirementRole::total_norm)](LeafContext& context) {
+    WeightGradient all;
+    all.stack = in_one_slot(context.views[static_cast<std::size_t>(norms)]);
+    context.device->find_norm({all}, context.views[static_cast<std::size_t>(total)].f32());
   };
 }
 

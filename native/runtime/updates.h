@@ -1,4 +1,4 @@
-// What update tasks do, and the tasks before them that measure the gradient to be clipped.
+// What the tasks of updates do, and of the launches that find by how much to clip them.
 #pragma once
 
 #include <memory>
@@ -18,16 +18,14 @@ class UpdateKernels : public KernelsOfKinds<UpdateKernel> {
                const std::vector<int>& devices);
 };
 
-// A planned update launch's body. If the gradient is clipped, one more view follows the planned
-// ones: what the tasks of norm_body() found, of all weights. A gradient whose norm (the root of
-// their sum) is above `clip_norm` is scaled down to it; 0: no clipping.
+// A planned update launch's body. If the plan clips gradients, and the norm of them all is above
+// `clip_norm`, they are scaled down to it.
 Body update_body(const Launch& planned, const UpdateKernels& kernels, double clip_norm = 0);
 
-// What a launch with the gradients of an update launch does before it: it writes the sum of their
-// squares to the last view's one element.
+// A planned norm launch's body: it writes the norm of its gradients.
 Body norm_body(const Launch& planned);
 
-// Whether an update launch's requirement belongs to the gradient of what it updates.
-bool is_gradient(const Requirement& requirement);
+// The planned clip launch's body: it writes the norm of all norms.
+Body clip_body(const Launch& planned);
 
 }  // namespace flexlegion

@@ -55,7 +55,7 @@ struct LaunchGraph {
   }
 
   std::vector<LaunchId> launches;  // in the order of issue; those that training executes
-  std::vector<int> numbers[4];     // by pass and index: launch, or -1
+  std::vector<int> numbers[6];     // by pass and index: launch, or -1
   // A forward launch: the backward launch of the same operator, whose k-th task follows the k-th
   // one; or -1.
   std::vector<int> backward_of;

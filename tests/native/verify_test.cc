@@ -20,9 +20,7 @@ struct Broken {
   DenseNet net{true};
   Plan plan = make_plan(net.graph, {{{2, 2}, {0, 1, 2, 3}}, {{2}, {0, 1}}}, {net.y}, {2});
 
-  Launch& launch(int op, Pass pass) {
-    return const_cast<Launch&>(*launch_of(plan, op, pass));
-  }
+  Launch& launch(int op, Pass pass) { return const_cast<Launch&>(*launch_of(plan, op, pass)); }
   Requirement& requirement(int op, Pass pass, RequirementRole role, int tensor) {
     for (Requirement& r : launch(op, pass).requirements) {
       if (r.role == role && r.tensor == tensor) return r;

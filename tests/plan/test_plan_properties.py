@@ -22,7 +22,7 @@ from flexlegion.machine.devices import Devices
 from flexlegion.native_graph import shard_bytes
 from flexlegion.ops.base import DimKind
 from flexlegion.ops.losses import MeanSquaredError
-from flexlegion.plan import Box, Launch, Plan, Requirement
+from flexlegion.plan import PASSES, Box, Launch, Plan, Requirement
 from flexlegion.strategies import resolve
 from flexlegion.tensor import Tensor
 from flexlegion.transforms.losses import add_loss
@@ -199,7 +199,7 @@ def plans(draw: st.DrawFn) -> Plan:
             configs[operator.name] = ParallelConfig(degrees, tuple(devices))
         strategy = Strategy(configs)
         strategy.check(graph, DEVICES)
-    return Plan(graph, strategy, DEVICES, output, draw(st.integers(0, 2)))
+    return Plan(graph, strategy, DEVICES, output, draw(st.integers(0, 2)), draw(st.booleans()))
 
 
 def zoo_plan(model: str, strategy: str, batch_size: int = 6, **sizes: object) -> Plan:
@@ -218,7 +218,7 @@ def _is_concat(launch: Launch) -> bool:
 
 def check_structure(plan: Plan) -> None:
     """Launches come pass by pass, on the strategy's devices, inside the tensors."""
-    stages = [("load", "forward", "backward", "update").index(x.stage) for x in plan.launches]
+    stages = [PASSES.index(x.stage) for x in plan.launches]
     assert stages == sorted(stages)
     forward = {x.operator: x for x in plan.launches if x.stage == "forward"}
     for launch in plan.launches:
@@ -312,30 +312,71 @@ def _write(stack: Marks, launch: Launch, requirement: Requirement) -> None:
             stack[region(box)] = mark
 
 
+def _readers(tensor: Tensor) -> list[set[str]]:
+    """The passes that may read a tensor's gradient."""
+    if tensor.kind == "input":
+        return [set()]
+    updates = [{"update"}, {"norm", "update"}]
+    return updates if tensor.kind == "weight" else [{"backward"}, *updates]
+
+
+def check_clipping(plan: Plan) -> None:
+    """Norm tasks read what update tasks will; one task reads all that they write."""
+    updates = {x.operator: x for x in plan.launches if x.stage == "update"}
+    norms = {x.operator: x for x in plan.launches if x.stage == "norm"}
+    clips = [x for x in plan.launches if x.stage == "clip"]
+    if not norms:
+        assert not clips
+        return
+    assert list(norms) == list(updates)
+    written = []
+    for operator, norm in norms.items():
+        update = updates[operator]
+        assert norm.devices == update.devices
+        reads = [r for r in update.requirements if r.privilege == "read"]
+        assert reads[-1].role == "clipped by"
+        assert norm.requirements[-1].role == "norm"
+        assert [(r.tensor, r.boxes) for r in norm.requirements[:-1]] == [
+            (r.tensor, r.boxes) for r in reads[:-1]
+        ]
+        written += norm.requirements[-1].boxes
+    count = plan.norms.shape[0]
+    assert written == [((i, i + 1),) for i in range(count)]
+    assert [[(r.role, r.boxes) for r in clip.requirements] for clip in clips] == [
+        [("all norms", [((0, count),)]), ("total norm", [((0, 1),)])]
+    ]
+
+
 def check_gradient_sums(plan: Plan) -> None:
-    """Readers find every contribution exactly once, in the second iteration as in the first."""
+    """Readers find every contribution exactly once, in the second iteration as in the first.
+
+    Where gradients are clipped, those of weights have two readers.
+    """
     owed = _owed(plan)
     stacks = {t: np.zeros((plan.gradient_slots(t), *t.shape), np.int64) for t in plan.graph.tensors}
     for _ in range(2):
-        read = {t: np.zeros(t.shape, np.int64) for t in plan.graph.tensors}
+        read: dict[tuple[Tensor, str], Marks] = {}
         for launch in plan.launches:
             gradients = [r for r in launch.requirements if r.field == "gradient"]
             for requirement in gradients:
                 if requirement.privilege != "read":
                     continue
                 tensor = requirement.tensor
+                mine = read.setdefault((tensor, launch.stage), np.zeros(tensor.shape, np.int64))
                 for box in requirement.boxes:
                     if not is_empty(box):
                         found = stacks[tensor][region(box)].sum(axis=0)
                         assert (found == owed[tensor][region(box[1:])]).all()
-                        read[tensor][region(box[1:])] += 1
+                        mine[region(box[1:])] += 1
             for requirement in gradients:
                 if requirement.privilege != "read":
                     _write(stacks[requirement.tensor], launch, requirement)
         for tensor, stack in stacks.items():
             if len(stack):
                 assert (stack.sum(axis=0) == owed[tensor]).all()
-                assert (read[tensor] == (0 if tensor.kind == "input" else 1)).all()
+                readers = {stage for its, stage in read if its is tensor}
+                assert readers in _readers(tensor)
+        assert all((times == 1).all() for times in read.values())
 
 
 def check_gradients_exist(plan: Plan) -> None:
@@ -436,6 +477,7 @@ CHECKS = [
     check_gradient_slots,
     check_gradient_sums,
     check_gradients_exist,
+    check_clipping,
     check_shards,
     check_states,
 ]

@@ -17,9 +17,10 @@ from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
 from flexlegion.graph import Operator
 from flexlegion.machine.local import local_topology
 from flexlegion.machine.topology import Device
+from flexlegion.plan import PASSES
 from flexlegion.problem import Problem
 from flexlegion.runtime.program import PREDICT, TRAIN
-from flexlegion.simulator import PASSES, full
+from flexlegion.simulator import full
 from flexlegion.transforms.losses import add_loss
 
 LONGEST = (1, 3, 16)

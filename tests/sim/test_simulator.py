@@ -20,9 +20,9 @@ from flexlegion import Model
 from flexlegion.errors import UserError
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.files import load_machine
-from flexlegion.plan import Plan
+from flexlegion.plan import PASSES, Plan
 from flexlegion.problem import Problem
-from flexlegion.simulator import PASSES, SIMULATED, Simulation, Timeline, full
+from flexlegion.simulator import SIMULATED, Simulation, Timeline, full
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
 from flexlegion.zoo import build as build_network

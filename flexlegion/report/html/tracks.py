@@ -18,12 +18,13 @@ import numpy.typing as npt
 
 from flexlegion.documents import read_json
 from flexlegion.errors import UserError
-from flexlegion.simulator import PASSES, Timeline
+from flexlegion.plan import PASSES
+from flexlegion.simulator import Timeline
 
 MOST_SLICES = 60_000
 LINK_BINS = 480
 _LEVELS = "0123456789abcdefghijklmnopqrstuvwxyz"  # of a link's load, from idle to always busy
-_LABEL = re.compile(r"(load|forward|backward|update) (.{1,2000}?)(?: \[([0-9]{1,9})\])?", re.DOTALL)
+_LABEL = re.compile(rf"({'|'.join(PASSES)}) (.{{1,2000}}?)(?: \[([0-9]{{1,9}})\])?", re.DOTALL)
 _LONGEST_NS = 10**15
 
 Slice = tuple[int, int, int, int]  # start, length, label, part

@@ -10,11 +10,12 @@ from markupsafe import Markup
 
 from flexlegion.analysis.deviations import Deviation, configuration
 from flexlegion.machine.topology import Hop
+from flexlegion.plan import PASSES
 from flexlegion.report.html.groups import Folded, Group
 from flexlegion.report.html.picture import drawn
 from flexlegion.report.text import common_name, count, duration
 from flexlegion.report.timelines import capacity
-from flexlegion.simulator import CONTENTS, PASSES, Timeline
+from flexlegion.simulator import CONTENTS, Timeline
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
 
@@ -85,7 +86,7 @@ def _told(group: Group, timeline: Timeline, busy: dict[str, dict[int, int]]) -> 
     )
     times = {
         stage: sum(busy[stage].get(number[op.name], 0) for op in group.operators)
-        for stage in ("forward", "backward", "update")
+        for stage in PASSES[1:]
     }
     weights = dict.fromkeys(w for op in group.operators for w in op.trained_weights)
     return {

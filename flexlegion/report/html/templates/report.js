@@ -4,7 +4,9 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const byId = (id) => document.getElementById(id);
-  const PASSES = ["load", "forward", "backward", "update", "other"];
+  const PASSES = ["load", "forward", "backward", "norm", "clip", "update", "other"];
+  const OTHER = PASSES.length - 1;
+  const LIKE = { norm: "update", clip: "update" }; // passes that have another's colour
 
   // Texts out of files only ever become text nodes.
   const element = (tag, text, ...children) => {
@@ -293,7 +295,7 @@
     }
 
     drawRow(pen, row, y, height, colour, number) {
-      const colours = PASSES.map(colour);
+      const colours = PASSES.map((pass) => colour(LIKE[pass] || pass));
       let last = -1;
       for (let i = this.first(row.tasks, from); i < row.tasks.length && row.tasks[i][0] < to; i++) {
         const [start, end, label] = row.tasks[i];
@@ -301,8 +303,8 @@
         const width = Math.max(0.6, this.x(end) - x);
         if (x + width < last + 0.25) continue; // nothing that could be seen
         last = x + width;
-        const pass = label < 0 ? 4 : this.labels[label][0];
-        pen.fillStyle = colours[pass] || colours[4];
+        const pass = label < 0 ? OTHER : this.labels[label][0];
+        pen.fillStyle = colours[pass] || colours[OTHER];
         pen.fillRect(x, y, width > 3 ? width - 0.6 : width, height);
         if (number === this.row && i === this.chosen) {
           pen.strokeStyle = colour("ink");
@@ -324,7 +326,7 @@
     }
 
     describe([start, end, label, part]) {
-      const what = label < 0 ? `${part} short tasks` : `${this.labels[label][0] < 4 ? `${PASSES[this.labels[label][0]]} ` : ""}${this.labels[label][1]} [${part}]`;
+      const what = label < 0 ? `${part} short tasks` : `${this.labels[label][0] < OTHER ? `${PASSES[this.labels[label][0]]} ` : ""}${this.labels[label][1]} [${part}]`;
       return `${what}: ${duration(end - start)}, from ${duration(start)}`;
     }
 
