@@ -109,7 +109,8 @@ class Network:
 
     def problem(self, topology: Topology, costs: CostModel) -> Problem:
         """The network on a machine, for simulations."""
-        return Problem(self.graph, topology, costs, self.outputs, self.optimizer.states)
+        optimizer = self.optimizer
+        return Problem(self.graph, topology, costs, self.outputs, optimizer.states, optimizer.clips)
 
     def about(self) -> dict[str, Any]:
         """For files and JSON: what it takes to build it again.

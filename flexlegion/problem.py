@@ -48,6 +48,8 @@ class Problem:
         The tensor, or tensors, that prediction returns.
     optimizer_states
         Number of fields that the optimizer keeps for each weight.
+    clips
+        Whether the optimizer clips all gradients by their norm.
     """
 
     def __init__(
@@ -57,12 +59,14 @@ class Problem:
         costs: CostModel,
         outputs: Tensor | Sequence[Tensor],
         optimizer_states: int = 0,
+        clips: bool = False,
     ) -> None:
         self.graph = graph
         self.topology = topology
         self.costs = costs
         self.outputs = outputs
         self.optimizer_states = optimizer_states
+        self.clips = clips
         self.native = NativeGraph(graph)
         self.core = self.native.core
         self.devices = topology.names
@@ -80,6 +84,7 @@ class Problem:
                     len(wanted),
                     wanted,
                     optimizer_states,
+                    clips,
                 )
             ),
             lib.fl_problem_destroy,

@@ -20,7 +20,7 @@ from flexlegion.problem import Problem
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
 
-FLOWS = ("value", "gradient", "weights")
+FLOWS = ("value", "gradient", "weights", "norms", "total norm")
 # What memory is for, as Content in native/sim/flow.h.
 CONTENTS = (
     "batch",
@@ -108,6 +108,8 @@ class Timeline:
         if flow == "weights":
             name = graph.operators[row["tensor"]].name
             what = f"weights of {name}" if stage == "update" else f"weight gradients of {name}"
+        elif flow in ("norms", "total norm"):
+            what = flow
         else:
             what = graph.tensors[row["tensor"]].name
             what = f"gradient of {what}" if flow == "gradient" else what

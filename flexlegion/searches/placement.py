@@ -42,7 +42,12 @@ def placement_only(
     """
     # A search proposes all that the cost table holds, so there has to be another.
     whole = Problem(
-        problem.graph, problem.topology, problem.costs, problem.outputs, problem.optimizer_states
+        problem.graph,
+        problem.topology,
+        problem.costs,
+        problem.outputs,
+        problem.optimizer_states,
+        problem.clips,
     )
     starts = {name: resolve(name, whole.graph, whole.devices) for name in STARTS}
     return search(whole, starts, budget, seed, chains, options, progress, splits_of=_unsplit)

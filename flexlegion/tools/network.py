@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from flexlegion.analysis.setting import COSTS
 from flexlegion.errors import UserError
 from flexlegion.losses import LOSSES
 from flexlegion.network import Network
+from flexlegion.optimizers import optimizer_of
 from flexlegion.precision import DEFAULT, PRECISIONS
 from flexlegion.quoting import shown
 from flexlegion.references import HELP, Target, is_code, target_of
@@ -19,7 +21,7 @@ from flexlegion.tools.sizes import add_size_option, batch_size, found_for, found
 
 
 def add_network_options(parser: argparse.ArgumentParser, *, from_file: bool = False) -> None:
-    """``--model``, ``--size``, ``--batch-size``, ``--optimizer``, ``--loss``, ``--precision``."""
+    """``--model``, ``--size``, ``--batch-size``, ``--optimizer``, ``--loss`` and more."""
     default = "; default: what the strategy file was found for" if from_file else ""
     parser.add_argument("--model", required=not from_file, help=f"{HELP}{default}")
     add_size_option(parser)
@@ -27,6 +29,9 @@ def add_network_options(parser: argparse.ArgumentParser, *, from_file: bool = Fa
         "--batch-size", type=batch_size, help="over all devices; default: the network's own"
     )
     parser.add_argument("--optimizer", help="sgd (default), adam or adamw")
+    parser.add_argument(
+        "--clip-norm", type=float, help="it scales gradients down to this norm, of all together"
+    )
     parser.add_argument("--loss", help=f"one of {', '.join(LOSSES)}; default: the network's own")
     parser.add_argument(
         "--precision",
@@ -94,9 +99,10 @@ def network_of(
         for key in ("batch_size", "loss", "optimizer", "precision")
     }
     model = target.load(choices["batch_size"], sizes, None)
-    return Network.of(
-        model, choices["loss"], choices["optimizer"] or "sgd", choices["precision"] or DEFAULT
-    )
+    optimizer = optimizer_of(choices["optimizer"] or "sgd")
+    if args.clip_norm is not None:
+        optimizer = replace(optimizer, clip_norm=args.clip_norm)
+    return Network.of(model, choices["loss"], optimizer, choices["precision"] or DEFAULT)
 
 
 def _model_name(args: argparse.Namespace, found: Mapping[str, Any], source: str) -> str:

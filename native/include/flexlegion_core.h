@@ -121,7 +121,7 @@ typedef struct {
   const int32_t *routes;        /* the links of all routes, one after the other */
 } fl_machine;
 fl_problem *fl_problem_create(const fl_graph *graph, const fl_machine *machine, int n_outputs,
-                              const int32_t *outputs, int optimizer_states);
+                              const int32_t *outputs, int optimizer_states, int clips);
 void fl_problem_destroy(fl_problem *problem);
 /* Operators that differ in name alone (the unrolled steps of a layer) share their cost table. */
 int fl_problem_share_splits(fl_problem *problem, int op, int like);
@@ -145,7 +145,13 @@ int fl_graph_parts(const fl_graph *graph, int op, int n_degrees, const int32_t *
  * degrees and devices as for a plan. */
 typedef struct fl_simulator fl_simulator;
 enum { FL_FULL = 0, FL_DELTA = 1 }; /* algorithms */
-enum { FL_FLOW_VALUE = 0, FL_FLOW_GRADIENT = 1, FL_FLOW_WEIGHTS = 2 };
+enum {
+  FL_FLOW_VALUE = 0,
+  FL_FLOW_GRADIENT = 1,
+  FL_FLOW_WEIGHTS = 2,
+  FL_FLOW_NORMS = 3,
+  FL_FLOW_TOTAL_NORM = 4
+};
 enum { FL_SIMULATED = 0, FL_OVERLOADED = 1, FL_OVERLONG = 2, FL_STOPPED = 3, FL_OUT_OF_MEMORY = 4 };
 fl_simulator *fl_simulator_create(const fl_problem *problem, int n_degrees, const int32_t *degrees,
                                   int n_devices, const int32_t *devices);
@@ -161,7 +167,7 @@ typedef struct {
   int32_t pass, index; /* operator, or for FL_LOAD tensor; of a communication task: its writer's */
   int32_t part;
   int32_t flow;                /* of a communication task: FL_FLOW_...; or -1 */
-  int32_t tensor;              /* what a communication task moves; for weights the operator; -1 */
+  int32_t tensor;              /* what a communication task moves; for weights and norms an operator; -1 */
   int32_t source, destination; /* memories of a communication task, or -1 */
   int32_t hop;                 /* of a communication task, or -1 */
   int32_t unused;

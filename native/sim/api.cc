@@ -170,7 +170,7 @@ void fl::write_strategy(const fl::Problem& problem, const std::vector<fl::Config
 }
 
 fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine, int n_outputs,
-                              const int32_t* outputs, int optimizer_states) {
+                              const int32_t* outputs, int optimizer_states, int clips) {
   return fl::guarded(static_cast<fl_problem*>(nullptr), [&] {
     auto handle = std::make_unique<fl_problem>();
     fl::Problem& problem = handle->problem;
@@ -181,7 +181,7 @@ fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine, 
       check_index(output, static_cast<std::int64_t>(problem.graph.tensors.size()), "tensor");
     }
     fl::check_graph(problem.graph);
-    problem.facts = fl::facts_of(problem.graph, wanted);
+    problem.facts = fl::facts_of(problem.graph, wanted, {optimizer_states, clips != 0});
     problem.machine = machine_of(*machine);
     problem.optimizer_states = optimizer_states;
     const std::size_t ops = problem.graph.operators.size();

@@ -79,10 +79,10 @@ struct Flow {
   std::vector<Transfer> transfers;  // and one more, that ends the lists
   std::vector<Hop> hops;
   std::vector<TaskRef> consumers;
-  // A task of the launch that is fed (FlowId::fed): how much longer it takes for what the flow
+  // A launch that is fed (FlowId::fed), a task of it: how much longer it takes for what the flow
   // brings, in ns. A backward task sums partial values before it starts on them; an update is
   // nothing else. Empty: none takes longer.
-  std::vector<std::int64_t> fed_time;
+  std::vector<std::vector<std::int64_t>> fed_times;
   std::vector<std::pair<int, std::int64_t>> link_load;  // (link, ns)
   std::vector<Held> memory;                             // a (memory, content) once
   std::int64_t bytes = 0;                               // moved between memories

@@ -30,12 +30,14 @@ Block FlowRules::block(int launch) {
   const MachineModel& machine = problem_.machine;
   const auto [pass, index] = launch_graph_.launches[launch];
   Block block;
-  if (pass == Pass::update) {  // all of its time depends on what the flow of weights brings
+  // All of their time depends on what the flow of weights brings, or that of norms.
+  if (pass == Pass::update || pass == Pass::norm || pass == Pass::clip) {
     const std::vector<int> owned = problem_.facts.owned_weights(problem_.graph, index);
     for (const UpdateTask& task :
          update_tasks_of(problem_, geometry_, index, owned, configs_[index])) {
       block.device.push_back(task.device);
     }
+    if (pass == Pass::clip) block.device.resize(1);
     block.exe_time.assign(block.device.size(), 0);
     return block;
   }
@@ -66,6 +68,8 @@ Block FlowRules::block(int launch) {
 FlowPtr FlowRules::flow(int f) {
   const FlowId& id = launch_graph_.flows[f];
   if (id.kind == FlowKind::weights) return std::make_shared<const Flow>(weights(id));
+  if (id.kind == FlowKind::norms) return std::make_shared<const Flow>(norms(id));
+  if (id.kind == FlowKind::total_norm) return std::make_shared<const Flow>(total_norm(id));
   if (id.kind == FlowKind::kept) return std::make_shared<const Flow>(kept(id));
   const bool shared = launch_graph_.group_sizes[id.group] > 1;
   const Key key = shared ? key_of(id) : Key{};
@@ -127,7 +131,7 @@ Flow FlowRules::finish(const FlowId& id) {
   std::vector<int> reading(id.parties.size(), 0);
   for (std::size_t p = 0; p < reading.size(); ++p) {
     const bool reads =
-        id.kind == FlowKind::value ? static_cast<int>(p) >= id.writers : id.parties[p] == id.fed;
+        id.fed.empty() ? static_cast<int>(p) >= id.writers : id.parties[p] == id.fed.front();
     if (reads) reading[p] = static_cast<int>(blocks_[id.parties[p]].device.size());
   }
   Flow flow = builder_.finish(reading);
@@ -207,13 +211,12 @@ Flow FlowRules::value(const FlowId& id) {
   return finish(id);
 }
 
-// The update of a table reads the tokens by which `op` reads rows of it.
+// The update of a table, or the norm launch before it, reads the tokens by which `op` reads rows.
 void FlowRules::add_tokens(int op, const Family& written) {
   const Rect rect = looked_up_tokens(problem_.graph, op);
-  const int update =
-      launch_graph_.launch_of(Pass::update, problem_.facts.owner[problem_.facts.table[op]]);
-  const auto& devices = blocks_[update].device;
-  const int party = party_of_launch_[update];
+  const int reader = launch_graph_.first_reader(problem_.facts.owner[problem_.facts.table[op]]);
+  const auto& devices = blocks_[reader].device;
+  const int party = party_of_launch_[reader];
   const std::vector<int>& tasks = written.parts.of_part;
   const bool inside =
       tasks.size() == devices.size() && std::all_of(tasks.begin(), tasks.end(), [&](int its) {
@@ -312,12 +315,12 @@ void FlowRules::box_stack(int tensor, int memory, const Rect& rect) {
 Flow FlowRules::gradient(const FlowId& id) {
   begin(id);
   add_contributions(id.index, id);
-  if (id.fed < 0) {
+  if (id.fed.empty()) {
     hold_boxes(Content::gradient);
     return finish(id);
   }
   const int op = launch_graph_.producers[id.index].op;
-  const int reader = party_of_launch_[id.fed];
+  const int reader = party_of_launch_[id.fed.front()];
   const Family& family = writer_family(id.index);
   const auto& devices = configs_[op].devices;
   std::vector<std::int64_t> partial(devices.size(), 0);  // elements of all partial values
@@ -353,8 +356,8 @@ Flow FlowRules::gradient(const FlowId& id) {
     const std::int64_t own = family.parts.rects[family.parts.of_part[k]].volume();
     const std::int64_t time = sum_time(problem_, devices[k], partial[k], own);
     if (time == 0) continue;
-    if (flow.fed_time.empty()) flow.fed_time.assign(devices.size(), 0);
-    flow.fed_time[k] = time;
+    if (flow.fed_times.empty()) flow.fed_times = {std::vector<std::int64_t>(devices.size(), 0)};
+    flow.fed_times.front()[k] = time;
   }
   return flow;
 }
@@ -369,7 +372,9 @@ Flow FlowRules::weights(const FlowId& id) {
   const int update = launch_graph_.launch_of(Pass::update, op);
   begin(id);
   const int party = party_of_launch_[update];
-  std::vector<std::int64_t> touched(tasks.size(), 0);  // elements
+  const int reader = party_of_launch_[id.fed.front()];  // the update, or the norm launch before it
+  // Elements of gradients, and of what is updated.
+  std::vector<std::int64_t> gathered(tasks.size(), 0), touched(tasks.size(), 0);
   int stack = 0;
   for (int w = 0; w < static_cast<int>(owned.size()); ++w) {
     const int tensor = operands[owned[w]].tensor;
@@ -382,11 +387,11 @@ Flow FlowRules::weights(const FlowId& id) {
         for (const auto& [weight, shard] : tasks[j].shards) {
           if (weight != w) continue;
           const Rect rect = is_table ? looked_up_gradient(graph, from, shard) : shard;
-          touched[j] += gather_shard(rect, tasks[j].device, {party, j}, stack);
+          gathered[j] += gather_shard(rect, tasks[j].device, {reader, j}, stack);
           box_stack(source, memory_of(tasks[j].device), rect);
         }
       }
-      end_reading(party);
+      end_reading(reader);
       hold_boxes(is_table ? Content::gradient : Content::weight_gradient);
       stack += static_cast<int>(pieces_.size());
     }
@@ -400,11 +405,71 @@ Flow FlowRules::weights(const FlowId& id) {
     hold_boxes(Content::optimizer_state, problem_.optimizer_states);
     return_weight(tensor, w, tasks, builder_.writer(party, 0), stack++);
   }
+  apart_[party] = apart_[reader];
   Flow flow = finish(id);
+  flow.fed_times.resize(id.fed.size());
   for (std::size_t j = 0; j < tasks.size(); ++j) {
-    flow.fed_time.push_back(update_time(problem_, tasks[j].device, touched[j]));
+    const int device = tasks[j].device;
+    flow.fed_times.back().push_back(update_time(problem_, device, gathered[j] + touched[j]));
+    if (reader == party) continue;
+    flow.fed_times.front().push_back(update_time(problem_, device, gathered[j]));
   }
   return flow;
+}
+
+// The clip task reads an element of each norm task. It is never given what it needs with one of
+// several.
+Flow FlowRules::norms(const FlowId& id) {
+  begin(id);
+  int count = 0;
+  for (int party = 0; party < id.writers; ++party) {
+    count += static_cast<int>(blocks_[id.parties[party]].device.size());
+  }
+  const int clip = party_of_launch_[id.fed.front()];
+  const int device = blocks_[id.fed.front()].device.front();
+  const Rect all = Rect::of_shape({count});
+  FlowBuilder::Need need;
+  need.reads = geometry_.id_of(all);
+  need.family = kShards;
+  need.volume = 1;
+  Rect mine = Rect::of_shape({1});
+  for (int party = 0; party < id.writers; ++party) {
+    const auto& devices = blocks_[id.parties[party]].device;
+    for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
+      need.wrote = geometry_.id_of(mine);
+      builder_.need(builder_.writer(party, k), need, memory_of(device), {clip, 0});
+      box(memory_of(devices[k]), mine, true);
+      ++mine.lo[0];
+      ++mine.hi[0];
+    }
+  }
+  box(memory_of(device), all, false);
+  hold_boxes(Content::weight_gradient);
+  if (count > 1) set_apart(clip, id.writers - 1);
+  Flow flow = finish(id);
+  flow.fed_times = {{update_time(problem_, device, count)}};
+  return flow;
+}
+
+// Every update task reads what the clip task wrote.
+Flow FlowRules::total_norm(const FlowId& id) {
+  begin(id);
+  const Rect one = Rect::of_shape({1});
+  FlowBuilder::Need need;
+  need.reads = need.wrote = geometry_.id_of(one);
+  need.family = kShards;
+  need.volume = 1;
+  box(memory_of(blocks_[id.parties.front()].device.front()), one, true);
+  for (int party = id.writers; party < static_cast<int>(id.parties.size()); ++party) {
+    const auto& devices = blocks_[id.parties[party]].device;
+    for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
+      builder_.need(builder_.writer(0, 0), need, memory_of(devices[k]), {party, k});
+      box(memory_of(devices[k]), one, false);
+    }
+    if (devices.size() > 1) set_apart(party, 0);
+  }
+  hold_boxes(Content::weight_gradient);
+  return finish(id);
 }
 
 // The partial gradients that an update task sums for one shard; returns their elements.

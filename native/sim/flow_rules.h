@@ -29,6 +29,8 @@ class FlowRules {
   Flow value(const FlowId& id);
   Flow gradient(const FlowId& id);
   Flow weights(const FlowId& id);
+  Flow norms(const FlowId& id);
+  Flow total_norm(const FlowId& id);
   Flow kept(const FlowId& id);
 
   void begin(const FlowId& id);

@@ -57,7 +57,7 @@ void FusedLaunches::find(std::vector<char>& runs_on) {
     const bool goal = launches[l].pass == Pass::forward &&
                       graph_.problem().graph.operators[launches[l].index].is_loss;
     // A launch that computes the goal sends the loss to the host, so it is issued by itself.
-    rule_.add(devices, !goal, launches[l].pass == Pass::update);
+    rule_.add(devices, !goal, launches[l].pass >= Pass::norm);
     for (const Wait& wait : waits_[l]) {
       rule_.wait(wait.part, wait.before, wait.other, wait.one_memory);
     }

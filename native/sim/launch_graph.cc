@@ -9,6 +9,7 @@ LaunchGraph::LaunchGraph(const Problem& problem) {
   find_uses(problem);
   find_launches(problem);
   find_flows(problem);
+  find_clipping(problem);
   group_flows(problem);
 }
 
@@ -94,7 +95,7 @@ void LaunchGraph::find_flows(const Problem& problem) {
     std::vector<int> ops = readers_of(t);
     if (graph.tensors[t].kind == TensorKind::weight) {
       for (int op : lookups_of[t]) ops.push_back(facts.owner[facts.table[op]]);
-      if (!graph.tensors[t].needs_gradient) add_flow(FlowKind::kept, t, {}, {}, -1, ops);
+      if (!graph.tensors[t].needs_gradient) add_flow(FlowKind::kept, t, {}, {}, {}, ops);
       continue;
     }
     // What no other operator reads takes memory, too: what an operator saves for its own backward
@@ -114,17 +115,17 @@ void LaunchGraph::find_flows(const Problem& problem) {
     }
     for (int op : lookups_of[t]) {
       const int owner = facts.owner[facts.table[op]];
-      to.push_back(launch_of(Pass::update, owner));
+      to.push_back(first_reader(owner));
       ops.push_back(owner);
     }
-    if (writer >= 0) add_flow(FlowKind::value, t, {writer}, to, -1, ops);
+    if (writer >= 0) add_flow(FlowKind::value, t, {writer}, to, {}, ops);
     const std::vector<int> writers = contributors(t);
     if (writers.empty()) continue;
     // What was looked up in a table has its gradient in the flow of weights.
     if (producer >= 0 && facts.table[producer] >= 0) continue;
-    const int fed = producer >= 0 ? launch_of(Pass::backward, producer) : -1;
-    add_flow(FlowKind::gradient, t, writers, fed >= 0 ? std::vector<int>{fed} : std::vector<int>{},
-             fed, ops);
+    std::vector<int> fed;
+    if (producer >= 0) fed.push_back(launch_of(Pass::backward, producer));
+    add_flow(FlowKind::gradient, t, writers, fed, fed, ops);
   }
   for (int op = static_cast<int>(graph.operators.size()) - 1; op >= 0; --op) {
     const int update = launch_of(Pass::update, op);
@@ -148,12 +149,32 @@ void LaunchGraph::find_flows(const Problem& problem) {
     std::sort(writers.begin(), writers.end());
     writers.erase(std::unique(writers.begin(), writers.end()), writers.end());
     writers.push_back(update);
-    add_flow(FlowKind::weights, op, writers, {update}, update, ops);
+    std::vector<int> fed = {first_reader(op)};
+    if (fed.front() != update) fed.push_back(update);
+    add_flow(FlowKind::weights, op, writers, {fed.front()}, fed, ops);
   }
 }
 
+void LaunchGraph::find_clipping(const Problem& problem) {
+  if (!problem.facts.optimizer.clips) return;
+  std::vector<int> norms, updates, ops;
+  int clip = -1;
+  for (int l = 0; l < static_cast<int>(launches.size()); ++l) {
+    const auto [pass, op] = launches[l];
+    if (pass == Pass::norm) norms.push_back(l);
+    if (pass == Pass::norm) ops.push_back(op);
+    if (pass == Pass::clip) clip = l;
+    if (pass == Pass::update) updates.push_back(l);
+  }
+  if (clip < 0) return;  // nothing is trained
+  const int op = launches[clip].index;
+  add_flow(FlowKind::norms, op, norms, {clip}, {clip}, ops);
+  add_flow(FlowKind::total_norm, op, {clip}, updates, {}, ops);
+}
+
 void LaunchGraph::add_flow(FlowKind kind, int index, const std::vector<int>& writers,
-                           const std::vector<int>& to, int fed, const std::vector<int>& ops) {
+                           const std::vector<int>& to, const std::vector<int>& fed,
+                           const std::vector<int>& ops) {
   const int flow = static_cast<int>(flows.size());
   FlowId id{kind, index, writers, static_cast<int>(writers.size()), fed, {}, 0};
   for (int slot = 0; slot < id.writers; ++slot) out_flows[writers[slot]].push_back({flow, slot});
@@ -163,7 +184,7 @@ void LaunchGraph::add_flow(FlowKind kind, int index, const std::vector<int>& wri
     if (at == id.parties.end()) id.parties.push_back(reader);
     in_flows[reader].push_back({flow, party});
   }
-  if (fed >= 0) feeding[fed].push_back(flow);
+  for (int launch : fed) feeding[launch].push_back(flow);
   for (int op : ops) {
     auto& mine = flows_of_op[op];
     if (!mine.empty() && mine.back() == flow) continue;
@@ -178,8 +199,9 @@ void LaunchGraph::add_flow(FlowKind kind, int index, const std::vector<int>& wri
 void LaunchGraph::group_flows(const Problem& problem) {
   std::map<std::vector<int>, int> groups;
   for (FlowId& id : flows) {
-    std::vector<int> key = {static_cast<int>(id.kind), id.writers, id.fed >= 0};
-    if (id.kind == FlowKind::weights) key.push_back(-1 - id.index);  // one of a kind
+    std::vector<int> key = {static_cast<int>(id.kind), id.writers, static_cast<int>(id.fed.size())};
+    const bool of_tensor = id.kind == FlowKind::value || id.kind == FlowKind::gradient;
+    if (!of_tensor) key.push_back(-1 - id.index);  // one of a kind
     for (int party : id.parties) key.push_back(static_cast<int>(launches[party].pass));
     for (int op : id.ops) {
       key.push_back(-2);

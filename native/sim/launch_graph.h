@@ -7,7 +7,10 @@
 // - A weight that is not trained has a flow in which nothing moves, for the memory that it takes.
 // - The weights that one operator updates share a flow: from the backward launches that contribute
 //   to their gradients to the update launch, and from there to whoever reads the weights next.
-//   Of a table, the gradients are those of what was looked up in it.
+//   Of a table, the gradients are those of what was looked up in it. Where gradients are clipped,
+//   it is the norm launch that waits for them; the update finds them in its memory.
+// - Clipping has two flows: of the norms, from the norm launches to the clip launch, and of the
+//   total norm, from there to the update launches.
 #pragma once
 
 #include <utility>
@@ -22,15 +25,18 @@ enum class FlowKind {
   gradient,  // of an activation: from backward tasks of its readers to those of its producer
   weights,   // of an operator: gradients to update tasks (of a table: those of what was looked up),
              // updated shards to who reads them next
-  kept,      // of a weight that no update changes: nothing moves, but who reads it holds it
+  norms,     // from norm tasks to the clip task
+  total_norm,  // from there to update tasks
+  kept,        // of a weight that no update changes: nothing moves, but who reads it holds it
 };
 
 struct FlowId {
   FlowKind kind;
-  int index;                 // a tensor, for `weights` an operator
+  int index;                 // a tensor, for `weights` and those of clipping an operator
   std::vector<int> parties;  // launches at its ends: first those that write
   int writers = 0;           // how many of the parties write
-  int fed = -1;              // the launch whose tasks' times depend on what the flow brings, or -1
+  std::vector<int> fed;      // launches whose tasks' times depend on what the flow brings, the one
+                             // that waits for it first
   std::vector<int> ops;      // whose configurations it depends on
   int group = 0;             // flows of one group are equal if these configurations are
 };
@@ -52,6 +58,12 @@ struct LaunchGraph {
 
   int launch_of(Pass pass, int index) const {
     return numbers[static_cast<int>(pass)][static_cast<std::size_t>(index)];
+  }
+
+  // The launch that waits for the gradients of the weights that `op` updates.
+  int first_reader(int op) const {
+    const int norm = launch_of(Pass::norm, op);
+    return norm >= 0 ? norm : launch_of(Pass::update, op);
   }
 
   std::vector<LaunchId> launches;  // in the order of issue; those that training executes
@@ -76,8 +88,10 @@ struct LaunchGraph {
   void find_uses(const Problem& problem);
   void find_launches(const Problem& problem);
   void find_flows(const Problem& problem);
+  void find_clipping(const Problem& problem);
   void add_flow(FlowKind kind, int index, const std::vector<int>& writers,
-                const std::vector<int>& to, int fed, const std::vector<int>& ops);
+                const std::vector<int>& to, const std::vector<int>& fed,
+                const std::vector<int>& ops);
   void group_flows(const Problem& problem);
 };
 

@@ -75,7 +75,7 @@ std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& li
   for (int f = 0; f < static_cast<int>(graph.flows().size()); ++f) {
     const FlowId& id = graph.flow_ids()[f];
     const Flow& flow = *graph.flows()[f];
-    if (id.kind == FlowKind::weights || id.kind == FlowKind::kept) {
+    if (id.kind != FlowKind::value && id.kind != FlowKind::gradient) {
       for (const Held& its : flow.memory) held[its.memory] += its.bytes;
       continue;
     }
@@ -85,7 +85,7 @@ std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& li
     if (id.kind == FlowKind::value) {
       for (int user : users[id.index]) lives.touch(user);
     } else {
-      lives.touch(id.fed);
+      for (int reader : id.fed) lives.touch(reader);
     }
     for (const auto& [memory, content, bytes] : flow.memory) {
       const Life& life = lives.of(memory);

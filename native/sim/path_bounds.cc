@@ -39,7 +39,7 @@ std::int64_t PathBounds::longest_path() {
       std::int64_t first = kMaxTime, last = 0;
       for (int w = 0; w < id.writers; ++w) {
         const int writer = id.parties[w];
-        if (writer == static_cast<int>(l)) continue;
+        if (writer >= static_cast<int>(l)) continue;  // what the next iteration reads
         first = std::min(first, first_end_[writer]);
         last = std::max(last, last_end_[writer]);
       }
@@ -76,7 +76,7 @@ const std::vector<std::int64_t>& PathBounds::tails() {
       for (int p = 0; p < static_cast<int>(id.parties.size()); ++p) {
         const int reader = id.parties[p];
         if (reader != static_cast<int>(l) &&
-            (p >= id.writers || reader == id.fed || id.writers > 1)) {
+            (p >= id.writers || id.writers > 1 || (!id.fed.empty() && reader == id.fed.front()))) {
           least = std::min(least, reader > static_cast<int>(l) ? tails_[reader] : 0);
         }
       }

@@ -50,8 +50,7 @@ void TaskGraph::collect(const std::vector<std::pair<int, Config>>& configs) {
     for (int flow : launch_graph_.flows_of_op[op]) mark(is_dirty_flow_, dirty_flows_, flow);
   }
   for (int flow : dirty_flows_) {
-    const int fed = launch_graph_.flows[flow].fed;
-    if (fed >= 0) mark(is_dirty_block_, dirty_blocks_, fed);
+    for (int fed : launch_graph_.flows[flow].fed) mark(is_dirty_block_, dirty_blocks_, fed);
   }
   for (int block : dirty_blocks_) is_dirty_block_[block] = 0;
   for (int flow : dirty_flows_) is_dirty_flow_[flow] = 0;
@@ -163,8 +162,12 @@ std::int64_t TaskGraph::tasks() const {
 // What a launch's tasks take for what flows bring them.
 void TaskGraph::add_fed_times(int launch) {
   for (int f : launch_graph_.feeding[launch]) {
-    const auto& times = flows_[f]->fed_time;
-    for (std::size_t k = 0; k < times.size(); ++k) blocks_[launch].exe_time[k] += times[k];
+    const std::vector<int>& fed = launch_graph_.flows[f].fed;
+    for (std::size_t i = 0; i < flows_[f]->fed_times.size(); ++i) {
+      if (fed[i] != launch) continue;
+      const auto& times = flows_[f]->fed_times[i];
+      for (std::size_t k = 0; k < times.size(); ++k) blocks_[launch].exe_time[k] += times[k];
+    }
   }
 }
 

@@ -89,7 +89,7 @@ class Sequence {
     const fl_machine view = machine.view();
     problem_ = checked([&] {
       return fl_problem_create(graph, &view, static_cast<int>(outputs_.size()), outputs_.data(),
-                               random_.twisted32(random_.upto(2)));
+                               random_.twisted32(random_.upto(2)), random_.upto(1));
     });
     plan(graph);
     parts(graph);
@@ -152,7 +152,7 @@ class Sequence {
     fl_plan* const plan = checked([&] {
       return fl_plan_create(graph, flat.n_degrees, flat.degrees.data(), flat.n_devices,
                             flat.devices.data(), static_cast<int>(outputs_.size()), outputs_.data(),
-                            random_.twisted32(random_.upto(2)));
+                            random_.twisted32(random_.upto(2)), random_.upto(1));
     });
     if (plan == nullptr) return;
     const int launches = fl_plan_launches(plan);

@@ -11,9 +11,10 @@ from itertools import product, zip_longest
 from typing import Any
 
 from flexlegion.machine.topology import Topology
-from flexlegion.plan import FIELDS, Plan
+from flexlegion.plan import FIELDS, Plan, Requirement
 
 TRAINS = 1
+CLOSING = ("norm", "clip", "update")  # the passes that end an iteration
 VALUE, GRADIENT = FIELDS.index("value"), FIELDS.index("gradient")
 
 
@@ -71,8 +72,19 @@ def owners(plan: Plan) -> dict[tuple[int, int], int]:
     return result
 
 
+def place_of(plan: Plan, requirement: Requirement) -> tuple[int, int]:
+    """Tensor and field, by number; norms of gradients belong to no tensor of the graph."""
+    none = len(plan.tensor_numbers)
+    return plan.tensor_numbers.get(requirement.tensor, none), FIELDS.index(requirement.field)
+
+
 def flow(place: tuple[int, int], owner: dict[tuple[int, int], int]) -> tuple[int, int, int]:
-    """Transfers of one flow go by writer and destination; flows by tensor, then weights' owners."""
+    """Transfers of one flow go by writer and destination.
+
+    Flows go by tensor, then by weights' owners, then come those of clipping.
+    """
+    if place[1] > FIELDS.index("state"):
+        return (2, *place)
     return (1, -owner[place], 0) if place in owner else (0, *place)
 
 
@@ -113,18 +125,19 @@ def build(
             Task(d, max(1, t), launch_time=launch_times[d])
             for d, t in zip(launch.devices, times, strict=True)
         ]
-        if launch.operator is not None:
-            loss = launch.stage == "forward" and launch.operator.kind.is_loss
+        if launch.stage != "load":
+            operator = launch.operator
+            loss = launch.stage == "forward" and operator is not None and operator.kind.is_loss
             uses = [
                 (
-                    (plan.tensor_numbers[r.tensor], FIELDS.index(r.field)),
+                    place_of(plan, r),
                     r.privilege == "read",
                     [set(elements(box)) for box in r.boxes],
                 )
                 for r in launch.requirements
                 if r.field != "state"
             ]
-            order.append(Issued(range(first, len(tasks)), launch.stage == "update", loss, uses))
+            order.append(Issued(range(first, len(tasks)), launch.stage in CLOSING, loss, uses))
         if launch.stage == "forward":
             forward_tasks[launch.operator.name] = first
         if launch.stage == "backward":
@@ -133,7 +146,7 @@ def build(
                 tasks[first + k].before.append((its_forward, False, 0))
                 waits.setdefault(first + k, set()).add(its_forward)
         for r, k in product(launch.requirements, range(len(launch.devices))):
-            place = (plan.tensor_numbers[r.tensor], FIELDS.index(r.field))
+            place = place_of(plan, r)
             if r.privilege == "write" or r.field == "state":
                 continue
             for element in elements(r.boxes[k]):
@@ -151,7 +164,7 @@ def build(
                 else:
                     need(producer, place, memory(first + k), element).add(first + k)
         for r, k in product(launch.requirements, range(len(launch.devices))):
-            place = (plan.tensor_numbers[r.tensor], FIELDS.index(r.field))
+            place = place_of(plan, r)
             if r.privilege != "read" and r.field != "state":
                 writer.setdefault(place, {}).update(dict.fromkeys(elements(r.boxes[k]), first + k))
     for place, reader, element in reads:

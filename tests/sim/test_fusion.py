@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from deltas import OWN, SMALL, Case, problem_for
 from simulated import random_change, strategy_of
 
-from flexlegion.plan import Plan
+from flexlegion.plan import PASSES, Plan
 from flexlegion.problem import Problem
-from flexlegion.simulator import PASSES, full
+from flexlegion.simulator import full
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
 
@@ -20,7 +21,8 @@ MACHINES = ("p100x2", "p100x4", "shared", "v100x8")
 
 def by_runtime(problem: Problem, strategy: Strategy) -> tuple[set[tuple[str, str]], int]:
     """Stages and operators of the launches that are fused with the one before; of how many."""
-    plan = Plan(problem.graph, strategy, problem.devices, problem.outputs, problem.optimizer_states)
+    states, clips = problem.optimizer_states, problem.clips
+    plan = Plan(problem.graph, strategy, problem.devices, problem.outputs, states, clips)
     topology = problem.topology
     memories = [topology.memories.index(device.memory) for device in topology.devices]
     issued = [
@@ -29,17 +31,22 @@ def by_runtime(problem: Problem, strategy: Strategy) -> tuple[set[tuple[str, str
         if run >= 0
     ]
     fused = {
-        (launch.stage, launch.operator.name)
+        (launch.stage, launch.operator.name if launch.operator else "")
         for (_, before), (launch, run) in pairwise(issued)
-        if before == run and launch.operator is not None
+        if before == run
     }
     return fused, len(issued)
 
 
 def by_simulator(problem: Problem, strategy: Strategy) -> set[tuple[str, str]]:
     """The same, by the launches that it does not charge."""
+
+    def name(task: Any) -> str:
+        of_all = PASSES[task["stage"]] == "clip"
+        return "" if of_all else problem.graph.operators[task["index"]].name
+
     return {
-        (PASSES[task["stage"]], problem.graph.operators[task["index"]].name)
+        (PASSES[task["stage"]], name(task))
         for task in full(problem, strategy).tasks
         if PASSES[task["stage"]] != "load"
         and task["hop"] < 0

@@ -35,9 +35,13 @@ def exe_times(plan: Plan, timeline: Timeline) -> list[list[int]]:
         for row in timeline.tasks
         if row["hop"] < 0
     }
+    clip = [time for (stage, _, _), time in of.items() if stage == "clip"]
     numbers = timeline.problem.operator_numbers
     times = []
     for launch in plan.launches:
+        if launch.stage == "clip":
+            times.append(clip)
+            continue
         index = (
             numbers[launch.operator.name]
             if launch.operator
@@ -49,7 +53,8 @@ def exe_times(plan: Plan, timeline: Timeline) -> list[list[int]]:
 
 def check(problem: Problem, strategy: Strategy, timeline: Timeline) -> None:
     """Compare a timeline with the obvious one, made from the plan."""
-    plan = Plan(problem.graph, strategy, problem.devices, problem.outputs, problem.optimizer_states)
+    states, clips = problem.optimizer_states, problem.clips
+    plan = Plan(problem.graph, strategy, problem.devices, problem.outputs, states, clips)
     launches = {d.name: problem.costs.launch_ns(d) for d in problem.topology.devices}
     tasks = build(plan, problem.topology, exe_times(plan, timeline), launches)
     assert timeline.iteration_time_ns == simulate(tasks)
@@ -70,7 +75,7 @@ def test_agrees_with_the_obvious_simulator(network, machine: str) -> None:
     for seed in range(6):
         model = Model(8)
         network(model)
-        problem = problem_of(model, topology, ArbitraryCosts(seed))
+        problem = problem_of(model, topology, ArbitraryCosts(seed), clips=seed in (0, 2, 4))
         name = ["data", "model", "single"][seed] if seed < 3 else f"random:{seed}"
         strategy = strategy_of(problem, name)
         check(problem, strategy, full(problem, strategy))
@@ -102,12 +107,13 @@ def test_agrees_on_several_losses() -> None:
         check(problem, strategy, full(problem, strategy))
 
 
-def test_agrees_after_proposals() -> None:
+@pytest.mark.parametrize("clips", [False, True])
+def test_agrees_after_proposals(clips: bool) -> None:
     """The graph after splicing is the graph of the changed strategy, not just a consistent one."""
     topology = load_machine("k80x4")
     model = Model(8)
     images(model)
-    problem = problem_of(model, topology, ArbitraryCosts(5))
+    problem = problem_of(model, topology, ArbitraryCosts(5), clips=clips)
     simulation = Simulation(problem, strategy_of(problem, "data"))
     rng = np.random.default_rng(0)
     for i in range(12):

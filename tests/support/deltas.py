@@ -117,7 +117,8 @@ def problem_for(case: Case, seed: int = 0) -> Problem:
         model = build(case.network, batch, **SMALL[case.network])
     with patch.dict(os.environ, FLEXLEGION_SHARD_BYTES=str(case.shard_bytes)):
         costs = ArbitraryCosts(seed, case.largest)
-        return problem_of(model, topology, costs, LOSSES.get(case.network))
+        clips = case.machine == "shared"
+        return problem_of(model, topology, costs, LOSSES.get(case.network), clips=clips)
 
 
 @dataclass

@@ -73,11 +73,16 @@ def tables(model: Model) -> None:
 
 
 def problem_of(
-    model: Model, topology: Topology, costs: CostModel, loss: Losses | None = None, states: int = 1
+    model: Model,
+    topology: Topology,
+    costs: CostModel,
+    loss: Losses | None = None,
+    states: int = 1,
+    clips: bool = False,
 ) -> Problem:
     """A model's training on a machine."""
     graph = add_losses(model.graph, model.outputs, loss or "sparse_categorical_crossentropy")
-    return Problem(graph, topology, costs, model.outputs, states)
+    return Problem(graph, topology, costs, model.outputs, states, clips)
 
 
 def strategy_of(problem: Problem, name: str) -> Strategy:
