@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flexlegion.analysis.simulate import simulate
     from flexlegion.callbacks import BestWeights, Callback, EarlyStopping
     from flexlegion.errors import DivergenceError, UserError
+    from flexlegion.granularity import Granularity
     from flexlegion.importers import from_torch, to_torch
     from flexlegion.machine.files import load_machine
     from flexlegion.machine.topology import Topology
@@ -51,6 +52,7 @@ _LATER = {
     "Callback": "flexlegion.callbacks",
     "DivergenceError": "flexlegion.errors",
     "EarlyStopping": "flexlegion.callbacks",
+    "Granularity": "flexlegion.granularity",
     "History": "flexlegion.runtime.training",
     "Model": "flexlegion.model",
     "ParallelConfig": "flexlegion.soap",
@@ -85,6 +87,7 @@ __all__ = [
     "Checkpoints",
     "DivergenceError",
     "EarlyStopping",
+    "Granularity",
     "History",
     "Model",
     "ParallelConfig",

@@ -12,14 +12,18 @@ import os
 import re
 import sys
 import sysconfig
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
 import cffi
+import numpy as np
 
 from flexlegion import process
 from flexlegion.errors import NativeError, UserError
+
+CORE = "flexlegion_core.h"
 
 
 def _find(folder: str, name: str) -> Path:
@@ -36,18 +40,82 @@ def _find(folder: str, name: str) -> Path:
     )
 
 
-def _declarations(header: str) -> str:
-    text = _find("include", header).read_text()
-    return text.split("/* cdef begin */")[1].split("/* cdef end */")[0]
+@functools.cache
+def _declared(*headers: str) -> Any:
+    """What headers declare."""
+    ffi = cffi.FFI()
+    for header in headers:
+        text = _find("include", header).read_text()
+        ffi.cdef(text.split("/* cdef begin */")[1].split("/* cdef end */")[0])
+    return ffi
+
+
+def enumeration(name: str) -> dict[str, int]:
+    """The enumerators of one of the core library's enumerations, and their numbers, in order.
+
+    Parameters
+    ----------
+    name
+        As the header calls it: "fl_pass". Its enumerators lose the prefix, which is "FL_", or with
+        the enumeration's name "FL_PASS_", and are in lower case.
+    """
+    return _enumeration(_declared(CORE), name)
+
+
+def names(enumeration_name: str, space: str = "_") -> tuple[str, ...]:
+    """The enumerators of an `enumeration` of numbers from 0, by number.
+
+    Parameters
+    ----------
+    enumeration_name
+        As the header calls it.
+    space
+        Between words.
+    """
+    members = enumeration(enumeration_name)
+    assert list(members.values()) == list(range(len(members)))
+    return tuple(name.replace("_", space) for name in members)
+
+
+@functools.cache
+def _enumeration(ffi: Any, name: str) -> dict[str, int]:
+    long = f"{name.upper()}_"
+    return {
+        enumerator.removeprefix(long).removeprefix("FL_").lower(): number
+        for number, enumerator in sorted(ffi.typeof(name).elements.items())
+    }
+
+
+def layout(struct: str, **renamed: str) -> np.dtype[np.void]:
+    """The type of NumPy's rows that are one of the core library's structs of integers.
+
+    Parameters
+    ----------
+    struct
+        As the header calls it.
+    **renamed
+        Fields that are called otherwise in Python.
+    """
+    return _layout(_declared(CORE), struct, renamed)
+
+
+def _layout(ffi: Any, struct: str, renamed: Mapping[str, str]) -> np.dtype[np.void]:
+    fields = ffi.typeof(struct).fields
+    return np.dtype(
+        {
+            "names": [renamed.get(name, name) for name, _ in fields],
+            "formats": [field.type.cname.removesuffix("_t") for _, field in fields],
+            "offsets": [field.offset for _, field in fields],
+            "itemsize": ffi.sizeof(struct),
+        }
+    )
 
 
 class Library:
     """A loaded library; its functions are attributes, and `check` turns failures into errors."""
 
-    def __init__(self, headers: list[str], file: str, prefix: str) -> None:
-        self.ffi: Any = cffi.FFI()
-        for header in headers:
-            self.ffi.cdef(_declarations(header))
+    def __init__(self, headers: Sequence[str], file: str, prefix: str) -> None:
+        self.ffi: Any = _declared(*headers)
         path = str(_find("lib", file))
         try:
             # RTLD_NODELETE: Legion keeps pointers to our tasks until the process ends.
@@ -56,7 +124,7 @@ class Library:
         except OSError as e:
             raise NativeError(f"{path} cannot be loaded: {e}") from None
         self._last_error = getattr(self.lib, f"{prefix}_last_error")
-        self._last_error_is_users = getattr(self.lib, f"{prefix}_last_error_is_users")
+        self._details: Callable[[Library], str] | None = None
 
     def check(self, result: Any) -> Any:
         """`result`, unless it is a failure (null, or negative).
@@ -70,14 +138,32 @@ class Library:
         """
         failed = result < 0 if isinstance(result, int) else result == self.ffi.NULL
         if failed:
-            message = self.ffi.string(self._last_error()).decode()
-            # What follows the first line explains it: tracebacks and commands show it below.
-            sentence, _, details = message.partition("\n")
-            error = (UserError if self._last_error_is_users() else NativeError)(sentence)
-            if details:
-                error.add_note(details)
+            users = self.ffi.new("int *")
+            message = self.ffi.string(self._last_error(users)).decode()
+            if not users[0]:
+                raise NativeError(message)
+            error = UserError(message)
+            if self._details is not None and (details := self._details(self)):
+                error.add_note(details)  # tracebacks and commands show it below
             raise error
         return result
+
+    def explain_by(self, details: Callable[[Library], str]) -> None:
+        """Have errors of users come with what `details` says of the last one, if anything."""
+        self._details = details
+
+    def items(self, pointer: Any, count: int) -> list[Any]:
+        """What an array holds."""
+        items: list[Any] = self.ffi.unpack(pointer, count) if count else []
+        return items
+
+    def enumeration(self, name: str) -> dict[str, int]:
+        """As `enumeration`, of this library's headers."""
+        return _enumeration(self.ffi, name)
+
+    def layout(self, struct: str) -> np.dtype[np.void]:
+        """As `layout`, of this library's headers."""
+        return _layout(self.ffi, struct, {})
 
     def texts(self, values: list[str]) -> tuple[Any, list[Any]]:
         """A ``const char *const *`` over `values`, and what has to be kept alive meanwhile."""
@@ -88,7 +174,7 @@ class Library:
 @functools.cache
 def core() -> Library:
     """libflexlegion_core: the plan."""
-    return Library(["flexlegion_core.h"], "libflexlegion_core.so", "fl")
+    return Library([CORE], "libflexlegion_core.so", "fl")
 
 
 def library_folder() -> Path:
@@ -164,6 +250,8 @@ def rt() -> Library:
     process.prepare()
     if process.processes() > 1:
         _take_others_along()
+    from flexlegion.report.memory import memory_table
+
     _share_cores()
     try:
         from legate.core import get_legate_runtime
@@ -184,9 +272,9 @@ def rt() -> Library:
             "legate --cpus 2 --gpus 0 scripts/train.py"
         )
         raise UserError(f"Legion cannot start ({cause[1] if cause else e}); {advice}") from None
-    headers = ["flexlegion_core.h", "flexlegion_rt.h"]
-    library = Library(headers, "libflexlegion_rt.so", "fl_rt")
+    library = Library([CORE, "flexlegion_rt.h"], "libflexlegion_rt.so", "fl_rt")
     _open_kernels()
+    library.explain_by(memory_table)
     library.check(library.lib.fl_rt_start())
     global _started
     _started = library

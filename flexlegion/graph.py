@@ -185,8 +185,10 @@ class Graph:
         for tensor in inputs:
             tensor.table = False  # it is read otherwise than row by row
         weights = self._weights(kind.weights(shapes), name, share, trainable)
+        # As the native code finds it, in `GraphFacts`; cost models ask before there is a problem.
+        gradient = any(tensor.requires_gradient for tensor in (*inputs, *weights))
         outputs = [
-            Tensor(f"{name}.{output}", shape, kind.output_dtype())
+            Tensor(f"{name}.{output}", shape, kind.output_dtype(), requires_gradient=gradient)
             for output, shape in zip(kind.output_names, output_shapes, strict=True)
         ]
         operator = Operator(name, kind, list(inputs), weights, outputs)

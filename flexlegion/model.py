@@ -18,6 +18,7 @@ from flexlegion.binding import Binding, is_loader
 from flexlegion.callbacks import Callback
 from flexlegion.ending import deferred
 from flexlegion.errors import UserError
+from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.graph import Graph
 from flexlegion.layers import Layers
 from flexlegion.losses import DEFAULT_LOSS, Losses, Weights
@@ -100,6 +101,7 @@ class Model(Layers):
         schedule: Schedule = constant,
         precision: str = DEFAULT,
         loss_weights: Weights = None,
+        granularity: Granularity = DEFAULT_GRANULARITY,
     ) -> None:
         """Fix how to train; starts Legion, and sets the initial weights.
 
@@ -131,6 +133,8 @@ class Model(Layers):
         loss_weights
             Of several losses, their weights in the sum that training minimises, as a list or by the
             outputs' names; 1 unless given.
+        granularity
+            How finely the plan is cut where the strategy leaves it open.
 
         Raises
         ------
@@ -149,7 +153,9 @@ class Model(Layers):
         resolved = resolve(strategy, graph, machine.devices)
         check_used(precision, resolved.devices(), resolved.source or "the strategy")
         self.close()
-        plan = Plan(graph, resolved, machine.devices, outputs, chosen.states, chosen.clips)
+        plan = Plan(
+            graph, resolved, machine.devices, outputs, chosen.states, chosen.clips, granularity
+        )
         if machine.rank == 0:
             _warn_of_idle(plan)
         program = Program(plan, chosen, self.seed, precision)
@@ -491,7 +497,7 @@ class Compiled:
 
 def _warn_of_idle(plan: Plan) -> None:
     """Name layers that are left out, which their user may have taken for outputs."""
-    names = [f"'{op.name}'" for op in plan.idle()]
+    names = [f"'{op.name}'" for op in plan.facts.idle]
     if not names:
         return
     few = 3

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from flexlegion import _native
-from flexlegion.errors import UserError
+from flexlegion._native import enumeration
+from flexlegion.granularity import Granularity
 from flexlegion.graph import Graph, Operator
-from flexlegion.ops.base import DimKind
 from flexlegion.tensor import Tensor
 
-# Weights are not cut into smaller shards, however many devices replicate them: below, a message's
-# latency outweighs what parallel links and updates gain. FLEXLEGION_SHARD_BYTES overrides it.
-SHARD_BYTES = 64 * 1024
 
+@dataclass(frozen=True)
+class GraphFacts:
+    """What follows from a graph, as plan and simulator take it (``native/plan``).
 
-def shard_bytes() -> int:
-    """The least size of a weight's shard, in bytes."""
-    text = os.environ.get("FLEXLEGION_SHARD_BYTES", str(SHARD_BYTES))
-    if not text.isdecimal() or len(text) > 15:
-        raise UserError(f"FLEXLEGION_SHARD_BYTES has to be a number of bytes, but is '{text[:40]}'")
-    return int(text)
+    Parameters
+    ----------
+    trained
+        The operators that training executes: the losses, and what they depend on.
+    idle
+        The operators that lead to no output and no loss: nothing executes them.
+    backward
+        The operators that training runs backward.
+    differentiable
+        The tensors of which training wants the gradient; `Tensor.requires_gradient` says the same.
+    updated
+        The weights that training updates.
+    lookups
+        Of each trained table that is used in no other way: the operators that look rows up in it
+        while training.
+    """
+
+    trained: list[Operator]
+    idle: list[Operator]
+    backward: set[Operator]
+    differentiable: set[Tensor]
+    updated: set[Tensor]
+    lookups: dict[Tensor, list[Operator]]
 
 
 class NativeGraph:
@@ -34,22 +51,24 @@ class NativeGraph:
     ----------
     graph
         Operators in topological order; not to be extended afterwards.
+    outputs
+        The tensor, or tensors, that prediction returns.
+    granularity
+        How finely its plans are cut.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(
+        self, graph: Graph, outputs: Tensor | Sequence[Tensor], granularity: Granularity
+    ) -> None:
         self.graph = graph
         self.core = _native.core()
         self.tensor_numbers = {tensor: i for i, tensor in enumerate(graph.tensors)}
         lib, ffi = self.core.lib, self.core.ffi
-        self.handle = ffi.gc(self.core.check(lib.fl_graph_create()), lib.fl_graph_destroy)
-        self.core.check(lib.fl_graph_set_shard_bytes(self.handle, shard_bytes()))
+        bounds = granularity.shard_bytes, granularity.fused_launches or 0
+        self.handle = ffi.gc(self.core.check(lib.fl_graph_create(*bounds)), lib.fl_graph_destroy)
         self._add_tensors()
         self._operands = [self._add(operator) for operator in graph.operators]
-
-    def numbers(self, tensors: Tensor | Sequence[Tensor]) -> list[int]:
-        """The numbers of a tensor, or of several."""
-        several = [tensors] if isinstance(tensors, Tensor) else tensors
-        return [self.tensor_numbers[tensor] for tensor in several]
+        self.facts = self._finish([outputs] if isinstance(outputs, Tensor) else outputs)
 
     def parts(self, operator: int, degrees: tuple[int, ...]) -> npt.NDArray[np.int64]:
         """Extents of what each task touches of each operand, if an operator is split that way.
@@ -82,14 +101,35 @@ class NativeGraph:
         )
         return extents
 
+    def _finish(self, outputs: Sequence[Tensor]) -> GraphFacts:
+        core, graph = self.core, self.graph
+        numbers = [self.tensor_numbers[tensor] for tensor in outputs]
+        its = core.ffi.new("fl_graph_facts *")
+        core.check(core.lib.fl_graph_finish(self.handle, len(numbers), numbers, its))
+        operators, tensors = len(graph.operators), len(graph.tensors)
+        trains = enumeration("fl_run")["trains"]
+        runs = core.items(its.runs, operators)
+        lookups: dict[Tensor, list[Operator]] = {}
+        for operator, table in zip(graph.operators, core.items(its.table, operators), strict=True):
+            if table >= 0:
+                lookups.setdefault(graph.tensors[table], []).append(operator)
+        backward = core.items(its.backward, operators)
+        gradient = core.items(its.gradient, tensors)
+        owners = core.items(its.owner, tensors)
+        return GraphFacts(
+            [op for op, run in zip(graph.operators, runs, strict=True) if run & trains],
+            [op for op, run in zip(graph.operators, runs, strict=True) if not run],
+            {op for op, runs_it in zip(graph.operators, backward, strict=True) if runs_it},
+            {tensor for tensor, wanted in zip(graph.tensors, gradient, strict=True) if wanted},
+            {tensor for tensor, owner in zip(graph.tensors, owners, strict=True) if owner >= 0},
+            lookups,
+        )
+
     def _add_tensors(self) -> None:
         lib = self.core.lib
-        dtypes = {"float32": lib.FL_FLOAT32, "int32": lib.FL_INT32}
-        kinds = {"input": lib.FL_INPUT, "weight": lib.FL_WEIGHT, "activation": lib.FL_ACTIVATION}
+        dtypes, kinds = enumeration("fl_data_type"), enumeration("fl_tensor_kind")
         for tensor in self.graph.tensors:
-            kind = lib.FL_TABLE if tensor.table else kinds[tensor.kind]
-            if tensor.state:
-                kind = lib.FL_OPERATOR_STATE
+            special = "table" if tensor.table else "operator_state" if tensor.state else None
             self.core.check(
                 lib.fl_graph_add_tensor(
                     self.handle,
@@ -97,7 +137,7 @@ class NativeGraph:
                     len(tensor.shape),
                     list(tensor.shape),
                     dtypes[tensor.dtype],
-                    kind,
+                    kinds[special or tensor.kind],
                     tensor.requires_gradient,
                 )
             )
@@ -105,21 +145,11 @@ class NativeGraph:
     def _add(self, operator: Operator) -> int:
         """Add an operator; returns how many operands it has."""
         lib, check = self.core.lib, self.core.check
-        roles = {
-            "input": lib.FL_ROLE_INPUT,
-            "weight": lib.FL_ROLE_WEIGHT,
-            "output": lib.FL_ROLE_OUTPUT,
-        }
-        dim_kinds = {
-            DimKind.SAMPLE: lib.FL_SAMPLE,
-            DimKind.ATTRIBUTE: lib.FL_ATTRIBUTE,
-            DimKind.PARAMETER: lib.FL_PARAMETER,
-            DimKind.NONE: lib.FL_NONE,
-        }
+        roles, dim_kinds = enumeration("fl_role"), enumeration("fl_dim_kind")
         attributes = operator.kind.attributes()
         names, keep_names = self.core.texts(list(attributes))
         values, keep_values = self.core.texts(list(attributes.values()))
-        dims = [dim_kinds[dim.kind] for dim in operator.dims]
+        dims = [dim_kinds[dim.kind.name.lower()] for dim in operator.dims]
         number = check(
             lib.fl_graph_add_operator(
                 self.handle,

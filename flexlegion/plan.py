@@ -8,35 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
+from flexlegion._native import enumeration, names
+from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.graph import Graph, Operator
 from flexlegion.machine.devices import Devices
 from flexlegion.native_graph import NativeGraph
+from flexlegion.native_strategy import to_native
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
 
-PASSES = ("load", "forward", "backward", "norm", "clip", "update")
-FIELDS = ("value", "gradient", "state", "norms", "total norm")
-PRIVILEGES = ("read", "write", "read-write")
-ROLES = (
-    "loaded",
-    "input",
-    "weight",
-    "operator state",
-    "output",
-    "saved",
-    "output gradient",
-    "contribution",
-    "weight gradient",
-    "looked-up tokens",
-    "looked-up gradient",
-    "norm",
-    "all norms",
-    "total norm",
-    "updated",
-    "optimizer state",
-    "clipped by",
-)
+PASSES = names("fl_pass")
+FIELDS = names("fl_field", " ")
+PRIVILEGES = names("fl_privilege", "-")
+ROLES = names("fl_use", " ")
+TRAINS = enumeration("fl_run")["trains"]
 
 Interval = tuple[int, int]
 Box = tuple[Interval, ...]
@@ -83,7 +71,7 @@ class Launch:
     stage
         One of `PASSES`.
     runs
-        Bits: 1 if training executes it, 2 evaluation, 4 prediction.
+        Which runs execute it: bits of the header's `fl_run`.
     devices
         Names, one a task.
     requirements
@@ -114,6 +102,8 @@ class Plan:
         Number of fields that the optimizer keeps for each weight.
     clips
         Whether the optimizer clips all gradients by their norm.
+    granularity
+        How finely it is cut where the strategy leaves it open.
 
     Attributes
     ----------
@@ -130,96 +120,75 @@ class Plan:
         outputs: Tensor | Sequence[Tensor],
         optimizer_states: int = 0,
         clips: bool = False,
+        granularity: Granularity = DEFAULT_GRANULARITY,
     ) -> None:
         self.graph = graph
         self.devices = devices
-        native_graph = NativeGraph(graph)
+        self.granularity = granularity
+        native_graph = NativeGraph(graph, outputs, granularity)
+        self.facts = native_graph.facts
         self.core = native_graph.core
         self.tensor_numbers = native_graph.tensor_numbers
         lib, ffi = self.core.lib, self.core.ffi
-        wanted = native_graph.numbers(outputs)
-        configs = [strategy[operator.name] for operator in graph.operators]
-        degrees = [d for config in configs for d in config.degrees]
-        numbers = [devices.number(name) for config in configs for name in config.devices]
+        configs = enumerate(strategy[operator.name] for operator in graph.operators)
         self.handle = ffi.gc(
             self.core.check(
                 lib.fl_plan_create(
                     native_graph.handle,
-                    len(degrees),
-                    degrees,
-                    len(numbers),
-                    numbers,
-                    len(wanted),
-                    wanted,
+                    to_native(self.core, configs, devices),
                     optimizer_states,
                     clips,
                 )
             ),
             lib.fl_plan_destroy,
         )
-        self.norms = Tensor("norms of gradients", (lib.fl_plan_norms(self.handle),))
+        arrays = ffi.new("fl_plan_arrays *")
+        self.core.check(lib.fl_plan_read(self.handle, arrays))
+        self.norms = Tensor("norms of gradients", (arrays.n_norms,))
         self.total_norm = Tensor("total norm", (1,))
-        self.launches = list(self._launches())
+        self.launches = list(self._launches(arrays))
+        self._gradient_slots: list[int] = self.core.items(arrays.gradient_slots, arrays.n_tensors)
 
-    def _launches(self) -> Iterator[Launch]:
-        lib, ffi, check = self.core.lib, self.core.ffi, self.core.check
-        info = ffi.new("fl_launch *")
-        for i in range(lib.fl_plan_launches(self.handle)):
-            check(lib.fl_plan_launch(self.handle, i, info))
-            tasks, runs, op, stage = info.tasks, info.runs, info.op, PASSES[getattr(info, "pass")]
-            numbers = ffi.new("int32_t[]", tasks)
-            check(lib.fl_plan_devices(self.handle, i, numbers))
+    def _launches(self, arrays: Any) -> Iterator[Launch]:
+        items = self.core.items
+        devices = iter(items(arrays.devices, arrays.n_devices))
+        requirements = iter(items(arrays.requirements, arrays.n_requirements))
+        adds = iter(items(arrays.adds, arrays.n_tiles))
+        bounds = iter(items(arrays.bounds, arrays.n_bounds))
+        for info in items(arrays.launches, arrays.n_launches):
+            tasks = info.tasks
             yield Launch(
-                self.graph.operators[op] if op >= 0 else None,
-                stage,
-                runs,
-                [self.devices.names[n] for n in numbers],
-                [self._requirement(i, j, tasks) for j in range(info.requirements)],
+                self.graph.operators[info.op] if info.op >= 0 else None,
+                PASSES[info.pass_id],
+                info.runs,
+                [self.devices.names[n] for n in islice(devices, tasks)],
+                [
+                    Requirement(
+                        self._tensor(its.tensor, FIELDS[its.field]),
+                        FIELDS[its.field],
+                        PRIVILEGES[its.privilege],
+                        ROLES[its.role],
+                        [_box(bounds, its.rank) for _ in range(tasks)],
+                        [bool(a) for a in islice(adds, tasks)],
+                    )
+                    for its in islice(requirements, info.requirements)
+                ],
             )
 
-    def _requirement(self, launch: int, index: int, tasks: int) -> Requirement:
-        lib, ffi, check = self.core.lib, self.core.ffi, self.core.check
-        info = ffi.new("fl_requirement *")
-        check(lib.fl_plan_requirement(self.handle, launch, index, info))
-        rank = info.rank
-        flat = ffi.new("int64_t[]", tasks * 2 * rank)
-        adds = ffi.new("uint8_t[]", tasks)
-        check(lib.fl_plan_rects(self.handle, launch, index, flat, adds))
-        numbers = list(flat)
-        boxes = []
-        for k in range(tasks):
-            bounds = numbers[k * 2 * rank : (k + 1) * 2 * rank]
-            boxes.append(tuple(zip(bounds[:rank], bounds[rank:], strict=True)))
-        field = FIELDS[info.field]
-        if info.tensor >= 0:
-            tensor = self.graph.tensors[info.tensor]
-        else:
-            tensor = self.norms if field == "norms" else self.total_norm
-        return Requirement(
-            tensor,
-            field,
-            PRIVILEGES[info.privilege],
-            ROLES[info.role],
-            boxes,
-            [bool(a) for a in adds],
-        )
+    def _tensor(self, number: int, field: str) -> Tensor:
+        if number >= 0:
+            return self.graph.tensors[number]
+        return self.norms if field == "norms" else self.total_norm
 
     def lookups(self, tensor: Tensor) -> list[Operator]:
         """The operators that look rows up in a trained table; none if others use it, too."""
-        trained = tensor.table and tensor.requires_gradient
-        return [op for op in self.graph.operators if trained and tensor in op.weights]
-
-    def idle(self) -> list[Operator]:
-        """The operators that lead to no output and no loss: nothing executes them."""
-        used = {launch.operator for launch in self.launches}
-        return [op for op in self.graph.operators if op not in used]
+        return self.facts.lookups.get(tensor, [])
 
     def gradient_slots(self, tensor: Tensor) -> int:
         """How many partial values the tensor's gradient is the sum of; 0: it is not computed."""
-        number = self.tensor_numbers[tensor]
-        return int(self.core.check(self.core.lib.fl_plan_gradient_slots(self.handle, number)))
+        return self._gradient_slots[self.tensor_numbers[tensor]]
 
-    def fused(self, memories: Sequence[int], runs: int = 1) -> list[int]:
+    def fused(self, memories: Sequence[int], runs: int = TRAINS) -> list[int]:
         """Which launches the runtime fuses: one Legion task a device runs task k of each of a run.
 
         Parameters
@@ -302,3 +271,9 @@ class Plan:
             size *= hi - lo
         field = f" {requirement.field}" if requirement.field in ("gradient", "state") else ""
         return f"{how:<20} {requirement.tensor.name}{field} [{tile}]  {size:,} bytes"
+
+
+def _box(bounds: Iterator[int], rank: int) -> Box:
+    """The next tile: all its lower bounds, then all its upper ones."""
+    lower = tuple(islice(bounds, rank))
+    return tuple(zip(lower, islice(bounds, rank), strict=True))

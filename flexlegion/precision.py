@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from flexlegion.errors import UserError
 from flexlegion.suggestions import unknown
 
-PRECISIONS = ("fp32", "tf32", "bf16")  # in the order of the native numbers
+PRECISIONS = ("fp32", "tf32", "bf16")
 DEFAULT = PRECISIONS[0]
 # What topologies call them, in a device's peak rates.
 PEAKS = {"fp32": "float32", "tf32": "tfloat32", "bf16": "bfloat16"}

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
 
-from flexlegion.cost.model import STAGES, CostModel, Shapes, has_backward, wanted_gradients
+from flexlegion.cost.model import LINEAR_STAGES, STAGES, CostModel, Shapes, wanted_gradients
 from flexlegion.errors import UserError
+from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.graph import Graph, Operator
 from flexlegion.machine.topology import Device, Topology
 from flexlegion.native_graph import NativeGraph
+from flexlegion.native_strategy import from_native, to_native
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
@@ -50,6 +53,8 @@ class Problem:
         Number of fields that the optimizer keeps for each weight.
     clips
         Whether the optimizer clips all gradients by their norm.
+    granularity
+        How finely plans are cut where strategies leave it open.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class Problem:
         outputs: Tensor | Sequence[Tensor],
         optimizer_states: int = 0,
         clips: bool = False,
+        granularity: Granularity = DEFAULT_GRANULARITY,
     ) -> None:
         self.graph = graph
         self.topology = topology
@@ -67,7 +73,9 @@ class Problem:
         self.outputs = outputs
         self.optimizer_states = optimizer_states
         self.clips = clips
-        self.native = NativeGraph(graph)
+        self.granularity = granularity
+        self.native = NativeGraph(graph, outputs, granularity)
+        self.facts = self.native.facts
         self.core = self.native.core
         self.devices = topology.names
         self.memories = topology.memories
@@ -75,14 +83,13 @@ class Problem:
         self.operator_numbers = {op.name: i for i, op in enumerate(graph.operators)}
         lib, ffi = self.core.lib, self.core.ffi
         machine, keep = self._machine()
-        wanted = self.native.numbers(outputs)
+        self._like = self._classes()
         self.handle = ffi.gc(
             self.core.check(
                 lib.fl_problem_create(
                     self.native.handle,
                     machine,
-                    len(wanted),
-                    wanted,
+                    self._like,
                     optimizer_states,
                     clips,
                 )
@@ -90,9 +97,7 @@ class Problem:
             lib.fl_problem_destroy,
         )
         del keep
-        self._like = self._classes()
         self._entries: dict[tuple[int, Degrees], _Entry] = {}
-        self._set_rates()
 
     def prepare(self, operator: Operator, degrees: Degrees) -> None:
         """Have the cost table hold the times of an operator's tasks if it is split that way."""
@@ -114,7 +119,7 @@ class Problem:
         times: list[int] = []
         sources: list[set[str]] = [set() for _ in self.kinds]
         for stage in STAGES:
-            if stage == "backward" and not has_backward(representative):
+            if stage == "backward" and representative not in self.facts.backward:
                 times += [1] * (len(keys) * len(self.kinds))  # of tasks that there are not
                 continue
             for kind, device in enumerate(self.kinds):
@@ -160,11 +165,14 @@ class Problem:
         keys = [_kind_key(device) for device in self.kinds]
         return [keys.index(_kind_key(device)) for device in self.topology.devices]
 
-    def flat(self, configs: Sequence[ParallelConfig]) -> tuple[list[int], list[int]]:
-        """Degrees and device numbers, one configuration after the other."""
-        degrees = [d for config in configs for d in config.degrees]
-        devices = [self.devices.number(name) for config in configs for name in config.devices]
-        return degrees, devices
+    def to_native(self, configs: Mapping[str, ParallelConfig]) -> Any:
+        """The native handle of a strategy, or of a part of one."""
+        numbered = ((self.operator_numbers[name], config) for name, config in configs.items())
+        return to_native(self.core, numbered, self.devices)
+
+    def from_native(self, handle: Any, source: str) -> Strategy:
+        """The strategy of a new native handle, which is used up."""
+        return from_native(self.core, handle, self.graph, self.devices, source)
 
     def class_of(self, operator: Operator) -> int:
         """Operators with the same number differ in name and tensors alone."""
@@ -180,27 +188,18 @@ class Problem:
                 tuple(operator.input_shapes),
                 tuple((w.shape, w.requires_gradient, w.state, w.table) for w in operator.weights),
                 wanted_gradients(operator),
+                operator in self.facts.backward,
             )
             like.append(first.setdefault(key, number))
-            if like[-1] != number:
-                self.core.check(
-                    self.core.lib.fl_problem_share_splits(self.handle, number, like[-1])
-                )
         return like
 
-    def _set_rates(self) -> None:
-        lib = self.core.lib
-        passes = {"load": lib.FL_LOAD, "update": lib.FL_UPDATE, "sum": lib.FL_BACKWARD}
-        for kind, device in enumerate(self.kinds):
-            launch_ns = self.costs.launch_ns(device)
-            self.core.check(lib.fl_problem_set_launch(self.handle, kind, launch_ns))
-            for stage, number in passes.items():
-                cost, _ = self.costs.linear(stage, device)
-                self.core.check(
-                    lib.fl_problem_set_linear(
-                        self.handle, kind, number, cost.overhead_ns, cost.bytes_per_second
-                    )
-                )
+    def _rates(self, device: Device) -> dict[str, object]:
+        """The header's ``fl_rates`` of a kind of devices."""
+        rates: dict[str, object] = {"launch": self.costs.launch_ns(device)}
+        for stage in LINEAR_STAGES:
+            cost, _ = self.costs.linear(stage, device)
+            rates[stage] = (cost.overhead_ns, cost.bytes_per_second)
+        return rates
 
     def _machine(self) -> tuple[object, list[object]]:
         """The topology as the native library takes it, and what has to live as long."""
@@ -227,6 +226,7 @@ class Problem:
             ffi.new("int64_t[]", bandwidths),
             ffi.new("int64_t[]", latencies),
             ffi.new("int64_t[]", [capacity[memory] for memory in self.memories]),
+            ffi.new("fl_rates[]", [self._rates(kind) for kind in self.kinds]),
             ffi.new("int32_t[]", lengths),
             ffi.new("int32_t[]", routes),
         ]
@@ -237,14 +237,15 @@ class Problem:
                 "memory_of": keep[0],
                 "kind_of": keep[1],
                 "kinds": len(self.kinds),
+                "rates": keep[5],
                 "n_links": len(channels),
                 "bandwidth": keep[2],
                 "latency": keep[3],
                 "memories": len(self.memories),
                 "capacity": keep[4],
-                "route_lengths": keep[5],
+                "route_lengths": keep[6],
                 "n_routes": len(routes),
-                "routes": keep[6],
+                "routes": keep[7],
             },
         )
         return machine, keep

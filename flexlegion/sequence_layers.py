@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from flexlegion.arrays import check_tokens
-from flexlegion.cost.model import has_gradient
 from flexlegion.elementwise_layers import ElementwiseLayers
 from flexlegion.errors import UserError
 from flexlegion.initializers import Given, Initializer, initializer
@@ -350,7 +349,7 @@ class SequenceLayers(ElementwiseLayers):
         """
         name = self._name("rotary", name)
         for tensor in (cos, sin):
-            if has_gradient(tensor):
+            if tensor.requires_gradient:
                 raise UserError(
                     f"operator '{name}': rotary has no gradient for its cosines and sines, but "
                     f"{tensor.name} depends on what is trained"

@@ -15,33 +15,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion._native import layout, names
 from flexlegion.plan import PASSES
 from flexlegion.problem import Problem
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
 
-FLOWS = ("value", "gradient", "weights", "norms", "total norm")
-# What memory is for, as Content in native/sim/flow.h.
-CONTENTS = (
-    "batch",
-    "activations",
-    "gradients",
-    "weights",
-    "weight gradients",
-    "optimizer states",
-)
-ALGORITHMS = ("full", "delta")
-SIMULATED, OVERLOADED, OVERLONG, STOPPED, OUT_OF_MEMORY = range(5)
-
-# As fl_task in flexlegion_core.h.
-TASK = np.dtype(
-    [
-        *((name, np.int32) for name in ("device", "stage", "index", "part", "flow", "tensor")),
-        *((name, np.int32) for name in ("source", "destination", "hop", "unused")),
-        *((name, np.int64) for name in ("bytes", "exe_time", "ready_time")),
-        *((name, np.int64) for name in ("start_time", "end_time")),
-    ]
-)
+FLOWS = names("fl_flow", " ")
+CONTENTS = names("fl_content", " ")  # what memory is for
+ALGORITHMS = names("fl_algorithm")
+VERDICTS = names("fl_verdict")  # on a proposal
+SIMULATED, OUT_OF_MEMORY = "simulated", "out_of_memory"
+TASK = layout("fl_task", pass_id="stage")
 
 
 @dataclass(frozen=True)
@@ -157,14 +142,9 @@ class Simulation:
         self._configs = dict(strategy)
         self._proposed: Mapping[str, ParallelConfig] = {}
         core = problem.core
-        degrees, devices = problem.flat([strategy[op.name] for op in problem.graph.operators])
         self._core = core
         self._handle = core.ffi.gc(
-            core.check(
-                core.lib.fl_simulator_create(
-                    problem.handle, len(degrees), degrees, len(devices), devices
-                )
-            ),
+            core.check(core.lib.fl_simulator_create(problem.handle, problem.to_native(strategy))),
             core.lib.fl_simulator_destroy,
         )
 
@@ -178,7 +158,7 @@ class Simulation:
         configs: Mapping[str, ParallelConfig],
         algorithm: str = "delta",
         limit_ns: int = 0,
-    ) -> int:
+    ) -> str:
         """Try other configurations of some operators.
 
         Parameters
@@ -192,30 +172,25 @@ class Simulation:
 
         Returns
         -------
-        int
-            `SIMULATED`, `OVERLOADED`, `OVERLONG`, `STOPPED` or `OUT_OF_MEMORY`. Afterwards
-            `timeline` is the proposal's, if it was simulated, until `accept` or `reject`.
+        str
+            One of `VERDICTS`. Afterwards `timeline` is the proposal's, if it was simulated, until
+            `accept` or `reject`.
         """
         lib = self._core.lib
         problem = self.problem
         for name, config in configs.items():
             problem.prepare(problem.graph.operators[problem.operator_numbers[name]], config.degrees)
-        degrees, devices = problem.flat(list(configs.values()))
-        verdict = int(
+        number = int(
             self._core.check(
                 lib.fl_simulator_propose(
                     self._handle,
-                    len(configs),
-                    [problem.operator_numbers[name] for name in configs],
-                    len(degrees),
-                    degrees,
-                    len(devices),
-                    devices,
+                    problem.to_native(configs),
                     ALGORITHMS.index(algorithm),
                     limit_ns,
                 )
             )
         )
+        verdict = VERDICTS[number]
         self._proposed = configs if verdict == SIMULATED else {}
         return verdict
 
@@ -242,15 +217,11 @@ class Simulation:
         tasks = np.zeros(summary.tasks, TASK)
         pointer = core.ffi.cast("fl_task *", tasks.ctypes.data)
         core.check(core.lib.fl_simulator_tasks(self._handle, len(tasks), pointer))
-        memories = len(problem.memories)
-        peak = core.ffi.new("int64_t[]", memories)
-        allocated = core.ffi.new("int64_t[]", memories)
-        core.check(core.lib.fl_simulator_memory(self._handle, memories, peak, allocated))
-        contents = core.ffi.new("int64_t[]", memories * len(CONTENTS))
-        core.check(core.lib.fl_simulator_contents(self._handle, len(contents), contents))
-        places = [*problem.devices.names, *problem.topology.channels]
-        load = core.ffi.new("int64_t[]", len(places))
-        core.check(core.lib.fl_simulator_load(self._handle, len(places), load))
+        memories, places = problem.memories, [*problem.devices.names, *problem.topology.channels]
+        peak = core.ffi.new("int64_t[]", len(memories))
+        contents = core.ffi.new("int64_t[]", len(memories) * len(CONTENTS))
+        core.check(core.lib.fl_simulator_memory(self._handle, len(memories), peak, contents))
+        of_content = iter(contents)
         return Timeline(
             problem,
             Strategy(self._configs | dict(self._proposed)),
@@ -258,17 +229,10 @@ class Simulation:
             int(summary.bytes_moved),
             int(summary.computation_time),
             tasks,
-            dict(zip(problem.memories, map(int, peak), strict=True)),
-            dict(zip(problem.memories, map(int, allocated), strict=True)),
-            dict(zip(places, map(int, load), strict=True)),
-            {
-                memory: dict(
-                    zip(CONTENTS, map(int, contents[at : at + len(CONTENTS)]), strict=True)
-                )
-                for at, memory in zip(
-                    range(0, len(contents), len(CONTENTS)), problem.memories, strict=True
-                )
-            },
+            dict(zip(memories, peak, strict=True)),
+            dict(zip(memories, core.items(summary.allocated, len(memories)), strict=True)),
+            dict(zip(places, core.items(summary.load, len(places)), strict=True)),
+            {memory: dict(zip(CONTENTS, of_content, strict=False)) for memory in memories},
         )
 
     def _summary(self) -> Any:

@@ -39,7 +39,8 @@ class Tensor:
     producer
         The operator that computes it; none for inputs and weights.
     requires_gradient
-        Weights do if they are trained; for inputs, whether the user asked for their gradient.
+        Whether training computes its gradient. Weights do if they are trained; for inputs, whether
+        the user asked for it; what an operator computes, if one of its inputs or weights does.
     initializer
         For weights, how their first values are drawn.
     table

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from flexlegion.graph import Operator
 from flexlegion.problem import Problem
 from flexlegion.report.text import names
-from flexlegion.searches.chain import training_operators
 from flexlegion.simulator import SIMULATED, Simulation
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
@@ -68,7 +67,7 @@ def deviations(
         Called after each counterfactual simulation.
     """
     groups: dict[tuple[object, ...], list[Operator]] = {}
-    for operator in training_operators(problem.graph):
+    for operator in problem.facts.trained:
         config = strategy[operator.name]
         if config != usual[operator.name]:
             weights = tuple(weight.shape for weight in operator.weights)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from flexlegion.cost.measured import task_key
-from flexlegion.cost.model import ELEMENT_BYTES, STAGES, Linear, Shapes, has_gradient
+from flexlegion.cost.model import ELEMENT_BYTES, STAGES, Linear, Shapes
 from flexlegion.cost.profile_db import ProfileDB, Sample, TaskKey
 from flexlegion.cost.timing import (
     REPEATS,
@@ -290,7 +290,7 @@ def _alone(
     for tensor in operator.inputs:
         if tensor not in copies:
             copies[tensor] = graph.add_input(
-                f"input{len(copies)}", tensor.shape, tensor.dtype, has_gradient(tensor)
+                f"input{len(copies)}", tensor.shape, tensor.dtype, tensor.requires_gradient
             )
     inputs = [copies[t] for t in operator.inputs]
     trainable = not any(weight.constant for weight in operator.weights)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from flexlegion.graph import Operator
 from flexlegion.machine.topology import Device
-from flexlegion.tensor import Tensor
 
 # Extents of the part of every operand that a task touches, in the order of `Operator.operands`.
 Shapes = tuple[tuple[int, ...], ...]
@@ -107,38 +105,6 @@ class CostModel(ABC):
         return 0
 
 
-_wanted: WeakKeyDictionary[Tensor, bool] = WeakKeyDictionary()
-
-
-def has_gradient(tensor: Tensor) -> bool:
-    """Whether training computes the tensor's gradient, as the plan decides it.
-
-    It does for weights, for what depends on one, and for what the user asked for.
-    """
-    stack = [tensor]
-    while stack:  # no recursion: an unrolled network is deeper than Python's stack
-        top = stack[-1]
-        if top in _wanted:
-            stack.pop()
-        elif top.requires_gradient or top.producer is None:
-            _wanted[top] = top.requires_gradient
-        else:
-            sources = [*top.producer.weights, *top.producer.inputs]
-            unknown = [source for source in sources if source not in _wanted]
-            if any(_wanted.get(source, False) for source in sources) or not unknown:
-                _wanted[top] = any(_wanted.get(source, False) for source in sources)
-            else:
-                stack += unknown
-    return _wanted[tensor]
-
-
-def has_backward(operator: Operator) -> bool:
-    """Whether the operator has backward tasks in training, as the plan decides it."""
-    return any(map(has_gradient, operator.inputs)) or any(
-        has_gradient(weight) and not weight.table for weight in operator.weights
-    )
-
-
 def wanted_gradients(operator: Operator) -> tuple[bool, ...]:
     """For each input: whether the backward pass computes its gradient."""
-    return tuple(has_gradient(tensor) for tensor in operator.inputs)
+    return tuple(tensor.requires_gradient for tensor in operator.inputs)

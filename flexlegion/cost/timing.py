@@ -14,7 +14,7 @@ from flexlegion.cost.model import Linear
 from flexlegion.cost.profile_db import Sample
 from flexlegion.optimizers import SGD, Optimizer
 from flexlegion.plan import Plan
-from flexlegion.precision import DEFAULT, PRECISIONS
+from flexlegion.precision import DEFAULT
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def time_task(
             launch,
             part,
             bound,
-            PRECISIONS.index(precision),
+            rt.enumeration("fl_precision")[precision],
             _native_repeats(repeats),
             times,
         )

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion import _native
 from flexlegion.cost.timing import clock_offset, share
 from flexlegion.machine.running import RunningMachine
 from flexlegion.plan import Plan
 from flexlegion.report.perfetto import Slice, Track, write_trace
-from flexlegion.runtime.program import RECORD, STAGED, Program
+from flexlegion.runtime.program import Program
 
-_OWN_TASKS = {STAGED: "stage"}
+# What runs beside the plan's launches, by the header's `fl_own_launch`.
+_OWN_TASKS = {"staged": "stage", "other": "other"}
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class MeasuredTimeline:
     iterations
         How many training iterations there are.
     tasks
-        Rows of `flexlegion.runtime.program.RECORD` by start; times in ns from the first start.
+        Rows of `Program.records` by start; times in ns from the first start.
     """
 
     plan: Plan
@@ -61,11 +64,16 @@ class MeasuredTimeline:
         """A task's name, as in simulated timelines: ``forward conv1 [2]``."""
         number = int(row["launch"])
         if number < 0:
-            return f"{_OWN_TASKS.get(number, 'other')} [{row['part']}]"
+            return f"{self._own_tasks[number]} [{row['part']}]"
         launch = self.plan.launches[number]
         written = launch.requirements[-1].tensor
         name = launch.operator.name if launch.operator else written.name
         return f"{launch.stage} {name} [{row['part']}]"
+
+    @cached_property
+    def _own_tasks(self) -> dict[int, str]:
+        numbers = _native.rt().enumeration("fl_own_launch")
+        return {number: _OWN_TASKS[name] for name, number in numbers.items()}
 
     def rows(self) -> Iterator[tuple[str, str, int, int, dict[str, Any]]]:
         """(device, task name, start in ns, duration in ns, details), for exporters."""
@@ -99,10 +107,10 @@ def recorded(program: Program, machine: RunningMachine, iterations: int) -> Meas
     """What all ranks noted since `Program.record`; every rank gets it, by one rank's clock."""
     mine = program.records()
     counts = [int.from_bytes(part, "little") for part in share(len(mine).to_bytes(8, "little"))]
-    padded = np.zeros(max(counts), RECORD)
+    padded = np.zeros(max(counts), mine.dtype)
     padded[: len(mine)] = mine
     parts = [
-        np.frombuffer(part, RECORD)[:count].copy()
+        np.frombuffer(part, mine.dtype)[:count].copy()
         for part, count in zip(share(padded.tobytes()), counts, strict=True)
     ]
     # Ranks' clocks differ, but on one machine; all times become those of the first rank's.

@@ -17,26 +17,13 @@ from flexlegion.ops.embedding import Embedding
 from flexlegion.ops.losses import LossOperator
 from flexlegion.optimizers import Optimizer
 from flexlegion.plan import FIELDS, Box, Plan
-from flexlegion.precision import DEFAULT, PRECISIONS
+from flexlegion.precision import DEFAULT
 from flexlegion.tensor import Tensor
 
-TRAIN, EVALUATE, PREDICT = 1, 2, 4  # kinds of runs, as in the native header
+_RUNS = _native.enumeration("fl_run")
+TRAIN, EVALUATE, PREDICT = _RUNS["trains"], _RUNS["evaluates"], _RUNS["predicts"]
 
 Array = npt.NDArray[Any]
-
-# A task that ran: number of the plan's launch (STAGED is the runtime's own), of the task
-# in it, of the device; start and end in ns of the rank's clock.
-RECORD = np.dtype(
-    [
-        ("launch", np.int32),
-        ("part", np.int32),
-        ("device", np.int32),
-        ("padding", np.int32),
-        ("start_time", np.int64),
-        ("end_time", np.int64),
-    ]
-)
-STAGED = -1
 
 
 @dataclass(frozen=True)
@@ -121,7 +108,7 @@ class Program:
                 values,
                 seed,
                 optimizer.clip_norm or 0.0,
-                PRECISIONS.index(precision),
+                self._rt.enumeration("fl_precision")[precision],
             )
         )
         del keep_names, keep_values
@@ -290,8 +277,6 @@ class Program:
         """The sum over what was looked up in it; nothing on the devices holds it as a whole."""
         gradient = np.zeros(table.shape, np.float32)
         for operator in self.plan.lookups(table):
-            if not self.plan.gradient_slots(operator.output):
-                continue  # it is not on the way to the loss
             assert isinstance(operator.kind, Embedding)
             tokens = self.read(operator.inputs[0])[:, operator.kind.window]
             np.add.at(gradient, tokens, self.read(operator.output, "gradient"))
@@ -324,11 +309,7 @@ class Program:
 
     def updates(self, weight: Tensor) -> bool:
         """Whether training updates a weight, and so keeps the optimizer's states of it."""
-        return any(
-            r.role == "updated" and r.tensor is weight
-            for launch in self.plan.launches
-            for r in launch.requirements
-        )
+        return weight in self.plan.facts.updated
 
     def save(self, shards: Sequence[HostShard]) -> None:
         """Copy shards of weights and optimizer states to the host.
@@ -379,10 +360,18 @@ class Program:
         self._rt.check(self._rt.lib.fl_program_record(self._handle, on))
 
     def records(self) -> npt.NDArray[Any]:
-        """What this rank noted: rows of `RECORD`, in the order in which tasks ended. Waits."""
+        """What this rank noted, in the order in which tasks ended. Waits.
+
+        Returns
+        -------
+        array
+            Rows of the header's ``fl_record``: the number of the plan's launch (below 0 if it is
+            none of these), of the task in it, of the device; start and end in ns of the rank's
+            clock.
+        """
         lib, ffi = self._rt.lib, self._rt.ffi
         count = self._rt.check(lib.fl_program_records(self._handle, 0, ffi.NULL))
-        rows = np.zeros(count, RECORD)
+        rows = np.zeros(count, self._rt.layout("fl_record"))
         pointer = ffi.cast("fl_record *", rows.ctypes.data)
         self._rt.check(lib.fl_program_records(self._handle, count, pointer))
         return rows

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from itertools import islice
-from math import prod
 
-from flexlegion.graph import Graph, Operator
+from flexlegion.graph import Operator
 from flexlegion.problem import Degrees, Problem
-from flexlegion.soap import ParallelConfig, splits
+from flexlegion.soap import splits
 from flexlegion.strategy import Strategy
-from flexlegion.tensor import Tensor
 
 SplitsOf = Callable[[Operator, int], list[Degrees]]
 
@@ -92,17 +89,6 @@ class ChainState:
     tasks_played: int
 
 
-def training_operators(graph: Graph) -> list[Operator]:
-    """The operators that training executes: the losses, and what they depend on."""
-    wanted: set[Tensor] = set()
-    found = []
-    for op in reversed(graph.operators):
-        if op.kind.is_loss or any(tensor in wanted for tensor in op.outputs):
-            wanted.update(op.inputs)
-            found.append(op)
-    return found[::-1]
-
-
 def prepare_candidates(problem: Problem, splits_of: SplitsOf = splits) -> int:
     """Fill the cost table with every split that the search may propose; returns how many.
 
@@ -121,19 +107,6 @@ def prepare_candidates(problem: Problem, splits_of: SplitsOf = splits) -> int:
             problem.prepare(operator, degrees)
             count += 1
     return count
-
-
-def unflat(
-    problem: Problem, degrees: Iterable[int], devices: Iterable[int], source: str
-) -> Strategy:
-    """The strategy of which `Problem.flat` gives these arrays."""
-    left_degrees, left_devices = iter(degrees), iter(devices)
-    configs = {}
-    for operator in problem.graph.operators:
-        its = tuple(islice(left_degrees, len(operator.dims)))
-        names = tuple(problem.devices.names[d] for d in islice(left_devices, prod(its)))
-        configs[operator.name] = ParallelConfig(its, names)
-    return Strategy(configs, source)
 
 
 class Chain:
@@ -158,7 +131,6 @@ class Chain:
         self._core = problem.core
         problem.check(start)
         numbers = list(groups) if groups is not None else list(range(len(problem.graph.operators)))
-        degrees, devices = self._flat(start)
         self._handle = self._core.ffi.gc(
             self._core.check(
                 self._core.lib.fl_chain_create(
@@ -166,10 +138,7 @@ class Chain:
                     len(numbers),
                     numbers,
                     seed,
-                    len(degrees),
-                    degrees,
-                    len(devices),
-                    devices,
+                    problem.to_native(start),
                 )
             ),
             self._core.lib.fl_chain_destroy,
@@ -215,12 +184,8 @@ class Chain:
 
     def adopt(self, strategy: Strategy) -> None:
         """Continue from another strategy; its degrees have to be in the cost table."""
-        degrees, devices = self._flat(strategy)
-        self._core.check(
-            self._core.lib.fl_chain_adopt(
-                self._handle, len(degrees), degrees, len(devices), devices
-            )
-        )
+        native = self.problem.to_native(strategy)
+        self._core.check(self._core.lib.fl_chain_adopt(self._handle, native))
 
     @property
     def state(self) -> ChainState:
@@ -232,13 +197,5 @@ class Chain:
     @property
     def best(self) -> Strategy:
         """The fastest strategy so far that fits into memory (the start, while none has)."""
-        lib, ffi, graph = self._core.lib, self._core.ffi, self.problem.graph
-        degrees = ffi.new("int32_t[]", sum(len(op.dims) for op in graph.operators))
-        devices = ffi.new("int32_t[]", self._core.check(lib.fl_chain_best_devices(self._handle)))
-        self._core.check(
-            lib.fl_chain_best(self._handle, len(degrees), degrees, len(devices), devices)
-        )
-        return unflat(self.problem, degrees, devices, "strategy found")
-
-    def _flat(self, strategy: Strategy) -> tuple[list[int], list[int]]:
-        return self.problem.flat([strategy[op.name] for op in self.problem.graph.operators])
+        best = self._core.lib.fl_chain_best(self._handle)
+        return self.problem.from_native(best, "strategy found")

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 from flexlegion.errors import UserError
 from flexlegion.problem import Problem
-from flexlegion.searches.chain import prepare_candidates, unflat
+from flexlegion.searches.chain import prepare_candidates
 from flexlegion.strategy import Strategy
 
 # Native code runs for so many seconds before it can be interrupted.
 SLICE_SECONDS = 0.5
+NO_TIME = 1e-9
 # With more, the chains do not propose all sets of devices either.
 MAX_DEVICES = 8
 
@@ -86,13 +87,10 @@ def exhaustive(
         )
     prepare_candidates(problem)
     problem.check(incumbent)
-    core, graph = problem.core, problem.graph
+    core = problem.core
     lib, ffi = core.lib, core.ffi
-    degrees, devices = problem.flat([incumbent[op.name] for op in graph.operators])
     handle = ffi.gc(
-        core.check(
-            lib.fl_exhaustive_create(problem.handle, len(degrees), degrees, len(devices), devices)
-        ),
+        core.check(lib.fl_exhaustive_create(problem.handle, problem.to_native(incumbent))),
         lib.fl_exhaustive_destroy,
     )
     state = ffi.new("fl_exhaustive_state *")
@@ -100,14 +98,14 @@ def exhaustive(
         left = SLICE_SECONDS
         if seconds is not None:
             left = min(left, begin + seconds - time.monotonic())
-        complete = bool(left > 0 and core.check(lib.fl_exhaustive_run(handle, left)))
-        core.check(lib.fl_exhaustive_state_of(handle, state))
+        # With less than no time left it returns at once; 0 would set no limit.
+        complete = bool(core.check(lib.fl_exhaustive_run(handle, max(left, NO_TIME), state)))
         if complete or left <= 0:
             break
         if progress is not None:
             progress(int(state.nodes), int(state.best_time))
     return ExhaustiveResult(
-        _best(problem, handle),
+        problem.from_native(lib.fl_exhaustive_best(handle), "optimum"),
         int(state.best_time),
         complete,
         int(state.root_bound),
@@ -115,12 +113,3 @@ def exhaustive(
         int(state.simulated),
         time.monotonic() - begin,
     )
-
-
-def _best(problem: Problem, handle: object) -> Strategy:
-    core, graph = problem.core, problem.graph
-    lib, ffi = core.lib, core.ffi
-    degrees = ffi.new("int32_t[]", sum(len(op.dims) for op in graph.operators))
-    devices = ffi.new("int32_t[]", core.check(lib.fl_exhaustive_best_devices(handle)))
-    core.check(lib.fl_exhaustive_best(handle, len(degrees), degrees, len(devices), devices))
-    return unflat(problem, degrees, devices, "optimum")

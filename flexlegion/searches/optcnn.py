@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from flexlegion.graph import Operator
 from flexlegion.problem import Degrees, Problem
-from flexlegion.searches.chain import prepare_candidates, training_operators
+from flexlegion.searches.chain import prepare_candidates
 from flexlegion.soap import ParallelConfig, splits
 from flexlegion.strategies.placement import by_samples
 from flexlegion.strategy import Strategy
@@ -277,8 +277,8 @@ def _take(pairs: dict[tuple[int, int], Costs], a: int, b: int) -> Costs:
 
 def _vanishes(problem: Problem) -> bool:
     """Whether eliminations leave nothing of the graph, with all operators on their own."""
-    neighbours: dict[str, set[str]] = {op.name: set() for op in training_operators(problem.graph)}
-    for op in training_operators(problem.graph):
+    neighbours: dict[str, set[str]] = {op.name: set() for op in problem.facts.trained}
+    for op in problem.facts.trained:
         for tensor in op.inputs:
             if tensor.producer is not None:
                 neighbours[op.name].add(tensor.producer.name)
@@ -298,7 +298,7 @@ def _vanishes(problem: Problem) -> bool:
 
 def _groups(problem: Problem, tied: bool) -> list[list[Operator]]:
     """Operators that share a configuration; in the graph's order."""
-    operators = training_operators(problem.graph)
+    operators = problem.facts.trained
     group_of = {op.name: i for i, op in enumerate(operators)}
     first: dict[object, int] = {}
     for op in operators:

@@ -13,27 +13,29 @@ extern "C" {
 
 /* cdef begin */
 
-const char *fl_last_error(void);
-int fl_last_error_is_users(void);
+/* `is_users`: 1 if it is the user's to mend; then the message is for them. */
+const char *fl_last_error(int *is_users);
 
-/* Constants, in the order of the C++ enumerations. */
-enum { FL_FLOAT32 = 0, FL_INT32 = 1 };
-/* Kinds of tensors. A table is a weight of which operators read rows that their first input names;
- * a state one that its operator's forward pass reads and writes. Other weights that need no
- * gradient are constants. */
-enum { FL_INPUT = 0, FL_WEIGHT = 1, FL_ACTIVATION = 2, FL_TABLE = 3, FL_OPERATOR_STATE = 4 };
-enum { FL_ROLE_INPUT = 0, FL_ROLE_WEIGHT = 1, FL_ROLE_OUTPUT = 2 };      /* roles of operands */
-enum { FL_SAMPLE = 0, FL_ATTRIBUTE = 1, FL_PARAMETER = 2, FL_NONE = 3 }; /* kinds of dimensions */
-/* passes; load and clip: op is -1; norm and clip: only where gradients are clipped */
-enum { FL_LOAD = 0, FL_FORWARD = 1, FL_BACKWARD = 2, FL_NORM = 3, FL_CLIP = 4, FL_UPDATE = 5 };
-/* fields of a tensor; norms and total_norm: of the iteration, tensor is -1 */
-enum { FL_VALUE = 0, FL_GRADIENT = 1, FL_STATE = 2, FL_NORMS = 3, FL_TOTAL_NORM = 4 };
-enum { FL_READ = 0, FL_WRITE = 1, FL_READ_WRITE = 2 };                /* privileges */
-enum { FL_TRAINS = 1, FL_EVALUATES = 2, FL_PREDICTS = 4 };            /* kinds of runs (bits) */
+/* Enumerations. Python reads them here; static_asserts compare them with those of C++. */
+typedef enum { FL_FLOAT32, FL_INT32 } fl_data_type;
+/* A table is a weight of which operators read rows that their first input names; a state one that
+ * its operator's forward pass reads and writes. Other weights that need no gradient are constants.
+ */
+typedef enum { FL_INPUT, FL_WEIGHT, FL_ACTIVATION, FL_TABLE, FL_OPERATOR_STATE } fl_tensor_kind;
+typedef enum { FL_ROLE_INPUT, FL_ROLE_WEIGHT, FL_ROLE_OUTPUT } fl_role; /* of an operand */
+typedef enum { FL_SAMPLE, FL_ATTRIBUTE, FL_PARAMETER, FL_NONE } fl_dim_kind;
+/* Of a load and a clip, op is -1; norm and clip: only where gradients are clipped. */
+typedef enum { FL_LOAD, FL_FORWARD, FL_BACKWARD, FL_NORM, FL_CLIP, FL_UPDATE } fl_pass;
+/* Of a tensor; norms and total norm are the iteration's, whose tensor is -1. */
+typedef enum { FL_VALUE, FL_GRADIENT, FL_STATE, FL_NORMS, FL_TOTAL_NORM } fl_field;
+typedef enum { FL_READ, FL_WRITE, FL_READ_WRITE } fl_privilege;
+typedef enum { FL_TRAINS = 1, FL_EVALUATES = 2, FL_PREDICTS = 4 } fl_run; /* bits */
 
-/* The operator graph. Tensors and operators are numbered in the order in which they are added. */
+/* The operator graph. Tensors and operators are numbered in the order in which they are added.
+ * Weights are not cut into shards of less than `shard_bytes`, however many devices replicate them;
+ * `fused_launches` at most run as one (0: the default). */
 typedef struct fl_graph fl_graph;
-fl_graph *fl_graph_create(void);
+fl_graph *fl_graph_create(int64_t shard_bytes, int fused_launches);
 void fl_graph_destroy(fl_graph *graph);
 int fl_graph_add_tensor(fl_graph *graph, const char *name, int rank, const int64_t *shape,
                         int data_type, int kind, int needs_gradient);
@@ -45,55 +47,79 @@ int fl_graph_add_operator(fl_graph *graph, const char *name, const char *type, i
 int fl_graph_add_operand(fl_graph *graph, int op, int tensor, int role, int saved_for_backward,
                          const int64_t *map);
 
-/* Weights are not cut into shards of less, however many devices replicate them; 0 unless set. */
-int fl_graph_set_shard_bytes(fl_graph *graph, int64_t bytes);
+/* What follows from a graph; until it is changed or destroyed. */
+typedef struct {
+  const int32_t *runs;     /* of each operator: in which runs it takes part */
+  const uint8_t *backward; /* of each operator: whether training runs it backward */
+  const int32_t *table; /* of each operator: the trained table in which it looks rows up, or -1 */
+  const uint8_t *gradient; /* of each tensor: whether training wants its gradient */
+  const int32_t *owner;    /* of each tensor: the operator whose update launch covers it, or -1 */
+} fl_graph_facts;
+/* Checks a graph, to which nothing is added any more. `outputs` are the tensors to predict. */
+int fl_graph_finish(fl_graph *graph, int n_outputs, const int32_t *outputs, fl_graph_facts *out);
 
-/* The plan of a graph under a strategy: for operator after operator, its degrees, and a device for
- * each task. `outputs` are the tensors to predict; the optimizer keeps that many states of each
+/* A strategy, or a part of one: parallelization configurations of operators. */
+typedef struct fl_strategy fl_strategy;
+fl_strategy *fl_strategy_create(void);
+void fl_strategy_destroy(fl_strategy *strategy);
+/* A degree for each dimension of the operator's output, and a device for each task. */
+int fl_strategy_set(fl_strategy *strategy, int op, int n_degrees, const int32_t *degrees,
+                    int n_devices, const int32_t *devices);
+typedef struct {
+  int32_t n_degrees, n_devices;
+  const int32_t *degrees, *devices; /* the strategy's, until it is changed or destroyed */
+} fl_config;
+int fl_strategy_get(const fl_strategy *strategy, int op, fl_config *out);
+
+/* The plan of a finished graph under a strategy. The optimizer keeps that many states of each
  * weight, and clips the gradients by their norm, or does not. */
 typedef struct fl_plan fl_plan;
-fl_plan *fl_plan_create(const fl_graph *graph, int n_degrees, const int32_t *degrees, int n_devices,
-                        const int32_t *devices, int n_outputs, const int32_t *outputs,
-                        int optimizer_states, int clips);
+fl_plan *fl_plan_create(const fl_graph *graph, const fl_strategy *strategy, int optimizer_states,
+                        int clips);
 void fl_plan_destroy(fl_plan *plan);
 
 typedef struct {
-  int32_t op, pass, runs, tasks, requirements;
+  int32_t op, pass_id, runs, tasks, requirements;
 } fl_launch;
 typedef struct {
   int32_t operand, tensor, field, state, privilege, rank, role;
 } fl_requirement;
 /* Why a launch touches what it touches (roles of requirements; native/plan/launches.h). */
-enum {
-  FL_USE_LOADED = 0,
-  FL_USE_INPUT = 1,
-  FL_USE_WEIGHT = 2,
-  FL_USE_OPERATOR_STATE = 3,
-  FL_USE_OUTPUT = 4,
-  FL_USE_SAVED = 5,
-  FL_USE_OUTPUT_GRADIENT = 6,
-  FL_USE_CONTRIBUTION = 7,
-  FL_USE_WEIGHT_GRADIENT = 8,
-  FL_USE_LOOKED_UP_TOKENS = 9,
-  FL_USE_LOOKED_UP_GRADIENT = 10,
-  FL_USE_NORM = 11,
-  FL_USE_ALL_NORMS = 12,
-  FL_USE_TOTAL_NORM = 13,
-  FL_USE_UPDATED = 14,
-  FL_USE_OPTIMIZER_STATE = 15,
-  FL_USE_CLIPPED_BY = 16
-};
+typedef enum {
+  FL_USE_LOADED,
+  FL_USE_INPUT,
+  FL_USE_WEIGHT,
+  FL_USE_OPERATOR_STATE,
+  FL_USE_OUTPUT,
+  FL_USE_SAVED,
+  FL_USE_OUTPUT_GRADIENT,
+  FL_USE_CONTRIBUTION,
+  FL_USE_WEIGHT_GRADIENT,
+  FL_USE_LOOKED_UP_TOKENS,
+  FL_USE_LOOKED_UP_GRADIENT,
+  FL_USE_NORM,
+  FL_USE_ALL_NORMS,
+  FL_USE_TOTAL_NORM,
+  FL_USE_UPDATED,
+  FL_USE_OPTIMIZER_STATE,
+  FL_USE_CLIPPED_BY
+} fl_use;
 
-int fl_plan_launches(const fl_plan *plan);
-int fl_plan_launch(const fl_plan *plan, int launch, fl_launch *out);
-int fl_plan_devices(const fl_plan *plan, int launch, int32_t *devices);
-int fl_plan_requirement(const fl_plan *plan, int launch, int requirement, fl_requirement *out);
-/* tasks x (lo[rank], hi[rank]); a gradient's first dimension is its slots. `adds`: one a task. */
-int fl_plan_rects(const fl_plan *plan, int launch, int requirement, int64_t *rects, uint8_t *adds);
-/* How many tasks find norms of gradients, an element each; 0 where nothing is clipped. */
-int fl_plan_norms(const fl_plan *plan);
-/* How many partial values the gradient of `tensor` is the sum of; 0: it is not computed. */
-int fl_plan_gradient_slots(const fl_plan *plan, int tensor);
+/* All of a plan, until it is destroyed: launch after launch, in each requirement after requirement,
+ * in each task after task. */
+typedef struct {
+  int32_t n_launches, n_requirements, n_devices, n_tensors;
+  int32_t n_norms; /* tasks that find norms of gradients, an element each; 0: nothing is clipped */
+  int64_t n_tiles, n_bounds;
+  const fl_launch *launches;
+  const fl_requirement *requirements;
+  const int32_t *devices; /* of each task of a launch */
+  const uint8_t *adds;    /* of each tile: whether it is added to what stands in its slot */
+  const int64_t *bounds;  /* of each tile: lo[rank], hi[rank]; a gradient's first are its slots */
+  const int32_t *gradient_slots; /* of each tensor: the partial values that its gradient is the sum
+                                    of; 0: it is not computed */
+} fl_plan_arrays;
+int fl_plan_read(const fl_plan *plan, fl_plan_arrays *out);
 /* Which launches the runtime fuses, one Legion task running task k of each, in the kinds of `runs`:
  * for each launch the number of its run, or -1 if it takes part in no run. */
 int fl_plan_fused(const fl_plan *plan, unsigned runs, int n_devices, const int32_t *memory_of,
@@ -103,14 +129,23 @@ int fl_plan_fused(const fl_plan *plan, unsigned runs, int n_devices, const int32
 int fl_plan_verify(const fl_plan *plan, int n_devices);
 int64_t fl_plan_bytes_on_device(const fl_plan *plan, int device);
 
-/* What a simulation is about: a graph, a machine, and what tasks cost there. Times are in ns, sizes
- * in bytes. Devices and memories are numbered; devices of one kind take equal times. */
+/* What a simulation is about: a finished graph, a machine, and what tasks cost there. Times are in
+ * ns, sizes in bytes. Devices and memories are numbered; devices of one kind take equal times. */
 typedef struct fl_problem fl_problem;
+typedef struct {
+  int64_t overhead, bytes_per_second;
+} fl_linear; /* a time that grows with the bytes */
+typedef struct {
+  int64_t launch; /* the runtime's own, before a task; tasks of a launch that is fused with the one
+                     before it run on with that without */
+  fl_linear load, update, sum; /* of passes that only move data, and of sums of partial gradients */
+} fl_rates;
 typedef struct {
   int32_t n_devices;
   const int32_t *memory_of;
   const int32_t *kind_of;
   int32_t kinds;
+  const fl_rates *rates;    /* of a kind of devices */
   int32_t n_links;          /* communication devices */
   const int64_t *bandwidth; /* bytes a second */
   const int64_t *latency;
@@ -120,54 +155,52 @@ typedef struct {
   int32_t n_routes;             /* the sum of the lengths */
   const int32_t *routes;        /* the links of all routes, one after the other */
 } fl_machine;
-fl_problem *fl_problem_create(const fl_graph *graph, const fl_machine *machine, int n_outputs,
-                              const int32_t *outputs, int optimizer_states, int clips);
+/* `class_of`: for each operator, the first that differs from it in names and tensors alone, such as
+ * another step of an unrolled layer; they share their cost table. */
+fl_problem *fl_problem_create(const fl_graph *graph, const fl_machine *machine,
+                              const int32_t *class_of, int optimizer_states, int clips);
 void fl_problem_destroy(fl_problem *problem);
-/* Operators that differ in name alone (the unrolled steps of a layer) share their cost table. */
-int fl_problem_share_splits(fl_problem *problem, int op, int like);
 /* Adds an entry to the cost table: for each kind of device, each task's forward time, then for each
  * kind each task's backward time. Returns the entry's number; one that exists keeps its times. */
 int fl_problem_add_split(fl_problem *problem, int op, int n_degrees, const int32_t *degrees,
                          int n_times, const int64_t *times);
-/* What a pass that only moves data costs on a kind of device: FL_LOAD, FL_UPDATE, or FL_BACKWARD
- * for the sums of partial gradients. */
-int fl_problem_set_linear(fl_problem *problem, int kind, int pass, int64_t overhead,
-                          int64_t bytes_per_second);
-/* What the runtime takes before each task on a kind of device, in ns; 0 unless set. Tasks of a
- * launch that is fused with the one before it run on with that without. */
-int fl_problem_set_launch(fl_problem *problem, int kind, int64_t time);
 /* The extents of what each task touches of each operand: tasks x operands x FL_MAX_RANK. */
 enum { FL_MAX_RANK = 5 };
 int fl_graph_parts(const fl_graph *graph, int op, int n_degrees, const int32_t *degrees, int n_out,
                    int64_t *extents);
 
-/* The simulator: a strategy and its timeline. The problem has to live as long; the strategy has
- * degrees and devices as for a plan. */
+/* The simulator: a strategy and its timeline. The problem has to live as long. */
 typedef struct fl_simulator fl_simulator;
-enum { FL_FULL = 0, FL_DELTA = 1 }; /* algorithms */
-enum {
-  FL_FLOW_VALUE = 0,
-  FL_FLOW_GRADIENT = 1,
-  FL_FLOW_WEIGHTS = 2,
-  FL_FLOW_NORMS = 3,
-  FL_FLOW_TOTAL_NORM = 4
-};
-enum { FL_SIMULATED = 0, FL_OVERLOADED = 1, FL_OVERLONG = 2, FL_STOPPED = 3, FL_OUT_OF_MEMORY = 4 };
-fl_simulator *fl_simulator_create(const fl_problem *problem, int n_degrees, const int32_t *degrees,
-                                  int n_devices, const int32_t *devices);
+typedef enum { FL_FULL, FL_DELTA } fl_algorithm;
+typedef enum {
+  FL_FLOW_VALUE,
+  FL_FLOW_GRADIENT,
+  FL_FLOW_WEIGHTS,
+  FL_FLOW_NORMS,
+  FL_FLOW_TOTAL_NORM
+} fl_flow;
+typedef enum {
+  FL_SIMULATED,
+  FL_OVERLOADED,
+  FL_OVERLONG,
+  FL_STOPPED,
+  FL_OUT_OF_MEMORY,
+  FL_TOO_FINE
+} fl_verdict; /* on a proposal */
+fl_simulator *fl_simulator_create(const fl_problem *problem, const fl_strategy *strategy);
 void fl_simulator_destroy(fl_simulator *simulator);
-/* Tries other configurations of some operators; `limit` 0: none. Then accept or reject. */
-int fl_simulator_propose(fl_simulator *simulator, int n_ops, const int32_t *ops, int n_degrees,
-                         const int32_t *degrees, int n_devices, const int32_t *devices,
-                         int algorithm, int64_t limit);
+/* Tries other configurations of some operators; `limit` 0: none. Returns a verdict. Then accept or
+ * reject. */
+int fl_simulator_propose(fl_simulator *simulator, const fl_strategy *changes, int algorithm,
+                         int64_t limit);
 int fl_simulator_accept(fl_simulator *simulator);
 int fl_simulator_reject(fl_simulator *simulator);
 typedef struct {
-  int32_t device;      /* from n_devices on: links */
-  int32_t pass, index; /* operator, or for FL_LOAD tensor; of a communication task: its writer's */
-  int32_t part;
-  int32_t flow;                /* of a communication task: FL_FLOW_...; or -1 */
-  int32_t tensor;              /* what a communication task moves; for weights and norms an operator; -1 */
+  int32_t device;               /* from n_devices on: links */
+  int32_t pass_id, index, part; /* operator, or for FL_LOAD tensor; of a communication task: its
+                                   writer's */
+  int32_t flow;                 /* of a communication task: FL_FLOW_...; or -1 */
+  int32_t tensor; /* for weights and norms an operator; of a task that moves nothing -1 */
   int32_t source, destination; /* memories of a communication task, or -1 */
   int32_t hop;                 /* of a communication task, or -1 */
   int32_t unused;
@@ -176,18 +209,23 @@ typedef struct {
 typedef struct {
   int64_t iteration_time, bytes_moved, computation_time, tasks;
   int64_t longest_path, heaviest_load; /* lower bounds of the strategy's iteration time */
+  /* Until the simulator is called again: */
+  const int64_t *load;      /* of each device and link, the time that it is busy */
+  const int64_t *allocated; /* of each memory, the bytes if nothing is given back */
 } fl_summary;
 int fl_simulator_summary(fl_simulator *simulator, fl_summary *out);
 int fl_simulator_tasks(const fl_simulator *simulator, int n_tasks, fl_task *tasks);
-/* Of each memory: the most bytes at one time, and the bytes if nothing is given back. */
+typedef enum {
+  FL_CONTENT_BATCH,
+  FL_CONTENT_ACTIVATIONS,
+  FL_CONTENT_GRADIENTS,
+  FL_CONTENT_WEIGHTS,
+  FL_CONTENT_WEIGHT_GRADIENTS,
+  FL_CONTENT_OPTIMIZER_STATES
+} fl_content;
+/* Of each memory: the most bytes at one time; and of each content, what is allocated for it. */
 int fl_simulator_memory(const fl_simulator *simulator, int memories, int64_t *peak,
-                        int64_t *allocated);
-/* What the latter bytes are for, FL_CONTENTS numbers a memory: the batch, activations, their
- * gradients, weights, their gradients, optimizer states. */
-enum { FL_CONTENTS = 6 };
-int fl_simulator_contents(const fl_simulator *simulator, int n, int64_t *bytes);
-/* Busy time of each device and link. */
-int fl_simulator_load(const fl_simulator *simulator, int n_devices, int64_t *load);
+                        int64_t *contents);
 
 /* The search: a Markov chain over strategies. The problem has to live as long, and its cost table
  * must not change: every entry in it that fits the machine is a candidate. */
@@ -204,8 +242,7 @@ typedef struct {
 } fl_chain_state;
 /* `groups`: one number an operator; equal ones may be tied. */
 fl_chain *fl_chain_create(const fl_problem *problem, int n_groups, const int32_t *groups,
-                          uint64_t seed, int n_degrees, const int32_t *degrees, int n_devices,
-                          const int32_t *devices);
+                          uint64_t seed, const fl_strategy *start);
 void fl_chain_destroy(fl_chain *chain);
 /* At most that many proposals and seconds (0: any number of seconds). */
 int fl_chain_run(fl_chain *chain, int64_t proposals, double seconds,
@@ -214,13 +251,10 @@ int fl_chain_run(fl_chain *chain, int64_t proposals, double seconds,
  * it got there, 0 when the seconds were over. It changes every `parts`th operator, from the one
  * numbered `part` on: several chains can share the work. */
 int fl_chain_descend(fl_chain *chain, double seconds, int tied, int part, int parts);
-int fl_chain_adopt(fl_chain *chain, int n_degrees, const int32_t *degrees, int n_devices,
-                   const int32_t *devices);
+int fl_chain_adopt(fl_chain *chain, const fl_strategy *strategy);
 int fl_chain_state_of(const fl_chain *chain, fl_chain_state *out);
-/* The best strategy: how many devices its configurations name, and the flat arrays. */
-int fl_chain_best_devices(const fl_chain *chain);
-int fl_chain_best(const fl_chain *chain, int n_degrees, int32_t *degrees, int n_devices,
-                  int32_t *devices);
+/* The best strategy, to be destroyed by the caller. */
+fl_strategy *fl_chain_best(const fl_chain *chain);
 
 /* Summed costs (OptCNN), in ns, of operators split over the first devices. `degrees`: tuple after
  * tuple. A transfer's: what `reader` takes by that operand, forward and back, [writers x readers].
@@ -238,15 +272,12 @@ typedef struct {
   int64_t best_time, root_bound; /* ns; best_time -1: nothing fits into memory */
   int64_t nodes, simulated;      /* strategies bounded, partial ones too; simulated */
 } fl_exhaustive_state;
-fl_exhaustive *fl_exhaustive_create(const fl_problem *problem, int n_degrees,
-                                    const int32_t *degrees, int n_devices, const int32_t *devices);
+fl_exhaustive *fl_exhaustive_create(const fl_problem *problem, const fl_strategy *incumbent);
 void fl_exhaustive_destroy(fl_exhaustive *search);
 /* Goes on for at most that many seconds (0: no limit); returns 1 when the best is the optimum. */
-int fl_exhaustive_run(fl_exhaustive *search, double seconds);
-int fl_exhaustive_state_of(const fl_exhaustive *search, fl_exhaustive_state *out);
-int fl_exhaustive_best_devices(const fl_exhaustive *search);
-int fl_exhaustive_best(const fl_exhaustive *search, int n_degrees, int32_t *degrees, int n_devices,
-                       int32_t *devices);
+int fl_exhaustive_run(fl_exhaustive *search, double seconds, fl_exhaustive_state *out);
+/* The best strategy, to be destroyed by the caller. */
+fl_strategy *fl_exhaustive_best(const fl_exhaustive *search);
 
 /* cdef end */
 

@@ -11,10 +11,23 @@ extern "C" {
 
 /* cdef begin */
 
-const char *fl_rt_last_error(void);
-/* 1 if the last error is the user's to mend, e.g. too little memory: then the message is for them.
- */
-int fl_rt_last_error_is_users(void);
+const char *fl_rt_last_error(int *is_users);
+/* What the last error's program would need of each memory, where one was too small. */
+typedef enum {
+  FL_HELD_WEIGHTS,
+  FL_HELD_GRADIENTS,
+  FL_HELD_OPTIMIZER,
+  FL_HELD_ACTIVATIONS, /* with their gradients */
+  FL_HELD_BATCHES,     /* the present one, and the one that is staged */
+  FL_HELD_OTHER
+} fl_held;
+typedef struct {
+  char name[64]; /* "cpu:0 to cpu:3" */
+  int64_t held[FL_HELD_OTHER + 1];
+  int64_t taken, capacity; /* taken: by other programs and as scratch memory */
+} fl_memory_need;
+/* Copies up to `n` of them; returns how many there are, and forgets them. */
+int fl_rt_last_needs(int n, fl_memory_need *out);
 
 /* Starts what the runtime needs in this process; 0, or -1. Every rank has to call it, before
  * anything below. From then on ranks watch each other (watchdog.h). */
@@ -24,7 +37,7 @@ void fl_rt_leave(int status);
 int fl_rt_ranks(void);
 int fl_rt_rank(void);
 
-enum { FL_CPU = 0, FL_GPU = 1 };
+typedef enum { FL_CPU, FL_GPU } fl_device_kind;
 typedef struct {
   int32_t kind, rank, memory; /* devices with the same memory share it */
   int64_t memory_bytes;       /* without what a GPU keeps as scratch memory */
@@ -54,7 +67,7 @@ int64_t fl_rt_copied_bytes(void);
 int64_t fl_rt_copied_between(int from, int to);
 
 /* What products and convolutions on GPUs round their factors to. */
-enum { FL_FP32 = 0, FL_TF32 = 1, FL_BF16 = 2 };
+typedef enum { FL_FP32, FL_TF32, FL_BF16 } fl_precision;
 
 /* Measuring. Every rank makes the same calls, and gets the same times (ns). */
 const char *fl_rt_kernel_library(void); /* what computes, and its version: "oneDNN 3.2.1" */
@@ -89,11 +102,11 @@ int fl_rt_share(const void *mine, int64_t bytes, void *all);
 
 /* A plan made executable. Device numbers of the plan are those of fl_rt_device. */
 typedef struct fl_program fl_program;
-fl_program *fl_program_create(const fl_plan *plan, const char *optimizer, int n_attributes,
-                              const char *const *attribute_names,
-                              const char *const *attribute_values, uint64_t seed,
-                              double clip_norm, /* of the whole gradient; 0 where the plan clips none */
-                              int precision);
+fl_program *fl_program_create(
+    const fl_plan *plan, const char *optimizer, int n_attributes,
+    const char *const *attribute_names, const char *const *attribute_values, uint64_t seed,
+    double clip_norm, /* of the whole gradient; 0 where the plan clips none */
+    int precision);
 void fl_program_destroy(fl_program *program);
 
 /* Rows of 4-byte elements that batches of `tensor` are made of; or, where `byte_values` is not
@@ -145,10 +158,11 @@ int fl_program_wait(fl_program *program);
 /* From the next iteration on, whether to note when each task of this rank runs; what was noted
  * before is forgotten. */
 int fl_program_record(fl_program *program, int on);
-enum { FL_STAGED = -1, FL_OTHER = -2 }; /* launches that are not the plan's */
+/* Launches that are not the plan's. */
+typedef enum { FL_STAGED = -1, FL_OTHER = -2 } fl_own_launch;
 typedef struct {
   int32_t launch, part, device; /* the plan's launch, or one of the above */
-  int64_t start, end;           /* ns, of the rank's clock */
+  int64_t start_time, end_time; /* ns, of the rank's clock */
 } fl_record;
 /* Notes up to `n` of them, in the order in which tasks ended; returns how many there are. */
 int64_t fl_program_records(fl_program *program, int64_t n, fl_record *out);

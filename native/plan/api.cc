@@ -13,6 +13,40 @@ namespace fl = flexlegion;
 
 namespace {
 
+using fl::same;
+static_assert(same(FL_FLOAT32, fl::DataType::float32) && same(FL_INT32, fl::DataType::int32));
+static_assert(same(FL_INPUT, fl::TensorKind::input) && same(FL_WEIGHT, fl::TensorKind::weight) &&
+              same(FL_ACTIVATION, fl::TensorKind::activation));
+static_assert(same(FL_ROLE_INPUT, fl::Role::input) && same(FL_ROLE_WEIGHT, fl::Role::weight) &&
+              same(FL_ROLE_OUTPUT, fl::Role::output));
+static_assert(same(FL_SAMPLE, fl::DimKind::sample) && same(FL_ATTRIBUTE, fl::DimKind::attribute) &&
+              same(FL_PARAMETER, fl::DimKind::parameter) && same(FL_NONE, fl::DimKind::none));
+static_assert(same(FL_LOAD, fl::Pass::load) && same(FL_FORWARD, fl::Pass::forward) &&
+              same(FL_BACKWARD, fl::Pass::backward) && same(FL_NORM, fl::Pass::norm) &&
+              same(FL_CLIP, fl::Pass::clip) && same(FL_UPDATE, fl::Pass::update));
+static_assert(same(FL_VALUE, fl::Field::value) && same(FL_GRADIENT, fl::Field::gradient) &&
+              same(FL_STATE, fl::Field::state) && same(FL_NORMS, fl::Field::norms) &&
+              same(FL_TOTAL_NORM, fl::Field::total_norm));
+using Role = fl::RequirementRole;
+static_assert(same(FL_USE_LOADED, Role::loaded) && same(FL_USE_INPUT, Role::input) &&
+              same(FL_USE_WEIGHT, Role::weight) &&
+              same(FL_USE_OPERATOR_STATE, Role::operator_state) &&
+              same(FL_USE_OUTPUT, Role::output) && same(FL_USE_SAVED, Role::saved) &&
+              same(FL_USE_OUTPUT_GRADIENT, Role::output_gradient) &&
+              same(FL_USE_CONTRIBUTION, Role::contribution) &&
+              same(FL_USE_WEIGHT_GRADIENT, Role::weight_gradient) &&
+              same(FL_USE_LOOKED_UP_TOKENS, Role::looked_up_tokens) &&
+              same(FL_USE_LOOKED_UP_GRADIENT, Role::looked_up_gradient) &&
+              same(FL_USE_NORM, Role::norm) && same(FL_USE_ALL_NORMS, Role::all_norms) &&
+              same(FL_USE_TOTAL_NORM, Role::total_norm) && same(FL_USE_UPDATED, Role::updated) &&
+              same(FL_USE_OPTIMIZER_STATE, Role::optimizer_state) &&
+              same(FL_USE_CLIPPED_BY, Role::clipped_by));
+static_assert(same(FL_READ, fl::Privilege::read) && same(FL_WRITE, fl::Privilege::write) &&
+              same(FL_READ_WRITE, fl::Privilege::read_write));
+static_assert(same(FL_TRAINS, fl::kTrains) && same(FL_EVALUATES, fl::kEvaluates) &&
+              same(FL_PREDICTS, fl::kPredicts));
+static_assert(FL_MAX_RANK == fl::kMaxRank);
+
 template <typename Items>
 auto& at(Items& items, int index, const char* what) {
   if (index < 0 || index >= static_cast<int>(items.size())) {
@@ -32,17 +66,22 @@ void check_constant(int value, int last, const char* what) {
   }
 }
 
-const fl::Requirement& requirement_at(const fl_plan* plan, int launch, int requirement) {
-  return at(at(plan->plan.launches, launch, "launch").requirements, requirement, "requirement");
-}
-
 }  // namespace
 
-const char* fl_last_error(void) { return fl::last_error().c_str(); }
-int fl_last_error_is_users(void) { return fl::last_error_is_users() ? 1 : 0; }
+const char* fl_last_error(int* is_users) {
+  *is_users = fl::last_error_is_users() ? 1 : 0;
+  return fl::last_error().c_str();
+}
 
-fl_graph* fl_graph_create(void) {
-  return fl::guarded(static_cast<fl_graph*>(nullptr), [] { return new fl_graph; });
+fl_graph* fl_graph_create(int64_t shard_bytes, int fused_launches) {
+  return fl::guarded(static_cast<fl_graph*>(nullptr), [&] {
+    if (shard_bytes < 0) throw std::invalid_argument("a shard cannot have less than no bytes");
+    if (fused_launches < 0) throw std::invalid_argument("less than no launches cannot be fused");
+    auto graph = std::make_unique<fl_graph>();
+    graph->graph.shard_bytes = shard_bytes;
+    if (fused_launches > 0) graph->graph.fused_launches = fused_launches;
+    return graph.release();
+  });
 }
 
 void fl_graph_destroy(fl_graph* graph) { delete graph; }
@@ -78,6 +117,7 @@ int fl_graph_add_tensor(fl_graph* graph, const char* name, int rank, const int64
     if (tensor.is_state && tensor.needs_gradient) {
       throw std::invalid_argument("tensor '" + tensor.name + "' is a state, which has no gradient");
     }
+    graph->finished.reset();
     graph->graph.tensors.push_back(std::move(tensor));
     return static_cast<int>(graph->graph.tensors.size()) - 1;
   });
@@ -96,6 +136,7 @@ int fl_graph_add_operator(fl_graph* graph, const char* name, const char* type, i
     for (int a = 0; a < n_attributes; ++a) {
       op.attributes.emplace_back(attribute_names[a], attribute_values[a]);
     }
+    graph->finished.reset();
     graph->graph.operators.push_back(std::move(op));
     return static_cast<int>(graph->graph.operators.size()) - 1;
   });
@@ -120,102 +161,126 @@ int fl_graph_add_operand(fl_graph* graph, int op, int tensor, int role, int save
       }
       operand.map.push_back({static_cast<int>(map[0]), map[1], map[2], map[3], map[4]});
     }
+    graph->finished.reset();
     owner.operands.push_back(std::move(operand));
     return static_cast<int>(owner.operands.size()) - 1;
   });
 }
 
-int fl_graph_set_shard_bytes(fl_graph* graph, int64_t bytes) {
+fl::FinishedGraph::FinishedGraph(const fl::Graph& graph, std::vector<int> predicted)
+    : outputs(std::move(predicted)), facts(fl::facts_of(graph, outputs)) {
+  runs.assign(facts.runs.begin(), facts.runs.end());
+  backward.assign(facts.backward.begin(), facts.backward.end());
+  gradient.assign(facts.differentiable.begin(), facts.differentiable.end());
+}
+
+int fl_graph_finish(fl_graph* graph, int n_outputs, const int32_t* outputs, fl_graph_facts* out) {
   return fl::guarded(-1, [&] {
-    if (bytes < 0) throw std::invalid_argument("a shard cannot have less than no bytes");
-    graph->graph.shard_bytes = bytes;
+    graph->finished.reset();
+    fl::check_graph(graph->graph);
+    std::vector<int> wanted(outputs, outputs + n_outputs);
+    for (int output : wanted) at(graph->graph.tensors, output, "tensor");
+    const auto& all = graph->finished.emplace(graph->graph, std::move(wanted));
+    *out = {all.runs.data(), all.backward.data(), all.facts.table.data(), all.gradient.data(),
+            all.facts.owner.data()};
     return 0;
   });
 }
 
-fl_plan* fl_plan_create(const fl_graph* graph, int n_degrees, const int32_t* degrees, int n_devices,
-                        const int32_t* devices, int n_outputs, const int32_t* outputs,
-                        int optimizer_states, int clips) {
+const fl::FinishedGraph& fl::finished(const fl_graph& graph) {
+  if (!graph.finished) throw std::invalid_argument("the graph is not finished");
+  return *graph.finished;
+}
+
+fl_strategy* fl_strategy_create(void) {
+  return fl::guarded(static_cast<fl_strategy*>(nullptr), [] { return new fl_strategy; });
+}
+
+void fl_strategy_destroy(fl_strategy* strategy) { delete strategy; }
+
+int fl_strategy_set(fl_strategy* strategy, int op, int n_degrees, const int32_t* degrees,
+                    int n_devices, const int32_t* devices) {
+  return fl::guarded(-1, [&] {
+    check_constant(n_degrees, fl::kMaxRank, "number of degrees");
+    check_constant(n_devices, fl::kMaxTasks, "number of tasks");
+    fl::ParallelConfig& config = strategy->configs[op];
+    config.degrees.assign(degrees, degrees + n_degrees);
+    config.devices.assign(devices, devices + n_devices);
+    return 0;
+  });
+}
+
+int fl_strategy_get(const fl_strategy* strategy, int op, fl_config* out) {
+  return fl::guarded(-1, [&] {
+    const auto found = strategy->configs.find(op);
+    if (found == strategy->configs.end()) {
+      throw std::out_of_range("no configuration of operator " + std::to_string(op));
+    }
+    const auto& degrees = found->second.degrees;
+    const auto& devices = found->second.devices;
+    *out = {static_cast<int32_t>(degrees.size()), static_cast<int32_t>(devices.size()),
+            degrees.data(), devices.data()};
+    return 0;
+  });
+}
+
+fl::PlanArrays::PlanArrays(const fl::Plan& plan) {
+  for (const fl::Launch& l : plan.launches) {
+    launches.push_back({l.op, static_cast<int32_t>(l.pass), static_cast<int32_t>(l.runs), l.tasks(),
+                        static_cast<int32_t>(l.requirements.size())});
+    devices.insert(devices.end(), l.devices.begin(), l.devices.end());
+    for (const fl::Requirement& r : l.requirements) {
+      const int rank = r.rects.empty() ? 0 : r.rects.front().rank;
+      requirements.push_back({r.operand, r.tensor, static_cast<int32_t>(r.field), r.state,
+                              static_cast<int32_t>(r.privilege), rank,
+                              static_cast<int32_t>(r.role)});
+      for (std::size_t k = 0; k < r.rects.size(); ++k) {
+        const fl::Rect& rect = r.rects[k];
+        bounds.insert(bounds.end(), rect.lo.begin(), rect.lo.begin() + rank);
+        bounds.insert(bounds.end(), rect.hi.begin(), rect.hi.begin() + rank);
+        adds.push_back(!r.adds.empty() && r.adds[k]);
+      }
+    }
+  }
+  for (const fl::GradientStack& stack : plan.gradients) gradient_slots.push_back(stack.slots);
+}
+
+fl_plan* fl_plan_create(const fl_graph* graph, const fl_strategy* strategy, int optimizer_states,
+                        int clips) {
   return fl::guarded(static_cast<fl_plan*>(nullptr), [&] {
     auto plan = std::make_unique<fl_plan>();
     plan->graph = graph->graph;
-    fl::check_graph(plan->graph);
-    const std::vector<int> wanted(outputs, outputs + n_outputs);
-    for (int output : wanted) at(plan->graph.tensors, output, "tensor");
     check_constant(optimizer_states, kMaxStates, "number of optimizer states");
-    const int32_t* const last_degree = degrees + n_degrees;
-    const int32_t* const last_device = devices + n_devices;
-    for (const fl::Operator& op : plan->graph.operators) {
-      fl::ParallelConfig config;
-      std::int64_t tasks = 1;
-      for (std::size_t d = 0; d < op.dims.size() && degrees < last_degree; ++d) {
-        config.degrees.push_back(*degrees++);
-        tasks = std::clamp<std::int64_t>(tasks * config.degrees.back(), 0, fl::kMaxTasks);
-      }
-      const std::int64_t left = last_device - devices;
-      const int32_t* const end = devices + std::clamp<std::int64_t>(tasks, 0, left);
-      config.devices.assign(devices, end);
-      devices = end;
+    for (const auto& [op, config] : strategy->configs) {
+      at(plan->graph.operators, op, "operator");
       for (int device : config.devices) check_constant(device, kMaxDevice, "device");
-      plan->strategy.push_back(std::move(config));
+      plan->strategy.push_back(config);
     }
-    plan->plan = fl::make_plan(plan->graph, plan->strategy, wanted, {optimizer_states, clips != 0});
+    plan->plan = fl::make_plan(plan->graph, plan->strategy, fl::finished(*graph).outputs,
+                               {optimizer_states, clips != 0});
+    plan->arrays = std::make_shared<fl::PlanArrays>(plan->plan);
     return plan.release();
   });
 }
 
 void fl_plan_destroy(fl_plan* plan) { delete plan; }
 
-int fl_plan_launches(const fl_plan* plan) { return static_cast<int>(plan->plan.launches.size()); }
-
-int fl_plan_launch(const fl_plan* plan, int launch, fl_launch* out) {
-  return fl::guarded(-1, [&] {
-    const fl::Launch& l = at(plan->plan.launches, launch, "launch");
-    *out = {l.op, static_cast<int32_t>(l.pass), static_cast<int32_t>(l.runs), l.tasks(),
-            static_cast<int32_t>(l.requirements.size())};
-    return 0;
-  });
-}
-
-int fl_plan_devices(const fl_plan* plan, int launch, int32_t* devices) {
-  return fl::guarded(-1, [&] {
-    const fl::Launch& l = at(plan->plan.launches, launch, "launch");
-    std::copy(l.devices.begin(), l.devices.end(), devices);
-    return 0;
-  });
-}
-
-int fl_plan_requirement(const fl_plan* plan, int launch, int requirement, fl_requirement* out) {
-  return fl::guarded(-1, [&] {
-    const fl::Requirement& r = requirement_at(plan, launch, requirement);
-    *out = {r.operand,
-            r.tensor,
-            static_cast<int32_t>(r.field),
-            r.state,
-            static_cast<int32_t>(r.privilege),
-            r.rects.empty() ? 0 : r.rects.front().rank,
-            static_cast<int32_t>(r.role)};
-    return 0;
-  });
-}
-
-int fl_plan_rects(const fl_plan* plan, int launch, int requirement, int64_t* rects, uint8_t* adds) {
-  return fl::guarded(-1, [&] {
-    const fl::Requirement& r = requirement_at(plan, launch, requirement);
-    for (std::size_t k = 0; k < r.rects.size(); ++k) {
-      const fl::Rect& rect = r.rects[k];
-      rects = std::copy_n(rect.lo.begin(), rect.rank, rects);
-      rects = std::copy_n(rect.hi.begin(), rect.rank, rects);
-      adds[k] = !r.adds.empty() && r.adds[k];
-    }
-    return 0;
-  });
-}
-
-int fl_plan_norms(const fl_plan* plan) { return plan->plan.norms; }
-
-int fl_plan_gradient_slots(const fl_plan* plan, int tensor) {
-  return fl::guarded(-1, [&] { return at(plan->plan.gradients, tensor, "tensor").slots; });
+int fl_plan_read(const fl_plan* plan, fl_plan_arrays* out) {
+  const fl::PlanArrays& all = *plan->arrays;
+  *out = {static_cast<int32_t>(all.launches.size()),
+          static_cast<int32_t>(all.requirements.size()),
+          static_cast<int32_t>(all.devices.size()),
+          static_cast<int32_t>(all.gradient_slots.size()),
+          plan->plan.norms,
+          static_cast<int64_t>(all.adds.size()),
+          static_cast<int64_t>(all.bounds.size()),
+          all.launches.data(),
+          all.requirements.data(),
+          all.devices.data(),
+          all.adds.data(),
+          all.bounds.data(),
+          all.gradient_slots.data()};
+  return 0;
 }
 
 int fl_plan_fused(const fl_plan* plan, unsigned runs, int n_devices, const int32_t* memory_of,
@@ -225,7 +290,8 @@ int fl_plan_fused(const fl_plan* plan, unsigned runs, int n_devices, const int32
       for (int device : launch.devices) check_constant(device, n_devices - 1, "device");
     }
     const auto numbers =
-        fl::run_numbers(plan->graph, plan->plan, runs, {memory_of, memory_of + n_devices});
+        fl::run_numbers(plan->graph, plan->plan, runs, {memory_of, memory_of + n_devices},
+                        plan->graph.fused_launches);
     std::copy(numbers.begin(), numbers.end(), run);
     return 0;
   });

@@ -19,9 +19,6 @@
 
 namespace flexlegion {
 
-// Longer runs gain little, and what is issued meanwhile (the next batch) waits for their end.
-constexpr int kLongestRun = 16;
-
 // Is told of one launch after another, in the order of issue, by position from 0.
 class FusionRule {
  public:

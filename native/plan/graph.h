@@ -76,11 +76,16 @@ struct Operator {
   const Operand& primary_output() const;
 };
 
+// So many launches at most are fused. Longer runs gain little, and what is issued meanwhile (the
+// next batch) waits for their end.
+constexpr int kLongestRun = 16;
+
 struct Graph {
   std::vector<Tensor> tensors;
   std::vector<Operator> operators;  // in topological order
   // A weight is not cut into shards of less (bytes): what moves costs time by the message, too.
   std::int64_t shard_bytes = 0;
+  int fused_launches = kLongestRun;
 };
 
 // What a task that computes `tile` of the operator's primary output touches of `operand`.

@@ -11,6 +11,7 @@
 #include "runtime/machine.h"
 #include "runtime/mapper.h"
 #include "runtime/measurement.h"
+#include "runtime/memory_needs.h"
 #include "runtime/program.h"
 #include "runtime/share.h"
 #include "runtime/watchdog.h"
@@ -23,6 +24,17 @@ struct fl_program {
 };
 
 namespace {
+
+using fl::same;
+static_assert(same(FL_CPU, fl::DeviceKind::cpu) && same(FL_GPU, fl::DeviceKind::gpu));
+static_assert(same(FL_HELD_WEIGHTS, fl::Content::weights) &&
+              same(FL_HELD_GRADIENTS, fl::Content::gradients) &&
+              same(FL_HELD_OPTIMIZER, fl::Content::states) &&
+              same(FL_HELD_ACTIVATIONS, fl::Content::activations) &&
+              same(FL_HELD_BATCHES, fl::Content::batches) &&
+              same(FL_HELD_OTHER, fl::Content::other));
+static_assert(same(FL_FP32, fl::Precision::fp32) && same(FL_TF32, fl::Precision::tf32) &&
+              same(FL_BF16, fl::Precision::bf16));
 
 fl::Batch batch_of(int n_data, const int32_t* data, int n_rows, const int64_t* rows) {
   fl::Batch batch;
@@ -69,8 +81,23 @@ int measured(int64_t* times, Measure&& measure) {
 
 }  // namespace
 
-const char* fl_rt_last_error(void) { return fl::last_error().c_str(); }
-int fl_rt_last_error_is_users(void) { return fl::last_error_is_users() ? 1 : 0; }
+const char* fl_rt_last_error(int* is_users) {
+  *is_users = fl::last_error_is_users() ? 1 : 0;
+  return fl::last_error().c_str();
+}
+
+int fl_rt_last_needs(int n, fl_memory_need* out) {
+  std::vector<fl::MemoryNeed>& needs = fl::last_needs();
+  for (int i = 0; i < std::min(n, static_cast<int>(needs.size())); ++i) {
+    const fl::MemoryNeed& need = needs[static_cast<std::size_t>(i)];
+    out[i] = {{}, {}, need.taken, need.capacity};
+    need.name.copy(out[i].name, sizeof(out[i].name) - 1);
+    std::copy(need.contents.begin(), need.contents.end(), out[i].held);
+  }
+  const int count = static_cast<int>(needs.size());
+  if (n > 0) needs.clear();
+  return count;
+}
 
 int fl_rt_start(void) {
   return status([] {

@@ -10,7 +10,7 @@
 #include "runtime/executor.h"
 #include "runtime/launch.h"
 #include "runtime/machine.h"
-#include "runtime/memory_table.h"
+#include "runtime/memory_needs.h"
 
 namespace flexlegion {
 

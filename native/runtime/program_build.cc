@@ -20,16 +20,6 @@ namespace flexlegion {
 
 using namespace Legion;
 
-namespace {
-
-// The environment variable FLEXLEGION_FUSED says how many launches may become one; 1: none do.
-int longest_fused() {
-  const char* given = std::getenv("FLEXLEGION_FUSED");
-  return given == nullptr ? kLongestRun : static_cast<int>(std::strtol(given, nullptr, 10));
-}
-
-}  // namespace
-
 void Program::build() {
   for (const Operator& op : graph_.operators) losses_ += op.is_loss ? 1 : 0;
   create_regions();
@@ -68,7 +58,7 @@ void Program::add_schedule(unsigned runs) {
     if (!(input.runs & runs)) continue;
     schedule.telling += tasks_here(launches_[static_cast<std::size_t>(input.feed)]);
   }
-  for (const std::vector<int>& run : fusible_runs(launches_, order, longest_fused())) {
+  for (const std::vector<int>& run : fusible_runs(launches_, order, graph_.fused_launches)) {
     int launch = run.front();
     if (run.size() > 1) {
       const auto [known, fresh] = fused_.try_emplace(run, 0);

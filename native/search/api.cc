@@ -18,14 +18,13 @@ struct fl_chain {
 };
 
 fl_chain* fl_chain_create(const fl_problem* problem, int n_groups, const int32_t* groups,
-                          uint64_t seed, int n_degrees, const int32_t* degrees, int n_devices,
-                          const int32_t* devices) {
+                          uint64_t seed, const fl_strategy* start) {
   return fl::guarded(static_cast<fl_chain*>(nullptr), [&] {
-    const auto start = fl::strategy_of(problem->problem, n_degrees, degrees, n_devices, devices);
+    const auto configs = fl::strategy_of(problem->problem, *start);
     if (n_groups != static_cast<int>(problem->problem.graph.operators.size())) {
       throw std::invalid_argument("a search needs one group an operator");
     }
-    return new fl_chain(problem->problem, {groups, groups + n_groups}, seed, start);
+    return new fl_chain(problem->problem, {groups, groups + n_groups}, seed, configs);
   });
 }
 
@@ -56,10 +55,9 @@ int fl_chain_descend(fl_chain* chain, double seconds, int tied, int part, int pa
   });
 }
 
-int fl_chain_adopt(fl_chain* chain, int n_degrees, const int32_t* degrees, int n_devices,
-                   const int32_t* devices) {
+int fl_chain_adopt(fl_chain* chain, const fl_strategy* strategy) {
   return fl::guarded(-1, [&] {
-    chain->chain.adopt(fl::strategy_of(chain->problem, n_degrees, degrees, n_devices, devices));
+    chain->chain.adopt(fl::strategy_of(chain->problem, *strategy));
     return 0;
   });
 }
@@ -85,12 +83,7 @@ int fl_chain_state_of(const fl_chain* chain, fl_chain_state* out) {
   });
 }
 
-int fl_chain_best_devices(const fl_chain* chain) { return fl::devices_named(chain->chain.best()); }
-
-int fl_chain_best(const fl_chain* chain, int n_degrees, int32_t* degrees, int n_devices,
-                  int32_t* devices) {
-  return fl::guarded(-1, [&] {
-    fl::write_strategy(chain->problem, chain->chain.best(), n_degrees, degrees, n_devices, devices);
-    return 0;
-  });
+fl_strategy* fl_chain_best(const fl_chain* chain) {
+  return fl::guarded(static_cast<fl_strategy*>(nullptr),
+                     [&] { return fl::handle_of(chain->problem, chain->chain.best()).release(); });
 }

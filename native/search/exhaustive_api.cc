@@ -17,43 +17,31 @@ struct fl_exhaustive {
   fl::Exhaustive search;
 };
 
-fl_exhaustive* fl_exhaustive_create(const fl_problem* problem, int n_degrees,
-                                    const int32_t* degrees, int n_devices, const int32_t* devices) {
+fl_exhaustive* fl_exhaustive_create(const fl_problem* problem, const fl_strategy* incumbent) {
   return fl::guarded(static_cast<fl_exhaustive*>(nullptr), [&] {
     if (problem->problem.machine.devices() > fl::Bounds::kParts) {
       throw std::invalid_argument("an exhaustive search takes at most " +
                                   std::to_string(fl::Bounds::kParts) + " devices");
     }
-    const auto start = fl::strategy_of(problem->problem, n_degrees, degrees, n_devices, devices);
-    return new fl_exhaustive(problem->problem, start);
+    return new fl_exhaustive(problem->problem, fl::strategy_of(problem->problem, *incumbent));
   });
 }
 
 void fl_exhaustive_destroy(fl_exhaustive* search) { delete search; }
 
-int fl_exhaustive_run(fl_exhaustive* search, double seconds) {
-  return fl::guarded(-1, [&] { return search->search.run(seconds) ? 1 : 0; });
-}
-
-int fl_exhaustive_state_of(const fl_exhaustive* search, fl_exhaustive_state* out) {
+int fl_exhaustive_run(fl_exhaustive* search, double seconds, fl_exhaustive_state* out) {
   return fl::guarded(-1, [&] {
+    const bool complete = search->search.run(seconds);
     const fl::ExhaustiveCounts& counts = search->search.counts();
     const std::int64_t best = search->search.best_time();
     *out = {best == fl::kNever ? -1 : best, search->search.root_bound(), counts.nodes,
             counts.simulated};
-    return 0;
+    return complete ? 1 : 0;
   });
 }
 
-int fl_exhaustive_best_devices(const fl_exhaustive* search) {
-  return fl::devices_named(search->search.best());
-}
-
-int fl_exhaustive_best(const fl_exhaustive* search, int n_degrees, int32_t* degrees, int n_devices,
-                       int32_t* devices) {
-  return fl::guarded(-1, [&] {
-    fl::write_strategy(search->problem, search->search.best(), n_degrees, degrees, n_devices,
-                       devices);
-    return 0;
+fl_strategy* fl_exhaustive_best(const fl_exhaustive* search) {
+  return fl::guarded(static_cast<fl_strategy*>(nullptr), [&] {
+    return fl::handle_of(search->problem, search->search.best()).release();
   });
 }

@@ -13,6 +13,26 @@ namespace fl = flexlegion;
 
 namespace {
 
+using fl::same;
+static_assert(same(FL_FULL, fl::Algorithm::full) && same(FL_DELTA, fl::Algorithm::delta));
+static_assert(same(FL_FLOW_VALUE, fl::FlowKind::value) &&
+              same(FL_FLOW_GRADIENT, fl::FlowKind::gradient) &&
+              same(FL_FLOW_WEIGHTS, fl::FlowKind::weights) &&
+              same(FL_FLOW_NORMS, fl::FlowKind::norms) &&
+              same(FL_FLOW_TOTAL_NORM, fl::FlowKind::total_norm));
+static_assert(same(FL_SIMULATED, fl::Verdict::simulated) &&
+              same(FL_OVERLOADED, fl::Verdict::overloaded) &&
+              same(FL_OVERLONG, fl::Verdict::overlong) && same(FL_STOPPED, fl::Verdict::stopped) &&
+              same(FL_OUT_OF_MEMORY, fl::Verdict::out_of_memory) &&
+              same(FL_TOO_FINE, fl::Verdict::too_fine));
+static_assert(same(FL_CONTENT_BATCH, fl::Content::batch) &&
+              same(FL_CONTENT_ACTIVATIONS, fl::Content::activation) &&
+              same(FL_CONTENT_GRADIENTS, fl::Content::gradient) &&
+              same(FL_CONTENT_WEIGHTS, fl::Content::weight) &&
+              same(FL_CONTENT_WEIGHT_GRADIENTS, fl::Content::weight_gradient) &&
+              same(FL_CONTENT_OPTIMIZER_STATES, fl::Content::optimizer_state) &&
+              FL_CONTENT_OPTIMIZER_STATES + 1 == fl::kContents);
+
 constexpr std::int64_t kMaxRate = 1'000'000'000'000'000'000;
 constexpr int kMaxRouteLength = 64;
 
@@ -89,26 +109,49 @@ fl::MachineModel machine_of(const fl_machine& machine) {
   return model;
 }
 
-// Reads configurations of `ops` from flat arrays.
-std::vector<std::pair<int, fl::Config>> configs_of(const fl::Problem& problem,
-                                                   const std::vector<int>& ops, int n_degrees,
-                                                   const int32_t* degrees, int n_devices,
-                                                   const int32_t* devices) {
-  std::vector<std::pair<int, fl::Config>> configs;
-  const int32_t* const last_degree = degrees + n_degrees;
-  const int32_t* const last_device = devices + n_devices;
-  for (int op : ops) {
-    check_index(op, static_cast<std::int64_t>(problem.graph.operators.size()), "operator");
-    const auto& o = problem.graph.operators[op];
-    fl::ParallelConfig config;
-    std::int64_t tasks = 1;
-    for (std::size_t d = 0; d < o.dims.size() && degrees < last_degree; ++d) {
-      config.degrees.push_back(*degrees++);
-      tasks = std::clamp<std::int64_t>(tasks * config.degrees.back(), 0, fl::kMaxTasks);
+fl::LinearCost linear_of(const fl_linear& linear) {
+  if (linear.overhead < 0 || linear.overhead > fl::kMaxTime || linear.bytes_per_second < 1 ||
+      linear.bytes_per_second > kMaxRate) {
+    throw std::invalid_argument("a pass needs a positive rate and no negative overhead");
+  }
+  return {linear.overhead, linear.bytes_per_second};
+}
+
+fl::CostTable cost_table(const fl::Graph& graph, const int32_t* class_of,
+                         const fl_machine& machine) {
+  fl::CostTable costs;
+  const std::size_t ops = graph.operators.size();
+  for (std::size_t op = 0; op < ops; ++op) {
+    const int like = class_of[op];
+    check_index(like, static_cast<std::int64_t>(op) + 1, "earlier operator");
+    if (!fl::same_access(graph, static_cast<int>(op), like)) {
+      throw std::invalid_argument("operators '" + graph.operators[op].name + "' and '" +
+                                  graph.operators[like].name + "' differ in more than name");
     }
-    const int32_t* const end = devices + std::min<std::int64_t>(tasks, last_device - devices);
-    config.devices.assign(devices, end);
-    devices = end;
+    costs.class_of.push_back(like);
+  }
+  costs.splits.resize(ops);
+  costs.number_of.resize(ops);
+  for (int kind = 0; kind < machine.kinds; ++kind) {
+    const fl_rates& rates = machine.rates[kind];
+    if (rates.launch < 0 || rates.launch > fl::kMaxTime) {
+      throw std::invalid_argument("a launch takes no negative time");
+    }
+    costs.launch.push_back(rates.launch);
+    costs.load.push_back(linear_of(rates.load));
+    costs.update.push_back(linear_of(rates.update));
+    costs.sum.push_back(linear_of(rates.sum));
+  }
+  return costs;
+}
+
+}  // namespace
+
+std::vector<std::pair<int, fl::Config>> fl::configs_of(const fl::Problem& problem,
+                                                       const fl_strategy& strategy) {
+  std::vector<std::pair<int, fl::Config>> configs;
+  for (const auto& [op, config] : strategy.configs) {
+    check_index(op, static_cast<std::int64_t>(problem.graph.operators.size()), "operator");
     fl::check_config(problem.graph, op, config);
     for (int device : config.devices) check_index(device, problem.machine.devices(), "device");
     const auto& numbers = problem.costs.number_of[problem.costs.class_of[op]];
@@ -116,110 +159,50 @@ std::vector<std::pair<int, fl::Config>> configs_of(const fl::Problem& problem,
     if (entry == numbers.end()) {
       std::string text;
       for (int degree : config.degrees) text += " " + std::to_string(degree);
-      throw std::invalid_argument("the cost table has no times for operator '" + o.name +
-                                  "' split by" + text);
+      throw std::invalid_argument("the cost table has no times for operator '" +
+                                  problem.graph.operators[op].name + "' split by" + text);
     }
-    configs.emplace_back(op, fl::Config{entry->second, std::move(config.devices)});
+    configs.emplace_back(op, fl::Config{entry->second, config.devices});
   }
   return configs;
 }
 
-void check_linear(const fl::Problem& problem) {
-  for (const auto* costs : {&problem.costs.load, &problem.costs.update, &problem.costs.sum}) {
-    if (static_cast<int>(costs->size()) != problem.machine.kinds) {
-      throw std::invalid_argument("the cost table lacks a pass");
-    }
+std::vector<fl::Config> fl::strategy_of(const fl::Problem& problem, const fl_strategy& strategy) {
+  std::vector<fl::Config> configs;
+  for (auto& [op, config] : configs_of(problem, strategy)) configs.push_back(std::move(config));
+  if (configs.size() != problem.graph.operators.size()) {
+    throw std::invalid_argument("a strategy needs one configuration an operator");
   }
+  return configs;
 }
 
-}  // namespace
-
-std::vector<fl::Config> fl::strategy_of(const fl::Problem& problem, int n_degrees,
-                                        const int32_t* degrees, int n_devices,
-                                        const int32_t* devices) {
-  std::vector<int> ops(problem.graph.operators.size());
-  for (std::size_t op = 0; op < ops.size(); ++op) ops[op] = static_cast<int>(op);
-  check_linear(problem);
-  std::vector<fl::Config> strategy;
-  for (auto& [op, config] : configs_of(problem, ops, n_degrees, degrees, n_devices, devices)) {
-    strategy.push_back(std::move(config));
+std::unique_ptr<fl_strategy> fl::handle_of(const fl::Problem& problem,
+                                           const std::vector<fl::Config>& strategy) {
+  auto handle = std::make_unique<fl_strategy>();
+  for (int op = 0; op < static_cast<int>(strategy.size()); ++op) {
+    const fl::Config& config = strategy[op];
+    handle->configs[op] = {problem.split(op, config.split).degrees, config.devices};
   }
-  return strategy;
+  return handle;
 }
 
-int fl::devices_named(const std::vector<fl::Config>& strategy) {
-  std::size_t devices = 0;
-  for (const fl::Config& config : strategy) devices += config.devices.size();
-  return static_cast<int>(devices);
-}
-
-void fl::write_strategy(const fl::Problem& problem, const std::vector<fl::Config>& strategy,
-                        int n_degrees, int32_t* degrees, int n_devices, int32_t* devices) {
-  const int32_t* const last_degree = degrees + n_degrees;
-  const int32_t* const last_device = devices + n_devices;
-  for (std::size_t op = 0; op < strategy.size(); ++op) {
-    const auto& its = problem.split(static_cast<int>(op), strategy[op].split).degrees;
-    const auto& names = strategy[op].devices;
-    if (static_cast<std::ptrdiff_t>(its.size()) > last_degree - degrees ||
-        static_cast<std::ptrdiff_t>(names.size()) > last_device - devices) {
-      throw std::invalid_argument("the arrays are too short for the strategy");
-    }
-    degrees = std::copy(its.begin(), its.end(), degrees);
-    devices = std::copy(names.begin(), names.end(), devices);
-  }
-}
-
-fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine, int n_outputs,
-                              const int32_t* outputs, int optimizer_states, int clips) {
+fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
+                              const int32_t* class_of, int optimizer_states, int clips) {
   return fl::guarded(static_cast<fl_problem*>(nullptr), [&] {
     auto handle = std::make_unique<fl_problem>();
     fl::Problem& problem = handle->problem;
     problem.graph = graph->graph;
     check_index(optimizer_states, 1000, "number of optimizer states");
-    const std::vector<int> wanted(outputs, outputs + n_outputs);
-    for (int output : wanted) {
-      check_index(output, static_cast<std::int64_t>(problem.graph.tensors.size()), "tensor");
-    }
-    fl::check_graph(problem.graph);
-    problem.facts = fl::facts_of(problem.graph, wanted, {optimizer_states, clips != 0});
+    problem.facts =
+        fl::facts_of(problem.graph, fl::finished(*graph).outputs, {optimizer_states, clips != 0});
     problem.machine = machine_of(*machine);
     problem.optimizer_states = optimizer_states;
-    const std::size_t ops = problem.graph.operators.size();
-    for (std::size_t op = 0; op < ops; ++op) {
-      problem.costs.class_of.push_back(static_cast<int>(op));
-    }
-    problem.costs.splits.resize(ops);
-    problem.costs.number_of.resize(ops);
-    const auto kinds = static_cast<std::size_t>(problem.machine.kinds);
-    problem.costs.update.resize(kinds);
-    problem.costs.load.resize(kinds);
-    problem.costs.sum.resize(kinds);
-    problem.costs.launch.resize(kinds, 0);
+    problem.costs = cost_table(problem.graph, class_of, *machine);
     return handle.release();
   });
 }
 
 void fl_problem_destroy(fl_problem* problem) { delete problem; }
-
-int fl_problem_share_splits(fl_problem* problem, int op, int like) {
-  return fl::guarded(-1, [&] {
-    const auto ops = static_cast<std::int64_t>(problem->problem.graph.operators.size());
-    check_index(op, ops, "operator");
-    check_index(like, ops, "operator");
-    const fl::Graph& graph = problem->problem.graph;
-    if (!fl::same_access(graph, op, like)) {
-      throw std::invalid_argument("operators '" + graph.operators[op].name + "' and '" +
-                                  graph.operators[like].name + "' differ in more than name");
-    }
-    auto& classes = problem->problem.costs.class_of;
-    if (classes[op] != classes[like] && !problem->problem.costs.splits[classes[op]].empty()) {
-      throw std::invalid_argument("operator '" + graph.operators[op].name +
-                                  "' has entries in the cost table already");
-    }
-    classes[op] = classes[like];
-    return 0;
-  });
-}
 
 int fl_problem_add_split(fl_problem* handle, int op, int n_degrees, const int32_t* degrees,
                          int n_times, const int64_t* times) {
@@ -253,32 +236,6 @@ int fl_problem_add_split(fl_problem* handle, int op, int n_degrees, const int32_
   });
 }
 
-int fl_problem_set_linear(fl_problem* problem, int kind, int pass, int64_t overhead,
-                          int64_t bytes_per_second) {
-  return fl::guarded(-1, [&] {
-    check_index(kind, problem->problem.machine.kinds, "kind of devices");
-    if (overhead < 0 || overhead > fl::kMaxTime || bytes_per_second < 1 ||
-        bytes_per_second > kMaxRate) {
-      throw std::invalid_argument("a pass needs a positive rate and no negative overhead");
-    }
-    fl::CostTable& costs = problem->problem.costs;
-    auto& list = pass == FL_LOAD ? costs.load : pass == FL_UPDATE ? costs.update : costs.sum;
-    list[kind] = {overhead, bytes_per_second};
-    return 0;
-  });
-}
-
-int fl_problem_set_launch(fl_problem* problem, int kind, int64_t time) {
-  return fl::guarded(-1, [&] {
-    check_index(kind, problem->problem.machine.kinds, "kind of devices");
-    if (time < 0 || time > fl::kMaxTime) {
-      throw std::invalid_argument("a launch takes no negative time");
-    }
-    problem->problem.costs.launch[kind] = time;
-    return 0;
-  });
-}
-
 int fl_graph_parts(const fl_graph* graph, int op, int n_degrees, const int32_t* degrees, int n_out,
                    int64_t* extents) {
   return fl::guarded(-1, [&] {
@@ -308,24 +265,21 @@ int fl_graph_parts(const fl_graph* graph, int op, int n_degrees, const int32_t* 
   });
 }
 
-fl_simulator* fl_simulator_create(const fl_problem* problem, int n_degrees, const int32_t* degrees,
-                                  int n_devices, const int32_t* devices) {
+fl_simulator* fl_simulator_create(const fl_problem* problem, const fl_strategy* strategy) {
   return fl::guarded(static_cast<fl_simulator*>(nullptr), [&] {
-    const auto strategy = fl::strategy_of(problem->problem, n_degrees, degrees, n_devices, devices);
+    const auto configs = fl::strategy_of(problem->problem, *strategy);
     auto handle = std::make_unique<fl_simulator>(problem->problem);
-    handle->simulator.set(strategy);
+    handle->simulator.set(configs);
     return handle.release();
   });
 }
 
 void fl_simulator_destroy(fl_simulator* simulator) { delete simulator; }
 
-int fl_simulator_propose(fl_simulator* handle, int n_ops, const int32_t* ops, int n_degrees,
-                         const int32_t* degrees, int n_devices, const int32_t* devices,
-                         int algorithm, int64_t limit) {
+int fl_simulator_propose(fl_simulator* handle, const fl_strategy* changes, int algorithm,
+                         int64_t limit) {
   return fl::guarded(-1, [&] {
-    const auto configs = configs_of(handle->simulator.graph().problem(), {ops, ops + n_ops},
-                                    n_degrees, degrees, n_devices, devices);
+    const auto configs = fl::configs_of(handle->simulator.graph().problem(), *changes);
     handle->simulator.reject();  // of a proposal that is still open
     const fl::Verdict verdict = handle->simulator.propose(
         configs, algorithm == FL_FULL ? fl::Algorithm::full : fl::Algorithm::delta,
@@ -364,7 +318,9 @@ int fl_simulator_summary(fl_simulator* simulator, fl_summary* out) {
             computation,
             simulator->simulator.timeline().tasks,
             simulator->simulator.longest_path(),
-            graph.heaviest_load()};
+            graph.heaviest_load(),
+            graph.load().data(),
+            graph.memory().data()};
     return 0;
   });
 }
@@ -428,7 +384,7 @@ int fl_simulator_tasks(const fl_simulator* simulator, int n_tasks, fl_task* task
 }
 
 int fl_simulator_memory(const fl_simulator* simulator, int memories, int64_t* peak,
-                        int64_t* allocated) {
+                        int64_t* contents) {
   return fl::guarded(-1, [&] {
     const fl::TaskGraph& graph = simulator->simulator.graph();
     if (memories != graph.problem().machine.memories) {
@@ -436,28 +392,8 @@ int fl_simulator_memory(const fl_simulator* simulator, int memories, int64_t* pe
     }
     const auto most = fl::peak_memory(graph, simulator->simulator.timeline());
     std::copy(most.begin(), most.end(), peak);
-    std::copy(graph.memory().begin(), graph.memory().end(), allocated);
-    return 0;
-  });
-}
-
-int fl_simulator_contents(const fl_simulator* simulator, int n, int64_t* bytes) {
-  static_assert(FL_CONTENTS == fl::kContents);
-  return fl::guarded(-1, [&] {
-    const auto all = fl::memory_contents(simulator->simulator.graph());
-    if (n != static_cast<int>(all.size())) throw std::invalid_argument("wrong number of contents");
-    std::copy(all.begin(), all.end(), bytes);
-    return 0;
-  });
-}
-
-int fl_simulator_load(const fl_simulator* simulator, int n_devices, int64_t* load) {
-  return fl::guarded(-1, [&] {
-    const auto& all = simulator->simulator.graph().load();
-    if (n_devices != static_cast<int>(all.size())) {
-      throw std::invalid_argument("wrong number of devices");
-    }
-    std::copy(all.begin(), all.end(), load);
+    const auto all = fl::memory_contents(graph);
+    std::copy(all.begin(), all.end(), contents);
     return 0;
   });
 }

@@ -70,7 +70,7 @@ void FusedLaunches::find(std::vector<char>& runs_on) {
   runs_on.assign(launches.size(), 0);
   int first = 0;
   for (int i = 1; i < static_cast<int>(order_.size()); ++i) {
-    if (rule_.joins(i, first)) {
+    if (rule_.joins(i, first, graph_.problem().graph.fused_launches)) {
       runs_on[order_[i]] = 1;
     } else {
       first = i;

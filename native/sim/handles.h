@@ -1,6 +1,8 @@
 // What the simulator's opaque handles hold.
 #pragma once
 
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "plan/handles.h"
@@ -17,14 +19,14 @@ struct fl_simulator {
 
 namespace flexlegion {
 
-// A whole strategy from the flat arrays of the C ABI. Throws std::invalid_argument.
-std::vector<Config> strategy_of(const Problem& problem, int n_degrees, const int32_t* degrees,
-                                int n_devices, const int32_t* devices);
+// The configurations of a strategy or a part of one, by operator, with the cost table's entries.
+// Throws std::invalid_argument for what does not fit the problem, or is not in its cost table.
+std::vector<std::pair<int, Config>> configs_of(const Problem& problem, const fl_strategy& strategy);
 
-// The way back: how many devices the configurations name, and the flat arrays. Throws
-// std::invalid_argument if these are too short.
-int devices_named(const std::vector<Config>& strategy);
-void write_strategy(const Problem& problem, const std::vector<Config>& strategy, int n_degrees,
-                    int32_t* degrees, int n_devices, int32_t* devices);
+// Those of a whole strategy, one an operator. Throws std::invalid_argument if one is missing.
+std::vector<Config> strategy_of(const Problem& problem, const fl_strategy& strategy);
+
+// The way back.
+std::unique_ptr<fl_strategy> handle_of(const Problem& problem, const std::vector<Config>& strategy);
 
 }  // namespace flexlegion

@@ -21,7 +21,6 @@ from flexlegion import zoo
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.machine.files import load_machine
 from flexlegion.problem import Problem
-from flexlegion.searches.chain import training_operators
 from flexlegion.searches.exhaustive import exhaustive
 from flexlegion.searches.mcmc import Budget, search
 from flexlegion.soap import splits
@@ -44,7 +43,7 @@ def strategies(problem: Problem) -> int:
     devices = len(problem.devices)
     return math.prod(
         sum(math.comb(devices, math.prod(degrees)) for degrees in splits(op, devices))
-        for op in training_operators(problem.graph)
+        for op in problem.facts.trained
     )
 
 

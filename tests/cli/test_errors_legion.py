@@ -183,7 +183,7 @@ def test_too_little_memory(tmp_path: Path) -> None:
     lines = done.stderr.splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("error: "))
     assert "in a memory of 64 MiB (cpu:0 to cpu:1); use more devices" in lines[first]
-    heading, row = lines[first + 1].split(), lines[first + 2].removeprefix("cpu:0 to cpu:1").split()
+    heading, row = lines[first + 1].split(), lines[first + 3].removeprefix("cpu:0 to cpu:1").split()
     table = dict(zip(heading[1:], map(int, row), strict=True))
     assert table["capacity"] == 64
     assert table["taken"] == table["other"] == 0

@@ -16,14 +16,19 @@ namespace {
 
 using fuzz::Source;
 
-constexpr const char* kSentinel = "a shard cannot have less than no bytes";
+constexpr const char* kSentinel = "no configuration of operator -7";
 
 std::uint64_t sequence_seed = 0;
 long long calls = 0, failures = 0;
 
+const char* last_error() {
+  int is_users;
+  return fl_last_error(&is_users);
+}
+
 [[noreturn]] void die(const char* what) {
   std::fprintf(stderr, "sequence %llu: %s (last message: %s)\n",
-               static_cast<unsigned long long>(sequence_seed), what, fl_last_error());
+               static_cast<unsigned long long>(sequence_seed), what, last_error());
   std::abort();
 }
 
@@ -34,8 +39,9 @@ void require(bool holds, const char* what) {
 // Runs one call. If it fails, it has to have left a message that was not there before.
 template <typename Call>
 auto checked(Call&& call) {
-  static fl_graph* const scratch = fl_graph_create();
-  require(fl_graph_set_shard_bytes(scratch, -1) < 0, "the sentinel did not fail");
+  static fl_strategy* const scratch = fl_strategy_create();
+  fl_config config;
+  require(fl_strategy_get(scratch, -7, &config) < 0, "the sentinel did not fail");
   const auto result = call();
   ++calls;
   bool failed;
@@ -46,26 +52,31 @@ auto checked(Call&& call) {
   }
   if (failed) {
     ++failures;
-    require(std::strcmp(fl_last_error(), kSentinel) != 0, "a failure without a message");
-    require(std::strlen(fl_last_error()) > 0, "a failure with an empty message");
+    require(std::strcmp(last_error(), kSentinel) != 0, "a failure without a message");
+    require(std::strlen(last_error()) > 0, "a failure with an empty message");
   }
   return result;
 }
 
-// Configurations of some operators as the ABI takes them, with a number too many of each.
-struct Flat {
-  std::vector<std::int32_t> degrees, devices;
-  int n_degrees = 0, n_devices = 0;
+// A strategy, or a part of one.
+struct Strategy {
+  fl_strategy* const handle = checked([] { return fl_strategy_create(); });
 
-  void end(Source& random) {
-    n_degrees = static_cast<int>(degrees.size());
-    n_devices = static_cast<int>(devices.size());
-    if (random.hostile && random.chance(0.02)) n_degrees = random.between(-1, n_degrees);
-    if (random.hostile && random.chance(0.02)) n_devices = random.between(-1, n_devices);
+  Strategy() = default;
+  Strategy(const Strategy&) = delete;
+  Strategy& operator=(const Strategy&) = delete;
+  ~Strategy() { fl_strategy_destroy(handle); }
+
+  void set(Source& random, int op, std::vector<std::int32_t> degrees,
+           std::vector<std::int32_t> devices) {
+    int n_degrees = static_cast<int>(degrees.size()), n_devices = static_cast<int>(devices.size());
+    if (random.hostile && random.chance(0.01)) n_degrees = random.between(-1, n_degrees + 1);
+    if (random.hostile && random.chance(0.01)) n_devices = random.between(-1, n_devices + 1);
     degrees.push_back(1);
     devices.push_back(0);
-    if (random.hostile && random.chance(0.02)) ++n_degrees;
-    if (random.hostile && random.chance(0.02)) ++n_devices;
+    checked([&] {
+      return fl_strategy_set(handle, op, n_degrees, degrees.data(), n_devices, devices.data());
+    });
   }
 };
 
@@ -75,7 +86,12 @@ class Sequence {
   explicit Sequence(std::uint64_t seed) : random_(seed) { random_.hostile = random_.chance(0.5); }
 
   void run() {
-    fl_graph* const graph = checked([] { return fl_graph_create(); });
+    fl_graph* const graph = checked([this] {
+      const std::int64_t shard_bytes = random_.chance(0.7) ? random_.upto(64) : 0;
+      return fl_graph_create(shard_bytes, random_.chance(0.7) ? 0 : random_.upto(5));
+    });
+    require(fl_graph_create(-1, 0) == nullptr && fl_graph_create(0, -1) == nullptr,
+            "a graph of less than nothing");
     facts_ = fuzz::GraphMaker(random_, graph).make();
     const fuzz::Machine machine(random_);
     devices_ = static_cast<int>(machine.memory_of.size());
@@ -86,10 +102,21 @@ class Sequence {
     for (int i = random_.upto(3); i > 0; --i) {
       outputs_.push_back(random_.twisted32(random_.between(0, std::max(0, last))));
     }
+    fl_graph_facts facts;
+    if (!random_.hostile || !random_.chance(0.02)) {
+      checked([&] {
+        return fl_graph_finish(graph, static_cast<int>(outputs_.size()), outputs_.data(), &facts);
+      });
+    }
     const fl_machine view = machine.view();
+    std::vector<std::int32_t> class_of;
+    for (int op = 0; op < ops(); ++op) {
+      class_of.push_back(random_.twisted32(random_.chance(0.02) ? random_.upto(op) : op));
+    }
+    class_of.push_back(0);
     problem_ = checked([&] {
-      return fl_problem_create(graph, &view, static_cast<int>(outputs_.size()), outputs_.data(),
-                               random_.twisted32(random_.upto(2)), random_.upto(1));
+      return fl_problem_create(graph, &view, class_of.data(), random_.twisted32(random_.upto(2)),
+                               random_.upto(1));
     });
     plan(graph);
     parts(graph);
@@ -128,48 +155,49 @@ class Sequence {
     return tasks;
   }
 
-  void append(int op, Flat& flat) {
+  std::vector<std::int32_t> some_degrees(int op) {
     const auto& known = splits_[static_cast<std::size_t>(op)];
     const bool use_known = !known.empty() && !(random_.hostile && random_.chance(0.03));
-    const std::vector<std::int32_t> degrees = use_known ? random_.one_of(known) : degrees_of(op);
-    flat.degrees.insert(flat.degrees.end(), degrees.begin(), degrees.end());
-    const std::int64_t tasks = std::min<std::int64_t>(product(degrees), 64);
-    for (std::int64_t k = 0; k < tasks; ++k) {
-      flat.devices.push_back(random_.twisted32(random_.upto(std::max(devices_, 1) - 1)));
-    }
+    return use_known ? random_.one_of(known) : degrees_of(op);
   }
 
-  Flat strategy() {
-    Flat flat;
-    for (int op = 0; op < ops(); ++op) append(op, flat);
-    flat.end(random_);
-    return flat;
+  void set(int op, Strategy& strategy) {
+    const std::vector<std::int32_t> degrees = some_degrees(op);
+    std::vector<std::int32_t> devices;
+    for (std::int64_t k = std::min<std::int64_t>(product(degrees), 64); k > 0; --k) {
+      devices.push_back(random_.twisted32(random_.upto(std::max(devices_, 1) - 1)));
+    }
+    strategy.set(random_, random_.twisted32(op), degrees, devices);
+  }
+
+  void set_all(Strategy& strategy) {
+    for (int op = 0; op < ops(); ++op) {
+      if (!random_.hostile || !random_.chance(0.01)) set(op, strategy);
+    }
   }
 
   void plan(const fl_graph* graph) {
     splits_.assign(facts_.ops.size(), {});
-    const Flat flat = strategy();
+    Strategy strategy;
+    set_all(strategy);
     fl_plan* const plan = checked([&] {
-      return fl_plan_create(graph, flat.n_degrees, flat.degrees.data(), flat.n_devices,
-                            flat.devices.data(), static_cast<int>(outputs_.size()), outputs_.data(),
-                            random_.twisted32(random_.upto(2)), random_.upto(1));
+      return fl_plan_create(graph, strategy.handle, random_.twisted32(random_.upto(2)),
+                            random_.upto(1));
     });
     if (plan == nullptr) return;
-    const int launches = fl_plan_launches(plan);
-    for (int l = random_.chance(0.1) ? -1 : 0; l < launches + random_.upto(1); ++l) {
-      fl_launch launch;
-      if (checked([&] { return fl_plan_launch(plan, l, &launch); }) < 0) continue;
-      std::vector<std::int32_t> on(static_cast<std::size_t>(launch.tasks));
-      require(fl_plan_devices(plan, l, on.data()) == 0, "devices of a launch");
-      for (int r = 0; r <= launch.requirements; ++r) {
-        fl_requirement its;
-        if (checked([&] { return fl_plan_requirement(plan, l, r, &its); }) < 0) continue;
-        std::vector<std::int64_t> rects(static_cast<std::size_t>(launch.tasks * its.rank * 2));
-        std::vector<std::uint8_t> adds(static_cast<std::size_t>(launch.tasks));
-        require(fl_plan_rects(plan, l, r, rects.data(), adds.data()) == 0, "rectangles");
+    fl_plan_arrays all;
+    require(fl_plan_read(plan, &all) == 0, "a plan's arrays");
+    std::int64_t tasks = 0, requirements = 0, tiles = 0, bounds = 0;
+    for (const fl_launch* l = all.launches; l != all.launches + all.n_launches; ++l) {
+      tasks += l->tasks;
+      for (int r = 0; r < l->requirements; ++r) {
+        tiles += l->tasks;
+        bounds += std::int64_t{2} * l->tasks * all.requirements[requirements++].rank;
       }
     }
-    checked([&] { return fl_plan_gradient_slots(plan, random_.between(-1, 12)); });
+    require(tasks == all.n_devices && requirements == all.n_requirements && tiles == all.n_tiles &&
+                bounds == all.n_bounds,
+            "lengths of a plan's arrays");
     checked([&] { return fl_plan_bytes_on_device(plan, random_.between(0, devices_)); });
     fl_plan_destroy(plan);
   }
@@ -189,28 +217,7 @@ class Sequence {
   }
 
   void prepare() {
-    if (random_.chance(0.3) && ops() > 1) share();
     for (int i = random_.between(2 * ops(), 6 * ops()); i > 0; --i) add_split();
-    for (int kind = 0; kind < 2; ++kind) {
-      checked([&] {
-        return fl_problem_set_launch(problem_, random_.twisted32(kind),
-                                     random_.twisted(random_.upto(1'000)));
-      });
-      for (int pass : {FL_LOAD, FL_BACKWARD, FL_UPDATE}) {
-        checked([&] {
-          return fl_problem_set_linear(problem_, random_.twisted32(kind), random_.twisted32(pass),
-                                       random_.twisted(random_.upto(9)),
-                                       random_.twisted(1'000'000'000));
-        });
-      }
-    }
-  }
-
-  void share() {
-    checked([&] {
-      return fl_problem_share_splits(problem_, random_.twisted32(random_.upto(ops() - 1)),
-                                     random_.twisted32(random_.upto(ops() - 1)));
-    });
   }
 
   void add_split() {
@@ -250,11 +257,9 @@ class Sequence {
       latest = std::max(latest, task.end_time);
     }
     require(latest == summary.iteration_time, "the latest end is the iteration time");
-    std::vector<std::int64_t> peak(16), held(16), load(64);
+    std::vector<std::int64_t> peak(16), contents(16 * (FL_CONTENT_OPTIMIZER_STATES + 1));
     const int memories = memories_ + (random_.chance(0.1) ? random_.between(-1, 1) : 0);
-    checked([&] { return fl_simulator_memory(simulator, memories, peak.data(), held.data()); });
-    const int devices = all_ + (random_.chance(0.1) ? random_.between(-1, 1) : 0);
-    checked([&] { return fl_simulator_load(simulator, devices, load.data()); });
+    checked([&] { return fl_simulator_memory(simulator, memories, peak.data(), contents.data()); });
     return tasks;
   }
 
@@ -265,11 +270,10 @@ class Sequence {
   }
 
   void simulate() {
-    const Flat start = strategy();
-    fl_simulator* const simulator = checked([&] {
-      return fl_simulator_create(problem_, start.n_degrees, start.degrees.data(), start.n_devices,
-                                 start.devices.data());
-    });
+    Strategy start;
+    set_all(start);
+    fl_simulator* const simulator =
+        checked([&] { return fl_simulator_create(problem_, start.handle); });
     if (simulator == nullptr) return;
     std::vector<fl_task> held = tasks_of(simulator);
     for (int i = random_.between(0, 12); i > 0; --i) {
@@ -284,23 +288,13 @@ class Sequence {
   }
 
   void propose(fl_simulator* simulator, std::vector<fl_task>& held) {
-    std::vector<std::int32_t> changed;
-    Flat flat;
+    Strategy changes;
     for (int i = random_.upto(std::min(ops(), 3)); i >= 0 && ops() > 0; --i) {
-      changed.push_back(random_.upto(ops() - 1));
-      append(changed.back(), flat);
-      changed.back() = random_.twisted32(changed.back());
+      set(random_.upto(ops() - 1), changes);
     }
-    flat.end(random_);
-    const int n = static_cast<int>(changed.size());
-    const int n_ops = random_.hostile && random_.chance(0.02) ? random_.between(-1, n) : n;
-    changed.push_back(0);
     const auto call = [&](int algorithm, std::int64_t limit) {
-      return checked([&] {
-        return fl_simulator_propose(simulator, n_ops, changed.data(), flat.n_degrees,
-                                    flat.degrees.data(), flat.n_devices, flat.devices.data(),
-                                    algorithm, limit);
-      });
+      return checked(
+          [&] { return fl_simulator_propose(simulator, changes.handle, algorithm, limit); });
     };
     fl_summary summary{};
     fl_simulator_summary(simulator, &summary);
@@ -348,16 +342,15 @@ class Sequence {
             random_.twisted32(algorithm)};
   }
 
-  fl_chain* chain(const Flat& start, const std::vector<std::int32_t>& groups, std::uint64_t seed) {
+  fl_chain* chain(const Strategy& start, const std::vector<std::int32_t>& groups,
+                  std::uint64_t seed) {
     const int n = static_cast<int>(groups.size()) - 1;
-    return checked([&] {
-      return fl_chain_create(problem_, n, groups.data(), seed, start.n_degrees,
-                             start.degrees.data(), start.n_devices, start.devices.data());
-    });
+    return checked([&] { return fl_chain_create(problem_, n, groups.data(), seed, start.handle); });
   }
 
   void search() {
-    const Flat start = strategy();
+    Strategy start;
+    set_all(start);
     std::vector<std::int32_t> groups;
     for (int op = 0; op < ops(); ++op) groups.push_back(random_.chance(0.9) ? op : 0);
     groups.push_back(0);
@@ -382,11 +375,9 @@ class Sequence {
       checked([&] { return fl_chain_descend(one, 0.005, tied, part, parts); });
     }
     if (random_.chance(0.3)) {
-      const Flat next = strategy();
-      checked([&] {
-        return fl_chain_adopt(one, next.n_degrees, next.degrees.data(), next.n_devices,
-                              next.devices.data());
-      });
+      Strategy next;
+      set_all(next);
+      checked([&] { return fl_chain_adopt(one, next.handle); });
     }
     best(one);
     fl_chain_destroy(other);
@@ -402,19 +393,19 @@ class Sequence {
   }
 
   void best(const fl_chain* chain) {
-    std::size_t ranks = 0;
-    for (const fuzz::Op& op : facts_.ops) ranks += op.shape.size();
-    const int n = fl_chain_best_devices(chain);
-    std::vector<std::int32_t> degrees(ranks), devices(static_cast<std::size_t>(n));
-    require(fl_chain_best(chain, static_cast<int>(ranks), degrees.data(), n, devices.data()) == 0,
-            "the best strategy");
-    require(
-        fl_chain_best(chain, static_cast<int>(ranks) - 1, degrees.data(), n, devices.data()) < 0,
-        "room for one degree too few");
-    require(fl_chain_best(chain, static_cast<int>(ranks), degrees.data(), -1, devices.data()) < 0,
-            "no room for devices");
-    fl_simulator* const simulator =
-        fl_simulator_create(problem_, static_cast<int>(ranks), degrees.data(), n, devices.data());
+    fl_strategy* const best = fl_chain_best(chain);
+    require(best != nullptr, "the best strategy");
+    fl_config config;
+    for (int op = 0; op < ops(); ++op) {
+      require(fl_strategy_get(best, op, &config) == 0 &&
+                  config.n_degrees ==
+                      static_cast<int>(facts_.ops[static_cast<std::size_t>(op)].shape.size()),
+              "a configuration of the best strategy");
+    }
+    require(checked([&] { return fl_strategy_get(best, ops(), &config); }) < 0,
+            "no operator beyond the last");
+    fl_simulator* const simulator = fl_simulator_create(problem_, best);
+    fl_strategy_destroy(best);
     require(simulator != nullptr, "the best strategy can be simulated");
     fl_summary summary;
     fl_simulator_summary(simulator, &summary);
@@ -427,22 +418,19 @@ class Sequence {
   void summed() {
     if (ops() == 0) return;
     const int a = random_.upto(ops() - 1), b = random_.upto(ops() - 1);
-    Flat of_a, of_b;
-    append(a, of_a);
-    append(b, of_b);
-    of_a.degrees.resize(5, 1);  // as many as any operator has
-    of_b.degrees.resize(5, 1);
+    std::vector<std::int32_t> of_a = some_degrees(a), of_b = some_degrees(b);
+    of_a.resize(5, 1);  // as many as any operator has
+    of_b.resize(5, 1);
     const int count = random_.hostile && random_.chance(0.1) ? -1 : 1;
     std::int64_t computation[1], synchronisation[1], costs[1];
     checked([&] {
-      return fl_summed_operator_costs(problem_, random_.twisted32(a), count, of_a.degrees.data(),
+      return fl_summed_operator_costs(problem_, random_.twisted32(a), count, of_a.data(),
                                       computation, synchronisation);
     });
     for (int operand = -1; operand < 4; ++operand) {
       checked([&] {
-        return fl_summed_transfer_costs(problem_, random_.twisted32(a), count, of_a.degrees.data(),
-                                        random_.twisted32(b), operand, count, of_b.degrees.data(),
-                                        costs);
+        return fl_summed_transfer_costs(problem_, random_.twisted32(a), count, of_a.data(),
+                                        random_.twisted32(b), operand, count, of_b.data(), costs);
       });
     }
   }

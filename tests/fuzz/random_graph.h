@@ -75,7 +75,6 @@ class GraphMaker {
     for (int i = 0; i < inputs; ++i) readable_.push_back(tensor(shape(), FL_INPUT));
     const int ops = random_.between(1, 5);
     for (int i = 0; i < ops; ++i) add_operator(i + 1 == ops || random_.chance(0.1));
-    if (random_.chance(0.7)) fl_graph_set_shard_bytes(graph_, random_.twisted(random_.upto(64)));
     return facts_;
   }
 
@@ -173,6 +172,7 @@ class GraphMaker {
 struct Machine {
   std::vector<std::int32_t> memory_of, kind_of, lengths, routes;
   std::vector<std::int64_t> bandwidth, latency, capacity;
+  std::vector<fl_rates> rates;
   int kinds = 1, memories = 1;
 
   explicit Machine(Source& random) {
@@ -182,6 +182,12 @@ struct Machine {
     for (int d = 0; d < devices; ++d) {
       memory_of.push_back(random.twisted32(random.upto(memories - 1)));
       kind_of.push_back(random.twisted32(random.upto(kinds - 1)));
+    }
+    for (int kind = 0; kind < 6; ++kind) {  // as many as there may be
+      const auto linear = [&random] {
+        return fl_linear{random.twisted(random.upto(9)), random.twisted(1'000'000'000)};
+      };
+      rates.push_back({random.twisted(random.upto(1'000)), linear(), linear(), linear()});
     }
     const int links = random.between(1, 6);
     for (int l = 0; l < links; ++l) {
@@ -212,9 +218,9 @@ struct Machine {
   int n_devices, n_links, n_routes;
 
   fl_machine view() const {
-    return {n_devices,       memory_of.data(), kind_of.data(), kinds,
-            n_links,         bandwidth.data(), latency.data(), memories,
-            capacity.data(), lengths.data(),   n_routes,       routes.data()};
+    return {n_devices,      memory_of.data(), kind_of.data(), kinds,    rates.data(),
+            n_links,        bandwidth.data(), latency.data(), memories, capacity.data(),
+            lengths.data(), n_routes,         routes.data()};
   }
 };
 

@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flexlegion import Model, ParallelConfig, Strategy
+from flexlegion._native import enumeration
+from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.graph import Graph
 from flexlegion.machine.devices import Devices
-from flexlegion.native_graph import shard_bytes
 from flexlegion.ops.base import DimKind
 from flexlegion.ops.losses import MeanSquaredError
 from flexlegion.plan import PASSES, Box, Launch, Plan, Requirement
@@ -28,8 +29,8 @@ from flexlegion.tensor import Tensor
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import build
 
-TRAINS = 1
-RUNS = (1, 2, 4)
+TRAINS = enumeration("fl_run")["trains"]
+RUNS = enumeration("fl_run").values()
 DEVICES = Devices.of(cpus=3)
 
 Marks = npt.NDArray[np.int64]
@@ -182,7 +183,7 @@ def graphs(draw: st.DrawFn) -> tuple[Graph, Tensor]:
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> Plan:
+def plans(draw: st.DrawFn, granularity: Granularity) -> Plan:
     graph, output = draw(graphs())
     if draw(st.booleans()):
         strategy = resolve(f"random:{draw(st.integers(0, 1000))}", graph, DEVICES)
@@ -199,14 +200,23 @@ def plans(draw: st.DrawFn) -> Plan:
             configs[operator.name] = ParallelConfig(degrees, tuple(devices))
         strategy = Strategy(configs)
         strategy.check(graph, DEVICES)
-    return Plan(graph, strategy, DEVICES, output, draw(st.integers(0, 2)), draw(st.booleans()))
+    states, clips = draw(st.integers(0, 2)), draw(st.booleans())
+    return Plan(graph, strategy, DEVICES, output, states, clips, granularity)
 
 
-def zoo_plan(model: str, strategy: str, batch_size: int = 6, **sizes: object) -> Plan:
+def zoo_plan(
+    model: str,
+    strategy: str,
+    batch_size: int = 6,
+    granularity: Granularity = DEFAULT_GRANULARITY,
+    **sizes: object,
+) -> Plan:
     layers = build(model, batch_size, **sizes).graph
     output = layers.operators[-1].output
     graph = add_loss(layers, output, "sparse_categorical_crossentropy")
-    return Plan(graph, resolve(strategy, graph, DEVICES), DEVICES, output, 1)
+    return Plan(
+        graph, resolve(strategy, graph, DEVICES), DEVICES, output, 1, granularity=granularity
+    )
 
 
 # The properties
@@ -427,7 +437,8 @@ def check_shards(plan: Plan) -> None:
                 extents = [hi - lo for lo, hi in part]
                 longest = max(extents)
                 size = 4 * np.prod([hi - lo for lo, hi in part])
-                most = max(1, size // shard_bytes()) if shard_bytes() else len(devices)
+                least = plan.granularity.shard_bytes
+                most = max(1, size // least) if least else len(devices)
                 assert len(shards) == min(longest, len(devices), most)
                 assert len({device for _, device in shards}) == len(shards)
                 assert {device for _, device in shards} <= devices
@@ -469,8 +480,18 @@ def check_tables(plan: Plan) -> None:
         assert not any(overlap(a, b) for i, (a, _) in enumerate(home) for b, _ in home[:i])
 
 
+def check_facts(plan: Plan) -> None:
+    """What Python and native code each say of a graph agrees."""
+    gradients = {tensor for tensor in plan.graph.tensors if tensor.requires_gradient}
+    assert plan.facts.differentiable == gradients
+    assert plan.facts.backward == {x.operator for x in plan.launches if x.stage == "backward"}
+    launched = {launch.operator for launch in plan.launches}
+    assert plan.facts.idle == [op for op in plan.graph.operators if op not in launched]
+
+
 CHECKS = [
     Plan.verify,
+    check_facts,
     check_tables,
     check_structure,
     check_values,
@@ -483,18 +504,12 @@ CHECKS = [
 ]
 
 
-@pytest.fixture(scope="module", params=["8", "65536"])
-def _smallest_shard(request):
-    """Small networks' weights are not cut at all unless small shards are allowed."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FLEXLEGION_SHARD_BYTES", request.param)
-        yield
-
-
-@pytest.mark.usefixtures("_smallest_shard")
+# Small networks' weights are not cut at all unless small shards are allowed.
+@pytest.mark.parametrize("shard_bytes", [8, DEFAULT_GRANULARITY.shard_bytes])
 @settings(max_examples=80)
-@given(plan=plans())
-def test_random_plans(plan: Plan) -> None:
+@given(data=st.data())
+def test_random_plans(data: st.DataObject, shard_bytes: int) -> None:
+    plan = data.draw(plans(Granularity(shard_bytes)))
     for check in CHECKS:
         check(plan)
     assert plan.describe().count("\n") > len(plan.launches)
@@ -514,9 +529,8 @@ def test_same_plan_twice() -> None:
     assert zoo_plan("lenet", "random:3").describe() == zoo_plan("lenet", "random:3").describe()
 
 
-def test_replicated_weights_have_one_shard_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLEXLEGION_SHARD_BYTES", "1")
-    plan = zoo_plan("mlp", "data")
+def test_replicated_weights_have_one_shard_a_device() -> None:
+    plan = zoo_plan("mlp", "data", granularity=Granularity(shard_bytes=1))
     update = next(
         x
         for x in plan.launches

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from training_state import misplaced, train
 
 from flexlegion import SGD, Model, ParallelConfig, Strategy
 from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
+from flexlegion.granularity import Granularity
 from flexlegion.graph import Operator
 from flexlegion.machine.local import local_topology
 from flexlegion.machine.topology import Device
@@ -48,16 +48,22 @@ class LaunchesAlone(CostModel):
 def fused(model: Model) -> set[tuple[str, str]]:
     """Stages and operators of the launches that are fused with the one before."""
     launches = [model.plan.launches[n] for run in model.program.issued(TRAIN) for n in run[1:]]
-    return {(launch.stage, launch.operator.name) for launch in launches}
+    return {(x.stage, x.operator.name if x.operator else "") for x in launches}
 
 
 def foreseen(model: Model) -> set[tuple[str, str]]:
     """Likewise, of those that the simulator does not charge."""
     graph = model.plan.graph
     outputs = [op.inputs[0] for op in graph.operators if op.kind.is_loss]
-    problem = Problem(graph, local_topology(measure=False), LaunchesAlone(), outputs, 1)
+    clips = any(launch.stage == "clip" for launch in model.plan.launches)
+    topology, costs = local_topology(measure=False), LaunchesAlone()
+    problem = Problem(graph, topology, costs, outputs, 1, clips)
+
+    def name(task: Any) -> str:  # the clip is nobody's
+        return "" if PASSES[task["stage"]] == "clip" else graph.operators[task["index"]].name
+
     return {
-        (PASSES[task["stage"]], graph.operators[task["index"]].name)
+        (PASSES[task["stage"]], name(task))
         for task in full(problem, model.strategy).tasks
         if PASSES[task["stage"]] != "load"
         and task["hop"] < 0
@@ -74,8 +80,7 @@ def compare(name: str, strategy: str) -> dict[str, Any]:
     issued, different = [], []
     reference: dict[str, np.ndarray] = {}
     for longest in LONGEST:
-        os.environ["FLEXLEGION_FUSED"] = str(longest)
-        model, state = train(NETWORKS[name], strategy)
+        model, state = train(NETWORKS[name], strategy, Granularity(fused_launches=longest))
         issued.append(len(model.program.issued(TRAIN)))
         reference = reference or state
         assert state.keys() == reference.keys()
@@ -83,7 +88,6 @@ def compare(name: str, strategy: str) -> dict[str, Any]:
         different += misplaced(model)
         real, simulated = fused(model), foreseen(model)
         model.close()
-    del os.environ["FLEXLEGION_FUSED"]
     return {
         "issued": issued,
         "different": different,

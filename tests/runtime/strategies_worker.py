@@ -14,8 +14,8 @@ from zoo_cases import CASES, SMALLEST, ZooCase
 
 from flexlegion import Strategy
 from flexlegion._native import rt
+from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.machine.running import running_machine
-from flexlegion.native_graph import SHARD_BYTES
 from flexlegion.soap import ParallelConfig, random_config
 
 DRAWS = 20  # enough to meet a dimension, unless it cannot be split
@@ -80,10 +80,10 @@ def main() -> None:
         turn, number = divmod(seed, len(names))
         name = names[number]
         # Both ways of cutting weights: as finely as possible, and small ones not at all.
-        os.environ["FLEXLEGION_SHARD_BYTES"] = "1" if turn % 2 else str(SHARD_BYTES)
+        granularity = Granularity(shard_bytes=1) if turn % 2 else DEFAULT_GRANULARITY
         network = networks[name]
         strategy = random_strategy(network, seed, machine.devices.names, turn // 2)
-        model, state = train(network, strategy)
+        model, state = train(network, strategy, granularity)
         bounds = (network.tolerance, SMALLEST) if isinstance(network, ZooCase) else ()
         for failure in [*differences(state, references[name], *bounds), *misplaced(model)]:
             failures.append(f"{name} seed {seed}: {failure}")

@@ -7,12 +7,17 @@ from networks import Network
 from zoo_cases import ZooCase
 
 from flexlegion import Model, Strategy
+from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.runtime.program import NO_BATCH, TRAIN, Batch
 
 State = dict[str, np.ndarray]
 
 
-def train(network: Network | ZooCase, strategy: str | Strategy) -> tuple[Model, State]:
+def train(
+    network: Network | ZooCase,
+    strategy: str | Strategy,
+    granularity: Granularity = DEFAULT_GRANULARITY,
+) -> tuple[Model, State]:
     """Train for the network's number of steps, the last with a short batch.
 
     Returns the model, still open, and every gradient after every step, every output, the losses,
@@ -20,7 +25,13 @@ def train(network: Network | ZooCase, strategy: str | Strategy) -> tuple[Model, 
     """
     model = network.model()
     weights = getattr(network, "loss_weights", None)
-    model.compile(network.optimizer, network.loss, strategy=strategy, loss_weights=weights)
+    model.compile(
+        network.optimizer,
+        network.loss,
+        strategy=strategy,
+        loss_weights=weights,
+        granularity=granularity,
+    )
     program, graph = model.program, model.plan.graph
     batch = model.batch_size
     steps = network.iterations

@@ -14,7 +14,6 @@ from flexlegion.cost.model import CostModel
 from flexlegion.errors import UserError
 from flexlegion.machine.files import load_machine
 from flexlegion.problem import Problem
-from flexlegion.searches.chain import training_operators
 from flexlegion.searches.exhaustive import exhaustive
 from flexlegion.searches.mcmc import Budget, search
 from flexlegion.simulator import OUT_OF_MEMORY, Simulation, full
@@ -49,7 +48,7 @@ def brute_force(problem: Problem) -> int:
     """The least iteration time, ns, of all strategies, each simulated."""
     start = strategy_of(problem, "single")
     simulation = Simulation(problem, start)
-    operators = training_operators(problem.graph)
+    operators = problem.facts.trained
     names = problem.devices.names
     choices = [
         [

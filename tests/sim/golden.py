@@ -8,13 +8,11 @@ After a change of the predictions that is meant, write them anew, and look at th
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from unittest.mock import patch
 
-from simulated import problem_of, strategy_of
+from simulated import finely_cut, strategy_of
 
 from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
@@ -151,8 +149,7 @@ def _zoo(model: Model, machine: str, strategy: str) -> Known:
 
 
 def _problem(model: Model, topology: object, costs: CostModel) -> Problem:
-    with patch.dict(os.environ, FLEXLEGION_SHARD_BYTES="1"):
-        return problem_of(model, topology, costs)  # type: ignore[arg-type]
+    return finely_cut(model, topology, costs)  # type: ignore[arg-type]
 
 
 def lines(timeline: Timeline) -> Iterator[str]:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from itertools import product, zip_longest
 from typing import Any
 
+from flexlegion._native import enumeration
 from flexlegion.machine.topology import Topology
 from flexlegion.plan import FIELDS, Plan, Requirement
 
-TRAINS = 1
+TRAINS = enumeration("fl_run")["trains"]
 CLOSING = ("norm", "clip", "update")  # the passes that end an iteration
 VALUE, GRADIENT = FIELDS.index("value"), FIELDS.index("gradient")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from common.coherence import moved_bytes
 from networks import NETWORKS
-from simulated import ArbitraryCosts, images, problem_of, strategy_of, tables
+from simulated import ArbitraryCosts, finely_cut, images, strategy_of, tables
 
 from flexlegion import Model, ParallelConfig, Strategy, UserError
 from flexlegion.machine.files import load_machine
@@ -25,9 +25,16 @@ STRATEGIES = ("data", "model", "expert", *(f"random:{seed}" for seed in range(6)
 def simulated(model: Model, states: int, strategy: str) -> tuple[Timeline, int]:
     """On four GPUs; and the bytes that the plan itself moves there."""
     topology = load_machine("p100x4")
-    problem = problem_of(model, topology, ArbitraryCosts(0), states=states)
+    problem = finely_cut(model, topology, ArbitraryCosts(0), states=states)
     chosen = strategy_of(problem, strategy)
-    plan = Plan(problem.graph, chosen, problem.devices, problem.outputs, states)
+    plan = Plan(
+        problem.graph,
+        chosen,
+        problem.devices,
+        problem.outputs,
+        states,
+        granularity=problem.granularity,
+    )
     memory_of = {device.name: device.memory for device in topology.devices}
     return full(problem, chosen), moved_bytes(plan, memory_of)
 
@@ -57,7 +64,7 @@ def test_looked_up_rows_move() -> None:
     model = Model(6)
     x = model.embedding(model.input((5,), "int32"), 1000, 8, name="embed")
     model.flatten(x)
-    problem = problem_of(model, load_machine("p100x4"), ArbitraryCosts(0), "mean_squared_error", 0)
+    problem = finely_cut(model, load_machine("p100x4"), ArbitraryCosts(0), "mean_squared_error", 0)
     strategy = dict(strategy_of(problem, "single")) | {
         "embed": strategy_of(problem, "data")["embed"]
     }
@@ -94,7 +101,7 @@ def test_splits_of_other_dimensions_mean_columns(tmp_path: Path) -> None:
     model = Model(8)
     x = model.embedding(model.input((5,), "int32"), 9, 3, name="embed")
     model.dense(x, 4, name="dense")
-    problem = problem_of(model, load_machine("p100x4"), ArbitraryCosts(0))
+    problem = finely_cut(model, load_machine("p100x4"), ArbitraryCosts(0))
     names = tuple(problem.devices.names)
     old = {
         "embed": ParallelConfig((2, 2, 1), names),

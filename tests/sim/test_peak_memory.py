@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from simulated import SMALL_SHARDS
 from zoo_cases import CASES
 
 from flexlegion.cost.analytic import AnalyticCosts
@@ -25,10 +26,10 @@ def test_simulated_memory_is_the_plans(name: str) -> None:
     graph = add_loss(model.graph, model.graph.operators[-1].output, case.loss)
     logits = graph.operators[-1].inputs[0]  # nothing is executed for prediction only
     topology = load_machine("p100x4")
-    problem = Problem(graph, topology, AnalyticCosts(), logits, STATES)
+    problem = Problem(graph, topology, AnalyticCosts(), logits, STATES, granularity=SMALL_SHARDS)
     for strategy in STRATEGIES:
         resolved = resolve(strategy, graph, topology.names)
-        plan = Plan(graph, resolved, topology.names, logits, STATES)
+        plan = Plan(graph, resolved, topology.names, logits, STATES, granularity=SMALL_SHARDS)
         timeline = full(problem, resolved)
         assert sum(timeline.allocated_bytes.values()) >= problem.least_bytes
         for device in topology.devices:

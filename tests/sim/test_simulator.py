@@ -8,8 +8,8 @@ from networks import NETWORKS
 from obvious import build, simulate
 from simulated import (
     ArbitraryCosts,
+    finely_cut,
     images,
-    problem_of,
     random_change,
     sequences,
     strategy_of,
@@ -53,8 +53,15 @@ def exe_times(plan: Plan, timeline: Timeline) -> list[list[int]]:
 
 def check(problem: Problem, strategy: Strategy, timeline: Timeline) -> None:
     """Compare a timeline with the obvious one, made from the plan."""
-    states, clips = problem.optimizer_states, problem.clips
-    plan = Plan(problem.graph, strategy, problem.devices, problem.outputs, states, clips)
+    plan = Plan(
+        problem.graph,
+        strategy,
+        problem.devices,
+        problem.outputs,
+        problem.optimizer_states,
+        problem.clips,
+        problem.granularity,
+    )
     launches = {d.name: problem.costs.launch_ns(d) for d in problem.topology.devices}
     tasks = build(plan, problem.topology, exe_times(plan, timeline), launches)
     assert timeline.iteration_time_ns == simulate(tasks)
@@ -75,7 +82,7 @@ def test_agrees_with_the_obvious_simulator(network, machine: str) -> None:
     for seed in range(6):
         model = Model(8)
         network(model)
-        problem = problem_of(model, topology, ArbitraryCosts(seed), clips=seed in (0, 2, 4))
+        problem = finely_cut(model, topology, ArbitraryCosts(seed), clips=seed in (0, 2, 4))
         name = ["data", "model", "single"][seed] if seed < 3 else f"random:{seed}"
         strategy = strategy_of(problem, name)
         check(problem, strategy, full(problem, strategy))
@@ -92,7 +99,7 @@ SMALL = {
 def test_agrees_on_shared_weights_and_several_outputs(network: str) -> None:
     topology = load_machine("k80x4")
     model = build_network(network, 4, **SMALL[network])
-    problem = problem_of(model, topology, ArbitraryCosts(1))
+    problem = finely_cut(model, topology, ArbitraryCosts(1))
     for name in ("data", "random:1", "random:2"):
         strategy = strategy_of(problem, name)
         check(problem, strategy, full(problem, strategy))
@@ -101,7 +108,7 @@ def test_agrees_on_shared_weights_and_several_outputs(network: str) -> None:
 def test_agrees_on_several_losses() -> None:
     topology = load_machine("k80x4")
     network = NETWORKS["several"]
-    problem = problem_of(network.model(), topology, ArbitraryCosts(1), network.loss)
+    problem = finely_cut(network.model(), topology, ArbitraryCosts(1), network.loss)
     for name in ("data", "random:1"):
         strategy = strategy_of(problem, name)
         check(problem, strategy, full(problem, strategy))
@@ -113,7 +120,7 @@ def test_agrees_after_proposals(clips: bool) -> None:
     topology = load_machine("k80x4")
     model = Model(8)
     images(model)
-    problem = problem_of(model, topology, ArbitraryCosts(5), clips=clips)
+    problem = finely_cut(model, topology, ArbitraryCosts(5), clips=clips)
     simulation = Simulation(problem, strategy_of(problem, "data"))
     rng = np.random.default_rng(0)
     for i in range(12):
@@ -138,14 +145,14 @@ def test_splitting_a_weight_shrinks_what_is_synchronised() -> None:
     """
     model = Model(4)
     model.dense(model.input((8,)), 6)
-    problem = problem_of(model, load_machine("p100x2"), ArbitraryCosts(0))
+    problem = finely_cut(model, load_machine("p100x2"), ArbitraryCosts(0))
     assert full(problem, strategy_of(problem, "data")).bytes_moved == 4 * 108
 
 
 def test_a_device_that_the_machine_lacks() -> None:
     model = Model(4)
     sequences(model)
-    problem = problem_of(model, load_machine("p100x4"), ArbitraryCosts(0))
+    problem = finely_cut(model, load_machine("p100x4"), ArbitraryCosts(0))
     strategy = resolve("data", problem.graph, Devices.of(cpus=2))
     with pytest.raises(UserError, match="needs device 'cpu:0', but this run has gpu:0 to gpu:3"):
         full(problem, strategy)
@@ -154,7 +161,7 @@ def test_a_device_that_the_machine_lacks() -> None:
 def test_timelines_say_what_priced_their_tasks() -> None:
     model = Model(8)
     images(model)
-    problem = problem_of(model, load_machine("p100x2"), ArbitraryCosts(0))
+    problem = finely_cut(model, load_machine("p100x2"), ArbitraryCosts(0))
     rows = list(full(problem, strategy_of(problem, "data")).rows())
     details = [details for _, name, _, _, details in rows if name.startswith("forward")]
     assert details

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 from blocks import BLOCKS
@@ -17,6 +15,7 @@ from networks import NETWORKS
 from simulated import ArbitraryCosts, images, problem_of, sequences, strategy_of, tables
 
 from flexlegion import Model
+from flexlegion.granularity import Granularity
 from flexlegion.machine.files import load_machine
 from flexlegion.machine.topology import Topology
 from flexlegion.problem import Problem
@@ -115,10 +114,14 @@ def problem_for(case: Case, seed: int = 0) -> Problem:
         OWN[case.network](model)
     else:
         model = build(case.network, batch, **SMALL[case.network])
-    with patch.dict(os.environ, FLEXLEGION_SHARD_BYTES=str(case.shard_bytes)):
-        costs = ArbitraryCosts(seed, case.largest)
-        clips = case.machine == "shared"
-        return problem_of(model, topology, costs, LOSSES.get(case.network), clips=clips)
+    return problem_of(
+        model,
+        topology,
+        ArbitraryCosts(seed, case.largest),
+        LOSSES.get(case.network),
+        clips=case.machine == "shared",
+        granularity=Granularity(case.shard_bytes),
+    )
 
 
 @dataclass

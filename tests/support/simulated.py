@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from functools import partial
 from itertools import combinations
 from math import prod
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from flexlegion import Model
 from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
+from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.graph import Operator
 from flexlegion.losses import Losses
 from flexlegion.machine.topology import Device, Topology
@@ -79,10 +81,16 @@ def problem_of(
     loss: Losses | None = None,
     states: int = 1,
     clips: bool = False,
+    granularity: Granularity = DEFAULT_GRANULARITY,
 ) -> Problem:
     """A model's training on a machine."""
     graph = add_losses(model.graph, model.outputs, loss or "sparse_categorical_crossentropy")
-    return Problem(graph, topology, costs, model.outputs, states, clips)
+    return Problem(graph, topology, costs, model.outputs, states, clips, granularity)
+
+
+# Otherwise, small networks' weights are not cut into shards.
+SMALL_SHARDS = Granularity(shard_bytes=1)
+finely_cut = partial(problem_of, granularity=SMALL_SHARDS)
 
 
 def strategy_of(problem: Problem, name: str) -> Strategy:

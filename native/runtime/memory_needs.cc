@@ -1,0 +1,43 @@
+#include "runtime/memory_needs.h"
+
+#include "runtime/machine.h"
+
+namespace flexlegion {
+
+using namespace Legion;
+
+std::string name_of(const Memory& memory) {
+  std::vector<std::string> names;
+  int counts[] = {0, 0};
+  for (const Device& device : MachineState::get().devices()) {
+    const bool gpu = device.kind == DeviceKind::gpu;
+    const std::string name = (gpu ? "gpu:" : "cpu:") + std::to_string(counts[gpu ? 1 : 0]++);
+    if (device.memory == memory) names.push_back(name);
+  }
+  if (names.empty()) return "rank " + std::to_string(memory.address_space()) + ", pinned";
+  return names.size() == 1 ? names.front() : names.front() + " to " + names.back();
+}
+
+const char* option_of(const Memory& memory) {
+  return memory.kind() == Memory::GPU_FB_MEM   ? "--fbmem"
+         : memory.kind() == Memory::Z_COPY_MEM ? "--zcmem"
+                                               : "--sysmem";
+}
+
+std::vector<MemoryNeed> memory_needs(const std::map<Memory, ContentBytes>& needed,
+                                     const std::map<Memory, std::int64_t>& others) {
+  std::vector<MemoryNeed> needs;
+  for (const auto& [memory, contents] : needed) {
+    const auto taken = others.find(memory);
+    needs.push_back({name_of(memory), contents, taken == others.end() ? 0 : taken->second,
+                     static_cast<std::int64_t>(memory.capacity())});
+  }
+  return needs;
+}
+
+std::vector<MemoryNeed>& last_needs() {
+  thread_local std::vector<MemoryNeed> needs;
+  return needs;
+}
+
+}  // namespace flexlegion

@@ -1,0 +1,31 @@
+// What a program needs of each memory, for whoever is told that one is too small.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "legion.h"
+#include "runtime/regions.h"
+
+namespace flexlegion {
+
+// The devices whose memory it is: "cpu:0 to cpu:3", "rank 0, pinned".
+std::string name_of(const Legion::Memory& memory);
+// The option by which Legate is given more of it.
+const char* option_of(const Legion::Memory& memory);
+
+struct MemoryNeed {
+  std::string name;  // of the memory
+  ContentBytes contents;
+  std::int64_t taken = 0, capacity = 0;  // taken: by other programs and as scratch memory
+};
+
+std::vector<MemoryNeed> memory_needs(const std::map<Legion::Memory, ContentBytes>& needed,
+                                     const std::map<Legion::Memory, std::int64_t>& others);
+
+// The calling thread's last error was about these; empty if it was about something else.
+std::vector<MemoryNeed>& last_needs();
+
+}  // namespace flexlegion
