@@ -135,6 +135,28 @@ TEST_CASE("dense, split by samples") {
   check(find(update, net.b, Field::value), Privilege::read_write, b_shards);
 }
 
+// The same, its gradients clipped: each of the update's two tasks has a norm task before it, which
+// reads what that one will read of gradients, and writes an element; then one task, beside the
+// first of these, reads both elements, and both updates what it found.
+TEST_CASE("clipping") {
+  const DenseNet net;
+  const Plan plan = plan_of(net.graph, {{{2, 1}, {0, 1}}, {{2}, {0, 1}}}, {net.y}, {1, true});
+  CHECK(plan.norms == 2);
+  const Launch* norm = launch_of(plan, 0, Pass::norm);
+  const Launch* update = launch_of(plan, 0, Pass::update);
+  REQUIRE(norm->requirements.size() == 3);
+  CHECK(norm->devices == update->devices);
+  for (int weight : {net.w, net.b}) {
+    check(find(norm, weight), Privilege::read, find(update, weight)->rects);
+  }
+  check(find(norm, -1, Field::norms), Privilege::write, {box({{0, 1}}), box({{1, 2}})});
+  const Launch* clip = launch_of(plan, -1, Pass::clip);
+  CHECK(clip->devices == Devices{0});
+  check(find(clip, -1, Field::norms), Privilege::read, {box({{0, 2}})});
+  check(find(clip, -1, Field::total_norm), Privilege::write, {box({{0, 1}})});
+  check(find(update, -1, Field::total_norm), Privilege::read, {box({{0, 1}}), box({{0, 1}})});
+}
+
 // Two halves of the units: each task reads its own half of w and b, so the gradient is exclusive
 // and each device updates what it used. Both tasks read all of x: its gradient has two partials.
 TEST_CASE("dense, split by parameters") {

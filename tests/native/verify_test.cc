@@ -148,3 +148,20 @@ TEST_CASE("an update of other shards") {
   requirements.pop_back();
   broken.check("update 'dense': lacks a state of 'b'");
 }
+
+TEST_CASE("norms that are left out") {
+  Broken broken;
+  broken.plan = make_plan(broken.net.graph, {{{2, 2}, {0, 1, 2, 3}}, {{2}, {0, 1}}}, {broken.net.y},
+                          {2, true});
+  CHECK_NOTHROW(verify(broken.net.graph, broken.plan, 4));
+  Requirement& read = broken.requirement(-1, Pass::clip, R::all_norms, -1);
+  read.rects[0].hi[0] = 3;
+  broken.check("reads [0:3] of the norms of gradients, of which 4 of 4 are found");
+  read.rects[0].hi[0] = 4;
+  broken.requirement(0, Pass::norm, R::norm, -1).rects[1] = box({{0, 1}});
+  broken.check("norm 'dense': tasks 0 and 1 meet in [0:1] of the norms of gradients");
+  auto& launches = broken.plan.launches;
+  launches.erase(launches.end() - 2);  // the clip launch
+  broken.requirement(0, Pass::norm, R::norm, -1).rects[1] = box({{1, 2}});
+  broken.check("update 'dense': clips its gradients, or should, by a norm that is not there");
+}
