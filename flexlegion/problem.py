@@ -24,6 +24,8 @@ Degrees = tuple[int, ...]
 
 # Longer times are cut to this, as native/sim/machine_model.h does with transfers.
 MAX_TIME_NS = 10_000_000_000_000
+# A simulation has a route for each pair of memories: for these, a million, in some ten seconds.
+MAX_SIMULATED = 1024
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,11 @@ class Problem:
         clips: bool = False,
         granularity: Granularity = DEFAULT_GRANULARITY,
     ) -> None:
+        if len(topology.memories) > MAX_SIMULATED:
+            raise UserError(
+                f"machine {topology.name} has {len(topology.memories):,} memories of devices, but "
+                f"at most {MAX_SIMULATED:,} can be simulated; take fewer nodes of it"
+            )
         self.graph = graph
         self.topology = topology
         self.costs = costs

@@ -16,7 +16,7 @@ from flexlegion.problem import Problem
 from flexlegion.report.blocks import Block, Pairs
 from flexlegion.report.progress import ProgressBar
 from flexlegion.report.text import count, duration
-from flexlegion.report.timelines import described, details, fits
+from flexlegion.report.timelines import described, details, fits, time_excess
 from flexlegion.searches.budget import budget_of, check_search
 from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult
 from flexlegion.searches.registry import SearchTask, run_search
@@ -215,7 +215,8 @@ def starts_of(
     Raises
     ------
     UserError
-        If a start that was asked for cannot be read or does not fit.
+        If a start that was asked for cannot be read or does not fit, or if every one has a task
+        that takes longer than is simulated.
     """
     starts: dict[str, Strategy] = {}
     notes = []
@@ -234,6 +235,10 @@ def starts_of(
             starts[name] = strategy
         elif specs is not None:
             notes.append(f"start '{name}' is the same strategy as '{twin}'")
+    # On a machine on which all of them take too long, a search would tell that after its budget.
+    excesses = [time_excess(full(problem, strategy)) for strategy in starts.values()]
+    if excesses and all(excesses):
+        raise UserError(str(excesses[0]))
     return starts, tuple(notes)
 
 

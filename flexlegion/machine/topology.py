@@ -180,6 +180,8 @@ class Topology:
         for route in routes:
             self._routes.setdefault((route[-1], route[0]), self._hops(route[::-1]))
         self._trees: dict[str, dict[str, tuple[int, float]]] = {}
+        self._next_hops: dict[tuple[str, str, float], Hop] = {}
+        self._forwarding = {switch.name for switch in self.switches}
         self._check_reachable()
 
     def device(self, name: str) -> Device:
@@ -247,7 +249,7 @@ class Topology:
         """
         if destination not in self._trees:
             tree: dict[str, tuple[int, float]] = {destination: (0, float("inf"))}
-            forwarding = {switch.name for switch in self.switches} | {destination}
+            forwarding = self._forwarding | {destination}
             queue = deque([destination])
             while queue:
                 vertex = queue.popleft()
@@ -266,22 +268,32 @@ class Topology:
 
     def _shortest(self, source: str, destination: str) -> tuple[Hop, ...]:
         """Fewest hops, then highest bottleneck bandwidth, then first by name."""
-        tree = self._tree(destination)
-        forwarding = {switch.name for switch in self.switches} | {destination}
-        width = tree[source][1]
+        width = self._tree(destination)[source][1]
         vertex, path = source, []
         while vertex != destination:
+            path.append(self._next(vertex, destination, width))
+            vertex = path[-1].destination
+        return tuple(path)
+
+    def _next(self, vertex: str, destination: str, width: float) -> Hop:
+        """The next hop of a path that is nowhere narrower than `width`.
+
+        Found once for all sources behind a vertex: a switch that joins a thousand nodes has a
+        thousand neighbours to choose from.
+        """
+        key = (vertex, destination, width)
+        if key not in self._next_hops:
+            tree = self._tree(destination)
             nearer = [
                 hop
                 for neighbour, hop in self._neighbours[vertex].items()
-                if neighbour in forwarding
+                if (neighbour in self._forwarding or neighbour == destination)
                 and neighbour in tree
                 and tree[neighbour][0] == tree[vertex][0] - 1
                 and min(hop.link.bandwidth, tree[neighbour][1]) >= width
             ]
-            path.append(min(nearer, key=lambda hop: _natural(hop.destination)))
-            vertex = path[-1].destination
-        return tuple(path)
+            self._next_hops[key] = min(nearer, key=lambda hop: _natural(hop.destination))
+        return self._next_hops[key]
 
     def _check_reachable(self) -> None:
         """Raise `UserError` unless there is a route between all memories.
