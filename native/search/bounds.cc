@@ -79,7 +79,7 @@ void Bounds::fill(Node& node) {
       const Family& family = geometry_.load_family(operand.tensor, parts);
       Time least = kNever;
       for (int k = 0; k < parts; ++k) {
-        const Rect& tile = family.parts.rects[family.parts.of_part[k]];
+        const Rect& tile = family.of_task(k);
         least = std::min(least, load_time(problem_, devices[k], tile.volume()));
       }
       const Family& read = geometry_.family(node.op, i, config.split);
@@ -201,14 +201,14 @@ void Bounds::fill(Edge& edge) {
                           problem_.facts.backward[reader.op] && problem_.facts.backward[writer.op];
         const Family& written = geometry_.family(writer.op, output, theirs.split);
         const Family& read = geometry_.family(reader.op, input, mine.split);
-        const Overlaps& overlaps = geometry_.overlaps(read, written);
+        const Overlaps& overlaps = geometry_.relation(read, written).overlaps;
         std::vector<Time> partial(theirs.devices.size(), 0);
         for (int j = 0; j < forward.width; ++j) {
           const int rect = read.parts.of_part[j];
           if (read.ids[rect] < 0) continue;
           for (int i = overlaps.first[rect]; i < overlaps.first[rect + 1]; ++i) {
-            const Overlaps::Item& item = overlaps.items[i];
-            const int k = written.part_of[item.other];
+            const RectIndex::Item& item = overlaps.items[i];
+            const int k = written.part_of[item.rect];
             Time& there = forward.at[static_cast<std::size_t>(k * forward.width + j)];
             there = std::max(
                 there, arrival(problem_.machine, theirs.devices[k], mine.devices[j], item.volume));
@@ -221,7 +221,7 @@ void Bounds::fill(Edge& edge) {
         }
         // The sum of partial values lengthens the writer's backward task.
         for (int k = 0; k < backward.width && back && !again_read; ++k) {
-          const std::int64_t own = written.parts.rects[written.parts.of_part[k]].volume();
+          const std::int64_t own = written.of_task(k).volume();
           const Time sum = sum_time(problem_, theirs.devices[k], partial[k], own);
           for (int j = 0; j < forward.width; ++j) {
             Time& again = backward.at[static_cast<std::size_t>(j * backward.width + k)];

@@ -1,6 +1,7 @@
 #include "search/summed_costs.h"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <set>
 #include <stdexcept>
@@ -18,85 +19,6 @@ std::int64_t slowest(const Problem& problem, const Split& split, Pass pass) {
     most = std::max(most, split.time(pass, problem.machine.kind_of[k], k));
   }
   return most;
-}
-
-// A run of indices, and how much each overlaps.
-struct Range {
-  int first = 0, last = 0;
-};
-
-// What the tasks of an operator touch of a tensor. Each dimension's interval depends on one
-// coordinate of the task, so that overlaps are found dimension by dimension.
-struct Touched {
-  const Operand* operand = nullptr;
-  std::vector<int> degrees;
-  std::vector<int> strides;  // of a task's number, by coordinate
-  std::vector<Rect> rects;   // a task
-
-  Touched(const Graph& graph, int op, int index, const std::vector<int>& its_degrees)
-      : operand(&graph.operators[op].operands[index]),
-        degrees(its_degrees),
-        strides(its_degrees.size(), 1),
-        rects(accessed_rects(graph, op, *operand, its_degrees)) {
-    for (std::size_t d = degrees.size() - 1; d-- > 0;) strides[d] = strides[d + 1] * degrees[d + 1];
-  }
-
-  int tasks() const { return static_cast<int>(rects.size()); }
-
-  // Which values of coordinate `c` touch anything of `rect`, as far as that coordinate says.
-  Range touching(const Rect& rect, int c) const {
-    Range range{0, degrees[c]};
-    bool depends = false;
-    for (int d = 0; d < rect.rank; ++d) {
-      if (operand->map[d].out_dim != c) continue;
-      depends = true;
-      while (range.first < range.last && hi(range.first, c, d) <= rect.lo[d]) ++range.first;
-      while (range.first < range.last && lo(range.last - 1, c, d) >= rect.hi[d]) --range.last;
-    }
-    // Tasks that write the same: the last one's value counts (see Family::part_of).
-    if (!depends) range.first = range.last - 1;
-    return range;
-  }
-
- private:
-  std::int64_t lo(int value, int c, int d) const { return rects[value * strides[c]].lo[d]; }
-  std::int64_t hi(int value, int c, int d) const { return rects[value * strides[c]].hi[d]; }
-};
-
-// Calls `visit(writer's task, reader's task, elements)` for all that overlap.
-template <typename Visit>
-void for_overlaps(const Touched& written, const Touched& read, Visit&& visit) {
-  const int coordinates = static_cast<int>(written.degrees.size());
-  std::vector<Range> ranges(written.degrees.size());
-  std::vector<int> at(written.degrees.size());
-  for (int j = 0; j < read.tasks(); ++j) {
-    const Rect& rect = read.rects[j];
-    int k = 0;
-    bool any = !rect.empty();
-    for (int c = 0; c < coordinates && any; ++c) {
-      ranges[c] = written.touching(rect, c);
-      at[c] = ranges[c].first;
-      k += at[c] * written.strides[c];
-      any = ranges[c].first < ranges[c].last;
-    }
-    while (any) {
-      std::int64_t elements = 1;
-      const Rect& theirs = written.rects[k];
-      for (int d = 0; d < rect.rank; ++d) {
-        const std::int64_t from = std::max(rect.lo[d], theirs.lo[d]);
-        elements *= std::max<std::int64_t>(0, std::min(rect.hi[d], theirs.hi[d]) - from);
-      }
-      if (elements > 0) visit(k, j, elements);
-      int c = coordinates - 1;
-      for (; c >= 0; --c) {
-        k += written.strides[c];
-        if (++at[c] < ranges[c].last) break;
-        k -= (at[c] - ranges[c].first) * written.strides[c];
-        at[c] = ranges[c].first;
-      }
-      any = c >= 0;
-    }
-  }
 }
 
 // Whether every way back passes the same kinds of links as the way there, so that what is sent back
@@ -211,23 +133,33 @@ std::vector<std::int64_t> transfer_costs(const Problem& problem, int writer,
   const GraphFacts& facts = problem.facts;
   const bool back = facts.differentiable[tensor] && facts.backward[reader] &&
                     (facts.backward[writer] || facts.table[writer] >= 0);
-  std::vector<Touched> readers;
-  for (const auto& degrees : reader_degrees) readers.emplace_back(graph, reader, operand, degrees);
+  const auto tiles_of = [&graph](int op, int index, const std::vector<int>& degrees) {
+    const Operand& touched = graph.operators[op].operands[static_cast<std::size_t>(index)];
+    return std::make_unique<Tiles>(accessed_rects(graph, op, touched, degrees));
+  };
+  std::vector<std::unique_ptr<Tiles>> readers;
+  for (const auto& degrees : reader_degrees) {
+    readers.push_back(tiles_of(reader, operand, degrees));
+  }
   const bool alike = ways_back_alike(problem.machine);
   Traffic values(problem.machine), gradients(problem.machine);
   std::vector<std::int64_t> costs, partial;
   for (const auto& degrees : writer_degrees) {
-    const Touched written(graph, writer, static_cast<int>(output - theirs.begin()), degrees);
-    for (const Touched& read : readers) {
-      partial.assign(static_cast<std::size_t>(written.tasks()), 0);
-      for_overlaps(written, read, [&](int k, int j, std::int64_t elements) {
-        values.send(k, j, elements * kElementBytes);
-        if (back && !alike) gradients.send(j, k, elements * kElementBytes);
-        partial[k] += elements;
-      });
+    const auto written = tiles_of(writer, static_cast<int>(output - theirs.begin()), degrees);
+    const int tasks = static_cast<int>(written->parts.of_part.size());
+    for (const auto& read : readers) {
+      partial.assign(static_cast<std::size_t>(tasks), 0);
+      for (int j = 0; j < static_cast<int>(read->parts.of_part.size()); ++j) {
+        written->index.visit(read->of_task(j), [&](int rect, std::int64_t elements) {
+          const int k = written->part_of[rect];
+          values.send(k, j, elements * kElementBytes);
+          if (back && !alike) gradients.send(j, k, elements * kElementBytes);
+          partial[k] += elements;
+        });
+      }
       std::int64_t sums = 0;
-      for (int k = 0; k < written.tasks() && back; ++k) {
-        sums = std::max(sums, sum_time(problem, k, partial[k], written.rects[k].volume()));
+      for (int k = 0; k < tasks && back; ++k) {
+        sums = std::max(sums, sum_time(problem, k, partial[k], written->of_task(k).volume()));
       }
       const std::int64_t forth = values.time();
       costs.push_back(forth + (back && alike ? forth : gradients.time()) + sums);

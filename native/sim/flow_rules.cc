@@ -51,7 +51,7 @@ Block FlowRules::block(int launch) {
     const int parts = static_cast<int>(block.device.size());
     const Family& family = geometry_.load_family(index, parts);
     for (int k = 0; k < parts; ++k) {
-      const Rect& tile = family.parts.rects[family.parts.of_part[k]];
+      const Rect& tile = family.of_task(k);
       block.exe_time.push_back(load_time(problem_, block.device[k], tile.volume()));
     }
     return block;
@@ -173,29 +173,29 @@ Flow FlowRules::value(const FlowId& id) {
   const bool saved = producer >= 0 && problem_.facts.backward[producer] &&
                      problem_.graph.operators[producer].operands[output].saved_for_backward;
   for (int k = 0; k < static_cast<int>(writers.size()); ++k) {
-    const Rect& mine = written.parts.rects[written.parts.of_part[k]];
+    const Rect& mine = written.of_task(k);
     box(memory_of(writers[k]), mine, true);
     if (saved) box(memory_of(writers[k]), mine, false);
   }
   for (const auto& [op, operand] : launch_graph_.readers[id.index]) {
     const Config& config = configs_[op];
     const Family& family = geometry_.family(op, operand, config.split);
-    const Overlaps& overlaps = geometry_.overlaps(family, written);
+    const auto& [overlaps, inside] = geometry_.relation(family, written);
     const int party = party_of_launch_[launch_graph_.launch_of(Pass::forward, op)];
-    if (!overlaps.items.empty() && !overlaps.inside) set_apart(party, 0);
+    if (!overlaps.items.empty() && !inside) set_apart(party, 0);
     for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
       const int mine = family.parts.of_part[k];
       if (family.ids[mine] < 0) continue;
       const int memory = memory_of(config.devices[k]);
       box(memory, family.parts.rects[mine], false);
       for (int i = overlaps.first[mine]; i < overlaps.first[mine + 1]; ++i) {
-        const Overlaps::Item& item = overlaps.items[i];
+        const RectIndex::Item& item = overlaps.items[i];
         FlowBuilder::Need need;
-        need.wrote = written.ids[item.other];
+        need.wrote = written.ids[item.rect];
         need.reads = family.ids[mine];
         need.family = family.disjoint ? family.number : -1;
         need.volume = item.volume;
-        builder_.need(builder_.writer(0, written.part_of[item.other]), need, memory, {party, k});
+        builder_.need(builder_.writer(0, written.part_of[item.rect]), need, memory, {party, k});
       }
     }
   }
@@ -328,24 +328,24 @@ Flow FlowRules::gradient(const FlowId& id) {
     const Piece& piece = pieces_[p];
     const Contributions::Piece& last = contributions_.pieces()[p];
     const int writer = builder_.writer(party_of_launch_[last.launch], last.part);
-    const Overlaps& overlaps = geometry_.overlaps(*piece.family, family);
+    const Overlaps& overlaps = geometry_.relation(*piece.family, family).overlaps;
     for (int i = overlaps.first[piece.distinct]; i < overlaps.first[piece.distinct + 1]; ++i) {
-      const Overlaps::Item& item = overlaps.items[i];
-      const int k = family.part_of[item.other];
+      const RectIndex::Item& item = overlaps.items[i];
+      const int k = family.part_of[item.rect];
       FlowBuilder::Need need;
       need.stack = p;
       need.wrote = last.rect;
-      need.reads = family.ids[item.other];
+      need.reads = family.ids[item.rect];
       need.family = family.disjoint ? family.number : -1;
       need.volume = item.volume;
       const int memory = memory_of(devices[k]);
       builder_.need(writer, need, memory, {reader, k});
-      read_piece(p, k, item.volume, family.parts.rects[item.other].volume());
+      read_piece(p, k, item.volume, family.parts.rects[item.rect].volume());
       partial[k] += item.volume;
     }
   }
   for (std::size_t k = 0; k < devices.size(); ++k) {
-    const Rect& rect = family.parts.rects[family.parts.of_part[k]];
+    const Rect& rect = family.of_task(k);
     reading_.alike = reading_.alike && partial[k] == rect.volume();
     if (!rect.empty()) box_stack(id.index, memory_of(devices[k]), rect);
   }
@@ -353,7 +353,7 @@ Flow FlowRules::gradient(const FlowId& id) {
   hold_boxes(Content::gradient);
   Flow flow = finish(id);
   for (std::size_t k = 0; k < devices.size(); ++k) {
-    const std::int64_t own = family.parts.rects[family.parts.of_part[k]].volume();
+    const std::int64_t own = family.of_task(k).volume();
     const std::int64_t time = sum_time(problem_, devices[k], partial[k], own);
     if (time == 0) continue;
     if (flow.fed_times.empty()) flow.fed_times = {std::vector<std::int64_t>(devices.size(), 0)};
@@ -550,7 +550,7 @@ Flow FlowRules::kept(const FlowId& id) {
     const Config& config = configs_[op];
     const Family& family = geometry_.family(op, operand, config.split);
     for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
-      const Rect& rect = family.parts.rects[family.parts.of_part[k]];
+      const Rect& rect = family.of_task(k);
       box(memory_of(config.devices[k]), rect, problem_.graph.tensors[id.index].is_state);
     }
   }

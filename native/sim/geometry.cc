@@ -1,6 +1,5 @@
 #include "sim/geometry.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace flexlegion {
@@ -26,14 +25,6 @@ void subtract(Rect from, const Rect& what, std::vector<Rect>& rest) {
       from.hi[d] = what.hi[d];
     }
   }
-}
-
-bool inside(const DistinctRects& inner, const DistinctRects& outer) {
-  return std::equal(inner.of_part.begin(), inner.of_part.end(), outer.of_part.begin(),
-                    outer.of_part.end(), [&](int mine, int its) {
-                      const Rect& rect = inner.rects[mine];
-                      return rect.empty() || outer.rects[its].bounding(rect) == outer.rects[its];
-                    });
 }
 
 }  // namespace
@@ -73,19 +64,14 @@ int Geometry::id_of(const Rect& rect) {
 }
 
 std::unique_ptr<Family> Geometry::make_family(const std::vector<Rect>& tasks) {
-  auto family = std::make_unique<Family>();
+  auto family = std::make_unique<Family>(tasks);
   family->number = next_family_++;
-  family->parts = distinct(tasks);
-  const auto& rects = family->parts.rects;
-  for (const Rect& rect : rects) family->ids.push_back(rect.empty() ? -1 : id_of(rect));
-  for (std::size_t i = 0; i < rects.size() && family->disjoint; ++i) {
-    for (std::size_t j = i + 1; j < rects.size() && family->disjoint; ++j) {
-      family->disjoint = !rects[i].overlaps(rects[j]);
-    }
-  }
-  family->part_of.resize(rects.size());
-  for (std::size_t k = 0; k < tasks.size(); ++k) {
-    family->part_of[family->parts.of_part[k]] = static_cast<int>(k);
+  std::vector<RectIndex::Item> overlapping;
+  for (const Rect& rect : family->parts.rects) {
+    family->ids.push_back(rect.empty() ? -1 : id_of(rect));
+    overlapping.clear();
+    if (family->disjoint) family->index.find(rect, overlapping);
+    family->disjoint = family->disjoint && overlapping.size() <= 1;  // itself
   }
   return family;
 }
@@ -117,22 +103,11 @@ const Family& Geometry::load_family(int tensor, int parts) {
   return *slot;
 }
 
-const Overlaps& Geometry::overlaps(const Family& a, const Family& b) {
+const Geometry::Relation& Geometry::relation(const Family& a, const Family& b) {
   const auto key =
       (static_cast<std::uint64_t>(a.number) << 32) | static_cast<std::uint64_t>(b.number);
-  auto& slot = overlaps_[key];
-  if (slot) return *slot;
-  auto result = std::make_unique<Overlaps>();
-  for (const Rect& mine : a.parts.rects) {
-    result->first.push_back(static_cast<int>(result->items.size()));
-    for (std::size_t j = 0; j < b.parts.rects.size(); ++j) {
-      const std::int64_t volume = mine.intersect(b.parts.rects[j]).volume();
-      if (volume > 0) result->items.push_back({static_cast<int>(j), volume});
-    }
-  }
-  result->first.push_back(static_cast<int>(result->items.size()));
-  result->inside = inside(a.parts, b.parts);
-  slot = std::move(result);
+  auto& slot = relations_[key];
+  if (!slot) slot.reset(new Relation{Overlaps(a, b), inside(a, b)});
   return *slot;
 }
 

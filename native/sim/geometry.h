@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/problem.h"
+#include "sim/tiles.h"
 #include "support/rect.h"
 
 namespace flexlegion {
@@ -24,23 +25,12 @@ class RectUnion {
 };
 
 // What the tasks of one operator, cut in one way, touch of one operand.
-struct Family {
-  int number = 0;
-  DistinctRects parts;       // the rectangles, and which of them each task has
-  std::vector<int> ids;      // a distinct rectangle: its number among all; -1: empty
-  std::vector<int> part_of;  // a distinct rectangle: the (last) task that has it
-  bool disjoint = true;      // distinct rectangles do not overlap
-};
+struct Family : Tiles {
+  using Tiles::Tiles;
 
-// Of two families, which rectangles overlap, and in how many elements.
-struct Overlaps {
-  struct Item {
-    int other;            // distinct rectangle of the second family
-    std::int64_t volume;  // elements
-  };
-  std::vector<int> first;  // by distinct rectangle of the first family, and one more
-  std::vector<Item> items;
-  bool inside = false;  // each task of the first family touches what its like of the second does
+  int number = 0;
+  std::vector<int> ids;  // a distinct rectangle: its number among all; -1: empty
+  bool disjoint = true;  // distinct rectangles do not overlap
 };
 
 class Geometry {
@@ -50,7 +40,11 @@ class Geometry {
   const Family& family(int op, int operand, int split);
   // The tiles of an input tensor that is loaded in `parts` parts.
   const Family& load_family(int tensor, int parts);
-  const Overlaps& overlaps(const Family& a, const Family& b);
+  struct Relation {
+    Overlaps overlaps;
+    bool inside;
+  };
+  const Relation& relation(const Family& a, const Family& b);
   const Rect& rect(int id) const { return rects_[static_cast<std::size_t>(id)]; }
   int id_of(const Rect& rect);
 
@@ -65,7 +59,7 @@ class Geometry {
   std::vector<Rect> rects_;
   std::unordered_map<Rect, int, Hash> ids_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Family>> families_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<Overlaps>> overlaps_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Relation>> relations_;
   int next_family_ = 0;
 };
 

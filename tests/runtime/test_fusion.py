@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from launch import run_legate
+from networks import NETWORKS
 
 WORKER = Path(__file__).parent / "fusion_worker.py"
 
@@ -40,10 +41,17 @@ def test_fewer_launches(results: dict[str, Any]) -> None:
 
 
 def test_the_simulator_foresees_it(results: dict[str, Any]) -> None:
-    """Launch by launch; tests/sim/test_fusion.py compares many more strategies, without Legion."""
-    cases = results["equal"]
-    assert {case: r["wrong"] for case, r in cases.items() if r["wrong"]} == {}
-    assert sum(r["fused"] for r in cases.values()) > 100
+    """Launch by launch, but for clipped gradients, whose launches the simulator does not know.
+
+    tests/sim/test_fusion.py compares many more strategies, without Legion.
+    """
+    cases = {
+        case: found
+        for case, found in results["equal"].items()
+        if NETWORKS[case.split()[0]].optimizer.clip_norm is None
+    }
+    assert {case: found["wrong"] for case, found in cases.items() if found["wrong"]} == {}
+    assert sum(found["fused"] for found in cases.values()) > 100
 
 
 def test_launches_that_wait_for_the_same_run_together(results: dict[str, Any]) -> None:

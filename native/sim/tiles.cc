@@ -1,0 +1,89 @@
+#include "sim/tiles.h"
+
+#include <algorithm>
+
+namespace flexlegion {
+
+RectIndex::RectIndex(const std::vector<Rect>& rects) : rects_(&rects) {
+  if (lay_out()) return;
+  rows_.clear();
+  table_.clear();
+}
+
+// Whether the rectangles lie in rows.
+bool RectIndex::lay_out() {
+  const std::vector<Rect>& rects = *rects_;
+  if (rects.size() < 2) return false;  // one is compared as fast as it is found
+  const int rank = rects.front().rank;
+  std::vector<std::pair<std::int64_t, std::int64_t>> intervals;
+  std::size_t combinations = 1;
+  for (int d = 0; d < rank; ++d) {
+    intervals.clear();
+    for (const Rect& rect : rects) {
+      if (!rect.empty()) intervals.emplace_back(rect.lo[d], rect.hi[d]);
+    }
+    std::sort(intervals.begin(), intervals.end());
+    intervals.erase(std::unique(intervals.begin(), intervals.end()), intervals.end());
+    Row& row = rows_.emplace_back();
+    for (const auto& [lo, hi] : intervals) {
+      if (!row.hi.empty() && hi < row.hi.back()) return false;
+      row.lo.push_back(lo);
+      row.hi.push_back(hi);
+    }
+    combinations *= intervals.size();
+    if (combinations > 4 * rects.size()) return false;
+  }
+  table_.assign(combinations, -1);
+  for (std::size_t i = 0; i < rects.size(); ++i) {
+    if (rects[i].empty()) continue;
+    std::size_t at = 0;
+    for (int d = 0; d < rank; ++d) {
+      const Row& row = rows_[static_cast<std::size_t>(d)];
+      // Intervals that begin alike are told apart by their ends.
+      auto place = std::lower_bound(row.lo.begin(), row.lo.end(), rects[i].lo[d]) - row.lo.begin();
+      while (row.hi[static_cast<std::size_t>(place)] != rects[i].hi[d]) ++place;
+      at = at * row.lo.size() + static_cast<std::size_t>(place);
+    }
+    table_[at] = static_cast<int>(i);
+  }
+  return true;
+}
+
+void RectIndex::find(const Rect& rect, std::vector<Item>& items) const {
+  const auto begin = static_cast<std::ptrdiff_t>(items.size());
+  visit(rect, [&items](int other, std::int64_t volume) { items.push_back({other, volume}); });
+  // Only where intervals begin alike, combinations do not come in the order of rectangles.
+  const auto ascending = [](const Item& a, const Item& b) { return a.rect < b.rect; };
+  if (!std::is_sorted(items.begin() + begin, items.end(), ascending)) {
+    std::sort(items.begin() + begin, items.end(), ascending);
+  }
+}
+
+Tiles::Tiles(const std::vector<Rect>& of_tasks)
+    : parts(distinct(of_tasks)), part_of(parts.rects.size()), index(parts.rects) {
+  for (std::size_t k = 0; k < of_tasks.size(); ++k) {
+    part_of[static_cast<std::size_t>(parts.of_part[k])] = static_cast<int>(k);
+  }
+}
+
+Overlaps::Overlaps(const Tiles& a, const Tiles& b) {
+  first.reserve(a.parts.rects.size() + 1);
+  items.reserve(a.parts.rects.size() + b.parts.rects.size());
+  for (const Rect& mine : a.parts.rects) {
+    first.push_back(static_cast<int>(items.size()));
+    b.index.find(mine, items);
+  }
+  first.push_back(static_cast<int>(items.size()));
+}
+
+bool inside(const Tiles& a, const Tiles& b) {
+  const std::size_t tasks = a.parts.of_part.size();
+  if (tasks != b.parts.of_part.size()) return false;
+  for (int k = 0; k < static_cast<int>(tasks); ++k) {
+    const Rect &mine = a.of_task(k), &its = b.of_task(k);
+    if (!mine.empty() && its.bounding(mine) != its) return false;
+  }
+  return true;
+}
+
+}  // namespace flexlegion
