@@ -89,8 +89,8 @@ class SparseCategoricalCrossentropy(CategoricalCrossentropy):
 class ArcFace(SparseCategoricalCrossentropy):
     """Cross-entropy of cosines (n, c) with an additive angular margin (Deng et al. 2019).
 
-    The output are cosines, as of the layer `cosine`. The logits are `scale` cos(angle), but of a
-    sample's own class `scale` cos(angle + `margin`); metrics are those of these logits.
+    The output are cosines, as of the layer `cosine`. The logits are `scale` cos(angle), but in
+    training, of a sample's own class, `scale` cos(angle + `margin`). Evaluation has no margins.
 
     Parameters
     ----------

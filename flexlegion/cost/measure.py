@@ -181,10 +181,11 @@ def measure(
             )
             for launch in _launches(plan, request.stage)
         ]
+        share = request.operator.kind.measured_share(request.operator.input_shapes)
         total = Sample(
-            sum(sample.time_ns for sample in samples),
+            round(share * sum(sample.time_ns for sample in samples)),
             min(sample.runs for sample in samples),
-            sum(sample.spread_ns for sample in samples),
+            round(share * sum(sample.spread_ns for sample in samples)),
         )
         db.add_task(model, library[model], key, total)
         if progress is not None:

@@ -67,10 +67,10 @@ class Cosine(OperatorType):
 class AngularMargin(OperatorType):
     """Cosines (n, c) and labels int32 (n), output (n, c): logits with a margin at each own class.
 
-    The logits are `scale` times the cosines. Of a sample's own class, ArcFace adds the margin to
-    the angle first (Deng et al. 2019), where that makes the cosine smaller, and goes on by a line
-    from the angle pi - margin on; otherwise, as CosFace has it (Wang et al. 2018), the margin is
-    subtracted from the cosine. A label below 0 is of no class.
+    The logits are `scale` times the cosines. In training, ArcFace adds the margin to the angle of
+    a sample's own class (Deng et al. 2019), where that makes the cosine smaller, and goes on by a
+    line from the angle pi - margin on; otherwise, as CosFace has it (Wang et al. 2018), the margin
+    is subtracted from that cosine. A label below 0 is of no class.
 
     Parameters
     ----------

@@ -18,9 +18,10 @@ class AngularMarginKernel : public Kernel {
     const std::int64_t classes = tile.extent(1), first = tile.tile.lo[1];
     const Rows x(task.inputs[0]), y(tile);
     const Strided labels(task.inputs[1]);
+    const bool training = task.run.training != 0;
     for_each(tile.volume(), [=, margin = margin_] FL_BODY(std::int64_t i) {
       const std::int64_t r = i / classes, c = i % classes;
-      const bool own = labels.integer(r) == first + c;
+      const bool own = training && labels.integer(r) == first + c;
       y(r, c) = own ? margin.value(x(r, c)) : margin.scale * x(r, c);
     });
   }

@@ -1,5 +1,5 @@
-// angular_margin: scale * x, but with a margin at each sample's own class. Labels are the second
-// input; of those below 0 there is no such class.
+// angular_margin: scale * x, but in training with a margin at each sample's own class. Labels are
+// the second input; of those below 0 there is no such class.
 #include "ops/angular_margin.h"
 
 #include <algorithm>
@@ -44,9 +44,10 @@ class AngularMarginKernel : public Kernel {
   }
 
  private:
-  // Row r's own class as a column of the tile; -1 if it is not among them.
+  // Row r's own class as a column of the tile; -1 if it is not among them, or gets no margin.
   static std::int64_t own_class(const KernelTask& task, std::int64_t r) {
     const TensorView &x = task.inputs[0], &labels = task.inputs[1];
+    if (task.run.training == 0) return -1;
     const std::int64_t own = labels.i32()[r * labels.stride[0]] - x.tile.lo[1];
     return own < x.extent(1) ? std::max<std::int64_t>(own, -1) : -1;
   }

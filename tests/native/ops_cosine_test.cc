@@ -128,9 +128,20 @@ TEST_CASE("angular_margin: every split, angles below and above pi - margin") {
       const auto parts = seed == 0 ? std::vector<int>{1, 1} : std::vector<int>{3, 2};
       for (const Rect& tile : random_tiles(c.output_shape, parts, seed)) {
         KernelTask task;
+        task.run.training = 1;
         task.inputs = {c.inputs[0].view(tile), c.inputs[1].view(c.input_tile(tile, 1))};
         task.outputs = {found.view(tile)};
         kernel->forward(task);
+        task.run.training = 0;  // in evaluation, there is no margin
+        Tensor plain(c.output_shape);
+        task.outputs = {plain.view(tile)};
+        kernel->forward(task);
+        for (std::int64_t r = tile.lo[0]; r < tile.hi[0]; ++r) {
+          for (std::int64_t k = tile.lo[1]; k < tile.hi[1]; ++k) {
+            CHECK(plain.at(r, k) == doctest::Approx(kScale * c.inputs[0].at(r, k)));
+          }
+        }
+        task.run.training = 1;
         Tensor dy = output_grad;
         task.outputs = {TensorView()};
         task.output_grads = {dy.view(tile)};
