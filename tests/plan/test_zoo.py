@@ -346,13 +346,13 @@ def test_building_is_fast() -> None:
 
 def test_building_the_largest_is_fast() -> None:
     """GPT-3 of 175 billion weights, and its plan for eight devices; both take about a second."""
-    started = time.perf_counter()
+    started = time.process_time()
     model = build("gpt", 8, preset="175b")
     devices = Devices.of(gpus=8)
     output = model.graph.operators[-1].output
     graph = add_loss(model.graph, output, ZOO["gpt"].loss)
     assert len(Plan(graph, resolve("data", graph, devices), devices, output, 1).launches) > 2000
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
 
 
 def test_names_are_found_after_a_copy() -> None:
