@@ -16,8 +16,8 @@ from zoo_cases import CASES
 
 WORKER = Path(__file__).parent / "strategies_worker.py"
 COUNT = int(os.environ.get("FLEXLEGION_STRATEGIES", "10"))
-# The dense layers of AlexNet cannot be made small; Inception has 500 operators. GPT and BERT have the
-# transformer's blocks, InsightFace has ResNet's, and dropped tokens change little about experts.
+# The dense layers of AlexNet cannot be made small; Inception has 500 operators. GPT and BERT have
+# the transformer's blocks, InsightFace has ResNet's, and dropped tokens change little of experts.
 SHARES = {
     "alexnet": 0.2,
     "bert": 0.3,
