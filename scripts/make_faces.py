@@ -42,8 +42,8 @@ def face(person: np.ndarray, rng: np.random.Generator, side: int) -> Image.Image
         ellipse(sign * (0.08 + 0.08 * gap), -0.1 + 0.08 * eyes, 0.03 + 0.03 * size, 0.03, 0.1)
     ellipse(0, 0.06, 0.015 + 0.03 * nose, 0.05 + 0.04 * nose, 0.4)
     ellipse(0, 0.2, 0.05 + 0.1 * mouth, 0.01 + 0.04 * lips, 0.25)
-    shift = tuple(int(v) for v in rng.integers(-3, 4, 2))
-    turned = image.rotate(rng.uniform(-12, 12), Image.Resampling.BILINEAR, translate=shift)
+    right, down = rng.integers(-3, 4, 2).tolist()
+    turned = image.rotate(rng.uniform(-12, 12), Image.Resampling.BILINEAR, translate=(right, down))
     return turned.resize((side, side), Image.Resampling.BILINEAR)
 
 

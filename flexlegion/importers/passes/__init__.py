@@ -10,6 +10,7 @@ from flexlegion.importers.passes.identities import drop_identities
 from flexlegion.importers.passes.masks import additive_masks, simplify_masks
 from flexlegion.importers.passes.norms import recognise_rms_norm
 from flexlegion.importers.passes.rotary import recognise_rotary
+from flexlegion.importers.passes.top_k import recognise_top_k
 from flexlegion.importers.program import Pass, Program
 
 PASSES: tuple[Pass, ...] = (
@@ -19,6 +20,7 @@ PASSES: tuple[Pass, ...] = (
     recognise_rms_norm,
     recognise_rotary,
     recognise_attention,
+    recognise_top_k,
     additive_masks,
     fuse_epilogues,
     as_expressions,

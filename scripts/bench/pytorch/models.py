@@ -409,6 +409,33 @@ class Tagger(nn.Module):
         return self.tags(self.lstm(x)[0])
 
 
+class Mixture(nn.Module):
+    """Of experts, all of which compute every token; a token's gates choose two of them."""
+
+    def __init__(self, width: int, units: int, experts: int) -> None:
+        super().__init__()
+        self.router = nn.Linear(width, experts, bias=False)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, units), nn.SiLU(), nn.Linear(units, width))
+            for _ in range(experts)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shares = self.router(x).softmax(-1)
+        values, which = shares.topk(2)
+        gates = torch.zeros_like(shares).scatter(-1, which, values / values.sum(-1, keepdim=True))
+        for i, expert in enumerate(self.experts):
+            x = x + gates[..., i, None] * expert(x)
+        return x
+
+
+@_own
+def mixture() -> Built:
+    return nn.Sequential(nn.Embedding(200, 24), Mixture(24, 32, 4), nn.Linear(24, 7)), _tokens(
+        200, 12
+    )
+
+
 @_own
 def tagger() -> Built:
     return Tagger(), _tokens(200, 12)
