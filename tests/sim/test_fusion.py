@@ -21,8 +21,15 @@ MACHINES = ("p100x2", "p100x4", "shared", "v100x8")
 
 def by_runtime(problem: Problem, strategy: Strategy) -> tuple[set[tuple[str, str]], int]:
     """Stages and operators of the launches that are fused with the one before; of how many."""
-    states, clips = problem.optimizer_states, problem.clips
-    plan = Plan(problem.graph, strategy, problem.devices, problem.outputs, states, clips)
+    plan = Plan(
+        problem.graph,
+        strategy,
+        problem.devices,
+        problem.outputs,
+        problem.optimizer_states,
+        problem.clips,
+        problem.granularity,
+    )
     topology = problem.topology
     memories = [topology.memories.index(device.memory) for device in topology.devices]
     issued = [
