@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -102,45 +99,3 @@ def test_each_by_itself_is_refused() -> None:
     command = ["mpirun", "--quiet", "--oversubscribe", "-n", "2", *TRAIN]
     done = run_checked(command, environment=environment(**AS_ROOT), timeout=300, status=2)
     assert done.stderr.count("error: this is one of 2 processes that were started together") == 1
-
-
-def test_interrupted(tmp_path: Path) -> None:
-    """Ctrl-C ends all ranks, one sentence says where, and nothing runs on."""
-    mark = str(tmp_path / "metrics.json")  # in the command line of every process
-    with (tmp_path / "err").open("w+") as err:
-        started = subprocess.Popen(
-            [*TRAIN, "--ranks", "2", "--epochs", "10000", "--json", mark],
-            cwd=ROOT,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            stderr=err,
-            text=True,
-        )
-        assert started.stdout is not None
-        while not started.stdout.readline().startswith("epoch 1/10000"):
-            assert started.poll() is None
-        assert len(running(mark)) >= 4  # this command, legate, mpirun, and two ranks
-        started.send_signal(signal.SIGINT)
-        started.stdout.read()
-        assert started.wait(60) == 128 + signal.SIGINT
-        err.seek(0)
-        *before, last = err.read().splitlines(keepends=True)
-        assert is_quiet("".join(before))
-        assert last.startswith("interrupted in epoch ")
-    deadline = time.monotonic() + 10
-    while running(mark):
-        assert time.monotonic() < deadline, running(mark)
-        time.sleep(0.1)
-
-
-def running(mark: str) -> list[str]:
-    """The command lines that mention `mark`."""
-    found = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            text = file.read_bytes().decode(errors="replace").replace("\0", " ")
-        except OSError:  # it has ended
-            continue
-        if mark in text:
-            found.append(text)
-    return found

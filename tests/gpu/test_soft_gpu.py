@@ -151,14 +151,14 @@ def test_tunes_and_trains(tmp_path: Path) -> None:
     """Kernels are timed by events, links by copies, and a strategy for all of it is found."""
     out, db = tmp_path / "s.json", tmp_path / "p.db"
     options = ["--model", "lenet", "--data", "synthetic", "--batch-size", 16, "--budget", 1]
-    options += ["--max-rounds", 8, "--profile-db", db, "--json", "--out", out]
+    options += ["--rounds", 3, "--max-rounds", 4, "--profile-db", db, "--json", "--out", out]
     done = run_legate(SCRIPTS / "tune_mapper.py", *options, cpus=1, gpus=2)
     report = report_of(done.stdout)
     assert report["tasks_measured"] > 0
     assert set(report["priced_by"]) == {"measured"}
     assert report["finalists"][0]["name"] == "data parallelism"
     assert all(row["measured_iteration_time_ns"] > 0 for row in report["finalists"])
-    train = ["--model", "lenet", "--strategy", out, "--epochs", 3]
+    train = ["--model", "lenet", "--data", "synthetic", "--strategy", out, "--epochs", 3]
     trained = run_legate(SCRIPTS / "train.py", *train, cpus=1, gpus=2)
     assert "1 CPU processor and 2 GPUs on 1 rank" in trained.stdout
     assert "loss nan" not in trained.stdout

@@ -180,6 +180,7 @@ class Started:
         self._text: list[str] = []
         environment = {k: v for k, v in os.environ.items() if k != "LEGATE_CONFIG"}
         environment |= {"TERM": "xterm", "COLUMNS": "200", MARK: self._mark.partition("=")[2]}
+        environment["PYTHONPATH"] = str(Path(__file__).parents[2])
         self.terminal = -1
         if terminal:
             self.terminal, theirs = os.openpty()
@@ -237,10 +238,14 @@ class Started:
         self.process.wait()
 
     def said(self) -> str:
-        """What it said, as lines without what moves the cursor."""
+        """What it said to its end, as lines without what moves the cursor."""
         self._reader.join(2)
+        return self.heard()
+
+    def heard(self) -> str:
+        """The same, until now."""
         text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", "".join(self._text))
-        return text.replace("\r", "\n").replace("^C", "")
+        return text.replace("\r\n", "\n").replace("\r", "\n").replace("^C", "")
 
 
 def interrupted(
@@ -311,7 +316,7 @@ def _struck(
         run.done = True
         return run
     ours = re.search(r"flexlegion/(?!__)\w+\.py", run.said)
-    by_python = run.status == -number or "init_import_site" in run.said
+    by_python = run.status == -number or run.said.rstrip().endswith("KeyboardInterrupt")
     if by_python and not sentences and ours is None:
         run.bare = True
         return run

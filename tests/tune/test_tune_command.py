@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,7 +17,8 @@ from launch import ROOT, is_quiet, run_checked, run_legate
 from flexlegion.cli import main
 from flexlegion.strategy import Strategy
 
-SECONDS_TO_SEARCH = 15  # by far enough to measure a small model
+sys.path.insert(0, str(Path(__file__).parents[1] / "long"))
+from signals import Started
 
 TUNE, TRAIN = ROOT / "scripts" / "tune_mapper.py", ROOT / "scripts" / "train.py"
 
@@ -180,18 +180,17 @@ def test_interrupted_keeps_what_was_found(tmp_path: Path) -> None:
     net = f"{Path(__file__).with_name('own_net.py')}:model"
     options = ["--model", net, "--cpus", 2, "--gpus", 0, "--budget", "1h", "--rounds", 2]
     options += ["--profile-db", tmp_path / "p.db", "--out", out]
-    command = [sys.executable, "-m", "flexlegion", "tune", *map(str, options)]
-    environment = {k: v for k, v in os.environ.items() if k != "LEGATE_CONFIG"}
-    environment["PYTHONPATH"] = str(ROOT)
-    with subprocess.Popen(
-        command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-    ) as process:
-        time.sleep(SECONDS_TO_SEARCH)
-        process.send_signal(signal.SIGTERM)
-        _, error = process.communicate(timeout=60)
-    assert process.returncode == 143
-    last = error.splitlines()[-1]
-    assert last == (
+    started = Started(["tune", *map(str, options)], tmp_path, terminal=True)
+    try:
+        until = time.monotonic() + 120
+        while "best " not in started.heard():  # which the bar of a search says
+            assert time.monotonic() < until, started.heard()
+            time.sleep(0.1)
+        started.strike(signal.SIGTERM)
+        assert started.process.wait(60) == 143
+    finally:
+        started.kill()
+    assert started.said().splitlines()[-1] == (
         f"interrupted; {out} has the fastest strategy as simulated, not yet tried in training"
     )
     assert Strategy.load(out).found["iteration_time_ns"] > 0
