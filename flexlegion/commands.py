@@ -7,8 +7,10 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from flexlegion.ending import INTERRUPTED, Interrupted, end_at_once
 from flexlegion.errors import DivergenceError, NativeError, UserError
@@ -30,6 +32,12 @@ def run_command(
     a sentence that asks to report them.
     """
     _prepare_streams()
+    with warnings.catch_warnings():
+        warnings.showwarning = _shown(warnings.showwarning)
+        return _run(main, argv)
+
+
+def _run(main: Callable[[Sequence[str] | None], None], argv: Sequence[str] | None) -> int:
     try:
         main(argv)
         sys.stdout.flush()
@@ -63,6 +71,18 @@ def run_command(
         _say(f"error: {printable(text)}")
         return status
     return 0
+
+
+def _shown(others: Callable[..., None]) -> Callable[..., None]:
+    """What shows warnings: this package's as sentences, once for all ranks."""
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if category is not UserWarning:
+            others(message, category, *where, **more)
+        elif rank() == 0:
+            _say(f"warning: {printable(str(message))}")
+
+    return show
 
 
 def _unforeseen(error: Exception) -> tuple[int, str]:

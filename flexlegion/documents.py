@@ -131,6 +131,13 @@ class Section:
         """A whole number within bounds; ``20e9`` is one, too."""
         return whole(self.values[key], f"{self.where}: '{key}'", low, high, unit)
 
+    def number(self, key: str, high: float) -> float:
+        """A number above 0 and at most `high`."""
+        value = self.values[key]
+        if type(value) not in (int, float) or not 0 < value <= high:
+            raise self.fail(key, f"a number above 0 and at most {high:g}")
+        return float(value)
+
     def boolean(self, key: str, default: bool) -> bool:
         """``true`` or ``false``."""
         if key in self.values and not isinstance(self.values[key], bool):

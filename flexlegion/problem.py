@@ -298,7 +298,8 @@ class Problem:
 
 
 def _kind_key(device: Device) -> tuple[object, ...]:
-    return (device.kind, device.model, *sorted(device.peak_flops.items()), device.memory_bandwidth)
+    peaks = sorted(device.peak_flops.items())
+    return (device.kind, device.model, *peaks, device.memory_bandwidth, device.efficiency)
 
 
 def _kinds(devices: Sequence[Device]) -> list[Device]:

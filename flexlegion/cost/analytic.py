@@ -2,7 +2,7 @@
 
 A task takes as long as its arithmetic at the rate that the device reaches for it, or as its memory
 traffic, whichever is longer, and a launch's overhead. Two effects that matter for choosing how to
-split an operator come with the rates (`flexlegion.cost.efficiency`): small tasks do not fill a
+split an operator come with the rates (`flexlegion.machine.efficiency`): small tasks do not fill a
 device; and a matrix product of few rows is slow however many columns it has, so that splitting the
 channels is cheaper than splitting the samples (FlexFlow, section 8.2.1).
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from flexlegion.cost.efficiency import Efficiency, efficiency_of
+from flexlegion.cost.efficiency import efficiency_of
 from flexlegion.cost.model import (
     ANALYTIC,
     ELEMENT_BYTES,
@@ -24,6 +24,7 @@ from flexlegion.cost.model import (
 )
 from flexlegion.errors import UserError
 from flexlegion.graph import Operator
+from flexlegion.machine.efficiency import Efficiency
 from flexlegion.machine.topology import Device
 from flexlegion.ops.base import Family
 
@@ -82,7 +83,9 @@ class AnalyticCosts(CostModel):
             peak = device.peak_flops.get(self.precision, peak)
         share = _share(work, max(1, outputs), max(1, columns), efficiency)
         size = ELEMENT_BYTES * sum(volumes[i] * times for i, times in work.traffic)
-        bandwidth = device.memory_bandwidth * efficiency.memory * efficiency.memory_of[work.family]
+        bandwidth = (
+            device.memory_bandwidth * efficiency.memory * efficiency.memory_by_family[work.family]
+        )
         seconds = max(outputs * work.flops / (peak * share), size / bandwidth)
         return max(1, work.kernels * efficiency.launch_ns + round(seconds * 1e9))
 
@@ -160,4 +163,4 @@ def _share(work: _Work, outputs: int, columns: int, efficiency: Efficiency) -> f
         best = efficiency.convolution_backward if work.backward else efficiency.convolution
         fills = 1 + efficiency.half_outputs / outputs
         return best / ((1 + efficiency.half_depth / work.depth) * fills)
-    return efficiency.other[work.family]
+    return efficiency.compute_by_family[work.family]

@@ -102,11 +102,6 @@ def one_of_each_model(topology: Topology) -> list[Device]:
     return list({device.model: device for device in reversed(topology.devices)}.values())
 
 
-def task_shapes(operator: Operator, degrees: Sequence[int]) -> list[Shapes]:
-    """For each task of an operator under these degrees: what a cost model takes as its shapes."""
-    return _shapes(_alone(operator, tuple(degrees), "cpu:0", ["cpu:0"]), operator)
-
-
 def measure(
     requests: Sequence[TaskRequest],
     db: ProfileDB,

@@ -15,6 +15,7 @@ from typing import Any
 
 from flexlegion.documents import Section, read_json
 from flexlegion.errors import UserError
+from flexlegion.machine.efficiency import Efficiency, parse_efficiency
 from flexlegion.machine.topology import Device, Link, Switch, Topology, check_graph
 from flexlegion.quoting import shown
 from flexlegion.suggestions import did_you_mean
@@ -45,6 +46,7 @@ class DeviceType:
     memory_bytes: int
     peak_flops: Mapping[str, int]
     memory_bandwidth: int
+    efficiency: Efficiency | None
     source: str
 
 
@@ -197,6 +199,7 @@ class Machine:
             type_.memory_bytes,
             type_.peak_flops,
             type_.memory_bandwidth,
+            type_.efficiency,
         )
 
     def _link(self, a: str, b: str, kind: str) -> Link:
@@ -371,18 +374,24 @@ def _object(section: Section, key: str) -> dict[str, Any]:
 
 def _device_type(value: Any, name: str, where: str) -> DeviceType:
     keys = ["kind", "memory_bytes", "peak_flops", "memory_bandwidth"]
-    section = Section.of(value, where, keys, ["model", "source"])
-    if section.values["kind"] not in KINDS:
+    section = Section.of(value, where, keys, ["model", "efficiency", "source"])
+    kind = section.values["kind"]
+    if kind not in KINDS:
         raise section.fail("kind", "gpu or cpu")
     place = f"{where}: peak_flops"
     optional = [precision for precision in PRECISIONS if precision != "float32"]
     flops = Section.of(section.values["peak_flops"], place, ["float32"], optional)
+    efficiency = None
+    if "efficiency" in section.values:
+        its = section.values["efficiency"]
+        efficiency = parse_efficiency(its, f"{where}: efficiency", kind)
     return DeviceType(
-        section.values["kind"],
+        kind,
         section.text("model", name),
         section.integer("memory_bytes", 1, MAX_BYTES, "bytes"),
         {p: flops.integer(p, 1, MAX_RATE) for p in PRECISIONS if p in flops.values},
         section.integer("memory_bandwidth", 1, MAX_RATE, "bytes a second"),
+        efficiency,
         section.text("source"),
     )
 

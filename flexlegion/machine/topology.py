@@ -16,6 +16,7 @@ from itertools import pairwise
 
 from flexlegion.errors import UserError
 from flexlegion.machine.devices import Devices
+from flexlegion.machine.efficiency import Efficiency
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Device:
         Floating-point operations a second for each precision (``float32``, ...).
     memory_bandwidth
         Bytes a second.
+    efficiency
+        What share of these rates it reaches; None: nobody said it.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Device:
     memory_bytes: int
     peak_flops: Mapping[str, int] = field(hash=False)
     memory_bandwidth: int
+    efficiency: Efficiency | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ class Hop:
         """The vertex that it leads to."""
         return self.link.source if self.backward else self.link.destination
 
-    @property
+    @cached_property
     def channel(self) -> str:
         """The communication device that serves it; a shared link is one for both directions."""
         return self.link.name if self.link.shared else f"{self.source} -> {self.destination}"
@@ -174,14 +178,14 @@ class Topology:
         for link in links:
             self._neighbours[link.source][link.destination] = Hop(link)
             self._neighbours[link.destination][link.source] = Hop(link, True)
+        self._forwarding = set(switch_names)
+        self._rank = {name: i for i, name in enumerate(sorted(self.memories, key=_natural))}
+        self._last_hops: tuple[str, dict[str, list[Hop]]] = ("", {})
         self._routes: dict[tuple[str, str], tuple[Hop, ...]] = {}
         for route in routes:
             self._routes[route[0], route[-1]] = self._hops(route)
         for route in routes:
             self._routes.setdefault((route[-1], route[0]), self._hops(route[::-1]))
-        self._trees: dict[str, dict[str, tuple[int, float]]] = {}
-        self._next_hops: dict[tuple[str, str, float], Hop] = {}
-        self._forwarding = {switch.name for switch in self.switches}
         self._check_reachable()
 
     def device(self, name: str) -> Device:
@@ -223,12 +227,16 @@ class Topology:
         a, b = self.device(source).memory, self.device(destination).memory
         if a == b:
             return ()
-        if (a, b) not in self._routes:
-            if _natural(a) <= _natural(b):
-                self._routes[a, b] = self._shortest(a, b)
-            else:
-                self._routes[a, b] = tuple(~hop for hop in reversed(self._shortest(b, a)))
-        return self._routes[a, b]
+        if (a, b) in self._routes:
+            return self._routes[a, b]
+        if self._rank[a] < self._rank[b]:
+            route = self._routes[a, b] = self._shortest(a, b)
+            return route
+        if (b, a) not in self._routes:
+            self._routes[b, a] = self._shortest(b, a)
+        return tuple(
+            self._neighbours[hop.destination][hop.source] for hop in reversed(self._routes[b, a])
+        )
 
     def bandwidth(self, source: str, destination: str) -> int | None:
         """Bytes a second of the slowest link between two devices; None within one memory."""
@@ -241,59 +249,70 @@ class Topology:
     def _hops(self, vertices: Sequence[str]) -> tuple[Hop, ...]:
         return tuple(self._neighbours[a][b] for a, b in pairwise(vertices))
 
-    def _tree(self, destination: str) -> dict[str, tuple[int, float]]:
-        """For each vertex, the fewest hops to `destination`, and the widest such path's bandwidth.
+    def _last_hops_from(self, source: str) -> dict[str, list[Hop]]:
+        """For each vertex, the last hops of all ways with the fewest hops from `source`.
 
-        A breadth-first search backwards: a vertex is complete when its turn comes, because all
-        vertices one hop nearer came before it.
+        A breadth-first search. That of the last source is kept: the routes from one memory to all
+        others take one search.
         """
-        if destination not in self._trees:
-            tree: dict[str, tuple[int, float]] = {destination: (0, float("inf"))}
-            forwarding = self._forwarding | {destination}
-            queue = deque([destination])
-            while queue:
-                vertex = queue.popleft()
-                hops, width = tree[vertex]
-                if vertex not in forwarding:
-                    continue
-                for neighbour, hop in self._neighbours[vertex].items():
-                    wide = min(width, hop.link.bandwidth)
-                    if neighbour not in tree:
-                        tree[neighbour] = (hops + 1, wide)
-                        queue.append(neighbour)
-                    elif tree[neighbour][0] == hops + 1:
-                        tree[neighbour] = (hops + 1, max(wide, tree[neighbour][1]))
-            self._trees[destination] = tree
-        return self._trees[destination]
+        if self._last_hops[0] == source:
+            return self._last_hops[1]
+        distance = {source: 0}
+        last: dict[str, list[Hop]] = {source: []}
+        queue = deque([source])
+        while queue:
+            vertex = queue.popleft()
+            if vertex != source and vertex not in self._forwarding:
+                continue
+            beyond = distance[vertex] + 1
+            for neighbour, hop in self._neighbours[vertex].items():
+                if neighbour not in distance:
+                    distance[neighbour] = beyond
+                    last[neighbour] = [hop]
+                    queue.append(neighbour)
+                elif distance[neighbour] == beyond:
+                    last[neighbour].append(hop)
+        self._last_hops = source, last
+        return last
 
     def _shortest(self, source: str, destination: str) -> tuple[Hop, ...]:
-        """Fewest hops, then highest bottleneck bandwidth, then first by name."""
-        width = self._tree(destination)[source][1]
-        vertex, path = source, []
+        """Fewest hops, then highest bottleneck bandwidth, then first by name.
+
+        All ways with the fewest hops are followed backwards, level by level, which tells how wide
+        the rest of the way can be from each vertex; then the best one forwards.
+        """
+        last = self._last_hops_from(source)
+        path: list[Hop] = []
+        vertex = destination
+        while vertex != source and len(last[vertex]) == 1:
+            path.append(last[vertex][0])
+            vertex = path[-1].source
+        if vertex == source:
+            return tuple(path[::-1])  # there is but one
+        width: dict[str, float] = {destination: float("inf")}
+        onward: dict[str, list[Hop]] = {}
+        level = [destination]
+        while level != [source]:
+            nearer: dict[str, float] = {}
+            for vertex in level:
+                for hop in last[vertex]:
+                    onward.setdefault(hop.source, []).append(hop)
+                    wide = min(width[vertex], hop.link.bandwidth)
+                    nearer[hop.source] = max(wide, nearer.get(hop.source, 0.0))
+            width |= nearer
+            level = list(nearer)
+        path, vertex = [], source
         while vertex != destination:
-            path.append(self._next(vertex, destination, width))
+            wide_enough = [
+                hop
+                for hop in onward[vertex]
+                if min(hop.link.bandwidth, width[hop.destination]) >= width[source]
+            ]
+            if len(wide_enough) > 1:
+                wide_enough.sort(key=lambda hop: _natural(hop.destination))
+            path.append(wide_enough[0])
             vertex = path[-1].destination
         return tuple(path)
-
-    def _next(self, vertex: str, destination: str, width: float) -> Hop:
-        """The next hop of a path that is nowhere narrower than `width`.
-
-        Found once for all sources behind a vertex: a switch that joins a thousand nodes has a
-        thousand neighbours to choose from.
-        """
-        key = (vertex, destination, width)
-        if key not in self._next_hops:
-            tree = self._tree(destination)
-            nearer = [
-                hop
-                for neighbour, hop in self._neighbours[vertex].items()
-                if (neighbour in self._forwarding or neighbour == destination)
-                and neighbour in tree
-                and tree[neighbour][0] == tree[vertex][0] - 1
-                and min(hop.link.bandwidth, tree[neighbour][1]) >= width
-            ]
-            self._next_hops[key] = min(nearer, key=lambda hop: _natural(hop.destination))
-        return self._next_hops[key]
 
     def _check_reachable(self) -> None:
         """Raise `UserError` unless there is a route between all memories.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from rich.text import Text
@@ -44,7 +45,7 @@ def listing_json(machines: Mapping[str, Machine]) -> Json:
                 "nodes": machine.nodes,
                 "gpus_per_node": machine.gpus_per_node,
                 "sizes": list(machine.sizes),
-                "device_types": {k: vars(t) for k, t in machine.device_types.items()},
+                "device_types": {k: asdict(t) for k, t in machine.device_types.items()},
                 "link_types": {k: vars(t) for k, t in machine.link_types.items()},
             }
             for name, machine in machines.items()
@@ -62,8 +63,10 @@ def drawing(topology: Topology) -> str:
     )
     if topology.description:
         tree.add(Text(topology.description))
-    for node in range(topology.nodes):
-        devices = [device for device in topology.devices if device.node == node]
+    of_node: dict[int, list[Device]] = {node: [] for node in range(topology.nodes)}
+    for device in topology.devices:
+        of_node[device.node].append(device)
+    for node, devices in of_node.items():
         if node == 0:
             _draw_node(tree.add(Text("node:0")), topology, devices)
         else:
@@ -92,7 +95,14 @@ def drawing_json(topology: Topology) -> Json:
         "name": topology.name,
         "description": topology.description,
         "nodes": topology.nodes,
-        "devices": [vars(device) for device in topology.devices],
+        "devices": [
+            {key: value for key, value in vars(device).items() if key != "efficiency"}
+            for device in topology.devices
+        ],
+        "efficiencies": {
+            device.model: device.efficiency and asdict(device.efficiency)
+            for device in topology.devices
+        },
         "switches": [vars(switch) for switch in topology.switches],
         "links": [vars(link) for link in topology.links],
         "routes": [

@@ -14,9 +14,9 @@ from flexlegion.cost.measure import (
     measure,
     measure_linears,
     task_requests,
-    task_shapes,
 )
 from flexlegion.cost.measured import MeasuredCosts
+from flexlegion.cost.model import Shapes
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.timing import Repeats
 from flexlegion.graph import Graph
@@ -25,6 +25,7 @@ from flexlegion.machine.local import local_topology
 from flexlegion.machine.local_links import measure_link
 from flexlegion.machine.running import running_machine
 from flexlegion.machine.topology import Device, Topology
+from flexlegion.native_graph import NativeGraph
 from flexlegion.ops.elementwise import Relu
 from flexlegion.strategies import resolve
 from flexlegion.transforms.losses import add_loss
@@ -32,6 +33,15 @@ from flexlegion.zoo import build
 
 BATCH = 64
 QUICK = Repeats(1, 3, 3, 0)
+
+
+def shapes_of(request: TaskRequest, native: NativeGraph) -> Shapes:
+    """What a cost model takes as the task's shapes."""
+    names = [operator.name for operator in native.graph.operators]
+    parts = native.parts(names.index(request.operator.name), request.degrees)
+    ranks = [len(tensor.shape) for _, tensor, _ in request.operator.operands]
+    rows = zip(parts[request.part], ranks, strict=True)
+    return tuple(tuple(int(extent) for extent in row[:rank]) for row, rank in rows)
 
 
 def described(topology: Topology) -> dict[str, Any]:
@@ -103,8 +113,9 @@ def main() -> None:
     lines = measure_linears(device, db, repeats=QUICK)
     costs = MeasuredCosts(db, AnalyticCosts())
     measured = {}
+    native = NativeGraph(graph)
     for request in requests:
-        shapes = task_shapes(request.operator, request.degrees)[request.part]
+        shapes = shapes_of(request, native)
         cost = costs.exe_time(request.operator, request.stage, shapes, request.device)
         key = f"{request.operator.name} {request.stage} {shapes[-1]}"
         measured[key] = [cost.time_ns, cost.source]

@@ -72,7 +72,7 @@ def test_the_file_itself_is_right(capsys: Capture) -> None:
         ("p100x0", "p100x0: cannot use 0 GPUs of this machine; use 1 to 4, or a multiple of 4 up"),
         ("p100x5", "p100x5: cannot use 5 GPUs of this machine; use 1 to 4, or a multiple of 4 up"),
         ("k80x68", "cannot use 68 GPUs of this machine; use 1 to 4, or a multiple of 4 up to 64"),
-        ("h200x9", "h200x9: cannot use 9 GPUs of this machine; use 1 to 8"),
+        ("h200x9", "cannot use 9 GPUs of this machine; use 1 to 8, or a multiple of 8 up to 512"),
         ("x" * 5000, ": cannot be read as a machine file (File name too long); give a JSON file"),
     ],
 )

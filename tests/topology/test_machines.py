@@ -26,19 +26,21 @@ def between(topology: Topology, a: int, b: int) -> list[str]:
 
 def test_shipped_machines() -> None:
     cluster = (1, 2, 3, *range(4, 65, 4))
-    box = tuple(range(1, 9))
+    boxes = (*range(1, 8), *range(8, 513, 8))
     assert {
-        "a100": box,
-        "h100": box,
-        "h200": box,
+        "a100": boxes,
+        "h100": boxes,
+        "h200": boxes,
         "k80": cluster,
         "p100": cluster,
-        "v100": box,
+        "v100": boxes,
     } == SIZES
 
 
-@pytest.mark.parametrize(("name", "size"), [(n, s) for n, sizes in SIZES.items() for s in sizes])
-def test_every_size_loads(name: str, size: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "size"), [(n, s) for n, sizes in SIZES.items() for s in (*sizes[:11], sizes[-1])]
+)
+def test_sizes_load(name: str, size: int) -> None:
     topology = load_machine(f"{name}x{size}")
     assert topology.name == f"{name}x{size}"
     assert topology.names.names == Devices.of(gpus=size).names
@@ -165,6 +167,39 @@ def test_nvswitch_boxes(
     assert device.memory_bandwidth == memory * 10**9
     assert device.peak_flops["float32"] == float32 * 1e12
     assert device.peak_flops["bfloat16"] == bfloat16 * 1e12
+
+
+# Clusters of boxes
+
+
+@pytest.mark.parametrize(
+    ("name", "adapters", "bandwidth"),
+    [("v100", 4, 12_500), ("a100", 8, 25_000), ("h100", 8, 50_000), ("h200", 8, 50_000)],
+)
+def test_clusters_of_boxes(name: str, adapters: int, bandwidth: int) -> None:
+    """Boxes are joined by their adapters, one a GPU where there are as many."""
+    topology = load_machine(f"{name}x512")
+    assert topology.nodes == 64
+    for b in (8, 9, 511):
+        assert topology.bandwidth("gpu:0", f"gpu:{b}") == bandwidth * 10**6
+    out = {
+        hop.channel
+        for a in range(8)
+        for hop in topology.route(f"gpu:{a}", f"gpu:{504 + a}")
+        if hop.destination == "ib"
+    }
+    assert len(out) == adapters
+
+
+@pytest.mark.parametrize("name", ["v100", "a100", "h100", "h200"])
+def test_a_box_is_the_same_in_a_cluster(name: str) -> None:
+    """Nothing within a box goes by the network."""
+    for topology in (load_machine(f"{name}x8"), load_machine(f"{name}x64")):
+        first = topology.nodes * 8 - 8
+        for a in range(8):
+            for b in range(8):
+                route = topology.route(f"gpu:{first + a}", f"gpu:{first + b}")
+                assert "infiniband" not in {hop.link.kind for hop in route}
 
 
 # Expansion
