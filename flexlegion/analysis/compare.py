@@ -19,14 +19,14 @@ from flexlegion.report.text import count, duration, memory, volume
 from flexlegion.report.timelines import figures, memory_excess, time_excess
 from flexlegion.searches.budget import budget_of, check_search
 from flexlegion.searches.mcmc import Budget, SearchResult
-from flexlegion.searches.registry import SearchTask, run_search
+from flexlegion.searches.registry import ANNEALING, PLACEMENT, SEARCHES, SearchTask, run_search
 from flexlegion.simulator import full
 from flexlegion.strategies import named
 from flexlegion.strategies.registry import STRATEGIES
 from flexlegion.strategy import Strategy
 
 KNOWN = ("single", "model", "data", "expert", "optcnn")
-PLACEMENT, FOUND = "placement", "found"
+FOUND = "found"
 COLUMNS = ("strategy", "iteration", "over data", "moved", "computation", "memory", "balance")
 
 Json = dict[str, Any]
@@ -116,14 +116,14 @@ def compare(
     )
     problem = setting.problem
     rows = [known_row(name, problem) for name in KNOWN]
-    starts, notes = starts_of(None, problem, seed)
+    starts, notes = starts_of(None, problem, seed, SEARCHES[ANNEALING].starts)
 
-    def searched(method: str, label: str) -> SearchResult:
+    def searched(search: str, label: str) -> SearchResult:
         with ProgressBar(label, progress) as bar:
             task = SearchTask(problem, starts, limits, seed, chains, progress=bar.search)
-            return run_search(method, task)
+            return run_search(search, task)
 
-    result = searched("chains", "search")
+    result = searched(ANNEALING, "search")
     ended_by = result.ended_by
     if result.interrupted:
         rows.append(
@@ -132,7 +132,7 @@ def compare(
         notes += (f"interrupted; '{FOUND}' is the best strategy until then",)
     else:
         try:
-            placed = searched("placement", PLACEMENT)
+            placed = searched(PLACEMENT, PLACEMENT)
         except UserError as e:
             rows.append({"strategy": PLACEMENT} | _missing(str(e)))
         else:

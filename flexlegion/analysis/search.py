@@ -19,13 +19,11 @@ from flexlegion.report.text import count, duration
 from flexlegion.report.timelines import described, details, fits, time_excess
 from flexlegion.searches.budget import budget_of, check_search
 from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult
-from flexlegion.searches.registry import SearchTask, run_search
+from flexlegion.searches.registry import ANNEALING, SEARCHES, SearchTask, run_search
 from flexlegion.simulator import full
 from flexlegion.strategies import AnyStrategy, named
 from flexlegion.strategy import Strategy
 
-METHOD = "chains"
-DEFAULT_STARTS = ("data", "expert", "optcnn", "random")
 REFERENCES = ("data", "expert")
 
 
@@ -133,7 +131,8 @@ def search(
     seed: int = 0,
     chains: int | None = None,
     options: SearchOptions | None = None,
-    method: str = METHOD,
+    search: str = ANNEALING,
+    method: str | None = None,
     progress: bool = True,
 ) -> Found:
     """Search for a fast strategy on a machine; needs neither that machine nor Legion.
@@ -149,17 +148,20 @@ def search(
         How many each chain makes at most. Without a budget, the same seed and number of chains give
         the same result.
     start
-        Strategies to start from; by default data parallelism, the experts', OptCNN's and a random
-        one, as far as the batch allows. What is found is never slower than any.
+        Strategies to start from; by default data parallelism, the experts', OptCNN's (not for
+        "paper") and a random one, as far as the batch allows. What is found is never slower than
+        any.
     seed
         Decides all that is random.
     chains
-        How many from each start; by default one a core.
+        How many from each start; by default one a core, and one for "paper".
     options
-        How the chains search.
+        Of the annealing.
+    search
+        "annealing"; "paper", the Metropolis-Hastings algorithm as in section 6.2 of FlexFlow's
+        paper; "placement", of whole operators only; or one that `flexlegion.register_search` named.
     method
-        "chains" (Markov chains), "placement" (of whole operators only), or one that
-        `flexlegion.register_search` named.
+        What `search` was called before.
     progress
         Whether to show a bar, on a terminal.
 
@@ -180,6 +182,9 @@ def search(
     >>> found.iteration_time_ns <= found.data_parallel_time_ns
     True
     """
+    if method is not None:
+        raise UserError(f"the argument 'method' is called 'search' now; give search='{method}'")
+    starts_from = SEARCHES[search].starts
     limits = budget_of(budget, proposals)
     check_search(seed, chains)
     setting = Setting.of(
@@ -191,26 +196,28 @@ def search(
         costs=costs,
         profile_db=profile_db,
     )
-    starts, notes = starts_of(start, setting.problem, seed)
+    starts, notes = starts_of(start, setting.problem, seed, starts_from)
     with ProgressBar("search", progress) as bar:
         task = SearchTask(setting.problem, starts, limits, seed, chains, options, bar.search)
-        result = run_search(method, task)
-    return found_by(setting, result, limits, seed, method, notes)
+        result = run_search(search, task)
+    return found_by(setting, result, limits, seed, search, notes)
 
 
 def starts_of(
-    specs: Sequence[AnyStrategy] | None, problem: Problem, seed: int
+    specs: Sequence[AnyStrategy] | None, problem: Problem, seed: int, default: Sequence[str]
 ) -> tuple[dict[str, Strategy], tuple[str, ...]]:
     """The strategies to start from, by name, equal ones once; and what is to be said of others.
 
     Parameters
     ----------
     specs
-        Names, files, strategies; None: `DEFAULT_STARTS`, without those that cannot exist.
+        Names, files, strategies; None: those of `default` that can exist.
     problem
         Graph, machine and costs.
     seed
         Of ``random``.
+    default
+        Names.
 
     Raises
     ------
@@ -220,7 +227,7 @@ def starts_of(
     """
     starts: dict[str, Strategy] = {}
     notes = []
-    for spec in DEFAULT_STARTS if specs is None else specs:
+    for spec in default if specs is None else specs:
         asked = f"random:{seed}" if spec == "random" else spec
         try:
             strategy = named(asked, problem)
@@ -247,7 +254,7 @@ def found_by(
     result: SearchResult,
     budget: Budget,
     seed: int,
-    method: str = METHOD,
+    search: str = ANNEALING,
     notes: tuple[str, ...] = (),
 ) -> Found:
     """What a search found, with what there is to compare it with."""
@@ -274,7 +281,7 @@ def found_by(
             "budget": {"seconds": budget.seconds, "proposals": budget.proposals},
             "trace": [list(point) for point in result.trace],
         }
-        | ({} if method == METHOD else {"method": method})
+        | ({} if search == ANNEALING else {"search": search})
     )
     strategy = Strategy(result.strategy, "found", found)
     timeline = full(setting.problem, strategy)

@@ -1,9 +1,10 @@
-"""One Markov chain over strategies, a thin view of the native one (``native/search/chain.h``)."""
+"""One chain of strategies, a thin view of the native one (``native/search/chain.h``)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from flexlegion.graph import Operator
 from flexlegion.problem import Degrees, Problem
@@ -13,6 +14,11 @@ from flexlegion.strategy import Strategy
 SplitsOf = Callable[[Operator, int], list[Degrees]]
 
 
+def switch(without: str) -> Any:
+    """An option that is on; `without` says, for help, what a search does without it."""
+    return field(default=True, metadata={"without": without})
+
+
 @dataclass(frozen=True)
 class ChainOptions:
     """How a chain moves; what speeds it up can be left out, so that its worth can be measured.
@@ -20,14 +26,20 @@ class ChainOptions:
     Parameters
     ----------
     temperature
-        1 / beta of equation 2, as a share of the current iteration time: a strategy slower by that
-        much is accepted with probability 1/e.
+        1 / beta of equation 2, as a share of `scale_ns`: a strategy slower by that much is
+        accepted with probability 1/e.
+    scale_ns
+        Nanoseconds; 0: the current iteration time.
     tied
         Operators of one group change together.
     critical
         Half of the proposals change an operator on the critical path.
     neighbours
         Some proposals take over a neighbour's configuration.
+    uniform
+        Instead of these, an operator at random gets one of its configurations, each as likely as
+        the others (FlexFlow, section 6.2): of up to eight devices, every degree of every dimension
+        on every set of devices; of more, on blocks and strides of devices.
     early_rejection
         Reject by lower bounds where they suffice; the chain is the same without.
     algorithm
@@ -35,10 +47,12 @@ class ChainOptions:
     """
 
     temperature: float = 0.01
+    scale_ns: int = 0
     tied: bool = False
-    critical: bool = True
-    neighbours: bool = True
-    early_rejection: bool = True
+    critical: bool = switch("do not prefer operators on the critical path")
+    neighbours: bool = switch("do not propose neighbours' configurations")
+    uniform: bool = False
+    early_rejection: bool = switch("simulate every proposal to its end (same result, slower)")
     algorithm: str = "delta"
 
 
@@ -151,9 +165,11 @@ class Chain:
             "fl_chain_options *",
             {
                 "temperature": options.temperature,
+                "scale": options.scale_ns,
                 "tied": options.tied,
                 "critical": options.critical,
                 "neighbours": options.neighbours,
+                "uniform": options.uniform,
                 "early_rejection": options.early_rejection,
                 "algorithm": lib.FL_FULL if options.algorithm == "full" else lib.FL_DELTA,
             },
@@ -192,7 +208,7 @@ class Chain:
         """Times and counts."""
         native = self._core.ffi.new("fl_chain_state *")
         self._core.check(self._core.lib.fl_chain_state_of(self._handle, native))
-        return ChainState(*(int(getattr(native, field.name)) for field in fields(ChainState)))
+        return ChainState(*(int(getattr(native, each.name)) for each in fields(ChainState)))
 
     @property
     def best(self) -> Strategy:

@@ -1,9 +1,20 @@
-"""The search algorithm of the paper (section 6.2): Markov chains from several starts.
+"""Searches by chains of strategies, from several starts: annealing, and the paper's own.
 
 A chain tries changes in native code; here are the starts, the budget, the phases of a chain, and
-several chains on several cores. A chain has three phases: operators of a kind (the unrolled steps
-of a layer, repeated blocks) change together; then each operator by itself; at last a descent to a
-strategy that no change of a single operator improves.
+several chains on several cores.
+
+By default this is annealing. A chain has three phases: operators of a kind (the unrolled steps of a
+layer, repeated blocks) change together; then each operator by itself; at last a descent to a
+strategy that no change of a single operator improves. In each of the first two the temperature
+falls; proposals prefer what may help, and chains go on from the best of them, without a correction
+as Hastings' ratio would be one. So the chains sample no distribution, which a search does not need.
+
+`PAPER` is FlexFlow's section 6 to the letter: the Metropolis-Hastings algorithm with symmetric
+proposals. An operator, selected at random, gets a random configuration, each of its configurations
+with the same probability; beta is constant; a start is left when its share of the budget is used
+up, or half of that brought no improvement. Nothing in the paper says what is done with strategies
+that do not fit into memory: here they are never accepted, unless the current one does not fit
+either, and then if they take less.
 """
 
 from __future__ import annotations
@@ -23,6 +34,7 @@ from flexlegion.searches.chain import (
     ChainState,
     SplitsOf,
     prepare_candidates,
+    switch,
 )
 from flexlegion.searches.descent import best_of, descend, wait
 from flexlegion.soap import splits
@@ -68,31 +80,38 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class SearchOptions:
-    """How to search; what speeds it up can be switched off, so that its worth can be measured.
+class SearchOptions(ChainOptions):
+    """How to search: how chains move (`ChainOptions`), and the course of a search.
+
+    What speeds it up can be switched off, so that its worth can be measured.
 
     Parameters
     ----------
     temperature
-        1 / beta of equation 2 at first, as a share of the iteration time, in the coolest chain.
-    cooling
-        The temperature falls to nothing in the course of each phase; else it stays.
+        At first, in the coolest chain.
     tied
         A first phase changes operators of a kind together.
     descent
         A last phase descends to a local optimum.
-    critical, neighbours, early_rejection, algorithm
-        See `ChainOptions`.
+    cooling
+        The temperature falls to nothing in the course of each phase; else it stays, and is a share
+        of the start's iteration time.
+    exchange
+        Now and then, chains of one start go on from the best of them, and each is hotter than the
+        one before; else they are alike and know nothing of each other.
     """
 
     temperature: float = 0.005
-    cooling: bool = True
-    tied: bool = True
-    descent: bool = True
-    critical: bool = True
-    neighbours: bool = True
-    early_rejection: bool = True
-    algorithm: str = "delta"
+    tied: bool = switch("do not change operators of a kind together at first")
+    descent: bool = switch("do not descend to a local optimum at the end")
+    cooling: bool = switch("keep the temperature instead of letting it fall")
+    exchange: bool = switch("run several chains of one start by themselves")
+
+
+# FlexFlow, section 6; beta, a constant that can be chosen, is 200 / the start's iteration time.
+PAPER = SearchOptions(
+    uniform=True, tied=False, descent=False, cooling=False, exchange=False, temperature=0.005
+)
 
 
 @dataclass(frozen=True)
@@ -284,12 +303,9 @@ class _Start:
     ) -> None:
         """Run all phases until the deadline, or until so many proposals were made by each chain."""
         clock = _Clock(deadline, proposals, len(self.chains))
-        base = ChainOptions(
-            critical=self.options.critical,
-            neighbours=self.options.neighbours,
-            early_rejection=self.options.early_rejection,
-            algorithm=self.options.algorithm,
-        )
+        base: ChainOptions = self.options
+        if not self.options.cooling:
+            base = replace(base, scale_ns=self.chains[0].state.current_time)
         phases = [(True, TIED_SHARE, 1.0)] if self.has_ties else []
         # Single operators matter less than whole layers: their changes are judged by a lower
         # temperature.
@@ -349,7 +365,9 @@ class _Start:
         )
 
     def _heat(self, chain: int) -> float:
-        """Chains from 1 to `HOTTEST` times the temperature."""
+        """Chains from 1 to `HOTTEST` times the temperature, if they exchange what they find."""
+        if not self.options.exchange:
+            return 1.0
         return math.pow(HOTTEST, chain / max(1, len(self.chains) - 1))
 
     def _descend(
@@ -370,6 +388,8 @@ class _Start:
 
     def _exchange(self) -> None:
         """All chains go on from the best strategy of any."""
+        if not self.options.exchange:
+            return
         best = best_of(self.chains)
         best_time = best.state.best_time
         if best_time < 0:

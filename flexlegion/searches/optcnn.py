@@ -23,7 +23,7 @@ from flexlegion.graph import Operator
 from flexlegion.problem import Degrees, Problem
 from flexlegion.searches.chain import prepare_candidates
 from flexlegion.soap import ParallelConfig, splits
-from flexlegion.strategies.placement import by_samples
+from flexlegion.strategies.splitting import by_samples
 from flexlegion.strategy import Strategy
 
 Costs = npt.NDArray[np.int64]

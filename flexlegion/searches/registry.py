@@ -10,8 +10,8 @@ from typing import TypeVar
 from flexlegion.errors import UserError
 from flexlegion.problem import Problem
 from flexlegion.registry import Registry
-from flexlegion.searches.mcmc import Budget, Progress, SearchOptions, SearchResult
-from flexlegion.searches.mcmc import search as chains
+from flexlegion.searches.mcmc import PAPER, Budget, Progress, SearchOptions, SearchResult
+from flexlegion.searches.mcmc import search as run_chains
 from flexlegion.searches.placement import placement_only
 from flexlegion.simulator import full
 from flexlegion.strategy import Strategy
@@ -34,7 +34,7 @@ class SearchTask:
     chains
         How many to run side by side; None: one a core.
     options
-        Of searches by Markov chains.
+        Of the annealing.
     progress
         Called now and then with the share of the budget that is used up, and the best time in ns.
     """
@@ -66,11 +66,30 @@ class SearchTask:
 Search = Callable[[SearchTask], SearchResult | Strategy]
 Function = TypeVar("Function", bound=Search)
 
-SEARCHES: Registry[Search] = Registry("search")
+ANNEALING, PAPER_SEARCH, PLACEMENT = "annealing", "paper", "placement"
+
+
+@dataclass(frozen=True)
+class NamedSearch:
+    """How a search is made.
+
+    Parameters
+    ----------
+    run
+        From what it is to do to what it found.
+    starts
+        Names of the strategies that it starts from unless others are asked for.
+    """
+
+    run: Search
+    starts: tuple[str, ...] = ("data", "expert", "optcnn", "random")
+
+
+SEARCHES: Registry[NamedSearch] = Registry("search", renamed={"chains": ANNEALING})
 
 
 def register_search(name: str) -> Callable[[Function], Function]:
-    """Give a search of your own a name, for ``--method`` and `flexlegion.search`.
+    """Give a search of your own a name, for ``--search`` and `flexlegion.search`.
 
     Parameters
     ----------
@@ -95,7 +114,7 @@ def register_search(name: str) -> Callable[[Function], Function]:
     """
 
     def register(function: Function) -> Function:
-        SEARCHES.add(name, function)
+        SEARCHES.add(name, NamedSearch(function))
         return function
 
     return register
@@ -111,7 +130,7 @@ def run_search(name: str, task: SearchTask) -> SearchResult:
     """
     begin = time.monotonic()
     task.problem.require_room()
-    result = SEARCHES[name](task)
+    result = SEARCHES[name].run(task)
     if isinstance(result, SearchResult):
         return result
     if not isinstance(result, Strategy):
@@ -135,16 +154,23 @@ def run_search(name: str, task: SearchTask) -> SearchResult:
     )
 
 
-def _chains(task: SearchTask) -> SearchResult:
-    return chains(
-        task.problem,
-        task.starts,
-        task.budget,
-        task.seed,
-        task.chains,
-        task.options,
-        progress=task.progress,
-    )
+def _annealing(task: SearchTask) -> SearchResult:
+    return _by_chains(task, task.options, task.chains)
+
+
+def _paper(task: SearchTask) -> SearchResult:
+    """FlexFlow's section 6, see `PAPER`; one chain from each start unless more are asked for."""
+    if task.options is not None:
+        raise UserError(
+            f"the search '{PAPER_SEARCH}' is the paper's own and has no options; give them to "
+            f"'{ANNEALING}'"
+        )
+    return _by_chains(task, PAPER, task.chains or 1)
+
+
+def _by_chains(task: SearchTask, options: SearchOptions | None, chains: int | None) -> SearchResult:
+    its = task.problem, task.starts, task.budget, task.seed
+    return run_chains(*its, chains, options, progress=task.progress)
 
 
 def _placement(task: SearchTask) -> SearchResult:
@@ -154,5 +180,6 @@ def _placement(task: SearchTask) -> SearchResult:
     )
 
 
-SEARCHES.add("chains", _chains, own=True)
-SEARCHES.add("placement", _placement, own=True)
+SEARCHES.add(ANNEALING, NamedSearch(_annealing), own=True)
+SEARCHES.add(PAPER_SEARCH, NamedSearch(_paper, ("data", "expert", "random")), own=True)
+SEARCHES.add(PLACEMENT, NamedSearch(_placement), own=True)

@@ -23,7 +23,7 @@ SHELLS = ("bash", "zsh", "fish")
 # Options by their names in argparse: what they name, and what may also be a file.
 _NAMES: dict[str, Iterable[str]] = {
     "loss": LOSSES,
-    "method": SEARCHES,
+    "search": SEARCHES,
     "optimizer": OPTIMIZERS,
     "precision": PRECISIONS,
 }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from dataclasses import fields, replace
 
-from flexlegion.analysis.search import DEFAULT_STARTS, METHOD, search
+from flexlegion.analysis.search import search
 from flexlegion.ending import again
+from flexlegion.errors import UserError
 from flexlegion.files import check_writable
 from flexlegion.searches.mcmc import SearchOptions
-from flexlegion.searches.registry import SEARCHES
+from flexlegion.searches.registry import ANNEALING, SEARCHES
 from flexlegion.strategies.registry import strategy_names
 from flexlegion.tools.budget import add_budget_options
 from flexlegion.tools.command import Commands, add_command, answer, note
@@ -22,12 +23,9 @@ from flexlegion.tools.network import (
 
 # What makes a search faster or better, and can be left out to measure its worth.
 SWITCHES = {
-    "tied": "do not change operators of a kind together at first",
-    "descent": "do not descend to a local optimum at the end",
-    "cooling": "keep the temperature instead of letting it fall",
-    "critical": "do not prefer operators on the critical path",
-    "neighbours": "do not propose neighbours' configurations",
-    "early-rejection": "simulate every proposal to its end (same result, slower)",
+    option.name: option.metadata["without"]
+    for option in fields(SearchOptions)
+    if "without" in option.metadata
 }
 
 
@@ -49,15 +47,19 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         "--start",
         metavar="NAMES",
         help=f"where to start, a list with commas of {strategy_names()}, random, and strategy "
-        f"files; default: {','.join(DEFAULT_STARTS)}, as far as the batch allows",
+        f"files; default: {','.join(SEARCHES[ANNEALING].starts)}, as far as the batch allows",
     )
     parser.add_argument(
-        "--method",
-        default=METHOD,
-        help=f"how to search: one of {', '.join(SEARCHES)}, or your own; default: {METHOD}",
+        "--search",
+        metavar="NAME",
+        default=ANNEALING,
+        help=f"how to search: one of {', '.join(SEARCHES)}, or your own; 'paper' is the "
+        "Metropolis-Hastings algorithm of FlexFlow's section 6, from its starts; default: "
+        f"{ANNEALING}",
     )
+    parser.add_argument("--method", help=argparse.SUPPRESS)  # as it was called before
     for name, text in SWITCHES.items():
-        parser.add_argument(f"--no-{name}", action="store_true", help=text)
+        parser.add_argument(f"--no-{name.replace('_', '-')}", action="store_true", help=text)
     parser.add_argument(
         "--trace", metavar="FILE", help="write the timeline found, for https://ui.perfetto.dev"
     )
@@ -65,6 +67,8 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+    if args.method is not None:
+        raise UserError("--method is called --search now, and the search 'chains' 'annealing'")
     check_writable(args.out, "strategy")
     if args.trace is not None:
         check_writable(args.trace, "trace")
@@ -75,8 +79,8 @@ def _run(args: argparse.Namespace) -> None:
         start=None if args.start is None else [name.strip() for name in args.start.split(",")],
         seed=args.seed,
         chains=args.chains,
-        options=SearchOptions(**_switches(args)),
-        method=args.method,
+        options=_options(args),
+        search=args.search,
     )
     for text in found.notes:
         note(text)
@@ -89,6 +93,7 @@ def _run(args: argparse.Namespace) -> None:
         raise again(found.result.ended_by, f"{args.out} has the best strategy so far")
 
 
-def _switches(args: argparse.Namespace) -> dict[str, Any]:
-    names = [name.replace("-", "_") for name in SWITCHES]
-    return {name: not vars(args)[f"no_{name}"] for name in names}
+def _options(args: argparse.Namespace) -> SearchOptions | None:
+    """None: as usual."""
+    off = {name: False for name in SWITCHES if vars(args)[f"no_{name}"]}
+    return replace(SearchOptions(), **off) if off else None

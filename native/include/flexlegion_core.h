@@ -227,12 +227,13 @@ typedef enum {
 int fl_simulator_memory(const fl_simulator *simulator, int memories, int64_t *peak,
                         int64_t *contents);
 
-/* The search: a Markov chain over strategies. The problem has to live as long, and its cost table
+/* The search: a chain of strategies. The problem has to live as long, and its cost table
  * must not change: every entry in it that fits the machine is a candidate. */
 typedef struct fl_chain fl_chain;
 typedef struct {
-  double temperature; /* share of the iteration time by which a worse strategy passes in 1 of e */
-  int32_t tied, critical, neighbours, early_rejection, algorithm;
+  double temperature; /* share of `scale` by which a worse strategy passes in 1 of e */
+  int64_t scale;      /* ns; 0: the current iteration time */
+  int32_t tied, critical, neighbours, uniform, early_rejection, algorithm;
 } fl_chain_options;
 typedef struct {
   int64_t best_time, current_time; /* ns; best_time -1: nothing fits into memory */

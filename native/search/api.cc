@@ -41,6 +41,8 @@ int fl_chain_run(fl_chain* chain, int64_t proposals, double seconds,
     its.moves.tied = options->tied != 0;
     its.moves.critical = options->critical != 0;
     its.moves.neighbours = options->neighbours != 0;
+    its.moves.uniform = options->uniform != 0;
+    its.scale = options->scale;
     its.early_rejection = options->early_rejection != 0;
     its.algorithm = options->algorithm == FL_FULL ? fl::Algorithm::full : fl::Algorithm::delta;
     chain->chain.run(proposals, seconds, its);

@@ -89,21 +89,24 @@ void Chain::find_critical() {
 
 void Chain::run(std::int64_t proposals, double seconds, const ChainOptions& options) {
   simulator_.early_rejection = options.early_rejection;
+  any_size_ = options.moves.uniform;
   simulator_.most_tasks = most_tasks();
   const Deadline deadline(seconds);
   for (std::int64_t i = 0; i < proposals && !deadline.over(); ++i) propose(options);
 }
 
 std::int64_t Chain::most_tasks() const {
+  if (any_size_) return kNever;
   return std::max<std::int64_t>(kManyTasks, 3 * simulator_.graph().tasks() / 2);
 }
 
 void Chain::propose(const ChainOptions& options) {
   ++counts_.proposals;
-  if (options.moves.critical && !critical_known_) find_critical();
+  if (options.moves.critical && !options.moves.uniform && !critical_known_) find_critical();
   const Configs configs =
       proposals_.draw(random_, simulator_.graph().strategy(), options.moves, critical_);
-  const double beta = 1.0 / (options.temperature * static_cast<double>(current_time_));
+  const std::int64_t scale = options.scale > 0 ? options.scale : current_time_;
+  const double beta = 1.0 / (options.temperature * static_cast<double>(scale));
   const double u = random_.unit();
   const auto& strategy = simulator_.graph().strategy();
   if (std::all_of(configs.begin(), configs.end(),

@@ -1,7 +1,13 @@
-// A Markov chain over strategies (FlexFlow, section 6.1): Metropolis-Hastings with the simulated
-// iteration time as cost.
+// A Markov chain over strategies whose cost is the simulated iteration time.
 //
 // A proposal S* of cost c* is accepted with probability min(1, exp(beta (c - c*))) (equation 2).
+// With uniform proposals and a constant beta this is FlexFlow's section 6: the Metropolis-Hastings
+// algorithm, whose proposals are symmetric. By default it is annealing: proposals depend on the
+// current strategy (its critical path, neighbours' configurations) and are not corrected for that,
+// as Hastings' ratio would; beta grows with the budget used up, and 1 / beta is a share of the
+// current iteration time. So strategies are not visited in proportion to exp(-beta c), which a
+// search for the best one does not need.
+//
 // The chance u is drawn first: the proposal is accepted exactly if c* <= c - ln(u) / beta. So any
 // lower bound of c* above that limit, or a simulation that passes it, rejects the proposal, and the
 // chain is the same as if c* had been computed.
@@ -19,9 +25,10 @@
 namespace flexlegion {
 
 struct ChainOptions {
-  // 1 / beta, as a share of the current iteration time: a strategy slower by that much is accepted
-  // with probability 1/e.
+  // 1 / beta, as a share of `scale`: a strategy slower by that much is accepted with probability
+  // 1/e.
   double temperature = 0.01;
+  std::int64_t scale = 0;  // ns; 0: the current iteration time
   Moves moves;
   Algorithm algorithm = Algorithm::delta;
   bool early_rejection = true;
@@ -61,14 +68,15 @@ class Chain {
   void note_current();
   void find_critical();
   std::int64_t missing_memory() const;
-  std::int64_t most_tasks() const;
+  std::int64_t most_tasks() const;  // of a proposal
 
   const Problem& problem_;
   Proposals proposals_;
   Random random_;
   Simulator simulator_;
   std::int64_t current_time_ = 0, best_time_ = kNever;
-  bool fits_ = true;  // the current strategy, into memory
+  bool fits_ = true;       // the current strategy, into memory
+  bool any_size_ = false;  // proposals may have any number of tasks
   std::vector<Config> best_;
   std::vector<int> critical_;
   bool critical_known_ = false;

@@ -200,8 +200,18 @@ bool Proposals::copy_neighbour(Random& random, int op, const std::vector<Config>
   return false;
 }
 
+Configs Proposals::draw_uniform(Random& random) const {
+  const int op = operators_[random.below(static_cast<int>(operators_.size()))];
+  const auto kind = static_cast<std::size_t>(problem_.costs.class_of[op]);
+  if (all_of_class_.size() <= kind) all_of_class_.resize(kind + 1);
+  std::vector<Config>& configs = all_of_class_[kind];
+  if (configs.empty()) configs = all(op);
+  return {{op, configs[random.below(static_cast<int>(configs.size()))]}};
+}
+
 Configs Proposals::draw(Random& random, const std::vector<Config>& strategy, const Moves& moves,
                         const std::vector<int>& critical) const {
+  if (moves.uniform) return draw_uniform(random);
   int op;
   if (moves.critical && !critical.empty() && random.chance(0.5)) {
     op = critical[random.below(static_cast<int>(critical.size()))];

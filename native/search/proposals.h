@@ -17,6 +17,9 @@ struct Moves {
   bool tied = false;       // operators of one group change together
   bool critical = true;    // half of the proposals change an operator on the critical path
   bool neighbours = true;  // some take over the configuration of a neighbour in the graph
+  // Instead of all these, the paper's own proposals (section 6.2): an operator at random gets one
+  // of its configurations, each as likely as the others, so that the proposals are symmetric.
+  bool uniform = false;
 };
 
 // For each device the first that it can be exchanged with: same kind, a memory of its own, and
@@ -44,6 +47,7 @@ class Proposals {
   // that differ in such an exchange are one.
   void make_canonical(const std::vector<Config>& strategy, Configs& configs) const;
   Config random_config(Random& random, int op) const;
+  Configs draw_uniform(Random& random) const;
   std::vector<int> random_devices(Random& random, int tasks) const;
   bool copy_neighbour(Random& random, int op, const std::vector<Config>& strategy,
                       Config& config) const;
@@ -56,6 +60,7 @@ class Proposals {
   std::vector<int> groups_;                   // an operator
   std::vector<std::vector<int>> members_;     // a group
   std::vector<std::vector<int>> neighbours_;  // an operator: who writes or reads its tensors
+  mutable std::vector<std::vector<Config>> all_of_class_;  // `all`, once it was needed
 };
 
 }  // namespace flexlegion

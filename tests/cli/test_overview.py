@@ -72,7 +72,7 @@ MISSPELT = [
     (["train", "--data", "sampel"], "(did you mean 'sample'?)"),
     (["plan", "--model", "lenet", "--loss", "mean_square_error"], "'mean_squared_error'?)"),
     (["plan", "--model", "lenet", "--optimizer", "adan"], "(did you mean 'adam'?)"),
-    (["search", *LENET, "--out", "/dev/null", "--method", "chain"], "(did you mean 'chains'?)"),
+    (["search", *LENET, "--out", "/dev/null", "--search", "papr"], "(did you mean 'paper'?)"),
     (["plan", "--model", "lenet", "--\x1b[31m"], "there is no option '--\\x1b[31m' here;"),
 ]
 
