@@ -277,16 +277,6 @@ class Graph:
         """Whether an operator or an input has that name."""
         return name in self._names
 
-    def require_kernels(self) -> None:
-        """Raise `UserError` if there is an operator that cannot be executed yet."""
-        for op in self.operators:
-            if not op.kind.has_kernel(op.input_shapes):
-                raise UserError(
-                    f"operator '{op.name}' has no kernel yet (type {op.kind.type}, inputs of shape "
-                    f"{_shapes(op.input_shapes)}); the model can be planned and simulated, but not "
-                    "trained"
-                )
-
     def _weights(
         self,
         specs: Sequence[WeightSpec],

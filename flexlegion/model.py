@@ -145,7 +145,6 @@ class Model(Layers):
         if loss is None:
             loss = DEFAULT_LOSS if self.loss is None else self.loss
         graph = add_losses(self.graph, outputs, loss, loss_weights)
-        graph.require_kernels()
         goal = goal_of(graph, metrics)
         chosen = optimizer_of(optimizer)
         check_precision(precision)

@@ -233,13 +233,6 @@ class OperatorType(ABC):
         """Of a time measured with made-up inputs, the part that real ones are taken to need."""
         return 1.0
 
-    def has_kernel(self, inputs: Sequence[Shape]) -> bool:
-        """Whether ``native/ops`` has a kernel for inputs of these shapes.
-
-        Without one, an operator can be planned and simulated, but not trained.
-        """
-        return True
-
     def attributes(self) -> dict[str, str]:
         """Attributes as the kernel receives them: texts, flags as 0 and 1, lists with commas."""
         result = {}

@@ -1,4 +1,4 @@
-"""Strategies by name or file: one file for each that comes along, and `registry` for all."""
+"""Strategies by name or file: a module for each that comes along, which registers it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ from flexlegion.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.topology import Topology
 from flexlegion.problem import Problem
-from flexlegion.strategies.placement import all_by_samples, split
 from flexlegion.strategies.registry import is_named, make_strategy
+from flexlegion.strategies.splitting import all_by_samples, split
 from flexlegion.strategy import Strategy
+
+# Each registers itself, in the order in which messages name them.
+# isort: off
+from flexlegion.strategies import single, data_parallel, model_parallel  # noqa: F401
+from flexlegion.strategies import one_weird_trick, gnmt, expert, optcnn, random  # noqa: F401
+
+# isort: on
 
 
 class HasStrategy(Protocol):

@@ -4,10 +4,12 @@ from flexlegion.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.ops.base import DimKind
 from flexlegion.soap import ParallelConfig
-from flexlegion.strategies.placement import by_samples, in_one_piece, turns
+from flexlegion.strategies.registry import own_strategy
+from flexlegion.strategies.splitting import by_samples, in_one_piece, turns
 from flexlegion.strategy import Strategy
 
 
+@own_strategy("data")
 def data_parallel(graph: Graph, devices: Devices) -> Strategy:
     """One task a device and operator, each with an equal share of the samples.
 

@@ -9,10 +9,12 @@ from flexlegion.machine.devices import Devices
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategies.gnmt import gnmt
 from flexlegion.strategies.one_weird_trick import one_weird_trick
-from flexlegion.strategies.placement import all_by_samples
+from flexlegion.strategies.registry import own_strategy
+from flexlegion.strategies.splitting import all_by_samples
 from flexlegion.strategy import Strategy
 
 
+@own_strategy("expert")
 def expert(graph: Graph, devices: Devices) -> Strategy:
     """`one_weird_trick` for networks with convolutions, `gnmt` for those with recurrences.
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from flexlegion.graph import Graph, Operator
 from flexlegion.machine.devices import Devices
-from flexlegion.strategies.placement import by_samples, turns
+from flexlegion.strategies.registry import own_strategy
+from flexlegion.strategies.splitting import by_samples, turns
 from flexlegion.strategy import Strategy
 
 
+@own_strategy("gnmt")
 def gnmt(graph: Graph, devices: Devices) -> Strategy:
     """Samples split over the nodes, layers dealt to the devices of each node by their depth.
 

@@ -3,10 +3,12 @@
 from flexlegion.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.soap import ParallelConfig
+from flexlegion.strategies.registry import own_strategy
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
 
 
+@own_strategy("model")
 def model_parallel(graph: Graph, devices: Devices) -> Strategy:
     """One task an operator; the i-th operator on the i-th device, over and over.
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 from flexlegion.graph import Graph, Operator
 from flexlegion.machine.devices import Devices
 from flexlegion.ops.base import DimKind, along
-from flexlegion.strategies.placement import all_by_samples, split
+from flexlegion.strategies.registry import own_strategy
+from flexlegion.strategies.splitting import all_by_samples, split
 from flexlegion.strategy import Strategy
 
 _FOLLOWERS = ("elementwise", "normalization", "copy")
 
 
+@own_strategy("one-weird-trick")
 def one_weird_trick(graph: Graph, devices: Devices) -> Strategy:
     """Samples split up to the dense layers, these by their units, over all devices.
 

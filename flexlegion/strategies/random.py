@@ -5,9 +5,11 @@ import numpy as np
 from flexlegion.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.soap import random_config
+from flexlegion.strategies.registry import own_strategy
 from flexlegion.strategy import Strategy
 
 
+@own_strategy("random", takes_seed=True)
 def random(graph: Graph, devices: Devices, seed: int) -> Strategy:
     """Each operator's degrees and devices drawn independently; the same for the same seed.
 

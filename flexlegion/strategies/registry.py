@@ -12,13 +12,6 @@ from flexlegion.machine.devices import Devices
 from flexlegion.problem import Problem
 from flexlegion.registry import Registry
 from flexlegion.soap import ParallelConfig
-from flexlegion.strategies.data_parallel import data_parallel
-from flexlegion.strategies.expert import expert
-from flexlegion.strategies.gnmt import gnmt
-from flexlegion.strategies.model_parallel import model_parallel
-from flexlegion.strategies.one_weird_trick import one_weird_trick
-from flexlegion.strategies.random import random
-from flexlegion.strategies.single import single
 from flexlegion.strategy import Strategy
 
 Configs = Mapping[str, ParallelConfig]
@@ -46,6 +39,18 @@ class NamedStrategy:
 
 
 STRATEGIES: Registry[NamedStrategy] = Registry("strategy")
+
+
+def own_strategy(
+    name: str, *, needs_costs: bool = False, takes_seed: bool = False
+) -> Callable[[Make], Make]:
+    """Register one of flexlegion's own; each stands in a module of this package."""
+
+    def register(make: Make) -> Make:
+        STRATEGIES.add(name, NamedStrategy(make, needs_costs, takes_seed), own=True)
+        return make
+
+    return register
 
 
 def register_strategy(name: str, *, needs_costs: bool = False) -> Callable[[Make], Make]:
@@ -147,22 +152,3 @@ def make_strategy(
             "Strategy, or a ParallelConfig for each operator's name"
         )
     return Strategy(made, f"strategy '{name}'")
-
-
-def _optcnn(problem: Problem) -> Strategy:
-    from flexlegion.searches.optcnn import optcnn  # which itself builds on known strategies
-
-    return optcnn(problem)
-
-
-for _name, _entry in {
-    "single": NamedStrategy(single),
-    "data": NamedStrategy(data_parallel),
-    "model": NamedStrategy(model_parallel),
-    "expert": NamedStrategy(expert),
-    "one-weird-trick": NamedStrategy(one_weird_trick),
-    "gnmt": NamedStrategy(gnmt),
-    "optcnn": NamedStrategy(_optcnn, needs_costs=True),
-    "random": NamedStrategy(random, takes_seed=True),
-}.items():
-    STRATEGIES.add(_name, _entry, own=True)

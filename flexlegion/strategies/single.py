@@ -3,9 +3,11 @@
 from flexlegion.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.soap import ParallelConfig
+from flexlegion.strategies.registry import own_strategy
 from flexlegion.strategy import Strategy
 
 
+@own_strategy("single")
 def single(graph: Graph, devices: Devices) -> Strategy:
     """One task an operator, all on the first device."""
     device = devices.preferred[0]

@@ -36,9 +36,8 @@ from flexlegion.tools.launch import add_launch_options, go_under_legate, interru
 from flexlegion.tools.network import add_json_option, add_network_options, network_of
 from flexlegion.tools.training import check_model
 from flexlegion.tuner.calibration import calibration_by
-from flexlegion.tuner.trials import Trial, problem_of, profile, resolvable, run_trials
+from flexlegion.tuner.trials import KNOWN, Trial, problem_of, profile, resolvable, run_trials
 
-KNOWN = ("data", "single", "model", "expert")
 # A short search without a deadline, so that all ranks find the same; of each chain.
 SEARCH = Budget(seconds=None, proposals=500)
 SEARCH_OPTIONS = SearchOptions(descent=False)
@@ -76,7 +75,6 @@ def _run(args: argparse.Namespace) -> None:
     check_model(args)
     go_under_legate(args)
     network = network_of(args)
-    network.graph.require_kernels()
     with logs_on_stderr():
         machine = running_machine()
         interruptible()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import fields, replace
+from typing import Any
 
 from flexlegion.analysis.search import search
 from flexlegion.ending import again
@@ -95,5 +96,5 @@ def _run(args: argparse.Namespace) -> None:
 
 def _options(args: argparse.Namespace) -> SearchOptions | None:
     """None: as usual."""
-    off = {name: False for name in SWITCHES if vars(args)[f"no_{name}"]}
+    off: dict[str, Any] = {name: False for name in SWITCHES if vars(args)[f"no_{name}"]}
     return replace(SearchOptions(), **off) if off else None

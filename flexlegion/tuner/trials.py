@@ -122,6 +122,10 @@ def profile(
     )
 
 
+# That exist for every network, without costs: what is trained beside what a search finds.
+KNOWN = ("data", "single", "model", "expert")
+
+
 def resolvable(names: Iterable[str], problem: Problem) -> dict[str, Strategy]:
     """Built-in strategies by name, without those that this graph or batch does not allow."""
     strategies = {}

@@ -38,6 +38,7 @@ from flexlegion.strategy import Strategy
 from flexlegion.tuner.calibration import calibration_by
 from flexlegion.tuner.duel import Duel, Rules
 from flexlegion.tuner.trials import (
+    KNOWN,
     Trial,
     problem_of,
     profile,
@@ -46,7 +47,6 @@ from flexlegion.tuner.trials import (
     run_trials,
 )
 
-STARTS = ("data", "single", "model", "expert")
 BASELINE = "data parallelism"
 # Ranks have to find the same, so where there are several, time is not what ends the search.
 PROPOSALS_OF_RANKS = 20_000
@@ -226,7 +226,6 @@ def tune(
         raise UserError(f"there has to be at least 1 finalist, not {finalists}")
     check_search(seed, None)
     network = network_of(model, loss, optimizer, precision)
-    network.graph.require_kernels()
     machine = running_machine()
     check_used(network.precision, machine.devices.names, "this run")
     if machine.ranks > 1:
@@ -260,7 +259,7 @@ def tune(
 
 
 def _starts(problem: Problem) -> dict[str, Strategy]:
-    return resolvable(STARTS, problem)
+    return resolvable(KNOWN, problem)
 
 
 def _calibrating(

@@ -11,7 +11,6 @@ from touched import DEVICES, boxes, dims, last, refusal, weights
 
 from flexlegion import Model
 from flexlegion.ops.base import Family, OperatorType
-from flexlegion.ops.shape import Slice
 from flexlegion.plan import Box
 from flexlegion.soap import random_config
 from flexlegion.tensor import Tensor
@@ -482,17 +481,6 @@ def test_sequence_loss() -> None:
     graph = add_loss(model.graph, y, "categorical_crossentropy")
     assert graph.operators[-1].inputs[1].shape == (2, 4, 5)
     assert graph.operators[-1].output.shape == (2, 4)
-
-
-def test_training_needs_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Found before Legion starts, so that it also holds where there is none."""
-    monkeypatch.setattr(Slice, "has_kernel", lambda *_: False)
-    model = Model(2)
-    model.split(model.input((4, 3)), (1, 2), name="s")
-    assert refusal(model.compile, loss="mean_squared_error") == (
-        "operator 's.0' has no kernel yet (type slice, inputs of shape [2, 4, 3]); the model can "
-        "be planned and simulated, but not trained"
-    )
 
 
 @pytest.mark.parametrize("name", ["nmt", "resnet101"])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flexlegion import SGD, Model, UserError
+from flexlegion import SGD, Model
 from flexlegion.data.dataset import IGNORED
 from flexlegion.graph import Graph
 from flexlegion.optimizers import Optimizer
@@ -69,14 +69,6 @@ class ZooCase:
         """Its graph with the loss."""
         model = self.model()
         return add_losses(model.graph, model.outputs, self.loss)
-
-    def missing_kernels(self) -> str:
-        """Why it cannot be trained; empty if it can."""
-        try:
-            self.graph().require_kernels()
-        except UserError as e:
-            return str(e)
-        return ""
 
     def data(self, rows: int) -> tuple[list[Array], Array]:
         """Samples of each input, and labels."""
