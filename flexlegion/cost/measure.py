@@ -15,21 +15,13 @@ from math import prod
 from flexlegion.cost.measured import task_key
 from flexlegion.cost.model import ELEMENT_BYTES, STAGES, Linear, Shapes
 from flexlegion.cost.profile_db import ProfileDB, Sample, TaskKey
-from flexlegion.cost.timing import (
-    REPEATS,
-    Repeats,
-    fit_linear,
-    sample_of,
-    share,
-    time_sum,
-    time_task,
-)
+from flexlegion.cost.timing import REPEATS, Repeats, fit_linear, sample_of, time_sum, time_task
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph, Operator
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.gpus import libraries, library_of
 from flexlegion.machine.local import local_topology
-from flexlegion.machine.running import running_machine
+from flexlegion.machine.running import all_gather, running_machine
 from flexlegion.machine.topology import Device, Topology
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.losses import MeanSquaredError
@@ -266,7 +258,7 @@ def _any_lacks(known: Sequence[bool]) -> list[bool]:
     """For each entry, whether some rank does not know it: all ranks have to do the same."""
     if not known:
         return []
-    ranks = share(bytes(known))
+    ranks = all_gather(bytes(known))
     return [not all(rank[i] for rank in ranks) for i in range(len(known))]
 
 

@@ -12,6 +12,7 @@ from flexlegion.machine.topology import Device
 Shapes = tuple[tuple[int, ...], ...]
 
 STAGES = ("forward", "backward")
+LINEAR_STAGES = ("update", "load", "sum")
 ELEMENT_BYTES = 4  # float32 and int32 alike
 
 ANALYTIC, MEASURED = "analytic", "measured"

@@ -187,18 +187,6 @@ def offset_of(messages: Sequence[tuple[int, int, int]]) -> int:
     return 0 if abs(offset) <= (back - left) // 2 else offset
 
 
-def share(mine: bytes) -> list[bytes]:
-    """What each rank gives, in the order of ranks; all give the same number of bytes."""
-    rt = _native.rt()
-    ranks = rt.lib.fl_rt_ranks()
-    if ranks == 1:
-        return [mine]
-    everything = rt.ffi.new("char[]", len(mine) * ranks)
-    rt.check(rt.lib.fl_rt_share(mine, len(mine), everything))
-    joined = bytes(rt.ffi.buffer(everything))
-    return [joined[rank * len(mine) : (rank + 1) * len(mine)] for rank in range(ranks)]
-
-
 def fit_linear(sizes: Sequence[int], times: Sequence[int]) -> Linear:
     """The overhead and rate that leave the smallest sum of squared relative errors.
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.data.text import Vocabulary
 from flexlegion.errors import UserError
-
-if TYPE_CHECKING:
-    from flexlegion.data.images import ImageFolder
-    from flexlegion.data.text import Vocabulary
 
 Samples = npt.NDArray[np.float32] | npt.NDArray[np.int32]
 Labels = npt.NDArray[np.int32] | npt.NDArray[np.float32]
@@ -194,7 +191,14 @@ class TokenDataset(Dataset):
         return dataclasses.replace(part, texts=texts)
 
 
-Data = TypeVar("Data", Dataset, "ImageFolder")
+class Divisible(Protocol):
+    """What can be split into samples to train on and samples to test with."""
+
+    def split(self, held_out: float, seed: int) -> tuple[Self, Self]:
+        """See `Dataset.split`."""
+
+
+Data = TypeVar("Data", bound=Divisible)
 
 
 class Splits(NamedTuple, Generic[Data]):
@@ -203,14 +207,11 @@ class Splits(NamedTuple, Generic[Data]):
     train: Data
     test: Data | None
 
-
-def divided(
-    splits: Splits[Dataset] | Splits[ImageFolder], held_out: float, seed: int
-) -> tuple[Dataset | ImageFolder, Dataset | ImageFolder]:
-    """What to train on and what to test with: a share held out, if there is no test part."""
-    return (
-        splits.train.split(held_out, seed) if splits.test is None else (splits.train, splits.test)
-    )
+    def divided(self, held_out: float, seed: int) -> tuple[Data, Data]:
+        """What to train on and to test with: a share held out, if there is no test part."""
+        if self.test is None:
+            return self.train.split(held_out, seed)
+        return self.train, self.test
 
 
 def split_rows(

@@ -16,8 +16,8 @@ from itertools import permutations
 from pathlib import Path
 
 from flexlegion import _native
-from flexlegion.cost.timing import kernel_library, share
-from flexlegion.machine.running import RunningMachine, running_machine
+from flexlegion.cost.timing import kernel_library
+from flexlegion.machine.running import RunningMachine, all_gather, running_machine
 from flexlegion.precision import DEFAULT, in_library
 
 # Multiply-adds that a multiprocessor does in a clock: (float32, tfloat32, bfloat16), dense, sums in
@@ -125,7 +125,7 @@ def running_gpus() -> Gpus:
     mine = [i for i in gpus if machine.owners[i] == machine.rank]
     texts = [json.dumps(asdict(_described(i))).encode().ljust(_TEXT_BYTES) for i in mine]
     ways = [_peer_class(a, b) for a, b in permutations(mine, 2)]
-    parts = share(b"".join(texts).ljust(most * _TEXT_BYTES) + bytes(ways).ljust(most * most))
+    parts = all_gather(b"".join(texts).ljust(most * _TEXT_BYTES) + bytes(ways).ljust(most * most))
     found: dict[int, Gpu] = {}
     peers: dict[tuple[int, int], int] = {}
     for rank, part in enumerate(parts):

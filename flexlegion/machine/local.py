@@ -16,20 +16,13 @@ from dataclasses import astuple, replace
 from pathlib import Path
 
 from flexlegion.cost.profile_db import DeviceRates, ProfileDB
-from flexlegion.cost.timing import (
-    Repeats,
-    sample_of,
-    share,
-    time_launch,
-    time_sum,
-    time_task,
-)
+from flexlegion.cost.timing import Repeats, sample_of, time_launch, time_sum, time_task
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.gpus import library_of, running_gpus
 from flexlegion.machine.local_links import MeasuredLinks, agreed, joined_by, layout_of
-from flexlegion.machine.running import RunningMachine, running_machine
+from flexlegion.machine.running import RunningMachine, all_gather, running_machine
 from flexlegion.machine.topology import Device, Topology
 from flexlegion.ops.dense import Dense
 from flexlegion.plan import Plan
@@ -128,7 +121,7 @@ def hosts_and_models() -> tuple[list[str], list[str]]:
         text.encode()[:_NAME_BYTES].ljust(_NAME_BYTES)
         for text in (socket.gethostname(), cpu_model())
     ]
-    ranks = share(b"".join(texts))
+    ranks = all_gather(b"".join(texts))
     hosts = [rank[:_NAME_BYTES].decode(errors="replace").strip() for rank in ranks]
     return hosts, [rank[_NAME_BYTES:].decode(errors="replace").strip() for rank in ranks]
 

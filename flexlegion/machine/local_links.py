@@ -18,11 +18,11 @@ from itertools import combinations
 import numpy as np
 
 from flexlegion.cost.profile_db import LinkRates, ProfileDB
-from flexlegion.cost.timing import fit_linear, round_trips, share
+from flexlegion.cost.timing import fit_linear, round_trips
 from flexlegion.errors import UserError
 from flexlegion.machine import transport
 from flexlegion.machine.gpus import running_gpus
-from flexlegion.machine.running import RunningMachine, running_machine
+from flexlegion.machine.running import RunningMachine, all_gather, running_machine
 from flexlegion.machine.topology import Link, Switch
 
 _RANKS, _NODES, _HOST = "ranks of a node", "nodes", "GPU and host"
@@ -297,7 +297,7 @@ class MeasuredLinks:
 
 def agreed(known: tuple[int, ...], rank: int) -> list[int]:
     """What that rank's data base knows, or zeros: all ranks have to go on in the same way."""
-    told = share(np.asarray(known, np.int64).tobytes())[rank]
+    told = all_gather(np.asarray(known, np.int64).tobytes())[rank]
     return [int(number) for number in np.frombuffer(told, np.int64)]
 
 

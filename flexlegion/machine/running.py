@@ -67,3 +67,15 @@ def memory_in_use(device: int) -> int:
     """
     rt = _native.rt()
     return int(rt.check(rt.lib.fl_rt_memory_in_use(device)))
+
+
+def all_gather(mine: bytes) -> list[bytes]:
+    """What each rank gives, in the order of ranks; all give the same number of bytes."""
+    rt = _native.rt()
+    ranks = rt.lib.fl_rt_ranks()
+    if ranks == 1:
+        return [mine]
+    everything = rt.ffi.new("char[]", len(mine) * ranks)
+    rt.check(rt.lib.fl_rt_share(mine, len(mine), everything))
+    joined = bytes(rt.ffi.buffer(everything))
+    return [joined[rank * len(mine) : (rank + 1) * len(mine)] for rank in range(ranks)]

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion import _native
-from flexlegion.cost.timing import clock_offset, share
-from flexlegion.machine.running import RunningMachine
+from flexlegion.cost.timing import clock_offset
+from flexlegion.machine.running import RunningMachine, all_gather
 from flexlegion.plan import Plan
 from flexlegion.report.perfetto import Slice, Track, write_trace
 from flexlegion.runtime.program import Program
@@ -106,12 +106,14 @@ class MeasuredTimeline:
 def recorded(program: Program, machine: RunningMachine, iterations: int) -> MeasuredTimeline:
     """What all ranks noted since `Program.record`; every rank gets it, by one rank's clock."""
     mine = program.records()
-    counts = [int.from_bytes(part, "little") for part in share(len(mine).to_bytes(8, "little"))]
+    counts = [
+        int.from_bytes(part, "little") for part in all_gather(len(mine).to_bytes(8, "little"))
+    ]
     padded = np.zeros(max(counts), mine.dtype)
     padded[: len(mine)] = mine
     parts = [
         np.frombuffer(part, mine.dtype)[:count].copy()
-        for part, count in zip(share(padded.tobytes()), counts, strict=True)
+        for part, count in zip(all_gather(padded.tobytes()), counts, strict=True)
     ]
     # Ranks' clocks differ, but on one machine; all times become those of the first rank's.
     first = [machine.owners.index(rank) for rank in range(machine.ranks)]

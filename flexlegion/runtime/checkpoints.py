@@ -19,10 +19,10 @@ import numpy as np
 
 import flexlegion
 from flexlegion.callbacks import Callback
-from flexlegion.cost.timing import share
 from flexlegion.errors import UserError
 from flexlegion.files import json_text
 from flexlegion.fingerprint import Fingerprint, difference
+from flexlegion.machine.running import all_gather
 from flexlegion.optimizers import Optimizer
 from flexlegion.quoting import printable
 from flexlegion.runtime.checkpoint_files import (
@@ -130,7 +130,7 @@ class Checkpoints(Callback):
             fit.
         """
         rank, ranks = compiled.machine.rank, compiled.machine.ranks
-        token = bytes.fromhex("".join(one.hex() for one in share(secrets.token_bytes(4)))[:8]).hex()
+        token = all_gather(secrets.token_bytes(4))[0].hex()
         self._together(lambda: self._open(rank, token))
         self._together(lambda: self._check_shared(token))
         self._together(self.check_directory)
@@ -289,7 +289,7 @@ class Checkpoints(Callback):
 
         self._together(look)
         name = found[0].folder.name if found else ""
-        name = share(name.encode().ljust(_NAME_BYTES, b"\0"))[0].rstrip(b"\0").decode()
+        name = all_gather(name.encode().ljust(_NAME_BYTES, b"\0"))[0].rstrip(b"\0").decode()
         return Checkpoint(self.directory / name) if name else None
 
 

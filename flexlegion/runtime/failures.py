@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flexlegion.cost.timing import share
 from flexlegion.errors import UserError
+from flexlegion.machine.running import all_gather
 
 # Batches between two agreements, at most: they wait for each other, which is to cost nothing.
 MOST_BETWEEN = 64
@@ -19,13 +19,13 @@ class Failures:
 
     Parameters
     ----------
-    share
+    gather
         Gives all ranks' bytes for each one's.
     """
 
-    def __init__(self, share: Callable[[bytes], list[bytes]] = share) -> None:
-        self._share = share
-        self._alone = len(share(b"")) == 1  # nothing is sent
+    def __init__(self, gather: Callable[[bytes], list[bytes]] = all_gather) -> None:
+        self._gather = gather
+        self._alone = len(gather(b"")) == 1  # nothing is sent
         self._first: Exception | None = None
 
     def note(self, error: Exception) -> None:
@@ -55,8 +55,8 @@ class Failures:
         """Raise what any rank noted; see `agree`."""
         mine = b"" if self._first is None else (str(self._first) or repr(self._first)).encode()
         theirs = [mine]
-        if not self._alone and any(map(any, self._share(bytes([bool(mine)])))):
-            theirs = [text.rstrip(b"\0") for text in self._share(mine[:TEXT].ljust(TEXT, b"\0"))]
+        if not self._alone and any(map(any, self._gather(bytes([bool(mine)])))):
+            theirs = [text.rstrip(b"\0") for text in self._gather(mine[:TEXT].ljust(TEXT, b"\0"))]
         if self._first is not None:
             raise self._first
         for text in filter(None, theirs):

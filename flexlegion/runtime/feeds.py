@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from flexlegion.cost.timing import share
 from flexlegion.errors import UserError
+from flexlegion.machine.running import all_gather
 from flexlegion.runtime.failures import Failures
 from flexlegion.runtime.program import Batch, Program
 from flexlegion.runtime.trainer import BATCHES_IN_USE, batches
@@ -91,7 +91,7 @@ class SourceFeed:
         Samples a batch.
     check
         Raises `UserError` if something is wrong with a batch's arrays.
-    share
+    gather
         Gives all ranks' bytes for each one's.
 
     Raises
@@ -108,12 +108,12 @@ class SourceFeed:
         source: BatchSource,
         batch_size: int,
         check: Callable[[dict[Tensor, Array]], None],
-        share: Callable[[bytes], list[bytes]] = share,
+        gather: Callable[[bytes], list[bytes]] = all_gather,
     ) -> None:
         self.samples = len(source)
         self.batch_size = batch_size
         self._tensors = [*inputs, *labels]
-        self._source, self._check_batch, self._share = source, check, share
+        self._source, self._check_batch, self._gather = source, check, gather
         check_source(source, self._tensors)
         # Positions in a batch of which this rank needs the whole sample, or its labels. How many
         # class numbers count decides what each adds to the loss (`Program.step`).
@@ -140,7 +140,7 @@ class SourceFeed:
         rows = rows[first * self.batch_size :]
         parts = [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
         reading: deque[list[Future[None]]] = deque()
-        failures = Failures(self._share)
+        failures = Failures(self._gather)
         try:
             for number, part in enumerate(parts):
                 # That batch `number` is asked for means that older ones' arrays are free again.

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flexlegion.cost.timing import share
 from flexlegion.errors import UserError
+from flexlegion.machine.running import all_gather
 from flexlegion.runtime.feeds import AHEAD, Rows
 from flexlegion.runtime.program import Batch, Program
 from flexlegion.runtime.trainer import BATCHES_IN_USE
@@ -43,7 +43,7 @@ class LoaderFeed:
         From a batch of the loader's to arrays by input tensor; raises `UserError`.
     seed
         The model's.
-    share
+    gather
         Gives all ranks' bytes for each one's.
 
     Raises
@@ -60,11 +60,11 @@ class LoaderFeed:
         batch_size: int,
         arrays_of: Callable[[Any], Mapping[Tensor, Array]],
         seed: int,
-        share: Callable[[bytes], list[bytes]] = share,
+        gather: Callable[[bytes], list[bytes]] = all_gather,
     ) -> None:
         if len(loader) == 0:
             raise UserError("the loader has no batches")
-        self._loader, self._arrays_of, self._seed, self._share = loader, arrays_of, seed, share
+        self._loader, self._arrays_of, self._seed, self._gather = loader, arrays_of, seed, gather
         self._batch_size = batch_size
         # For what shows progress; nothing else has to know before the epoch is over.
         dataset: Any = getattr(loader, "dataset", None)
@@ -137,7 +137,7 @@ class LoaderFeed:
         checksum = 0
         for array in arrays:
             checksum = zlib.crc32(array[:count].tobytes(), checksum)
-        if len(set(self._share(checksum.to_bytes(4, "little")))) > 1:
+        if len(set(self._gather(checksum.to_bytes(4, "little")))) > 1:
             raise UserError(
                 "the ranks' loaders begin with different batches; have them draw the same order, "
                 "from one seed"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flexlegion.data.dataset import Dataset, Splits, divided
+from flexlegion.data.dataset import Dataset, Splits
 from flexlegion.data.images import ImageFolder
 from flexlegion.data.made_up import NAME as SYNTHETIC
 from flexlegion.data.made_up import made_up
@@ -153,7 +153,7 @@ def _prepared_for(
     languages = (args.source_language, args.target_language)
     request = Request(source, args.labels, args.augment, languages, args.seed)
     splits, sizes = data_and_sizes(entry, given, request)
-    train, test = divided(splits, args.held_out, args.seed)
+    train, test = splits.divided(args.held_out, args.seed)
     batch_size = BATCH_SIZE if args.batch_size is None else args.batch_size
     model = load_model(args.model, batch_size, sizes, args.seed)
     network = Network.of(model, args.loss, optimizer, args.precision)

@@ -20,10 +20,9 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.measure import TaskRequest, measure, measure_linears, one_of_each_model
 from flexlegion.cost.measured import AS_MEASURED, Calibration, MeasuredCosts
 from flexlegion.cost.profile_db import ProfileDB
-from flexlegion.cost.timing import share
 from flexlegion.data.made_up import made_up
 from flexlegion.errors import UserError
-from flexlegion.machine.running import running_machine
+from flexlegion.machine.running import all_gather, running_machine
 from flexlegion.machine.topology import Topology
 from flexlegion.model import initial_weights
 from flexlegion.network import Network
@@ -370,5 +369,5 @@ class _Running:
 
 def _slowest(seconds: float) -> float:
     """The most of all ranks: they have to go on in the same way, and wait for the slowest."""
-    ranks = share(np.float64(seconds).tobytes())
+    ranks = all_gather(np.float64(seconds).tobytes())
     return float(max(np.frombuffer(b"".join(ranks), np.float64)))

@@ -15,10 +15,12 @@ from flexlegion.searches import registry
 
 @pytest.fixture(autouse=True)
 def _no_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    def search(_: object) -> None:
+    def search(_: object) -> Any:
         raise AssertionError("it was searched")
 
-    monkeypatch.setattr(registry, "SEARCHES", {"chains": search, "placement": search})
+    never = registry.NamedSearch(search)
+    entries = dict.fromkeys(registry.SEARCHES, never)
+    monkeypatch.setattr(registry.SEARCHES, "_entries", entries)
 
 
 def p100(nodes: int, **changes: Any) -> str:

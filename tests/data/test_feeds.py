@@ -109,7 +109,7 @@ def feed_of(
     batch_size: int,
     classes: int = 5,
     labels: str = "int32",
-    share: Callable[[bytes], list[bytes]] = alone,
+    gather: Callable[[bytes], list[bytes]] = alone,
 ) -> SourceFeed:
     x = Tensor("x", (batch_size, 2), "float32", "input")
     y = Tensor("labels", (batch_size,), labels, "input")
@@ -118,7 +118,7 @@ def feed_of(
         if y in arrays:
             check_labels(source.name, arrays[y], classes)
 
-    return SourceFeed(program, [x], [y], source, batch_size, check, share)
+    return SourceFeed(program, [x], [y], source, batch_size, check, gather)
 
 
 @pytest.mark.parametrize(("n", "batch_size"), [(1, 4), (8, 4), (50, 4), (203, 7)])
@@ -164,10 +164,10 @@ def loader_feed(program: Any, loader: Blocks, batch_size: int, ranks: int = 1) -
     def arrays_of(batch: Any) -> dict[Tensor, np.ndarray]:
         return {x: batch[0], labels: batch[1]}
 
-    def share(mine: bytes) -> list[bytes]:  # other ranks have got something else
+    def gather(mine: bytes) -> list[bytes]:  # other ranks have got something else
         return [mine] + [b"else"] * (ranks - 1)
 
-    return LoaderFeed(program, [x, labels], loader, batch_size, arrays_of, 0, share)
+    return LoaderFeed(program, [x, labels], loader, batch_size, arrays_of, 0, gather)
 
 
 @pytest.mark.parametrize("sizes", [[1], [4, 4], [50], [3] * 20, [1, 0, 9, 2, 33, 0]])
@@ -271,7 +271,7 @@ def test_what_another_rank_cannot_read_ends_all() -> None:
         return [mine, theirs]
 
     program: Any = LateProgram()
-    feed = feed_of(program, Numbers(100), 4, share=of_two)
+    feed = feed_of(program, Numbers(100), 4, gather=of_two)
     with pytest.raises(UserError, match=sentence.decode()):
         run_series(program, TRAIN, feed.batches(np.arange(100), 0))
     feed.close()
@@ -284,7 +284,7 @@ def test_a_rank_that_fails_goes_on_until_all_agree() -> None:
         return [mine, bytes(len(mine))]
 
     program: Any = LateProgram()
-    feed = feed_of(program, Numbers(100, bad=9), 4, share=of_two)
+    feed = feed_of(program, Numbers(100, bad=9), 4, gather=of_two)
     with pytest.raises(UserError, match=r"7.png: this image cannot be read"):
         run_series(program, TRAIN, feed.batches(np.arange(100), 0))
     feed.close()
@@ -293,7 +293,7 @@ def test_a_rank_that_fails_goes_on_until_all_agree() -> None:
     assert not any(array.any() for array in program.arrays[4:6])
     # At the end of the samples they agree in any case.
     program = LateProgram()
-    feed = feed_of(program, Numbers(30, bad=29), 4, share=of_two)
+    feed = feed_of(program, Numbers(30, bad=29), 4, gather=of_two)
     with pytest.raises(UserError, match=r"7.png: this image cannot be read"):
         run_series(program, TRAIN, feed.batches(np.arange(30), 0))
     feed.close()

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from flexlegion.data import ImageFolder, TokenDataset, write_digits
-from flexlegion.data.dataset import divided
 from flexlegion.data.tasks import TASKS, Request, load_for, network_sizes
 from flexlegion.errors import UserError
 from flexlegion.zoo import ZOO, build
@@ -24,7 +23,7 @@ def test_every_task_is_known(name: str) -> None:
 def test_every_network_has_a_sample(name: str) -> None:
     entry = ZOO[name]
     splits = load_for(entry.task, entry.sizes | entry.sample_sizes, Request("sample"))
-    train, test = divided(splits, 0.2, 0)
+    train, test = splits.divided(0.2, 0)
     sizes = entry.sample_sizes | network_sizes(entry.task, train, {})
     graph = build(name, 4, **sizes).graph
     assert [t.shape[1:] for t in graph.inputs] == [a.shape[1:] for a in train.inputs]

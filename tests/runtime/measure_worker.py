@@ -27,6 +27,7 @@ from flexlegion.machine.running import running_machine
 from flexlegion.machine.topology import Device, Topology
 from flexlegion.native_graph import NativeGraph
 from flexlegion.ops.elementwise import Relu
+from flexlegion.problem import Problem
 from flexlegion.strategies import resolve
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import build
@@ -113,7 +114,7 @@ def main() -> None:
     lines = measure_linears(device, db, repeats=QUICK)
     costs = MeasuredCosts(db, AnalyticCosts())
     measured = {}
-    native = NativeGraph(graph)
+    native = Problem(graph, topology, costs, output).native
     for request in requests:
         shapes = shapes_of(request, native)
         cost = costs.exe_time(request.operator, request.stage, shapes, request.device)

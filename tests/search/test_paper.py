@@ -14,7 +14,7 @@ from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.machine.files import load_machine
 from flexlegion.problem import Problem
-from flexlegion.searches.chain import Chain, prepare_candidates, training_operators
+from flexlegion.searches.chain import Chain, prepare_candidates
 from flexlegion.searches.mcmc import PAPER, Budget, search
 from flexlegion.simulator import full
 from flexlegion.soap import ParallelConfig, splits
@@ -31,7 +31,7 @@ def small() -> Problem:
 
 def all_strategies(problem: Problem) -> list[Strategy]:
     """Every degree of every dimension, on every set of devices."""
-    operators = training_operators(problem.graph)
+    operators = problem.facts.trained
     names = problem.devices.names
     choices = [
         [

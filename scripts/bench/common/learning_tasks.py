@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion.data import Dataset
-from flexlegion.data.dataset import divided
 from flexlegion.data.tasks import Request
 from flexlegion.model import Model, initial_weights
 from flexlegion.optimizers import SGD, Adam, Optimizer
@@ -64,7 +63,7 @@ class LearningTask:
         """What to train on and to test with, and the network's sizes."""
         entry = ZOO[self.network]
         splits, sizes = data_and_sizes(entry, {}, Request("sample"))
-        train, test = divided(splits, HELD_OUT, SPLIT_SEED)
+        train, test = splits.divided(HELD_OUT, SPLIT_SEED)
         assert isinstance(train, Dataset)
         assert isinstance(test, Dataset)
         return train, test, sizes

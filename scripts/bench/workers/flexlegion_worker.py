@@ -15,8 +15,7 @@ from common.workloads import LEARNING_RATE, Workload
 
 from flexlegion import SGD, Model, ParallelConfig, Strategy
 from flexlegion._native import rt
-from flexlegion.cost.timing import share
-from flexlegion.machine.running import running_machine
+from flexlegion.machine.running import all_gather, running_machine
 from flexlegion.runtime.program import TRAIN, Batch
 from flexlegion.runtime.trainer import run_series
 from flexlegion.transforms.losses import add_loss
@@ -51,7 +50,7 @@ def numbers_of_rounds() -> Iterator[int]:
     while True:
         line = sys.stdin.readline() if first else ""
         number = int(line.split()[1]) if line else -1
-        told = share(number.to_bytes(8, "little", signed=True))[0]
+        told = all_gather(number.to_bytes(8, "little", signed=True))[0]
         number = int.from_bytes(told, "little", signed=True)
         if number < 0:
             return
