@@ -121,8 +121,9 @@ def check_members(path: Path, file: BinaryIO) -> None:
 def check_archive(path: Path, kind: str) -> None:
     """Raise `UserError` if a library that opens a ZIP archive by itself should not open that file.
 
-    It has to be a regular one, and not to burst when it is unpacked.
+    It has to be a regular one, an archive, and not to burst when it is unpacked.
     """
     with reading(path, kind), open_file(path) as file:
-        if zipfile.is_zipfile(file):
-            check_members(path, file)
+        if not zipfile.is_zipfile(file):
+            raise UserError(f"{path}: not {kind}, or cut short: it is no ZIP archive")
+        check_members(path, file)

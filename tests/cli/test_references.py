@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import FEW, Capture, error_of, json_of, text_of
 
@@ -198,8 +199,13 @@ def test_files_that_cannot_be_loaded(capsys: Capture, nets: Path, source: str, t
 
 
 def test_no_file_of_torch_export(capsys: Capture, nets: Path) -> None:
-    pytest.importorskip("torch")
+    """What is no archive is refused before PyTorch is imported, which takes seconds."""
     nets.with_name("net.pt2").write_bytes(b"PK\x03\x04 and no more")
+    text = error_of(capsys, "simulate", "--model", "net.pt2", *MACHINE)
+    assert text.startswith("net.pt2: not an exported program, or cut short: it is no ZIP archive")
+    pytest.importorskip("torch")
+    np.savez(nets.with_name("net.npz"), x=np.zeros(1))
+    nets.with_name("net.npz").rename(nets.with_name("net.pt2"))
     text = error_of(capsys, "simulate", "--model", "net.pt2", *MACHINE)
     assert text.startswith("net.pt2: not a file that torch.export.save has written, or cut short")
 
