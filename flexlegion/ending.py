@@ -87,8 +87,8 @@ class Request:
 def end_at_once(sentence: str = INTERRUPTED) -> None:
     """Have SIGINT and SIGTERM end this process from now on.
 
-    Of several ranks, what mpirun hands on ends each without a handler, too, and the command that
-    started them says so.
+    What a command has started is ended by what that hands on without a handler, too, and the
+    command says so: of both, a second signal might have each say it.
 
     Parameters
     ----------
@@ -103,9 +103,9 @@ def end_at_once(sentence: str = INTERRUPTED) -> None:
         os._exit(128 + number)
 
     _handle(end, signal.SIGINT)  # first, for what follows takes some milliseconds
-    from flexlegion.process import processes
+    from flexlegion.process import RANKS, processes
 
-    if processes() == 1:
+    if processes() == 1 and not (sentence and RANKS in os.environ):
         _handle(end, signal.SIGTERM)
 
 
