@@ -14,6 +14,7 @@ from types import FrameType
 from typing import NoReturn
 
 from flexlegion.ending import HANDED_ON, ended
+from flexlegion.report.text import shows_bars
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -62,6 +63,9 @@ def stay_with(command: Sequence[str], environment: Mapping[str, str], ranks: int
         _kill_all()
         if status in _SPOKEN:
             sys.exit(128 + caught[0])
+        if len(caught) > 1 and shows_bars(sys.stderr):
+            # A bar that was killed has left its line open, and the cursor hidden.
+            print("\x1b[?25h", file=sys.stderr)
         raise ended(caught[0])
     if status > 128:  # mpirun would say it, but is told to be quiet
         what = signal.strsignal(status - 128) if status - 128 < signal.NSIG else None
