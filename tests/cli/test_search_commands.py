@@ -147,7 +147,9 @@ def test_nothing_fits(capsys: Capture, out: str) -> None:
     args = ["search", "--model", "rnnlm", "--size", "steps=2", "--size", "hidden=20000"]
     args += ["--machine", "k80x1", "--budget", "500ms", "--start", "single", "--out", out]
     text = error_of(capsys, *args)
-    assert text.startswith("no strategy was found that fits into the machine's memories; ")
+    assert text.startswith(
+        "no strategy fits: the weights, their gradients and the optimizer's states "
+    )
     assert not Path(out).exists()
 
 
