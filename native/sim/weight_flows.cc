@@ -1,0 +1,214 @@
+// The flows of FlowRules that weights have: gradients to updates, by way of norms where these are
+// clipped, and updated shards to who reads them next.
+#include <algorithm>
+#include <utility>
+
+#include "sim/charges.h"
+#include "sim/flow_rules.h"
+
+namespace flexlegion {
+
+Flow FlowRules::weights(const FlowId& id) {
+  const int op = id.index;
+  const Graph& graph = problem_.graph;
+  const auto& operands = graph.operators[op].operands;
+  const std::vector<int> owned = problem_.facts.owned_weights(graph, op);
+  const std::vector<UpdateTask> tasks =
+      update_tasks_of(problem_, geometry_, op, owned, configs_[op]);
+  const int update = launch_graph_.launch_of(Pass::update, op);
+  begin(id);
+  const int party = party_of_launch_[update];
+  const int reader = party_of_launch_[id.fed.front()];  // the update, or the norm launch before it
+  // Elements of gradients, and of what is updated.
+  std::vector<std::int64_t> gathered(tasks.size(), 0), touched(tasks.size(), 0);
+  int stack = 0;
+  for (int w = 0; w < static_cast<int>(owned.size()); ++w) {
+    const int tensor = operands[owned[w]].tensor;
+    const bool is_table = problem_.facts.is_table(tensor);
+    // Whose gradients the update reads: the weight's, or those of what was looked up in a table.
+    for (int from : is_table ? problem_.facts.lookups.at(tensor) : std::vector<int>{op}) {
+      const int source = is_table ? graph.operators[from].primary_output().tensor : tensor;
+      add_contributions(source, id);
+      for (int j = 0; j < static_cast<int>(tasks.size()); ++j) {
+        for (const auto& [weight, shard] : tasks[j].shards) {
+          if (weight != w) continue;
+          const Rect rect = is_table ? looked_up_gradient(graph, from, shard) : shard;
+          gathered[j] += gather_shard(rect, tasks[j].device, {reader, j}, stack);
+          box_stack(source, memory_of(tasks[j].device), rect);
+        }
+      }
+      end_reading(reader);
+      hold_boxes(is_table ? Content::gradient : Content::weight_gradient);
+      stack += static_cast<int>(pieces_.size());
+    }
+    for (int j = 0; j < static_cast<int>(tasks.size()); ++j) {
+      for (const auto& [weight, shard] : tasks[j].shards) {
+        if (weight != w) continue;
+        touched[j] += updated(problem_, tensor, shard);
+        box(memory_of(tasks[j].device), shard, true);
+      }
+    }
+    hold_boxes(Content::optimizer_state, problem_.optimizer_states);
+    return_weight(tensor, w, tasks, builder_.writer(party, 0), stack++);
+  }
+  apart_[party] = apart_[reader];
+  Flow flow = finish(id);
+  flow.fed_times.resize(id.fed.size());
+  for (std::size_t j = 0; j < tasks.size(); ++j) {
+    const int device = tasks[j].device;
+    flow.fed_times.back().push_back(update_time(problem_, device, gathered[j] + touched[j]));
+    if (reader == party) continue;
+    flow.fed_times.front().push_back(update_time(problem_, device, gathered[j]));
+  }
+  return flow;
+}
+
+// The clip task reads an element of each norm task. It is never given what it needs with one of
+// several.
+Flow FlowRules::norms(const FlowId& id) {
+  begin(id);
+  int count = 0;
+  for (int party = 0; party < id.writers; ++party) {
+    count += static_cast<int>(blocks_[id.parties[party]].device.size());
+  }
+  const int clip = party_of_launch_[id.fed.front()];
+  const int device = blocks_[id.fed.front()].device.front();
+  const Rect all = Rect::of_shape({count});
+  FlowBuilder::Need need;
+  need.reads = geometry_.id_of(all);
+  need.family = kShards;
+  need.volume = 1;
+  Rect mine = Rect::of_shape({1});
+  for (int party = 0; party < id.writers; ++party) {
+    const auto& devices = blocks_[id.parties[party]].device;
+    for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
+      need.wrote = geometry_.id_of(mine);
+      builder_.need(builder_.writer(party, k), need, memory_of(device), {clip, 0});
+      box(memory_of(devices[k]), mine, true);
+      ++mine.lo[0];
+      ++mine.hi[0];
+    }
+  }
+  box(memory_of(device), all, false);
+  hold_boxes(Content::weight_gradient);
+  if (count > 1) set_apart(clip, id.writers - 1);
+  Flow flow = finish(id);
+  flow.fed_times = {{update_time(problem_, device, count)}};
+  return flow;
+}
+
+// Every update task reads what the clip task wrote.
+Flow FlowRules::total_norm(const FlowId& id) {
+  begin(id);
+  const Rect one = Rect::of_shape({1});
+  FlowBuilder::Need need;
+  need.reads = need.wrote = geometry_.id_of(one);
+  need.family = kShards;
+  need.volume = 1;
+  box(memory_of(blocks_[id.parties.front()].device.front()), one, true);
+  for (int party = id.writers; party < static_cast<int>(id.parties.size()); ++party) {
+    const auto& devices = blocks_[id.parties[party]].device;
+    for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
+      builder_.need(builder_.writer(0, 0), need, memory_of(devices[k]), {party, k});
+      box(memory_of(devices[k]), one, false);
+    }
+    if (devices.size() > 1) set_apart(party, 0);
+  }
+  hold_boxes(Content::weight_gradient);
+  return finish(id);
+}
+
+// The partial gradients that an update task sums for one shard; returns their elements.
+std::int64_t FlowRules::gather_shard(const Rect& shard, int device, TaskRef task, int first_stack) {
+  const int memory = memory_of(device);
+  const int id = geometry_.id_of(shard);
+  const std::int64_t own = shard.volume();
+  std::int64_t elements = 0;
+  int rect = -1;  // the last piece's, for most have the same
+  std::int64_t volume = 0;
+  for (int p = 0; p < static_cast<int>(pieces_.size()); ++p) {
+    const Contributions::Piece& last = contributions_.pieces()[p];
+    if (last.rect != rect) {
+      rect = last.rect;
+      volume = geometry_.rect(rect).intersect(shard).volume();
+    }
+    if (volume == 0) continue;
+    elements += volume;
+    read_piece(p, task.part, volume, own);
+    FlowBuilder::Need need;
+    need.stack = first_stack + p;
+    need.wrote = rect;
+    need.reads = id;
+    need.family = kShards;
+    need.volume = volume;
+    builder_.need(builder_.writer(party_of_launch_[last.launch], last.part), need, memory, task);
+  }
+  reading_.alike = reading_.alike && elements == own;
+  return elements;
+}
+
+// What the next iteration's readers need of the updated shards.
+void FlowRules::return_weight(int tensor, int weight, const std::vector<UpdateTask>& tasks,
+                              int first_writer, int stack) {
+  // Rectangles that each memory reads, once each.
+  returns_.clear();
+  for (const auto& [op, operand] : launch_graph_.readers[tensor]) {
+    const Config& config = configs_[op];
+    const Family& family = geometry_.family(op, operand, config.split);
+    for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
+      const int mine = family.parts.of_part[k];
+      if (family.ids[mine] < 0) continue;
+      const int memory = memory_of(config.devices[k]);
+      auto& seen = returned_[memory];
+      if (std::find(seen.begin(), seen.end(), family.ids[mine]) != seen.end()) continue;
+      if (seen.empty()) returned_memories_.push_back(memory);
+      seen.push_back(family.ids[mine]);
+      returns_.push_back({memory, family.ids[mine], family.disjoint ? family.number : -1});
+      box(memory, family.parts.rects[mine], false);
+    }
+  }
+  for (int memory : returned_memories_) returned_[memory].clear();
+  returned_memories_.clear();
+  for (int j = 0; j < static_cast<int>(tasks.size()); ++j) {
+    for (const auto& [which, shard] : tasks[j].shards) {
+      if (which != weight) continue;
+      box(memory_of(tasks[j].device), shard, true);
+      const int id = geometry_.id_of(shard);
+      int rect = -1;
+      std::int64_t volume = 0;
+      for (const Return& r : returns_) {
+        if (r.memory == memory_of(tasks[j].device)) continue;
+        if (r.rect != rect) {
+          rect = r.rect;
+          volume = geometry_.rect(rect).intersect(shard).volume();
+        }
+        if (volume == 0) continue;
+        builder_.need(first_writer + j, {stack, id, r.rect, r.family, volume}, r.memory, {});
+      }
+    }
+  }
+  hold_boxes(Content::weight);
+}
+
+Flow FlowRules::kept(const FlowId& id) {
+  begin(id);
+  for (const auto& [op, operand] : launch_graph_.readers[id.index]) {
+    const Config& config = configs_[op];
+    const Family& family = geometry_.family(op, operand, config.split);
+    for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
+      const Rect& rect = family.of_task(k);
+      box(memory_of(config.devices[k]), rect, problem_.graph.tensors[id.index].is_state);
+    }
+  }
+  for (int op : launch_graph_.lookups_of[id.index]) {
+    const int update =
+        launch_graph_.launch_of(Pass::update, problem_.facts.owner[problem_.facts.table[op]]);
+    for (int device : blocks_[update].device) {
+      box(memory_of(device), looked_up_tokens(problem_.graph, op), false);
+    }
+  }
+  hold_boxes(Content::weight);
+  return finish(id);
+}
+
+}  // namespace flexlegion
