@@ -45,6 +45,20 @@ void scale(const Matrix& m, const float* a, const float* b, const Matrix& result
   });
 }
 
+// Of rows: scaled others - scales^2 sums rows.
+void gradient(const Matrix& scaled, const Matrix& others, const Matrix& rows, const float* scales,
+              const float* sums, const TensorView& grad, bool adds) {
+  const OutputMatrix result(grad, kResult, adds);
+  const Matrix to = result.matrix();
+  multiply(scaled, others, to, result.adds());
+  for_each(rows.rows * rows.cols, [=] FL_BODY(std::int64_t i) {
+    const std::int64_t r = i / rows.cols, k = i % rows.cols;
+    to.data[r * to.row + k * to.col] -=
+        scales[r] * scales[r] * sums[r] * rows.data[r * rows.row + k * rows.col];
+  });
+  result.commit();
+}
+
 class Cosine : public Kernel {
  public:
   bool accumulates() const override { return true; }
@@ -98,21 +112,6 @@ class Cosine : public Kernel {
       gradient(scaled.transposed(), x, w, b, sums, task.weight_grads[0],
                task.adds_to_weight_grad(0));
     }
-  }
-
- private:
-  // scaled others - scales^2 sums rows
-  static void gradient(const Matrix& scaled, const Matrix& others, const Matrix& rows,
-                       const float* scales, const float* sums, const TensorView& grad, bool adds) {
-    const OutputMatrix result(grad, kResult, adds);
-    const Matrix to = result.matrix();
-    multiply(scaled, others, to, result.adds());
-    for_each(rows.rows * rows.cols, [=] FL_BODY(std::int64_t i) {
-      const std::int64_t r = i / rows.cols, k = i % rows.cols;
-      to.data[r * to.row + k * to.col] -=
-          scales[r] * scales[r] * sums[r] * rows.data[r * rows.row + k * rows.col];
-    });
-    result.commit();
   }
 };
 

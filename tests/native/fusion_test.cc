@@ -22,7 +22,7 @@ const Devices kBoth = {0, 1}, kFirst = {0}, kSecond = {1}, kTwice = {0, 0};
 
 // A graph that training executes, or one without operators.
 Graph random_graph(fuzz::Source& random) {
-  fl_graph* const handle = fl_graph_create();
+  fl_graph* const handle = fl_graph_create(0, 0);
   fuzz::GraphMaker(random, handle).make();
   Graph graph = handle->graph;
   fl_graph_destroy(handle);
