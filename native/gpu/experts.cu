@@ -37,6 +37,24 @@ enum Weight { up, down, gate };
 
 constexpr std::int64_t kBlock = 512;  // rows of an expert that are computed at once
 
+// In device memory (experts, rows): the rows whose gate for the expert is not 0, as many as
+// `counts` then tells. A thread for each expert goes through all rows.
+const std::int32_t* chosen_rows(const float* gates, std::int64_t rows, std::int64_t experts,
+                                std::vector<std::int32_t>& counts) {
+  auto* const list = reinterpret_cast<std::int32_t*>(scratch(kChosen, experts * rows));
+  auto* const sizes = reinterpret_cast<std::int32_t*>(scratch(kCounts, experts));
+  for_each(experts, [=] FL_BODY(std::int64_t e) {
+    std::int32_t count = 0;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      if (gates[r * experts + e] != 0) list[e * rows + count++] = static_cast<std::int32_t>(r);
+    }
+    sizes[e] = count;
+  });
+  counts.resize(static_cast<std::size_t>(experts));
+  read_integers(sizes, experts, counts.data());
+  return list;
+}
+
 // A task's operands, as dense matrices of its rows.
 struct Operands {
   std::int64_t rows, d, units, experts;
@@ -55,30 +73,13 @@ struct Operands {
     for (std::size_t i = 0; i < task.weights.size(); ++i) {
       weights.push_back(DenseInput(task.weights[i], kWeight + static_cast<int>(i)).data());
     }
-    choose();
+    chosen = chosen_rows(gates, rows, experts, counts);
   }
   bool gated() const { return weights.size() > gate; }
   Matrix weight(Weight which, std::int64_t expert) const {
     float* const data = weights[which] + expert * units * d;
     return which == down ? Matrix::row_major(data, d, units, units)
                          : Matrix::row_major(data, units, d, d);
-  }
-
- private:
-  // A thread for each expert, which goes through all rows.
-  void choose() {
-    auto* const list = reinterpret_cast<std::int32_t*>(scratch(kChosen, experts * rows));
-    auto* const sizes = reinterpret_cast<std::int32_t*>(scratch(kCounts, experts));
-    for_each(experts, [=, rows = rows, experts = experts, gates = gates] FL_BODY(std::int64_t e) {
-      std::int32_t count = 0;
-      for (std::int64_t r = 0; r < rows; ++r) {
-        if (gates[r * experts + e] != 0) list[e * rows + count++] = static_cast<std::int32_t>(r);
-      }
-      sizes[e] = count;
-    });
-    chosen = list;
-    counts.resize(static_cast<std::size_t>(experts));
-    read_integers(sizes, experts, counts.data());
   }
 };
 
@@ -123,6 +124,57 @@ void for_each_block(const Operands& of, Body&& body, None&& none) {
   }
 }
 
+void fill_zeros(float* data, std::int64_t n) {
+  for_each(n, [=] FL_BODY(std::int64_t i) { data[i] = 0; });
+}
+
+// What is between the layers: up(e) x, gate(e) x, and h.
+struct Hidden {
+  Matrix a, gated, h;
+};
+
+Hidden hidden_of(ExpertActivation f, const Operands& of, const Block& block, const Matrix& x) {
+  Hidden hidden;
+  hidden.a = block.matrix(kUp, of.units);
+  hidden.h = block.matrix(kHidden, of.units);
+  multiply(x, of.weight(up, block.expert).transposed(), hidden.a);
+  if (of.gated()) {
+    hidden.gated = block.matrix(kGated, of.units);
+    multiply(x, of.weight(gate, block.expert).transposed(), hidden.gated);
+  }
+  const float *const a = hidden.a.data, *const other = hidden.gated.data;
+  float* const h = hidden.h.data;
+  for_each(hidden.a.rows * hidden.a.cols, [=] FL_BODY(std::int64_t i) {
+    h[i] = f.value(a[i]) * (other == nullptr ? 1.0f : other[i]);
+  });
+  return hidden;
+}
+
+// From the gradient p of h / gate to the gradients before the activation, in place of a and
+// `gated`; h becomes h times the row's gate, whose gradient is the row's sum of p h.
+void before_activation(ExpertActivation f, const Operands& of, const Block& block,
+                       const Hidden& hidden, const Matrix& p, float* dgates) {
+  const float* const gates = of.gates + block.expert;
+  for_each_team(block.count, of.units,
+                [=, units = of.units, experts = of.experts, rows = block.rows, e = block.expert,
+                 p = p.data, a = hidden.a.data, other = hidden.gated.data,
+                 h = hidden.h.data] FL_BODY(const Team& team, std::int64_t i) {
+                  const std::int64_t row = rows[i];
+                  const float weight = gates[row * experts];
+                  float mine = 0;
+                  for (std::int64_t k = i * units + team.rank; k < (i + 1) * units;
+                       k += team.size) {
+                    mine += p[k] * h[k];
+                    h[k] *= weight;
+                    const float grad = weight * p[k], value = f.value(a[k]), slope = f.slope(a[k]);
+                    a[k] = grad * slope * (other == nullptr ? 1.0f : other[k]);
+                    if (other != nullptr) other[k] = grad * value;
+                  }
+                  const float sum = team.sum(mine);
+                  if (team.rank == 0 && dgates != nullptr) dgates[row * experts + e] = sum;
+                });
+}
+
 class Experts : public Kernel {
  public:
   explicit Experts(const Attributes& attributes) : f_(attributes.text("activation")) {}
@@ -137,7 +189,7 @@ class Experts : public Kernel {
     for_each_block(
         of,
         [&](const Block& block) {
-          const Hidden hidden(f_, of, block, block.gathered(of.x, of.d, kRows));
+          const Hidden hidden = hidden_of(f_, of, block, block.gathered(of.x, of.d, kRows));
           const Matrix result = block.matrix(kResult, of.d);
           multiply(hidden.h, of.weight(down, block.expert).transposed(), result);
           block.add(result, of.gates + block.expert, of.experts, y.data());
@@ -164,10 +216,6 @@ class Experts : public Kernel {
   }
 
  private:
-  static void fill_zeros(float* data, std::int64_t n) {
-    for_each(n, [=] FL_BODY(std::int64_t i) { data[i] = 0; });
-  }
-
   // An input's gradient, to which rows are added one by one.
   struct Gradient {
     std::vector<DenseOutput> output;  // none if it is not wanted
@@ -183,31 +231,13 @@ class Experts : public Kernel {
     }
   };
 
-  // What is between the layers: up(e) x, gate(e) x, and h.
-  struct Hidden {
-    Matrix a, gated, h;
-
-    Hidden(ExpertActivation f, const Operands& of, const Block& block, const Matrix& x)
-        : a(block.matrix(kUp, of.units)), h(block.matrix(kHidden, of.units)) {
-      multiply(x, of.weight(up, block.expert).transposed(), a);
-      if (of.gated()) {
-        gated = block.matrix(kGated, of.units);
-        multiply(x, of.weight(gate, block.expert).transposed(), gated);
-      }
-      for_each(a.rows * a.cols,
-               [=, a = a.data, other = gated.data, h = h.data] FL_BODY(std::int64_t i) {
-                 h[i] = f.value(a[i]) * (other == nullptr ? 1.0f : other[i]);
-               });
-    }
-  };
-
   void differentiate(KernelTask& task, const Operands& of, const Block& block, const float* dy,
                      const Gradient& dx, const Gradient& dgates) {
     const Matrix x = block.gathered(of.x, of.d, kRows), g = block.gathered(dy, of.d, kRowGrads);
-    const Hidden hidden(f_, of, block, x);
+    const Hidden hidden = hidden_of(f_, of, block, x);
     const Matrix p = block.matrix(kHiddenGrad, of.units);
     multiply(g, of.weight(down, block.expert), p);
-    before_activation(of, block, hidden, p, dgates.data());
+    before_activation(f_, of, block, hidden, p, dgates.data());
     weight_gradient(task, block, down, g, hidden.h);
     weight_gradient(task, block, up, hidden.a, x);
     if (of.gated()) weight_gradient(task, block, gate, hidden.gated, x);
@@ -216,31 +246,6 @@ class Experts : public Kernel {
     multiply(hidden.a, of.weight(up, block.expert), result);
     if (of.gated()) multiply(hidden.gated, of.weight(gate, block.expert), result, true);
     block.add(result, nullptr, 0, dx.data());
-  }
-
-  // From p to the gradients before the activation, in place of a and `gated`; h becomes h times the
-  // row's gate, whose gradient is the row's sum of p h.
-  void before_activation(const Operands& of, const Block& block, const Hidden& hidden,
-                         const Matrix& p, float* dgates) const {
-    const float* const gates = of.gates + block.expert;
-    for_each_team(
-        block.count, of.units,
-        [=, f = f_, units = of.units, experts = of.experts, rows = block.rows, e = block.expert,
-         p = p.data, a = hidden.a.data, other = hidden.gated.data,
-         h = hidden.h.data] FL_BODY(const Team& team, std::int64_t i) {
-          const std::int64_t row = rows[i];
-          const float weight = gates[row * experts];
-          float mine = 0;
-          for (std::int64_t k = i * units + team.rank; k < (i + 1) * units; k += team.size) {
-            mine += p[k] * h[k];
-            h[k] *= weight;
-            const float grad = weight * p[k], value = f.value(a[k]), slope = f.slope(a[k]);
-            a[k] = grad * slope * (other == nullptr ? 1.0f : other[k]);
-            if (other != nullptr) other[k] = grad * value;
-          }
-          const float sum = team.sum(mine);
-          if (team.rank == 0 && dgates != nullptr) dgates[row * experts + e] = sum;
-        });
   }
 
   // a^T b, of the block's expert
