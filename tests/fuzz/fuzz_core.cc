@@ -335,9 +335,11 @@ class Sequence {
 
   fl_chain_options options(bool early, int algorithm) {
     return {random_.one_of(temperatures_),
+            random_.chance(0.7) ? 0 : 1000,
             random_.chance(0.3),
             random_.chance(0.5),
             random_.chance(0.5),
+            random_.chance(0.3),
             early,
             random_.twisted32(algorithm)};
   }
