@@ -34,6 +34,7 @@ from flexlegion.errors import UserError
 from flexlegion.files import check_regular, json_text, open_file
 from flexlegion.quoting import printable
 from flexlegion.runtime.checkpoint_state import checked_state
+from flexlegion.runtime.direct_file import DirectFile
 
 Array = npt.NDArray[Any]
 Box = tuple[tuple[int, int], ...]
@@ -128,16 +129,15 @@ def write_document(path: Path, text: str) -> Sum:
 
 def _write(path: Path, parts: Sequence[Any]) -> Sum:
     digest, size = _hasher(), 0
-    with path.open("xb", buffering=0) as file:
+    with DirectFile(path) as file:
         for part in parts:
             view = memoryview(part).cast("B") if memoryview(part).nbytes else memoryview(b"")
             for start in range(0, len(view), _PIECE):
                 piece = view[start : start + _PIECE]
                 digest.update(piece)
-                while piece:
-                    piece = piece[file.write(piece) :]
+                file.write(piece)
             size += len(view)
-        os.fsync(file.fileno())
+        file.sync()
     return Sum(size, digest.hexdigest())
 
 

@@ -34,7 +34,7 @@ from flexlegion.runtime.checkpoint_files import (
     write_tensors,
 )
 
-# Of the writing thread, less than that of threads that compute. They have work all the time, and
+# Of the writing thread beside that of threads that compute. They have work all the time, and
 # with a much lower priority it would hardly run at all.
 NICENESS = 5
 _PAUSE = 0.02  # seconds between two looks for the other ranks' notes
@@ -93,7 +93,8 @@ class Writer:
         def run() -> None:
             try:
                 with suppress(OSError):
-                    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+                    niceness = os.getpriority(os.PRIO_PROCESS, 0) + NICENESS
+                    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
                 self._write(step, tensors, state)
                 done.set_result(None)
             except BaseException as e:
