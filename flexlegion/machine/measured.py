@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import flexlegion
@@ -41,7 +43,8 @@ def measured_document(nodes: int | None = None) -> dict[str, Any]:
     """
     machine = running_machine()
     hosts = list(dict.fromkeys(hosts_and_models()[0]))
-    with ProfileDB(":memory:") as fresh:  # whatever was measured before
+    # Anew, whatever was measured before.
+    with TemporaryDirectory() as folder, ProfileDB(Path(folder) / "profiles.db") as fresh:
         topology = local_topology(fresh)
     nodes = nodes or len(hosts)
     named = hosts[:_HOSTS_NAMED]

@@ -111,14 +111,16 @@ def test_two_ranks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_machine_file(ranks: int, tmp_path: Path) -> None:
+def test_machine_file(ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`machine measure` writes what it finds as a file that others read without Legion."""
+    monkeypatch.chdir(tmp_path)
     environment = {k: v for k, v in legate_environment().items() if k != "LEGATE_CONFIG"}
     path = tmp_path / "my.json"
     command = [sys.executable, "-m", "flexlegion", "machine", "measure", "--out", str(path)]
     options = ["--ranks", str(ranks), "--cpus", str(3 - ranks), "--json"]
     done = run_checked([*command, *options], environment=environment, timeout=120)
     (topology,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert list(tmp_path.iterdir()) == [path]
     machine = load_machine(path)
     assert drawing_json(machine) == topology
     assert [device.name for device in machine.devices] == ["cpu:0", "cpu:1"]
