@@ -9,7 +9,14 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from flexlegion.cost.model import LINEAR_STAGES, STAGES, CostModel, Shapes, wanted_gradients
+from flexlegion.cost.model import (
+    ELEMENT_BYTES,
+    LINEAR_STAGES,
+    STAGES,
+    CostModel,
+    Shapes,
+    wanted_gradients,
+)
 from flexlegion.errors import UserError
 from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.graph import Graph, Operator
@@ -272,7 +279,7 @@ class Problem:
             weight: 1 + weight.requires_gradient * (self.optimizer_states + (not weight.table))
             for weight in self.graph.weights
         }
-        return sum(4 * prod(weight.shape) * number for weight, number in fields.items())
+        return sum(ELEMENT_BYTES * prod(weight.shape) * n for weight, n in fields.items())
 
     def require_room(self) -> None:
         """Raise `UserError` if no strategy can fit: before a search spends its time on it."""

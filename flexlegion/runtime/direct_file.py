@@ -47,8 +47,8 @@ class DirectFile:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # The buffer goes with this object: closed now, it might be in use by what an error holds.
         os.close(self._file)
-        self._buffer.close()
 
     def write(self, data: memoryview) -> None:
         """Write bytes after the others."""

@@ -48,6 +48,7 @@ def placement_only(
         problem.outputs,
         problem.optimizer_states,
         problem.clips,
+        problem.granularity,
     )
     starts = {name: resolve(name, whole.graph, whole.devices) for name in STARTS}
     return search(whole, starts, budget, seed, chains, options, progress, splits_of=_unsplit)
