@@ -7,6 +7,10 @@
 
 namespace flexlegion {
 
+bool fusible(const Graph& graph, const LaunchId& id) {
+  return id.pass != Pass::forward || !graph.operators[id.index].is_loss;
+}
+
 void FusionRule::begin(int launches) {
   words_ = (static_cast<std::size_t>(launches) + kBits - 1) / kBits;
   told_.clear();
@@ -94,9 +98,8 @@ bool overlap(const std::vector<Rect>& a, const std::vector<Rect>& b) {
 }
 
 bool contain(const std::vector<Rect>& outer, const std::vector<Rect>& inner) {
-  return std::equal(
-      outer.begin(), outer.end(), inner.begin(), inner.end(),
-      [](const Rect& its, const Rect& mine) { return mine.empty() || its.bounding(mine) == its; });
+  return std::equal(outer.begin(), outer.end(), inner.begin(), inner.end(),
+                    [](const Rect& its, const Rect& mine) { return its.contains(mine); });
 }
 
 bool conflict(const FieldUse& a, const FieldUse& b) {
@@ -219,8 +222,8 @@ std::vector<int> run_numbers(const Graph& graph, const Plan& plan, unsigned runs
     const auto op = static_cast<std::size_t>(launch.op);
     Issued issued;
     issued.devices = &launch.devices;
-    issued.fusible = launch.pass != Pass::forward || !graph.operators[op].is_loss;
-    issued.closing = launch.pass >= Pass::norm;
+    issued.fusible = fusible(graph, {launch.pass, launch.op});
+    issued.closing = closing(launch.pass);
     if (launch.pass == Pass::forward) forward[op] = static_cast<int>(order.size());
     if (launch.pass == Pass::backward) issued.forward = forward[op];
     issued.uses = field_uses(launch);

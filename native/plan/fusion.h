@@ -19,13 +19,18 @@
 
 namespace flexlegion {
 
+// Whether a launch can be fused at all. One that computes the goal sends the loss to the host, so
+// it is issued by itself.
+bool fusible(const Graph& graph, const LaunchId& id);
+// Whether it ends an iteration: updates, and what they wait for alone.
+inline bool closing(Pass pass) { return pass >= Pass::norm; }
+
 // Is told of one launch after another, in the order of issue, by position from 0.
 class FusionRule {
  public:
   void begin(int launches);
 
-  // The next launch; `closing` is what ends an iteration. Its tasks' `devices` have to live as long
-  // as the rule is asked.
+  // The next launch. Its tasks' `devices` have to live as long as the rule is asked.
   void add(const std::vector<int>& devices, bool fusible, bool closing);
   // Task k of the launch that was added last waits for task j of the one at `before`; whether their
   // devices share a memory.

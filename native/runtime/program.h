@@ -120,7 +120,6 @@ class Program : public Executor {
   int states_of(int tensor) const;  // optimizer states
   std::pair<int, Legion::FieldID> place_of(int tensor, Field field, int state) const;
   int first_user(int tensor) const;
-  int forward_launch(int op) const;
 
   bool written(int region, Legion::FieldID field) const;
   void check_batch(const Batch& batch);
@@ -138,6 +137,7 @@ class Program : public Executor {
   int losses_ = 0;  // operators of the graph
   std::vector<InputTensor> inputs_;
   std::vector<int> planned_;  // a launch of the plan: its index in launches_
+  std::vector<int> forward_;  // an operator: that of its forward launch
   std::vector<int> zeroing_;  // launches that run once
   std::map<int, int>
       answers_;  // a planned launch of a loss on GPUs: the launch that reads its metrics

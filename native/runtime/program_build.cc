@@ -23,6 +23,7 @@ using namespace Legion;
 void Program::build() {
   for (const Operator& op : graph_.operators) losses_ += op.is_loss ? 1 : 0;
   create_regions();
+  forward_.assign(graph_.operators.size(), -1);
   const int n = static_cast<int>(plan_.launches.size());
   for (int i = 0; i < n; ++i) add_planned(i);
   add_zeroing();
@@ -150,20 +151,16 @@ void Program::add_planned(int index) {
     OperatorKernels& kernels = kernels_[planned.op];
     kernels.provide(graph_.operators[static_cast<std::size_t>(planned.op)], planned.devices);
     launch.body = kernel_body(graph_, planned, kernels);
-    if (planned.pass == Pass::backward) launch.forward = forward_launch(planned.op);
+    if (planned.pass == Pass::backward) {
+      launch.forward = forward_[static_cast<std::size_t>(planned.op)];
+    }
     const int loss = loss_number(graph_, planned.op);
     if (planned.pass == Pass::forward && loss >= 0) add_answer(index, loss, launch);
   }
   planned_.push_back(add_launch(std::move(launch)));
-}
-
-// Of an operator that runs backward; its forward launch was added before.
-int Program::forward_launch(int op) const {
-  for (std::size_t i = 0; i < planned_.size(); ++i) {
-    const Launch& planned = plan_.launches[i];
-    if (planned.op == op && planned.pass == Pass::forward) return planned_[i];
+  if (planned.pass == Pass::forward) {
+    forward_[static_cast<std::size_t>(planned.op)] = planned_.back();
   }
-  return -1;
 }
 
 // The tasks of a loss tell the log what they found. A GPU's returns before that is known: it leaves

@@ -196,7 +196,6 @@ fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
     problem.facts =
         fl::facts_of(problem.graph, fl::finished(*graph).outputs, {optimizer_states, clips != 0});
     problem.machine = machine_of(*machine);
-    problem.optimizer_states = optimizer_states;
     problem.costs = cost_table(problem.graph, class_of, *machine);
     return handle.release();
   });

@@ -30,7 +30,7 @@ std::vector<UpdateTask> update_tasks_of(const Problem& problem, Geometry& geomet
 }
 
 std::int64_t updated(const Problem& problem, int tensor, const Rect& shard) {
-  const int states = problem.optimizer_states;
+  const int states = problem.facts.optimizer.states;
   return 2 * (1 + states) * updated_elements(problem.graph, problem.facts, tensor, shard, states);
 }
 

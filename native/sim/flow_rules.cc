@@ -218,10 +218,9 @@ void FlowRules::add_tokens(int op, const Family& written) {
   const auto& devices = blocks_[reader].device;
   const int party = party_of_launch_[reader];
   const std::vector<int>& tasks = written.parts.of_part;
-  const bool inside =
-      tasks.size() == devices.size() && std::all_of(tasks.begin(), tasks.end(), [&](int its) {
-        return written.parts.rects[its].bounding(rect) == written.parts.rects[its];
-      });
+  const bool inside = tasks.size() == devices.size() &&
+                      std::all_of(tasks.begin(), tasks.end(),
+                                  [&](int its) { return written.parts.rects[its].contains(rect); });
   if (!inside) set_apart(party, 0);
   FlowBuilder::Need need;
   need.reads = geometry_.id_of(rect);

@@ -54,10 +54,7 @@ void FusedLaunches::find(std::vector<char>& runs_on) {
   rule_.begin(static_cast<int>(order_.size()));
   for (const int l : order_) {
     const auto& devices = graph_.blocks()[l].device;
-    const bool goal = launches[l].pass == Pass::forward &&
-                      graph_.problem().graph.operators[launches[l].index].is_loss;
-    // A launch that computes the goal sends the loss to the host, so it is issued by itself.
-    rule_.add(devices, !goal, launches[l].pass >= Pass::norm);
+    rule_.add(devices, fusible(graph_.problem().graph, launches[l]), closing(launches[l].pass));
     for (const Wait& wait : waits_[l]) {
       rule_.wait(wait.part, wait.before, wait.other, wait.one_memory);
     }

@@ -53,7 +53,6 @@ struct Problem {
   GraphFacts facts;
   MachineModel machine;
   CostTable costs;
-  int optimizer_states = 0;
 
   const Split& split(int op, int number) const {
     return costs.splits[costs.class_of[op]][static_cast<std::size_t>(number)];

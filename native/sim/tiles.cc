@@ -80,8 +80,7 @@ bool inside(const Tiles& a, const Tiles& b) {
   const std::size_t tasks = a.parts.of_part.size();
   if (tasks != b.parts.of_part.size()) return false;
   for (int k = 0; k < static_cast<int>(tasks); ++k) {
-    const Rect &mine = a.of_task(k), &its = b.of_task(k);
-    if (!mine.empty() && its.bounding(mine) != its) return false;
+    if (!b.of_task(k).contains(a.of_task(k))) return false;
   }
   return true;
 }

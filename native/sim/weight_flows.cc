@@ -48,7 +48,7 @@ Flow FlowRules::weights(const FlowId& id) {
         box(memory_of(tasks[j].device), shard, true);
       }
     }
-    hold_boxes(Content::optimizer_state, problem_.optimizer_states);
+    hold_boxes(Content::optimizer_state, problem_.facts.optimizer.states);
     return_weight(tensor, w, tasks, builder_.writer(party, 0), stack++);
   }
   apart_[party] = apart_[reader];

@@ -60,6 +60,9 @@ struct Rect {
     return rank > 0;
   }
 
+  // Whether all of the other lies in this one; an empty one lies anywhere.
+  bool contains(const Rect& other) const { return other.empty() || bounding(other) == *this; }
+
   // The smallest rectangle that holds both; an empty one does not count.
   Rect bounding(const Rect& other) const {
     if (empty()) return other;

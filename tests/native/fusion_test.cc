@@ -173,7 +173,7 @@ TEST_CASE("the simulator fuses what the runtime fuses") {
     }
     Bench bench(graph, machine, random.upto(2));
     bench.problem.costs.launch = {10};
-    const Optimizer optimizer{bench.problem.optimizer_states, seed % 3 == 0};
+    const Optimizer optimizer{bench.problem.facts.optimizer.states, seed % 3 == 0};
     bench.problem.facts = facts_of(graph, {}, optimizer);
     Strategy strategy;
     std::vector<Config> configs;

@@ -39,9 +39,8 @@ struct Bench {
 
   Bench(const Graph& graph, const MachineModel& machine, int states = 0) {
     problem.graph = graph;
-    problem.facts = facts_of(graph, {});
+    problem.facts = facts_of(graph, {}, {states, false});
     problem.machine = machine;
-    problem.optimizer_states = states;
     CostTable& costs = problem.costs;
     for (std::size_t op = 0; op < graph.operators.size(); ++op) {
       costs.class_of.push_back(static_cast<int>(op));
