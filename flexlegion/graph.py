@@ -61,15 +61,25 @@ class Operator:
 
     @property
     def dims(self) -> tuple[Dim, ...]:
-        """The parallelizable dimensions: one entry a dimension of the primary output.
+        """The parallelizable dimensions, one entry a dimension of its space.
 
-        What looks rows up runs where the table's columns live, so that what moves is the rows that
-        were looked up, and their gradients: it can be split by these columns alone.
+        What looks rows up runs where the table's columns and rows live, so that what moves is the
+        rows that were looked up, and their gradients: it can be split by these alone.
         """
         dims = self.kind.dims(self.input_shapes)
         if self.looks_up:
-            return (*(Dim(dim.name, DimKind.NONE) for dim in dims[:-1]), dims[-1])
+            column = len(self.output.shape) - 1
+            return (*(Dim(dim.name, DimKind.NONE) for dim in dims[:column]), *dims[column:])
         return dims
+
+    @property
+    def space(self) -> tuple[int, ...]:
+        """Extents of the dimensions of which its tasks are tiles.
+
+        Those of the primary output, then those that it reduces.
+        """
+        shape = self.output.shape
+        return (*shape, *(dim.extent for dim in self.dims[len(shape) :]))
 
     @property
     def looks_up(self) -> bool:

@@ -78,7 +78,7 @@ class NativeGraph:
         operator
             Its number.
         degrees
-            One a dimension of its output.
+            One a dimension of its space.
 
         Returns
         -------
@@ -150,6 +150,7 @@ class NativeGraph:
         names, keep_names = self.core.texts(list(attributes))
         values, keep_values = self.core.texts(list(attributes.values()))
         dims = [dim_kinds[dim.kind.name.lower()] for dim in operator.dims]
+        reductions = operator.space[len(operator.output.shape) :]
         number = check(
             lib.fl_graph_add_operator(
                 self.handle,
@@ -158,6 +159,8 @@ class NativeGraph:
                 operator.kind.is_loss,
                 len(dims),
                 dims,
+                len(reductions),
+                reductions,
                 len(attributes),
                 names,
                 values,
@@ -165,6 +168,7 @@ class NativeGraph:
         )
         del keep_names, keep_values
         operands = operator.operands
+        combine = enumeration("fl_combine")
         for role, tensor, access in operands:
             flat = [
                 x for m in access.map for x in (m.out_dim, m.num, m.den, m.lo_offset, m.hi_offset)
@@ -177,6 +181,8 @@ class NativeGraph:
                     roles[role],
                     access.saved,
                     flat,
+                    sum(1 << dim for dim in access.once),
+                    combine[access.combine],
                 )
             )
         return len(operands)

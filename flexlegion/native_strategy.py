@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from flexlegion._native import Library
+from flexlegion._native import Library, enumeration, names
 from flexlegion.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.soap import ParallelConfig
@@ -27,11 +27,18 @@ def to_native(
         The machine.
     """
     handle = _owned(core, core.lib.fl_strategy_create())
+    sums = enumeration("fl_sums")
     for operator, config in configs:
         numbers = [devices.number(name) for name in config.devices]
         core.check(
             core.lib.fl_strategy_set(
-                handle, operator, len(config.degrees), config.degrees, len(numbers), numbers
+                handle,
+                operator,
+                len(config.degrees),
+                config.degrees,
+                len(numbers),
+                numbers,
+                sums[config.sums],
             )
         )
     return handle
@@ -56,11 +63,12 @@ def from_native(
     handle = _owned(core, handle)
     its = core.ffi.new("fl_config *")
     configs = {}
+    sums = names("fl_sums")
     for number, operator in enumerate(graph.operators):
         core.check(core.lib.fl_strategy_get(handle, number, its))
         degrees = tuple(its.degrees[0 : its.n_degrees])
-        names = tuple(devices.names[d] for d in its.devices[0 : its.n_devices])
-        configs[operator.name] = ParallelConfig(degrees, names)
+        where = tuple(devices.names[d] for d in its.devices[0 : its.n_devices])
+        configs[operator.name] = ParallelConfig(degrees, where, sums[its.sums])
     return Strategy(configs, source)
 
 

@@ -39,15 +39,15 @@ class Requirement:
     tensor
         The tensor. For the fields "norms" and "total norm", `Plan.norms` and `Plan.total_norm`.
     field
-        One of `FIELDS`: the tensor's value, its gradient, or a state of the optimizer; or norms by
-        which gradients are clipped.
+        One of `FIELDS`: the tensor's value, the partial values that it is combined of, its
+        gradient, or a state of the optimizer; or norms by which gradients are clipped.
     privilege
         "read", "write" or "read-write".
     role
         One of `ROLES`: why the launch touches it (``native/plan/launches.h``).
     boxes
-        A half-open interval for each dimension, for each task. A gradient has its slots of partial
-        values in front.
+        A half-open interval for each dimension, for each task. Partial values, and gradients, have
+        their slots in front.
     adds
         For a written gradient, a task: whether it adds to an earlier operator's contribution.
     """
@@ -148,6 +148,7 @@ class Plan:
         self.total_norm = Tensor("total norm", (1,))
         self.launches = list(self._launches(arrays))
         self._gradient_slots: list[int] = self.core.items(arrays.gradient_slots, arrays.n_tensors)
+        self._value_slots: list[int] = self.core.items(arrays.value_slots, arrays.n_tensors)
 
     def _launches(self, arrays: Any) -> Iterator[Launch]:
         items = self.core.items
@@ -187,6 +188,10 @@ class Plan:
     def gradient_slots(self, tensor: Tensor) -> int:
         """How many partial values the tensor's gradient is the sum of; 0: it is not computed."""
         return self._gradient_slots[self.tensor_numbers[tensor]]
+
+    def value_slots(self, tensor: Tensor) -> int:
+        """How many partial values the tensor's value is combined of; 1: it is written whole."""
+        return self._value_slots[self.tensor_numbers[tensor]]
 
     def fused(self, memories: Sequence[int], runs: int = TRAINS) -> list[int]:
         """Which launches the runtime fuses: one Legion task a device runs task k of each of a run.
@@ -253,11 +258,14 @@ class Plan:
         how = requirement.privilege
         if requirement.tensor.table and how == "read":
             how = "look up rows"
-        if requirement.field == "gradient":
+        if requirement.field in ("gradient", "partial"):
             slots, box = box[0], box[1:]
-            total = self.gradient_slots(requirement.tensor)
+            gradient = requirement.field == "gradient"
+            slots_of = self.gradient_slots if gradient else self.value_slots
+            total = slots_of(requirement.tensor)
             if requirement.privilege == "read":
-                how = f"sum {slots[1] - slots[0]} partial" if slots[1] - slots[0] > 1 else "read"
+                verb = "sum" if gradient else "combine"
+                how = f"{verb} {slots[1] - slots[0]} partial" if slots[1] - slots[0] > 1 else "read"
             else:
                 how = "add" if requirement.adds[k] else "write"
                 how += f" partial {slots[0] + 1} of {total}" if total > 1 else " exclusive"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from flexlegion.errors import UserError
 from flexlegion.graph import Operator
 from flexlegion.machine.devices import Devices
 from flexlegion.ops.base import DimKind
+from flexlegion.quoting import shown
+
+Sums = Literal["readers", "shards"]
 
 _DEVICE_NAME = re.compile(r"(cpu|gpu):(0|[1-9][0-9]*)")
 
@@ -24,20 +28,32 @@ class ParallelConfig:
     Parameters
     ----------
     degrees
-        Degree of parallelism for each dimension of the operator's output. Where a degree does not
-        divide its extent, tiles differ by at most one.
+        Degree of parallelism for each dimension of the operator's space: of its output, then of
+        what it reduces, which may be left out. Where a degree does not divide its extent, tiles
+        differ by at most one.
     devices
         A device for each task; tasks are numbered row-major over the degrees. Devices may repeat,
         and need not be contiguous.
+    sums
+        Who combines partial values, where a reduction is split: "readers", each for itself, or
+        "shards", those that wrote them, shard by shard, before anybody reads.
     """
 
     degrees: tuple[int, ...]
     devices: tuple[str, ...]
+    sums: Sums = "readers"
 
     @property
     def tasks(self) -> int:
         """Number of tasks, the paper's ``|c|``."""
         return math.prod(self.degrees)
+
+    def filled(self, operator: Operator) -> ParallelConfig:
+        """The same with a degree of 1 for each reduction, if these are left out."""
+        missing = len(operator.space) - len(self.degrees)
+        if len(self.degrees) != len(operator.output.shape) or missing == 0:
+            return self
+        return replace(self, degrees=(*self.degrees, *(1,) * missing))
 
     def check(self, operator: Operator, devices: Devices, where: str) -> None:
         """Raise `UserError` unless this configuration fits the operator and the machine.
@@ -50,14 +66,14 @@ class ParallelConfig:
             Beginning of the message, e.g. the file's name.
         """
         where = f"{where}: operator '{operator.name}'"
-        dims, shape = operator.dims, operator.output.shape
-        names = ", ".join(dim.name for dim in dims)
-        if len(self.degrees) != len(dims):
+        dims = operator.dims
+        if len(self.degrees) not in (len(dims), len(operator.output.shape)):
+            names = ", ".join(dim.name for dim in dims)
             raise UserError(
-                f"{where} has {len(self.degrees)} degrees, but its output has {len(dims)} "
-                f"dimensions ({names})"
+                f"{where} has {len(self.degrees)} degrees, but {len(dims)} dimensions ({names})"
             )
-        for dim, degree, extent in zip(dims, self.degrees, shape, strict=True):
+        degrees = self.filled(operator).degrees
+        for dim, degree, extent in zip(dims, degrees, operator.space, strict=True):
             if degree < 1:
                 raise UserError(
                     f"{where} has degree {degree} in dimension '{dim.name}'; degrees start at 1"
@@ -73,6 +89,9 @@ class ParallelConfig:
                     f"{where} splits dimension '{dim.name}' into {degree} parts, but it has "
                     f"{what} {extent}; use at most {extent}"
                 )
+        if self.sums not in get_args(Sums):
+            choices = " or ".join(f"'{name}'" for name in get_args(Sums))
+            raise UserError(f"{where} has its sums made by {shown(self.sums)}, not by {choices}")
         if len(self.devices) != self.tasks:
             raise UserError(
                 f"{where} needs one device a task, but names {len(self.devices)} device"
@@ -93,7 +112,11 @@ class ParallelConfig:
 
 
 def random_config(
-    operator: Operator, devices: list[str], rng: np.random.Generator, max_tasks: int
+    operator: Operator,
+    devices: list[str],
+    rng: np.random.Generator,
+    max_tasks: int,
+    reductions: bool = False,
 ) -> ParallelConfig:
     """A configuration drawn from all dimensions, degrees and device assignments.
 
@@ -107,17 +130,22 @@ def random_config(
         Source of randomness.
     max_tasks
         Bound on the number of tasks.
+    reductions
+        Whether to split reductions, too, and to say who combines their partial values.
     """
-    dims = operator.dims
+    dims, space = operator.dims, operator.space
     degrees = [1] * len(dims)
+    output = len(operator.output.shape)
     tasks = int(rng.integers(1, max_tasks + 1))
-    for d in rng.permutation(len(degrees)):
+    for d in rng.permutation(len(dims) if reductions else output):
         if dims[d].kind is DimKind.NONE:
             continue
-        limit = min(operator.output.shape[d], tasks // math.prod(degrees))
+        limit = min(space[d], tasks // math.prod(degrees))
         degrees[d] = int(rng.integers(1, limit + 1))
     chosen = rng.choice(np.array(devices), math.prod(degrees))
-    return ParallelConfig(tuple(degrees), tuple(str(name) for name in chosen))
+    partial = math.prod(degrees[output:]) > 1
+    sums: Sums = "shards" if partial and rng.integers(2) else "readers"
+    return ParallelConfig(tuple(degrees), tuple(str(name) for name in chosen), sums)
 
 
 def splits(
@@ -137,7 +165,7 @@ def splits(
     max_tasks
         Bound on the number of tasks, such as the number of devices; at least 1.
     allowed
-        Which kinds of dimensions may be split; all by default.
+        Which kinds of dimensions may be split; by default all of the output.
 
     Returns
     -------
@@ -145,8 +173,10 @@ def splits(
         Each tuple once, in lexicographic order; ``(1, ..., 1)`` is the first.
     """
     choices = []
-    for dim, extent in zip(operator.dims, operator.output.shape, strict=True):
-        whole = dim.kind is DimKind.NONE or (allowed is not None and dim.kind not in allowed)
+    if allowed is None:
+        allowed = set(DimKind) - {DimKind.REDUCTION}
+    for dim, extent in zip(operator.dims, operator.space, strict=True):
+        whole = dim.kind is DimKind.NONE or dim.kind not in allowed
         limit = 1 if whole else min(extent, max_tasks)
         choices.append([d for d in range(1, limit + 1) if max_tasks % d == 0 or d & (d - 1) == 0])
     # Dimension by dimension, with the number of tasks so far: what exceeds the bound ends there.

@@ -69,7 +69,8 @@ class Strategy(Mapping[str, ParallelConfig]):
     def check(self, graph: Graph, devices: Devices) -> None:
         """Raise `UserError` unless it fits the graph and the machine.
 
-        One that carries a fingerprint fits the same graph alone, with any batch size and loss.
+        Reductions that it leaves out get degrees of 1. One that carries a fingerprint fits the same
+        graph alone, with any batch size and loss.
         """
         self._check_fingerprint(graph)
         operators = {operator.name: operator for operator in graph.operators}
@@ -86,6 +87,7 @@ class Strategy(Mapping[str, ParallelConfig]):
             )
         for name, operator in operators.items():
             self._configs[name].check(operator, devices, self.source)
+            self._configs[name] = self._configs[name].filled(operator)
 
     @property
     def fingerprint(self) -> Fingerprint | None:

@@ -13,6 +13,7 @@ _LETTERS = {
     DimKind.SAMPLE: "S",
     DimKind.ATTRIBUTE: "A",
     DimKind.PARAMETER: "P",
+    DimKind.REDUCTION: "R",
     DimKind.NONE: "-",
 }
 

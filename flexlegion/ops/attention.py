@@ -20,6 +20,7 @@ from flexlegion.ops.base import (
     WeightSpec,
     along,
     divided,
+    reduced_dim,
     require_rank,
 )
 from flexlegion.tensor import Shape
@@ -195,14 +196,15 @@ class MatMul(OperatorType):
 
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
         batch = [Dim(f"dim{d}", DimKind.ATTRIBUTE) for d in range(1, len(inputs[0]) - 2)]
-        return (SAMPLE, *batch, Dim("row", DimKind.ATTRIBUTE), Dim("column", DimKind.ATTRIBUTE))
+        row, column = Dim("row", DimKind.ATTRIBUTE), Dim("column", DimKind.ATTRIBUTE)
+        return (SAMPLE, *batch, row, column, reduced_dim("inner", inputs[0][-1]))
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         rank = len(inputs[0])
         batch = tuple(along(d) for d in range(rank - 2))
         return (
-            Access((*batch, along(rank - 2), WHOLE), saved=True),
-            Access((*batch, WHOLE, along(rank - 1)), saved=True),
+            Access((*batch, along(rank - 2), along(rank)), saved=True),
+            Access((*batch, along(rank), along(rank - 1)), saved=True),
         )
 
     def flops(self, inputs: Sequence[Shape]) -> int:

@@ -18,28 +18,44 @@ from flexlegion.tensor import DataType, Shape
 
 
 class DimKind(Enum):
-    """The SOAP kind of an output dimension (FlexFlow, section 4).
+    """The SOAP kind of a dimension of an operator's space (FlexFlow, section 4).
 
     Splitting a parameter dimension splits a weight; splitting an attribute dimension does not.
     A dimension of kind `NONE` cannot be split: the paper's "divisible dimensions" leave it out.
     (Operator parallelism, the O, is the freedom to place different operators on different devices.)
+
+    A `REDUCTION` is a dimension that the outputs do not have, as the inner one of a matrix product:
+    its parts compute partial values of the outputs (OneFlow's P, section 3.1), which are combined.
     """
 
     SAMPLE = "sample"
     ATTRIBUTE = "attribute"
     PARAMETER = "parameter"
+    REDUCTION = "reduction"
     NONE = "none"
 
 
 @dataclass(frozen=True)
 class Dim:
-    """A parallelizable dimension of an operator's output."""
+    """A parallelizable dimension of an operator's space: of its output, or one that it reduces.
+
+    Parameters
+    ----------
+    name
+        For people, and for strategies in files; unique in its operator.
+    kind
+        What splitting it splits.
+    extent
+        Of a dimension that the output does not have, its extent in elements.
+    """
 
     name: str
     kind: DimKind
+    extent: int = 0
 
 
 SAMPLE = Dim("sample", DimKind.SAMPLE)
+MAX_SPACE = 6  # dimensions of an operator's space, as in native/support/rect.h
 
 # What a cost model may assume of an operator type: operators of a family are limited by the same
 # resource of a device.
@@ -61,10 +77,11 @@ Values = int | Literal["any", "one-hot"]
 
 @dataclass(frozen=True)
 class DimMap:
-    """Which range of one operand dimension an output tile needs.
+    """Which range of one operand dimension a tile of the operator's space needs.
 
-    The range ``[lo, hi)`` of output dimension `out_dim` needs ``[floor(lo*num/den) + lo_offset,
-    ceil(hi*num/den) + hi_offset)``, clamped to the operand; `out_dim` -1 needs it whole.
+    The range ``[lo, hi)`` of the space's dimension `out_dim` needs
+    ``[floor(lo*num/den) + lo_offset, ceil(hi*num/den) + hi_offset)``, clamped to the operand;
+    `out_dim` -1 needs it whole.
     """
 
     out_dim: int = -1
@@ -78,7 +95,7 @@ WHOLE = DimMap()
 
 
 def along(out_dim: int) -> DimMap:
-    """The same range as the output's."""
+    """The same range as the tile's."""
     return DimMap(out_dim)
 
 
@@ -99,6 +116,9 @@ def divided(out_dim: int, by: int) -> DimMap:
 
 WeightUse = Literal["trained", "state", "constant"]
 
+# How the partial values of an output become its value.
+Combine = Literal["sum", "max", "log_sum_exp"]
+
 AccessMap = tuple[DimMap, ...]
 
 
@@ -117,10 +137,17 @@ class Access:
         One entry a dimension of the operand.
     saved
         Whether the backward pass reads the operand's value.
+    once
+        Dimensions of the space: of the parts in these, the first alone touches the operand. So a
+        bias is added to one of the partial values.
+    combine
+        Of an output: how its partial values become its value.
     """
 
     map: AccessMap
     saved: bool = False
+    once: tuple[int, ...] = ()
+    combine: Combine = "sum"
 
 
 @dataclass(frozen=True)
@@ -190,7 +217,7 @@ class OperatorType(ABC):
 
     @abstractmethod
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
-        """One entry a dimension of the primary output."""
+        """One entry a dimension of the space: of the primary output, then what is reduced."""
 
     @abstractmethod
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
@@ -253,6 +280,11 @@ def require_rank(name: str, shape: Shape, rank: int, layout: str) -> None:
         raise UserError(
             f"{name} takes an input of {rank} dimensions {layout}, but got shape {list(shape)}"
         )
+
+
+def reduced_dim(name: str, extent: int, split: bool = True) -> Dim:
+    """A dimension that the outputs do not have; one that cannot be split unless `split`."""
+    return Dim(name, DimKind.REDUCTION if split else DimKind.NONE, extent)
 
 
 def outer_dims(rank: int) -> tuple[Dim, ...]:

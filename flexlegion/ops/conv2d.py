@@ -20,6 +20,7 @@ from flexlegion.ops.base import (
     OperatorType,
     WeightSpec,
     along,
+    reduced_dim,
     require_rank,
     window,
 )
@@ -87,6 +88,7 @@ class Conv2D(OperatorType):
             Dim("height", DimKind.ATTRIBUTE),
             Dim("width", DimKind.ATTRIBUTE),
             Dim("channel", DimKind.PARAMETER),
+            reduced_dim("in", inputs[0][3], split=self.groups == 1 and self.activation == "none"),
         )
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
@@ -95,18 +97,22 @@ class Conv2D(OperatorType):
         return (Access((along(0), rows, columns, self._channels(inputs[0][3])), saved=True),)
 
     def _channels(self, channels: int) -> DimMap:
-        """The channels that a range of filters reads: of the groups that it touches.
+        """The channels that a tile reads: of the groups that its range of filters touches.
 
-        An access map can say so where a group has one channel or one filter.
+        An access map can say so where a group has one channel or one filter. Of one group, they can
+        be split.
         """
+        if self.groups == 1:
+            return along(4)
         of_group, filters = channels // self.groups, self.filters // self.groups
-        if self.groups > 1 and 1 in (of_group, filters):
+        if 1 in (of_group, filters):
             return DimMap(3, of_group, filters)
         return WHOLE
 
     def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
-        kernel = Access((along(3), WHOLE, WHOLE, WHOLE), saved=True)
-        return (kernel, Access((along(3),))) if self.use_bias else (kernel,)
+        channels = along(4) if self.groups == 1 else WHOLE
+        kernel = Access((along(3), WHOLE, WHOLE, channels), saved=True)
+        return (kernel, Access((along(3),), once=(4,))) if self.use_bias else (kernel,)
 
     def output_saved(self) -> bool:
         return self.activation != "none"

@@ -10,7 +10,6 @@ from typing import ClassVar
 from flexlegion.errors import UserError
 from flexlegion.initializers import GlorotUniform, Initializer, Zeros
 from flexlegion.ops.base import (
-    WHOLE,
     Access,
     Dim,
     DimKind,
@@ -19,13 +18,18 @@ from flexlegion.ops.base import (
     WeightSpec,
     along,
     outer_dims,
+    reduced_dim,
 )
 from flexlegion.tensor import Shape
 
 
 @dataclass(frozen=True)
 class Dense(OperatorType):
-    """Input (n, ..., i), kernel (o, i), bias (o), output (n, ..., o)."""
+    """Input (n, ..., i), kernel (o, i), bias (o), output (n, ..., o).
+
+    Split by its input ("in"), each part multiplies a range of the input's channels with the
+    kernel's columns of that range: Megatron's row-parallel layer.
+    """
 
     type: ClassVar[str] = "dense"
     family: ClassVar[Family] = "matmul"
@@ -47,16 +51,20 @@ class Dense(OperatorType):
         return (kernel, bias) if self.use_bias else (kernel,)
 
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
-        return (*outer_dims(len(inputs[0]))[:-1], Dim("channel", DimKind.PARAMETER))
+        # An activation is of the sum, so that partial values have none.
+        inner = reduced_dim("in", inputs[0][-1], split=self.activation == "none")
+        return (*outer_dims(len(inputs[0]))[:-1], Dim("channel", DimKind.PARAMETER), inner)
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
-        outer = tuple(along(d) for d in range(len(inputs[0]) - 1))
-        return (Access((*outer, WHOLE), saved=True),)
+        rank = len(inputs[0])
+        outer = tuple(along(d) for d in range(rank - 1))
+        return (Access((*outer, along(rank)), saved=True),)
 
     def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
-        channel = along(len(inputs[0]) - 1)
-        kernel = Access((channel, WHOLE), saved=True)
-        return (kernel, Access((channel,))) if self.use_bias else (kernel,)
+        rank = len(inputs[0])
+        channel = along(rank - 1)
+        kernel = Access((channel, along(rank)), saved=True)
+        return (kernel, Access((channel,), once=(rank,))) if self.use_bias else (kernel,)
 
     def output_saved(self) -> bool:
         return self.activation != "none"

@@ -8,7 +8,19 @@ from math import prod
 from typing import ClassVar
 
 from flexlegion.errors import UserError
-from flexlegion.ops.base import WHOLE, Access, Dim, Family, OperatorType, along, outer_dims
+from flexlegion.ops.base import (
+    MAX_SPACE,
+    WHOLE,
+    Access,
+    Dim,
+    DimMap,
+    Family,
+    OperatorType,
+    along,
+    identity,
+    outer_dims,
+    reduced_dim,
+)
 from flexlegion.tensor import Shape
 
 
@@ -16,7 +28,8 @@ from flexlegion.tensor import Shape
 class Reduce(OperatorType):
     """The mean, sum or maximum over some dimensions of each sample.
 
-    A maximum's gradient goes to the first element that has it.
+    A maximum's gradient goes to the first element that has it; so of what it
+    reduces the outermost dimension alone can be split.
 
     Parameters
     ----------
@@ -48,16 +61,38 @@ class Reduce(OperatorType):
         return tuple(extent for d, extent in enumerate(inputs[0]) if d not in self.axes)
 
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
-        return outer_dims(len(self.output_shape(inputs)))
+        outer = outer_dims(len(self.output_shape(inputs)))
+        return (*outer, *(self._reduced(inputs, axis) for axis in self._spanned(inputs)))
+
+    def _spanned(self, inputs: Sequence[Shape]) -> tuple[int, ...]:
+        """The reduced axes that are dimensions of the space, which has a few at most.
+
+        Of a maximum, the outermost: so the first part that has it has the first element, too.
+        """
+        most = 1 if self.kind == "max" else MAX_SPACE - len(self.output_shape(inputs))
+        return self.axes[:most]
+
+    def _reduced(self, inputs: Sequence[Shape], axis: int) -> Dim:
+        return reduced_dim(f"in.{outer_dims(len(inputs[0]))[axis].name}", inputs[0][axis])
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         rank = len(inputs[0])
         outputs = [d for d in range(rank) if self.keepdims or d not in self.axes]
-        access = tuple(WHOLE if d in self.axes else along(outputs.index(d)) for d in range(rank))
-        return (Access(access, saved=self.kind == "max"),)
+        space = len(self.output_shape(inputs))
+        spanned = self._spanned(inputs)
 
-    def output_saved(self) -> bool:
-        return self.kind == "max"
+        def its(d: int) -> DimMap:
+            if d in spanned:
+                return along(space + spanned.index(d))
+            return WHOLE if d in self.axes else along(outputs.index(d))
+
+        return (Access(tuple(its(d) for d in range(rank)), saved=self.kind == "max"),)
+
+    def output_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        rank = len(self.output_shape(inputs))
+        if self.kind == "max":
+            return (Access(identity(rank), saved=True, combine="max"),)
+        return (Access(identity(rank)),)
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return prod(inputs[0])

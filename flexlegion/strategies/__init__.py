@@ -109,8 +109,10 @@ def _with_tables_in_columns(strategy: Strategy, graph: Graph) -> Strategy:
         config = configs.get(op.name)
         if not op.looks_up or config is None or len(config.devices) != config.tasks:
             continue
-        if len(config.degrees) == len(op.dims) and config.tasks != config.degrees[-1]:
-            configs[op.name] = split(op, len(op.dims) - 1, config.devices)
+        column = len(op.output.shape) - 1
+        whole = all(degree == 1 for degree in config.degrees[:column])
+        if len(config.degrees) in (column + 1, len(op.dims)) and not whole:
+            configs[op.name] = split(op, column, config.devices)
     if configs == dict(strategy):
         return strategy
     return Strategy(configs, strategy.source, strategy.found)

@@ -34,7 +34,7 @@ def data_dim(operator: Operator) -> int | None:
     Of an operator that looks rows up, the table's columns: each device has its share of the table.
     """
     if operator.looks_up:
-        return len(operator.dims) - 1
+        return len(operator.output.shape) - 1
     kinds = [dim.kind for dim in operator.dims]
     return kinds.index(DimKind.SAMPLE) if DimKind.SAMPLE in kinds else None
 

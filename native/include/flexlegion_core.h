@@ -23,11 +23,15 @@ typedef enum { FL_FLOAT32, FL_INT32 } fl_data_type;
  */
 typedef enum { FL_INPUT, FL_WEIGHT, FL_ACTIVATION, FL_TABLE, FL_OPERATOR_STATE } fl_tensor_kind;
 typedef enum { FL_ROLE_INPUT, FL_ROLE_WEIGHT, FL_ROLE_OUTPUT } fl_role; /* of an operand */
-typedef enum { FL_SAMPLE, FL_ATTRIBUTE, FL_PARAMETER, FL_NONE } fl_dim_kind;
+typedef enum { FL_SAMPLE, FL_ATTRIBUTE, FL_PARAMETER, FL_NONE, FL_REDUCTION } fl_dim_kind;
+/* How the partial values of an output become its value. */
+typedef enum { FL_COMBINE_SUM, FL_COMBINE_MAX, FL_COMBINE_LOG_SUM_EXP } fl_combine;
+/* Who combines them: each reader for itself, or those that wrote them, shard by shard. */
+typedef enum { FL_SUMS_READERS, FL_SUMS_SHARDS } fl_sums;
 /* Of a load and a clip, op is -1; norm and clip: only where gradients are clipped. */
-typedef enum { FL_LOAD, FL_FORWARD, FL_BACKWARD, FL_NORM, FL_CLIP, FL_UPDATE } fl_pass;
+typedef enum { FL_LOAD, FL_FORWARD, FL_SUM, FL_BACKWARD, FL_NORM, FL_CLIP, FL_UPDATE } fl_pass;
 /* Of a tensor; norms and total norm are the iteration's, whose tensor is -1. */
-typedef enum { FL_VALUE, FL_GRADIENT, FL_STATE, FL_NORMS, FL_TOTAL_NORM } fl_field;
+typedef enum { FL_VALUE, FL_PARTIAL, FL_GRADIENT, FL_STATE, FL_NORMS, FL_TOTAL_NORM } fl_field;
 typedef enum { FL_READ, FL_WRITE, FL_READ_WRITE } fl_privilege;
 typedef enum { FL_TRAINS = 1, FL_EVALUATES = 2, FL_PREDICTS = 4 } fl_run; /* bits */
 
@@ -39,13 +43,17 @@ fl_graph *fl_graph_create(int64_t shard_bytes, int fused_launches);
 void fl_graph_destroy(fl_graph *graph);
 int fl_graph_add_tensor(fl_graph *graph, const char *name, int rank, const int64_t *shape,
                         int data_type, int kind, int needs_gradient);
+/* An operator's space has the dimensions of its first output, then those that it reduces, of these
+ * extents. */
 int fl_graph_add_operator(fl_graph *graph, const char *name, const char *type, int is_loss,
-                          int n_dims, const int32_t *dim_kinds, int n_attributes,
+                          int n_dims, const int32_t *dim_kinds, int n_reductions,
+                          const int64_t *reductions, int n_attributes,
                           const char *const *attribute_names, const char *const *attribute_values);
-/* `map` holds, for each dimension of the tensor: out_dim (-1: whole), num, den, lo_offset,
- * hi_offset. */
+/* `map` holds, for each dimension of the tensor: the dimension of the space (-1: whole), num, den,
+ * lo_offset, hi_offset. Of the parts in the dimensions `once` (bits) of the space, the first alone
+ * touches the operand. `combine`: of an output. */
 int fl_graph_add_operand(fl_graph *graph, int op, int tensor, int role, int saved_for_backward,
-                         const int64_t *map);
+                         const int64_t *map, uint32_t once, int combine);
 
 /* What follows from a graph; until it is changed or destroyed. */
 typedef struct {
@@ -62,11 +70,11 @@ int fl_graph_finish(fl_graph *graph, int n_outputs, const int32_t *outputs, fl_g
 typedef struct fl_strategy fl_strategy;
 fl_strategy *fl_strategy_create(void);
 void fl_strategy_destroy(fl_strategy *strategy);
-/* A degree for each dimension of the operator's output, and a device for each task. */
+/* A degree for each dimension of the operator's space, and a device for each task. */
 int fl_strategy_set(fl_strategy *strategy, int op, int n_degrees, const int32_t *degrees,
-                    int n_devices, const int32_t *devices);
+                    int n_devices, const int32_t *devices, int sums);
 typedef struct {
-  int32_t n_degrees, n_devices;
+  int32_t n_degrees, n_devices, sums;
   const int32_t *degrees, *devices; /* the strategy's, until it is changed or destroyed */
 } fl_config;
 int fl_strategy_get(const fl_strategy *strategy, int op, fl_config *out);
@@ -91,6 +99,8 @@ typedef enum {
   FL_USE_WEIGHT,
   FL_USE_OPERATOR_STATE,
   FL_USE_OUTPUT,
+  FL_USE_PARTIAL,
+  FL_USE_SUMMED,
   FL_USE_SAVED,
   FL_USE_OUTPUT_GRADIENT,
   FL_USE_CONTRIBUTION,
@@ -115,9 +125,12 @@ typedef struct {
   const fl_requirement *requirements;
   const int32_t *devices; /* of each task of a launch */
   const uint8_t *adds;    /* of each tile: whether it is added to what stands in its slot */
-  const int64_t *bounds;  /* of each tile: lo[rank], hi[rank]; a gradient's first are its slots */
+  const int64_t *bounds;  /* of each tile: lo[rank], hi[rank]; of a gradient, and of partial values,
+                             the first are slots */
   const int32_t *gradient_slots; /* of each tensor: the partial values that its gradient is the sum
                                     of; 0: it is not computed */
+  const int32_t *value_slots;    /* of each tensor: the partial values that its value is combined
+                                    of; 1: it is written as a whole */
 } fl_plan_arrays;
 int fl_plan_read(const fl_plan *plan, fl_plan_arrays *out);
 /* Which launches the runtime fuses, one Legion task running task k of each, in the kinds of `runs`:
@@ -165,7 +178,7 @@ void fl_problem_destroy(fl_problem *problem);
 int fl_problem_add_split(fl_problem *problem, int op, int n_degrees, const int32_t *degrees,
                          int n_times, const int64_t *times);
 /* The extents of what each task touches of each operand: tasks x operands x FL_MAX_RANK. */
-enum { FL_MAX_RANK = 5 };
+enum { FL_MAX_RANK = 5, FL_MAX_SPACE = 6 }; /* dimensions of a tensor, and of a space */
 int fl_graph_parts(const fl_graph *graph, int op, int n_degrees, const int32_t *degrees, int n_out,
                    int64_t *extents);
 

@@ -20,18 +20,24 @@ static_assert(same(FL_INPUT, fl::TensorKind::input) && same(FL_WEIGHT, fl::Tenso
 static_assert(same(FL_ROLE_INPUT, fl::Role::input) && same(FL_ROLE_WEIGHT, fl::Role::weight) &&
               same(FL_ROLE_OUTPUT, fl::Role::output));
 static_assert(same(FL_SAMPLE, fl::DimKind::sample) && same(FL_ATTRIBUTE, fl::DimKind::attribute) &&
-              same(FL_PARAMETER, fl::DimKind::parameter) && same(FL_NONE, fl::DimKind::none));
+              same(FL_PARAMETER, fl::DimKind::parameter) && same(FL_NONE, fl::DimKind::none) &&
+              same(FL_REDUCTION, fl::DimKind::reduction));
+static_assert(same(FL_COMBINE_SUM, fl::Combine::sum) && same(FL_COMBINE_MAX, fl::Combine::max) &&
+              same(FL_COMBINE_LOG_SUM_EXP, fl::Combine::log_sum_exp));
+static_assert(same(FL_SUMS_READERS, fl::Sums::readers) && same(FL_SUMS_SHARDS, fl::Sums::shards));
 static_assert(same(FL_LOAD, fl::Pass::load) && same(FL_FORWARD, fl::Pass::forward) &&
-              same(FL_BACKWARD, fl::Pass::backward) && same(FL_NORM, fl::Pass::norm) &&
-              same(FL_CLIP, fl::Pass::clip) && same(FL_UPDATE, fl::Pass::update));
-static_assert(same(FL_VALUE, fl::Field::value) && same(FL_GRADIENT, fl::Field::gradient) &&
-              same(FL_STATE, fl::Field::state) && same(FL_NORMS, fl::Field::norms) &&
-              same(FL_TOTAL_NORM, fl::Field::total_norm));
+              same(FL_SUM, fl::Pass::sum) && same(FL_BACKWARD, fl::Pass::backward) &&
+              same(FL_NORM, fl::Pass::norm) && same(FL_CLIP, fl::Pass::clip) &&
+              same(FL_UPDATE, fl::Pass::update));
+static_assert(same(FL_VALUE, fl::Field::value) && same(FL_PARTIAL, fl::Field::partial) &&
+              same(FL_GRADIENT, fl::Field::gradient) && same(FL_STATE, fl::Field::state) &&
+              same(FL_NORMS, fl::Field::norms) && same(FL_TOTAL_NORM, fl::Field::total_norm));
 using Role = fl::RequirementRole;
 static_assert(same(FL_USE_LOADED, Role::loaded) && same(FL_USE_INPUT, Role::input) &&
               same(FL_USE_WEIGHT, Role::weight) &&
               same(FL_USE_OPERATOR_STATE, Role::operator_state) &&
-              same(FL_USE_OUTPUT, Role::output) && same(FL_USE_SAVED, Role::saved) &&
+              same(FL_USE_OUTPUT, Role::output) && same(FL_USE_PARTIAL, Role::partial) &&
+              same(FL_USE_SUMMED, Role::summed) && same(FL_USE_SAVED, Role::saved) &&
               same(FL_USE_OUTPUT_GRADIENT, Role::output_gradient) &&
               same(FL_USE_CONTRIBUTION, Role::contribution) &&
               same(FL_USE_WEIGHT_GRADIENT, Role::weight_gradient) &&
@@ -45,7 +51,7 @@ static_assert(same(FL_READ, fl::Privilege::read) && same(FL_WRITE, fl::Privilege
               same(FL_READ_WRITE, fl::Privilege::read_write));
 static_assert(same(FL_TRAINS, fl::kTrains) && same(FL_EVALUATES, fl::kEvaluates) &&
               same(FL_PREDICTS, fl::kPredicts));
-static_assert(FL_MAX_RANK == fl::kMaxRank);
+static_assert(FL_MAX_RANK == fl::kMaxRank && FL_MAX_SPACE == fl::kMaxRegionRank);
 
 template <typename Items>
 auto& at(Items& items, int index, const char* what) {
@@ -57,7 +63,6 @@ auto& at(Items& items, int index, const char* what) {
 
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;  // of a tensor
 constexpr std::int64_t kMaxMapNumber = std::int64_t{1} << 20;
-constexpr int kMaxStates = 1000;
 constexpr std::int32_t kMaxDevice = 1 << 20;
 
 void check_constant(int value, int last, const char* what) {
@@ -124,15 +129,24 @@ int fl_graph_add_tensor(fl_graph* graph, const char* name, int rank, const int64
 }
 
 int fl_graph_add_operator(fl_graph* graph, const char* name, const char* type, int is_loss,
-                          int n_dims, const int32_t* dim_kinds, int n_attributes,
+                          int n_dims, const int32_t* dim_kinds, int n_reductions,
+                          const int64_t* reductions, int n_attributes,
                           const char* const* attribute_names, const char* const* attribute_values) {
   return fl::guarded(-1, [&] {
     fl::Operator op;
     op.name = name;
     op.type = type;
     op.is_loss = is_loss != 0;
-    for (int d = 0; d < n_dims; ++d) check_constant(dim_kinds[d], FL_NONE, "kind of dimensions");
+    for (int d = 0; d < n_dims; ++d)
+      check_constant(dim_kinds[d], FL_REDUCTION, "kind of dimensions");
     for (int d = 0; d < n_dims; ++d) op.dims.push_back(static_cast<fl::DimKind>(dim_kinds[d]));
+    check_constant(n_reductions, fl::kMaxRegionRank, "number of reductions");
+    op.reductions.assign(reductions, reductions + n_reductions);
+    for (std::int64_t extent : op.reductions) {
+      if (extent >= 1 && extent <= kMaxElements) continue;
+      throw std::invalid_argument("operator '" + op.name + "' reduces an extent of " +
+                                  std::to_string(extent));
+    }
     for (int a = 0; a < n_attributes; ++a) {
       op.attributes.emplace_back(attribute_names[a], attribute_values[a]);
     }
@@ -143,7 +157,7 @@ int fl_graph_add_operator(fl_graph* graph, const char* name, const char* type, i
 }
 
 int fl_graph_add_operand(fl_graph* graph, int op, int tensor, int role, int saved_for_backward,
-                         const int64_t* map) {
+                         const int64_t* map, uint32_t once, int combine) {
   return fl::guarded(-1, [&] {
     fl::Operator& owner = at(graph->graph.operators, op, "operator");
     fl::Operand operand;
@@ -151,6 +165,12 @@ int fl_graph_add_operand(fl_graph* graph, int op, int tensor, int role, int save
     operand.role = static_cast<fl::Role>(role);
     operand.saved_for_backward = saved_for_backward != 0;
     check_constant(role, FL_ROLE_OUTPUT, "role");
+    check_constant(combine, FL_COMBINE_LOG_SUM_EXP, "way to combine");
+    operand.once = once;
+    operand.combine = static_cast<fl::Combine>(combine);
+    if (once >> owner.dims.size() != 0) {
+      throw std::invalid_argument("operator '" + owner.name + "': bad access map");
+    }
     const std::size_t rank = at(graph->graph.tensors, tensor, "tensor").shape.size();
     for (std::size_t d = 0; d < rank; ++d, map += 5) {
       const bool large = std::any_of(
@@ -199,13 +219,15 @@ fl_strategy* fl_strategy_create(void) {
 void fl_strategy_destroy(fl_strategy* strategy) { delete strategy; }
 
 int fl_strategy_set(fl_strategy* strategy, int op, int n_degrees, const int32_t* degrees,
-                    int n_devices, const int32_t* devices) {
+                    int n_devices, const int32_t* devices, int sums) {
   return fl::guarded(-1, [&] {
-    check_constant(n_degrees, fl::kMaxRank, "number of degrees");
+    check_constant(n_degrees, fl::kMaxRegionRank, "number of degrees");
+    check_constant(sums, FL_SUMS_SHARDS, "way to sum");
     check_constant(n_devices, fl::kMaxTasks, "number of tasks");
     fl::ParallelConfig& config = strategy->configs[op];
     config.degrees.assign(degrees, degrees + n_degrees);
     config.devices.assign(devices, devices + n_devices);
+    config.sums = static_cast<fl::Sums>(sums);
     return 0;
   });
 }
@@ -219,7 +241,7 @@ int fl_strategy_get(const fl_strategy* strategy, int op, fl_config* out) {
     const auto& degrees = found->second.degrees;
     const auto& devices = found->second.devices;
     *out = {static_cast<int32_t>(degrees.size()), static_cast<int32_t>(devices.size()),
-            degrees.data(), devices.data()};
+            static_cast<int32_t>(found->second.sums), degrees.data(), devices.data()};
     return 0;
   });
 }
@@ -243,6 +265,7 @@ fl::PlanArrays::PlanArrays(const fl::Plan& plan) {
     }
   }
   for (const fl::GradientStack& stack : plan.gradients) gradient_slots.push_back(stack.slots);
+  for (const fl::ValueStack& stack : plan.values) value_slots.push_back(stack.slots);
 }
 
 fl_plan* fl_plan_create(const fl_graph* graph, const fl_strategy* strategy, int optimizer_states,
@@ -250,7 +273,7 @@ fl_plan* fl_plan_create(const fl_graph* graph, const fl_strategy* strategy, int 
   return fl::guarded(static_cast<fl_plan*>(nullptr), [&] {
     auto plan = std::make_unique<fl_plan>();
     plan->graph = graph->graph;
-    check_constant(optimizer_states, kMaxStates, "number of optimizer states");
+    check_constant(optimizer_states, fl::kMaxStates, "number of optimizer states");
     for (const auto& [op, config] : strategy->configs) {
       at(plan->graph.operators, op, "operator");
       for (int device : config.devices) check_constant(device, kMaxDevice, "device");
@@ -279,7 +302,8 @@ int fl_plan_read(const fl_plan* plan, fl_plan_arrays* out) {
           all.devices.data(),
           all.adds.data(),
           all.bounds.data(),
-          all.gradient_slots.data()};
+          all.gradient_slots.data(),
+          all.value_slots.data()};
   return 0;
 }
 

@@ -99,7 +99,9 @@ GraphFacts facts_of(const Graph& graph, const std::vector<int>& outputs, Optimiz
     }
   }
   for (int op = 0; op < n; ++op) {
-    if (facts.runs[op] != 0) facts.launches.push_back({Pass::forward, op});
+    if (facts.runs[op] == 0) continue;
+    facts.launches.push_back({Pass::forward, op});
+    if (!graph.operators[op].reductions.empty()) facts.launches.push_back({Pass::sum, op});
   }
   for (int op = n - 1; op >= 0; --op) {
     if (facts.backward[op]) facts.launches.push_back({Pass::backward, op});

@@ -9,10 +9,13 @@
 
 namespace flexlegion {
 
-// `load` brings a batch from the host into an input tensor; it belongs to no operator. Only if the
+// `load` brings a batch from the host into an input tensor; it belongs to no operator. `sum` is of
+// operators that reduce: it combines partial values of their outputs, where the strategy says so
+// (Sums::shards). Only if the
 // optimizer clips gradients: `norm` finds, of each task of an update, the norm of the gradients
 // that it is about to use; then `clip`, one task for all operators, finds the norm of these norms.
-enum class Pass { load, forward, backward, norm, clip, update };
+enum class Pass { load, forward, sum, backward, norm, clip, update };
+constexpr int kPasses = 7;
 
 // Which runs a launch takes part in (a bit set).
 enum Runs : unsigned { kTrains = 1, kEvaluates = 2, kPredicts = 4 };
@@ -25,6 +28,7 @@ struct LaunchId {
 };
 
 // What has to be known of the optimizer.
+constexpr int kMaxStates = 1000;
 struct Optimizer {
   int states = 0;      // fields that it keeps for each trained weight
   bool clips = false;  // by the norm of all gradients together

@@ -203,9 +203,9 @@ std::vector<std::vector<int>> fused_runs(const std::vector<Issued>& order,
 std::vector<FieldUse> field_uses(const Launch& launch) {
   std::vector<FieldUse> uses;
   for (const Requirement& r : launch.requirements) {
-    const int field = r.field == Field::state ? 2 + r.state : r.field == Field::gradient;
-    const std::int64_t place = r.tensor < 0 ? -1 - static_cast<std::int64_t>(r.field)
-                                            : std::int64_t{r.tensor} << 32 | field;
+    // States, the last of a tensor's own fields, are several.
+    const std::int64_t field = static_cast<std::int64_t>(r.field) + (r.state << 8);
+    const std::int64_t place = r.tensor < 0 ? -1 - field : std::int64_t{r.tensor} << 32 | field;
     uses.push_back({place, r.privilege, &r.rects});
   }
   return uses;

@@ -23,8 +23,42 @@ const Operand& Operator::primary_output() const {
   throw std::invalid_argument("operator '" + name + "' has no output");
 }
 
+std::vector<int> Operator::outputs() const {
+  std::vector<int> result;
+  for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
+    if (operands[i].role == Role::output) result.push_back(i);
+  }
+  return result;
+}
+
+Rect space_of(const Graph& graph, const Operator& op) {
+  Rect space = Rect::of_shape(graph.tensors[op.primary_output().tensor].shape);
+  for (std::int64_t extent : op.reductions) space.hi[space.rank++] = extent;
+  return space;
+}
+
+int partial_values(const Operator& op, const std::vector<int>& degrees) {
+  int values = 1;
+  for (std::size_t d = degrees.size() - op.reductions.size(); d < degrees.size(); ++d) {
+    values *= degrees[d];
+  }
+  return values;
+}
+
+bool sums_by_shards(const Operator& op, const ParallelConfig& config) {
+  const bool maxima = std::any_of(op.operands.begin(), op.operands.end(), [](const Operand& o) {
+    return o.role == Role::output && o.combine == Combine::max && o.saved_for_backward;
+  });
+  return config.sums == Sums::shards && !maxima && partial_values(op, config.degrees) > 1;
+}
+
 Rect accessed(const Operand& operand, const Tensor& tensor, const Rect& tile) {
   Rect r = Rect::of_shape(tensor.shape);
+  for (int d = 0; d < tile.rank; ++d) {
+    if ((operand.once >> d & 1) == 0 || tile.lo[d] == 0) continue;
+    r.hi = r.lo;  // another part's
+    return r;
+  }
   for (int d = 0; d < r.rank; ++d) {
     const DimMap& m = operand.map[d];
     if (m.out_dim < 0) continue;
@@ -49,8 +83,7 @@ Rect tile_of(const Rect& whole, const std::vector<int>& degrees, int k) {
 
 std::vector<Rect> accessed_rects(const Graph& graph, int op, const Operand& operand,
                                  const std::vector<int>& degrees) {
-  const Rect whole =
-      Rect::of_shape(graph.tensors[graph.operators[op].primary_output().tensor].shape);
+  const Rect whole = space_of(graph, graph.operators[op]);
   int tasks = 1;
   for (int degree : degrees) tasks *= degree;
   std::vector<Rect> rects(static_cast<std::size_t>(tasks));
@@ -72,17 +105,20 @@ bool disjoint(const Operator& op, const Operand& operand) {
   return true;
 }
 
-// Whether an operator uses a table as tables are used: it reads all rows of the columns that are
-// its output's last dimension, the only one that can be split.
+// Whether an operator uses a table as tables are used: its output's last dimension are the table's
+// columns, its only reduction the rows, if it has one, and no other dimension can be split.
 bool looks_up(const Graph& graph, const Operator& op, const Operand& table) {
   const Operand& tokens = op.operands.front();
   const auto& shape = graph.tensors[op.primary_output().tensor].shape;
-  const DimMap column{static_cast<int>(shape.size()) - 1};
+  const int rank = static_cast<int>(shape.size());
+  const DimMap column{rank - 1};
+  const bool of_rows = op.reductions.size() == 1;
   return op.operands.size() == 3 && tokens.role == Role::input &&
          graph.tensors[tokens.tensor].type == DataType::int32 && table.map.size() == 2 &&
-         table.map[0] == DimMap{} && table.map[1] == column &&
-         graph.tensors[table.tensor].shape[1] == shape.back() &&
-         std::all_of(op.dims.begin(), op.dims.end() - 1,
+         op.reductions.size() <= 1 && table.map[0] == (of_rows ? DimMap{rank} : DimMap{}) &&
+         (!of_rows || op.reductions[0] == graph.tensors[table.tensor].shape[0]) &&
+         table.map[1] == column && graph.tensors[table.tensor].shape[1] == shape.back() &&
+         std::all_of(op.dims.begin(), op.dims.begin() + (rank - 1),
                      [](DimKind kind) { return kind == DimKind::none; });
 }
 
@@ -98,8 +134,16 @@ void check_graph(const Graph& graph) {
       throw std::invalid_argument("operator '" + op.name + "' " + why);
     };
     const Operand& output = op.primary_output();
-    if (op.dims.size() != graph.tensors[output.tensor].shape.size()) {
-      fail("needs one kind for each dimension of its output");
+    const std::size_t rank = graph.tensors[output.tensor].shape.size();
+    if (op.dims.size() != rank + op.reductions.size()) {
+      fail("needs one kind for each dimension of its output, and for each that it reduces");
+    }
+    if (op.dims.size() > kMaxRegionRank) fail("has too many dimensions");
+    for (std::size_t d = 0; d < op.dims.size(); ++d) {
+      const bool reduces = op.dims[d] == DimKind::reduction;
+      if (d < rank ? reduces : !reduces && op.dims[d] != DimKind::none) {
+        fail("has its reductions in other places than behind its output's dimensions");
+      }
     }
     for (const Operand& o : op.operands) {
       if (o.map.size() != graph.tensors[o.tensor].shape.size()) fail("has a bad access map");
@@ -120,6 +164,10 @@ void check_graph(const Graph& graph) {
     }
     for (const Operand& o : op.operands) {
       if (o.role != Role::output) continue;
+      for (const DimMap& m : o.map) {
+        if (m.out_dim >= static_cast<int>(rank)) fail("has an output along what it reduces");
+      }
+      if (o.once != 0) fail("has an output that not all tasks write");
       if (written[o.tensor]) fail("writes a tensor that has a writer already");
       written[o.tensor] = true;
     }
@@ -130,23 +178,25 @@ bool same_access(const Graph& graph, int a, int b) {
   const Operator& x = graph.operators[a];
   const Operator& y = graph.operators[b];
   return x.type == y.type && x.is_loss == y.is_loss && x.dims == y.dims &&
+         x.reductions == y.reductions &&
          std::equal(x.operands.begin(), x.operands.end(), y.operands.begin(), y.operands.end(),
                     [&graph](const Operand& i, const Operand& j) {
                       return i.role == j.role && i.saved_for_backward == j.saved_for_backward &&
-                             i.map == j.map &&
+                             i.map == j.map && i.once == j.once && i.combine == j.combine &&
                              graph.tensors[i.tensor].shape == graph.tensors[j.tensor].shape;
                     });
 }
 
 void check_config(const Graph& graph, int op, const ParallelConfig& config) {
   const Operator& o = graph.operators[op];
-  const auto& shape = graph.tensors[o.primary_output().tensor].shape;
+  const Rect space = space_of(graph, o);
   std::int64_t tasks = 1;
-  if (config.degrees.size() != shape.size()) {
+  if (static_cast<int>(config.degrees.size()) != space.rank) {
     throw std::invalid_argument("operator '" + o.name + "': wrong number of degrees");
   }
-  for (std::size_t d = 0; d < shape.size(); ++d) {
-    const std::int64_t most = d < o.dims.size() && o.dims[d] == DimKind::none ? 1 : shape[d];
+  for (int d = 0; d < space.rank; ++d) {
+    const bool whole = d < static_cast<int>(o.dims.size()) && o.dims[d] == DimKind::none;
+    const std::int64_t most = whole ? 1 : space.hi[d];
     if (config.degrees[d] < 1 || config.degrees[d] > most) {
       throw std::invalid_argument("operator '" + o.name + "': a degree outside 1.." +
                                   std::to_string(most));

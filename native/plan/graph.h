@@ -51,29 +51,40 @@ struct DimMap {
 
 enum class Role { input, weight, output };
 
+// How the partial values of an output become its value: P(sum), P(max) (OneFlow, section 3.1), and
+// the logarithm of the sum of the exponentials.
+enum class Combine { sum, max, log_sum_exp };
+
 struct Operand {
   int tensor = 0;
   Role role = Role::input;
   bool saved_for_backward = false;  // backward reads the value that forward read or wrote
   std::vector<DimMap> map;          // one a dimension of the tensor
+  // Dimensions of the operator's space (bits): of the parts in these, the first alone touches the
+  // operand. A bias is added once, say, to one of the partial values.
+  unsigned once = 0;
+  Combine combine = Combine::sum;  // of an output
 };
 
-// `none`: a dimension that cannot be split.
-enum class DimKind { sample, attribute, parameter, none };
+// `none`: a dimension that cannot be split. `reduction`: one that the outputs do not have.
+enum class DimKind { sample, attribute, parameter, none, reduction };
 
 using AttributeList = std::vector<std::pair<std::string, std::string>>;
 
-// The first operand of role `output` spans the operator's parallelizable dimensions: its tiles are
-// the tasks.
+// The operator's *space* has the dimensions of its first output, then those that it reduces, such
+// as the inner one of a matrix product: its tiles are the tasks. Tasks that differ in their parts
+// of reductions alone compute partial values of the same part of the outputs.
 struct Operator {
   std::string name;
   std::string type;  // names the kernel
   bool is_loss = false;
-  std::vector<DimKind> dims;
+  std::vector<DimKind> dims;             // of its space
+  std::vector<std::int64_t> reductions;  // extents of the last of them
   std::vector<Operand> operands;
   AttributeList attributes;
 
   const Operand& primary_output() const;
+  std::vector<int> outputs() const;  // their operands
 };
 
 // So many launches at most are fused. Longer runs gain little, and what is issued meanwhile (the
@@ -88,15 +99,30 @@ struct Graph {
   int fused_launches = kLongestRun;
 };
 
-// What a task that computes `tile` of the operator's primary output touches of `operand`.
+// What a task that computes `tile` of the operator's space touches of `operand`.
 Rect accessed(const Operand& operand, const Tensor& tensor, const Rect& tile);
 
-// A parallelization configuration (section 4): a degree for each dimension of the primary output,
+// The whole of an operator's space.
+Rect space_of(const Graph& graph, const Operator& op);
+
+// Who combines partial values: each reader for itself, or, shard by shard, those that wrote them.
+enum class Sums { readers, shards };
+
+// A parallelization configuration (section 4): a degree for each dimension of the operator's space,
 // and a device for each task; tasks are numbered row-major over the degrees.
 struct ParallelConfig {
   std::vector<int> degrees;
   std::vector<int> devices;
+  Sums sums = Sums::readers;
 };
+
+// How many partial values of its outputs an operator computes, if it is split like that. Task k
+// computes number k modulo that: reductions are the last dimensions.
+int partial_values(const Operator& op, const std::vector<int>& degrees);
+
+// Whether a sum launch combines them. Of maxima, whose gradient goes to the first element that has
+// one, backward has to see all partial values: there, readers combine them.
+bool sums_by_shards(const Operator& op, const ParallelConfig& config);
 
 constexpr int kMaxTasks = 1 << 16;  // of one operator
 

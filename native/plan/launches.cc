@@ -35,6 +35,14 @@ void add_forward(const Graph& graph, int op, std::vector<Use>& uses) {
   }
 }
 
+void add_sum(const Graph& graph, int op, std::vector<Use>& uses) {
+  for (int i : graph.operators[op].outputs()) {
+    const int tensor = graph.operators[op].operands[i].tensor;
+    add(uses, R::partial, i, tensor);
+    add(uses, R::summed, i, tensor);
+  }
+}
+
 void add_backward(const Graph& graph, const GraphFacts& facts, int op, std::vector<Use>& uses) {
   const auto& operands = graph.operators[op].operands;
   for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
@@ -85,7 +93,7 @@ void add_update(const Graph& graph, const GraphFacts& facts, int op, std::vector
 }
 
 unsigned runs_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id) {
-  if (id.pass == Pass::forward) return facts.runs[id.index];
+  if (id.pass == Pass::forward || id.pass == Pass::sum) return facts.runs[id.index];
   if (id.pass != Pass::load) return kTrains;
   unsigned runs = 0;
   for (int op = 0; op < static_cast<int>(graph.operators.size()); ++op) {
@@ -107,40 +115,51 @@ void place_load(const Graph& graph, const GraphFacts& facts, int tensor,
   launch.devices = std::move(config.devices);
 }
 
-std::vector<UpdateTask> update_tasks_of(const Graph& graph, const GraphFacts& facts, int op,
-                                        const ParallelConfig& config) {
-  std::vector<std::vector<Shard>> shards;
-  for (int i : facts.owned_weights(graph, op)) {
-    const Operand& operand = graph.operators[op].operands[i];
-    const auto parts = accessed_rects(graph, op, operand, config.degrees);
-    shards.push_back(shards_of(graph, op, operand.tensor, distinct(parts), config.devices));
+// Tasks that have a shard each of several operands of `op`.
+std::vector<ShardTask> shard_tasks_of(const Graph& graph, int op, const std::vector<int>& operands,
+                                      const ParallelConfig& config) {
+  return shard_tasks_of(graph, op, operands, config.devices, [&](int i) {
+    return distinct(accessed_rects(graph, op, graph.operators[op].operands[i], config.degrees));
+  });
+}
+
+// Gives the launch these tasks. The result: for each of the operands, the shard of each task.
+std::map<int, std::vector<Rect>> place_shards(const Graph& graph, const std::vector<int>& operands,
+                                              const ParallelConfig& config, Launch& launch) {
+  const std::vector<ShardTask> tasks = shard_tasks_of(graph, launch.op, operands, config);
+  std::map<int, std::vector<Rect>> shard_of;
+  for (int i : operands) {
+    Rect none;
+    const int tensor = graph.operators[launch.op].operands[i].tensor;
+    none.rank = static_cast<int>(graph.tensors[tensor].shape.size());
+    shard_of[i].assign(tasks.size(), none);
   }
-  return update_tasks(shards);
+  for (std::size_t k = 0; k < tasks.size(); ++k) {
+    launch.devices.push_back(tasks[k].device);
+    for (const auto& [which, rect] : tasks[k].shards) shard_of[operands[which]][k] = rect;
+  }
+  return shard_of;
+}
+
+void place_sum(const Graph& graph, const ParallelConfig& config, Launch& launch) {
+  const Operator& op = graph.operators[launch.op];
+  if (!sums_by_shards(op, config)) return;
+  const auto shard_of = place_shards(graph, op.outputs(), config, launch);
+  for (Requirement& r : launch.requirements) r.rects = shard_of.at(r.operand);
 }
 
 // One update launch covers all weights that the operator owns (it is the first to use them); its
 // task k has at most one shard of each. A norm launch has the same tasks.
 void place_update(const Graph& graph, const GraphFacts& facts, const ParallelConfig& config,
                   Launch& launch) {
-  const auto& operands = graph.operators[launch.op].operands;
-  const std::vector<int> owned = facts.owned_weights(graph, launch.op);
-  const std::vector<UpdateTask> tasks = update_tasks_of(graph, facts, launch.op, config);
-  std::map<int, std::vector<Rect>> shard_of;  // an owned weight's operand: one a task
-  for (int i : owned) {
-    Rect none;
-    none.rank = static_cast<int>(graph.tensors[operands[i].tensor].shape.size());
-    shard_of[i].assign(tasks.size(), none);
-  }
-  for (std::size_t k = 0; k < tasks.size(); ++k) {
-    launch.devices.push_back(tasks[k].device);
-    for (const auto& [w, rect] : tasks[k].shards) shard_of[owned[w]][k] = rect;
-  }
+  const auto shard_of = place_shards(graph, facts.owned_weights(graph, launch.op), config, launch);
+  const std::size_t tasks = launch.devices.size();
   for (Requirement& r : launch.requirements) {
     if (r.tensor < 0) {
-      r.rects.assign(tasks.size(), Rect::of_shape({1}));
+      r.rects.assign(tasks, Rect::of_shape({1}));
       continue;
     }
-    r.rects = shard_of[r.operand];
+    r.rects = shard_of.at(r.operand);
     for (Rect& rect : r.rects) {
       if (r.role == R::looked_up_gradient) {
         rect = looked_up_gradient(graph, r.lookup, rect);
@@ -155,7 +174,8 @@ void place_update(const Graph& graph, const GraphFacts& facts, const ParallelCon
 
 void place_clip(const Graph& graph, const GraphFacts& facts, int op, const ParallelConfig& config,
                 Launch& launch) {
-  launch.devices = {update_tasks_of(graph, facts, op, config).front().device};
+  const std::vector<int> owned = facts.owned_weights(graph, op);
+  launch.devices = {shard_tasks_of(graph, op, owned, config).front().device};
   for (Requirement& r : launch.requirements) r.rects = {Rect::of_shape({1})};
 }
 
@@ -163,6 +183,8 @@ void place_clip(const Graph& graph, const GraphFacts& facts, int op, const Paral
 
 Field field_of(RequirementRole role) {
   switch (role) {
+    case R::partial:
+      return Field::partial;
     case R::output_gradient:
     case R::contribution:
     case R::weight_gradient:
@@ -185,6 +207,7 @@ Privilege privilege_of(RequirementRole role) {
   switch (role) {
     case R::loaded:
     case R::output:
+    case R::summed:
     case R::contribution:  // read_write where some task adds
     case R::norm:
     case R::total_norm:
@@ -206,6 +229,9 @@ std::vector<Use> uses_of(const Graph& graph, const GraphFacts& facts, const Laun
       break;
     case Pass::forward:
       add_forward(graph, id.index, uses);
+      break;
+    case Pass::sum:
+      add_sum(graph, id.index, uses);
       break;
     case Pass::backward:
       add_backward(graph, facts, id.index, uses);
@@ -246,6 +272,9 @@ Launch launch_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id
         const Operand& operand = graph.operators[id.index].operands[r.operand];
         r.rects = accessed_rects(graph, id.index, operand, config.degrees);
       }
+      break;
+    case Pass::sum:
+      place_sum(graph, config, launch);
       break;
     case Pass::norm:
     case Pass::update:

@@ -15,10 +15,12 @@ namespace flexlegion {
 
 // Of a tensor; but the last two are the iteration's, where gradients are clipped: an element for
 // each norm task, and one.
-enum class Field { value, gradient, state, norms, total_norm };
+// `partial`: the partial values that a tensor's value is combined of.
+enum class Field { value, partial, gradient, state, norms, total_norm };
 enum class Privilege { read, write, read_write };
 
-// Why a launch touches a field of a tensor. The field and the privilege follow from it.
+// Why a launch touches a field of a tensor. The field and the privilege follow from it; but where
+// the strategy splits a reduction, the plan turns values into partial ones (plan.h).
 enum class RequirementRole {
   // load
   loaded,  // a batch, brought into an input tensor
@@ -27,6 +29,9 @@ enum class RequirementRole {
   weight,          // a weight's value, as an operand of whatever role
   operator_state,  // read and written by its operator's forward pass
   output,
+  // sum
+  partial,  // of an output, a shard of its partial values
+  summed,   // that shard of the output's value
   // backward
   saved,            // a value that forward read or wrote
   output_gradient,  // of an output; its partial values are summed
@@ -59,8 +64,8 @@ struct Use {
 
 // A use, and the rectangle of each task.
 struct Requirement : Use {
-  // One a task, possibly empty. A gradient's has, in a plan, the slot dimension in front: the one
-  // slot that is written, or the range of slots that is summed.
+  // One a task, possibly empty. Those of partial values and of gradients have, in a plan, the slot
+  // dimension in front: the one slot that is written, or the range of slots that is combined.
   std::vector<Rect> rects;
   std::vector<bool> adds;  // of a contribution, a task: does it add to what stands in its slot?
 };
@@ -83,6 +88,7 @@ std::vector<Use> uses_of(const Graph& graph, const GraphFacts& facts, const Laun
 int decides(const Graph& graph, const GraphFacts& facts, const LaunchId& id);
 
 // The launch if that operator has that configuration. Rectangles are of the tensors, without slots.
+// A sum launch that the configuration does not ask for has no tasks.
 Launch launch_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id,
                  const ParallelConfig& config);
 

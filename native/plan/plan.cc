@@ -27,9 +27,13 @@ class PlanBuilder {
     contributions_.resize(graph_.tensors.size());
     numbers_.resize(graph_.tensors.size());
     plan_.gradients.resize(graph_.tensors.size());
+    plan_.values.resize(graph_.tensors.size());
     for (const LaunchId& id : facts_.launches) {
       const int decisive = decides(graph_, facts_, id);
+      if (id.pass == Pass::forward) find_values(id.index);
       Launch launch = launch_of(graph_, facts_, id, strategy_[decisive]);
+      if (launch.tasks() == 0)
+        continue;  // partial values that nobody combines before they are read
       for (Requirement& r : launch.requirements) place(r, launch.devices);
       plan_.launches.push_back(std::move(launch));
     }
@@ -49,8 +53,21 @@ class PlanBuilder {
     }
   }
 
-  // Says where partial values of gradients, and norms, lie.
+  // Which outputs of an operator have partial values.
+  void find_values(int op) {
+    const Operator& its = graph_.operators[op];
+    const ParallelConfig& config = strategy_[op];
+    const int slots = partial_values(its, config.degrees);
+    const bool summed = sums_by_shards(its, config);
+    for (int i : its.outputs()) {
+      const Operand& output = its.operands[i];
+      plan_.values[output.tensor] = {slots, summed, output.combine};
+    }
+  }
+
+  // Says where partial values, and norms, lie.
   void place(Requirement& r, const std::vector<int>& devices) {
+    if (r.field == Field::value || r.field == Field::partial) place_value(r);
     if (r.role == RequirementRole::contribution) {
       contribute(r, devices);
     } else if (r.field == Field::gradient) {
@@ -65,7 +82,22 @@ class PlanBuilder {
     }
   }
 
-  // Puts each task's partial value into a slot.
+  // What is said of a value is, of a tensor that has partial values, of these: all but what a sum
+  // launch writes, and what is read after it.
+  void place_value(Requirement& r) {
+    const ValueStack& stack = plan_.values[r.tensor];
+    const bool written = r.role == RequirementRole::output;
+    const bool summed = stack.summed && !written && r.role != RequirementRole::partial;
+    if (stack.slots == 1 || summed) return;
+    r.field = Field::partial;
+    for (int k = 0; k < static_cast<int>(r.rects.size()); ++k) {
+      const int slot = k % stack.slots;
+      r.rects[k] =
+          written ? r.rects[k].in_slots(slot, slot + 1) : r.rects[k].in_slots(0, stack.slots);
+    }
+  }
+
+  // Puts each task's contribution to a gradient into a slot.
   void contribute(Requirement& r, const std::vector<int>& devices) {
     const int launch = static_cast<int>(plan_.launches.size());
     Contributions& contributions = contributions_[r.tensor];

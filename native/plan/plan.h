@@ -14,6 +14,13 @@
 // (weights shared between the steps of a recurrent layer), it adds into that slot instead of taking
 // another.
 //
+// An operator whose reductions are split computes partial values of its *outputs*, too: a stack of
+// as many slots (Field::partial), of which each task writes its rectangle in the slot of its part.
+// Who reads the tensor combines the slots of what it reads (Sums::readers), or a sum launch does so
+// before, shard by shard, and writes the value (Sums::shards): where all of R tasks read all of the
+// tensor, 2 (R - 1) times its bytes move, instead of R (R - 1) times. Backward, each part has the
+// whole gradient of what it is a part of.
+//
 // The gradient of a table (graph.h) is no stack: its update reads the tokens and the output
 // gradients of the operators that look rows up, so that only rows that were read move.
 #pragma once
@@ -33,8 +40,16 @@ struct GradientStack {
   bool fully_written = false;
 };
 
+// The stack of partial values of one tensor's value.
+struct ValueStack {
+  int slots = 1;        // 1: there are none, the value is written itself
+  bool summed = false;  // by a sum launch, so that there is a value
+  Combine combine = Combine::sum;
+};
+
 struct Plan {
   std::vector<Launch> launches;          // in the order of issue: load, forward, backward, ...
+  std::vector<ValueStack> values;        // one a tensor
   std::vector<GradientStack> gradients;  // one a tensor
   int norms = 0;                         // elements of Field::norms
   Optimizer optimizer;

@@ -128,6 +128,7 @@ std::vector<Shard> shards_of(const Graph& graph, int op, int tensor, const Disti
   std::vector<Shard> shards;
   for (std::size_t i = 0; i < rects.size(); ++i) {
     const Rect& rect = rects[i];
+    if (rect.empty()) continue;  // of tasks that touch nothing
     int longest = 0;
     for (int d = 1; d < rect.rank; ++d) {
       if (rect.extent(d) > rect.extent(longest)) longest = d;
@@ -153,17 +154,17 @@ std::vector<Shard> shards_of(const Graph& graph, int op, int tensor, const Disti
   return shards;
 }
 
-std::vector<UpdateTask> update_tasks(const std::vector<std::vector<Shard>>& weights) {
-  std::map<std::pair<int, int>, UpdateTask> tasks;
-  for (int i = 0; i < static_cast<int>(weights.size()); ++i) {
+std::vector<ShardTask> shard_tasks(const std::vector<std::vector<Shard>>& tensors) {
+  std::map<std::pair<int, int>, ShardTask> tasks;
+  for (int i = 0; i < static_cast<int>(tensors.size()); ++i) {
     std::map<int, int> on_device;
-    for (const Shard& shard : weights[i]) {
-      UpdateTask& task = tasks[{shard.device, on_device[shard.device]++}];
+    for (const Shard& shard : tensors[i]) {
+      ShardTask& task = tasks[{shard.device, on_device[shard.device]++}];
       task.device = shard.device;
       task.shards.emplace_back(i, shard.rect);
     }
   }
-  std::vector<UpdateTask> result;
+  std::vector<ShardTask> result;
   for (auto& [key, task] : tasks) result.push_back(std::move(task));
   return result;
 }

@@ -56,7 +56,8 @@ class Contributions {
   std::vector<int> used_devices_;
 };
 
-// A shard of a weight: updated on, and by, one of the devices that use it.
+// A shard of a weight, updated on, and by, one of the devices that use it; or of an output, whose
+// partial values one of the devices combines that wrote them.
 struct Shard {
   Rect rect;
   int device;
@@ -72,20 +73,33 @@ Rect looked_up_gradient(const Graph& graph, int op, const Rect& shard);
 std::int64_t updated_elements(const Graph& graph, const GraphFacts& facts, int tensor,
                               const Rect& shard, int optimizer_states);
 
-// Cuts each part of weight `tensor` that its owner's tasks (`op`, on `devices`) read into one shard
-// a replica device, or into fewer, so that they have the graph's shard_bytes: along the outermost
+// Cuts each part of `tensor` that tasks of `op`, on `devices`, touch into one shard a device that
+// touches it, or into fewer, so that they have the graph's shard_bytes: along the outermost
 // dimension that can be cut evenly, or if there is none, along the longest. Which devices get these
 // few goes by the operator, so that all have some. (Of a table, each part has one user, and is one
 // shard.)
 std::vector<Shard> shards_of(const Graph& graph, int op, int tensor, const DistinctRects& parts,
                              const std::vector<int>& devices);
 
-// A task of an update launch: for each weight it updates at most one shard.
-struct UpdateTask {
+// A task of an update or sum launch: of each weight or output it has at most one shard.
+struct ShardTask {
   int device;
-  std::vector<std::pair<int, Rect>> shards;  // (index into the owned weights, rectangle)
+  std::vector<std::pair<int, Rect>> shards;  // (index of the weight or output, rectangle)
 };
-// The j-th shard of each weight on a device goes to the j-th task of that device.
-std::vector<UpdateTask> update_tasks(const std::vector<std::vector<Shard>>& weights);
+// The j-th shard of each tensor on a device goes to the j-th task of that device.
+std::vector<ShardTask> shard_tasks(const std::vector<std::vector<Shard>>& tensors);
+
+// The tasks that share out several operands of `op`, whose tasks run on `devices`: owned weights,
+// or outputs. `parts_of(operand)` are the DistinctRects that the operator's tasks touch of it.
+template <typename PartsOf>
+std::vector<ShardTask> shard_tasks_of(const Graph& graph, int op, const std::vector<int>& operands,
+                                      const std::vector<int>& devices, PartsOf parts_of) {
+  std::vector<std::vector<Shard>> shards;
+  for (int i : operands) {
+    const int tensor = graph.operators[op].operands[i].tensor;
+    shards.push_back(shards_of(graph, op, tensor, parts_of(i), devices));
+  }
+  return shard_tasks(shards);
+}
 
 }  // namespace flexlegion

@@ -32,7 +32,7 @@ Rect without_slots(const Rect& stacked) {
 }
 
 std::vector<Rect> without_slots(const Requirement& r) {
-  if (r.field != Field::gradient) return r.rects;
+  if (r.field != Field::gradient && r.field != Field::partial) return r.rects;
   std::vector<Rect> rects;
   for (const Rect& rect : r.rects) rects.push_back(without_slots(rect));
   return rects;
@@ -130,7 +130,8 @@ class Verifier {
   }
 
   std::string name(const Launch& launch) const {
-    static const char* const kPasses[] = {"load", "forward", "backward", "norm", "clip", "update"};
+    static const char* const kPasses[] = {"load", "forward", "sum",   "backward",
+                                          "norm", "clip",    "update"};
     const std::string pass = kPasses[static_cast<int>(launch.pass)];
     if (launch.op >= 0) return pass + " '" + graph_.operators[launch.op].name + "'";
     return pass + (launch.requirements.empty() ? "" : " " + name(launch.requirements.front()));
@@ -139,15 +140,18 @@ class Verifier {
   std::string name(const Use& use) const {
     if (use.field == Field::norms) return "the norms of gradients";
     if (use.field == Field::total_norm) return "the total norm";
-    const std::string field = use.field == Field::gradient ? "the gradient of "
-                              : use.field == Field::state  ? "an optimizer state of "
-                                                           : "";
+    const std::string field = use.field == Field::gradient  ? "the gradient of "
+                              : use.field == Field::partial ? "partial values of "
+                              : use.field == Field::state   ? "an optimizer state of "
+                                                            : "";
     return field + "'" + graph_.tensors[use.tensor].name + "'";
   }
 
   void check_launch() {
-    if (launch_->pass < pass_) fail("comes after a later pass");
-    pass_ = launch_->pass;
+    // Partial values are combined right after they were computed.
+    const Pass pass = launch_->pass == Pass::sum ? Pass::forward : launch_->pass;
+    if (pass < pass_) fail("comes after a later pass");
+    pass_ = pass;
     if (launch_->devices.empty()) fail("has no tasks");
     for (int device : launch_->devices) {
       if (device < 0 || (devices_ >= 0 && device >= devices_)) {
@@ -163,7 +167,20 @@ class Verifier {
     if (use.field == Field::gradient) {
       shape.insert(shape.begin(), plan_.gradients[use.tensor].slots);
     }
+    if (use.field == Field::partial) {
+      shape.insert(shape.begin(), plan_.values[use.tensor].slots);
+    }
     return shape;
+  }
+
+  // The field of the role; but where a tensor has partial values, they are written and, unless
+  // something combined them before, read.
+  Field field_in_plan(const Requirement& r) const {
+    const Field field = field_of(r.role);
+    if (field != Field::value || r.tensor < 0) return field;
+    const ValueStack& stack = plan_.values[r.tensor];
+    const bool partial = r.role == RequirementRole::output || !stack.summed;
+    return stack.slots > 1 && partial ? Field::partial : field;
   }
 
   void check_requirement(const Requirement& r) {
@@ -172,7 +189,7 @@ class Verifier {
     }
     const bool adds = std::find(r.adds.begin(), r.adds.end(), true) != r.adds.end();
     const Privilege privilege = adds ? Privilege::read_write : privilege_of(r.role);
-    if (r.field != field_of(r.role) || r.privilege != privilege) {
+    if (r.field != field_in_plan(r) || r.privilege != privilege) {
       fail("touches " + name(r) + " otherwise than its role says");
     }
     const Rect whole = Rect::of_shape(shape_of(r));
@@ -180,6 +197,10 @@ class Verifier {
       if (rect.empty()) continue;
       if (rect.rank != whole.rank || rect.bounding(whole) != whole) {
         fail("touches " + text(rect) + " of " + name(r) + ", which is " + text(whole));
+      }
+      const bool all = rect.lo[0] == 0 && rect.hi[0] == whole.hi[0];
+      if (r.field == Field::partial && r.privilege == Privilege::read && !all) {
+        fail("leaves out slots of " + text(rect) + " of " + name(r));
       }
     }
   }
@@ -224,7 +245,7 @@ class Verifier {
     for (const Requirement& r : launch_->requirements) {
       const Requirement* its = find(forward, r.operand, [](RequirementRole) { return true; });
       if (its == nullptr || its->tensor != r.tensor ||
-          !equal_but_empty(without_slots(r), its->rects)) {
+          !equal_but_empty(without_slots(r), without_slots(*its))) {
         fail("touches other parts of " + name(r) + " than the forward launch");
       }
       if (r.role == RequirementRole::contribution && !contributed.insert(r.operand).second) {
@@ -316,7 +337,7 @@ class Verifier {
     }
     if (stack.reader == nullptr) stack.reader = launch_;
     const std::vector<Rect> rects = without_slots(r);
-    check_partition(r, rects);
+    check_partition(r, rects, r.role == RequirementRole::output_gradient ? slots_of(r) : 1);
     for (std::size_t k = 0; k < rects.size(); ++k) {
       if (rects[k].empty()) continue;
       for (const auto& [slot, pieces] : stack.pieces) {
@@ -330,20 +351,31 @@ class Verifier {
     }
   }
 
-  // The rectangles have each element of the requirement's tensor once.
-  void check_partition(const Requirement& r, const std::vector<Rect>& rects) const {
-    std::vector<Touch> touches;
-    for (int k = 0; k < static_cast<int>(rects.size()); ++k) {
-      if (!rects[k].empty()) touches.push_back({rects[k], 0, k, false});
+  int slots_of(const Requirement& r) const { return plan_.values[r.tensor].slots; }
+
+  // The rectangles have each element of the requirement's tensor once; or, if they are of several
+  // partial values by turns, those of each.
+  void check_partition(const Requirement& r, const std::vector<Rect>& rects, int values) const {
+    for (int value = 0; value < values; ++value) {
+      std::vector<Touch> touches;
+      for (int k = value; k < static_cast<int>(rects.size()); k += values) {
+        if (!rects[k].empty()) touches.push_back({rects[k], 0, k, false});
+      }
+      check_partition(r, std::move(touches));
     }
+  }
+
+  void check_partition(const Requirement& r, std::vector<Touch> touches) const {
+    std::int64_t elements = 0;
+    for (const Touch& touch : touches) elements += touch.rect.volume();
     for_each_overlap(std::move(touches), [&](const Touch& a, const Touch& b) {
       fail("has " + text(a.rect.intersect(b.rect)) + " of " + name(r) + " twice, in tasks " +
            std::to_string(a.task) + " and " + std::to_string(b.task));
       return true;
     });
     const Rect whole = Rect::of_shape(graph_.tensors[r.tensor].shape);
-    if (volume(rects) != whole.volume()) {
-      fail("has " + std::to_string(volume(rects)) + " of the " + std::to_string(whole.volume()) +
+    if (elements != whole.volume()) {
+      fail("has " + std::to_string(elements) + " of the " + std::to_string(whole.volume()) +
            " elements of " + name(r));
     }
   }
@@ -374,7 +406,9 @@ class Verifier {
   }
 
   void check_values(unsigned run) {
+    // Of each tensor: whether its value is there, or its partial values.
     std::vector<char> there(graph_.tensors.size()), written(graph_.tensors.size());
+    std::vector<char> partial(graph_.tensors.size());
     for (std::size_t t = 0; t < there.size(); ++t) {
       there[t] = graph_.tensors[t].kind == TensorKind::weight;
     }
@@ -383,14 +417,21 @@ class Verifier {
       launch_ = &launch;
       for (const Requirement& r : launch.requirements) {
         const bool any = volume(r.rects) > 0;
-        if (r.field == Field::value && any && r.privilege != Privilege::write && !there[r.tensor]) {
+        if (!any || r.privilege == Privilege::write) continue;
+        if ((r.field == Field::value && !there[r.tensor]) ||
+            (r.field == Field::partial && !partial[r.tensor])) {
           fail("reads " + name(r) + " before it is written");
         }
       }
       for (const Requirement& r : launch.requirements) {
-        if (r.field != Field::value && r.field != Field::state) continue;
         if (r.privilege == Privilege::read) continue;
-        check_partition(r, r.rects);
+        if (r.field == Field::partial) {
+          check_partition(r, without_slots(r), slots_of(r));
+          if (partial[r.tensor]) fail("writes " + name(r) + ", which were written before");
+          partial[r.tensor] = 1;
+        }
+        if (r.field != Field::value && r.field != Field::state) continue;
+        check_partition(r, r.rects, 1);
         if (r.field != Field::value) continue;
         if (written[r.tensor]) fail("writes " + name(r) + ", which was written before");
         written[r.tensor] = there[r.tensor] = 1;

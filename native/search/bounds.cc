@@ -112,12 +112,12 @@ void Bounds::fill_updates(Node& node) {
     std::vector<Time>& tails = node.tail.emplace_back(devices.size(), 0);
     std::vector<const Family*> families;
     for (int i : owned) families.push_back(&geometry_.family(node.op, i, node.configs[c].split));
-    const std::vector<UpdateTask> tasks =
-        update_tasks_of(problem_, geometry_, node.op, owned, node.configs[c]);
+    const std::vector<ShardTask> tasks =
+        shard_tasks_of(problem_, geometry_, node.op, owned, node.configs[c]);
     // Between a part and a device's shards, all weights travel together.
     std::vector<std::vector<std::int64_t>> sent(devices.size());
     for (auto& bytes : sent) bytes.assign(static_cast<std::size_t>(machine.devices()), 0);
-    const auto common = [&](const UpdateTask& task, int k) {
+    const auto common = [&](const ShardTask& task, int k) {
       std::int64_t elements = 0;
       for (const auto& [w, shard] : task.shards) {
         elements +=
@@ -125,12 +125,12 @@ void Bounds::fill_updates(Node& node) {
       }
       return elements;
     };
-    for (const UpdateTask& task : tasks) {
+    for (const ShardTask& task : tasks) {
       for (std::size_t k = 0; k < devices.size(); ++k) {
         sent[k][task.device] += common(task, static_cast<int>(k));
       }
     }
-    for (const UpdateTask& task : tasks) {
+    for (const ShardTask& task : tasks) {
       std::int64_t touched = 0;
       Time back = 0;
       for (const auto& [w, shard] : task.shards) {

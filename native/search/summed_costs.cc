@@ -93,7 +93,7 @@ OperatorCost operator_cost(const Problem& problem, Geometry& geometry, int op, i
       accessed_rects(graph, op, graph.operators[op].primary_output(), split.degrees);
   Traffic gathered(problem.machine), returned(problem.machine);
   std::int64_t update = 0;
-  for (const UpdateTask& task : update_tasks_of(problem, geometry, op, weights, config)) {
+  for (const ShardTask& task : shard_tasks_of(problem, geometry, op, weights, config)) {
     std::int64_t touched = 0;
     for (const auto& [w, shard] : task.shards) {
       touched += updated(problem, tensors[w], shard);

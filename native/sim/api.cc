@@ -153,6 +153,9 @@ std::vector<std::pair<int, fl::Config>> fl::configs_of(const fl::Problem& proble
   for (const auto& [op, config] : strategy.configs) {
     check_index(op, static_cast<std::int64_t>(problem.graph.operators.size()), "operator");
     fl::check_config(problem.graph, op, config);
+    if (fl::partial_values(problem.graph.operators[op], config.degrees) > 1) {
+      throw std::invalid_argument("partial values of outputs are not simulated yet");
+    }
     for (int device : config.devices) check_index(device, problem.machine.devices(), "device");
     const auto& numbers = problem.costs.number_of[problem.costs.class_of[op]];
     const auto entry = numbers.find(config.degrees);
@@ -192,7 +195,7 @@ fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
     auto handle = std::make_unique<fl_problem>();
     fl::Problem& problem = handle->problem;
     problem.graph = graph->graph;
-    check_index(optimizer_states, 1000, "number of optimizer states");
+    check_index(optimizer_states, fl::kMaxStates + 1, "number of optimizer states");
     problem.facts =
         fl::facts_of(problem.graph, fl::finished(*graph).outputs, {optimizer_states, clips != 0});
     problem.machine = machine_of(*machine);

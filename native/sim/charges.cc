@@ -19,14 +19,11 @@ std::int64_t sum_time(const Problem& problem, int device, std::int64_t partial, 
   return partial > own ? linear(problem, problem.costs.sum, device, partial) : 0;
 }
 
-std::vector<UpdateTask> update_tasks_of(const Problem& problem, Geometry& geometry, int op,
-                                        const std::vector<int>& weights, const Config& config) {
-  std::vector<std::vector<Shard>> shards;
-  for (int i : weights) {
-    shards.push_back(shards_of(problem.graph, op, problem.graph.operators[op].operands[i].tensor,
-                               geometry.family(op, i, config.split).parts, config.devices));
-  }
-  return update_tasks(shards);
+std::vector<ShardTask> shard_tasks_of(const Problem& problem, Geometry& geometry, int op,
+                                      const std::vector<int>& operands, const Config& config) {
+  return shard_tasks_of(
+      problem.graph, op, operands, config.devices,
+      [&](int i) -> const DistinctRects& { return geometry.family(op, i, config.split).parts; });
 }
 
 std::int64_t updated(const Problem& problem, int tensor, const Rect& shard) {

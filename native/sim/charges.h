@@ -20,8 +20,8 @@ std::int64_t load_time(const Problem& problem, int device, std::int64_t elements
 std::int64_t sum_time(const Problem& problem, int device, std::int64_t partial, std::int64_t own);
 
 // The tasks of an update of `weights`, operands of `op`, by the devices of its configuration.
-std::vector<UpdateTask> update_tasks_of(const Problem& problem, Geometry& geometry, int op,
-                                        const std::vector<int>& weights, const Config& config);
+std::vector<ShardTask> shard_tasks_of(const Problem& problem, Geometry& geometry, int op,
+                                      const std::vector<int>& weights, const Config& config);
 
 // What an update reads and writes of a shard: its value, and as much for each optimizer state. The
 // partial gradients that it sums come on top.

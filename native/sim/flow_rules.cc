@@ -33,8 +33,8 @@ Block FlowRules::block(int launch) {
   // All of their time depends on what the flow of weights brings, or that of norms.
   if (pass == Pass::update || pass == Pass::norm || pass == Pass::clip) {
     const std::vector<int> owned = problem_.facts.owned_weights(problem_.graph, index);
-    for (const UpdateTask& task :
-         update_tasks_of(problem_, geometry_, index, owned, configs_[index])) {
+    for (const ShardTask& task :
+         shard_tasks_of(problem_, geometry_, index, owned, configs_[index])) {
       block.device.push_back(task.device);
     }
     if (pass == Pass::clip) block.device.resize(1);

@@ -41,7 +41,7 @@ class FlowRules {
   void read_piece(int piece, int part, std::int64_t elements, std::int64_t own);
   void end_reading(int party);
   void set_apart(int party, int writer);
-  void return_weight(int tensor, int weight, const std::vector<UpdateTask>& tasks, int first_writer,
+  void return_weight(int tensor, int weight, const std::vector<ShardTask>& tasks, int first_writer,
                      int stack);
   const Family& writer_family(int tensor);
   int memory_of(int device) const { return problem_.machine.memory_of[device]; }

@@ -66,8 +66,8 @@ struct LaunchGraph {
     return norm >= 0 ? norm : launch_of(Pass::update, op);
   }
 
-  std::vector<LaunchId> launches;  // in the order of issue; those that training executes
-  std::vector<int> numbers[6];     // by pass and index: launch, or -1
+  std::vector<LaunchId> launches;     // in the order of issue; those that training executes
+  std::vector<int> numbers[kPasses];  // by pass and index: launch, or -1
   // A forward launch: the backward launch of the same operator, whose k-th task follows the k-th
   // one; or -1.
   std::vector<int> backward_of;

@@ -13,8 +13,7 @@ Flow FlowRules::weights(const FlowId& id) {
   const Graph& graph = problem_.graph;
   const auto& operands = graph.operators[op].operands;
   const std::vector<int> owned = problem_.facts.owned_weights(graph, op);
-  const std::vector<UpdateTask> tasks =
-      update_tasks_of(problem_, geometry_, op, owned, configs_[op]);
+  const std::vector<ShardTask> tasks = shard_tasks_of(problem_, geometry_, op, owned, configs_[op]);
   const int update = launch_graph_.launch_of(Pass::update, op);
   begin(id);
   const int party = party_of_launch_[update];
@@ -148,7 +147,7 @@ std::int64_t FlowRules::gather_shard(const Rect& shard, int device, TaskRef task
 }
 
 // What the next iteration's readers need of the updated shards.
-void FlowRules::return_weight(int tensor, int weight, const std::vector<UpdateTask>& tasks,
+void FlowRules::return_weight(int tensor, int weight, const std::vector<ShardTask>& tasks,
                               int first_writer, int stack) {
   // Rectangles that each memory reads, once each.
   returns_.clear();

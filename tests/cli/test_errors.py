@@ -93,9 +93,9 @@ def test_the_file_itself_is_right(capsys: Capture, tmp_path: Path, mlp: dict[str
 ENTRIES: list[tuple[Any, Any, str]] = [
     ([1, 0], [], "operator 'output' has degree 0 in dimension 'channel'; degrees start at 1"),
     ([-1, -1], ["cpu:0"], "operator 'output' has degree -1 in dimension 'sample'; degrees start"),
-    ([1], ["cpu:0"], "operator 'output' has 1 degrees, but its output has 2 dimensions (sample, "),
-    ([1, 1, 1], ["cpu:0"], "operator 'output' has 3 degrees, but its output has 2 dimensions"),
-    ([], ["cpu:0"], "operator 'output' has 0 degrees, but its output has 2 dimensions"),
+    ([1], ["cpu:0"], "operator 'output' has 1 degrees, but 3 dimensions (sample, "),
+    ([1, 1, 1, 1], ["cpu:0"], "operator 'output' has 4 degrees, but 3 dimensions"),
+    ([], ["cpu:0"], "operator 'output' has 0 degrees, but 3 dimensions"),
     ([1, 11], ["cpu:0"] * 11, "'channel' into 11 parts, but it has an extent of 10; use at most"),
     ([65, 1], ["cpu:0"] * 65, "'sample' into 65 parts, but it has a batch of 64; use at most 64"),
     ([10**6, 1], ["cpu:0"], "into 1000000 parts, but it has a batch of 64; use at most 64"),

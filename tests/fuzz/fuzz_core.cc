@@ -75,7 +75,8 @@ struct Strategy {
     degrees.push_back(1);
     devices.push_back(0);
     checked([&] {
-      return fl_strategy_set(handle, op, n_degrees, degrees.data(), n_devices, devices.data());
+      return fl_strategy_set(handle, op, n_degrees, degrees.data(), n_devices, devices.data(),
+                             random.twisted32(random.upto(FL_SUMS_SHARDS)));
     });
   }
 };
@@ -138,10 +139,10 @@ class Sequence {
     std::vector<std::int32_t> result;
     int left = 16;
     const fuzz::Op& its = facts_.ops[static_cast<std::size_t>(op)];
-    for (std::size_t d = 0; d < its.shape.size(); ++d) {
+    for (std::size_t d = 0; d < its.space.size(); ++d) {
       const int most = its.kinds[d] == FL_NONE || random_.chance(0.5)
                            ? 1
-                           : static_cast<int>(std::min<std::int64_t>(its.shape[d], left));
+                           : static_cast<int>(std::min<std::int64_t>(its.space[d], left));
       const int degree = random_.between(1, most);
       left /= degree;
       result.push_back(random_.twisted32(degree));
@@ -401,7 +402,7 @@ class Sequence {
     for (int op = 0; op < ops(); ++op) {
       require(fl_strategy_get(best, op, &config) == 0 &&
                   config.n_degrees ==
-                      static_cast<int>(facts_.ops[static_cast<std::size_t>(op)].shape.size()),
+                      static_cast<int>(facts_.ops[static_cast<std::size_t>(op)].space.size()),
               "a configuration of the best strategy");
     }
     require(checked([&] { return fl_strategy_get(best, ops(), &config); }) < 0,

@@ -57,7 +57,8 @@ class Source {
 // What the caller of the ABI knows about a graph that it built.
 struct Op {
   std::vector<std::int64_t> shape;  // of its first output
-  std::vector<int> kinds;           // of its dimensions
+  std::vector<std::int64_t> space;  // these, and what it reduces
+  std::vector<int> kinds;           // of its space's dimensions
   int operands = 0;
 };
 struct GraphFacts {
@@ -107,14 +108,26 @@ class GraphMaker {
     for (std::size_t d = 0; d < op.shape.size(); ++d) {
       kinds.push_back(d == 0 ? FL_SAMPLE : random_.between(FL_ATTRIBUTE, FL_NONE));
     }
+    op.space = op.shape;
+    std::vector<std::int64_t> reductions;
+    if (random_.chance(0.4)) reductions = shape();
+    while (op.shape.size() + reductions.size() > FL_MAX_SPACE) reductions.pop_back();
+    for (std::int64_t& extent : reductions) {
+      op.space.push_back(extent);
+      kinds.push_back(random_.chance(0.9) ? FL_REDUCTION : FL_NONE);
+      extent = random_.twisted(extent);
+    }
     op.kinds = kinds;
     for (int& kind : kinds) kind = random_.twisted32(kind);
     kinds.resize(8, 0);
+    reductions.resize(FL_MAX_SPACE, 1);
     const char* const names[] = {"size"};
     const char* const values[] = {"3"};
-    const int number = fl_graph_add_operator(
-        graph_, ("op" + std::to_string(facts_.ops.size())).c_str(), "any", is_loss,
-        static_cast<int>(op.shape.size()), kinds.data(), random_.upto(1), names, values);
+    const int number =
+        fl_graph_add_operator(graph_, ("op" + std::to_string(facts_.ops.size())).c_str(), "any",
+                              is_loss, static_cast<int>(op.space.size()), kinds.data(),
+                              static_cast<int>(op.space.size() - op.shape.size()),
+                              reductions.data(), random_.upto(1), names, values);
     if (number < 0) return;
     const int reads = random_.between(1, 3);
     for (int i = 0; i < reads; ++i) operand(number, op, random_.one_of(readable_), FL_ROLE_INPUT);
@@ -137,7 +150,9 @@ class GraphMaker {
   void operand(int number, Op& op, int tensor, int role) {
     const bool known = tensor >= 0 && tensor < static_cast<int>(facts_.tensors.size());
     const std::size_t rank = known ? facts_.tensors[static_cast<std::size_t>(tensor)].size() : 5;
-    const int dims = static_cast<int>(op.shape.size());
+    // What is written is not along a reduction, but for a few.
+    const bool reads = role != FL_ROLE_OUTPUT || random_.chance(0.02);
+    const int dims = static_cast<int>(reads ? op.space.size() : op.shape.size());
     const bool primary = role == FL_ROLE_OUTPUT && rank == op.shape.size();
     std::vector<std::int64_t> map;
     for (std::size_t d = 0; d < rank; ++d) {
@@ -156,9 +171,12 @@ class GraphMaker {
       for (std::int64_t& number_in : entry) map.push_back(random_.twisted(number_in));
     }
     map.resize(25, 0);
-    const int result =
-        fl_graph_add_operand(graph_, random_.twisted32(number), random_.twisted32(tensor),
-                             random_.twisted32(role), random_.chance(0.5), map.data());
+    // Once for all parts of the reductions.
+    const auto once = (1u << op.space.size()) - (1u << op.shape.size());
+    const int result = fl_graph_add_operand(
+        graph_, random_.twisted32(number), random_.twisted32(tensor), random_.twisted32(role),
+        random_.chance(0.5), map.data(), reads && random_.chance(0.1) ? once : 0u,
+        random_.twisted32(random_.upto(FL_COMBINE_LOG_SUM_EXP)));
     if (result >= 0) ++op.operands;
   }
 

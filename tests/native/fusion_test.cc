@@ -41,8 +41,9 @@ ParallelConfig random_config(fuzz::Source& random, const Operator& op, const Ten
   ParallelConfig config;
   int tasks = 1;
   for (std::size_t d = 0; d < op.dims.size(); ++d) {
-    const bool fixed = op.dims[d] == DimKind::none || random.chance(0.5);
-    const auto most = std::min<std::int64_t>(output.shape[d], 4 / tasks);
+    const bool whole = op.dims[d] == DimKind::none || op.dims[d] == DimKind::reduction;
+    const bool fixed = whole || random.chance(0.5);
+    const auto most = fixed ? 1 : std::min<std::int64_t>(output.shape[d], 4 / tasks);
     config.degrees.push_back(fixed ? 1 : random.between(1, static_cast<int>(most)));
     tasks *= config.degrees.back();
   }

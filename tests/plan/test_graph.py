@@ -73,6 +73,7 @@ def test_conv2d(args: Any, kwargs: Any, output: tuple[int, ...]) -> None:
         ("height", "attribute"),
         ("width", "attribute"),
         ("channel", "parameter"),
+        ("in", "reduction"),
     ]
 
 
@@ -141,11 +142,18 @@ def test_dense() -> None:
     assert [(d.name, d.kind.value) for d in operator.dims] == [
         ("sample", "sample"),
         ("channel", "parameter"),
+        ("in", "reduction"),
     ]
+    assert operator.space == (4, 5, 7)
     operator = layer((3, 7), "dense", 5, use_bias=False, name="d")
     assert operator.output.shape == (4, 3, 5)
     assert weight_shapes(operator) == {"d.kernel": (5, 7)}
-    assert [d.kind.value for d in operator.dims] == ["sample", "attribute", "parameter"]
+    assert [d.kind.value for d in operator.dims] == [
+        "sample",
+        "attribute",
+        "parameter",
+        "reduction",
+    ]
 
 
 def test_dense_refuses() -> None:

@@ -57,8 +57,9 @@ def test_alexnet(name: str) -> None:
     units = {"fc6", "dropout7", "fc7", "fc8"}
     for operator in graph.operators:
         config = strategy[operator.name]
-        rest = len(operator.dims) - 1
-        expected = (1, 8) if operator.name in units else (8, *(1,) * rest)
+        rest = len(operator.dims) - 2
+        expected = (1, 8, *(1,) * rest) if operator.name in units else (8, 1, *(1,) * rest)
+        expected = expected[: len(operator.dims)]
         assert (config.degrees, config.devices) == (expected, EIGHT), operator.name
 
 
@@ -83,8 +84,8 @@ def test_dense_layers_within_convolutions_are_split_by_samples() -> None:
     x = model.conv2d(x, 4, 3, name="conv2")
     model.dense(model.flatten(x), 16, name="outer")
     strategy = resolve("one-weird-trick", model.graph, P100X8.names)
-    assert strategy["inner"].degrees == (8, 1, 1, 1)
-    assert strategy["outer"].degrees == (1, 8)
+    assert strategy["inner"].degrees == (8, 1, 1, 1, 1)
+    assert strategy["outer"].degrees == (1, 8, 1)
 
 
 def test_what_follows_dense_layers() -> None:
@@ -99,7 +100,7 @@ def test_what_follows_dense_layers() -> None:
     model.relu(model.softmax(total, name="softmax"), name="relu_of_softmax")
     model.concat([a, total], axis=1, name="concat")
     strategy = resolve("one-weird-trick", model.graph, P100X8.names)
-    degrees = {name: config.degrees for name, config in strategy.items()}
+    degrees = {name: config.degrees[:2] for name, config in strategy.items()}
     units = {"a", "b", "sum", "relu"}
     assert degrees == {name: (1, 8) if name in units else (8, 1) for name in degrees}
 
@@ -136,8 +137,9 @@ def test_normalisation_of_a_dense_layer() -> None:
     strategy = resolve("one-weird-trick", graph, P100X8.names)
     for operator in ("fc", "fc_bn.statistics", "fc_bn.moments", "fc_bn"):
         config = strategy[operator]
-        rest = len(config.degrees) - 1
-        assert (config.degrees, config.devices) == ((*(1,) * rest, 8), EIGHT)
+        units = 1 if operator == "fc" else len(config.degrees) - 1
+        expected = [8 if d == units else 1 for d in range(len(config.degrees))]
+        assert (list(config.degrees), config.devices) == (expected, EIGHT)
 
 
 def test_moments_between_nodes() -> None:
@@ -166,8 +168,8 @@ def test_small_extents_are_split_as_far_as_they_go() -> None:
     x = model.conv2d(model.input((4, 4, 2)), 4, 3, name="conv")
     model.dense(model.flatten(x, name="flat"), 5, name="fc")
     strategy = resolve("expert", model.graph, P100X8.names)
-    assert (strategy["conv"].degrees, strategy["conv"].devices) == ((3, 1, 1, 1), EIGHT[:3])
-    assert (strategy["fc"].degrees, strategy["fc"].devices) == ((1, 5), EIGHT[:5])
+    assert (strategy["conv"].degrees, strategy["conv"].devices) == ((3, 1, 1, 1, 1), EIGHT[:3])
+    assert (strategy["fc"].degrees, strategy["fc"].devices) == ((1, 5, 1), EIGHT[:5])
 
 
 def test_depths_of_unrolled_steps() -> None:
@@ -235,8 +237,9 @@ def test_unrolled_layers_on_two_nodes(name: str) -> None:
     for layer, devices in expected.items():
         for step in range(3):
             config = strategy[f"{layer}_{step}"]
-            degrees = (1, 1, 2) if layer == "embed" else (2, 1, 1)
-            assert (config.degrees, config.devices) == (degrees, devices)
+            split = 2 if layer == "embed" else 0
+            expected = [2 if d == split else 1 for d in range(len(config.degrees))]
+            assert (list(config.degrees), config.devices) == (expected, devices)
     assert strategy["softmax"].devices == ("gpu:3", "gpu:7")
     assert strategy["loss"].devices == ("gpu:3", "gpu:7")
 

@@ -269,7 +269,7 @@ def test_matmul() -> None:
     a, b = model.input((3, 4, 5), name="a"), model.input((3, 5, 6), name="b")
     assert model.matmul(a, b).shape == (2, 3, 4, 6)
     op = last(model)
-    assert dims(op) == "SAAA"
+    assert dims(op) == "SAAAR"
     found = boxes(op, model, 1, 1, 2, 2)
     assert found["a"][1] == ((0, 2), (0, 3), (0, 2), (0, 5))
     assert found["b"][1] == ((0, 2), (0, 3), (0, 5), (3, 6))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from flexlegion.machine.devices import Devices
 from flexlegion.ops.base import DimKind
 from flexlegion.ops.losses import MeanSquaredError
 from flexlegion.plan import PASSES, Box, Launch, Plan, Requirement
+from flexlegion.soap import Sums
 from flexlegion.strategies import resolve
 from flexlegion.tensor import Tensor
 from flexlegion.transforms.losses import add_loss
@@ -192,12 +194,13 @@ def plans(draw: st.DrawFn, granularity: Granularity) -> Plan:
         for operator in graph.operators:
             degrees = tuple(
                 draw(st.integers(1, 1 if dim.kind is DimKind.NONE else min(n, 3)))
-                for dim, n in zip(operator.dims, operator.output.shape, strict=True)
+                for dim, n in zip(operator.dims, operator.space, strict=True)
             )
             tasks = int(np.prod(degrees))
             few = draw(st.sampled_from([DEVICES.names, DEVICES.names[:1], DEVICES.names[1:]]))
             devices = draw(st.lists(st.sampled_from(few), min_size=tasks, max_size=tasks))
-            configs[operator.name] = ParallelConfig(degrees, tuple(devices))
+            sums = draw(st.sampled_from(get_args(Sums)))
+            configs[operator.name] = ParallelConfig(degrees, tuple(devices), sums)
         strategy = Strategy(configs)
         strategy.check(graph, DEVICES)
     states, clips = draw(st.integers(0, 2)), draw(st.booleans())
@@ -226,9 +229,18 @@ def _is_concat(launch: Launch) -> bool:
     return launch.operator is not None and launch.operator.kind.type == "concat"
 
 
+def _is_once(launch: Launch, requirement: Requirement) -> bool:
+    """Whether one of the parts alone that compute partial values touches it."""
+    return launch.operator is not None and any(
+        tensor is requirement.tensor and access.once
+        for _, tensor, access in launch.operator.operands
+    )
+
+
 def check_structure(plan: Plan) -> None:
     """Launches come pass by pass, on the strategy's devices, inside the tensors."""
-    stages = [PASSES.index(x.stage) for x in plan.launches]
+    # Partial values are combined right after they were computed.
+    stages = [PASSES.index("forward" if x.stage == "sum" else x.stage) for x in plan.launches]
     assert stages == sorted(stages)
     forward = {x.operator: x for x in plan.launches if x.stage == "forward"}
     for launch in plan.launches:
@@ -241,34 +253,44 @@ def check_structure(plan: Plan) -> None:
             shape = requirement.tensor.shape
             if requirement.field == "gradient":
                 shape = (plan.gradient_slots(requirement.tensor), *shape)
+            if requirement.field == "partial":
+                shape = (plan.value_slots(requirement.tensor), *shape)
             assert all(is_empty(box) or inside(box, shape) for box in requirement.boxes)
 
 
 def check_values(plan: Plan) -> None:
-    """In each kind of run: tiles partition what is written, and nothing is read before that."""
+    """In each kind of run: tiles partition what is written, and nothing is read before that.
+
+    That holds of each slot of partial values, which are read all together.
+    """
     for run in RUNS:
-        written = {t: np.full(t.shape, t.kind == "weight") for t in plan.graph.tensors}
+        written = {("value", t): np.full(t.shape, t.kind == "weight") for t in plan.graph.tensors}
+        for t in plan.graph.tensors:
+            written["partial", t] = np.zeros((plan.value_slots(t), *t.shape), np.bool_)
         for launch in plan.launches:
             if not launch.runs & run:
                 continue
-            values = [r for r in launch.requirements if r.field == "value"]
+            values = [r for r in launch.requirements if r.field in ("value", "partial")]
             for requirement in values:
                 if "read" not in requirement.privilege:
                     continue
                 for box in requirement.boxes:
                     # A tile of a concatenation may lie beside an input.
-                    nothing = launch.stage == "update" or _is_concat(launch)
-                    assert not is_empty(box) or nothing
-                    assert written[requirement.tensor][region(box)].all()
+                    nothing = launch.stage in ("update", "sum") or _is_concat(launch)
+                    assert not is_empty(box) or nothing or _is_once(launch, requirement)
+                    assert written[requirement.field, requirement.tensor][region(box)].all()
+                    slots = (0, plan.value_slots(requirement.tensor))
+                    assert requirement.field == "value" or is_empty(box) or box[0] == slots
             for requirement in values:
                 if requirement.privilege == "read":
                     continue
-                counts = np.zeros(requirement.tensor.shape, np.int64)
+                there = written[requirement.field, requirement.tensor]
+                counts = np.zeros(there.shape, np.int64)
                 for box in requirement.boxes:
                     if not is_empty(box):
                         counts[region(box)] += 1
                 assert (counts == 1).all()
-                written[requirement.tensor][...] = True
+                there[...] = True
 
 
 def check_gradient_slots(plan: Plan) -> None:
@@ -309,7 +331,8 @@ def _owed(plan: Plan) -> dict[Tensor, Marks]:
             if requirement.privilege == "read" and plan.gradient_slots(requirement.tensor):
                 marks = _marks_of(launch, requirement.tensor)
                 for box, mark in zip(requirement.boxes, marks, strict=True):
-                    owed[requirement.tensor][region(box)] += mark
+                    its = box[1:] if requirement.field == "partial" else box
+                    owed[requirement.tensor][region(its)] += mark
     return owed
 
 
@@ -360,7 +383,8 @@ def check_clipping(plan: Plan) -> None:
 def check_gradient_sums(plan: Plan) -> None:
     """Readers find every contribution exactly once, in the second iteration as in the first.
 
-    Where gradients are clipped, those of weights have two readers.
+    Where gradients are clipped, those of weights have two readers. The gradient of an output that
+    has partial values is each one's.
     """
     owed = _owed(plan)
     stacks = {t: np.zeros((plan.gradient_slots(t), *t.shape), np.int64) for t in plan.graph.tensors}
@@ -386,7 +410,9 @@ def check_gradient_sums(plan: Plan) -> None:
                 assert (stack.sum(axis=0) == owed[tensor]).all()
                 readers = {stage for its, stage in read if its is tensor}
                 assert readers in _readers(tensor)
-        assert all((times == 1).all() for times in read.values())
+        for (tensor, stage), times in read.items():
+            readers_of_each = plan.value_slots(tensor) if stage == "backward" else 1
+            assert (times == readers_of_each).all()
 
 
 def check_gradients_exist(plan: Plan) -> None:
@@ -427,7 +453,8 @@ def check_shards(plan: Plan) -> None:
             users: dict[Box, set[str]] = defaultdict(set)
             reads = next(r for r in user.requirements if r.tensor is requirement.tensor)
             for box, device in zip(reads.boxes, user.devices, strict=True):
-                users[box].add(device)
+                if not is_empty(box):
+                    users[box].add(device)
             for part, devices in users.items():
                 shards = [
                     (box, device)

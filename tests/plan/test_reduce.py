@@ -12,13 +12,15 @@ def test_reduce() -> None:
     x = model.input((5, 6, 8), name="x")
     assert model.reduce(x, "mean", (1, -1)).shape == (4, 6)
     op = last(model)
-    assert (dims(op), op.kind.axes) == ("SA", (1, 3))
+    assert (dims(op), op.kind.axes) == ("SARR", (1, 3))
     assert reads(op, model, 2, 2)["x"][1] == ((0, 2), (0, 5), (3, 6), (0, 8))
     assert boxes(op, model, 2, 2)["output"][1] == ((0, 2), (3, 6))
     assert op.kind.flops(op.input_shapes) == 4 * 5 * 6 * 8
     assert not op.kind.input_access(op.input_shapes)[0].saved
     assert model.reduce(x, "max", 2, keepdims=True).shape == (4, 5, 1, 8)
-    assert (dims(last(model)), last(model).kind.output_saved()) == ("SAAA", True)
+    op = last(model)
+    output = op.kind.output_access(op.input_shapes)[0]
+    assert (dims(op), output.saved, output.combine) == ("SAAAR", True, "max")
     assert model.reduce(x, "sum", (1, 2, 3)).shape == (4,)
     assert "takes dimensions 1 to 3 of its input" in refusal(model.reduce, x, "sum", (0, 1))
     assert "but got []" in refusal(model.reduce, x, "sum", ())

@@ -47,8 +47,7 @@ def test_uneven_degrees_fit(conv: Operator) -> None:
 
 def test_wrong_number_of_degrees(conv: Operator) -> None:
     assert message(ParallelConfig((1, 1), ("cpu:0",)), conv) == (
-        "s.json: operator 'c1' has 2 degrees, but its output has 4 dimensions "
-        "(sample, height, width, channel)"
+        "s.json: operator 'c1' has 2 degrees, but 5 dimensions (sample, height, width, channel, in)"
     )
 
 

@@ -30,31 +30,33 @@ def dense(batch_size: int, units: int) -> Operator:
 def test_two_dimensions() -> None:
     """Of six devices: divisors 1, 2, 3, 6 and the power of two 4; extents 4 and 2 bound them."""
     assert splits(dense(4, 2), 6) == [
-        (1, 1),
-        (1, 2),
-        (2, 1),
-        (2, 2),
-        (3, 1),
-        (3, 2),
-        (4, 1),
+        (1, 1, 1),
+        (1, 2, 1),
+        (2, 1, 1),
+        (2, 2, 1),
+        (3, 1, 1),
+        (3, 2, 1),
+        (4, 1, 1),
     ]
 
 
 def test_one_task() -> None:
-    assert splits(convolution(), 1) == [(1, 1, 1, 1)]
+    assert splits(convolution(), 1) == [(1,) * 5]
 
 
 def test_allowed_kinds() -> None:
     conv = convolution()
-    assert splits(conv, 4, {DimKind.SAMPLE}) == [(1, 1, 1, 1), (2, 1, 1, 1), (4, 1, 1, 1)]
-    assert splits(conv, 2, {DimKind.PARAMETER}) == [(1, 1, 1, 1), (1, 1, 1, 2)]
+    whole = (1, 1, 1, 1, 1)
+    assert splits(conv, 4, {DimKind.SAMPLE}) == [whole, (2, 1, 1, 1, 1), (4, 1, 1, 1, 1)]
+    assert splits(conv, 2, {DimKind.PARAMETER}) == [whole, (1, 1, 1, 2, 1)]
     assert splits(conv, 2, {DimKind.SAMPLE, DimKind.ATTRIBUTE}) == [
-        (1, 1, 1, 1),
-        (1, 1, 2, 1),
-        (1, 2, 1, 1),
-        (2, 1, 1, 1),
+        whole,
+        (1, 1, 2, 1, 1),
+        (1, 2, 1, 1, 1),
+        (2, 1, 1, 1, 1),
     ]
-    assert splits(conv, 64, set()) == [(1, 1, 1, 1)]
+    assert splits(dense(4, 2), 3, {DimKind.REDUCTION}) == [(1, 1, 1), (1, 1, 2), (1, 1, 3)]
+    assert splits(conv, 64, set()) == [whole]
 
 
 def test_dimensions_that_cannot_be_split() -> None:
@@ -79,7 +81,7 @@ def test_against_the_definition(extents: tuple[int, int, int], max_tasks: int) -
     operator = convolution(batch, size, filters)
     fair = {d for d in range(1, max_tasks + 1) if max_tasks % d == 0 or d in (1, 2, 4, 8, 16)}
     expected = [
-        degrees
+        (*degrees, 1)
         for degrees in product(*(range(1, extent + 1) for extent in operator.output.shape))
         if fair.issuperset(degrees) and math.prod(degrees) <= max_tasks
     ]

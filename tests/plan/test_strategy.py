@@ -72,13 +72,13 @@ def test_mapping(graph: Graph) -> None:
 
 def test_single(graph: Graph) -> None:
     strategy = resolve("single", graph, DEVICES)
-    assert strategy["conv"] == ParallelConfig((1, 1, 1, 1), ("cpu:0",))
-    assert strategy["fc"] == ParallelConfig((1, 1), ("cpu:0",))
+    assert strategy["conv"] == ParallelConfig((1, 1, 1, 1, 1), ("cpu:0",))
+    assert strategy["fc"] == ParallelConfig((1, 1, 1), ("cpu:0",))
 
 
 def test_data_parallel(graph: Graph) -> None:
     strategy = resolve("data", graph, DEVICES)
-    assert strategy["conv"] == ParallelConfig((3, 1, 1, 1), ("cpu:0", "cpu:1", "cpu:2"))
+    assert strategy["conv"] == ParallelConfig((3, 1, 1, 1, 1), ("cpu:0", "cpu:1", "cpu:2"))
     assert strategy["flat"] == ParallelConfig((3, 1), ("cpu:0", "cpu:1", "cpu:2"))
 
 
@@ -105,7 +105,7 @@ def test_random_uses_all_dimensions_and_devices(graph: Graph) -> None:
     strategies = [resolve(f"random:{seed}", graph, DEVICES) for seed in range(60)]
     for operator in graph.operators:
         configs = [strategy[operator.name] for strategy in strategies]
-        for d in range(len(operator.dims)):
+        for d in range(len(operator.output.shape)):
             assert any(config.degrees[d] > 1 for config in configs)
         assert any(len(set(c.devices)) < len(c.devices) for c in configs)
         assert any(list(c.devices) != sorted(c.devices) for c in configs)

@@ -23,7 +23,7 @@ def test_every_operator_is_one_task_and_branches_run_side_by_side() -> None:
     model = Model(64)
     branches(model)
     problem = problem_of(model, load_machine("p100x2"), AnalyticCosts())
-    problem.prepare(problem.graph.operators[0], (2, 1, 1, 1))  # does not count
+    problem.prepare(problem.graph.operators[0], (2, 1, 1, 1, 1))  # does not count
     result = placement_only(problem, Budget(None, 500), chains=1)
     assert all(config.tasks == 1 for config in result.strategy.values())
     assert result.strategy["a"].devices != result.strategy["b"].devices

@@ -105,7 +105,7 @@ def test_splits_of_other_dimensions_mean_columns(tmp_path: Path) -> None:
     names = tuple(problem.devices.names)
     old = {
         "embed": ParallelConfig((2, 2, 1), names),
-        "dense": ParallelConfig((2, 2, 1), names),
+        "dense": ParallelConfig((2, 2, 1, 1), names),
         "loss": ParallelConfig((1, 1), names[:1]),
     }
     Strategy(old).save(tmp_path / "old.json")

@@ -21,7 +21,12 @@ from flexlegion.tensor import Tensor
 MANY = 40  # nodes, more than which are not seen at a glance
 
 # What a configuration splits, and the letters by which SOAP calls the kinds of dimensions.
-LETTERS = {DimKind.SAMPLE: "S", DimKind.ATTRIBUTE: "A", DimKind.PARAMETER: "P"}
+LETTERS = {
+    DimKind.SAMPLE: "S",
+    DimKind.ATTRIBUTE: "A",
+    DimKind.PARAMETER: "P",
+    DimKind.REDUCTION: "R",
+}
 WHOLE = "whole"
 
 DEEPEST = 20  # parts of a name, beyond which it is not looked at
