@@ -10,7 +10,7 @@
 
 #include "gpu/table_gradient.h"
 #include "gpu/view.h"
-#include "ops/partial_gradients.h"
+#include "ops/partial_values.h"
 
 namespace flexlegion::gpu {
 namespace {
@@ -246,7 +246,10 @@ DeviceFunctions functions() {
   DeviceFunctions result;
   result.copy = gpu::copy_view;
   result.add = gpu::add_view;
+  result.max = gpu::max_view;
+  result.log_add_exp = gpu::log_add_exp_view;
   result.zero = gpu::zero_view;
+  result.zero_where_equal = gpu::zero_where_equal;
   result.scratch = gpu::scratch;
   result.update = update;
   result.find_norm = find_norm;

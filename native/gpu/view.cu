@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "ops/merge_elements.h"
+
 namespace flexlegion::gpu {
 
 void copy_view(const TensorView& to, const TensorView& from) {
@@ -32,9 +34,33 @@ void add_view(const TensorView& to, const TensorView& from) {
   });
 }
 
+void max_view(const TensorView& to, const TensorView& from) {
+  const Tiles<2> tiles({&to, &from});
+  for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
+    const auto element = tiles(i);
+    element[0] = larger(element[0], element[1]);
+  });
+}
+
+void log_add_exp_view(const TensorView& to, const TensorView& from) {
+  const Tiles<2> tiles({&to, &from});
+  for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
+    const auto element = tiles(i);
+    element[0] = log_add_exp(element[0], element[1]);
+  });
+}
+
 void zero_view(const TensorView& to) {
   const Tiles<1> tiles({&to});
   for_each(to.volume(), [=] FL_BODY(std::int64_t i) { tiles(i)[0] = 0.0f; });
+}
+
+void zero_where_equal(const TensorView& to, const TensorView& a, const TensorView& b) {
+  const Tiles<3> tiles({&to, &a, &b});
+  for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
+    const auto element = tiles(i);
+    if (same_number(element[1], element[2])) element[0] = 0.0f;
+  });
 }
 
 void write_or_add_view(const TensorView& to, const TensorView& from, bool adds) {

@@ -84,7 +84,10 @@ struct Tiles {
 // parameters make those of the CPU candidates, too.
 void copy_view(const TensorView& to, const TensorView& from);
 void add_view(const TensorView& to, const TensorView& from);
+void max_view(const TensorView& to, const TensorView& from);
+void log_add_exp_view(const TensorView& to, const TensorView& from);
 void zero_view(const TensorView& to);
+void zero_where_equal(const TensorView& to, const TensorView& a, const TensorView& b);
 void write_or_add_view(const TensorView& to, const TensorView& from, bool adds);
 
 // y(i) = or += f(i), for tiles of equal extents.

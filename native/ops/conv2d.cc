@@ -77,7 +77,14 @@ class Conv2d : public Kernel {
   }
 
  private:
-  enum Primitive { kForward, kBackwardData, kBackwardWeights, kReorder = 10, kAdd = 20 };
+  enum Primitive {
+    kForward,
+    kBackwardData,
+    kBackwardWeights,
+    kReorder = 10,
+    kAdd = 20,
+    kWithoutBias = 30  // of a layer that has one, for tasks that leave it to another
+  };
   // Where kernels and their gradients lie in oneDNN's layout.
   static constexpr int kLikedSlot = 4;
 
@@ -85,10 +92,12 @@ class Conv2d : public Kernel {
     const OnednnTile tile(layer_.tile(views, views.y));
     const DenseInput x(views.x, 0), kernel(views.kernel, 1);
     const DenseOutput y(views.y, 2);
-    const Prepared& convolution =
-        cache_.get(tile.key(kForward), [&] { return describe_forward(tile, layer_.activation); });
-    float* const w = liked_layout(tile, kForward, convolution, kernel.data());
-    if (layer_.use_bias) {
+    const bool biased = layer_.use_bias && views.bias.present();
+    const std::int64_t which = primitive(kForward, biased);
+    const Prepared& convolution = cache_.get(
+        tile.key(which), [&] { return describe_forward(tile, layer_.activation, biased); });
+    float* const w = liked_layout(tile, which, convolution, kernel.data());
+    if (biased) {
       const DenseInput bias(views.bias, 3);
       convolution.execute({{DNNL_ARG_SRC, x.data()},
                            {DNNL_ARG_WEIGHTS, w},
@@ -124,7 +133,7 @@ class Conv2d : public Kernel {
       return dnnl::convolution_backward_data::primitive_desc(
           onednn::engine(), dnnl::algorithm::convolution_direct, tile.input(), tile.any_kernel(),
           tile.output(), tile.strides(), tile.padding_before(), tile.padding_after(),
-          describe_forward(tile, Activation::none), onednn::attributes());
+          describe_forward(tile, Activation::none, layer_.use_bias), onednn::attributes());
     });
     float* const w = liked_layout(tile, kBackwardData, convolution, kernel.data());
     convolution.execute({{DNNL_ARG_DIFF_DST, const_cast<float*>(dy)},
@@ -134,12 +143,14 @@ class Conv2d : public Kernel {
   }
 
   void backward_weights(const OnednnTile& tile, const float* dy, const ConvViews& views) {
-    const Prepared& convolution = cache_.get(tile.key(kBackwardWeights), [&] {
-      const auto bias = layer_.use_bias ? tile.bias() : memory::desc();
+    const bool biased = layer_.use_bias && views.dbias.present();
+    const std::int64_t which = primitive(kBackwardWeights, biased);
+    const Prepared& convolution = cache_.get(tile.key(which), [&] {
+      const auto bias = biased ? tile.bias() : memory::desc();
       return dnnl::convolution_backward_weights::primitive_desc(
           onednn::engine(), dnnl::algorithm::convolution_direct, tile.input(), tile.any_kernel(),
           bias, tile.output(), tile.strides(), tile.padding_before(), tile.padding_after(),
-          describe_forward(tile, Activation::none), onednn::attributes());
+          describe_forward(tile, Activation::none, biased), onednn::attributes());
     });
     const auto liked = convolution.layout(DNNL_ARG_DIFF_WEIGHTS), ours = tile.kernel();
     const DenseInput x(views.x, 2);
@@ -148,7 +159,7 @@ class Conv2d : public Kernel {
     const bool reorder_adds = reorders && views.adds_dkernel && views.dkernel.dense();
     const DenseOutput dw(views.dkernel, 3, views.adds_dkernel && !reorder_adds);
     float* const dw_liked = reorders ? liked_memory(liked) : dw.data();
-    if (layer_.use_bias) {
+    if (biased) {
       const DenseOutput db(views.dbias, 5, views.adds_dbias);
       convolution.execute({{DNNL_ARG_SRC, x.data()},
                            {DNNL_ARG_DIFF_DST, const_cast<float*>(dy)},
@@ -161,15 +172,20 @@ class Conv2d : public Kernel {
                            {DNNL_ARG_DIFF_WEIGHTS, dw_liked}});
     }
     if (reorders) {
-      const int direction = kBackwardWeights + (reorder_adds ? kAdd : kReorder);
+      const std::int64_t direction = which + (reorder_adds ? kAdd : kReorder);
       reorder(tile.key(direction), liked, dw_liked, ours, dw.data(), reorder_adds);
     }
     dw.commit();
   }
 
+  std::int64_t primitive(Primitive which, bool biased) const {
+    return which + (layer_.use_bias && !biased ? kWithoutBias : 0);
+  }
+
   dnnl::convolution_forward::primitive_desc describe_forward(const OnednnTile& tile,
-                                                             Activation activation) const {
-    const auto bias = layer_.use_bias ? tile.bias() : memory::desc();
+                                                             Activation activation,
+                                                             bool biased) const {
+    const auto bias = biased ? tile.bias() : memory::desc();
     return {onednn::engine(),
             dnnl::prop_kind::forward_training,
             dnnl::algorithm::convolution_direct,
@@ -188,7 +204,7 @@ class Conv2d : public Kernel {
   }
 
   // The kernel in the layout that this convolution likes.
-  float* liked_layout(const OnednnTile& tile, Primitive direction, const Prepared& convolution,
+  float* liked_layout(const OnednnTile& tile, std::int64_t direction, const Prepared& convolution,
                       float* kernel) {
     const auto liked = convolution.layout(DNNL_ARG_WEIGHTS), ours = tile.kernel();
     if (liked == ours) return kernel;

@@ -46,7 +46,11 @@ struct DeviceFunctions {
   // As ops/tensor_view.h's.
   void (*copy)(const TensorView& to, const TensorView& from) = nullptr;
   void (*add)(const TensorView& to, const TensorView& from) = nullptr;
+  void (*max)(const TensorView& to, const TensorView& from) = nullptr;
+  void (*log_add_exp)(const TensorView& to, const TensorView& from) = nullptr;
   void (*zero)(const TensorView& to) = nullptr;
+  void (*zero_where_equal)(const TensorView& to, const TensorView& a,
+                           const TensorView& b) = nullptr;
   float* (*scratch)(int slot, std::int64_t elements) = nullptr;
 
   void (*update)(const WeightUpdate& update) = nullptr;

@@ -15,6 +15,8 @@
 // weights are only read.
 // - backward() may read only what the operator declares as `saved_for_backward` (flexlegion/ops);
 // other views are absent.
+// - A tile may cover a part of what the operator reduces: then the output is a partial value, and
+// an operand that is to be added once (a bias) is absent in all parts but one.
 // - It computes with the calling thread alone, keeps primitives and scratch memory from call to
 // call, and reports
 //   failure by an exception that names the operator.

@@ -6,6 +6,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "ops/merge_elements.h"
 #include "ops/simd.h"
 #include "ops/strided_loop.h"
 #include "support/huge_pages.h"
@@ -15,6 +16,10 @@ namespace {
 
 FLEXLEGION_SIMD void add_run(float* to, const float* from, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+FLEXLEGION_SIMD void max_run(float* to, const float* from, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = larger(to[i], from[i]);
 }
 
 struct Freed {
@@ -79,9 +84,31 @@ void add_view(const TensorView& to, const TensorView& from) {
   });
 }
 
+void max_view(const TensorView& to, const TensorView& from) {
+  for_each_run<2>({&to, &from}, [&](const Offsets<2>& at, std::int64_t n) {
+    max_run(to.f32() + at[0], from.f32() + at[1], n);
+  });
+}
+
+void log_add_exp_view(const TensorView& to, const TensorView& from) {
+  for_each_run<2>({&to, &from}, [&](const Offsets<2>& at, std::int64_t n) {
+    float* const mine = to.f32() + at[0];
+    const float* const its = from.f32() + at[1];
+    for (std::int64_t i = 0; i < n; ++i) mine[i] = log_add_exp(mine[i], its[i]);
+  });
+}
+
 void zero_view(const TensorView& to) {
   for_each_run<1>(
       {&to}, [&](const Offsets<1>& at, std::int64_t n) { std::fill_n(to.f32() + at[0], n, 0.0f); });
+}
+
+void zero_where_equal(const TensorView& to, const TensorView& a, const TensorView& b) {
+  for_each_run<3>({&to, &a, &b}, [&](const Offsets<3>& at, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      if (same_number(a.f32()[at[1] + i], b.f32()[at[2] + i])) to.f32()[at[0] + i] = 0.0f;
+    }
+  });
 }
 
 void write_or_add_view(const TensorView& to, const TensorView& from, bool adds) {
@@ -114,7 +141,7 @@ float* scratch(int slot, std::int64_t elements) {
 }
 
 DenseInput::DenseInput(const TensorView& view, int scratch_slot) : data_(view.f32()) {
-  if (view.dense()) return;
+  if (!view.present() || view.dense()) return;
   data_ = scratch(scratch_slot, view.volume());
   copy_view(dense_view(data_, view.tile, view.shape), view);
 }

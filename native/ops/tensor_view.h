@@ -39,7 +39,10 @@ TensorView subview(const TensorView& view, std::int64_t i);
 // Element-wise over tiles of equal extents (32-bit elements). Strides may differ.
 void copy_view(const TensorView& to, const TensorView& from);
 void add_view(const TensorView& to, const TensorView& from);  // float: to += from
+void max_view(const TensorView& to, const TensorView& from);  // to = max(to, from); of NaN, NaN
+void log_add_exp_view(const TensorView& to, const TensorView& from);  // to = log(e^to + e^from)
 void zero_view(const TensorView& to);
+void zero_where_equal(const TensorView& to, const TensorView& a, const TensorView& b);
 void write_or_add_view(const TensorView& to, const TensorView& from, bool adds);
 
 // The range [lo, hi) of dimension d, in global coordinates, of a view that holds it.
@@ -53,7 +56,8 @@ constexpr int kKernelSlots = 32;
 // Valid until the thread asks again for the same slot; grows, is never given back, 64-byte aligned.
 float* scratch(int slot, std::int64_t elements);
 
-// A tile as dense memory: the tile itself if it is dense, else a packed copy in scratch memory.
+// A tile as dense memory: the tile itself if it is dense, else a packed copy in scratch memory;
+// null if it is absent.
 class DenseInput {
  public:
   DenseInput(const TensorView& view, int scratch_slot);

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <utility>
 
-#include "ops/partial_gradients.h"
+#include "ops/partial_values.h"
 #include "ops/simd.h"
 #include "ops/strided_loop.h"
 
@@ -115,7 +115,10 @@ DeviceFunctions functions() {
   DeviceFunctions result;
   result.copy = copy_view;
   result.add = add_view;
+  result.max = max_view;
+  result.log_add_exp = log_add_exp_view;
   result.zero = zero_view;
+  result.zero_where_equal = zero_where_equal;
   result.scratch = scratch;
   result.update = update_weight;
   result.find_norm = find_norm;

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <utility>
 #include <vector>
 
-#include "ops/partial_gradients.h"
 #include "ops/strided_loop.h"
 
 namespace flexlegion {
@@ -13,8 +13,10 @@ namespace flexlegion {
 namespace {
 
 // Scratch slots of this file, + operand; kernels use the lower ones.
-constexpr int kSummedSlot = 1000;
+constexpr int kSummedSlot = 1000;    // gradients
+constexpr int kCombinedSlot = 1500;  // values
 constexpr int kAddedSlot = 2000;
+constexpr int kFirstSlot = 2500;  // three
 
 // Where a requirement's view goes in a KernelTask: a list, and a position in it.
 struct Binding {
@@ -22,9 +24,11 @@ struct Binding {
   std::vector<bool> KernelTask::*flags;  // where a kernel that accumulates is told to
   std::size_t position;
   int operand;
-  bool sums;               // a gradient to be summed before it is read
   std::vector<bool> adds;  // a gradient that is added to what is there, a task
-  bool writes_gradient;
+  bool combines = false;   // partial values, before they are read
+  bool writes_slot = false;
+  Combine combine = Combine::sum;
+  int scratch_slot = kSummedSlot;
 };
 
 // Operands are numbered within their role: the kernel's inputs[i], weights[i], outputs[i].
@@ -34,22 +38,25 @@ std::size_t position_in_role(const Operator& op, int operand) {
   return position;
 }
 
-Binding bind(const Operator& op, const Requirement& r) {
+Binding bind(const Operator& op, const Plan& plan, const Requirement& r) {
   const Role role = op.operands[r.operand].role;
-  Binding binding{nullptr, nullptr, position_in_role(op, r.operand), r.operand, false,
-                  r.adds,  false};
-  if (r.field == Field::value) {
-    binding.list = role == Role::input    ? &KernelTask::inputs
-                   : role == Role::weight ? &KernelTask::weights
-                                          : &KernelTask::outputs;
-  } else {
+  Binding binding{nullptr, nullptr, position_in_role(op, r.operand), r.operand, r.adds};
+  if (r.field == Field::gradient) {
     binding.list = role == Role::input    ? &KernelTask::input_grads
                    : role == Role::weight ? &KernelTask::weight_grads
                                           : &KernelTask::output_grads;
     binding.flags =
         role == Role::input ? &KernelTask::adds_input_grad : &KernelTask::adds_weight_grad;
-    binding.sums = role == Role::output;
-    binding.writes_gradient = role != Role::output;
+  } else {
+    binding.list = role == Role::input    ? &KernelTask::inputs
+                   : role == Role::weight ? &KernelTask::weights
+                                          : &KernelTask::outputs;
+    binding.combine = plan.values[static_cast<std::size_t>(r.tensor)].combine;
+    binding.scratch_slot = kCombinedSlot;
+  }
+  if (r.field == Field::gradient || r.field == Field::partial) {
+    binding.combines = r.privilege == Privilege::read;
+    binding.writes_slot = !binding.combines;
   }
   return binding;
 }
@@ -74,6 +81,17 @@ KernelTask blank_task(const Graph& graph, const Operator& op) {
 
 }  // namespace
 
+Merge merge_of(Combine combine, const DeviceFunctions& device) {
+  switch (combine) {
+    case Combine::max:
+      return device.max;
+    case Combine::log_sum_exp:
+      return device.log_add_exp;
+    default:
+      return device.add;
+  }
+}
+
 int loss_number(const Graph& graph, int op) {
   if (!graph.operators[op].is_loss) return -1;
   return static_cast<int>(std::count_if(graph.operators.begin(), graph.operators.begin() + op,
@@ -85,14 +103,21 @@ void OperatorKernels::provide(const Operator& op, const std::vector<int>& device
        [&](DeviceKind kind) { return make_kernel(op.type, Attributes(op.attributes), kind); });
 }
 
-Body kernel_body(const Graph& graph, const Launch& planned, const OperatorKernels& kernels) {
+Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
+                 const OperatorKernels& kernels) {
   const Operator& op = graph.operators[planned.op];
   std::vector<Binding> bindings;
-  for (const Requirement& r : planned.requirements) bindings.push_back(bind(op, r));
+  for (const Requirement& r : planned.requirements) bindings.push_back(bind(op, plan, r));
   const KernelTask blank = blank_task(graph, op);
   const bool forward = planned.pass == Pass::forward;
+  std::vector<std::pair<std::size_t, std::size_t>> maxima;  // (output, binding of its stack)
+  for (std::size_t i = 0; i < bindings.size(); ++i) {
+    const Binding& b = bindings[i];
+    const bool output = b.list == &KernelTask::outputs;
+    if (output && b.combines && b.combine == Combine::max) maxima.emplace_back(b.position, i);
+  }
   const int loss = loss_number(graph, planned.op);
-  return [bindings, blank, forward, loss, kernels](LeafContext& context) {
+  return [bindings, blank, forward, maxima, loss, kernels](LeafContext& context) {
     const DeviceFunctions& device = *context.device;
     Kernel& kernel = kernels.on(context.kind);
     KernelTask task = blank;
@@ -109,10 +134,13 @@ Body kernel_body(const Graph& graph, const Launch& planned, const OperatorKernel
     for (std::size_t i = 0; i < bindings.size(); ++i) {
       const Binding& b = bindings[i];
       TensorView view = context.views[i];
-      if (b.sums) view = summed(view, kSummedSlot + b.operand, device);
-      if (b.writes_gradient) {
+      if (b.combines) {
+        view = combined(view, merge_of(b.combine, device), b.scratch_slot + b.operand, device);
+      }
+      if (b.writes_slot) {
         view = slot_of(view, view.tile.lo[0]);
-        const bool adds = b.adds[static_cast<std::size_t>(context.point)];
+        const auto point = static_cast<std::size_t>(context.point);
+        const bool adds = point < b.adds.size() && b.adds[point];
         if (adds && kernel.accumulates()) {
           (task.*b.flags)[b.position] = true;
         } else if (adds) {
@@ -127,9 +155,37 @@ Body kernel_body(const Graph& graph, const Launch& planned, const OperatorKernel
     if (forward) {
       kernel.forward(task);
     } else {
+      for (const auto& [output, binding] : maxima) {
+        TensorView& gradient = task.output_grads[output];
+        const TensorView& stack = context.views[binding];
+        gradient =
+            gradient_of_first(gradient, stack, context.point % stack.extent(0), kFirstSlot, device);
+      }
       kernel.backward(task);
     }
     for (const auto& [accumulated, contribution] : to_add) device.add(accumulated, contribution);
+  };
+}
+
+Body combine_body(const Plan& plan, const Launch& planned) {
+  struct Output {
+    std::size_t partial = 0, summed = 0;  // requirements
+    Combine combine = Combine::sum;
+  };
+  std::map<int, Output> found;  // by tensor
+  for (std::size_t i = 0; i < planned.requirements.size(); ++i) {
+    const Requirement& r = planned.requirements[i];
+    Output& output = found[r.tensor];
+    output.combine = plan.values[static_cast<std::size_t>(r.tensor)].combine;
+    (r.role == RequirementRole::partial ? output.partial : output.summed) = i;
+  }
+  return [found](LeafContext& context) {
+    const DeviceFunctions& device = *context.device;
+    for (const auto& [tensor, output] : found) {
+      const TensorView& value = context.views[output.summed];
+      if (!value.present()) continue;
+      combine(context.views[output.partial], merge_of(output.combine, device), value, device);
+    }
   };
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/kernel.h"
+#include "ops/partial_values.h"
 #include "plan/graph.h"
 #include "plan/plan.h"
 #include "runtime/launch.h"
@@ -47,9 +48,16 @@ class OperatorKernels : public KernelsOfKinds<Kernel> {
 // Which of the graph's losses an operator is, or -1.
 int loss_number(const Graph& graph, int op);
 
-// A planned forward or backward launch's body: hands the views to the kernel by their role, sums
-// partial gradients before, and adds to earlier contributions after it.
-Body kernel_body(const Graph& graph, const Launch& planned, const OperatorKernels& kernels);
+// A planned forward or backward launch's body: hands the views to the kernel by their role,
+// combines partial values before, and adds to earlier contributions after it.
+Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
+                 const OperatorKernels& kernels);
+
+// A planned sum launch's body: combines shards of an operator's partial values.
+Body combine_body(const Plan& plan, const Launch& planned);
+
+// That device's function for it.
+Merge merge_of(Combine combine, const DeviceFunctions& device);
 
 // views[0] = views[1]
 void feed_body(LeafContext& context);
@@ -65,7 +73,7 @@ struct Values {
 // views[0] becomes such numbers. None of them is tiny; see that no results are, either: arithmetic
 // with denormal numbers takes many times as long.
 void fill_body(LeafContext& context, DataType type, const Values& values);
-// The partial gradients in views[0] are summed as before their reader computes.
+// The partial values in views[0] are summed as before their reader computes.
 void sum_body(LeafContext& context);
 // A row-major host array, of the tensor's elements or of bytes that stand for them.
 struct HostArray {

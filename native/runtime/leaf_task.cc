@@ -23,6 +23,7 @@ std::int64_t now_ns() {
 }
 
 std::string task_name(const Graph& graph, const Launch& planned, const std::string& optimizer) {
+  if (planned.pass == Pass::sum) return kSumTask;
   if (planned.pass == Pass::norm) return kNormTask;
   if (planned.pass == Pass::clip) return kClipTask;
   if (planned.pass == Pass::update) return optimizer + ".update";

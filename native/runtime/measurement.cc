@@ -274,11 +274,11 @@ Times measure_load(const Graph& graph, const Launch& launch, const Repeats& repe
 
 namespace {
 
-// The whole tensor, or a whole slot of its gradient's. In training, tiles that share a memory lie
-// in one instance, so their strides are the whole tensor's.
-LaunchRequirement surrounded(LaunchRequirement tile, const Tensor& tensor, bool gradient) {
+// The whole tensor, or whole slots of its partial values. In training, tiles that share a memory
+// lie in one instance, so their strides are the whole tensor's.
+LaunchRequirement surrounded(LaunchRequirement tile, const Tensor& tensor, bool stacked) {
   Rect& rect = tile.rects.front();
-  const int first = gradient ? 1 : 0;
+  const int first = stacked ? 1 : 0;
   for (int d = first; d < rect.rank; ++d) {
     rect.lo[d] = 0;
     rect.hi[d] = tensor.shape[static_cast<std::size_t>(d - first)];
@@ -291,6 +291,7 @@ LaunchRequirement surrounded(LaunchRequirement tile, const Tensor& tensor, bool 
 bool is_fresh(RequirementRole role) {
   switch (role) {
     case RequirementRole::input:
+    case RequirementRole::partial:
     case RequirementRole::output_gradient:
     case RequirementRole::weight_gradient:
     case RequirementRole::looked_up_gradient:
@@ -305,23 +306,27 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
                    const std::string& optimizer, const Attributes& hyperparameters,
                    std::int32_t bound) {
   const Graph& graph = plan.graph;
-  std::map<std::pair<int, bool>, int> regions;  // (tensor, gradient)
+  std::map<std::pair<int, Field>, int> regions;  // of tensors; states lie beside values
   std::vector<LaunchRequirement> requirements, around;
   std::vector<bool> cold;
   for (const Requirement& r : launch.requirements) {
     if (r.tensor < 0) throw std::invalid_argument("clipping is not measured");
     const Tensor& tensor = graph.tensors[static_cast<std::size_t>(r.tensor)];
     const bool gradient = r.field == Field::gradient;
-    const auto [region, fresh] = regions.try_emplace({r.tensor, gradient}, 0);
+    const bool stacked = gradient || r.field == Field::partial;
+    const Field of = stacked ? r.field : Field::value;
+    const auto [region, fresh] = regions.try_emplace({r.tensor, of}, 0);
     if (fresh) {
       std::vector<std::int64_t> shape = tensor.shape;
-      if (gradient) shape.insert(shape.begin(), plan.plan.gradients[r.tensor].slots);
-      region->second = measurement.add_region(shape, gradient ? 1 : 1 + plan.plan.optimizer.states);
+      const auto t = static_cast<std::size_t>(r.tensor);
+      const int slots = gradient ? plan.plan.gradients[t].slots : plan.plan.values[t].slots;
+      if (stacked) shape.insert(shape.begin(), slots);
+      region->second = measurement.add_region(shape, stacked ? 1 : 1 + plan.plan.optimizer.states);
     }
     LaunchRequirement mine = whole(region->second, legion_privilege(r.privilege), r.rects.front());
     if (r.field == Field::state) mine.field += 1 + static_cast<FieldID>(r.state);
     if (!r.rects.front().empty()) {
-      const LaunchRequirement all = surrounded(mine, tensor, gradient);
+      const LaunchRequirement all = surrounded(mine, tensor, stacked);
       const bool known = std::any_of(around.begin(), around.end(), [&](const auto& other) {
         return other.region == all.region && other.field == all.field && other.rects == all.rects;
       });
@@ -347,7 +352,9 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
                           values](LeafContext& context) { fill_body(context, type, values); });
   }
   Body body;
-  if (launch.pass == Pass::update) {
+  if (launch.pass == Pass::sum) {
+    body = combine_body(plan.plan, launch);
+  } else if (launch.pass == Pass::update) {
     UpdateKernels kernels;
     kernels.provide(optimizer, hyperparameters, {device});
     body = update_body(launch, kernels);
@@ -355,7 +362,7 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
     const Operator& op = graph.operators[static_cast<std::size_t>(launch.op)];
     OperatorKernels kernels;
     kernels.provide(op, {device});
-    body = kernel_body(graph, launch, kernels);
+    body = kernel_body(graph, plan.plan, launch, kernels);
   }
   measurement.add_measured(task_name(graph, launch, optimizer), device, std::move(requirements),
                            std::move(body), cold);

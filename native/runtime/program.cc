@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "flexlegion_rt.h"
-#include "ops/partial_gradients.h"
+#include "ops/partial_values.h"
 #include "runtime/machine.h"
 #include "runtime/views.h"
 
@@ -201,8 +201,11 @@ void Program::save(const std::vector<HostShard>& shards) {
 }
 
 void Program::read(int tensor, Field field, int state, void* host) {
-  const auto [region, field_id] = place_of(tensor, field, state);
   const Tensor& what = graph_.tensors.at(static_cast<std::size_t>(tensor));
+  const ValueStack& values = plan_.values[static_cast<std::size_t>(tensor)];
+  // Where a reduction is split, and nobody but its readers combines it, there is no value.
+  if (field == Field::value && values.slots > 1 && !values.summed) field = Field::partial;
+  const auto [region, field_id] = place_of(tensor, field, state);
   // Legion ends the process at a read of what nothing wrote.
   if (region < 0 || !written(region, field_id)) {
     throw std::invalid_argument("tensor '" + what.name + "': nothing has computed that yet");
@@ -221,9 +224,10 @@ void Program::read(int tensor, Field field, int state, void* host) {
   const TensorView view = view_of(physical, field_id, box);
   const Rect whole = Rect::of_shape(what.shape);
   const TensorView to = dense_view(host, whole, whole.hi);
-  if (field == Field::gradient) {
-    copy_view(to, slot_of(view, 0));
-    for (std::int64_t s = 1; s < box.hi[0]; ++s) add_view(to, slot_of(view, s));
+  if (field == Field::gradient || field == Field::partial) {
+    const DeviceFunctions& host_functions = *device_functions(DeviceKind::cpu);
+    const Combine way = field == Field::partial ? values.combine : Combine::sum;
+    combine(view, merge_of(way, host_functions), to, host_functions);
   } else {
     copy_view(to, view);
   }

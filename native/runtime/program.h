@@ -62,8 +62,7 @@ class Program : public Executor {
   void on_failure() override { log_.give_up(); }
   int losses() const { return losses_; }
 
-  // A whole tensor from or to the host, every rank alike. Reading a gradient sums its partial
-  // values.
+  // A whole tensor from or to the host, every rank alike. Reading combines partial values.
   void write(int tensor, Field field, int state, const void* host);
   void read(int tensor, Field field, int state, void* host);
 
@@ -131,8 +130,8 @@ class Program : public Executor {
   const std::string optimizer_;
   const Attributes hyperparameters_;
   const std::uint64_t seed_;
-  const double clip_norm_;                           // 0: gradients are not clipped
-  std::vector<int> value_region_, gradient_region_;  // a tensor; -1: none
+  const double clip_norm_;  // 0: gradients are not clipped
+  std::vector<int> value_region_, partial_region_, gradient_region_;  // a tensor; -1: none
   int norms_region_ = -1, total_norm_region_ = -1;
   int losses_ = 0;  // operators of the graph
   std::vector<InputTensor> inputs_;

@@ -79,15 +79,16 @@ void Program::create_regions() {
                                                                : Content::activations;
     value_region_.push_back(
         regions_.add(tensor.shape, 1 + states_of(static_cast<int>(t)), content));
-    const int slots = plan_.gradients[t].slots;
-    if (slots == 0) {
-      gradient_region_.push_back(-1);
-      continue;
-    }
-    std::vector<std::int64_t> stacked = {slots};
-    stacked.insert(stacked.end(), tensor.shape.begin(), tensor.shape.end());
+    const auto add_stack = [&](int slots, Content of) {
+      std::vector<std::int64_t> stacked = {slots};
+      stacked.insert(stacked.end(), tensor.shape.begin(), tensor.shape.end());
+      return regions_.add(stacked, 1, of);
+    };
+    const int values = plan_.values[t].slots, gradients = plan_.gradients[t].slots;
+    partial_region_.push_back(values > 1 ? add_stack(values, Content::activations) : -1);
     gradient_region_.push_back(
-        regions_.add(stacked, 1, weight ? Content::gradients : Content::activations));
+        gradients == 0 ? -1
+                       : add_stack(gradients, weight ? Content::gradients : Content::activations));
   }
   if (plan_.norms == 0) return;
   norms_region_ = regions_.add({plan_.norms}, 1);
@@ -105,6 +106,8 @@ std::pair<int, FieldID> Program::place_of(int tensor, Field field, int state) co
   switch (field) {
     case Field::value:
       return {value_region_[t], kValueField};
+    case Field::partial:
+      return {partial_region_[t], kValueField};
     case Field::gradient:
       return {gradient_region_[t], kValueField};
     case Field::norms:
@@ -143,6 +146,8 @@ void Program::add_planned(int index) {
     kernels.provide(optimizer_, hyperparameters_, planned.devices);
     launch.closing = true;
     launch.body = update_body(planned, kernels, clip_norm_);
+  } else if (planned.pass == Pass::sum) {
+    launch.body = combine_body(plan_, planned);
   } else if (planned.pass == Pass::norm || planned.pass == Pass::clip) {
     launch.closing = true;
     launch.body = planned.pass == Pass::norm ? norm_body(planned) : clip_body(planned);
@@ -150,7 +155,7 @@ void Program::add_planned(int index) {
     // Forward and backward share the kernel object, and so what it keeps from call to call.
     OperatorKernels& kernels = kernels_[planned.op];
     kernels.provide(graph_.operators[static_cast<std::size_t>(planned.op)], planned.devices);
-    launch.body = kernel_body(graph_, planned, kernels);
+    launch.body = kernel_body(graph_, plan_, planned, kernels);
     if (planned.pass == Pass::backward) {
       launch.forward = forward_[static_cast<std::size_t>(planned.op)];
     }

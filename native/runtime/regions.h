@@ -1,8 +1,9 @@
 // The logical regions of a program, and their partitions by the plan's rectangles.
 //
-// A tensor has one region for its value (and, for weights, a field an optimizer state), and one for
-// the stack of partial gradients, whose first dimension is the slot. An input tensor has a third,
-// into which the next batch is staged while the present one computes.
+// A tensor has one region for its value (and, for weights, a field an optimizer state), one for the
+// stack of its gradient's partial values, whose first dimension is the slot, and one for the stack
+// of its own, if it has such. An input tensor has another, into which the next batch is staged
+// while the present one computes.
 #pragma once
 
 #include <array>

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/partial_gradients.h"
+#include "ops/partial_values.h"
 
 namespace flexlegion {
 

@@ -1,41 +1,54 @@
-"""Run under legate: random strategies against the single-device run. Writes failures as JSON."""
+"""Run under legate: random strategies against the single-device run. Writes failures as JSON.
+
+With `--reductions`, most operators that reduce something are split in it, and each strategy trains
+twice, to the same bits.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 from networks import NETWORKS, Network
-from training_state import differences, misplaced, train
+from training_state import State, differences, errors, misplaced, train
 from zoo_cases import CASES, SMALLEST, ZooCase
 
 from flexlegion import Strategy
 from flexlegion._native import rt
 from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
+from flexlegion.graph import Operator
 from flexlegion.machine.running import running_machine
+from flexlegion.ops.base import DimKind
 from flexlegion.soap import ParallelConfig, random_config
 
 DRAWS = 20  # enough to meet a dimension, unless it cannot be split
 
 
 def random_strategy(
-    network: Network | ZooCase, seed: int, devices: list[str], turn: int
+    network: Network | ZooCase, seed: int, devices: list[str], turn: int, reductions: bool
 ) -> Strategy:
     """Up to 12 tasks an operator: every dimension, uneven extents, devices repeated, permuted.
 
-    In each turn, operators are split in another of their dimensions, or in any.
+    In each turn, operators are split in another of their dimensions, or in any; with `reductions`,
+    in three of four draws, in one that they reduce.
     """
     graph = network.graph()
     rng = np.random.default_rng(seed)
-    max_tasks = int(rng.integers(1, 13))
+    max_tasks = int(rng.integers(2 if reductions else 1, 13))
     configs = {}
     for op in graph.operators:
         dim = turn % (len(op.dims) + 1)
+        reduced = [d for d, its in enumerate(op.dims) if its.kind is DimKind.REDUCTION]
+        if reductions and reduced and rng.integers(4):
+            dim = int(rng.choice(reduced))
         for _ in range(DRAWS):
-            config = configs[op.name] = random_config(op, devices, rng, max_tasks)
+            config = random_config(op, devices, rng, max_tasks, reductions=True)
+            configs[op.name] = config
             if dim == len(op.dims) or config.degrees[dim] > 1:
                 break
     return Strategy(configs, f"seed {seed}")
@@ -49,11 +62,44 @@ def on_one_processor(network: Network | ZooCase) -> Strategy:
     )
 
 
+def parts(op: Operator, config: ParallelConfig) -> int:
+    """How many partial values of its outputs an operator computes."""
+    degrees = config.degrees[len(op.output.shape) :]
+    return math.prod(degrees)
+
+
+def kind_of(name: str) -> str:
+    """What an entry of the state is, for a table of errors."""
+    if " loss " in name:
+        return "losses"
+    if name.endswith(" gradient"):
+        return "gradients"
+    if " state " in name:
+        return "states"
+    return "outputs" if name[0].isdigit() else "weights"
+
+
+def worst_of(found: dict[str, float], worst: dict[str, float]) -> None:
+    """Keep the largest errors by kind."""
+    for name, error in found.items():
+        worst[kind_of(name)] = max(worst.get(kind_of(name), 0.0), error)
+
+
+def other_bits(state: State, again: State) -> list[str]:
+    """What differs between two runs of one strategy."""
+    return [
+        f"{name}: other bits the second time"
+        for name in state
+        if state[name].tobytes() != again[name].tobytes()
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--first", type=int, required=True)
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--out", required=True)
+    parser.add_argument("--reductions", action="store_true")
     parser.add_argument("--zoo", nargs="+", help="of zoo_cases.py, instead of networks.py's")
     parser.add_argument(
         "--reference",
@@ -76,30 +122,45 @@ def main() -> None:
     if machine.ranks == 1:
         rt().check(rt().lib.fl_rt_count_copies(1))
     failures, split_dims, tasks = [], set(), 0
+    reduced: Counter[str] = Counter()  # operators of which a reduction is split, by its name
+    sums: Counter[str] = Counter()
+    worst: dict[str, float] = {}
     for seed in range(args.first, args.first + args.count):
         turn, number = divmod(seed, len(names))
         name = names[number]
         # Both ways of cutting weights: as finely as possible, and small ones not at all.
         granularity = Granularity(shard_bytes=1) if turn % 2 else DEFAULT_GRANULARITY
         network = networks[name]
-        strategy = random_strategy(network, seed, machine.devices.names, turn // 2)
+        names_here = machine.devices.names
+        strategy = random_strategy(network, seed, names_here, turn // 2, args.reductions)
         model, state = train(network, strategy, granularity)
+        zoo = isinstance(network, ZooCase)
         bounds = (network.tolerance, SMALLEST) if isinstance(network, ZooCase) else ()
-        for failure in [*differences(state, references[name], *bounds), *misplaced(model)]:
-            failures.append(f"{name} seed {seed}: {failure}")
+        found = [*differences(state, references[name], *bounds), *misplaced(model)]
+        worst_of(errors(state, references[name], SMALLEST if zoo else 0.0), worst)
         for operator in model.plan.graph.operators:
             config = model.strategy[operator.name]
             tasks += config.tasks
+            sums[config.sums] += parts(operator, config) > 1
             for dim, degree in zip(operator.dims, config.degrees, strict=True):
                 if degree > 1:
                     split_dims.add(f"{operator.kind.type}.{dim.name}")
+                    reduced[operator.kind.type] += dim.kind is DimKind.REDUCTION
         model.close()
+        if args.reductions:
+            model, again = train(network, strategy, granularity)
+            model.close()
+            found += other_bits(state, again)
+        failures += [f"{name} seed {seed}: {failure}" for failure in found]
     result = {
         "processors": len(machine.devices),
         "ranks": machine.ranks,
         "strategies": args.count,
         "tasks": tasks,
         "split_dims": sorted(split_dims),
+        "reduced": {name: count for name, count in reduced.items() if count},
+        "sums": dict(sums),
+        "worst": worst,
         "copied_bytes": int(rt().lib.fl_rt_copied_bytes()),
         "failures": failures,
     }

@@ -21,7 +21,7 @@ def train(
     """Train for the network's number of steps, the last with a short batch.
 
     Returns the model, still open, and every gradient after every step, every output, the losses,
-    and the weights at the end.
+    and the weights and the optimizer's states at the end.
     """
     model = network.model()
     weights = getattr(network, "loss_weights", None)
@@ -56,6 +56,9 @@ def train(
                 state[f"{step} {operator.name}"] = program.read(operator.output)
     for name, value in model.get_weights().items():
         state[name] = value
+    for weight in model.plan.facts.updated:
+        for number in range(network.optimizer.states):
+            state[f"{weight.name} state {number}"] = program.read(weight, "state", number)
     program.drop_data()
     return model, state
 
@@ -70,10 +73,8 @@ def relative_error(value: np.ndarray, reference: np.ndarray, floor: float = 1e-5
     return error / max(scale, floor)
 
 
-def differences(
-    state: State, reference: State, tolerance: float = 1e-4, share: float = 0.0
-) -> list[str]:
-    """What differs, in words.
+def errors(state: State, reference: State, share: float = 0.0) -> dict[str, float]:
+    """The relative error of everything.
 
     The norm of a gradient counts as at least `share` of the largest one's: what rounding leaves of
     gradients that are zero in exact arithmetic differs.
@@ -81,11 +82,18 @@ def differences(
     assert state.keys() == reference.keys()
     gradients = [np.linalg.norm(v) for name, v in reference.items() if name.endswith("gradient")]
     floor = max(1e-5, share * float(max(gradients)))
-    errors = {
+    return {
         name: relative_error(state[name], value, floor if name.endswith("gradient") else 1e-5)
         for name, value in reference.items()
     }
-    return [f"{name}: {error:.2e}" for name, error in errors.items() if not error <= tolerance]
+
+
+def differences(
+    state: State, reference: State, tolerance: float = 1e-4, share: float = 0.0
+) -> list[str]:
+    """What differs, in words; `share` as of `errors`."""
+    found = errors(state, reference, share)
+    return [f"{name}: {error:.2e}" for name, error in found.items() if not error <= tolerance]
 
 
 def misplaced(model: Model) -> list[str]:
