@@ -115,7 +115,8 @@ def main() -> None:
         networks = {name: CASES[name] for name in args.zoo}
     names = list(networks)
     references = {}
-    for name in names:
+    seeds = range(args.first, args.first + args.count)
+    for name in [names[seed % len(names)] for seed in seeds[: len(names)]]:
         one = on_one_processor(networks[name]) if args.reference == "cpu" else "single"
         model, references[name] = train(networks[name], one)
         model.close()
@@ -125,7 +126,7 @@ def main() -> None:
     reduced: Counter[str] = Counter()  # operators of which a reduction is split, by its name
     sums: Counter[str] = Counter()
     worst: dict[str, float] = {}
-    for seed in range(args.first, args.first + args.count):
+    for seed in seeds:
         turn, number = divmod(seed, len(names))
         name = names[number]
         # Both ways of cutting weights: as finely as possible, and small ones not at all.
