@@ -13,6 +13,10 @@ class UserError(ValueError):
     status: ClassVar[int] = 2
 
 
+class DoesNotApply(UserError):
+    """A known strategy that a network or a machine has nothing for."""
+
+
 class DivergenceError(UserError):
     """A loss that is no finite number: training has ended, as nothing good can come of it."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,10 +14,12 @@ from flexlegion.graph import Graph
 from flexlegion.losses import DEFAULT_LOSS, Losses, Weights
 from flexlegion.machine.topology import Topology
 from flexlegion.model import Model
+from flexlegion.ops.base import DimKind
 from flexlegion.optimizers import Optimizer, optimizer_of
 from flexlegion.precision import DEFAULT, check_precision
 from flexlegion.problem import Problem
 from flexlegion.references import described_sizes
+from flexlegion.soap import SPLIT
 from flexlegion.strategy import GRAPH
 from flexlegion.tensor import Tensor
 from flexlegion.transforms.losses import add_losses
@@ -107,10 +109,19 @@ class Network:
         """Of the graph."""
         return Fingerprint.of(self.graph)
 
-    def problem(self, topology: Topology, costs: CostModel) -> Problem:
-        """The network on a machine, for simulations."""
-        optimizer = self.optimizer
-        return Problem(self.graph, topology, costs, self.outputs, optimizer.states, optimizer.clips)
+    def problem(
+        self, topology: Topology, costs: CostModel, dimensions: Collection[DimKind] = SPLIT
+    ) -> Problem:
+        """The network on a machine, for simulations; searches split these kinds of dimensions."""
+        return Problem(
+            self.graph,
+            topology,
+            costs,
+            self.outputs,
+            self.optimizer.states,
+            self.optimizer.clips,
+            dimensions=dimensions,
+        )
 
     def about(self) -> dict[str, Any]:
         """For files and JSON: what it takes to build it again.

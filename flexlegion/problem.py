@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -23,7 +23,8 @@ from flexlegion.graph import Graph, Operator
 from flexlegion.machine.topology import Device, Topology
 from flexlegion.native_graph import NativeGraph
 from flexlegion.native_strategy import from_native, to_native
-from flexlegion.soap import ParallelConfig
+from flexlegion.ops.base import DimKind
+from flexlegion.soap import SPLIT, ParallelConfig, splits
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
 
@@ -64,6 +65,8 @@ class Problem:
         Whether the optimizer clips all gradients by their norm.
     granularity
         How finely plans are cut where strategies leave it open.
+    dimensions
+        The kinds of dimensions that searches split.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Problem:
         optimizer_states: int = 0,
         clips: bool = False,
         granularity: Granularity = DEFAULT_GRANULARITY,
+        dimensions: Collection[DimKind] = SPLIT,
     ) -> None:
         if len(topology.memories) > MAX_SIMULATED:
             raise UserError(
@@ -88,6 +92,7 @@ class Problem:
         self.optimizer_states = optimizer_states
         self.clips = clips
         self.granularity = granularity
+        self.dimensions = frozenset(dimensions)
         self.native = NativeGraph(graph, outputs, granularity)
         self.facts = self.native.facts
         self.core = self.native.core
@@ -112,6 +117,10 @@ class Problem:
         )
         del keep
         self._entries: dict[tuple[int, Degrees], _Entry] = {}
+
+    def splits(self, operator: Operator) -> list[Degrees]:
+        """The degrees that searches choose from; see `flexlegion.soap.splits`."""
+        return splits(operator, len(self.devices), self.dimensions)
 
     def prepare(self, operator: Operator, degrees: Degrees) -> None:
         """Have the cost table hold the times of an operator's tasks if it is split that way."""

@@ -18,6 +18,9 @@ from flexlegion.quoting import shown
 
 Sums = Literal["readers", "shards"]
 
+# The kinds of dimensions that can be split.
+SPLIT = frozenset(DimKind) - {DimKind.NONE, DimKind.REDUCTION}
+
 _DEVICE_NAME = re.compile(r"(cpu|gpu):(0|[1-9][0-9]*)")
 
 
@@ -149,7 +152,7 @@ def random_config(
 
 
 def splits(
-    operator: Operator, max_tasks: int, allowed: Collection[DimKind] | None = None
+    operator: Operator, max_tasks: int, allowed: Collection[DimKind] = SPLIT
 ) -> list[tuple[int, ...]]:
     """All tuples of degrees that deal an operator to up to `max_tasks` devices evenly.
 
@@ -165,7 +168,7 @@ def splits(
     max_tasks
         Bound on the number of tasks, such as the number of devices; at least 1.
     allowed
-        Which kinds of dimensions may be split; by default all of the output.
+        Which kinds of dimensions may be split; all by default.
 
     Returns
     -------
@@ -173,8 +176,6 @@ def splits(
         Each tuple once, in lexicographic order; ``(1, ..., 1)`` is the first.
     """
     choices = []
-    if allowed is None:
-        allowed = set(DimKind) - {DimKind.REDUCTION}
     for dim, extent in zip(operator.dims, operator.space, strict=True):
         whole = dim.kind is DimKind.NONE or dim.kind not in allowed
         limit = 1 if whole else min(extent, max_tasks)

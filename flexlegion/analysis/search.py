@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
-from flexlegion.errors import UserError
+from flexlegion.errors import DoesNotApply, UserError
 from flexlegion.losses import Losses
+from flexlegion.ops.base import DimKind
 from flexlegion.optimizers import Optimizer
 from flexlegion.problem import Problem
 from flexlegion.report.blocks import Block, Pairs
@@ -19,10 +20,12 @@ from flexlegion.report.text import count, duration
 from flexlegion.report.timelines import described, details, fits, time_excess
 from flexlegion.searches.budget import budget_of, check_search
 from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult
-from flexlegion.searches.registry import ANNEALING, SEARCHES, SearchTask, run_search
+from flexlegion.searches.registry import ANNEALING, SEARCHES, SPECIAL, SearchTask, run_search
 from flexlegion.simulator import full
-from flexlegion.strategies import AnyStrategy, named
+from flexlegion.soap import SPLIT
+from flexlegion.strategies import AnyStrategy, named, unchecked
 from flexlegion.strategy import Strategy
+from flexlegion.suggestions import unknown
 
 REFERENCES = ("data", "expert")
 
@@ -128,6 +131,7 @@ def search(
     costs: str = "auto",
     profile_db: str | None = None,
     start: Sequence[AnyStrategy] | None = None,
+    dimensions: Sequence[str] | None = None,
     seed: int = 0,
     chains: int | None = None,
     options: SearchOptions | None = None,
@@ -151,6 +155,9 @@ def search(
         Strategies to start from; by default data parallelism, the experts', OptCNN's (not for
         "paper") and a random one, as far as the batch allows. What is found is never slower than
         any.
+    dimensions
+        Which kinds of dimensions may be split, of "sample", "attribute" and "parameter"; all by
+        default.
     seed
         Decides all that is random.
     chains
@@ -195,12 +202,30 @@ def search(
         precision=precision,
         costs=costs,
         profile_db=profile_db,
+        dimensions=dimensions_of(dimensions),
     )
     starts, notes = starts_of(start, setting.problem, seed, starts_from)
     with ProgressBar("search", progress) as bar:
         task = SearchTask(setting.problem, starts, limits, seed, chains, options, bar.search)
         result = run_search(search, task)
     return found_by(setting, result, limits, seed, search, notes)
+
+
+def dimensions_of(names: Sequence[str] | None) -> frozenset[DimKind]:
+    """The kinds of dimensions that a search may split, by their names; None: all.
+
+    Raises
+    ------
+    UserError
+        If there is no such kind.
+    """
+    if names is None:
+        return SPLIT
+    kinds = {kind.value: kind for kind in DimKind if kind in SPLIT}
+    for name in names:
+        if name not in kinds:
+            raise unknown("kind of dimension", name, kinds)
+    return frozenset(kinds[name] for name in names)
 
 
 def starts_of(
@@ -230,11 +255,16 @@ def starts_of(
     for spec in default if specs is None else specs:
         asked = f"random:{seed}" if spec == "random" else spec
         try:
-            strategy = named(asked, problem)
+            strategy = unchecked(asked, problem)
+            _check_dimensions(strategy, problem)  # ahead of the cost table, which has candidates
+            problem.check(strategy)
         except UserError as e:
             if specs is not None:
                 raise
-            notes.append(f"no start from '{spec}': {e}")
+            if not isinstance(e, DoesNotApply):
+                notes.append(f"no start from '{spec}': {e}")
+            continue
+        if specs is None and spec in SPECIAL and not _pays(strategy, starts, problem):
             continue
         name = asked if isinstance(asked, str) else strategy.source
         twin = next((other for other, same in starts.items() if same == strategy), None)
@@ -252,6 +282,31 @@ def starts_of(
     if excess is not None:
         raise UserError(excess)
     return starts, tuple(notes)
+
+
+def _check_dimensions(strategy: Strategy, problem: Problem) -> None:
+    """Raise `UserError` if a strategy splits what its search leaves whole."""
+    for operator in problem.facts.trained:
+        config = strategy.get(operator.name)
+        if config is None or operator.looks_up:
+            continue
+        for dim, degree in zip(operator.dims, config.degrees, strict=False):
+            if degree > 1 and dim.kind in SPLIT - problem.dimensions:
+                raise UserError(
+                    f"{strategy.source}: operator '{operator.name}' splits dimension '{dim.name}' "
+                    f"of kind {dim.kind.value}, which this search leaves whole"
+                )
+
+
+def _pays(strategy: Strategy, starts: Mapping[str, Strategy], problem: Problem) -> bool:
+    """Whether it is worth a share of the budget: faster than the first start, or alone fits."""
+    mine = full(problem, strategy)
+    for other in starts.values():
+        theirs = full(problem, other)
+        return fits(mine) and (
+            not fits(theirs) or mine.iteration_time_ns < theirs.iteration_time_ns
+        )
+    return True
 
 
 def found_by(
@@ -286,6 +341,7 @@ def found_by(
             "budget": {"seconds": budget.seconds, "proposals": budget.proposals},
             "trace": [list(point) for point in result.trace],
         }
+        | _restriction(setting.problem)
         | ({} if search == ANNEALING else {"search": search})
     )
     strategy = Strategy(result.strategy, "found", found)
@@ -297,6 +353,13 @@ def found_by(
         notes=notes,
         result=result,
     )
+
+
+def _restriction(problem: Problem) -> dict[str, list[str]]:
+    """Which kinds of dimensions were split, unless all."""
+    if problem.dimensions == SPLIT:
+        return {}
+    return {"dimensions": [kind.value for kind in DimKind if kind in problem.dimensions]}
 
 
 def _time_of(name: str, problem: Problem) -> int | None:

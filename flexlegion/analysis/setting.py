@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ from flexlegion.machine.files import load_machine
 from flexlegion.machine.topology import Device, Topology
 from flexlegion.model import Model
 from flexlegion.network import Network
+from flexlegion.ops.base import DimKind
 from flexlegion.optimizers import Optimizer
 from flexlegion.precision import DEFAULT, PEAKS, check_used
 from flexlegion.problem import Problem
 from flexlegion.references import load_model
+from flexlegion.soap import SPLIT
 from flexlegion.suggestions import unknown
 
 COSTS = ("auto", "analytic", "measured")
@@ -62,8 +65,11 @@ class Setting:
         precision: str | None = None,
         costs: str = "auto",
         profile_db: str | None = None,
+        dimensions: Collection[DimKind] = SPLIT,
     ) -> Setting:
         """A model on a machine; for the arguments see `flexlegion.analysis.simulate.simulate`.
+
+        Searches split dimensions of these kinds.
 
         Raises
         ------
@@ -78,9 +84,8 @@ class Setting:
         check_used(network.precision, topology.names.names, f"the machine '{name}'")
         if costs not in COSTS:
             raise unknown("costs", costs, COSTS)
-        return cls(
-            network, name, costs, network.problem(topology, costs_of(costs, profile_db, network))
-        )
+        its = costs_of(costs, profile_db, network)
+        return cls(network, name, costs, network.problem(topology, its, dimensions))
 
     def about(self) -> dict[str, Any]:
         """For files and JSON: what it takes to build it again."""

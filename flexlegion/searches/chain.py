@@ -8,10 +8,9 @@ from typing import Any
 
 from flexlegion.graph import Operator
 from flexlegion.problem import Degrees, Problem
-from flexlegion.soap import splits
 from flexlegion.strategy import Strategy
 
-SplitsOf = Callable[[Operator, int], list[Degrees]]
+SplitsOf = Callable[[Operator], list[Degrees]]
 
 
 def switch(without: str) -> Any:
@@ -103,7 +102,7 @@ class ChainState:
     tasks_played: int
 
 
-def prepare_candidates(problem: Problem, splits_of: SplitsOf = splits) -> int:
+def prepare_candidates(problem: Problem, splits_of: SplitsOf | None = None) -> int:
     """Fill the cost table with every split that the search may propose; returns how many.
 
     Parameters
@@ -111,13 +110,13 @@ def prepare_candidates(problem: Problem, splits_of: SplitsOf = splits) -> int:
     problem
         A chain proposes all that its cost table holds, so for fewer splits it has to be new.
     splits_of
-        From an operator and the number of devices, its splits.
+        From an operator to its splits; by default the problem's.
     """
     count = 0
     for number, operator in enumerate(problem.graph.operators):
         if problem.class_of(operator) != number:
             continue
-        for degrees in splits_of(operator, len(problem.devices)):
+        for degrees in (splits_of or problem.splits)(operator):
             problem.prepare(operator, degrees)
             count += 1
     return count

@@ -27,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from flexlegion.errors import UserError
+from flexlegion.graph import Operator
 from flexlegion.problem import Problem
 from flexlegion.searches.chain import (
     Chain,
@@ -37,7 +38,6 @@ from flexlegion.searches.chain import (
     switch,
 )
 from flexlegion.searches.descent import best_of, descend, wait
-from flexlegion.soap import splits
 from flexlegion.strategy import Strategy
 
 # A chain cannot be interrupted within a slice: short enough for Ctrl-C and progress to feel prompt.
@@ -175,7 +175,7 @@ def search(
     chains: int | None = None,
     options: SearchOptions | None = None,
     progress: Progress | None = None,
-    splits_of: SplitsOf = splits,
+    splits_of: SplitsOf | None = None,
 ) -> SearchResult:
     """Search for a fast strategy.
 
@@ -258,8 +258,25 @@ def search(
 
 
 def tie_groups(problem: Problem) -> list[int]:
-    """A number for each operator; operators of one class (see `Problem.class_of`) have the same."""
-    return [problem.class_of(operator) for operator in problem.graph.operators]
+    """A number for each operator; those that play the same part in the network have the same.
+
+    They are of one class (see `Problem.class_of`), and so are those that they read from, and those
+    that read what they write. So an attention's output layer, which joins the heads, is not tied to
+    the layers of its queries, although it has their shape.
+    """
+    operators = problem.graph.operators
+    read: dict[Operator, set[int]] = {operator: set() for operator in operators}
+    written: dict[Operator, set[int]] = {operator: set() for operator in operators}
+    for operator in operators:
+        for producer in (tensor.producer for tensor in operator.inputs):
+            if producer is not None:
+                read[operator].add(problem.class_of(producer))
+                written[producer].add(problem.class_of(operator))
+    numbers: dict[object, int] = {}
+    return [
+        numbers.setdefault((problem.class_of(op), frozenset(read[op]), frozenset(written[op])), i)
+        for i, op in enumerate(operators)
+    ]
 
 
 class _Start:

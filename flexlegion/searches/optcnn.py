@@ -22,7 +22,7 @@ import numpy.typing as npt
 from flexlegion.graph import Operator
 from flexlegion.problem import Degrees, Problem
 from flexlegion.searches.chain import prepare_candidates
-from flexlegion.soap import ParallelConfig, splits
+from flexlegion.soap import ParallelConfig
 from flexlegion.strategies.splitting import by_samples
 from flexlegion.strategy import Strategy
 
@@ -135,7 +135,7 @@ def summed_costs(problem: Problem, tied: bool, max_candidates: int = MAX_CANDIDA
     table = _Table(problem)
     candidates, own, complete = [], [], True
     for group in groups:
-        its = splits(group[0], len(problem.devices))
+        its = problem.splits(group[0])
         costs = _own_costs(table, group, its)
         if len(its) > max_candidates:
             complete = False
@@ -304,7 +304,7 @@ def _groups(problem: Problem, tied: bool) -> list[list[Operator]]:
     for op in operators:
         keys: list[object] = [("class", problem.class_of(op))]
         if op.weights:
-            keys.append((tuple(op.weights), tuple(splits(op, len(problem.devices)))))
+            keys.append((tuple(op.weights), tuple(problem.splits(op))))
         for key in keys if tied else []:
             mine, theirs = group_of[op.name], first.setdefault(key, group_of[op.name])
             if (theirs := group_of[operators[theirs].name]) != mine:

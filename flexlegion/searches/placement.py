@@ -49,10 +49,11 @@ def placement_only(
         problem.optimizer_states,
         problem.clips,
         problem.granularity,
+        problem.dimensions,
     )
     starts = {name: resolve(name, whole.graph, whole.devices) for name in STARTS}
     return search(whole, starts, budget, seed, chains, options, progress, splits_of=_unsplit)
 
 
-def _unsplit(operator: Operator, _devices: int) -> list[Degrees]:
+def _unsplit(operator: Operator) -> list[Degrees]:
     return [(1,) * len(operator.dims)]

@@ -69,6 +69,10 @@ Function = TypeVar("Function", bound=Search)
 ANNEALING, PAPER_SEARCH, PLACEMENT = "annealing", "paper", "placement"
 
 
+# Starts for networks of a kind, taken where they are faster than data parallelism.
+SPECIAL = ("megatron", "vocabulary", "wide-deep")
+
+
 @dataclass(frozen=True)
 class NamedSearch:
     """How a search is made.

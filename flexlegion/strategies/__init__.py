@@ -16,7 +16,8 @@ from flexlegion.strategy import Strategy
 # Each registers itself, in the order in which messages name them.
 # isort: off
 from flexlegion.strategies import single, data_parallel, model_parallel  # noqa: F401
-from flexlegion.strategies import one_weird_trick, gnmt, expert, optcnn, random  # noqa: F401
+from flexlegion.strategies import one_weird_trick, gnmt, megatron  # noqa: F401
+from flexlegion.strategies import expert, optcnn, random  # noqa: F401
 
 # isort: on
 
@@ -60,7 +61,7 @@ def resolve(
         devices = Devices(devices.names, nodes)
     read = read_strategy(spec)
     strategy = read if isinstance(read, Strategy) else make_strategy(read, graph, devices)
-    strategy = _with_tables_in_columns(strategy, graph)
+    strategy = _with_tables_in_pieces(strategy, graph)
     strategy.check(graph, devices)
     return strategy
 
@@ -88,12 +89,17 @@ def named(spec: AnyStrategy, problem: Problem) -> Strategy:
     UserError
         If it cannot be read or does not fit the problem.
     """
+    strategy = unchecked(spec, problem)
+    problem.check(strategy)
+    return strategy
+
+
+def unchecked(spec: AnyStrategy, problem: Problem) -> Strategy:
+    """`named`, whether it fits or not; the problem's cost table stays as it is."""
     read = read_strategy(spec)
     if isinstance(read, str):
         read = make_strategy(read, problem.graph, problem.devices, problem)
-    strategy = _with_tables_in_columns(read, problem.graph)
-    problem.check(strategy)
-    return strategy
+    return _with_tables_in_pieces(read, problem.graph)
 
 
 def samples_only(problem: Problem) -> Strategy:
@@ -102,8 +108,11 @@ def samples_only(problem: Problem) -> Strategy:
     return Strategy(all_by_samples(problem.graph, devices), "strategy 'data'")
 
 
-def _with_tables_in_columns(strategy: Strategy, graph: Graph) -> Strategy:
-    """What looks rows up, split in any way, is split into as many pieces of the table's columns."""
+def _with_tables_in_pieces(strategy: Strategy, graph: Graph) -> Strategy:
+    """What looks rows up is split by the table's columns and rows alone.
+
+    Split in any other way, it is split into as many pieces of the columns.
+    """
     configs = dict(strategy)
     for op in graph.operators:
         config = configs.get(op.name)

@@ -17,13 +17,13 @@ def split(operator: Operator, dim: int | None, devices: Sequence[str]) -> Parall
     operator
         What to split.
     dim
-        Which dimension of its primary output; None, or one that cannot be split, for one task.
+        Which dimension of its space; None, or one that cannot be split, for one task.
     devices
         One for each task. Where the extent is smaller, the first ones get a task.
     """
     degrees = [1] * len(operator.dims)
     if dim is not None and operator.dims[dim].kind is not DimKind.NONE:
-        degrees[dim] = min(operator.output.shape[dim], len(devices))
+        degrees[dim] = min(operator.space[dim], len(devices))
         return ParallelConfig(tuple(degrees), tuple(devices[: degrees[dim]]))
     return ParallelConfig(tuple(degrees), (devices[0],))
 
@@ -37,6 +37,15 @@ def data_dim(operator: Operator) -> int | None:
         return len(operator.output.shape) - 1
     kinds = [dim.kind for dim in operator.dims]
     return kinds.index(DimKind.SAMPLE) if DimKind.SAMPLE in kinds else None
+
+
+def table_rows(operator: Operator) -> int | None:
+    """The dimension of an embedding's space that are its table's rows, if it can be split."""
+    if operator.kind.family != "embedding":
+        return None
+    access, *_ = operator.kind.weight_access(operator.input_shapes)
+    dim = access.map[0].out_dim
+    return dim if dim >= 0 and operator.dims[dim].kind is DimKind.REDUCTION else None
 
 
 def in_one_piece(graph: Graph) -> list[Operator]:

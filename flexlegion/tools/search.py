@@ -10,8 +10,10 @@ from flexlegion.analysis.search import search
 from flexlegion.ending import again
 from flexlegion.errors import UserError
 from flexlegion.files import check_writable
+from flexlegion.ops.base import DimKind
 from flexlegion.searches.mcmc import SearchOptions
 from flexlegion.searches.registry import ANNEALING, SEARCHES
+from flexlegion.soap import SPLIT
 from flexlegion.strategies.registry import strategy_names
 from flexlegion.tools.budget import add_budget_options
 from flexlegion.tools.command import Commands, add_command, answer, note
@@ -51,6 +53,12 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         f"files; default: {','.join(SEARCHES[ANNEALING].starts)}, as far as the batch allows",
     )
     parser.add_argument(
+        "--dimensions",
+        metavar="KINDS",
+        help="which kinds of dimensions may be split, a list with commas of "
+        f"{', '.join(kind.value for kind in DimKind if kind in SPLIT)}; default: all",
+    )
+    parser.add_argument(
         "--search",
         metavar="NAME",
         default=ANNEALING,
@@ -77,7 +85,8 @@ def _run(args: argparse.Namespace) -> None:
         **asked(args),
         budget=args.budget,
         proposals=args.proposals,
-        start=None if args.start is None else [name.strip() for name in args.start.split(",")],
+        start=_listed(args.start),
+        dimensions=_listed(args.dimensions),
         seed=args.seed,
         chains=args.chains,
         options=_options(args),
@@ -92,6 +101,10 @@ def _run(args: argparse.Namespace) -> None:
     answer(args, facts, f"{found}\n\nwrote {args.out}")
     if found.interrupted:
         raise again(found.result.ended_by, f"{args.out} has the best strategy so far")
+
+
+def _listed(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def _options(args: argparse.Namespace) -> SearchOptions | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from deltas import Case, problem_for
+from deltas import SMALL, Case, problem_for
 from simulated import (
     ArbitraryCosts,
     check_local_optimum,
@@ -12,14 +12,16 @@ from simulated import (
     strategy_of,
 )
 
+import flexlegion as fl
 from flexlegion import Model
 from flexlegion.errors import UserError
 from flexlegion.machine.files import load_machine
 from flexlegion.machine.topology import Topology
 from flexlegion.problem import Problem
 from flexlegion.searches import descent
-from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult, search
+from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult, search, tie_groups
 from flexlegion.simulator import full
+from flexlegion.zoo import build
 
 CASES = [
     Case("rnnlm", "p100x4"),
@@ -81,6 +83,33 @@ def test_never_worse_than_any_start(case: Case, proposals: int) -> None:
     assert full(problem, result.strategy).iteration_time_ns == result.iteration_time_ns
     assert not result.interrupted
     assert result.proposals == sum(s.proposals for of in result.states.values() for s in of)
+
+
+def test_restricted_dimensions() -> None:
+    """Only samples are split, by the candidates, by starts, and by what is found."""
+    result = fl.search("mlp", "p100x4", proposals=50, seed=1, dimensions=["sample"], progress=False)
+    assert set(result.start_times_ns) == {"data", "optcnn"}
+    assert all(config.tasks == config.degrees[0] for config in result.strategy.values())
+    assert result.strategy.found["dimensions"] == ["sample"]
+    assert result.notes[0].endswith(
+        "splits dimension 'channel' of kind parameter, which this search leaves whole"
+    )
+    with pytest.raises(UserError, match="splits dimension 'channel' of kind parameter"):
+        fl.search("mlp", "p100x4", proposals=50, dimensions=["sample"], start=["random:1"])
+    with pytest.raises(UserError, match="unknown kind of dimension 'samples'"):
+        fl.search("mlp", "p100x4", proposals=50, dimensions=["samples"])
+
+
+def test_what_is_tied() -> None:
+    """Blocks' operators of the same place: not the projections before attention to that behind."""
+    model = build("transformer", 8, **SMALL["transformer"])
+    problem = problem_of(model, load_machine("p100x2"), ArbitraryCosts(0))
+    tied: dict[int, set[str]] = {}
+    for op, group in zip(problem.graph.operators, tie_groups(problem), strict=True):
+        tied.setdefault(group, set()).add(op.name)
+    parts = ("query", "key", "value")
+    assert {f"block{i}.{part}" for i in (1, 2) for part in parts} in tied.values()
+    assert {"block1.output", "block2.output"} in tied.values()
 
 
 def with_memory(size: int) -> Problem:
