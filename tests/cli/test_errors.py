@@ -208,7 +208,7 @@ def test_no_such_file(capsys: Capture) -> None:
     text = plan(capsys, "--model", "mlp", "--strategy", "none.json")
     assert text == (
         "none.json: no such strategy file; give a path, or one of the known strategies single, "
-        "data, model, one-weird-trick, gnmt, expert, optcnn, random:SEED"
+        "data, model, one-weird-trick, gnmt, megatron, expert, optcnn, random:SEED"
     )
 
 
