@@ -97,7 +97,8 @@ class Timeline:
             what = flow
         else:
             what = graph.tensors[row["tensor"]].name
-            what = f"gradient of {what}" if flow == "gradient" else what
+            if flow != "value":
+                what = f"{'gradient' if flow == 'gradient' else 'partial values'} of {what}"
         return f"{what} [{row['part']}] -> {self.problem.memories[row['destination']]}"
 
     def rows(self) -> Iterator[tuple[str, str, int, int, dict[str, Any]]]:

@@ -26,7 +26,7 @@ from flexlegion.errors import UserError
 from flexlegion.graph import Operator
 from flexlegion.machine.efficiency import Efficiency
 from flexlegion.machine.topology import Device
-from flexlegion.ops.base import Family
+from flexlegion.ops.base import Family, along
 
 PRODUCTS = ("convolution", "matmul")
 
@@ -81,12 +81,14 @@ class AnalyticCosts(CostModel):
         peak = device.peak_flops["float32"]
         if work.family in PRODUCTS:
             peak = device.peak_flops.get(self.precision, peak)
-        share = _share(work, max(1, outputs), max(1, columns), efficiency)
+        reduced = work.reduced(shapes)
+        depth = max(1.0, work.depth * reduced)
+        share = _share(work, max(1, outputs), max(1, columns), depth, efficiency)
         size = ELEMENT_BYTES * sum(volumes[i] * times for i, times in work.traffic)
         bandwidth = (
             device.memory_bandwidth * efficiency.memory * efficiency.memory_by_family[work.family]
         )
-        seconds = max(outputs * work.flops / (peak * share), size / bandwidth)
+        seconds = max(outputs * reduced * work.flops / (peak * share), size / bandwidth)
         return max(1, work.kernels * efficiency.launch_ns + round(seconds * 1e9))
 
 
@@ -104,9 +106,12 @@ class _Work:
         The position of the primary output among the operands.
     flops
         Operations an element of the primary output: a task's share of the work is its share of
-        that.
+        that, and of what it reduces.
     depth
         Multiply-adds of the forward pass for such an element.
+    reductions
+        Of each dimension that is reduced: an operand that has it, as which dimension, and its
+        extent.
     traffic
         (operand, how often its part is read or written).
     kernels
@@ -118,6 +123,7 @@ class _Work:
     primary: int
     flops: float
     depth: float
+    reductions: tuple[tuple[int, int, int], ...]
     traffic: tuple[tuple[int, int], ...]
     kernels: int
 
@@ -148,13 +154,32 @@ class _Work:
             primary,
             flops / elements,
             max(1.0, forward_flops / elements / 2),
+            _reductions(operator),
             tuple(traffic),
             max(1, kernels),
         )
 
+    def reduced(self, shapes: Shapes) -> float:
+        """The share that a task has of what the operator reduces."""
+        return prod(shapes[i][d] / extent for i, d, extent in self.reductions)
 
-def _share(work: _Work, outputs: int, columns: int, efficiency: Efficiency) -> float:
-    """The share of its peak that the device reaches in a task of that many output elements."""
+
+def _reductions(operator: Operator) -> tuple[tuple[int, int, int], ...]:
+    """`_Work.reductions`."""
+    first = len(operator.output.shape)
+    found: dict[int, tuple[int, int, int]] = {}
+    for i, (_, _, access) in enumerate(operator.operands):
+        for d, entry in enumerate(access.map):
+            if entry.out_dim >= first and entry == along(entry.out_dim) and not access.once:
+                found.setdefault(entry.out_dim, (i, d, operator.space[entry.out_dim]))
+    return tuple(found.values())
+
+
+def _share(work: _Work, outputs: int, columns: int, depth: float, efficiency: Efficiency) -> float:
+    """The share of its peak that the device reaches in a task.
+
+    It has that many output elements, in so many columns, of so many multiply-adds each.
+    """
     if work.family == "matmul":
         half = efficiency.half_extent
         best = efficiency.matmul_backward if work.backward else efficiency.matmul
@@ -162,5 +187,5 @@ def _share(work: _Work, outputs: int, columns: int, efficiency: Efficiency) -> f
     if work.family == "convolution":
         best = efficiency.convolution_backward if work.backward else efficiency.convolution
         fills = 1 + efficiency.half_outputs / outputs
-        return best / ((1 + efficiency.half_depth / work.depth) * fills)
+        return best / ((1 + efficiency.half_depth / depth) * fills)
     return efficiency.compute_by_family[work.family]

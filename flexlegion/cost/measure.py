@@ -45,7 +45,7 @@ class TaskRequest:
     operator
         The node of the graph.
     degrees
-        How its output is split.
+        How its space is split.
     part
         Which of the tasks, row-major over the degrees.
     stage
@@ -322,7 +322,7 @@ def _plan(
         graph.apply(MeanSquaredError(), [last.output, target], "loss")
     configs = {}
     for operator in graph.operators:
-        mine = degrees.get(operator.name, (1,) * len(operator.output.shape))
+        mine = degrees.get(operator.name, (1,) * len(operator.space))
         configs[operator.name] = ParallelConfig(mine, (device,) * prod(mine))
     devices = Devices(names)
     for operator in graph.operators:
@@ -346,8 +346,12 @@ def _shapes(plan: Plan, operator: Operator) -> list[Shapes]:
     launch = plan.launches[_launches(plan, "forward")[0]]
     count = len(operator.inputs) + len(operator.weights) + len(operator.outputs)
     values = launch.requirements[:count]
+    slots = [r.field == "partial" for r in values]  # whether boxes have these in front
     return [
-        tuple(tuple(hi - lo for lo, hi in r.boxes[task]) for r in values)
+        tuple(
+            tuple(hi - lo for lo, hi in r.boxes[task][slot:])
+            for r, slot in zip(values, slots, strict=True)
+        )
         for task in range(len(launch.devices))
     ]
 

@@ -85,8 +85,8 @@ class CostModel(ABC):
         stage
             ``"update"``: an update task; its bytes are those of the slots of gradients that it
             reads, and of the weights and optimizer states, which it reads and writes, twice.
-            ``"load"``: one of a batch's tiles; its bytes. ``"sum"``: the sum of partial gradients;
-            the bytes of all of them.
+            ``"load"``: one of a batch's tiles; its bytes. ``"sum"``: partial values of a gradient
+            or of an output are combined; the bytes of all of them.
         device
             Where it runs.
         """

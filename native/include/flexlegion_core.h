@@ -190,7 +190,8 @@ typedef enum {
   FL_FLOW_GRADIENT,
   FL_FLOW_WEIGHTS,
   FL_FLOW_NORMS,
-  FL_FLOW_TOTAL_NORM
+  FL_FLOW_TOTAL_NORM,
+  FL_FLOW_PARTIAL
 } fl_flow;
 typedef enum {
   FL_SIMULATED,

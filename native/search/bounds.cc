@@ -180,6 +180,35 @@ void Bounds::find_edges() {
   }
 }
 
+// From forward tasks of `writer` to those that read what sum tasks combine of an output.
+void Bounds::add_sums(int writer, int output, const Config& theirs, const Family& read,
+                      const Config& mine, Matrix& forward) {
+  const Family& written = geometry_.family(writer, output, theirs.split);
+  const int values = problem_.split(writer, theirs.split).partial_values;
+  const std::vector<int> outputs = problem_.graph.operators[writer].outputs();
+  for (const ShardTask& task : shard_tasks_of(problem_, geometry_, writer, outputs, theirs)) {
+    std::int64_t elements = 0;
+    for (const auto& [which, shard] : task.shards) elements += shard.volume();
+    const Time sum = sum_time(problem_, task.device, values * elements, elements);
+    for (const auto& [which, shard] : task.shards) {
+      if (outputs[static_cast<std::size_t>(which)] != output) continue;
+      for (int j = 0; j < forward.width; ++j) {
+        const std::int64_t reads = read.of_task(j).intersect(shard).volume();
+        if (reads == 0) continue;
+        const Time back = arrival(problem_.machine, task.device, mine.devices[j], reads);
+        written.index.visit(shard, [&](int rect, std::int64_t volume) {
+          for (int k = written.first_task(rect, values); k <= written.last_task[rect]; ++k) {
+            Time& there = forward.at[static_cast<std::size_t>(k * forward.width + j)];
+            there =
+                std::max(there, arrival(problem_.machine, theirs.devices[k], task.device, volume) +
+                                    sum + back);
+          }
+        });
+      }
+    }
+  }
+}
+
 void Bounds::fill(Edge& edge) {
   const Node &writer = nodes_[edge.from], &reader = nodes_[edge.to];
   const Graph& graph = problem_.graph;
@@ -202,21 +231,32 @@ void Bounds::fill(Edge& edge) {
         const Family& written = geometry_.family(writer.op, output, theirs.split);
         const Family& read = geometry_.family(reader.op, input, mine.split);
         const Overlaps& overlaps = geometry_.relation(read, written).overlaps;
+        const int values = problem_.split(writer.op, theirs.split).partial_values;
+        const bool summed = theirs.sums == Sums::shards;
+        if (summed) add_sums(writer.op, output, theirs, read, mine, forward);
         std::vector<Time> partial(theirs.devices.size(), 0);
         for (int j = 0; j < forward.width; ++j) {
           const int rect = read.parts.of_part[j];
           if (read.ids[rect] < 0) continue;
+          const std::int64_t its = read.parts.rects[rect].volume();
+          // Who reads partial values combines them first.
+          const Time combining =
+              summed ? 0 : sum_time(problem_, mine.devices[j], values * its, its);
           for (int i = overlaps.first[rect]; i < overlaps.first[rect + 1]; ++i) {
             const RectIndex::Item& item = overlaps.items[i];
-            const int k = written.part_of[item.rect];
-            Time& there = forward.at[static_cast<std::size_t>(k * forward.width + j)];
-            there = std::max(
-                there, arrival(problem_.machine, theirs.devices[k], mine.devices[j], item.volume));
-            partial[k] += item.volume;
-            if (!back) continue;
-            Time& again = backward.at[static_cast<std::size_t>(j * backward.width + k)];
-            again = std::max(
-                again, arrival(problem_.machine, mine.devices[j], theirs.devices[k], item.volume));
+            for (int k = written.first_task(item.rect, values); k <= written.last_task[item.rect];
+                 ++k) {
+              Time& there = forward.at[static_cast<std::size_t>(k * forward.width + j)];
+              if (!summed) {
+                there = std::max(there, combining + arrival(problem_.machine, theirs.devices[k],
+                                                            mine.devices[j], item.volume));
+              }
+              partial[k] += item.volume;
+              if (!back) continue;
+              Time& again = backward.at[static_cast<std::size_t>(j * backward.width + k)];
+              again = std::max(again, arrival(problem_.machine, mine.devices[j], theirs.devices[k],
+                                              item.volume));
+            }
           }
         }
         // The sum of partial values lengthens the writer's backward task.

@@ -68,6 +68,8 @@ class Bounds {
   void find_edges();
   void fill(Node& node);
   void fill_updates(Node& node);
+  void add_sums(int writer, int output, const Config& theirs, const Family& read,
+                const Config& mine, Matrix& forward);
   void fill(Edge& edge);
   void fill_around(Edge& edge, std::size_t weight);
   void find_idle(int position);

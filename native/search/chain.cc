@@ -80,7 +80,9 @@ void Chain::find_critical() {
     } else {
       const FlowId& flow = graph.flow_ids()[~self.owner];
       const LaunchId id = graph.launches()[flow.parties.front()];
-      for (int fed : flow.fed) critical_.push_back(graph.launches()[fed].index);
+      if (flow.kind != FlowKind::value) {
+        for (int fed : flow.fed) critical_.push_back(graph.launches()[fed].index);
+      }
       if (id.pass != Pass::load) critical_.push_back(id.index);
     }
     task = line.number_of(line.cause[task]);

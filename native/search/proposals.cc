@@ -253,7 +253,7 @@ std::vector<Config> Proposals::all(int op) const {
       std::vector<int> devices(static_cast<std::size_t>(tasks));
       std::iota(devices.begin(), devices.end(), 0);
       while (true) {
-        configs.push_back({s, devices});
+        configs.push_back({s, Sums::readers, devices});
         int k = tasks - 1;
         while (k >= 0 && devices[k] == devices_ - tasks + k) --k;
         if (k < 0) break;
@@ -265,13 +265,13 @@ std::vector<Config> Proposals::all(int op) const {
     for (int start = 0; start + tasks <= devices_; start += tasks) {
       std::vector<int> devices(static_cast<std::size_t>(tasks));
       std::iota(devices.begin(), devices.end(), start);
-      configs.push_back({s, std::move(devices)});
+      configs.push_back({s, Sums::readers, std::move(devices)});
     }
     const int stride = devices_ / tasks;
     for (int start = 0; stride > 1 && start < stride; ++start) {
       std::vector<int> devices;
       for (int k = 0; k < tasks; ++k) devices.push_back(start + k * stride);
-      configs.push_back({s, std::move(devices)});
+      configs.push_back({s, Sums::readers, std::move(devices)});
     }
   }
   return configs;

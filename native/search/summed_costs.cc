@@ -77,7 +77,7 @@ OperatorCost operator_cost(const Problem& problem, Geometry& geometry, int op, i
   cost.computation = slowest(problem, split, Pass::forward);
   if (facts.backward[op]) cost.computation += slowest(problem, split, Pass::backward);
   if (!(facts.runs[op] & kTrains)) return cost;
-  Config config{number, std::vector<int>(static_cast<std::size_t>(split.tasks))};
+  Config config{number, Sums::readers, std::vector<int>(static_cast<std::size_t>(split.tasks))};
   std::iota(config.devices.begin(), config.devices.end(), 0);
   std::vector<int> weights, tensors;
   for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
@@ -145,24 +145,29 @@ std::vector<std::int64_t> transfer_costs(const Problem& problem, int writer,
   Traffic values(problem.machine), gradients(problem.machine);
   std::vector<std::int64_t> costs, partial;
   for (const auto& degrees : writer_degrees) {
+    const int parts = partial_values(graph.operators[writer], degrees);
     const auto written = tiles_of(writer, static_cast<int>(output - theirs.begin()), degrees);
     const int tasks = static_cast<int>(written->parts.of_part.size());
     for (const auto& read : readers) {
       partial.assign(static_cast<std::size_t>(tasks), 0);
+      std::int64_t combined = 0;
       for (int j = 0; j < static_cast<int>(read->parts.of_part.size()); ++j) {
         written->index.visit(read->of_task(j), [&](int rect, std::int64_t elements) {
-          const int k = written->part_of[rect];
-          values.send(k, j, elements * kElementBytes);
-          if (back && !alike) gradients.send(j, k, elements * kElementBytes);
-          partial[k] += elements;
+          for (int k = written->first_task(rect, parts); k <= written->last_task[rect]; ++k) {
+            values.send(k, j, elements * kElementBytes);
+            if (back && !alike) gradients.send(j, k, elements * kElementBytes);
+            partial[k] += elements;
+          }
         });
+        const std::int64_t own = read->of_task(j).volume();
+        combined = std::max(combined, sum_time(problem, j, parts * own, own));
       }
       std::int64_t sums = 0;
       for (int k = 0; k < tasks && back; ++k) {
         sums = std::max(sums, sum_time(problem, k, partial[k], written->of_task(k).volume()));
       }
       const std::int64_t forth = values.time();
-      costs.push_back(forth + (back && alike ? forth : gradients.time()) + sums);
+      costs.push_back(forth + combined + (back && alike ? forth : gradients.time()) + sums);
     }
   }
   return costs;

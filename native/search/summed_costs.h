@@ -38,8 +38,8 @@ class Traffic {
 };
 
 // The time that one operand of `reader` takes from the operator that writes it, for each way to
-// split either: [writer's split * readers + reader's split], in ns. Its value goes forward, its
-// gradient comes back and is summed up.
+// split either: [writer's split * readers + reader's split], in ns. Its value goes forward, where
+// the reader combines partial values; its gradient comes back and is summed up.
 std::vector<std::int64_t> transfer_costs(const Problem& problem, int writer,
                                          const std::vector<std::vector<int>>& writer_degrees,
                                          int reader, int operand,

@@ -19,7 +19,8 @@ static_assert(same(FL_FLOW_VALUE, fl::FlowKind::value) &&
               same(FL_FLOW_GRADIENT, fl::FlowKind::gradient) &&
               same(FL_FLOW_WEIGHTS, fl::FlowKind::weights) &&
               same(FL_FLOW_NORMS, fl::FlowKind::norms) &&
-              same(FL_FLOW_TOTAL_NORM, fl::FlowKind::total_norm));
+              same(FL_FLOW_TOTAL_NORM, fl::FlowKind::total_norm) &&
+              same(FL_FLOW_PARTIAL, fl::FlowKind::partial));
 static_assert(same(FL_SIMULATED, fl::Verdict::simulated) &&
               same(FL_OVERLOADED, fl::Verdict::overloaded) &&
               same(FL_OVERLONG, fl::Verdict::overlong) && same(FL_STOPPED, fl::Verdict::stopped) &&
@@ -153,9 +154,6 @@ std::vector<std::pair<int, fl::Config>> fl::configs_of(const fl::Problem& proble
   for (const auto& [op, config] : strategy.configs) {
     check_index(op, static_cast<std::int64_t>(problem.graph.operators.size()), "operator");
     fl::check_config(problem.graph, op, config);
-    if (fl::partial_values(problem.graph.operators[op], config.degrees) > 1) {
-      throw std::invalid_argument("partial values of outputs are not simulated yet");
-    }
     for (int device : config.devices) check_index(device, problem.machine.devices(), "device");
     const auto& numbers = problem.costs.number_of[problem.costs.class_of[op]];
     const auto entry = numbers.find(config.degrees);
@@ -165,7 +163,9 @@ std::vector<std::pair<int, fl::Config>> fl::configs_of(const fl::Problem& proble
       throw std::invalid_argument("the cost table has no times for operator '" +
                                   problem.graph.operators[op].name + "' split by" + text);
     }
-    configs.emplace_back(op, fl::Config{entry->second, config.devices});
+    const bool shares = problem.split(op, entry->second).shares_sums;
+    const fl::Sums sums = shares ? config.sums : fl::Sums::readers;
+    configs.emplace_back(op, fl::Config{entry->second, sums, config.devices});
   }
   return configs;
 }
@@ -184,7 +184,7 @@ std::unique_ptr<fl_strategy> fl::handle_of(const fl::Problem& problem,
   auto handle = std::make_unique<fl_strategy>();
   for (int op = 0; op < static_cast<int>(strategy.size()); ++op) {
     const fl::Config& config = strategy[op];
-    handle->configs[op] = {problem.split(op, config.split).degrees, config.devices};
+    handle->configs[op] = {problem.split(op, config.split).degrees, config.devices, config.sums};
   }
   return handle;
 }
@@ -229,10 +229,14 @@ int fl_problem_add_split(fl_problem* handle, int op, int n_degrees, const int32_
     const auto [entry, fresh] =
         problem.costs.number_of[group].try_emplace(config.degrees, static_cast<int>(splits.size()));
     if (fresh) {
+      const fl::Operator& its = problem.graph.operators[op];
+      config.sums = fl::Sums::shards;
       splits.push_back({config.degrees,
                         static_cast<int>(tasks),
                         {times, times + half},
-                        {times + half, times + 2 * half}});
+                        {times + half, times + 2 * half},
+                        fl::partial_values(its, config.degrees),
+                        fl::sums_by_shards(its, config)});
     }
     return entry->second;
   });

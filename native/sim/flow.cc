@@ -37,6 +37,11 @@ void FlowBuilder::begin(const std::vector<int>& parts) {
   if (cell_at_.size() < size) cell_at_.resize(size, 0);
 }
 
+int FlowBuilder::first_of(int party) const {
+  const auto p = static_cast<std::size_t>(party);
+  return p < first_writer_.size() ? first_writer_[p] : static_cast<int>(writer_memory_.size());
+}
+
 void FlowBuilder::edge(int writer, TaskRef to) {
   const int last = last_edge_[writer];
   for (int e = last; e >= 0; e = edges_[e].next) {
@@ -173,7 +178,7 @@ void FlowBuilder::find_bounds(const std::vector<int>& reading_parts, Flow& flow)
     }
   }
   flow.out_delay = least;
-  const int writers = static_cast<int>(writer_memory_.size());
+  const int writers = first_of(flow.writing.end) - first_of(flow.writing.first);
   flow.bounds.assign(reading_parts.size(), {});
   for (std::size_t p = 0; p < reading_parts.size(); ++p) {
     if (reading_parts[p] == 0) continue;
@@ -189,6 +194,7 @@ void FlowBuilder::find_bounds(const std::vector<int>& reading_parts, Flow& flow)
       bound.joined = bound.joined && its.writers == writers;
     }
     if (bound.all_wait == kNotFed) continue;
+    ++flow.reading;
     bound.all_wait = std::max(bound.all_wait, party_load(static_cast<int>(p), flow));
   }
 }
@@ -212,8 +218,9 @@ std::int64_t FlowBuilder::party_load(int party, const Flow& flow) {
   return most;
 }
 
-Flow FlowBuilder::finish(const std::vector<int>& reading_parts) {
+Flow FlowBuilder::finish(const std::vector<int>& reading_parts, Parties writing) {
   Flow flow;
+  flow.writing = writing;
   const int writers = static_cast<int>(writer_memory_.size());
   flow.first_writer = first_writer_;
   flow.first_edge.reserve(static_cast<std::size_t>(writers) + 1);
@@ -234,10 +241,10 @@ Flow FlowBuilder::finish(const std::vector<int>& reading_parts) {
   }
   flow.first_edge.push_back(static_cast<int>(flow.edges.size()));
   flow.first_transfer.push_back(static_cast<int>(flow.transfers.size()));
-  Transfer end;
-  end.first_hop = static_cast<int>(flow.hops.size());
-  end.first_consumer = static_cast<int>(flow.consumers.size());
-  flow.transfers.push_back(end);
+  Transfer last;
+  last.first_hop = static_cast<int>(flow.hops.size());
+  last.first_consumer = static_cast<int>(flow.consumers.size());
+  flow.transfers.push_back(last);
   for (int link : touched_links_) {
     flow.link_load.emplace_back(link, load_[link]);
     load_[link] = 0;
@@ -251,7 +258,8 @@ Flow FlowBuilder::finish(const std::vector<int>& reading_parts) {
   touched_memories_.clear();
   find_bounds(reading_parts, flow);
   flow.all_read = true;
-  for (int w = 0; w < writers && flow.all_read; ++w) {
+  const int end = first_of(writing.end);
+  for (int w = first_of(writing.first); w < end && flow.all_read; ++w) {
     flow.all_read = flow.first_edge[w] < flow.first_edge[w + 1];
     for (int t = flow.first_transfer[w]; t < flow.first_transfer[w + 1]; ++t) {
       if (flow.transfers[t].first_consumer < flow.transfers[t + 1].first_consumer) {

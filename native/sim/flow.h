@@ -70,8 +70,16 @@ struct Held {
   std::int64_t bytes;
 };
 
+// A range of a flow's writing parties.
+struct Parties {
+  int first = 0, end = 0;
+
+  bool contains(int party) const { return first <= party && party < end; }
+};
+
 // Writers are numbered launch by launch (in the order of issue), part by part.
 struct Flow {
+  Parties writing;                  // who wrote what is read; others' tasks have no part in it
   std::vector<int> first_writer;    // by writing launch
   std::vector<int> first_edge;      // by writer, and one more
   std::vector<int> first_transfer;  // by writer, and one more
@@ -80,8 +88,8 @@ struct Flow {
   std::vector<Hop> hops;
   std::vector<TaskRef> consumers;
   // A launch that is fed (FlowId::fed), a task of it: how much longer it takes for what the flow
-  // brings, in ns. A backward task sums partial values before it starts on them; an update is
-  // nothing else. Empty: none takes longer.
+  // brings, in ns. Tasks combine partial values before they start on them; an update is nothing
+  // else. Empty: none takes longer.
   std::vector<std::vector<std::int64_t>> fed_times;
   std::vector<std::pair<int, std::int64_t>> link_load;  // (link, ns)
   std::vector<Held> memory;                             // a (memory, content) once
@@ -94,11 +102,12 @@ struct Flow {
     bool joined = false;
   };
   std::vector<Bound> bounds;  // a party
+  int reading = 0;            // parties of which some task waits
   // A party: the last writing party whose tasks were not given all that its tasks need, so that the
   // two cannot be fused (plan/fusion.h); or -1.
   std::vector<int> apart;
-  // If every writer is read, so long passes at least between a writer's end and some reader's being
-  // ready.
+  // If every one of `writing` is read, so long passes at least between a writer's end and some
+  // reader's being ready.
   std::int64_t out_delay = 0;
   bool all_read = false;
 
@@ -107,7 +116,7 @@ struct Flow {
 
 using FlowPtr = std::shared_ptr<const Flow>;
 
-// Stands for the shards of any weight, which do not overlap, in FlowBuilder::Need::family.
+// Stands for the shards of any tensor, which do not overlap, in FlowBuilder::Need::family.
 constexpr int kShards = 1 << 30;
 
 // Collects what a flow carries, in any order, and lays it out. Reused, so that it allocates little.
@@ -135,7 +144,7 @@ class FlowBuilder {
   void hold(int memory, Content content, std::int64_t bytes);  // memory that the flow occupies
 
   // `reading_parts`: of each party, the number of its tasks if the wait of them is wanted, or 0.
-  Flow finish(const std::vector<int>& reading_parts);
+  Flow finish(const std::vector<int>& reading_parts, Parties writing);
 
  private:
   struct Cell {  // a transfer in the making
@@ -152,6 +161,8 @@ class FlowBuilder {
     int next;
   };
 
+  // The first writer of a party, or if there is none such, the number of writers.
+  int first_of(int party) const;
   int cell_of(int writer, int memory);
   std::int64_t elements_of(const Cell& cell) const;
   void emit(int writer, const Cell& cell, Flow& flow);

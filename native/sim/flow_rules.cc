@@ -22,6 +22,8 @@ FlowRules::FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
       blocks_(blocks),
       geometry_(problem),
       builder_(problem.machine, geometry_),
+      updates_(problem.graph.operators.size()),
+      sums_(problem.graph.operators.size()),
       party_of_launch_(launch_graph.launches.size(), -1),
       returned_(static_cast<std::size_t>(problem.machine.memories)),
       boxes_(static_cast<std::size_t>(problem.machine.memories)) {}
@@ -32,13 +34,19 @@ Block FlowRules::block(int launch) {
   Block block;
   // All of their time depends on what the flow of weights brings, or that of norms.
   if (pass == Pass::update || pass == Pass::norm || pass == Pass::clip) {
-    const std::vector<int> owned = problem_.facts.owned_weights(problem_.graph, index);
-    for (const ShardTask& task :
-         shard_tasks_of(problem_, geometry_, index, owned, configs_[index])) {
-      block.device.push_back(task.device);
-    }
+    for (const ShardTask& task : updates_of(index)) block.device.push_back(task.device);
     if (pass == Pass::clip) block.device.resize(1);
     block.exe_time.assign(block.device.size(), 0);
+    return block;
+  }
+  if (pass == Pass::sum) {
+    const int values = problem_.split(index, configs_[index].split).partial_values;
+    for (const ShardTask& task : sums_of(index)) {
+      std::int64_t elements = 0;
+      for (const auto& [output, shard] : task.shards) elements += shard.volume();
+      block.device.push_back(task.device);
+      block.exe_time.push_back(sum_time(problem_, task.device, values * elements, elements));
+    }
     return block;
   }
   if (pass == Pass::load) {
@@ -65,6 +73,28 @@ Block FlowRules::block(int launch) {
   return block;
 }
 
+// The tasks that share out operands of an operator, as it is configured. Several launches and flows
+// ask for them.
+const std::vector<ShardTask>& FlowRules::shared(std::vector<Shared>& known, int op,
+                                                const std::vector<int>& operands) {
+  Shared& its = known[op];
+  if (!(its.config == configs_[op])) {
+    its.config = configs_[op];
+    its.tasks = shard_tasks_of(problem_, geometry_, op, operands, its.config);
+  }
+  return its.tasks;
+}
+
+const std::vector<ShardTask>& FlowRules::updates_of(int op) {
+  return shared(updates_, op, problem_.facts.owned_weights(problem_.graph, op));
+}
+
+const std::vector<ShardTask>& FlowRules::sums_of(int op) {
+  static const std::vector<ShardTask> none;
+  if (configs_[op].sums == Sums::readers) return none;
+  return shared(sums_, op, problem_.graph.operators[op].outputs());
+}
+
 FlowPtr FlowRules::flow(int f) {
   const FlowId& id = launch_graph_.flows[f];
   if (id.kind == FlowKind::weights) return std::make_shared<const Flow>(weights(id));
@@ -77,7 +107,9 @@ FlowPtr FlowRules::flow(int f) {
     const auto found = built_.find(key);
     if (found != built_.end()) return found->second;
   }
-  auto flow = std::make_shared<const Flow>(id.kind == FlowKind::value ? value(id) : gradient(id));
+  auto flow = std::make_shared<const Flow>(id.kind == FlowKind::value     ? value(id)
+                                           : id.kind == FlowKind::partial ? partial(id)
+                                                                          : gradient(id));
   if (shared) {
     built_bytes_ += static_cast<std::int64_t>(
         sizeof(Flow) + flow->hops.size() * sizeof(Hop) + flow->consumers.size() * sizeof(TaskRef) +
@@ -102,7 +134,8 @@ FlowRules::Key FlowRules::key_of(const FlowId& id) const {
   };
   mix(static_cast<std::uint64_t>(id.group));
   for (int op : id.ops) {
-    mix(static_cast<std::uint64_t>(configs_[op].split) + 1);
+    mix(2 * static_cast<std::uint64_t>(configs_[op].split) + 1 +
+        (configs_[op].sums == Sums::shards));
     for (int device : configs_[op].devices) mix(static_cast<std::uint64_t>(device) + 3);
   }
   return key;
@@ -118,6 +151,7 @@ void FlowRules::begin(const FlowId& id) {
   }
   builder_.begin(parts);
   apart_.assign(id.parties.size(), -1);
+  writing_ = {0, id.writers};
   for (int party = 0; party < id.writers; ++party) {
     const auto& devices = blocks_[id.parties[party]].device;
     for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
@@ -130,11 +164,10 @@ Flow FlowRules::finish(const FlowId& id) {
   // Of each party, how many tasks wait for what the flow brings; 0 where bounds do not use it.
   std::vector<int> reading(id.parties.size(), 0);
   for (std::size_t p = 0; p < reading.size(); ++p) {
-    const bool reads =
-        id.fed.empty() ? static_cast<int>(p) >= id.writers : id.parties[p] == id.fed.front();
-    if (reads) reading[p] = static_cast<int>(blocks_[id.parties[p]].device.size());
+    if (!id.waits(static_cast<int>(p))) continue;
+    reading[p] = static_cast<int>(blocks_[id.parties[p]].device.size());
   }
-  Flow flow = builder_.finish(reading);
+  Flow flow = builder_.finish(reading, writing_);
   flow.apart = apart_;
   return flow;
 }
@@ -147,6 +180,7 @@ const Family& FlowRules::writer_family(int tensor) {
 }
 
 void FlowRules::box(int memory, const Rect& rect, bool written) {
+  if (rect.empty()) return;
   Boxes& boxes = boxes_[memory];
   if (boxes.read.empty() && boxes.written.empty()) boxed_.push_back(memory);
   Rect& mine = written ? boxes.written : boxes.read;
@@ -163,77 +197,6 @@ void FlowRules::hold_boxes(Content content, int fields) {
     boxes = {};
   }
   boxed_.clear();
-}
-
-Flow FlowRules::value(const FlowId& id) {
-  begin(id);
-  const Family& written = writer_family(id.index);
-  const auto& writers = blocks_[id.parties[0]].device;
-  const auto [producer, output] = launch_graph_.producers[id.index];
-  const bool saved = producer >= 0 && problem_.facts.backward[producer] &&
-                     problem_.graph.operators[producer].operands[output].saved_for_backward;
-  for (int k = 0; k < static_cast<int>(writers.size()); ++k) {
-    const Rect& mine = written.of_task(k);
-    box(memory_of(writers[k]), mine, true);
-    if (saved) box(memory_of(writers[k]), mine, false);
-  }
-  for (const auto& [op, operand] : launch_graph_.readers[id.index]) {
-    const Config& config = configs_[op];
-    const Family& family = geometry_.family(op, operand, config.split);
-    const auto& [overlaps, inside] = geometry_.relation(family, written);
-    const int party = party_of_launch_[launch_graph_.launch_of(Pass::forward, op)];
-    if (!overlaps.items.empty() && !inside) set_apart(party, 0);
-    for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
-      const int mine = family.parts.of_part[k];
-      if (family.ids[mine] < 0) continue;
-      const int memory = memory_of(config.devices[k]);
-      box(memory, family.parts.rects[mine], false);
-      for (int i = overlaps.first[mine]; i < overlaps.first[mine + 1]; ++i) {
-        const RectIndex::Item& item = overlaps.items[i];
-        FlowBuilder::Need need;
-        need.wrote = written.ids[item.rect];
-        need.reads = family.ids[mine];
-        need.family = family.disjoint ? family.number : -1;
-        need.volume = item.volume;
-        builder_.need(builder_.writer(0, written.part_of[item.rect]), need, memory, {party, k});
-      }
-    }
-  }
-  for (int op : launch_graph_.lookups_of[id.index]) add_tokens(op, written);
-  const bool loaded = launch_graph_.launches[id.parties[0]].pass == Pass::load;
-  if (loaded) {
-    // The next batch is staged while the present one computes.
-    for (int memory : boxed_) {
-      builder_.hold(memory, Content::batch, boxes_[memory].written.volume() * kElementBytes);
-    }
-  }
-  hold_boxes(loaded ? Content::batch : Content::activation);
-  return finish(id);
-}
-
-// The update of a table, or the norm launch before it, reads the tokens by which `op` reads rows.
-void FlowRules::add_tokens(int op, const Family& written) {
-  const Rect rect = looked_up_tokens(problem_.graph, op);
-  const int reader = launch_graph_.first_reader(problem_.facts.owner[problem_.facts.table[op]]);
-  const auto& devices = blocks_[reader].device;
-  const int party = party_of_launch_[reader];
-  const std::vector<int>& tasks = written.parts.of_part;
-  const bool inside = tasks.size() == devices.size() &&
-                      std::all_of(tasks.begin(), tasks.end(),
-                                  [&](int its) { return written.parts.rects[its].contains(rect); });
-  if (!inside) set_apart(party, 0);
-  FlowBuilder::Need need;
-  need.reads = geometry_.id_of(rect);
-  for (int j = 0; j < static_cast<int>(devices.size()); ++j) {
-    const int memory = memory_of(devices[j]);
-    box(memory, rect, false);
-    for (std::size_t i = 0; i < written.parts.rects.size(); ++i) {
-      need.volume = written.parts.rects[i].intersect(rect).volume();
-      if (need.volume == 0) continue;
-      need.wrote = written.ids[i];
-      builder_.need(builder_.writer(0, written.part_of[i]), need, memory, {party, j});
-    }
-  }
 }
 
 // Fills contributions_ and pieces_, and orders those who add after whom they add to.
@@ -321,6 +284,7 @@ Flow FlowRules::gradient(const FlowId& id) {
   const int op = launch_graph_.producers[id.index].op;
   const int reader = party_of_launch_[id.fed.front()];
   const Family& family = writer_family(id.index);
+  const int values = problem_.split(op, configs_[op].split).partial_values;
   const auto& devices = configs_[op].devices;
   std::vector<std::int64_t> partial(devices.size(), 0);  // elements of all partial values
   for (int p = 0; p < static_cast<int>(pieces_.size()); ++p) {
@@ -330,17 +294,18 @@ Flow FlowRules::gradient(const FlowId& id) {
     const Overlaps& overlaps = geometry_.relation(*piece.family, family).overlaps;
     for (int i = overlaps.first[piece.distinct]; i < overlaps.first[piece.distinct + 1]; ++i) {
       const RectIndex::Item& item = overlaps.items[i];
-      const int k = family.part_of[item.rect];
       FlowBuilder::Need need;
       need.stack = p;
       need.wrote = last.rect;
       need.reads = family.ids[item.rect];
       need.family = family.disjoint ? family.number : -1;
       need.volume = item.volume;
-      const int memory = memory_of(devices[k]);
-      builder_.need(writer, need, memory, {reader, k});
-      read_piece(p, k, item.volume, family.parts.rects[item.rect].volume());
-      partial[k] += item.volume;
+      // Of partial values of an output, each has the gradient of that output.
+      for (int k = family.first_task(item.rect, values); k <= family.last_task[item.rect]; ++k) {
+        builder_.need(writer, need, memory_of(devices[k]), {reader, k});
+        read_piece(p, k, item.volume, family.parts.rects[item.rect].volume());
+        partial[k] += item.volume;
+      }
     }
   }
   for (std::size_t k = 0; k < devices.size(); ++k) {

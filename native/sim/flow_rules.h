@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -27,6 +28,7 @@ class FlowRules {
 
  private:
   Flow value(const FlowId& id);
+  Flow partial(const FlowId& id);
   Flow gradient(const FlowId& id);
   Flow weights(const FlowId& id);
   Flow norms(const FlowId& id);
@@ -35,7 +37,16 @@ class FlowRules {
 
   void begin(const FlowId& id);
   Flow finish(const FlowId& id);
-  void add_tokens(int op, const Family& written);
+  const std::vector<ShardTask>& updates_of(int op);
+  const std::vector<ShardTask>& sums_of(int op);
+  void find_written(int tensor);
+  void box_tiles(const std::vector<int>& devices);
+  Rect as_read(const Rect& rect) const;
+  void need_tile(int tile, FlowBuilder::Need need, int memory, TaskRef reader);
+  void need_shards(const Rect& rect, FlowBuilder::Need need, int memory, TaskRef reader);
+  void read_value(const Family& family, const std::vector<int>& devices, int party);
+  void read_tokens(int op);
+  std::vector<std::vector<std::int64_t>> combining_times(const FlowId& id);
   void add_contributions(int tensor, const FlowId& id);
   std::int64_t gather_shard(const Rect& shard, int device, TaskRef task, int first_stack);
   void read_piece(int piece, int part, std::int64_t elements, std::int64_t own);
@@ -66,6 +77,15 @@ class FlowRules {
   std::unordered_map<Key, FlowPtr, KeyHash> built_;
   std::int64_t built_bytes_ = 0;
 
+  // An operator: the tasks that share out its weights or outputs, as it was configured last.
+  struct Shared {
+    Config config;
+    std::vector<ShardTask> tasks;
+  };
+  const std::vector<ShardTask>& shared(std::vector<Shared>& known, int op,
+                                       const std::vector<int>& operands);
+  std::vector<Shared> updates_, sums_;
+
   // Scratch, of the flow that is being built.
   std::vector<int> party_of_launch_;
   Contributions contributions_;
@@ -88,6 +108,17 @@ class FlowRules {
   };
   Reading reading_;
   std::vector<int> apart_;  // a party, see Flow
+  Parties writing_;
+  // How a tensor's value was written: as tiles, of each so many partial values; and whether sum
+  // tasks combined these, a shard each.
+  struct Written {
+    const Family* tiles = nullptr;
+    int values = 1;
+    bool summed = false;
+    std::vector<Rect> shards;  // a sum task; empty: it has none of this tensor
+    std::optional<RectIndex> index;
+  };
+  Written written_;
   struct Return {
     int memory, rect, family;
   };

@@ -5,14 +5,20 @@
 namespace flexlegion {
 
 FusedLaunches::FusedLaunches(const TaskGraph& graph) : graph_(graph) {
-  const auto& launches = graph.launches();
+  waits_.resize(graph.launches().size());
+  apart_.resize(graph.launches().size());
+}
+
+void FusedLaunches::find_order() {
+  const auto& launches = graph_.launches();
+  order_.clear();
+  position_.assign(launches.size(), -1);
   for (int l = 0; l < static_cast<int>(launches.size()); ++l) {
-    const bool load = launches[l].pass == Pass::load;  // staged ahead, outside the order
-    position_.push_back(load ? -1 : static_cast<int>(order_.size()));
-    if (!load) order_.push_back(l);
+    // Batches are staged ahead, outside the order; without tasks, nothing is issued.
+    if (launches[l].pass == Pass::load || graph_.blocks()[l].device.empty()) continue;
+    position_[l] = static_cast<int>(order_.size());
+    order_.push_back(l);
   }
-  waits_.resize(launches.size());
-  apart_.resize(launches.size());
 }
 
 void FusedLaunches::add(int reader, int part, int writer, int other, bool one_memory) {
@@ -48,6 +54,7 @@ void FusedLaunches::collect(int f) {
 
 void FusedLaunches::find(std::vector<char>& runs_on) {
   const auto& launches = graph_.launches();
+  find_order();
   for (std::vector<Wait>& waits : waits_) waits.clear();
   std::fill(apart_.begin(), apart_.end(), -1);
   for (int f = 0; f < static_cast<int>(graph_.flows().size()); ++f) collect(f);

@@ -23,6 +23,7 @@ class FusedLaunches {
     bool one_memory;
   };
 
+  void find_order();
   void collect(int flow);
   void add(int reader, int part, int writer, int other, bool one_memory);
 

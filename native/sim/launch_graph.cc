@@ -45,8 +45,8 @@ void LaunchGraph::find_launches(const Problem& problem) {
   load_sources.resize(graph.tensors.size());
   for (const LaunchId& id : facts.launches) {
     // Only what training executes is simulated.
-    if (id.pass == Pass::sum) continue;  // not simulated yet
-    if (id.pass == Pass::forward && !(facts.runs[id.index] & kTrains)) continue;
+    const bool forward = id.pass == Pass::forward || id.pass == Pass::sum;
+    if (forward && !(facts.runs[id.index] & kTrains)) continue;
     if (id.pass == Pass::load) {
       if (readers[id.index].empty()) continue;
       load_sources[id.index] = load_source(graph, facts, id.index);
@@ -119,7 +119,12 @@ void LaunchGraph::find_flows(const Problem& problem) {
       to.push_back(first_reader(owner));
       ops.push_back(owner);
     }
-    if (writer >= 0) add_flow(FlowKind::value, t, {writer}, to, {}, ops);
+    const int sum = producer >= 0 ? launch_of(Pass::sum, producer) : -1;
+    if (sum >= 0) {
+      add_combined_value(problem, t, std::move(to), ops);
+    } else if (writer >= 0) {
+      add_flow(FlowKind::value, t, {writer}, to, {}, ops);
+    }
     const std::vector<int> writers = contributors(t);
     if (writers.empty()) continue;
     // What was looked up in a table has its gradient in the flow of weights.
@@ -154,6 +159,32 @@ void LaunchGraph::find_flows(const Problem& problem) {
     if (fed.front() != update) fed.push_back(update);
     add_flow(FlowKind::weights, op, writers, {fed.front()}, fed, ops);
   }
+}
+
+// Of a tensor that may have partial values. Backward tasks that saw the tensor forward find it in
+// their memory, as ever; but not those of its producer, which wrote one of the partial values, or
+// none of the value. Whoever reads partial values combines them for itself, forward and again
+// backward.
+void LaunchGraph::add_combined_value(const Problem& problem, int tensor, std::vector<int> to,
+                                     const std::vector<int>& ops) {
+  const auto [producer, output] = producers[tensor];
+  const auto saved = [&](const OperandRef& use) {
+    return problem.facts.backward[use.op] &&
+           problem.graph.operators[use.op].operands[use.operand].saved_for_backward;
+  };
+  std::vector<int> fed = to;
+  for (const OperandRef& use : readers[tensor]) {
+    if (saved(use)) fed.push_back(launch_of(Pass::backward, use.op));
+  }
+  if (saved({producer, output})) {
+    to.push_back(launch_of(Pass::backward, producer));
+    fed.push_back(to.back());
+  }
+  std::sort(fed.begin(), fed.end());
+  fed.erase(std::unique(fed.begin(), fed.end()), fed.end());
+  const int forward = launch_of(Pass::forward, producer), sum = launch_of(Pass::sum, producer);
+  add_flow(FlowKind::value, tensor, {forward, sum}, to, fed, ops);
+  add_flow(FlowKind::partial, tensor, {forward}, {sum}, {}, {producer});
 }
 
 void LaunchGraph::find_clipping(const Problem& problem) {
@@ -201,7 +232,8 @@ void LaunchGraph::group_flows(const Problem& problem) {
   std::map<std::vector<int>, int> groups;
   for (FlowId& id : flows) {
     std::vector<int> key = {static_cast<int>(id.kind), id.writers, static_cast<int>(id.fed.size())};
-    const bool of_tensor = id.kind == FlowKind::value || id.kind == FlowKind::gradient;
+    const bool of_tensor =
+        id.kind == FlowKind::value || id.kind == FlowKind::partial || id.kind == FlowKind::gradient;
     if (!of_tensor) key.push_back(-1 - id.index);  // one of a kind
     for (int party : id.parties) key.push_back(static_cast<int>(launches[party].pass));
     for (int op : id.ops) {

@@ -4,6 +4,10 @@
 // - A tensor that is no weight has a flow of its value: from the launch that writes it (its
 //   producer's forward launch, or the load) to all forward launches that read it. If training wants
 //   its gradient, it has another: from the readers' backward launches to the producer's.
+// - A tensor whose producer has reductions may have partial values (plan/plan.h). Either its
+// value's
+//   flow carries these from the forward launch to the readers, each of which combines them; or
+//   another flow carries them to the sum launch, and the value's flow carries what that one writes.
 // - A weight that is not trained has a flow in which nothing moves, for the memory that it takes.
 // - The weights that one operator updates share a flow: from the backward launches that contribute
 //   to their gradients to the update launch, and from there to whoever reads the weights next.
@@ -27,6 +31,7 @@ enum class FlowKind {
              // updated shards to who reads them next
   norms,     // from norm tasks to the clip task
   total_norm,  // from there to update tasks
+  partial,     // of an activation's value: from forward tasks to those that sum
   kept,        // of a weight that no update changes: nothing moves, but who reads it holds it
 };
 
@@ -35,10 +40,16 @@ struct FlowId {
   int index;                 // a tensor, for `weights` and those of clipping an operator
   std::vector<int> parties;  // launches at its ends: first those that write
   int writers = 0;           // how many of the parties write
-  std::vector<int> fed;      // launches whose tasks' times depend on what the flow brings, the one
-                             // that waits for it first
-  std::vector<int> ops;      // whose configurations it depends on
-  int group = 0;             // flows of one group are equal if these configurations are
+  std::vector<int> fed;  // launches whose tasks' times depend on what the flow brings; of weights
+                         // and gradients, the one that waits for it first
+  std::vector<int> ops;  // whose configurations it depends on
+  int group = 0;         // flows of one group are equal if these configurations are
+
+  // Whether the tasks of a party wait for what others wrote; or, if they read it, the next
+  // iteration's do.
+  bool waits(int party) const {
+    return kind == FlowKind::weights ? parties[party] == fed.front() : party >= writers;
+  }
 };
 
 struct OutFlow {
@@ -88,6 +99,8 @@ struct LaunchGraph {
   void find_uses(const Problem& problem);
   void find_launches(const Problem& problem);
   void find_flows(const Problem& problem);
+  void add_combined_value(const Problem& problem, int tensor, std::vector<int> to,
+                          const std::vector<int>& ops);
   void find_clipping(const Problem& problem);
   void add_flow(FlowKind kind, int index, const std::vector<int>& writers,
                 const std::vector<int>& to, const std::vector<int>& fed,

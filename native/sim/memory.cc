@@ -68,24 +68,27 @@ std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& li
   std::vector<std::vector<int>> users(graph.problem().graph.tensors.size());
   for (int op = 0; op < static_cast<int>(operators.size()); ++op) {
     for (const Operand& o : operators[op].operands) {
-      users[o.tensor].push_back(graph.launch_of(Pass::forward, op));
+      if (o.role != Role::output) users[o.tensor].push_back(graph.launch_of(Pass::forward, op));
       if (o.saved_for_backward) users[o.tensor].push_back(graph.launch_of(Pass::backward, op));
     }
   }
   for (int f = 0; f < static_cast<int>(graph.flows().size()); ++f) {
     const FlowId& id = graph.flow_ids()[f];
     const Flow& flow = *graph.flows()[f];
-    if (id.kind != FlowKind::value && id.kind != FlowKind::gradient) {
+    if (id.kind != FlowKind::value && id.kind != FlowKind::partial &&
+        id.kind != FlowKind::gradient) {
       for (const Held& its : flow.memory) held[its.memory] += its.bytes;
       continue;
     }
     lives.begin();
-    for (int w = 0; w < id.writers; ++w) lives.touch(id.parties[w]);
+    for (int w = flow.writing.first; w < flow.writing.end; ++w) lives.touch(id.parties[w]);
     lives.touch_transfers(f);
     if (id.kind == FlowKind::value) {
       for (int user : users[id.index]) lives.touch(user);
     } else {
-      for (int reader : id.fed) lives.touch(reader);
+      for (std::size_t p = static_cast<std::size_t>(id.writers); p < id.parties.size(); ++p) {
+        lives.touch(id.parties[p]);
+      }
     }
     for (const auto& [memory, content, bytes] : flow.memory) {
       const Life& life = lives.of(memory);

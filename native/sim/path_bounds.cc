@@ -37,7 +37,7 @@ std::int64_t PathBounds::longest_path() {
       const FlowId& id = launch_graph_.flows[f];
       const Flow::Bound& bound = flow.bounds[party];
       std::int64_t first = kMaxTime, last = 0;
-      for (int w = 0; w < id.writers; ++w) {
+      for (int w = flow.writing.first; w < flow.writing.end; ++w) {
         const int writer = id.parties[w];
         if (writer >= static_cast<int>(l)) continue;  // what the next iteration reads
         first = std::min(first, first_end_[writer]);
@@ -48,7 +48,7 @@ std::int64_t PathBounds::longest_path() {
       if (bound.wait == kNotFed) continue;
       first_ready = std::max(first_ready, first + bound.wait);
       if (bound.joined) first_ready = std::max(first_ready, last);
-      if (id.kind == FlowKind::value && id.parties.size() == 2 && flow.all_read) {
+      if (id.kind == FlowKind::value && flow.reading == 1 && flow.all_read) {
         last_ready = std::max(last_ready, last + flow.out_delay);
       }
     }
@@ -71,14 +71,15 @@ const std::vector<std::int64_t>& PathBounds::tails() {
     for (const auto [f, slot] : launch_graph_.out_flows[l]) {
       const Flow& flow = *flows_[f];
       const FlowId& id = launch_graph_.flows[f];
-      if (!flow.all_read || id.kind == FlowKind::weights) continue;
+      const bool of_weights = id.kind == FlowKind::weights;
+      if (!flow.all_read || of_weights || !flow.writing.contains(slot)) continue;
       std::int64_t least = kMaxTime;
       for (int p = 0; p < static_cast<int>(id.parties.size()); ++p) {
         const int reader = id.parties[p];
-        if (reader != static_cast<int>(l) &&
-            (p >= id.writers || id.writers > 1 || (!id.fed.empty() && reader == id.fed.front()))) {
-          least = std::min(least, reader > static_cast<int>(l) ? tails_[reader] : 0);
-        }
+        // Of a gradient, some writers follow others.
+        const bool reads = id.kind == FlowKind::gradient || id.waits(p);
+        if (reader == static_cast<int>(l) || !reads || flow.bounds[p].all_wait == kNotFed) continue;
+        least = std::min(least, reader > static_cast<int>(l) ? tails_[reader] : 0);
       }
       if (least < kMaxTime) after = std::max(after, flow.out_delay + least);
     }

@@ -49,11 +49,18 @@ void TaskGraph::collect(const std::vector<std::pair<int, Config>>& configs) {
     for (int block : launch_graph_.launches_of_op[op]) mark(is_dirty_block_, dirty_blocks_, block);
     for (int flow : launch_graph_.flows_of_op[op]) mark(is_dirty_flow_, dirty_flows_, flow);
   }
-  for (int flow : dirty_flows_) {
-    for (int fed : launch_graph_.flows[flow].fed) mark(is_dirty_block_, dirty_blocks_, fed);
-  }
-  for (int block : dirty_blocks_) is_dirty_block_[block] = 0;
+  for (int flow : dirty_flows_) mark_fed(flow);
   for (int flow : dirty_flows_) is_dirty_flow_[flow] = 0;
+}
+
+// The launches that take longer for what a flow, as it is, brings.
+void TaskGraph::mark_fed(int flow) {
+  if (flows_[flow]->fed_times.empty()) return;
+  for (int fed : launch_graph_.flows[flow].fed) {
+    if (is_dirty_block_[fed]) continue;
+    is_dirty_block_[fed] = 1;
+    dirty_blocks_.push_back(fed);
+  }
 }
 
 // Whether the devices' loads stay within `limit` even if nothing but the operators' own tasks is
@@ -82,20 +89,31 @@ bool TaskGraph::replace(const std::vector<std::pair<int, Config>>& configs, std:
   change.flows.clear();
   collect(configs);
   for (auto& [op, config] : change.configs) std::swap(configs_[op], config);
-  if (!within(limit)) {
+  const bool fits = within(limit);
+  std::size_t replaced = 0;
+  const auto replace_blocks = [&] {
+    for (; replaced < dirty_blocks_.size(); ++replaced) {
+      const int l = dirty_blocks_[replaced];
+      account(blocks_[l], -1);
+      change.blocks.emplace_back(l, std::move(blocks_[l]));
+      blocks_[l] = rules_.block(l);
+    }
+  };
+  if (fits) {
+    replace_blocks();
+    for (int f : dirty_flows_) {
+      account(*flows_[f], -1);
+      change.flows.emplace_back(f, std::move(flows_[f]));
+      flows_[f] = rules_.flow(f);
+      account(*flows_[f], 1);
+    }
+    for (int f : dirty_flows_) mark_fed(f);
+    replace_blocks();
+  }
+  for (int l : dirty_blocks_) is_dirty_block_[l] = 0;
+  if (!fits) {
     undo(change);
     return false;
-  }
-  for (int l : dirty_blocks_) {
-    account(blocks_[l], -1);
-    change.blocks.emplace_back(l, std::move(blocks_[l]));
-    blocks_[l] = rules_.block(l);
-  }
-  for (int f : dirty_flows_) {
-    account(*flows_[f], -1);
-    change.flows.emplace_back(f, std::move(flows_[f]));
-    flows_[f] = rules_.flow(f);
-    account(*flows_[f], 1);
   }
   for (int l : dirty_blocks_) {
     add_fed_times(l);

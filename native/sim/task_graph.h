@@ -63,6 +63,7 @@ class TaskGraph {
 
  private:
   void collect(const std::vector<std::pair<int, Config>>& configs);
+  void mark_fed(int flow);
   bool within(std::int64_t limit);
   void add_fed_times(int launch);
   void account(const Block& block, int sign);

@@ -60,9 +60,9 @@ void RectIndex::find(const Rect& rect, std::vector<Item>& items) const {
 }
 
 Tiles::Tiles(const std::vector<Rect>& of_tasks)
-    : parts(distinct(of_tasks)), part_of(parts.rects.size()), index(parts.rects) {
+    : parts(distinct(of_tasks)), last_task(parts.rects.size()), index(parts.rects) {
   for (std::size_t k = 0; k < of_tasks.size(); ++k) {
-    part_of[static_cast<std::size_t>(parts.of_part[k])] = static_cast<int>(k);
+    last_task[static_cast<std::size_t>(parts.of_part[k])] = static_cast<int>(k);
   }
 }
 

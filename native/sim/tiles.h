@@ -96,8 +96,14 @@ struct Tiles {
 
   const Rect& of_task(int k) const { return parts.rects[parts.of_part[k]]; }
 
-  DistinctRects parts;       // the rectangles, and which of them each task has
-  std::vector<int> part_of;  // a distinct rectangle: the (last) task that has it
+  // The first of the tasks that computed a distinct rectangle of an output, if it has so many
+  // partial values: they stand in a row, as reductions are the last dimensions.
+  int first_task(int rect, int partial_values) const {
+    return last_task[rect] - partial_values + 1;
+  }
+
+  DistinctRects parts;         // the rectangles, and which of them each task has
+  std::vector<int> last_task;  // a distinct rectangle: the last task that has it
   RectIndex index;
 };
 

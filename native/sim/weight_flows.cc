@@ -13,7 +13,7 @@ Flow FlowRules::weights(const FlowId& id) {
   const Graph& graph = problem_.graph;
   const auto& operands = graph.operators[op].operands;
   const std::vector<int> owned = problem_.facts.owned_weights(graph, op);
-  const std::vector<ShardTask> tasks = shard_tasks_of(problem_, geometry_, op, owned, configs_[op]);
+  const std::vector<ShardTask>& tasks = updates_of(op);
   const int update = launch_graph_.launch_of(Pass::update, op);
   begin(id);
   const int party = party_of_launch_[update];

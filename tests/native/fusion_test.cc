@@ -36,14 +36,15 @@ Graph random_graph(fuzz::Source& random) {
 }
 
 // Mostly the same devices, so that many launches can be fused.
-ParallelConfig random_config(fuzz::Source& random, const Operator& op, const Tensor& output,
+ParallelConfig random_config(fuzz::Source& random, const Graph& graph, const Operator& op,
                              const Devices& usual) {
   ParallelConfig config;
+  config.sums = random.chance(0.5) ? Sums::shards : Sums::readers;
+  const Rect space = space_of(graph, op);
   int tasks = 1;
   for (std::size_t d = 0; d < op.dims.size(); ++d) {
-    const bool whole = op.dims[d] == DimKind::none || op.dims[d] == DimKind::reduction;
-    const bool fixed = whole || random.chance(0.5);
-    const auto most = fixed ? 1 : std::min<std::int64_t>(output.shape[d], 4 / tasks);
+    const bool fixed = op.dims[d] == DimKind::none || random.chance(0.5);
+    const auto most = std::min<std::int64_t>(space.hi[d], 4 / tasks);
     config.degrees.push_back(fixed ? 1 : random.between(1, static_cast<int>(most)));
     tasks *= config.degrees.back();
   }
@@ -159,7 +160,7 @@ TEST_CASE("a rule forgets what it was told before") {
 }
 
 // Thousands of random graphs under random strategies, on devices some of which share a memory.
-TEST_CASE("the simulator fuses what the runtime fuses") {
+TEST_CASE("the simulator fuses what the runtime fuses, and finds the plan's memory") {
   int fused = 0, alone = 0;
   for (std::uint64_t seed = 1; seed <= 8000; ++seed) {
     CAPTURE(seed);
@@ -180,9 +181,8 @@ TEST_CASE("the simulator fuses what the runtime fuses") {
     std::vector<Config> configs;
     for (int op = 0; op < static_cast<int>(graph.operators.size()); ++op) {
       const Operator& its = graph.operators[static_cast<std::size_t>(op)];
-      const auto output = static_cast<std::size_t>(its.primary_output().tensor);
-      strategy.push_back(random_config(random, its, graph.tensors[output], usual));
-      configs.push_back(bench.config(op, strategy.back().degrees, strategy.back().devices));
+      strategy.push_back(random_config(random, graph, its, usual));
+      configs.push_back(bench.config(op, strategy.back()));
     }
     Simulator simulator(bench.problem);
     simulator.set(configs);
@@ -192,6 +192,14 @@ TEST_CASE("the simulator fuses what the runtime fuses") {
       verify(graph, plan);
     } catch (const std::logic_error&) {
       continue;  // access maps that leave something out, or write it twice
+    }
+    // Nor do they differ in the memory of a device that shares it with no other.
+    for (int d = 0; d < 4; ++d) {
+      const int memory = machine.memory_of[static_cast<std::size_t>(d)];
+      const auto users = std::count(machine.memory_of.begin(), machine.memory_of.end(), memory);
+      if (users > 1) continue;
+      CHECK(simulator.graph().memory()[static_cast<std::size_t>(memory)] ==
+            bytes_on_device(plan, d));
     }
     const std::vector<int> runs = run_numbers(graph, plan, kTrains, machine.memory_of);
     MergedUses merged;

@@ -95,6 +95,20 @@ struct DenseNet : Net {
   }
 };
 
+// The same, with the 6 channels of x as a reduction.
+struct ReducedDense : DenseNet {
+  ReducedDense() {
+    Operator& op = graph.operators[0];
+    op.dims = {DimKind::sample, DimKind::parameter, DimKind::reduction};
+    op.reductions = {6};
+    op.operands[0].map = {along(0), along(2)};
+    op.operands[1].map = {along(1), along(2)};
+    op.operands[2].once = 1u << 2;
+    graph.operators[1].dims = {DimKind::sample};
+    check_graph(graph);
+  }
+};
+
 // A plan that keeps to its invariants.
 inline Plan plan_of(const Graph& graph, const Strategy& strategy, const std::vector<int>& outputs,
                     Optimizer optimizer) {

@@ -8,24 +8,6 @@
 using namespace flexlegion;
 using namespace flexlegion::plan_test;
 
-namespace {
-
-// As DenseNet, with the 6 channels of x as a reduction.
-struct ReducedDense : DenseNet {
-  ReducedDense() {
-    Operator& op = graph.operators[0];
-    op.dims = {DimKind::sample, DimKind::parameter, DimKind::reduction};
-    op.reductions = {6};
-    op.operands[0].map = {along(0), along(2)};
-    op.operands[1].map = {along(1), along(2)};
-    op.operands[2].once = 1u << 2;
-    graph.operators[1].dims = {DimKind::sample};
-    check_graph(graph);
-  }
-};
-
-}  // namespace
-
 // Channels in two halves on devices 0 and 1: each computes a partial value of all of y (4, 8), from
 // its half of x and of w; the first adds the bias. The loss, on device 1, reads both, forward and
 // backward, and sums them. Backward, both tasks read the whole gradient of y. w's halves have one

@@ -52,14 +52,21 @@ struct Bench {
   }
 
   // A configuration; its tasks take `forward` and `backward` ns each.
-  Config config(int op, const std::vector<int>& degrees, const Devices& devices,
-                std::int64_t forward = 1, std::int64_t backward = 1) {
+  Config config(int op, const ParallelConfig& its, std::int64_t forward = 1,
+                std::int64_t backward = 1) {
     auto& splits = problem.costs.splits[op];
     const int number = static_cast<int>(splits.size());
-    splits.push_back({degrees, static_cast<int>(devices.size()), Times(devices.size(), forward),
-                      Times(devices.size(), backward)});
-    problem.costs.number_of[op].try_emplace(degrees, number);
-    return {number, devices};
+    const Operator& owner = problem.graph.operators[op];
+    const bool shares = sums_by_shards(owner, {its.degrees, its.devices, Sums::shards});
+    const std::size_t tasks = its.devices.size();
+    splits.push_back({its.degrees, static_cast<int>(tasks), Times(tasks, forward),
+                      Times(tasks, backward), partial_values(owner, its.degrees), shares});
+    problem.costs.number_of[op].try_emplace(its.degrees, number);
+    return {number, shares ? its.sums : Sums::readers, its.devices};
+  }
+  Config config(int op, const std::vector<int>& degrees, const Devices& devices,
+                std::int64_t forward = 1, std::int64_t backward = 1) {
+    return config(op, ParallelConfig{degrees, devices}, forward, backward);
   }
 };
 

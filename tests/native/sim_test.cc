@@ -293,6 +293,61 @@ TEST_CASE("partial gradients are summed before the backward task that reads them
   CHECK(alone[2] - alone[1] == 3);
 }
 
+// Channels of x in halves on devices 0 and 1: x is loaded on device 0, 0-1, which sends half of it
+// (48 bytes), 1-49. Dense: 1-6 and 49-54. Both halves compute a partial value of all of y, 128
+// bytes, and a sum takes 1 ns a byte.
+//
+// The loss reads both on device 1: that of device 0 comes behind x, 49-177. It sums 256 bytes,
+// forward, 177-435, and backward, 435-694. Device 0 needs y's whole gradient as device 1 does: 128
+// bytes, 694-822; dense backward 822-829 and 694-701. Each updates its half of w: 829-830.
+//
+// Or they sum half of the samples each, having sent each other 64 bytes: 49-113 and 54-118. The
+// sums of 128 bytes take 118-246 and 113-241. Device 0 sends its half of y, 246-310; the loss takes
+// 310-312 and 312-315, the gradient comes 315-443, dense backward 443-450, the update 450-451.
+TEST_CASE("partial values are combined by who reads them, or by who wrote them") {
+  const ReducedDense net;
+  Bench bench(net.graph, all_to_all(2));
+  bench.problem.costs.sum = {{0, 1'000'000'000}};
+  for (const Sums sums : {Sums::readers, Sums::shards}) {
+    const bool shards = sums == Sums::shards;
+    CAPTURE(shards);
+    const ParallelConfig dense{{1, 1, 2}, {0, 1}, sums}, loss{{1}, {1}};
+    Simulator simulator(bench.problem);
+    simulator.set({bench.config(0, dense, 5, 7), bench.config(1, loss, 2, 3)});
+    CHECK(task(simulator, Pass::forward, 0, 0) == Times{1, 1, 6});
+    CHECK(task(simulator, Pass::forward, 0, 1) == Times{49, 49, 54});
+    const std::vector<Times> partial = {{0, 1, 64}, {1, 0, 64}}, summed = {{0, 1, 64}};
+    const int value = flow_of(simulator, FlowKind::value, net.y);
+    if (shards) {
+      CHECK(transfers(simulator, flow_of(simulator, FlowKind::partial, net.y)) == partial);
+      CHECK(transfers(simulator, value) == summed);
+      CHECK(task(simulator, Pass::sum, 0, 0) == Times{118, 118, 246});
+      CHECK(task(simulator, Pass::sum, 0, 1) == Times{113, 113, 241});
+      CHECK(task(simulator, Pass::forward, 1) == Times{310, 310, 312});
+      CHECK(task(simulator, Pass::backward, 1) == Times{312, 312, 315});
+      CHECK(task(simulator, Pass::backward, 0, 0) == Times{443, 443, 450});
+      CHECK(simulator.iteration_time() == 451);
+      CHECK(simulator.graph().bytes_moved() == 48 + 64 + 64 + 64 + 128);
+    } else {
+      CHECK(transfers(simulator, value) == std::vector<Times>{{0, 1, 128}});
+      CHECK(task(simulator, Pass::forward, 1) == Times{177, 177, 435});
+      CHECK(task(simulator, Pass::backward, 1) == Times{435, 435, 694});
+      CHECK(task(simulator, Pass::backward, 0, 1) == Times{694, 694, 701});
+      CHECK(task(simulator, Pass::backward, 0, 0) == Times{822, 822, 829});
+      CHECK(simulator.iteration_time() == 830);
+      CHECK(simulator.graph().bytes_moved() == 48 + 128 + 128);
+    }
+    const Plan plan = plan_of(net.graph, {dense, loss}, {}, {});
+    for (int d = 0; d < 2; ++d) {
+      CHECK(simulator.graph().memory()[static_cast<std::size_t>(d)] == bytes_on_device(plan, d));
+    }
+    const std::int64_t end = simulator.iteration_time();
+    CHECK(simulator.longest_path() <= end);
+    CHECK(simulator.propose({{0, simulator.graph().strategy()[0]}}, Algorithm::delta, end) ==
+          Verdict::simulated);
+  }
+}
+
 // The strategy of "one device" takes 20 ns. With a backward task of 30 ns that task alone is beyond
 // a limit of 29. Moved to device 1, every load is small, but the chain of dependencies is longer.
 TEST_CASE("verdicts on proposals") {
@@ -301,7 +356,7 @@ TEST_CASE("verdicts on proposals") {
   Simulator simulator(bench.problem);
   const Config dense = bench.config(0, {1, 1}, {0}, 5, 7), loss = bench.config(1, {1}, {0}, 2, 3);
   const Config slow = bench.config(0, {1, 1}, {0}, 5, 30);
-  const Config away = {loss.split, {1}};
+  const Config away = {loss.split, Sums::readers, {1}};
   simulator.set({dense, loss});
   const Picture held(simulator);
   for (const Algorithm algorithm : {Algorithm::full, Algorithm::delta}) {
@@ -347,10 +402,10 @@ TEST_CASE("a proposal leaves no trace when it is rejected, and counts when it is
     CHECK(Picture(simulator) == first);
     CHECK(simulator.graph().strategy() == std::vector<Config>{one, loss});
   }
-  CHECK(simulator.propose({{0, two}, {1, {loss.split, {1, 1}}}}, Algorithm::delta) ==
+  CHECK(simulator.propose({{0, two}, {1, {loss.split, Sums::readers, {1, 1}}}}, Algorithm::delta) ==
         Verdict::simulated);
   simulator.accept();
-  other.set({two, {loss.split, {1, 1}}});
+  other.set({two, {loss.split, Sums::readers, {1, 1}}});
   CHECK(Picture(simulator) == Picture(other));
   simulator.reject();  // of nothing
   CHECK(Picture(simulator) == Picture(other));

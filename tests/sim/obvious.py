@@ -106,6 +106,7 @@ def build(
     memories = topology.memories
     owner = owners(plan)
     forward_tasks: dict[str, int] = {}  # operator -> its first forward task
+    touched: dict[str, list[Any]] = {}  # operator -> what its forward launch touched, and where
     order: list[Issued] = []
     waits: dict[int, set[int]] = {}  # task -> those whose results it needs
 
@@ -141,6 +142,9 @@ def build(
             order.append(Issued(range(first, len(tasks)), launch.stage in CLOSING, loss, uses))
         if launch.stage == "forward":
             forward_tasks[launch.operator.name] = first
+            touched[launch.operator.name] = [
+                (place_of(plan, r), r.boxes) for r in launch.requirements
+            ]
         if launch.stage == "backward":
             for k in range(len(launch.devices)):
                 its_forward = forward_tasks[launch.operator.name] + k
@@ -156,8 +160,12 @@ def build(
                 producer = writer.get(place, {}).get(element)
                 if producer is None or producer == first + k:
                     continue
-                # What a backward task reads of values, its forward task has read or written.
-                if launch.stage != "backward" or r.field != "value":
+                # What a backward task reads of values, its forward task has read or written; but
+                # not other partial values, nor what was made of them.
+                known = (
+                    launch.stage == "backward" and (place, r.boxes) in touched[launch.operator.name]
+                )
+                if not known:
                     waits.setdefault(first + k, set()).add(producer)
                 if memory(producer) == memory(first + k):
                     if (producer, False, 0) not in tasks[first + k].before:

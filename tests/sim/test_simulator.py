@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
 from networks import NETWORKS
@@ -64,6 +66,12 @@ def check(problem: Problem, strategy: Strategy, timeline: Timeline) -> None:
     )
     launches = {d.name: problem.costs.launch_ns(d) for d in problem.topology.devices}
     tasks = build(plan, problem.topology, exe_times(plan, timeline), launches)
+    devices = problem.topology.devices
+    # The plan's memory holds what prediction alone computes, too.
+    all_train = len(problem.facts.trained) == len(problem.graph.operators)
+    if all_train and len({device.memory for device in devices}) == len(devices):
+        for device in devices:
+            assert timeline.allocated_bytes[device.memory] == plan.bytes_on(device.name)
     assert timeline.iteration_time_ns == simulate(tasks)
     assert len(timeline.tasks) == len(tasks)
     for ours, theirs in zip(timeline.tasks, tasks, strict=True):
@@ -112,6 +120,29 @@ def test_agrees_on_several_losses() -> None:
     for name in ("data", "random:1"):
         strategy = strategy_of(problem, name)
         check(problem, strategy, full(problem, strategy))
+
+
+@pytest.mark.parametrize("network", [images, sequences, tables, NETWORKS["reductions"].build])
+def test_agrees_on_partial_values(network) -> None:
+    """Of reductions that are split, whoever combines them."""
+    topology = load_machine("k80x4")
+    partial = summed = 0
+    for seed in range(4):
+        model = Model(4)
+        network(model)
+        problem = finely_cut(model, topology, ArbitraryCosts(seed), clips=seed == 3)
+        rng = np.random.default_rng(seed)
+        changes = random_change(problem, rng, len(problem.graph.operators))
+        timeline = full(problem, Strategy(changes))
+        check(problem, Strategy(changes), timeline)
+        stages = {PASSES[row["stage"]] for row in timeline.tasks}
+        summed += "sum" in stages
+        partial += any(
+            prod(changes[op.name].degrees[len(op.output.shape) :]) > 1
+            for op in problem.graph.operators
+        )
+    assert partial > 1
+    assert summed > 0
 
 
 @pytest.mark.parametrize("clips", [False, True])

@@ -12,12 +12,21 @@ from typing import Any
 import numpy as np
 from blocks import BLOCKS
 from networks import NETWORKS
-from simulated import ArbitraryCosts, images, problem_of, sequences, strategy_of, tables
+from simulated import (
+    ArbitraryCosts,
+    images,
+    problem_of,
+    random_sums,
+    sequences,
+    strategy_of,
+    tables,
+)
 
 from flexlegion import Model
 from flexlegion.granularity import Granularity
 from flexlegion.machine.files import load_machine
 from flexlegion.machine.topology import Topology
+from flexlegion.ops.base import DimKind
 from flexlegion.problem import Problem
 from flexlegion.simulator import OUT_OF_MEMORY, SIMULATED, Simulation, Timeline
 from flexlegion.soap import ParallelConfig, random_config, splits
@@ -174,13 +183,15 @@ def proposal(problem: Problem, rng: np.random.Generator) -> dict[str, ParallelCo
     for index in rng.choice(len(operators), count, replace=False):
         operator = operators[index]
         if rng.random() < 0.1:  # degrees that leave the devices with unequal shares
-            changes[operator.name] = random_config(operator, names, rng, len(names) + 2)
+            changes[operator.name] = random_config(operator, names, rng, len(names) + 2, True)
             continue
-        choices = splits(operator, len(names))
+        choices = splits(operator, len(names), DimKind)
         degrees = choices[rng.integers(len(choices))]
         tasks = int(np.prod(degrees))
         devices = rng.choice(len(names), tasks, replace=bool(rng.random() < 0.5))
-        changes[operator.name] = ParallelConfig(degrees, tuple(names[d] for d in devices))
+        changes[operator.name] = ParallelConfig(
+            degrees, tuple(names[d] for d in devices), random_sums(rng)
+        )
     return changes
 
 

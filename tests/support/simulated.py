@@ -15,9 +15,10 @@ from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.graph import Operator
 from flexlegion.losses import Losses
 from flexlegion.machine.topology import Device, Topology
+from flexlegion.ops.base import DimKind
 from flexlegion.problem import Problem
 from flexlegion.simulator import full
-from flexlegion.soap import ParallelConfig, splits
+from flexlegion.soap import ParallelConfig, Sums, splits
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
 from flexlegion.transforms.losses import add_losses
@@ -112,13 +113,20 @@ def check_local_optimum(problem: Problem, strategy: Strategy) -> None:
 def random_change(
     problem: Problem, rng: np.random.Generator, operators: int = 1
 ) -> dict[str, ParallelConfig]:
-    """Random configurations for some operators: any degrees, any devices."""
+    """Random configurations for some operators: any degrees, any devices, any way to sum."""
     changes = {}
     names = problem.devices.names
     for index in rng.choice(len(problem.graph.operators), operators, replace=False):
         operator = problem.graph.operators[index]
-        choices = splits(operator, len(names))
+        choices = splits(operator, len(names), DimKind)
         degrees = choices[rng.integers(len(choices))]
         devices = rng.choice(np.array(names), int(np.prod(degrees)))
-        changes[operator.name] = ParallelConfig(degrees, tuple(str(d) for d in devices))
+        changes[operator.name] = ParallelConfig(
+            degrees, tuple(str(d) for d in devices), random_sums(rng)
+        )
     return changes
+
+
+def random_sums(rng: np.random.Generator) -> Sums:
+    """Who combines partial values, if there are any."""
+    return "shards" if rng.random() < 0.5 else "readers"

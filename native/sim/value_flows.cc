@@ -1,0 +1,222 @@
+// The flows of FlowRules that values of inputs and activations have: from who wrote them to who
+// reads them; and where sum launches combine partial values, from who wrote these to who sums.
+#include <algorithm>
+
+#include "sim/charges.h"
+#include "sim/flow_rules.h"
+
+namespace flexlegion {
+
+// How a tensor's value was written, as its producer is configured.
+void FlowRules::find_written(int tensor) {
+  const auto [op, output] = launch_graph_.producers[tensor];
+  written_.tiles = &writer_family(tensor);
+  written_.values = op < 0 ? 1 : problem_.split(op, configs_[op].split).partial_values;
+  written_.summed = op >= 0 && configs_[op].sums == Sums::shards;
+  written_.index.reset();
+  if (!written_.summed) return;
+  const std::vector<int> outputs = problem_.graph.operators[op].outputs();
+  const std::vector<ShardTask>& tasks = sums_of(op);
+  Rect none;
+  none.rank = static_cast<int>(problem_.graph.tensors[tensor].shape.size());
+  written_.shards.assign(tasks.size(), none);
+  for (std::size_t j = 0; j < tasks.size(); ++j) {
+    for (const auto& [which, shard] : tasks[j].shards) {
+      if (outputs[static_cast<std::size_t>(which)] == output) written_.shards[j] = shard;
+    }
+  }
+  written_.index.emplace(written_.shards);
+}
+
+// The tasks on `devices` that computed the tensor write its tiles: each partial value in a slot.
+void FlowRules::box_tiles(const std::vector<int>& devices) {
+  for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
+    const Rect& mine = written_.tiles->of_task(k);
+    const int slot = k % written_.values;
+    box(memory_of(devices[k]), written_.values == 1 ? mine : mine.in_slots(slot, slot + 1), true);
+  }
+}
+
+// What is read for a rectangle of the value: it, or its partial values.
+Rect FlowRules::as_read(const Rect& rect) const {
+  const bool combines = written_.values > 1 && !written_.summed;
+  return combines ? rect.in_slots(0, written_.values) : rect;
+}
+
+// A task needs, of so many elements of a tile, all partial values.
+void FlowRules::need_tile(int tile, FlowBuilder::Need need, int memory, TaskRef reader) {
+  need.wrote = written_.tiles->ids[tile];
+  const int first = written_.tiles->first_task(tile, written_.values);
+  for (need.stack = 0; need.stack < written_.values; ++need.stack) {
+    builder_.need(builder_.writer(0, first + need.stack), need, memory, reader);
+  }
+}
+
+// A task needs a rectangle of a value whose shards were summed.
+void FlowRules::need_shards(const Rect& rect, FlowBuilder::Need need, int memory, TaskRef reader) {
+  written_.index->visit(rect, [&](int task, std::int64_t volume) {
+    need.wrote = geometry_.id_of(written_.shards[static_cast<std::size_t>(task)]);
+    need.volume = volume;
+    builder_.need(builder_.writer(1, task), need, memory, reader);
+  });
+}
+
+// The tasks of a launch, on `devices`, read of the value what `family` says.
+void FlowRules::read_value(const Family& family, const std::vector<int>& devices, int party) {
+  const auto& [overlaps, inside] = geometry_.relation(family, *written_.tiles);
+  bool given = inside && written_.values == 1;  // each task has just been given what it needs
+  if (written_.summed) {
+    given = devices.size() == written_.shards.size();
+    for (int k = 0; given && k < static_cast<int>(devices.size()); ++k) {
+      given = written_.shards[static_cast<std::size_t>(k)].contains(family.of_task(k));
+    }
+  }
+  if (!overlaps.items.empty() && !given) set_apart(party, writing_.first);
+  for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
+    const int mine = family.parts.of_part[k];
+    if (family.ids[mine] < 0) continue;
+    const Rect& rect = family.parts.rects[mine];
+    const int memory = memory_of(devices[k]);
+    box(memory, as_read(rect), false);
+    FlowBuilder::Need need;
+    need.reads = family.ids[mine];
+    need.family = family.disjoint ? family.number : -1;
+    if (written_.summed) {
+      need_shards(rect, need, memory, {party, k});
+      continue;
+    }
+    for (int i = overlaps.first[mine]; i < overlaps.first[mine + 1]; ++i) {
+      need.volume = overlaps.items[i].volume;
+      need_tile(overlaps.items[i].rect, need, memory, {party, k});
+    }
+  }
+}
+
+// The update of a table, or the norm launch before it, reads the tokens by which `op` reads rows.
+void FlowRules::read_tokens(int op) {
+  const Rect rect = looked_up_tokens(problem_.graph, op);
+  const int reader = launch_graph_.first_reader(problem_.facts.owner[problem_.facts.table[op]]);
+  const auto& devices = blocks_[reader].device;
+  const int party = party_of_launch_[reader];
+  const Family& tiles = *written_.tiles;
+  const std::vector<int>& tasks = tiles.parts.of_part;
+  const bool given = written_.values == 1 && tasks.size() == devices.size() &&
+                     std::all_of(tasks.begin(), tasks.end(),
+                                 [&](int its) { return tiles.parts.rects[its].contains(rect); });
+  if (!given) set_apart(party, writing_.first);
+  FlowBuilder::Need need;
+  need.reads = geometry_.id_of(rect);
+  for (int j = 0; j < static_cast<int>(devices.size()); ++j) {
+    const int memory = memory_of(devices[j]);
+    box(memory, as_read(rect), false);
+    if (written_.summed) {
+      need_shards(rect, need, memory, {party, j});
+      continue;
+    }
+    tiles.index.visit(rect, [&](int tile, std::int64_t volume) {
+      need.volume = volume;
+      need_tile(tile, need, memory, {party, j});
+    });
+  }
+}
+
+Flow FlowRules::value(const FlowId& id) {
+  begin(id);
+  find_written(id.index);
+  const auto [producer, output] = launch_graph_.producers[id.index];
+  const auto& writers = blocks_[id.parties[0]].device;
+  if (written_.summed) {
+    writing_ = {1, 2};
+    const auto& devices = blocks_[id.parties[1]].device;
+    for (std::size_t j = 0; j < devices.size(); ++j) {
+      box(memory_of(devices[j]), written_.shards[j], true);
+    }
+  } else {
+    writing_ = {0, 1};
+    box_tiles(writers);
+  }
+  if (producer >= 0 && problem_.facts.backward[producer] &&
+      problem_.graph.operators[producer].operands[output].saved_for_backward) {
+    if (written_.values == 1) {  // it is where backward needs it
+      for (int k = 0; k < static_cast<int>(writers.size()); ++k) {
+        box(memory_of(writers[k]), written_.tiles->of_task(k), false);
+      }
+    } else {
+      read_value(*written_.tiles, writers,
+                 party_of_launch_[launch_graph_.launch_of(Pass::backward, producer)]);
+    }
+  }
+  for (const auto& [op, operand] : launch_graph_.readers[id.index]) {
+    const Config& config = configs_[op];
+    read_value(geometry_.family(op, operand, config.split), config.devices,
+               party_of_launch_[launch_graph_.launch_of(Pass::forward, op)]);
+  }
+  for (int op : launch_graph_.lookups_of[id.index]) read_tokens(op);
+  const bool loaded = launch_graph_.launches[id.parties[0]].pass == Pass::load;
+  if (loaded) {
+    // The next batch is staged while the present one computes.
+    for (int memory : boxed_) {
+      builder_.hold(memory, Content::batch, boxes_[memory].written.volume() * kElementBytes);
+    }
+  }
+  hold_boxes(loaded ? Content::batch : Content::activation);
+  Flow flow = finish(id);
+  if (written_.values > 1 && !written_.summed) flow.fed_times = combining_times(id);
+  return flow;
+}
+
+// How long the launches that a value's flow feeds take to combine the partial values that they
+// read.
+std::vector<std::vector<std::int64_t>> FlowRules::combining_times(const FlowId& id) {
+  std::vector<std::vector<std::int64_t>> times;
+  for (int launch : id.fed) times.emplace_back(blocks_[launch].device.size(), 0);
+  const auto add = [&](Pass pass, int op, int operand) {
+    const int launch = launch_graph_.launch_of(pass, op);
+    const auto at = std::find(id.fed.begin(), id.fed.end(), launch) - id.fed.begin();
+    const Family& family = geometry_.family(op, operand, configs_[op].split);
+    const std::vector<int>& devices = configs_[op].devices;
+    for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
+      const std::int64_t own = family.of_task(k).volume();
+      times[static_cast<std::size_t>(at)][k] +=
+          sum_time(problem_, devices[k], written_.values * own, own);
+    }
+  };
+  const auto saved = [&](const OperandRef& use) {
+    return problem_.facts.backward[use.op] &&
+           problem_.graph.operators[use.op].operands[use.operand].saved_for_backward;
+  };
+  for (const OperandRef& use : launch_graph_.readers[id.index]) {
+    add(Pass::forward, use.op, use.operand);
+    if (saved(use)) add(Pass::backward, use.op, use.operand);
+  }
+  const OperandRef producer = launch_graph_.producers[id.index];
+  if (saved(producer)) add(Pass::backward, producer.op, producer.operand);
+  return times;
+}
+
+// Partial values, on their way to the tasks that sum them.
+Flow FlowRules::partial(const FlowId& id) {
+  begin(id);
+  find_written(id.index);
+  if (!written_.summed) return finish(id);
+  box_tiles(blocks_[id.parties[0]].device);
+  const auto& devices = blocks_[id.parties[1]].device;
+  FlowBuilder::Need need;
+  need.family = kShards;
+  for (int j = 0; j < static_cast<int>(devices.size()); ++j) {
+    const Rect& shard = written_.shards[static_cast<std::size_t>(j)];
+    if (shard.empty()) continue;
+    const int memory = memory_of(devices[j]);
+    box(memory, shard.in_slots(0, written_.values), false);
+    need.reads = geometry_.id_of(shard);
+    written_.tiles->index.visit(shard, [&](int tile, std::int64_t volume) {
+      need.volume = volume;
+      need_tile(tile, need, memory, {1, j});
+    });
+  }
+  set_apart(1, 0);
+  hold_boxes(Content::activation);
+  return finish(id);
+}
+
+}  // namespace flexlegion
