@@ -23,6 +23,7 @@ from flexlegion.graph import Operator
 from flexlegion.problem import Degrees, Problem
 from flexlegion.searches.chain import prepare_candidates
 from flexlegion.soap import ParallelConfig
+from flexlegion.strategies.pairs import with_sums
 from flexlegion.strategies.splitting import by_samples
 from flexlegion.strategy import Strategy
 
@@ -123,7 +124,7 @@ def solve(
         devices = tuple(names[: prod(degrees)])
         for op in group:
             configs[op.name] = ParallelConfig(degrees, devices)
-    strategy = Strategy(configs, "strategy 'optcnn'")
+    strategy = Strategy(with_sums(configs, problem.graph), "strategy 'optcnn'")
     return OptCnnResult(strategy, costs.total(choice), tied, exact and costs.complete)
 
 

@@ -68,7 +68,7 @@ def _followed(operator: Operator, split_dims: dict[Operator, int]) -> int | None
         extent = tensor.shape[split_dims[producer]]
         mapped = access.map[split_dims[producer]]
         for d, dim in enumerate(operator.dims):
-            same = mapped == along(d) and operator.output.shape[d] == extent
-            if same and dim.kind is not DimKind.NONE:
+            same = mapped == along(d) and operator.space[d] == extent
+            if same and dim.kind not in (DimKind.NONE, DimKind.REDUCTION):
                 return d
     return None

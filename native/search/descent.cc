@@ -36,8 +36,8 @@ int Descent::next(std::int64_t changes) {
 void Descent::improved(int op) {
   const std::vector<int> alone{op};
   for (int member : options_.tied ? proposals_.members(op) : alone) {
-    for (int neighbour : proposals_.neighbours(member)) {
-      const int other = stands_for(neighbour);
+    for (const Neighbour& neighbour : proposals_.neighbours(member)) {
+      const int other = stands_for(neighbour.op);
       if (!mine_[other]) continue;
       if (std::find(near_.begin(), near_.end(), other) == near_.end()) near_.push_back(other);
     }

@@ -1,6 +1,7 @@
 #include "search/proposals.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 #include <stdexcept>
@@ -9,7 +10,19 @@ namespace flexlegion {
 
 namespace {
 
-constexpr int kAllSubsets = 8;  // devices; with more, there are too many sets to try each
+constexpr int kAllSubsets = 8;      // devices; with more, there are too many sets to try each
+constexpr double kTogether = 0.02;  // the share of proposals that change neighbours, too
+
+// Fills in which dimensions of a producer and a consumer go along with each other in the tensor
+// between them.
+void match(const Operand& written, const Operand& read, Neighbour& producer, Neighbour& consumer) {
+  for (std::size_t d = 0; d < written.map.size(); ++d) {
+    const int mine = written.map[d].out_dim, theirs = read.map[d].out_dim;
+    if (mine < 0 || theirs < 0) continue;
+    producer.followers[mine] = theirs;
+    consumer.followers[theirs] = mine;
+  }
+}
 
 // Whether devices a and b can be exchanged without changing any time: every route becomes another
 // route, and each of its links one with the same rates.
@@ -108,7 +121,11 @@ Proposals::Proposals(const Problem& problem, std::vector<int> groups)
     group = numbers.try_emplace(group, static_cast<int>(numbers.size())).first->second;
   }
   members_.resize(numbers.size());
-  std::vector<int> producer(graph.tensors.size(), -1);
+  struct Written {
+    int op = -1;
+    const Operand* output = nullptr;
+  };
+  std::vector<Written> written(graph.tensors.size());
   for (int op = 0; op < n; ++op) {
     if (!(problem.facts.runs[op] & kTrains)) continue;
     operators_.push_back(op);
@@ -129,10 +146,17 @@ Proposals::Proposals(const Problem& problem, std::vector<int> groups)
     }
     for (const Operand& o : graph.operators[op].operands) {
       if (o.role == Role::output) {
-        producer[o.tensor] = op;
-      } else if (o.role == Role::input && producer[o.tensor] >= 0) {
-        neighbours_[op].push_back(producer[o.tensor]);
-        neighbours_[producer[o.tensor]].push_back(op);
+        written[o.tensor] = {op, &o};
+      } else if (o.role == Role::input && written[o.tensor].op >= 0) {
+        const int other = written[o.tensor].op;
+        const auto named = [&](int number, int its) {
+          return Neighbour{number, std::vector<int>(graph.operators[number].dims.size(), -1),
+                           neighbours_[its].size()};
+        };
+        Neighbour producer = named(other, other), consumer = named(op, op);
+        match(*written[o.tensor].output, o, producer, consumer);
+        neighbours_[op].push_back(std::move(producer));
+        neighbours_[other].push_back(std::move(consumer));
       }
     }
   }
@@ -163,41 +187,142 @@ std::vector<int> Proposals::random_devices(Random& random, int tasks) const {
   return devices;
 }
 
+Sums Proposals::random_sums(Random& random, int op, int split) const {
+  const bool choice = problem_.split(op, split).shares_sums;
+  return choice && random.chance(0.5) ? Sums::shards : Sums::readers;
+}
+
 Config Proposals::random_config(Random& random, int op) const {
   const auto& splits = splits_[op];
   Config config;
   config.split = splits[random.below(static_cast<int>(splits.size()))];
+  config.sums = random_sums(random, op, config.split);
   config.devices = random_devices(random, problem_.split(op, config.split).tasks);
   return config;
 }
 
-// Takes a neighbour's devices, and its degrees if the operator can be split by the same.
+// Takes a neighbour's devices, and its degrees as far as the operator can be split by them.
 bool Proposals::copy_neighbour(Random& random, int op, const std::vector<Config>& strategy,
                                Config& config) const {
   const auto& neighbours = neighbours_[op];
   if (neighbours.empty()) return false;
-  const int other = neighbours[random.below(static_cast<int>(neighbours.size()))];
-  const Split& theirs = problem_.split(other, strategy[other].split);
-  const Split& mine = problem_.split(op, strategy[op].split);
-  config.devices = strategy[other].devices;
+  const Neighbour& other = neighbours[random.below(static_cast<int>(neighbours.size()))];
+  const Config& theirs = strategy[other.op];
+  if (!(random.chance(0.7) && follow(random, op, other, theirs, config)) &&
+      !take_degrees(op, other, theirs, config)) {
+    return false;
+  }
+  config.sums = random_sums(random, op, config.split);
+  return true;
+}
+
+// Splits `op` along the dimensions that go with the neighbour's, and puts each task where the
+// neighbour's task of the same part is. What the neighbour splits besides (a dimension that is not
+// in the tensor, such as one it reduces) splits any other dimension, and its parts go on in order.
+bool Proposals::follow(Random& random, int op, const Neighbour& neighbour, const Config& theirs,
+                       Config& config) const {
+  const std::vector<int>& degrees = problem_.split(neighbour.op, theirs.split).degrees;
+  const std::vector<DimKind>& dims = problem_.graph.operators[op].dims;
+  std::vector<int> mine(dims.size(), 1);
+  std::array<int, kMaxRegionRank> followed;  // a dimension of mine: which of theirs it goes with
+  followed.fill(-1);
+  const auto take = [&](int d, int e) {
+    mine[d] = degrees[e];
+    followed[d] = e;
+  };
+  const int rank = static_cast<int>(dims.size());
+  for (int e = 0; e < static_cast<int>(degrees.size()); ++e) {
+    if (degrees[e] > 1 && neighbour.followers[e] >= 0) take(neighbour.followers[e], e);
+  }
+  for (int e = 0; e < static_cast<int>(degrees.size()); ++e) {
+    if (degrees[e] == 1 || neighbour.followers[e] >= 0) continue;
+    std::array<int, kMaxRegionRank> free;
+    int count = 0;
+    for (int d = 0; d < rank; ++d) {
+      if (followed[d] < 0 && dims[d] != DimKind::none) free[count++] = d;
+    }
+    if (count > 0) take(free[random.below(count)], e);
+  }
   const auto& table = problem_.costs.number_of[problem_.costs.class_of[op]];
-  if (theirs.degrees.size() == mine.degrees.size()) {
-    const auto same = table.find(theirs.degrees);
+  const auto its = table.find(mine);
+  if (its == table.end()) return false;
+  config.split = its->second;
+  const int tasks = problem_.split(op, config.split).tasks;
+  std::array<int, kMaxRegionRank> stride;  // of theirs, in tasks
+  int volume = 1;
+  for (int e = static_cast<int>(degrees.size()) - 1; e >= 0; --e) {
+    stride[e] = volume;
+    volume *= degrees[e];
+  }
+  config.devices.resize(static_cast<std::size_t>(tasks));
+  for (int k = 0; k < tasks; ++k) {
+    int rest = k, task = 0;
+    for (int d = rank - 1; d >= 0; --d) {
+      if (followed[d] >= 0) task += rest % mine[d] * stride[followed[d]];
+      rest /= mine[d];
+    }
+    config.devices[k] = theirs.devices[task];
+  }
+  return true;
+}
+
+// As many tasks as the neighbour has on the same devices: of the same degrees, or along the first
+// dimension that can be cut into so many parts.
+bool Proposals::take_degrees(int op, const Neighbour& neighbour, const Config& theirs,
+                             Config& config) const {
+  const Split& split = problem_.split(neighbour.op, theirs.split);
+  const std::size_t rank = problem_.graph.operators[op].dims.size();
+  const auto& table = problem_.costs.number_of[problem_.costs.class_of[op]];
+  config.devices = theirs.devices;
+  if (split.degrees.size() == rank) {
+    const auto same = table.find(split.degrees);
     if (same != table.end()) {
       config.split = same->second;
       return true;
     }
   }
-  // Otherwise as many tasks, along the first dimension that can be cut into so many parts.
-  for (std::size_t d = 0; d < mine.degrees.size(); ++d) {
-    std::vector<int> degrees(mine.degrees.size(), 1);
-    degrees[d] = theirs.tasks;
+  for (std::size_t d = 0; d < rank; ++d) {
+    std::vector<int> degrees(rank, 1);
+    degrees[d] = split.tasks;
     const auto along = table.find(degrees);
     if (along == table.end()) continue;
     config.split = along->second;
     return true;
   }
   return false;
+}
+
+// Goes on with a change to operators around it, each of which follows the one that it was reached
+// from: to one or many, as far as a pair of layers, or a block of them.
+void Proposals::spread(Random& random, bool tied, Configs& configs) const {
+  const int most = 2 << random.below(4);
+  std::vector<char> changed(groups_.size(), 0);
+  std::vector<std::pair<int, Config>> reached;
+  const auto reach = [&](int op, const Config& config) {
+    const std::vector<int> alone{op};
+    for (int member : tied ? members(op) : alone) {
+      changed[member] = 1;
+      if (!reached.empty()) configs.emplace_back(member, config);
+    }
+    reached.emplace_back(op, config);
+  };
+  reach(configs.front().first, Config(configs.front().second));
+  for (std::size_t i = 0; i < reached.size(); ++i) {
+    const auto [from, theirs] = reached[i];
+    const auto& around = neighbours_[from];
+    const int count = static_cast<int>(around.size());
+    const int first = count > 0 ? random.below(count) : 0;
+    for (int n = 0; n < count && static_cast<int>(reached.size()) < most; ++n) {
+      const Neighbour& there = around[(first + n) % count];
+      Config config;
+      if (changed[there.op] ||
+          !follow(random, there.op, neighbours_[there.op][there.back], theirs, config)) {
+        continue;
+      }
+      config.sums = random_sums(random, there.op, config.split);
+      reach(there.op, config);
+    }
+  }
 }
 
 Configs Proposals::draw_uniform(Random& random) const {
@@ -223,10 +348,14 @@ Configs Proposals::draw(Random& random, const std::vector<Config>& strategy, con
   if (moves.neighbours && random.chance(0.3)) {
     found = copy_neighbour(random, op, strategy, config);
   } else if (random.chance(0.3)) {
-    // The degrees stay, the devices change.
-    config.split = strategy[op].split;
-    const int tasks = static_cast<int>(strategy[op].devices.size());
-    if (tasks <= devices_) {
+    // The degrees stay; who combines partial values changes, or the devices.
+    const Config& mine = strategy[op];
+    const int tasks = static_cast<int>(mine.devices.size());
+    config = mine;
+    if (problem_.split(op, mine.split).shares_sums && random.chance(0.3)) {
+      config.sums = mine.sums == Sums::shards ? Sums::readers : Sums::shards;
+      found = true;
+    } else if (tasks <= devices_) {
       config.devices = random_devices(random, tasks);
       found = true;
     }
@@ -238,8 +367,10 @@ Configs Proposals::draw(Random& random, const std::vector<Config>& strategy, con
   } else {
     configs.emplace_back(op, std::move(config));
   }
-  if (std::is_sorted(configs.front().second.devices.begin(),
-                     configs.front().second.devices.end())) {
+  if (moves.neighbours && random.chance(kTogether)) {
+    spread(random, moves.tied, configs);
+  } else if (std::is_sorted(configs.front().second.devices.begin(),
+                            configs.front().second.devices.end())) {
     make_canonical(strategy, configs);
   }
   return configs;
@@ -248,33 +379,44 @@ Configs Proposals::draw(Random& random, const std::vector<Config>& strategy, con
 std::vector<Config> Proposals::all(int op) const {
   std::vector<Config> configs;
   for (int s : splits_[op]) {
+    const std::size_t first = configs.size();
     const int tasks = problem_.split(op, s).tasks;
-    if (devices_ <= kAllSubsets) {
-      std::vector<int> devices(static_cast<std::size_t>(tasks));
-      std::iota(devices.begin(), devices.end(), 0);
-      while (true) {
-        configs.push_back({s, Sums::readers, devices});
-        int k = tasks - 1;
-        while (k >= 0 && devices[k] == devices_ - tasks + k) --k;
-        if (k < 0) break;
-        ++devices[k];
-        for (int j = k + 1; j < tasks; ++j) devices[j] = devices[j - 1] + 1;
-      }
-      continue;
-    }
-    for (int start = 0; start + tasks <= devices_; start += tasks) {
-      std::vector<int> devices(static_cast<std::size_t>(tasks));
-      std::iota(devices.begin(), devices.end(), start);
+    for (std::vector<int>& devices : device_sets(tasks)) {
       configs.push_back({s, Sums::readers, std::move(devices)});
     }
-    const int stride = devices_ / tasks;
-    for (int start = 0; stride > 1 && start < stride; ++start) {
-      std::vector<int> devices;
-      for (int k = 0; k < tasks; ++k) devices.push_back(start + k * stride);
-      configs.push_back({s, Sums::readers, std::move(devices)});
+    if (!problem_.split(op, s).shares_sums) continue;
+    const std::size_t last = configs.size();
+    for (std::size_t i = first; i < last; ++i) {
+      configs.push_back({s, Sums::shards, configs[i].devices});
     }
   }
   return configs;
+}
+
+std::vector<std::vector<int>> Proposals::device_sets(int tasks) const {
+  std::vector<std::vector<int>> sets;
+  std::vector<int> devices(static_cast<std::size_t>(tasks));
+  if (devices_ <= kAllSubsets) {
+    std::iota(devices.begin(), devices.end(), 0);
+    while (true) {
+      sets.push_back(devices);
+      int k = tasks - 1;
+      while (k >= 0 && devices[k] == devices_ - tasks + k) --k;
+      if (k < 0) return sets;
+      ++devices[k];
+      for (int j = k + 1; j < tasks; ++j) devices[j] = devices[j - 1] + 1;
+    }
+  }
+  for (int start = 0; start + tasks <= devices_; start += tasks) {
+    std::iota(devices.begin(), devices.end(), start);
+    sets.push_back(devices);
+  }
+  const int stride = devices_ / tasks;
+  for (int start = 0; stride > 1 && start < stride; ++start) {
+    for (int k = 0; k < tasks; ++k) devices[k] = start + k * stride;
+    sets.push_back(devices);
+  }
+  return sets;
 }
 
 }  // namespace flexlegion

@@ -12,11 +12,24 @@ namespace flexlegion {
 
 using Configs = std::vector<std::pair<int, Config>>;
 
+// An operator that writes or reads a tensor of another one's.
+struct Neighbour {
+  int op;
+  // Of each dimension of its space, the other's dimension that goes along with it in the tensor
+  // between them, by the access maps; -1: none. Split alike in these, each task of the reader finds
+  // in its memory what it reads: so a layer whose units are split is followed by one that is split
+  // by its input, Megatron's pair.
+  std::vector<int> followers;
+  std::size_t back = 0;  // which of its own neighbours the other one is, by the same tensor
+};
+
 // Which moves are made; each can be left out, so that its worth can be measured.
 struct Moves {
-  bool tied = false;       // operators of one group change together
-  bool critical = true;    // half of the proposals change an operator on the critical path
-  bool neighbours = true;  // some take over the configuration of a neighbour in the graph
+  bool tied = false;     // operators of one group change together
+  bool critical = true;  // half of the proposals change an operator on the critical path
+  // Some take over the configuration of a neighbour in the graph, and some go on from there: so
+  // producers and consumers change together.
+  bool neighbours = true;
   // Instead of all these, the paper's own proposals (section 6.2): an operator at random gets one
   // of its configurations, each as likely as the others, so that the proposals are symmetric.
   bool uniform = false;
@@ -34,32 +47,38 @@ class Proposals {
   Configs draw(Random& random, const std::vector<Config>& strategy, const Moves& moves,
                const std::vector<int>& critical) const;
 
-  // Every configuration of `op` on sets of devices, or if there are too many (more than eight
-  // devices), on blocks and strides of devices.
+  // Every configuration of `op`: each split, on sets of devices, or if there are too many (more
+  // than eight devices), on blocks and strides of devices; and each way to combine partial values.
   std::vector<Config> all(int op) const;
 
   const std::vector<int>& operators() const { return operators_; }
   const std::vector<int>& members(int op) const { return members_[groups_[op]]; }
-  const std::vector<int>& neighbours(int op) const { return neighbours_[op]; }
+  const std::vector<Neighbour>& neighbours(int op) const { return neighbours_[op]; }
 
  private:
   // Of devices that no other operator uses and that can be exchanged, the first ones: strategies
   // that differ in such an exchange are one.
   void make_canonical(const std::vector<Config>& strategy, Configs& configs) const;
   Config random_config(Random& random, int op) const;
+  std::vector<std::vector<int>> device_sets(int tasks) const;
   Configs draw_uniform(Random& random) const;
   std::vector<int> random_devices(Random& random, int tasks) const;
+  Sums random_sums(Random& random, int op, int split) const;
   bool copy_neighbour(Random& random, int op, const std::vector<Config>& strategy,
                       Config& config) const;
+  bool follow(Random& random, int op, const Neighbour& neighbour, const Config& theirs,
+              Config& config) const;
+  bool take_degrees(int op, const Neighbour& neighbour, const Config& theirs, Config& config) const;
+  void spread(Random& random, bool tied, Configs& configs) const;
 
   const Problem& problem_;
   int devices_;
-  std::vector<int> symmetric_;                // a device: see symmetric_devices
-  std::vector<int> operators_;                // those that training executes
-  std::vector<std::vector<int>> splits_;      // an operator: candidates
-  std::vector<int> groups_;                   // an operator
-  std::vector<std::vector<int>> members_;     // a group
-  std::vector<std::vector<int>> neighbours_;  // an operator: who writes or reads its tensors
+  std::vector<int> symmetric_;                             // a device: see symmetric_devices
+  std::vector<int> operators_;                             // those that training executes
+  std::vector<std::vector<int>> splits_;                   // an operator: candidates
+  std::vector<int> groups_;                                // an operator
+  std::vector<std::vector<int>> members_;                  // a group
+  std::vector<std::vector<Neighbour>> neighbours_;         // an operator
   mutable std::vector<std::vector<Config>> all_of_class_;  // `all`, once it was needed
 };
 

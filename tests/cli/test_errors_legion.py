@@ -64,7 +64,7 @@ def change(path: Path, operator: str, degrees: list[int], devices: list[str]) ->
 def test_missing_strategy_file(tmp_path: Path) -> None:
     assert train(tmp_path, "--strategy", "none.json") == (
         "none.json: no such strategy file; give a path, or one of the known strategies single, "
-        "data, model, one-weird-trick, gnmt, expert, optcnn, random:SEED"
+        "data, model, one-weird-trick, gnmt, megatron, expert, optcnn, random:SEED"
     )
 
 
