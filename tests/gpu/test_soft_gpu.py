@@ -14,9 +14,16 @@ import operators
 import pytest
 from common.workloads import Workload
 from launch import ROOT, SOFT_GPU, run_legate, run_ranks
+from networks import NETWORKS
 from tables import problem_of, simulated
 from workers.memory_worker import RESULTS
 from zoo_cases import CASES
+
+import flexlegion.network
+from flexlegion import ParallelConfig, Strategy
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.machine.files import load_machine
+from flexlegion.simulator import full
 
 RUNTIME_TESTS = ROOT / "tests" / "runtime"
 STRATEGIES_WORKER = RUNTIME_TESTS / "strategies_worker.py"
@@ -129,6 +136,27 @@ def test_tables_stay_and_looked_up_rows_move(tmp_path: Path) -> None:
             assert held == pytest.approx(timeline.allocated_bytes[name], rel=0.01)
         if not result["strategy"].startswith("random"):  # which deals the columns without order
             assert tables < sum(result["memory_bytes"].values()) < 1.3 * tables
+
+
+def test_partial_values_move_as_predicted(tmp_path: Path) -> None:
+    """Where reductions are split, Legion copies between GPUs what the plan says, and simulates."""
+    out, names = tmp_path / "result.json", ["sequences", "attention", "reductions"]
+    worker = RUNTIME_TESTS / "moved_worker.py"
+    run_legate(worker, "--networks", *names, "--seeds", 3, "--out", out, gpus=4)
+    machine = load_machine("p100x4")
+    for result in json.loads(out.read_text()):
+        case = NETWORKS[result["network"]]
+        network = flexlegion.network.Network.of(case.model(), case.loss, case.optimizer)
+        configs = {
+            op: ParallelConfig(tuple(degrees), tuple(devices), sums)
+            for op, (degrees, devices, sums) in result["strategy"].items()
+        }
+        problem = network.problem(machine, AnalyticCosts())
+        timeline = full(problem, Strategy(configs, "the worker's"))
+        assert result["partial"] > 0
+        # The second iteration is recorded, and all others are that one again.
+        assert result["copied_bytes"][1] == result["planned_bytes"] == timeline.bytes_moved > 0
+        assert result["copied_bytes"][2:] == [0]
 
 
 def test_what_does_not_fit_is_refused_before_it_starts() -> None:

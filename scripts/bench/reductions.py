@@ -1,0 +1,107 @@
+"""What splitting reductions is worth: beside data parallelism and PyTorch, on the same processors.
+
+    python scripts/bench/reductions.py [--networks mlp,transformer] [--rounds 5] [--json FILE]
+
+Two dense layers, of which the first is split by its channels and the second by its inputs, and the
+Transformer in Megatron's way. As in networks.py, every side is a process that stays, and in each
+round each trains for some iterations, one after the other. Needs a machine with nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from common.sides import Side, legate, ratios
+from common.workloads import Workload
+from networks import DDP, SINGLE, torch_command
+
+from flexlegion import ParallelConfig, Strategy
+from flexlegion.graph import Operator
+from flexlegion.machine.devices import Devices
+from flexlegion.ops.base import DimKind
+from flexlegion.report.text import table
+from flexlegion.strategies import resolve
+
+WORKLOADS = {
+    "mlp": Workload(
+        "mlp", 32, 10, {"input_shape": (2048,), "hidden": (8192,), "classes": 2048}, samples=256
+    ),
+    "transformer": Workload("transformer", 4, 2, {"steps": 128}, samples=64),
+}
+TORCH = {name: (SINGLE | DDP)[name] for name in ("eager", "compiled", "ddp")}
+
+
+def reduced_by_its_inputs(op: Operator, devices: tuple[str, ...]) -> ParallelConfig:
+    """A dense layer that computes partial values: each device reads its channels of the input."""
+    degrees = [len(devices) if dim.kind is DimKind.REDUCTION else 1 for dim in op.dims]
+    return ParallelConfig(tuple(degrees), devices, "shards")
+
+
+def strategies(name: str, work: Workload, cpus: int) -> dict[str, Strategy]:
+    """Data parallelism, and one that splits reductions."""
+    graph, devices = work.graph(), Devices.of(cpus)
+    found = {"data": resolve("data", graph, devices)}
+    if name == "transformer":
+        return found | {"megatron": resolve("megatron", graph, devices)}
+    names = tuple(devices.names)
+    configs = {op: found["data"][op] for op in found["data"]}
+    configs["hidden1"] = ParallelConfig((1, len(names), 1), names)
+    output = next(op for op in graph.operators if op.name == "output")
+    configs["output"] = reduced_by_its_inputs(output, names)
+    return found | {"by its inputs": Strategy(configs, "by its inputs")}
+
+
+def compare(name: str, work: Workload, args: argparse.Namespace) -> list[Side]:
+    """All sides of one network, after their rounds."""
+    sides: list[Side] = []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for number, (title, strategy) in enumerate(strategies(name, work, args.cpus).items()):
+                file = Path(folder) / f"{number}.json"
+                strategy.save(file)
+                options = ["--workload", work.to_json(), "--strategy", str(file)]
+                command = legate("flexlegion_worker.py", args.cpus, *options)
+                sides.append(Side(f"flexlegion, {title}", command))
+            for title, how in TORCH.items():
+                sides.append(Side(f"PyTorch, {title}", torch_command(work, how, args.cpus)))
+            for number in range(1, args.rounds + 1):
+                for side in sides:
+                    side.round(number)
+        finally:
+            for side in sides:
+                side.end()
+    return sides
+
+
+def main() -> None:
+    """Run everything and print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--networks", default=",".join(WORKLOADS), help="default: both")
+    parser.add_argument("--cpus", type=int, default=2, help="processors; default: 2")
+    parser.add_argument("--rounds", type=int, default=5, help="default: 5")
+    parser.add_argument("--json", metavar="FILE", help="write all figures there")
+    args = parser.parse_args()
+    if os.getloadavg()[0] > 0.5:
+        print(f"warning: the load average is {os.getloadavg()[0]:.1f}", file=sys.stderr)
+    rows, figures = [], dict[str, Any]()
+    for name in args.networks.split(","):
+        sides = compare(name, WORKLOADS[name], args)
+        first = sides[0]
+        for side in sides:
+            times = statistics.median(ratios(side, first))
+            rows.append((name, side.name, f"{side.median:,.1f}", f"{times:.2f}"))
+        figures[name] = {side.name: side.rates for side in sides}
+    print(table(("network", "side", "samples/s", "times data's"), rows, (0, 1)))
+    if args.json:
+        Path(args.json).write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
