@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -164,4 +165,52 @@ TEST_CASE("norms that are left out") {
   launches.erase(launches.end() - 2);  // the clip launch
   broken.requirement(0, Pass::norm, R::norm, -1).rects[1] = box({{1, 2}});
   broken.check("update 'dense': clips its gradients, or should, by a norm that is not there");
+}
+
+namespace {
+
+// The dense layer split by its input over two devices, for a loss on the first.
+struct BrokenPartial : Broken {
+  ReducedDense reduced;
+
+  explicit BrokenPartial(Sums sums) {
+    plan = make_plan(reduced.graph, {{{1, 1, 2}, {0, 1}, sums}, {{1}, {0}}}, {reduced.y}, {2});
+  }
+  void check(const std::string& message) const {
+    CHECK_THROWS_WITH_AS(verify(reduced.graph, plan, 4), doctest::Contains(message.c_str()),
+                         std::logic_error);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("partial values that their reader leaves out") {
+  BrokenPartial broken(Sums::readers);
+  broken.requirement(1, Pass::forward, R::input, broken.reduced.y).rects[0].lo[0] = 1;
+  broken.check("forward 'loss': leaves out slots of [1:2, 0:4, 0:8] of partial values of 'y'");
+}
+
+TEST_CASE("partial values in each other's place") {
+  BrokenPartial broken(Sums::readers);
+  Requirement& output = broken.requirement(0, Pass::forward, R::output, broken.reduced.y);
+  output.rects[1] = output.rects[0];
+  broken.check("tasks 0 and 1 meet in [0:1, 0:4, 0:8] of partial values of 'y', which is written");
+}
+
+TEST_CASE("partial values that are read instead of what they were combined to") {
+  BrokenPartial broken(Sums::shards);
+  Requirement& input = broken.requirement(1, Pass::forward, R::input, broken.reduced.y);
+  input.field = Field::partial;
+  broken.check("forward 'loss': touches partial values of 'y' otherwise than its role says");
+}
+
+TEST_CASE("a sum that leaves something out, or is not there") {
+  BrokenPartial broken(Sums::shards);
+  broken.requirement(0, Pass::sum, R::summed, broken.reduced.y).rects[1].hi[0] = 3;
+  broken.check("sum 'dense': has 24 of the 32 elements of 'y'");
+  BrokenPartial without(Sums::shards);
+  const auto is_sum = [](const Launch& launch) { return launch.pass == Pass::sum; };
+  auto& launches = without.plan.launches;
+  launches.erase(std::find_if(launches.begin(), launches.end(), is_sum));
+  without.check("forward 'loss': reads 'y' before it is written");
 }
