@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from flexlegion.machine.files import load_machine
     from flexlegion.machine.topology import Topology
     from flexlegion.model import Model
+    from flexlegion.notation.signatures import B, Mesh, P, S
+    from flexlegion.notation.strategy import sbp
     from flexlegion.optimizers import SGD, Adam, AdamW
     from flexlegion.references import load_model
     from flexlegion.runtime.checkpoints import Checkpoints
@@ -47,6 +49,7 @@ _LATER = {
     "CSVLog": "flexlegion.training_logs",
     "TensorBoard": "flexlegion.training_logs",
     "Adam": "flexlegion.optimizers",
+    "B": "flexlegion.notation.signatures",
     "AdamW": "flexlegion.optimizers",
     "BestWeights": "flexlegion.callbacks",
     "Callback": "flexlegion.callbacks",
@@ -54,8 +57,11 @@ _LATER = {
     "EarlyStopping": "flexlegion.callbacks",
     "Granularity": "flexlegion.granularity",
     "History": "flexlegion.runtime.training",
+    "Mesh": "flexlegion.notation.signatures",
     "Model": "flexlegion.model",
+    "P": "flexlegion.notation.signatures",
     "ParallelConfig": "flexlegion.soap",
+    "S": "flexlegion.notation.signatures",
     "SGD": "flexlegion.optimizers",
     "Strategy": "flexlegion.strategy",
     "Topology": "flexlegion.machine.topology",
@@ -71,6 +77,7 @@ _LATER = {
     "register_search": "flexlegion.searches.registry",
     "register_strategy": "flexlegion.strategies.registry",
     "report_on": "flexlegion.analysis.report",
+    "sbp": "flexlegion.notation.strategy",
     "search": "flexlegion.analysis.search",
     "simulate": "flexlegion.analysis.simulate",
     "to_torch": "flexlegion.importers",
@@ -81,6 +88,7 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamW",
+    "B",
     "BestWeights",
     "CSVLog",
     "Callback",
@@ -89,8 +97,11 @@ __all__ = [
     "EarlyStopping",
     "Granularity",
     "History",
+    "Mesh",
     "Model",
+    "P",
     "ParallelConfig",
+    "S",
     "Strategy",
     "TensorBoard",
     "Topology",
@@ -106,6 +117,7 @@ __all__ = [
     "register_search",
     "register_strategy",
     "report_on",
+    "sbp",
     "search",
     "simulate",
     "to_torch",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from flexlegion.errors import UserError
 from flexlegion.initializers import Given, Initializer
@@ -14,10 +14,14 @@ from flexlegion.tensor import (
     MAX_ELEMENTS,
     MAX_ELEMENTS_OF_ALL,
     DataType,
+    GlobalTensor,
     Shape,
     Tensor,
     TensorRole,
 )
+
+if TYPE_CHECKING:
+    from flexlegion.notation.signatures import Placed
 
 # Far more than networks have that are drawn layer by layer; unrolled ones have a few thousand.
 MAX_OPERATORS = 50_000
@@ -36,6 +40,8 @@ class Operator:
     inputs, weights, outputs
         Its tensors. The first output is the primary one: its dimensions are the parallelizable
         ones. Weights may be another operator's, too.
+    signatures
+        Of those inputs, by number, of which `Tensor.to_global` said how they are to be read.
     """
 
     name: str
@@ -43,6 +49,7 @@ class Operator:
     inputs: list[Tensor]
     weights: list[Tensor]
     outputs: list[Tensor]
+    signatures: dict[int, Placed] = field(default_factory=dict)
 
     @property
     def output(self) -> Tensor:
@@ -178,6 +185,8 @@ class Graph:
             If the inputs or the shared weights do not fit the operator, or the name is taken.
         """
         self._check_new(name)
+        signatures = {i: x.placed for i, x in enumerate(inputs) if isinstance(x, GlobalTensor)}
+        inputs = [tensor.plain for tensor in inputs]
         for tensor in inputs:
             if tensor not in self._members:
                 raise UserError(f"operator '{name}': input {tensor!r} belongs to another model")
@@ -201,7 +210,7 @@ class Graph:
             Tensor(f"{name}.{output}", shape, kind.output_dtype(), requires_gradient=gradient)
             for output, shape in zip(kind.output_names, output_shapes, strict=True)
         ]
-        operator = Operator(name, kind, list(inputs), weights, outputs)
+        operator = Operator(name, kind, inputs, weights, outputs, signatures)
         for tensor in outputs:
             tensor.producer = operator
         self._include(name, [*(w for w in weights if w not in self._members), *outputs])

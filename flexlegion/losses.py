@@ -314,6 +314,11 @@ def is_reserved(name: str) -> bool:
     return name in (LABELS_NAME, LOSS_NAME) or name.startswith((f"{LABELS_NAME}.", f"{LOSS_NAME}."))
 
 
+def parts_of_loss(name: str) -> tuple[str, str]:
+    """The operators between logits and a sparse categorical cross-entropy that is called so."""
+    return f"{name}.own_logit", f"{name}.logit_statistics"
+
+
 def near(name: str, names: Sequence[str]) -> str:
     """For messages: which of the names may have been meant, or else which there are."""
     close = difflib.get_close_matches(name, names, 3)

@@ -130,6 +130,7 @@ class Plan:
         self.core = native_graph.core
         self.tensor_numbers = native_graph.tensor_numbers
         lib, ffi = self.core.lib, self.core.ffi
+        strategy = strategy.filled(graph)
         configs = enumerate(strategy[operator.name] for operator in graph.operators)
         self.handle = ffi.gc(
             self.core.check(

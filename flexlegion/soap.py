@@ -14,9 +14,11 @@ from flexlegion.errors import UserError
 from flexlegion.graph import Operator
 from flexlegion.machine.devices import Devices
 from flexlegion.ops.base import DimKind
-from flexlegion.quoting import shown
+from flexlegion.quoting import printable, shown
+from flexlegion.suggestions import did_you_mean
 
 Sums = Literal["readers", "shards"]
+SUMS: tuple[Sums, ...] = get_args(Sums)  # the first unless said otherwise
 
 # The kinds of dimensions that can be split.
 SPLIT = frozenset(DimKind) - {DimKind.NONE, DimKind.REDUCTION}
@@ -40,23 +42,64 @@ class ParallelConfig:
     sums
         Who combines partial values, where a reduction is split: "readers", each for itself, or
         "shards", those that wrote them, shard by shard, before anybody reads.
+    dims
+        Names of the dimensions that the degrees are of, if these are not all, as in a file; the
+        others are whole.
     """
 
     degrees: tuple[int, ...]
     devices: tuple[str, ...]
     sums: Sums = "readers"
+    dims: tuple[str, ...] | None = None
 
     @property
     def tasks(self) -> int:
         """Number of tasks, the paper's ``|c|``."""
         return math.prod(self.degrees)
 
-    def filled(self, operator: Operator) -> ParallelConfig:
-        """The same with a degree of 1 for each reduction, if these are left out."""
-        missing = len(operator.space) - len(self.degrees)
-        if len(self.degrees) != len(operator.output.shape) or missing == 0:
+    def filled(self, operator: Operator, where: str) -> ParallelConfig:
+        """The same with a degree for each dimension of the operator, in their order.
+
+        Dimensions without a degree are whole: those that are not named, or if none is, reductions.
+
+        Parameters
+        ----------
+        operator
+            What it is for.
+        where
+            Beginning of the message, e.g. the file's name.
+
+        Raises
+        ------
+        UserError
+            If it names a dimension that the operator does not have.
+        """
+        if self.dims is None:
+            missing = len(operator.space) - len(self.degrees)
+            if len(self.degrees) != len(operator.output.shape) or missing == 0:
+                return self
+            return replace(self, degrees=(*self.degrees, *(1,) * missing))
+        names = [dim.name for dim in operator.dims]
+        for name in self.dims:
+            if name not in names:
+                raise UserError(
+                    f"{where}: operator '{operator.name}' has no dimension '{printable(name[:40])}'"
+                    f"{did_you_mean(name, names)}; it has {', '.join(names)}"
+                )
+        degrees = dict(zip(self.dims, self.degrees, strict=True))
+        return replace(self, degrees=tuple(degrees.get(name, 1) for name in names), dims=None)
+
+    def named(self, operator: Operator) -> ParallelConfig:
+        """The same with degrees by the dimensions' names, where they are more than 1."""
+        if self.dims is not None or len(self.degrees) > len(operator.dims):
             return self
-        return replace(self, degrees=(*self.degrees, *(1,) * missing))
+        split = [
+            (dim.name, degree)
+            for dim, degree in zip(operator.dims, self.degrees, strict=False)
+            if degree != 1
+        ]
+        names, degrees = tuple(name for name, _ in split), tuple(degree for _, degree in split)
+        return replace(self, degrees=degrees, dims=names)
 
     def check(self, operator: Operator, devices: Devices, where: str) -> None:
         """Raise `UserError` unless this configuration fits the operator and the machine.
@@ -68,14 +111,14 @@ class ParallelConfig:
         where
             Beginning of the message, e.g. the file's name.
         """
+        degrees = self.filled(operator, where).degrees
         where = f"{where}: operator '{operator.name}'"
         dims = operator.dims
-        if len(self.degrees) not in (len(dims), len(operator.output.shape)):
+        if len(degrees) != len(dims):
             names = ", ".join(dim.name for dim in dims)
             raise UserError(
                 f"{where} has {len(self.degrees)} degrees, but {len(dims)} dimensions ({names})"
             )
-        degrees = self.filled(operator).degrees
         for dim, degree, extent in zip(dims, degrees, operator.space, strict=True):
             if degree < 1:
                 raise UserError(
@@ -92,8 +135,8 @@ class ParallelConfig:
                     f"{where} splits dimension '{dim.name}' into {degree} parts, but it has "
                     f"{what} {extent}; use at most {extent}"
                 )
-        if self.sums not in get_args(Sums):
-            choices = " or ".join(f"'{name}'" for name in get_args(Sums))
+        if self.sums not in SUMS:
+            choices = " or ".join(f"'{name}'" for name in SUMS)
             raise UserError(f"{where} has its sums made by {shown(self.sums)}, not by {choices}")
         if len(self.devices) != self.tasks:
             raise UserError(

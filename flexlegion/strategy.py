@@ -13,12 +13,14 @@ from flexlegion.errors import UserError
 from flexlegion.files import write_text
 from flexlegion.fingerprint import Fingerprint, difference
 from flexlegion.graph import Graph
+from flexlegion.losses import parts_of_loss
 from flexlegion.machine.devices import Devices
-from flexlegion.quoting import shown
-from flexlegion.soap import ParallelConfig
+from flexlegion.quoting import printable, shown
+from flexlegion.soap import SUMS, ParallelConfig
 from flexlegion.suggestions import did_you_mean
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+READ_VERSIONS = (1, 2)
 KEYS = ("schema_version", "found", "operators")
 GRAPH = "graph"  # in `found`: the fingerprint, operator by operator
 
@@ -66,6 +68,29 @@ class Strategy(Mapping[str, ParallelConfig]):
         """All devices that it names."""
         return {device for config in self._configs.values() for device in config.devices}
 
+    def filled(self, graph: Graph) -> Strategy:
+        """The same with a degree for each dimension of each operator of a graph.
+
+        See `ParallelConfig.filled`. Operators that prepare a loss, and that it does not name, are
+        split as the loss is.
+
+        Raises
+        ------
+        UserError
+            If it names a dimension that an operator does not have.
+        """
+        configs = dict(self._configs)
+        for loss in self._configs:
+            for part in parts_of_loss(loss):
+                configs.setdefault(part, self._configs[loss])
+        operators = {op.name: op for op in graph.operators}
+        configs = {
+            name: config.filled(operators[name], self.source) if name in operators else config
+            for name, config in configs.items()
+            if name in operators or name in self._configs
+        }
+        return self if configs == self._configs else Strategy(configs, self.source, self.found)
+
     def check(self, graph: Graph, devices: Devices) -> None:
         """Raise `UserError` unless it fits the graph and the machine.
 
@@ -87,7 +112,7 @@ class Strategy(Mapping[str, ParallelConfig]):
             )
         for name, operator in operators.items():
             self._configs[name].check(operator, devices, self.source)
-            self._configs[name] = self._configs[name].filled(operator)
+            self._configs[name] = self._configs[name].filled(operator, self.source)
 
     @property
     def fingerprint(self) -> Fingerprint | None:
@@ -121,20 +146,29 @@ class Strategy(Mapping[str, ParallelConfig]):
                 f"{difference(there, here)}"
             )
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, graph: Graph | None = None) -> None:
         """Write it as JSON: one line an operator, so that versions compare well.
 
         An earlier file of that name stays as it is until the new one is complete.
+
+        Parameters
+        ----------
+        path
+            The file.
+        graph
+            What it is for: degrees are written by the names of its operators' dimensions. Without
+            it, they are lists.
 
         Raises
         ------
         UserError
             If the file cannot be written, or `found` is not JSON.
         """
+        known = {} if graph is None else {op.name: op for op in graph.operators}
         lines = [
             f"    {json.dumps(name)}: "
-            + json.dumps({"degrees": list(c.degrees), "devices": list(c.devices)})
-            for name, c in self._configs.items()
+            + json.dumps(_entry(config.named(known[name]) if name in known else config))
+            for name, config in self._configs.items()
         ]
         operators = ",\n".join(lines)
         try:
@@ -183,9 +217,10 @@ def _configs_of(document: Any, where: str) -> dict[str, ParallelConfig]:
             "'operators'"
         )
     version = document.get("schema_version")
-    if type(version) is not int or version != SCHEMA_VERSION:
+    if type(version) is not int or version not in READ_VERSIONS:
+        versions = " and ".join(map(str, READ_VERSIONS))
         raise UserError(
-            f"{where}: schema_version is {version!r}, but this program reads {SCHEMA_VERSION}"
+            f"{where}: schema_version is {shown(version)}, but this program reads {versions}"
         )
     for key in document:
         if key not in KEYS:
@@ -195,16 +230,58 @@ def _configs_of(document: Any, where: str) -> dict[str, ParallelConfig]:
             f"{where}: 'found' has to be an object, but is {shown(document['found'])}; it may be "
             "left out"
         )
-    configs = {}
-    for name, entry in document["operators"].items():
-        if not isinstance(entry, dict) or set(entry) != {"degrees", "devices"}:
-            raise UserError(
-                f"{where}: operator '{name}' needs exactly the keys 'degrees' and 'devices'"
-            )
-        degrees, devices = entry["degrees"], entry["devices"]
-        if not isinstance(degrees, list) or not all(type(d) is int for d in degrees):
-            raise UserError(f"{where}: operator '{name}': 'degrees' has to be a list of integers")
-        if not isinstance(devices, list) or not all(isinstance(d, str) for d in devices):
-            raise UserError(f"{where}: operator '{name}': 'devices' has to be a list of names")
-        configs[name] = ParallelConfig(tuple(degrees), tuple(devices))
-    return configs
+    read = _config_of_version_1 if version == 1 else _config_of
+    return {
+        name: read(entry, f"{where}: operator '{printable(name)}'")
+        for name, entry in document["operators"].items()
+    }
+
+
+def _config_of_version_1(entry: Any, where: str) -> ParallelConfig:
+    """An operator's configuration in a file of schema version 1."""
+    if not isinstance(entry, dict) or set(entry) != {"degrees", "devices"}:
+        raise UserError(f"{where} needs exactly the keys 'degrees' and 'devices'")
+    if not _is_list(entry["degrees"], int):
+        raise UserError(f"{where}: 'degrees' has to be a list of integers")
+    return ParallelConfig(tuple(entry["degrees"]), _devices(entry, where))
+
+
+def _config_of(entry: Any, where: str) -> ParallelConfig:
+    """An operator's configuration."""
+    required, optional = {"degrees", "devices"}, {"sums"}
+    if not isinstance(entry, dict) or not required <= set(entry) <= required | optional:
+        raise UserError(f"{where} needs the keys 'degrees' and 'devices', and may have 'sums'")
+    degrees, sums = entry["degrees"], entry.get("sums", SUMS[0])
+    if not isinstance(sums, str) or sums not in SUMS:
+        raise UserError(
+            f"{where}: 'sums' has to be {' or '.join(map(shown, SUMS))}, but is {shown(sums)}"
+        )
+    devices = _devices(entry, where)
+    if isinstance(degrees, dict) and _is_list(list(degrees.values()), int):
+        return ParallelConfig(tuple(degrees.values()), devices, sums, tuple(degrees))
+    if _is_list(degrees, int):
+        return ParallelConfig(tuple(degrees), devices, sums)
+    raise UserError(
+        f"{where}: 'degrees' has to be an object of integers by the dimensions' names, as in "
+        '{"sample": 2}, or a list of one for each dimension'
+    )
+
+
+def _devices(entry: dict[str, Any], where: str) -> tuple[str, ...]:
+    if not _is_list(entry["devices"], str):
+        raise UserError(f"{where}: 'devices' has to be a list of names")
+    return tuple(entry["devices"])
+
+
+def _is_list(value: Any, of: type) -> bool:
+    return isinstance(value, list) and all(type(item) is of for item in value)
+
+
+def _entry(config: ParallelConfig) -> dict[str, Any]:
+    """What a file says of an operator."""
+    by_name = config.dims is not None
+    degrees = dict(zip(config.dims or (), config.degrees, strict=False))
+    entry: dict[str, Any] = {"degrees": degrees if by_name else list(config.degrees)}
+    if config.sums != SUMS[0]:
+        entry["sums"] = config.sums
+    return entry | {"devices": list(config.devices)}

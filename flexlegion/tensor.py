@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from flexlegion.graph import Operator
     from flexlegion.initializers import Initializer
+    from flexlegion.notation.signatures import AnySignature, Mesh, Placed
 
 Shape = tuple[int, ...]
 DataType = Literal["float32", "int32"]
@@ -65,5 +66,70 @@ class Tensor:
         """Whether it is a weight that nothing changes: frozen, or an array that was given."""
         return self.kind == "weight" and not self.requires_gradient and not self.state
 
+    def to_global(self, placement: Mesh, sbp: AnySignature) -> Tensor:
+        """The same tensor, for layers that are to read it on a mesh with an SBP signature.
+
+        It is OneFlow's word (section 3.4) and computes nothing: it is kept with the layers that
+        read what is returned, and the strategy "sbp" places and splits these accordingly.
+
+        Parameters
+        ----------
+        placement
+            The devices of the layers that read it.
+        sbp
+            How it lies on them: `S(dimension)`, `B`, or `P`, one for each axis of the mesh; None
+            along an axis of which nothing is said.
+
+        Returns
+        -------
+        Tensor
+            To be given to layers in its place.
+
+        Raises
+        ------
+        UserError
+            If the signature does not fit the mesh or the tensor.
+
+        Examples
+        --------
+        >>> y = y.to_global(Mesh(["gpu:2", "gpu:3"]), B)
+        """
+        from flexlegion.notation.signatures import Placed, signature
+
+        its = signature(sbp, placement, self.name, self.shape)
+        return GlobalTensor(self.plain, Placed(placement, its))
+
+    @property
+    def plain(self) -> Tensor:
+        """The tensor of the graph, without what `to_global` said of it."""
+        return self
+
     def __repr__(self) -> str:
         return f"Tensor({self.name!r}, {list(self.shape)}, {self.dtype})"
+
+
+class GlobalTensor(Tensor):
+    """What `Tensor.to_global` returns: a tensor as some of its readers want it, equal to it.
+
+    Parameters
+    ----------
+    tensor
+        Of the graph.
+    placed
+        The signature that these readers want, and where.
+    """
+
+    def __init__(self, tensor: Tensor, placed: Placed) -> None:
+        super().__init__(*(getattr(tensor, field.name) for field in fields(Tensor)))
+        self._tensor = tensor
+        self.placed = placed
+
+    @property
+    def plain(self) -> Tensor:
+        return self._tensor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tensor) and other.plain is self._tensor
+
+    def __hash__(self) -> int:
+        return hash(self._tensor)

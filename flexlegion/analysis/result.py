@@ -83,7 +83,7 @@ class Iteration(Result):
         UserError
             If it cannot be written there.
         """
-        self.strategy.save(path)
+        self.strategy.save(path, self.timeline.problem.graph)
 
     def plot(self) -> Picture:
         """The network by layers, coloured by split: notebooks show it, `save` writes an SVG."""

@@ -17,7 +17,7 @@ from flexlegion.strategy import Strategy
 # isort: off
 from flexlegion.strategies import single, data_parallel, model_parallel  # noqa: F401
 from flexlegion.strategies import one_weird_trick, gnmt, megatron  # noqa: F401
-from flexlegion.strategies import expert, optcnn, random  # noqa: F401
+from flexlegion.strategies import expert, optcnn, random, sbp  # noqa: F401
 
 # isort: on
 
@@ -61,7 +61,7 @@ def resolve(
         devices = Devices(devices.names, nodes)
     read = read_strategy(spec)
     strategy = read if isinstance(read, Strategy) else make_strategy(read, graph, devices)
-    strategy = _with_tables_in_pieces(strategy, graph)
+    strategy = _with_tables_in_pieces(strategy.filled(graph), graph)
     strategy.check(graph, devices)
     return strategy
 
@@ -99,7 +99,7 @@ def unchecked(spec: AnyStrategy, problem: Problem) -> Strategy:
     read = read_strategy(spec)
     if isinstance(read, str):
         read = make_strategy(read, problem.graph, problem.devices, problem)
-    return _with_tables_in_pieces(read, problem.graph)
+    return _with_tables_in_pieces(read.filled(problem.graph), problem.graph)
 
 
 def samples_only(problem: Problem) -> Strategy:

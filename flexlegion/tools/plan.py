@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 
 from flexlegion.analysis.setting import Setting
 from flexlegion.errors import UserError
 from flexlegion.machine.devices import MAX_DEVICES, Devices
 from flexlegion.network import Network
+from flexlegion.notation.description import described
 from flexlegion.plan import Plan
 from flexlegion.strategies import named, resolve
 from flexlegion.strategies.registry import strategy_names
@@ -33,7 +35,13 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         _plan,
     )
     _options(plan)
-    plan.add_argument(
+    instead = plan.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--sbp",
+        action="store_true",
+        help="print how every tensor lies, as OneFlow's SBP signatures, and what is moved between",
+    )
+    instead.add_argument(
         "--check",
         action="store_true",
         help="instead of printing it, check that it computes what one device would",
@@ -67,36 +75,44 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(args: argparse.Namespace) -> None:
-    network, devices, strategy = _resolved(args)
+    network, devices, strategy, memory_of = _resolved(args)
     optimizer = network.optimizer
     plan = Plan(
         network.graph, strategy, devices, network.outputs, optimizer.states, optimizer.clips
     )
-    if not args.check:
+    if args.sbp:
+        print(described(plan, strategy, memory_of))
+    elif args.check:
+        plan.verify()
+        launches = len(plan.launches)
+        tasks = sum(len(launch.devices) for launch in plan.launches)
+        print(f"the plan is in order: {launches:,} launches, {tasks:,} tasks on {devices}")
+    else:
         print(plan.describe())
-        return
-    plan.verify()
-    launches = len(plan.launches)
-    tasks = sum(len(launch.devices) for launch in plan.launches)
-    print(f"the plan is in order: {launches:,} launches, {tasks:,} tasks on {devices}")
 
 
 def _strategy(args: argparse.Namespace) -> None:
-    network, devices, strategy = _resolved(args)
-    Strategy(strategy, args.out, network.found({})).save(args.out)
+    network, devices, strategy, _ = _resolved(args)
+    Strategy(strategy, args.out, network.found({})).save(args.out, network.graph)
     print(f"wrote {args.out}: {len(strategy)} operators on {devices}")
 
 
-def _resolved(args: argparse.Namespace) -> tuple[Network, Devices, Strategy]:
+def _resolved(
+    args: argparse.Namespace,
+) -> tuple[Network, Devices, Strategy, Mapping[str, str]]:
+    """Network, devices, strategy, and each device's memory: its own, if no machine says more."""
     spec, target = strategy_of(args)
     if args.machine is not None:
         if args.cpus is not None or args.gpus is not None:
             raise UserError("--machine brings its devices along; leave out --cpus and --gpus")
         setting = Setting.of(**asked(args, spec, target))
-        return setting.network, setting.problem.devices, named(spec, setting.problem)
+        problem = setting.problem
+        memory_of = {device.name: device.memory for device in problem.topology.devices}
+        return setting.network, problem.devices, named(spec, problem), memory_of
     network = network_of(args, spec, target)
     devices = _devices(args, spec)
-    return network, devices, resolve(spec, network.graph, devices)
+    memory_of = dict(zip(devices.names, devices.names, strict=True))
+    return network, devices, resolve(spec, network.graph, devices), memory_of
 
 
 def _devices(args: argparse.Namespace, spec: str | Strategy) -> Devices:

@@ -118,7 +118,7 @@ class TuneResult(Result):
         UserError
             If it cannot be written there.
         """
-        self.strategy.save(path)
+        self.strategy.save(path, self.network.graph)
 
     def facts(self) -> dict[str, Any]:
         return self.network.about() | {

@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common.coherence import moved_bytes
 from common.sides import environment, legate
 from rich.console import Console
 from rich.table import Table
 from workers.tables_worker import MODEL, OPTIMIZERS
 
+from flexlegion.coherence import moved_bytes
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.machine.files import load_machine
 from flexlegion.network import Network

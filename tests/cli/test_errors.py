@@ -23,6 +23,7 @@ from flexlegion.arrays import check_rows, rows_for
 from flexlegion.cli import main
 from flexlegion.machine.files import PLATFORMS
 from flexlegion.optimizers import optimizer_of
+from flexlegion.strategies.registry import strategy_names
 from flexlegion.zoo import ZOO
 
 ROOT = Path(__file__).parents[2]
@@ -166,10 +167,12 @@ def test_duplicate_key(of_file: Callable[[str], str], mlp: dict[str, Any]) -> No
     assert of_file(text) == "the name 'hidden1' occurs twice in one object; keep one entry"
 
 
-@pytest.mark.parametrize("version", [2, 0, "1", None, True])
+@pytest.mark.parametrize("version", [3, 0, "1", None, True])
 def test_schema_version(of_file: Callable[[str], str], mlp: dict[str, Any], version: Any) -> None:
     mlp["schema_version"] = version
-    assert of_file(json.dumps(mlp)) == f"schema_version is {version!r}, but this program reads 1"
+    assert of_file(json.dumps(mlp)) == (
+        f"schema_version is {json.dumps(version)}, but this program reads 1 and 2"
+    )
 
 
 def test_every_truncation(of_file: Callable[[str], str], mlp: dict[str, Any]) -> None:
@@ -207,8 +210,8 @@ def test_absurd_json(of_file: Callable[[str], str]) -> None:
 def test_no_such_file(capsys: Capture) -> None:
     text = plan(capsys, "--model", "mlp", "--strategy", "none.json")
     assert text == (
-        "none.json: no such strategy file; give a path, or one of the known strategies single, "
-        "data, model, one-weird-trick, gnmt, megatron, expert, optcnn, random:SEED"
+        "none.json: no such strategy file; give a path, or one of the known strategies "
+        f"{strategy_names()}"
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from flexlegion.cli import main
+from flexlegion.strategies.registry import strategy_names
 from flexlegion.zoo import ZOO
 
 ROOT = Path(__file__).parents[2]
@@ -63,8 +64,8 @@ def change(path: Path, operator: str, degrees: list[int], devices: list[str]) ->
 
 def test_missing_strategy_file(tmp_path: Path) -> None:
     assert train(tmp_path, "--strategy", "none.json") == (
-        "none.json: no such strategy file; give a path, or one of the known strategies single, "
-        "data, model, one-weird-trick, gnmt, megatron, expert, optcnn, random:SEED"
+        "none.json: no such strategy file; give a path, or one of the known strategies "
+        f"{strategy_names()}"
     )
 
 

@@ -9,12 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import flexlegion as fl
 from flexlegion import Model, ParallelConfig, Strategy, UserError
+from flexlegion.analysis.result import Iteration
 from flexlegion.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.strategies import resolve
+from flexlegion.zoo import ZOO, build
 
 DEVICES = Devices.of(cpus=3)
+FILES = sorted(Path(__file__).with_name("version_1").glob("*.json"))
 
 
 @pytest.fixture
@@ -26,10 +30,20 @@ def graph() -> Graph:
     return model.graph
 
 
+DEGREES = st.integers(-(2**40), 2**40)
+
+
+def config(degrees: dict[str, int] | list[int], devices: list[str], sums: str) -> ParallelConfig:
+    named = tuple(degrees) if isinstance(degrees, dict) else None
+    values = degrees.values() if isinstance(degrees, dict) else degrees
+    return ParallelConfig(tuple(values), tuple(devices), sums, named)
+
+
 CONFIGS = st.builds(
-    ParallelConfig,
-    st.lists(st.integers(-(2**40), 2**40), max_size=5).map(tuple),
-    st.lists(st.text(max_size=8), max_size=8).map(tuple),
+    config,
+    st.lists(DEGREES, max_size=5) | st.dictionaries(st.text(max_size=8), DEGREES, max_size=5),
+    st.lists(st.text(max_size=8), max_size=8),
+    st.sampled_from(["readers", "shards"]),
 )
 
 
@@ -51,7 +65,40 @@ def test_file_has_a_line_an_operator(graph: Graph, tmp_path: Path) -> None:
     resolve("data", graph, DEVICES).save(path)
     lines = path.read_text().splitlines()
     assert sum('"degrees"' in line for line in lines) == 3
-    assert json.loads(path.read_text())["schema_version"] == 1
+    assert json.loads(path.read_text())["schema_version"] == 2
+
+
+def test_degrees_are_written_by_name(graph: Graph, tmp_path: Path) -> None:
+    """Where the graph is known, and a dimension is split."""
+    path = tmp_path / "s.json"
+    chosen = Strategy(entries(graph) | {"fc": ParallelConfig((1, 1, 2), ("cpu:1",) * 2, "shards")})
+    chosen.save(path, graph)
+    operators = json.loads(path.read_text())["operators"]
+    assert operators["conv"] == {"degrees": {}, "devices": ["cpu:0"]}
+    assert operators["fc"] == {"degrees": {"in": 2}, "sums": "shards", "devices": ["cpu:1"] * 2}
+    assert dict(resolve(path, graph, DEVICES)) == dict(chosen)
+
+
+def test_degrees_by_name(graph: Graph, tmp_path: Path) -> None:
+    """Dimensions that are not named are whole, in any order of names."""
+    entry = {"degrees": {"width": 2, "sample": 3}, "devices": ["cpu:0"] * 6}
+    path = tmp_path / "s.json"
+    rest = {"flat": {"degrees": {}, "devices": ["cpu:2"]}, "fc": {"degrees": [1, 2], "devices": []}}
+    rest["fc"]["devices"] = ["cpu:0", "cpu:1"]
+    path.write_text(json.dumps({"schema_version": 2, "operators": {"conv": entry} | rest}))
+    assert [config.degrees for config in resolve(path, graph, DEVICES).values()] == [
+        (3, 1, 2, 1, 1),
+        (1, 1),
+        (1, 2, 1),
+    ]
+
+
+def test_dimensions_have_different_names() -> None:
+    """Of every operator of the zoo, or a file could not tell them apart."""
+    for name in ZOO:
+        for operator in build(name).graph.operators:
+            names = [dim.name for dim in operator.dims]
+            assert len(set(names)) == len(names), f"{name} {operator.name}: {names}"
 
 
 def test_saved_strategy_resolves(graph: Graph, tmp_path: Path) -> None:
@@ -142,8 +189,8 @@ def load_text(tmp_path: Path, text: str | bytes) -> str:
     return str(e.value).removeprefix(f"{path}: ")
 
 
-def with_entry(entry: object) -> str:
-    return json.dumps({"schema_version": 1, "operators": {"fc": entry}})
+def with_entry(entry: object, version: int = 2) -> str:
+    return json.dumps({"schema_version": version, "operators": {"fc": entry}})
 
 
 def test_missing_file(tmp_path: Path) -> None:
@@ -180,26 +227,55 @@ def test_another_shape(tmp_path: Path, text: str) -> None:
     assert load_text(tmp_path, text).startswith("not a strategy file; it has to be an object with")
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None, True, 1.0])
+@pytest.mark.parametrize("version", [0, 3, "1", None, True, 1.0])
 def test_schema_version(tmp_path: Path, version: object) -> None:
     text = json.dumps({"schema_version": version, "operators": {}})
-    assert load_text(tmp_path, text) == (f"schema_version is {version!r}, but this program reads 1")
+    assert load_text(tmp_path, text) == (
+        f"schema_version is {json.dumps(version)}, but this program reads 1 and 2"
+    )
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [{}, [], 1, None, {"degrees": [1]}, {"degrees": [1], "devices": [], "device": []}],
-)
+ENTRIES = [{}, [], 1, None, {"degrees": [1]}, {"degrees": [1], "devices": [], "device": []}]
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
 def test_entry(tmp_path: Path, entry: object) -> None:
     assert load_text(tmp_path, with_entry(entry)) == (
+        "operator 'fc' needs the keys 'degrees' and 'devices', and may have 'sums'"
+    )
+
+
+@pytest.mark.parametrize("entry", [*ENTRIES, {"degrees": [1], "devices": [], "sums": "readers"}])
+def test_entry_of_version_1(tmp_path: Path, entry: object) -> None:
+    assert load_text(tmp_path, with_entry(entry, version=1)) == (
         "operator 'fc' needs exactly the keys 'degrees' and 'devices'"
     )
 
 
-@pytest.mark.parametrize("degrees", [1, "1", None, {}, ["1"], [1.0], [True], [None], [[1]]])
+NO_DEGREES = [1, "1", None, ["1"], [1.0], [True], [None], [[1]]]
+
+
+@pytest.mark.parametrize("degrees", [*NO_DEGREES, {"sample": "2"}, {"sample": [2]}])
 def test_degrees_of_another_type(tmp_path: Path, degrees: object) -> None:
     text = with_entry({"degrees": degrees, "devices": ["cpu:0"]})
+    assert load_text(tmp_path, text) == (
+        "operator 'fc': 'degrees' has to be an object of integers by the dimensions' names, as in "
+        '{"sample": 2}, or a list of one for each dimension'
+    )
+
+
+@pytest.mark.parametrize("degrees", [*NO_DEGREES, {}, {"sample": 2}])
+def test_degrees_of_another_type_in_version_1(tmp_path: Path, degrees: object) -> None:
+    text = with_entry({"degrees": degrees, "devices": ["cpu:0"]}, version=1)
     assert load_text(tmp_path, text) == "operator 'fc': 'degrees' has to be a list of integers"
+
+
+@pytest.mark.parametrize("sums", ["shard", "", None, 1, ["shards"]])
+def test_sums_of_another_kind(tmp_path: Path, sums: object) -> None:
+    text = with_entry({"degrees": {}, "devices": ["cpu:0"], "sums": sums})
+    assert load_text(tmp_path, text) == (
+        f"""operator 'fc': 'sums' has to be "readers" or "shards", but is {json.dumps(sums)}"""
+    )
 
 
 @pytest.mark.parametrize("devices", [0, "cpu:0", None, {}, [0], [["cpu:0"]], [None]])
@@ -261,3 +337,44 @@ def test_bad_entry(graph: Graph) -> None:
         "s.json: operator 'fc' splits dimension 'channel' into 11 parts, but it has an extent of "
         "10; use at most 10"
     )
+
+
+def test_unknown_dimension(graph: Graph) -> None:
+    configs = entries(graph) | {"fc": ParallelConfig((2,), ("cpu:0",) * 2, dims=("chanel",))}
+    assert check_fails(configs, graph) == (
+        "s.json: operator 'fc' has no dimension 'chanel' (did you mean 'channel'?); it has sample, "
+        "channel, in"
+    )
+
+
+def test_degree_beyond_the_extent(graph: Graph) -> None:
+    configs = entries(graph) | {"fc": ParallelConfig((145,), ("cpu:0",) * 145, dims=("in",))}
+    assert check_fails(configs, graph) == (
+        "s.json: operator 'fc' splits dimension 'in' into 145 parts, but it has an extent of 144; "
+        "use at most 144"
+    )
+
+
+# Of an earlier version
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
+def test_version_1_is_the_same_as_version_2(file: Path, tmp_path: Path) -> None:
+    """Files of version 1 load, are saved as version 2, and are simulated to the same line."""
+    old = simulated(file)
+    again = tmp_path / "again.json"
+    old.save(again)
+    new = simulated(again)
+    assert json.loads(again.read_text())["schema_version"] == 2
+    assert old.strategy.found == new.strategy.found
+    assert str(old).splitlines()[1:] == str(new).splitlines()[1:]
+    if old.strategy.found["loss"] == "mean_squared_error":  # which is as it was then
+        assert old.iteration_time_ns == old.strategy.found["iteration_time_ns"]
+        assert old.bytes_moved == old.strategy.found["bytes_moved"]
+
+
+def simulated(file: Path) -> Iteration:
+    strategy = Strategy.load(file)
+    found = strategy.found
+    model = fl.load_model(found["model"], found["batch_size"])
+    return fl.simulate(model, found["machine"], strategy, loss=found["loss"], costs="analytic")

@@ -168,7 +168,7 @@ def test_found_in_a_file(tmp_path: Path) -> None:
     Strategy(CONFIGS, found=FOUND).save(path)
     assert path.read_text() == (
         "{\n"
-        '  "schema_version": 1,\n'
+        '  "schema_version": 2,\n'
         '  "found": {\n'
         '    "model": {\n'
         '      "name": "alexnet",\n'
@@ -249,6 +249,6 @@ def test_unknown_key(tmp_path: Path) -> None:
 
 def test_the_version_of_a_file_counts_before_its_keys(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
-    path.write_text(json.dumps({"schema_version": 2, "operators": {}, "pipeline": {}}))
-    with pytest.raises(UserError, match="schema_version is 2, but this program reads 1"):
+    path.write_text(json.dumps({"schema_version": 3, "operators": {}, "pipeline": {}}))
+    with pytest.raises(UserError, match="schema_version is 3, but this program reads 1 and 2"):
         Strategy.load(path)

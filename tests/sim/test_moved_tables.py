@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from common.coherence import moved_bytes
 from networks import NETWORKS
 from simulated import ArbitraryCosts, finely_cut, images, strategy_of, tables
 
 from flexlegion import Model, ParallelConfig, Strategy, UserError
+from flexlegion.coherence import moved_bytes
 from flexlegion.machine.files import load_machine
 from flexlegion.plan import Plan
 from flexlegion.references import load_model

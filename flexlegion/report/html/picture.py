@@ -107,6 +107,7 @@ def picture_of(
                 f"plot('{strategy}', 'p100x4')"
             )
         strategy = make_strategy(strategy, graph, devices)
+    strategy = strategy.filled(graph)
     for op in graph.operators:
         if op.name not in strategy or len(strategy[op.name].degrees) != len(op.dims):
             raise UserError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
@@ -14,8 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flexlegion.plan import Box, Plan, Requirement
-from flexlegion.runtime.program import TRAIN
+from flexlegion.plan import TRAINS, Box, Launch, Plan, Requirement
 
 ELEMENT_BYTES = 4
 
@@ -53,8 +53,28 @@ class _Field:
         return self.valid.setdefault(memory, np.zeros(self.volume.shape, np.bool_))
 
 
-def moved_bytes(plan: Plan, memory_of: Mapping[str, str]) -> int:
-    """Bytes that a training iteration moves between memories.
+@dataclass(frozen=True)
+class Move:
+    """What a task gets from other memories than its own.
+
+    Parameters
+    ----------
+    launch, requirement
+        What it is launched as, and what it reads.
+    task
+        Its number in the launch.
+    bytes
+        How many.
+    """
+
+    launch: Launch
+    requirement: Requirement
+    task: int
+    bytes: int
+
+
+def moves(plan: Plan, memory_of: Mapping[str, str]) -> list[Move]:
+    """What a training iteration moves between memories.
 
     Parameters
     ----------
@@ -63,23 +83,30 @@ def moved_bytes(plan: Plan, memory_of: Mapping[str, str]) -> int:
     memory_of
         Each device's memory.
     """
-    launches = [launch for launch in plan.launches if launch.runs & TRAIN]
+    launches = [launch for launch in plan.launches if launch.runs & TRAINS]
     boxes: dict[Any, list[Box]] = defaultdict(list)
     for launch in launches:
         for r in launch.requirements:
             boxes[_field(r)] += [box for box in r.boxes if not _empty(box)]
     fields = {key: _Field(its) for key, its in boxes.items() if its}
-    moved = 0
+    found = []
     for counted in (False, True):  # the first iteration finds nothing valid anywhere
         for launch in launches:
             tasks = list(product(launch.requirements, enumerate(launch.devices)))
             for r, (k, device) in tasks:
                 if r.privilege != "write" and not _empty(r.boxes[k]):
-                    moved += counted * fields[_field(r)].read(memory_of[device], r.boxes[k])
+                    elements = fields[_field(r)].read(memory_of[device], r.boxes[k])
+                    if counted and elements:
+                        found.append(Move(launch, r, k, ELEMENT_BYTES * elements))
             for r, (k, device) in tasks:
                 if r.privilege != "read" and not _empty(r.boxes[k]):
                     fields[_field(r)].write(memory_of[device], r.boxes[k])
-    return ELEMENT_BYTES * moved
+    return found
+
+
+def moved_bytes(plan: Plan, memory_of: Mapping[str, str]) -> int:
+    """Bytes that a training iteration moves between memories; see `moves`."""
+    return sum(move.bytes for move in moves(plan, memory_of))
 
 
 def _field(r: Requirement) -> Any:
