@@ -10,12 +10,12 @@ import json
 from pathlib import Path
 
 import numpy as np
-from common.coherence import moved_bytes
 from networks import BATCH, NETWORKS
 from strategies_worker import random_strategy
 from workers.tables_worker import copied
 
 from flexlegion._native import rt
+from flexlegion.coherence import moved_bytes
 from flexlegion.machine.running import running_machine
 from flexlegion.runtime.program import TRAIN, Batch
 from flexlegion.runtime.trainer import run_series
