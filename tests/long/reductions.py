@@ -1,6 +1,7 @@
 """Random strategies that split reductions train as one device does: a table.
 
-    python tests/long/reductions.py [--strategies 600] [--seed 1] [--gpus] [--out FOLDER]
+    python tests/long/reductions.py [--strategies 600] [--seed 1] [--gpus] [--ranks 1,2,3]
+                                    [--out FOLDER]
 
 Of each small network of tests/support/networks.py in turn, a strategy in which most operators that
 reduce something (the inputs of a dense layer, say) are split in that, their partial values combined
@@ -10,8 +11,8 @@ device: the largest relative errors of losses, outputs, gradients, weights, and 
 states; and whether the second training gave the same bits. Exits with 1 if an error is more than
 1e-4, if bits differ, or if a task ran elsewhere than its strategy says.
 
-What is done is kept in the folder: the same command goes on from there. Some two seconds a
-strategy.
+What is done is kept in the folder: the same command goes on from there, and shows all of it. Some
+two seconds a strategy.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +64,11 @@ class Setup:
         return [json.loads(Path(f"{out}.{rank}").read_text()) for rank in range(self.ranks)]
 
 
-def setups(gpus: bool) -> list[Setup]:
-    """All of them."""
-    processors = [Setup(1, cpus) for cpus in (1, 2, 3, 4)]
-    ranks = [Setup(2, 1), Setup(2, 2), Setup(3, 1)]
-    soft = [Setup(1, 2, 2), Setup(1, 1, 4)]
-    return processors + ranks + (soft if gpus else [])
+SETUPS = (
+    *(Setup(1, cpus) for cpus in (1, 2, 3, 4)),
+    *(Setup(2, 1), Setup(2, 2), Setup(3, 1)),
+    *(Setup(1, 2, 2), Setup(1, 1, 4)),
+)
 
 
 def row(setup: Setup, found: list[list[dict[str, Any]]]) -> tuple[str, ...]:
@@ -97,20 +97,22 @@ def main() -> int:
     parser.add_argument("--strategies", type=int, default=600, help="at least so many")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--gpus", action="store_true", help="also on GPUs in software")
+    parser.add_argument("--ranks", default="1,2,3", help="numbers of ranks; default: 1,2,3")
     parser.add_argument("--out", type=Path, help="what is done; the same folder goes on")
     args = parser.parse_args()
     folder = args.out or Path(tempfile.mkdtemp(prefix="reductions-"))
     folder.mkdir(parents=True, exist_ok=True)
     began, known = time.perf_counter(), 0
-    found: dict[Setup, list[list[dict[str, Any]]]] = {s: [] for s in setups(args.gpus)}
+    ranks = set(map(int, args.ranks.split(",")))
+    found: dict[Setup, list[list[dict[str, Any]]]] = {setup: [] for setup in SETUPS}
     done = failed = 0
-    for number, setup in enumerate(cycle(found)):
-        if done >= args.strategies:
-            break
+    for number, setup in enumerate(islice(cycle(SETUPS), SEEDS // len(NETWORKS))):
         file = folder / f"{args.seed}-{number}-{str(setup).replace(' ', '')}.json"
         if file.exists():
             results = json.loads(file.read_text())
             known += 1
+        elif done >= args.strategies or setup.ranks not in ranks or args.gpus < bool(setup.gpus):
+            continue
         else:
             first = args.seed * SEEDS + number * len(NETWORKS)
             results = setup.run(first, len(NETWORKS), folder / "running")

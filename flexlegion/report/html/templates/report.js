@@ -4,9 +4,9 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const byId = (id) => document.getElementById(id);
-  const PASSES = ["load", "forward", "backward", "norm", "clip", "update", "other"];
+  const PASSES = ["load", "forward", "sum", "backward", "norm", "clip", "update", "other"];
   const OTHER = PASSES.length - 1;
-  const LIKE = { norm: "update", clip: "update" }; // passes that have another's colour
+  const LIKE = { sum: "forward", norm: "update", clip: "update" }; // passes that have another's colour
 
   // Texts out of files only ever become text nodes.
   const element = (tag, text, ...children) => {
