@@ -15,9 +15,9 @@ Entry& entry_of(DeviceKind kind) {
 
 }  // namespace
 
-RegisterDeviceFunctions::RegisterDeviceFunctions(const DeviceFunctions& functions,
-                                                 DeviceKind kind) {
-  entry_of(kind) = {functions, true};
+RegisterDeviceFunctions::RegisterDeviceFunctions(const DeviceFunctions& functions, DeviceKind kind,
+                                                 std::uint64_t interface) {
+  if (interface == device_interface()) entry_of(kind) = {functions, true};
 }
 
 const DeviceFunctions* device_functions(DeviceKind kind) {

@@ -2,8 +2,10 @@
 // update weights. CPU processors' are part of the runtime, GPUs' come with their kernels.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "ops/kernel.h"
@@ -73,11 +75,27 @@ struct DeviceFunctions {
   int (*peer_class)(int from, int to) = nullptr;
 };
 
+// The sizes of what passes between the runtime and a library of such functions and kernels, as one
+// number. Raise the first factor where a meaning changes and no size does.
+constexpr std::uint64_t device_interface() {
+  std::uint64_t number = 1;
+  for (const std::size_t size :
+       {sizeof(DeviceFunctions), sizeof(WeightUpdate), sizeof(GpuFacts), sizeof(KernelTask),
+        sizeof(TensorView), sizeof(RunState), sizeof(Lookup)}) {
+    number = number * 1009 + size;
+  }
+  return number;
+}
+
+// GPUs' functions come from a library of its own, which may be older than the runtime. So it says
+// by which interface it was compiled; a default argument is compiled where the call stands.
 struct RegisterDeviceFunctions {
-  RegisterDeviceFunctions(const DeviceFunctions& functions, DeviceKind kind);
+  RegisterDeviceFunctions(
+      const DeviceFunctions& functions, DeviceKind kind,
+      std::uint64_t interface = std::integral_constant<std::uint64_t, device_interface()>::value);
 };
 
-// Null if there are none.
+// Null if there are none, or they were compiled by another interface than the runtime.
 const DeviceFunctions* device_functions(DeviceKind kind);
 
 }  // namespace flexlegion

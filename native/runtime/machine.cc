@@ -1,6 +1,7 @@
 #include "runtime/machine.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -54,16 +55,27 @@ std::vector<Processor> processors(Legion::Machine machine, Processor::Kind kind)
   return found;
 }
 
+std::string file_of(void* library) {
+  link_map* its = nullptr;
+  return dlinfo(library, RTLD_DI_LINKMAP, &its) == 0 ? its->l_name : "a library";
+}
+
 // They are a library of their own, beside this one: most machines have no GPU.
 void load_gpu_kernels() {
   if (device_functions(DeviceKind::gpu) != nullptr) return;
   constexpr const char* kFile = "libflexlegion_cuda.so";
-  if (dlopen(kFile, RTLD_NOW | RTLD_NODELETE) == nullptr) {
+  void* const library = dlopen(kFile, RTLD_NOW | RTLD_NODELETE);
+  if (library == nullptr) {
     throw UserMistake(std::string("Legate has GPUs, but flexlegion's kernels for them cannot be "
                                   "loaded (") +
                       dlerror() +
                       "); install flexlegion where a CUDA compiler, cuBLAS and cuDNN are, or run "
                       "with --gpus 0");
+  }
+  if (device_functions(DeviceKind::gpu) == nullptr) {
+    throw UserMistake(file_of(library) +
+                      ": flexlegion's kernels for GPUs are of another version than the rest of it; "
+                      "build and install flexlegion again, or run with --gpus 0");
   }
 }
 

@@ -13,14 +13,22 @@ import numpy as np
 import operators
 import pytest
 from common.workloads import Workload
-from launch import ROOT, SOFT_GPU, run_legate, run_ranks
+from launch import (
+    ROOT,
+    SOFT_GPU,
+    legate_command,
+    legate_environment,
+    run_checked,
+    run_legate,
+    run_ranks,
+)
 from networks import NETWORKS
 from tables import problem_of, simulated
 from workers.memory_worker import RESULTS
 from zoo_cases import CASES
 
 import flexlegion.network
-from flexlegion import ParallelConfig, Strategy
+from flexlegion import ParallelConfig, Strategy, library_folder
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.machine.files import load_machine
 from flexlegion.simulator import full
@@ -55,6 +63,25 @@ ctypes.string_at(address, 3)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "abc\n"
     assert done.returncode == -signal.SIGSEGV
+
+
+def test_kernels_of_another_version(tmp_path: Path) -> None:
+    """A library that was built before the runtime is refused by a sentence that names it."""
+    source, library = tmp_path / "old.cc", tmp_path / "libflexlegion_cuda.so"
+    source.write_text("""#include "ops/device_functions.h"
+using namespace flexlegion;
+const RegisterDeviceFunctions registered({}, DeviceKind::gpu, device_interface() + 1);
+""")
+    runtime = f"-L{library_folder()}"
+    build = ("g++", "-std=c++17", "-shared", "-fPIC", "-I", str(ROOT / "native"), str(source))
+    subprocess.run([*build, "-o", str(library), runtime, "-lflexlegion_rt"], check=True)
+    script = tmp_path / "script.py"
+    script.write_text("from flexlegion.machine.running import running_machine\nrunning_machine()\n")
+    environment = legate_environment(gpus=1)
+    environment["LD_LIBRARY_PATH"] = f"{tmp_path}:{environment['LD_LIBRARY_PATH']}"
+    command = legate_command(script, gpus=1)
+    done = run_checked(command, environment=environment, timeout=60, status=1)
+    assert f"{library}: flexlegion's kernels for GPUs are of another version" in done.stderr
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-5), ("bf16", 2e-2)])

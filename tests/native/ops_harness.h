@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "device.h"
+#include "ops/device_functions.h"
 #include "ops/kernel.h"
 
 namespace flexlegion::testing {

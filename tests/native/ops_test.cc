@@ -28,6 +28,13 @@ TEST_CASE("registry: names, unknown names, missing attributes") {
   CHECK_THROWS_AS(attributes.integer("c"), std::invalid_argument);
 }
 
+TEST_CASE("device functions that were compiled by another interface are not taken") {
+  const DeviceFunctions* const before = device_functions(DeviceKind::gpu);
+  const RegisterDeviceFunctions other({}, DeviceKind::gpu, device_interface() + 1);
+  CHECK(device_functions(DeviceKind::gpu) == before);
+  CHECK((before == nullptr || before->copy != nullptr));
+}
+
 TEST_CASE("tile views: dense, copied, added, zeroed") {
   Tensor t = Tensor::random({4, 5, 6}, 1);
   CHECK(t.view(t.whole()).dense());
