@@ -9,7 +9,7 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -32,7 +32,7 @@ from flexlegion.runtime.checkpoint_files import (
     newest_whole,
     remove_leftovers,
 )
-from flexlegion.runtime.checkpoint_shards import HostCopy, put, states_of, weights_of
+from flexlegion.runtime.checkpoint_shards import HostCopy, Kept, put, states_of, weights_of
 from flexlegion.runtime.checkpoint_writer import NotFiniteError, Writer
 from flexlegion.runtime.failures import Failures
 from flexlegion.runtime.position import Position
@@ -365,13 +365,9 @@ def restore(model: Model, compiled: Compiled, checkpoint: Checkpoint) -> None:
     """
     state, where = checkpoint.state, checkpoint.folder
     check_graph(checkpoint, compiled)
-    optimizer, before = compiled.optimizer, state["optimizer"]
-    if before["type"] != optimizer.type or bool(before.get("momentum")) != _has_momentum(optimizer):
-        raise UserError(
-            f"{where}: it was trained by {_told(before)}, whose states do not serve "
-            f"{_told({'type': optimizer.type, **asdict(optimizer)})}; resume with the same "
-            "optimizer, or load its weights alone"
-        )
+    weights = weights_of(compiled.program)
+    states = states_of(compiled.program, compiled.optimizer)
+    _check_optimizer(checkpoint, compiled.optimizer, weights, states)
     for key, here in (("seed", model.seed), ("batch_size", model.batch_size)):
         if state[key] != here:
             name = key.replace("_", " ")
@@ -379,8 +375,7 @@ def restore(model: Model, compiled: Compiled, checkpoint: Checkpoint) -> None:
                 f"{where}: its {name} is {state[key]}, but this training's {here}; resume with the "
                 "same, or load its weights alone"
             )
-    kept = [*weights_of(compiled.program), *states_of(compiled.program, optimizer)]
-    put(compiled.program, kept, checkpoint.read)
+    put(compiled.program, [*weights, *states], checkpoint.read)
     model.resume_training(state["training"])
 
 
@@ -407,13 +402,25 @@ def check_graph(checkpoint: Checkpoint, compiled: Compiled) -> None:
         raise UserError(f"{checkpoint.folder}: it is of another network: {difference(there, here)}")
 
 
-def _has_momentum(optimizer: Optimizer) -> bool:
-    return bool(getattr(optimizer, "momentum", 0))
+def _check_optimizer(
+    checkpoint: Checkpoint, optimizer: Optimizer, weights: Sequence[Kept], states: Sequence[Kept]
+) -> None:
+    """Raise `UserError` if a checkpoint's optimizer or its states are not this training's."""
+    before = checkpoint.state["optimizer"]["type"]
+    there = set(checkpoint) - {one.key for one in weights}
+    here = {one.key for one in states}
+    if before != optimizer.type or there != here:
+        raise UserError(
+            f"{checkpoint.folder}: it was trained by {_with_states(before, there)}, and this "
+            f"training is by {_with_states(optimizer.type, here)}; resume with the same optimizer, "
+            "or load its weights alone"
+        )
 
 
-def _told(optimizer: dict[str, Any]) -> str:
-    momentum = optimizer.get("momentum")
-    return f"{optimizer['type']} with momentum {momentum}" if momentum else str(optimizer["type"])
+def _with_states(optimizer: str, keys: Set[str]) -> str:
+    """An optimizer and the names of its states: "adam (m, v)"."""
+    names = sorted({key.rpartition("/")[2] for key in keys})
+    return f"{printable(optimizer, 40)} ({', '.join(names) or 'no states'})"
 
 
 def _warn(training: Training, text: str) -> None:
