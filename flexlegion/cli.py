@@ -2,7 +2,8 @@
 
 Each command is a module of ``flexlegion.tools``, whose `add` declares it, and which is imported
 when it is asked for: help and mistakes take a moment, and Ctrl-C during the imports ends them
-quietly. Standard output has the result alone; notes, warnings and progress go to standard error.
+quietly. What a command works with is imported when it runs. Standard output has the result alone;
+notes, warnings and progress go to standard error.
 """
 
 from __future__ import annotations

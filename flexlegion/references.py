@@ -18,14 +18,15 @@ from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flexlegion.data.reading import check_archive
 from flexlegion.errors import UserError
-from flexlegion.model import Model
 from flexlegion.sizes import REQUIRED, Size, size_text, sizes_of
 from flexlegion.suggestions import did_you_mean
 from flexlegion.zoo import ZOO, build
+
+if TYPE_CHECKING:
+    from flexlegion.model import Model
 
 FORMS = "path.py:function, package.module:function, or a .pt2 file of torch.export"
 HELP = f"one of {', '.join(ZOO)}; or your own: {FORMS}"
@@ -204,6 +205,8 @@ class _Exported(Target):
         super().__init__(path, {})
         if not os.path.exists(path):
             raise UserError(f"{path}: no such file; give one that torch.export.save has written")
+        from flexlegion.data.reading import check_archive
+
         check_archive(Path(path), "an exported program")
 
     def _build(self, wanted: _Wanted) -> Model:
@@ -259,6 +262,8 @@ class _Function(Target):
 
     @staticmethod
     def _model(result: Any, wanted: _Wanted) -> Model:
+        from flexlegion.model import Model
+
         if isinstance(result, Model):
             return result
         if _is_torch(result, "nn.Module"):

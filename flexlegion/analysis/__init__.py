@@ -2,3 +2,5 @@
 
 Each answer is an object; commands print it.
 """
+
+SHOWN = 20  # choices that `explain` prints

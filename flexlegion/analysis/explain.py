@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flexlegion.analysis import SHOWN
 from flexlegion.analysis.deviations import Deviation, configuration, deviations
 from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
@@ -18,8 +19,6 @@ from flexlegion.report.text import common_name, count, duration, volume
 from flexlegion.report.timelines import figures, memory_excess
 from flexlegion.simulator import full
 from flexlegion.strategies import AnyStrategy, named, samples_only
-
-SHOWN = 20
 
 
 @dataclass(frozen=True, repr=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flexlegion.cost import COSTS
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.measured import MeasuredCosts
 from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
@@ -26,8 +27,6 @@ from flexlegion.problem import Problem
 from flexlegion.references import load_model
 from flexlegion.soap import SPLIT
 from flexlegion.suggestions import unknown
-
-COSTS = ("auto", "analytic", "measured")
 
 AnyModel = Model | Network | str | Path
 AnyMachine = Topology | str | Path

@@ -10,9 +10,8 @@ import dataclasses
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 
@@ -23,6 +22,9 @@ from flexlegion.data.reading import check_growth, check_members, reading
 from flexlegion.errors import UserError
 from flexlegion.files import check_regular, open_file
 from flexlegion.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    import h5py
 
 Chosen = TypeVar("Chosen")
 
@@ -152,6 +154,8 @@ def load_npz(path: Path, chosen: Callable[[Mapping[str, Any]], Chosen]) -> Chose
 
 
 def _load_hdf5(path: Path) -> tuple[Pair, Pair | None]:
+    import h5py
+
     with reading(path, "an HDF5 file"):
         check_regular(path)
         with h5py.File(path, "r") as file:
@@ -165,6 +169,8 @@ def _load_hdf5(path: Path) -> tuple[Pair, Pair | None]:
 
 
 def _is_inside(path: Path, file: h5py.File, key: str) -> bool:
+    import h5py
+
     if isinstance(file.get(key, getlink=True), h5py.ExternalLink):
         raise _elsewhere(path, key)
     return True

@@ -7,9 +7,6 @@ from time import perf_counter
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
 from flexlegion.report.text import duration, shows_bars
 
 
@@ -34,6 +31,10 @@ class ProgressBar:
     """
 
     def __init__(self, label: str, shown: bool = True, stderr: bool = True) -> None:
+        # These take a while to import, and not every command has a bar.
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
         stream = sys.stderr if stderr else sys.stdout
         self._progress = Progress(
             TextColumn("{task.description}"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from flexlegion.analysis.compare import compare
-from flexlegion.analysis.report import report_of_compared
 from flexlegion.ending import again
 from flexlegion.files import check_writable
 from flexlegion.tools.budget import add_budget_options
@@ -37,6 +35,9 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+    from flexlegion.analysis.compare import compare
+    from flexlegion.analysis.report import report_of_compared
+
     if args.out is not None:
         check_writable(args.out, "strategy")
     if args.report is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from flexlegion.analysis.explain import SHOWN, explain
+from flexlegion.analysis import SHOWN
 from flexlegion.strategies.registry import strategy_names
 from flexlegion.tools.command import Commands, add_command, answer
 from flexlegion.tools.network import (
@@ -35,6 +35,8 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+    from flexlegion.analysis.explain import explain
+
     strategy, target = strategy_of(args)
     result = explain(**asked(args, strategy, target), strategy=strategy, top=args.top)
     answer(args, result.facts(), str(result))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flexlegion.analysis.setting import COSTS
+from flexlegion.cost import COSTS
 from flexlegion.errors import UserError
 from flexlegion.losses import LOSSES
-from flexlegion.network import Network
 from flexlegion.optimizers import optimizer_of
 from flexlegion.precision import DEFAULT, PRECISIONS
 from flexlegion.quoting import shown
@@ -18,6 +17,9 @@ from flexlegion.references import HELP, Target, is_code, target_of
 from flexlegion.strategies import read_strategy
 from flexlegion.strategy import Strategy
 from flexlegion.tools.sizes import add_size_option, batch_size, found_for, found_sizes, given_sizes
+
+if TYPE_CHECKING:
+    from flexlegion.network import Network
 
 
 def add_network_options(parser: argparse.ArgumentParser, *, from_file: bool = False) -> None:
@@ -98,6 +100,8 @@ def network_of(
         key: found.get(key) if getattr(args, key) is None else getattr(args, key)
         for key in ("batch_size", "loss", "optimizer", "precision")
     }
+    from flexlegion.network import Network
+
     model = target.load(choices["batch_size"], sizes, None)
     optimizer = optimizer_of(choices["optimizer"] or "sgd")
     if args.clip_norm is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from flexlegion.analysis.report import report_on
 from flexlegion.errors import UserError
 from flexlegion.files import check_writable
 from flexlegion.strategies.registry import strategy_names
@@ -45,6 +44,8 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+    from flexlegion.analysis.report import report_on
+
     if args.out is None and args.svg is None:
         raise UserError("nothing to write; give --out FILE, --svg FILE, or both")
     for path, kind in ((args.out, "report"), (args.svg, "picture")):

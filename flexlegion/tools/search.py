@@ -6,7 +6,6 @@ import argparse
 from dataclasses import fields, replace
 from typing import Any
 
-from flexlegion.analysis.search import search
 from flexlegion.ending import again
 from flexlegion.errors import UserError
 from flexlegion.files import check_writable
@@ -76,6 +75,8 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+    from flexlegion.analysis.search import search
+
     if args.method is not None:
         raise UserError("--method is called --search now, and the search 'chains' 'annealing'")
     check_writable(args.out, "strategy")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from flexlegion.analysis.simulate import simulate
 from flexlegion.files import check_writable
 from flexlegion.simulator import ALGORITHMS
 from flexlegion.strategies.registry import strategy_names
@@ -48,6 +47,8 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
+    from flexlegion.analysis.simulate import simulate
+
     if args.trace is not None:
         check_writable(args.trace, "trace")
     strategy, target = strategy_of(args)

@@ -1,29 +1,21 @@
-"""Ready-made networks; each function builds one by the layer API."""
+"""Ready-made networks: each is a function, in a module of its name, that uses the layer API.
+
+Modules are imported when their networks are built, so that the list alone takes no time.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from flexlegion.errors import UserError
-from flexlegion.model import Model
 from flexlegion.suggestions import unknown
-from flexlegion.zoo.alexnet import alexnet
-from flexlegion.zoo.bert import bert
-from flexlegion.zoo.gpt import gpt
-from flexlegion.zoo.inception_v3 import inception_v3
-from flexlegion.zoo.insightface import insightface
-from flexlegion.zoo.lenet import lenet
-from flexlegion.zoo.mlp import mlp
-from flexlegion.zoo.moe import moe
-from flexlegion.zoo.nmt import nmt
-from flexlegion.zoo.resnet101 import resnet101
-from flexlegion.zoo.rnnlm import rnnlm
-from flexlegion.zoo.rnntc import rnntc
-from flexlegion.zoo.transformer import transformer
-from flexlegion.zoo.wide_deep import wide_deep
+
+if TYPE_CHECKING:
+    from flexlegion.model import Model
 
 
 @dataclass(frozen=True)
@@ -32,8 +24,8 @@ class ZooEntry:
 
     Parameters
     ----------
-    build
-        Adds the layers to a model: ``build(model, **sizes)``.
+    name
+        Of the network, of its module and of its function.
     description
         One line.
     batch_size
@@ -46,12 +38,20 @@ class ZooEntry:
         Sizes that differ for the small sample data that come with flexlegion.
     """
 
-    build: Callable[..., None]
+    name: str
     description: str
     batch_size: int = 64
     loss: str = "sparse_categorical_crossentropy"
     task: str = "images"
     sample_sizes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def build(self) -> Callable[..., None]:
+        """Adds the layers to a model: ``build(model, **sizes)``."""
+        function: Callable[..., None] = getattr(
+            import_module(f"flexlegion.zoo.{self.name}"), self.name
+        )
+        return function
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -60,42 +60,42 @@ class ZooEntry:
         return {size.name: size.default for size in sizes}
 
 
-ZOO: dict[str, ZooEntry] = {
-    "alexnet": ZooEntry(
-        alexnet,
+_NETWORKS = (
+    ZooEntry(
+        "alexnet",
         "12-layer CNN for images of 224x224 pixels",
         256,
         sample_sizes={"input_shape": (64, 64, 1)},
     ),
-    "bert": ZooEntry(
-        bert,
+    ZooEntry(
+        "bert",
         "masked language model: BERT, base or large",
         8,
         task="masked",
         sample_sizes={"steps": 32, "layers": 2, "hidden": 128, "heads": 4, "vocabulary": 5000},
     ),
-    "gpt": ZooEntry(
-        gpt,
+    ZooEntry(
+        "gpt",
         "language model: GPT-2 and GPT-3 from 117m to 175b weights, by preset",
         8,
         task="language",
         sample_sizes={"steps": 32, "layers": 2, "hidden": 128, "heads": 4, "vocabulary": 5000},
     ),
-    "inception_v3": ZooEntry(
-        inception_v3,
+    ZooEntry(
+        "inception_v3",
         "102-layer CNN with inception modules",
         sample_sizes={"input_shape": (75, 75, 1), "depth_multiplier": 0.25},
     ),
-    "insightface": ZooEntry(
-        insightface,
+    ZooEntry(
+        "insightface",
         "face recognition: ResNet-50 and a margin softmax over the persons",
         loss="arcface",
         sample_sizes={"input_shape": (32, 32, 1), "width": 16, "embedding": 64},
     ),
-    "lenet": ZooEntry(lenet, "6-layer CNN for small images"),
-    "mlp": ZooEntry(mlp, "dense layers"),
-    "moe": ZooEntry(
-        moe,
+    ZooEntry("lenet", "6-layer CNN for small images"),
+    ZooEntry("mlp", "dense layers"),
+    ZooEntry(
+        "moe",
         "language model: transformer with a mixture of experts, as Mixtral",
         8,
         task="language",
@@ -109,45 +109,46 @@ ZOO: dict[str, ZooEntry] = {
             "vocabulary": 5000,
         },
     ),
-    "nmt": ZooEntry(
-        nmt,
+    ZooEntry(
+        "nmt",
         "translation: LSTM encoder and decoder with attention, unrolled",
         task="translation",
         sample_sizes={"steps": 12, "layers": 1, "hidden": 128, "embedding": 128},
     ),
-    "resnet101": ZooEntry(
-        resnet101,
+    ZooEntry(
+        "resnet101",
         "101-layer residual CNN with shortcut connections",
         sample_sizes={"input_shape": (32, 32, 1), "width": 16},
     ),
-    "rnnlm": ZooEntry(
-        rnnlm,
+    ZooEntry(
+        "rnnlm",
         "language model: 2 LSTM layers, unrolled",
         task="language",
         sample_sizes={"steps": 20, "hidden": 128, "vocabulary": 5000},
     ),
-    "rnntc": ZooEntry(
-        rnntc,
+    ZooEntry(
+        "rnntc",
         "text classification: 4 LSTM layers, unrolled",
         task="text",
         sample_sizes={"steps": 20, "layers": 2, "hidden": 64, "embedding": 64},
     ),
-    "transformer": ZooEntry(
-        transformer,
+    ZooEntry(
+        "transformer",
         "language model: transformer of GPT-2's small sizes",
         8,
         task="language",
         sample_sizes={"steps": 32, "layers": 2, "hidden": 128, "heads": 4, "vocabulary": 5000},
     ),
-    "wide_deep": ZooEntry(
-        wide_deep,
+    ZooEntry(
+        "wide_deep",
         "click-through rates: Wide & Deep, over tables of categories",
         512,
         "binary_crossentropy",
         task="clicks",
         sample_sizes={"rows": 1000, "layers": 2, "hidden": 64},
     ),
-}
+)
+ZOO: dict[str, ZooEntry] = {entry.name: entry for entry in _NETWORKS}
 
 
 def build(
@@ -197,6 +198,8 @@ def build(
     for size in sizes:
         if size not in known:
             raise UserError(f"model '{name}' has no size '{size}'; it has {', '.join(known)}")
+    from flexlegion.model import Model
+
     model = Model(entry.batch_size if batch_size is None else batch_size, seed)
     model.loss = entry.loss
     entry.build(model, **sizes)
