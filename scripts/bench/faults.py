@@ -1,11 +1,15 @@
 """Hostile inputs to commands and loaders: each has to end with one sentence, soon, and in bounds.
 
-    python scripts/bench/faults.py [--share 0.01] [--seed 1]
+    python scripts/bench/faults.py [--share 0.01] [--seed 1] [--kept FILE] [--cases 17,40-60]
 
 Each case runs in a process of its own, forked from this one, which has imported flexlegion. Asked
 of it: no traceback, no fault of flexlegion's own, no more than 30 s and 2 GB, no control character,
-no line of more than 2,000 characters (but what --json prints). Then files are mutated in one
-process, and read. common/faults_files.py has the files, common/faults_arguments.py the commands.
+no line of more than 2,000 characters (but what --json prints). Seconds in which a case waited for
+a processor, since other programs had them all, do not count. Then files are mutated in one process,
+and read. common/faults_files.py has the files, common/faults_arguments.py the commands.
+
+With `--kept`, each outcome is appended to a file, and what is in the file is not run again: so a
+run that was ended goes on. `--cases` runs some of the numbered cases alone.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import argparse
 import contextlib
 import gzip
 import io
+import json
 import os
 import random
 import re
@@ -24,8 +29,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -38,8 +43,10 @@ from flexlegion.report.text import table
 from flexlegion.strategy import Strategy
 
 SECONDS, KILOBYTES, LINE = 30, 2 << 20, 2000
+PATIENCE = 1800  # seconds, with what a case waits for a processor
 COMMANDS, MUTATED = 2500, 10_000
 ARGUMENTS = 20  # for a file of each kind
+TAIL = 1500  # characters of what a case said
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]")
 # What takes long to read, or is read by a command that works with it.
 OUT_OF_PROCESS = (
@@ -77,8 +84,7 @@ def outcome_of(case: Case) -> Outcome:
         child = os.fork()
         if child == 0:
             _run_here(case, output.fileno())
-        status, usage, late = _waited(child, start + SECONDS)
-        seconds = time.monotonic() - start
+        status, usage, seconds, late = _ended(child, start)
         output.seek(0)
         text = output.read().decode(errors="replace")
     faults = [
@@ -120,17 +126,28 @@ def _run_here(case: Case, output: int) -> None:
         os._exit(status)
 
 
-def _waited(child: int, deadline: float) -> tuple[int, int, bool]:
-    """Exit status, largest memory (kB), and whether it had to be killed."""
-    late = False
+def _ended(child: int, start: float) -> tuple[int, int, float, bool]:
+    """Exit status, largest memory (kB), its own seconds, and whether it had to be killed."""
+    late, waited = False, 0.0
     while True:
         pid, status, usage = os.wait4(child, os.WNOHANG)
+        passed = time.monotonic() - start
         if pid:
-            return os.waitstatus_to_exitcode(status), usage.ru_maxrss, late
-        if time.monotonic() > deadline and not late:
+            return os.waitstatus_to_exitcode(status), usage.ru_maxrss, passed - waited, late
+        waited = max(waited, _without_processor(child))
+        if not late and (passed - waited > SECONDS or passed > PATIENCE):
             late = True
             os.kill(child, signal.SIGKILL)
-        time.sleep(0.002)
+        time.sleep(0.002 if passed < 1 else 0.02)
+
+
+def _without_processor(pid: int) -> float:
+    """Seconds in which a thread of a process could run and had no processor; the largest."""
+    waited = 0
+    for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):  # it has ended
+            waited = max(waited, int(thread.read_text().split()[1]))
+    return waited * 1e-9
 
 
 def cases(good: Readers, folder: Path, rng: random.Random) -> Iterator[Case]:
@@ -212,9 +229,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--share", type=float, default=1.0, help="of all cases; default: 1")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kept", type=Path, help="a file of outcomes, to go on")
+    parser.add_argument("--cases", help="numbers and ranges of those to run, and no others")
     args = parser.parse_args()
     rng = random.Random(args.seed)
-    rows: dict[str, list[Outcome]] = {}
+    kept = None if args.kept is None else args.kept.resolve()
     began = time.monotonic()
     os.environ["FLEXLEGION_PROFILE_DB"] = "/nonexistent/p.sqlite"
     with tempfile.TemporaryDirectory(prefix="faults-") as name:
@@ -224,16 +243,12 @@ def main() -> int:
             good = readers(folder)
             every = list(islice(cases(good, folder, rng), COMMANDS))
             chosen = rng.sample(every, max(1, int(COMMANDS * args.share)))
-        for case in chosen:
-            outcome = outcome_of(case)
-            rows.setdefault(case.kind, []).append(outcome)
-            if outcome.faults:
-                said = repr(outcome.text[-1500:])
-                print(case.kind, case.arguments, outcome.faults, said, sep="\n  ", flush=True)
+        wanted = range(len(chosen)) if args.cases is None else _numbers(args.cases)
+        rows = run({number: chosen[number] for number in wanted}, kept)
+        mutated = int(MUTATED * args.share) if args.cases is None else 0
         with _quiet():
             again = folder / "again"
             again.mkdir()
-            mutated = int(MUTATED * args.share)
             raised = read_in_process(good, again, mutated, rng)
     print(
         table(
@@ -244,10 +259,43 @@ def main() -> int:
         print(f"in process, {count} times: {text}")
     faults = sum(len(outcome.faults) for outcomes in rows.values() for outcome in outcomes)
     print(
-        f"{len(chosen)} inputs, {faults} faults; {mutated} files mutated in process, "
+        f"{len(wanted)} inputs, {faults} faults; {mutated} files mutated in process, "
         f"{sum(raised.values())} faults; {time.monotonic() - began:.0f} s"
     )
     return int(bool(raised) or faults > 0)
+
+
+def run(numbered: Mapping[int, Case], kept: Path | None) -> dict[str, list[Outcome]]:
+    """Run cases, but those whose outcomes are kept already; outcomes by kind."""
+    known = {} if kept is None or not kept.exists() else _read(kept)
+    rows: dict[str, list[Outcome]] = {}
+    for number, case in numbered.items():
+        outcome = known.get(number) or outcome_of(case)
+        end = outcome.text[-TAIL:]
+        if kept is not None and number not in known:
+            with kept.open("a") as file:
+                print(json.dumps({"case": number, **asdict(outcome), "text": end}), file=file)
+        rows.setdefault(case.kind, []).append(outcome)
+        if outcome.faults:
+            where = f"{number}: {case.kind} {case.arguments}, {outcome.seconds:.1f} s"
+            print(where, outcome.faults, repr(end), sep="\n  ", flush=True)
+    return rows
+
+
+def _read(kept: Path) -> dict[int, Outcome]:
+    """Outcomes of an earlier run by number."""
+    known = {}
+    for line in kept.read_text().splitlines():
+        values = json.loads(line)
+        values["faults"] = tuple(values["faults"])
+        known[values.pop("case")] = Outcome(**values)
+    return known
+
+
+def _numbers(text: str) -> list[int]:
+    """``17,40-60``."""
+    ranges = (part.partition("-") for part in text.split(","))
+    return [n for low, _, high in ranges for n in range(int(low), int(high or low) + 1)]
 
 
 def _rows(found: dict[str, list[Outcome]]) -> Iterator[tuple[str, ...]]:

@@ -34,12 +34,14 @@ PATIENCE = 300  # seconds for a training
 
 
 class Disk:
-    """A file system in memory, with a folder for checkpoints."""
+    """A file system in memory, with a folder for checkpoints; beside it, what training says."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.kept = folder / "kept"
-        self.filler = folder / "filler"
+        self.errors = folder / "errors"
+        self.folder = folder / "disk"
+        self.folder.mkdir()
+        self.kept = self.folder / "kept"
+        self.filler = self.folder / "filler"
         self._mount("size=1g", "tmpfs")
 
     def resize(self, size: int) -> None:
@@ -59,8 +61,11 @@ def train(disk: Disk, ranks: int, *options: str, epochs: int = 2) -> tuple[int, 
     saving = ("--checkpoint", str(disk.kept), "--every", str(EVERY), "--keep", str(KEEP))
     several = ("--ranks", str(ranks)) if ranks > 1 else ()
     command = [*FLEXLEGION, *TRAIN, "--epochs", str(epochs), *saving, *several, *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    return done.returncode, done.stdout, done.stderr
+    with disk.errors.open("w") as errors:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, timeout=PATIENCE
+        )
+    return done.returncode, done.stdout, disk.errors.read_text()
 
 
 def names(disk: Disk) -> list[str]:
@@ -115,7 +120,9 @@ def room_again(disk: Disk, ranks: int, size: int) -> str:
         with disk.filler.open("wb", buffering=0) as file, suppress(OSError):
             while True:
                 file.write(bytes(4096))
-        time.sleep(1.5)
+        until = time.monotonic() + PATIENCE
+        while not FAILED.search(disk.errors.read_text()) and time.monotonic() < until:
+            time.sleep(0.01)
         disk.filler.unlink()
 
     filling = threading.Thread(target=fill)
