@@ -75,6 +75,15 @@ def test_matrix_product() -> None:
     )
 
 
+def test_a_part_of_a_reduction_is_that_part_of_the_work() -> None:
+    """The same product by half of its inner dimension: half of the 25.21 us, forward."""
+    dense = operator_of(Dense(1024, use_bias=False), (64, 1024))
+    half = ((64, 512), (1024, 512), (64, 1024))
+    for stage, launches in (("forward", 1), ("backward", 2)):
+        cost = AnalyticCosts().exe_time(dense, stage, half, V100)
+        assert cost.time_ns == pytest.approx(launches * (5_000 + 25_210 / 2), rel=1e-3)
+
+
 def test_backward_of_a_matrix_product() -> None:
     """Two products of the same size, two launches; of the first layer of a network, only one."""
     inner = operator_of(Dense(1024, use_bias=False), (64, 1024))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations, product
 from math import prod
+from typing import get_args
 
 import pytest
 from simulated import ArbitraryCosts, problem_of, strategy_of
@@ -13,11 +14,12 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.model import CostModel
 from flexlegion.errors import UserError
 from flexlegion.machine.files import load_machine
+from flexlegion.ops.base import DimKind
 from flexlegion.problem import Problem
 from flexlegion.searches.exhaustive import exhaustive
 from flexlegion.searches.mcmc import Budget, search
 from flexlegion.simulator import OUT_OF_MEMORY, Simulation, full
-from flexlegion.soap import ParallelConfig, splits
+from flexlegion.soap import ParallelConfig, Sums
 
 
 def chain(model: Model) -> None:
@@ -52,9 +54,11 @@ def brute_force(problem: Problem) -> int:
     names = problem.devices.names
     choices = [
         [
-            ParallelConfig(degrees, devices)
-            for degrees in splits(op, len(names))
+            ParallelConfig(degrees, devices, sums)
+            for degrees in problem.splits(op)
             for devices in combinations(names, prod(degrees))
+            for sums in get_args(Sums)
+            if sums == "readers" or prod(degrees[len(op.output.shape) :]) > 1
         ]
         for op in operators
     ]
@@ -80,6 +84,19 @@ def test_finds_the_optimum(network, machine: str, seed: int) -> None:
     assert result.complete
     assert result.root_bound_ns <= result.iteration_time_ns
     assert result.iteration_time_ns == full(problem, result.strategy).iteration_time_ns
+    assert result.iteration_time_ns == brute_force(problem)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("network", [chain, branches])
+def test_finds_the_optimum_of_split_reductions(network, seed: int) -> None:
+    """Whoever combines the partial values: bounds of both kinds of sums hold."""
+    model = Model(2)
+    network(model)
+    costs = ArbitraryCosts(seed, 10 ** (2 + seed % 4)) if seed else AnalyticCosts()
+    problem = problem_of(model, load_machine("p100x2"), costs, dimensions=DimKind)
+    result = exhaustive(problem, strategy_of(problem, "single"))
+    assert result.complete
     assert result.iteration_time_ns == brute_force(problem)
 
 

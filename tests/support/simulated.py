@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Collection
 from functools import partial
 from itertools import combinations
 from math import prod
@@ -18,7 +19,7 @@ from flexlegion.machine.topology import Device, Topology
 from flexlegion.ops.base import DimKind
 from flexlegion.problem import Problem
 from flexlegion.simulator import full
-from flexlegion.soap import ParallelConfig, Sums, splits
+from flexlegion.soap import SPLIT, ParallelConfig, Sums, splits
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
 from flexlegion.transforms.losses import add_losses
@@ -83,10 +84,11 @@ def problem_of(
     states: int = 1,
     clips: bool = False,
     granularity: Granularity = DEFAULT_GRANULARITY,
+    dimensions: Collection[DimKind] = SPLIT,
 ) -> Problem:
     """A model's training on a machine."""
     graph = add_losses(model.graph, model.outputs, loss or "sparse_categorical_crossentropy")
-    return Problem(graph, topology, costs, model.outputs, states, clips, granularity)
+    return Problem(graph, topology, costs, model.outputs, states, clips, granularity, dimensions)
 
 
 # Otherwise, small networks' weights are not cut into shards.
