@@ -52,7 +52,7 @@ def _run(args: argparse.Namespace) -> None:
     for text in result.notes:
         note(text)
     if args.out is not None:
-        result.strategy.save(args.out)
+        result.found.save(args.out)
     if args.report is not None:
         report_of_compared(result).save(args.report)
     answer(args, result.facts(), str(result))

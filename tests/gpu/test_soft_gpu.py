@@ -23,6 +23,7 @@ from launch import (
     run_ranks,
 )
 from networks import NETWORKS
+from sbp_cases import PAIRS
 from tables import problem_of, simulated
 from workers.memory_worker import RESULTS
 from zoo_cases import CASES
@@ -184,6 +185,17 @@ def test_partial_values_move_as_predicted(tmp_path: Path) -> None:
         # The second iteration is recorded, and all others are that one again.
         assert result["copied_bytes"][1] == result["planned_bytes"] == timeline.bytes_moved > 0
         assert result["copied_bytes"][2:] == [0]
+
+
+def test_signatures_move_what_the_paper_says(tmp_path: Path) -> None:
+    """OneFlow's Table 2, on the same four GPUs and from two to two others."""
+    out = tmp_path / "result.json"
+    run_legate(RUNTIME_TESTS / "sbp_worker.py", out, gpus=4)
+    results = json.loads(out.read_text())
+    assert len(results) == 2 * len(PAIRS)
+    for result in results:
+        assert result["between"] == result["expected"], result["case"]
+        assert result["copied_bytes"][1] == result["planned_bytes"], result["case"]
 
 
 def test_what_does_not_fit_is_refused_before_it_starts() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from sbp_cases import NOT_READ, PAIRS, expected, moved_between, row_of, table_2, transition
 
 import flexlegion as fl
 from flexlegion import B, Mesh, Model, P, ParallelConfig, S, Strategy, UserError
@@ -102,72 +103,10 @@ def test_table_3() -> None:
 
 # Table 2: bytes between two signatures
 
-T_BYTES = 4 * 16 * 8
-KINDS = {"S(0)": S(0), "S(1)": S(1), "P": P, "B": B}
-
-PAIRS = [
-    *((a, b) for a in ("S(0)", "S(1)") for b in ("S(0)", "S(1)", "B")),
-    *((a, b) for a in ("B", "P") for b in ("S(0)", "S(1)")),
-    ("B", "B"),
-    ("P", "B"),
-]
-# Rows of the table that no strategy says: nothing reads partial values as such.
-NOT_READ = ["S -> P", "B -> P", "P -> P"]
-
-
-def table_2(p1: int, p2: int) -> dict[str, tuple[float, float]]:
-    """The paper's, in multiples of |T|: on the same devices, on others."""
-    return {
-        "S(i) -> S(i)": (0, 1),
-        "S(i) -> S(j)": ((p1 - 1) / p1, 1),
-        "S -> B": (p1 - 1, p2),
-        "S -> P": (0, 1),
-        "B -> S": (0, 1),
-        "B -> B": (0, p2),
-        "B -> P": (0, 1),
-        "P -> S": (p1 - 1, p1),
-        "P -> B": (2 * (p1 - 1), p1 + p2 - 1),
-        "P -> P": (0, p1),
-    }
-
-
-def row_of(before: str, after: str) -> str:
-    if before[0] == after[0] == "S":
-        return f"S(i) -> S({'i' if before == after else 'j'})"
-    return f"{before[0]} -> {after[0]}"
-
 
 def test_rows_of_table_2() -> None:
     """All of them are measured below, or not said."""
     assert {row_of(*pair) for pair in PAIRS} | set(NOT_READ) == set(table_2(1, 1))
-
-
-def transition(before: str, after: str, first: Mesh, second: Mesh) -> tuple[Network, Strategy]:
-    """A tensor t (16, 8) that is written in one way and read in another.
-
-    What is B has been read as that by another operator, on the devices that wrote it.
-    """
-    model = Model(16)
-    t = model.dense(model.input((8,), name="x"), 8, use_bias=False, name="t")
-    outputs = []
-    if before == "B":
-        outputs.append(model.dense(t.to_global(first, B), 8, use_bias=False, name="gather"))
-    wanted = t.to_global(second, KINDS[after])
-    if after == "B":
-        outputs.append(model.dense(wanted, 8, use_bias=False, name="read"))
-    else:
-        outputs.append(model.relu(wanted, name="read"))
-    model.set_outputs(outputs)
-    written = S(0) if before == "B" else KINDS[before]
-    network = Network.of(model, "mean_squared_error")
-    strategy, messages = deduced(network.graph, first, {"t": written}, "Table 2")
-    assert not messages
-    return network, strategy
-
-
-def expected(before: str, after: str, first: Mesh, second: Mesh) -> float:
-    same, others = table_2(len(first.devices), len(second.devices))[row_of(before, after)]
-    return T_BYTES * (same if first == second else others)
 
 
 MESHES = [
@@ -186,19 +125,15 @@ def test_table_2(before: str, after: str, first: Mesh, second: Mesh) -> None:
     network, strategy = transition(before, after, first, second)
     problem = network.problem(load_machine("p100x8"), AnalyticCosts())
     problem.check(strategy)
-    t = next(tensor for tensor in network.graph.tensors if tensor.name == "t.output")
     plan = Plan(network.graph, strategy, problem.devices, network.outputs)
     memory_of = {device.name: device.memory for device in problem.topology.devices}
-    ours = [m for m in moves(plan, memory_of) if m.requirement.tensor is t]
-    values = [m for m in ours if m.requirement.field in ("value", "partial")]
-    readers = {"read", "t"} if before != "B" else {"read"}
-    planned = sum(m.bytes for m in values if m.launch.operator.name in readers)
-    assert planned == expected(before, after, first, second)
+    between, total = moved_between(network, plan, before, memory_of)
+    assert between == expected(before, after, first, second)
     rows = full(problem, strategy).tasks
-    number = problem.graph.tensors.index(t)
+    number = [tensor.name for tensor in problem.graph.tensors].index("t.output")
     flows = [FLOWS.index("value"), FLOWS.index("partial")]
     mine = (rows["hop"] == 0) & (rows["tensor"] == number) & np.isin(rows["flow"], flows)
-    assert rows["bytes"][mine].sum() == sum(m.bytes for m in values)
+    assert rows["bytes"][mine].sum() == total
 
 
 # Table 4, and what is deduced
