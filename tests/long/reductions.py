@@ -37,6 +37,7 @@ from flexlegion.report.text import table
 WORKER = Path(__file__).parents[1] / "runtime" / "strategies_worker.py"
 KINDS = ("losses", "outputs", "gradients", "weights", "states")
 SEEDS = 100_000  # strategies of one seed
+COUNT = 3 * len(NETWORKS)  # of a run
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def main() -> int:
     ranks = set(map(int, args.ranks.split(",")))
     found: dict[Setup, list[list[dict[str, Any]]]] = {setup: [] for setup in SETUPS}
     done = failed = 0
-    for number, setup in enumerate(islice(cycle(SETUPS), SEEDS // len(NETWORKS))):
+    for number, setup in enumerate(islice(cycle(SETUPS), SEEDS // COUNT)):
         file = folder / f"{args.seed}-{number}-{str(setup).replace(' ', '')}.json"
         if file.exists():
             results = json.loads(file.read_text())
@@ -114,11 +115,11 @@ def main() -> int:
         elif done >= args.strategies or setup.ranks not in ranks or args.gpus < bool(setup.gpus):
             continue
         else:
-            first = args.seed * SEEDS + number * len(NETWORKS)
-            results = setup.run(first, len(NETWORKS), folder / "running")
+            first = args.seed * SEEDS + number * COUNT
+            results = setup.run(first, COUNT, folder / "running")
             file.write_text(json.dumps(results))
         found[setup].append(results)
-        done += len(NETWORKS)
+        done += results[0]["strategies"]
         for failure in (text for result in results for text in result["failures"]):
             failed += 1
             print(f"{setup}: {failure}", flush=True)

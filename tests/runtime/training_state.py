@@ -56,7 +56,7 @@ def train(
                 state[f"{step} {operator.name}"] = program.read(operator.output)
     for name, value in model.get_weights().items():
         state[name] = value
-    for weight in model.plan.facts.updated:
+    for weight in filter(program.updates, graph.tensors):  # on every rank in the same order
         for number in range(network.optimizer.states):
             state[f"{weight.name} state {number}"] = program.read(weight, "state", number)
     program.drop_data()
