@@ -21,7 +21,7 @@ Sums = Literal["readers", "shards"]
 SUMS: tuple[Sums, ...] = get_args(Sums)  # the first unless said otherwise
 
 # The kinds of dimensions that can be split.
-SPLIT = frozenset(DimKind) - {DimKind.NONE, DimKind.REDUCTION}
+SPLIT = frozenset(DimKind) - {DimKind.NONE}
 
 _DEVICE_NAME = re.compile(r"(cpu|gpu):(0|[1-9][0-9]*)")
 

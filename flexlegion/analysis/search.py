@@ -153,11 +153,12 @@ def search(
         the same result.
     start
         Strategies to start from; by default data parallelism, the experts', OptCNN's (not for
-        "paper") and a random one, as far as the batch allows. What is found is never slower than
+        "paper") and a random one, as far as the batch allows; and "megatron", "vocabulary" and
+        "wide-deep" where they are faster than data parallelism. What is found is never slower than
         any.
     dimensions
-        Which kinds of dimensions may be split, of "sample", "attribute" and "parameter"; all by
-        default.
+        Which kinds of dimensions may be split, of "sample", "attribute", "parameter" and
+        "reduction"; all by default.
     seed
         Decides all that is random.
     chains

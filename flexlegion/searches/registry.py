@@ -86,7 +86,7 @@ class NamedSearch:
     """
 
     run: Search
-    starts: tuple[str, ...] = ("data", "expert", "optcnn", "random")
+    starts: tuple[str, ...] = ("data", "expert", "optcnn", "random", *SPECIAL)
 
 
 SEARCHES: Registry[NamedSearch] = Registry("search", renamed={"chains": ANNEALING})

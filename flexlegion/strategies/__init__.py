@@ -16,8 +16,8 @@ from flexlegion.strategy import Strategy
 # Each registers itself, in the order in which messages name them.
 # isort: off
 from flexlegion.strategies import single, data_parallel, model_parallel  # noqa: F401
-from flexlegion.strategies import one_weird_trick, gnmt, megatron  # noqa: F401
-from flexlegion.strategies import expert, optcnn, random, sbp  # noqa: F401
+from flexlegion.strategies import one_weird_trick, gnmt, megatron, vocabulary  # noqa: F401
+from flexlegion.strategies import wide_deep, expert, optcnn, random, sbp  # noqa: F401
 
 # isort: on
 

@@ -41,7 +41,7 @@ def megatron(graph: Graph, devices: Devices) -> Strategy:
             "with one device"
         )
     pairs = find_pairs(graph, parts)
-    if not pairs:
+    if not any(op.weights for pair in pairs for op in pair.rows):
         raise DoesNotApply(
             "strategy 'megatron' splits pairs of layers, one by its units and one that sums over "
             f"them, but this model has no such pair with {parts} units"

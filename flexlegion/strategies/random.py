@@ -13,11 +13,14 @@ from flexlegion.strategy import Strategy
 def random(graph: Graph, devices: Devices, seed: int) -> Strategy:
     """Each operator's degrees and devices drawn independently; the same for the same seed.
 
+    Reductions are split, too, and it is drawn who combines their partial values.
+
     An operator gets at most twice as many tasks as there are devices.
     """
     rng = np.random.default_rng(seed)
     names = devices.preferred
+    most = 2 * len(names)
     return Strategy(
-        {op.name: random_config(op, names, rng, 2 * len(names)) for op in graph.operators},
+        {op.name: random_config(op, names, rng, most, reductions=True) for op in graph.operators},
         f"strategy 'random:{seed}'",
     )

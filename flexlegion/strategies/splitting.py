@@ -43,9 +43,11 @@ def table_rows(operator: Operator) -> int | None:
     """The dimension of an embedding's space that are its table's rows, if it can be split."""
     if operator.kind.family != "embedding":
         return None
-    access, *_ = operator.kind.weight_access(operator.input_shapes)
-    dim = access.map[0].out_dim
-    return dim if dim >= 0 and operator.dims[dim].kind is DimKind.REDUCTION else None
+    for access in operator.kind.weight_access(operator.input_shapes):
+        dim = access.map[0].out_dim
+        if dim >= 0 and operator.dims[dim].kind is DimKind.REDUCTION:
+            return dim
+    return None
 
 
 def in_one_piece(graph: Graph) -> list[Operator]:

@@ -115,6 +115,7 @@ Proposals::Proposals(const Problem& problem, std::vector<int> groups)
   const Graph& graph = problem.graph;
   const int n = static_cast<int>(graph.operators.size());
   splits_.resize(graph.operators.size());
+  divisible_.resize(graph.operators.size());
   neighbours_.resize(graph.operators.size());
   std::map<int, int> numbers;
   for (int& group : groups_) {
@@ -138,7 +139,11 @@ Proposals::Proposals(const Problem& problem, std::vector<int> groups)
     members.push_back(op);
     const auto& splits = problem.costs.splits[problem.costs.class_of[op]];
     for (int s = 0; s < static_cast<int>(splits.size()); ++s) {
-      if (splits[s].tasks <= devices_) splits_[op].push_back(s);
+      if (splits[s].tasks > devices_) continue;
+      splits_[op].push_back(s);
+      for (std::size_t d = 0; d < splits[s].degrees.size(); ++d) {
+        if (splits[s].degrees[d] > 1) divisible_[op] |= 1u << d;
+      }
     }
     if (splits_[op].empty()) {
       throw std::invalid_argument("the cost table has no split of operator '" +
@@ -150,8 +155,8 @@ Proposals::Proposals(const Problem& problem, std::vector<int> groups)
       } else if (o.role == Role::input && written[o.tensor].op >= 0) {
         const int other = written[o.tensor].op;
         const auto named = [&](int number, int its) {
-          return Neighbour{number, std::vector<int>(graph.operators[number].dims.size(), -1),
-                           neighbours_[its].size()};
+          const std::size_t rank = problem.split(number, 0).degrees.size();
+          return Neighbour{number, std::vector<int>(rank, -1), neighbours_[its].size()};
         };
         Neighbour producer = named(other, other), consumer = named(op, op);
         match(*written[o.tensor].output, o, producer, consumer);
@@ -222,15 +227,14 @@ bool Proposals::copy_neighbour(Random& random, int op, const std::vector<Config>
 bool Proposals::follow(Random& random, int op, const Neighbour& neighbour, const Config& theirs,
                        Config& config) const {
   const std::vector<int>& degrees = problem_.split(neighbour.op, theirs.split).degrees;
-  const std::vector<DimKind>& dims = problem_.graph.operators[op].dims;
-  std::vector<int> mine(dims.size(), 1);
+  std::vector<int> mine(problem_.split(op, 0).degrees.size(), 1);
   std::array<int, kMaxRegionRank> followed;  // a dimension of mine: which of theirs it goes with
   followed.fill(-1);
   const auto take = [&](int d, int e) {
     mine[d] = degrees[e];
     followed[d] = e;
   };
-  const int rank = static_cast<int>(dims.size());
+  const int rank = static_cast<int>(mine.size());
   for (int e = 0; e < static_cast<int>(degrees.size()); ++e) {
     if (degrees[e] > 1 && neighbour.followers[e] >= 0) take(neighbour.followers[e], e);
   }
@@ -239,7 +243,7 @@ bool Proposals::follow(Random& random, int op, const Neighbour& neighbour, const
     std::array<int, kMaxRegionRank> free;
     int count = 0;
     for (int d = 0; d < rank; ++d) {
-      if (followed[d] < 0 && dims[d] != DimKind::none) free[count++] = d;
+      if (followed[d] < 0 && (divisible_[op] >> d & 1u) != 0) free[count++] = d;
     }
     if (count > 0) take(free[random.below(count)], e);
   }
@@ -271,7 +275,7 @@ bool Proposals::follow(Random& random, int op, const Neighbour& neighbour, const
 bool Proposals::take_degrees(int op, const Neighbour& neighbour, const Config& theirs,
                              Config& config) const {
   const Split& split = problem_.split(neighbour.op, theirs.split);
-  const std::size_t rank = problem_.graph.operators[op].dims.size();
+  const std::size_t rank = problem_.split(op, 0).degrees.size();
   const auto& table = problem_.costs.number_of[problem_.costs.class_of[op]];
   config.devices = theirs.devices;
   if (split.degrees.size() == rank) {
@@ -367,12 +371,11 @@ Configs Proposals::draw(Random& random, const std::vector<Config>& strategy, con
   } else {
     configs.emplace_back(op, std::move(config));
   }
-  if (moves.neighbours && random.chance(kTogether)) {
-    spread(random, moves.tied, configs);
-  } else if (std::is_sorted(configs.front().second.devices.begin(),
-                            configs.front().second.devices.end())) {
+  if (std::is_sorted(configs.front().second.devices.begin(),
+                     configs.front().second.devices.end())) {
     make_canonical(strategy, configs);
   }
+  if (moves.neighbours && random.chance(kTogether)) spread(random, moves.tied, configs);
   return configs;
 }
 

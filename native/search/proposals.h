@@ -73,11 +73,12 @@ class Proposals {
 
   const Problem& problem_;
   int devices_;
-  std::vector<int> symmetric_;                             // a device: see symmetric_devices
-  std::vector<int> operators_;                             // those that training executes
-  std::vector<std::vector<int>> splits_;                   // an operator: candidates
-  std::vector<int> groups_;                                // an operator
-  std::vector<std::vector<int>> members_;                  // a group
+  std::vector<int> symmetric_;             // a device: see symmetric_devices
+  std::vector<int> operators_;             // those that training executes
+  std::vector<std::vector<int>> splits_;   // an operator: candidates
+  std::vector<unsigned> divisible_;        // an operator: dimensions (bits) that candidates split
+  std::vector<int> groups_;                // an operator
+  std::vector<std::vector<int>> members_;  // a group
   std::vector<std::vector<Neighbour>> neighbours_;         // an operator
   mutable std::vector<std::vector<Config>> all_of_class_;  // `all`, once it was needed
 };

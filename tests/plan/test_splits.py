@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flexlegion import Model
 from flexlegion.graph import Operator
 from flexlegion.ops.base import DimKind
-from flexlegion.soap import splits
+from flexlegion.soap import SPLIT, splits
 
 
 def convolution(batch_size: int = 64, size: int = 16, filters: int = 32) -> Operator:
@@ -21,23 +21,40 @@ def convolution(batch_size: int = 64, size: int = 16, filters: int = 32) -> Oper
     return model.graph.operators[0]
 
 
-def dense(batch_size: int, units: int) -> Operator:
+def relu(batch_size: int, channels: int) -> Operator:
     model = Model(batch_size)
-    model.dense(model.input((3,)), units)
+    model.relu(model.input((channels,)))
+    return model.graph.operators[0]
+
+
+def dense(batch_size: int, steps: int, inputs: int, units: int) -> Operator:
+    model = Model(batch_size)
+    model.dense(model.input((steps, inputs)), units)
     return model.graph.operators[0]
 
 
 def test_two_dimensions() -> None:
     """Of six devices: divisors 1, 2, 3, 6 and the power of two 4; extents 4 and 2 bound them."""
-    assert splits(dense(4, 2), 6) == [
-        (1, 1, 1),
-        (1, 2, 1),
-        (2, 1, 1),
-        (2, 2, 1),
-        (3, 1, 1),
-        (3, 2, 1),
-        (4, 1, 1),
+    assert splits(relu(4, 2), 6) == [
+        (1, 1),
+        (1, 2),
+        (2, 1),
+        (2, 2),
+        (3, 1),
+        (3, 2),
+        (4, 1),
     ]
+
+
+def test_reductions() -> None:
+    """On 16 devices, the exponents of a dense layer's three or four degrees add up to at most 4."""
+    layer = dense(16, 16, 16, 16)
+    assert [dim.name for dim in layer.dims] == ["sample", "length", "channel", "in"]
+    found = splits(layer, 16)
+    assert len(found) == 70
+    outputs = splits(layer, 16, SPLIT - {DimKind.REDUCTION})
+    assert outputs == [degrees for degrees in found if degrees[-1] == 1]
+    assert len(outputs) == 35
 
 
 def test_one_task() -> None:
@@ -55,7 +72,11 @@ def test_allowed_kinds() -> None:
         (1, 2, 1, 1, 1),
         (2, 1, 1, 1, 1),
     ]
-    assert splits(dense(4, 2), 3, {DimKind.REDUCTION}) == [(1, 1, 1), (1, 1, 2), (1, 1, 3)]
+    assert splits(dense(4, 2, 3, 2), 3, {DimKind.REDUCTION}) == [
+        (1, 1, 1, 1),
+        (1, 1, 1, 2),
+        (1, 1, 1, 3),
+    ]
     assert splits(conv, 64, set()) == [whole]
 
 

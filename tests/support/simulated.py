@@ -107,9 +107,17 @@ def check_local_optimum(problem: Problem, strategy: Strategy) -> None:
     for op in problem.graph.operators:
         for degrees in splits(op, len(problem.devices)):
             for devices in combinations(problem.devices.names, prod(degrees)):
-                config = ParallelConfig(degrees, devices)
-                neighbour = Strategy({**strategy, op.name: config}, "a neighbour")
-                assert full(problem, neighbour).iteration_time_ns >= best, (op.name, config)
+                for sums in ways_to_sum(op, degrees):
+                    config = ParallelConfig(degrees, devices, sums)
+                    neighbour = Strategy({**strategy, op.name: config}, "a neighbour")
+                    assert full(problem, neighbour).iteration_time_ns >= best, (op.name, config)
+
+
+def ways_to_sum(operator: Operator, degrees: tuple[int, ...]) -> tuple[Sums, ...]:
+    """Who may combine the partial values of an operator that is split like that."""
+    return (
+        ("readers", "shards") if prod(degrees[len(operator.output.shape) :]) > 1 else ("readers",)
+    )
 
 
 def random_change(
