@@ -8,6 +8,7 @@ from types import TracebackType
 
 from flexlegion.metrics import Goal, Totals
 from flexlegion.report.progress import ProgressBar
+from flexlegion.report.text import wrapped
 
 
 def format_metrics(values: dict[str, float]) -> str:
@@ -78,4 +79,5 @@ class EpochProgress:
             speed = f"{samples_per_second:,.0f} samples/s"
             if left > 0:
                 speed += f", {timedelta(seconds=math.ceil(left))} left"
-            print(f"{self.label}  {format_metrics(values)}  {speed}", flush=True)
+            line = f"{self.label}  {format_metrics(values)}  {speed}"
+            print(wrapped(line, indent=len(self.label) + 2), flush=True)

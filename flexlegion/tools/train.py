@@ -16,7 +16,7 @@ from flexlegion.files import check_writable, write_json
 from flexlegion.machine.running import RunningMachine
 from flexlegion.model import Model
 from flexlegion.precision import check_precision
-from flexlegion.report.text import count
+from flexlegion.report.text import count, wrapped
 from flexlegion.runtime.checkpoints import UnwrittenError
 from flexlegion.runtime.progress import format_metrics
 from flexlegion.runtime.training import History
@@ -185,7 +185,7 @@ def train_here(args: argparse.Namespace) -> None:
         if timeline is not None:
             timeline.save(args.timeline, about)
         rate = f"{metrics['samples_per_second']:,.0f} samples/s in training"
-        print(f"test  {format_metrics(values)}  {rate}", flush=True)
+        print(wrapped(f"test  {format_metrics(values)}  {rate}", indent=6), flush=True)
         if args.json:
             write_json(args.json, metrics, "metrics")
     if unwritten is not None:
