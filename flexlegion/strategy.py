@@ -167,7 +167,7 @@ class Strategy(Mapping[str, ParallelConfig]):
         known = {} if graph is None else {op.name: op for op in graph.operators}
         lines = [
             f"    {json.dumps(name)}: "
-            + json.dumps(_entry(config.named(known[name]) if name in known else config))
+            + json.dumps(entry_of(config.named(known[name]) if name in known else config))
             for name, config in self._configs.items()
         ]
         operators = ",\n".join(lines)
@@ -277,8 +277,8 @@ def _is_list(value: Any, of: type) -> bool:
     return isinstance(value, list) and all(type(item) is of for item in value)
 
 
-def _entry(config: ParallelConfig) -> dict[str, Any]:
-    """What a file says of an operator."""
+def entry_of(config: ParallelConfig) -> dict[str, Any]:
+    """What a file says of an operator: degrees, devices, and who sums unless it is the readers."""
     by_name = config.dims is not None
     degrees = dict(zip(config.dims or (), config.degrees, strict=False))
     entry: dict[str, Any] = {"degrees": degrees if by_name else list(config.degrees)}

@@ -92,6 +92,7 @@ class _Deduction:
     def __init__(self, graph: Graph, mesh: Mesh, signatures: Mapping[str, AnySignature]) -> None:
         self.graph = graph
         self.operands = {op: op.operands for op in graph.operators}
+        self.space = {op: list(zip(op.dims, op.space, strict=True)) for op in graph.operators}
         self.readers: dict[Tensor, list[tuple[Operator, Access]]] = {}
         for op, operands in self.operands.items():
             for role, tensor, access in operands:
@@ -186,7 +187,7 @@ class _Deduction:
         degrees = self._degrees(op)
         return [
             d
-            for d, (dim, extent) in enumerate(zip(op.dims, op.space, strict=True))
+            for d, (dim, extent) in enumerate(self.space[op])
             if dim.kind is not DimKind.NONE and degrees[d] * self.meshes[op].shape[axis] <= extent
         ]
 
@@ -208,7 +209,6 @@ class _Deduction:
 
     def _best(self, op: Operator, axis: int, choices: Sequence[int]) -> int | None:
         """The dimension that moves least to and from the neighbours that have one."""
-        choices = [d for d in choices if d in self._free(op, axis)]
         parts = self.meshes[op].shape[axis]
         near = self._decided(op, axis)
         free = bool(near) or axis in self.repeated.get(op, ())
@@ -220,7 +220,7 @@ class _Deduction:
                 else moved(signature_of(access, role, d), theirs, parts) * prod(tensor.shape)
                 for role, tensor, access, theirs in near
             )
-            dim = op.dims[d]
+            dim, _ = self.space[op][d]
             length = dim.name == "length" and dim.kind is DimKind.ATTRIBUTE
             return bytes_moved, free and not length, _ORDER.index(dim.kind), d
 
@@ -252,7 +252,7 @@ class _Deduction:
         return before + [op for t in op.outputs for op, _ in self.readers.get(t, [])]
 
     def _degrees(self, op: Operator) -> list[int]:
-        degrees = [1] * len(op.dims)
+        degrees = [1] * len(self.space[op])
         for axis, d in self.dims[op].items():
             if d is not None:
                 degrees[d] *= self.meshes[op].shape[axis]

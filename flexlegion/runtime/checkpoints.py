@@ -36,6 +36,7 @@ from flexlegion.runtime.checkpoint_shards import HostCopy, Kept, put, states_of,
 from flexlegion.runtime.checkpoint_writer import NotFiniteError, Writer
 from flexlegion.runtime.failures import Failures
 from flexlegion.runtime.position import Position
+from flexlegion.strategy import entry_of
 
 if TYPE_CHECKING:
     from flexlegion.model import Compiled, Model
@@ -338,13 +339,7 @@ def _state(training: Training, compiled: Compiled) -> dict[str, Any]:
         "learning_rate": training.learning_rate,
         "fingerprint": Fingerprint.of(compiled.graph).value,
         "operators": dict(Fingerprint.of(compiled.graph).operators),
-        "strategy": {
-            name: {
-                "degrees": list(compiled.strategy[name].degrees),
-                "devices": list(compiled.strategy[name].devices),
-            }
-            for name in compiled.strategy
-        },
+        "strategy": {name: entry_of(config) for name, config in compiled.strategy.items()},
         "devices": list(compiled.machine.devices.names),
         "ranks": compiled.machine.ranks,
         "versions": {
