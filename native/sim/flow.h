@@ -112,6 +112,7 @@ struct Flow {
   bool all_read = false;
 
   int transfer_count() const { return static_cast<int>(transfers.size()) - 1; }
+  bool carries_nothing() const { return edges.empty() && hops.empty(); }
 };
 
 using FlowPtr = std::shared_ptr<const Flow>;

@@ -12,6 +12,16 @@ namespace {
 // What may be spent on flows that are not in use. Beyond, all of them are given up.
 constexpr std::int64_t kCachedBytes = std::int64_t{256} << 20;
 
+// The flow of partial values that nobody sums before they are read. There is one for all: many
+// operators could be split so, few are.
+FlowPtr no_partial_flow() {
+  Flow flow;
+  flow.transfers.resize(1);
+  flow.bounds.resize(2);
+  flow.apart.assign(2, -1);
+  return std::make_shared<const Flow>(std::move(flow));
+}
+
 }  // namespace
 
 FlowRules::FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
@@ -22,6 +32,7 @@ FlowRules::FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
       blocks_(blocks),
       geometry_(problem),
       builder_(problem.machine, geometry_),
+      no_partial_(no_partial_flow()),
       updates_(problem.graph.operators.size()),
       sums_(problem.graph.operators.size()),
       party_of_launch_(launch_graph.launches.size(), -1),
@@ -101,6 +112,9 @@ FlowPtr FlowRules::flow(int f) {
   if (id.kind == FlowKind::norms) return std::make_shared<const Flow>(norms(id));
   if (id.kind == FlowKind::total_norm) return std::make_shared<const Flow>(total_norm(id));
   if (id.kind == FlowKind::kept) return std::make_shared<const Flow>(kept(id));
+  if (id.kind == FlowKind::partial && configs_[id.ops.front()].sums == Sums::readers) {
+    return no_partial_;
+  }
   const bool shared = launch_graph_.group_sizes[id.group] > 1;
   const Key key = shared ? key_of(id) : Key{};
   if (shared) {

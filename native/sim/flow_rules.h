@@ -84,6 +84,7 @@ class FlowRules {
   };
   const std::vector<ShardTask>& shared(std::vector<Shared>& known, int op,
                                        const std::vector<int>& operands);
+  const FlowPtr no_partial_;
   std::vector<Shared> updates_, sums_;
 
   // Scratch, of the flow that is being built.

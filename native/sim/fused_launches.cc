@@ -35,6 +35,7 @@ void FusedLaunches::collect(int f) {
     int& apart = apart_[id.parties[p]];
     apart = std::max(apart, position_[id.parties[flow.apart[p]]]);
   }
+  if (flow.carries_nothing()) return;
   for (int slot = 0; slot < id.writers; ++slot) {
     const int writer = id.parties[slot];
     const int parts = static_cast<int>(graph_.blocks()[writer].device.size());

@@ -31,6 +31,8 @@ void PathBounds::note(int launch, const Block& block) {
 std::int64_t PathBounds::longest_path() {
   std::int64_t longest = 0;
   for (std::size_t l = 0; l < launch_graph_.launches.size(); ++l) {
+    first_end_[l] = last_end_[l] = 0;
+    if (shortest_[l] == 0) continue;  // it has no tasks
     std::int64_t first_ready = 0, last_ready = 0;
     for (const auto [f, party] : launch_graph_.in_flows[l]) {
       const Flow& flow = *flows_[f];
@@ -67,6 +69,8 @@ std::int64_t PathBounds::longest_path() {
 
 const std::vector<std::int64_t>& PathBounds::tails() {
   for (std::size_t l = launch_graph_.launches.size(); l-- > 0;) {
+    tails_[l] = 0;
+    if (shortest_[l] == 0) continue;  // it has no tasks
     std::int64_t after = 0;
     for (const auto [f, slot] : launch_graph_.out_flows[l]) {
       const Flow& flow = *flows_[f];

@@ -129,6 +129,7 @@ void Simulation::finish_task(Timeline& line, int launch, int part, std::uint32_t
   const Cause self{launch, part};
   for (const auto [f, slot] : graph_.launch_graph().out_flows[launch]) {
     const Flow& flow = *graph_.flows()[f];
+    if (flow.carries_nothing()) continue;
     const int writer = flow.first_writer[slot] + part;
     const auto& parties = graph_.flow_ids()[f].parties;
     for (int e = flow.first_edge[writer]; e < flow.first_edge[writer + 1]; ++e) {

@@ -198,7 +198,6 @@ std::vector<std::vector<std::int64_t>> FlowRules::combining_times(const FlowId& 
 Flow FlowRules::partial(const FlowId& id) {
   begin(id);
   find_written(id.index);
-  if (!written_.summed) return finish(id);
   box_tiles(blocks_[id.parties[0]].device);
   const auto& devices = blocks_[id.parties[1]].device;
   FlowBuilder::Need need;
