@@ -223,9 +223,10 @@ def _replacing(path: str | Path) -> Iterator[BinaryIO]:
     # In the same folder, because only within a file system is a replacement one step.
     folder = os.path.dirname(target)
     _remove_leftovers(folder)
-    temporary, file = _temporary(folder)
+    # Its name is known before it is there, so that a signal at any moment leaves nothing.
+    temporary = os.path.join(folder, f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")
     try:
-        with file:
+        with _locked(temporary) as file:
             if mode is not None:
                 os.fchmod(file.fileno(), stat.S_IMODE(mode))
             yield file
@@ -239,15 +240,14 @@ def _replacing(path: str | Path) -> Iterator[BinaryIO]:
     _sync_folder(folder)
 
 
-def _temporary(folder: str) -> tuple[str, BinaryIO]:
+def _locked(name: str) -> BinaryIO:
     """A new file, locked for as long as this process has it open: see `_remove_leftovers`."""
     while True:
-        name = os.path.join(folder, f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")
         file = open(name, "xb")  # noqa: SIM115 (the caller closes it)
         with suppress(OSError):  # a file system without locks: nothing is removed there, either
             fcntl.flock(file, fcntl.LOCK_EX)
         if os.path.exists(name):
-            return name, file
+            return file
         file.close()  # between the two lines another process took it for a leftover
 
 
