@@ -316,7 +316,11 @@ def _struck(
         run.done = True
         return run
     ours = re.search(r"flexlegion/(?!__)\w+\.py", run.said)
-    by_python = run.status == -number or run.said.rstrip().endswith("KeyboardInterrupt")
+    by_python = (
+        run.status == -number
+        or run.said.rstrip().endswith("KeyboardInterrupt")
+        or "Fatal Python error: init_import_site" in run.said
+    )
     if by_python and not sentences and ours is None:
         run.bare = True
         return run
