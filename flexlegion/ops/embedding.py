@@ -12,7 +12,6 @@ from flexlegion.errors import UserError
 from flexlegion.initializers import Initializer, Normal
 from flexlegion.ops.base import (
     SAMPLE,
-    WHOLE,
     Access,
     Dim,
     DimKind,
@@ -23,6 +22,7 @@ from flexlegion.ops.base import (
     along,
     identity,
     outer_dims,
+    reduced_dim,
     require_rank,
     shifted,
 )
@@ -32,6 +32,9 @@ from flexlegion.tensor import MAX_RANK, DataType, Shape
 @dataclass(frozen=True)
 class Embedding(OperatorType):
     """Tokens int32 (n, ...), table (vocabulary, units), output (n, ..., units).
+
+    Split by the table's rows ("row"), each part looks up the tokens whose rows it has; of others it
+    gives zeros.
 
     With `steps`, it reads the tokens of the steps [start, start + steps) of sequences (n, T), so
     that the operators of an unrolled network read one batch of sequences; without, all tokens.
@@ -76,7 +79,7 @@ class Embedding(OperatorType):
 
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
         outer = outer_dims(len(inputs[0]) + 1)[:-1]
-        return (*outer, Dim("channel", DimKind.PARAMETER))
+        return (*outer, Dim("channel", DimKind.PARAMETER), reduced_dim("row", self.vocabulary))
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         tokens = identity(len(inputs[0]))
@@ -85,7 +88,8 @@ class Embedding(OperatorType):
         return (Access(tokens, saved=True),)
 
     def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
-        return (Access((WHOLE, along(len(inputs[0])))),)
+        column = len(inputs[0])
+        return (Access((along(column + 1), along(column))),)
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return 0

@@ -51,7 +51,8 @@ void update(const WeightUpdate& update) {
     if (gradient.stack.present()) by(update.value, summed_gradient(gradient.stack), update.states);
     return;
   }
-  const std::int64_t rows = update.value.extent(0), columns = update.value.extent(1);
+  const TableRows rows = TableRows::of(update.value);
+  const std::int64_t columns = update.value.extent(1);
   if (update.kernel.skips_zeros()) {
     if (gradient.lookups.empty()) return;
     const TouchedRows touched(gradient.lookups, rows, columns, kTableSlot);
@@ -97,7 +98,7 @@ void find_norm(const std::vector<WeightGradient>& gradients, float* norm) {
       if (gradient.stack.present()) add_squares(summed_gradient(gradient.stack), total);
     } else if (!gradient.lookups.empty()) {
       const TensorView& rows = gradient.lookups.front().gradient;
-      const TouchedRows touched(gradient.lookups, kAnyRow, rows.extent(rows.rank() - 1),
+      const TouchedRows touched(gradient.lookups, gradient.rows, rows.extent(rows.rank() - 1),
                                 kTableSlot);
       add_squares(touched.gradient(), total);
     }

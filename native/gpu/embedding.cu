@@ -1,5 +1,5 @@
-// embedding: output(n, ..., :) = table(tokens(n, ...), :), of some of the table's columns;
-// zeros for a token that is no row of the table.
+// embedding: output(n, ..., :) = table(tokens(n, ...), :), of some of the table's columns and rows;
+// zeros for a token whose row is not among them.
 #include "gpu/table_gradient.h"
 #include "gpu/view.h"
 #include "ops/kernel.h"
@@ -14,10 +14,11 @@ class Embedding : public Kernel {
   void forward(KernelTask& task) override {
     const Strided tokens(task.inputs[0]), table(task.weights[0]), y(task.outputs[0]);
     const std::int64_t units = task.outputs[0].extent(y.rank - 1);
+    const std::int64_t first = task.weights[0].tile.lo[0];
     for_each(task.outputs[0].volume(), [=] FL_BODY(std::int64_t i) {
-      const std::int64_t token = tokens.integer(i / units);
-      const bool is_row = token >= 0 && token < table.extent[0];
-      y[i] = is_row ? table.row(token)[i % units * table.stride[1]] : 0.0f;
+      const std::int64_t row = tokens.integer(i / units) - first;
+      const bool is_here = row >= 0 && row < table.extent[0];
+      y[i] = is_here ? table.row(row)[i % units * table.stride[1]] : 0.0f;
     });
   }
 

@@ -26,7 +26,7 @@ std::int64_t tokens_in(const std::vector<Lookup>& lookups) {
 
 // first[k] = the first of the tokens that equal token k. Each is compared with all before it: that
 // takes no memory a row of the table, and no sorting.
-void find_first(const std::int32_t* tokens, std::int64_t count, std::int64_t rows,
+void find_first(const std::int32_t* tokens, std::int64_t count, const TableRows& rows,
                 std::int32_t* first) {
   for_each_team(count, count, [=] FL_BODY(const Team& team, std::int64_t k) {
     const std::int32_t token = tokens[k];
@@ -36,7 +36,8 @@ void find_first(const std::int32_t* tokens, std::int64_t count, std::int64_t row
     }
     const double earliest = -team.maximum(-static_cast<double>(found));
     if (team.rank != 0) return;
-    first[k] = token >= 0 && token < rows ? static_cast<std::int32_t>(earliest) : -1;
+    const bool is_here = token >= rows.lo && token < rows.hi;
+    first[k] = is_here ? static_cast<std::int32_t>(earliest) : -1;
   });
 }
 
@@ -68,23 +69,24 @@ void add_looked_up(const std::vector<Lookup>& lookups, const TensorView& rows) {
   }
 }
 
-void for_each_dense_block(const std::vector<Lookup>& lookups, std::int64_t rows,
+void for_each_dense_block(const std::vector<Lookup>& lookups, const TableRows& rows,
                           std::int64_t columns, int slot, const RowBlock& body) {
   const std::int64_t block =
       std::max<std::int64_t>(1, kBlockElements / std::max<std::int64_t>(1, columns));
-  for (std::int64_t lo = 0; lo < rows; lo += block) {
-    const std::int64_t hi = std::min(rows, lo + block);
-    Rect tile = Rect::of_shape({hi, columns});
-    tile.lo[0] = lo;
-    const TensorView sums = dense_view(scratch(slot, tile.volume()), tile, {rows, columns});
+  for (std::int64_t lo = 0; lo < rows.count(); lo += block) {
+    const std::int64_t hi = std::min(rows.count(), lo + block);
+    Rect tile = Rect::of_shape({rows.lo + hi, columns});
+    tile.lo[0] = rows.lo + lo;
+    const TensorView sums = dense_view(scratch(slot, tile.volume()), tile, {rows.all, columns});
     gpu::zero_view(sums);
     add_looked_up(lookups, sums);
     body(lo, hi, sums);
   }
 }
 
-TouchedRows::TouchedRows(const std::vector<Lookup>& lookups, std::int64_t rows,
-                         std::int64_t columns, int slot) {
+TouchedRows::TouchedRows(const std::vector<Lookup>& lookups, const TableRows& rows,
+                         std::int64_t columns, int slot)
+    : begin_(rows.lo) {
   const std::int64_t count = tokens_in(lookups);
   std::int32_t* const tokens = scratch_integers(slot, count);
   std::int32_t* const first = scratch_integers(slot + 1, count);
@@ -112,10 +114,11 @@ TensorView TouchedRows::gathered(const TensorView& table, int slot) const {
   const Strided from(table);
   float* const to = rows.f32();
   const std::int64_t columns = rows.extent(1);
-  for_each(rows.volume(), [=, tokens = tokens_, first = first_] FL_BODY(std::int64_t i) {
-    const std::int64_t k = i / columns;
-    to[i] = first[k] == k ? from.row(tokens[k])[i % columns * from.stride[1]] : 0.0f;
-  });
+  for_each(
+      rows.volume(), [=, tokens = tokens_, begin = begin_, first = first_] FL_BODY(std::int64_t i) {
+        const std::int64_t k = i / columns;
+        to[i] = first[k] == k ? from.row(tokens[k] - begin)[i % columns * from.stride[1]] : 0.0f;
+      });
   return rows;
 }
 
@@ -123,10 +126,11 @@ void TouchedRows::scatter(const TensorView& rows, const TensorView& table) const
   const Strided to(table);
   const float* const from = rows.f32();
   const std::int64_t columns = rows.extent(1);
-  for_each(rows.volume(), [=, tokens = tokens_, first = first_] FL_BODY(std::int64_t i) {
-    const std::int64_t k = i / columns;
-    if (first[k] == k) to.row(tokens[k])[i % columns * to.stride[1]] = from[i];
-  });
+  for_each(rows.volume(),
+           [=, tokens = tokens_, begin = begin_, first = first_] FL_BODY(std::int64_t i) {
+             const std::int64_t k = i / columns;
+             if (first[k] == k) to.row(tokens[k] - begin)[i % columns * to.stride[1]] = from[i];
+           });
 }
 
 }  // namespace flexlegion::gpu

@@ -13,21 +13,22 @@ namespace flexlegion::gpu {
 // no particular order.
 void add_looked_up(const std::vector<Lookup>& lookups, const TensorView& rows);
 
-// Calls `body` for blocks of all rows, in their order. Takes scratch slot `slot`.
-void for_each_dense_block(const std::vector<Lookup>& lookups, std::int64_t rows,
+// Calls `body` for blocks of all of a shard's rows, in their order. Takes scratch slot `slot`.
+void for_each_dense_block(const std::vector<Lookup>& lookups, const TableRows& rows,
                           std::int64_t columns, int slot, const RowBlock& body);
 
-// The rows that tokens name, one a token. How many differ is known on the device alone: of tokens
-// that name the same row the first has all of its gradient, the others have zeros. For an optimizer
+// The shard's rows that tokens name, one a token. How many differ is known on the device alone: of
+// tokens that name the same row the first has all of its gradient, the others, and those that name
+// no row of the shard, have zeros. For an optimizer
 // that skips zeros:
-//   const TouchedRows touched(lookups, value.extent(0), value.extent(1), slot);
+//   const TouchedRows touched(lookups, TableRows::of(value), value.extent(1), slot);
 //   const TensorView rows = touched.gathered(value, slot + 3);
 //   kernel.update(rows, touched.gradient(), {}, run);
 //   touched.scatter(rows, value);
 class TouchedRows {
  public:
-  // Takes scratch slots `slot` to `slot` + 2. `rows` may be kAnyRow.
-  TouchedRows(const std::vector<Lookup>& lookups, std::int64_t rows, std::int64_t columns,
+  // Takes scratch slots `slot` to `slot` + 2.
+  TouchedRows(const std::vector<Lookup>& lookups, const TableRows& rows, std::int64_t columns,
               int slot);
 
   // (token, column), dense.
@@ -40,6 +41,7 @@ class TouchedRows {
 
  private:
   const std::int32_t* tokens_ = nullptr;  // of all lookups, on the device
+  std::int64_t begin_ = 0;                // the shard's first row
   const std::int32_t* first_ = nullptr;   // the first token that names the same row; -1: no row
   TensorView gradient_;
 };

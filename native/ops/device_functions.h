@@ -16,11 +16,12 @@
 namespace flexlegion {
 
 // The gradient of a weight's shard: the stack of its partial values (slot, ...), or, of a table,
-// what was looked up, already summed.
+// what was looked up, already summed, and which rows the shard has.
 struct WeightGradient {
   bool of_table = false;
   TensorView stack;
   std::vector<Lookup> lookups;
+  TableRows rows;
 };
 
 struct WeightUpdate {

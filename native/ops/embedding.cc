@@ -1,4 +1,5 @@
-// embedding: output(n, ..., :) = table(tokens(n, ...), :), of some of the table's columns.
+// embedding: output(n, ..., :) = table(tokens(n, ...), :), of some of the table's columns, and of
+// some of its rows: tokens that name others read zeros, which the sum over all parts leaves out.
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -16,20 +17,24 @@ void require_rows(const TensorView& view) {
   }
 }
 
-// Calls body(table row, output row), both as offsets, for every token.
+constexpr std::int64_t kOtherRow = -1;
+
+// Calls body(table row, output row), both as offsets, for every token; kOtherRow for one whose row
+// is not in the tile.
 template <typename Body>
 void for_each_token(const TensorView& tokens, const TensorView& table, const TensorView& output,
                     Body&& body) {
   require_rows(table);
   require_rows(output);
-  const std::int64_t vocabulary = table.extent(0);
+  const std::int64_t vocabulary = table.shape[0], first = table.tile.lo[0];
   for_each_index<2>({&tokens, &output}, tokens.rank(), [&](const Offsets<2>& at) {
     const std::int64_t token = tokens.i32()[at[0]];
     if (token < 0 || token >= vocabulary) {
       throw std::invalid_argument("token " + std::to_string(token) + " is not a row of 0 to " +
                                   std::to_string(vocabulary - 1));
     }
-    body(token * table.stride[0], at[1]);
+    const bool here = token >= first && token < table.tile.hi[0];
+    body(here ? (token - first) * table.stride[0] : kOtherRow, at[1]);
   });
 }
 
@@ -44,7 +49,7 @@ void dense_gradient(KernelTask& task) {
   if (task.adds_weight_grad.empty() || !task.adds_weight_grad[0]) zero_view(dtable);
   if (dy.tile.empty()) return;
   for_each_token(task.inputs[0], dtable, dy, [&](std::int64_t row, std::int64_t at) {
-    add_row(dy.f32() + at, dtable.f32() + row, dy.extent(dy.rank() - 1));
+    if (row != kOtherRow) add_row(dy.f32() + at, dtable.f32() + row, dy.extent(dy.rank() - 1));
   });
 }
 
@@ -55,7 +60,11 @@ class Embedding : public Kernel {
     if (y.tile.empty()) return;
     const std::int64_t units = y.extent(y.rank() - 1);
     for_each_token(task.inputs[0], table, y, [&](std::int64_t row, std::int64_t at) {
-      std::copy_n(table.f32() + row, units, y.f32() + at);
+      if (row == kOtherRow) {
+        std::fill_n(y.f32() + at, units, 0.0f);
+      } else {
+        std::copy_n(table.f32() + row, units, y.f32() + at);
+      }
     });
   }
 

@@ -14,15 +14,15 @@ namespace {
 constexpr int kRowsSlot = 0;
 constexpr std::int64_t kBlockElements = 1 << 15;  // that stay in the cache
 
-// A token, and the gradient of the row that it names.
+// A row of the shard, and the gradient by one of the tokens that name it.
 using Touched = std::pair<std::int64_t, const float*>;
 
 FLEXLEGION_SIMD void add_row(float* sum, const float* row, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) sum[i] += row[i];
 }
 
-// All tokens by row, in their order within a row.
-std::vector<Touched> touched_rows(const std::vector<Lookup>& lookups, std::int64_t rows) {
+// All tokens that name the shard's rows, by row, in their order within a row.
+std::vector<Touched> touched_rows(const std::vector<Lookup>& lookups, const TableRows& rows) {
   std::vector<Touched> touched;
   for (const auto& [tokens, gradient] : lookups) {
     const int last = gradient.rank() - 1;
@@ -31,11 +31,12 @@ std::vector<Touched> touched_rows(const std::vector<Lookup>& lookups, std::int64
     }
     for_each_index<2>({&tokens, &gradient}, tokens.rank(), [&](const Offsets<2>& at) {
       const std::int64_t token = tokens.i32()[at[0]];
-      if (token < 0 || token >= rows) {
+      if (token < 0 || token >= rows.all) {
         throw std::invalid_argument("token " + std::to_string(token) + " is no row of a table of " +
-                                    std::to_string(rows) + " rows");
+                                    std::to_string(rows.all) + " rows");
       }
-      touched.emplace_back(token, gradient.f32() + at[1]);
+      if (token < rows.lo || token >= rows.hi) return;
+      touched.emplace_back(token - rows.lo, gradient.f32() + at[1]);
     });
   }
   std::stable_sort(touched.begin(), touched.end(),
@@ -45,26 +46,26 @@ std::vector<Touched> touched_rows(const std::vector<Lookup>& lookups, std::int64
 
 }  // namespace
 
-void for_each_row_block(const std::vector<Lookup>& lookups, std::int64_t rows, std::int64_t columns,
-                        bool only_touched, const RowBlock& body) {
+void for_each_row_block(const std::vector<Lookup>& lookups, const TableRows& rows,
+                        std::int64_t columns, bool only_touched, const RowBlock& body) {
   const std::vector<Touched> touched = touched_rows(lookups, rows);
   const std::int64_t block = only_touched ? 1 : std::max<std::int64_t>(1, kBlockElements / columns);
   auto next = touched.begin();
-  for (std::int64_t lo = 0; lo < rows; lo += block) {
+  for (std::int64_t lo = 0; lo < rows.count(); lo += block) {
     if (only_touched) {
       if (next == touched.end()) return;
       lo = next->first;
     }
-    const std::int64_t hi = std::min(rows, lo + block);
+    const std::int64_t hi = std::min(rows.count(), lo + block);
     Rect tile = Rect::of_shape({hi - lo, columns});
-    tile.lo[0] += lo;
-    tile.hi[0] += lo;
+    tile.lo[0] += rows.lo + lo;
+    tile.hi[0] += rows.lo + lo;
     float* const sums = scratch(kRowsSlot, tile.volume());
     std::fill_n(sums, tile.volume(), 0.0f);
     for (; next != touched.end() && next->first < hi; ++next) {
       add_row(sums + (next->first - lo) * columns, next->second, columns);
     }
-    body(lo, hi, dense_view(sums, tile, {rows, columns}));
+    body(lo, hi, dense_view(sums, tile, {rows.all, columns}));
   }
 }
 

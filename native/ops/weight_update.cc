@@ -93,7 +93,7 @@ void update_weight(const WeightUpdate& update) {
   const float factor = update.clip_norm > 0 ? clipping(*update.norm.f32(), update.clip_norm) : 1.0f;
   Updater updater(update.kernel, update.value, update.states, factor, update.run);
   if (!update.gradient.of_table) return for_each_block(update.gradient.stack, updater);
-  for_each_row_block(update.gradient.lookups, update.value.extent(0), update.value.extent(1),
+  for_each_row_block(update.gradient.lookups, TableRows::of(update.value), update.value.extent(1),
                      update.kernel.skips_zeros(), updater);
 }
 
@@ -106,7 +106,7 @@ void find_norm(const std::vector<WeightGradient>& gradients, float* norm) {
     if (!gradient.of_table) for_each_block(gradient.stack, add);
     if (gradient.lookups.empty()) continue;
     const TensorView& rows = gradient.lookups.front().gradient;
-    for_each_row_block(gradient.lookups, kAnyRow, rows.extent(rows.rank() - 1), true, add);
+    for_each_row_block(gradient.lookups, gradient.rows, rows.extent(rows.rank() - 1), true, add);
   }
   *norm = static_cast<float>(std::sqrt(total));
 }

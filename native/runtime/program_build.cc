@@ -20,6 +20,16 @@ namespace flexlegion {
 
 using namespace Legion;
 
+namespace {
+
+const Launch& update_of(const Plan& plan, int op) {
+  return *std::find_if(plan.launches.begin(), plan.launches.end(), [op](const Launch& launch) {
+    return launch.pass == Pass::update && launch.op == op;
+  });
+}
+
+}  // namespace
+
 void Program::build() {
   for (const Operator& op : graph_.operators) losses_ += op.is_loss ? 1 : 0;
   create_regions();
@@ -150,7 +160,8 @@ void Program::add_planned(int index) {
     launch.body = combine_body(plan_, planned);
   } else if (planned.pass == Pass::norm || planned.pass == Pass::clip) {
     launch.closing = true;
-    launch.body = planned.pass == Pass::norm ? norm_body(planned) : clip_body(planned);
+    launch.body = planned.pass == Pass::norm ? norm_body(planned, update_of(plan_, planned.op))
+                                             : clip_body(planned);
   } else {
     // Forward and backward share the kernel object, and so what it keeps from call to call.
     OperatorKernels& kernels = kernels_[planned.op];

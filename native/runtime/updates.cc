@@ -24,9 +24,11 @@ struct UpdatedWeight {
     std::size_t tokens = 0, rows = 0;
   };
   std::map<int, Lookup> lookups;  // by the operator that looked rows up
+  std::vector<Rect> shards;       // of a table: each task's
 };
 
-std::vector<UpdatedWeight> updated_weights(const Launch& planned) {
+// The weights of an update launch, or of the norm launch that has the same tasks.
+std::vector<UpdatedWeight> updated_weights(const Launch& planned, const Launch& update) {
   std::map<int, UpdatedWeight> weights;  // by operand
   for (std::size_t i = 0; i < planned.requirements.size(); ++i) {
     const Requirement& r = planned.requirements[i];
@@ -48,6 +50,9 @@ std::vector<UpdatedWeight> updated_weights(const Launch& planned) {
       default:
         weight.value = i;
     }
+  }
+  for (const Requirement& r : update.requirements) {
+    if (r.role == RequirementRole::updated) weights[r.operand].shards = r.rects;
   }
   std::vector<UpdatedWeight> result;
   for (auto& [operand, weight] : weights) result.push_back(std::move(weight));
@@ -81,6 +86,8 @@ WeightGradient gradient_in(const LeafContext& context, const UpdatedWeight& weig
     return gradient;
   }
   gradient.of_table = true;
+  const Rect& shard = weight.shards[static_cast<std::size_t>(context.point)];
+  gradient.rows = {shard.lo[0], shard.hi[0], kAnyRow};
   for (const auto& [op, lookup] : weight.lookups) {
     if (views[lookup.tokens].tile.empty()) continue;
     const int slot = kLookedUpSlot + static_cast<int>(lookup.rows);
@@ -99,8 +106,9 @@ void UpdateKernels::provide(const std::string& optimizer, const Attributes& hype
 }
 
 Body update_body(const Launch& planned, const UpdateKernels& kernels, double clip_norm) {
-  return [weights = updated_weights(planned), norm = place_of(planned, RequirementRole::clipped_by),
-          kernels, clip_norm](LeafContext& context) {
+  return [weights = updated_weights(planned, planned),
+          norm = place_of(planned, RequirementRole::clipped_by), kernels,
+          clip_norm](LeafContext& context) {
     const auto& views = context.views;
     for (const UpdatedWeight& weight : weights) {
       const TensorView& value = views[weight.value];
@@ -117,8 +125,8 @@ Body update_body(const Launch& planned, const UpdateKernels& kernels, double cli
   };
 }
 
-Body norm_body(const Launch& planned) {
-  return [weights = updated_weights(planned),
+Body norm_body(const Launch& planned, const Launch& update) {
+  return [weights = updated_weights(planned, update),
           norm = place_of(planned, RequirementRole::norm)](LeafContext& context) {
     std::vector<WeightGradient> found;
     for (const UpdatedWeight& weight : weights) found.push_back(gradient_in(context, weight));

@@ -22,8 +22,9 @@ class UpdateKernels : public KernelsOfKinds<UpdateKernel> {
 // `clip_norm`, they are scaled down to it.
 Body update_body(const Launch& planned, const UpdateKernels& kernels, double clip_norm = 0);
 
-// A planned norm launch's body: it writes the norm of its gradients.
-Body norm_body(const Launch& planned);
+// A planned norm launch's body: it writes the norm of its gradients. `update` is the launch that is
+// about to use them.
+Body norm_body(const Launch& planned, const Launch& update);
 
 // The planned clip launch's body: it writes the norm of all norms.
 Body clip_body(const Launch& planned);

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <stdexcept>
+#include <utility>
 
 #include "ops_harness.h"
 
@@ -33,8 +34,10 @@ struct Tokens {
   }
 };
 
-Rect columns(const Rect& output_tile) {
-  Rect tile = Rect::of_shape({kVocabulary, kUnits});
+// Of the table, the rows [lo, hi) of an output tile's columns.
+Rect columns(const Rect& output_tile, std::int64_t lo = 0, std::int64_t hi = kVocabulary) {
+  Rect tile = Rect::of_shape({hi, kUnits});
+  tile.lo[0] = lo;
   tile.lo[1] = output_tile.lo[2];
   tile.hi[1] = output_tile.hi[2];
   return tile;
@@ -76,6 +79,34 @@ TEST_CASE("embedding") {
     CHECK(largest_difference(sum, expected_gradient) < kTolerance);
     CHECK(largest_difference(accumulated, expected_gradient) < kTolerance);
   }
+}
+
+TEST_CASE("embedding: parts of the rows give parts of a sum") {
+  const auto kernel = make_kernel("embedding", Attributes(), kTested);
+  Tokens tokens;
+  Tensor table = Tensor::random({kVocabulary, kUnits}, 1), sum({kSamples, kSteps, kUnits});
+  Tensor dy = Tensor::random(sum.shape, 2), dtable(table.shape, kNan), whole(table.shape);
+  const Rect tile = sum.whole();
+  for (const auto& [lo, hi] : {std::pair{0, 2}, {2, 3}, {3, 7}}) {
+    Tensor part(sum.shape, kNan);
+    KernelTask task;
+    task.inputs = {tokens.view(tile)};
+    task.weights = {table.view(columns(tile, lo, hi))};
+    task.outputs = {part.view(tile)};
+    kernel->forward(task);
+    add_view(sum.view(tile), part.view(tile));
+    task.weights = task.outputs = {TensorView()};
+    task.output_grads = {dy.view(tile)};
+    task.weight_grads = {dtable.view(columns(tile, lo, hi))};
+    kernel->backward(task);
+  }
+  for (std::int64_t n = 0; n < kSamples; ++n)
+    for (std::int64_t t = 0; t < kSteps; ++t)
+      for (std::int64_t c = 0; c < kUnits; ++c) {
+        CHECK(sum.at(n, t, c) == table.at(tokens.at(n, t), c));
+        whole.at(tokens.at(n, t), c) += dy.at(n, t, c);
+      }
+  CHECK(largest_difference(dtable, whole) < kTolerance);
 }
 
 TEST_CASE("embedding: one token a sample") {

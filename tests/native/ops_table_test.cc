@@ -1,6 +1,7 @@
 // The gradient of a table, row by row, against a sum over all tokens.
 #include <cstdint>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "doctest/doctest.h"
@@ -17,6 +18,7 @@ using namespace flexlegion::testing;
 namespace {
 
 constexpr std::int64_t kRows = 9, kColumns = 5;
+constexpr TableRows kWhole{0, kRows, kRows};
 
 // Tokens (2, 3) of which some repeat, and the gradient of columns 1 to 4 of what they read.
 struct LookedUp {
@@ -55,7 +57,7 @@ TEST_CASE("a table's gradient sums what was looked up in each row") {
     CAPTURE(only_touched);
     Tensor sum({kRows, 3});
     std::vector<std::int64_t> rows;
-    for_each_row_block({a.lookup(), b.lookup()}, kRows, 3, only_touched,
+    for_each_row_block({a.lookup(), b.lookup()}, kWhole, 3, only_touched,
                        [&](std::int64_t lo, std::int64_t hi, const TensorView& gradient) {
                          for (std::int64_t r = lo; r < hi; ++r) rows.push_back(r);
                          add_view(sum.view(gradient.tile), gradient);
@@ -69,13 +71,35 @@ TEST_CASE("a table's gradient sums what was looked up in each row") {
   }
 }
 
+TEST_CASE("shards of a table's rows have the gradients of their own rows") {
+  LookedUp a;
+  Tensor expected({kRows, 3});
+  a.add_to(expected);
+  for (const bool only_touched : {false, true}) {
+    Tensor sum({kRows, 3});
+    std::vector<std::int64_t> rows;
+    for (const TableRows& shard : {TableRows{0, 2, kRows}, {2, 8, kRows}, {8, kRows, kRows}}) {
+      for_each_row_block({a.lookup()}, shard, 3, only_touched,
+                         [&](std::int64_t lo, std::int64_t hi, const TensorView& gradient) {
+                           CHECK(gradient.tile.lo[0] == shard.lo + lo);
+                           CHECK(gradient.tile.hi[0] == shard.lo + hi);
+                           for (std::int64_t r = lo; r < hi; ++r) rows.push_back(shard.lo + r);
+                           add_view(sum.view(gradient.tile), gradient);
+                         });
+    }
+    CHECK(largest_difference(sum, expected) < kTolerance);
+    if (only_touched) CHECK(rows == std::vector<std::int64_t>{0, 2, 7, 8});
+  }
+}
+
 TEST_CASE("a token that is no row of the table is refused") {
   LookedUp a;
   a.tokens[4] = 9;
   const auto nothing = [](std::int64_t, std::int64_t, const TensorView&) {};
-  CHECK_THROWS_AS(for_each_row_block({a.lookup()}, kRows, 3, true, nothing), std::invalid_argument);
+  CHECK_THROWS_AS(for_each_row_block({a.lookup()}, kWhole, 3, true, nothing),
+                  std::invalid_argument);
   a.tokens[4] = -1;
-  CHECK_THROWS_AS(for_each_row_block({a.lookup()}, kRows, 3, false, nothing),
+  CHECK_THROWS_AS(for_each_row_block({a.lookup()}, {0, 4, kRows}, 3, false, nothing),
                   std::invalid_argument);
 }
 
@@ -116,7 +140,7 @@ TEST_CASE("on a GPU: a table's gradient as a whole, and of some of its rows") {
   add_view(expected.view(rows), looked_up.expected.view(rows));
   on_device([&] {
     gpu::add_looked_up(looked_up.both, sum.view(rows));
-    gpu::for_each_dense_block(looked_up.both, kRows, 3, kSlot,
+    gpu::for_each_dense_block(looked_up.both, kWhole, 3, kSlot,
                               [&](std::int64_t lo, std::int64_t hi, const TensorView& gradient) {
                                 CHECK(gradient.dense());
                                 CHECK(gradient.tile.lo[0] == lo);
@@ -131,33 +155,28 @@ TEST_CASE("on a GPU: a table's gradient as a whole, and of some of its rows") {
 TEST_CASE("on a GPU: the rows of a table that tokens name are updated alone") {
   TwoLookups looked_up;
   Tensor table = Tensor::random({kRows, 4}, 5), updated = table;
-  Rect shard = table.whole();
-  shard.hi[1] = 3;
-  on_device([&] {
-    const gpu::TouchedRows touched(looked_up.both, kRows, 3, kSlot);
-    const TensorView value = updated.view(shard), rows = touched.gathered(value, kSlot + 3);
-    gpu::add_view(rows, touched.gradient());
-    touched.scatter(rows, value);
-  });
+  double squares = 0, expected = 0;
+  for (const auto& [lo, hi] : {std::pair{0, 2}, {2, 9}}) {
+    Rect shard = table.whole();
+    shard.lo[0] = lo;
+    shard.hi = {hi, 3};
+    Tensor sums({12, 3});
+    on_device([&] {
+      const TensorView value = updated.view(shard);
+      const gpu::TouchedRows touched(looked_up.both, TableRows::of(value), 3, kSlot);
+      const TensorView rows = touched.gathered(value, kSlot + 3);
+      gpu::copy_view(sums.view(sums.whole()), touched.gradient());
+      gpu::add_view(rows, touched.gradient());
+      touched.scatter(rows, value);
+    });
+    for (const float x : sums.data) squares += static_cast<double>(x) * x;
+  }
   for (std::int64_t r = 0; r < kRows; ++r) {
     for (std::int64_t c = 0; c < 3; ++c) table.at(r, c) += looked_up.expected.at(r, c);
   }
   CHECK(largest_difference(updated, table) < kTolerance);
-
-  // Without the number of rows, as for a gradient's norm.
-  looked_up.b.tokens[4] = 8;
-  Tensor sums({12, 3});
-  on_device([&] {
-    const gpu::TouchedRows touched(looked_up.both, kAnyRow, 3, kSlot);
-    gpu::copy_view(sums.view(sums.whole()), touched.gradient());
-  });
-  double squares = 0, expected = 0;
-  for (std::int64_t c = 0; c < 3; ++c) {
-    looked_up.expected.at(8, c) += looked_up.b.gradient.at(1, 1, c + 1);
-  }
-  for (const float x : sums.data) squares += static_cast<double>(x) * x;
   for (const float x : looked_up.expected.data) expected += static_cast<double>(x) * x;
-  CHECK(squares == doctest::Approx(expected).epsilon(1e-5));
+  CHECK(squares == doctest::Approx(expected).epsilon(1e-5));  // as for a gradient's norm
 }
 
 #endif
