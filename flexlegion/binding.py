@@ -13,7 +13,7 @@ from flexlegion.arrays import check_labels, check_rows, check_tokens, rows_for, 
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.losses import labels_of, near
-from flexlegion.ops.losses import SoftmaxCrossEntropy
+from flexlegion.ops.losses import CrossEntropy
 from flexlegion.plan import Plan
 from flexlegion.runtime.feeds import ArrayFeed, Feed, SourceFeed, arrays_for, check_source
 from flexlegion.runtime.loader_feed import LoaderFeed
@@ -45,9 +45,9 @@ class Binding:
         self.inputs = [t for t in self.graph.inputs if t not in self.labels.values()]
         self._loaded = _loaded(program.plan)
         self._classes = {
-            op.inputs[1]: op.inputs[0].shape[-1]
+            op.inputs[-1]: op.kind.classes
             for op in self.graph.operators
-            if isinstance(op.kind, SoftmaxCrossEntropy) and op.kind.labels == "sparse"
+            if isinstance(op.kind, CrossEntropy)
         }
 
     def arrays(self, x: Any, y: Any = None, labelled: bool = True) -> dict[Tensor, Array]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from flexlegion.graph import Graph, Operator
+from flexlegion.ops.logits import LogitStatistics, OwnLogit
 from flexlegion.tensor import Tensor
 
 DIGITS = 16  # of the fingerprint, and half as many of an operator's
@@ -37,7 +38,8 @@ class Fingerprint:
         after_loss: set[Operator] = set()
         operators = {}
         for operator in graph.operators:
-            if operator.kind.is_loss or any(t.producer in after_loss for t in operator.inputs):
+            of_loss = operator.kind.is_loss or isinstance(operator.kind, OwnLogit | LogitStatistics)
+            if of_loss or any(t.producer in after_loss for t in operator.inputs):
                 after_loss.add(operator)
             else:
                 operators[operator.name] = _text(operator)

@@ -207,7 +207,13 @@ class Graph:
         # As the native code finds it, in `GraphFacts`; cost models ask before there is a problem.
         gradient = any(tensor.requires_gradient for tensor in (*inputs, *weights))
         outputs = [
-            Tensor(f"{name}.{output}", shape, kind.output_dtype(), requires_gradient=gradient)
+            Tensor(
+                f"{name}.{output}",
+                shape,
+                kind.output_dtype(),
+                requires_gradient=gradient and output not in kind.detached_outputs,
+                detached=output in kind.detached_outputs,
+            )
             for output, shape in zip(kind.output_names, output_shapes, strict=True)
         ]
         operator = Operator(name, kind, inputs, weights, outputs, signatures)

@@ -65,7 +65,7 @@ class CategoricalCrossentropy(Loss):
 
     def operator(self, output: Tensor) -> tuple[LossOperator, Tensor]:
         """See `Loss`."""
-        kind = operators.SoftmaxCrossEntropy("one_hot", float(self.label_smoothing))
+        kind = operators.SoftmaxCrossEntropy(float(self.label_smoothing))
         return kind, _before(output, "softmax")
 
 
@@ -77,8 +77,9 @@ class SparseCategoricalCrossentropy(CategoricalCrossentropy):
 
     def operator(self, output: Tensor) -> tuple[LossOperator, Tensor]:
         """See `Loss`."""
-        kind = operators.SoftmaxCrossEntropy("sparse", float(self.label_smoothing))
-        return kind, _before(output, "softmax")
+        logits = _before(output, "softmax")
+        classes = logits.shape[-1]
+        return operators.CrossEntropy(float(self.label_smoothing), classes=classes), logits
 
     def labels(self, prediction: Shape) -> tuple[Shape, DataType]:
         """One a row of the prediction."""

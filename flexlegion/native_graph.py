@@ -129,7 +129,6 @@ class NativeGraph:
         lib = self.core.lib
         dtypes, kinds = enumeration("fl_data_type"), enumeration("fl_tensor_kind")
         for tensor in self.graph.tensors:
-            special = "table" if tensor.table else "operator_state" if tensor.state else None
             self.core.check(
                 lib.fl_graph_add_tensor(
                     self.handle,
@@ -137,7 +136,7 @@ class NativeGraph:
                     len(tensor.shape),
                     list(tensor.shape),
                     dtypes[tensor.dtype],
-                    kinds[special or tensor.kind],
+                    kinds[_kind_of(tensor)],
                     tensor.requires_gradient,
                 )
             )
@@ -186,3 +185,9 @@ class NativeGraph:
                 )
             )
         return len(operands)
+
+
+def _kind_of(tensor: Tensor) -> str:
+    """What the native library calls it."""
+    special = {"table": tensor.table, "operator_state": tensor.state, "detached": tensor.detached}
+    return next((kind for kind, given in special.items() if given), tensor.kind)

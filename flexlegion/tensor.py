@@ -49,6 +49,8 @@ class Tensor:
         and which nothing uses otherwise.
     state
         Whether it is a weight that its operator's forward pass reads and writes: a running average.
+    detached
+        Whether it is computed, but no gradient passes through it.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Tensor:
     initializer: Initializer | None = None
     table: bool = False
     state: bool = False
+    detached: bool = False
 
     @property
     def constant(self) -> bool:

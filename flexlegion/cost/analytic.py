@@ -144,9 +144,9 @@ class _Work:
             if backward:  # saved values are read; gradients are read or written
                 gradient = wanted[i] if role == "input" else role == "output" or tensor in trained
                 times = access.saved + gradient
-            # Of a table, the rows that are looked up: as much as the output.
-            table = role == "weight" and kind.family == "embedding"
-            traffic.append((primary if table else i, times))
+            # Of what is looked up in, a table or logits: as much as the output.
+            found = kind.family == "embedding" and role != "output" and tensor.dtype == "float32"
+            traffic.append((primary if found else i, times))
         kernels = any(wanted) + bool(trained) if backward else 1
         return cls(
             kind.family,

@@ -189,6 +189,7 @@ class OperatorType(ABC):
     family: ClassVar[Family]
     is_loss: ClassVar[bool] = False
     output_names: ClassVar[tuple[str, ...]] = ("output",)
+    detached_outputs: ClassVar[tuple[str, ...]] = ()  # through which no gradient passes
     assumption: ClassVar[str] = ""  # what simulated costs take for granted of the data
 
     @abstractmethod

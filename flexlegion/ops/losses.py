@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import ClassVar, Self
 
-from flexlegion.errors import UserError
 from flexlegion.ops.base import (
     SAMPLE,
     WHOLE,
@@ -24,6 +23,7 @@ from flexlegion.ops.base import (
     along,
     identity,
 )
+from flexlegion.ops.logits import labels_shape
 from flexlegion.tensor import DataType, Shape
 
 
@@ -69,53 +69,96 @@ class LossOperator(OperatorType):
 
 
 @dataclass(frozen=True)
-class SoftmaxCrossEntropy(LossOperator):
-    """Cross-entropy of softmax(logits), numerically stable, with labels of `labels`' form.
+class _CategoricalCrossEntropy(LossOperator):
+    """A cross-entropy of softmax(logits), one a label.
 
-    Logits (n, c), or of sequences (n, steps, c). "sparse": class numbers, int32 (n) or (n, steps);
-    "one_hot": probabilities, float32 of the logits' shape. Labels below 0 do not count, e.g. where
-    a sentence is over. Output (n) or (n, steps); so is log_sum, the logarithm of the sum of the
-    logits' exponentials, with which the backward pass reads the logits but once. Of each label,
-    the share `smoothing` is given to all classes evenly.
+    Parameters
+    ----------
+    smoothing
+        The share of each label that is given to all classes evenly.
     """
 
-    type: ClassVar[str] = "softmax_cross_entropy"
-    output_names: ClassVar[tuple[str, ...]] = ("output", "log_sum")
     metrics: ClassVar[tuple[str, ...]] = ("accuracy", "top_5_accuracy", "perplexity")
 
-    labels: str = "sparse"
     smoothing: float = 0.0
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        return (SAMPLE, Dim("length", DimKind.ATTRIBUTE))[: len(self.output_shape(inputs))]
+
+
+@dataclass(frozen=True)
+class CrossEntropy(_CategoricalCrossEntropy):
+    """Cross-entropy of softmax(logits) by labels that are numbers of classes.
+
+    Its inputs are the outputs of `LogitStatistics`, and the labels: int32 (n) or (n, steps). Labels
+    below 0 do not count. Output (n) or (n, steps).
+
+    Parameters
+    ----------
+    classes
+        How many there are.
+    """
+
+    type: ClassVar[str] = "cross_entropy"
+
+    classes: int = field(kw_only=True)
 
     @property
     def title(self) -> str:
         """See `LossOperator`."""
-        return f"{'sparse_' if self.labels == 'sparse' else ''}categorical_crossentropy"
+        return "sparse_categorical_crossentropy"
 
     def input_dtypes(self, inputs: Sequence[Shape]) -> Sequence[DataType]:
-        return ("float32", "int32" if self.labels == "sparse" else "float32")
+        dtypes: list[DataType] = ["float32"] * len(inputs)
+        dtypes[-1] = "int32"
+        return dtypes
 
     def input_values(self, inputs: Sequence[Shape]) -> Sequence[Values]:
-        return ("any", inputs[0][-1] if self.labels == "sparse" else "one-hot")
+        values: list[Values] = ["any"] * len(inputs)
+        values[-1] = self.classes
+        return values
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
-        if len(inputs[0]) not in (2, 3):
-            raise UserError(
-                "categorical cross-entropy takes predictions of shape (sample, class) or "
-                "(sample, step, class), "
-                f"but the model's output has shape {list(inputs[0])}"
-            )
-        return inputs[0][:-1]
+        return inputs[0]
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        outer = identity(len(inputs[0]))
+        return (*(Access(outer) for _ in inputs[1:]), Access(outer, saved=True))
+
+    def flops(self, inputs: Sequence[Shape]) -> int:
+        return 2 * prod(inputs[0])
+
+
+@dataclass(frozen=True)
+class SoftmaxCrossEntropy(_CategoricalCrossEntropy):
+    """Cross-entropy of softmax(logits) by labels that are probabilities, of the logits' shape.
+
+    Logits (n, c), or of sequences (n, steps, c). Output (n) or (n, steps); so is log_sum, the
+    logarithm of the sum of the logits' exponentials, with which the backward pass reads the logits
+    but once. Its classes cannot be split: which of them is a label's likeliest only who sees all of
+    them can say, and the accuracy asks for it.
+    """
+
+    type: ClassVar[str] = "softmax_cross_entropy"
+    output_names: ClassVar[tuple[str, ...]] = ("output", "log_sum")
+
+    @property
+    def title(self) -> str:
+        """See `LossOperator`."""
+        return "categorical_crossentropy"
+
+    def input_values(self, inputs: Sequence[Shape]) -> Sequence[Values]:
+        return ("any", "one-hot")
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        return labels_shape(inputs[0])
 
     def output_shapes(self, inputs: Sequence[Shape]) -> Sequence[Shape]:
         return (self.output_shape(inputs),) * 2
 
-    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
-        return (SAMPLE, Dim("length", DimKind.ATTRIBUTE))[: len(inputs[0]) - 1]
-
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
-        outer = identity(len(inputs[0]) - 1)
-        labels = outer if self.labels == "sparse" else (*outer, WHOLE)
-        return (Access((*outer, WHOLE), saved=True), Access(labels, saved=True))
+        rows = Access((*identity(len(inputs[0]) - 1), WHOLE), saved=True)
+        return (rows, rows)
 
     def output_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         outer = identity(len(inputs[0]) - 1)

@@ -34,5 +34,5 @@ def expert(graph: Graph, devices: Devices) -> Strategy:
 def _recurrent(graph: Graph) -> bool:
     # Of one type: a dense layer that reads an embedding's table is no other step of it.
     uses = [(op.kind.type, *op.weights) for op in graph.operators if op.weights]
-    states = any(len(op.outputs) > 1 and not op.kind.is_loss for op in graph.operators)
+    states = any(op.weights and len(op.outputs) > 1 for op in graph.operators)
     return states or len(set(uses)) < len(uses)

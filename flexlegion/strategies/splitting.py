@@ -41,7 +41,7 @@ def data_dim(operator: Operator) -> int | None:
 
 def table_rows(operator: Operator) -> int | None:
     """The dimension of an embedding's space that are its table's rows, if it can be split."""
-    if operator.kind.family != "embedding":
+    if operator.kind.family != "embedding" or not operator.weights:
         return None
     for access in operator.kind.weight_access(operator.input_shapes):
         dim = access.map[0].out_dim

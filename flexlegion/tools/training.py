@@ -19,7 +19,7 @@ from flexlegion.errors import UserError
 from flexlegion.graph import Graph, Operator
 from flexlegion.losses import LOSSES, losses_of
 from flexlegion.network import Network
-from flexlegion.ops.losses import LossOperator
+from flexlegion.ops.losses import CrossEntropy, LossOperator
 from flexlegion.optimizers import SGD, Optimizer, optimizer_of
 from flexlegion.precision import DEFAULT, PRECISIONS
 from flexlegion.references import HELP, load_model, target_of
@@ -50,10 +50,12 @@ def metrics_for(graph: Graph) -> dict[str, tuple[str, ...]]:
 
 def _metrics_for(loss: Operator) -> Iterator[str]:
     assert isinstance(loss.kind, LossOperator)
-    sequences, classes = len(loss.output.shape) > 1, loss.inputs[0].shape[-1]
-    for metric in loss.kind.metrics:
+    kind = loss.kind
+    classes = kind.classes if isinstance(kind, CrossEntropy) else loss.inputs[0].shape[-1]
+    sequences = len(loss.output.shape) > 1
+    for metric in kind.metrics:
         fits = {"perplexity": sequences, "top_5_accuracy": not sequences and classes > 5}
-        if fits.get(metric, metric != loss.kind.type):
+        if fits.get(metric, metric != kind.type):
             yield metric
 
 

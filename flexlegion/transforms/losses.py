@@ -21,8 +21,10 @@ from flexlegion.losses import (
     check_outputs,
     losses_of,
     near,
+    parts_of_loss,
 )
-from flexlegion.ops.losses import MeanLoss
+from flexlegion.ops.logits import LogitStatistics, OwnLogit, SmoothedLogitStatistics
+from flexlegion.ops.losses import CrossEntropy, MeanLoss
 from flexlegion.suggestions import unknown
 from flexlegion.tensor import Tensor
 
@@ -86,9 +88,23 @@ def _add(graph: Graph, output: Tensor, loss: Loss | Tensor, weight: float, suffi
         return
     kind, prediction = loss.operator(output)
     labels = graph.add_input(f"{LABELS_NAME}{suffix}", *loss.labels(prediction.shape))
+    name = f"{LOSS_NAME}{suffix}"
     if (before := loss.before()) is not None:
-        prediction = graph.add(before, [prediction, labels], f"{LOSS_NAME}{suffix}.{before.type}")
-    graph.add(kind.weighted(weight), [prediction, labels], f"{LOSS_NAME}{suffix}")
+        prediction = graph.add(before, [prediction, labels], f"{name}.{before.type}")
+    read = [prediction]
+    if isinstance(kind, CrossEntropy):
+        read = _statistics(graph, prediction, labels, kind.smoothing > 0, name)
+    graph.add(kind.weighted(weight), [*read, labels], name)
+
+
+def _statistics(
+    graph: Graph, logits: Tensor, labels: Tensor, smoothed: bool, name: str
+) -> list[Tensor]:
+    """What `CrossEntropy` reads beside the labels, of operators whose classes can be split."""
+    own_logit, statistics = parts_of_loss(name)
+    own = graph.add(OwnLogit(), [logits, labels], own_logit)
+    kind = SmoothedLogitStatistics() if smoothed else LogitStatistics()
+    return graph.apply(kind, [logits, labels, own], statistics).outputs
 
 
 def _add_mean(graph: Graph, tensor: Tensor, weight: float, suffix: str) -> None:

@@ -20,8 +20,15 @@ const char *fl_last_error(int *is_users);
 typedef enum { FL_FLOAT32, FL_INT32 } fl_data_type;
 /* A table is a weight of which operators read rows that their first input names; a state one that
  * its operator's forward pass reads and writes. Other weights that need no gradient are constants.
- */
-typedef enum { FL_INPUT, FL_WEIGHT, FL_ACTIVATION, FL_TABLE, FL_OPERATOR_STATE } fl_tensor_kind;
+ * What is detached is an activation through which no gradient passes. */
+typedef enum {
+  FL_INPUT,
+  FL_WEIGHT,
+  FL_ACTIVATION,
+  FL_TABLE,
+  FL_OPERATOR_STATE,
+  FL_DETACHED
+} fl_tensor_kind;
 typedef enum { FL_ROLE_INPUT, FL_ROLE_WEIGHT, FL_ROLE_OUTPUT } fl_role; /* of an operand */
 typedef enum { FL_SAMPLE, FL_ATTRIBUTE, FL_PARAMETER, FL_NONE, FL_REDUCTION } fl_dim_kind;
 /* How the partial values of an output become its value. */

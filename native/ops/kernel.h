@@ -72,6 +72,14 @@ struct Metrics {
   std::int64_t labels = 0;   // losses that count
   std::int64_t samples = 0;  // each counted by the task that has its first step
 
+  // A label's loss, and how many classes are likelier than its own.
+  void add_class(double its_loss, std::int64_t rank) {
+    loss += its_loss;
+    correct += rank == 0 ? 1 : 0;
+    correct_top5 += rank < 5 ? 1 : 0;
+    ++labels;
+  }
+
   void add(const Metrics& other) {
     loss += other.loss;
     correct += other.correct;

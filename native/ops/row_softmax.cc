@@ -57,13 +57,13 @@ FLEXLEGION_SIMD RowSoftmax row_softmax(const float* x, std::int64_t n, float* ex
   return {maximum, sum};
 }
 
-RowLogSum row_log_sum(const float* x, std::int64_t n, std::int64_t which) {
-  const float bound = x[which];
+RowLogSum row_log_sum(const float* x, std::int64_t n, float own, std::int64_t place) {
+  const std::int64_t before = std::clamp<std::int64_t>(place, 0, n);
   LogSum result;
-  // Before x[which], equal ones count as well: those above the next smaller number.
-  add_to(result, x, which, std::nextafter(bound, -std::numeric_limits<float>::infinity()));
-  add_to(result, x + which, n - which, bound);
-  const std::int64_t rank = std::isnan(bound) ? n : result.above;
+  // Of those before it, equal ones count as well: those above the next smaller number.
+  add_to(result, x, before, std::nextafter(own, -std::numeric_limits<float>::infinity()));
+  add_to(result, x + before, n - before, own);
+  const std::int64_t rank = std::isnan(own) ? n : result.above;
   return {result.maximum + std::log(result.sum), rank};
 }
 

@@ -17,11 +17,13 @@ RowSoftmax row_softmax(const float* x, std::int64_t n, float* exponentials, floa
 
 struct RowLogSum {
   double log_sum = 0;     // log(sum of exp(x))
-  std::int64_t rank = 0;  // how many stand before x[which]: larger ones, and equal ones before it
+  std::int64_t rank = 0;  // how many rank before `own`
 };
 
-// In one pass over the row.
-RowLogSum row_log_sum(const float* x, std::int64_t n, std::int64_t which);
+// In one pass over the row. The logit `own` may stand in it, at `place`, or outside, before it
+// (place <= 0) or behind it (place >= n); larger ones rank before it, and equal ones that stand
+// before it. All do if it is NaN.
+RowLogSum row_log_sum(const float* x, std::int64_t n, float own, std::int64_t place);
 
 // y = exp(x - log_sum) * scale
 void scaled_softmax(const float* x, std::int64_t n, float log_sum, float scale, float* y);

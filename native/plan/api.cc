@@ -109,14 +109,16 @@ int fl_graph_add_tensor(fl_graph* graph, const char* name, int rank, const int64
       }
     }
     check_constant(data_type, FL_INT32, "data type");
-    check_constant(kind, FL_OPERATOR_STATE, "kind of tensors");
+    check_constant(kind, FL_DETACHED, "kind of tensors");
     fl::Tensor tensor;
     tensor.name = name;
     tensor.shape.assign(shape, shape + rank);
     tensor.type = static_cast<fl::DataType>(data_type);
     tensor.is_table = kind == FL_TABLE;
     tensor.is_state = kind == FL_OPERATOR_STATE;
+    tensor.detached = kind == FL_DETACHED;
     tensor.kind = tensor.is_table || tensor.is_state ? fl::TensorKind::weight
+                  : tensor.detached                  ? fl::TensorKind::activation
                                                      : static_cast<fl::TensorKind>(kind);
     tensor.needs_gradient = needs_gradient != 0;
     if (tensor.is_state && tensor.needs_gradient) {

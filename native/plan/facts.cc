@@ -25,7 +25,7 @@ std::vector<unsigned> runs_of(const Graph& graph, const std::vector<int>& output
 }
 
 // A tensor has a gradient if it is a weight, if it was asked for, or if it depends on such a
-// tensor.
+// tensor and is not detached.
 std::vector<bool> differentiable_tensors(const Graph& graph) {
   std::vector<bool> result(graph.tensors.size());
   for (std::size_t t = 0; t < result.size(); ++t) result[t] = graph.tensors[t].needs_gradient;
@@ -33,10 +33,17 @@ std::vector<bool> differentiable_tensors(const Graph& graph) {
     bool any = false;
     for (const Operand& o : op.operands) any |= o.role != Role::output && result[o.tensor];
     for (const Operand& o : op.operands) {
-      if (o.role == Role::output) result[o.tensor] = any;
+      if (o.role == Role::output) result[o.tensor] = any && !graph.tensors[o.tensor].detached;
     }
   }
   return result;
+}
+
+// Whether an operator has a gradient to hand on: a loss's own, or one of an output.
+bool has_output_gradient(const Operator& op, const std::vector<bool>& differentiable) {
+  return op.is_loss || std::any_of(op.operands.begin(), op.operands.end(), [&](const Operand& o) {
+           return o.role == Role::output && differentiable[o.tensor];
+         });
 }
 
 }  // namespace
@@ -72,6 +79,7 @@ GraphFacts facts_of(const Graph& graph, const std::vector<int>& outputs, Optimiz
   facts.table.assign(graph.operators.size(), -1);
   for (int op = 0; op < n; ++op) {
     if (!(facts.runs[op] & kTrains)) continue;
+    if (!has_output_gradient(graph.operators[op], facts.differentiable)) continue;
     for (const Operand& o : graph.operators[op].operands) {
       if (o.role == Role::output) continue;
       if (!facts.differentiable[o.tensor]) continue;

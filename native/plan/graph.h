@@ -31,6 +31,8 @@ struct Tensor {
   // A weight that is its operator's own: the forward pass reads and writes it, and nothing trains
   // it.
   bool is_state = false;
+  // An activation through which no gradient passes.
+  bool detached = false;
 
   // A weight that nothing changes: every task may keep a copy of what it reads.
   bool is_constant() const { return kind == TensorKind::weight && !needs_gradient && !is_state; }

@@ -337,7 +337,11 @@ class Verifier {
     }
     if (stack.reader == nullptr) stack.reader = launch_;
     const std::vector<Rect> rects = without_slots(r);
-    check_partition(r, rects, r.role == RequirementRole::output_gradient ? slots_of(r) : 1);
+    if (r.role == RequirementRole::looked_up_gradient) {
+      check_looked_up(r, rects);
+    } else {
+      check_partition(r, rects, r.role == RequirementRole::output_gradient ? slots_of(r) : 1);
+    }
     for (std::size_t k = 0; k < rects.size(); ++k) {
       if (rects[k].empty()) continue;
       for (const auto& [slot, pieces] : stack.pieces) {
@@ -352,6 +356,20 @@ class Verifier {
   }
 
   int slots_of(const Requirement& r) const { return plan_.values[r.tensor].slots; }
+
+  // Each part of a table's rows reads all that was looked up in its columns.
+  void check_looked_up(const Requirement& r, const std::vector<Rect>& rects) const {
+    std::map<Rect, int> times;
+    for (const Rect& rect : rects) {
+      if (!rect.empty()) ++times[rect];
+    }
+    std::vector<Rect> columns;
+    for (const auto& [rect, count] : times) {
+      if (count != times.begin()->second) fail("reads columns of " + name(r) + " more often");
+      columns.push_back(rect);
+    }
+    check_partition(r, columns, 1);
+  }
 
   // The rectangles have each element of the requirement's tensor once; or, if they are of several
   // partial values by turns, those of each.

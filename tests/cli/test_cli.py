@@ -158,7 +158,7 @@ def test_strategy_writes_a_file_that_plan_reads(
     path = tmp_path / "s.json"
     args = ["--model", "lenet", "--strategy", "random:4", "--cpus", "3"]
     assert main(["strategy", *args, "--out", str(path)]) == 0
-    assert capsys.readouterr().out == f"wrote {path}: 10 operators on cpu:0 to cpu:2\n"
+    assert capsys.readouterr().out == f"wrote {path}: 12 operators on cpu:0 to cpu:2\n"
     assert len(Strategy.load(path)) == 10
     lines = plan(capsys, "--model", "lenet", "--strategy", str(path), "--cpus", "3")
     assert lines == plan(capsys, *args)

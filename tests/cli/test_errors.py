@@ -145,7 +145,7 @@ def test_unknown_operator(of_file: Callable[[str], str], mlp: dict[str, Any]) ->
     mlp["operators"]["attention"] = mlp["operators"]["output"]
     assert of_file(json.dumps(mlp)) == (
         "the model has no operator 'attention'; it has flatten, hidden1, hidden2, output, softmax, "
-        "loss"
+        "loss.own_logit, loss.logit_statistics, loss"
     )
 
 

@@ -61,7 +61,7 @@ def test_simulate(capsys: Capture) -> None:
     busiest = facts["busiest_device"]["busy_ns"]
     assert facts["computation_time_ns"] <= 4 * busiest <= 4 * facts["iteration_time_ns"]
     assert facts["load_balance"] == pytest.approx(facts["computation_time_ns"] / 4 / busiest)
-    assert facts["tasks_priced"] == {"analytic": 40}
+    assert facts["tasks_priced"] == {"analytic": 48}
     assert [memory["name"] for memory in facts["memories"]] == [f"gpu:{i}" for i in range(4)]
     assert facts["peak_memory_bytes"] == max(m["peak_bytes"] for m in facts["memories"])
     assert facts["peak_memory_bytes"] <= facts["allocated_bytes"]
@@ -73,11 +73,11 @@ def test_simulate_as_text(capsys: Capture) -> None:
     out, err = text_of(capsys, "simulate", *LENET)
     assert err == ""
     lines = out.splitlines()
-    assert lines[0] == "lenet (batch 64) on p100x4: 10 operators, 4 devices; strategy data"
+    assert lines[0] == "lenet (batch 64) on p100x4: 12 operators, 4 devices; strategy data"
     names = [line.split("  ")[0] for line in lines]
     for name in ("iteration time", "bytes moved", "computation time", "load balance"):
         assert names.count(name) == 1
-    assert "tasks priced      40 analytic" in lines
+    assert "tasks priced      48 analytic" in lines
     assert lines[-1].startswith("gpu:")
 
 
@@ -113,7 +113,7 @@ def test_delta_agrees_with_full(capsys: Capture, strategy: str) -> None:
 
 def test_delta_as_text(capsys: Capture) -> None:
     out, _ = text_of(capsys, "simulate", *LENET, "--strategy", "expert", "--algorithm", "delta")
-    line = "10 delta simulations from data parallelism; all figures as in a full simulation"
+    line = "12 delta simulations from data parallelism; all figures as in a full simulation"
     assert out.splitlines()[1] == line
 
 
@@ -160,7 +160,7 @@ def test_measured_costs(capsys: Capture, tmp_path: Path) -> None:
     assert plain["costs"] == "analytic"
     slow = json_of(capsys, *args)
     assert slow["costs"] == "auto"
-    assert slow["tasks_priced"] == {"analytic": 40}
+    assert slow["tasks_priced"] == {"analytic": 48}
     assert slow["iteration_time_ns"] > 10**9 > plain["iteration_time_ns"]
     assert "was not measured on P100; measure it, or take --costs auto" in error_of(
         capsys, *args, "--costs", "measured"
@@ -217,7 +217,7 @@ def test_data_base_that_is_none(
     text = error_of(capsys, *args, "--profile-db", str(missing))
     assert text.startswith(f"{missing}: no such profile data base; ")
     monkeypatch.setenv("FLEXLEGION_PROFILE_DB", str(missing))
-    assert json_of(capsys, *args)["tasks_priced"] == {"analytic": 40}
+    assert json_of(capsys, *args)["tasks_priced"] == {"analytic": 48}
     assert "no such profile data base" in error_of(capsys, *args, "--costs", "measured")
     assert not missing.exists()
     missing.write_text("not a data base, and long enough to be taken for one")
@@ -326,7 +326,7 @@ def test_messages_stay_short(capsys: Capture, tmp_path: Path) -> None:
     path.write_text(json.dumps({"schema_version": 1, "operators": {}}))
     args = ["simulate", "--model", "nmt", "--machine", "p100x1", "--strategy", str(path)]
     text = error_of(capsys, *args)
-    assert "and 312 more; a strategy has one entry for each operator" in text
+    assert "and 314 more; a strategy has one entry for each operator" in text
 
 
 # plan, strategy
@@ -339,7 +339,7 @@ def test_plan_on_a_machine(capsys: Capture, tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     args = ["--model", "nmt", "--size", "steps=2", "--machine", "p100x8", "--strategy", "gnmt"]
     out, _ = text_of(capsys, "strategy", *args, "--out", str(path))
-    assert out == f"wrote {path}: 20 operators on gpu:0 to gpu:7\n"
+    assert out == f"wrote {path}: 22 operators on gpu:0 to gpu:7\n"
     # Two nodes of four GPUs: samples are split in two.
     assert '"encoder.lstm1.0": {"degrees": {"sample": 2}, "devices": ["gpu:1", "gpu:5"]}' in (
         path.read_text()

@@ -17,7 +17,7 @@ using LabelsOf = std::function<TensorView(const Rect& tile)>;
 
 // A loss's operands for one label a sample, or one a sample and step.
 Shape shape_of_losses(const std::string& type, const Tensor& prediction) {
-  if (type != "softmax_cross_entropy") return {prediction.shape[0]};
+  if (type != "softmax_cross_entropy" && type != "cross_entropy") return {prediction.shape[0]};
   return Shape(prediction.shape.begin(), prediction.shape.end() - 1);
 }
 
@@ -54,12 +54,95 @@ LossResults run_loss(const std::string& type, const Attributes& attributes, Tens
   return results;
 }
 
-// What softmax_cross_entropy should give, for labels as a distribution a sample or step; one of
+// A tensor that is summed up over pieces of the classes, of which each gave a part.
+void add_part(Tensor& sum, Tensor& part, const Rect& tile) {
+  add_view(sum.view(tile), part.view(tile));
+}
+
+// Runs a cross-entropy by numbers of classes, as its three operators do: over pieces of the batch,
+// and these over pieces of the classes.
+LossResults run_by_classes(Tensor& logits, const LabelsOf& labels, double smoothing,
+                           std::int64_t valid, std::int64_t valid_labels, unsigned seed) {
+  const std::int64_t classes = logits.shape.back();
+  const auto own_logit = make_kernel("own_logit", Attributes(), kTested);
+  const auto statistics = make_kernel(
+      smoothing > 0 ? "smoothed_logit_statistics" : "logit_statistics", Attributes(), kTested);
+  const auto loss = make_kernel("cross_entropy",
+                                Attributes(Entries{{"smoothing", std::to_string(smoothing)},
+                                                   {"classes", std::to_string(classes)}}),
+                                kTested);
+  const Shape shape = shape_of_losses("cross_entropy", logits);
+  const std::size_t outputs = smoothing > 0 ? 3 : 2;
+  LossResults results{Tensor(shape, kNan), Tensor(shape), Tensor(logits.shape, kNan), {}};
+  std::mt19937 rng(seed);
+  for (const Rect& tile : random_tiles(shape, {3, 2}, seed)) {
+    KernelTask task;
+    task.run.valid_samples = valid;
+    task.run.label_share = valid_labels > 0 ? 1.0 / static_cast<double>(valid_labels) : 0.0;
+    std::vector<Rect> pieces;
+    for (const auto& [lo, hi] : random_pieces(classes, 3, rng)) {
+      pieces.push_back(widened(tile, logits));
+      pieces.back().lo[tile.rank] = lo;
+      pieces.back().hi[tile.rank] = hi;
+    }
+    Tensor own(shape);
+    for (const Rect& piece : pieces) {
+      Tensor part(shape, kNan);
+      task.inputs = {logits.view(piece), labels(tile)};
+      task.outputs = {part.view(tile)};
+      own_logit->forward(task);
+      add_part(own, part, tile);
+    }
+    std::vector<Tensor> found(outputs, Tensor(shape));
+    for (const Rect& piece : pieces) {
+      std::vector<Tensor> parts(outputs, Tensor(shape, kNan));
+      task.inputs = {logits.view(piece), labels(tile), own.view(tile)};
+      task.outputs.clear();
+      for (Tensor& part : parts) task.outputs.push_back(part.view(tile));
+      statistics->forward(task);
+      for (float& x : parts[0].data) x = std::exp(x);
+      for (std::size_t i = 0; i < outputs; ++i) add_part(found[i], parts[i], tile);
+    }
+    for (float& x : found[0].data) x = std::log(x);
+
+    std::vector<Tensor> gradients(outputs, Tensor(shape, kNan));
+    KernelTask last = task;
+    last.inputs.clear();
+    last.outputs = {results.losses.view(tile)};
+    for (Tensor& tensor : found) last.inputs.push_back(tensor.view(tile));
+    last.inputs.push_back(labels(tile));
+    Array<Metrics> metrics(1);
+    last.metrics = metrics.data();
+    loss->forward(last);
+    results.metrics.add(metrics[0]);
+    for (std::size_t i = 0; i < outputs; ++i) {  // no gradient passes through the rank
+      last.inputs[i] = TensorView();
+      last.input_grads.push_back(i == 1 ? TensorView() : gradients[i].view(tile));
+    }
+    last.input_grads.emplace_back();
+    loss->backward(last);
+
+    for (const Rect& piece : pieces) {
+      task.inputs = {logits.view(piece), labels(tile), own.view(tile)};
+      task.outputs.assign(outputs, TensorView());
+      task.outputs[0] = found[0].view(tile);
+      task.output_grads.clear();
+      for (std::size_t i = 0; i < outputs; ++i) task.output_grads.push_back(last.input_grads[i]);
+      task.input_grads = {results.gradient.view(piece), TensorView(), TensorView()};
+      statistics->backward(task);
+    }
+    add_part(results.log_sums, own, tile);
+    add_part(results.log_sums, found[0], tile);
+  }
+  return results;
+}
+
+// What a cross-entropy should give, for labels as a distribution a sample or step; one of
 // zeros does not count.
 LossResults expected_cross_entropy(const Tensor& logits, const Tensor& targets,
                                    std::int64_t valid) {
   const auto classes = static_cast<std::size_t>(logits.shape.back());
-  const Shape shape = shape_of_losses("softmax_cross_entropy", logits);
+  const Shape shape = shape_of_losses("cross_entropy", logits);
   LossResults expected{Tensor(shape), Tensor(shape), Tensor(logits.shape), {}};
   expected.metrics.samples = valid;
   const std::size_t rows = expected.losses.data.size(),
@@ -110,7 +193,7 @@ struct SparseLabels {
 
   SparseLabels(const Tensor& logits, Array<std::int32_t> numbers)
       : classes(std::move(numbers)),
-        shape(shape_of_losses("softmax_cross_entropy", logits)),
+        shape(shape_of_losses("cross_entropy", logits)),
         targets(logits.shape) {
     for (std::size_t i = 0; i < classes.size(); ++i) {
       if (classes[i] < 0 || classes[i] >= logits.shape.back()) continue;
@@ -131,10 +214,9 @@ LabelsOf view_of(Tensor& targets) {
   return [&targets](const Rect& tile) { return targets.view(widened(tile, targets)); };
 }
 
-const Attributes kSparse(Entries{{"labels", "sparse"}, {"smoothing", "0"}});
-const Attributes kOneHot(Entries{{"labels", "one_hot"}, {"smoothing", "0"}});
+const Attributes kOneHot(Entries{{"smoothing", "0"}});
 
-TEST_CASE("softmax_cross_entropy: sparse labels, with padding") {
+TEST_CASE("cross_entropy: sparse labels, with padding") {
   Tensor logits = Tensor::random({11, 23}, 1);
   Array<std::int32_t> classes(11);
   for (float& x : logits.data) x *= 5;
@@ -146,34 +228,31 @@ TEST_CASE("softmax_cross_entropy: sparse labels, with padding") {
   SparseLabels labels(logits, classes);
   labels.classes[10] = 1000;  // padding may hold anything
   for (unsigned seed = 0; seed < 4; ++seed) {
-    check_losses(run_loss("softmax_cross_entropy", kSparse, logits, labels.view(), 9, 8, seed),
+    check_losses(run_by_classes(logits, labels.view(), 0, 9, 8, seed),
                  expected_cross_entropy(logits, labels.targets, 9));
   }
-  CHECK_THROWS_AS(
-      make_kernel("softmax_cross_entropy", Attributes(Entries{{"labels", "fuzzy"}}), kTested),
-      std::invalid_argument);
 }
 
-TEST_CASE("softmax_cross_entropy: labels that are no class") {
+TEST_CASE("cross_entropy: labels that are no class") {
   Tensor logits = Tensor::random({2, 3, 7}, 1);
   SparseLabels labels(logits, {0, 1, 2, 3, 7, 5});
 #ifdef FLEXLEGION_TEST_GPU
   // A device cannot throw: such a label gives no loss.
   SparseLabels others(logits, {0, 1, 2, 3, -1, 5});
-  check_losses(run_loss("softmax_cross_entropy", kSparse, logits, labels.view(), 2, 5, 1),
+  check_losses(run_by_classes(logits, labels.view(), 0, 2, 5, 1),
                expected_cross_entropy(logits, others.targets, 2));
 #else
-  CHECK_THROWS_WITH_AS(run_loss("softmax_cross_entropy", kSparse, logits, labels.view(), 2, 6, 1),
+  CHECK_THROWS_WITH_AS(run_by_classes(logits, labels.view(), 0, 2, 6, 1),
                        doctest::Contains("the label of sample 1, step 1 is 7, not a class of 0"),
                        std::invalid_argument);
   Tensor rows = Tensor::random({2, 7}, 1);
   SparseLabels one_each(rows, {0, 7});
-  CHECK_THROWS_WITH_AS(run_loss("softmax_cross_entropy", kSparse, rows, one_each.view(), 2, 2, 1),
+  CHECK_THROWS_WITH_AS(run_by_classes(rows, one_each.view(), 0, 2, 2, 1),
                        doctest::Contains("the label of sample 1 is 7"), std::invalid_argument);
 #endif
 }
 
-TEST_CASE("softmax_cross_entropy: sequences, some of whose steps do not count") {
+TEST_CASE("cross_entropy: sequences, some of whose steps do not count") {
   // Rows around the blocks in which they are read.
   for (const std::int64_t classes : {3, 16, 4095, 4097, 10007}) {
     Tensor logits = Tensor::random({5, 4, classes}, 1);
@@ -188,30 +267,28 @@ TEST_CASE("softmax_cross_entropy: sequences, some of whose steps do not count") 
     SparseLabels labels(logits, numbers);
     const LossResults expected = expected_cross_entropy(logits, labels.targets, 4);
     for (unsigned seed = 0; seed < 4; ++seed) {
-      const LossResults results = run_loss("softmax_cross_entropy", kSparse, logits, labels.view(),
-                                           4, expected.metrics.labels, seed);
+      const LossResults results =
+          run_by_classes(logits, labels.view(), 0, 4, expected.metrics.labels, seed);
       check_losses(results, expected);
       CHECK(largest_difference(results.log_sums, expected.log_sums) < kTolerance);
     }
   }
 }
 
-TEST_CASE("softmax_cross_entropy: without a label that counts, nothing has a gradient") {
+TEST_CASE("cross_entropy: without a label that counts, nothing has a gradient") {
   Tensor logits = Tensor::random({2, 3, 7}, 1);
   SparseLabels labels(logits, Array<std::int32_t>(6, -1));
   LossResults expected{Tensor({2, 3}), Tensor({2, 3}), Tensor(logits.shape), {}};
   expected.metrics.samples = 2;
-  check_losses(run_loss("softmax_cross_entropy", kSparse, logits, labels.view(), 2, 0, 1),
-               expected);
+  check_losses(run_by_classes(logits, labels.view(), 0, 2, 0, 1), expected);
 }
 
-TEST_CASE("softmax_cross_entropy: of equal logits the first counts as the likelier") {
+TEST_CASE("cross_entropy: of equal logits the first counts as the likelier") {
   Tensor logits({9, 9}, 0.5f);
   logits.at(7, 8) = kNan;  // and those that are no numbers as never right
   logits.at(8, 8) = kNan;
   SparseLabels labels(logits, {0, 1, 2, 3, 4, 5, 6, 0, 8});
-  const Metrics metrics =
-      run_loss("softmax_cross_entropy", kSparse, logits, labels.view(), 9, 9, 1).metrics;
+  const Metrics metrics = run_by_classes(logits, labels.view(), 0, 9, 9, 1).metrics;
   CHECK(metrics.correct == 2);       // of samples 0 and 7
   CHECK(metrics.correct_top5 == 6);  // 0 to 4, and 7
   CHECK(std::isnan(metrics.loss));
@@ -254,9 +331,7 @@ TEST_CASE("softmax_cross_entropy: smoothed labels are distributions") {
   }
   const LossResults expected = expected_cross_entropy(logits, targets, 4);
   SparseLabels sparse(logits, numbers);
-  const Attributes of_numbers(Entries{{"labels", "sparse"}, {"smoothing", "0.3"}});
-  check_losses(run_loss("softmax_cross_entropy", of_numbers, logits, sparse.view(), 4,
-                        expected.metrics.labels, 1),
+  check_losses(run_by_classes(logits, sparse.view(), smoothing, 4, expected.metrics.labels, 1),
                expected);
   // A distribution's share is smoothed whatever its sum.
   Tensor soft = Tensor::random(logits.shape, 3), smoothed(logits.shape);
@@ -264,7 +339,7 @@ TEST_CASE("softmax_cross_entropy: smoothed labels are distributions") {
     soft.data[i] = std::abs(soft.data[i]);
     smoothed.data[i] = static_cast<float>(soft.data[i] * (1 - smoothing) + smoothing / 11);
   }
-  const Attributes of_shares(Entries{{"labels", "one_hot"}, {"smoothing", "0.3"}});
+  const Attributes of_shares(Entries{{"smoothing", "0.3"}});
   check_losses(run_loss("softmax_cross_entropy", of_shares, logits, view_of(soft), 5, 15, 1),
                expected_cross_entropy(logits, smoothed, 5));
 }

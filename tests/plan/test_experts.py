@@ -63,11 +63,13 @@ def test_margin_softmax() -> None:
     assert boxes(op, model, 1, 2)["kernel"] == [((0, 3), (0, 3)), ((3, 6), (0, 3))]
     for loss in ("arcface", CosFace(scale=30.0)):
         graph = add_loss(model.graph, cosines, loss)
-        margin, entropy = graph.operators[-2:]
+        margin, own_logit, statistics, _ = graph.operators[-4:]
         assert margin.kind.type == "angular_margin"
         assert dims(margin) == "SA"
         assert [t.name for t in margin.inputs] == ["c.output", "labels"]
-        assert entropy.inputs == [margin.output, margin.inputs[1]]
+        for reader in (own_logit, statistics):  # split by the classes, too
+            assert reader.inputs[:2] == [margin.output, margin.inputs[1]]
+            assert dims(reader) == "SR"
     for wrong in (
         lambda: ArcFace(scale=0.0),
         lambda: ArcFace(margin=math.pi),

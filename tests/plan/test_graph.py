@@ -284,11 +284,15 @@ def model_with(output: Callable[[Model, Tensor], Tensor]) -> tuple[Graph, Tensor
 def test_cross_entropy_reads_the_logits() -> None:
     graph, y = model_with(lambda m, x: m.softmax(m.dense(x, 5)))
     extended = add_loss(graph, y, "sparse_categorical_crossentropy")
-    loss = extended.operators[-1]
-    assert loss.inputs[0] is graph.operators[0].output
-    assert (loss.inputs[1].name, loss.inputs[1].shape) == ("labels", (4,))
-    assert loss.inputs[1].dtype == "int32"
+    own_logit, statistics, loss = extended.operators[-3:]
+    for operator in (own_logit, statistics):
+        assert operator.inputs[0] is graph.operators[0].output
+        assert operator.space == (4, 5)
+    labels = loss.inputs[-1]
+    assert (labels.name, labels.shape, labels.dtype) == ("labels", (4,), "int32")
     assert loss.output.shape == (4,)
+    assert not own_logit.output.requires_gradient  # none passes through it
+    assert [t.requires_gradient for t in statistics.outputs] == [True, False]
     assert len(graph.operators) == 2  # the model's own graph stays
 
 

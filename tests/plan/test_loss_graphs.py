@@ -18,6 +18,7 @@ from flexlegion.losses import (
     labels_of,
     losses_of,
     output_name,
+    parts_of_loss,
 )
 from flexlegion.metrics import MetricSums, goal_of
 from flexlegion.tensor import Tensor
@@ -54,7 +55,11 @@ def test_each_output_has_its_loss() -> None:
         ((4,), "int32"),
         ((4, 3), "float32"),
     ]
-    assert losses["a"].inputs[0] is a.producer.inputs[0]
+    labels = labels_of(graph)["a"]
+    own, statistics = (op for op in graph.operators if op.name in parts_of_loss("loss.a"))
+    assert own.inputs == [a.producer.inputs[0], labels]
+    assert statistics.inputs == [a.producer.inputs[0], labels, own.output]
+    assert losses["a"].inputs == [*statistics.outputs, labels]
     assert losses["b"].kind.attributes() == {"delta": "0.5"}  # the runtime weighs
     goal = goal_of(graph, ["accuracy", "mean_absolute_error"])
     sums = [MetricSums(loss=6, correct=2, labels=4), MetricSums(loss=8, absolute_error=4, labels=4)]

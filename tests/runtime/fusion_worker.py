@@ -54,7 +54,10 @@ def fused(model: Model) -> set[tuple[str, str]]:
 def foreseen(model: Model) -> set[tuple[str, str]]:
     """Likewise, of those that the simulator does not charge."""
     graph = model.plan.graph
-    outputs = [op.inputs[0] for op in graph.operators if op.kind.is_loss]
+    # What the losses are of: of numbers of classes, what their own logits are looked up in.
+    losses = {op for op in graph.operators if op.kind.is_loss and op.kind.type != "cross_entropy"}
+    losses |= {op for op in graph.operators if op.kind.type == "own_logit"}
+    outputs = [op.inputs[0] for op in graph.operators if op in losses]
     clips = any(launch.stage == "clip" for launch in model.plan.launches)
     topology, costs = local_topology(measure=False), LaunchesAlone()
     problem = Problem(graph, topology, costs, outputs, 1, clips)

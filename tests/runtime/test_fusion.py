@@ -61,7 +61,7 @@ def test_launches_that_wait_for_the_same_run_together(results: dict[str, Any]) -
         ["bn1.moments"],
         ["bn1", "conv2", "bn2.statistics"],
         ["bn2.moments"],
-        ["bn2", "flat", "out"],
+        ["bn2", "flat", "out", "loss.own_logit", "loss.logit_statistics"],
         ["loss"],
     ]
 

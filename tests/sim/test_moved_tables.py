@@ -11,6 +11,7 @@ from simulated import ArbitraryCosts, finely_cut, images, strategy_of, tables
 
 from flexlegion import Model, ParallelConfig, Strategy, UserError
 from flexlegion.coherence import moved_bytes
+from flexlegion.losses import parts_of_loss
 from flexlegion.machine.files import load_machine
 from flexlegion.plan import Plan
 from flexlegion.references import load_model
@@ -110,7 +111,10 @@ def test_splits_of_other_dimensions_mean_columns(tmp_path: Path) -> None:
     }
     Strategy(old).save(tmp_path / "old.json")
     new = resolve(tmp_path / "old.json", problem.graph, problem.devices)
-    assert dict(new) == old | {"embed": ParallelConfig((1, 1, 3), names[:3])}
+    # And a loss stands for what it is made of.
+    parts = dict.fromkeys(parts_of_loss("loss"), ParallelConfig((1, 1, 1), names[:1]))
+    embed = ParallelConfig((1, 1, 3, 1), names[:3])
+    assert dict(new) == old | parts | {"embed": embed}
     wrong = Strategy(old | {"embed": ParallelConfig((2, 2, 1), names[:3])})
     with pytest.raises(UserError, match="splits dimension 'sample' into 2 parts, but it cannot"):
         resolve(wrong, problem.graph, problem.devices)
@@ -119,4 +123,4 @@ def test_splits_of_other_dimensions_mean_columns(tmp_path: Path) -> None:
 def test_the_search_splits_tables_by_columns() -> None:
     operator = dlrm().graph.operators[2]
     assert operator.name == "embed0"
-    assert splits(operator, 4) == [(1, 1), (1, 2), (1, 4)]
+    assert splits(operator, 4) == [(1, 1, 1), (1, 2, 1), (1, 4, 1)]

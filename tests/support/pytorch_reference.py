@@ -419,7 +419,9 @@ class Reference:
             losses = F.cross_entropy(*classes, reduction="none", **options)
             loss = F.cross_entropy(*classes, **options)
             truth = labels if sparse else labels.argmax(-1)
-            outputs = {"output": losses, "log_sum": output.logsumexp(-1) * (truth >= 0)}
+            outputs = {"output": losses}
+            if not sparse:
+                outputs["log_sum"] = output.logsumexp(-1)
             count = (truth >= 0).sum()
             best = output.topk(min(5, output.shape[-1])).indices == truth[..., None]
             correct, top5 = best[..., 0].sum() / count, best.sum() / count

@@ -1,0 +1,116 @@
+// What the loss over classes asks of the logits, as ops/logits.cc has it. A label that is no class
+// does not count.
+#include "gpu/row_log_sum.h"
+#include "ops/kernel.h"
+
+namespace flexlegion::gpu {
+namespace {
+
+// Which of all classes the tile has, and which class a label is: -1 if it does not count.
+struct Classes {
+  std::int64_t all, first, count;
+
+  explicit Classes(const TensorView& logits)
+      : all(logits.shape[logits.rank() - 1]),
+        first(logits.tile.lo[logits.rank() - 1]),
+        count(logits.extent(logits.rank() - 1)) {}
+
+  FL_DEVICE std::int64_t of(const Strided& labels, std::int64_t row) const {
+    const std::int64_t label = labels.integer(row);
+    return label < all ? label : -1;
+  }
+};
+
+class OwnLogit : public Kernel {
+ public:
+  void forward(KernelTask& task) override {
+    const LabelRows rows(task.outputs[0], task.run);
+    const Classes classes(task.inputs[0]);
+    const Strided x(task.inputs[0]), labels(task.inputs[1]), y(task.outputs[0]);
+    for_each(rows.count, [=] FL_BODY(std::int64_t row) {
+      const std::int64_t column = row < rows.valid ? classes.of(labels, row) - classes.first : -1;
+      y[row] = column >= 0 && column < classes.count ? row_of(x, row)[column] : 0.0f;
+    });
+  }
+
+  void backward(KernelTask& /*task*/) override {}
+};
+
+class LogitStatistics : public Kernel {
+ public:
+  explicit LogitStatistics(bool smoothed) : smoothed_(smoothed) {}
+
+  void forward(KernelTask& task) override {
+    const LabelRows rows(task.outputs[0], task.run);
+    const Classes classes(task.inputs[0]);
+    const Strided x(task.inputs[0]), labels(task.inputs[1]), owns(task.inputs[2]);
+    const Strided log_sums(task.outputs[0]), ranks(task.outputs[1]);
+    const bool smoothed = smoothed_;
+    const Strided means = smoothed ? Strided(task.outputs[2]) : Strided();
+    for_each_team(rows.count, classes.count, [=] FL_BODY(const Team& team, std::int64_t row) {
+      const std::int64_t label = row < rows.valid ? classes.of(labels, row) : -1;
+      // Where no label counts, zero: the first part's, to which the others add nothing.
+      RowLogSum found;
+      if (classes.first > 0) found.log_sum = -std::numeric_limits<double>::infinity();
+      double sum = 0, own = 0;  // sum: of x - own
+      if (label >= 0) {
+        own = owns[row];
+        const Row logits = row_of(x, row);
+        found = log_sum_of(team, logits, classes.count, owns[row], label - classes.first);
+        for (std::int64_t i = team.rank; smoothed && i < classes.count; i += team.size) {
+          sum += logits[i] - own;
+        }
+        sum = team.sum(sum);
+      }
+      if (team.rank != 0) return;
+      log_sums[row] = static_cast<float>(found.log_sum - own);
+      ranks[row] = static_cast<float>(found.rank);
+      if (smoothed) means[row] = static_cast<float>(sum / static_cast<double>(classes.all));
+    });
+  }
+
+  void backward(KernelTask& task) override {
+    if (!task.wants_input_grad(0)) return;
+    const LabelRows rows(task.outputs[0], task.run);
+    const Classes classes(task.inputs[0]);
+    const Strided x(task.inputs[0]), labels(task.inputs[1]), owns(task.inputs[2]);
+    const Strided log_sums(task.outputs[0]), dlog_sums(task.output_grads[0]);
+    const Strided dx(task.input_grads[0]);
+    const bool smoothed = smoothed_;
+    const Strided dmeans = smoothed ? Strided(task.output_grads[2]) : Strided();
+    for_each_team(rows.count, classes.count, [=] FL_BODY(const Team& team, std::int64_t row) {
+      const Row out = row_of(dx, row), logits = row_of(x, row);
+      const std::int64_t label = row < rows.valid ? classes.of(labels, row) : -1;
+      if (label < 0) {
+        for (std::int64_t i = team.rank; i < classes.count; i += team.size) out[i] = 0.0f;
+        return;
+      }
+      const float log_sum = owns[row] + log_sums[row], whole = dlog_sums[row];
+      const float dmean = smoothed ? dmeans[row] : 0.0f;
+      const float even = dmean / static_cast<float>(classes.all);
+      const std::int64_t own = label - classes.first;
+      for (std::int64_t i = team.rank; i < classes.count; i += team.size) {
+        const float gradient = expf(logits[i] - log_sum) * whole + even;
+        out[i] = i == own ? gradient - (whole + dmean) : gradient;
+      }
+    });
+  }
+
+ private:
+  bool smoothed_;
+};
+
+const RegisterKernel registered_own(
+    "own_logit", [](const Attributes& /*attributes*/) { return std::make_unique<OwnLogit>(); },
+    DeviceKind::gpu);
+const RegisterKernel registered(
+    "logit_statistics",
+    [](const Attributes& /*attributes*/) { return std::make_unique<LogitStatistics>(false); },
+    DeviceKind::gpu);
+const RegisterKernel registered_smoothed(
+    "smoothed_logit_statistics",
+    [](const Attributes& /*attributes*/) { return std::make_unique<LogitStatistics>(true); },
+    DeviceKind::gpu);
+
+}  // namespace
+}  // namespace flexlegion::gpu

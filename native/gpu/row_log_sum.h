@@ -1,0 +1,54 @@
+// Rows of classes, each by a team of threads.
+#pragma once
+
+#include <limits>
+
+#include "gpu/view.h"
+#include "ops/losses.h"
+#include "ops/row_softmax.h"
+
+namespace flexlegion::gpu {
+
+struct Row {
+  float* data;
+  std::int64_t step;
+  FL_DEVICE float& operator[](std::int64_t i) const { return data[i * step]; }
+};
+
+FL_DEVICE inline Row row_of(const Strided& tile, std::int64_t i) {
+  return {tile.row(i), tile.stride[tile.rank - 1]};
+}
+
+// As ops/row_softmax.h's row_log_sum().
+FL_DEVICE inline RowLogSum log_sum_of(const Team& team, const Row& x, std::int64_t n, float own,
+                                      std::int64_t place) {
+  float maximum = std::numeric_limits<float>::lowest();
+  double sum = 0, before = 0;  // sum: of exp(x - maximum)
+  for (std::int64_t i = team.rank; i < n; i += team.size) {
+    const float value = x[i];
+    if (value > maximum) {
+      sum *= expf(maximum - value);
+      maximum = value;
+    }
+    sum += expf(value - maximum);
+    before += value > own || (value == own && i < place) ? 1 : 0;
+  }
+  const float top = team.maximum(maximum);
+  const double total = team.sum(sum * expf(maximum - top));
+  const double rank = team.sum(before);
+  RowLogSum result;
+  result.log_sum = top + log(total);
+  result.rank = own != own ? n : static_cast<std::int64_t>(rank);
+  return result;
+}
+
+// A tile's labels: one a sample, or a sample and step; those of samples that count come first.
+struct LabelRows {
+  std::int64_t count, valid;
+
+  LabelRows(const TensorView& labels, const RunState& run)
+      : count(labels.volume()),
+        valid(count == 0 ? 0 : valid_samples(labels, run) * (count / labels.extent(0))) {}
+};
+
+}  // namespace flexlegion::gpu
