@@ -103,6 +103,13 @@ class Reference:
             whole = output.new_zeros(BATCH, *output.shape[1:])
             whole[:rows] = output
             arrays[f"{step}/value/loss.{name}"] = whole
+            # Of the goal by them: each label's share.
+            parts = {"logit_statistics.log_sum": 1, "logit_statistics.mean": -1}
+            if name in parts:
+                smoothing = 1 if parts[name] > 0 else self.loss.label_smoothing
+                share = output.new_zeros(BATCH, *output.shape[1:])
+                share[:rows] = (self.labels[self.case.rows(step)] >= 0) / metrics["labels"]
+                arrays[f"{step}/gradient/loss.{name}"] = parts[name] * smoothing * share
         arrays |= {f"{step}/metrics/{name}": value for name, value in metrics.items()}
         for name, tensor in (trained | self.trained).items():
             assert tensor.grad is not None
@@ -420,8 +427,9 @@ class Reference:
             loss = F.cross_entropy(*classes, **options)
             truth = labels if sparse else labels.argmax(-1)
             outputs = {"output": losses}
-            if not sparse:
-                outputs["log_sum"] = output.logsumexp(-1)
+            outputs |= (
+                self._statistics(output, labels) if sparse else {"log_sum": output.logsumexp(-1)}
+            )
             count = (truth >= 0).sum()
             best = output.topk(min(5, output.shape[-1])).indices == truth[..., None]
             correct, top5 = best[..., 0].sum() / count, best.sum() / count
@@ -444,6 +452,19 @@ class Reference:
             "labels": count,
             "samples": torch.tensor(len(rows)),
         }
+
+    def _statistics(self, output: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """What a loss over numbers of classes is made of; where a label does not count, zeros."""
+        counts = labels >= 0
+        own = output.gather(-1, labels.clamp(min=0)[..., None])
+        found = {
+            "own_logit.output": own[..., 0],
+            "logit_statistics.log_sum": (output - own).logsumexp(-1),
+            "logit_statistics.rank": (output > own).double().sum(-1),
+        }
+        if self.loss.label_smoothing > 0:
+            found["logit_statistics.mean"] = (output - own).mean(-1)
+        return {name: tensor * counts for name, tensor in found.items()}
 
     def _of_values(self, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The losses of an output's values."""
