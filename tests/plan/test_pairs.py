@@ -15,6 +15,7 @@ from flexlegion.zoo import ZOO, build
 
 P100X8 = load_machine("p100x8").names  # two nodes of four
 EIGHT = tuple(f"gpu:{i}" for i in range(8))
+LOSS = {"loss.own_logit": "class", "loss.logit_statistics": "class"}
 
 
 def trained(name: str, batch_size: int = 16, **sizes: object) -> Graph:
@@ -43,9 +44,10 @@ def degrees(strategy: Strategy, graph: Graph, name: str) -> dict[str, int]:
 
 
 def test_pairs_of_a_transformer() -> None:
-    """Heads from the projections to the output layer, and the layers between."""
+    """Heads from the projections to the output layer, the layers between, and the vocabulary."""
     heads = {f"{part}{end}" for part in ("query", "key", "value") for end in ("", ".heads")}
     found = pairs(transformer())
+    assert len(found) == 5
     for block in (1, 2):
         attention, between = found[2 * block - 2 : 2 * block]
         prefix = f"block{block}."
@@ -55,6 +57,7 @@ def test_pairs_of_a_transformer() -> None:
         assert attention[f"{prefix}attention"] == "head"
         assert attention[f"{prefix}output"] == "in"
         assert [*between.values()] == ["channel", "channel", "in"]
+    assert found[4] == {"logits": "channel", **LOSS}
 
 
 def test_what_is_no_pair() -> None:
@@ -81,7 +84,7 @@ def test_what_is_no_pair() -> None:
 def test_small_pairs_are_left_out() -> None:
     """Two heads cannot be cut into four parts, but the layers between can."""
     found = pairs(transformer(heads=2))
-    assert [next(iter(pair)) for pair in found][:2] == ["block1.expand", "block2.expand"]
+    assert [next(iter(pair)) for pair in found] == ["block1.expand", "block2.expand", "logits"]
 
 
 def test_megatron_on_two_nodes() -> None:
@@ -92,6 +95,7 @@ def test_megatron_on_two_nodes() -> None:
     graph = transformer()
     strategy = resolve("megatron", graph, P100X8)
     expected = {
+        "embed": {"sample": 2, "row": 4},
         "positions": {"sample": 2, "length": 4},
         "block1.norm1": {"sample": 2, "length": 4},
         "block1.query": {"sample": 2, "channel": 4},
@@ -99,12 +103,16 @@ def test_megatron_on_two_nodes() -> None:
         "block1.output": {"sample": 2, "in": 4},
         "block1.add1": {"sample": 2, "length": 4},
         "block2.contract": {"sample": 2, "in": 4},
+        "logits": {"sample": 2, "channel": 4},
+        "loss.logit_statistics": {"sample": 2, "class": 4},
         "loss": {"sample": 2, "length": 4},
     }
     for name, split in expected.items():
         assert degrees(strategy, graph, name) == split, name
         assert strategy[name].devices == EIGHT
         assert strategy[name].sums == "readers"
+    # Every part of the statistics of the classes reads all samples' own logits.
+    assert strategy["loss.own_logit"].sums == "shards"
 
 
 def test_a_row_split_layer_before_columns() -> None:
@@ -124,6 +132,43 @@ def test_a_batch_smaller_than_the_number_of_nodes() -> None:
     graph = transformer(batch_size=1)
     strategy = resolve("megatron", graph, P100X8)
     assert strategy["block1.query"].devices == EIGHT[:4]
+
+
+def test_vocabulary() -> None:
+    """The classes and the table that they share on all devices, all else by samples."""
+    graph = transformer()
+    strategy = resolve("vocabulary", graph, P100X8)
+    expected = {
+        "embed": {"row": 8},
+        "block1.query": {"sample": 8},
+        "norm": {"sample": 8},
+        "logits": {"channel": 8},
+        "loss.logit_statistics": {"class": 8},
+        "loss": {"sample": 8},
+    }
+    assert {name: degrees(strategy, graph, name) for name in expected} == expected
+    assert strategy["embed"].sums == "readers"
+
+
+def test_vocabulary_of_faces() -> None:
+    """The margin stays with its classes."""
+    sizes = {"classes": 64, "input_shape": (32, 32, 3), "blocks": (1, 1, 1, 1), "width": 8}
+    graph = trained("insightface", **sizes)
+    strategy = resolve("vocabulary", graph, P100X8)
+    classes = {op.name for op in graph.operators if "channel" in degrees(strategy, graph, op.name)}
+    assert classes == {"cosines", "loss.angular_margin"}
+    assert degrees(strategy, graph, "loss.logit_statistics") == {"class": 8}
+    assert degrees(strategy, graph, "embedding") == {"sample": 8}
+
+
+def test_wide_deep() -> None:
+    """Tables of sixteen columns by these, tables of one by their rows."""
+    graph = trained("wide_deep", rows=100, tables=2, layers=2, hidden=8)
+    strategy = resolve("wide-deep", graph, P100X8)
+    assert degrees(strategy, graph, "deep.embed1") == {"channel": 8}
+    assert degrees(strategy, graph, "wide.embed2") == {"row": 8}
+    assert degrees(strategy, graph, "deep1") == {"sample": 8}
+    assert strategy["wide.embed2"].sums == "readers"
 
 
 @pytest.mark.parametrize(
