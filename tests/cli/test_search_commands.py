@@ -51,7 +51,8 @@ def out(tmp_path: Path) -> str:
 def test_search(capsys: Capture, out: str) -> None:
     facts = json_of(capsys, "search", *RNN, *FEW, "--seed", "3", "--out", out)
     time_ns = facts["iteration_time_ns"]
-    assert set(facts["start_times_ns"]) == {"data", "expert", "optcnn", "random:3"}
+    known = {"data", "expert", "optcnn", "megatron", "vocabulary", "random:3"}
+    assert set(facts["start_times_ns"]) == known
     assert time_ns <= min(facts["start_times_ns"].values())
     assert facts["start"] in facts["start_times_ns"]
     assert facts["data_parallel_time_ns"] == facts["start_times_ns"]["data"]
