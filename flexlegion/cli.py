@@ -118,6 +118,8 @@ def run(*first: str) -> NoReturn:
     if status > 128:  # after a signal; Python's own end would be open to another one
         sys.stdout.flush()
         os._exit(status)
+    if "LEGATE_CONFIG" not in os.environ:
+        _end_at_once()  # nobody would catch what a signal raises while Python ends
     sys.exit(status)
 
 
