@@ -72,22 +72,24 @@ class Strategy(Mapping[str, ParallelConfig]):
         """The same with a degree for each dimension of each operator of a graph.
 
         See `ParallelConfig.filled`. Operators that prepare a loss, and that it does not name, are
-        split as the loss is.
+        split as the loss is; those that another loss had, and this one has not, are left out.
 
         Raises
         ------
         UserError
             If it names a dimension that an operator does not have.
         """
+        operators = {op.name: op for op in graph.operators}
         configs = dict(self._configs)
         for loss in self._configs:
             for part in parts_of_loss(loss):
-                configs.setdefault(part, self._configs[loss])
-        operators = {op.name: op for op in graph.operators}
+                if part in operators:
+                    configs.setdefault(part, self._configs[loss])
+                elif loss in operators:
+                    configs.pop(part, None)
         configs = {
             name: config.filled(operators[name], self.source) if name in operators else config
             for name, config in configs.items()
-            if name in operators or name in self._configs
         }
         return self if configs == self._configs else Strategy(configs, self.source, self.found)
 

@@ -38,6 +38,10 @@ def stay_with(command: Sequence[str], environment: Mapping[str, str], ranks: int
         caught.append(number)
         if len(caught) == 1:
             _ask(started.pid, ranks)
+        elif len(caught) == 2:
+            # What has said its sentence by now, or is writing, is about to end by itself.
+            signal.signal(signal.SIGALRM, lambda *_: _kill_all())
+            signal.setitimer(signal.ITIMER_REAL, _GRACE)
         else:
             _kill_all()
 
@@ -72,6 +76,8 @@ def stay_with(command: Sequence[str], environment: Mapping[str, str], ranks: int
         print(f"error: a rank was ended by signal {status - 128} ({what})", file=sys.stderr)
     sys.exit(status)
 
+
+_GRACE = 0.5  # seconds from a second signal until all that was started is killed
 
 # A process that ends with one of these has said so.
 _SPOKEN = (128 + signal.SIGINT, 128 + signal.SIGTERM)
