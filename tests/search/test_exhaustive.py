@@ -110,7 +110,7 @@ def test_a_good_incumbent_saves_work_and_changes_nothing() -> None:
     cold = exhaustive(problem, strategy_of(problem, "single"))
     assert warm.complete
     assert cold.complete
-    assert warm.iteration_time_ns == cold.iteration_time_ns == found.iteration_time_ns
+    assert warm.iteration_time_ns == cold.iteration_time_ns <= found.iteration_time_ns
     assert warm.nodes <= cold.nodes
 
 

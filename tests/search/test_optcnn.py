@@ -118,7 +118,7 @@ def test_networks_of_modules_vanish() -> None:
 def test_operators_with_many_candidates_keep_some() -> None:
     model = Model(64)
     chain(model)
-    problem = problem_of(model, load_machine("p100x16"), AnalyticCosts())
+    problem = problem_of(model, load_machine("p100x8"), AnalyticCosts())
     some, every = solve(problem, max_candidates=8), solve(problem)
     assert every.exact
     assert not some.exact

@@ -13,18 +13,24 @@ from simulated import problem_of, strategy_of
 from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.machine.files import load_machine
+from flexlegion.ops.base import DimKind
 from flexlegion.problem import Problem
 from flexlegion.searches.chain import Chain, prepare_candidates
 from flexlegion.searches.mcmc import PAPER, Budget, search
 from flexlegion.simulator import full
-from flexlegion.soap import ParallelConfig, splits
+from flexlegion.soap import SPLIT, ParallelConfig, splits
 from flexlegion.strategy import Strategy
 
 
 def small() -> Problem:
     model = Model(64)
     model.dense(model.dense(model.input((256,)), 512), 256, activation="softmax")
-    problem = problem_of(model, load_machine("p100x2"), AnalyticCosts())
+    # The paper's dimensions, and a loss of one operator: few enough to simulate all.
+    soap = SPLIT - {DimKind.REDUCTION}
+    machine = load_machine("p100x2")
+    problem = problem_of(
+        model, machine, AnalyticCosts(), "categorical_crossentropy", dimensions=soap
+    )
     prepare_candidates(problem)
     return problem
 
@@ -36,7 +42,7 @@ def all_strategies(problem: Problem) -> list[Strategy]:
     choices = [
         [
             ParallelConfig(degrees, devices)
-            for degrees in splits(op, len(names))
+            for degrees in splits(op, len(names), problem.dimensions)
             for devices in combinations(names, math.prod(degrees))
         ]
         for op in operators
