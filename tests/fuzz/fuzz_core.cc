@@ -422,8 +422,8 @@ class Sequence {
     if (ops() == 0) return;
     const int a = random_.upto(ops() - 1), b = random_.upto(ops() - 1);
     std::vector<std::int32_t> of_a = some_degrees(a), of_b = some_degrees(b);
-    of_a.resize(5, 1);  // as many as any operator has
-    of_b.resize(5, 1);
+    of_a.resize(FL_MAX_SPACE, 1);  // as many as any operator has
+    of_b.resize(FL_MAX_SPACE, 1);
     const int count = random_.hostile && random_.chance(0.1) ? -1 : 1;
     std::int64_t computation[1], synchronisation[1], costs[1];
     checked([&] {
