@@ -114,8 +114,11 @@ def main() -> None:
     lines = measure_linears(device, db, repeats=QUICK)
     costs = MeasuredCosts(db, AnalyticCosts())
     measured = {}
-    native = Problem(graph, topology, costs, output).native
+    problem = Problem(graph, topology, costs, output)
+    native = problem.native
     for request in requests:
+        if request.stage == "backward" and request.operator not in problem.facts.backward:
+            continue  # there is no such task
         shapes = shapes_of(request, native)
         cost = costs.exe_time(request.operator, request.stage, shapes, request.device)
         key = f"{request.operator.name} {request.stage} {shapes[-1]}"

@@ -25,10 +25,11 @@ def _mean_loss(program: Program, ticket: int) -> Array:
 
 
 def _logits(graph: Graph) -> Tensor:
-    """What the loss reads, before margins."""
+    """What the loss reads, before margins; of a loss over classes, what its first part does."""
     read = graph.operators[-1].inputs[0]
-    assert read.producer is not None
-    return read.producer.inputs[0] if read.producer.kind.type == "angular_margin" else read
+    while read.producer is not None and read.producer.kind.type in ("own_logit", "angular_margin"):
+        read = read.producer.inputs[0]
+    return read
 
 
 def run(case: ZooCase, strategy: str) -> dict[str, Array]:

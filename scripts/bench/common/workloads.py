@@ -58,7 +58,7 @@ class Workload:
         """Samples for each input, and labels; always the same."""
         rng = np.random.default_rng(0)
         graph = self.graph()
-        classes = graph.operators[-1].inputs[0].shape[-1]
+        classes = self.model().graph.operators[-1].output.shape[-1]
         arrays = []
         for tensor in graph.inputs:
             shape = (self.samples, *tensor.shape[1:])
