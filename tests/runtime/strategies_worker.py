@@ -30,26 +30,32 @@ DRAWS = 20  # enough to meet a dimension, unless it cannot be split
 
 
 def random_strategy(
-    network: Network | ZooCase, seed: int, devices: list[str], turn: int, reductions: bool
+    network: Network | ZooCase,
+    seed: int,
+    devices: list[str],
+    turn: int,
+    reductions: bool,
+    soap: bool = False,
 ) -> Strategy:
     """Up to 12 tasks an operator: every dimension, uneven extents, devices repeated, permuted.
 
     In each turn, operators are split in another of their dimensions, or in any; with `reductions`,
-    in three of four draws, in one that they reduce.
+    in three of four draws, in one that they reduce; with `soap`, in none that they reduce.
     """
     graph = network.graph()
     rng = np.random.default_rng(seed)
     max_tasks = int(rng.integers(2 if reductions else 1, 13))
     configs = {}
     for op in graph.operators:
-        dim = turn % (len(op.dims) + 1)
+        count = len(op.output.shape if soap else op.dims)
+        dim = turn % (count + 1)
         reduced = [d for d, its in enumerate(op.dims) if its.kind is DimKind.REDUCTION]
         if reductions and reduced and rng.integers(4):
             dim = int(rng.choice(reduced))
         for _ in range(DRAWS):
-            config = random_config(op, devices, rng, max_tasks, reductions=True)
+            config = random_config(op, devices, rng, max_tasks, reductions=not soap)
             configs[op.name] = config
-            if dim == len(op.dims) or config.degrees[dim] > 1:
+            if dim == count or config.degrees[dim] > 1:
                 break
     return Strategy(configs, f"seed {seed}")
 
@@ -100,6 +106,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--reductions", action="store_true")
+    parser.add_argument("--soap", action="store_true", help="what is reduced stays whole")
     parser.add_argument("--zoo", nargs="+", help="of zoo_cases.py, instead of networks.py's")
     parser.add_argument(
         "--reference",
@@ -133,7 +140,7 @@ def main() -> None:
         granularity = Granularity(shard_bytes=1) if turn % 2 else DEFAULT_GRANULARITY
         network = networks[name]
         names_here = machine.devices.names
-        strategy = random_strategy(network, seed, names_here, turn // 2, args.reductions)
+        strategy = random_strategy(network, seed, names_here, turn // 2, args.reductions, args.soap)
         model, state = train(network, strategy, granularity)
         zoo = isinstance(network, ZooCase)
         bounds = (network.tolerance, SMALLEST) if isinstance(network, ZooCase) else ()

@@ -29,6 +29,9 @@ SHARES = {
     "resnet101": 0.5,
     "wide_deep": 0.3,
 }
+# Of few samples, batch normalisations of nearly equal values magnify the last bits, which sums in
+# another order change, a thousandfold forward, and further back.
+ILL_CONDITIONED = {"inception_v3"}
 CPUS = 2
 
 pytestmark = pytest.mark.legion
@@ -40,6 +43,7 @@ def test_random_strategies(name: str, tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     count = max(1, round(SHARES.get(name, 1.0) * COUNT))
     arguments = ["--first", 100, "--count", count, "--out", out, "--zoo", name]
+    arguments += ["--soap"] if name in ILL_CONDITIONED else []
     run_legate(WORKER, *arguments, cpus=CPUS, timeout=300 + 30 * count)
     result = json.loads(Path(f"{out}.0").read_text())
     assert result["failures"] == []
