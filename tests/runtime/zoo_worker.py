@@ -25,9 +25,10 @@ def _mean_loss(program: Program, ticket: int) -> Array:
 
 
 def _logits(graph: Graph) -> Tensor:
-    """What the loss reads, before margins; of a loss over classes, what its first part does."""
+    """What the loss reads, before margins; of a loss of several operators, what the first reads."""
+    between = ("logit_statistics", "smoothed_logit_statistics", "angular_margin")
     read = graph.operators[-1].inputs[0]
-    while read.producer is not None and read.producer.kind.type in ("own_logit", "angular_margin"):
+    while read.producer is not None and read.producer.kind.type in between:
         read = read.producer.inputs[0]
     return read
 
