@@ -2,6 +2,9 @@
 
 With `--reductions`, most operators that reduce something are split in it, and each strategy trains
 twice, to the same bits.
+
+Where rounding turned a ReLU on or off, the gradients of a network of `--zoo` say nothing: of such a
+strategy losses and outputs are compared alone, and another one is drawn for it.
 """
 
 from __future__ import annotations
@@ -15,7 +18,15 @@ from pathlib import Path
 
 import numpy as np
 from networks import NETWORKS, Network
-from training_state import State, differences, errors, misplaced, train
+from training_state import (
+    State,
+    differences,
+    errors,
+    misplaced,
+    of_first_forward_pass,
+    train,
+    turned_units,
+)
 from zoo_cases import CASES, SMALLEST, ZooCase
 
 from flexlegion import Strategy
@@ -27,35 +38,30 @@ from flexlegion.ops.base import DimKind
 from flexlegion.soap import ParallelConfig, random_config
 
 DRAWS = 20  # enough to meet a dimension, unless it cannot be split
+DRAWN_ANEW = 2  # strategies instead of each in which a ReLU turned, at most
 
 
 def random_strategy(
-    network: Network | ZooCase,
-    seed: int,
-    devices: list[str],
-    turn: int,
-    reductions: bool,
-    soap: bool = False,
+    network: Network | ZooCase, seed: int, devices: list[str], turn: int, reductions: bool
 ) -> Strategy:
     """Up to 12 tasks an operator: every dimension, uneven extents, devices repeated, permuted.
 
     In each turn, operators are split in another of their dimensions, or in any; with `reductions`,
-    in three of four draws, in one that they reduce; with `soap`, in none that they reduce.
+    in three of four draws, in one that they reduce.
     """
     graph = network.graph()
     rng = np.random.default_rng(seed)
     max_tasks = int(rng.integers(2 if reductions else 1, 13))
     configs = {}
     for op in graph.operators:
-        count = len(op.output.shape if soap else op.dims)
-        dim = turn % (count + 1)
+        dim = turn % (len(op.dims) + 1)
         reduced = [d for d, its in enumerate(op.dims) if its.kind is DimKind.REDUCTION]
         if reductions and reduced and rng.integers(4):
             dim = int(rng.choice(reduced))
         for _ in range(DRAWS):
-            config = random_config(op, devices, rng, max_tasks, reductions=not soap)
+            config = random_config(op, devices, rng, max_tasks, reductions=True)
             configs[op.name] = config
-            if dim == count or config.degrees[dim] > 1:
+            if dim == len(op.dims) or config.degrees[dim] > 1:
                 break
     return Strategy(configs, f"seed {seed}")
 
@@ -106,7 +112,6 @@ def main() -> None:
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--reductions", action="store_true")
-    parser.add_argument("--soap", action="store_true", help="what is reduced stays whole")
     parser.add_argument("--zoo", nargs="+", help="of zoo_cases.py, instead of networks.py's")
     parser.add_argument(
         "--reference",
@@ -122,7 +127,8 @@ def main() -> None:
         networks = {name: CASES[name] for name in args.zoo}
     names = list(networks)
     references = {}
-    seeds = range(args.first, args.first + args.count)
+    drawn = args.count * (1 + DRAWN_ANEW * bool(args.zoo))
+    seeds = range(args.first, args.first + drawn)
     for name in [names[seed % len(names)] for seed in seeds[: len(names)]]:
         one = on_one_processor(networks[name]) if args.reference == "cpu" else "single"
         model, references[name] = train(networks[name], one)
@@ -133,19 +139,28 @@ def main() -> None:
     reduced: Counter[str] = Counter()  # operators of which a reduction is split, by its name
     sums: Counter[str] = Counter()
     worst: dict[str, float] = {}
+    compared, turned = 0, 0
     for seed in seeds:
+        if compared == args.count:
+            break
         turn, number = divmod(seed, len(names))
         name = names[number]
         # Both ways of cutting weights: as finely as possible, and small ones not at all.
         granularity = Granularity(shard_bytes=1) if turn % 2 else DEFAULT_GRANULARITY
         network = networks[name]
         names_here = machine.devices.names
-        strategy = random_strategy(network, seed, names_here, turn // 2, args.reductions, args.soap)
+        strategy = random_strategy(network, seed, names_here, turn // 2, args.reductions)
         model, state = train(network, strategy, granularity)
         zoo = isinstance(network, ZooCase)
         bounds = (network.tolerance, SMALLEST) if isinstance(network, ZooCase) else ()
-        found = [*differences(state, references[name], *bounds), *misplaced(model)]
-        worst_of(errors(state, references[name], SMALLEST if zoo else 0.0), worst)
+        reference = references[name]
+        if zoo and turned_units(model.plan.graph, state, reference):
+            state, reference = of_first_forward_pass(state), of_first_forward_pass(reference)
+            turned += 1
+        else:
+            compared += 1
+        found = [*differences(state, reference, *bounds), *misplaced(model)]
+        worst_of(errors(state, reference, SMALLEST if zoo else 0.0), worst)
         for operator in model.plan.graph.operators:
             config = model.strategy[operator.name]
             tasks += config.tasks
@@ -160,10 +175,13 @@ def main() -> None:
             model.close()
             found += other_bits(state, again)
         failures += [f"{name} seed {seed}: {failure}" for failure in found]
+    if compared < args.count:
+        failures.append(f"in {turned} strategies of {len(seeds)} a ReLU turned")
     result = {
         "processors": len(machine.devices),
         "ranks": machine.ranks,
-        "strategies": args.count,
+        "strategies": compared,
+        "turned": turned,
         "tasks": tasks,
         "split_dims": sorted(split_dims),
         "reduced": {name: count for name, count in reduced.items() if count},

@@ -8,6 +8,7 @@ from zoo_cases import ZooCase
 
 from flexlegion import Model, Strategy
 from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
+from flexlegion.graph import Graph
 from flexlegion.runtime.program import NO_BATCH, TRAIN, Batch
 
 State = dict[str, np.ndarray]
@@ -76,15 +77,41 @@ def relative_error(value: np.ndarray, reference: np.ndarray, floor: float = 1e-5
 def errors(state: State, reference: State, share: float = 0.0) -> dict[str, float]:
     """The relative error of everything.
 
-    The norm of a gradient counts as at least `share` of the largest one's: what rounding leaves of
-    gradients that are zero in exact arithmetic differs.
+    The norm of a gradient, or of a momentum, counts as at least `share` of the largest gradient's:
+    what rounding leaves of gradients that are zero in exact arithmetic differs.
     """
     assert state.keys() == reference.keys()
     gradients = [np.linalg.norm(v) for name, v in reference.items() if name.endswith("gradient")]
-    floor = max(1e-5, share * float(max(gradients)))
+    floor = max(1e-5, share * float(max(gradients, default=0.0)))
     return {
-        name: relative_error(state[name], value, floor if name.endswith("gradient") else 1e-5)
+        name: relative_error(state[name], value, floor if _sums_gradients(name) else 1e-5)
         for name, value in reference.items()
+    }
+
+
+def _sums_gradients(name: str) -> bool:
+    return name.endswith("gradient") or " state " in name
+
+
+def turned_units(graph: Graph, state: State, reference: State) -> int:
+    """How many units of the first step's ReLUs are zero in one of two trainings alone.
+
+    A unit that is zero up to rounding passes its gradient on in one training and not in the other.
+    Both are right, and the gradients of all layers before it differ by as much as it passes on.
+    """
+    return sum(
+        int(np.sum((state[f"0 {op.name}"] == 0) != (reference[f"0 {op.name}"] == 0)))
+        for op in graph.operators
+        if op.kind.type == "relu" or getattr(op.kind, "activation", "") == "relu"
+    )
+
+
+def of_first_forward_pass(state: State) -> State:
+    """Losses and outputs of the first step."""
+    return {
+        name: value
+        for name, value in state.items()
+        if name.startswith("0 ") and not name.endswith("gradient")
     }
 
 
