@@ -95,12 +95,12 @@ def read_at_most(file: Readable, limit: int) -> bytes | None:
 
     For streams that decompress, too: no more than the limit is decompressed.
     """
-    # In pieces: some would allocate the limit first, although there is little to read.
-    pieces, rest = [], limit + 1
-    while rest > 0 and (piece := file.read(min(rest, 1 << 20))):
-        pieces.append(piece)
-        rest -= len(piece)
-    return None if rest <= 0 else b"".join(pieces)
+    # In chunks: some would allocate the limit first, although there is little to read.
+    chunks, rest = [], limit + 1
+    while rest > 0 and (chunk := file.read(min(rest, 1 << 20))):
+        chunks.append(chunk)
+        rest -= len(chunk)
+    return None if rest <= 0 else b"".join(chunks)
 
 
 def write_text(path: str | Path, parts: str | Iterable[str], kind: str) -> None:

@@ -435,7 +435,7 @@ class Model(Layers):
 
     @property
     def program(self) -> Program:
-        """The running program: tensors, gradients and placements can be read from it."""
+        """The running program: tensors, gradients and the devices of tasks can be read from it."""
         return self._ready().program
 
     @property

@@ -76,6 +76,6 @@ def all_gather(mine: bytes) -> list[bytes]:
     if ranks == 1:
         return [mine]
     everything = rt.ffi.new("char[]", len(mine) * ranks)
-    rt.check(rt.lib.fl_rt_share(mine, len(mine), everything))
+    rt.check(rt.lib.fl_rt_all_gather(mine, len(mine), everything))
     joined = bytes(rt.ffi.buffer(everything))
     return [joined[rank * len(mine) : (rank + 1) * len(mine)] for rank in range(ranks)]

@@ -45,7 +45,7 @@ _NAME = re.compile(r"step-(\d{8,})")
 TEMPORARY = ".writing-"  # how names of folders begin that are not complete
 _PART = re.compile(r"(.*)\[((?:[0-9]{1,18}:[0-9]{1,18},?)+)(?<!,)\]", re.DOTALL)
 _DTYPES = {"float32": "F32", "int32": "I32"}
-_PIECE = 32 << 20  # bytes; hashed and written at a time, while they are in the cache
+_CHUNK = 32 << 20  # bytes; hashed and written at a time, while they are in the cache
 _MOST = 1 << 62
 
 
@@ -132,10 +132,10 @@ def _write(path: Path, parts: Sequence[Any]) -> Sum:
     with DirectFile(path) as file:
         for part in parts:
             view = memoryview(part).cast("B") if memoryview(part).nbytes else memoryview(b"")
-            for start in range(0, len(view), _PIECE):
-                piece = view[start : start + _PIECE]
-                digest.update(piece)
-                file.write(piece)
+            for start in range(0, len(view), _CHUNK):
+                chunk = view[start : start + _CHUNK]
+                digest.update(chunk)
+                file.write(chunk)
             size += len(view)
         file.sync()
     return Sum(size, digest.hexdigest())
@@ -227,8 +227,8 @@ class Checkpoint:
                     raise DamagedError(
                         f"{path}: damaged: it has {size} bytes, not {expected.bytes}"
                     )
-                while piece := file.read(_PIECE):
-                    digest.update(piece)
+                while chunk := file.read(_CHUNK):
+                    digest.update(chunk)
         except OSError as e:
             raise DamagedError(f"{path}: damaged: it cannot be read ({e.strerror})") from None
         if digest.hexdigest() != expected.xxh3_128:

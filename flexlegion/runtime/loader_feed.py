@@ -80,9 +80,9 @@ class LoaderFeed:
 
     def batches(self, _rows: Rows, epoch: int, first: int = 0) -> Iterator[Batch]:
         """All batches, in the loader's own order; see `Feed`."""
-        pieces = self._pieces(epoch)
+        chunks = self._chunks(epoch)
         for _ in range(first):  # only the loader knows what it would draw next
-            if self._thread.submit(self._fill, self._slots[0][1], pieces).result() == 0:
+            if self._thread.submit(self._fill, self._slots[0][1], chunks).result() == 0:
                 break
         reading: deque[Future[int]] = deque()
         try:
@@ -90,7 +90,7 @@ class LoaderFeed:
                 # That batch `number` is asked for means that older ones' arrays are free again.
                 for ahead in range(number + len(reading), number + AHEAD + 1):
                     arrays = self._slots[ahead % len(self._slots)][1]
-                    reading.append(self._thread.submit(self._fill, arrays, pieces))
+                    reading.append(self._thread.submit(self._fill, arrays, chunks))
                 count = reading.popleft().result()
                 data, arrays = self._slots[number % len(self._slots)]
                 if first + number == 0:
@@ -101,7 +101,7 @@ class LoaderFeed:
         finally:
             for fill in reading:
                 fill.cancel()
-            self._thread.submit(pieces.close).result()
+            self._thread.submit(chunks.close).result()
 
     def some(self, batches: int) -> Iterator[Batch]:
         """So many batches, from the beginning again where there are too few; see `Feed`."""
@@ -113,22 +113,22 @@ class LoaderFeed:
         """End the thread, once it is done with its batch."""
         self._thread.shutdown(cancel_futures=True)
 
-    def _fill(self, arrays: Sequence[Array], pieces: Pieces) -> int:
+    def _fill(self, arrays: Sequence[Array], chunks: Chunks) -> int:
         """Write the next samples into arrays; how many there are."""
         filled = 0
         while filled < self._batch_size:
-            piece = pieces.take(self._batch_size - filled)
-            if piece is None:
+            chunk = chunks.take(self._batch_size - filled)
+            if chunk is None:
                 break
-            count = len(piece[self._tensors[0]])
+            count = len(chunk[self._tensors[0]])
             for tensor, array in zip(self._tensors, arrays, strict=True):
-                array[filled : filled + count] = piece[tensor]
+                array[filled : filled + count] = chunk[tensor]
             filled += count
         return filled
 
-    def _pieces(self, epoch: int) -> Pieces:
+    def _chunks(self, epoch: int) -> Chunks:
         seed = np.random.SeedSequence([self._seed, epoch]).generate_state(1)
-        return Pieces(self._loader, self._arrays_of, int(seed[0]))
+        return Chunks(self._loader, self._arrays_of, int(seed[0]))
 
     def _check_first(self, arrays: Sequence[Array], count: int) -> None:
         """Raise `UserError` if there are no samples, or ranks go through others."""
@@ -144,7 +144,7 @@ class LoaderFeed:
             )
 
 
-class Pieces:
+class Chunks:
     """One pass over a loader, cut where it is asked for.
 
     Parameters
@@ -171,9 +171,9 @@ class Pieces:
             except StopIteration:
                 return None
             self._rest = self._arrays_of(batch)
-        piece = {tensor: array[:most] for tensor, array in self._rest.items()}
+        chunk = {tensor: array[:most] for tensor, array in self._rest.items()}
         self._rest = {tensor: array[most:] for tensor, array in self._rest.items()}
-        return piece
+        return chunk
 
     def close(self) -> None:
         """Let go of the loader's iterator."""

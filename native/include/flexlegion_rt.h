@@ -98,7 +98,7 @@ int fl_rt_measure_round_trips(int n_ways, const int32_t *from, const int32_t *to
  * room for three times the trips. */
 int fl_rt_measure_clocks(int here, int there, int trips, int64_t *times);
 /* `bytes` bytes of each rank, for all ranks, in their order. */
-int fl_rt_share(const void *mine, int64_t bytes, void *all);
+int fl_rt_all_gather(const void *mine, int64_t bytes, void *all);
 
 /* A plan made executable. Device numbers of the plan are those of fl_rt_device. */
 typedef struct fl_program fl_program;

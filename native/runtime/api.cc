@@ -7,13 +7,13 @@
 
 #include "flexlegion_rt.h"
 #include "plan/handles.h"
+#include "runtime/all_gather.h"
 #include "runtime/arenas.h"
 #include "runtime/machine.h"
 #include "runtime/mapper.h"
 #include "runtime/measurement.h"
 #include "runtime/memory_needs.h"
 #include "runtime/program.h"
-#include "runtime/share.h"
 #include "runtime/watchdog.h"
 #include "support/error.h"
 
@@ -224,11 +224,11 @@ int fl_rt_measure_clocks(int here, int there, int trips, int64_t* times) {
   return measured(times, [&] { return fl::measure_clocks(here, there, trips); });
 }
 
-int fl_rt_share(const void* mine, int64_t bytes, void* all) {
+int fl_rt_all_gather(const void* mine, int64_t bytes, void* all) {
   return status([&] {
     const char* const first = static_cast<const char*>(mine);
     char* to = static_cast<char*>(all);
-    for (const std::vector<char>& its : fl::share({first, first + bytes})) {
+    for (const std::vector<char>& its : fl::all_gather({first, first + bytes})) {
       to = std::copy(its.begin(), its.end(), to);
     }
   });

@@ -162,7 +162,7 @@ std::vector<LeafTask> leaf_tasks() {
                            kNormTask, kClipTask, kSumTask, kTouchTask, kAnswerTask, kFusedTask}) {
     tasks.push_back({name});
   }
-  tasks.push_back({kShareTask, LeafResult::bytes});
+  tasks.push_back({kBytesTask, LeafResult::bytes});
   return tasks;
 }
 

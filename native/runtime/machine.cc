@@ -190,7 +190,7 @@ ShardingID MachineState::sharding_of(const std::vector<int>& ranks) {
   const auto found = shardings_.find(ranks);
   if (found != shardings_.end()) return found->second;
   if (shardings_.size() == kMaxShardings) {
-    throw std::runtime_error("too many different placements in one process");
+    throw std::runtime_error("too many different ways to place tasks on ranks in one process");
   }
   const ShardingID id = first_sharding_ + static_cast<ShardingID>(shardings_.size());
   Runtime::get_runtime()->register_sharding_functor(id, new PointToRank(ranks), true);

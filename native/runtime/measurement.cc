@@ -128,7 +128,7 @@ class Measurement : public Executor {
   // Runs all steps again and again. Returns what is logged; the logs are added up.
   Times run(const RunState& state, const Repeats& repeats,
             const std::vector<std::int64_t>* rows = nullptr) {
-    report_ = add_task(kShareTask, device_, {}, [this](LeafContext& context) {
+    report_ = add_task(kBytesTask, device_, {}, [this](LeafContext& context) {
       const auto* first = reinterpret_cast<const char*>(totals_.data());
       context.bytes.data.assign(first, first + totals_.size() * sizeof(std::int64_t));
     });

@@ -146,8 +146,8 @@ Program::AllMetrics Program::metrics(const std::vector<std::int64_t>& tickets, s
   if (MachineState::get().ranks() == 1) {
     told.push_back(std::move(mine));
   } else {
-    if (!share_) share_ = std::make_unique<Share>();
-    told = share_->all(mine);
+    if (!all_gather_) all_gather_ = std::make_unique<AllGather>();
+    told = all_gather_->all(mine);
   }
   // Sums are formed in the order of tasks, so that they do not depend on who ran which when.
   AllMetrics all;

@@ -17,10 +17,10 @@
 #include "legion.h"
 #include "ops/kernel.h"
 #include "plan/handles.h"
+#include "runtime/all_gather.h"
 #include "runtime/bodies.h"
 #include "runtime/executor.h"
 #include "runtime/iteration_log.h"
-#include "runtime/share.h"
 
 namespace flexlegion {
 
@@ -158,7 +158,7 @@ class Program : public Executor {
   std::map<unsigned, Schedule> schedules_;
   std::map<std::vector<int>, int> fused_;  // launches -> the one that stands for them
   IterationLog log_;
-  std::unique_ptr<Share> share_;  // once ranks have told each other anything
+  std::unique_ptr<AllGather> all_gather_;  // once ranks have told each other anything
   std::size_t launches_since_pause_ = 0;
 };
 

@@ -20,8 +20,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/all_gather.h"
 #include "runtime/machine.h"
-#include "runtime/share.h"
 #include "runtime/wire.h"
 #include "support/error.h"
 
@@ -434,7 +434,7 @@ void watch_ranks() {
   }
   const auto* bytes = reinterpret_cast<const char*>(&me);
   std::vector<Introduction> ranks;
-  for (const std::vector<char>& part : share({bytes, bytes + sizeof me})) {
+  for (const std::vector<char>& part : all_gather({bytes, bytes + sizeof me})) {
     std::memcpy(static_cast<void*>(&ranks.emplace_back()), part.data(), sizeof me);
   }
   const Introduction& hub = ranks.front();

@@ -11,7 +11,7 @@ namespace fl = flexlegion;
 
 struct fl_chain {
   fl_chain(const fl::Problem& problem, const std::vector<int>& groups, std::uint64_t seed,
-           const std::vector<fl::Config>& start)
+           const std::vector<fl::PricedConfig>& start)
       : problem(problem), chain(problem, groups, seed, start) {}
   const fl::Problem& problem;
   fl::Chain chain;

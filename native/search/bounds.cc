@@ -57,7 +57,7 @@ Bounds::Bounds(const Problem& problem) : problem_(problem), geometry_(problem) {
 void Bounds::fill(Node& node) {
   const Graph& graph = problem_.graph;
   const MachineModel& machine = problem_.machine;
-  for (const Config& config : node.configs) {
+  for (const PricedConfig& config : node.configs) {
     const Split& split = problem_.split(node.op, config.split);
     std::vector<Time> forward, backward;
     for (int k = 0; k < split.tasks; ++k) {
@@ -76,13 +76,13 @@ void Bounds::fill(Node& node) {
       if (source.first_reader != node.op) continue;  // cut as another operator is
       const auto devices = load_config(graph, source, split.degrees, config.devices).devices;
       const int parts = static_cast<int>(devices.size());
-      const Family& family = geometry_.load_family(operand.tensor, parts);
+      const Partition& partition = geometry_.load_partition(operand.tensor, parts);
       Time least = kNever;
       for (int k = 0; k < parts; ++k) {
-        const Rect& tile = family.of_task(k);
+        const Rect& tile = partition.of_task(k);
         least = std::min(least, load_time(problem_, devices[k], tile.volume()));
       }
-      const Family& read = geometry_.family(node.op, i, config.split);
+      const Partition& read = geometry_.partition(node.op, i, config.split);
       for (std::size_t k = 0; k < heads.size(); ++k) {
         if (read.ids[read.parts.of_part[k]] >= 0) heads[k] = std::max(heads[k], least);
       }
@@ -110,8 +110,9 @@ void Bounds::fill_updates(Node& node) {
   for (std::size_t c = 0; c < node.configs.size(); ++c) {
     const auto& devices = node.configs[c].devices;
     std::vector<Time>& tails = node.tail.emplace_back(devices.size(), 0);
-    std::vector<const Family*> families;
-    for (int i : owned) families.push_back(&geometry_.family(node.op, i, node.configs[c].split));
+    std::vector<const Partition*> partitions;
+    for (int i : owned)
+      partitions.push_back(&geometry_.partition(node.op, i, node.configs[c].split));
     const std::vector<ShardTask> tasks =
         shard_tasks_of(problem_, geometry_, node.op, owned, node.configs[c]);
     // Between a part and a device's shards, all weights travel together.
@@ -121,7 +122,7 @@ void Bounds::fill_updates(Node& node) {
       std::int64_t elements = 0;
       for (const auto& [w, shard] : task.shards) {
         elements +=
-            families[w]->parts.rects[families[w]->parts.of_part[k]].intersect(shard).volume();
+            partitions[w]->parts.rects[partitions[w]->parts.of_part[k]].intersect(shard).volume();
       }
       return elements;
     };
@@ -181,9 +182,9 @@ void Bounds::find_edges() {
 }
 
 // From forward tasks of `writer` to those that read what sum tasks combine of an output.
-void Bounds::add_sums(int writer, int output, const Config& theirs, const Family& read,
-                      const Config& mine, Matrix& forward) {
-  const Family& written = geometry_.family(writer, output, theirs.split);
+void Bounds::add_sums(int writer, int output, const PricedConfig& theirs, const Partition& read,
+                      const PricedConfig& mine, Matrix& forward) {
+  const Partition& written = geometry_.partition(writer, output, theirs.split);
   const int values = problem_.split(writer, theirs.split).partial_values;
   const std::vector<int> outputs = problem_.graph.operators[writer].outputs();
   for (const ShardTask& task : shard_tasks_of(problem_, geometry_, writer, outputs, theirs)) {
@@ -212,8 +213,8 @@ void Bounds::add_sums(int writer, int output, const Config& theirs, const Family
 void Bounds::fill(Edge& edge) {
   const Node &writer = nodes_[edge.from], &reader = nodes_[edge.to];
   const Graph& graph = problem_.graph;
-  for (const Config& theirs : writer.configs) {
-    for (const Config& mine : reader.configs) {
+  for (const PricedConfig& theirs : writer.configs) {
+    for (const PricedConfig& mine : reader.configs) {
       Matrix forward, backward;
       forward.width = static_cast<int>(mine.devices.size());
       backward.width = static_cast<int>(theirs.devices.size());
@@ -228,8 +229,8 @@ void Bounds::fill(Edge& edge) {
         const int tensor = graph.operators[reader.op].operands[input].tensor;
         const bool back = problem_.facts.differentiable[tensor] &&
                           problem_.facts.backward[reader.op] && problem_.facts.backward[writer.op];
-        const Family& written = geometry_.family(writer.op, output, theirs.split);
-        const Family& read = geometry_.family(reader.op, input, mine.split);
+        const Partition& written = geometry_.partition(writer.op, output, theirs.split);
+        const Partition& read = geometry_.partition(reader.op, input, mine.split);
         const Overlaps& overlaps = geometry_.relation(read, written).overlaps;
         const int values = problem_.split(writer.op, theirs.split).partial_values;
         const bool summed = theirs.sums == Sums::shards;

@@ -21,7 +21,7 @@ class Bounds {
 
   // The operators in the order in which they get configurations, and these.
   const std::vector<int>& operators() const { return operators_; }
-  const std::vector<Config>& configs(int position) const { return nodes_[position].configs; }
+  const std::vector<PricedConfig>& configs(int position) const { return nodes_[position].configs; }
 
   // What any strategy takes at least.
   std::int64_t root() const { return root_; }
@@ -58,7 +58,7 @@ class Bounds {
   };
   struct Node {
     int op = 0;
-    std::vector<Config> configs;
+    std::vector<PricedConfig> configs;
     std::vector<std::vector<Time>> forward, backward, head, tail;  // [configuration][part]
     std::vector<std::vector<Time>> load;                           // [configuration][device]
     std::vector<Time> work;    // [configuration]: of all its own tasks
@@ -68,8 +68,8 @@ class Bounds {
   void find_edges();
   void fill(Node& node);
   void fill_updates(Node& node);
-  void add_sums(int writer, int output, const Config& theirs, const Family& read,
-                const Config& mine, Matrix& forward);
+  void add_sums(int writer, int output, const PricedConfig& theirs, const Partition& read,
+                const PricedConfig& mine, Matrix& forward);
   void fill(Edge& edge);
   void fill_around(Edge& edge, std::size_t weight);
   void find_idle(int position);

@@ -28,13 +28,13 @@ class Deadline {
 }  // namespace
 
 Chain::Chain(const Problem& problem, const std::vector<int>& groups, std::uint64_t seed,
-             const std::vector<Config>& start)
+             const std::vector<PricedConfig>& start)
     : problem_(problem), proposals_(problem, groups), random_(seed), simulator_(problem) {
   adopt(start);
   if (best_.empty()) best_ = start;  // even if it does not fit
 }
 
-void Chain::adopt(const std::vector<Config>& strategy) {
+void Chain::adopt(const std::vector<PricedConfig>& strategy) {
   simulator_.set(strategy);
   note_current();
   if (fits_ && current_time_ == best_time_) best_ = strategy;
@@ -105,7 +105,7 @@ std::int64_t Chain::most_tasks() const {
 void Chain::propose(const ChainOptions& options) {
   ++counts_.proposals;
   if (options.moves.critical && !options.moves.uniform && !critical_known_) find_critical();
-  const Configs configs =
+  const PartialStrategy configs =
       proposals_.draw(random_, simulator_.graph().strategy(), options.moves, critical_);
   const std::int64_t scale = options.scale > 0 ? options.scale : current_time_;
   const double beta = 1.0 / (options.temperature * static_cast<double>(scale));
@@ -168,7 +168,7 @@ bool Chain::descend(double seconds, const DescentOptions& options) {
   if (current() != best_) adopt(best_);
   if (!descent_ || !(descent_->options() == options)) descent_.emplace(proposals_, options);
   for (int op; (op = descent_->next(changes_)) >= 0;) {
-    const std::vector<Config> configs = proposals_.all(op);
+    const std::vector<PricedConfig> configs = proposals_.all(op);
     while (descent_->position < configs.size()) {
       if (descend_to(op, configs[descent_->position++], options.tied)) descent_->improved(op);
       if (deadline.over()) return false;  // after some progress, however short the time
@@ -178,8 +178,8 @@ bool Chain::descend(double seconds, const DescentOptions& options) {
   return true;
 }
 
-bool Chain::descend_to(int op, const Config& config, bool tied) {
-  Configs configs;
+bool Chain::descend_to(int op, const PricedConfig& config, bool tied) {
+  PartialStrategy configs;
   if (tied) {
     for (int member : proposals_.members(op)) configs.emplace_back(member, config);
   } else {

@@ -42,7 +42,7 @@ struct ChainCounts {
 class Chain {
  public:
   Chain(const Problem& problem, const std::vector<int>& groups, std::uint64_t seed,
-        const std::vector<Config>& start);
+        const std::vector<PricedConfig>& start);
 
   // At most that many proposals, and as long as the time lasts (seconds; 0: no limit).
   void run(std::int64_t proposals, double seconds, const ChainOptions& options);
@@ -53,18 +53,18 @@ class Chain {
   bool descend(double seconds, const DescentOptions& options);
 
   // Continues from another strategy.
-  void adopt(const std::vector<Config>& strategy);
+  void adopt(const std::vector<PricedConfig>& strategy);
 
-  const std::vector<Config>& best() const { return best_; }
+  const std::vector<PricedConfig>& best() const { return best_; }
   std::int64_t best_time() const { return best_time_; }  // kNever: none fits into memory
-  const std::vector<Config>& current() const { return simulator_.graph().strategy(); }
+  const std::vector<PricedConfig>& current() const { return simulator_.graph().strategy(); }
   std::int64_t current_time() const { return current_time_; }
   const ChainCounts& counts() const { return counts_; }
   const Simulator& simulator() const { return simulator_; }
 
  private:
   void propose(const ChainOptions& options);
-  bool descend_to(int op, const Config& config, bool tied);
+  bool descend_to(int op, const PricedConfig& config, bool tied);
   void note_current();
   void find_critical();
   std::int64_t missing_memory() const;
@@ -77,7 +77,7 @@ class Chain {
   std::int64_t current_time_ = 0, best_time_ = kNever;
   bool fits_ = true;       // the current strategy, into memory
   bool any_size_ = false;  // proposals may have any number of tasks
-  std::vector<Config> best_;
+  std::vector<PricedConfig> best_;
   std::vector<int> critical_;
   bool critical_known_ = false;
   std::int64_t changes_ = 0;  // of the current strategy

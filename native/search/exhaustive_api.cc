@@ -11,7 +11,7 @@
 namespace fl = flexlegion;
 
 struct fl_exhaustive {
-  fl_exhaustive(const fl::Problem& problem, const std::vector<fl::Config>& incumbent)
+  fl_exhaustive(const fl::Problem& problem, const std::vector<fl::PricedConfig>& incumbent)
       : problem(problem), search(problem, incumbent) {}
   const fl::Problem& problem;
   fl::Exhaustive search;

@@ -73,7 +73,8 @@ std::vector<int> symmetric_devices(const MachineModel& machine) {
   return first;
 }
 
-void Proposals::make_canonical(const std::vector<Config>& strategy, Configs& configs) const {
+void Proposals::make_canonical(const std::vector<PricedConfig>& strategy,
+                               PartialStrategy& configs) const {
   std::vector<char> used(static_cast<std::size_t>(devices_), 0);
   std::vector<char> changes(strategy.size(), 0);
   for (const auto& [op, config] : configs) changes[op] = 1;
@@ -193,13 +194,13 @@ std::vector<int> Proposals::random_devices(Random& random, int tasks) const {
 }
 
 Sums Proposals::random_sums(Random& random, int op, int split) const {
-  const bool choice = problem_.split(op, split).shares_sums;
+  const bool choice = problem_.split(op, split).can_sum_by_shards;
   return choice && random.chance(0.5) ? Sums::shards : Sums::readers;
 }
 
-Config Proposals::random_config(Random& random, int op) const {
+PricedConfig Proposals::random_config(Random& random, int op) const {
   const auto& splits = splits_[op];
-  Config config;
+  PricedConfig config;
   config.split = splits[random.below(static_cast<int>(splits.size()))];
   config.sums = random_sums(random, op, config.split);
   config.devices = random_devices(random, problem_.split(op, config.split).tasks);
@@ -207,12 +208,12 @@ Config Proposals::random_config(Random& random, int op) const {
 }
 
 // Takes a neighbour's devices, and its degrees as far as the operator can be split by them.
-bool Proposals::copy_neighbour(Random& random, int op, const std::vector<Config>& strategy,
-                               Config& config) const {
+bool Proposals::copy_neighbour(Random& random, int op, const std::vector<PricedConfig>& strategy,
+                               PricedConfig& config) const {
   const auto& neighbours = neighbours_[op];
   if (neighbours.empty()) return false;
   const Neighbour& other = neighbours[random.below(static_cast<int>(neighbours.size()))];
-  const Config& theirs = strategy[other.op];
+  const PricedConfig& theirs = strategy[other.op];
   if (!(random.chance(0.7) && follow(random, op, other, theirs, config)) &&
       !take_degrees(op, other, theirs, config)) {
     return false;
@@ -224,8 +225,8 @@ bool Proposals::copy_neighbour(Random& random, int op, const std::vector<Config>
 // Splits `op` along the dimensions that go with the neighbour's, and puts each task where the
 // neighbour's task of the same part is. What the neighbour splits besides (a dimension that is not
 // in the tensor, such as one it reduces) splits any other dimension, and its parts go on in order.
-bool Proposals::follow(Random& random, int op, const Neighbour& neighbour, const Config& theirs,
-                       Config& config) const {
+bool Proposals::follow(Random& random, int op, const Neighbour& neighbour,
+                       const PricedConfig& theirs, PricedConfig& config) const {
   const std::vector<int>& degrees = problem_.split(neighbour.op, theirs.split).degrees;
   std::vector<int> mine(problem_.split(op, 0).degrees.size(), 1);
   std::array<int, kMaxRegionRank> followed;  // a dimension of mine: which of theirs it goes with
@@ -272,8 +273,8 @@ bool Proposals::follow(Random& random, int op, const Neighbour& neighbour, const
 
 // As many tasks as the neighbour has on the same devices: of the same degrees, or along the first
 // dimension that can be cut into so many parts.
-bool Proposals::take_degrees(int op, const Neighbour& neighbour, const Config& theirs,
-                             Config& config) const {
+bool Proposals::take_degrees(int op, const Neighbour& neighbour, const PricedConfig& theirs,
+                             PricedConfig& config) const {
   const Split& split = problem_.split(neighbour.op, theirs.split);
   const std::size_t rank = problem_.split(op, 0).degrees.size();
   const auto& table = problem_.costs.number_of[problem_.costs.class_of[op]];
@@ -298,11 +299,11 @@ bool Proposals::take_degrees(int op, const Neighbour& neighbour, const Config& t
 
 // Goes on with a change to operators around it, each of which follows the one that it was reached
 // from: to one or many, as far as a pair of layers, or a block of them.
-void Proposals::spread(Random& random, bool tied, Configs& configs) const {
+void Proposals::spread(Random& random, bool tied, PartialStrategy& configs) const {
   const int most = 2 << random.below(4);
   std::vector<char> changed(groups_.size(), 0);
-  std::vector<std::pair<int, Config>> reached;
-  const auto reach = [&](int op, const Config& config) {
+  PartialStrategy reached;
+  const auto reach = [&](int op, const PricedConfig& config) {
     const std::vector<int> alone{op};
     for (int member : tied ? members(op) : alone) {
       changed[member] = 1;
@@ -310,7 +311,7 @@ void Proposals::spread(Random& random, bool tied, Configs& configs) const {
     }
     reached.emplace_back(op, config);
   };
-  reach(configs.front().first, Config(configs.front().second));
+  reach(configs.front().first, PricedConfig(configs.front().second));
   for (std::size_t i = 0; i < reached.size(); ++i) {
     const auto [from, theirs] = reached[i];
     const auto& around = neighbours_[from];
@@ -318,7 +319,7 @@ void Proposals::spread(Random& random, bool tied, Configs& configs) const {
     const int first = count > 0 ? random.below(count) : 0;
     for (int n = 0; n < count && static_cast<int>(reached.size()) < most; ++n) {
       const Neighbour& there = around[(first + n) % count];
-      Config config;
+      PricedConfig config;
       if (changed[there.op] ||
           !follow(random, there.op, neighbours_[there.op][there.back], theirs, config)) {
         continue;
@@ -329,17 +330,17 @@ void Proposals::spread(Random& random, bool tied, Configs& configs) const {
   }
 }
 
-Configs Proposals::draw_uniform(Random& random) const {
+PartialStrategy Proposals::draw_uniform(Random& random) const {
   const int op = operators_[random.below(static_cast<int>(operators_.size()))];
   const auto kind = static_cast<std::size_t>(problem_.costs.class_of[op]);
   if (all_of_class_.size() <= kind) all_of_class_.resize(kind + 1);
-  std::vector<Config>& configs = all_of_class_[kind];
+  std::vector<PricedConfig>& configs = all_of_class_[kind];
   if (configs.empty()) configs = all(op);
   return {{op, configs[random.below(static_cast<int>(configs.size()))]}};
 }
 
-Configs Proposals::draw(Random& random, const std::vector<Config>& strategy, const Moves& moves,
-                        const std::vector<int>& critical) const {
+PartialStrategy Proposals::draw(Random& random, const std::vector<PricedConfig>& strategy,
+                                const Moves& moves, const std::vector<int>& critical) const {
   if (moves.uniform) return draw_uniform(random);
   int op;
   if (moves.critical && !critical.empty() && random.chance(0.5)) {
@@ -347,16 +348,16 @@ Configs Proposals::draw(Random& random, const std::vector<Config>& strategy, con
   } else {
     op = operators_[random.below(static_cast<int>(operators_.size()))];
   }
-  Config config;
+  PricedConfig config;
   bool found = false;
   if (moves.neighbours && random.chance(0.3)) {
     found = copy_neighbour(random, op, strategy, config);
   } else if (random.chance(0.3)) {
     // The degrees stay; who combines partial values changes, or the devices.
-    const Config& mine = strategy[op];
+    const PricedConfig& mine = strategy[op];
     const int tasks = static_cast<int>(mine.devices.size());
     config = mine;
-    if (problem_.split(op, mine.split).shares_sums && random.chance(0.3)) {
+    if (problem_.split(op, mine.split).can_sum_by_shards && random.chance(0.3)) {
       config.sums = mine.sums == Sums::shards ? Sums::readers : Sums::shards;
       found = true;
     } else if (tasks <= devices_) {
@@ -365,7 +366,7 @@ Configs Proposals::draw(Random& random, const std::vector<Config>& strategy, con
     }
   }
   if (!found) config = random_config(random, op);
-  Configs configs;
+  PartialStrategy configs;
   if (moves.tied) {
     for (int member : members(op)) configs.emplace_back(member, config);
   } else {
@@ -379,15 +380,15 @@ Configs Proposals::draw(Random& random, const std::vector<Config>& strategy, con
   return configs;
 }
 
-std::vector<Config> Proposals::all(int op) const {
-  std::vector<Config> configs;
+std::vector<PricedConfig> Proposals::all(int op) const {
+  std::vector<PricedConfig> configs;
   for (int s : splits_[op]) {
     const std::size_t first = configs.size();
     const int tasks = problem_.split(op, s).tasks;
     for (std::vector<int>& devices : device_sets(tasks)) {
       configs.push_back({s, Sums::readers, std::move(devices)});
     }
-    if (!problem_.split(op, s).shares_sums) continue;
+    if (!problem_.split(op, s).can_sum_by_shards) continue;
     const std::size_t last = configs.size();
     for (std::size_t i = first; i < last; ++i) {
       configs.push_back({s, Sums::shards, configs[i].devices});

@@ -10,8 +10,6 @@
 
 namespace flexlegion {
 
-using Configs = std::vector<std::pair<int, Config>>;
-
 // An operator that writes or reads a tensor of another one's.
 struct Neighbour {
   int op;
@@ -44,12 +42,12 @@ class Proposals {
   Proposals(const Problem& problem, std::vector<int> groups);
 
   // `critical`: operators on the critical path, possibly repeated; may be empty.
-  Configs draw(Random& random, const std::vector<Config>& strategy, const Moves& moves,
-               const std::vector<int>& critical) const;
+  PartialStrategy draw(Random& random, const std::vector<PricedConfig>& strategy,
+                       const Moves& moves, const std::vector<int>& critical) const;
 
   // Every configuration of `op`: each split, on sets of devices, or if there are too many (more
   // than eight devices), on blocks and strides of devices; and each way to combine partial values.
-  std::vector<Config> all(int op) const;
+  std::vector<PricedConfig> all(int op) const;
 
   const std::vector<int>& operators() const { return operators_; }
   const std::vector<int>& members(int op) const { return members_[groups_[op]]; }
@@ -58,18 +56,19 @@ class Proposals {
  private:
   // Of devices that no other operator uses and that can be exchanged, the first ones: strategies
   // that differ in such an exchange are one.
-  void make_canonical(const std::vector<Config>& strategy, Configs& configs) const;
-  Config random_config(Random& random, int op) const;
+  void make_canonical(const std::vector<PricedConfig>& strategy, PartialStrategy& configs) const;
+  PricedConfig random_config(Random& random, int op) const;
   std::vector<std::vector<int>> device_sets(int tasks) const;
-  Configs draw_uniform(Random& random) const;
+  PartialStrategy draw_uniform(Random& random) const;
   std::vector<int> random_devices(Random& random, int tasks) const;
   Sums random_sums(Random& random, int op, int split) const;
-  bool copy_neighbour(Random& random, int op, const std::vector<Config>& strategy,
-                      Config& config) const;
-  bool follow(Random& random, int op, const Neighbour& neighbour, const Config& theirs,
-              Config& config) const;
-  bool take_degrees(int op, const Neighbour& neighbour, const Config& theirs, Config& config) const;
-  void spread(Random& random, bool tied, Configs& configs) const;
+  bool copy_neighbour(Random& random, int op, const std::vector<PricedConfig>& strategy,
+                      PricedConfig& config) const;
+  bool follow(Random& random, int op, const Neighbour& neighbour, const PricedConfig& theirs,
+              PricedConfig& config) const;
+  bool take_degrees(int op, const Neighbour& neighbour, const PricedConfig& theirs,
+                    PricedConfig& config) const;
+  void spread(Random& random, bool tied, PartialStrategy& configs) const;
 
   const Problem& problem_;
   int devices_;
@@ -79,8 +78,8 @@ class Proposals {
   std::vector<unsigned> divisible_;        // an operator: dimensions (bits) that candidates split
   std::vector<int> groups_;                // an operator
   std::vector<std::vector<int>> members_;  // a group
-  std::vector<std::vector<Neighbour>> neighbours_;         // an operator
-  mutable std::vector<std::vector<Config>> all_of_class_;  // `all`, once it was needed
+  std::vector<std::vector<Neighbour>> neighbours_;               // an operator
+  mutable std::vector<std::vector<PricedConfig>> all_of_class_;  // `all`, once it was needed
 };
 
 }  // namespace flexlegion

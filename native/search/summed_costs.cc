@@ -77,7 +77,8 @@ OperatorCost operator_cost(const Problem& problem, Geometry& geometry, int op, i
   cost.computation = slowest(problem, split, Pass::forward);
   if (facts.backward[op]) cost.computation += slowest(problem, split, Pass::backward);
   if (!(facts.runs[op] & kTrains)) return cost;
-  Config config{number, Sums::readers, std::vector<int>(static_cast<std::size_t>(split.tasks))};
+  PricedConfig config{number, Sums::readers,
+                      std::vector<int>(static_cast<std::size_t>(split.tasks))};
   std::iota(config.devices.begin(), config.devices.end(), 0);
   std::vector<int> weights, tensors;
   for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
@@ -98,7 +99,7 @@ OperatorCost operator_cost(const Problem& problem, Geometry& geometry, int op, i
     for (const auto& [w, shard] : task.shards) {
       touched += updated(problem, tensors[w], shard);
       const bool is_table = facts.is_table(tensors[w]);
-      const DistinctRects& parts = geometry.family(op, weights[w], number).parts;
+      const DistinctRects& parts = geometry.partition(op, weights[w], number).parts;
       for (int k = 0; k < split.tasks; ++k) {
         const std::int64_t elements = parts.rects[parts.of_part[k]].intersect(shard).volume();
         if (elements == 0) continue;

@@ -148,9 +148,8 @@ fl::CostTable cost_table(const fl::Graph& graph, const int32_t* class_of,
 
 }  // namespace
 
-std::vector<std::pair<int, fl::Config>> fl::configs_of(const fl::Problem& problem,
-                                                       const fl_strategy& strategy) {
-  std::vector<std::pair<int, fl::Config>> configs;
+fl::PartialStrategy fl::configs_of(const fl::Problem& problem, const fl_strategy& strategy) {
+  fl::PartialStrategy configs;
   for (const auto& [op, config] : strategy.configs) {
     check_index(op, static_cast<std::int64_t>(problem.graph.operators.size()), "operator");
     fl::check_config(problem.graph, op, config);
@@ -163,15 +162,16 @@ std::vector<std::pair<int, fl::Config>> fl::configs_of(const fl::Problem& proble
       throw std::invalid_argument("the cost table has no times for operator '" +
                                   problem.graph.operators[op].name + "' split by" + text);
     }
-    const bool shares = problem.split(op, entry->second).shares_sums;
+    const bool shares = problem.split(op, entry->second).can_sum_by_shards;
     const fl::Sums sums = shares ? config.sums : fl::Sums::readers;
-    configs.emplace_back(op, fl::Config{entry->second, sums, config.devices});
+    configs.emplace_back(op, fl::PricedConfig{entry->second, sums, config.devices});
   }
   return configs;
 }
 
-std::vector<fl::Config> fl::strategy_of(const fl::Problem& problem, const fl_strategy& strategy) {
-  std::vector<fl::Config> configs;
+std::vector<fl::PricedConfig> fl::strategy_of(const fl::Problem& problem,
+                                              const fl_strategy& strategy) {
+  std::vector<fl::PricedConfig> configs;
   for (auto& [op, config] : configs_of(problem, strategy)) configs.push_back(std::move(config));
   if (configs.size() != problem.graph.operators.size()) {
     throw std::invalid_argument("a strategy needs one configuration an operator");
@@ -180,10 +180,10 @@ std::vector<fl::Config> fl::strategy_of(const fl::Problem& problem, const fl_str
 }
 
 std::unique_ptr<fl_strategy> fl::handle_of(const fl::Problem& problem,
-                                           const std::vector<fl::Config>& strategy) {
+                                           const std::vector<fl::PricedConfig>& strategy) {
   auto handle = std::make_unique<fl_strategy>();
   for (int op = 0; op < static_cast<int>(strategy.size()); ++op) {
-    const fl::Config& config = strategy[op];
+    const fl::PricedConfig& config = strategy[op];
     handle->configs[op] = {problem.split(op, config.split).degrees, config.devices, config.sums};
   }
   return handle;

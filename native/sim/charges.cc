@@ -20,10 +20,11 @@ std::int64_t sum_time(const Problem& problem, int device, std::int64_t partial, 
 }
 
 std::vector<ShardTask> shard_tasks_of(const Problem& problem, Geometry& geometry, int op,
-                                      const std::vector<int>& operands, const Config& config) {
+                                      const std::vector<int>& operands,
+                                      const PricedConfig& config) {
   return shard_tasks_of(
       problem.graph, op, operands, config.devices,
-      [&](int i) -> const DistinctRects& { return geometry.family(op, i, config.split).parts; });
+      [&](int i) -> const DistinctRects& { return geometry.partition(op, i, config.split).parts; });
 }
 
 std::int64_t updated(const Problem& problem, int tensor, const Rect& shard) {

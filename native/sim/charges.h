@@ -21,7 +21,7 @@ std::int64_t sum_time(const Problem& problem, int device, std::int64_t partial, 
 
 // The tasks of an update of `weights`, operands of `op`, by the devices of its configuration.
 std::vector<ShardTask> shard_tasks_of(const Problem& problem, Geometry& geometry, int op,
-                                      const std::vector<int>& weights, const Config& config);
+                                      const std::vector<int>& weights, const PricedConfig& config);
 
 // What an update reads and writes of a shard: its value, and as much for each optimizer state. The
 // partial gradients that it sums come on top.

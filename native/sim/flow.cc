@@ -79,7 +79,7 @@ void FlowBuilder::need(int writer, const Need& need, int memory, TaskRef reader)
       known = true;
       break;
     }
-    if (old.family != need.family || need.family < 0) cell.overlapping = true;
+    if (old.partition != need.partition || need.partition < 0) cell.overlapping = true;
   }
   if (!known) {
     needs_.push_back({need, cell.first_need});

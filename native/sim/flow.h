@@ -117,7 +117,7 @@ struct Flow {
 
 using FlowPtr = std::shared_ptr<const Flow>;
 
-// Stands for the shards of any tensor, which do not overlap, in FlowBuilder::Need::family.
+// Stands for the shards of any tensor, which do not overlap, in FlowBuilder::Need::partition.
 constexpr int kShards = 1 << 30;
 
 // Collects what a flow carries, in any order, and lays it out. Reused, so that it allocates little.
@@ -134,10 +134,10 @@ class FlowBuilder {
 
   // A reading task (or, without one, just a memory) needs `volume` elements that `writer` wrote:
   // what rectangles `wrote` and `reads` have in common. Equal values of `stack` mean that the
-  // rectangles live in one array, where overlaps are sent once; `family` is one of rectangles
-  // that do not overlap, or -1.
+  // rectangles live in one array, where overlaps are sent once; `partition` is a
+  // disjoint one that has them, or -1.
   struct Need {
-    int stack = 0, wrote = 0, reads = 0, family = -1;
+    int stack = 0, wrote = 0, reads = 0, partition = -1;
     std::int64_t volume = 0;
   };
   void need(int writer, const Need& need, int memory, TaskRef reader);

@@ -25,7 +25,7 @@ FlowPtr no_partial_flow() {
 }  // namespace
 
 FlowRules::FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
-                     const std::vector<Config>& configs, const std::vector<Block>& blocks)
+                     const std::vector<PricedConfig>& configs, const std::vector<Block>& blocks)
     : problem_(problem),
       launch_graph_(launch_graph),
       configs_(configs),
@@ -62,20 +62,20 @@ Block FlowRules::block(int launch) {
   }
   if (pass == Pass::load) {
     const LoadSource& source = launch_graph_.load_sources[index];
-    const Config& reader = configs_[source.first_reader];
+    const PricedConfig& reader = configs_[source.first_reader];
     block.device =
         load_config(problem_.graph, source,
                     problem_.split(source.first_reader, reader.split).degrees, reader.devices)
             .devices;
     const int parts = static_cast<int>(block.device.size());
-    const Family& family = geometry_.load_family(index, parts);
+    const Partition& partition = geometry_.load_partition(index, parts);
     for (int k = 0; k < parts; ++k) {
-      const Rect& tile = family.of_task(k);
+      const Rect& tile = partition.of_task(k);
       block.exe_time.push_back(load_time(problem_, block.device[k], tile.volume()));
     }
     return block;
   }
-  const Config& config = configs_[index];
+  const PricedConfig& config = configs_[index];
   const Split& split = problem_.split(index, config.split);
   block.device = config.devices;
   for (int k = 0; k < split.tasks; ++k) {
@@ -86,9 +86,9 @@ Block FlowRules::block(int launch) {
 
 // The tasks that share out operands of an operator, as it is configured. Several launches and flows
 // ask for them.
-const std::vector<ShardTask>& FlowRules::shared(std::vector<Shared>& known, int op,
-                                                const std::vector<int>& operands) {
-  Shared& its = known[op];
+const std::vector<ShardTask>& FlowRules::sharded(std::vector<Sharded>& known, int op,
+                                                 const std::vector<int>& operands) {
+  Sharded& its = known[op];
   if (!(its.config == configs_[op])) {
     its.config = configs_[op];
     its.tasks = shard_tasks_of(problem_, geometry_, op, operands, its.config);
@@ -97,13 +97,13 @@ const std::vector<ShardTask>& FlowRules::shared(std::vector<Shared>& known, int 
 }
 
 const std::vector<ShardTask>& FlowRules::updates_of(int op) {
-  return shared(updates_, op, problem_.facts.owned_weights(problem_.graph, op));
+  return sharded(updates_, op, problem_.facts.owned_weights(problem_.graph, op));
 }
 
 const std::vector<ShardTask>& FlowRules::sums_of(int op) {
   static const std::vector<ShardTask> none;
   if (configs_[op].sums == Sums::readers) return none;
-  return shared(sums_, op, problem_.graph.operators[op].outputs());
+  return sharded(sums_, op, problem_.graph.operators[op].outputs());
 }
 
 FlowPtr FlowRules::flow(int f) {
@@ -186,11 +186,11 @@ Flow FlowRules::finish(const FlowId& id) {
   return flow;
 }
 
-const Family& FlowRules::writer_family(int tensor) {
+const Partition& FlowRules::writer_partition(int tensor) {
   const auto [op, operand] = launch_graph_.producers[tensor];
-  if (op >= 0) return geometry_.family(op, operand, configs_[op].split);
+  if (op >= 0) return geometry_.partition(op, operand, configs_[op].split);
   const auto& devices = blocks_[launch_graph_.launch_of(Pass::load, tensor)].device;
-  return geometry_.load_family(tensor, static_cast<int>(devices.size()));
+  return geometry_.load_partition(tensor, static_cast<int>(devices.size()));
 }
 
 void FlowRules::box(int memory, const Rect& rect, bool written) {
@@ -222,20 +222,21 @@ void FlowRules::add_contributions(int tensor, const FlowId& id) {
     const int launch = id.parties[party];
     if (launch_graph_.launches[launch].pass != Pass::backward) continue;
     const int op = launch_graph_.launches[launch].index;
-    const Config& config = configs_[op];
+    const PricedConfig& config = configs_[op];
     const auto& operands = problem_.graph.operators[op].operands;
     for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
       if (operands[i].tensor != tensor || operands[i].role == Role::output) continue;
-      const Family& family = geometry_.family(op, i, config.split);
+      const Partition& partition = geometry_.partition(op, i, config.split);
       contributions_.next_requirement();
       const int number = static_cast<int>(contributors_.size());
       int pieces = 0, added = 0, before = -1;  // contributors
       bool alike = true;                       // task k adds to what task k of one of them wrote
       for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
-        const int mine = family.parts.of_part[k];
-        if (family.ids[mine] < 0) continue;
-        const Rect& rect = family.parts.rects[mine];
-        const auto entry = contributions_.add(family.ids[mine], rect, config.devices[k], launch, k);
+        const int mine = partition.parts.of_part[k];
+        if (partition.ids[mine] < 0) continue;
+        const Rect& rect = partition.parts.rects[mine];
+        const auto entry =
+            contributions_.add(partition.ids[mine], rect, config.devices[k], launch, k);
         ++pieces;
         if (entry.adds) {
           builder_.edge(builder_.writer(party_of_launch_[entry.earlier_launch], entry.earlier_part),
@@ -245,7 +246,7 @@ void FlowRules::add_contributions(int tensor, const FlowId& id) {
           before = std::max(before, std::exchange(contributor, number));
           ++added;
         } else {
-          pieces_.push_back({&family, mine, number});
+          pieces_.push_back({&partition, mine, number});
           const int slot = contributions_.pieces()[entry.piece].slot;
           box(memory_of(config.devices[k]), rect.in_slots(slot, slot + 1), true);
         }
@@ -297,7 +298,7 @@ Flow FlowRules::gradient(const FlowId& id) {
   }
   const int op = launch_graph_.producers[id.index].op;
   const int reader = party_of_launch_[id.fed.front()];
-  const Family& family = writer_family(id.index);
+  const Partition& partition = writer_partition(id.index);
   const int values = problem_.split(op, configs_[op].split).partial_values;
   const auto& devices = configs_[op].devices;
   std::vector<std::int64_t> partial(devices.size(), 0);  // elements of all partial values
@@ -305,25 +306,26 @@ Flow FlowRules::gradient(const FlowId& id) {
     const Piece& piece = pieces_[p];
     const Contributions::Piece& last = contributions_.pieces()[p];
     const int writer = builder_.writer(party_of_launch_[last.launch], last.part);
-    const Overlaps& overlaps = geometry_.relation(*piece.family, family).overlaps;
+    const Overlaps& overlaps = geometry_.relation(*piece.partition, partition).overlaps;
     for (int i = overlaps.first[piece.distinct]; i < overlaps.first[piece.distinct + 1]; ++i) {
       const RectIndex::Item& item = overlaps.items[i];
       FlowBuilder::Need need;
       need.stack = p;
       need.wrote = last.rect;
-      need.reads = family.ids[item.rect];
-      need.family = family.disjoint ? family.number : -1;
+      need.reads = partition.ids[item.rect];
+      need.partition = partition.disjoint ? partition.number : -1;
       need.volume = item.volume;
       // Of partial values of an output, each has the gradient of that output.
-      for (int k = family.first_task(item.rect, values); k <= family.last_task[item.rect]; ++k) {
+      for (int k = partition.first_task(item.rect, values); k <= partition.last_task[item.rect];
+           ++k) {
         builder_.need(writer, need, memory_of(devices[k]), {reader, k});
-        read_piece(p, k, item.volume, family.parts.rects[item.rect].volume());
+        read_piece(p, k, item.volume, partition.parts.rects[item.rect].volume());
         partial[k] += item.volume;
       }
     }
   }
   for (std::size_t k = 0; k < devices.size(); ++k) {
-    const Rect& rect = family.of_task(k);
+    const Rect& rect = partition.of_task(k);
     reading_.alike = reading_.alike && partial[k] == rect.volume();
     if (!rect.empty()) box_stack(id.index, memory_of(devices[k]), rect);
   }
@@ -331,7 +333,7 @@ Flow FlowRules::gradient(const FlowId& id) {
   hold_boxes(Content::gradient);
   Flow flow = finish(id);
   for (std::size_t k = 0; k < devices.size(); ++k) {
-    const std::int64_t own = family.of_task(k).volume();
+    const std::int64_t own = partition.of_task(k).volume();
     const std::int64_t time = sum_time(problem_, devices[k], partial[k], own);
     if (time == 0) continue;
     if (flow.fed_times.empty()) flow.fed_times = {std::vector<std::int64_t>(devices.size(), 0)};

@@ -20,7 +20,7 @@ class FlowRules {
   // Of the strategy that `configs` hold when a block or flow is asked for, and for flows, of its
   // blocks.
   FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
-            const std::vector<Config>& configs, const std::vector<Block>& blocks);
+            const std::vector<PricedConfig>& configs, const std::vector<Block>& blocks);
 
   // The tasks of a launch, and their times without what flows bring (Flow::fed_time).
   Block block(int launch);
@@ -44,7 +44,7 @@ class FlowRules {
   Rect as_read(const Rect& rect) const;
   void need_tile(int tile, FlowBuilder::Need need, int memory, TaskRef reader);
   void need_shards(const Rect& rect, FlowBuilder::Need need, int memory, TaskRef reader);
-  void read_value(const Family& family, const std::vector<int>& devices, int party);
+  void read_value(const Partition& partition, const std::vector<int>& devices, int party);
   void read_tokens(int op);
   std::vector<std::vector<std::int64_t>> combining_times(const FlowId& id);
   void add_contributions(int tensor, const FlowId& id);
@@ -54,7 +54,7 @@ class FlowRules {
   void set_apart(int party, int writer);
   void return_weight(int tensor, int weight, const std::vector<ShardTask>& tasks, int first_writer,
                      int stack);
-  const Family& writer_family(int tensor);
+  const Partition& writer_partition(int tensor);
   int memory_of(int device) const { return problem_.machine.memory_of[device]; }
 
   void box(int memory, const Rect& rect, bool written);
@@ -63,7 +63,7 @@ class FlowRules {
 
   const Problem& problem_;
   const LaunchGraph& launch_graph_;
-  const std::vector<Config>& configs_;
+  const std::vector<PricedConfig>& configs_;
   const std::vector<Block>& blocks_;
   Geometry geometry_;
   FlowBuilder builder_;
@@ -78,20 +78,20 @@ class FlowRules {
   std::int64_t built_bytes_ = 0;
 
   // An operator: the tasks that share out its weights or outputs, as it was configured last.
-  struct Shared {
-    Config config;
+  struct Sharded {
+    PricedConfig config;
     std::vector<ShardTask> tasks;
   };
-  const std::vector<ShardTask>& shared(std::vector<Shared>& known, int op,
-                                       const std::vector<int>& operands);
+  const std::vector<ShardTask>& sharded(std::vector<Sharded>& known, int op,
+                                        const std::vector<int>& operands);
   const FlowPtr no_partial_;
-  std::vector<Shared> updates_, sums_;
+  std::vector<Sharded> updates_, sums_;
 
   // Scratch, of the flow that is being built.
   std::vector<int> party_of_launch_;
   Contributions contributions_;
   struct Piece {
-    const Family* family;
+    const Partition* partition;
     int distinct;
     int contributor;  // who wrote it last
   };
@@ -113,7 +113,7 @@ class FlowRules {
   // How a tensor's value was written: as tiles, of each so many partial values; and whether sum
   // tasks combined these, a shard each.
   struct Written {
-    const Family* tiles = nullptr;
+    const Partition* tiles = nullptr;
     int values = 1;
     bool summed = false;
     std::vector<Rect> shards;  // a sum task; empty: it has none of this tensor
@@ -121,7 +121,7 @@ class FlowRules {
   };
   Written written_;
   struct Return {
-    int memory, rect, family;
+    int memory, rect, partition;
   };
   std::vector<Return> returns_;
   std::vector<std::vector<int>> returned_;  // a memory: rectangles

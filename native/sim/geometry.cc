@@ -63,47 +63,47 @@ int Geometry::id_of(const Rect& rect) {
   return entry->second;
 }
 
-std::unique_ptr<Family> Geometry::make_family(const std::vector<Rect>& tasks) {
-  auto family = std::make_unique<Family>(tasks);
-  family->number = next_family_++;
+std::unique_ptr<Partition> Geometry::make_partition(const std::vector<Rect>& tasks) {
+  auto partition = std::make_unique<Partition>(tasks);
+  partition->number = next_partition_++;
   std::vector<RectIndex::Item> overlapping;
-  for (const Rect& rect : family->parts.rects) {
-    family->ids.push_back(rect.empty() ? -1 : id_of(rect));
+  for (const Rect& rect : partition->parts.rects) {
+    partition->ids.push_back(rect.empty() ? -1 : id_of(rect));
     overlapping.clear();
-    if (family->disjoint) family->index.find(rect, overlapping);
-    family->disjoint = family->disjoint && overlapping.size() <= 1;  // itself
+    if (partition->disjoint) partition->index.find(rect, overlapping);
+    partition->disjoint = partition->disjoint && overlapping.size() <= 1;  // itself
   }
-  return family;
+  return partition;
 }
 
-const Family& Geometry::family(int op, int operand, int split) {
+const Partition& Geometry::partition(int op, int operand, int split) {
   const auto key = (static_cast<std::uint64_t>(problem_.costs.class_of[op]) << 40) |
                    (static_cast<std::uint64_t>(operand) << 24) | static_cast<std::uint64_t>(split);
-  auto& slot = families_[key];
+  auto& slot = partitions_[key];
   if (!slot) {
     const Graph& graph = problem_.graph;
-    slot = make_family(accessed_rects(graph, op, graph.operators[op].operands[operand],
-                                      problem_.split(op, split).degrees));
+    slot = make_partition(accessed_rects(graph, op, graph.operators[op].operands[operand],
+                                         problem_.split(op, split).degrees));
   }
   return *slot;
 }
 
-const Family& Geometry::load_family(int tensor, int parts) {
+const Partition& Geometry::load_partition(int tensor, int parts) {
   const auto key = (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(tensor) << 24) |
                    static_cast<std::uint64_t>(parts);
-  auto& slot = families_[key];
+  auto& slot = partitions_[key];
   if (!slot) {
     const Rect whole = Rect::of_shape(problem_.graph.tensors[tensor].shape);
     std::vector<int> degrees(static_cast<std::size_t>(whole.rank), 1);
     degrees[0] = parts;
     std::vector<Rect> tiles;
     for (int k = 0; k < parts; ++k) tiles.push_back(tile_of(whole, degrees, k));
-    slot = make_family(tiles);
+    slot = make_partition(tiles);
   }
   return *slot;
 }
 
-const Geometry::Relation& Geometry::relation(const Family& a, const Family& b) {
+const Geometry::Relation& Geometry::relation(const Partition& a, const Partition& b) {
   const auto key =
       (static_cast<std::uint64_t>(a.number) << 32) | static_cast<std::uint64_t>(b.number);
   auto& slot = relations_[key];

@@ -1,6 +1,6 @@
 // Rectangles by number. A proposal changes which devices hold which parts, seldom the parts
-// themselves, so the parts of each (operator, degrees) and the overlaps between two such families
-// are computed once and looked up from then on.
+// themselves, so the partition of each (operand, degrees) and the overlaps between two of these are
+// computed once and looked up from then on.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,9 @@ class RectUnion {
   std::vector<Rect> parts_;
 };
 
-// What the tasks of one operator, cut in one way, touch of one operand.
-struct Family : Tiles {
+// What the tasks of one operator, cut in one way, touch of one operand: in Legion's terms a
+// partition of the tensor, disjoint or aliased.
+struct Partition : Tiles {
   using Tiles::Tiles;
 
   int number = 0;
@@ -37,14 +38,14 @@ class Geometry {
  public:
   explicit Geometry(const Problem& problem);
 
-  const Family& family(int op, int operand, int split);
+  const Partition& partition(int op, int operand, int split);
   // The tiles of an input tensor that is loaded in `parts` parts.
-  const Family& load_family(int tensor, int parts);
+  const Partition& load_partition(int tensor, int parts);
   struct Relation {
     Overlaps overlaps;
     bool inside;
   };
-  const Relation& relation(const Family& a, const Family& b);
+  const Relation& relation(const Partition& a, const Partition& b);
   const Rect& rect(int id) const { return rects_[static_cast<std::size_t>(id)]; }
   int id_of(const Rect& rect);
 
@@ -53,14 +54,14 @@ class Geometry {
     std::size_t operator()(const Rect& rect) const;
   };
 
-  std::unique_ptr<Family> make_family(const std::vector<Rect>& rects);
+  std::unique_ptr<Partition> make_partition(const std::vector<Rect>& rects);
 
   const Problem& problem_;
   std::vector<Rect> rects_;
   std::unordered_map<Rect, int, Hash> ids_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<Family>> families_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Partition>> partitions_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Relation>> relations_;
-  int next_family_ = 0;
+  int next_partition_ = 0;
 };
 
 }  // namespace flexlegion

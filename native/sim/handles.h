@@ -21,12 +21,13 @@ namespace flexlegion {
 
 // The configurations of a strategy or a part of one, by operator, with the cost table's entries.
 // Throws std::invalid_argument for what does not fit the problem, or is not in its cost table.
-std::vector<std::pair<int, Config>> configs_of(const Problem& problem, const fl_strategy& strategy);
+PartialStrategy configs_of(const Problem& problem, const fl_strategy& strategy);
 
 // Those of a whole strategy, one an operator. Throws std::invalid_argument if one is missing.
-std::vector<Config> strategy_of(const Problem& problem, const fl_strategy& strategy);
+std::vector<PricedConfig> strategy_of(const Problem& problem, const fl_strategy& strategy);
 
 // The way back.
-std::unique_ptr<fl_strategy> handle_of(const Problem& problem, const std::vector<Config>& strategy);
+std::unique_ptr<fl_strategy> handle_of(const Problem& problem,
+                                       const std::vector<PricedConfig>& strategy);
 
 }  // namespace flexlegion

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "plan/graph.h"
@@ -19,8 +20,8 @@ struct Split {
   int tasks = 0;
   // [device kind * tasks + part]
   std::vector<std::int64_t> forward, backward;
-  int partial_values = 1;    // of each part of the outputs, see plan/graph.h
-  bool shares_sums = false;  // whether shards of them can be combined before they are read
+  int partial_values = 1;          // of each part of the outputs, see plan/graph.h
+  bool can_sum_by_shards = false;  // whether shards of them can be combined before they are read
 
   // No task takes no time, so that what follows it comes after it.
   std::int64_t time(Pass pass, int kind, int part) const {
@@ -62,15 +63,17 @@ struct Problem {
 };
 
 // A parallelization configuration whose degrees stand in the cost table. Equal strategies have
-// equal ones: `sums` are those of the readers unless Split::shares_sums.
-struct Config {
+// equal ones: `sums` are those of the readers unless Split::can_sum_by_shards.
+struct PricedConfig {
   int split = 0;
   Sums sums = Sums::readers;
   std::vector<int> devices;  // one a task
 
-  bool operator==(const Config& other) const {
+  bool operator==(const PricedConfig& other) const {
     return split == other.split && devices == other.devices && sums == other.sums;
   }
 };
+
+using PartialStrategy = std::vector<std::pair<int, PricedConfig>>;  // (operator, configuration)
 
 }  // namespace flexlegion

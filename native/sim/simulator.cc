@@ -2,13 +2,13 @@
 
 namespace flexlegion {
 
-void Simulator::set(const std::vector<Config>& strategy) {
+void Simulator::set(const std::vector<PricedConfig>& strategy) {
   graph_.set(strategy);
   simulation_.full(line_);
   proposed_ = changed_ = false;
 }
 
-Verdict Simulator::propose(const std::vector<std::pair<int, Config>>& configs, Algorithm algorithm,
+Verdict Simulator::propose(const PartialStrategy& configs, Algorithm algorithm,
                            std::int64_t limit) {
   const std::int64_t sure = early_rejection ? limit : kNever;
   if (!graph_.replace(configs, sure, change_)) return Verdict::overloaded;

@@ -28,11 +28,10 @@ class Simulator {
   explicit Simulator(const Problem& problem) : graph_(problem), simulation_(graph_) {}
 
   // Takes a whole strategy: the task graph is built, and simulated in full.
-  void set(const std::vector<Config>& strategy);
+  void set(const std::vector<PricedConfig>& strategy);
 
   // Tries other configurations of some operators. Afterwards either `accept` or `reject`.
-  Verdict propose(const std::vector<std::pair<int, Config>>& configs, Algorithm algorithm,
-                  std::int64_t limit = kNever);
+  Verdict propose(const PartialStrategy& configs, Algorithm algorithm, std::int64_t limit = kNever);
   void accept();
   void reject();
   // Holds a proposal that does not fit into memory, in full simulation.

@@ -23,7 +23,7 @@ TaskRef TaskGraph::writer_of(int flow, int writer) const {
           writer - first[static_cast<std::size_t>(slot)]};
 }
 
-void TaskGraph::set(const std::vector<Config>& strategy) {
+void TaskGraph::set(const std::vector<PricedConfig>& strategy) {
   configs_ = strategy;
   std::fill(load_.begin(), load_.end(), 0);
   std::fill(memory_.begin(), memory_.end(), 0);
@@ -37,7 +37,7 @@ void TaskGraph::set(const std::vector<Config>& strategy) {
   for (std::size_t l = 0; l < blocks_.size(); ++l) paths_.note(static_cast<int>(l), blocks_[l]);
 }
 
-void TaskGraph::collect(const std::vector<std::pair<int, Config>>& configs) {
+void TaskGraph::collect(const PartialStrategy& configs) {
   dirty_blocks_.clear();
   dirty_flows_.clear();
   const auto mark = [](std::vector<char>& is, std::vector<int>& list, int index) {
@@ -82,8 +82,7 @@ bool TaskGraph::within(std::int64_t limit) {
   return *std::max_element(bound_.begin(), bound_.end()) <= limit;
 }
 
-bool TaskGraph::replace(const std::vector<std::pair<int, Config>>& configs, std::int64_t limit,
-                        Change& change) {
+bool TaskGraph::replace(const PartialStrategy& configs, std::int64_t limit, Change& change) {
   change.configs = configs;
   change.blocks.clear();
   change.flows.clear();

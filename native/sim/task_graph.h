@@ -23,26 +23,25 @@ class TaskGraph {
   TaskGraph(const TaskGraph&) = delete;
 
   // Takes a whole strategy, one configuration an operator, and builds everything from nothing.
-  void set(const std::vector<Config>& strategy);
+  void set(const std::vector<PricedConfig>& strategy);
 
   // What a replacement put aside.
   struct Change {
-    std::vector<std::pair<int, Config>> configs;
+    PartialStrategy configs;
     std::vector<std::pair<int, Block>> blocks;
     std::vector<std::pair<int, FlowPtr>> flows;
   };
   // Puts `configs` in place of the configurations of some operators; `change` then holds the old
   // ones. If the tasks' times alone load a device beyond `limit`, it changes nothing and says
   // false.
-  bool replace(const std::vector<std::pair<int, Config>>& configs, std::int64_t limit,
-               Change& change);
+  bool replace(const PartialStrategy& configs, std::int64_t limit, Change& change);
   void undo(Change& change);
 
   const Problem& problem() const { return problem_; }
   const LaunchGraph& launch_graph() const { return launch_graph_; }
   const std::vector<LaunchId>& launches() const { return launch_graph_.launches; }
   const std::vector<FlowId>& flow_ids() const { return launch_graph_.flows; }
-  const std::vector<Config>& strategy() const { return configs_; }
+  const std::vector<PricedConfig>& strategy() const { return configs_; }
   const std::vector<Block>& blocks() const { return blocks_; }
   const std::vector<FlowPtr>& flows() const { return flows_; }
   int launch_of(Pass pass, int index) const { return launch_graph_.launch_of(pass, index); }
@@ -62,7 +61,7 @@ class TaskGraph {
   std::int64_t tasks() const;
 
  private:
-  void collect(const std::vector<std::pair<int, Config>>& configs);
+  void collect(const PartialStrategy& configs);
   void mark_fed(int flow);
   bool within(std::int64_t limit);
   void add_fed_times(int launch);
@@ -71,7 +70,7 @@ class TaskGraph {
 
   const Problem& problem_;
   const LaunchGraph launch_graph_;
-  std::vector<Config> configs_;
+  std::vector<PricedConfig> configs_;
   std::vector<Block> blocks_;
   std::vector<FlowPtr> flows_;
   std::vector<std::int64_t> load_, memory_;

@@ -10,7 +10,7 @@ namespace flexlegion {
 // How a tensor's value was written, as its producer is configured.
 void FlowRules::find_written(int tensor) {
   const auto [op, output] = launch_graph_.producers[tensor];
-  written_.tiles = &writer_family(tensor);
+  written_.tiles = &writer_partition(tensor);
   written_.values = op < 0 ? 1 : problem_.split(op, configs_[op].split).partial_values;
   written_.summed = op >= 0 && configs_[op].sums == Sums::shards;
   written_.index.reset();
@@ -61,26 +61,26 @@ void FlowRules::need_shards(const Rect& rect, FlowBuilder::Need need, int memory
   });
 }
 
-// The tasks of a launch, on `devices`, read of the value what `family` says.
-void FlowRules::read_value(const Family& family, const std::vector<int>& devices, int party) {
-  const auto& [overlaps, inside] = geometry_.relation(family, *written_.tiles);
+// The tasks of a launch, on `devices`, read of the value what `partition` says.
+void FlowRules::read_value(const Partition& partition, const std::vector<int>& devices, int party) {
+  const auto& [overlaps, inside] = geometry_.relation(partition, *written_.tiles);
   bool given = inside && written_.values == 1;  // each task has just been given what it needs
   if (written_.summed) {
     given = devices.size() == written_.shards.size();
     for (int k = 0; given && k < static_cast<int>(devices.size()); ++k) {
-      given = written_.shards[static_cast<std::size_t>(k)].contains(family.of_task(k));
+      given = written_.shards[static_cast<std::size_t>(k)].contains(partition.of_task(k));
     }
   }
   if (!overlaps.items.empty() && !given) set_apart(party, writing_.first);
   for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
-    const int mine = family.parts.of_part[k];
-    if (family.ids[mine] < 0) continue;
-    const Rect& rect = family.parts.rects[mine];
+    const int mine = partition.parts.of_part[k];
+    if (partition.ids[mine] < 0) continue;
+    const Rect& rect = partition.parts.rects[mine];
     const int memory = memory_of(devices[k]);
     box(memory, as_read(rect), false);
     FlowBuilder::Need need;
-    need.reads = family.ids[mine];
-    need.family = family.disjoint ? family.number : -1;
+    need.reads = partition.ids[mine];
+    need.partition = partition.disjoint ? partition.number : -1;
     if (written_.summed) {
       need_shards(rect, need, memory, {party, k});
       continue;
@@ -98,7 +98,7 @@ void FlowRules::read_tokens(int op) {
   const int reader = launch_graph_.first_reader(problem_.facts.owner[problem_.facts.table[op]]);
   const auto& devices = blocks_[reader].device;
   const int party = party_of_launch_[reader];
-  const Family& tiles = *written_.tiles;
+  const Partition& tiles = *written_.tiles;
   const std::vector<int>& tasks = tiles.parts.of_part;
   const bool given = written_.values == 1 && tasks.size() == devices.size() &&
                      std::all_of(tasks.begin(), tasks.end(),
@@ -147,8 +147,8 @@ Flow FlowRules::value(const FlowId& id) {
     }
   }
   for (const auto& [op, operand] : launch_graph_.readers[id.index]) {
-    const Config& config = configs_[op];
-    read_value(geometry_.family(op, operand, config.split), config.devices,
+    const PricedConfig& config = configs_[op];
+    read_value(geometry_.partition(op, operand, config.split), config.devices,
                party_of_launch_[launch_graph_.launch_of(Pass::forward, op)]);
   }
   for (int op : launch_graph_.lookups_of[id.index]) read_tokens(op);
@@ -173,10 +173,10 @@ std::vector<std::vector<std::int64_t>> FlowRules::combining_times(const FlowId& 
   const auto add = [&](Pass pass, int op, int operand) {
     const int launch = launch_graph_.launch_of(pass, op);
     const auto at = std::find(id.fed.begin(), id.fed.end(), launch) - id.fed.begin();
-    const Family& family = geometry_.family(op, operand, configs_[op].split);
+    const Partition& partition = geometry_.partition(op, operand, configs_[op].split);
     const std::vector<int>& devices = configs_[op].devices;
     for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
-      const std::int64_t own = family.of_task(k).volume();
+      const std::int64_t own = partition.of_task(k).volume();
       times[static_cast<std::size_t>(at)][k] +=
           sum_time(problem_, devices[k], written_.values * own, own);
     }
@@ -201,7 +201,7 @@ Flow FlowRules::partial(const FlowId& id) {
   box_tiles(blocks_[id.parties[0]].device);
   const auto& devices = blocks_[id.parties[1]].device;
   FlowBuilder::Need need;
-  need.family = kShards;
+  need.partition = kShards;
   for (int j = 0; j < static_cast<int>(devices.size()); ++j) {
     const Rect& shard = written_.shards[static_cast<std::size_t>(j)];
     if (shard.empty()) continue;

@@ -75,7 +75,7 @@ Flow FlowRules::norms(const FlowId& id) {
   const Rect all = Rect::of_shape({count});
   FlowBuilder::Need need;
   need.reads = geometry_.id_of(all);
-  need.family = kShards;
+  need.partition = kShards;
   need.volume = 1;
   Rect mine = Rect::of_shape({1});
   for (int party = 0; party < id.writers; ++party) {
@@ -102,7 +102,7 @@ Flow FlowRules::total_norm(const FlowId& id) {
   const Rect one = Rect::of_shape({1});
   FlowBuilder::Need need;
   need.reads = need.wrote = geometry_.id_of(one);
-  need.family = kShards;
+  need.partition = kShards;
   need.volume = 1;
   box(memory_of(blocks_[id.parties.front()].device.front()), one, true);
   for (int party = id.writers; party < static_cast<int>(id.parties.size()); ++party) {
@@ -138,7 +138,7 @@ std::int64_t FlowRules::gather_shard(const Rect& shard, int device, TaskRef task
     need.stack = first_stack + p;
     need.wrote = rect;
     need.reads = id;
-    need.family = kShards;
+    need.partition = kShards;
     need.volume = volume;
     builder_.need(builder_.writer(party_of_launch_[last.launch], last.part), need, memory, task);
   }
@@ -152,18 +152,18 @@ void FlowRules::return_weight(int tensor, int weight, const std::vector<ShardTas
   // Rectangles that each memory reads, once each.
   returns_.clear();
   for (const auto& [op, operand] : launch_graph_.readers[tensor]) {
-    const Config& config = configs_[op];
-    const Family& family = geometry_.family(op, operand, config.split);
+    const PricedConfig& config = configs_[op];
+    const Partition& partition = geometry_.partition(op, operand, config.split);
     for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
-      const int mine = family.parts.of_part[k];
-      if (family.ids[mine] < 0) continue;
+      const int mine = partition.parts.of_part[k];
+      if (partition.ids[mine] < 0) continue;
       const int memory = memory_of(config.devices[k]);
       auto& seen = returned_[memory];
-      if (std::find(seen.begin(), seen.end(), family.ids[mine]) != seen.end()) continue;
+      if (std::find(seen.begin(), seen.end(), partition.ids[mine]) != seen.end()) continue;
       if (seen.empty()) returned_memories_.push_back(memory);
-      seen.push_back(family.ids[mine]);
-      returns_.push_back({memory, family.ids[mine], family.disjoint ? family.number : -1});
-      box(memory, family.parts.rects[mine], false);
+      seen.push_back(partition.ids[mine]);
+      returns_.push_back({memory, partition.ids[mine], partition.disjoint ? partition.number : -1});
+      box(memory, partition.parts.rects[mine], false);
     }
   }
   for (int memory : returned_memories_) returned_[memory].clear();
@@ -182,7 +182,7 @@ void FlowRules::return_weight(int tensor, int weight, const std::vector<ShardTas
           volume = geometry_.rect(rect).intersect(shard).volume();
         }
         if (volume == 0) continue;
-        builder_.need(first_writer + j, {stack, id, r.rect, r.family, volume}, r.memory, {});
+        builder_.need(first_writer + j, {stack, id, r.rect, r.partition, volume}, r.memory, {});
       }
     }
   }
@@ -192,10 +192,10 @@ void FlowRules::return_weight(int tensor, int weight, const std::vector<ShardTas
 Flow FlowRules::kept(const FlowId& id) {
   begin(id);
   for (const auto& [op, operand] : launch_graph_.readers[id.index]) {
-    const Config& config = configs_[op];
-    const Family& family = geometry_.family(op, operand, config.split);
+    const PricedConfig& config = configs_[op];
+    const Partition& partition = geometry_.partition(op, operand, config.split);
     for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
-      const Rect& rect = family.of_task(k);
+      const Rect& rect = partition.of_task(k);
       box(memory_of(config.devices[k]), rect, problem_.graph.tensors[id.index].is_state);
     }
   }

@@ -178,7 +178,7 @@ TEST_CASE("the simulator fuses what the runtime fuses, and finds the plan's memo
     const Optimizer optimizer{bench.problem.facts.optimizer.states, seed % 3 == 0};
     bench.problem.facts = facts_of(graph, {}, optimizer);
     Strategy strategy;
-    std::vector<Config> configs;
+    std::vector<PricedConfig> configs;
     for (int op = 0; op < static_cast<int>(graph.operators.size()); ++op) {
       const Operator& its = graph.operators[static_cast<std::size_t>(op)];
       strategy.push_back(random_config(random, graph, its, usual));

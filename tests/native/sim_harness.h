@@ -52,8 +52,8 @@ struct Bench {
   }
 
   // A configuration; its tasks take `forward` and `backward` ns each.
-  Config config(int op, const ParallelConfig& its, std::int64_t forward = 1,
-                std::int64_t backward = 1) {
+  PricedConfig config(int op, const ParallelConfig& its, std::int64_t forward = 1,
+                      std::int64_t backward = 1) {
     auto& splits = problem.costs.splits[op];
     const int number = static_cast<int>(splits.size());
     const Operator& owner = problem.graph.operators[op];
@@ -64,8 +64,8 @@ struct Bench {
     problem.costs.number_of[op].try_emplace(its.degrees, number);
     return {number, shares ? its.sums : Sums::readers, its.devices};
   }
-  Config config(int op, const std::vector<int>& degrees, const Devices& devices,
-                std::int64_t forward = 1, std::int64_t backward = 1) {
+  PricedConfig config(int op, const std::vector<int>& degrees, const Devices& devices,
+                      std::int64_t forward = 1, std::int64_t backward = 1) {
     return config(op, ParallelConfig{degrees, devices}, forward, backward);
   }
 };

@@ -185,7 +185,7 @@ TEST_CASE("hops of a transfer overlap, cut-through") {
     machine.routes[1] = machine.routes[2] = {0, 1};
     Bench bench(net.graph, machine);
     Simulator simulator(bench.problem);
-    const Config relu = bench.config(0, {1, 1}, {0}, 3);
+    const PricedConfig relu = bench.config(0, {1, 1}, {0}, 3);
     simulator.set({relu, bench.config(1, {1}, {1}, 2)});
     const int flow = flow_of(simulator, FlowKind::value, y);
     CHECK(hop(simulator, flow, 0) == Times{6, 6, slow_first ? 46 : 16});
@@ -279,7 +279,7 @@ TEST_CASE("partial gradients are summed before the backward task that reads them
   Bench bench(net.graph, all_to_all(2));
   bench.problem.costs.sum = {{5, 1'000'000'000}};
   Simulator simulator(bench.problem);
-  const Config relu = bench.config(0, {1, 1}, {0}, 1, 3), loss = bench.config(2, {1}, {0});
+  const PricedConfig relu = bench.config(0, {1, 1}, {0}, 1, 3), loss = bench.config(2, {1}, {0});
   simulator.set({relu, bench.config(1, {1, 2}, {0, 1}), loss});
   const int flow = flow_of(simulator, FlowKind::gradient, h);
   CHECK(transfers(simulator, flow) == std::vector<Times>{{1, 0, 96}});
@@ -354,9 +354,10 @@ TEST_CASE("verdicts on proposals") {
   const SmallDense net;
   Bench bench(net.graph, all_to_all(2, 100));
   Simulator simulator(bench.problem);
-  const Config dense = bench.config(0, {1, 1}, {0}, 5, 7), loss = bench.config(1, {1}, {0}, 2, 3);
-  const Config slow = bench.config(0, {1, 1}, {0}, 5, 30);
-  const Config away = {loss.split, Sums::readers, {1}};
+  const PricedConfig dense = bench.config(0, {1, 1}, {0}, 5, 7),
+                     loss = bench.config(1, {1}, {0}, 2, 3);
+  const PricedConfig slow = bench.config(0, {1, 1}, {0}, 5, 30);
+  const PricedConfig away = {loss.split, Sums::readers, {1}};
   simulator.set({dense, loss});
   const Picture held(simulator);
   for (const Algorithm algorithm : {Algorithm::full, Algorithm::delta}) {
@@ -388,9 +389,9 @@ TEST_CASE("a proposal leaves no trace when it is rejected, and counts when it is
   const SmallDense net;
   Bench bench(net.graph, all_to_all(3, 5), 2);
   Simulator simulator(bench.problem), other(bench.problem);
-  const Config one = bench.config(0, {1, 1}, {2}, 9, 4), loss = bench.config(1, {2}, {0, 2});
-  const Config two = bench.config(0, {2, 2}, {0, 1, 2, 1}, 3, 2);
-  const Config samples = bench.config(0, {4, 1}, {0, 0, 1, 2}, 2, 2);
+  const PricedConfig one = bench.config(0, {1, 1}, {2}, 9, 4), loss = bench.config(1, {2}, {0, 2});
+  const PricedConfig two = bench.config(0, {2, 2}, {0, 1, 2, 1}, 3, 2);
+  const PricedConfig samples = bench.config(0, {4, 1}, {0, 0, 1, 2}, 2, 2);
   simulator.set({one, loss});
   const Picture first(simulator);
   for (const Algorithm algorithm : {Algorithm::delta, Algorithm::full}) {
@@ -400,7 +401,7 @@ TEST_CASE("a proposal leaves no trace when it is rejected, and counts when it is
     CHECK(Picture(simulator) == Picture(other));
     simulator.reject();
     CHECK(Picture(simulator) == first);
-    CHECK(simulator.graph().strategy() == std::vector<Config>{one, loss});
+    CHECK(simulator.graph().strategy() == std::vector<PricedConfig>{one, loss});
   }
   CHECK(simulator.propose({{0, two}, {1, {loss.split, Sums::readers, {1, 1}}}}, Algorithm::delta) ==
         Verdict::simulated);
@@ -422,7 +423,7 @@ TEST_CASE("out of memory") {
     machine.capacity = {4 * (4 * 8 + 2 * (12 + 4) + 2 * 8 + 4) - missing};
     Bench bench(net.graph, machine, 2);
     Simulator simulator(bench.problem);
-    const Config dense = bench.config(0, {1, 1}, {0}), loss = bench.config(1, {1}, {0});
+    const PricedConfig dense = bench.config(0, {1, 1}, {0}), loss = bench.config(1, {1}, {0});
     simulator.set({dense, loss});
     CHECK(simulator.graph().memory() == Times{336});
     CHECK(simulator.graph().overfull_memory() == -static_cast<int>(1 - missing));
@@ -465,13 +466,13 @@ TEST_CASE("proposals use the first of unused symmetric devices") {
   Bench bench(net.graph, all_to_all(4));
   bench.config(0, {2, 1}, {0, 1});
   bench.config(0, {1, 1}, {0});
-  const std::vector<Config> strategy = {bench.config(0, {4, 1}, {0, 1, 2, 3}),
-                                        bench.config(1, {1}, {1})};
+  const std::vector<PricedConfig> strategy = {bench.config(0, {4, 1}, {0, 1, 2, 3}),
+                                              bench.config(1, {1}, {1})};
   const Proposals proposals(bench.problem, {0, 1});
   Random random(1);
   bool seen_single = false, seen_pair = false;
   for (int i = 0; i < 2000; ++i) {
-    const Configs changes = proposals.draw(random, strategy, {}, {});
+    const PartialStrategy changes = proposals.draw(random, strategy, {}, {});
     if (changes.size() > 1) continue;  // the second one gives up device 1, too
     for (const auto& [op, config] : changes) {
       if (op != 0 || config.devices.size() > 2) continue;

@@ -9,19 +9,19 @@
 namespace flexlegion {
 
 // A launch of one task a rank. All calls are every rank's, in the same order.
-class Share : public Executor {
+class AllGather : public Executor {
  public:
-  Share();
-  ~Share() override;
+  AllGather();
+  ~AllGather() override;
 
   // What each rank gives, in the order of ranks. Waits for all of them.
   std::vector<std::vector<char>> all(const std::vector<char>& mine);
 
  private:
-  Bytes piece_;
+  Bytes chunk_;
 };
 
 // The same, once.
-std::vector<std::vector<char>> share(const std::vector<char>& mine);
+std::vector<std::vector<char>> all_gather(const std::vector<char>& mine);
 
 }  // namespace flexlegion
