@@ -96,6 +96,6 @@ class ExpertLayers(SequenceLayers):
             activation,
             gated,
             float(experts if load is None else load),
-            initializer(kernel_initializer),
+            (initializer(kernel_initializer),) * 3,
         )
         return self.graph.add(kind, [x, gates], name, share, trainable)

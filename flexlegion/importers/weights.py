@@ -2,11 +2,13 @@
 
 A weight holds a parameter, its dimensions cut, reordered and joined again: a convolution's filters
 have their channels last here, a dense layer after a flatten its columns in the order of height,
-width, channel.
+width, channel. Of a parameter that stacks several matrices, each weight may hold one.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,26 +23,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layout:
-    """From parameter to weight: cut into `factors`, dimensions in `order`, joined to `shape`."""
+    """From parameter to weight: cut into `factors`, dimensions in `order`, joined to `shape`.
+
+    With `taken` (factor, i), the weight holds the elements i of that factor alone, and `order` is
+    of the other ones.
+    """
 
     factors: Shape
     order: tuple[int, ...]
     shape: Shape
+    taken: tuple[int, int] | None = None
 
     def of(self, parameter: Array) -> Array:
         """The weight's values."""
-        cut = parameter.reshape(self.factors).transpose(self.order)
+        cut = self._part(parameter.reshape(self.factors)).transpose(self.order)
         return np.ascontiguousarray(cut.reshape(self.shape))
 
-    def back(self, weight: Array, shape: Shape) -> Array:
-        """The parameter's values, in its shape."""
-        cut = weight.reshape([self.factors[d] for d in self.order])
-        return np.ascontiguousarray(cut.transpose(np.argsort(self.order)).reshape(shape))
+    def put(self, weight: Array, parameter: Array) -> None:
+        """Write what a weight holds to where it is among the parameter's elements."""
+        part = self._part(parameter.reshape(self.factors))
+        cut = weight.reshape([part.shape[d] for d in self.order])
+        part[...] = cut.transpose(np.argsort(self.order))
+
+    def _part(self, cut: Array) -> Array:
+        if self.taken is None:
+            return cut
+        factor, i = self.taken
+        return cut[(slice(None),) * factor + (i,)]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a parameter or buffer is: in the weight of that name, in that layout."""
+    """Where a parameter or buffer is, or a part of it: in the weight of that name."""
 
     weight: str
     layout: Layout
@@ -53,7 +67,7 @@ class Origin:
     Parameters
     ----------
     places
-        Where each parameter and running average is, by its name in the module.
+        Where each parameter and running average is, by its name in the module; all its parts.
     aliases
         Further names of parameters, for those that several layers share.
     inputs, outputs
@@ -63,11 +77,19 @@ class Origin:
         What the user should know of the import.
     """
 
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, tuple[Place, ...]] = field(default_factory=dict)
     aliases: dict[str, list[str]] = field(default_factory=dict)
     inputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
     outputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def parameter(self, name: str, weights: Mapping[str, Array]) -> Array:
+        """A parameter's elements, in their order in the module."""
+        places = self.places[name]
+        values = np.empty(math.prod(places[0].layout.factors), weights[places[0].weight].dtype)
+        for place in places:
+            place.layout.put(weights[place.weight], values)
+        return values
 
     def arrays(self, inputs: Any) -> list[Array]:
         """Inputs as the module takes them, a tensor, tuple or dict, as the model takes them."""
@@ -115,18 +137,18 @@ def to_torch(model: Model, module: Any) -> None:
         **dict(module.named_buffers(remove_duplicate=False)),
     }
     values = {}
-    for name, place in origin.places.items():
+    for name in origin.places:
+        value = origin.parameter(name, weights)
         targets = [n for n in {name, *origin.aliases.get(name, ())} if n in state]
         if not targets:
             raise UserError(f"the module has no parameter '{name}', which the model was made from")
         for target in targets:
-            if state[target].numel() != weights[place.weight].size:
+            if state[target].numel() != value.size:
                 raise UserError(
                     f"parameter '{target}' has shape {list(state[target].shape)}, but the model was"
-                    f" made from one of {weights[place.weight].size} elements"
+                    f" made from one of {value.size} elements"
                 )
-            shape = tuple(state[target].shape)
-            values[target] = place.layout.back(weights[place.weight], shape)
+            values[target] = value.reshape(state[target].shape)
     with torch.no_grad():
         for target, value in values.items():
             state[target].copy_(torch.from_numpy(value))

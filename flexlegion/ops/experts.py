@@ -17,8 +17,10 @@ from flexlegion.ops.base import (
     Family,
     OperatorType,
     WeightSpec,
+    along,
     identity,
     outer_dims,
+    reduced_dim,
 )
 from flexlegion.tensor import Shape
 
@@ -103,8 +105,9 @@ class Experts(OperatorType):
     a third one's result, gate (experts, units, d), as in SwiGLU (Shazeer 2020). Gates of 0 have no
     gradient.
 
-    Samples and positions can be split; every task then has all experts. Simulations take all tasks
-    to have as much to do, which is so where rows are routed evenly.
+    Samples, positions, experts and units can be split. Tasks that have some of the experts (expert
+    parallelism), or some units of each, compute partial sums. Simulations take all tasks to have as
+    much to do, which is so where rows are routed evenly.
 
     Parameters
     ----------
@@ -126,7 +129,8 @@ class Experts(OperatorType):
     activation: str
     gated: bool
     load: float
-    initializer: Initializer = field(default=GlorotUniform(), compare=False)
+    # First values of up, down and gate.
+    initializers: tuple[Initializer, ...] = field(default=(GlorotUniform(),) * 3, compare=False)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         x, gates = inputs
@@ -139,21 +143,25 @@ class Experts(OperatorType):
 
     def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
         experts, d = inputs[1][-1], inputs[0][-1]
-        up = WeightSpec("up", (experts, self.units, d), self.initializer)
-        down = WeightSpec("down", (experts, d, self.units), self.initializer)
-        gate = WeightSpec("gate", (experts, self.units, d), self.initializer)
-        return (up, down, gate) if self.gated else (up, down)
+        wide, narrow = (experts, self.units, d), (experts, d, self.units)
+        weights = zip(("up", "down", "gate"), (wide, narrow, wide), self.initializers, strict=True)
+        return tuple(WeightSpec(*weight) for weight in weights)[: 2 + self.gated]
 
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
         *outer, last = outer_dims(len(inputs[0]))
-        return (*outer, Dim(last.name, DimKind.NONE))
+        expert, unit = reduced_dim("expert", inputs[1][-1]), reduced_dim("unit", self.units)
+        return (*outer, Dim(last.name, DimKind.NONE), expert, unit)
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
-        rows = (*identity(len(inputs[0]) - 1), WHOLE)
-        return (Access(rows, saved=True), Access(rows, saved=True))
+        rank = len(inputs[0])
+        rows = identity(rank - 1)
+        return (Access((*rows, WHOLE), saved=True), Access((*rows, along(rank)), saved=True))
 
     def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
-        return tuple(Access((WHOLE,) * 3, saved=True) for _ in self.weights(inputs))
+        rank = len(inputs[0])
+        expert, unit = along(rank), along(rank + 1)
+        wide, narrow = (expert, unit, WHOLE), (expert, WHOLE, unit)
+        return tuple(Access(map_, saved=True) for map_ in (wide, narrow, wide)[: 2 + self.gated])
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return round(self._routed(inputs) * 2 * inputs[0][-1] * self.units * (2 + self.gated))

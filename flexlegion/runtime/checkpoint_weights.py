@@ -128,20 +128,20 @@ def fitted(
 def _from_module(arrays: Mapping[str, Array], origin: Origin, source: str) -> dict[str, Array]:
     names = {name: {name, *origin.aliases.get(name, ())} for name in origin.places}
     prefix = _prefix(arrays, set().union(*names.values()))
-    weights = {}
-    for name, place in origin.places.items():
+    weights: dict[str, Array] = {}
+    for name, places in origin.places.items():
         found = [prefix(alias) for alias in names[name] if prefix(alias) in arrays]
         if not found:
             raise UserError(
                 f"{source}: the weights are those of another model: it has no '{printable(name)}'"
             )
         array = arrays[found[0]]
-        if array.size != int(np.prod(place.layout.factors)):
+        if array.size != int(np.prod(places[0].layout.factors)):
             raise UserError(
                 f"{source}: '{printable(found[0])}' has shape {list(array.shape)}, which is not "
-                f"that of the model's {list(place.layout.shape)}"
+                f"that of the model's {list(places[0].layout.shape)}"
             )
-        weights[place.weight] = place.layout.of(array)
+        weights |= {place.weight: place.layout.of(array) for place in places}
     return weights
 
 

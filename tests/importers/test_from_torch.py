@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pytorch.models import MODELS
 from torch import nn
 
 import flexlegion as fl
@@ -46,7 +47,7 @@ def test_images_have_their_channels_last_and_dense_layers_permuted_columns() -> 
     assert "transpose" not in kinds(model).values()
     assert model.origin is not None
     assert model.origin.inputs == {"input": (0, 2, 3, 1)}
-    layout = model.origin.places["3.weight"].layout
+    layout = model.origin.places["3.weight"][0].layout
     assert layout.factors == (5, 4, 3, 4)
     assert layout.order == (0, 2, 3, 1)
 
@@ -54,7 +55,9 @@ def test_images_have_their_channels_last_and_dense_layers_permuted_columns() -> 
 def test_a_layout_and_back() -> None:
     layout = Layout((5, 4, 6), (0, 2, 1), (5, 24))
     parameter = np.arange(120.0).reshape(5, 24)
-    assert np.array_equal(layout.back(layout.of(parameter), (5, 24)), parameter)
+    again = np.empty(parameter.size)
+    layout.put(layout.of(parameter), again)
+    assert np.array_equal(again.reshape(5, 24), parameter)
     assert not np.array_equal(layout.of(parameter), parameter)
 
 
@@ -201,3 +204,21 @@ def test_exported_programs(tmp_path: Path) -> None:
     (tmp_path / "bad.pt2").write_bytes(b"nothing")
     with pytest.raises(UserError, match="not an exported program"):
         fl.from_torch(tmp_path / "bad.pt2")
+
+
+@pytest.mark.parametrize("form", ["grouped_mm", "batched_mm"])
+def test_experts_of_mixtral_are_one_operator(form: str) -> None:
+    """However transformers computes them; their stacked matrices are two weights."""
+    module, example = MODELS["mixtral"]()
+    module.set_experts_implementation(form)
+    model = fl.from_torch(module, example)
+    (first, _) = [op for op in model.graph.operators if op.kind.type == "experts"]
+    assert first.inputs[1].producer is not None
+    assert first.kind.attributes()["activation"] == "silu"
+    assert [op.kind.type for op in model.graph.operators].count("top_k") == 2
+    assert model.origin is not None
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    parameter = module.get_parameter(name).detach().numpy()
+    drawn = {w.name: w.initializer(w.shape, "", 0) for w in first.weights}
+    assert np.array_equal(drawn[first.weights[0].name], parameter[:, :64])
+    assert np.array_equal(model.origin.parameter(name, drawn).reshape(parameter.shape), parameter)

@@ -13,7 +13,18 @@ from pytorch.small import trained
 
 pytestmark = pytest.mark.legion
 
-SMALL = ("regnet_y", "squeezenet", "vit_b_16", "bert", "gpt2", "t5", "llama", "tagger", "mixture")
+SMALL = (
+    "regnet_y",
+    "squeezenet",
+    "vit_b_16",
+    "bert",
+    "gpt2",
+    "t5",
+    "llama",
+    "tagger",
+    "mixture",
+    "mixtral",
+)
 STRATEGIES = ("single", "random:1")
 
 

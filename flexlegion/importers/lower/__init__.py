@@ -9,6 +9,7 @@ from flexlegion.errors import UserError
 from flexlegion.importers.lower import (
     attention,
     elementwise,
+    experts,
     images,
     normalization,
     products,
@@ -26,6 +27,7 @@ from flexlegion.tensor import MAX_RANK, Tensor
 __all__ = [
     "attention",
     "elementwise",
+    "experts",
     "images",
     "lower",
     "normalization",

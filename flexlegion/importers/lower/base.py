@@ -116,11 +116,18 @@ class Lowerer:
         if node.op == "constant":
             return
         self._weights.setdefault((node.name, layout), tensor)
-        place = self.origin.places.setdefault(node.name, Place(tensor.name, layout))
-        if place.weight != tensor.name:
+        places = self.origin.places.get(node.name, ())
+        part = [
+            p
+            for p in places
+            if None in (p.layout.taken, layout.taken) or p.layout.taken == layout.taken
+        ]
+        if not part:
+            self.origin.places[node.name] = (*places, Place(tensor.name, layout))
+        elif part[0].weight != tensor.name:
             raise Unsupported(
-                f"parameter '{node.name}' is used in two ways ({place.weight} and {tensor.name}), "
-                "whose weights would be trained apart"
+                f"parameter '{node.name}' is used in two ways ({part[0].weight} and "
+                f"{tensor.name}), whose weights would be trained apart"
             )
 
     # Arrangement

@@ -44,14 +44,6 @@ def group_norm(lowerer: Lowerer, node: Node) -> Value:
     return Value(output, (*outer, channels), x.seen)
 
 
-@lowers("top_k")
-def top_k(lowerer: Lowerer, node: Node) -> Value:
-    x = lowerer.value(node["self"])
-    tensor, outer, channels = channels_last(lowerer, x, -1)
-    output = lowerer.model.top_k(tensor, node["k"], name=lowerer.name(node))
-    return Value(output, (*outer, channels), x.seen)
-
-
 @lowers("drop_path")
 def drop_path(lowerer: Lowerer, node: Node) -> Value:
     x = lowerer.in_graph(lowerer.value(node["input"]))

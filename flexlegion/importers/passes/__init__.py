@@ -5,6 +5,7 @@ from __future__ import annotations
 from flexlegion.importers.passes.attention import recognise_attention
 from flexlegion.importers.passes.drop_path import recognise_drop_path
 from flexlegion.importers.passes.epilogues import fuse_epilogues
+from flexlegion.importers.passes.experts import recognise_experts
 from flexlegion.importers.passes.expressions import as_expressions, fuse_expressions
 from flexlegion.importers.passes.identities import drop_identities
 from flexlegion.importers.passes.masks import additive_masks, simplify_masks
@@ -20,6 +21,7 @@ PASSES: tuple[Pass, ...] = (
     recognise_rms_norm,
     recognise_rotary,
     recognise_attention,
+    recognise_experts,
     recognise_top_k,
     additive_masks,
     fuse_epilogues,

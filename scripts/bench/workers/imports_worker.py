@@ -58,9 +58,8 @@ def run(name: str, folder: Path, strategies: list[str]) -> Arrays:
             values.append(history.epochs[0]["loss"])
         arrays[f"{strategy}/losses"] = np.array(values)
         weights = model.get_weights()
-        for parameter, place in origin.places.items():
-            weight = weights[place.weight]
-            value = place.layout.back(weight, (-1,))
+        for parameter in origin.places:
+            value = origin.parameter(parameter, weights)
             for alias in {parameter, *origin.aliases.get(parameter, ())}:
                 arrays[f"{strategy}/weight/{alias}"] = value
         model.close()
