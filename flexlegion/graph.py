@@ -74,10 +74,14 @@ class Operator:
         rows that were looked up, and their gradients: it can be split by these alone.
         """
         dims = self.kind.dims(self.input_shapes)
-        if self.looks_up:
-            column = len(self.output.shape) - 1
-            return (*(Dim(dim.name, DimKind.NONE) for dim in dims[:column]), *dims[column:])
-        return dims
+        if not self.looks_up:
+            return dims
+        accesses = self.kind.weight_access(self.input_shapes)
+        its = {axis.out_dim for access in accesses if access.looks_up for axis in access.map}
+        return tuple(
+            dim if d in its else Dim(dim.name, DimKind.NONE, dim.extent)
+            for d, dim in enumerate(dims)
+        )
 
     @property
     def space(self) -> tuple[int, ...]:
@@ -117,6 +121,7 @@ class Graph:
     def __post_init__(self) -> None:
         # What the lists hold, for look-ups in unrolled networks of many hundred operators.
         self._members = set(self.tensors)
+        self._used = {tensor for op in self.operators for tensor in (*op.inputs, *op.weights)}
         self._elements = sum(prod(tensor.shape) for tensor in self.tensors)
         self._names = {op.name for op in self.operators} | {tensor.name for tensor in self.sources}
 
@@ -201,9 +206,11 @@ class Graph:
             output_shapes = kind.output_shapes(shapes)
         except UserError as e:
             raise UserError(f"operator '{name}': {e}") from None
-        for tensor in inputs:
-            tensor.table = False  # it is read otherwise than row by row
         weights = self._weights(kind.weights(shapes), name, share, trainable)
+        accesses = (*kind.input_access(shapes), *kind.weight_access(shapes))
+        for tensor, access in zip((*inputs, *weights), accesses, strict=True):
+            tensor.table = access.looks_up and (tensor.table or tensor not in self._used)
+            self._used.add(tensor)
         # As the native code finds it, in `GraphFacts`; cost models ask before there is a problem.
         gradient = any(tensor.requires_gradient for tensor in (*inputs, *weights))
         outputs = [
@@ -322,7 +329,7 @@ class Graph:
                 f"operator '{name}' cannot share the weights{of}: it needs shapes "
                 f"{_shapes(wanted)}, but they are {_shapes(there)}"
             )
-        for spec, own, trained in zip(specs, shared, trainable, strict=True):
+        for own, trained in zip(shared, trainable, strict=True):
             if own is None:
                 continue
             if not trained and own.requires_gradient:
@@ -330,7 +337,6 @@ class Graph:
                 raise UserError(
                     f"operator '{name}' cannot freeze the weights{of}, which that one trains"
                 )
-            own.table = own.table and spec.table
         return [
             own if own is not None else _weight(spec, name, trained)
             for spec, own, trained in zip(specs, shared, trainable, strict=True)
@@ -407,8 +413,7 @@ def _weight(spec: WeightSpec, name: str, trainable: bool) -> Tensor:
         None,
         spec.use == "trained" and trainable,
         spec.initializer,
-        spec.table,
-        spec.use == "state",
+        state=spec.use == "state",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -169,9 +169,6 @@ class NativeGraph:
         operands = operator.operands
         combine = enumeration("fl_combine")
         for role, tensor, access in operands:
-            flat = [
-                x for m in access.map for x in (m.out_dim, m.num, m.den, m.lo_offset, m.hi_offset)
-            ]
             check(
                 lib.fl_graph_add_operand(
                     self.handle,
@@ -179,7 +176,7 @@ class NativeGraph:
                     self.tensor_numbers[tensor],
                     roles[role],
                     access.saved,
-                    flat,
+                    [astuple(axis) for axis in access.map],
                     sum(1 << dim for dim in access.once),
                     combine[access.combine],
                 )
@@ -189,5 +186,5 @@ class NativeGraph:
 
 def _kind_of(tensor: Tensor) -> str:
     """What the native library calls it."""
-    special = {"table": tensor.table, "operator_state": tensor.state, "detached": tensor.detached}
+    special = {"operator_state": tensor.state, "detached": tensor.detached}
     return next((kind for kind, given in special.items() if given), tensor.kind)

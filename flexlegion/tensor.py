@@ -45,8 +45,9 @@ class Tensor:
     initializer
         For weights, how their first values are drawn.
     table
-        Whether it is a weight of which operators look rows up, by the numbers in their first input,
-        and which nothing uses otherwise.
+        Whether it is a weight of which operators look rows up, by the numbers in an input, and
+        which nothing uses otherwise. Such an operator has no backward pass: the update of the table
+        reads these numbers and the gradients of what was looked up itself.
     state
         Whether it is a weight that its operator's forward pass reads and writes: a running average.
     detached

@@ -26,7 +26,7 @@ from flexlegion.errors import UserError
 from flexlegion.graph import Operator
 from flexlegion.machine.efficiency import Efficiency
 from flexlegion.machine.topology import Device
-from flexlegion.ops.base import Family, along
+from flexlegion.ops.base import Family
 
 PRODUCTS = ("convolution", "matmul")
 
@@ -170,7 +170,7 @@ def _reductions(operator: Operator) -> tuple[tuple[int, int, int], ...]:
     found: dict[int, tuple[int, int, int]] = {}
     for i, (_, _, access) in enumerate(operator.operands):
         for d, entry in enumerate(access.map):
-            if entry.out_dim >= first and entry == along(entry.out_dim) and not access.once:
+            if entry.out_dim >= first and entry.is_along and not access.once:
                 found.setdefault(entry.out_dim, (i, d, operator.space[entry.out_dim]))
     return tuple(found.values())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import ClassVar, Literal
 
@@ -81,7 +81,8 @@ class DimMap:
 
     The range ``[lo, hi)`` of the space's dimension `out_dim` needs
     ``[floor(lo*num/den) + lo_offset, ceil(hi*num/den) + hi_offset)``, clamped to the operand;
-    `out_dim` -1 needs it whole.
+    `out_dim` -1 needs it whole. Of that range, the values of input `named_by` name the elements
+    that a task touches; if that is -1, it touches all of them.
     """
 
     out_dim: int = -1
@@ -89,6 +90,12 @@ class DimMap:
     den: int = 1
     lo_offset: int = 0
     hi_offset: int = 0
+    named_by: int = -1
+
+    @property
+    def is_along(self) -> bool:
+        """Whether the range is the tile's."""
+        return self.out_dim >= 0 and replace(self, named_by=-1) == DimMap(self.out_dim)
 
 
 WHOLE = DimMap()
@@ -112,6 +119,19 @@ def shifted(out_dim: int, by: int) -> DimMap:
 def divided(out_dim: int, by: int) -> DimMap:
     """The range of blocks of `by` output elements that a range of elements touches."""
     return DimMap(out_dim, 1, by)
+
+
+def rows_named_by(index: int, out_dim: int = -1) -> DimMap:
+    """Of a weight (row, column), the rows that the whole numbers in an input name.
+
+    Parameters
+    ----------
+    index
+        Which input.
+    out_dim
+        A dimension that is reduced: of all rows, each of its parts has a range. -1: none.
+    """
+    return DimMap(out_dim, named_by=index)
 
 
 WeightUse = Literal["trained", "state", "constant"]
@@ -149,6 +169,11 @@ class Access:
     once: tuple[int, ...] = ()
     combine: Combine = "sum"
 
+    @property
+    def looks_up(self) -> bool:
+        """Whether the values of an input name the rows that are read."""
+        return any(axis.named_by >= 0 for axis in self.map)
+
 
 @dataclass(frozen=True)
 class WeightSpec:
@@ -158,17 +183,12 @@ class WeightSpec:
     The "state" of an operator is read and written by its forward pass: it is its own, and no two
     tasks may touch the same part of it. A "constant" is read by whoever wants to, and nothing
     changes it.
-
-    Of a table (rows, columns), the operator reads the rows that its first input names, and its
-    output's last dimension are the columns. If nothing uses the table in another way, such an
-    operator has no backward pass: the update of the table reads tokens and output gradients itself.
     """
 
     name: str
     shape: Shape
     initializer: Initializer
     use: WeightUse = "trained"
-    table: bool = False
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from flexlegion.ops.base import (
     outer_dims,
     reduced_dim,
     require_rank,
+    rows_named_by,
     shifted,
 )
 from flexlegion.tensor import MAX_RANK, DataType, Shape
@@ -75,7 +76,7 @@ class Embedding(OperatorType):
         return (n, self.steps, self.units)
 
     def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
-        return (WeightSpec("table", (self.vocabulary, self.units), self.initializer, table=True),)
+        return (WeightSpec("table", (self.vocabulary, self.units), self.initializer),)
 
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
         outer = outer_dims(len(inputs[0]) + 1)[:-1]
@@ -89,7 +90,7 @@ class Embedding(OperatorType):
 
     def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         column = len(inputs[0])
-        return (Access((along(column + 1), along(column))),)
+        return (Access((rows_named_by(0, column + 1), along(column))),)
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return 0

@@ -41,12 +41,11 @@ def data_dim(operator: Operator) -> int | None:
 
 def table_rows(operator: Operator) -> int | None:
     """The dimension of an embedding's space that are its table's rows, if it can be split."""
-    if operator.kind.family != "embedding" or not operator.weights:
-        return None
     for access in operator.kind.weight_access(operator.input_shapes):
-        dim = access.map[0].out_dim
-        if dim >= 0 and operator.dims[dim].kind is DimKind.REDUCTION:
-            return dim
+        for axis in access.map:
+            dim = axis.out_dim
+            if axis.named_by >= 0 <= dim and operator.dims[dim].kind is DimKind.REDUCTION:
+                return dim
     return None
 
 

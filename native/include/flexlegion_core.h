@@ -18,17 +18,9 @@ const char *fl_last_error(int *is_users);
 
 /* Enumerations. Python reads them here; static_asserts compare them with those of C++. */
 typedef enum { FL_FLOAT32, FL_INT32 } fl_data_type;
-/* A table is a weight of which operators read rows that their first input names; a state one that
- * its operator's forward pass reads and writes. Other weights that need no gradient are constants.
- * What is detached is an activation through which no gradient passes. */
-typedef enum {
-  FL_INPUT,
-  FL_WEIGHT,
-  FL_ACTIVATION,
-  FL_TABLE,
-  FL_OPERATOR_STATE,
-  FL_DETACHED
-} fl_tensor_kind;
+/* A state is a weight that its operator's forward pass reads and writes. Other weights that need no
+ * gradient are constants. What is detached is an activation through which no gradient passes. */
+typedef enum { FL_INPUT, FL_WEIGHT, FL_ACTIVATION, FL_OPERATOR_STATE, FL_DETACHED } fl_tensor_kind;
 typedef enum { FL_ROLE_INPUT, FL_ROLE_WEIGHT, FL_ROLE_OUTPUT } fl_role; /* of an operand */
 typedef enum { FL_SAMPLE, FL_ATTRIBUTE, FL_PARAMETER, FL_NONE, FL_REDUCTION } fl_dim_kind;
 /* How the partial values of an output become its value. */
@@ -56,11 +48,16 @@ int fl_graph_add_operator(fl_graph *graph, const char *name, const char *type, i
                           int n_dims, const int32_t *dim_kinds, int n_reductions,
                           const int64_t *reductions, int n_attributes,
                           const char *const *attribute_names, const char *const *attribute_values);
-/* `map` holds, for each dimension of the tensor: the dimension of the space (-1: whole), num, den,
- * lo_offset, hi_offset. Of the parts in the dimensions `once` (bits) of the space, the first alone
- * touches the operand. `combine`: of an output. */
+/* Of one dimension of a tensor, the range that a tile of the space touches (plan/graph.h). */
+typedef struct {
+  int32_t out_dim; /* of the space; -1: whole */
+  int64_t num, den, lo_offset, hi_offset;
+  int32_t named_by; /* of a weight's rows: the operand, an input, whose values name them; or -1 */
+} fl_dim_map;
+/* `map` has an entry for each dimension of the tensor. Of the parts in the dimensions `once` (bits)
+ * of the space, the first alone touches the operand. `combine`: of an output. */
 int fl_graph_add_operand(fl_graph *graph, int op, int tensor, int role, int saved_for_backward,
-                         const int64_t *map, uint32_t once, int combine);
+                         const fl_dim_map *map, uint32_t once, int combine);
 
 /* What follows from a graph; until it is changed or destroyed. */
 typedef struct {

@@ -114,12 +114,11 @@ int fl_graph_add_tensor(fl_graph* graph, const char* name, int rank, const int64
     tensor.name = name;
     tensor.shape.assign(shape, shape + rank);
     tensor.type = static_cast<fl::DataType>(data_type);
-    tensor.is_table = kind == FL_TABLE;
     tensor.is_state = kind == FL_OPERATOR_STATE;
     tensor.detached = kind == FL_DETACHED;
-    tensor.kind = tensor.is_table || tensor.is_state ? fl::TensorKind::weight
-                  : tensor.detached                  ? fl::TensorKind::activation
-                                                     : static_cast<fl::TensorKind>(kind);
+    tensor.kind = tensor.is_state   ? fl::TensorKind::weight
+                  : tensor.detached ? fl::TensorKind::activation
+                                    : static_cast<fl::TensorKind>(kind);
     tensor.needs_gradient = needs_gradient != 0;
     if (tensor.is_state && tensor.needs_gradient) {
       throw std::invalid_argument("tensor '" + tensor.name + "' is a state, which has no gradient");
@@ -159,7 +158,7 @@ int fl_graph_add_operator(fl_graph* graph, const char* name, const char* type, i
 }
 
 int fl_graph_add_operand(fl_graph* graph, int op, int tensor, int role, int saved_for_backward,
-                         const int64_t* map, uint32_t once, int combine) {
+                         const fl_dim_map* map, uint32_t once, int combine) {
   return fl::guarded(-1, [&] {
     fl::Operator& owner = at(graph->graph.operators, op, "operator");
     fl::Operand operand;
@@ -174,14 +173,15 @@ int fl_graph_add_operand(fl_graph* graph, int op, int tensor, int role, int save
       throw std::invalid_argument("operator '" + owner.name + "': bad access map");
     }
     const std::size_t rank = at(graph->graph.tensors, tensor, "tensor").shape.size();
-    for (std::size_t d = 0; d < rank; ++d, map += 5) {
-      const bool large = std::any_of(
-          map + 1, map + 5, [](std::int64_t x) { return x > kMaxMapNumber || x < -kMaxMapNumber; });
-      if (map[0] < -1 || map[0] >= static_cast<std::int64_t>(owner.dims.size()) || map[1] < 0 ||
-          map[2] < 1 || large) {
+    for (std::size_t d = 0; d < rank; ++d) {
+      const fl_dim_map& m = map[d];
+      const bool large = std::max({m.num, m.den, m.lo_offset, m.hi_offset}) > kMaxMapNumber ||
+                         std::min(m.lo_offset, m.hi_offset) < -kMaxMapNumber;
+      if (m.out_dim < -1 || m.out_dim >= static_cast<int>(owner.dims.size()) || m.num < 0 ||
+          m.den < 1 || large || m.named_by < -1) {
         throw std::invalid_argument("operator '" + owner.name + "': bad access map");
       }
-      operand.map.push_back({static_cast<int>(map[0]), map[1], map[2], map[3], map[4]});
+      operand.map.push_back({m.out_dim, m.num, m.den, m.lo_offset, m.hi_offset, m.named_by});
     }
     graph->finished.reset();
     owner.operands.push_back(std::move(operand));

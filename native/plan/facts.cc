@@ -63,9 +63,9 @@ std::vector<int> GraphFacts::owned_weights(const Graph& graph, int op) const {
   return owned;
 }
 
-bool GraphFacts::contributes(const Graph& graph, const Operand& operand) const {
+bool GraphFacts::contributes(const Operand& operand) const {
   return operand.role != Role::output && differentiable[operand.tensor] &&
-         !graph.tensors[operand.tensor].is_table;
+         !is_table(operand.tensor);
 }
 
 GraphFacts facts_of(const Graph& graph, const std::vector<int>& outputs, Optimizer optimizer) {
@@ -73,6 +73,7 @@ GraphFacts facts_of(const Graph& graph, const std::vector<int>& outputs, Optimiz
   facts.optimizer = optimizer;
   facts.runs = runs_of(graph, outputs);
   facts.differentiable = differentiable_tensors(graph);
+  const std::vector<bool> tables = tables_of(graph);
   const int n = static_cast<int>(graph.operators.size());
   facts.backward.assign(graph.operators.size(), false);
   facts.owner.assign(graph.tensors.size(), -1);
@@ -85,7 +86,7 @@ GraphFacts facts_of(const Graph& graph, const std::vector<int>& outputs, Optimiz
       if (!facts.differentiable[o.tensor]) continue;
       const bool weight = graph.tensors[o.tensor].kind == TensorKind::weight;
       if (weight && facts.owner[o.tensor] < 0) facts.owner[o.tensor] = op;
-      if (graph.tensors[o.tensor].is_table) {
+      if (tables[o.tensor]) {
         facts.table[op] = o.tensor;
         facts.lookups[o.tensor].push_back(op);
       } else {
@@ -97,7 +98,7 @@ GraphFacts facts_of(const Graph& graph, const std::vector<int>& outputs, Optimiz
   for (int op = 0; op < n; ++op) {
     if (!facts.backward[op]) continue;
     for (const Operand& o : graph.operators[op].operands) {
-      if (facts.contributes(graph, o)) facts.has_gradient[o.tensor] = true;
+      if (facts.contributes(o)) facts.has_gradient[o.tensor] = true;
     }
   }
   for (int t = 0; t < static_cast<int>(graph.tensors.size()); ++t) {

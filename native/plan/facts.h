@@ -49,7 +49,7 @@ struct GraphFacts {
 
   // Whether a backward launch of an operator with this operand writes a partial value of its
   // tensor's gradient. (A table's gradient is never written down.)
-  bool contributes(const Graph& graph, const Operand& operand) const;
+  bool contributes(const Operand& operand) const;
   // The operands of `op` that are weights which its update launch covers, each weight once.
   std::vector<int> owned_weights(const Graph& graph, int op) const;
 };

@@ -31,6 +31,38 @@ std::vector<int> Operator::outputs() const {
   return result;
 }
 
+int Operand::named_by() const {
+  for (const DimMap& m : map) {
+    if (m.named_by >= 0) return m.named_by;
+  }
+  return -1;
+}
+
+const Operand* Operator::table() const {
+  for (const Operand& operand : operands) {
+    if (operand.named_by() >= 0) return &operand;
+  }
+  return nullptr;
+}
+
+const Operand* Operator::tokens() const {
+  const Operand* its = table();
+  return its != nullptr ? &operands[its->named_by()] : nullptr;
+}
+
+std::vector<bool> tables_of(const Graph& graph) {
+  std::vector<bool> looked_up(graph.tensors.size()), used_otherwise(graph.tensors.size());
+  for (const Operator& op : graph.operators) {
+    for (const Operand& o : op.operands) {
+      (o.named_by() >= 0 ? looked_up : used_otherwise)[o.tensor] = true;
+    }
+  }
+  for (std::size_t t = 0; t < looked_up.size(); ++t) {
+    if (used_otherwise[t]) looked_up[t] = false;
+  }
+  return looked_up;
+}
+
 Rect space_of(const Graph& graph, const Operator& op) {
   Rect space = Rect::of_shape(graph.tensors[op.primary_output().tensor].shape);
   for (std::int64_t extent : op.reductions) space.hi[space.rank++] = extent;
@@ -105,26 +137,36 @@ bool disjoint(const Operator& op, const Operand& operand) {
   return true;
 }
 
-// Whether an operator uses a table as tables are used: its output's last dimension are the table's
-// columns, its only reduction the rows, if it has one, and no other dimension can be split.
-bool looks_up(const Graph& graph, const Operator& op, const Operand& table) {
-  const Operand& tokens = op.operands.front();
-  const auto& shape = graph.tensors[op.primary_output().tensor].shape;
-  const int rank = static_cast<int>(shape.size());
-  const DimMap column{rank - 1};
-  const bool of_rows = op.reductions.size() == 1;
-  return op.operands.size() == 3 && tokens.role == Role::input &&
-         graph.tensors[tokens.tensor].type == DataType::int32 && table.map.size() == 2 &&
-         op.reductions.size() <= 1 && table.map[0] == (of_rows ? DimMap{rank} : DimMap{}) &&
-         (!of_rows || op.reductions[0] == graph.tensors[table.tensor].shape[0]) &&
-         table.map[1] == column && graph.tensors[table.tensor].shape[1] == shape.back() &&
-         std::all_of(op.dims.begin(), op.dims.begin() + (rank - 1),
-                     [](DimKind kind) { return kind == DimKind::none; });
+// Whether an operator looks rows up in a way that kernels and updates know: whole numbers name rows
+// of a weight (row, column), whose columns are those of the output. A reduction may cut the rows.
+bool looks_up(const Graph& graph, const Operator& op, const Operand& o) {
+  const Tensor& weight = graph.tensors[o.tensor];
+  const int by = o.named_by(), rank = static_cast<int>(op.dims.size() - op.reductions.size());
+  if (o.role != Role::weight || o.map.size() != 2 || o.map[0].named_by != by ||
+      by >= static_cast<int>(op.operands.size()) || op.operands[by].role != Role::input ||
+      graph.tensors[op.operands[by].tensor].type != DataType::int32) {
+    return false;
+  }
+  const int row = o.map[0].out_dim;
+  const bool rows = row < 0 || (row >= rank && op.reductions[row - rank] == weight.shape[0]);
+  return rows && o.map[0] == DimMap{row, 1, 1, 0, 0, by} && o.map[1] == DimMap{rank - 1} &&
+         weight.shape[1] == graph.tensors[op.primary_output().tensor].shape.back();
+}
+
+// Whether the dimensions that can be split are the operand's own.
+bool split_alone(const Operator& op, const Operand& o) {
+  for (int d = 0; d < static_cast<int>(op.dims.size()); ++d) {
+    const bool its =
+        std::any_of(o.map.begin(), o.map.end(), [d](const DimMap& m) { return m.out_dim == d; });
+    if (!its && op.dims[d] != DimKind::none) return false;
+  }
+  return true;
 }
 
 }  // namespace
 
 void check_graph(const Graph& graph) {
+  const std::vector<bool> tables = tables_of(graph);
   std::vector<bool> written(graph.tensors.size()), taken(graph.tensors.size());
   for (std::size_t t = 0; t < written.size(); ++t) {
     written[t] = graph.tensors[t].kind != TensorKind::activation;
@@ -153,8 +195,11 @@ void check_graph(const Graph& graph) {
       if (o.role == Role::weight && tensor.kind != TensorKind::weight) {
         fail("takes for a weight what is none");
       }
-      if (tensor.is_table && !looks_up(graph, op, o)) {
-        fail("does not look rows up in a table, or is not split by its columns alone");
+      if (o.named_by() >= 0 && (!looks_up(graph, op, o) || op.table() != &o)) {
+        fail("looks rows up in another way than in a table, by tokens");
+      }
+      if (tables[o.tensor] && !split_alone(op, o)) {
+        fail("is not split by the rows and columns of its table alone");
       }
       if (!tensor.is_state) continue;
       if (o.role != Role::weight) fail("reads another operator's state");
@@ -167,6 +212,7 @@ void check_graph(const Graph& graph) {
       for (const DimMap& m : o.map) {
         if (m.out_dim >= static_cast<int>(rank)) fail("has an output along what it reduces");
       }
+      if (o.named_by() >= 0) fail("has an output of which tokens name rows");
       if (o.once != 0) fail("has an output that not all tasks write");
       if (written[o.tensor]) fail("writes a tensor that has a writer already");
       written[o.tensor] = true;

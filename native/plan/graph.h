@@ -23,11 +23,6 @@ struct Tensor {
   DataType type = DataType::float32;
   TensorKind kind = TensorKind::activation;
   bool needs_gradient = false;
-  // A weight (row, column) of which operators look up rows, by the tokens that are their first
-  // input, and which nothing uses otherwise: an embedding's table. These operators can be split by
-  // its columns alone. Its gradient is never written down: the update reads it, row by row, off the
-  // gradients of those operators' outputs.
-  bool is_table = false;
   // A weight that is its operator's own: the forward pass reads and writes it, and nothing trains
   // it.
   bool is_state = false;
@@ -40,14 +35,16 @@ struct Tensor {
 
 // One dimension of an access map: output range [lo, hi) of dimension `out_dim` needs
 //   [floor(lo * num / den) + lo_offset, ceil(hi * num / den) + hi_offset), clamped to the tensor;
-// out_dim < 0 needs the whole extent.
+// out_dim < 0 needs the whole extent. Of a weight's rows in that range, a task touches those alone
+// that the values of another operand name, an input; named_by < 0 touches them all.
 struct DimMap {
   int out_dim = -1;
   std::int64_t num = 1, den = 1, lo_offset = 0, hi_offset = 0;
+  int named_by = -1;
 
   bool operator==(const DimMap& o) const {
     return out_dim == o.out_dim && num == o.num && den == o.den && lo_offset == o.lo_offset &&
-           hi_offset == o.hi_offset;
+           hi_offset == o.hi_offset && named_by == o.named_by;
   }
 };
 
@@ -66,6 +63,8 @@ struct Operand {
   // operand. A bias is added once, say, to one of the partial values.
   unsigned once = 0;
   Combine combine = Combine::sum;  // of an output
+
+  int named_by() const;  // the operand whose values name the rows of this one that are read; or -1
 };
 
 // `none`: a dimension that cannot be split. `reduction`: one that the outputs do not have.
@@ -87,6 +86,9 @@ struct Operator {
 
   const Operand& primary_output() const;
   std::vector<int> outputs() const;  // their operands
+  // Whether it looks rows up; of which operand, named by which. Otherwise null.
+  const Operand* table() const;
+  const Operand* tokens() const;
 };
 
 // So many launches at most are fused. Longer runs gain little, and what is issued meanwhile (the
@@ -136,6 +138,12 @@ Rect tile_of(const Rect& whole, const std::vector<int>& degrees, int k);
 // The same for every tile of `degrees`: what the tasks of operator `op` touch of `operand`.
 std::vector<Rect> accessed_rects(const Graph& graph, int op, const Operand& operand,
                                  const std::vector<int>& degrees);
+
+// A tensor: whether it is a weight (row, column) of which operators look up rows, and which nothing
+// uses otherwise: an embedding's table. These operators can be split by its rows and columns alone.
+// Its gradient is never written down: the update reads it, row by row, off the gradients of those
+// operators' outputs.
+std::vector<bool> tables_of(const Graph& graph);
 
 // Throws std::invalid_argument unless every operator reads what stands before it, writes what
 // nobody else writes, and has maps that fit.

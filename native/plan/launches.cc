@@ -51,7 +51,7 @@ void add_backward(const Graph& graph, const GraphFacts& facts, int op, std::vect
     if (o.role == Role::output && facts.has_gradient[o.tensor]) {
       add(uses, R::output_gradient, i, o.tensor);
     }
-    if (facts.contributes(graph, o)) add(uses, R::contribution, i, o.tensor);
+    if (facts.contributes(o)) add(uses, R::contribution, i, o.tensor);
   }
 }
 
@@ -67,7 +67,7 @@ void add_weight_gradient(const Graph& graph, const GraphFacts& facts, int i, int
   for (int op : lookups->second) {
     const int output = graph.operators[op].primary_output().tensor;
     if (!facts.has_gradient[output]) continue;
-    const int tokens = graph.operators[op].operands.front().tensor;
+    const int tokens = graph.operators[op].tokens()->tensor;
     add(uses, R::looked_up_tokens, i, tokens).lookup = op;
     add(uses, R::looked_up_gradient, i, output).lookup = op;
   }

@@ -85,15 +85,20 @@ Rect Contributions::stacked(const Rect& rect) const {
 
 Rect looked_up_tokens(const Graph& graph, int op) {
   const Operator& reader = graph.operators[op];
-  const Operand& tokens = reader.operands.front();
+  const Operand& tokens = *reader.tokens();
   const Rect whole = Rect::of_shape(graph.tensors[reader.primary_output().tensor].shape);
   return accessed(tokens, graph.tensors[tokens.tensor], whole);
 }
 
 Rect looked_up_gradient(const Graph& graph, int op, const Rect& shard) {
-  Rect rect = Rect::of_shape(graph.tensors[graph.operators[op].primary_output().tensor].shape);
-  rect.lo[rect.rank - 1] = shard.lo[1];
-  rect.hi[rect.rank - 1] = shard.hi[1];
+  const Operator& reader = graph.operators[op];
+  Rect rect = Rect::of_shape(graph.tensors[reader.primary_output().tensor].shape);
+  for (int d = 0; d < shard.rank; ++d) {
+    const int along = reader.table()->map[d].out_dim;
+    if (along < 0 || along >= rect.rank) continue;  // rows, of which each shard reads all
+    rect.lo[along] = shard.lo[d];
+    rect.hi[along] = shard.hi[d];
+  }
   return rect;
 }
 

@@ -31,7 +31,7 @@ void LaunchGraph::find_uses(const Problem& problem) {
   }
   lookups_of.resize(graph.tensors.size());
   for (const auto& [table, ops] : problem.facts.lookups) {
-    for (int op : ops) lookups_of[graph.operators[op].operands.front().tensor].push_back(op);
+    for (int op : ops) lookups_of[graph.operators[op].tokens()->tensor].push_back(op);
   }
 }
 

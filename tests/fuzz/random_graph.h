@@ -154,23 +154,26 @@ class GraphMaker {
     const bool reads = role != FL_ROLE_OUTPUT || random_.chance(0.02);
     const int dims = static_cast<int>(reads ? op.space.size() : op.shape.size());
     const bool primary = role == FL_ROLE_OUTPUT && rank == op.shape.size();
-    std::vector<std::int64_t> map;
+    std::vector<fl_dim_map> map;
     for (std::size_t d = 0; d < rank; ++d) {
-      std::int64_t entry[5] = {random_.between(-1, dims - 1), 1, 1, 0, 0};
+      fl_dim_map entry = {random_.between(-1, dims - 1), 1, 1, 0, 0, -1};
       const int sort = random_.upto(9);
       if (primary && !random_.chance(0.02)) {
-        entry[0] = static_cast<std::int64_t>(d);
+        entry.out_dim = static_cast<int>(d);
       } else if (sort < 2) {  // a window
-        entry[1] = random_.between(1, 2);
-        entry[3] = -random_.upto(2);
-        entry[4] = random_.between(-1, 2);
+        entry.num = random_.between(1, 2);
+        entry.lo_offset = -random_.upto(2);
+        entry.hi_offset = random_.between(-1, 2);
       } else if (sort == 2) {
-        entry[1] = random_.between(0, 3);
-        entry[2] = random_.between(1, 4);
+        entry.num = random_.between(0, 3);
+        entry.den = random_.between(1, 4);
       }
-      for (std::int64_t& number_in : entry) map.push_back(random_.twisted(number_in));
+      if (role == FL_ROLE_WEIGHT && d == 0 && random_.chance(0.1)) entry.named_by = 0;
+      map.push_back({random_.twisted32(entry.out_dim), random_.twisted(entry.num),
+                     random_.twisted(entry.den), random_.twisted(entry.lo_offset),
+                     random_.twisted(entry.hi_offset), random_.twisted32(entry.named_by)});
     }
-    map.resize(25, 0);
+    map.resize(5);
     // Once for all parts of the reductions.
     const auto once = (1u << op.space.size()) - (1u << op.shape.size());
     const int result = fl_graph_add_operand(

@@ -441,6 +441,8 @@ def check_gradients_exist(plan: Plan) -> None:
         if r.field == "value" and r.privilege == "read-write"
     ]
     assert sorted(map(repr, updated)) == sorted(map(repr, trained))
+    # As Python found from the access maps while the graph was drawn, so did the plan.
+    assert {tensor for tensor in trained if tensor.table} == set(plan.facts.lookups)
     for tensor in plan.graph.weights:
         has_gradient = tensor in trained and not tensor.table
         assert (plan.gradient_slots(tensor) > 0) == has_gradient
