@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from flexlegion.graph import Graph, Operator
 from flexlegion.machine.devices import Devices
-from flexlegion.ops.base import DimKind, along
+from flexlegion.ops.base import DimKind
 from flexlegion.strategies.registry import own_strategy
-from flexlegion.strategies.splitting import all_by_samples, split
+from flexlegion.strategies.splitting import all_by_samples, followed, split
 from flexlegion.strategy import Strategy
 
 _FOLLOWERS = ("elementwise", "normalization", "copy")
@@ -65,10 +65,8 @@ def _followed(operator: Operator, split_dims: dict[Operator, int]) -> int | None
         producer = tensor.producer
         if producer not in split_dims or tensor is not producer.output:
             continue
-        extent = tensor.shape[split_dims[producer]]
-        mapped = access.map[split_dims[producer]]
-        for d, dim in enumerate(operator.dims):
-            same = mapped == along(d) and operator.space[d] == extent
-            if same and dim.kind not in (DimKind.NONE, DimKind.REDUCTION):
-                return d
+        axis = split_dims[producer]
+        dim = followed(operator, access.map[axis], tensor.shape[axis])
+        if dim is not None and operator.dims[dim].kind is not DimKind.REDUCTION:
+            return dim
     return None

@@ -21,8 +21,9 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from flexlegion.graph import Graph, Operator
-from flexlegion.ops.base import DimKind, DimMap
+from flexlegion.ops.base import DimKind
 from flexlegion.soap import ParallelConfig
+from flexlegion.strategies.splitting import followed
 from flexlegion.tensor import Tensor
 
 
@@ -84,7 +85,7 @@ def _walk(operators: Iterable[Operator], parts: int, refused: set[Operator]) -> 
             pair = pair_of.get(tensor.producer) if tensor.producer is not None else None
             if pair is not None and (axis := _split_axis(tensor, pair)) is not None:
                 sources.append(pair)
-                dims.add(_followed(op, access.map[axis], tensor.shape[axis]))
+                dims.add(followed(op, access.map[axis], tensor.shape[axis]))
         if sources:
             dim = dims.pop() if len(dims) == 1 else None
         else:
@@ -127,15 +128,6 @@ def _split_axis(tensor: Tensor, pair: Pair) -> int | None:
     access = op.kind.output_access(op.input_shapes)[op.outputs.index(tensor)]
     dim = pair.dims[op]
     return next((axis for axis, m in enumerate(access.map) if m.out_dim == dim), None)
-
-
-def _followed(op: Operator, axis: DimMap, extent: int) -> int | None:
-    """The dimension of an operator's space that goes over all of an input's extent."""
-    dim = axis.out_dim
-    if dim < 0 or op.dims[dim].kind is DimKind.NONE:
-        return None
-    whole = op.space[dim] * axis.num == extent * axis.den
-    return dim if whole and not axis.lo_offset and not axis.hi_offset else None
 
 
 def with_sums(configs: Mapping[str, ParallelConfig], graph: Graph) -> dict[str, ParallelConfig]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flexlegion.graph import Graph, Operator
-from flexlegion.ops.base import DimKind
+from flexlegion.ops.base import DimKind, DimMap
 from flexlegion.soap import ParallelConfig
 
 
@@ -47,6 +47,30 @@ def table_rows(operator: Operator) -> int | None:
             if axis.named_by >= 0 <= dim and operator.dims[dim].kind is DimKind.REDUCTION:
                 return dim
     return None
+
+
+def followed(operator: Operator, axis: DimMap, extent: int) -> int | None:
+    """The dimension of an operator's space whose splits cut an input as they cut its tiles.
+
+    Parameters
+    ----------
+    operator
+        What reads the input.
+    axis
+        Its map of a dimension of the input.
+    extent
+        Of that dimension.
+
+    Returns
+    -------
+    int or None
+        The dimension that goes over all of the extent; None if there is none that can be split.
+    """
+    dim = axis.out_dim
+    if dim < 0 or operator.dims[dim].kind is DimKind.NONE:
+        return None
+    whole = operator.space[dim] * axis.num == extent * axis.den
+    return dim if whole and not axis.lo_offset and not axis.hi_offset else None
 
 
 def in_one_piece(graph: Graph) -> list[Operator]:

@@ -79,14 +79,6 @@ namespace {
 bool reads(const FieldUse& use) { return use.privilege != Privilege::write; }
 bool writes(const FieldUse& use) { return use.privilege != Privilege::read; }
 
-// A list of no task's rectangle but empty ones equals another of these.
-bool equal(const std::vector<Rect>& a, const std::vector<Rect>& b) {
-  return &a == &b ||
-         std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Rect& x, const Rect& y) {
-           return x == y || (x.empty() && y.empty());
-         });
-}
-
 bool overlap(const std::vector<Rect>& a, const std::vector<Rect>& b) {
   for (const Rect& mine : a) {
     if (mine.empty()) continue;
@@ -111,7 +103,7 @@ bool conflict(const FieldUse& a, const FieldUse& b) {
 // what was written, and what is written has to be what was touched.
 bool gets_by(const FieldUse& use, const FieldUse& before) {
   if (!conflict(use, before)) return true;
-  return writes(use) ? equal(*use.rects, *before.rects) : contain(*before.rects, *use.rects);
+  return writes(use) ? touch_alike(*use.rects, *before.rects) : contain(*before.rects, *use.rects);
 }
 
 struct Earlier {
@@ -173,7 +165,7 @@ void describe(const std::vector<Issued>& order, const std::vector<int>& memory_o
     for (const FieldUse& use : launch.uses) {
       const std::vector<Earlier>& earlier = uses[use.place];
       const bool known = std::any_of(at_hand.begin(), at_hand.end(), [&use](const FieldUse& other) {
-        return other.place == use.place && equal(*other.rects, *use.rects);
+        return other.place == use.place && touch_alike(*other.rects, *use.rects);
       });
       if (reads(use) && !known) tell_waits(launch, use, earlier, memory_of, rule);
       for (const Earlier& other : earlier) {

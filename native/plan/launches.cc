@@ -1,5 +1,6 @@
 #include "plan/launches.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -219,6 +220,13 @@ Privilege privilege_of(RequirementRole role) {
     default:
       return Privilege::read;
   }
+}
+
+bool touch_alike(const std::vector<Rect>& a, const std::vector<Rect>& b) {
+  return &a == &b ||
+         std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Rect& x, const Rect& y) {
+           return x == y || (x.empty() && y.empty());
+         });
 }
 
 std::vector<Use> uses_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id) {

@@ -80,6 +80,9 @@ struct Launch {
   int tasks() const { return static_cast<int>(devices.size()); }
 };
 
+// Whether tasks touch the same, each; nothing is the same wherever it is.
+bool touch_alike(const std::vector<Rect>& a, const std::vector<Rect>& b);
+
 // What a launch touches.
 std::vector<Use> uses_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id);
 

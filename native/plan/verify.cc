@@ -38,12 +38,6 @@ std::vector<Rect> without_slots(const Requirement& r) {
   return rects;
 }
 
-bool equal_but_empty(const std::vector<Rect>& a, const std::vector<Rect>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Rect& x, const Rect& y) {
-    return x == y || (x.empty() && y.empty());
-  });
-}
-
 std::int64_t volume(const std::vector<Rect>& rects) {
   std::int64_t sum = 0;
   for (const Rect& rect : rects) sum += rect.volume();
@@ -245,7 +239,7 @@ class Verifier {
     for (const Requirement& r : launch_->requirements) {
       const Requirement* its = find(forward, r.operand, [](RequirementRole) { return true; });
       if (its == nullptr || its->tensor != r.tensor ||
-          !equal_but_empty(without_slots(r), without_slots(*its))) {
+          !touch_alike(without_slots(r), without_slots(*its))) {
         fail("touches other parts of " + name(r) + " than the forward launch");
       }
       if (r.role == RequirementRole::contribution && !contributed.insert(r.operand).second) {
@@ -261,7 +255,7 @@ class Verifier {
       for (const Requirement& r : launch_->requirements) {
         if (r.operand != updated.operand || r.tensor != updated.tensor) continue;
         states += r.role == RequirementRole::optimizer_state;
-        if (!equal_but_empty(without_slots(r), updated.rects)) {
+        if (!touch_alike(without_slots(r), updated.rects)) {
           fail("touches other shards of " + name(r) + " than it updates");
         }
       }

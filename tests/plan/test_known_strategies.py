@@ -8,6 +8,7 @@ from flexlegion import Model, UserError
 from flexlegion.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.files import load_machine
+from flexlegion.ops.reduce import Reduce
 from flexlegion.strategies import resolve
 from flexlegion.strategies.gnmt import layer_depths
 from flexlegion.transforms.losses import add_loss
@@ -103,6 +104,18 @@ def test_what_follows_dense_layers() -> None:
     degrees = {name: config.degrees[:2] for name, config in strategy.items()}
     units = {"a", "b", "sum", "relu"}
     assert degrees == {name: (1, 8) if name in units else (8, 1) for name in degrees}
+
+
+def test_a_sum_over_dense_units_goes_by_samples() -> None:
+    """Split as the units are, its parts would be partial values; other sums keep the units."""
+    model = Model(8)
+    x = model.dense(model.input((3, 5)), 16, name="units")
+    model.graph.add(Reduce("sum", (2,)), [x], "over_units")
+    model.graph.add(Reduce("sum", (1,)), [x], "over_rows")
+    strategy = resolve("one-weird-trick", model.graph, P100X8.names)
+    assert strategy["units"].degrees == (1, 1, 8, 1)
+    assert strategy["over_units"].degrees == (8, 1, 1)
+    assert strategy["over_rows"].degrees == (1, 8, 1)
 
 
 def normalised(layers: int, batch_size: int = 8) -> Model:
