@@ -260,18 +260,19 @@ def search(
 def tie_groups(problem: Problem) -> list[int]:
     """A number for each operator; those that play the same part in the network have the same.
 
-    They are of one class (see `Problem.class_of`), and so are those that they read from, and those
-    that read what they write. So an attention's output layer, which joins the heads, is not tied to
-    the layers of its queries, although it has their shape.
+    They are of one class (see `Problem.class_of`), read from operators of the same types, and are
+    read by operators of the same types. So an attention's output layer, which joins the heads, is
+    not tied to the layers of its queries, although it has their shape; but the unrolled steps of a
+    recurrent layer are tied, although each reads another word's embedding.
     """
     operators = problem.graph.operators
-    read: dict[Operator, set[int]] = {operator: set() for operator in operators}
-    written: dict[Operator, set[int]] = {operator: set() for operator in operators}
+    read: dict[Operator, set[type]] = {operator: set() for operator in operators}
+    written: dict[Operator, set[type]] = {operator: set() for operator in operators}
     for operator in operators:
         for producer in (tensor.producer for tensor in operator.inputs):
             if producer is not None:
-                read[operator].add(problem.class_of(producer))
-                written[producer].add(problem.class_of(operator))
+                read[operator].add(type(producer.kind))
+                written[producer].add(type(operator.kind))
     numbers: dict[object, int] = {}
     return [
         numbers.setdefault((problem.class_of(op), frozenset(read[op]), frozenset(written[op])), i)

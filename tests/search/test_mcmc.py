@@ -102,14 +102,22 @@ def test_restricted_dimensions() -> None:
 
 def test_what_is_tied() -> None:
     """Blocks' operators of the same place: not the projections before attention to that behind."""
-    model = build("transformer", 8, **SMALL["transformer"])
+    tied = tied_in(build("transformer", 8, **SMALL["transformer"]))
+    parts = ("query", "key", "value")
+    assert {f"block{i}.{part}" for i in (1, 2) for part in parts} in tied
+    assert {"block1.output", "block2.output"} in tied
+    words = tied_in(build("rnnlm", 8, steps=4, vocabulary=50, hidden=8))
+    assert {f"lstm1.{step}" for step in (1, 2, 3)} in words
+    assert {f"project.{step}" for step in range(4)} in words
+
+
+def tied_in(model: Model) -> list[set[str]]:
+    """The names of operators that are tied, group by group."""
     problem = problem_of(model, load_machine("p100x2"), ArbitraryCosts(0))
     tied: dict[int, set[str]] = {}
     for op, group in zip(problem.graph.operators, tie_groups(problem), strict=True):
         tied.setdefault(group, set()).add(op.name)
-    parts = ("query", "key", "value")
-    assert {f"block{i}.{part}" for i in (1, 2) for part in parts} in tied.values()
-    assert {"block1.output", "block2.output"} in tied.values()
+    return list(tied.values())
 
 
 def with_memory(size: int) -> Problem:
