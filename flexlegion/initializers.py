@@ -6,7 +6,7 @@ import math
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,9 @@ import numpy.typing as npt
 from flexlegion.errors import UserError
 from flexlegion.suggestions import unknown
 from flexlegion.tensor import DataType
+
+if TYPE_CHECKING:
+    from flexlegion.graph import Graph
 
 Array = npt.NDArray[Any]
 
@@ -142,3 +145,12 @@ def initializer(spec: str | Initializer | npt.NDArray[Any]) -> Initializer:
     if spec not in _BY_NAME:
         raise unknown("initializer", spec, _BY_NAME)
     return _BY_NAME[spec]()
+
+
+def initial_weights(graph: Graph, seed: int) -> dict[str, Array]:
+    """The first values of every weight: a function of seed and name."""
+    return {
+        tensor.name: tensor.initializer(tensor.shape, tensor.name, seed, tensor.dtype)
+        for tensor in graph.weights
+        if tensor.initializer is not None
+    }

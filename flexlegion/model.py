@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +15,15 @@ from flexlegion import summary as _summary
 from flexlegion.arrays import check_numbers
 from flexlegion.binding import Binding, is_loader
 from flexlegion.callbacks import Callback
+from flexlegion.compiled import Compiled, warn_of_idle
 from flexlegion.ending import deferred
 from flexlegion.errors import UserError
 from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
-from flexlegion.graph import Graph
+from flexlegion.initializers import initial_weights
 from flexlegion.layers import Layers
 from flexlegion.losses import DEFAULT_LOSS, Losses, Weights
 from flexlegion.machine.running import RunningMachine, running_machine
-from flexlegion.metrics import Goal, Metrics, goal_of
+from flexlegion.metrics import Metrics, goal_of
 from flexlegion.optimizers import Optimizer, optimizer_of
 from flexlegion.plan import Plan
 from flexlegion.precision import DEFAULT, check_precision, check_used
@@ -32,7 +32,6 @@ from flexlegion.report.measured import MeasuredTimeline, recorded
 from flexlegion.runtime.checkpoint_weights import fitted, read_weights, save_weights
 from flexlegion.runtime.checkpoints import Checkpoints, saved
 from flexlegion.runtime.feeds import Feed
-from flexlegion.runtime.position import Position
 from flexlegion.runtime.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Program
 from flexlegion.runtime.trainer import run_series
 from flexlegion.runtime.training import History, Training
@@ -156,7 +155,7 @@ class Model(Layers):
             graph, resolved, machine.devices, outputs, chosen.states, chosen.clips, granularity
         )
         if machine.rank == 0:
-            _warn_of_idle(plan)
+            warn_of_idle(plan)
         program = Program(plan, chosen, self.seed, precision)
         binding = Binding(program, self.batch_size, self.seed)
         self._compiled = Compiled(
@@ -470,48 +469,3 @@ class Model(Layers):
         if output is None:
             return self.outputs
         return [output] if isinstance(output, Tensor) else list(output)
-
-
-@dataclass
-class Compiled:
-    """What `compile` made, and how far training is."""
-
-    graph: Graph
-    outputs: list[Tensor]
-    goal: Goal
-    optimizer: Optimizer
-    schedule: Schedule
-    strategy: Strategy
-    machine: RunningMachine
-    plan: Plan
-    program: Program
-    binding: Binding
-    position: Position = field(default_factory=Position)
-    resumed: Mapping[str, Any] | None = None
-
-    def rate_after(self, steps: int) -> float:
-        """The learning rate of the last of so many iterations."""
-        return self.optimizer.lr * self.schedule(max(steps - 1, 0))
-
-
-def _warn_of_idle(plan: Plan) -> None:
-    """Name layers that are left out, which their user may have taken for outputs."""
-    names = [f"'{op.name}'" for op in plan.facts.idle]
-    if not names:
-        return
-    few = 3
-    shown = ", ".join(names[:few]) + (f" and {len(names) - few} more" if names[few:] else "")
-    warnings.warn(
-        f"layers that lead to no output and no loss are left out: {shown}; outputs that are not "
-        "the last layer's have to be set by set_outputs",
-        stacklevel=3,
-    )
-
-
-def initial_weights(graph: Graph, seed: int) -> dict[str, Array]:
-    """The first values of every weight: a function of seed and name."""
-    return {
-        tensor.name: tensor.initializer(tensor.shape, tensor.name, seed, tensor.dtype)
-        for tensor in graph.weights
-        if tensor.initializer is not None
-    }

@@ -39,7 +39,8 @@ from flexlegion.runtime.position import Position
 from flexlegion.strategy import entry_of
 
 if TYPE_CHECKING:
-    from flexlegion.model import Compiled, Model
+    from flexlegion.compiled import Compiled
+    from flexlegion.model import Model
     from flexlegion.runtime.training import Training
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}

@@ -22,7 +22,8 @@ from flexlegion.runtime.progress import EpochProgress
 from flexlegion.runtime.trainer import Watcher, run_series
 
 if TYPE_CHECKING:
-    from flexlegion.model import Compiled, Model
+    from flexlegion.compiled import Compiled
+    from flexlegion.model import Model
 
 
 @dataclass

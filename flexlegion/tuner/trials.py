@@ -22,9 +22,9 @@ from flexlegion.cost.measured import AS_MEASURED, Calibration, MeasuredCosts
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.data.made_up import made_up
 from flexlegion.errors import UserError
+from flexlegion.initializers import initial_weights
 from flexlegion.machine.running import all_gather, running_machine
 from flexlegion.machine.topology import Topology
-from flexlegion.model import initial_weights
 from flexlegion.network import Network
 from flexlegion.plan import Plan
 from flexlegion.precision import DEFAULT, PEAKS

@@ -11,7 +11,7 @@
 #include "runtime/arenas.h"
 #include "runtime/machine.h"
 #include "runtime/mapper.h"
-#include "runtime/measurement.h"
+#include "runtime/measure.h"
 #include "runtime/memory_needs.h"
 #include "runtime/program.h"
 #include "runtime/watchdog.h"

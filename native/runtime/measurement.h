@@ -1,58 +1,74 @@
-// Measuring: one leaf task on one device, again and again. It is the very task that a program would
-// launch, over regions that hold what it touches and nothing else, mapped in the same way; times
-// are taken inside the task. What it reads are made-up, sensible numbers. Meanwhile the devices
-// that share its memory run the same task, each over data of its own, as they would in training:
-// they share memory bandwidth, and a core or two with the runtime.
-//
-// Every rank makes the same calls, and every rank gets the same times.
+// What all measurements have in common (measure.h): tasks on one device, and on those that share
+// its memory, run again and again; a log of times, which all ranks get.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "plan/handles.h"
-#include "runtime/bodies.h"
 #include "runtime/executor.h"
+#include "runtime/measure.h"
 
 namespace flexlegion {
 
-// How often to run: first some times for what kernels prepare once, then as often as fits into the
-// budget, within bounds; of runs that are long, only a few. Before each run, other memory passes
-// through the processor's caches, as in an iteration.
-struct Repeats {
-  int warmups = 2;
-  int least = 5, most = 50;
-  std::int64_t budget_ns = 0;
-  std::int64_t sweep_bytes = 0;
+// Brings that much of the calling thread's own memory into its core's caches, in place of others'.
+void sweep(std::int64_t bytes);
+
+// The device, and after it those that share its memory: in training they compute at the same time.
+std::vector<int> neighbours(int device);
+
+// All of a task's field of a region.
+LaunchRequirement whole(int region, Legion::PrivilegeMode privilege, const Rect& rect);
+
+class Measurement : public Executor {
+ public:
+  // Runs tasks on `device`; before each that is measured, memory is swept.
+  Measurement(int device, std::int64_t sweep_bytes, Precision precision = Precision::fp32)
+      : Executor(precision), device_(device), sweep_bytes_(sweep_bytes) {}
+  ~Measurement() override { wait_quietly(); }
+
+  int add_region(const std::vector<std::int64_t>& shape, int fields) {
+    return regions_.add(shape, fields);
+  }
+
+  // A launch of one task.
+  int add_task(const std::string& task, int device, std::vector<LaunchRequirement> requirements,
+               Body body, Side side = Side::device);
+
+  // Fills what a task reads there, before anything is measured.
+  void add_fill(int device, LaunchRequirement requirement, Body body);
+
+  // A task to measure: a step that logs its times, if it runs on our device; elsewhere it keeps
+  // that processor busy. The operands that are `cold` were not used for long.
+  void add_measured(const std::string& task, int device,
+                    std::vector<LaunchRequirement> requirements, Body body,
+                    const std::vector<bool>& cold = {}, Side side = Side::device);
+
+  Times& add_log();
+  void add_step(int launch) { steps_.push_back(launch); }
+  // Records the steps as a trace, so that Legion's analysis does not hold them up.
+  void trace() { traced_ = true; }
+
+  // Runs all steps again and again. Returns what is logged; the logs are added up.
+  Times run(const RunState& state, const Repeats& repeats,
+            const std::vector<std::int64_t>* rows = nullptr);
+
+ private:
+  void add_sweep(int device, const std::vector<LaunchRequirement>& requirements,
+                 const std::vector<bool>& cold);
+  void repeat(int count, const RunState& state, const std::vector<std::int64_t>* rows);
+  Times times();
+
+  const int device_;
+  const std::int64_t sweep_bytes_;
+  std::deque<Times> logs_;  // a deque: launches keep pointers into it
+  std::vector<int> fills_, steps_;
+  bool traced_ = false;
+  std::optional<Legion::TraceID> trace_;
+  Times totals_;
+  int report_ = 0;
 };
-
-using Times = std::vector<std::int64_t>;  // ns, one a run
-
-// Task `part` of a launch of the plan, on the device that the plan says. A load is what it costs in
-// an iteration: host array to staging tensor, and from there to the input. Values of int32 inputs
-// are below `bound`.
-Times measure_task(const fl_plan& plan, const std::string& optimizer,
-                   const Attributes& hyperparameters, int launch, int part, std::int32_t bound,
-                   Precision precision, const Repeats& repeats);
-
-// The sum of `slots` partial gradients of `elements` float32 each.
-Times measure_sum(int device, std::int64_t slots, std::int64_t elements, const Repeats& repeats);
-
-// What passes on a device from the end of one task to the beginning of the next, which depends on
-// it, in a trace: the runtime's own time. Each task sweeps memory, so caches are as in an
-// iteration.
-Times measure_launch(int device, const Repeats& repeats);
-
-// Round trips of `bytes` between two devices' memories, as Legion copies for two tasks that write
-// the same region in turns; the same on all `ways` at once, of which the first is timed. On one
-// memory: what such a pair of tasks takes without copies.
-Times measure_round_trips(const std::vector<std::pair<int, int>>& ways, std::int64_t bytes,
-                          int trips);
-
-// What now_ns() says here, then there, then here again, as a message goes round: three a trip.
-Times measure_clocks(int here, int there, int trips);
 
 }  // namespace flexlegion

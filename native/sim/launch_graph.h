@@ -4,10 +4,9 @@
 // - A tensor that is no weight has a flow of its value: from the launch that writes it (its
 //   producer's forward launch, or the load) to all forward launches that read it. If training wants
 //   its gradient, it has another: from the readers' backward launches to the producer's.
-// - A tensor whose producer has reductions may have partial values (plan/plan.h). Either its
-// value's
-//   flow carries these from the forward launch to the readers, each of which combines them; or
-//   another flow carries them to the sum launch, and the value's flow carries what that one writes.
+// - A tensor whose producer has reductions may have partial values (plan/plan.h). Either the flow
+//   of its value carries these from the forward launch to the readers, each of which combines them;
+//   or another flow carries them to the sum launch, and that of the value what that one writes.
 // - A weight that is not trained has a flow in which nothing moves, for the memory that it takes.
 // - The weights that one operator updates share a flow: from the backward launches that contribute
 //   to their gradients to the update launch, and from there to whoever reads the weights next.

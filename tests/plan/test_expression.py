@@ -10,8 +10,8 @@ from touched import boxes, dims, last, reads, refusal
 
 from flexlegion import Model, UserError
 from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.initializers import initial_weights
 from flexlegion.machine.files import load_machine
-from flexlegion.model import initial_weights
 from flexlegion.ops.expression import Expression, broadcast
 from flexlegion.ops.formula import FUNCTIONS, program_of
 from flexlegion.problem import Problem

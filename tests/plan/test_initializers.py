@@ -18,9 +18,9 @@ from flexlegion.initializers import (
     Initializer,
     Normal,
     Zeros,
+    initial_weights,
     initializer,
 )
-from flexlegion.model import initial_weights
 from flexlegion.zoo import build
 
 DRAWN = [Normal(), GlorotUniform(), HeNormal()]

@@ -7,7 +7,8 @@ import time
 from collections import Counter
 
 import pytest
-from test_plan_properties import CHECKS, zoo_plan
+from plan_properties import CHECKS
+from sample_plans import zoo_plan
 
 from flexlegion import Model
 from flexlegion.errors import UserError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from pytorch_functions import FUNCTIONS, evaluated
+from pytorch_functions import FUNCTIONS
 from pytorch_layers import BATCH, SOURCES, Case, sources
+from pytorch_operations import attention, maximum, merged, of_channels_last
 from torch.nn.utils import clip_grad_norm_
 
 from flexlegion.losses import (
@@ -34,13 +34,6 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 FUSED = ("relu", "sigmoid", "tanh")  # activations that do not become a layer of their own
 # Share of the largest value within which rounding may have decided which way a ReLU goes.
 NEAR_ZERO = 0.02
-
-
-def of_channels_last(
-    operation: Callable[..., torch.Tensor], x: torch.Tensor, *args: Any, **options: Any
-) -> torch.Tensor:
-    """An operation on (n, c, h, w), applied to (n, h, w, c)."""
-    return operation(x.permute(0, 3, 1, 2), *args, **options).permute(0, 2, 3, 1)
 
 
 class Reference:
@@ -157,9 +150,9 @@ class Reference:
                 kept = None
                 if options.get("dropout") and step is not None:
                     kept = torch.tensor(self.saved[f"{step}/value/{name}.output"] != 0)
-                x = self._attention(options, *(outputs[k] for k in of), bias, kept)
+                x = attention(options, *(outputs[k] for k in of), bias, kept)
             elif isinstance(of, list):
-                x = self._merge(
+                x = merged(
                     kind,
                     options,
                     [outputs[k] if isinstance(k, int) else torch.tensor(k) for k in of],
@@ -201,54 +194,6 @@ class Reference:
         self.computed[key] = gradient.clone()
         worker = self.saved.get(key)
         return gradient if worker is None else torch.tensor(worker, dtype=torch.float64)
-
-    @staticmethod
-    def _merge(kind: str, options: dict[str, Any], xs: list[torch.Tensor]) -> torch.Tensor:
-        if kind == "matmul":
-            return xs[0] @ xs[1]
-        if kind == "multi_head_attention":
-            return Reference._attention(options, *xs)
-        if kind == "rotary":
-            x, cos, sin = xs
-            first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
-            if not options["interleaved"]:
-                first, second = x.chunk(2, -1)
-                return x * cos + torch.cat([-second, first], -1) * sin
-            return x * cos + torch.stack([-second, first], -1).flatten(-2) * sin
-        if kind == "elementwise":
-            return evaluated(options["formula"], xs)
-        if kind in ("subtract", "divide"):
-            return xs[0] - xs[1] if kind == "subtract" else xs[0] / xs[1]
-        if kind == "concat":
-            return torch.cat(xs, options.get("axis", -1))
-        return functools.reduce(operator.mul if kind == "multiply" else operator.add, xs)
-
-    @staticmethod
-    def _attention(
-        options: dict[str, Any],
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        bias: torch.Tensor | None = None,
-        kept: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """PyTorch's heads come before the positions; it has no bias of causal attention.
-
-        Of the weights, those that are `kept` (sample, query, head, key) count.
-        """
-        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        if kept is not None:
-            weights = (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1)
-            weights = weights * kept.transpose(1, 2) / (1 - options["dropout"])
-            return (weights @ v).transpose(1, 2)
-        causal = options.get("causal", False)
-        if causal and bias is not None:
-            later = torch.ones(q.shape[2], k.shape[2]).triu(1).bool()
-            bias, causal = bias.masked_fill(later, -torch.inf), False
-        scale = options.get("scale")
-        return F.scaled_dot_product_attention(
-            q, k, v, bias, is_causal=causal, scale=scale, enable_gqa=True
-        ).transpose(1, 2)
 
     def _batch_norm(
         self,
@@ -372,7 +317,7 @@ class Reference:
         if kind == "reduce":
             axes, keepdims = options["axes"], options.get("keepdims", False)
             if options["kind"] == "max":
-                return _maximum(x, axes, keepdims)
+                return maximum(x, axes, keepdims)
             return getattr(x, options["kind"])(axes, keepdims)
         if kind == "drop_path":
             if step is None:
@@ -497,16 +442,6 @@ class Reference:
         state = self.optimizer.state[weight]
         order = ("momentum_buffer", "exp_avg", "exp_avg_sq")
         return [state[key] for key in order if state.get(key) is not None]
-
-
-def _maximum(x: torch.Tensor, axes: tuple[int, ...], keepdims: bool) -> torch.Tensor:
-    """Whose gradient goes to the first element that has it."""
-    dims = [d % x.ndim for d in axes]
-    rest = [d for d in range(x.ndim) if d not in dims]
-    flat = x.permute(*rest, *sorted(dims)).flatten(len(rest))
-    first = (flat == flat.amax(-1, keepdim=True)).double().argmax(-1, keepdim=True)
-    shape = [1 if d in dims else n for d, n in enumerate(x.shape) if keepdims or d not in dims]
-    return flat.gather(-1, first).reshape(shape)
 
 
 def load(file: Path) -> dict[str, Arrays]:

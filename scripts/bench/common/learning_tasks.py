@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from flexlegion.data import Dataset
 from flexlegion.data.tasks import Request
-from flexlegion.model import Model, initial_weights
+from flexlegion.initializers import initial_weights
+from flexlegion.model import Model
 from flexlegion.optimizers import SGD, Adam, Optimizer
 from flexlegion.tools.training import data_and_sizes
 from flexlegion.transforms.losses import add_loss

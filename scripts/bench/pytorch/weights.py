@@ -209,3 +209,14 @@ class Twin(nn.Module):
                 assert gradient is not None, link.name
                 gradients[link.name] = link.laid_out(gradient).contiguous().numpy().copy()
         return gradients
+
+
+def table_of(rows: int, columns: int) -> nn.Embedding:
+    """A table of embeddings, drawn as in GPT-2.
+
+    With PyTorch's default, probabilities are nearly 0 or 1 and gradients denormal, with which
+    arithmetic takes several times as long.
+    """
+    table = nn.Embedding(rows, columns)
+    nn.init.normal_(table.weight, std=0.02)
+    return table

@@ -1,0 +1,197 @@
+// Measurements of tasks of a plan, and of sums.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <utility>
+
+#include "runtime/leaf_task.h"
+#include "runtime/machine.h"
+#include "runtime/measurement.h"
+#include "runtime/updates.h"
+#include "support/error.h"
+
+namespace flexlegion {
+
+using namespace Legion;
+
+namespace {
+
+// The launch as if it had that task alone.
+Launch only(const Launch& launch, std::size_t part) {
+  Launch one = launch;
+  one.devices = {launch.devices.at(part)};
+  for (Requirement& r : one.requirements) {
+    r.rects = {r.rects.at(part)};
+    if (!r.adds.empty()) r.adds = {r.adds.at(part)};
+  }
+  return one;
+}
+
+// Host array -> staging tensor -> input tensor, as Program::add_load.
+Times measure_load(const Graph& graph, const Launch& launch, const Repeats& repeats) {
+  const Requirement& into = launch.requirements.front();
+  const Tensor& tensor = graph.tensors[static_cast<std::size_t>(into.tensor)];
+  const Rect box = Rect::of_shape(tensor.shape);
+  const std::vector<float> host(static_cast<std::size_t>(box.volume()));
+  // Rows in no order, as an epoch's permutation gives them.
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(tensor.shape.front()));
+  std::iota(rows.begin(), rows.end(), 0);
+  std::shuffle(rows.begin(), rows.end(), std::minstd_rand(1));
+  const Rect& rect = into.rects.front();
+  const int device = launch.devices.front();
+  Measurement measurement(device, repeats.sweep_bytes);
+  const int staging = measurement.add_region(tensor.shape, 1);
+  const int input = measurement.add_region(tensor.shape, 1);
+  measurement.add_measured(
+      kStageTask, device, {whole(staging, LEGION_WRITE_DISCARD, rect)},
+      [&host](LeafContext& context) {
+        stage_rows(context.views[0], {reinterpret_cast<const char*>(host.data())}, context.rows,
+                   context.arguments->rows);
+      },
+      {}, Side::pinned);
+  measurement.add_measured(
+      kFeedTask, device,
+      {whole(input, LEGION_WRITE_DISCARD, rect), whole(staging, LEGION_READ_ONLY, rect)},
+      feed_body);
+  return measurement.run(RunState{}, repeats, &rows);
+}
+
+// The whole tensor, or whole slots of its partial values. In training, tiles that share a memory
+// lie in one instance, so their strides are the whole tensor's.
+LaunchRequirement surrounded(LaunchRequirement tile, const Tensor& tensor, bool stacked) {
+  Rect& rect = tile.rects.front();
+  const int first = stacked ? 1 : 0;
+  for (int d = first; d < rect.rank; ++d) {
+    rect.lo[d] = 0;
+    rect.hi[d] = tensor.shape[static_cast<std::size_t>(d - first)];
+  }
+  return tile;
+}
+
+// Whether what a task reads was computed just now. Its weights, what was saved, and the memory that
+// it writes to come from long before.
+bool is_fresh(RequirementRole role) {
+  switch (role) {
+    case RequirementRole::input:
+    case RequirementRole::partial:
+    case RequirementRole::output_gradient:
+    case RequirementRole::weight_gradient:
+    case RequirementRole::looked_up_gradient:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// The launch of one task as a step on a device, over regions of its own, filled with numbers.
+void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, const Launch& launch,
+                   const std::string& optimizer, const Attributes& hyperparameters,
+                   std::int32_t bound) {
+  const Graph& graph = plan.graph;
+  std::map<std::pair<int, Field>, int> regions;  // of tensors; states lie beside values
+  std::vector<LaunchRequirement> requirements, around;
+  std::vector<bool> cold;
+  for (const Requirement& r : launch.requirements) {
+    if (r.tensor < 0) throw std::invalid_argument("clipping is not measured");
+    const Tensor& tensor = graph.tensors[static_cast<std::size_t>(r.tensor)];
+    const bool gradient = r.field == Field::gradient;
+    const bool stacked = gradient || r.field == Field::partial;
+    const Field of = stacked ? r.field : Field::value;
+    const auto [region, fresh] = regions.try_emplace({r.tensor, of}, 0);
+    if (fresh) {
+      std::vector<std::int64_t> shape = tensor.shape;
+      const auto t = static_cast<std::size_t>(r.tensor);
+      const int slots = gradient ? plan.plan.gradients[t].slots : plan.plan.values[t].slots;
+      if (stacked) shape.insert(shape.begin(), slots);
+      region->second = measurement.add_region(shape, stacked ? 1 : 1 + plan.plan.optimizer.states);
+    }
+    LaunchRequirement mine = whole(region->second, legion_privilege(r.privilege), r.rects.front());
+    if (r.field == Field::state) mine.field += 1 + static_cast<FieldID>(r.state);
+    if (!r.rects.front().empty()) {
+      const LaunchRequirement all = surrounded(mine, tensor, stacked);
+      const bool known = std::any_of(around.begin(), around.end(), [&](const auto& other) {
+        return other.region == all.region && other.field == all.field && other.rects == all.rects;
+      });
+      if (!known) {
+        measurement.add_fill(device, all, zero_body);
+        around.push_back(all);
+      }
+    }
+    requirements.push_back(mine);
+    cold.push_back(!is_fresh(r.role));
+    if (r.privilege == Privilege::write) continue;
+    Values values;
+    values.bound = bound;
+    // An optimizer's state may be a mean of squares.
+    values.positive = r.role == RequirementRole::optimizer_state;
+    if (!gradient && tensor.kind == TensorKind::weight && tensor.shape.size() > 1) {
+      // As weights are at first: sums of products are of their factors' size, and gates stay open.
+      const auto inputs = Rect::of_shape(tensor.shape).volume() / tensor.shape.front();
+      values.largest = 1.0f / std::sqrt(static_cast<float>(std::max<std::int64_t>(1, inputs)));
+    }
+    measurement.add_fill(device, mine,
+                         [type = gradient ? DataType::float32 : tensor.type,
+                          values](LeafContext& context) { fill_body(context, type, values); });
+  }
+  Body body;
+  if (launch.pass == Pass::sum) {
+    body = combine_body(plan.plan, launch);
+  } else if (launch.pass == Pass::update) {
+    UpdateKernels kernels;
+    kernels.provide(optimizer, hyperparameters, {device});
+    body = update_body(launch, kernels);
+  } else {
+    const Operator& op = graph.operators[static_cast<std::size_t>(launch.op)];
+    OperatorKernels kernels;
+    kernels.provide(op, {device});
+    body = kernel_body(graph, plan.plan, launch, kernels);
+  }
+  measurement.add_measured(task_name(graph, launch, optimizer), device, std::move(requirements),
+                           std::move(body), cold);
+}
+
+}  // namespace
+
+Times measure_task(const fl_plan& plan, const std::string& optimizer,
+                   const Attributes& hyperparameters, int index, int part, std::int32_t bound,
+                   Precision precision, const Repeats& repeats) {
+  const Launch launch =
+      only(plan.plan.launches.at(static_cast<std::size_t>(index)), static_cast<std::size_t>(part));
+  if (launch.pass == Pass::load) return measure_load(plan.graph, launch, repeats);
+  RunState state;
+  state.step = 1;
+  state.valid_samples = plan.graph.tensors.front().shape.front();
+  state.label_share = 1.0 / static_cast<double>(state.valid_samples);
+  state.learning_rate = 1e-3;
+  state.training = 1;
+  const auto run_on = [&](const std::vector<int>& devices) {
+    Measurement measurement(launch.devices.front(), repeats.sweep_bytes, precision);
+    for (int device : devices) {
+      add_plan_task(measurement, device, plan, launch, optimizer, hyperparameters, bound);
+    }
+    return measurement.run(state, repeats);
+  };
+  try {
+    return run_on(neighbours(launch.devices.front()));
+  } catch (const UserMistake&) {  // too little memory for all: then for one
+    return run_on({launch.devices.front()});
+  }
+}
+
+Times measure_sum(int device, std::int64_t slots, std::int64_t elements, const Repeats& repeats) {
+  Measurement measurement(device, repeats.sweep_bytes);
+  for (int each : neighbours(device)) {
+    const int region = measurement.add_region({slots, elements}, 1);
+    const LaunchRequirement stack =
+        whole(region, LEGION_READ_ONLY, Rect::of_shape({slots, elements}));
+    measurement.add_fill(
+        each, stack, [](LeafContext& context) { fill_body(context, DataType::float32, Values()); });
+    measurement.add_measured(kSumTask, each, {stack}, sum_body);
+  }
+  return measurement.run(RunState{}, repeats);
+}
+
+}  // namespace flexlegion

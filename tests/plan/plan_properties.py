@@ -1,0 +1,355 @@
+"""Properties of every plan: what Legion is to execute is right.
+
+The plan is executed on counts: each task that reads an element in the forward pass owes its
+gradient exactly one contribution, marked by a number of its own, and whoever reads the gradient has
+to find the sum of all marks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import numpy as np
+import numpy.typing as npt
+
+from flexlegion._native import enumeration
+from flexlegion.plan import PASSES, Box, Launch, Plan, Requirement
+from flexlegion.tensor import Tensor
+
+TRAINS = enumeration("fl_run")["trains"]
+RUNS = enumeration("fl_run").values()
+
+Marks = npt.NDArray[np.int64]
+
+
+def region(box: Box) -> tuple[slice, ...]:
+    return tuple(slice(lo, hi) for lo, hi in box)
+
+
+def is_empty(box: Box) -> bool:
+    return any(hi <= lo for lo, hi in box)
+
+
+def overlap(a: Box, b: Box) -> bool:
+    return all(max(p[0], q[0]) < min(p[1], q[1]) for p, q in zip(a, b, strict=True))
+
+
+def inside(box: Box, shape: tuple[int, ...]) -> bool:
+    return all(lo >= 0 and hi <= n for (lo, hi), n in zip(box, shape, strict=True))
+
+
+def _is_concat(launch: Launch) -> bool:
+    return launch.operator is not None and launch.operator.kind.type == "concat"
+
+
+def _is_once(launch: Launch, requirement: Requirement) -> bool:
+    """Whether one of the parts alone that compute partial values touches it."""
+    return launch.operator is not None and any(
+        tensor is requirement.tensor and access.once
+        for _, tensor, access in launch.operator.operands
+    )
+
+
+def check_structure(plan: Plan) -> None:
+    """Launches come pass by pass, on the strategy's devices, inside the tensors."""
+    # Partial values are combined right after they were computed.
+    stages = [PASSES.index("forward" if x.stage == "sum" else x.stage) for x in plan.launches]
+    assert stages == sorted(stages)
+    forward = {x.operator: x for x in plan.launches if x.stage == "forward"}
+    for launch in plan.launches:
+        if launch.stage == "backward":
+            assert launch.devices == forward[launch.operator].devices
+            assert launch.runs == TRAINS
+            assert forward[launch.operator].runs & TRAINS
+        for requirement in launch.requirements:
+            assert len(requirement.boxes) == len(launch.devices)
+            shape = requirement.tensor.shape
+            if requirement.field == "gradient":
+                shape = (plan.gradient_slots(requirement.tensor), *shape)
+            if requirement.field == "partial":
+                shape = (plan.value_slots(requirement.tensor), *shape)
+            assert all(is_empty(box) or inside(box, shape) for box in requirement.boxes)
+
+
+def check_values(plan: Plan) -> None:
+    """In each kind of run: tiles partition what is written, and nothing is read before that.
+
+    That holds of each slot of partial values, which are read all together.
+    """
+    for run in RUNS:
+        written = {("value", t): np.full(t.shape, t.kind == "weight") for t in plan.graph.tensors}
+        for t in plan.graph.tensors:
+            written["partial", t] = np.zeros((plan.value_slots(t), *t.shape), np.bool_)
+        for launch in plan.launches:
+            if not launch.runs & run:
+                continue
+            values = [r for r in launch.requirements if r.field in ("value", "partial")]
+            for requirement in values:
+                if "read" not in requirement.privilege:
+                    continue
+                for box in requirement.boxes:
+                    # A tile of a concatenation may lie beside an input.
+                    nothing = launch.stage in ("update", "sum") or _is_concat(launch)
+                    assert not is_empty(box) or nothing or _is_once(launch, requirement)
+                    assert written[requirement.field, requirement.tensor][region(box)].all()
+                    slots = (0, plan.value_slots(requirement.tensor))
+                    assert requirement.field == "value" or is_empty(box) or box[0] == slots
+            for requirement in values:
+                if requirement.privilege == "read":
+                    continue
+                there = written[requirement.field, requirement.tensor]
+                counts = np.zeros(there.shape, np.int64)
+                for box in requirement.boxes:
+                    if not is_empty(box):
+                        counts[region(box)] += 1
+                assert (counts == 1).all()
+                there[...] = True
+
+
+def check_gradient_slots(plan: Plan) -> None:
+    """A write lies in one slot; tasks of a launch never meet in one; adding is to one's own."""
+    earlier: dict[Tensor, list[tuple[Box, str]]] = defaultdict(list)
+    for launch in plan.launches:
+        mine: dict[Tensor, list[tuple[Box, str]]] = defaultdict(list)
+        for requirement in launch.requirements:
+            if requirement.field != "gradient" or requirement.privilege == "read":
+                continue
+            assert launch.stage == "backward"
+            assert (requirement.privilege == "read-write") == any(requirement.adds)
+            for k, box in enumerate(requirement.boxes):
+                assert box[0][1] - box[0][0] == 1
+                assert not any(overlap(box, other) for other, _ in mine[requirement.tensor])
+                met = [p for p in earlier[requirement.tensor] if overlap(box, p[0])]
+                assert requirement.adds[k] == bool(met)
+                assert all(p == (box, launch.devices[k]) for p in met)
+                mine[requirement.tensor].append((box, launch.devices[k]))
+        for tensor, pieces in mine.items():
+            earlier[tensor] += pieces
+
+
+def _marks_of(launch: Launch, tensor: Tensor) -> Marks:
+    """A mark for each task; different for each operator, so that no two sums agree by chance."""
+    assert launch.operator is not None
+    seed = [*launch.operator.name.encode(), *tensor.name.encode()]
+    return np.random.default_rng(seed).integers(1, 1 << 40, len(launch.devices))
+
+
+def _owed(plan: Plan) -> dict[Tensor, Marks]:
+    """For each tensor: the marks of all tasks that read each element on the way to the loss."""
+    owed = {t: np.zeros(t.shape, np.int64) for t in plan.graph.tensors}
+    for launch in plan.launches:
+        if launch.stage != "forward" or not launch.runs & TRAINS:
+            continue
+        assert launch.operator is not None
+        if all(tensor.detached for tensor in launch.operator.outputs):
+            continue  # no gradient passes through it
+        for requirement in launch.requirements:
+            if requirement.privilege == "read" and plan.gradient_slots(requirement.tensor):
+                marks = _marks_of(launch, requirement.tensor)
+                for box, mark in zip(requirement.boxes, marks, strict=True):
+                    its = box[1:] if requirement.field == "partial" else box
+                    owed[requirement.tensor][region(its)] += mark
+    return owed
+
+
+def _write(stack: Marks, launch: Launch, requirement: Requirement) -> None:
+    marks = _marks_of(launch, requirement.tensor)
+    for box, adds, mark in zip(requirement.boxes, requirement.adds, marks, strict=True):
+        if adds:
+            stack[region(box)] += mark
+        else:
+            stack[region(box)] = mark
+
+
+def _readers(tensor: Tensor) -> list[set[str]]:
+    """The passes that may read a tensor's gradient."""
+    if tensor.kind == "input":
+        return [set()]
+    updates = [{"update"}, {"norm", "update"}]
+    return updates if tensor.kind == "weight" else [{"backward"}, *updates]
+
+
+def check_clipping(plan: Plan) -> None:
+    """Norm tasks read what update tasks will; one task reads all that they write."""
+    updates = {x.operator: x for x in plan.launches if x.stage == "update"}
+    norms = {x.operator: x for x in plan.launches if x.stage == "norm"}
+    clips = [x for x in plan.launches if x.stage == "clip"]
+    if not norms:
+        assert not clips
+        return
+    assert list(norms) == list(updates)
+    written = []
+    for operator, norm in norms.items():
+        update = updates[operator]
+        assert norm.devices == update.devices
+        reads = [r for r in update.requirements if r.privilege == "read"]
+        assert reads[-1].role == "clipped by"
+        assert norm.requirements[-1].role == "norm"
+        assert [(r.tensor, r.boxes) for r in norm.requirements[:-1]] == [
+            (r.tensor, r.boxes) for r in reads[:-1]
+        ]
+        written += norm.requirements[-1].boxes
+    count = plan.norms.shape[0]
+    assert written == [((i, i + 1),) for i in range(count)]
+    assert [[(r.role, r.boxes) for r in clip.requirements] for clip in clips] == [
+        [("all norms", [((0, count),)]), ("total norm", [((0, 1),)])]
+    ]
+
+
+def check_gradient_sums(plan: Plan) -> None:
+    """Readers find every contribution exactly once, in the second iteration as in the first.
+
+    Where gradients are clipped, those of weights have two readers. The gradient of an output that
+    has partial values is each one's, and what was looked up in a table is read by each part of its
+    rows.
+    """
+    owed = _owed(plan)
+    stacks = {t: np.zeros((plan.gradient_slots(t), *t.shape), np.int64) for t in plan.graph.tensors}
+    for _ in range(2):
+        read: dict[tuple[Tensor, str], Marks] = {}
+        row_parts: dict[tuple[Tensor, str], int] = {}
+        for launch in plan.launches:
+            gradients = [r for r in launch.requirements if r.field == "gradient"]
+            for requirement in gradients:
+                if requirement.privilege != "read":
+                    continue
+                tensor = requirement.tensor
+                mine = read.setdefault((tensor, launch.stage), np.zeros(tensor.shape, np.int64))
+                if requirement.role == "looked up gradient":
+                    parts = Counter(box for box in requirement.boxes if not is_empty(box))
+                    row_parts[tensor, launch.stage] = max(parts.values())
+                for box in requirement.boxes:
+                    if not is_empty(box):
+                        found = stacks[tensor][region(box)].sum(axis=0)
+                        assert (found == owed[tensor][region(box[1:])]).all()
+                        mine[region(box[1:])] += 1
+            for requirement in gradients:
+                if requirement.privilege != "read":
+                    _write(stacks[requirement.tensor], launch, requirement)
+        for tensor, stack in stacks.items():
+            if len(stack):
+                assert (stack.sum(axis=0) == owed[tensor]).all()
+                readers = {stage for its, stage in read if its is tensor}
+                assert readers in _readers(tensor)
+        for (tensor, stage), times in read.items():
+            values = plan.value_slots(tensor) if stage == "backward" else 1
+            readers_of_each = row_parts.get((tensor, stage), values)
+            assert (times == readers_of_each).all()
+
+
+def check_gradients_exist(plan: Plan) -> None:
+    """Weights that training reads have a gradient and one update; others have none."""
+    trained = {
+        r.tensor
+        for launch in plan.launches
+        if launch.stage == "forward" and launch.runs & TRAINS
+        for r in launch.requirements
+        if r.tensor.kind == "weight" and r.tensor.requires_gradient
+    }
+    updated = [
+        r.tensor
+        for launch in plan.launches
+        if launch.stage == "update"
+        for r in launch.requirements
+        if r.field == "value" and r.privilege == "read-write"
+    ]
+    assert sorted(map(repr, updated)) == sorted(map(repr, trained))
+    # As Python found from the access maps while the graph was drawn, so did the plan.
+    assert {tensor for tensor in trained if tensor.table} == set(plan.facts.lookups)
+    for tensor in plan.graph.weights:
+        has_gradient = tensor in trained and not tensor.table
+        assert (plan.gradient_slots(tensor) > 0) == has_gradient
+
+
+def check_shards(plan: Plan) -> None:
+    """Each part of a weight is cut into one shard a replica device.
+
+    Capped by its extent, and so that shards do not get too small.
+    """
+    forward = {x.operator: x for x in plan.launches if x.stage == "forward"}
+    for launch in plan.launches:
+        if launch.stage != "update":
+            continue
+        user = forward[launch.operator]
+        for requirement in launch.requirements:
+            if requirement.field != "value" or requirement.privilege == "read":
+                continue
+            users: dict[Box, set[str]] = defaultdict(set)
+            reads = next(r for r in user.requirements if r.tensor is requirement.tensor)
+            for box, device in zip(reads.boxes, user.devices, strict=True):
+                if not is_empty(box):
+                    users[box].add(device)
+            for part, devices in users.items():
+                shards = [
+                    (box, device)
+                    for box, device in zip(requirement.boxes, launch.devices, strict=True)
+                    if not is_empty(box) and overlap(box, part)
+                ]
+                extents = [hi - lo for lo, hi in part]
+                longest = max(extents)
+                size = 4 * np.prod([hi - lo for lo, hi in part])
+                least = plan.granularity.shard_bytes
+                most = max(1, size // least) if least else len(devices)
+                assert len(shards) == min(longest, len(devices), most)
+                assert len({device for _, device in shards}) == len(shards)
+                assert {device for _, device in shards} <= devices
+                sizes = [np.prod([hi - lo for lo, hi in box]) for box, _ in shards]
+                assert sum(sizes) == np.prod([hi - lo for lo, hi in part])
+                assert max(sizes) - min(sizes) <= sum(sizes) // longest
+
+
+def check_states(plan: Plan) -> None:
+    """An update touches value, gradient and states of the very same shards."""
+    for launch in plan.launches:
+        by_tensor: dict[Tensor, list[list[Box]]] = defaultdict(list)
+        for r in launch.requirements if launch.stage == "update" else []:
+            if r.tensor.kind != "weight":  # of what was looked up in a table
+                assert r.privilege == "read"
+                continue
+            assert r.privilege == ("read" if r.field == "gradient" else "read-write")
+            by_tensor[r.tensor].append(
+                [box[1:] if r.field == "gradient" and not is_empty(box) else box for box in r.boxes]
+            )
+        for boxes in by_tensor.values():
+            for other in boxes[1:]:
+                for a, b in zip(boxes[0], other, strict=True):
+                    assert a == b or (is_empty(a) and is_empty(b))
+
+
+def check_tables(plan: Plan) -> None:
+    """Each column of a table, and of its states, lives on the device that looks it up."""
+    homes: dict[Tensor, list[tuple[Box, str]]] = {}
+    for launch in plan.launches:
+        for r in launch.requirements:
+            if r.tensor.table and launch.stage == "forward":
+                homes.setdefault(r.tensor, sorted(zip(r.boxes, launch.devices, strict=True)))
+            elif r.tensor.table:
+                assert launch.stage == "update"
+                shards = zip(r.boxes, launch.devices, strict=True)
+                assert sorted((box, d) for box, d in shards if not is_empty(box)) == homes[r.tensor]
+    for home in homes.values():
+        assert not any(overlap(a, b) for i, (a, _) in enumerate(home) for b, _ in home[:i])
+
+
+def check_facts(plan: Plan) -> None:
+    """What Python and native code each say of a graph agrees."""
+    gradients = {tensor for tensor in plan.graph.tensors if tensor.requires_gradient}
+    assert plan.facts.differentiable == gradients
+    assert plan.facts.backward == {x.operator for x in plan.launches if x.stage == "backward"}
+    launched = {launch.operator for launch in plan.launches}
+    assert plan.facts.idle == [op for op in plan.graph.operators if op not in launched]
+
+
+CHECKS = [
+    Plan.verify,
+    check_facts,
+    check_tables,
+    check_structure,
+    check_values,
+    check_gradient_slots,
+    check_gradient_sums,
+    check_gradients_exist,
+    check_clipping,
+    check_shards,
+    check_states,
+]
