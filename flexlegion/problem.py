@@ -273,10 +273,11 @@ class Problem:
         )
         return machine, keep
 
-    def check(self, strategy: Strategy) -> None:
-        """Raise `UserError` unless a strategy fits graph and machine; fills the cost table."""
-        strategy.check(self.graph, self.devices)
-        self.prepare_all((op, strategy[op.name]) for op in self.graph.operators)
+    def checked(self, strategy: Strategy) -> Strategy:
+        """`Strategy.checked` against graph and machine; its costs are in the table afterwards."""
+        filled = strategy.checked(self.graph, self.devices)
+        self.prepare_all((op, filled[op.name]) for op in self.graph.operators)
+        return filled
 
     @property
     def least_bytes(self) -> int:

@@ -138,7 +138,7 @@ class Simulation:
     """
 
     def __init__(self, problem: Problem, strategy: Strategy) -> None:
-        problem.check(strategy)
+        strategy = problem.checked(strategy)
         self.problem = problem
         self._configs = dict(strategy)
         self._proposed: Mapping[str, ParallelConfig] = {}

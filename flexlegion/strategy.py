@@ -37,7 +37,7 @@ class Strategy(Mapping[str, ParallelConfig]):
     found
         How a search found it, for people: the model, the machine, simulated times, the seed, and
         so on. Values are what JSON can hold, and files carry it along. A "graph" in it is the
-        fingerprint of the graph that it is for, which `check` compares.
+        fingerprint of the graph that it is for, which `checked` compares.
     """
 
     def __init__(
@@ -93,28 +93,33 @@ class Strategy(Mapping[str, ParallelConfig]):
         }
         return self if configs == self._configs else Strategy(configs, self.source, self.found)
 
-    def check(self, graph: Graph, devices: Devices) -> None:
-        """Raise `UserError` unless it fits the graph and the machine.
+    def checked(self, graph: Graph, devices: Devices) -> Strategy:
+        """`filled`, if it fits the graph and the machine.
 
-        Reductions that it leaves out get degrees of 1. One that carries a fingerprint fits the same
-        graph alone, with any batch size and loss.
+        One that carries a fingerprint fits the same graph alone, with any batch size and loss.
+
+        Raises
+        ------
+        UserError
+            If it does not fit.
         """
         self._check_fingerprint(graph)
+        filled = self.filled(graph)
         operators = {operator.name: operator for operator in graph.operators}
-        for name in self._configs:
+        for name in filled:
             if name not in operators:
                 close = get_close_matches(name, operators, n=1, cutoff=0.75)
                 hint = f"did you mean '{close[0]}'?" if close else f"it has {_some(operators)}"
                 raise UserError(f"{self.source}: the model has no operator '{name}'; {hint}")
-        missing = [name for name in operators if name not in self._configs]
+        missing = [name for name in operators if name not in filled]
         if missing:
             raise UserError(
                 f"{self.source}: no configuration for operator{'s' * (len(missing) > 1)} "
                 f"{_some(missing)}; a strategy has one entry for each operator of the model"
             )
         for name, operator in operators.items():
-            self._configs[name].check(operator, devices, self.source)
-            self._configs[name] = self._configs[name].filled(operator, self.source)
+            filled[name].check(operator, devices, self.source)
+        return filled
 
     @property
     def fingerprint(self) -> Fingerprint | None:
@@ -189,7 +194,7 @@ class Strategy(Mapping[str, ParallelConfig]):
         Raises
         ------
         UserError
-            If the file is missing or is not such a file. Whether it fits a model is `check`'s.
+            If the file is missing or is not such a file. Whether it fits a model is `checked`'s.
         """
         # Whose strategies need this file.
         from flexlegion.strategies.registry import STRATEGIES, strategy_names

@@ -66,6 +66,7 @@ def deviations(
     progress
         Called after each counterfactual simulation.
     """
+    usual = problem.checked(usual)
     groups: dict[tuple[object, ...], list[Operator]] = {}
     for operator in problem.facts.trained:
         config = strategy[operator.name]
@@ -74,7 +75,6 @@ def deviations(
             shapes = (*operator.input_shapes, operator.output.shape)
             key = (operator.kind.type, weights, shapes, config)
             groups.setdefault(key, []).append(operator)
-    problem.check(usual)
     simulation = Simulation(problem, strategy)
     before = simulation.timeline()
     found = []

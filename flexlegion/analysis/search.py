@@ -258,7 +258,7 @@ def starts_of(
         try:
             strategy = unchecked(asked, problem)
             _check_dimensions(strategy, problem)  # ahead of the cost table, which has candidates
-            problem.check(strategy)
+            strategy = problem.checked(strategy)
         except UserError as e:
             if specs is not None:
                 raise

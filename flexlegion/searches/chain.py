@@ -142,7 +142,7 @@ class Chain:
     ) -> None:
         self.problem = problem
         self._core = problem.core
-        problem.check(start)
+        start = problem.checked(start)
         numbers = list(groups) if groups is not None else list(range(len(problem.graph.operators)))
         self._handle = self._core.ffi.gc(
             self._core.check(

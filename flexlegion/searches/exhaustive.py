@@ -86,7 +86,7 @@ def exhaustive(
             f"{len(problem.devices)}"
         )
     prepare_candidates(problem)
-    problem.check(incumbent)
+    incumbent = problem.checked(incumbent)
     core = problem.core
     lib, ffi = core.lib, core.ffi
     handle = ffi.gc(

@@ -207,8 +207,7 @@ def search(
     options = options or SearchOptions()
     begin = time.monotonic()
     prepare_candidates(problem, splits_of)
-    for strategy in starts.values():
-        problem.check(strategy)
+    starts = {name: problem.checked(strategy) for name, strategy in starts.items()}
     runs: list[_Start] = []
     trace: list[tuple[int, int]] = []
 

@@ -61,9 +61,7 @@ def resolve(
         devices = Devices(devices.names, nodes)
     read = read_strategy(spec)
     strategy = read if isinstance(read, Strategy) else make_strategy(read, graph, devices)
-    strategy = _with_tables_in_pieces(strategy.filled(graph), graph)
-    strategy.check(graph, devices)
-    return strategy
+    return _with_tables_in_pieces(strategy.filled(graph), graph).checked(graph, devices)
 
 
 def read_strategy(spec: AnyStrategy) -> str | Strategy:
@@ -89,9 +87,7 @@ def named(spec: AnyStrategy, problem: Problem) -> Strategy:
     UserError
         If it cannot be read or does not fit the problem.
     """
-    strategy = unchecked(spec, problem)
-    problem.check(strategy)
-    return strategy
+    return problem.checked(unchecked(spec, problem))
 
 
 def unchecked(spec: AnyStrategy, problem: Problem) -> Strategy:

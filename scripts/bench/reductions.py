@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common.sides import Side, legate, ratios
+from common.sides import Side, alternate, legate, ratios
 from common.workloads import Workload
 from networks import DDP, SINGLE, torch_command
 
@@ -60,24 +60,17 @@ def strategies(name: str, work: Workload, cpus: int) -> dict[str, Strategy]:
 
 def compare(name: str, work: Workload, args: argparse.Namespace) -> list[Side]:
     """All sides of one network, after their rounds."""
-    sides: list[Side] = []
+    commands: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            for number, (title, strategy) in enumerate(strategies(name, work, args.cpus).items()):
-                file = Path(folder) / f"{number}.json"
-                strategy.save(file)
-                options = ["--workload", work.to_json(), "--strategy", str(file)]
-                command = legate("flexlegion_worker.py", args.cpus, *options)
-                sides.append(Side(f"flexlegion, {title}", command))
-            for title, how in TORCH.items():
-                sides.append(Side(f"PyTorch, {title}", torch_command(work, how, args.cpus)))
-            for number in range(1, args.rounds + 1):
-                for side in sides:
-                    side.round(number)
-        finally:
-            for side in sides:
-                side.end()
-    return sides
+        for number, (title, strategy) in enumerate(strategies(name, work, args.cpus).items()):
+            file = Path(folder) / f"{number}.json"
+            strategy.save(file)
+            options = ["--workload", work.to_json(), "--strategy", str(file)]
+            command = legate("flexlegion_worker.py", args.cpus, *options)
+            commands[f"flexlegion, {title}"] = command
+        for title, how in TORCH.items():
+            commands[f"PyTorch, {title}"] = torch_command(work, how, args.cpus)
+        return alternate(commands, args.rounds)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common.sides import WORKERS, Side, best, environment, legate, ratios
+from common.sides import WORKERS, Side, alternate, best, environment, legate, ratios
 from common.workloads import Workload
 from rich.console import Console
 from rich.table import Table
@@ -35,26 +35,17 @@ TARGETS = {"lenet": 1.0, "mlp4096": 1.5}
 
 def compare(workload: str, cpus: int, rounds: int) -> list[Side]:
     """Alternate rounds of all sides."""
-    sides: list[Side] = []
+    commands: dict[str, list[str]] = {}
     work = WORKLOADS[workload].to_json()
-    try:
-        for strategy in STRATEGIES[workload]:
-            command = legate(
-                "flexlegion_worker.py", cpus, "--workload", work, "--strategy", strategy
-            )
-            sides.append(Side(f"flexlegion {strategy}", command))
-        for mode, options in TORCH_MODES.items():
-            if mode == "channels_last" and workload != "lenet":
-                continue
-            command = [sys.executable, str(WORKERS / "torch_worker.py"), "--workload", work]
-            sides.append(Side(f"PyTorch {mode}", [*command, "--threads", str(cpus), *options]))
-        for number in range(1, rounds + 1):
-            for side in sides:
-                side.round(number)
-    finally:
-        for side in sides:
-            side.end()
-    return sides
+    for strategy in STRATEGIES[workload]:
+        options = ["--workload", work, "--strategy", strategy]
+        commands[f"flexlegion {strategy}"] = legate("flexlegion_worker.py", cpus, *options)
+    for mode, options in TORCH_MODES.items():
+        if mode == "channels_last" and workload != "lenet":
+            continue
+        command = [sys.executable, str(WORKERS / "torch_worker.py"), "--workload", work]
+        commands[f"PyTorch {mode}"] = [*command, "--threads", str(cpus), *options]
+    return alternate(commands, rounds)
 
 
 def main() -> None:

@@ -307,7 +307,7 @@ def test_strategies_of_other_networks(capsys: Capture) -> None:
     assert text.endswith(", and 2 more differ")
     model = load_model("nets.py", sizes={"depth": 2})
     with pytest.raises(UserError, match="for another network"):
-        Strategy.load("s.json").check(model.graph, Devices.of(cpus=2))
+        Strategy.load("s.json").checked(model.graph, Devices.of(cpus=2))
 
 
 def test_files_without_fingerprints_and_with_wrong_ones(capsys: Capture, nets: Path) -> None:

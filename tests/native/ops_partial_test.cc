@@ -1,6 +1,7 @@
 // Tiles of what an operator reduces: partial values, how they are combined, and whole gradients of
 // each part's share.
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 
@@ -139,6 +140,22 @@ void take_bias(Rect& bias, const Rect& tile, int channel, int reduced) {
   if (tile.lo[static_cast<std::size_t>(reduced)] > 0) bias.hi[0] = bias.lo[0];
 }
 
+// What a tile reads of a kernel of that shape (first a channel of the output, last what is
+// reduced), and of the bias; `channel` and `reduced` are dimensions of the space.
+std::function<Rect(const Rect&, int)> kernel_and_bias(const Shape& kernel, int channel,
+                                                      int reduced) {
+  return [=](const Rect& tile, int i) {
+    Rect r = Rect::of_shape(i == 0 ? kernel : Shape{kernel.front()});
+    if (i == 1) {
+      take_bias(r, tile, channel, reduced);
+      return r;
+    }
+    take(r, 0, tile, channel);
+    take(r, r.rank - 1, tile, reduced);
+    return r;
+  };
+}
+
 }  // namespace
 
 TEST_CASE("partial values: a dense layer by its inputs") {
@@ -158,16 +175,7 @@ TEST_CASE("partial values: a dense layer by its inputs") {
       take(r, 2, tile, 3);
       return r;
     };
-    c.weight_tile = [](const Rect& tile, int i) {
-      Rect r = i == 0 ? Rect::of_shape({7, 13}) : Rect::of_shape({7});
-      if (i == 1) {
-        take_bias(r, tile, 2, 3);
-        return r;
-      }
-      take(r, 0, tile, 2);
-      take(r, 1, tile, 3);
-      return r;
-    };
+    c.weight_tile = kernel_and_bias({7, 13}, 2, 3);
     check(c, {1, 1, 1, 3});
     check(c, {2, 2, 2, 4});
   }
@@ -198,16 +206,7 @@ TEST_CASE("partial values: a convolution by its input channels") {
       take(r, 3, tile, 4);
       return r;
     };
-    c.weight_tile = [](const Rect& tile, int i) {
-      Rect r = i == 0 ? Rect::of_shape({6, 3, 3, 9}) : Rect::of_shape({6});
-      if (i == 1) {
-        take_bias(r, tile, 3, 4);
-        return r;
-      }
-      take(r, 0, tile, 3);
-      take(r, 3, tile, 4);
-      return r;
-    };
+    c.weight_tile = kernel_and_bias({6, 3, 3, 9}, 3, 4);
     check(c, {1, 1, 1, 1, 3});
     check(c, {2, 2, 1, 2, 3});
   }

@@ -168,8 +168,7 @@ def plans(draw: st.DrawFn, granularity: Granularity) -> Plan:
             devices = draw(st.lists(st.sampled_from(few), min_size=tasks, max_size=tasks))
             sums = draw(st.sampled_from(get_args(Sums)))
             configs[operator.name] = ParallelConfig(degrees, tuple(devices), sums)
-        strategy = Strategy(configs)
-        strategy.check(graph, DEVICES)
+        strategy = Strategy(configs).checked(graph, DEVICES)
     states, clips = draw(st.integers(0, 2)), draw(st.booleans())
     return Plan(graph, strategy, DEVICES, output, states, clips, granularity)
 

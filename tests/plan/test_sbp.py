@@ -124,7 +124,7 @@ def test_table_2(before: str, after: str, first: Mesh, second: Mesh) -> None:
     """Plan and simulator move as many bytes as the paper says."""
     network, strategy = transition(before, after, first, second)
     problem = network.problem(load_machine("p100x8"), AnalyticCosts())
-    problem.check(strategy)
+    strategy = problem.checked(strategy)
     plan = Plan(network.graph, strategy, problem.devices, network.outputs)
     memory_of = {device.name: device.memory for device in problem.topology.devices}
     between, total = moved_between(network, plan, before, memory_of)

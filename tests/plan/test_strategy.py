@@ -305,7 +305,7 @@ def entries(graph: Graph) -> dict[str, ParallelConfig]:
 
 def check_fails(configs: dict[str, ParallelConfig], graph: Graph) -> str:
     with pytest.raises(UserError) as e:
-        Strategy(configs, "s.json").check(graph, DEVICES)
+        Strategy(configs, "s.json").checked(graph, DEVICES)
     return str(e.value)
 
 

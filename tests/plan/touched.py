@@ -30,8 +30,7 @@ def forward(operator: Operator, model: Model, *degrees: int) -> Launch:
     strategy = dict(resolve("single", model.graph, DEVICES))
     tasks = math.prod(degrees)
     strategy[operator.name] = ParallelConfig(degrees, tuple(DEVICES.names[:tasks]))
-    whole = Strategy(strategy)
-    whole.check(model.graph, DEVICES)
+    whole = Strategy(strategy).checked(model.graph, DEVICES)
     plan = Plan(model.graph, whole, DEVICES, last(model).output)
     return next(x for x in plan.launches if x.operator is operator and x.stage == "forward")
 

@@ -9,18 +9,12 @@ import argparse
 import json
 from pathlib import Path
 
-import numpy as np
+from copies import copied_bytes
 from networks import BATCH, NETWORKS
 from strategies_worker import random_strategy
-from workers.tables_worker import copied
 
-from flexlegion._native import rt
 from flexlegion.coherence import moved_bytes
 from flexlegion.machine.running import running_machine
-from flexlegion.runtime.program import TRAIN, Batch
-from flexlegion.runtime.trainer import run_series
-
-ITERATIONS = 3
 
 
 def main() -> None:
@@ -39,12 +33,6 @@ def main() -> None:
             model = network.model()
             model.compile(network.optimizer, network.loss, strategy=strategy)
             data, _ = model.bind(*network.data(BATCH))
-            moved = []
-            for _ in range(ITERATIONS):
-                rt().check(rt().lib.fl_rt_count_copies(1))
-                run_series(model.program, TRAIN, [Batch(data, np.arange(BATCH))], lr=0.01)
-                model.program.wait()
-                moved.append(copied(list(map(devices.number, gpus))))
             plan = model.plan
             results.append(
                 {
@@ -53,7 +41,7 @@ def main() -> None:
                         op: (strategy[op].degrees, strategy[op].devices, strategy[op].sums)
                         for op in strategy
                     },
-                    "copied_bytes": moved,
+                    "copied_bytes": copied_bytes(model, data, BATCH, gpus),
                     "planned_bytes": moved_bytes(plan, {gpu: gpu for gpu in gpus}),
                     "partial": sum(plan.value_slots(t) > 1 for t in plan.graph.tensors),
                 }

@@ -10,17 +10,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from copies import copied_bytes
 from sbp_cases import BATCH, CHANNELS, PAIRS, expected, moved_between, transition
-from workers.tables_worker import copied
 
 from flexlegion import SGD, Mesh
-from flexlegion._native import rt
 from flexlegion.coherence import moved_bytes
 from flexlegion.machine.running import running_machine
-from flexlegion.runtime.program import TRAIN, Batch
-from flexlegion.runtime.trainer import run_series
-
-ITERATIONS = 3
 
 
 def main() -> None:
@@ -38,17 +33,11 @@ def main() -> None:
             model.compile(SGD(0.1), "mean_squared_error", strategy=strategy)
             labels = [x] * len(network.outputs)
             data, _ = model.bind(x, labels if len(labels) > 1 else x)
-            moved = []
-            for _ in range(ITERATIONS):
-                rt().check(rt().lib.fl_rt_count_copies(1))
-                run_series(model.program, TRAIN, [Batch(data, np.arange(BATCH))], lr=0.1)
-                model.program.wait()
-                moved.append(copied(list(map(devices.number, gpus))))
             between, _ = moved_between(network, model.plan, before, memory_of)
             results.append(
                 {
                     "case": f"{before} -> {after} {first} {second}",
-                    "copied_bytes": moved,
+                    "copied_bytes": copied_bytes(model, data, BATCH, gpus),
                     "planned_bytes": moved_bytes(model.plan, memory_of),
                     "between": between,
                     "expected": expected(before, after, first, second),

@@ -109,7 +109,7 @@ def test_networks_of_modules_vanish() -> None:
     result = solve(problem)
     assert result.exact
     assert not result.tied
-    result.strategy.check(problem.graph, problem.devices)
+    result.strategy.checked(problem.graph, problem.devices)
     costs = summed_costs(problem, tied=False)
     data = [its.index(max(its, key=lambda degrees: degrees[0])) for its in costs.candidates]
     assert result.summed_cost_ns < costs.total(data)

@@ -150,6 +150,21 @@ class Side:
         raise WorkerError(f"{self.name} ended: " + (said[-1] if said else "it said nothing"))
 
 
+def alternate(commands: Mapping[str, Sequence[str]], rounds: int) -> list[Side]:
+    """Start sides, by their names, have them take turns in so many rounds, and end them."""
+    sides: list[Side] = []
+    try:
+        for name, command in commands.items():
+            sides.append(Side(name, command))
+        for number in range(1, rounds + 1):
+            for side in sides:
+                side.round(number)
+    finally:
+        for side in sides:
+            side.end()
+    return sides
+
+
 def _busy_ticks() -> int:
     """Processor time that all processes have taken, and that the machine's host withheld."""
     numbers = list(map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]))
