@@ -14,17 +14,25 @@ from flexlegion.transforms.losses import add_loss
 
 
 def test_experts() -> None:
-    """A task has all experts, and its steps' rows and gates."""
+    """A task has its steps' rows, and the weights and gates of its experts and their units."""
     model = Model(2)
     x, gates = model.input((4, 6), name="x"), model.input((4, 5), name="gates")
     y = model.experts(x, gates, 7, "silu", gated=True, load=2, name="e")
     op = last(model)
     assert y.shape == (2, 4, 6)
-    assert dims(op) == "SAN"
+    assert dims(op) == "SANRR"
     assert weights(op) == {"up": (5, 7, 6), "down": (5, 6, 7), "gate": (5, 7, 6)}
-    found = boxes(op, model, 1, 2, 1)
+    found = boxes(op, model, 1, 2, 1, 1, 1)
     assert found["gates"] == [((0, 2), (0, 2), (0, 5)), ((0, 2), (2, 4), (0, 5))]
     assert found["up"] == [((0, 5), (0, 7), (0, 6))] * 2
+    found = boxes(op, model, 1, 1, 1, 2, 1)
+    assert found["x"] == [((0, 2), (0, 4), (0, 6))] * 2
+    assert found["gates"] == [((0, 2), (0, 4), (0, 2)), ((0, 2), (0, 4), (2, 5))]
+    assert found["down"] == [((0, 2), (0, 6), (0, 7)), ((2, 5), (0, 6), (0, 7))]
+    found = boxes(op, model, 1, 1, 1, 1, 2)
+    assert found["gates"] == [((0, 2), (0, 4), (0, 5))] * 2
+    assert found["gate"] == [((0, 5), (0, 3), (0, 6)), ((0, 5), (3, 7), (0, 6))]
+    assert found["down"] == [((0, 5), (0, 6), (0, 3)), ((0, 5), (0, 6), (3, 7))]
     # Of 8 rows, each goes to 2 experts of three products of 6x7; forward again, but for the last.
     assert op.kind.flops(op.input_shapes) == 8 * 2 * 3 * 2 * 6 * 7
     assert op.kind.backward_flops(op.input_shapes) == 8 * 2 * (2 * 3 + 2) * 2 * 6 * 7
