@@ -105,12 +105,14 @@ def test_a_good_incumbent_saves_work_and_changes_nothing() -> None:
     chain(model)
     problem = problem_of(model, load_machine("p100x4"), AnalyticCosts())
     starts = {"data": strategy_of(problem, "single")}
-    found = search(problem, starts, Budget(None, 2000), chains=1)
+    # One search in two ends a few ns above the optimum, in a local one.
+    searches = [search(problem, starts, Budget(None, 2000), seed, chains=1) for seed in range(4)]
+    found = min(searches, key=lambda result: result.iteration_time_ns)
     warm = exhaustive(problem, found.strategy)
     cold = exhaustive(problem, strategy_of(problem, "single"))
     assert warm.complete
     assert cold.complete
-    assert warm.iteration_time_ns == cold.iteration_time_ns <= found.iteration_time_ns
+    assert warm.iteration_time_ns == cold.iteration_time_ns == found.iteration_time_ns
     assert warm.nodes <= cold.nodes
 
 
