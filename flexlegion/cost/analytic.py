@@ -88,7 +88,8 @@ class AnalyticCosts(CostModel):
         bandwidth = (
             device.memory_bandwidth * efficiency.memory * efficiency.memory_by_family[work.family]
         )
-        seconds = max(outputs * reduced * work.flops / (peak * share), size / bandwidth)
+        flops = outputs * reduced * work.before(shapes) * work.flops
+        seconds = max(flops / (peak * share), size / bandwidth)
         return max(1, work.kernels * efficiency.launch_ns + round(seconds * 1e9))
 
 
@@ -112,6 +113,9 @@ class _Work:
     reductions
         Of each dimension that is reduced: an operand that has it, as which dimension, and its
         extent.
+    prefixes
+        Of each dimension of the output before whose end something is read: that dimension, the
+        operand that is read and as which dimension, and how much a whole output reads on average.
     traffic
         (operand, how often its part is read or written).
     kernels
@@ -124,6 +128,7 @@ class _Work:
     flops: float
     depth: float
     reductions: tuple[tuple[int, int, int], ...]
+    prefixes: tuple[tuple[int, int, int, float], ...]
     traffic: tuple[tuple[int, int], ...]
     kernels: int
 
@@ -155,6 +160,7 @@ class _Work:
             flops / elements,
             max(1.0, forward_flops / elements / 2),
             _reductions(operator),
+            _prefixes(operator),
             tuple(traffic),
             max(1, kernels),
         )
@@ -162,6 +168,13 @@ class _Work:
     def reduced(self, shapes: Shapes) -> float:
         """The share that a task has of what the operator reduces."""
         return prod(shapes[i][d] / extent for i, d, extent in self.reductions)
+
+    def before(self, shapes: Shapes) -> float:
+        """What a task reads before its elements, beside what a whole output reads on average."""
+        return prod(
+            mean_prefix(shapes[self.primary][out], shapes[i][d]) / mean
+            for out, i, d, mean in self.prefixes
+        )
 
 
 def _reductions(operator: Operator) -> tuple[tuple[int, int, int], ...]:
@@ -173,6 +186,27 @@ def _reductions(operator: Operator) -> tuple[tuple[int, int, int], ...]:
             if entry.out_dim >= first and entry.is_along and not access.once:
                 found.setdefault(entry.out_dim, (i, d, operator.space[entry.out_dim]))
     return tuple(found.values())
+
+
+def _prefixes(operator: Operator) -> tuple[tuple[int, int, int, float], ...]:
+    """`_Work.prefixes`."""
+    found: dict[int, tuple[int, int, int, float]] = {}
+    for i, (_, tensor, access) in enumerate(operator.operands):
+        for d, entry in enumerate(access.map):
+            if entry.prefix:
+                extent = operator.space[entry.out_dim]
+                mean = mean_prefix(extent, min(extent, tensor.shape[d]))
+                found.setdefault(entry.out_dim, (entry.out_dim, i, d, mean))
+    return tuple(found.values())
+
+
+def mean_prefix(extent: int, last: int) -> float:
+    """The mean length of so many prefixes, each longer by one, the last of which has `last`.
+
+    There are none shorter than 1; where the tensor ends before, all others have `last`.
+    """
+    growing = min(extent, last)
+    return last - growing * (growing - 1) / (2 * max(1, extent))
 
 
 def _share(work: _Work, outputs: int, columns: int, depth: float, efficiency: Efficiency) -> float:

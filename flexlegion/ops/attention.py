@@ -20,6 +20,7 @@ from flexlegion.ops.base import (
     WeightSpec,
     along,
     divided,
+    prefix,
     reduced_dim,
     require_rank,
 )
@@ -96,7 +97,8 @@ class MultiHeadAttention(OperatorType):
     left out, a bias (n, heads, s, t), each of whose extents may be 1 as well. Output
     (n, s, heads, e): softmax(scale queries keys + bias) values, for each head. The heads are cut
     into groups of equal size, which share keys and values (Ainslie et al. 2023). If `causal`,
-    position i attends to the positions up to i. A query whose biases are all -infinity attends to
+    position i attends to the positions up to i: of a split length, each part reads what stands
+    before its end. A query whose biases are all -infinity attends to
     nothing: its output is zero.
 
     In training, weights of the positions are dropped with probability `dropout`, as by the operator
@@ -150,9 +152,10 @@ class MultiHeadAttention(OperatorType):
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         group = divided(2, inputs[0][2] // inputs[1][2])
-        others = Access((along(0), WHOLE, group, WHOLE), saved=True)
+        attended = prefix(1) if self.causal else WHOLE
+        others = Access((along(0), attended, group, WHOLE), saved=True)
         queries = Access((along(0), along(1), along(2), WHOLE), saved=True)
-        scores = (along(0), along(2), along(1), WHOLE)
+        scores = (along(0), along(2), along(1), attended)
         biases = (
             Access(tuple(WHOLE if b == 1 else m for b, m in zip(bias, scores, strict=True)), True)
             for bias in inputs[3:]

@@ -82,7 +82,8 @@ class DimMap:
     The range ``[lo, hi)`` of the space's dimension `out_dim` needs
     ``[floor(lo*num/den) + lo_offset, ceil(hi*num/den) + hi_offset)``, clamped to the operand;
     `out_dim` -1 needs it whole. Of that range, the values of input `named_by` name the elements
-    that a task touches; if that is -1, it touches all of them.
+    that a task touches; if that is -1, it touches all of them. A `prefix` begins at 0, wherever the
+    tile does.
     """
 
     out_dim: int = -1
@@ -91,6 +92,7 @@ class DimMap:
     lo_offset: int = 0
     hi_offset: int = 0
     named_by: int = -1
+    prefix: bool = False
 
     @property
     def is_along(self) -> bool:
@@ -119,6 +121,11 @@ def shifted(out_dim: int, by: int) -> DimMap:
 def divided(out_dim: int, by: int) -> DimMap:
     """The range of blocks of `by` output elements that a range of elements touches."""
     return DimMap(out_dim, 1, by)
+
+
+def prefix(out_dim: int) -> DimMap:
+    """All that stands before the tile's end: ``[0, hi)``, as causal attention reads keys."""
+    return DimMap(out_dim, prefix=True)
 
 
 def rows_named_by(index: int, out_dim: int = -1) -> DimMap:

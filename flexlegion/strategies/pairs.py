@@ -157,5 +157,5 @@ def with_sums(configs: Mapping[str, ParallelConfig], graph: Graph) -> dict[str, 
 def _reads_again(op: Operator, tensor: Tensor, config: ParallelConfig) -> bool:
     """Whether several tasks of an operator read the same part of a tensor."""
     access = op.kind.input_access(op.input_shapes)[op.inputs.index(tensor)]
-    mapped = {axis.out_dim for axis in access.map if axis.out_dim >= 0}
+    mapped = {axis.out_dim for axis in access.map if axis.out_dim >= 0 and not axis.prefix}
     return prod(config.degrees[dim] for dim in mapped) < config.tasks

@@ -70,7 +70,8 @@ def followed(operator: Operator, axis: DimMap, extent: int) -> int | None:
     if dim < 0 or operator.dims[dim].kind is DimKind.NONE:
         return None
     whole = operator.space[dim] * axis.num == extent * axis.den
-    return dim if whole and not axis.lo_offset and not axis.hi_offset else None
+    cut = not (axis.lo_offset or axis.hi_offset or axis.prefix)
+    return dim if whole and cut else None
 
 
 def in_one_piece(graph: Graph) -> list[Operator]:

@@ -197,7 +197,7 @@ Matrix keep(const Operands& x, const Block& block, const Matrix& weights, const 
   const Rect& tile = x.queries.tile;
   const std::int64_t first_sample = tile.lo[0], first_query = tile.lo[1], first_head = tile.lo[2];
   const std::int64_t all_queries = x.queries.shape[1], all_heads = x.queries.shape[2];
-  const std::int64_t keys = scores.keys;
+  const std::int64_t keys = scores.keys, all_keys = x.keys.shape[1];
   const float* const from = weights.data;
   float* const to = result.data;
   for_each(result.batch * result.rows * keys, [=] FL_BODY(std::int64_t i) {
@@ -205,7 +205,7 @@ Matrix keep(const Operands& x, const Block& block, const Matrix& weights, const 
     const std::int64_t sample = first_sample + head / scores.heads;
     const std::int64_t matrix = sample * all_heads + first_head + head % scores.heads;
     const std::int64_t row = matrix * all_queries + first_query + r % scores.queries;
-    const auto place = static_cast<std::uint64_t>(row * keys + i % keys);
+    const auto place = static_cast<std::uint64_t>(row * all_keys + i % keys);
     to[i] = drops(mask.key, place, mask.threshold) ? 0.0f : from[i] * mask.scale;
   });
   return result;

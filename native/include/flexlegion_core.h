@@ -53,6 +53,7 @@ typedef struct {
   int32_t out_dim; /* of the space; -1: whole */
   int64_t num, den, lo_offset, hi_offset;
   int32_t named_by; /* of a weight's rows: the operand, an input, whose values name them; or -1 */
+  int32_t prefix;   /* whether the range begins at 0 */
 } fl_dim_map;
 /* `map` has an entry for each dimension of the tensor. Of the parts in the dimensions `once` (bits)
  * of the space, the first alone touches the operand. `combine`: of an output. */

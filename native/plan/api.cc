@@ -181,7 +181,8 @@ int fl_graph_add_operand(fl_graph* graph, int op, int tensor, int role, int save
           m.den < 1 || large || m.named_by < -1) {
         throw std::invalid_argument("operator '" + owner.name + "': bad access map");
       }
-      operand.map.push_back({m.out_dim, m.num, m.den, m.lo_offset, m.hi_offset, m.named_by});
+      operand.map.push_back(
+          {m.out_dim, m.num, m.den, m.lo_offset, m.hi_offset, m.named_by, m.prefix != 0});
     }
     graph->finished.reset();
     owner.operands.push_back(std::move(operand));

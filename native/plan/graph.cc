@@ -96,7 +96,7 @@ Rect accessed(const Operand& operand, const Tensor& tensor, const Rect& tile) {
     if (m.out_dim < 0) continue;
     const std::int64_t lo = floor_div(tile.lo[m.out_dim] * m.num, m.den) + m.lo_offset;
     const std::int64_t hi = ceil_div(tile.hi[m.out_dim] * m.num, m.den) + m.hi_offset;
-    r.lo[d] = std::clamp(lo, r.lo[d], r.hi[d]);
+    if (!m.prefix) r.lo[d] = std::clamp(lo, r.lo[d], r.hi[d]);
     r.hi[d] = std::max(r.lo[d], std::min(r.hi[d], hi));  // nothing, rather than less than nothing
   }
   return r;

@@ -36,15 +36,17 @@ struct Tensor {
 // One dimension of an access map: output range [lo, hi) of dimension `out_dim` needs
 //   [floor(lo * num / den) + lo_offset, ceil(hi * num / den) + hi_offset), clamped to the tensor;
 // out_dim < 0 needs the whole extent. Of a weight's rows in that range, a task touches those alone
-// that the values of another operand name, an input; named_by < 0 touches them all.
+// that the values of another operand name, an input; named_by < 0 touches them all. A prefix begins
+// at 0, as a causal attention reads what stands before its tile's end.
 struct DimMap {
   int out_dim = -1;
   std::int64_t num = 1, den = 1, lo_offset = 0, hi_offset = 0;
   int named_by = -1;
+  bool prefix = false;
 
   bool operator==(const DimMap& o) const {
     return out_dim == o.out_dim && num == o.num && den == o.den && lo_offset == o.lo_offset &&
-           hi_offset == o.hi_offset && named_by == o.named_by;
+           hi_offset == o.hi_offset && named_by == o.named_by && prefix == o.prefix;
   }
 };
 

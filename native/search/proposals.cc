@@ -18,7 +18,7 @@ constexpr double kTogether = 0.02;  // the share of proposals that change neighb
 void match(const Operand& written, const Operand& read, Neighbour& producer, Neighbour& consumer) {
   for (std::size_t d = 0; d < written.map.size(); ++d) {
     const int mine = written.map[d].out_dim, theirs = read.map[d].out_dim;
-    if (mine < 0 || theirs < 0) continue;
+    if (mine < 0 || theirs < 0 || read.map[d].prefix) continue;
     producer.followers[mine] = theirs;
     consumer.followers[theirs] = mine;
   }

@@ -169,9 +169,11 @@ class GraphMaker {
         entry.den = random_.between(1, 4);
       }
       if (role == FL_ROLE_WEIGHT && d == 0 && random_.chance(0.1)) entry.named_by = 0;
+      entry.prefix = role != FL_ROLE_OUTPUT && random_.chance(0.1);
       map.push_back({random_.twisted32(entry.out_dim), random_.twisted(entry.num),
                      random_.twisted(entry.den), random_.twisted(entry.lo_offset),
-                     random_.twisted(entry.hi_offset), random_.twisted32(entry.named_by)});
+                     random_.twisted(entry.hi_offset), random_.twisted32(entry.named_by),
+                     random_.twisted32(entry.prefix)});
     }
     map.resize(5);
     // Once for all parts of the reductions.

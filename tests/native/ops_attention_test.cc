@@ -157,9 +157,12 @@ Case attention_case(const Attention& s, unsigned seed) {
     if (i == 0) return tile_along(operand, tile, {0, 1, 2, -1});
     if (i == 3) {
       const auto along = [&](std::size_t d, int output) { return s.bias[d] == 1 ? -1 : output; };
-      return tile_along(operand, tile, {along(0, 0), along(1, 2), along(2, 1), -1});
+      Rect result = tile_along(operand, tile, {along(0, 0), along(1, 2), along(2, 1), -1});
+      if (s.causal) result.hi[3] = std::min(result.hi[3], tile.hi[1]);
+      return result;
     }
     Rect result = tile_along(operand, tile, {0, -1, -1, -1});
+    if (s.causal) result.hi[1] = std::min(result.hi[1], tile.hi[1]);  // what stands before
     const std::int64_t sharing = s.heads / groups;
     result.lo[2] = tile.lo[2] / sharing;
     result.hi[2] = (tile.hi[2] + sharing - 1) / sharing;

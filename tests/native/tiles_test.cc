@@ -17,7 +17,8 @@ namespace {
 
 constexpr int kRank = 3;
 
-// What tasks touch of a tensor by an access map: whole, along a dimension, or in a window.
+// What tasks touch of a tensor by an access map: whole, along a dimension, in a window, or before
+// it.
 std::vector<Rect> mapped(fuzz::Source& random) {
   const Rect whole = Rect::of_shape({12, 9, 10});
   Operand operand;
@@ -27,6 +28,7 @@ std::vector<Rect> mapped(fuzz::Source& random) {
     DimMap map{random.between(-1, kRank - 1)};
     if (random.chance(0.5)) map.lo_offset = -random.upto(2);
     if (random.chance(0.5)) map.hi_offset = random.between(-2, 2);
+    map.prefix = random.chance(0.2);
     operand.map.push_back(map);
     degrees.push_back(random.between(1, 4));
     tasks *= degrees.back();

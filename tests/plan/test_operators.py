@@ -206,6 +206,10 @@ def test_multi_head_attention() -> None:
     assert last(model).kind.flops([q.shape] * 3) == 2 * 4 * 21 * (6 + 5 + 6)
     # Of 8 keys, too. Of 6, the last two of 8 queries attend to all.
     model.multi_head_attention(q, k, v, causal=True)
+    # Each half of the queries reads the keys and values up to its end.
+    found = boxes(last(model), model, 1, 2, 1, 1)
+    assert [box[1] for box in found["q"]] == [(0, 3), (3, 6)]
+    assert [box[1] for box in found["k"]] == [box[1] for box in found["v"]] == [(0, 3), (0, 6)]
     assert last(model).kind.flops([q.shape, k.shape, k.shape]) == 2 * 4 * 21 * (6 + 5 + 6)
     assert last(model).kind.flops([k.shape, q.shape, q.shape]) == 2 * 4 * (21 + 12) * (6 + 5 + 6)
 
