@@ -43,6 +43,8 @@ class Comparison:
         How long the busiest link is busy in simulation; 0 where all devices share a memory.
     priced_by
         How many tasks each cost model priced.
+    reductions
+        How many operators are split in what they sum over.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Comparison:
     measured_busy_time_ns: int
     transfer_time_ns: int
     priced_by: Mapping[str, int]
+    reductions: int = 0
 
     @property
     def error(self) -> float:
@@ -89,6 +92,7 @@ class Comparison:
             "transfer_time_ns": self.transfer_time_ns,
             "waiting_difference_ns": self.waiting_ns,
             "priced_by": dict(self.priced_by),
+            "split_reductions": self.reductions,
         }
 
 

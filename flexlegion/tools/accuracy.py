@@ -14,6 +14,7 @@ from flexlegion.files import check_writable
 from flexlegion.machine.local import local_topology
 from flexlegion.machine.running import RunningMachine, running_machine
 from flexlegion.network import Network
+from flexlegion.ops.base import DimKind
 from flexlegion.precision import check_used
 from flexlegion.problem import Problem
 from flexlegion.report.accuracy import Comparison, described, noise_ns, summary
@@ -206,4 +207,16 @@ def _comparison(trial: Trial, problem: Problem) -> Comparison:
         busy[device],
         max(links, default=0),
         problem.priced_by(trial.strategy),
+        _split_reductions(trial.strategy, problem),
+    )
+
+
+def _split_reductions(strategy: Strategy, problem: Problem) -> int:
+    """How many operators are split in a dimension that they sum over."""
+    return sum(
+        any(
+            degree > 1 and dim.kind is DimKind.REDUCTION
+            for dim, degree in zip(operator.dims, strategy[operator.name].degrees, strict=True)
+        )
+        for operator in problem.facts.trained
     )

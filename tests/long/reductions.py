@@ -1,6 +1,6 @@
 """Random strategies that split reductions train as one device does: a table.
 
-    python tests/long/reductions.py [--strategies 600] [--seed 1] [--gpus] [--ranks 1,2,3]
+    python tests/long/reductions.py [--strategies 600] [--seed 1] [--gpus [only]] [--ranks 1,2,3]
                                     [--out FOLDER]
 
 Of each small network of tests/support/networks.py in turn, a strategy in which most operators that
@@ -97,7 +97,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--strategies", type=int, default=600, help="at least so many")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--gpus", action="store_true", help="also on GPUs in software")
+    parser.add_argument(
+        "--gpus", nargs="?", const="too", choices=("too", "only"), help="also on GPUs in software"
+    )
     parser.add_argument("--ranks", default="1,2,3", help="numbers of ranks; default: 1,2,3")
     parser.add_argument("--out", type=Path, help="what is done; the same folder goes on")
     args = parser.parse_args()
@@ -105,6 +107,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     began, known = time.perf_counter(), 0
     ranks = set(map(int, args.ranks.split(",")))
+    wanted = {True: args.gpus is not None, False: args.gpus != "only"}
     found: dict[Setup, list[list[dict[str, Any]]]] = {setup: [] for setup in SETUPS}
     done = failed = 0
     for number, setup in enumerate(islice(cycle(SETUPS), SEEDS // COUNT)):
@@ -112,7 +115,7 @@ def main() -> int:
         if file.exists():
             results = json.loads(file.read_text())
             known += 1
-        elif done >= args.strategies or setup.ranks not in ranks or args.gpus < bool(setup.gpus):
+        elif done >= args.strategies or setup.ranks not in ranks or not wanted[bool(setup.gpus)]:
             continue
         else:
             first = args.seed * SEEDS + number * COUNT

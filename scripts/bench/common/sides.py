@@ -18,6 +18,7 @@ from typing import Any
 from common.processes import descendants
 
 BENCH = Path(__file__).resolve().parents[1]
+ROOT = BENCH.parents[1]
 WORKERS = BENCH / "workers"
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -26,9 +27,14 @@ class WorkerError(Exception):
     """A worker ended before its time; the message has the end of what it said."""
 
 
-def environment() -> dict[str, str]:
-    """Of workers: the legate command starts the first Python on the path; modules are from here."""
-    first = {"PATH": str(Path(sys.executable).parent), "PYTHONPATH": str(BENCH)}
+def environment(root: Path | None = None) -> dict[str, str]:
+    """Of workers: the legate command starts the first Python on the path; modules are from here.
+
+    With another checkout's folder, commands and modules are that one's.
+    """
+    python = Path(sys.executable).parent if root is None else root / ".venv" / "bin"
+    bench = BENCH if root is None else root / BENCH.relative_to(ROOT)
+    first = {"PATH": str(python), "PYTHONPATH": str(bench)}
     paths = {
         name: os.pathsep.join(filter(None, [folder, os.environ.get(name)]))
         for name, folder in first.items()
@@ -38,13 +44,19 @@ def environment() -> dict[str, str]:
 
 
 def legate(
-    script: str, cpus: int, *args: str, sysmem: int | None = None, gpus: int = 0, ranks: int = 1
+    script: str,
+    cpus: int,
+    *args: str,
+    sysmem: int | None = None,
+    gpus: int = 0,
+    ranks: int = 1,
+    root: Path | None = None,
 ) -> list[str]:
     """A command line that runs a worker under legate.
 
-    `sysmem` is MiB for Legion; it, `cpus` and `gpus` are each rank's.
+    `sysmem` is MiB for Legion; it, `cpus` and `gpus` are each rank's; `root` as of `environment`.
     """
-    program = shutil.which("legate", path=environment()["PATH"])
+    program = shutil.which("legate", path=environment(root)["PATH"])
     if program is None:
         sys.exit("error: the legate command is not on the path; run scripts/setup.sh dev")
     # With as many CPU processors as cores, a second utility processor only takes their time.
@@ -54,7 +66,8 @@ def legate(
     if ranks > 1:
         where = ["--nodes", "1", "--ranks-per-node", str(ranks)]
         machine += ["--launcher", "mpirun", "--launcher-extra=--quiet --oversubscribe", *where]
-    return [program, *machine, str(WORKERS / script), *args]
+    workers = WORKERS if root is None else root / WORKERS.relative_to(ROOT)
+    return [program, *machine, str(workers / script), *args]
 
 
 class Side:
@@ -68,10 +81,16 @@ class Side:
         For the tables.
     command, variables
         How to start it, and what to add to its environment.
+    root
+        Another checkout, whose worker it is.
     """
 
     def __init__(
-        self, name: str, command: Sequence[str], variables: Mapping[str, str] | None = None
+        self,
+        name: str,
+        command: Sequence[str],
+        variables: Mapping[str, str] | None = None,
+        root: Path | None = None,
     ) -> None:
         self.name = name
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, closed when the side ends
@@ -81,7 +100,7 @@ class Side:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env=environment() | dict(variables or {}),
+            env=environment(root) | dict(variables or {}),
         )
         self.answers: list[dict[str, Any]] = []
         self.other_load: list[float] = []  # share of the machine that others took in a round

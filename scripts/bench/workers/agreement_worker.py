@@ -1,0 +1,192 @@
+"""What training moves, holds and launches, beside plan and simulator. Run under legate.
+
+Writes FILE.RANK, a JSON list with an object a strategy. On several ranks, a library that counts
+what goes through UCX (common/ucx_bytes.cc) is loaded before Legion is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+from pathlib import Path
+from typing import Any
+
+from common.workloads import LEARNING_RATE, Workload
+
+from flexlegion import Adam, Model
+from flexlegion._native import rt
+from flexlegion.coherence import moved_bytes
+from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
+from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.errors import DoesNotApply
+from flexlegion.graph import Operator
+from flexlegion.machine.local import local_topology
+from flexlegion.machine.running import memory_in_use, running_machine
+from flexlegion.machine.topology import Device, Topology
+from flexlegion.ops.base import DimKind
+from flexlegion.plan import PASSES
+from flexlegion.problem import Problem
+from flexlegion.runtime.program import NO_BATCH, PREDICT, TRAIN, Batch
+from flexlegion.runtime.trainer import run_series
+from flexlegion.simulator import Timeline, full
+from flexlegion.zoo import ZOO
+from workers.tables_worker import copied, wait_until_free
+
+WARM = 3  # iterations until nothing is new: the second is recorded
+ITERATIONS = 4
+
+
+class LaunchesAlone(CostModel):
+    """Launches take time, and hardly anything else: it shows which tasks one is charged to."""
+
+    name = "launches"
+
+    def exe_time(self, operator: Operator, stage: str, shapes: Shapes, device: Device) -> Cost:
+        del operator, stage, shapes, device
+        return Cost(1, self.name)
+
+    def linear(self, stage: str, device: Device) -> tuple[Linear, str]:
+        del stage, device
+        return Linear(1, 10**9), self.name
+
+    def launch_ns(self, device: Device) -> int:
+        del device
+        return 1000
+
+
+def between_ranks(counter: ctypes.CDLL) -> tuple[int, int]:
+    """What this rank has written into others' memories until now, and sent them as messages."""
+    functions = counter.bytes_written, counter.bytes_sent
+    for function in functions:
+        function.restype = ctypes.c_uint64
+    written, sent = (int(function()) for function in functions)
+    return written, sent
+
+
+def launches(model: Model, problem: Problem, timeline: Timeline) -> dict[str, int]:
+    """How many an iteration issues; several that run as one count once.
+
+    The simulator charges a launch to all tasks of those that are not run with the one before.
+    """
+    plan, operators = model.plan, model.plan.graph.operators
+    topology = problem.topology
+    memories = [topology.memories.index(device.memory) for device in topology.devices]
+    runs = [run for run in plan.fused(memories) if run >= 0]
+
+    def launch(task: Any) -> tuple[str, str]:
+        stage = PASSES[task["stage"]]
+        return stage, "" if stage == "clip" else operators[task["index"]].name
+
+    joined = {
+        launch(task)
+        for task in timeline.tasks
+        if PASSES[task["stage"]] != "load"
+        and task["hop"] < 0
+        and task["end_time"] - task["start_time"] == task["exe_time"]
+    }
+    return {
+        "plan": len(set(runs)),
+        "simulator": len(runs) - len(joined),
+        "legion": len(model.program.issued(TRAIN)),
+    }
+
+
+def measure(work: Workload, strategy: str, topology: Topology, counter: Any) -> dict[str, Any]:
+    """Train with one strategy."""
+    machine = running_machine()
+    devices = machine.devices
+    used = list(map(devices.number, devices.preferred))
+    mine = [i for i in used if machine.owners[i] == machine.rank]
+    before = {i: memory_in_use(i) for i in mine}
+    model, optimizer = work.model(), Adam(LEARNING_RATE)
+    model.compile(optimizer, ZOO[work.network].loss, strategy=strategy)
+    program, plan = model.program, model.plan
+    data, _ = model.bind(*work.data())
+    batch = Batch(data, work.batch_rows(0)[0])
+
+    def train(iterations: int) -> None:
+        run_series(program, TRAIN, [batch] * iterations, lr=LEARNING_RATE)
+        program.wait()
+
+    if machine.ranks == 1:
+        rt().check(rt().lib.fl_rt_count_copies(1))
+        train(1)
+        rt().check(rt().lib.fl_rt_count_copies(1))
+        train(1)  # is recorded, and all others are that one again
+        moved = copied(used)
+        messages = 0
+    else:
+        train(WARM)
+        before_them = between_ranks(counter)
+        train(ITERATIONS)
+        after = between_ranks(counter)
+        written, messages = ((b - a) // ITERATIONS for a, b in zip(before_them, after, strict=True))
+        moved = written + messages
+    training = {i: memory_in_use(i) - before[i] for i in mine}
+    program.stage(PREDICT, batch)
+    program.step(PREDICT, work.batch_size, NO_BATCH)
+    with_prediction = {i: memory_in_use(i) - before[i] for i in mine}
+    graph = plan.graph
+    problem = Problem(graph, topology, LaunchesAlone(), model.outputs, optimizer.states)
+    timeline = full(problem, model.strategy)
+    memory_of = {device.name: device.memory for device in topology.devices}
+    splits = [
+        (op, model.strategy[op.name])
+        for op in graph.operators
+        if any(
+            degree > 1 and dim.kind is DimKind.REDUCTION
+            for dim, degree in zip(op.dims, model.strategy[op.name].degrees, strict=True)
+        )
+    ]
+    result = {
+        "strategy": strategy,
+        "moved": {
+            "plan": moved_bytes(plan, memory_of),
+            "simulator": timeline.bytes_moved,
+            "legion": moved,
+            "messages": messages,
+        },
+        "memory": {
+            devices.names[i]: {
+                "simulator": timeline.allocated_bytes[memory_of[devices.names[i]]],
+                "training": training[i],
+                "plan": plan.bytes_on(devices.names[i]),
+                "with_prediction": with_prediction[i],
+            }
+            for i in mine
+        },
+        "launches": launches(model, problem, timeline),
+        "sums": [config.sums for _, config in splits],
+    }
+    model.close()
+    wait_until_free(before)
+    return result
+
+
+def main() -> None:
+    """All strategies of all networks that they apply to."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workloads", type=json.loads, required=True, help="a JSON list")
+    parser.add_argument("--strategies", required=True, help="separated by commas")
+    parser.add_argument("--counter", help="the library that counts what goes through UCX")
+    parser.add_argument("--out", required=True, metavar="FILE")
+    args = parser.parse_args()
+    counter = ctypes.CDLL(args.counter, mode=ctypes.RTLD_GLOBAL) if args.counter else None
+    rank = running_machine().rank
+    with ProfileDB(f"{args.out}.db.{rank}") as db:  # nothing of this is for the user's own
+        topology = local_topology(db, measure=False)
+    results = []
+    for text in args.workloads:
+        work = Workload.from_json(text)
+        for strategy in args.strategies.split(","):
+            try:
+                found = measure(work, strategy, topology, counter)
+            except DoesNotApply:
+                continue
+            results.append({"network": work.network} | found)
+    Path(f"{args.out}.{rank}").write_text(json.dumps(results) + "\n")
+
+
+if __name__ == "__main__":
+    main()
