@@ -9,7 +9,7 @@ from typing import Any
 from flexlegion.analysis.result import Result
 from flexlegion.analysis.search import Found, found_by, starts_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
-from flexlegion.errors import UserError
+from flexlegion.errors import DoesNotApply, UserError
 from flexlegion.losses import Losses
 from flexlegion.optimizers import Optimizer
 from flexlegion.problem import Problem
@@ -19,7 +19,14 @@ from flexlegion.report.text import count, duration, memory, volume
 from flexlegion.report.timelines import figures, memory_excess, time_excess
 from flexlegion.searches.budget import budget_of, check_search
 from flexlegion.searches.mcmc import Budget, SearchResult
-from flexlegion.searches.registry import ANNEALING, PLACEMENT, SEARCHES, SearchTask, run_search
+from flexlegion.searches.registry import (
+    ANNEALING,
+    PLACEMENT,
+    SEARCHES,
+    SPECIAL,
+    SearchTask,
+    run_search,
+)
 from flexlegion.simulator import full
 from flexlegion.strategies import named
 from flexlegion.strategies.registry import STRATEGIES
@@ -91,6 +98,9 @@ def compare(
 ) -> Compared:
     """Compare known strategies with the best placement of whole operators, and the best of all.
 
+    Strategies for networks of a kind ("megatron", "vocabulary", "wide-deep") are compared where
+    they apply.
+
     Parameters
     ----------
     model, machine, loss, optimizer, precision, costs, profile_db
@@ -116,6 +126,7 @@ def compare(
     )
     problem = setting.problem
     rows = [known_row(name, problem) for name in KNOWN]
+    rows += [known_row(name, problem) for name in SPECIAL if _applies(name, problem)]
     starts, notes = starts_of(None, problem, seed, SEARCHES[ANNEALING].starts)
 
     def searched(search: str, label: str) -> SearchResult:
@@ -143,6 +154,17 @@ def compare(
     rows.append(_searched(FOUND, result, problem))
     _add_speedups(rows)
     return Compared(found_by(setting, result, limits, seed), tuple(rows), notes, ended_by)
+
+
+def _applies(name: str, problem: Problem) -> bool:
+    """Whether the network has something that a strategy for networks of a kind splits."""
+    try:
+        named(name, problem)
+    except DoesNotApply:
+        return False
+    except UserError:
+        return True  # and its row will say why it cannot run
+    return True
 
 
 def known_row(name: str, problem: Problem) -> Json:

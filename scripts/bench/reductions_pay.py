@@ -97,9 +97,8 @@ def found(
     given = {"seed": args.seed, "dimensions": dimensions, "start": start, "progress": False}
     result = search(**limits, **given, **setting)
     if args.folder:
-        machine = setting["machine"]
-        network = setting["model"].name
-        result.save(f"{args.folder}/{network}-{machine}-{what.replace(' ', '-')}.json")
+        parts = args.case, setting["model"].batch_size, setting["machine"], what.replace(" ", "-")
+        result.save(f"{args.folder}/{'-'.join(map(str, parts))}.json")
     name = f"{what}, from {result.start}, {result.proposals:,} proposals"
     return Row.of(name + ", a local optimum" * result.local_optimum, result.timeline)
 

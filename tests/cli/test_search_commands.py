@@ -284,7 +284,9 @@ def test_no_bar_where_there_is_no_terminal(tmp_path: Path) -> None:
 def test_compare(capsys: Capture, out: str) -> None:
     facts = json_of(capsys, "compare", *RNN, *FEW, "--out", out)
     rows = {row["strategy"]: row for row in facts["strategies"]}
-    assert list(rows) == ["single", "model", "data", "expert", "optcnn", "placement", "found"]
+    always = ["single", "model", "data", "expert", "optcnn"]
+    applying = ["megatron", "vocabulary", "wide-deep"]
+    assert list(rows) == [*always, *applying, "placement", "found"]
     assert all(row["exists"] and row["fits"] and row["reason"] is None for row in rows.values())
     assert rows["expert"]["same_as"] == "gnmt"
     assert rows["single"]["bytes_moved"] == 0
@@ -307,12 +309,13 @@ def test_compare_as_text(capsys: Capture) -> None:
     assert err == ""
     lines = text.splitlines()
     assert lines[2].split()[:2] == ["strategy", "iteration"]
-    assert [line.split()[0] for line in lines[4:11]] == [
+    assert [line.split()[0] for line in lines[4:12]] == [
         "single",
         "model",
         "data",
         "expert",
         "optcnn",
+        "megatron",
         "placement",
         "found",
     ]
