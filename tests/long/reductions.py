@@ -1,7 +1,7 @@
 """Random strategies that split reductions train as one device does: a table.
 
-    python tests/long/reductions.py [--strategies 600] [--seed 1] [--gpus [only]] [--ranks 1,2,3]
-                                    [--out FOLDER]
+    python tests/long/reductions.py [--strategies 600] [--each 54] [--seed 1] [--gpus [only]]
+                                    [--ranks 1,2,3] [--out FOLDER]
 
 Of each small network of tests/support/networks.py in turn, a strategy in which most operators that
 reduce something (the inputs of a dense layer, say) are split in that, their partial values combined
@@ -96,6 +96,9 @@ def row(setup: Setup, found: list[list[dict[str, Any]]]) -> tuple[str, ...]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--strategies", type=int, default=600, help="at least so many")
+    parser.add_argument(
+        "--each", type=int, default=COUNT, help=f"strategies of a run; default: {COUNT}"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--gpus", nargs="?", const="too", choices=("too", "only"), help="also on GPUs in software"
@@ -119,7 +122,7 @@ def main() -> int:
             continue
         else:
             first = args.seed * SEEDS + number * COUNT
-            results = setup.run(first, COUNT, folder / "running")
+            results = setup.run(first, args.each, folder / "running")
             file.write_text(json.dumps(results))
         found[setup].append(results)
         done += results[0]["strategies"]
