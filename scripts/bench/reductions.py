@@ -1,10 +1,13 @@
 """What splitting reductions is worth: beside data parallelism and PyTorch, on the same processors.
 
     python scripts/bench/reductions.py [--networks mlp,transformer] [--rounds 5] [--json FILE]
+    python scripts/bench/reductions.py --networks insightface --ranks 2
 
-Two dense layers, of which the first is split by its channels and the second by its inputs, and the
-Transformer in Megatron's way. As in networks.py, every side is a process that stays, and in each
-round each trains for some iterations, one after the other. Needs a machine with nothing else to do.
+Two dense layers, of which the first is split by its channels and the second by its inputs; the
+Transformer in Megatron's way; and InsightFace of a hundred thousand persons, whose vectors are
+split among the processors, or among ranks of one each. As in networks.py, every side is a process
+that stays, and in each round each trains for some iterations, one after the other. Needs a machine
+with nothing else to do.
 """
 
 from __future__ import annotations
@@ -34,7 +37,16 @@ WORKLOADS = {
         "mlp", 32, 10, {"input_shape": (2048,), "hidden": (8192,), "classes": 2048}, samples=256
     ),
     "transformer": Workload("transformer", 4, 2, {"steps": 128}, samples=64),
+    "insightface": Workload(
+        "insightface",
+        32,
+        3,
+        {"input_shape": (32, 32, 1), "width": 16, "embedding": 512, "classes": 10**5},
+        samples=64,
+    ),
 }
+SPLIT = {"transformer": "megatron", "insightface": "vocabulary"}  # by a known strategy
+SYSMEM = 6000  # MiB for Legion, of all ranks
 TORCH = {name: (SINGLE | DDP)[name] for name in ("eager", "compiled", "ddp")}
 
 
@@ -48,8 +60,8 @@ def strategies(name: str, work: Workload, cpus: int) -> dict[str, Strategy]:
     """Data parallelism, and one that splits reductions."""
     graph, devices = work.graph(), Devices.of(cpus)
     found = {"data": resolve("data", graph, devices)}
-    if name == "transformer":
-        return found | {"megatron": resolve("megatron", graph, devices)}
+    if name in SPLIT:
+        return found | {SPLIT[name]: resolve(SPLIT[name], graph, devices)}
     names = tuple(devices.names)
     configs = {op: found["data"][op] for op in found["data"]}
     configs["hidden1"] = ParallelConfig((1, len(names), 1), names)
@@ -66,7 +78,13 @@ def compare(name: str, work: Workload, args: argparse.Namespace) -> list[Side]:
             file = Path(folder) / f"{number}.json"
             strategy.save(file)
             options = ["--workload", work.to_json(), "--strategy", str(file)]
-            command = legate("flexlegion_worker.py", args.cpus, *options)
+            command = legate(
+                "flexlegion_worker.py",
+                args.cpus // args.ranks,
+                *options,
+                sysmem=SYSMEM // args.ranks,
+                ranks=args.ranks,
+            )
             commands[f"flexlegion, {title}"] = command
         for title, how in TORCH.items():
             commands[f"PyTorch, {title}"] = torch_command(work, how, args.cpus)
@@ -76,8 +94,9 @@ def compare(name: str, work: Workload, args: argparse.Namespace) -> list[Side]:
 def main() -> None:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--networks", default=",".join(WORKLOADS), help="default: both")
+    parser.add_argument("--networks", default="mlp,transformer", help="default: mlp,transformer")
     parser.add_argument("--cpus", type=int, default=2, help="processors; default: 2")
+    parser.add_argument("--ranks", type=int, default=1, help="that share them; default: 1")
     parser.add_argument("--rounds", type=int, default=5, help="default: 5")
     parser.add_argument("--json", metavar="FILE", help="write all figures there")
     args = parser.parse_args()

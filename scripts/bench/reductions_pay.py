@@ -69,7 +69,7 @@ def known(names: Iterable[AnyStrategy], **setting: Any) -> Iterator[Row]:
             result = simulate(strategy=name, **setting)
         except DoesNotApply:
             continue
-        yield Row.of(name if isinstance(name, str) else name.source, result.timeline)
+        yield Row.of(name.source if isinstance(name, Strategy) else str(name), result.timeline)
 
 
 def by_groups(sizes: Iterable[int], **setting: Any) -> list[Strategy]:
@@ -145,7 +145,7 @@ def compared(
 def gpt(args: argparse.Namespace) -> None:
     """The third size of GPT-3, 1.3 billion weights, trained with Adam."""
     for machine in args.machines or ("a100x8", "a100x32"):
-        setting = {
+        setting: dict[str, Any] = {
             "model": load_model("gpt", 32, {"preset": "1.3b"}),
             "machine": machine,
             "optimizer": Adam(),
@@ -167,7 +167,7 @@ def scaling(args: argparse.Namespace) -> None:
                 table.add_column(column, justify="right")
             for gpus in args.gpus:
                 optimizer: Optimizer = Adam(clip_norm=clip)
-                setting = {
+                setting: dict[str, Any] = {
                     "model": load_model(name, samples * gpus, {}),
                     "machine": f"v100x{gpus}",
                     "optimizer": optimizer,
@@ -190,7 +190,7 @@ def scaling(args: argparse.Namespace) -> None:
 def faces(args: argparse.Namespace) -> None:
     """A million persons: each V100 has an eighth of their vectors, or all."""
     for batch in (512, 1024):
-        setting = {
+        setting: dict[str, Any] = {
             "model": load_model("insightface", batch, {"classes": 10**6}),
             "machine": "v100x8",
             "precision": args.precision or "fp32",

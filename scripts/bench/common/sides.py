@@ -39,8 +39,8 @@ def environment(root: Path | None = None) -> dict[str, str]:
         name: os.pathsep.join(filter(None, [folder, os.environ.get(name)]))
         for name, folder in first.items()
     }
-    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return os.environ | root | paths
+    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return os.environ | as_root | paths
 
 
 def legate(
