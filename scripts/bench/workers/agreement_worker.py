@@ -55,13 +55,12 @@ class LaunchesAlone(CostModel):
         return 1000
 
 
-def between_ranks(counter: ctypes.CDLL) -> tuple[int, int]:
-    """What this rank has written into others' memories until now, and sent them as messages."""
+def bytes_between_ranks(counter: ctypes.CDLL) -> int:
+    """What this rank has written into others' memories, or sent them, until now."""
     functions = counter.bytes_written, counter.bytes_sent
     for function in functions:
         function.restype = ctypes.c_uint64
-    written, sent = (int(function()) for function in functions)
-    return written, sent
+    return sum(int(function()) for function in functions)
 
 
 def launches(model: Model, problem: Problem, timeline: Timeline) -> dict[str, int]:
@@ -115,14 +114,11 @@ def measure(work: Workload, strategy: str, topology: Topology, counter: Any) -> 
         rt().check(rt().lib.fl_rt_count_copies(1))
         train(1)  # is recorded, and all others are that one again
         moved = copied(used)
-        messages = 0
     else:
         train(WARM)
-        before_them = between_ranks(counter)
+        sent = bytes_between_ranks(counter)
         train(ITERATIONS)
-        after = between_ranks(counter)
-        written, messages = ((b - a) // ITERATIONS for a, b in zip(before_them, after, strict=True))
-        moved = written + messages
+        moved = (bytes_between_ranks(counter) - sent) // ITERATIONS
     training = {i: memory_in_use(i) - before[i] for i in mine}
     program.stage(PREDICT, batch)
     program.step(PREDICT, work.batch_size, NO_BATCH)
@@ -145,7 +141,6 @@ def measure(work: Workload, strategy: str, topology: Topology, counter: Any) -> 
             "plan": moved_bytes(plan, memory_of),
             "simulator": timeline.bytes_moved,
             "legion": moved,
-            "messages": messages,
         },
         "memory": {
             devices.names[i]: {
