@@ -5,9 +5,8 @@
 A row a strategy: bytes that an iteration moves between memories, bytes that it holds, and launches
 that it issues. In one process, four GPUs in software train (scripts/test.sh builds them), and what
 Legion copied is told by its own profiling. On several ranks, processors train, and what Realm hands
-to UCX is added up (common/ucx_bytes.cc); some 25 kB an iteration are for its own purposes.
-Status 1 if bytes
-in one process or launches differ at all, memory by 0.5 %, or bytes between ranks by 1 %.
+to UCX is added up (common/ucx_bytes.cc); some 25 kB an iteration are for its own purposes. Status 1
+if bytes in one process or launches differ at all, memory by 0.5 %, or bytes between ranks by 1 %.
 """
 
 from __future__ import annotations
