@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from flexlegion.errors import UserError
+from flexlegion.quoting import shown
 
 MAX_SHARD_BYTES = 10**15
 
@@ -13,7 +15,7 @@ MAX_SHARD_BYTES = 10**15
 class Granularity:
     """Bounds of what a plan cuts into pieces, and of what it joins.
 
-    Simulations and training have to be given the same, if it is not the default.
+    A strategy that states one is simulated, searched from and trained with it.
 
     Parameters
     ----------
@@ -45,3 +47,39 @@ class Granularity:
 
 
 DEFAULT_GRANULARITY = Granularity()
+
+
+def to_json(granularity: Granularity) -> dict[str, int]:
+    """What a strategy file says of it."""
+    return {name: bound for name, bound in asdict(granularity).items() if bound is not None}
+
+
+def from_json(value: Any, where: str) -> Granularity:
+    """What a strategy file says.
+
+    Parameters
+    ----------
+    value
+        Parsed JSON.
+    where
+        Beginning of the message, e.g. the file's name.
+
+    Raises
+    ------
+    UserError
+        If it is no granularity.
+    """
+    known = [bound.name for bound in fields(Granularity)]
+    if (
+        not isinstance(value, dict)
+        or not set(value) <= set(known)
+        or not all(type(bound) is int for bound in value.values())
+    ):
+        raise UserError(
+            f"{where}: 'granularity' has to be an object of integers, {' and '.join(known)}, but "
+            f"is {shown(value)}; it may be left out"
+        )
+    try:
+        return Granularity(**value)
+    except UserError as e:
+        raise UserError(f"{where}: {e}") from None

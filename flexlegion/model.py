@@ -18,7 +18,7 @@ from flexlegion.callbacks import Callback
 from flexlegion.compiled import Compiled, warn_of_idle
 from flexlegion.ending import deferred
 from flexlegion.errors import UserError
-from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
+from flexlegion.granularity import Granularity
 from flexlegion.initializers import initial_weights
 from flexlegion.layers import Layers
 from flexlegion.losses import DEFAULT_LOSS, Losses, Weights
@@ -100,7 +100,7 @@ class Model(Layers):
         schedule: Schedule = constant,
         precision: str = DEFAULT,
         loss_weights: Weights = None,
-        granularity: Granularity = DEFAULT_GRANULARITY,
+        granularity: Granularity | None = None,
     ) -> None:
         """Fix how to train; starts Legion, and sets the initial weights.
 
@@ -133,7 +133,8 @@ class Model(Layers):
             Of several losses, their weights in the sum that training minimises, as a list or by the
             outputs' names; 1 unless given.
         granularity
-            How finely the plan is cut where the strategy leaves it open.
+            How finely the plan is cut where the strategy leaves it open; by default as the strategy
+            states.
 
         Raises
         ------

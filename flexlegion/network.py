@@ -10,6 +10,7 @@ from typing import Any
 from flexlegion.cost.model import CostModel
 from flexlegion.errors import UserError
 from flexlegion.fingerprint import Fingerprint
+from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.graph import Graph
 from flexlegion.losses import DEFAULT_LOSS, Losses, Weights
 from flexlegion.machine.topology import Topology
@@ -110,9 +111,16 @@ class Network:
         return Fingerprint.of(self.graph)
 
     def problem(
-        self, topology: Topology, costs: CostModel, dimensions: Collection[DimKind] = SPLIT
+        self,
+        topology: Topology,
+        costs: CostModel,
+        dimensions: Collection[DimKind] = SPLIT,
+        granularity: Granularity = DEFAULT_GRANULARITY,
     ) -> Problem:
-        """The network on a machine, for simulations; searches split these kinds of dimensions."""
+        """The network on a machine, for simulations of plans that are cut that finely.
+
+        Searches split these kinds of dimensions.
+        """
         return Problem(
             self.graph,
             topology,
@@ -120,7 +128,8 @@ class Network:
             self.outputs,
             self.optimizer.states,
             self.optimizer.clips,
-            dimensions=dimensions,
+            granularity,
+            dimensions,
         )
 
     def about(self) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class Plan:
     clips
         Whether the optimizer clips all gradients by their norm.
     granularity
-        How finely it is cut where the strategy leaves it open.
+        How finely it is cut where the strategy leaves it open; by default as the strategy states.
 
     Attributes
     ----------
@@ -120,12 +120,12 @@ class Plan:
         outputs: Tensor | Sequence[Tensor],
         optimizer_states: int = 0,
         clips: bool = False,
-        granularity: Granularity = DEFAULT_GRANULARITY,
+        granularity: Granularity | None = None,
     ) -> None:
         self.graph = graph
         self.devices = devices
-        self.granularity = granularity
-        native_graph = NativeGraph(graph, outputs, granularity)
+        self.granularity = granularity or strategy.granularity or DEFAULT_GRANULARITY
+        native_graph = NativeGraph(graph, outputs, self.granularity)
         self.facts = native_graph.facts
         self.core = native_graph.core
         self.tensor_numbers = native_graph.tensor_numbers

@@ -195,7 +195,8 @@ class Problem:
 
     def from_native(self, handle: Any, source: str) -> Strategy:
         """The strategy of a new native handle, which is used up."""
-        return from_native(self.core, handle, self.graph, self.devices, source)
+        strategy = from_native(self.core, handle, self.graph, self.devices, source)
+        return Strategy(strategy, source, granularity=self.granularity)
 
     def class_of(self, operator: Operator) -> int:
         """Operators with the same number differ in name and tensors alone."""
@@ -275,6 +276,11 @@ class Problem:
 
     def checked(self, strategy: Strategy) -> Strategy:
         """`Strategy.checked` against graph and machine; its costs are in the table afterwards."""
+        if strategy.granularity not in (None, self.granularity):
+            raise UserError(
+                f"{strategy.source}: its granularity is {strategy.granularity}, but the "
+                f"simulation's is {self.granularity}"
+            )
         filled = strategy.checked(self.graph, self.devices)
         self.prepare_all((op, filled[op.name]) for op in self.graph.operators)
         return filled

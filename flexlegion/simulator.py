@@ -152,7 +152,7 @@ class Simulation:
     @property
     def strategy(self) -> Strategy:
         """What is held, the last accepted."""
-        return Strategy(self._configs)
+        return Strategy(self._configs, granularity=self.problem.granularity)
 
     def propose(
         self,
@@ -225,7 +225,7 @@ class Simulation:
         of_content = iter(contents)
         return Timeline(
             problem,
-            Strategy(self._configs | dict(self._proposed)),
+            Strategy(self._configs | dict(self._proposed), granularity=self.problem.granularity),
             int(summary.iteration_time),
             int(summary.bytes_moved),
             int(summary.computation_time),

@@ -12,6 +12,7 @@ from flexlegion.documents import read_json
 from flexlegion.errors import UserError
 from flexlegion.files import write_text
 from flexlegion.fingerprint import Fingerprint, difference
+from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity, from_json, to_json
 from flexlegion.graph import Graph
 from flexlegion.losses import parts_of_loss
 from flexlegion.machine.devices import Devices
@@ -20,8 +21,10 @@ from flexlegion.soap import SUMS, ParallelConfig
 from flexlegion.suggestions import did_you_mean
 
 SCHEMA_VERSION = 2
-READ_VERSIONS = (1, 2)
-KEYS = ("schema_version", "found", "operators")
+KEYS = {
+    1: ("schema_version", "found", "operators"),
+    2: ("schema_version", "found", "granularity", "operators"),
+}
 GRAPH = "graph"  # in `found`: the fingerprint, operator by operator
 
 
@@ -38,6 +41,8 @@ class Strategy(Mapping[str, ParallelConfig]):
         How a search found it, for people: the model, the machine, simulated times, the seed, and
         so on. Values are what JSON can hold, and files carry it along. A "graph" in it is the
         fingerprint of the graph that it is for, which `checked` compares.
+    granularity
+        How finely plans are cut where the configurations leave it open; None: it states nothing.
     """
 
     def __init__(
@@ -45,10 +50,12 @@ class Strategy(Mapping[str, ParallelConfig]):
         configs: Mapping[str, ParallelConfig],
         source: str = "strategy",
         found: Mapping[str, Any] | None = None,
+        granularity: Granularity | None = None,
     ) -> None:
         self._configs = dict(configs)
         self.source = source
         self.found = dict(found or {})
+        self.granularity = granularity
 
     def __getitem__(self, operator: str) -> ParallelConfig:
         return self._configs[operator]
@@ -91,7 +98,15 @@ class Strategy(Mapping[str, ParallelConfig]):
             name: config.filled(operators[name], self.source) if name in operators else config
             for name, config in configs.items()
         }
-        return self if configs == self._configs else Strategy(configs, self.source, self.found)
+        return self if configs == self._configs else self.replaced(configs)
+
+    def renamed(self, source: str, found: Mapping[str, Any]) -> Strategy:
+        """The same strategy, found in that way."""
+        return Strategy(self._configs, source, found, self.granularity)
+
+    def replaced(self, configs: Mapping[str, ParallelConfig]) -> Strategy:
+        """Another with these configurations, the rest being the same."""
+        return Strategy(configs, self.source, self.found, self.granularity)
 
     def checked(self, graph: Graph, devices: Devices) -> Strategy:
         """`filled`, if it fits the graph and the machine.
@@ -184,6 +199,8 @@ class Strategy(Mapping[str, ParallelConfig]):
             raise UserError(f"{path}: what was found cannot be written as JSON ({e})") from None
         text = f'{{\n  "schema_version": {SCHEMA_VERSION},\n'
         text += f'  "found": {found},\n' if self.found else ""
+        if self.granularity not in (None, DEFAULT_GRANULARITY):
+            text += f'  "granularity": {json.dumps(to_json(self.granularity))},\n'
         text += f'  "operators": {{\n{operators}\n  }}\n}}\n'
         write_text(path, text, "strategy")
 
@@ -207,7 +224,10 @@ class Strategy(Mapping[str, ParallelConfig]):
             "as the command 'flexlegion strategy' writes it",
         )
         configs = _configs_of(document, str(path))
-        return cls(configs, str(path), document.get("found"))
+        granularity = None
+        if "granularity" in document:
+            granularity = from_json(document["granularity"], str(path))
+        return cls(configs, str(path), document.get("found"), granularity)
 
 
 def _some(names: Collection[str]) -> str:
@@ -224,14 +244,15 @@ def _configs_of(document: Any, where: str) -> dict[str, ParallelConfig]:
             "'operators'"
         )
     version = document.get("schema_version")
-    if type(version) is not int or version not in READ_VERSIONS:
-        versions = " and ".join(map(str, READ_VERSIONS))
+    if type(version) is not int or version not in KEYS:
+        versions = " and ".join(map(str, KEYS))
         raise UserError(
             f"{where}: schema_version is {shown(version)}, but this program reads {versions}"
         )
     for key in document:
-        if key not in KEYS:
-            raise UserError(f"{where}: unknown key {shown(key)}; the keys are {', '.join(KEYS)}")
+        if key not in KEYS[version]:
+            keys = ", ".join(KEYS[version])
+            raise UserError(f"{where}: unknown key {shown(key)}; the keys are {keys}")
     if not isinstance(document.get("found", {}), dict):
         raise UserError(
             f"{where}: 'found' has to be an object, but is {shown(document['found'])}; it may be "

@@ -9,7 +9,7 @@ from typing import Any
 from flexlegion.analysis import SHOWN
 from flexlegion.analysis.deviations import Deviation, configuration, deviations
 from flexlegion.analysis.result import Iteration, iteration_of
-from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
+from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
 from flexlegion.errors import UserError
 from flexlegion.losses import Losses
 from flexlegion.optimizers import Optimizer
@@ -18,7 +18,7 @@ from flexlegion.report.progress import ProgressBar
 from flexlegion.report.text import common_name, count, duration, volume
 from flexlegion.report.timelines import figures, memory_excess
 from flexlegion.simulator import full
-from flexlegion.strategies import AnyStrategy, named, samples_only
+from flexlegion.strategies import AnyStrategy, granularity_of, named, read_strategy, samples_only
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,14 +116,14 @@ def explain(
     """
     if top < 1:
         raise UserError(f"the number of groups to show has to be at least 1, but is {top}")
+    network = network_of(model, loss, optimizer, precision)  # whose code may name the strategy
+    strategy = read_strategy(strategy)
     setting = Setting.of(
-        model,
+        network,
         machine,
-        loss=loss,
-        optimizer=optimizer,
-        precision=precision,
         costs=costs,
         profile_db=profile_db,
+        granularity=granularity_of(strategy),
     )
     problem = setting.problem
     resolved = named(strategy, problem)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flexlegion.analysis.result import Iteration, iteration_of
-from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
+from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
 from flexlegion.errors import DoesNotApply, UserError
 from flexlegion.losses import Losses
 from flexlegion.ops.base import DimKind
@@ -23,7 +23,7 @@ from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult
 from flexlegion.searches.registry import ANNEALING, SEARCHES, SPECIAL, SearchTask, run_search
 from flexlegion.simulator import full
 from flexlegion.soap import SPLIT
-from flexlegion.strategies import AnyStrategy, named, unchecked
+from flexlegion.strategies import AnyStrategy, granularity_of, named, read_strategy, unchecked
 from flexlegion.strategy import Strategy
 from flexlegion.suggestions import unknown
 
@@ -195,17 +195,17 @@ def search(
     starts_from = SEARCHES[search].starts
     limits = budget_of(budget, proposals)
     check_search(seed, chains)
+    network = network_of(model, loss, optimizer, precision)  # whose code may name starts
+    read = None if start is None else [s if s == "random" else read_strategy(s) for s in start]
     setting = Setting.of(
-        model,
+        network,
         machine,
-        loss=loss,
-        optimizer=optimizer,
-        precision=precision,
         costs=costs,
         profile_db=profile_db,
         dimensions=dimensions_of(dimensions),
+        granularity=granularity_of(*(read or ())),
     )
-    starts, notes = starts_of(start, setting.problem, seed, starts_from)
+    starts, notes = starts_of(read, setting.problem, seed, starts_from)
     with ProgressBar("search", progress) as bar:
         task = SearchTask(setting.problem, starts, limits, seed, chains, options, bar.search)
         result = run_search(search, task)
@@ -345,7 +345,7 @@ def found_by(
         | _restriction(setting.problem)
         | ({} if search == ANNEALING else {"search": search})
     )
-    strategy = Strategy(result.strategy, "found", found)
+    strategy = result.strategy.renamed("found", found)
     timeline = full(setting.problem, strategy)
     return Found(
         **(iteration_of(strategy, timeline) | story),

@@ -14,6 +14,7 @@ from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
 from flexlegion.cost.profile_db import ProfileDB, default_path
 from flexlegion.errors import UserError
 from flexlegion.files import check_regular
+from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.graph import Operator
 from flexlegion.losses import Losses
 from flexlegion.machine.files import load_machine
@@ -65,10 +66,11 @@ class Setting:
         costs: str = "auto",
         profile_db: str | None = None,
         dimensions: Collection[DimKind] = SPLIT,
+        granularity: Granularity = DEFAULT_GRANULARITY,
     ) -> Setting:
         """A model on a machine; for the arguments see `flexlegion.analysis.simulate.simulate`.
 
-        Searches split dimensions of these kinds.
+        Searches split dimensions of these kinds; plans are cut that finely.
 
         Raises
         ------
@@ -84,7 +86,7 @@ class Setting:
         if costs not in COSTS:
             raise unknown("costs", costs, COSTS)
         its = costs_of(costs, profile_db, network)
-        return cls(network, name, costs, network.problem(topology, its, dimensions))
+        return cls(network, name, costs, network.problem(topology, its, dimensions, granularity))
 
     def about(self) -> dict[str, Any]:
         """For files and JSON: what it takes to build it again."""

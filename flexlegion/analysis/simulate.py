@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flexlegion.analysis.result import Iteration, iteration_of
-from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
+from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
 from flexlegion.losses import Losses
 from flexlegion.optimizers import Optimizer
 from flexlegion.problem import Problem
@@ -17,7 +17,7 @@ from flexlegion.report.text import count
 from flexlegion.report.timelines import described, details, memory_excess
 from flexlegion.simulator import ALGORITHMS, SIMULATED, Simulation, Timeline, full
 from flexlegion.soap import ParallelConfig
-from flexlegion.strategies import AnyStrategy, named, samples_only
+from flexlegion.strategies import AnyStrategy, granularity_of, named, read_strategy, samples_only
 from flexlegion.strategy import Strategy
 from flexlegion.suggestions import unknown
 
@@ -112,14 +112,14 @@ def simulate(
     """
     if algorithm not in ALGORITHMS:
         raise unknown("algorithm", algorithm, ALGORITHMS)
+    network = network_of(model, loss, optimizer, precision)  # whose code may name the strategy
+    strategy = read_strategy(strategy)
     setting = Setting.of(
-        model,
+        network,
         machine,
-        loss=loss,
-        optimizer=optimizer,
-        precision=precision,
         costs=costs,
         profile_db=profile_db,
+        granularity=granularity_of(strategy),
     )
     resolved = named(strategy, setting.problem)
     timeline = full(setting.problem, resolved)

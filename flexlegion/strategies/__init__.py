@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from flexlegion.errors import UserError
+from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.topology import Topology
@@ -79,6 +81,25 @@ def read_strategy(spec: AnyStrategy) -> str | Strategy:
     return spec.strategy
 
 
+def granularity_of(*read: str | Strategy) -> Granularity:
+    """How finely plans are cut under strategies that were read: the default, unless one says.
+
+    Raises
+    ------
+    UserError
+        If two differ: then they have no simulation in common.
+    """
+    given = [strategy for strategy in read if isinstance(strategy, Strategy)]
+    cut = [strategy.granularity or DEFAULT_GRANULARITY for strategy in given]
+    for strategy, its in zip(given, cut, strict=True):
+        if its != cut[0]:
+            raise UserError(
+                f"{strategy.source} has another granularity than {given[0].source}: {its} and "
+                f"{cut[0]}"
+            )
+    return cut[0] if cut else DEFAULT_GRANULARITY
+
+
 def named(spec: AnyStrategy, problem: Problem) -> Strategy:
     """The strategy that `spec` stands for, those that need costs included.
 
@@ -120,4 +141,4 @@ def _with_tables_in_pieces(strategy: Strategy, graph: Graph) -> Strategy:
             configs[op.name] = split(op, column, config.devices)
     if configs == dict(strategy):
         return strategy
-    return Strategy(configs, strategy.source, strategy.found)
+    return strategy.replaced(configs)

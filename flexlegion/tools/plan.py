@@ -11,7 +11,7 @@ from flexlegion.machine.devices import MAX_DEVICES, Devices
 from flexlegion.network import Network
 from flexlegion.notation.description import described
 from flexlegion.plan import Plan
-from flexlegion.strategies import named, resolve
+from flexlegion.strategies import granularity_of, named, resolve
 from flexlegion.strategies.registry import strategy_names
 from flexlegion.strategy import Strategy
 from flexlegion.tools.command import Commands, add_command
@@ -93,7 +93,7 @@ def _plan(args: argparse.Namespace) -> None:
 
 def _strategy(args: argparse.Namespace) -> None:
     network, devices, strategy, _ = _resolved(args)
-    Strategy(strategy, args.out, network.found({})).save(args.out, network.graph)
+    strategy.renamed(args.out, network.found({})).save(args.out, network.graph)
     print(f"wrote {args.out}: {len(strategy)} operators on {devices}")
 
 
@@ -105,7 +105,7 @@ def _resolved(
     if args.machine is not None:
         if args.cpus is not None or args.gpus is not None:
             raise UserError("--machine brings its devices along; leave out --cpus and --gpus")
-        setting = Setting.of(**asked(args, spec, target))
+        setting = Setting.of(**asked(args, spec, target), granularity=granularity_of(spec))
         problem = setting.problem
         memory_of = {device.name: device.memory for device in problem.topology.devices}
         return setting.network, problem.devices, named(spec, problem), memory_of

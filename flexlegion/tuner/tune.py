@@ -250,7 +250,7 @@ def tune(
         if on_found is not None:
             about = {"machine": str(problem.devices), "seed": seed}
             about["iteration_time_ns"] = result.iteration_time_ns
-            on_found(Strategy(dict(result.strategy), "found", network.found(about)))
+            on_found(result.strategy.renamed("found", network.found(about)))
         if result.interrupted:
             raise again(result.ended_by)
         trials = _finalists(problem, result, finalists)
@@ -320,7 +320,7 @@ def _result(
         for trial in trials
     ]
     return TuneResult(
-        strategy=Strategy(dict(chosen.strategy), "tuned", network.found(found)),
+        strategy=chosen.strategy.renamed("tuned", network.found(found)),
         chosen=chosen.name,
         reason=duel.reason,
         iteration_time_ns=chosen.simulated_ns,

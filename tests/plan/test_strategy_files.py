@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flexlegion import ParallelConfig, Strategy, UserError
+from flexlegion import ParallelConfig, Strategy, UserError, search, simulate
 from flexlegion.files import write_text
+from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
+from flexlegion.plan import Plan
+from flexlegion.strategies import resolve
 
 CONFIGS = {"fc": ParallelConfig((2, 1), ("cpu:0", "cpu:1"))}
 FOUND = {
@@ -207,6 +210,7 @@ VALUES = st.recursive(
 )
 
 
+@settings(max_examples=25)  # files are written to the disk
 @given(found=st.dictionaries(st.text(), VALUES, max_size=4))
 def test_found_round_trip(tmp_path_factory: pytest.TempPathFactory, found: dict) -> None:
     path = tmp_path_factory.mktemp("s") / "s.json"
@@ -245,6 +249,62 @@ def test_unknown_key(tmp_path: Path) -> None:
     assert str(e.value) == (
         f'{path}: unknown key "fuond"; the keys are schema_version, found, operators'
     )
+
+
+def test_granularity(tmp_path: Path) -> None:
+    """A file says it where it is not the default; plans and simulations are cut by it."""
+    path = tmp_path / "s.json"
+    data = simulate("mlp", "p100x4", "data")
+    graph, devices = data.setting.problem.graph, data.setting.problem.devices
+    for granularity in (None, DEFAULT_GRANULARITY):
+        Strategy(data.strategy, granularity=granularity).save(path)
+        assert "granularity" not in json.loads(path.read_text())
+    finely = Granularity(shard_bytes=1, fused_launches=1)
+    Strategy(data.strategy, granularity=finely).save(path, graph)
+    document = json.loads(path.read_text())
+    assert document["granularity"] == {"shard_bytes": 1, "fused_launches": 1}
+    loaded = resolve(path, graph, devices)
+    assert loaded.granularity == finely
+    outputs = data.setting.problem.outputs
+    plans = [Plan(graph, strategy, devices, outputs) for strategy in (data.strategy, loaded)]
+    shards = [[x.devices for x in p.launches if x.stage == "update"] for p in plans]
+    assert len(shards[0][-1]) == 1  # the last layer's weights are small
+    assert len(shards[1][-1]) == 4
+    fine = simulate("mlp", "p100x4", path)
+    assert fine.setting.problem.granularity == fine.strategy.granularity == finely
+    assert fine.iteration_time_ns != data.iteration_time_ns
+    found = search("mlp", "p100x4", start=[path], proposals=3, chains=1, progress=False)
+    assert found.strategy.granularity == finely
+    with pytest.raises(
+        UserError, match=r"s\.json: its granularity is Granularity\(shard_bytes=1, "
+    ):
+        data.setting.problem.checked(Strategy.load(path))
+    data.strategy.save(tmp_path / "other.json")
+    with pytest.raises(UserError, match=r"other\.json has another granularity than \S+s\.json"):
+        search("mlp", "p100x4", start=[path, tmp_path / "other.json"], proposals=3)
+
+
+@pytest.mark.parametrize(
+    ("granularity", "message"),
+    [
+        (None, "has to be an object of integers, shard_bytes and fused_launches, but is null"),
+        ({"shard_bytes": 1.5}, "has to be an object of integers, shard_bytes and fused_launches, "),
+        ({"shards": 1}, "has to be an object of integers, shard_bytes and fused_launches, but is "),
+        ({"shard_bytes": -1}, "shards of at least -1 bytes are not possible; choose 0 to "),
+        ({"fused_launches": 0}, "0 launches cannot run as one; 1 keeps them apart"),
+    ],
+)
+def test_wrong_granularity(tmp_path: Path, granularity: object, message: str) -> None:
+    path = tmp_path / "s.json"
+    document = {"schema_version": 2, "granularity": granularity, "operators": {}}
+    path.write_text(json.dumps(document))
+    with pytest.raises(UserError) as e:
+        Strategy.load(path)
+    assert str(e.value).startswith(f"{path}: ")
+    assert message in str(e.value)
+    path.write_text(json.dumps(document | {"schema_version": 1}))
+    with pytest.raises(UserError, match='unknown key "granularity"; the keys are schema_version'):
+        Strategy.load(path)
 
 
 def test_the_version_of_a_file_counts_before_its_keys(tmp_path: Path) -> None:
