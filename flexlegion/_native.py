@@ -278,8 +278,19 @@ def rt() -> Library:
     library.check(library.lib.fl_rt_start())
     global _started
     _started = library
-    process.check_together(library.lib.fl_rt_ranks())
+    process.check_together(_running(library).ranks)
     return library
+
+
+def running() -> Any:
+    """The header's ``fl_running``: ranks and devices of the running Legion."""
+    return _running(rt())
+
+
+def _running(library: Library) -> Any:
+    its = library.ffi.new("fl_running *")
+    library.check(library.lib.fl_rt_running(its))
+    return its
 
 
 def leave(status: int) -> NoReturn:

@@ -132,6 +132,7 @@ class Plan:
         lib, ffi = self.core.lib, self.core.ffi
         strategy = strategy.filled(graph)
         configs = enumerate(strategy[operator.name] for operator in graph.operators)
+        arrays = ffi.new("fl_plan_arrays *")
         self.handle = ffi.gc(
             self.core.check(
                 lib.fl_plan_create(
@@ -139,12 +140,11 @@ class Plan:
                     to_native(self.core, configs, devices),
                     optimizer_states,
                     clips,
+                    arrays,
                 )
             ),
             lib.fl_plan_destroy,
         )
-        arrays = ffi.new("fl_plan_arrays *")
-        self.core.check(lib.fl_plan_read(self.handle, arrays))
         self.norms = Tensor("norms of gradients", (arrays.n_norms,))
         self.total_norm = Tensor("total norm", (1,))
         self.launches = list(self._launches(arrays))

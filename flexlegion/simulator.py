@@ -197,13 +197,13 @@ class Simulation:
 
     def accept(self) -> None:
         """Hold the proposal."""
-        self._core.check(self._core.lib.fl_simulator_accept(self._handle))
+        self._core.check(self._core.lib.fl_simulator_decide(self._handle, True))
         self._configs.update(self._proposed)
         self._proposed = {}
 
     def reject(self) -> None:
         """Return to what was held before the proposal."""
-        self._core.check(self._core.lib.fl_simulator_reject(self._handle))
+        self._core.check(self._core.lib.fl_simulator_decide(self._handle, False))
         self._proposed = {}
 
     @property
@@ -217,11 +217,14 @@ class Simulation:
         summary = self._summary()
         tasks = np.zeros(summary.tasks, TASK)
         pointer = core.ffi.cast("fl_task *", tasks.ctypes.data)
-        core.check(core.lib.fl_simulator_tasks(self._handle, len(tasks), pointer))
         memories, places = problem.memories, [*problem.devices.names, *problem.topology.channels]
         peak = core.ffi.new("int64_t[]", len(memories))
         contents = core.ffi.new("int64_t[]", len(memories) * len(CONTENTS))
-        core.check(core.lib.fl_simulator_memory(self._handle, len(memories), peak, contents))
+        core.check(
+            core.lib.fl_simulator_timeline(
+                self._handle, len(tasks), pointer, len(memories), peak, contents
+            )
+        )
         of_content = iter(contents)
         return Timeline(
             problem,

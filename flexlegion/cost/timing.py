@@ -47,8 +47,7 @@ REPEATS = Repeats()
 
 def kernel_library() -> str:
     """The kernel library of CPU processors and its version: ``oneDNN 3.2.1``."""
-    rt = _native.rt()
-    return str(rt.ffi.string(rt.lib.fl_rt_kernel_library()).decode())
+    return str(_native.rt().ffi.string(_native.running().kernel_library).decode())
 
 
 def sample_of(times: Sequence[int]) -> Sample:

@@ -47,17 +47,16 @@ def running_machine() -> RunningMachine:
     rt = _native.rt()
     names, owners, memories, sizes = [], [], [], []
     counts = {"cpu": 0, "gpu": 0}
-    info = rt.ffi.new("fl_device *")
-    for i in range(rt.check(rt.lib.fl_rt_devices())):
-        rt.check(rt.lib.fl_rt_device(i, info))
+    running = _native.running()
+    for info in rt.items(running.devices, running.n_devices):
         kind = "gpu" if info.kind == rt.lib.FL_GPU else "cpu"
         names.append(f"{kind}:{counts[kind]}")
         counts[kind] += 1
         owners.append(info.rank)
         memories.append(info.memory)
         sizes.append(info.memory_bytes)
-    ranks, rank = rt.lib.fl_rt_ranks(), rt.lib.fl_rt_rank()
-    return RunningMachine(Devices(names, owners), ranks, rank, owners, memories, sizes)
+    devices = Devices(names, owners)
+    return RunningMachine(devices, running.ranks, running.rank, owners, memories, sizes)
 
 
 def memory_in_use(device: int) -> int:
@@ -72,7 +71,7 @@ def memory_in_use(device: int) -> int:
 def all_gather(mine: bytes) -> list[bytes]:
     """What each rank gives, in the order of ranks; all give the same number of bytes."""
     rt = _native.rt()
-    ranks = rt.lib.fl_rt_ranks()
+    ranks = _native.running().ranks
     if ranks == 1:
         return [mine]
     everything = rt.ffi.new("char[]", len(mine) * ranks)

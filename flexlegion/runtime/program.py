@@ -88,7 +88,7 @@ class Program:
     ) -> None:
         self.plan = plan
         self._rt = _native.rt()
-        self.ranks = int(self._rt.lib.fl_rt_ranks())
+        self.ranks = int(_native.running().ranks)
         self._data: dict[int, tuple[Tensor, Array]] = {}  # by number
         self._losses = list(losses_of(plan.graph).values())
         # Of each loss, of each staged sample: how many of its values count.
@@ -123,7 +123,7 @@ class Program:
     def staged_here(self, tensor: Tensor) -> npt.NDArray[np.bool_]:
         """For each sample of a batch of an input tensor: whether tasks of this rank stage it."""
         here = np.zeros(tensor.shape[0], np.bool_)
-        rank, devices = self._rt.lib.fl_rt_rank(), self.plan.devices
+        rank, devices = _native.running().rank, self.plan.devices
         for launch in self.plan.launches:
             written = launch.requirements[0]
             if launch.stage != "load" or written.tensor is not tensor:
@@ -341,19 +341,17 @@ class Program:
                 together.setdefault(number, []).append(launch)
         return [together[number] for number in sorted(together)]
 
-    def placed(self, launch: int) -> list[str | None]:
-        """For each task of the plan's launch: the device it last ran on, if on this rank."""
-        tasks = len(self.plan.launches[launch].devices)
-        out = self._rt.ffi.new("int32_t[]", tasks)
-        self._rt.check(self._rt.lib.fl_program_placed(self._handle, launch, out))
-        return [self.plan.devices.names[n] if n >= 0 else None for n in out]
+    def last(self, launch: int) -> list[tuple[str, int] | None]:
+        """For each task of the plan's launch: where it last ran, and the ns that it took.
 
-    def elapsed(self, launch: int) -> list[int | None]:
-        """For each task of the plan's launch: the ns that it last took, if on this rank."""
+        None: it did not run on this rank.
+        """
         tasks = len(self.plan.launches[launch].devices)
-        out = self._rt.ffi.new("int64_t[]", tasks)
-        self._rt.check(self._rt.lib.fl_program_elapsed(self._handle, launch, out))
-        return [int(n) if n >= 0 else None for n in out]
+        ffi, names = self._rt.ffi, self.plan.devices.names
+        devices, times = ffi.new("int32_t[]", tasks), ffi.new("int64_t[]", tasks)
+        self._rt.check(self._rt.lib.fl_program_last(self._handle, launch, devices, times))
+        last = zip(devices, times, strict=True)
+        return [(names[device], time) if device >= 0 else None for device, time in last]
 
     def record(self, on: bool) -> None:
         """Whether to note from now on when tasks run; forgets what was noted. Waits."""

@@ -84,13 +84,7 @@ typedef struct {
 } fl_config;
 int fl_strategy_get(const fl_strategy *strategy, int op, fl_config *out);
 
-/* The plan of a finished graph under a strategy. The optimizer keeps that many states of each
- * weight, and clips the gradients by their norm, or does not. */
 typedef struct fl_plan fl_plan;
-fl_plan *fl_plan_create(const fl_graph *graph, const fl_strategy *strategy, int optimizer_states,
-                        int clips);
-void fl_plan_destroy(fl_plan *plan);
-
 typedef struct {
   int32_t op, pass_id, runs, tasks, requirements;
 } fl_launch;
@@ -137,7 +131,11 @@ typedef struct {
   const int32_t *value_slots;    /* of each tensor: the partial values that its value is combined
                                     of; 1: it is written as a whole */
 } fl_plan_arrays;
-int fl_plan_read(const fl_plan *plan, fl_plan_arrays *out);
+/* The plan of a finished graph under a strategy. The optimizer keeps that many states of each
+ * weight, and clips the gradients by their norm, or does not. */
+fl_plan *fl_plan_create(const fl_graph *graph, const fl_strategy *strategy, int optimizer_states,
+                        int clips, fl_plan_arrays *out);
+void fl_plan_destroy(fl_plan *plan);
 /* Which launches the runtime fuses, one Legion task running task k of each, in the kinds of `runs`:
  * for each launch the number of its run, or -1 if it takes part in no run. */
 int fl_plan_fused(const fl_plan *plan, unsigned runs, int n_devices, const int32_t *memory_of,
@@ -208,12 +206,11 @@ typedef enum {
 } fl_verdict; /* on a proposal */
 fl_simulator *fl_simulator_create(const fl_problem *problem, const fl_strategy *strategy);
 void fl_simulator_destroy(fl_simulator *simulator);
-/* Tries other configurations of some operators; `limit` 0: none. Returns a verdict. Then accept or
- * reject. */
+/* Tries other configurations of some operators; `limit` 0: none. Returns a verdict. Then decide
+ * whether to accept it or return to what was held. */
 int fl_simulator_propose(fl_simulator *simulator, const fl_strategy *changes, int algorithm,
                          int64_t limit);
-int fl_simulator_accept(fl_simulator *simulator);
-int fl_simulator_reject(fl_simulator *simulator);
+int fl_simulator_decide(fl_simulator *simulator, int accept);
 typedef struct {
   int32_t device;               /* from n_devices on: links */
   int32_t pass_id, index, part; /* operator, or for FL_LOAD tensor; of a communication task: its
@@ -233,7 +230,6 @@ typedef struct {
   const int64_t *allocated; /* of each memory, the bytes if nothing is given back */
 } fl_summary;
 int fl_simulator_summary(fl_simulator *simulator, fl_summary *out);
-int fl_simulator_tasks(const fl_simulator *simulator, int n_tasks, fl_task *tasks);
 typedef enum {
   FL_CONTENT_BATCH,
   FL_CONTENT_ACTIVATIONS,
@@ -242,9 +238,10 @@ typedef enum {
   FL_CONTENT_WEIGHT_GRADIENTS,
   FL_CONTENT_OPTIMIZER_STATES
 } fl_content;
-/* Of each memory: the most bytes at one time; and of each content, what is allocated for it. */
-int fl_simulator_memory(const fl_simulator *simulator, int memories, int64_t *peak,
-                        int64_t *contents);
+/* All tasks; of each memory the most bytes at one time; and of each content, what is allocated for
+ * it. */
+int fl_simulator_timeline(const fl_simulator *simulator, int n_tasks, fl_task *tasks, int memories,
+                          int64_t *peak, int64_t *contents);
 
 /* The search: a chain of strategies. The problem has to live as long, and its cost table
  * must not change: every entry in it that fits the machine is a candidate. */

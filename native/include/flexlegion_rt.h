@@ -34,16 +34,18 @@ int fl_rt_last_needs(int n, fl_memory_need *out);
 int fl_rt_start(void);
 /* Ends this process at once with a status that is not 0, and the other ranks with it. */
 void fl_rt_leave(int status);
-int fl_rt_ranks(void);
-int fl_rt_rank(void);
 
 typedef enum { FL_CPU, FL_GPU } fl_device_kind;
 typedef struct {
   int32_t kind, rank, memory; /* devices with the same memory share it */
   int64_t memory_bytes;       /* without what a GPU keeps as scratch memory */
 } fl_device;
-int fl_rt_devices(void);
-int fl_rt_device(int index, fl_device *out);
+typedef struct {
+  int32_t ranks, rank, n_devices; /* rank: this process's */
+  const fl_device *devices;       /* of all ranks, for the life of the process */
+  const char *kernel_library;     /* what computes, and its version: "oneDNN 3.2.1" */
+} fl_running;
+int fl_rt_running(fl_running *out);
 /* What a GPU of this rank is. Clocks are the highest; 0 where the driver does not tell. */
 typedef struct {
   char name[96], software[160]; /* "NVIDIA H200"; libraries and their versions */
@@ -62,15 +64,13 @@ int64_t fl_rt_memory_in_use(int device);
 /* Bytes that Legion copied to bring tasks their data, counted while on (a trace's first run shows
  * its copies). On one rank only: this Legion does not survive profiling copies between ranks. */
 int fl_rt_count_copies(int on);
-int64_t fl_rt_copied_bytes(void);
-/* Of these, what went from one device's memory to another's. */
-int64_t fl_rt_copied_between(int from, int to);
+/* Of these, what went from one device's memory to another's; both -1: all. */
+int64_t fl_rt_copied_bytes(int from, int to);
 
 /* What products and convolutions on GPUs round their factors to. */
 typedef enum { FL_FP32, FL_TF32, FL_BF16 } fl_precision;
 
 /* Measuring. Every rank makes the same calls, and gets the same times (ns). */
-const char *fl_rt_kernel_library(void); /* what computes, and its version: "oneDNN 3.2.1" */
 typedef struct {
   int32_t warmups, least, most; /* runs before, and bounds of the runs that count */
   int64_t budget_ns;            /* within which, between the bounds, it runs as often as it can */
@@ -169,11 +169,9 @@ int64_t fl_program_records(fl_program *program, int64_t n, fl_record *out);
 /* Which of an iteration's Legion launches (0, 1, ...) runs each of the plan's launches, of which
  * there are `n`, in iterations of that kind; -1: none. Those with one number run as one. */
 int fl_program_issued(fl_program *program, int runs, int n, int32_t *numbers);
-/* For each task of the plan's launch: the device it last ran on, or -1 if it did not run on this
- * rank. */
-int fl_program_placed(fl_program *program, int launch, int32_t *devices);
-/* How long (ns) each of them took then, or -1. */
-int fl_program_elapsed(fl_program *program, int launch, int64_t *times);
+/* For each task of the plan's launch: the device it last ran on, and how long (ns) it took; both -1
+ * if it did not run on this rank. */
+int fl_program_last(fl_program *program, int launch, int32_t *devices, int64_t *times);
 
 /* cdef end */
 

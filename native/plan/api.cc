@@ -272,7 +272,7 @@ fl::PlanArrays::PlanArrays(const fl::Plan& plan) {
 }
 
 fl_plan* fl_plan_create(const fl_graph* graph, const fl_strategy* strategy, int optimizer_states,
-                        int clips) {
+                        int clips, fl_plan_arrays* out) {
   return fl::guarded(static_cast<fl_plan*>(nullptr), [&] {
     auto plan = std::make_unique<fl_plan>();
     plan->graph = graph->graph;
@@ -285,30 +285,26 @@ fl_plan* fl_plan_create(const fl_graph* graph, const fl_strategy* strategy, int 
     plan->plan = fl::make_plan(plan->graph, plan->strategy, fl::finished(*graph).outputs,
                                {optimizer_states, clips != 0});
     plan->arrays = std::make_shared<fl::PlanArrays>(plan->plan);
+    const fl::PlanArrays& all = *plan->arrays;
+    *out = {static_cast<int32_t>(all.launches.size()),
+            static_cast<int32_t>(all.requirements.size()),
+            static_cast<int32_t>(all.devices.size()),
+            static_cast<int32_t>(all.gradient_slots.size()),
+            plan->plan.norms,
+            static_cast<int64_t>(all.adds.size()),
+            static_cast<int64_t>(all.bounds.size()),
+            all.launches.data(),
+            all.requirements.data(),
+            all.devices.data(),
+            all.adds.data(),
+            all.bounds.data(),
+            all.gradient_slots.data(),
+            all.value_slots.data()};
     return plan.release();
   });
 }
 
 void fl_plan_destroy(fl_plan* plan) { delete plan; }
-
-int fl_plan_read(const fl_plan* plan, fl_plan_arrays* out) {
-  const fl::PlanArrays& all = *plan->arrays;
-  *out = {static_cast<int32_t>(all.launches.size()),
-          static_cast<int32_t>(all.requirements.size()),
-          static_cast<int32_t>(all.devices.size()),
-          static_cast<int32_t>(all.gradient_slots.size()),
-          plan->plan.norms,
-          static_cast<int64_t>(all.adds.size()),
-          static_cast<int64_t>(all.bounds.size()),
-          all.launches.data(),
-          all.requirements.data(),
-          all.devices.data(),
-          all.adds.data(),
-          all.bounds.data(),
-          all.gradient_slots.data(),
-          all.value_slots.data()};
-  return 0;
-}
 
 int fl_plan_fused(const fl_plan* plan, unsigned runs, int n_devices, const int32_t* memory_of,
                   int32_t* run) {

@@ -30,7 +30,7 @@ constexpr bool same(int of_header, Enumeration ours) {
   return of_header == static_cast<int>(ours);
 }
 
-// What fl_plan_read points to.
+// What fl_plan_arrays points to.
 struct PlanArrays {
   explicit PlanArrays(const Plan& plan);
 

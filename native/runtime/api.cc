@@ -79,6 +79,15 @@ int measured(int64_t* times, Measure&& measure) {
   });
 }
 
+const char* kernel_library() {
+  static const std::string name = [] {
+    const dnnl_version_t* const v = dnnl_version();
+    return "oneDNN " + std::to_string(v->major) + "." + std::to_string(v->minor) + "." +
+           std::to_string(v->patch);
+  }();
+  return name.c_str();
+}
+
 }  // namespace
 
 const char* fl_rt_last_error(int* is_users) {
@@ -108,32 +117,26 @@ int fl_rt_start(void) {
 
 void fl_rt_leave(int status) { fl::end_all_ranks(status); }
 
-int fl_rt_ranks(void) {
-  return fl::guarded(-1, [] { return fl::MachineState::get().ranks(); });
-}
-
-int fl_rt_rank(void) {
-  return fl::guarded(-1, [] { return fl::MachineState::get().rank(); });
-}
-
-int fl_rt_devices(void) {
-  return fl::guarded(-1, [] { return static_cast<int>(fl::MachineState::get().devices().size()); });
-}
-
-int fl_rt_device(int index, fl_device* out) {
+int fl_rt_running(fl_running* out) {
   return status([&] {
-    const fl::Device& device =
-        fl::MachineState::get().devices().at(static_cast<std::size_t>(index));
-    const auto& all = fl::MachineState::get().devices();
-    // Numbered by the first device that has it.
-    const auto first = std::find_if(all.begin(), all.end(), [&](const fl::Device& other) {
-      return other.memory == device.memory;
-    });
-    *out = {static_cast<int32_t>(device.kind), device.rank,
-            static_cast<int32_t>(first - all.begin()),
-            device.memory.exists()
-                ? static_cast<int64_t>(device.memory.capacity()) - fl::arena_bytes(index)
-                : 0};
+    const fl::MachineState& machine = fl::MachineState::get();
+    const auto& all = machine.devices();
+    static std::vector<fl_device> devices;
+    devices.clear();
+    for (const fl::Device& device : all) {
+      // Memories are numbered by the first device that has them.
+      const auto first = std::find_if(all.begin(), all.end(), [&](const fl::Device& other) {
+        return other.memory == device.memory;
+      });
+      const auto index = static_cast<int>(devices.size());
+      devices.push_back({static_cast<int32_t>(device.kind), device.rank,
+                         static_cast<int32_t>(first - all.begin()),
+                         device.memory.exists() ? static_cast<int64_t>(device.memory.capacity()) -
+                                                      fl::arena_bytes(index)
+                                                : 0});
+    }
+    *out = {machine.ranks(), machine.rank(), static_cast<int32_t>(devices.size()), devices.data(),
+            kernel_library()};
   });
 }
 
@@ -170,23 +173,13 @@ int fl_rt_count_copies(int on) {
   });
 }
 
-int64_t fl_rt_copied_bytes(void) { return fl::copied_bytes(); }
-
-int64_t fl_rt_copied_between(int from, int to) {
+int64_t fl_rt_copied_bytes(int from, int to) {
   return fl::guarded(std::int64_t{-1}, [&] {
+    if (from < 0) return fl::copied_bytes();
     const auto& devices = fl::MachineState::get().devices();
     return fl::copied_bytes(devices.at(static_cast<std::size_t>(from)).memory,
                             devices.at(static_cast<std::size_t>(to)).memory);
   });
-}
-
-const char* fl_rt_kernel_library(void) {
-  static const std::string name = [] {
-    const dnnl_version_t* const v = dnnl_version();
-    return "oneDNN " + std::to_string(v->major) + "." + std::to_string(v->minor) + "." +
-           std::to_string(v->patch);
-  }();
-  return name.c_str();
 }
 
 int fl_rt_measure_task(const fl_plan* plan, const char* optimizer, int n_attributes,
@@ -370,16 +363,10 @@ int fl_program_issued(fl_program* program, int runs, int n, int32_t* numbers) {
   });
 }
 
-int fl_program_placed(fl_program* program, int launch, int32_t* devices) {
+int fl_program_last(fl_program* program, int launch, int32_t* devices, int64_t* times) {
   return status([&] {
-    const auto& placed = program->program.placed(launch);
-    std::copy(placed.begin(), placed.end(), devices);
-  });
-}
-
-int fl_program_elapsed(fl_program* program, int launch, int64_t* times) {
-  return status([&] {
-    const auto& elapsed = program->program.elapsed(launch);
-    std::copy(elapsed.begin(), elapsed.end(), times);
+    const fl::RuntimeLaunch& last = program->program.last(launch);
+    std::copy(last.placed.begin(), last.placed.end(), devices);
+    std::copy(last.elapsed.begin(), last.elapsed.end(), times);
   });
 }

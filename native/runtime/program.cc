@@ -274,13 +274,8 @@ std::vector<std::int32_t> Program::issued(unsigned runs) const {
   return numbers;
 }
 
-const std::vector<std::int32_t>& Program::placed(int planned) const {
-  return launches_[static_cast<std::size_t>(planned_.at(static_cast<std::size_t>(planned)))].placed;
-}
-
-const std::vector<std::int64_t>& Program::elapsed(int planned) const {
-  return launches_[static_cast<std::size_t>(planned_.at(static_cast<std::size_t>(planned)))]
-      .elapsed;
+const RuntimeLaunch& Program::last(int planned) const {
+  return launches_[static_cast<std::size_t>(planned_.at(static_cast<std::size_t>(planned)))];
 }
 
 }  // namespace flexlegion

@@ -87,10 +87,8 @@ class Program : public Executor {
   // A launch of the plan: the place in an iteration of what is issued for it, or -1.
   std::vector<std::int32_t> issued(unsigned runs) const;
 
-  // Where the tasks of the plan's launch last ran on this rank: a device each, or -1.
-  const std::vector<std::int32_t>& placed(int planned) const;
-  // How many ns the tasks of the plan's launch last took on this rank, or -1 each.
-  const std::vector<std::int64_t>& elapsed(int planned) const;
+  // The plan's launch, which says where its tasks last ran on this rank, and how long they took.
+  const RuntimeLaunch& last(int planned) const;
 
  private:
   struct Data {

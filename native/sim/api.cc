@@ -296,19 +296,15 @@ int fl_simulator_propose(fl_simulator* handle, const fl_strategy* changes, int a
   });
 }
 
-int fl_simulator_accept(fl_simulator* simulator) {
+int fl_simulator_decide(fl_simulator* simulator, int accept) {
   return fl::guarded(-1, [&] {
-    if (!simulator->simulator.proposed()) {
+    if (accept == 0) {
+      simulator->simulator.reject();
+    } else if (simulator->simulator.proposed()) {
+      simulator->simulator.accept();
+    } else {
       throw std::invalid_argument("no proposal was simulated to be accepted");
     }
-    simulator->simulator.accept();
-    return 0;
-  });
-}
-
-int fl_simulator_reject(fl_simulator* simulator) {
-  return fl::guarded(-1, [&] {
-    simulator->simulator.reject();
     return 0;
   });
 }
@@ -331,11 +327,15 @@ int fl_simulator_summary(fl_simulator* simulator, fl_summary* out) {
   });
 }
 
-int fl_simulator_tasks(const fl_simulator* simulator, int n_tasks, fl_task* tasks) {
+int fl_simulator_timeline(const fl_simulator* simulator, int n_tasks, fl_task* tasks, int memories,
+                          int64_t* peak, int64_t* contents) {
   return fl::guarded(-1, [&] {
     const fl::TaskGraph& graph = simulator->simulator.graph();
     const fl::Timeline& line = simulator->simulator.timeline();
     if (n_tasks != line.tasks) throw std::invalid_argument("wrong number of tasks");
+    if (memories != graph.problem().machine.memories) {
+      throw std::invalid_argument("wrong number of memories");
+    }
     for (std::size_t l = 0; l < graph.blocks().size(); ++l) {
       const fl::LaunchId id = graph.launches()[l];
       const fl::Block& block = graph.blocks()[l];
@@ -385,18 +385,7 @@ int fl_simulator_tasks(const fl_simulator* simulator, int n_tasks, fl_task* task
                     line.end_time[t]};
       }
     }
-    return 0;
-  });
-}
-
-int fl_simulator_memory(const fl_simulator* simulator, int memories, int64_t* peak,
-                        int64_t* contents) {
-  return fl::guarded(-1, [&] {
-    const fl::TaskGraph& graph = simulator->simulator.graph();
-    if (memories != graph.problem().machine.memories) {
-      throw std::invalid_argument("wrong number of memories");
-    }
-    const auto most = fl::peak_memory(graph, simulator->simulator.timeline());
+    const auto most = fl::peak_memory(graph, line);
     std::copy(most.begin(), most.end(), peak);
     const auto all = fl::memory_contents(graph);
     std::copy(all.begin(), all.end(), contents);

@@ -181,13 +181,12 @@ class Sequence {
     splits_.assign(facts_.ops.size(), {});
     Strategy strategy;
     set_all(strategy);
+    fl_plan_arrays all;
     fl_plan* const plan = checked([&] {
       return fl_plan_create(graph, strategy.handle, random_.twisted32(random_.upto(2)),
-                            random_.upto(1));
+                            random_.upto(1), &all);
     });
     if (plan == nullptr) return;
-    fl_plan_arrays all;
-    require(fl_plan_read(plan, &all) == 0, "a plan's arrays");
     std::int64_t tasks = 0, requirements = 0, tiles = 0, bounds = 0;
     for (const fl_launch* l = all.launches; l != all.launches + all.n_launches; ++l) {
       tasks += l->tasks;
@@ -242,12 +241,18 @@ class Sequence {
     fl_summary summary;
     if (checked([&] { return fl_simulator_summary(simulator, &summary); }) < 0) return {};
     std::vector<fl_task> tasks(static_cast<std::size_t>(summary.tasks) + 1);
-    if (random_.chance(0.1)) {
-      const int wrong = static_cast<int>(summary.tasks) + (random_.chance(0.5) ? 1 : -1);
-      require(fl_simulator_tasks(simulator, wrong, tasks.data()) < 0, "a wrong number of tasks");
-    }
+    std::vector<std::int64_t> peak(16), contents(16 * (FL_CONTENT_OPTIMIZER_STATES + 1));
+    const auto timeline = [&](int n, int memories) {
+      return fl_simulator_timeline(simulator, n, tasks.data(), memories, peak.data(),
+                                   contents.data());
+    };
     const int n = static_cast<int>(summary.tasks);
-    if (checked([&] { return fl_simulator_tasks(simulator, n, tasks.data()); }) < 0) return {};
+    if (random_.chance(0.1)) {
+      const int off = random_.chance(0.5) ? 1 : -1;
+      require(timeline(n + off, memories_) < 0, "a wrong number of tasks");
+      require(timeline(n, memories_ + off) < 0, "a wrong number of memories");
+    }
+    if (checked([&] { return timeline(n, memories_); }) < 0) return {};
     tasks.pop_back();
     std::int64_t latest = 0;
     for (const fl_task& task : tasks) {
@@ -258,9 +263,6 @@ class Sequence {
       latest = std::max(latest, task.end_time);
     }
     require(latest == summary.iteration_time, "the latest end is the iteration time");
-    std::vector<std::int64_t> peak(16), contents(16 * (FL_CONTENT_OPTIMIZER_STATES + 1));
-    const int memories = memories_ + (random_.chance(0.1) ? random_.between(-1, 1) : 0);
-    checked([&] { return fl_simulator_memory(simulator, memories, peak.data(), contents.data()); });
     return tasks;
   }
 
@@ -280,8 +282,9 @@ class Sequence {
     for (int i = random_.between(0, 12); i > 0; --i) {
       if (random_.chance(0.1)) add_split();
       if (random_.chance(0.1)) {
-        fl_simulator_reject(simulator);
-        require(checked([&] { return fl_simulator_accept(simulator); }) < 0, "nothing to accept");
+        fl_simulator_decide(simulator, 0);
+        require(checked([&] { return fl_simulator_decide(simulator, 1); }) < 0,
+                "nothing to accept");
       }
       propose(simulator, held);
     }
@@ -320,16 +323,16 @@ class Sequence {
           call(random_.upto(1), std::max<std::int64_t>(1, summary.iteration_time)) == FL_SIMULATED,
           "turned down at the limit");
       if (random_.chance(0.4)) {
-        require(fl_simulator_accept(simulator) == 0, "accept");
+        require(fl_simulator_decide(simulator, 1) == 0, "accept");
         held = by_full;
         return;
       }
     } else if (verdict > 0) {
-      require(fl_simulator_accept(simulator) < 0, "accepting what was not simulated");
+      require(fl_simulator_decide(simulator, 1) < 0, "accepting what was not simulated");
       if (random_.chance(0.5)) tasks_of(simulator);
     }
     if (random_.chance(0.9)) {
-      require(fl_simulator_reject(simulator) == 0, "reject");
+      require(fl_simulator_decide(simulator, 0) == 0, "reject");
       require_same(tasks_of(simulator), held);
     }
   }

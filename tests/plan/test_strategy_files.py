@@ -267,9 +267,9 @@ def test_granularity(tmp_path: Path) -> None:
     assert loaded.granularity == finely
     outputs = data.setting.problem.outputs
     plans = [Plan(graph, strategy, devices, outputs) for strategy in (data.strategy, loaded)]
-    shards = [[x.devices for x in p.launches if x.stage == "update"] for p in plans]
-    assert len(shards[0][-1]) == 1  # the last layer's weights are small
-    assert len(shards[1][-1]) == 4
+    # The output layer's weights are small.
+    fewest = [min(len(x.devices) for x in p.launches if x.stage == "update") for p in plans]
+    assert fewest == [1, 4]
     fine = simulate("mlp", "p100x4", path)
     assert fine.setting.problem.granularity == fine.strategy.granularity == finely
     assert fine.iteration_time_ns != data.iteration_time_ns

@@ -35,9 +35,9 @@ def main() -> None:
             history = model.fit(x, y, epochs=EPOCHS, progress=False)
             summary["misplaced"] += misplaced(model)
             summary["ran_here"] += sum(
-                place is not None
+                last is not None
                 for i in range(len(model.plan.launches))
-                for place in model.program.placed(i)
+                for last in model.program.last(i)
             )
             key = f"{name} {strategy}"
             summary["metrics"][key] = [epoch["loss"] for epoch in history.epochs]

@@ -187,7 +187,7 @@ def main() -> None:
         "reduced": {name: count for name, count in reduced.items() if count},
         "sums": dict(sums),
         "worst": worst,
-        "copied_bytes": int(rt().lib.fl_rt_copied_bytes()),
+        "copied_bytes": int(rt().lib.fl_rt_copied_bytes(-1, -1)),
         "failures": failures,
     }
     Path(f"{args.out}.{machine.rank}").write_text(json.dumps(result, indent=2))

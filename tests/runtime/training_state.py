@@ -134,7 +134,8 @@ def misplaced(model: Model) -> list[str]:
         if not launch.runs & TRAIN:
             continue
         name = launch.operator.name if launch.operator else launch.requirements[0].tensor.name
-        for k, (told, ran) in enumerate(zip(launch.devices, model.program.placed(i), strict=True)):
+        last = [ran and ran[0] for ran in model.program.last(i)]
+        for k, (told, ran) in enumerate(zip(launch.devices, last, strict=True)):
             here = machine.owners[machine.devices.number(told)] == machine.rank
             if ran != (told if here else None):
                 wrong.append(f"{launch.stage} {name} task {k}: told {told}, ran on {ran}")

@@ -40,7 +40,7 @@ def times(model: Model) -> dict[str, int]:
     for i, launch in enumerate(model.plan.launches):
         if launch.runs & TRAIN and launch.operator is not None:
             key = f"{launch.operator.kind.type} {launch.stage}"
-            sums[key] = sums.get(key, 0) + sum(ns or 0 for ns in model.program.elapsed(i))
+            sums[key] = sums.get(key, 0) + sum(last[1] for last in model.program.last(i) if last)
     return sums
 
 
@@ -88,7 +88,7 @@ def main() -> None:
     launches = [launch for launch in model.plan.launches if launch.runs & TRAIN]
     ready = {
         "ready": True,
-        "copied_bytes": int(library.lib.fl_rt_copied_bytes()) if alone else None,
+        "copied_bytes": int(library.lib.fl_rt_copied_bytes(-1, -1)) if alone else None,
         "tasks": sum(len(launch.devices) for launch in launches),
         "launches": len(launches),
     }

@@ -37,7 +37,7 @@ def data_of(rows: int, tables: int, samples: int) -> tuple[list[npt.NDArray[Any]
 def copied(devices: list[int]) -> int:
     """Bytes that Legion copied between memories of devices, since they were counted."""
     lib = rt().lib
-    return sum(int(lib.fl_rt_copied_between(a, b)) for a in devices for b in devices if a != b)
+    return sum(int(lib.fl_rt_copied_bytes(a, b)) for a in devices for b in devices if a != b)
 
 
 def wait_until_free(before: dict[int, int]) -> None:
