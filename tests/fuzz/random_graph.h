@@ -156,7 +156,7 @@ class GraphMaker {
     const bool primary = role == FL_ROLE_OUTPUT && rank == op.shape.size();
     std::vector<fl_dim_map> map;
     for (std::size_t d = 0; d < rank; ++d) {
-      fl_dim_map entry = {random_.between(-1, dims - 1), 1, 1, 0, 0, -1};
+      fl_dim_map entry = {random_.between(-1, dims - 1), 1, 1, 0, 0, -1, 0};
       const int sort = random_.upto(9);
       if (primary && !random_.chance(0.02)) {
         entry.out_dim = static_cast<int>(d);
@@ -168,7 +168,7 @@ class GraphMaker {
         entry.num = random_.between(0, 3);
         entry.den = random_.between(1, 4);
       }
-      if (role == FL_ROLE_WEIGHT && d == 0 && random_.chance(0.1)) entry.named_by = 0;
+      if (role == FL_ROLE_WEIGHT && d == 0 && random_.chance(0.02)) entry.named_by = 0;
       entry.prefix = role != FL_ROLE_OUTPUT && random_.chance(0.1);
       map.push_back({random_.twisted32(entry.out_dim), random_.twisted(entry.num),
                      random_.twisted(entry.den), random_.twisted(entry.lo_offset),
