@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common.sides import Side, alternate, legate, ratios
+from common.sides import Side, WorkerError, alternate, legate, ratios
 from common.workloads import Workload
 from networks import DDP, SINGLE, torch_command
 
@@ -104,7 +104,10 @@ def main() -> None:
         print(f"warning: the load average is {os.getloadavg()[0]:.1f}", file=sys.stderr)
     rows, figures = [], dict[str, Any]()
     for name in args.networks.split(","):
-        sides = compare(name, WORKLOADS[name], args)
+        try:
+            sides = compare(name, WORKLOADS[name], args)
+        except WorkerError as e:
+            sys.exit(f"error: {name}: {e}")
         first = sides[0]
         for side in sides:
             times = statistics.median(ratios(side, first))
