@@ -1,57 +1,58 @@
-"""The native libraries, reached through cffi: the only file that imports it.
+"""The native libraries, reached through cffi.
 
-The headers in ``native/include`` are the only text that crosses the boundary; cffi reads the part
-between their cdef marks.
+The headers in ``native/include`` are the only text that crosses the boundary. The build has made a
+module of what they declare (``cmake/declare.py``).
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 import os
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
-
-import cffi
-import numpy as np
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from flexlegion import process
 from flexlegion.errors import NativeError, UserError
 
-CORE = "flexlegion_core.h"
+if TYPE_CHECKING:
+    import numpy as np
 
 
-def _find(folder: str, name: str) -> Path:
-    """An installed file, beside this package or (editable installs) in site-packages."""
+def _find(name: str) -> Path:
+    """A file of the build, beside this package or (editable installs) in site-packages."""
     roots = [Path(__file__).parent, Path(sysconfig.get_path("purelib")) / "flexlegion"]
     if override := os.environ.get("FLEXLEGION_NATIVE_ROOT"):
         roots.insert(0, Path(override))
     for root in roots:
-        if (root / folder / name).exists():
-            return root / folder / name
+        if (root / "lib" / name).exists():
+            return root / "lib" / name
     raise UserError(
-        f"the native library's file {folder}/{name} is not installed; "
+        f"the native library's file lib/{name} is not installed; "
         "install flexlegion with pip install . (training needs legate there at that time)"
     )
 
 
 @functools.cache
-def _declared(*headers: str) -> Any:
-    """What headers declare."""
-    ffi = cffi.FFI()
-    for header in headers:
-        text = _find("include", header).read_text()
-        ffi.cdef(text.split("/* cdef begin */")[1].split("/* cdef end */")[0])
-    return ffi
+def _declared() -> Any:
+    """What the headers declare."""
+    spec = importlib.util.spec_from_file_location("declarations", _find("declarations.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.ffi
 
 
+@functools.cache
 def enumeration(name: str) -> dict[str, int]:
-    """The enumerators of one of the core library's enumerations, and their numbers, in order.
+    """The enumerators of one of the headers' enumerations, and their numbers, in order.
 
     Parameters
     ----------
@@ -59,7 +60,11 @@ def enumeration(name: str) -> dict[str, int]:
         As the header calls it: "fl_pass". Its enumerators lose the prefix, which is "FL_", or with
         the enumeration's name "FL_PASS_", and are in lower case.
     """
-    return _enumeration(_declared(CORE), name)
+    long = f"{name.upper()}_"
+    return {
+        enumerator.removeprefix(long).removeprefix("FL_").lower(): number
+        for number, enumerator in sorted(_declared().typeof(name).elements.items())
+    }
 
 
 def names(enumeration_name: str, space: str = "_") -> tuple[str, ...]:
@@ -77,17 +82,8 @@ def names(enumeration_name: str, space: str = "_") -> tuple[str, ...]:
     return tuple(name.replace("_", space) for name in members)
 
 
-@functools.cache
-def _enumeration(ffi: Any, name: str) -> dict[str, int]:
-    long = f"{name.upper()}_"
-    return {
-        enumerator.removeprefix(long).removeprefix("FL_").lower(): number
-        for number, enumerator in sorted(ffi.typeof(name).elements.items())
-    }
-
-
 def layout(struct: str, **renamed: str) -> np.dtype[np.void]:
-    """The type of NumPy's rows that are one of the core library's structs of integers.
+    """The type of NumPy's rows that are one of the headers' structs of integers.
 
     Parameters
     ----------
@@ -96,10 +92,9 @@ def layout(struct: str, **renamed: str) -> np.dtype[np.void]:
     **renamed
         Fields that are called otherwise in Python.
     """
-    return _layout(_declared(CORE), struct, renamed)
+    import numpy as np
 
-
-def _layout(ffi: Any, struct: str, renamed: Mapping[str, str]) -> np.dtype[np.void]:
+    ffi = _declared()
     fields = ffi.typeof(struct).fields
     return np.dtype(
         {
@@ -114,9 +109,9 @@ def _layout(ffi: Any, struct: str, renamed: Mapping[str, str]) -> np.dtype[np.vo
 class Library:
     """A loaded library; its functions are attributes, and `check` turns failures into errors."""
 
-    def __init__(self, headers: Sequence[str], file: str, prefix: str) -> None:
-        self.ffi: Any = _declared(*headers)
-        path = str(_find("lib", file))
+    def __init__(self, file: str, prefix: str) -> None:
+        self.ffi: Any = _declared()
+        path = str(_find(file))
         try:
             # RTLD_NODELETE: Legion keeps pointers to our tasks until the process ends.
             flags = os.RTLD_NOW | os.RTLD_NODELETE
@@ -157,14 +152,6 @@ class Library:
         items: list[Any] = self.ffi.unpack(pointer, count) if count else []
         return items
 
-    def enumeration(self, name: str) -> dict[str, int]:
-        """As `enumeration`, of this library's headers."""
-        return _enumeration(self.ffi, name)
-
-    def layout(self, struct: str) -> np.dtype[np.void]:
-        """As `layout`, of this library's headers."""
-        return _layout(self.ffi, struct, {})
-
     def texts(self, values: list[str]) -> tuple[Any, list[Any]]:
         """A ``const char *const *`` over `values`, and what has to be kept alive meanwhile."""
         keep = [self.ffi.new("char[]", value.encode()) for value in values]
@@ -174,12 +161,12 @@ class Library:
 @functools.cache
 def core() -> Library:
     """libflexlegion_core: the plan."""
-    return Library([CORE], "libflexlegion_core.so", "fl")
+    return Library("libflexlegion_core.so", "fl")
 
 
 def library_folder() -> Path:
     """The folder of ``libflexlegion_rt.so``, to link libraries of kernels with."""
-    return _find("lib", "libflexlegion_rt.so").parent
+    return _find("libflexlegion_rt.so").parent
 
 
 # Libraries of kernels that users wrote; the runtime loads them before it starts.
@@ -230,7 +217,7 @@ def _share_cores() -> None:
 
     It has no effect where legate was imported before: symbols of Realm's are bound by then.
     """
-    ctypes.CDLL(str(_find("lib", "libflexlegion_yield.so")), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
+    ctypes.CDLL(str(_find("libflexlegion_yield.so")), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
 
 
 _started: Library | None = None
@@ -272,7 +259,7 @@ def rt() -> Library:
             "legate --cpus 2 --gpus 0 scripts/train.py"
         )
         raise UserError(f"Legion cannot start ({cause[1] if cause else e}); {advice}") from None
-    library = Library([CORE, "flexlegion_rt.h"], "libflexlegion_rt.so", "fl_rt")
+    library = Library("libflexlegion_rt.so", "fl_rt")
     _open_kernels()
     library.explain_by(memory_table)
     library.check(library.lib.fl_rt_start())

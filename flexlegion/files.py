@@ -16,12 +16,12 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from flexlegion.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _PREFIX, _SUFFIX = ".flexlegion-", ".tmp"
 # Ends of pipes that whoever wrote the command has connected: `... | flexlegion`, `<(...)`.
@@ -120,6 +120,8 @@ def write_json(path: str | Path, value: Any, kind: str) -> None:
 
 def write_arrays(path: str | Path, arrays: Mapping[str, npt.NDArray[Any]], kind: str) -> None:
     """Write arrays by name as ``numpy.savez`` does, under the very name given; see `replacing`."""
+    import numpy as np
+
     with replacing(path, kind) as file:
         np.savez(file, allow_pickle=False, **arrays)
 

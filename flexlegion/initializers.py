@@ -8,17 +8,17 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from flexlegion.errors import UserError
 from flexlegion.suggestions import unknown
 from flexlegion.tensor import DataType
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from flexlegion.graph import Graph
 
-Array = npt.NDArray[Any]
+    Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Initializer(ABC):
         self, shape: tuple[int, ...], name: str, model_seed: int, dtype: DataType = "float32"
     ) -> Array:
         """Values of `shape` for the weight `name`."""
+        import numpy as np
+
         key = [self.seed] if self.seed is not None else [model_seed, zlib.crc32(name.encode())]
         return self.draw(shape, np.random.default_rng(key)).astype(dtype)
 
@@ -56,6 +58,8 @@ class Zeros(Initializer):
     """All zeros."""
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.floating]:
+        import numpy as np
+
         return np.zeros(shape)
 
 
@@ -66,6 +70,8 @@ class Constant(Initializer):
     value: float = 1.0
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.floating]:
+        import numpy as np
+
         return np.full(shape, self.value)
 
 
@@ -83,6 +89,8 @@ class Given(Initializer):
 
     def check(self, shape: tuple[int, ...], name: str) -> None:
         """Raise `UserError` if the array has another shape."""
+        import numpy as np
+
         if np.shape(self.array) != shape:
             raise UserError(
                 f"weight '{name}' has shape {list(shape)}, but the values given for it have shape "
@@ -91,6 +99,8 @@ class Given(Initializer):
 
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
         """The array."""
+        import numpy as np
+
         return np.asarray(self.array)
 
 
@@ -138,6 +148,8 @@ def initializer(spec: str | Initializer | npt.NDArray[Any]) -> Initializer:
     UserError
         If there is no such name.
     """
+    import numpy as np
+
     if isinstance(spec, Initializer):
         return spec
     if isinstance(spec, np.ndarray):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from flexlegion import _native
 from flexlegion._native import enumeration
 from flexlegion.granularity import Granularity
 from flexlegion.graph import Graph, Operator
 from flexlegion.tensor import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class NativeGraph:
         array
             (task, operand, dimension); what is beyond an operand's rank is 0.
         """
+        import numpy as np
+
         lib, ffi = self.core.lib, self.core.ffi
         tasks = int(np.prod(degrees))
         shape = (tasks, self._operands[operator], int(lib.FL_MAX_RANK))

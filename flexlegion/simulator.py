@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from flexlegion._native import layout, names
 from flexlegion.plan import PASSES
@@ -21,12 +18,14 @@ from flexlegion.problem import Problem
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 FLOWS = names("fl_flow", " ")
 CONTENTS = names("fl_content", " ")  # what memory is for
 ALGORITHMS = names("fl_algorithm")
 VERDICTS = names("fl_verdict")  # on a proposal
 SIMULATED, OUT_OF_MEMORY = "simulated", "out_of_memory"
-TASK = layout("fl_task", pass_id="stage")
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,9 @@ class Timeline:
     computation_time_ns
         The sum over all devices.
     tasks
-        A row a task (`TASK`): normal tasks, launch by launch, then communication tasks. Of a
-        communication task, stage, index and part name its writer; `index` is an operator's number,
-        or for a load a tensor's; `hop` is -1 for a normal task.
+        A row a task (the header's ``fl_task``): normal tasks, launch by launch, then communication
+        tasks. Of a communication task, stage, index and part name its writer; `index` is an
+        operator's number, or for a load a tensor's; `hop` is -1 for a normal task.
     peak_memory_bytes
         Of each memory, the most that it holds at one time.
     allocated_bytes
@@ -213,9 +212,11 @@ class Simulation:
 
     def timeline(self) -> Timeline:
         """All of it, copied."""
+        import numpy as np
+
         core, problem = self._core, self.problem
         summary = self._summary()
-        tasks = np.zeros(summary.tasks, TASK)
+        tasks = np.zeros(summary.tasks, layout("fl_task", pass_id="stage"))
         pointer = core.ffi.cast("fl_task *", tasks.ctypes.data)
         memories, places = problem.memories, [*problem.devices.names, *problem.topology.channels]
         peak = core.ffi.new("int64_t[]", len(memories))

@@ -6,9 +6,7 @@ import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal, get_args
 
 from flexlegion.errors import UserError
 from flexlegion.graph import Operator
@@ -16,6 +14,9 @@ from flexlegion.machine.devices import Devices
 from flexlegion.ops.base import DimKind
 from flexlegion.quoting import printable, shown
 from flexlegion.suggestions import did_you_mean
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Sums = Literal["readers", "shards"]
 SUMS: tuple[Sums, ...] = get_args(Sums)  # the first unless said otherwise
@@ -188,7 +189,7 @@ def random_config(
             continue
         limit = min(space[d], tasks // math.prod(degrees))
         degrees[d] = int(rng.integers(1, limit + 1))
-    chosen = rng.choice(np.array(devices), math.prod(degrees))
+    chosen = rng.choice(devices, math.prod(degrees))
     partial = math.prod(degrees[output:]) > 1
     sums: Sums = "shards" if partial and rng.integers(2) else "readers"
     return ParallelConfig(tuple(degrees), tuple(str(name) for name in chosen), sums)

@@ -100,11 +100,10 @@ def time_task(
     attributes = optimizer.attributes()
     names, keep_names = rt.texts(list(attributes))
     values, keep_values = rt.texts(list(attributes.values()))
-    handle = rt.ffi.cast("fl_plan *", int(plan.core.ffi.cast("uintptr_t", plan.handle)))
     times = rt.ffi.new("int64_t[]", max(repeats.most, repeats.least))
     count = rt.check(
         rt.lib.fl_rt_measure_task(
-            handle,
+            plan.handle,
             optimizer.type.encode(),
             len(attributes),
             names,
@@ -112,7 +111,7 @@ def time_task(
             launch,
             part,
             bound,
-            rt.enumeration("fl_precision")[precision],
+            _native.enumeration("fl_precision")[precision],
             _native_repeats(repeats),
             times,
         )

@@ -23,8 +23,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from math import prod
 
-import numpy as np
-
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph, Operator
 from flexlegion.notation.moves import moved
@@ -264,6 +262,8 @@ class _Deduction:
         Where several axes divide one dimension, the first is the major one. Along an axis that
         divides none, the tasks are on the first devices.
         """
+        import numpy as np
+
         mesh, dims, degrees = self.meshes[op], self.dims[op], self._degrees(op)
         devices = []
         for task in np.ndindex(*degrees):

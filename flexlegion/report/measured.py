@@ -72,7 +72,7 @@ class MeasuredTimeline:
 
     @cached_property
     def _own_tasks(self) -> dict[int, str]:
-        numbers = _native.rt().enumeration("fl_own_launch")
+        numbers = _native.enumeration("fl_own_launch")
         return {number: _OWN_TASKS[name] for name, number in numbers.items()}
 
     def rows(self) -> Iterator[tuple[str, str, int, int, dict[str, Any]]]:

@@ -14,7 +14,7 @@ def memory_table(rt: _native.Library) -> str:
     needs = rt.ffi.new("fl_memory_need[]", count)
     if not rt.lib.fl_rt_last_needs(count, needs):
         return ""
-    columns = ["MiB", *rt.enumeration("fl_held"), "total", "taken", "capacity"]
+    columns = ["MiB", *_native.enumeration("fl_held"), "total", "taken", "capacity"]
     rows = []
     for need in needs:
         held = list(need.held)

@@ -95,20 +95,16 @@ class Program:
         self._staged = np.zeros((len(self._losses), 0), np.int64)
         names, keep_names = self._rt.texts(list(optimizer.attributes()))
         values, keep_values = self._rt.texts(list(optimizer.attributes().values()))
-        # Both libraries know the plan by its address; each has its own declarations of the type.
-        plan_handle = self._rt.ffi.cast(
-            "fl_plan *", int(plan.core.ffi.cast("uintptr_t", plan.handle))
-        )
         self._handle = self._rt.check(
             self._rt.lib.fl_program_create(
-                plan_handle,
+                plan.handle,
                 optimizer.type.encode(),
                 len(keep_names),
                 names,
                 values,
                 seed,
                 optimizer.clip_norm or 0.0,
-                self._rt.enumeration("fl_precision")[precision],
+                _native.enumeration("fl_precision")[precision],
             )
         )
         del keep_names, keep_values
@@ -369,7 +365,7 @@ class Program:
         """
         lib, ffi = self._rt.lib, self._rt.ffi
         count = self._rt.check(lib.fl_program_records(self._handle, 0, ffi.NULL))
-        rows = np.zeros(count, self._rt.layout("fl_record"))
+        rows = np.zeros(count, _native.layout("fl_record"))
         pointer = ffi.cast("fl_record *", rows.ctypes.data)
         self._rt.check(lib.fl_program_records(self._handle, count, pointer))
         return rows

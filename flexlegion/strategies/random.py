@@ -1,7 +1,5 @@
 """A random point of the SOAP space, for tests and as a start of searches."""
 
-import numpy as np
-
 from flexlegion.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.soap import random_config
@@ -17,6 +15,8 @@ def random(graph: Graph, devices: Devices, seed: int) -> Strategy:
 
     An operator gets at most twice as many tasks as there are devices.
     """
+    import numpy as np
+
     rng = np.random.default_rng(seed)
     names = devices.preferred
     most = 2 * len(names)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed
 
 import flexlegion
 from flexlegion.report.text import line_width
@@ -43,8 +41,10 @@ def overview(groups: Mapping[str, Mapping[str, tuple[str, str]]], examples: Sequ
 
 def version() -> str:
     """This package's, and that of the runtime that it is built for; neither is imported."""
+    from importlib import metadata
+
     try:
-        legate = installed("legate")
-    except PackageNotFoundError:
+        legate = metadata.version("legate")
+    except metadata.PackageNotFoundError:
         legate = "not installed"
     return f"flexlegion {flexlegion.__version__}, legate {legate}"

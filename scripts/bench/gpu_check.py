@@ -214,10 +214,9 @@ def has_doctest() -> bool:
 def link_native() -> None:
     """Have the package use what is built, as it is: these libraries know where all others lie."""
     NATIVE.mkdir(parents=True, exist_ok=True)
-    for name, target in (("lib", BUILD), ("include", ROOT / "native" / "include")):
-        link = NATIVE / name
-        link.unlink(missing_ok=True)
-        link.symlink_to(target)
+    link = NATIVE / "lib"
+    link.unlink(missing_ok=True)
+    link.symlink_to(BUILD)
 
 
 def build_steps() -> list[Step]:

@@ -48,6 +48,7 @@ def test_help_imports_little() -> None:
     code = (
         "import sys; from flexlegion.cli import main; main([]); main(['--version']); "
         "main(['fly']); "
+        "[main([command, '--help']) for command in ('search', 'simulate', 'compare', 'explain')]; "
         "sys.exit(any(name in sys.modules for name in ('numpy', 'rich', 'cffi', 'legate')))"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
