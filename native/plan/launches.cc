@@ -93,18 +93,6 @@ void add_update(const Graph& graph, const GraphFacts& facts, int op, std::vector
   if (facts.optimizer.clips) add(uses, R::clipped_by, -1, -1);
 }
 
-unsigned runs_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id) {
-  if (id.pass == Pass::forward || id.pass == Pass::sum) return facts.runs[id.index];
-  if (id.pass != Pass::load) return kTrains;
-  unsigned runs = 0;
-  for (int op = 0; op < static_cast<int>(graph.operators.size()); ++op) {
-    for (const Operand& o : graph.operators[op].operands) {
-      if (o.tensor == id.index) runs |= facts.runs[op];
-    }
-  }
-  return runs;
-}
-
 void place_load(const Graph& graph, const GraphFacts& facts, int tensor,
                 const ParallelConfig& reader, Launch& launch) {
   const LoadSource source = load_source(graph, facts, tensor);
@@ -181,6 +169,18 @@ void place_clip(const Graph& graph, const GraphFacts& facts, int op, const Paral
 }
 
 }  // namespace
+
+unsigned runs_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id) {
+  if (id.pass == Pass::forward || id.pass == Pass::sum) return facts.runs[id.index];
+  if (id.pass != Pass::load) return kTrains;
+  unsigned runs = 0;
+  for (int op = 0; op < static_cast<int>(graph.operators.size()); ++op) {
+    for (const Operand& o : graph.operators[op].operands) {
+      if (o.tensor == id.index) runs |= facts.runs[op];
+    }
+  }
+  return runs;
+}
 
 Field field_of(RequirementRole role) {
   switch (role) {

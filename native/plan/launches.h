@@ -83,6 +83,9 @@ struct Launch {
 // Whether tasks touch the same, each; nothing is the same wherever it is.
 bool touch_alike(const std::vector<Rect>& a, const std::vector<Rect>& b);
 
+// In which runs a launch takes part (bits of Runs).
+unsigned runs_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id);
+
 // What a launch touches.
 std::vector<Use> uses_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id);
 

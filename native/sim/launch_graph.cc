@@ -6,33 +6,14 @@
 namespace flexlegion {
 
 LaunchGraph::LaunchGraph(const Problem& problem) {
-  find_uses(problem);
   find_launches(problem);
-  find_flows(problem);
-  find_clipping(problem);
+  find_uses(problem);
+  for (int t = 0; t < static_cast<int>(problem.graph.tensors.size()); ++t) {
+    find_tensor_flows(problem, t);
+  }
+  find_weight_flows(problem);
+  find_clipping_flows();
   group_flows(problem);
-}
-
-// Who writes and who reads each tensor in training.
-void LaunchGraph::find_uses(const Problem& problem) {
-  const Graph& graph = problem.graph;
-  producers.assign(graph.tensors.size(), {-1, -1});
-  readers.resize(graph.tensors.size());
-  for (int op = 0; op < static_cast<int>(graph.operators.size()); ++op) {
-    if (!(problem.facts.runs[op] & kTrains)) continue;
-    const auto& operands = graph.operators[op].operands;
-    for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
-      if (operands[i].role == Role::output) {
-        producers[operands[i].tensor] = {op, i};
-      } else {
-        readers[operands[i].tensor].push_back({op, i});
-      }
-    }
-  }
-  lookups_of.resize(graph.tensors.size());
-  for (const auto& [table, ops] : problem.facts.lookups) {
-    for (int op : ops) lookups_of[graph.operators[op].tokens()->tensor].push_back(op);
-  }
 }
 
 void LaunchGraph::find_launches(const Problem& problem) {
@@ -44,164 +25,128 @@ void LaunchGraph::find_launches(const Problem& problem) {
   launches_of_op.resize(graph.operators.size());
   load_sources.resize(graph.tensors.size());
   for (const LaunchId& id : facts.launches) {
-    // Only what training executes is simulated.
-    const bool forward = id.pass == Pass::forward || id.pass == Pass::sum;
-    if (forward && !(facts.runs[id.index] & kTrains)) continue;
-    if (id.pass == Pass::load) {
-      if (readers[id.index].empty()) continue;
-      load_sources[id.index] = load_source(graph, facts, id.index);
-    }
+    if (!(runs_of(graph, facts, id) & kTrains)) continue;
+    if (id.pass == Pass::load) load_sources[id.index] = load_source(graph, facts, id.index);
     const int launch = static_cast<int>(launches.size());
     numbers[static_cast<int>(id.pass)][id.index] = launch;
     launches.push_back(id);
-    const int op = id.pass == Pass::load ? load_sources[id.index].first_reader : id.index;
-    launches_of_op[op].push_back(launch);
+    deciding_.push_back(decides(graph, facts, id));
+    launches_of_op[deciding_.back()].push_back(launch);
   }
   backward_of.assign(launches.size(), -1);
   for (int op = 0; op < static_cast<int>(graph.operators.size()); ++op) {
     const int forward = launch_of(Pass::forward, op);
     if (forward >= 0) backward_of[forward] = launch_of(Pass::backward, op);
   }
-}
-
-// First the flows of tensors, in their order, then those of weights, in the order of updates. For
-// each, the launches at its ends are looked up among the tensor's uses, and the operators whose
-// configurations decide what it carries are noted: of its ends, and of the launches that share
-// memory with them.
-void LaunchGraph::find_flows(const Problem& problem) {
-  const Graph& graph = problem.graph;
-  const GraphFacts& facts = problem.facts;
   out_flows.resize(launches.size());
   in_flows.resize(launches.size());
   feeding.resize(launches.size());
   flows_of_op.resize(graph.operators.size());
-  const auto readers_of = [this](int tensor) {
-    std::vector<int> ops;
-    for (const OperandRef& use : readers[tensor]) ops.push_back(use.op);
-    return ops;
+}
+
+// Who writes and who reads each field of each tensor, as the launches themselves say.
+void LaunchGraph::find_uses(const Problem& problem) {
+  const Graph& graph = problem.graph;
+  producers.assign(graph.tensors.size(), {-1, -1});
+  readers.resize(graph.tensors.size());
+  lookups_of.resize(graph.tensors.size());
+  const auto add = [](std::vector<int>& to, int launch) {
+    if (to.empty() || to.back() != launch) to.push_back(launch);
   };
-  // The launches that contribute to a tensor's gradient, in the order of issue.
-  const auto contributors = [&](int tensor) {
-    std::vector<int> result;
-    if (!facts.differentiable[tensor]) return result;
-    for (const OperandRef& use : readers[tensor]) {
-      if (facts.backward[use.op]) result.push_back(launch_of(Pass::backward, use.op));
+  for (int l = 0; l < static_cast<int>(launches.size()); ++l) {
+    const auto [pass, index] = launches[l];
+    for (const Use& use : uses_of(graph, problem.facts, launches[l])) {
+      Users& users = users_[{use.tensor, use.field}];
+      if (use.privilege != Privilege::read) add(users.writers, l);
+      if (use.privilege != Privilege::write) add(users.readers, l);
+      if (use.role == RequirementRole::output) {
+        producers[use.tensor] = {index, use.operand};
+      } else if (pass == Pass::forward) {
+        readers[use.tensor].push_back({index, use.operand});
+      } else if (use.role == RequirementRole::looked_up_tokens) {
+        std::vector<int>& ops = lookups_of[use.tensor];
+        if (std::find(ops.begin(), ops.end(), use.lookup) == ops.end()) ops.push_back(use.lookup);
+      }
     }
-    std::sort(result.begin(), result.end());
-    result.erase(std::unique(result.begin(), result.end()), result.end());
-    return result;
-  };
-  for (int t = 0; t < static_cast<int>(graph.tensors.size()); ++t) {
-    const int producer = producers[t].op;
-    std::vector<int> ops = readers_of(t);
-    if (graph.tensors[t].kind == TensorKind::weight) {
-      for (int op : lookups_of[t]) ops.push_back(facts.owner[facts.table[op]]);
-      if (!graph.tensors[t].needs_gradient) add_flow(FlowKind::kept, t, {}, {}, {}, ops);
-      continue;
-    }
-    // What no other operator reads takes memory, too: what an operator saves for its own backward
-    // pass, say.
-    if (readers[t].empty() && producer < 0) continue;
-    if (producer >= 0) {
-      ops.push_back(producer);
-    } else if (load_sources[t].first_reader >= 0) {
-      ops.push_back(load_sources[t].first_reader);
-    }
-    const int writer =
-        producer >= 0 ? launch_of(Pass::forward, producer) : launch_of(Pass::load, t);
-    std::vector<int> to;
-    for (const OperandRef& use : readers[t]) {
-      const int launch = launch_of(Pass::forward, use.op);
-      if (to.empty() || to.back() != launch) to.push_back(launch);
-    }
-    for (int op : lookups_of[t]) {
-      const int owner = facts.owner[facts.table[op]];
-      to.push_back(first_reader(owner));
-      ops.push_back(owner);
-    }
-    const int sum = producer >= 0 ? launch_of(Pass::sum, producer) : -1;
-    if (sum >= 0) {
-      add_combined_value(problem, t, std::move(to), ops);
-    } else if (writer >= 0) {
-      add_flow(FlowKind::value, t, {writer}, to, {}, ops);
-    }
-    const std::vector<int> writers = contributors(t);
-    if (writers.empty()) continue;
-    // What was looked up in a table has its gradient in the flow of weights.
-    if (producer >= 0 && facts.table[producer] >= 0) continue;
-    std::vector<int> fed;
-    if (producer >= 0) fed.push_back(launch_of(Pass::backward, producer));
-    add_flow(FlowKind::gradient, t, writers, fed, fed, ops);
   }
-  for (int op = static_cast<int>(graph.operators.size()) - 1; op >= 0; --op) {
-    const int update = launch_of(Pass::update, op);
-    if (update < 0) continue;
-    std::vector<int> writers, ops;
-    for (int operand : facts.owned_weights(graph, op)) {
-      const int tensor = graph.operators[op].operands[operand].tensor;
-      std::vector<int> sources = {tensor};
-      if (facts.is_table(tensor)) {
-        for (int lookup : facts.lookups.at(tensor)) {
-          sources.push_back(graph.operators[lookup].primary_output().tensor);
-        }
-      }
-      for (int source : sources) {
-        const std::vector<int> more = contributors(source);
-        writers.insert(writers.end(), more.begin(), more.end());
-        for (int reader : readers_of(source)) ops.push_back(reader);
-      }
+}
+
+// The operators whose configurations decide what tasks these launches have.
+std::vector<int> LaunchGraph::deciding(std::initializer_list<const std::vector<int>*> of) const {
+  std::vector<int> ops;
+  for (const std::vector<int>* some : of) {
+    for (int launch : *some) ops.push_back(deciding_[launch]);
+  }
+  std::sort(ops.begin(), ops.end());
+  ops.erase(std::unique(ops.begin(), ops.end()), ops.end());
+  return ops;
+}
+
+// Who has read a tensor forward finds it in its memory backward, and who has found the norm of
+// gradients has what the update reads. Not so with partial values. Its producer wrote one of these,
+// or none of the value; and whoever reads them combines them for itself, forward and again
+// backward.
+void LaunchGraph::find_tensor_flows(const Problem& problem, int t) {
+  const Users &value = users_[{t, Field::value}], &gradient = users_[{t, Field::gradient}],
+              &partial = users_[{t, Field::partial}];
+  const std::vector<int> ops = deciding({&value.writers, &value.readers});
+  if (problem.graph.tensors[t].kind == TensorKind::weight) {
+    if (!problem.graph.tensors[t].needs_gradient) add_flow(FlowKind::kept, t, {}, {}, {}, ops);
+    return;
+  }
+  // What no other operator reads takes memory, too: what an operator saves for its own backward
+  // pass, say.
+  if (value.writers.empty()) return;
+  const bool combined = !partial.readers.empty();
+  std::vector<int> to, fed;
+  for (int reader : value.readers) {
+    const auto [pass, op] = launches[reader];
+    if (pass == Pass::update && first_reader(op) != reader) continue;
+    if (combined) fed.push_back(reader);
+    if (pass != Pass::backward || (combined && op == producers[t].op)) to.push_back(reader);
+  }
+  add_flow(FlowKind::value, t, value.writers, to, fed, ops);
+  if (combined) {
+    add_flow(FlowKind::partial, t, {value.writers.front()}, partial.readers, {}, {producers[t].op});
+  }
+  if (gradient.writers.empty()) return;
+  // What was looked up in a table has its gradient in the flow of weights.
+  const std::vector<int>& of = gradient.readers;
+  if (!of.empty() && launches[of.front()].pass != Pass::backward) return;
+  add_flow(FlowKind::gradient, t, gradient.writers, of, of, deciding({&gradient.writers, &of}));
+}
+
+// The weights that an operator updates share a flow, with all gradients that the update reads.
+void LaunchGraph::find_weight_flows(const Problem& problem) {
+  for (int update = 0; update < static_cast<int>(launches.size()); ++update) {
+    const auto [pass, op] = launches[update];
+    if (pass != Pass::update) continue;
+    std::vector<int> writers, ends;
+    const auto append = [](std::vector<int>& to, const std::vector<int>& more) {
+      to.insert(to.end(), more.begin(), more.end());
+    };
+    for (const Use& use : uses_of(problem.graph, problem.facts, launches[update])) {
+      const Users& users = users_[{use.tensor, use.field}];
+      if (use.field == Field::gradient) append(writers, users.writers);
+      if (use.role == RequirementRole::updated) append(ends, users.readers);
     }
-    std::sort(ops.begin(), ops.end());
+    append(ends, writers);
     std::sort(writers.begin(), writers.end());
     writers.erase(std::unique(writers.begin(), writers.end()), writers.end());
     writers.push_back(update);
     std::vector<int> fed = {first_reader(op)};
     if (fed.front() != update) fed.push_back(update);
-    add_flow(FlowKind::weights, op, writers, {fed.front()}, fed, ops);
+    add_flow(FlowKind::weights, op, writers, {fed.front()}, fed, deciding({&ends}));
   }
 }
 
-// Of a tensor that may have partial values. Backward tasks that saw the tensor forward find it in
-// their memory, as ever; but not those of its producer, which wrote one of the partial values, or
-// none of the value. Whoever reads partial values combines them for itself, forward and again
-// backward.
-void LaunchGraph::add_combined_value(const Problem& problem, int tensor, std::vector<int> to,
-                                     const std::vector<int>& ops) {
-  const auto [producer, output] = producers[tensor];
-  const auto saved = [&](const OperandRef& use) {
-    return problem.facts.backward[use.op] &&
-           problem.graph.operators[use.op].operands[use.operand].saved_for_backward;
-  };
-  std::vector<int> fed = to;
-  for (const OperandRef& use : readers[tensor]) {
-    if (saved(use)) fed.push_back(launch_of(Pass::backward, use.op));
-  }
-  if (saved({producer, output})) {
-    to.push_back(launch_of(Pass::backward, producer));
-    fed.push_back(to.back());
-  }
-  std::sort(fed.begin(), fed.end());
-  fed.erase(std::unique(fed.begin(), fed.end()), fed.end());
-  const int forward = launch_of(Pass::forward, producer), sum = launch_of(Pass::sum, producer);
-  add_flow(FlowKind::value, tensor, {forward, sum}, to, fed, ops);
-  add_flow(FlowKind::partial, tensor, {forward}, {sum}, {}, {producer});
-}
-
-void LaunchGraph::find_clipping(const Problem& problem) {
-  if (!problem.facts.optimizer.clips) return;
-  std::vector<int> norms, updates, ops;
-  int clip = -1;
-  for (int l = 0; l < static_cast<int>(launches.size()); ++l) {
-    const auto [pass, op] = launches[l];
-    if (pass == Pass::norm) norms.push_back(l);
-    if (pass == Pass::norm) ops.push_back(op);
-    if (pass == Pass::clip) clip = l;
-    if (pass == Pass::update) updates.push_back(l);
-  }
-  if (clip < 0) return;  // nothing is trained
-  const int op = launches[clip].index;
-  add_flow(FlowKind::norms, op, norms, {clip}, {clip}, ops);
-  add_flow(FlowKind::total_norm, op, {clip}, updates, {}, ops);
+void LaunchGraph::find_clipping_flows() {
+  const Users &norms = users_[{-1, Field::norms}], &total = users_[{-1, Field::total_norm}];
+  if (norms.readers.empty()) return;  // nothing is clipped
+  const int op = launches[norms.readers.front()].index;
+  const std::vector<int> ops = deciding({&norms.writers});
+  add_flow(FlowKind::norms, op, norms.writers, norms.readers, norms.readers, ops);
+  add_flow(FlowKind::total_norm, op, total.writers, total.readers, {}, ops);
 }
 
 void LaunchGraph::add_flow(FlowKind kind, int index, const std::vector<int>& writers,

@@ -1,5 +1,6 @@
 // The launches of a training iteration and the flows between them: what follows from the operator
-// graph alone. What they take and carry depends on configurations (flow_rules.h).
+// graph alone. What they take and carry depends on configurations (flow_rules.h). Flows join who
+// writes and who reads a field of a tensor, as the launches say what they use (plan/launches.h):
 //
 // - A tensor that is no weight has a flow of its value: from the launch that writes it (its
 //   producer's forward launch, or the load) to all forward launches that read it. If training wants
@@ -16,9 +17,12 @@
 //   total norm, from there to the update launches.
 #pragma once
 
+#include <initializer_list>
+#include <map>
 #include <utility>
 #include <vector>
 
+#include "plan/launches.h"
 #include "sim/problem.h"
 
 namespace flexlegion {
@@ -95,16 +99,24 @@ struct LaunchGraph {
   std::vector<std::vector<int>> lookups_of;      // a tensor: the operators that look its tokens up
 
  private:
-  void find_uses(const Problem& problem);
+  // Of a field of a tensor: the launches that write and that read it, in the order of issue.
+  struct Users {
+    std::vector<int> writers, readers;
+  };
+
   void find_launches(const Problem& problem);
-  void find_flows(const Problem& problem);
-  void add_combined_value(const Problem& problem, int tensor, std::vector<int> to,
-                          const std::vector<int>& ops);
-  void find_clipping(const Problem& problem);
+  void find_uses(const Problem& problem);
+  void find_tensor_flows(const Problem& problem, int tensor);
+  void find_weight_flows(const Problem& problem);
+  void find_clipping_flows();
+  std::vector<int> deciding(std::initializer_list<const std::vector<int>*> launches) const;
   void add_flow(FlowKind kind, int index, const std::vector<int>& writers,
                 const std::vector<int>& to, const std::vector<int>& fed,
                 const std::vector<int>& ops);
   void group_flows(const Problem& problem);
+
+  std::vector<int> deciding_;  // a launch: the operator whose configuration decides on its tasks
+  std::map<std::pair<int, Field>, Users> users_;  // tensor -1: fields of the iteration
 };
 
 }  // namespace flexlegion
