@@ -49,8 +49,8 @@ class Timeline:
     peak_memory_bytes
         Of each memory, the most that it holds at one time.
     allocated_bytes
-        Of each memory, what it holds if nothing is given back within an iteration, as in
-        flexlegion's runtime.
+        Of each memory, what it holds if nothing is given back, as in flexlegion's runtime: for
+        training, and for the predictions and evaluations of the same process.
     load_ns
         Of each device and link, the time that it is busy.
     contents_bytes

@@ -61,12 +61,7 @@ Block FlowRules::block(int launch) {
     return block;
   }
   if (pass == Pass::load) {
-    const LoadSource& source = launch_graph_.load_sources[index];
-    const PricedConfig& reader = configs_[source.first_reader];
-    block.device =
-        load_config(problem_.graph, source,
-                    problem_.split(source.first_reader, reader.split).degrees, reader.devices)
-            .devices;
+    block.device = load_devices(index);
     const int parts = static_cast<int>(block.device.size());
     const Partition& partition = geometry_.load_partition(index, parts);
     for (int k = 0; k < parts; ++k) {
@@ -189,8 +184,15 @@ Flow FlowRules::finish(const FlowId& id) {
 const Partition& FlowRules::writer_partition(int tensor) {
   const auto [op, operand] = launch_graph_.producers[tensor];
   if (op >= 0) return geometry_.partition(op, operand, configs_[op].split);
-  const auto& devices = blocks_[launch_graph_.launch_of(Pass::load, tensor)].device;
-  return geometry_.load_partition(tensor, static_cast<int>(devices.size()));
+  return geometry_.load_partition(tensor, static_cast<int>(load_devices(tensor).size()));
+}
+
+std::vector<int> FlowRules::load_devices(int tensor) const {
+  const LoadSource& source = launch_graph_.load_sources[tensor];
+  const PricedConfig& reader = configs_[source.first_reader];
+  return load_config(problem_.graph, source,
+                     problem_.split(source.first_reader, reader.split).degrees, reader.devices)
+      .devices;
 }
 
 void FlowRules::box(int memory, const Rect& rect, bool written) {

@@ -34,6 +34,7 @@ class FlowRules {
   Flow norms(const FlowId& id);
   Flow total_norm(const FlowId& id);
   Flow kept(const FlowId& id);
+  Flow untrained(const FlowId& id);
 
   void begin(const FlowId& id);
   Flow finish(const FlowId& id);
@@ -41,9 +42,13 @@ class FlowRules {
   const std::vector<ShardTask>& sums_of(int op);
   void find_written(int tensor);
   void box_tiles(const std::vector<int>& devices);
+  int values_read() const { return written_.summed ? 1 : written_.values; }
   Rect as_read(const Rect& rect) const;
   void need_tile(int tile, FlowBuilder::Need need, int memory, TaskRef reader);
   void need_shards(const Rect& rect, FlowBuilder::Need need, int memory, TaskRef reader);
+  void box_summed(int op);
+  void box_read(const OperandRef& reader, int values, bool state = false);
+  void hold_value(int tensor);
   void read_value(const Partition& partition, const std::vector<int>& devices, int party);
   void read_tokens(int op);
   std::vector<std::vector<std::int64_t>> combining_times(const FlowId& id);
@@ -55,6 +60,7 @@ class FlowRules {
   void return_weight(int tensor, int weight, const std::vector<ShardTask>& tasks, int first_writer,
                      int stack);
   const Partition& writer_partition(int tensor);
+  std::vector<int> load_devices(int tensor) const;
   int memory_of(int device) const { return problem_.machine.memory_of[device]; }
 
   void box(int memory, const Rect& rect, bool written);

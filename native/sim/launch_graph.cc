@@ -5,6 +5,16 @@
 
 namespace flexlegion {
 
+namespace {
+
+std::vector<int> in_order(std::vector<int> numbers) {
+  std::sort(numbers.begin(), numbers.end());
+  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+  return numbers;
+}
+
+}  // namespace
+
 LaunchGraph::LaunchGraph(const Problem& problem) {
   find_launches(problem);
   find_uses(problem);
@@ -25,8 +35,8 @@ void LaunchGraph::find_launches(const Problem& problem) {
   launches_of_op.resize(graph.operators.size());
   load_sources.resize(graph.tensors.size());
   for (const LaunchId& id : facts.launches) {
-    if (!(runs_of(graph, facts, id) & kTrains)) continue;
     if (id.pass == Pass::load) load_sources[id.index] = load_source(graph, facts, id.index);
+    if (!(runs_of(graph, facts, id) & kTrains)) continue;
     const int launch = static_cast<int>(launches.size());
     numbers[static_cast<int>(id.pass)][id.index] = launch;
     launches.push_back(id);
@@ -44,11 +54,13 @@ void LaunchGraph::find_launches(const Problem& problem) {
   flows_of_op.resize(graph.operators.size());
 }
 
-// Who writes and who reads each field of each tensor, as the launches themselves say.
+// Who writes and who reads each field of each tensor, as the launches themselves say; and who does
+// in prediction or evaluation alone, which has no launch here.
 void LaunchGraph::find_uses(const Problem& problem) {
   const Graph& graph = problem.graph;
   producers.assign(graph.tensors.size(), {-1, -1});
   readers.resize(graph.tensors.size());
+  other_readers.resize(graph.tensors.size());
   lookups_of.resize(graph.tensors.size());
   const auto add = [](std::vector<int>& to, int launch) {
     if (to.empty() || to.back() != launch) to.push_back(launch);
@@ -69,6 +81,16 @@ void LaunchGraph::find_uses(const Problem& problem) {
       }
     }
   }
+  for (const LaunchId& id : problem.facts.launches) {
+    if (id.pass != Pass::forward || launch_of(id.pass, id.index) >= 0) continue;
+    for (const Use& use : uses_of(graph, problem.facts, id)) {
+      if (use.role == RequirementRole::output) {
+        producers[use.tensor] = {id.index, use.operand};
+      } else {
+        other_readers[use.tensor].push_back({id.index, use.operand});
+      }
+    }
+  }
 }
 
 // The operators whose configurations decide what tasks these launches have.
@@ -77,9 +99,7 @@ std::vector<int> LaunchGraph::deciding(std::initializer_list<const std::vector<i
   for (const std::vector<int>* some : of) {
     for (int launch : *some) ops.push_back(deciding_[launch]);
   }
-  std::sort(ops.begin(), ops.end());
-  ops.erase(std::unique(ops.begin(), ops.end()), ops.end());
-  return ops;
+  return in_order(std::move(ops));
 }
 
 // Who has read a tensor forward finds it in its memory backward, and who has found the norm of
@@ -89,14 +109,19 @@ std::vector<int> LaunchGraph::deciding(std::initializer_list<const std::vector<i
 void LaunchGraph::find_tensor_flows(const Problem& problem, int t) {
   const Users &value = users_[{t, Field::value}], &gradient = users_[{t, Field::gradient}],
               &partial = users_[{t, Field::partial}];
-  const std::vector<int> ops = deciding({&value.writers, &value.readers});
-  if (problem.graph.tensors[t].kind == TensorKind::weight) {
-    if (!problem.graph.tensors[t].needs_gradient) add_flow(FlowKind::kept, t, {}, {}, {}, ops);
-    return;
+  std::vector<int> ops = deciding({&value.writers, &value.readers});
+  for (const OperandRef& use : other_readers[t]) ops.push_back(use.op);
+  for (int op : {producers[t].op, load_sources[t].first_reader}) {
+    if (op >= 0) ops.push_back(op);
   }
+  ops = in_order(std::move(ops));
   // What no other operator reads takes memory, too: what an operator saves for its own backward
   // pass, say.
-  if (value.writers.empty()) return;
+  const bool weight = problem.graph.tensors[t].kind == TensorKind::weight;
+  if (weight ? problem.facts.owner[t] < 0 : value.writers.empty() && !ops.empty()) {
+    add_flow(FlowKind::kept, t, {}, {}, {}, ops);
+  }
+  if (weight || value.writers.empty()) return;
   const bool combined = !partial.readers.empty();
   std::vector<int> to, fed;
   for (int reader : value.readers) {
@@ -121,22 +146,24 @@ void LaunchGraph::find_weight_flows(const Problem& problem) {
   for (int update = 0; update < static_cast<int>(launches.size()); ++update) {
     const auto [pass, op] = launches[update];
     if (pass != Pass::update) continue;
-    std::vector<int> writers, ends;
+    std::vector<int> writers, ends, ops;
     const auto append = [](std::vector<int>& to, const std::vector<int>& more) {
       to.insert(to.end(), more.begin(), more.end());
     };
     for (const Use& use : uses_of(problem.graph, problem.facts, launches[update])) {
       const Users& users = users_[{use.tensor, use.field}];
       if (use.field == Field::gradient) append(writers, users.writers);
-      if (use.role == RequirementRole::updated) append(ends, users.readers);
+      if (use.role != RequirementRole::updated) continue;
+      append(ends, users.readers);
+      for (const OperandRef& reader : other_readers[use.tensor]) ops.push_back(reader.op);
     }
     append(ends, writers);
-    std::sort(writers.begin(), writers.end());
-    writers.erase(std::unique(writers.begin(), writers.end()), writers.end());
+    append(ops, deciding({&ends}));
+    writers = in_order(std::move(writers));
     writers.push_back(update);
     std::vector<int> fed = {first_reader(op)};
     if (fed.front() != update) fed.push_back(update);
-    add_flow(FlowKind::weights, op, writers, {fed.front()}, fed, deciding({&ends}));
+    add_flow(FlowKind::weights, op, writers, {fed.front()}, fed, in_order(std::move(ops)));
   }
 }
 
@@ -184,6 +211,7 @@ void LaunchGraph::group_flows(const Problem& problem) {
     for (int op : id.ops) {
       key.push_back(-2);
       key.push_back(problem.costs.class_of[op]);
+      key.push_back(problem.facts.runs[op] & kTrains ? 1 : 0);
       const auto& operands = problem.graph.operators[op].operands;
       for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
         if (operands[i].tensor == id.index) key.push_back(i);

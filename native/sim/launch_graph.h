@@ -8,7 +8,9 @@
 // - A tensor whose producer has reductions may have partial values (plan/plan.h). Either the flow
 //   of its value carries these from the forward launch to the readers, each of which combines them;
 //   or another flow carries them to the sum launch, and that of the value what that one writes.
-// - A weight that is not trained has a flow in which nothing moves, for the memory that it takes.
+// - A weight that is not trained, and any tensor that training does not touch, has a flow in which
+//   nothing moves, for the memory that it takes. A process that trains also predicts, and an
+//   instance is as large as any run wants it: memory is that of all launches of the plan.
 // - The weights that one operator updates share a flow: from the backward launches that contribute
 //   to their gradients to the update launch, and from there to whoever reads the weights next.
 //   Of a table, the gradients are those of what was looked up in it. Where gradients are clipped,
@@ -35,7 +37,7 @@ enum class FlowKind {
   norms,     // from norm tasks to the clip task
   total_norm,  // from there to update tasks
   partial,     // of an activation's value: from forward tasks to those that sum
-  kept,        // of a weight that no update changes: nothing moves, but who reads it holds it
+  kept,        // of a tensor that training does not change: nothing moves, but who uses it holds it
 };
 
 struct FlowId {
@@ -93,10 +95,11 @@ struct LaunchGraph {
   std::vector<std::vector<int>> launches_of_op, flows_of_op;
   std::vector<int> group_sizes;  // how many flows each group has
 
-  std::vector<LoadSource> load_sources;          // a tensor
-  std::vector<OperandRef> producers;             // a tensor; -1: none
-  std::vector<std::vector<OperandRef>> readers;  // a tensor
-  std::vector<std::vector<int>> lookups_of;      // a tensor: the operators that look its tokens up
+  std::vector<LoadSource> load_sources;                // a tensor
+  std::vector<OperandRef> producers;                   // a tensor; -1: none
+  std::vector<std::vector<OperandRef>> readers;        // a tensor: in training
+  std::vector<std::vector<OperandRef>> other_readers;  // in prediction or evaluation alone
+  std::vector<std::vector<int>> lookups_of;  // a tensor: the operators that look its tokens up
 
  private:
   // Of a field of a tensor: the launches that write and that read it, in the order of issue.

@@ -77,7 +77,10 @@ std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& li
     const Flow& flow = *graph.flows()[f];
     if (id.kind != FlowKind::value && id.kind != FlowKind::partial &&
         id.kind != FlowKind::gradient) {
-      for (const Held& its : flow.memory) held[its.memory] += its.bytes;
+      for (const Held& its : flow.memory) {
+        const bool used = its.content != Content::activation && its.content != Content::batch;
+        if (used) held[its.memory] += its.bytes;
+      }
       continue;
     }
     lives.begin();

@@ -1,5 +1,6 @@
 // The flows of FlowRules that values of inputs and activations have: from who wrote them to who
-// reads them; and where sum launches combine partial values, from who wrote these to who sums.
+// reads them; and where sum launches combine partial values, from who wrote these to who sums. Of
+// what prediction computes, what is held.
 #include <algorithm>
 
 #include "sim/charges.h"
@@ -39,8 +40,39 @@ void FlowRules::box_tiles(const std::vector<int>& devices) {
 
 // What is read for a rectangle of the value: it, or its partial values.
 Rect FlowRules::as_read(const Rect& rect) const {
-  const bool combines = written_.values > 1 && !written_.summed;
-  return combines ? rect.in_slots(0, written_.values) : rect;
+  return values_read() > 1 ? rect.in_slots(0, values_read()) : rect;
+}
+
+// The sum tasks of the tensor's producer write their shards.
+void FlowRules::box_summed(int op) {
+  const std::vector<ShardTask>& tasks = sums_of(op);
+  for (std::size_t j = 0; j < tasks.size(); ++j) {
+    box(memory_of(tasks[j].device), written_.shards[j], true);
+  }
+}
+
+// The tasks of an operator hold what they read of an operand, of so many partial values; they write
+// it as well, if it is the operator's state.
+void FlowRules::box_read(const OperandRef& reader, int values, bool state) {
+  const PricedConfig& config = configs_[reader.op];
+  const Partition& partition = geometry_.partition(reader.op, reader.operand, config.split);
+  for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
+    const Rect& rect = partition.of_task(k);
+    box(memory_of(config.devices[k]), values > 1 ? rect.in_slots(0, values) : rect, state);
+  }
+}
+
+// Whoever read the tensor in training is told of. What remains are the others.
+void FlowRules::hold_value(int tensor) {
+  for (const OperandRef& use : launch_graph_.other_readers[tensor]) box_read(use, values_read());
+  const bool loaded = launch_graph_.producers[tensor].op < 0;
+  if (loaded) {
+    // The next batch is staged while the present one computes.
+    for (int memory : boxed_) {
+      builder_.hold(memory, Content::batch, boxes_[memory].written.volume() * kElementBytes);
+    }
+  }
+  hold_boxes(loaded ? Content::batch : Content::activation);
 }
 
 // A task needs, of so many elements of a tile, all partial values.
@@ -127,10 +159,7 @@ Flow FlowRules::value(const FlowId& id) {
   const auto& writers = blocks_[id.parties[0]].device;
   if (written_.summed) {
     writing_ = {1, 2};
-    const auto& devices = blocks_[id.parties[1]].device;
-    for (std::size_t j = 0; j < devices.size(); ++j) {
-      box(memory_of(devices[j]), written_.shards[j], true);
-    }
+    box_summed(producer);
   } else {
     writing_ = {0, 1};
     box_tiles(writers);
@@ -152,14 +181,7 @@ Flow FlowRules::value(const FlowId& id) {
                party_of_launch_[launch_graph_.launch_of(Pass::forward, op)]);
   }
   for (int op : launch_graph_.lookups_of[id.index]) read_tokens(op);
-  const bool loaded = launch_graph_.launches[id.parties[0]].pass == Pass::load;
-  if (loaded) {
-    // The next batch is staged while the present one computes.
-    for (int memory : boxed_) {
-      builder_.hold(memory, Content::batch, boxes_[memory].written.volume() * kElementBytes);
-    }
-  }
-  hold_boxes(loaded ? Content::batch : Content::activation);
+  hold_value(id.index);
   Flow flow = finish(id);
   if (written_.values > 1 && !written_.summed) flow.fed_times = combining_times(id);
   return flow;
@@ -192,6 +214,24 @@ std::vector<std::vector<std::int64_t>> FlowRules::combining_times(const FlowId& 
   const OperandRef producer = launch_graph_.producers[id.index];
   if (saved(producer)) add(Pass::backward, producer.op, producer.operand);
   return times;
+}
+
+// What prediction or evaluation alone computes or loads.
+Flow FlowRules::untrained(const FlowId& id) {
+  begin(id);
+  find_written(id.index);
+  const int producer = launch_graph_.producers[id.index].op;
+  box_tiles(producer < 0 ? load_devices(id.index) : configs_[producer].devices);
+  if (written_.summed) {
+    for (std::size_t j = 0; j < written_.shards.size(); ++j) {
+      const Rect& shard = written_.shards[j];
+      box(memory_of(sums_of(producer)[j].device), shard.in_slots(0, written_.values), false);
+    }
+    hold_boxes(Content::activation);
+    box_summed(producer);
+  }
+  hold_value(id.index);
+  return finish(id);
 }
 
 // Partial values, on their way to the tasks that sum them.

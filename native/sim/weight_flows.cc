@@ -166,6 +166,7 @@ void FlowRules::return_weight(int tensor, int weight, const std::vector<ShardTas
       box(memory, partition.parts.rects[mine], false);
     }
   }
+  for (const OperandRef& use : launch_graph_.other_readers[tensor]) box_read(use, 1);
   for (int memory : returned_memories_) returned_[memory].clear();
   returned_memories_.clear();
   for (int j = 0; j < static_cast<int>(tasks.size()); ++j) {
@@ -190,14 +191,11 @@ void FlowRules::return_weight(int tensor, int weight, const std::vector<ShardTas
 }
 
 Flow FlowRules::kept(const FlowId& id) {
+  const Tensor& tensor = problem_.graph.tensors[id.index];
+  if (tensor.kind != TensorKind::weight) return untrained(id);
   begin(id);
-  for (const auto& [op, operand] : launch_graph_.readers[id.index]) {
-    const PricedConfig& config = configs_[op];
-    const Partition& partition = geometry_.partition(op, operand, config.split);
-    for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
-      const Rect& rect = partition.of_task(k);
-      box(memory_of(config.devices[k]), rect, problem_.graph.tensors[id.index].is_state);
-    }
+  for (const auto* readers : {&launch_graph_.readers, &launch_graph_.other_readers}) {
+    for (const OperandRef& use : (*readers)[id.index]) box_read(use, 1, tensor.is_state);
   }
   for (int op : launch_graph_.lookups_of[id.index]) {
     const int update =

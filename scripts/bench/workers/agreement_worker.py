@@ -119,10 +119,9 @@ def measure(work: Workload, strategy: str, topology: Topology, counter: Any) -> 
         sent = bytes_between_ranks(counter)
         train(ITERATIONS)
         moved = (bytes_between_ranks(counter) - sent) // ITERATIONS
-    training = {i: memory_in_use(i) - before[i] for i in mine}
     program.stage(PREDICT, batch)
     program.step(PREDICT, work.batch_size, NO_BATCH)
-    with_prediction = {i: memory_in_use(i) - before[i] for i in mine}
+    held = {i: memory_in_use(i) - before[i] for i in mine}
     graph = plan.graph
     problem = Problem(graph, topology, LaunchesAlone(), model.outputs, optimizer.states)
     timeline = full(problem, model.strategy)
@@ -145,9 +144,8 @@ def measure(work: Workload, strategy: str, topology: Topology, counter: Any) -> 
         "memory": {
             devices.names[i]: {
                 "simulator": timeline.allocated_bytes[memory_of[devices.names[i]]],
-                "training": training[i],
                 "plan": plan.bytes_on(devices.names[i]),
-                "with_prediction": with_prediction[i],
+                "legion": held[i],
             }
             for i in mine
         },
