@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -109,7 +109,7 @@ def layout(struct: str, **renamed: str) -> np.dtype[np.void]:
 class Library:
     """A loaded library; its functions are attributes, and `check` turns failures into errors."""
 
-    def __init__(self, file: str, prefix: str) -> None:
+    def __init__(self, file: str) -> None:
         self.ffi: Any = _declared()
         path = str(_find(file))
         try:
@@ -118,8 +118,6 @@ class Library:
             self.lib: Any = self.ffi.dlopen(path, flags)
         except OSError as e:
             raise NativeError(f"{path} cannot be loaded: {e}") from None
-        self._last_error = getattr(self.lib, f"{prefix}_last_error")
-        self._details: Callable[[Library], str] | None = None
 
     def check(self, result: Any) -> Any:
         """`result`, unless it is a failure (null, or negative).
@@ -133,35 +131,52 @@ class Library:
         """
         failed = result < 0 if isinstance(result, int) else result == self.ffi.NULL
         if failed:
-            users = self.ffi.new("int *")
-            message = self.ffi.string(self._last_error(users)).decode()
-            if not users[0]:
+            its = self.ffi.new("fl_error *")
+            self.lib.fl_last_error(its)
+            message = self.ffi.string(its.message).decode()
+            if not its.is_users:
                 raise NativeError(message)
             error = UserError(message)
-            if self._details is not None and (details := self._details(self)):
-                error.add_note(details)  # tracebacks and commands show it below
+            if its.n_needs:
+                from flexlegion.report.memory import memory_table
+
+                # Tracebacks and commands show it below.
+                error.add_note(memory_table(self.items(its.needs, its.n_needs)))
             raise error
         return result
-
-    def explain_by(self, details: Callable[[Library], str]) -> None:
-        """Have errors of users come with what `details` says of the last one, if anything."""
-        self._details = details
 
     def items(self, pointer: Any, count: int) -> list[Any]:
         """What an array holds."""
         items: list[Any] = self.ffi.unpack(pointer, count) if count else []
         return items
 
-    def texts(self, values: list[str]) -> tuple[Any, list[Any]]:
-        """A ``const char *const *`` over `values`, and what has to be kept alive meanwhile."""
-        keep = [self.ffi.new("char[]", value.encode()) for value in values]
-        return self.ffi.new("char *[]", keep), keep
+
+class Arrays:
+    """Makes arrays for native code, which are there as long as this is."""
+
+    def __init__(self) -> None:
+        self._ffi = _declared()
+        self._kept: list[Any] = []
+
+    def __call__(self, kind: str, items: Iterable[Any]) -> Any:
+        """An array of `items`, which C calls `kind`."""
+        self._kept.append(self._ffi.new(f"{kind}[]", list(items)))
+        return self._kept[-1]
+
+    def text(self, text: str) -> Any:
+        """A ``char *``."""
+        self._kept.append(self._ffi.new("char[]", text.encode()))
+        return self._kept[-1]
+
+    def texts(self, texts: Iterable[str]) -> Any:
+        """A ``char **``."""
+        return self("char *", [self.text(text) for text in texts])
 
 
 @functools.cache
 def core() -> Library:
     """libflexlegion_core: the plan."""
-    return Library("libflexlegion_core.so", "fl")
+    return Library("libflexlegion_core.so")
 
 
 def library_folder() -> Path:
@@ -220,7 +235,7 @@ def _share_cores() -> None:
     ctypes.CDLL(str(_find("libflexlegion_yield.so")), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
 
 
-_started: Library | None = None
+_started: tuple[Library, Any] | None = None
 
 
 @functools.cache
@@ -237,8 +252,6 @@ def rt() -> Library:
     process.prepare()
     if process.processes() > 1:
         _take_others_along()
-    from flexlegion.report.memory import memory_table
-
     _share_cores()
     try:
         from legate.core import get_legate_runtime
@@ -259,25 +272,21 @@ def rt() -> Library:
             "legate --cpus 2 --gpus 0 scripts/train.py"
         )
         raise UserError(f"Legion cannot start ({cause[1] if cause else e}); {advice}") from None
-    library = Library("libflexlegion_rt.so", "fl_rt")
+    library = Library("libflexlegion_rt.so")
     _open_kernels()
-    library.explain_by(memory_table)
-    library.check(library.lib.fl_rt_start())
+    facts = library.ffi.new("fl_running *")
+    library.check(library.lib.fl_rt_start(facts))
     global _started
-    _started = library
-    process.check_together(_running(library).ranks)
+    _started = library, facts
+    process.check_together(facts.ranks)
     return library
 
 
 def running() -> Any:
     """The header's ``fl_running``: ranks and devices of the running Legion."""
-    return _running(rt())
-
-
-def _running(library: Library) -> Any:
-    its = library.ffi.new("fl_running *")
-    library.check(library.lib.fl_rt_running(its))
-    return its
+    rt()
+    assert _started is not None
+    return _started[1]
 
 
 def leave(status: int) -> NoReturn:
@@ -293,7 +302,7 @@ def leave(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     if _started is not None:
-        _started.lib.fl_rt_leave(status)
+        _started[0].lib.fl_rt_leave(status)
     os._exit(status)  # mpirun ends the others
 
 

@@ -308,9 +308,7 @@ class Model(Layers):
             train(2)
             state.program.record(True)
             train(iterations)
-            result = recorded(state.program, state.machine, iterations)
-            state.program.record(False)
-        return result
+            return recorded(state.program, state.machine, iterations)
 
     def get_weights(self) -> dict[str, Array]:
         """All weights by name, e.g. ``conv2d.kernel`` (out, kh, kw, in)."""

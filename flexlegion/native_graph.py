@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flexlegion import _native
-from flexlegion._native import enumeration
+from flexlegion._native import Arrays, enumeration
 from flexlegion.granularity import Granularity
 from flexlegion.graph import Graph, Operator
 from flexlegion.tensor import Tensor
@@ -65,12 +65,26 @@ class NativeGraph:
         self.graph = graph
         self.core = _native.core()
         self.tensor_numbers = {tensor: i for i, tensor in enumerate(graph.tensors)}
+        outputs = [outputs] if isinstance(outputs, Tensor) else outputs
         lib, ffi = self.core.lib, self.core.ffi
-        bounds = granularity.shard_bytes, granularity.fused_launches or 0
-        self.handle = ffi.gc(self.core.check(lib.fl_graph_create(*bounds)), lib.fl_graph_destroy)
-        self._add_tensors()
-        self._operands = [self._add(operator) for operator in graph.operators]
-        self.facts = self._finish([outputs] if isinstance(outputs, Tensor) else outputs)
+        array = Arrays()
+        operators = [self._operator(array, operator) for operator in graph.operators]
+        contents = {
+            "shard_bytes": granularity.shard_bytes,
+            "fused_launches": granularity.fused_launches or 0,
+            "n_tensors": len(graph.tensors),
+            "n_operators": len(graph.operators),
+            "n_outputs": len(outputs),
+            "tensors": array("fl_tensor", [_tensor(array, tensor) for tensor in graph.tensors]),
+            "operators": array("fl_operator", operators),
+            "outputs": array("int32_t", [self.tensor_numbers[tensor] for tensor in outputs]),
+        }
+        facts = ffi.new("fl_graph_facts *")
+        self.handle = ffi.gc(
+            self.core.check(lib.fl_graph_create(array("fl_graph_contents", [contents]), facts)),
+            lib.fl_graph_destroy,
+        )
+        self.facts = self._read(facts)
 
     def parts(self, operator: int, degrees: tuple[int, ...]) -> npt.NDArray[np.int64]:
         """Extents of what each task touches of each operand, if an operator is split that way.
@@ -91,7 +105,9 @@ class NativeGraph:
 
         lib, ffi = self.core.lib, self.core.ffi
         tasks = int(np.prod(degrees))
-        shape = (tasks, self._operands[operator], int(lib.FL_MAX_RANK))
+        its = self.graph.operators[operator]
+        operands = len(its.inputs) + len(its.weights) + len(its.outputs)
+        shape = (tasks, operands, int(lib.FL_MAX_RANK))
         extents = np.zeros(shape, np.int64)
         self.core.check(
             lib.fl_graph_parts(
@@ -105,11 +121,8 @@ class NativeGraph:
         )
         return extents
 
-    def _finish(self, outputs: Sequence[Tensor]) -> GraphFacts:
+    def _read(self, its: Any) -> GraphFacts:
         core, graph = self.core, self.graph
-        numbers = [self.tensor_numbers[tensor] for tensor in outputs]
-        its = core.ffi.new("fl_graph_facts *")
-        core.check(core.lib.fl_graph_finish(self.handle, len(numbers), numbers, its))
         operators, tensors = len(graph.operators), len(graph.tensors)
         trains = enumeration("fl_run")["trains"]
         runs = core.items(its.runs, operators)
@@ -129,63 +142,49 @@ class NativeGraph:
             lookups,
         )
 
-    def _add_tensors(self) -> None:
-        lib = self.core.lib
-        dtypes, kinds = enumeration("fl_data_type"), enumeration("fl_tensor_kind")
-        for tensor in self.graph.tensors:
-            self.core.check(
-                lib.fl_graph_add_tensor(
-                    self.handle,
-                    tensor.name.encode(),
-                    len(tensor.shape),
-                    list(tensor.shape),
-                    dtypes[tensor.dtype],
-                    kinds[_kind_of(tensor)],
-                    tensor.requires_gradient,
-                )
-            )
-
-    def _add(self, operator: Operator) -> int:
-        """Add an operator; returns how many operands it has."""
-        lib, check = self.core.lib, self.core.check
-        roles, dim_kinds = enumeration("fl_role"), enumeration("fl_dim_kind")
-        attributes = operator.kind.attributes()
-        names, keep_names = self.core.texts(list(attributes))
-        values, keep_values = self.core.texts(list(attributes.values()))
-        dims = [dim_kinds[dim.kind.name.lower()] for dim in operator.dims]
-        reductions = operator.space[len(operator.output.shape) :]
-        number = check(
-            lib.fl_graph_add_operator(
-                self.handle,
-                operator.name.encode(),
-                operator.kind.type.encode(),
-                operator.kind.is_loss,
-                len(dims),
-                dims,
-                len(reductions),
-                reductions,
-                len(attributes),
-                names,
-                values,
-            )
-        )
-        del keep_names, keep_values
-        operands = operator.operands
+    def _operator(self, array: Arrays, operator: Operator) -> dict[str, Any]:
+        """The header's ``fl_operator``."""
+        roles, kinds = enumeration("fl_role"), enumeration("fl_dim_kind")
         combine = enumeration("fl_combine")
-        for role, tensor, access in operands:
-            check(
-                lib.fl_graph_add_operand(
-                    self.handle,
-                    number,
-                    self.tensor_numbers[tensor],
-                    roles[role],
-                    access.saved,
-                    [astuple(axis) for axis in access.map],
-                    sum(1 << dim for dim in access.once),
-                    combine[access.combine],
-                )
-            )
-        return len(operands)
+        attributes = operator.kind.attributes()
+        reductions = operator.space[len(operator.output.shape) :]
+        operands = [
+            {
+                "tensor": self.tensor_numbers[tensor],
+                "role": roles[role],
+                "saved_for_backward": access.saved,
+                "combine": combine[access.combine],
+                "once": sum(1 << dim for dim in access.once),
+                "map": array("fl_dim_map", [astuple(axis) for axis in access.map]),
+            }
+            for role, tensor, access in operator.operands
+        ]
+        return {
+            "name": array.text(operator.name),
+            "type": array.text(operator.kind.type),
+            "is_loss": operator.kind.is_loss,
+            "n_dims": len(operator.dims),
+            "n_reductions": len(reductions),
+            "n_attributes": len(attributes),
+            "n_operands": len(operands),
+            "dim_kinds": array("int32_t", [kinds[dim.kind.name.lower()] for dim in operator.dims]),
+            "reductions": array("int64_t", reductions),
+            "attribute_names": array.texts(attributes),
+            "attribute_values": array.texts(attributes.values()),
+            "operands": array("fl_operand", operands),
+        }
+
+
+def _tensor(array: Arrays, tensor: Tensor) -> dict[str, Any]:
+    """The header's ``fl_tensor``."""
+    return {
+        "name": array.text(tensor.name),
+        "data_type": enumeration("fl_data_type")[tensor.dtype],
+        "kind": enumeration("fl_tensor_kind")[_kind_of(tensor)],
+        "needs_gradient": tensor.requires_gradient,
+        "rank": len(tensor.shape),
+        "shape": array("int64_t", tensor.shape),
+    }
 
 
 def _kind_of(tensor: Tensor) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from flexlegion._native import enumeration, names
+from flexlegion._native import Arrays, enumeration, names
 from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.graph import Graph, Operator
 from flexlegion.machine.devices import Devices
@@ -132,12 +132,13 @@ class Plan:
         lib, ffi = self.core.lib, self.core.ffi
         strategy = strategy.filled(graph)
         configs = enumerate(strategy[operator.name] for operator in graph.operators)
+        array = Arrays()
         arrays = ffi.new("fl_plan_arrays *")
         self.handle = ffi.gc(
             self.core.check(
                 lib.fl_plan_create(
                     native_graph.handle,
-                    to_native(self.core, configs, devices),
+                    to_native(array, configs, devices),
                     optimizer_states,
                     clips,
                     arrays,

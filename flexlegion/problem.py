@@ -9,6 +9,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from flexlegion._native import Arrays
 from flexlegion.cost.model import (
     ELEMENT_BYTES,
     LINEAR_STAGES,
@@ -101,13 +102,13 @@ class Problem:
         self.kinds = _kinds(topology.devices)
         self.operator_numbers = {op.name: i for i, op in enumerate(graph.operators)}
         lib, ffi = self.core.lib, self.core.ffi
-        machine, keep = self._machine()
         self._like = self._classes()
+        array = Arrays()
         self.handle = ffi.gc(
             self.core.check(
                 lib.fl_problem_create(
                     self.native.handle,
-                    machine,
+                    array("fl_machine", [self._machine(array)]),
                     self._like,
                     optimizer_states,
                     clips,
@@ -115,7 +116,6 @@ class Problem:
             ),
             lib.fl_problem_destroy,
         )
-        del keep
         self._entries: dict[tuple[int, Degrees], _Entry] = {}
 
     def splits(self, operator: Operator) -> list[Degrees]:
@@ -188,14 +188,14 @@ class Problem:
         keys = [_kind_key(device) for device in self.kinds]
         return [keys.index(_kind_key(device)) for device in self.topology.devices]
 
-    def to_native(self, configs: Mapping[str, ParallelConfig]) -> Any:
-        """The native handle of a strategy, or of a part of one."""
+    def to_native(self, array: Arrays, configs: Mapping[str, ParallelConfig]) -> Any:
+        """A strategy, or a part of one, as native code takes it; `array` keeps it."""
         numbered = ((self.operator_numbers[name], config) for name, config in configs.items())
-        return to_native(self.core, numbered, self.devices)
+        return to_native(array, numbered, self.devices)
 
-    def from_native(self, handle: Any, source: str) -> Strategy:
-        """The strategy of a new native handle, which is used up."""
-        strategy = from_native(self.core, handle, self.graph, self.devices, source)
+    def from_native(self, its: Any, source: str) -> Strategy:
+        """The strategy that a native one is."""
+        strategy = from_native(its, self.graph, self.devices, source)
         return Strategy(strategy, source, granularity=self.granularity)
 
     def class_of(self, operator: Operator) -> int:
@@ -225,9 +225,9 @@ class Problem:
             rates[stage] = (cost.overhead_ns, cost.bytes_per_second)
         return rates
 
-    def _machine(self) -> tuple[object, list[object]]:
-        """The topology as the native library takes it, and what has to live as long."""
-        topology, ffi = self.topology, self.core.ffi
+    def _machine(self, array: Arrays) -> dict[str, Any]:
+        """The topology as the header's ``fl_machine``."""
+        topology = self.topology
         number = {memory: i for i, memory in enumerate(self.memories)}
         user_of = {device.memory: device.name for device in reversed(topology.devices)}
         capacity = {device.memory: device.memory_bytes for device in topology.devices}
@@ -244,35 +244,21 @@ class Problem:
                     bandwidths[channel] = hop.link.bandwidth
                     latencies[channel] = hop.link.latency_ns
                     routes.append(channel)
-        keep = [
-            ffi.new("int32_t[]", [number[device.memory] for device in topology.devices]),
-            ffi.new("int32_t[]", self.kind_of_device),
-            ffi.new("int64_t[]", bandwidths),
-            ffi.new("int64_t[]", latencies),
-            ffi.new("int64_t[]", [capacity[memory] for memory in self.memories]),
-            ffi.new("fl_rates[]", [self._rates(kind) for kind in self.kinds]),
-            ffi.new("int32_t[]", lengths),
-            ffi.new("int32_t[]", routes),
-        ]
-        machine = ffi.new(
-            "fl_machine *",
-            {
-                "n_devices": len(topology.devices),
-                "memory_of": keep[0],
-                "kind_of": keep[1],
-                "kinds": len(self.kinds),
-                "rates": keep[5],
-                "n_links": len(channels),
-                "bandwidth": keep[2],
-                "latency": keep[3],
-                "memories": len(self.memories),
-                "capacity": keep[4],
-                "route_lengths": keep[6],
-                "n_routes": len(routes),
-                "routes": keep[7],
-            },
-        )
-        return machine, keep
+        return {
+            "n_devices": len(topology.devices),
+            "memory_of": array("int32_t", [number[device.memory] for device in topology.devices]),
+            "kind_of": array("int32_t", self.kind_of_device),
+            "kinds": len(self.kinds),
+            "rates": array("fl_rates", [self._rates(kind) for kind in self.kinds]),
+            "n_links": len(channels),
+            "bandwidth": array("int64_t", bandwidths),
+            "latency": array("int64_t", latencies),
+            "memories": len(self.memories),
+            "capacity": array("int64_t", [capacity[memory] for memory in self.memories]),
+            "route_lengths": array("int32_t", lengths),
+            "n_routes": len(routes),
+            "routes": array("int32_t", routes),
+        }
 
     def checked(self, strategy: Strategy) -> Strategy:
         """`Strategy.checked` against graph and machine; its costs are in the table afterwards."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from flexlegion._native import layout, names
+from flexlegion._native import Arrays, layout, names
 from flexlegion.plan import PASSES
 from flexlegion.problem import Problem
 from flexlegion.soap import ParallelConfig
@@ -143,8 +143,11 @@ class Simulation:
         self._proposed: Mapping[str, ParallelConfig] = {}
         core = problem.core
         self._core = core
+        array = Arrays()
         self._handle = core.ffi.gc(
-            core.check(core.lib.fl_simulator_create(problem.handle, problem.to_native(strategy))),
+            core.check(
+                core.lib.fl_simulator_create(problem.handle, problem.to_native(array, strategy))
+            ),
             core.lib.fl_simulator_destroy,
         )
 
@@ -180,11 +183,12 @@ class Simulation:
         problem = self.problem
         for name, config in configs.items():
             problem.prepare(problem.graph.operators[problem.operator_numbers[name]], config.degrees)
+        array = Arrays()
         number = int(
             self._core.check(
                 lib.fl_simulator_propose(
                     self._handle,
-                    problem.to_native(configs),
+                    problem.to_native(array, configs),
                     ALGORITHMS.index(algorithm),
                     limit_ns,
                 )

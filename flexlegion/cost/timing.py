@@ -98,16 +98,15 @@ def time_task(
     rt = _native.rt()
     optimizer = optimizer or SGD()
     attributes = optimizer.attributes()
-    names, keep_names = rt.texts(list(attributes))
-    values, keep_values = rt.texts(list(attributes.values()))
+    array = _native.Arrays()
     times = rt.ffi.new("int64_t[]", max(repeats.most, repeats.least))
     count = rt.check(
         rt.lib.fl_rt_measure_task(
             plan.handle,
             optimizer.type.encode(),
             len(attributes),
-            names,
-            values,
+            array.texts(attributes),
+            array.texts(attributes.values()),
             launch,
             part,
             bound,
@@ -116,7 +115,6 @@ def time_task(
             times,
         )
     )
-    del keep_names, keep_values
     return [int(t) for t in times[0:count]]
 
 

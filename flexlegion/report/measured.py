@@ -104,8 +104,11 @@ class MeasuredTimeline:
 
 
 def recorded(program: Program, machine: RunningMachine, iterations: int) -> MeasuredTimeline:
-    """What all ranks noted since `Program.record`; every rank gets it, by one rank's clock."""
-    mine = program.records()
+    """What all ranks noted since `Program.record`; every rank gets it, by one rank's clock.
+
+    From now on nothing is noted.
+    """
+    mine = program.record(False)
     counts = [
         int.from_bytes(part, "little") for part in all_gather(len(mine).to_bytes(8, "little"))
     ]

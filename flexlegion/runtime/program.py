@@ -93,21 +93,19 @@ class Program:
         self._losses = list(losses_of(plan.graph).values())
         # Of each loss, of each staged sample: how many of its values count.
         self._staged = np.zeros((len(self._losses), 0), np.int64)
-        names, keep_names = self._rt.texts(list(optimizer.attributes()))
-        values, keep_values = self._rt.texts(list(optimizer.attributes().values()))
+        array, attributes = _native.Arrays(), optimizer.attributes()
         self._handle = self._rt.check(
             self._rt.lib.fl_program_create(
                 plan.handle,
                 optimizer.type.encode(),
-                len(keep_names),
-                names,
-                values,
+                len(attributes),
+                array.texts(attributes),
+                array.texts(attributes.values()),
                 seed,
                 optimizer.clip_norm or 0.0,
                 _native.enumeration("fl_precision")[precision],
             )
         )
-        del keep_names, keep_values
 
     def close(self) -> None:
         """Wait for running work and give all regions back. The program cannot be used after."""
@@ -222,7 +220,7 @@ class Program:
 
     def finish(self, ticket: int) -> None:
         """Wait until this rank has read the iteration's batch, and has its part of the losses."""
-        self._rt.check(self._rt.lib.fl_program_finish(self._handle, ticket))
+        self._rt.check(self._rt.lib.fl_program_wait(self._handle, ticket))
 
     def metrics(self, ticket: int) -> list[MetricSums]:
         """Sums over the iteration's labels, of each loss; waits. A ticket can be used once."""
@@ -324,7 +322,7 @@ class Program:
 
     def wait(self) -> None:
         """Wait until everything issued is done."""
-        self._rt.check(self._rt.lib.fl_program_wait(self._handle))
+        self._rt.check(self._rt.lib.fl_program_wait(self._handle, -1))
 
     def issued(self, run: int) -> list[list[int]]:
         """The plan's launches as an iteration issues them; those that run as one are together."""
@@ -349,26 +347,20 @@ class Program:
         last = zip(devices, times, strict=True)
         return [(names[device], time) if device >= 0 else None for device, time in last]
 
-    def record(self, on: bool) -> None:
-        """Whether to note from now on when tasks run; forgets what was noted. Waits."""
-        self._rt.check(self._rt.lib.fl_program_record(self._handle, on))
-
-    def records(self) -> npt.NDArray[Any]:
-        """What this rank noted, in the order in which tasks ended. Waits.
+    def record(self, on: bool) -> npt.NDArray[Any]:
+        """Whether to note from now on when tasks run; returns what this rank noted before. Waits.
 
         Returns
         -------
         array
-            Rows of the header's ``fl_record``: the number of the plan's launch (below 0 if it is
-            none of these), of the task in it, of the device; start and end in ns of the rank's
-            clock.
+            Rows of the header's ``fl_record``, in the order in which tasks ended: the number of the
+            plan's launch (below 0 if it is none of these), of the task in it, of the device; start
+            and end in ns of the rank's clock.
         """
-        lib, ffi = self._rt.lib, self._rt.ffi
-        count = self._rt.check(lib.fl_program_records(self._handle, 0, ffi.NULL))
-        rows = np.zeros(count, _native.layout("fl_record"))
-        pointer = ffi.cast("fl_record *", rows.ctypes.data)
-        self._rt.check(lib.fl_program_records(self._handle, count, pointer))
-        return rows
+        ffi, layout = self._rt.ffi, _native.layout("fl_record")
+        its = ffi.new("fl_records *")
+        self._rt.check(self._rt.lib.fl_program_record(self._handle, on, its))
+        return np.frombuffer(ffi.buffer(its.records, its.n * layout.itemsize), layout).copy()
 
     def _values_that_count(self, batch: Batch) -> npt.NDArray[np.int64]:
         """Of each loss, of each row: how many values count; the goal is the mean over all."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from flexlegion._native import Arrays
 from flexlegion.graph import Operator
 from flexlegion.problem import Degrees, Problem
 from flexlegion.strategy import Strategy
@@ -144,6 +145,7 @@ class Chain:
         self._core = problem.core
         start = problem.checked(start)
         numbers = list(groups) if groups is not None else list(range(len(problem.graph.operators)))
+        array, state = Arrays(), self._core.ffi.new("fl_chain_state **")
         self._handle = self._core.ffi.gc(
             self._core.check(
                 self._core.lib.fl_chain_create(
@@ -151,11 +153,13 @@ class Chain:
                     len(numbers),
                     numbers,
                     seed,
-                    problem.to_native(start),
+                    problem.to_native(array, start),
+                    state,
                 )
             ),
             self._core.lib.fl_chain_destroy,
         )
+        self._state = state[0]
 
     def run(self, proposals: int, seconds: float, options: ChainOptions) -> None:
         """Make at most that many proposals, for at most that long (0: however long it takes)."""
@@ -199,18 +203,16 @@ class Chain:
 
     def adopt(self, strategy: Strategy) -> None:
         """Continue from another strategy; its degrees have to be in the cost table."""
-        native = self.problem.to_native(strategy)
+        array = Arrays()
+        native = self.problem.to_native(array, strategy)
         self._core.check(self._core.lib.fl_chain_adopt(self._handle, native))
 
     @property
     def state(self) -> ChainState:
         """Times and counts."""
-        native = self._core.ffi.new("fl_chain_state *")
-        self._core.check(self._core.lib.fl_chain_state_of(self._handle, native))
-        return ChainState(*(int(getattr(native, each.name)) for each in fields(ChainState)))
+        return ChainState(*(int(getattr(self._state, each.name)) for each in fields(ChainState)))
 
     @property
     def best(self) -> Strategy:
         """The fastest strategy so far that fits into memory (the start, while none has)."""
-        best = self._core.lib.fl_chain_best(self._handle)
-        return self.problem.from_native(best, "strategy found")
+        return self.problem.from_native(self._state.best, "strategy found")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from flexlegion._native import Arrays
 from flexlegion.errors import UserError
 from flexlegion.problem import Problem
 from flexlegion.searches.chain import prepare_candidates
@@ -89,8 +90,9 @@ def exhaustive(
     incumbent = problem.checked(incumbent)
     core = problem.core
     lib, ffi = core.lib, core.ffi
+    array = Arrays()
     handle = ffi.gc(
-        core.check(lib.fl_exhaustive_create(problem.handle, problem.to_native(incumbent))),
+        core.check(lib.fl_exhaustive_create(problem.handle, problem.to_native(array, incumbent))),
         lib.fl_exhaustive_destroy,
     )
     state = ffi.new("fl_exhaustive_state *")
@@ -105,7 +107,7 @@ def exhaustive(
         if progress is not None:
             progress(int(state.nodes), int(state.best_time))
     return ExhaustiveResult(
-        problem.from_native(lib.fl_exhaustive_best(handle), "optimum"),
+        problem.from_native(state.best, "optimum"),
         int(state.best_time),
         complete,
         int(state.root_bound),

@@ -13,8 +13,28 @@ extern "C" {
 
 /* cdef begin */
 
-/* `is_users`: 1 if it is the user's to mend; then the message is for them. */
-const char *fl_last_error(int *is_users);
+/* What a program needs of a memory. */
+typedef enum {
+  FL_HELD_WEIGHTS,
+  FL_HELD_GRADIENTS,
+  FL_HELD_OPTIMIZER,
+  FL_HELD_ACTIVATIONS, /* with their gradients */
+  FL_HELD_BATCHES,     /* the present one, and the one that is staged */
+  FL_HELD_OTHER
+} fl_held;
+typedef struct {
+  char name[64]; /* "cpu:0 to cpu:3" */
+  int64_t held[FL_HELD_OTHER + 1];
+  int64_t taken, capacity; /* taken: by other programs and as scratch memory */
+} fl_memory_need;
+/* The calling thread's last error, until it calls anything else. */
+typedef struct {
+  const char *message;
+  int32_t is_users; /* 1 if it is the user's to mend; then the message is for them */
+  int32_t n_needs;
+  const fl_memory_need *needs; /* where a memory was too small, of each */
+} fl_error;
+void fl_last_error(fl_error *out);
 
 /* Enumerations. Python reads them here; static_asserts compare them with those of C++. */
 typedef enum { FL_FLOAT32, FL_INT32 } fl_data_type;
@@ -34,20 +54,13 @@ typedef enum { FL_VALUE, FL_PARTIAL, FL_GRADIENT, FL_STATE, FL_NORMS, FL_TOTAL_N
 typedef enum { FL_READ, FL_WRITE, FL_READ_WRITE } fl_privilege;
 typedef enum { FL_TRAINS = 1, FL_EVALUATES = 2, FL_PREDICTS = 4 } fl_run; /* bits */
 
-/* The operator graph. Tensors and operators are numbered in the order in which they are added.
- * Weights are not cut into shards of less than `shard_bytes`, however many devices replicate them;
- * `fused_launches` at most run as one (0: the default). */
+/* The operator graph. Tensors and operators are numbered in the order of their arrays. */
 typedef struct fl_graph fl_graph;
-fl_graph *fl_graph_create(int64_t shard_bytes, int fused_launches);
-void fl_graph_destroy(fl_graph *graph);
-int fl_graph_add_tensor(fl_graph *graph, const char *name, int rank, const int64_t *shape,
-                        int data_type, int kind, int needs_gradient);
-/* An operator's space has the dimensions of its first output, then those that it reduces, of these
- * extents. */
-int fl_graph_add_operator(fl_graph *graph, const char *name, const char *type, int is_loss,
-                          int n_dims, const int32_t *dim_kinds, int n_reductions,
-                          const int64_t *reductions, int n_attributes,
-                          const char *const *attribute_names, const char *const *attribute_values);
+typedef struct {
+  const char *name;
+  int32_t data_type, kind, needs_gradient, rank;
+  const int64_t *shape;
+} fl_tensor;
 /* Of one dimension of a tensor, the range that a tile of the space touches (plan/graph.h). */
 typedef struct {
   int32_t out_dim; /* of the space; -1: whole */
@@ -55,12 +68,33 @@ typedef struct {
   int32_t named_by; /* of a weight's rows: the operand, an input, whose values name them; or -1 */
   int32_t prefix;   /* whether the range begins at 0 */
 } fl_dim_map;
-/* `map` has an entry for each dimension of the tensor. Of the parts in the dimensions `once` (bits)
- * of the space, the first alone touches the operand. `combine`: of an output. */
-int fl_graph_add_operand(fl_graph *graph, int op, int tensor, int role, int saved_for_backward,
-                         const fl_dim_map *map, uint32_t once, int combine);
-
-/* What follows from a graph; until it is changed or destroyed. */
+typedef struct {
+  int32_t tensor, role, saved_for_backward;
+  int32_t combine; /* of an output */
+  uint32_t once; /* dimensions of the space, as bits: of the parts in them, the first alone touches
+                    the operand */
+  const fl_dim_map *map; /* of each dimension of the tensor */
+} fl_operand;
+/* An operator's space has the dimensions of its first output, then those that it reduces, of the
+ * extents `reductions`. */
+typedef struct {
+  const char *name, *type;
+  int32_t is_loss, n_dims, n_reductions, n_attributes, n_operands;
+  const int32_t *dim_kinds;
+  const int64_t *reductions;
+  const char *const *attribute_names, *const *attribute_values;
+  const fl_operand *operands;
+} fl_operator;
+typedef struct {
+  int64_t shard_bytes;    /* weights are not cut into smaller shards, however many devices replicate
+                             them */
+  int32_t fused_launches; /* so many at most run as one; 0: the default */
+  int32_t n_tensors, n_operators, n_outputs;
+  const fl_tensor *tensors;
+  const fl_operator *operators;
+  const int32_t *outputs; /* the tensors to predict */
+} fl_graph_contents;
+/* What follows from a graph; until it is destroyed. */
 typedef struct {
   const int32_t *runs;     /* of each operator: in which runs it takes part */
   const uint8_t *backward; /* of each operator: whether training runs it backward */
@@ -68,21 +102,20 @@ typedef struct {
   const uint8_t *gradient; /* of each tensor: whether training wants its gradient */
   const int32_t *owner;    /* of each tensor: the operator whose update launch covers it, or -1 */
 } fl_graph_facts;
-/* Checks a graph, to which nothing is added any more. `outputs` are the tensors to predict. */
-int fl_graph_finish(fl_graph *graph, int n_outputs, const int32_t *outputs, fl_graph_facts *out);
+fl_graph *fl_graph_create(const fl_graph_contents *contents, fl_graph_facts *out);
+void fl_graph_destroy(fl_graph *graph);
 
-/* A strategy, or a part of one: parallelization configurations of operators. */
-typedef struct fl_strategy fl_strategy;
-fl_strategy *fl_strategy_create(void);
-void fl_strategy_destroy(fl_strategy *strategy);
-/* A degree for each dimension of the operator's space, and a device for each task. */
-int fl_strategy_set(fl_strategy *strategy, int op, int n_degrees, const int32_t *degrees,
-                    int n_devices, const int32_t *devices, int sums);
+/* The configuration of an operator: a degree for each dimension of its space, and a device for each
+ * task. */
 typedef struct {
-  int32_t n_degrees, n_devices, sums;
-  const int32_t *degrees, *devices; /* the strategy's, until it is changed or destroyed */
+  int32_t op, n_degrees, n_devices, sums;
+  const int32_t *degrees, *devices;
 } fl_config;
-int fl_strategy_get(const fl_strategy *strategy, int op, fl_config *out);
+/* A strategy, or a part of one. */
+typedef struct {
+  int32_t n;
+  const fl_config *configs;
+} fl_strategy;
 
 typedef struct fl_plan fl_plan;
 typedef struct {
@@ -131,7 +164,7 @@ typedef struct {
   const int32_t *value_slots;    /* of each tensor: the partial values that its value is combined
                                     of; 1: it is written as a whole */
 } fl_plan_arrays;
-/* The plan of a finished graph under a strategy. The optimizer keeps that many states of each
+/* The plan of a graph under a strategy. The optimizer keeps that many states of each
  * weight, and clips the gradients by their norm, or does not. */
 fl_plan *fl_plan_create(const fl_graph *graph, const fl_strategy *strategy, int optimizer_states,
                         int clips, fl_plan_arrays *out);
@@ -145,7 +178,7 @@ int fl_plan_fused(const fl_plan *plan, unsigned runs, int n_devices, const int32
 int fl_plan_verify(const fl_plan *plan, int n_devices);
 int64_t fl_plan_bytes_on_device(const fl_plan *plan, int device);
 
-/* What a simulation is about: a finished graph, a machine, and what tasks cost there. Times are in
+/* What a simulation is about: a graph, a machine, and what tasks cost there. Times are in
  * ns, sizes in bytes. Devices and memories are numbered; devices of one kind take equal times. */
 typedef struct fl_problem fl_problem;
 typedef struct {
@@ -256,10 +289,12 @@ typedef struct {
   int64_t proposals, accepted, unchanged, overloaded, overlong, stopped, out_of_memory, too_fine,
       simulated, improved;
   int64_t tasks_played;
+  fl_strategy best;
 } fl_chain_state;
-/* `groups`: one number an operator; equal ones may be tied. */
+/* `groups`: one number an operator; equal ones may be tied. `state` is kept up to date by the calls
+ * below, until the chain is destroyed. */
 fl_chain *fl_chain_create(const fl_problem *problem, int n_groups, const int32_t *groups,
-                          uint64_t seed, const fl_strategy *start);
+                          uint64_t seed, const fl_strategy *start, const fl_chain_state **state);
 void fl_chain_destroy(fl_chain *chain);
 /* At most that many proposals and seconds (0: any number of seconds). */
 int fl_chain_run(fl_chain *chain, int64_t proposals, double seconds,
@@ -269,9 +304,6 @@ int fl_chain_run(fl_chain *chain, int64_t proposals, double seconds,
  * numbered `part` on: several chains can share the work. */
 int fl_chain_descend(fl_chain *chain, double seconds, int tied, int part, int parts);
 int fl_chain_adopt(fl_chain *chain, const fl_strategy *strategy);
-int fl_chain_state_of(const fl_chain *chain, fl_chain_state *out);
-/* The best strategy, to be destroyed by the caller. */
-fl_strategy *fl_chain_best(const fl_chain *chain);
 
 /* Summed costs (OptCNN), in ns, of operators split over the first devices. `degrees`: tuple after
  * tuple. A transfer's: what `reader` takes by that operand, forward and back, [writers x readers].
@@ -288,13 +320,12 @@ typedef struct fl_exhaustive fl_exhaustive;
 typedef struct {
   int64_t best_time, root_bound; /* ns; best_time -1: nothing fits into memory */
   int64_t nodes, simulated;      /* strategies bounded, partial ones too; simulated */
+  fl_strategy best;              /* until the search goes on, or is destroyed */
 } fl_exhaustive_state;
 fl_exhaustive *fl_exhaustive_create(const fl_problem *problem, const fl_strategy *incumbent);
 void fl_exhaustive_destroy(fl_exhaustive *search);
 /* Goes on for at most that many seconds (0: no limit); returns 1 when the best is the optimum. */
 int fl_exhaustive_run(fl_exhaustive *search, double seconds, fl_exhaustive_state *out);
-/* The best strategy, to be destroyed by the caller. */
-fl_strategy *fl_exhaustive_best(const fl_exhaustive *search);
 
 /* cdef end */
 

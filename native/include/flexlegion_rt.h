@@ -11,30 +11,6 @@ extern "C" {
 
 /* cdef begin */
 
-const char *fl_rt_last_error(int *is_users);
-/* What the last error's program would need of each memory, where one was too small. */
-typedef enum {
-  FL_HELD_WEIGHTS,
-  FL_HELD_GRADIENTS,
-  FL_HELD_OPTIMIZER,
-  FL_HELD_ACTIVATIONS, /* with their gradients */
-  FL_HELD_BATCHES,     /* the present one, and the one that is staged */
-  FL_HELD_OTHER
-} fl_held;
-typedef struct {
-  char name[64]; /* "cpu:0 to cpu:3" */
-  int64_t held[FL_HELD_OTHER + 1];
-  int64_t taken, capacity; /* taken: by other programs and as scratch memory */
-} fl_memory_need;
-/* Copies up to `n` of them; returns how many there are, and forgets them. */
-int fl_rt_last_needs(int n, fl_memory_need *out);
-
-/* Starts what the runtime needs in this process; 0, or -1. Every rank has to call it, before
- * anything below. From then on ranks watch each other (watchdog.h). */
-int fl_rt_start(void);
-/* Ends this process at once with a status that is not 0, and the other ranks with it. */
-void fl_rt_leave(int status);
-
 typedef enum { FL_CPU, FL_GPU } fl_device_kind;
 typedef struct {
   int32_t kind, rank, memory; /* devices with the same memory share it */
@@ -45,7 +21,11 @@ typedef struct {
   const fl_device *devices;       /* of all ranks, for the life of the process */
   const char *kernel_library;     /* what computes, and its version: "oneDNN 3.2.1" */
 } fl_running;
-int fl_rt_running(fl_running *out);
+/* Starts what the runtime needs in this process; 0, or -1. Every rank has to call it, before
+ * anything below. From then on ranks watch each other (watchdog.h). */
+int fl_rt_start(fl_running *out);
+/* Ends this process at once with a status that is not 0, and the other ranks with it. */
+void fl_rt_leave(int status);
 /* What a GPU of this rank is. Clocks are the highest; 0 where the driver does not tell. */
 typedef struct {
   char name[96], software[160]; /* "NVIDIA H200"; libraries and their versions */
@@ -131,8 +111,9 @@ typedef struct {
   double loss, correct, correct_top5, squared_error, absolute_error;
   int64_t labels, samples; /* losses that count, one a sample, or a sample and step */
 } fl_metrics;
-/* Waits until this rank has read that iteration's batch and computed its part of the losses. */
-int fl_program_finish(fl_program *program, int64_t ticket);
+/* Waits until this rank has read that iteration's batch and computed its part of the losses; -1:
+ * until all that was issued is done. */
+int fl_program_wait(fl_program *program, int64_t ticket);
 /* Of each ticket, of each loss operator, sums over the values of that iteration that count, of all
  * ranks: `n_tickets` x `n_losses`; waits for them. Every rank also says a number that is not
  * negative; returns what the first rank said. */
@@ -154,18 +135,19 @@ typedef struct {
 /* Copies the shards of weights and states to the host, each rank its own; all ranks name the same
  * ones, those of a field together. Returns when they are there. */
 int fl_program_save(fl_program *program, int n, const fl_host_shard *shards);
-int fl_program_wait(fl_program *program);
-/* From the next iteration on, whether to note when each task of this rank runs; what was noted
- * before is forgotten. */
-int fl_program_record(fl_program *program, int on);
 /* Launches that are not the plan's. */
 typedef enum { FL_STAGED = -1, FL_OTHER = -2 } fl_own_launch;
 typedef struct {
   int32_t launch, part, device; /* the plan's launch, or one of the above */
   int64_t start_time, end_time; /* ns, of the rank's clock */
 } fl_record;
-/* Notes up to `n` of them, in the order in which tasks ended; returns how many there are. */
-int64_t fl_program_records(fl_program *program, int64_t n, fl_record *out);
+typedef struct {
+  int64_t n;
+  const fl_record *records; /* in the order in which tasks ended; until this is called again */
+} fl_records;
+/* What was noted, and whether to note when each task of this rank runs from the next iteration on.
+ */
+int fl_program_record(fl_program *program, int on, fl_records *out);
 /* Which of an iteration's Legion launches (0, 1, ...) runs each of the plan's launches, of which
  * there are `n`, in iterations of that kind; -1: none. Those with one number run as one. */
 int fl_program_issued(fl_program *program, int runs, int n, int32_t *numbers);

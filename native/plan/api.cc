@@ -71,182 +71,159 @@ void check_constant(int value, int last, const char* what) {
   }
 }
 
-}  // namespace
-
-const char* fl_last_error(int* is_users) {
-  *is_users = fl::last_error_is_users() ? 1 : 0;
-  return fl::last_error().c_str();
+fl::Tensor tensor_of(const fl_tensor& its) {
+  fl::Tensor tensor;
+  tensor.name = its.name;
+  if (its.rank < 1 || its.rank > fl::kMaxRank) {
+    throw std::invalid_argument("tensor '" + tensor.name + "' has " + std::to_string(its.rank) +
+                                " dimensions; 1 to " + std::to_string(fl::kMaxRank) +
+                                " are possible");
+  }
+  tensor.shape.assign(its.shape, its.shape + its.rank);
+  std::int64_t volume = 1;
+  for (std::int64_t extent : tensor.shape) {
+    volume = extent < 1 || extent > kMaxElements / volume ? 0 : volume * extent;
+    if (volume == 0) {
+      throw std::invalid_argument("tensor '" + tensor.name + "' has an extent of " +
+                                  std::to_string(extent) + "; its elements have to number 1 to " +
+                                  std::to_string(kMaxElements));
+    }
+  }
+  check_constant(its.data_type, FL_INT32, "data type");
+  check_constant(its.kind, FL_DETACHED, "kind of tensors");
+  tensor.type = static_cast<fl::DataType>(its.data_type);
+  tensor.is_state = its.kind == FL_OPERATOR_STATE;
+  tensor.detached = its.kind == FL_DETACHED;
+  tensor.kind = tensor.is_state   ? fl::TensorKind::weight
+                : tensor.detached ? fl::TensorKind::activation
+                                  : static_cast<fl::TensorKind>(its.kind);
+  tensor.needs_gradient = its.needs_gradient != 0;
+  if (tensor.is_state && tensor.needs_gradient) {
+    throw std::invalid_argument("tensor '" + tensor.name + "' is a state, which has no gradient");
+  }
+  return tensor;
 }
 
-fl_graph* fl_graph_create(int64_t shard_bytes, int fused_launches) {
+fl::Operand operand_of(const fl::Graph& graph, const fl::Operator& owner, const fl_operand& its) {
+  const auto bad_map = [&] {
+    return std::invalid_argument("operator '" + owner.name + "': bad access map");
+  };
+  check_constant(its.role, FL_ROLE_OUTPUT, "role");
+  check_constant(its.combine, FL_COMBINE_LOG_SUM_EXP, "way to combine");
+  if (its.once >> owner.dims.size() != 0) throw bad_map();
+  fl::Operand operand;
+  operand.tensor = its.tensor;
+  operand.role = static_cast<fl::Role>(its.role);
+  operand.saved_for_backward = its.saved_for_backward != 0;
+  operand.once = its.once;
+  operand.combine = static_cast<fl::Combine>(its.combine);
+  const std::size_t rank = at(graph.tensors, its.tensor, "tensor").shape.size();
+  for (const fl_dim_map* m = its.map; m != its.map + rank; ++m) {
+    const bool large = std::max({m->num, m->den, m->lo_offset, m->hi_offset}) > kMaxMapNumber ||
+                       std::min(m->lo_offset, m->hi_offset) < -kMaxMapNumber;
+    if (m->out_dim < -1 || m->out_dim >= static_cast<int>(owner.dims.size()) || m->num < 0 ||
+        m->den < 1 || large || m->named_by < -1) {
+      throw bad_map();
+    }
+    operand.map.push_back(
+        {m->out_dim, m->num, m->den, m->lo_offset, m->hi_offset, m->named_by, m->prefix != 0});
+  }
+  return operand;
+}
+
+fl::Operator operator_of(const fl::Graph& graph, const fl_operator& its) {
+  fl::Operator op;
+  op.name = its.name;
+  op.type = its.type;
+  op.is_loss = its.is_loss != 0;
+  for (int d = 0; d < its.n_dims; ++d) {
+    check_constant(its.dim_kinds[d], FL_REDUCTION, "kind of dimensions");
+    op.dims.push_back(static_cast<fl::DimKind>(its.dim_kinds[d]));
+  }
+  check_constant(its.n_reductions, fl::kMaxRegionRank, "number of reductions");
+  op.reductions.assign(its.reductions, its.reductions + its.n_reductions);
+  for (std::int64_t extent : op.reductions) {
+    if (extent >= 1 && extent <= kMaxElements) continue;
+    throw std::invalid_argument("operator '" + op.name + "' reduces an extent of " +
+                                std::to_string(extent));
+  }
+  for (int a = 0; a < its.n_attributes; ++a) {
+    op.attributes.emplace_back(its.attribute_names[a], its.attribute_values[a]);
+  }
+  for (int i = 0; i < its.n_operands; ++i) {
+    op.operands.push_back(operand_of(graph, op, its.operands[i]));
+  }
+  return op;
+}
+
+}  // namespace
+
+fl::LastError& fl::last_error() {
+  thread_local LastError error;
+  return error;
+}
+
+void fl_last_error(fl_error* out) {
+  const fl::LastError& error = fl::last_error();
+  *out = {error.message.c_str(), error.is_users ? 1 : 0,
+          static_cast<std::int32_t>(error.needs.size()), error.needs.data()};
+}
+
+fl_graph* fl_graph_create(const fl_graph_contents* its, fl_graph_facts* out) {
   return fl::guarded(static_cast<fl_graph*>(nullptr), [&] {
-    if (shard_bytes < 0) throw std::invalid_argument("a shard cannot have less than no bytes");
-    if (fused_launches < 0) throw std::invalid_argument("less than no launches cannot be fused");
-    auto graph = std::make_unique<fl_graph>();
-    graph->graph.shard_bytes = shard_bytes;
-    if (fused_launches > 0) graph->graph.fused_launches = fused_launches;
-    return graph.release();
+    if (its->shard_bytes < 0) {
+      throw std::invalid_argument("a shard cannot have less than no bytes");
+    }
+    if (its->fused_launches < 0) {
+      throw std::invalid_argument("less than no launches cannot be fused");
+    }
+    auto handle = std::make_unique<fl_graph>();
+    fl::Graph& graph = handle->graph;
+    graph.shard_bytes = its->shard_bytes;
+    if (its->fused_launches > 0) graph.fused_launches = its->fused_launches;
+    for (int t = 0; t < its->n_tensors; ++t) graph.tensors.push_back(tensor_of(its->tensors[t]));
+    for (int op = 0; op < its->n_operators; ++op) {
+      graph.operators.push_back(operator_of(graph, its->operators[op]));
+    }
+    fl::check_graph(graph);
+    for (int i = 0; i < its->n_outputs; ++i) {
+      at(graph.tensors, its->outputs[i], "tensor");
+      handle->outputs.push_back(its->outputs[i]);
+    }
+    const fl::GraphFacts& facts = handle->facts = fl::facts_of(graph, handle->outputs);
+    handle->runs.assign(facts.runs.begin(), facts.runs.end());
+    handle->backward.assign(facts.backward.begin(), facts.backward.end());
+    handle->gradient.assign(facts.differentiable.begin(), facts.differentiable.end());
+    *out = {handle->runs.data(), handle->backward.data(), facts.table.data(),
+            handle->gradient.data(), facts.owner.data()};
+    return handle.release();
   });
 }
 
 void fl_graph_destroy(fl_graph* graph) { delete graph; }
 
-int fl_graph_add_tensor(fl_graph* graph, const char* name, int rank, const int64_t* shape,
-                        int data_type, int kind, int needs_gradient) {
-  return fl::guarded(-1, [&] {
-    if (rank < 1 || rank > fl::kMaxRank) {
-      throw std::invalid_argument("tensor '" + std::string(name) + "' has " + std::to_string(rank) +
-                                  " dimensions; 1 to " + std::to_string(fl::kMaxRank) +
-                                  " are possible");
-    }
-    std::int64_t volume = 1;
-    for (int d = 0; d < rank; ++d) {
-      volume = shape[d] < 1 || shape[d] > kMaxElements / volume ? 0 : volume * shape[d];
-      if (volume == 0) {
-        throw std::invalid_argument(
-            "tensor '" + std::string(name) + "' has an extent of " + std::to_string(shape[d]) +
-            "; its elements have to number 1 to " + std::to_string(kMaxElements));
-      }
-    }
-    check_constant(data_type, FL_INT32, "data type");
-    check_constant(kind, FL_DETACHED, "kind of tensors");
-    fl::Tensor tensor;
-    tensor.name = name;
-    tensor.shape.assign(shape, shape + rank);
-    tensor.type = static_cast<fl::DataType>(data_type);
-    tensor.is_state = kind == FL_OPERATOR_STATE;
-    tensor.detached = kind == FL_DETACHED;
-    tensor.kind = tensor.is_state   ? fl::TensorKind::weight
-                  : tensor.detached ? fl::TensorKind::activation
-                                    : static_cast<fl::TensorKind>(kind);
-    tensor.needs_gradient = needs_gradient != 0;
-    if (tensor.is_state && tensor.needs_gradient) {
-      throw std::invalid_argument("tensor '" + tensor.name + "' is a state, which has no gradient");
-    }
-    graph->finished.reset();
-    graph->graph.tensors.push_back(std::move(tensor));
-    return static_cast<int>(graph->graph.tensors.size()) - 1;
-  });
+std::map<int, fl::ParallelConfig> fl::configs_of(const fl_strategy& strategy) {
+  std::map<int, ParallelConfig> configs;
+  for (const fl_config* its = strategy.configs; its != strategy.configs + strategy.n; ++its) {
+    check_constant(its->n_degrees, kMaxRegionRank, "number of degrees");
+    check_constant(its->sums, FL_SUMS_SHARDS, "way to sum");
+    check_constant(its->n_devices, kMaxTasks, "number of tasks");
+    ParallelConfig& config = configs[its->op];
+    config.degrees.assign(its->degrees, its->degrees + its->n_degrees);
+    config.devices.assign(its->devices, its->devices + its->n_devices);
+    config.sums = static_cast<Sums>(its->sums);
+  }
+  return configs;
 }
 
-int fl_graph_add_operator(fl_graph* graph, const char* name, const char* type, int is_loss,
-                          int n_dims, const int32_t* dim_kinds, int n_reductions,
-                          const int64_t* reductions, int n_attributes,
-                          const char* const* attribute_names, const char* const* attribute_values) {
-  return fl::guarded(-1, [&] {
-    fl::Operator op;
-    op.name = name;
-    op.type = type;
-    op.is_loss = is_loss != 0;
-    for (int d = 0; d < n_dims; ++d)
-      check_constant(dim_kinds[d], FL_REDUCTION, "kind of dimensions");
-    for (int d = 0; d < n_dims; ++d) op.dims.push_back(static_cast<fl::DimKind>(dim_kinds[d]));
-    check_constant(n_reductions, fl::kMaxRegionRank, "number of reductions");
-    op.reductions.assign(reductions, reductions + n_reductions);
-    for (std::int64_t extent : op.reductions) {
-      if (extent >= 1 && extent <= kMaxElements) continue;
-      throw std::invalid_argument("operator '" + op.name + "' reduces an extent of " +
-                                  std::to_string(extent));
-    }
-    for (int a = 0; a < n_attributes; ++a) {
-      op.attributes.emplace_back(attribute_names[a], attribute_values[a]);
-    }
-    graph->finished.reset();
-    graph->graph.operators.push_back(std::move(op));
-    return static_cast<int>(graph->graph.operators.size()) - 1;
-  });
-}
-
-int fl_graph_add_operand(fl_graph* graph, int op, int tensor, int role, int saved_for_backward,
-                         const fl_dim_map* map, uint32_t once, int combine) {
-  return fl::guarded(-1, [&] {
-    fl::Operator& owner = at(graph->graph.operators, op, "operator");
-    fl::Operand operand;
-    operand.tensor = tensor;
-    operand.role = static_cast<fl::Role>(role);
-    operand.saved_for_backward = saved_for_backward != 0;
-    check_constant(role, FL_ROLE_OUTPUT, "role");
-    check_constant(combine, FL_COMBINE_LOG_SUM_EXP, "way to combine");
-    operand.once = once;
-    operand.combine = static_cast<fl::Combine>(combine);
-    if (once >> owner.dims.size() != 0) {
-      throw std::invalid_argument("operator '" + owner.name + "': bad access map");
-    }
-    const std::size_t rank = at(graph->graph.tensors, tensor, "tensor").shape.size();
-    for (std::size_t d = 0; d < rank; ++d) {
-      const fl_dim_map& m = map[d];
-      const bool large = std::max({m.num, m.den, m.lo_offset, m.hi_offset}) > kMaxMapNumber ||
-                         std::min(m.lo_offset, m.hi_offset) < -kMaxMapNumber;
-      if (m.out_dim < -1 || m.out_dim >= static_cast<int>(owner.dims.size()) || m.num < 0 ||
-          m.den < 1 || large || m.named_by < -1) {
-        throw std::invalid_argument("operator '" + owner.name + "': bad access map");
-      }
-      operand.map.push_back(
-          {m.out_dim, m.num, m.den, m.lo_offset, m.hi_offset, m.named_by, m.prefix != 0});
-    }
-    graph->finished.reset();
-    owner.operands.push_back(std::move(operand));
-    return static_cast<int>(owner.operands.size()) - 1;
-  });
-}
-
-fl::FinishedGraph::FinishedGraph(const fl::Graph& graph, std::vector<int> predicted)
-    : outputs(std::move(predicted)), facts(fl::facts_of(graph, outputs)) {
-  runs.assign(facts.runs.begin(), facts.runs.end());
-  backward.assign(facts.backward.begin(), facts.backward.end());
-  gradient.assign(facts.differentiable.begin(), facts.differentiable.end());
-}
-
-int fl_graph_finish(fl_graph* graph, int n_outputs, const int32_t* outputs, fl_graph_facts* out) {
-  return fl::guarded(-1, [&] {
-    graph->finished.reset();
-    fl::check_graph(graph->graph);
-    std::vector<int> wanted(outputs, outputs + n_outputs);
-    for (int output : wanted) at(graph->graph.tensors, output, "tensor");
-    const auto& all = graph->finished.emplace(graph->graph, std::move(wanted));
-    *out = {all.runs.data(), all.backward.data(), all.facts.table.data(), all.gradient.data(),
-            all.facts.owner.data()};
-    return 0;
-  });
-}
-
-const fl::FinishedGraph& fl::finished(const fl_graph& graph) {
-  if (!graph.finished) throw std::invalid_argument("the graph is not finished");
-  return *graph.finished;
-}
-
-fl_strategy* fl_strategy_create(void) {
-  return fl::guarded(static_cast<fl_strategy*>(nullptr), [] { return new fl_strategy; });
-}
-
-void fl_strategy_destroy(fl_strategy* strategy) { delete strategy; }
-
-int fl_strategy_set(fl_strategy* strategy, int op, int n_degrees, const int32_t* degrees,
-                    int n_devices, const int32_t* devices, int sums) {
-  return fl::guarded(-1, [&] {
-    check_constant(n_degrees, fl::kMaxRegionRank, "number of degrees");
-    check_constant(sums, FL_SUMS_SHARDS, "way to sum");
-    check_constant(n_devices, fl::kMaxTasks, "number of tasks");
-    fl::ParallelConfig& config = strategy->configs[op];
-    config.degrees.assign(degrees, degrees + n_degrees);
-    config.devices.assign(devices, devices + n_devices);
-    config.sums = static_cast<fl::Sums>(sums);
-    return 0;
-  });
-}
-
-int fl_strategy_get(const fl_strategy* strategy, int op, fl_config* out) {
-  return fl::guarded(-1, [&] {
-    const auto found = strategy->configs.find(op);
-    if (found == strategy->configs.end()) {
-      throw std::out_of_range("no configuration of operator " + std::to_string(op));
-    }
-    const auto& degrees = found->second.degrees;
-    const auto& devices = found->second.devices;
-    *out = {static_cast<int32_t>(degrees.size()), static_cast<int32_t>(devices.size()),
-            static_cast<int32_t>(found->second.sums), degrees.data(), devices.data()};
-    return 0;
-  });
+fl::StrategyArrays::StrategyArrays(Strategy strategy) : strategy_(std::move(strategy)) {
+  for (const ParallelConfig& config : strategy_) {
+    configs_.push_back({static_cast<std::int32_t>(configs_.size()),
+                        static_cast<std::int32_t>(config.degrees.size()),
+                        static_cast<std::int32_t>(config.devices.size()),
+                        static_cast<std::int32_t>(config.sums), config.degrees.data(),
+                        config.devices.data()});
+  }
 }
 
 fl::PlanArrays::PlanArrays(const fl::Plan& plan) {
@@ -277,13 +254,13 @@ fl_plan* fl_plan_create(const fl_graph* graph, const fl_strategy* strategy, int 
     auto plan = std::make_unique<fl_plan>();
     plan->graph = graph->graph;
     check_constant(optimizer_states, fl::kMaxStates, "number of optimizer states");
-    for (const auto& [op, config] : strategy->configs) {
+    for (const auto& [op, config] : fl::configs_of(*strategy)) {
       at(plan->graph.operators, op, "operator");
       for (int device : config.devices) check_constant(device, kMaxDevice, "device");
       plan->strategy.push_back(config);
     }
-    plan->plan = fl::make_plan(plan->graph, plan->strategy, fl::finished(*graph).outputs,
-                               {optimizer_states, clips != 0});
+    plan->plan =
+        fl::make_plan(plan->graph, plan->strategy, graph->outputs, {optimizer_states, clips != 0});
     plan->arrays = std::make_shared<fl::PlanArrays>(plan->plan);
     const fl::PlanArrays& all = *plan->arrays;
     *out = {static_cast<int32_t>(all.launches.size()),

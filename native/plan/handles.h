@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "flexlegion_core.h"
@@ -13,16 +12,6 @@
 #include "plan/rules.h"
 
 namespace flexlegion {
-
-// What fl_graph_finish finds, and points to.
-struct FinishedGraph {
-  FinishedGraph(const Graph& graph, std::vector<int> predicted);
-
-  std::vector<int> outputs;
-  GraphFacts facts;
-  std::vector<std::int32_t> runs;
-  std::vector<std::uint8_t> backward, gradient;
-};
 
 // Whether an enumerator of the header is that of C++: some are cast to the others.
 template <typename Enumeration>
@@ -41,22 +30,31 @@ struct PlanArrays {
   std::vector<std::int64_t> bounds;
 };
 
+// By operator. Throws std::invalid_argument for what no configuration can have.
+std::map<int, ParallelConfig> configs_of(const fl_strategy& strategy);
+
+// What an fl_strategy points to.
+class StrategyArrays {
+ public:
+  explicit StrategyArrays(Strategy strategy);
+  StrategyArrays(StrategyArrays&&) = default;  // what is pointed to stays where it is
+  StrategyArrays& operator=(StrategyArrays&&) = default;
+  fl_strategy view() const { return {static_cast<std::int32_t>(configs_.size()), configs_.data()}; }
+
+ private:
+  Strategy strategy_;
+  std::vector<fl_config> configs_;
+};
+
 }  // namespace flexlegion
 
 struct fl_graph {
   flexlegion::Graph graph;
-  std::optional<flexlegion::FinishedGraph> finished;
-};
-
-namespace flexlegion {
-
-// Throws std::invalid_argument unless fl_graph_finish was called last.
-const FinishedGraph& finished(const fl_graph& graph);
-
-}  // namespace flexlegion
-
-struct fl_strategy {
-  std::map<int, flexlegion::ParallelConfig> configs;  // by operator
+  std::vector<int> outputs;
+  // What fl_graph_facts points to.
+  flexlegion::GraphFacts facts;
+  std::vector<std::int32_t> runs;
+  std::vector<std::uint8_t> backward, gradient;
 };
 
 // A plan keeps the graph and the strategy that it was made from: the runtime needs all three.

@@ -12,7 +12,6 @@
 #include "runtime/machine.h"
 #include "runtime/mapper.h"
 #include "runtime/measure.h"
-#include "runtime/memory_needs.h"
 #include "runtime/program.h"
 #include "runtime/watchdog.h"
 #include "support/error.h"
@@ -21,6 +20,7 @@ namespace fl = flexlegion;
 
 struct fl_program {
   fl::Program program;
+  std::vector<fl_record> records;  // what fl_records points to
 };
 
 namespace {
@@ -90,35 +90,10 @@ const char* kernel_library() {
 
 }  // namespace
 
-const char* fl_rt_last_error(int* is_users) {
-  *is_users = fl::last_error_is_users() ? 1 : 0;
-  return fl::last_error().c_str();
-}
-
-int fl_rt_last_needs(int n, fl_memory_need* out) {
-  std::vector<fl::MemoryNeed>& needs = fl::last_needs();
-  for (int i = 0; i < std::min(n, static_cast<int>(needs.size())); ++i) {
-    const fl::MemoryNeed& need = needs[static_cast<std::size_t>(i)];
-    out[i] = {{}, {}, need.taken, need.capacity};
-    need.name.copy(out[i].name, sizeof(out[i].name) - 1);
-    std::copy(need.contents.begin(), need.contents.end(), out[i].held);
-  }
-  const int count = static_cast<int>(needs.size());
-  if (n > 0) needs.clear();
-  return count;
-}
-
-int fl_rt_start(void) {
-  return status([] {
+int fl_rt_start(fl_running* out) {
+  return status([&] {
     fl::MachineState::start();
     fl::watch_ranks();
-  });
-}
-
-void fl_rt_leave(int status) { fl::end_all_ranks(status); }
-
-int fl_rt_running(fl_running* out) {
-  return status([&] {
     const fl::MachineState& machine = fl::MachineState::get();
     const auto& all = machine.devices();
     static std::vector<fl_device> devices;
@@ -139,6 +114,8 @@ int fl_rt_running(fl_running* out) {
             kernel_library()};
   });
 }
+
+void fl_rt_leave(int status) { fl::end_all_ranks(status); }
 
 int fl_rt_gpu(int device, fl_gpu* out) {
   return status([&] {
@@ -234,7 +211,8 @@ fl_program* fl_program_create(const fl_plan* plan, const char* optimizer, int n_
   return fl::guarded(static_cast<fl_program*>(nullptr), [&] {
     const fl::Attributes attributes =
         attributes_of(n_attributes, attribute_names, attribute_values);
-    return new fl_program{{*plan, optimizer, attributes, seed, clip_norm, precision_of(precision)}};
+    return new fl_program{{*plan, optimizer, attributes, seed, clip_norm, precision_of(precision)},
+                          {}};
   });
 }
 
@@ -273,8 +251,14 @@ int64_t fl_program_step(fl_program* program, int runs, int64_t step, int64_t val
   });
 }
 
-int fl_program_finish(fl_program* program, int64_t ticket) {
-  return status([&] { program->program.finish(ticket); });
+int fl_program_wait(fl_program* program, int64_t ticket) {
+  return status([&] {
+    if (ticket < 0) {
+      program->program.wait();
+    } else {
+      program->program.finish(ticket);
+    }
+  });
 }
 
 int64_t fl_program_metrics(fl_program* program, int n_tickets, const int64_t* tickets, int n_losses,
@@ -328,28 +312,15 @@ int fl_program_save(fl_program* program, int n, const fl_host_shard* shards) {
   });
 }
 
-int fl_program_wait(fl_program* program) {
-  return status([&] { program->program.wait(); });
-}
-
-int fl_program_record(fl_program* program, int on) {
-  return fl::guarded(-1, [&] {
+int fl_program_record(fl_program* program, int on, fl_records* out) {
+  return status([&] {
     program->program.wait();
-    program->program.record(on != 0);
-    return 0;
-  });
-}
-
-int64_t fl_program_records(fl_program* program, int64_t n, fl_record* out) {
-  return fl::guarded(std::int64_t{-1}, [&] {
-    program->program.wait();
-    const std::vector<fl::TaskRecord> records = program->program.records();
-    const auto count = static_cast<std::int64_t>(records.size());
-    for (std::int64_t i = 0; i < std::min(n, count); ++i) {
-      const fl::TaskRecord& r = records[static_cast<std::size_t>(i)];
-      out[i] = {r.launch, r.part, r.device, r.start, r.end};
+    program->records.clear();
+    for (const fl::TaskRecord& r : program->program.records()) {
+      program->records.push_back({r.launch, r.part, r.device, r.start, r.end});
     }
-    return count;
+    *out = {static_cast<std::int64_t>(program->records.size()), program->records.data()};
+    program->program.record(on != 0);
   });
 }
 

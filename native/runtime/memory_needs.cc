@@ -1,5 +1,7 @@
 #include "runtime/memory_needs.h"
 
+#include <algorithm>
+
 #include "runtime/machine.h"
 
 namespace flexlegion {
@@ -24,19 +26,17 @@ const char* option_of(const Memory& memory) {
                                                : "--sysmem";
 }
 
-std::vector<MemoryNeed> memory_needs(const std::map<Memory, ContentBytes>& needed,
-                                     const std::map<Memory, std::int64_t>& others) {
-  std::vector<MemoryNeed> needs;
+std::vector<fl_memory_need> memory_needs(const std::map<Memory, ContentBytes>& needed,
+                                         const std::map<Memory, std::int64_t>& others) {
+  std::vector<fl_memory_need> needs;
   for (const auto& [memory, contents] : needed) {
     const auto taken = others.find(memory);
-    needs.push_back({name_of(memory), contents, taken == others.end() ? 0 : taken->second,
-                     static_cast<std::int64_t>(memory.capacity())});
+    fl_memory_need& need = needs.emplace_back();
+    need.taken = taken == others.end() ? 0 : taken->second;
+    need.capacity = static_cast<std::int64_t>(memory.capacity());
+    name_of(memory).copy(need.name, sizeof(need.name) - 1);
+    std::copy(contents.begin(), contents.end(), need.held);
   }
-  return needs;
-}
-
-std::vector<MemoryNeed>& last_needs() {
-  thread_local std::vector<MemoryNeed> needs;
   return needs;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "flexlegion_core.h"
 #include "legion.h"
 #include "runtime/regions.h"
 
@@ -16,16 +17,7 @@ std::string name_of(const Legion::Memory& memory);
 // The option by which Legate is given more of it.
 const char* option_of(const Legion::Memory& memory);
 
-struct MemoryNeed {
-  std::string name;  // of the memory
-  ContentBytes contents;
-  std::int64_t taken = 0, capacity = 0;  // taken: by other programs and as scratch memory
-};
-
-std::vector<MemoryNeed> memory_needs(const std::map<Legion::Memory, ContentBytes>& needed,
-                                     const std::map<Legion::Memory, std::int64_t>& others);
-
-// The calling thread's last error was about these; empty if it was about something else.
-std::vector<MemoryNeed>& last_needs();
+std::vector<fl_memory_need> memory_needs(const std::map<Legion::Memory, ContentBytes>& needed,
+                                         const std::map<Legion::Memory, std::int64_t>& others);
 
 }  // namespace flexlegion

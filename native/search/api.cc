@@ -1,6 +1,5 @@
 // The search's part of the C ABI of libflexlegion_core.
-#include <algorithm>
-#include <memory>
+#include <optional>
 #include <stdexcept>
 
 #include "search/chain.h"
@@ -12,19 +11,45 @@ namespace fl = flexlegion;
 struct fl_chain {
   fl_chain(const fl::Problem& problem, const std::vector<int>& groups, std::uint64_t seed,
            const std::vector<fl::PricedConfig>& start)
-      : problem(problem), chain(problem, groups, seed, start) {}
+      : problem(problem), chain(problem, groups, seed, start) {
+    note();
+  }
+
+  void note() {
+    best = fl::arrays_of(problem, chain.best());
+    const fl::ChainCounts& c = chain.counts();
+    state = {chain.best_time() == fl::kNever ? -1 : chain.best_time(),
+             chain.current_time(),
+             c.proposals,
+             c.accepted,
+             c.unchanged,
+             c.overloaded,
+             c.overlong,
+             c.stopped,
+             c.out_of_memory,
+             c.too_fine,
+             c.simulated,
+             c.improved,
+             chain.simulator().tasks_played,
+             best->view()};
+  }
+
   const fl::Problem& problem;
   fl::Chain chain;
+  std::optional<fl::StrategyArrays> best;
+  fl_chain_state state;
 };
 
 fl_chain* fl_chain_create(const fl_problem* problem, int n_groups, const int32_t* groups,
-                          uint64_t seed, const fl_strategy* start) {
+                          uint64_t seed, const fl_strategy* start, const fl_chain_state** state) {
   return fl::guarded(static_cast<fl_chain*>(nullptr), [&] {
     const auto configs = fl::strategy_of(problem->problem, *start);
     if (n_groups != static_cast<int>(problem->problem.graph.operators.size())) {
       throw std::invalid_argument("a search needs one group an operator");
     }
-    return new fl_chain(problem->problem, {groups, groups + n_groups}, seed, configs);
+    auto* const chain = new fl_chain(problem->problem, {groups, groups + n_groups}, seed, configs);
+    *state = &chain->state;
+    return chain;
   });
 }
 
@@ -46,6 +71,7 @@ int fl_chain_run(fl_chain* chain, int64_t proposals, double seconds,
     its.early_rejection = options->early_rejection != 0;
     its.algorithm = options->algorithm == FL_FULL ? fl::Algorithm::full : fl::Algorithm::delta;
     chain->chain.run(proposals, seconds, its);
+    chain->note();
     return 0;
   });
 }
@@ -53,39 +79,16 @@ int fl_chain_run(fl_chain* chain, int64_t proposals, double seconds,
 int fl_chain_descend(fl_chain* chain, double seconds, int tied, int part, int parts) {
   return fl::guarded(-1, [&] {
     if (part < 0 || part >= parts) throw std::invalid_argument("a descent has no such part");
-    return chain->chain.descend(seconds, {tied != 0, part, parts}) ? 1 : 0;
+    const bool there = chain->chain.descend(seconds, {tied != 0, part, parts});
+    chain->note();
+    return there ? 1 : 0;
   });
 }
 
 int fl_chain_adopt(fl_chain* chain, const fl_strategy* strategy) {
   return fl::guarded(-1, [&] {
     chain->chain.adopt(fl::strategy_of(chain->problem, *strategy));
+    chain->note();
     return 0;
   });
-}
-
-int fl_chain_state_of(const fl_chain* chain, fl_chain_state* out) {
-  return fl::guarded(-1, [&] {
-    const fl::ChainCounts& c = chain->chain.counts();
-    const std::int64_t best = chain->chain.best_time();
-    *out = {best == fl::kNever ? -1 : best,
-            chain->chain.current_time(),
-            c.proposals,
-            c.accepted,
-            c.unchanged,
-            c.overloaded,
-            c.overlong,
-            c.stopped,
-            c.out_of_memory,
-            c.too_fine,
-            c.simulated,
-            c.improved,
-            chain->chain.simulator().tasks_played};
-    return 0;
-  });
-}
-
-fl_strategy* fl_chain_best(const fl_chain* chain) {
-  return fl::guarded(static_cast<fl_strategy*>(nullptr),
-                     [&] { return fl::handle_of(chain->problem, chain->chain.best()).release(); });
 }

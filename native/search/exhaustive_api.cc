@@ -1,8 +1,7 @@
 // The exhaustive search's part of the C ABI of libflexlegion_core.
 #include "search/exhaustive.h"
 
-#include <algorithm>
-#include <memory>
+#include <optional>
 #include <stdexcept>
 
 #include "sim/handles.h"
@@ -15,6 +14,7 @@ struct fl_exhaustive {
       : problem(problem), search(problem, incumbent) {}
   const fl::Problem& problem;
   fl::Exhaustive search;
+  std::optional<fl::StrategyArrays> best;
 };
 
 fl_exhaustive* fl_exhaustive_create(const fl_problem* problem, const fl_strategy* incumbent) {
@@ -34,14 +34,9 @@ int fl_exhaustive_run(fl_exhaustive* search, double seconds, fl_exhaustive_state
     const bool complete = search->search.run(seconds);
     const fl::ExhaustiveCounts& counts = search->search.counts();
     const std::int64_t best = search->search.best_time();
+    search->best = fl::arrays_of(search->problem, search->search.best());
     *out = {best == fl::kNever ? -1 : best, search->search.root_bound(), counts.nodes,
-            counts.simulated};
+            counts.simulated, search->best->view()};
     return complete ? 1 : 0;
-  });
-}
-
-fl_strategy* fl_exhaustive_best(const fl_exhaustive* search) {
-  return fl::guarded(static_cast<fl_strategy*>(nullptr), [&] {
-    return fl::handle_of(search->problem, search->search.best()).release();
   });
 }

@@ -150,7 +150,7 @@ fl::CostTable cost_table(const fl::Graph& graph, const int32_t* class_of,
 
 fl::PartialStrategy fl::configs_of(const fl::Problem& problem, const fl_strategy& strategy) {
   fl::PartialStrategy configs;
-  for (const auto& [op, config] : strategy.configs) {
+  for (const auto& [op, config] : configs_of(strategy)) {
     check_index(op, static_cast<std::int64_t>(problem.graph.operators.size()), "operator");
     fl::check_config(problem.graph, op, config);
     for (int device : config.devices) check_index(device, problem.machine.devices(), "device");
@@ -179,14 +179,14 @@ std::vector<fl::PricedConfig> fl::strategy_of(const fl::Problem& problem,
   return configs;
 }
 
-std::unique_ptr<fl_strategy> fl::handle_of(const fl::Problem& problem,
-                                           const std::vector<fl::PricedConfig>& strategy) {
-  auto handle = std::make_unique<fl_strategy>();
+fl::StrategyArrays fl::arrays_of(const fl::Problem& problem,
+                                 const std::vector<fl::PricedConfig>& strategy) {
+  Strategy configs;
   for (int op = 0; op < static_cast<int>(strategy.size()); ++op) {
-    const fl::PricedConfig& config = strategy[op];
-    handle->configs[op] = {problem.split(op, config.split).degrees, config.devices, config.sums};
+    const PricedConfig& config = strategy[op];
+    configs.push_back({problem.split(op, config.split).degrees, config.devices, config.sums});
   }
-  return handle;
+  return StrategyArrays(std::move(configs));
 }
 
 fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
@@ -196,8 +196,7 @@ fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
     fl::Problem& problem = handle->problem;
     problem.graph = graph->graph;
     check_index(optimizer_states, fl::kMaxStates + 1, "number of optimizer states");
-    problem.facts =
-        fl::facts_of(problem.graph, fl::finished(*graph).outputs, {optimizer_states, clips != 0});
+    problem.facts = fl::facts_of(problem.graph, graph->outputs, {optimizer_states, clips != 0});
     problem.machine = machine_of(*machine);
     problem.costs = cost_table(problem.graph, class_of, *machine);
     return handle.release();

@@ -1,7 +1,6 @@
 // What the simulator's opaque handles hold.
 #pragma once
 
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -27,7 +26,6 @@ PartialStrategy configs_of(const Problem& problem, const fl_strategy& strategy);
 std::vector<PricedConfig> strategy_of(const Problem& problem, const fl_strategy& strategy);
 
 // The way back.
-std::unique_ptr<fl_strategy> handle_of(const Problem& problem,
-                                       const std::vector<PricedConfig>& strategy);
+StrategyArrays arrays_of(const Problem& problem, const std::vector<PricedConfig>& strategy);
 
 }  // namespace flexlegion

@@ -5,41 +5,42 @@
 #include <exception>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
+
+#include "flexlegion_core.h"
 
 namespace flexlegion {
-
-// The calling thread's last message.
-inline std::string& last_error() {
-  thread_local std::string message;
-  return message;
-}
 
 // A mistake of the user's that only native code can see, such as too little memory: its message is
 // for them.
 class UserMistake : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit UserMistake(const std::string& message, std::vector<fl_memory_need> its_needs = {})
+      : std::runtime_error(message), needs(std::move(its_needs)) {}
+  std::vector<fl_memory_need> needs;  // where a memory was too small, of each
 };
 
-// Whether the calling thread's last error was one.
-inline bool& last_error_is_users() {
-  thread_local bool users = false;
-  return users;
-}
+struct LastError {
+  std::string message;
+  bool is_users = false;
+  std::vector<fl_memory_need> needs;
+};
+
+// The calling thread's (plan/api.cc).
+LastError& last_error();
 
 // Runs `body`; turns any exception into `failure` and a message.
 template <typename Result, typename Body>
 Result guarded(Result failure, Body&& body) noexcept {
-  last_error_is_users() = false;
   try {
     return body();
   } catch (const UserMistake& e) {
-    last_error() = e.what();
-    last_error_is_users() = true;
+    last_error() = {e.what(), true, e.needs};
   } catch (const std::exception& e) {
-    last_error() = e.what();
+    last_error() = {e.what(), false, {}};
   } catch (...) {
-    last_error() = "unknown native exception";
+    last_error() = {"unknown native exception", false, {}};
   }
   return failure;
 }

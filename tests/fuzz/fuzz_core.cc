@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "random_graph.h"
 
@@ -16,14 +17,15 @@ namespace {
 
 using fuzz::Source;
 
-constexpr const char* kSentinel = "no configuration of operator -7";
+constexpr const char* kSentinel = "a shard cannot have less than no bytes";
 
 std::uint64_t sequence_seed = 0;
 long long calls = 0, failures = 0;
 
 const char* last_error() {
-  int is_users;
-  return fl_last_error(&is_users);
+  fl_error error;
+  fl_last_error(&error);
+  return error.message;
 }
 
 [[noreturn]] void die(const char* what) {
@@ -39,9 +41,9 @@ void require(bool holds, const char* what) {
 // Runs one call. If it fails, it has to have left a message that was not there before.
 template <typename Call>
 auto checked(Call&& call) {
-  static fl_strategy* const scratch = fl_strategy_create();
-  fl_config config;
-  require(fl_strategy_get(scratch, -7, &config) < 0, "the sentinel did not fail");
+  const fl_graph_contents less = {-1, 0, 0, 0, 0, nullptr, nullptr, nullptr};
+  fl_graph_facts none;
+  require(fl_graph_create(&less, &none) == nullptr, "the sentinel did not fail");
   const auto result = call();
   ++calls;
   bool failed;
@@ -59,14 +61,8 @@ auto checked(Call&& call) {
 }
 
 // A strategy, or a part of one.
-struct Strategy {
-  fl_strategy* const handle = checked([] { return fl_strategy_create(); });
-
-  Strategy() = default;
-  Strategy(const Strategy&) = delete;
-  Strategy& operator=(const Strategy&) = delete;
-  ~Strategy() { fl_strategy_destroy(handle); }
-
+class Strategy {
+ public:
   void set(Source& random, int op, std::vector<std::int32_t> degrees,
            std::vector<std::int32_t> devices) {
     int n_degrees = static_cast<int>(degrees.size()), n_devices = static_cast<int>(devices.size());
@@ -74,11 +70,18 @@ struct Strategy {
     if (random.hostile && random.chance(0.01)) n_devices = random.between(-1, n_devices + 1);
     degrees.push_back(1);
     devices.push_back(0);
-    checked([&] {
-      return fl_strategy_set(handle, op, n_degrees, degrees.data(), n_devices, devices.data(),
-                             random.twisted32(random.upto(FL_SUMS_SHARDS)));
-    });
+    const int sums = random.twisted32(random.upto(FL_SUMS_SHARDS));
+    configs_.push_back({op, n_degrees, n_devices, sums,
+                        numbers_.emplace_back(std::move(degrees)).data(),
+                        numbers_.emplace_back(std::move(devices)).data()});
+    view_ = {static_cast<std::int32_t>(configs_.size()), configs_.data()};
   }
+  const fl_strategy* view() const { return &view_; }
+
+ private:
+  std::deque<std::vector<std::int32_t>> numbers_;
+  std::vector<fl_config> configs_;
+  fl_strategy view_{};
 };
 
 // All calls about one graph.
@@ -87,34 +90,27 @@ class Sequence {
   explicit Sequence(std::uint64_t seed) : random_(seed) { random_.hostile = random_.chance(0.5); }
 
   void run() {
-    fl_graph* const graph = checked([this] {
-      const std::int64_t shard_bytes = random_.chance(0.7) ? random_.upto(64) : 0;
-      return fl_graph_create(shard_bytes, random_.chance(0.7) ? 0 : random_.upto(5));
-    });
-    require(fl_graph_create(-1, 0) == nullptr && fl_graph_create(0, -1) == nullptr,
-            "a graph of less than nothing");
-    facts_ = fuzz::GraphMaker(random_, graph).make();
+    const fl_graph_contents less = {0, -1, 0, 0, 0, nullptr, nullptr, nullptr};
+    fl_graph_facts none;
+    require(fl_graph_create(&less, &none) == nullptr, "less than no launches");
+    fl_graph* graph = make_graph();
+    if (graph == nullptr) {  // what is wrong was found: go on with one that is right
+      const bool hostile = std::exchange(random_.hostile, false);
+      graph = make_graph();
+      random_.hostile = hostile;
+    }
     const fuzz::Machine machine(random_);
     devices_ = static_cast<int>(machine.memory_of.size());
     memories_ = static_cast<int>(machine.capacity.size());
     all_ = devices_ + machine.n_links;
     kinds_ = machine.kinds;
-    const int last = static_cast<int>(facts_.tensors.size()) - 1;
-    for (int i = random_.upto(3); i > 0; --i) {
-      outputs_.push_back(random_.twisted32(random_.between(0, std::max(0, last))));
-    }
-    fl_graph_facts facts;
-    if (!random_.hostile || !random_.chance(0.02)) {
-      checked([&] {
-        return fl_graph_finish(graph, static_cast<int>(outputs_.size()), outputs_.data(), &facts);
-      });
-    }
     const fl_machine view = machine.view();
     std::vector<std::int32_t> class_of;
     for (int op = 0; op < ops(); ++op) {
       class_of.push_back(random_.twisted32(random_.chance(0.02) ? random_.upto(op) : op));
     }
     class_of.push_back(0);
+    if (graph == nullptr) return;
     problem_ = checked([&] {
       return fl_problem_create(graph, &view, class_of.data(), random_.twisted32(random_.upto(2)),
                                random_.upto(1));
@@ -132,6 +128,22 @@ class Sequence {
   }
 
  private:
+  fl_graph* make_graph() {
+    fuzz::GraphMaker maker(random_);
+    facts_ = maker.make();
+    fl_graph_contents contents = maker.contents();
+    contents.shard_bytes = random_.chance(0.7) ? random_.upto(64) : 0;
+    contents.fused_launches = random_.chance(0.7) ? 0 : random_.upto(5);
+    std::vector<std::int32_t> outputs;
+    for (int i = random_.upto(3); i > 0; --i) {
+      outputs.push_back(random_.twisted32(random_.upto(contents.n_tensors - 1)));
+    }
+    contents.n_outputs = static_cast<std::int32_t>(outputs.size());
+    contents.outputs = outputs.data();
+    fl_graph_facts facts;
+    return checked([&] { return fl_graph_create(&contents, &facts); });
+  }
+
   int ops() const { return static_cast<int>(facts_.ops.size()); }
 
   // Degrees, one a dimension; of at most 16 tasks, unless wrong.
@@ -183,7 +195,7 @@ class Sequence {
     set_all(strategy);
     fl_plan_arrays all;
     fl_plan* const plan = checked([&] {
-      return fl_plan_create(graph, strategy.handle, random_.twisted32(random_.upto(2)),
+      return fl_plan_create(graph, strategy.view(), random_.twisted32(random_.upto(2)),
                             random_.upto(1), &all);
     });
     if (plan == nullptr) return;
@@ -276,7 +288,7 @@ class Sequence {
     Strategy start;
     set_all(start);
     fl_simulator* const simulator =
-        checked([&] { return fl_simulator_create(problem_, start.handle); });
+        checked([&] { return fl_simulator_create(problem_, start.view()); });
     if (simulator == nullptr) return;
     std::vector<fl_task> held = tasks_of(simulator);
     for (int i = random_.between(0, 12); i > 0; --i) {
@@ -298,7 +310,7 @@ class Sequence {
     }
     const auto call = [&](int algorithm, std::int64_t limit) {
       return checked(
-          [&] { return fl_simulator_propose(simulator, changes.handle, algorithm, limit); });
+          [&] { return fl_simulator_propose(simulator, changes.view(), algorithm, limit); });
     };
     fl_summary summary{};
     fl_simulator_summary(simulator, &summary);
@@ -349,9 +361,10 @@ class Sequence {
   }
 
   fl_chain* chain(const Strategy& start, const std::vector<std::int32_t>& groups,
-                  std::uint64_t seed) {
+                  std::uint64_t seed, const fl_chain_state** state) {
     const int n = static_cast<int>(groups.size()) - 1;
-    return checked([&] { return fl_chain_create(problem_, n, groups.data(), seed, start.handle); });
+    return checked(
+        [&] { return fl_chain_create(problem_, n, groups.data(), seed, start.view(), state); });
   }
 
   void search() {
@@ -362,9 +375,10 @@ class Sequence {
     groups.push_back(0);
     if (random_.hostile && random_.chance(0.05)) groups.push_back(random_.upto(3));
     const std::uint64_t seed = random_.bits();
-    fl_chain* const one = chain(start, groups, seed);
+    const fl_chain_state *state, *others;
+    fl_chain* const one = chain(start, groups, seed, &state);
     if (one == nullptr) return;
-    fl_chain* const other = chain(start, groups, seed);
+    fl_chain* const other = chain(start, groups, seed, &others);
     for (int i = random_.between(1, 4); i > 0; --i) {
       fl_chain_options its = options(true, FL_DELTA);
       const std::int64_t proposals = random_.one_of(proposals_);
@@ -374,7 +388,7 @@ class Sequence {
       its.early_rejection = 0;
       its.algorithm = FL_FULL;
       fl_chain_run(other, proposals, 0, &its);
-      require_same(one, other);
+      require_same(*state, *others);
     }
     if (random_.chance(0.3)) {
       const int tied = random_.upto(1), part = random_.upto(2), parts = random_.upto(3);
@@ -383,40 +397,32 @@ class Sequence {
     if (random_.chance(0.3)) {
       Strategy next;
       set_all(next);
-      checked([&] { return fl_chain_adopt(one, next.handle); });
+      checked([&] { return fl_chain_adopt(one, next.view()); });
     }
-    best(one);
+    best(*state);
     fl_chain_destroy(other);
     fl_chain_destroy(one);
   }
 
-  static void require_same(const fl_chain* a, const fl_chain* b) {
-    fl_chain_state x, y;
-    require(fl_chain_state_of(a, &x) == 0 && fl_chain_state_of(b, &y) == 0, "states");
+  static void require_same(const fl_chain_state& x, const fl_chain_state& y) {
     require(x.best_time == y.best_time && x.current_time == y.current_time &&
                 x.accepted == y.accepted && x.unchanged == y.unchanged && x.improved == y.improved,
             "early rejection, or the algorithm, changes the chain");
   }
 
-  void best(const fl_chain* chain) {
-    fl_strategy* const best = fl_chain_best(chain);
-    require(best != nullptr, "the best strategy");
-    fl_config config;
+  void best(const fl_chain_state& state) {
+    require(state.best.n == ops(), "the best strategy");
     for (int op = 0; op < ops(); ++op) {
-      require(fl_strategy_get(best, op, &config) == 0 &&
+      const fl_config& config = state.best.configs[op];
+      require(config.op == op &&
                   config.n_degrees ==
                       static_cast<int>(facts_.ops[static_cast<std::size_t>(op)].space.size()),
               "a configuration of the best strategy");
     }
-    require(checked([&] { return fl_strategy_get(best, ops(), &config); }) < 0,
-            "no operator beyond the last");
-    fl_simulator* const simulator = fl_simulator_create(problem_, best);
-    fl_strategy_destroy(best);
+    fl_simulator* const simulator = fl_simulator_create(problem_, &state.best);
     require(simulator != nullptr, "the best strategy can be simulated");
     fl_summary summary;
     fl_simulator_summary(simulator, &summary);
-    fl_chain_state state;
-    fl_chain_state_of(chain, &state);
     require(state.best_time < 0 || state.best_time == summary.iteration_time, "the best time");
     fl_simulator_destroy(simulator);
   }
@@ -445,7 +451,6 @@ class Sequence {
   fuzz::GraphFacts facts_;
   fl_problem* problem_ = nullptr;
   int devices_ = 0, memories_ = 0, all_ = 0, kinds_ = 0;
-  std::vector<std::int32_t> outputs_;
   std::vector<std::vector<std::vector<std::int32_t>>> splits_;  // an operator: degrees
   std::vector<double> temperatures_ = {0.01, 0.01, 0.1, 0.5, 1e-300, 0, -1, 1e7, 0.0 / zero_};
   std::vector<std::int64_t> proposals_ = {0, 1, 5, 20, 40, -1, std::int64_t{1} << 62};

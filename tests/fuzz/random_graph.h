@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <random>
 #include <string>
@@ -54,7 +55,7 @@ class Source {
   std::mt19937_64 engine_;
 };
 
-// What the caller of the ABI knows about a graph that it built.
+// What the caller of the ABI knows about a graph that it describes.
 struct Op {
   std::vector<std::int64_t> shape;  // of its first output
   std::vector<std::int64_t> space;  // these, and what it reduces
@@ -68,7 +69,7 @@ struct GraphFacts {
 
 class GraphMaker {
  public:
-  GraphMaker(Source& random, fl_graph* graph) : random_(random), graph_(graph) {}
+  explicit GraphMaker(Source& random) : random_(random) {}
 
   // A few operators in a row, each reading tensors of before, and a loss at the end.
   GraphFacts make() {
@@ -77,6 +78,18 @@ class GraphMaker {
     const int ops = random_.between(1, 5);
     for (int i = 0; i < ops; ++i) add_operator(i + 1 == ops || random_.chance(0.1));
     return facts_;
+  }
+
+  // What `make` made; as long as the maker lives.
+  fl_graph_contents contents() const {
+    return {0,
+            0,
+            static_cast<std::int32_t>(tensors_.size()),
+            static_cast<std::int32_t>(operators_.size()),
+            0,
+            tensors_.data(),
+            operators_.data(),
+            nullptr};
   }
 
  private:
@@ -92,13 +105,13 @@ class GraphMaker {
     std::vector<std::int64_t> its = shape;
     for (std::int64_t& extent : its) extent = random_.twisted(extent);
     its.resize(5, 1);
-    const std::string name = "tensor" + std::to_string(facts_.tensors.size());
-    const int number = fl_graph_add_tensor(
-        graph_, name.c_str(), random_.twisted32(static_cast<int>(shape.size())) % 1000, its.data(),
-        random_.twisted32(random_.upto(1)), random_.twisted32(kind),
-        kind == FL_WEIGHT ? random_.chance(0.9) : random_.chance(0.2));
-    if (number >= 0) facts_.tensors.push_back(shape);
-    return number;
+    const std::string& name = names_.emplace_back("tensor" + std::to_string(facts_.tensors.size()));
+    const std::int32_t rank = random_.twisted32(static_cast<int>(shape.size())) % 1000;
+    tensors_.push_back({name.c_str(), random_.twisted32(random_.upto(1)), random_.twisted32(kind),
+                        kind == FL_WEIGHT ? random_.chance(0.9) : random_.chance(0.2), rank,
+                        extents_.emplace_back(std::move(its)).data()});
+    facts_.tensors.push_back(shape);
+    return static_cast<int>(tensors_.size()) - 1;
   }
 
   void add_operator(bool is_loss) {
@@ -121,35 +134,36 @@ class GraphMaker {
     for (int& kind : kinds) kind = random_.twisted32(kind);
     kinds.resize(8, 0);
     reductions.resize(FL_MAX_SPACE, 1);
-    const char* const names[] = {"size"};
-    const char* const values[] = {"3"};
-    const int number =
-        fl_graph_add_operator(graph_, ("op" + std::to_string(facts_.ops.size())).c_str(), "any",
-                              is_loss, static_cast<int>(op.space.size()), kinds.data(),
-                              static_cast<int>(op.space.size() - op.shape.size()),
-                              reductions.data(), random_.upto(1), names, values);
-    if (number < 0) return;
+    operands_.emplace_back();
     const int reads = random_.between(1, 3);
-    for (int i = 0; i < reads; ++i) operand(number, op, random_.one_of(readable_), FL_ROLE_INPUT);
+    for (int i = 0; i < reads; ++i) operand(op, random_.one_of(readable_), FL_ROLE_INPUT);
     const int uses = random_.upto(2);
     for (int i = 0; i < uses; ++i) {
       if (weights_.empty() || random_.chance(0.7)) weights_.push_back(tensor(shape(), FL_WEIGHT));
-      operand(number, op, random_.one_of(weights_), FL_ROLE_WEIGHT);
+      operand(op, random_.one_of(weights_), FL_ROLE_WEIGHT);
     }
     const int output = tensor(op.shape, FL_ACTIVATION);
-    operand(number, op, output, FL_ROLE_OUTPUT);
+    operand(op, output, FL_ROLE_OUTPUT);
     readable_.push_back(output);
     if (random_.chance(0.15)) {
       const int second = tensor(shape(), FL_ACTIVATION);
-      operand(number, op, second, FL_ROLE_OUTPUT);
+      operand(op, second, FL_ROLE_OUTPUT);
       readable_.push_back(second);
     }
+    static const char* const attribute_names[] = {"size"};
+    static const char* const attribute_values[] = {"3"};
+    const std::string& name = names_.emplace_back("op" + std::to_string(facts_.ops.size()));
+    operators_.push_back({name.c_str(), "any", is_loss, static_cast<std::int32_t>(op.space.size()),
+                          static_cast<std::int32_t>(op.space.size() - op.shape.size()),
+                          random_.upto(1), op.operands,
+                          kinds_.emplace_back(std::move(kinds)).data(),
+                          extents_.emplace_back(std::move(reductions)).data(), attribute_names,
+                          attribute_values, operands_.back().data()});
     facts_.ops.push_back(std::move(op));
   }
 
-  void operand(int number, Op& op, int tensor, int role) {
-    const bool known = tensor >= 0 && tensor < static_cast<int>(facts_.tensors.size());
-    const std::size_t rank = known ? facts_.tensors[static_cast<std::size_t>(tensor)].size() : 5;
+  void operand(Op& op, int tensor, int role) {
+    const std::size_t rank = facts_.tensors[static_cast<std::size_t>(tensor)].size();
     // What is written is not along a reduction, but for a few.
     const bool reads = role != FL_ROLE_OUTPUT || random_.chance(0.02);
     const int dims = static_cast<int>(reads ? op.space.size() : op.shape.size());
@@ -178,17 +192,24 @@ class GraphMaker {
     map.resize(5);
     // Once for all parts of the reductions.
     const auto once = (1u << op.space.size()) - (1u << op.shape.size());
-    const int result = fl_graph_add_operand(
-        graph_, random_.twisted32(number), random_.twisted32(tensor), random_.twisted32(role),
-        random_.chance(0.5), map.data(), reads && random_.chance(0.1) ? once : 0u,
-        random_.twisted32(random_.upto(FL_COMBINE_LOG_SUM_EXP)));
-    if (result >= 0) ++op.operands;
+    operands_.back().push_back(
+        {random_.twisted32(tensor), random_.twisted32(role), random_.chance(0.5),
+         random_.twisted32(random_.upto(FL_COMBINE_LOG_SUM_EXP)),
+         reads && random_.chance(0.1) ? once : 0u, maps_.emplace_back(std::move(map)).data()});
+    ++op.operands;
   }
 
   Source& random_;
-  fl_graph* graph_;
   GraphFacts facts_;
   std::vector<int> readable_, weights_;
+  std::vector<fl_tensor> tensors_;
+  std::vector<fl_operator> operators_;
+  // What these point to.
+  std::deque<std::string> names_;
+  std::deque<std::vector<std::int64_t>> extents_;
+  std::deque<std::vector<std::int32_t>> kinds_;
+  std::deque<std::vector<fl_operand>> operands_;
+  std::deque<std::vector<fl_dim_map>> maps_;
 };
 
 // The arrays of a machine; as long as its numbers say, however wrong these are.
