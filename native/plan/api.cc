@@ -53,12 +53,17 @@ static_assert(same(FL_TRAINS, fl::kTrains) && same(FL_EVALUATES, fl::kEvaluates)
               same(FL_PREDICTS, fl::kPredicts));
 static_assert(FL_MAX_RANK == fl::kMaxRank && FL_MAX_SPACE == fl::kMaxRegionRank);
 
-template <typename Items>
-auto& at(Items& items, int index, const char* what) {
-  if (index < 0 || index >= static_cast<int>(items.size())) {
-    throw std::out_of_range("no " + std::string(what) + " " + std::to_string(index));
-  }
-  return items[static_cast<std::size_t>(index)];
+template <typename I, typename T>
+const T& at(const fl::IdVector<I, T>& items, I id, const char* what) {
+  if (items.has(id)) return items[id];
+  throw std::out_of_range("no " + std::string(what) + " " + std::to_string(id.value));
+}
+
+template <typename Ids>
+std::vector<std::int32_t> numbers(const Ids& ids) {
+  std::vector<std::int32_t> result;
+  for (const auto& id : ids) result.push_back(id.value);
+  return result;
 }
 
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;  // of a tensor
@@ -112,12 +117,12 @@ fl::Operand operand_of(const fl::Graph& graph, const fl::Operator& owner, const 
   check_constant(its.combine, FL_COMBINE_LOG_SUM_EXP, "way to combine");
   if (its.once >> owner.dims.size() != 0) throw bad_map();
   fl::Operand operand;
-  operand.tensor = its.tensor;
+  operand.tensor = fl::TensorId(its.tensor);
   operand.role = static_cast<fl::Role>(its.role);
   operand.saved_for_backward = its.saved_for_backward != 0;
   operand.once = its.once;
   operand.combine = static_cast<fl::Combine>(its.combine);
-  const std::size_t rank = at(graph.tensors, its.tensor, "tensor").shape.size();
+  const std::size_t rank = at(graph.tensors, operand.tensor, "tensor").shape.size();
   for (const fl_dim_map* m = its.map; m != its.map + rank; ++m) {
     const bool large = std::max({m->num, m->den, m->lo_offset, m->hi_offset}) > kMaxMapNumber ||
                        std::min(m->lo_offset, m->hi_offset) < -kMaxMapNumber;
@@ -187,28 +192,30 @@ fl_graph* fl_graph_create(const fl_graph_contents* its, fl_graph_facts* out) {
     }
     fl::check_graph(graph);
     for (int i = 0; i < its->n_outputs; ++i) {
-      at(graph.tensors, its->outputs[i], "tensor");
-      handle->outputs.push_back(its->outputs[i]);
+      handle->outputs.emplace_back(its->outputs[i]);
+      at(graph.tensors, handle->outputs.back(), "tensor");
     }
     const fl::GraphFacts& facts = handle->facts = fl::facts_of(graph, handle->outputs);
     handle->runs.assign(facts.runs.begin(), facts.runs.end());
     handle->backward.assign(facts.backward.begin(), facts.backward.end());
     handle->gradient.assign(facts.differentiable.begin(), facts.differentiable.end());
-    *out = {handle->runs.data(), handle->backward.data(), facts.table.data(),
-            handle->gradient.data(), facts.owner.data()};
+    handle->table = numbers(facts.table);
+    handle->owner = numbers(facts.owner);
+    *out = {handle->runs.data(), handle->backward.data(), handle->table.data(),
+            handle->gradient.data(), handle->owner.data()};
     return handle.release();
   });
 }
 
 void fl_graph_destroy(fl_graph* graph) { delete graph; }
 
-std::map<int, fl::ParallelConfig> fl::configs_of(const fl_strategy& strategy) {
-  std::map<int, ParallelConfig> configs;
+std::map<fl::OpId, fl::ParallelConfig> fl::configs_of(const fl_strategy& strategy) {
+  std::map<OpId, ParallelConfig> configs;
   for (const fl_config* its = strategy.configs; its != strategy.configs + strategy.n; ++its) {
     check_constant(its->n_degrees, kMaxRegionRank, "number of degrees");
     check_constant(its->sums, FL_SUMS_SHARDS, "way to sum");
     check_constant(its->n_devices, kMaxTasks, "number of tasks");
-    ParallelConfig& config = configs[its->op];
+    ParallelConfig& config = configs[OpId(its->op)];
     config.degrees.assign(its->degrees, its->degrees + its->n_degrees);
     config.devices.assign(its->devices, its->devices + its->n_devices);
     config.sums = static_cast<Sums>(its->sums);
@@ -228,12 +235,12 @@ fl::StrategyArrays::StrategyArrays(Strategy strategy) : strategy_(std::move(stra
 
 fl::PlanArrays::PlanArrays(const fl::Plan& plan) {
   for (const fl::Launch& l : plan.launches) {
-    launches.push_back({l.op, static_cast<int32_t>(l.pass), static_cast<int32_t>(l.runs), l.tasks(),
-                        static_cast<int32_t>(l.requirements.size())});
+    launches.push_back({l.op.value, static_cast<int32_t>(l.pass), static_cast<int32_t>(l.runs),
+                        l.tasks(), static_cast<int32_t>(l.requirements.size())});
     devices.insert(devices.end(), l.devices.begin(), l.devices.end());
     for (const fl::Requirement& r : l.requirements) {
       const int rank = r.rects.empty() ? 0 : r.rects.front().rank;
-      requirements.push_back({r.operand, r.tensor, static_cast<int32_t>(r.field), r.state,
+      requirements.push_back({r.operand, r.tensor.value, static_cast<int32_t>(r.field), r.state,
                               static_cast<int32_t>(r.privilege), rank,
                               static_cast<int32_t>(r.role)});
       for (std::size_t k = 0; k < r.rects.size(); ++k) {

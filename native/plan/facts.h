@@ -20,11 +20,12 @@ constexpr int kPasses = 7;
 // Which runs a launch takes part in (a bit set).
 enum Runs : unsigned { kTrains = 1, kEvaluates = 2, kPredicts = 4 };
 
-// One launch of a plan: of an operator, or for Pass::load of a tensor. Pass::clip runs where the
-// operator's first norm task does.
-struct LaunchId {
+// Names one launch of a plan: of an operator, or for Pass::load of a tensor. Pass::clip runs where
+// the operator's first norm task does.
+struct LaunchKey {
   Pass pass;
-  int index;
+  OpId op;
+  TensorId tensor = {};
 };
 
 // What has to be known of the optimizer.
@@ -36,33 +37,35 @@ struct Optimizer {
 
 struct GraphFacts {
   Optimizer optimizer;
-  std::vector<unsigned> runs;        // an operator: in which runs it takes part
-  std::vector<bool> differentiable;  // a tensor: whether training wants its gradient
-  std::vector<bool> backward;        // an operator: whether training runs it backward
-  std::vector<bool> has_gradient;    // a tensor: whether some backward launch contributes to one
-  std::vector<int> owner;            // a weight: the first operator that trains it, or -1
-  std::vector<int> table;  // an operator: the trained table in which it looks rows up, or -1
-  std::map<int, std::vector<int>> lookups;  // a trained table: the operators that look rows up
+  IdVector<OpId, unsigned> runs;                  // in which runs it takes part
+  IdVector<TensorId, bool> differentiable;        // whether training wants its gradient
+  IdVector<OpId, bool> backward;                  // whether training runs it backward
+  IdVector<TensorId, bool> has_gradient;          // whether some backward launch contributes to one
+  IdVector<TensorId, OpId> owner;                 // of a weight, the first operator that trains it
+  IdVector<OpId, TensorId> table;                 // the trained table in which it looks rows up
+  std::map<TensorId, std::vector<OpId>> lookups;  // a trained table: who looks rows up in it
 
-  bool is_table(int tensor) const { return lookups.count(tensor) > 0; }
-  std::vector<LaunchId> launches;  // in the order of issue
+  bool is_table(TensorId tensor) const { return lookups.count(tensor) > 0; }
+  std::vector<LaunchKey> launches;  // in the order of issue
 
   // Whether a backward launch of an operator with this operand writes a partial value of its
   // tensor's gradient. (A table's gradient is never written down.)
   bool contributes(const Operand& operand) const;
   // The operands of `op` that are weights which its update launch covers, each weight once.
-  std::vector<int> owned_weights(const Graph& graph, int op) const;
+  std::vector<int> owned_weights(const Graph& graph, OpId op) const;
 };
 
 // `outputs` are the tensors that prediction wants.
-GraphFacts facts_of(const Graph& graph, const std::vector<int>& outputs, Optimizer optimizer = {});
+GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs,
+                    Optimizer optimizer = {});
 
 // How a batch is loaded: cut by samples as the tensor's first reader cuts it, where that runs.
-// `first_reader` is the operator, `operand` the index of its operand.
+// `operand` is the index of its operand.
 struct LoadSource {
-  int first_reader = -1, operand = -1;
+  OpId first_reader;
+  int operand = -1;
 };
-LoadSource load_source(const Graph& graph, const GraphFacts& facts, int tensor);
+LoadSource load_source(const Graph& graph, const GraphFacts& facts, TensorId tensor);
 ParallelConfig load_config(const Graph& graph, const LoadSource& source,
                            const std::vector<int>& degrees, const std::vector<int>& devices);
 

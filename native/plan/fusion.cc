@@ -7,8 +7,8 @@
 
 namespace flexlegion {
 
-bool fusible(const Graph& graph, const LaunchId& id) {
-  return id.pass != Pass::forward || !graph.operators[id.index].is_loss;
+bool fusible(const Graph& graph, const LaunchKey& key) {
+  return key.pass != Pass::forward || !graph.operators[key.op].is_loss;
 }
 
 void FusionRule::begin(int launches) {
@@ -197,32 +197,32 @@ std::vector<FieldUse> field_uses(const Launch& launch) {
   for (const Requirement& r : launch.requirements) {
     // States, the last of a tensor's own fields, are several.
     const std::int64_t field = static_cast<std::int64_t>(r.field) + (r.state << 8);
-    const std::int64_t place = r.tensor < 0 ? -1 - field : std::int64_t{r.tensor} << 32 | field;
+    const std::int64_t place =
+        r.tensor.none() ? -1 - field : std::int64_t{r.tensor.value} << 32 | field;
     uses.push_back({place, r.privilege, &r.rects});
   }
   return uses;
 }
 
-std::vector<int> run_numbers(const Graph& graph, const Plan& plan, unsigned runs,
-                             const std::vector<int>& memory_of, int longest) {
+IdVector<LaunchId, int> run_numbers(const Graph& graph, const Plan& plan, unsigned runs,
+                                    const std::vector<int>& memory_of, int longest) {
   std::vector<Issued> order;
-  std::vector<std::size_t> launches;
-  std::vector<int> forward(graph.operators.size(), -1);  // an operator: a position
-  for (std::size_t l = 0; l < plan.launches.size(); ++l) {
+  std::vector<LaunchId> launches;
+  IdVector<OpId, int> forward(graph.operators.size(), -1);  // its position
+  for (LaunchId l : plan.launches.ids()) {
     const Launch& launch = plan.launches[l];
     if (launch.pass == Pass::load || !(launch.runs & runs)) continue;
-    const auto op = static_cast<std::size_t>(launch.op);
     Issued issued;
     issued.devices = &launch.devices;
     issued.fusible = fusible(graph, {launch.pass, launch.op});
     issued.closing = closing(launch.pass);
-    if (launch.pass == Pass::forward) forward[op] = static_cast<int>(order.size());
-    if (launch.pass == Pass::backward) issued.forward = forward[op];
+    if (launch.pass == Pass::forward) forward[launch.op] = static_cast<int>(order.size());
+    if (launch.pass == Pass::backward) issued.forward = forward[launch.op];
     issued.uses = field_uses(launch);
     order.push_back(std::move(issued));
     launches.push_back(l);
   }
-  std::vector<int> numbers(plan.launches.size(), -1);
+  IdVector<LaunchId, int> numbers(plan.launches.size(), -1);
   int number = 0;
   for (const std::vector<int>& run : fused_runs(order, memory_of, longest)) {
     for (int position : run) numbers[launches[static_cast<std::size_t>(position)]] = number;

@@ -21,7 +21,7 @@ namespace flexlegion {
 
 // Whether a launch can be fused at all. One that computes the goal sends the loss to the host, so
 // it is issued by itself.
-bool fusible(const Graph& graph, const LaunchId& id);
+bool fusible(const Graph& graph, const LaunchKey& key);
 // Whether it ends an iteration: updates, and what they wait for alone.
 inline bool closing(Pass pass) { return pass >= Pass::norm; }
 
@@ -97,10 +97,10 @@ std::vector<std::vector<int>> fused_runs(const std::vector<Issued>& order,
                                          const std::vector<int>& memory_of,
                                          int longest = kLongestRun);
 
-// Of a plan: for each launch the number of its run, or -1 if it is not of `runs` or a load, which
-// is staged ahead. The losses' launches answer to the host and are not fused.
-std::vector<int> run_numbers(const Graph& graph, const Plan& plan, unsigned runs,
-                             const std::vector<int>& memory_of, int longest = kLongestRun);
+// The number of each launch's run, or -1 if it is not of `runs` or a load, which is staged ahead.
+// The losses' launches answer to the host and are not fused.
+IdVector<LaunchId, int> run_numbers(const Graph& graph, const Plan& plan, unsigned runs,
+                                    const std::vector<int>& memory_of, int longest = kLongestRun);
 
 // What the launches of a run require together: uses that touch the same elements are one.
 class MergedUses {

@@ -50,14 +50,14 @@ const Operand* Operator::tokens() const {
   return its != nullptr ? &operands[its->named_by()] : nullptr;
 }
 
-std::vector<bool> tables_of(const Graph& graph) {
-  std::vector<bool> looked_up(graph.tensors.size()), used_otherwise(graph.tensors.size());
+IdVector<TensorId, bool> tables_of(const Graph& graph) {
+  IdVector<TensorId, bool> looked_up(graph.tensors.size()), used_otherwise(graph.tensors.size());
   for (const Operator& op : graph.operators) {
     for (const Operand& o : op.operands) {
       (o.named_by() >= 0 ? looked_up : used_otherwise)[o.tensor] = true;
     }
   }
-  for (std::size_t t = 0; t < looked_up.size(); ++t) {
+  for (TensorId t : looked_up.ids()) {
     if (used_otherwise[t]) looked_up[t] = false;
   }
   return looked_up;
@@ -113,7 +113,7 @@ Rect tile_of(const Rect& whole, const std::vector<int>& degrees, int k) {
   return tile;
 }
 
-std::vector<Rect> accessed_rects(const Graph& graph, int op, const Operand& operand,
+std::vector<Rect> accessed_rects(const Graph& graph, OpId op, const Operand& operand,
                                  const std::vector<int>& degrees) {
   const Rect whole = space_of(graph, graph.operators[op]);
   int tasks = 1;
@@ -166,9 +166,9 @@ bool split_alone(const Operator& op, const Operand& o) {
 }  // namespace
 
 void check_graph(const Graph& graph) {
-  const std::vector<bool> tables = tables_of(graph);
-  std::vector<bool> written(graph.tensors.size()), taken(graph.tensors.size());
-  for (std::size_t t = 0; t < written.size(); ++t) {
+  const IdVector<TensorId, bool> tables = tables_of(graph);
+  IdVector<TensorId, bool> written(graph.tensors.size()), taken(graph.tensors.size());
+  for (TensorId t : written.ids()) {
     written[t] = graph.tensors[t].kind != TensorKind::activation;
   }
   for (const Operator& op : graph.operators) {
@@ -220,7 +220,7 @@ void check_graph(const Graph& graph) {
   }
 }
 
-bool same_access(const Graph& graph, int a, int b) {
+bool same_access(const Graph& graph, OpId a, OpId b) {
   const Operator& x = graph.operators[a];
   const Operator& y = graph.operators[b];
   return x.type == y.type && x.is_loss == y.is_loss && x.dims == y.dims &&
@@ -233,7 +233,7 @@ bool same_access(const Graph& graph, int a, int b) {
                     });
 }
 
-void check_config(const Graph& graph, int op, const ParallelConfig& config) {
+void check_config(const Graph& graph, OpId op, const ParallelConfig& config) {
   const Operator& o = graph.operators[op];
   const Rect space = space_of(graph, o);
   std::int64_t tasks = 1;

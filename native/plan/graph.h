@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/ids.h"
 #include "support/rect.h"
 
 namespace flexlegion {
@@ -16,6 +17,11 @@ enum class DataType { float32, int32 };
 constexpr std::int64_t kElementBytes = 4;  // of both
 // An operator may read a weight that is not its own, too, among its inputs.
 enum class TensorKind { input, weight, activation };
+
+struct Tensor;
+struct Operator;
+using TensorId = Id<Tensor>;
+using OpId = Id<Operator>;
 
 struct Tensor {
   std::string name;
@@ -57,7 +63,7 @@ enum class Role { input, weight, output };
 enum class Combine { sum, max, log_sum_exp };
 
 struct Operand {
-  int tensor = 0;
+  TensorId tensor;
   Role role = Role::input;
   bool saved_for_backward = false;  // backward reads the value that forward read or wrote
   std::vector<DimMap> map;          // one a dimension of the tensor
@@ -98,8 +104,8 @@ struct Operator {
 constexpr int kLongestRun = 16;
 
 struct Graph {
-  std::vector<Tensor> tensors;
-  std::vector<Operator> operators;  // in topological order
+  IdVector<TensorId, Tensor> tensors;
+  IdVector<OpId, Operator> operators;  // in topological order
   // A weight is not cut into shards of less (bytes): what moves costs time by the message, too.
   std::int64_t shard_bytes = 0;
   int fused_launches = kLongestRun;
@@ -132,20 +138,20 @@ bool sums_by_shards(const Operator& op, const ParallelConfig& config);
 
 constexpr int kMaxTasks = 1 << 16;  // of one operator
 
-using Strategy = std::vector<ParallelConfig>;  // one an operator, in the graph's order
+using Strategy = IdVector<OpId, ParallelConfig>;
 
 // Tile `k` of `whole`. Where a degree does not divide its extent, tiles differ by at most one.
 Rect tile_of(const Rect& whole, const std::vector<int>& degrees, int k);
 
-// The same for every tile of `degrees`: what the tasks of operator `op` touch of `operand`.
-std::vector<Rect> accessed_rects(const Graph& graph, int op, const Operand& operand,
+// The same for every tile of `degrees`: what the tasks of `op` touch of `operand`.
+std::vector<Rect> accessed_rects(const Graph& graph, OpId op, const Operand& operand,
                                  const std::vector<int>& degrees);
 
-// A tensor: whether it is a weight (row, column) of which operators look up rows, and which nothing
+// Whether a tensor is a weight (row, column) of which operators look up rows, and which nothing
 // uses otherwise: an embedding's table. These operators can be split by its rows and columns alone.
 // Its gradient is never written down: the update reads it, row by row, off the gradients of those
 // operators' outputs.
-std::vector<bool> tables_of(const Graph& graph);
+IdVector<TensorId, bool> tables_of(const Graph& graph);
 
 // Throws std::invalid_argument unless every operator reads what stands before it, writes what
 // nobody else writes, and has maps that fit.
@@ -153,9 +159,9 @@ void check_graph(const Graph& graph);
 
 // Whether two operators differ in their names and tensors alone, not in what a tile of their output
 // needs.
-bool same_access(const Graph& graph, int a, int b);
+bool same_access(const Graph& graph, OpId a, OpId b);
 
 // Throws std::invalid_argument unless the configuration fits the operator.
-void check_config(const Graph& graph, int op, const ParallelConfig& config);
+void check_config(const Graph& graph, OpId op, const ParallelConfig& config);
 
 }  // namespace flexlegion

@@ -30,8 +30,8 @@ struct PlanArrays {
   std::vector<std::int64_t> bounds;
 };
 
-// By operator. Throws std::invalid_argument for what no configuration can have.
-std::map<int, ParallelConfig> configs_of(const fl_strategy& strategy);
+// Throws std::invalid_argument for what no configuration can have.
+std::map<OpId, ParallelConfig> configs_of(const fl_strategy& strategy);
 
 // What an fl_strategy points to.
 class StrategyArrays {
@@ -50,10 +50,10 @@ class StrategyArrays {
 
 struct fl_graph {
   flexlegion::Graph graph;
-  std::vector<int> outputs;
+  std::vector<flexlegion::TensorId> outputs;
   // What fl_graph_facts points to.
   flexlegion::GraphFacts facts;
-  std::vector<std::int32_t> runs;
+  std::vector<std::int32_t> runs, table, owner;
   std::vector<std::uint8_t> backward, gradient;
 };
 

@@ -12,7 +12,7 @@ namespace {
 
 using R = RequirementRole;
 
-Use& add(std::vector<Use>& uses, R role, int operand, int tensor) {
+Use& add(std::vector<Use>& uses, R role, int operand = -1, TensorId tensor = {}) {
   Use& use = uses.emplace_back();
   use.role = role;
   use.operand = operand;
@@ -28,23 +28,23 @@ R forward_role(const Tensor& tensor, const Operand& operand) {
   return tensor.kind == TensorKind::weight ? R::weight : R::input;
 }
 
-void add_forward(const Graph& graph, int op, std::vector<Use>& uses) {
+void add_forward(const Graph& graph, OpId op, std::vector<Use>& uses) {
   const auto& operands = graph.operators[op].operands;
   for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
-    const int tensor = operands[i].tensor;
+    const TensorId tensor = operands[i].tensor;
     add(uses, forward_role(graph.tensors[tensor], operands[i]), i, tensor);
   }
 }
 
-void add_sum(const Graph& graph, int op, std::vector<Use>& uses) {
+void add_sum(const Graph& graph, OpId op, std::vector<Use>& uses) {
   for (int i : graph.operators[op].outputs()) {
-    const int tensor = graph.operators[op].operands[i].tensor;
+    const TensorId tensor = graph.operators[op].operands[i].tensor;
     add(uses, R::partial, i, tensor);
     add(uses, R::summed, i, tensor);
   }
 }
 
-void add_backward(const Graph& graph, const GraphFacts& facts, int op, std::vector<Use>& uses) {
+void add_backward(const Graph& graph, const GraphFacts& facts, OpId op, std::vector<Use>& uses) {
   const auto& operands = graph.operators[op].operands;
   for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
     const Operand& o = operands[i];
@@ -58,42 +58,42 @@ void add_backward(const Graph& graph, const GraphFacts& facts, int op, std::vect
 
 // What tells an update, and the norm launch before it, how to change the weight that is operand `i`
 // of its operator.
-void add_weight_gradient(const Graph& graph, const GraphFacts& facts, int i, int weight,
+void add_weight_gradient(const Graph& graph, const GraphFacts& facts, int i, TensorId weight,
                          std::vector<Use>& uses) {
   const auto lookups = facts.lookups.find(weight);
   if (lookups == facts.lookups.end()) {
     add(uses, R::weight_gradient, i, weight);
     return;
   }
-  for (int op : lookups->second) {
-    const int output = graph.operators[op].primary_output().tensor;
+  for (OpId op : lookups->second) {
+    const TensorId output = graph.operators[op].primary_output().tensor;
     if (!facts.has_gradient[output]) continue;
-    const int tokens = graph.operators[op].tokens()->tensor;
+    const TensorId tokens = graph.operators[op].tokens()->tensor;
     add(uses, R::looked_up_tokens, i, tokens).lookup = op;
     add(uses, R::looked_up_gradient, i, output).lookup = op;
   }
 }
 
-void add_norm(const Graph& graph, const GraphFacts& facts, int op, std::vector<Use>& uses) {
+void add_norm(const Graph& graph, const GraphFacts& facts, OpId op, std::vector<Use>& uses) {
   for (int i : facts.owned_weights(graph, op)) {
     add_weight_gradient(graph, facts, i, graph.operators[op].operands[i].tensor, uses);
   }
-  add(uses, R::norm, -1, -1);
+  add(uses, R::norm);
 }
 
-void add_update(const Graph& graph, const GraphFacts& facts, int op, std::vector<Use>& uses) {
+void add_update(const Graph& graph, const GraphFacts& facts, OpId op, std::vector<Use>& uses) {
   for (int i : facts.owned_weights(graph, op)) {
-    const int weight = graph.operators[op].operands[i].tensor;
+    const TensorId weight = graph.operators[op].operands[i].tensor;
     add_weight_gradient(graph, facts, i, weight, uses);
     add(uses, R::updated, i, weight);
     for (int s = 0; s < facts.optimizer.states; ++s) {
       add(uses, R::optimizer_state, i, weight).state = s;
     }
   }
-  if (facts.optimizer.clips) add(uses, R::clipped_by, -1, -1);
+  if (facts.optimizer.clips) add(uses, R::clipped_by);
 }
 
-void place_load(const Graph& graph, const GraphFacts& facts, int tensor,
+void place_load(const Graph& graph, const GraphFacts& facts, TensorId tensor,
                 const ParallelConfig& reader, Launch& launch) {
   const LoadSource source = load_source(graph, facts, tensor);
   ParallelConfig config = load_config(graph, source, reader.degrees, reader.devices);
@@ -105,7 +105,7 @@ void place_load(const Graph& graph, const GraphFacts& facts, int tensor,
 }
 
 // Tasks that have a shard each of several operands of `op`.
-std::vector<ShardTask> shard_tasks_of(const Graph& graph, int op, const std::vector<int>& operands,
+std::vector<ShardTask> shard_tasks_of(const Graph& graph, OpId op, const std::vector<int>& operands,
                                       const ParallelConfig& config) {
   return shard_tasks_of(graph, op, operands, config.devices, [&](int i) {
     return distinct(accessed_rects(graph, op, graph.operators[op].operands[i], config.degrees));
@@ -119,7 +119,7 @@ std::map<int, std::vector<Rect>> place_shards(const Graph& graph, const std::vec
   std::map<int, std::vector<Rect>> shard_of;
   for (int i : operands) {
     Rect none;
-    const int tensor = graph.operators[launch.op].operands[i].tensor;
+    const TensorId tensor = graph.operators[launch.op].operands[i].tensor;
     none.rank = static_cast<int>(graph.tensors[tensor].shape.size());
     shard_of[i].assign(tasks.size(), none);
   }
@@ -144,7 +144,7 @@ void place_update(const Graph& graph, const GraphFacts& facts, const ParallelCon
   const auto shard_of = place_shards(graph, facts.owned_weights(graph, launch.op), config, launch);
   const std::size_t tasks = launch.devices.size();
   for (Requirement& r : launch.requirements) {
-    if (r.tensor < 0) {
+    if (r.tensor.none()) {
       r.rects.assign(tasks, Rect::of_shape({1}));
       continue;
     }
@@ -161,7 +161,7 @@ void place_update(const Graph& graph, const GraphFacts& facts, const ParallelCon
   }
 }
 
-void place_clip(const Graph& graph, const GraphFacts& facts, int op, const ParallelConfig& config,
+void place_clip(const Graph& graph, const GraphFacts& facts, OpId op, const ParallelConfig& config,
                 Launch& launch) {
   const std::vector<int> owned = facts.owned_weights(graph, op);
   launch.devices = {shard_tasks_of(graph, op, owned, config).front().device};
@@ -170,13 +170,13 @@ void place_clip(const Graph& graph, const GraphFacts& facts, int op, const Paral
 
 }  // namespace
 
-unsigned runs_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id) {
-  if (id.pass == Pass::forward || id.pass == Pass::sum) return facts.runs[id.index];
-  if (id.pass != Pass::load) return kTrains;
+unsigned runs_of(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  if (key.pass == Pass::forward || key.pass == Pass::sum) return facts.runs[key.op];
+  if (key.pass != Pass::load) return kTrains;
   unsigned runs = 0;
-  for (int op = 0; op < static_cast<int>(graph.operators.size()); ++op) {
+  for (OpId op : graph.operators.ids()) {
     for (const Operand& o : graph.operators[op].operands) {
-      if (o.tensor == id.index) runs |= facts.runs[op];
+      if (o.tensor == key.tensor) runs |= facts.runs[op];
     }
   }
   return runs;
@@ -229,56 +229,56 @@ bool touch_alike(const std::vector<Rect>& a, const std::vector<Rect>& b) {
          });
 }
 
-std::vector<Use> uses_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id) {
+std::vector<Use> uses_of(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
   std::vector<Use> uses;
-  switch (id.pass) {
+  switch (key.pass) {
     case Pass::load:
-      add(uses, R::loaded, 0, id.index);
+      add(uses, R::loaded, 0, key.tensor);
       break;
     case Pass::forward:
-      add_forward(graph, id.index, uses);
+      add_forward(graph, key.op, uses);
       break;
     case Pass::sum:
-      add_sum(graph, id.index, uses);
+      add_sum(graph, key.op, uses);
       break;
     case Pass::backward:
-      add_backward(graph, facts, id.index, uses);
+      add_backward(graph, facts, key.op, uses);
       break;
     case Pass::norm:
-      add_norm(graph, facts, id.index, uses);
+      add_norm(graph, facts, key.op, uses);
       break;
     case Pass::clip:
-      add(uses, R::all_norms, -1, -1);
-      add(uses, R::total_norm, -1, -1);
+      add(uses, R::all_norms);
+      add(uses, R::total_norm);
       break;
     case Pass::update:
-      add_update(graph, facts, id.index, uses);
+      add_update(graph, facts, key.op, uses);
       break;
   }
   return uses;
 }
 
-int decides(const Graph& graph, const GraphFacts& facts, const LaunchId& id) {
-  return id.pass == Pass::load ? load_source(graph, facts, id.index).first_reader : id.index;
+OpId decides(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  return key.pass == Pass::load ? load_source(graph, facts, key.tensor).first_reader : key.op;
 }
 
-Launch launch_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id,
+Launch launch_of(const Graph& graph, const GraphFacts& facts, const LaunchKey& key,
                  const ParallelConfig& config) {
   Launch launch;
-  launch.op = id.pass == Pass::load || id.pass == Pass::clip ? -1 : id.index;
-  launch.pass = id.pass;
-  launch.runs = runs_of(graph, facts, id);
-  for (const Use& use : uses_of(graph, facts, id)) launch.requirements.push_back({use, {}, {}});
-  switch (id.pass) {
+  if (key.pass != Pass::clip) launch.op = key.op;
+  launch.pass = key.pass;
+  launch.runs = runs_of(graph, facts, key);
+  for (const Use& use : uses_of(graph, facts, key)) launch.requirements.push_back({use, {}, {}});
+  switch (key.pass) {
     case Pass::load:
-      place_load(graph, facts, id.index, config, launch);
+      place_load(graph, facts, key.tensor, config, launch);
       break;
     case Pass::forward:
     case Pass::backward:
       launch.devices = config.devices;
       for (Requirement& r : launch.requirements) {
-        const Operand& operand = graph.operators[id.index].operands[r.operand];
-        r.rects = accessed_rects(graph, id.index, operand, config.degrees);
+        const Operand& operand = graph.operators[key.op].operands[r.operand];
+        r.rects = accessed_rects(graph, key.op, operand, config.degrees);
       }
       break;
     case Pass::sum:
@@ -289,7 +289,7 @@ Launch launch_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id
       place_update(graph, facts, config, launch);
       break;
     case Pass::clip:
-      place_clip(graph, facts, id.index, config, launch);
+      place_clip(graph, facts, key.op, config, launch);
       break;
   }
   return launch;

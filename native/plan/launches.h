@@ -55,9 +55,9 @@ Privilege privilege_of(RequirementRole role);
 struct Use {
   RequirementRole role = RequirementRole::input;
   int operand = 0;  // index into the operator's operands; of an update, the weight it serves
-  int tensor = 0;   // -1: none, of the iteration's fields
+  TensorId tensor;  // none, of the iteration's fields
   int state = 0;    // which one, of an optimizer_state
-  int lookup = -1;  // of what was looked up: the operator that did
+  OpId lookup;      // of what was looked up: the operator that did
   Field field = Field::value;
   Privilege privilege = Privilege::read;
 };
@@ -71,7 +71,7 @@ struct Requirement : Use {
 };
 
 struct Launch {
-  int op = 0;  // -1 for Pass::load and Pass::clip
+  OpId op;  // none for Pass::load and Pass::clip
   Pass pass = Pass::forward;
   unsigned runs = 0;
   std::vector<int> devices;  // one a task
@@ -79,23 +79,24 @@ struct Launch {
 
   int tasks() const { return static_cast<int>(devices.size()); }
 };
+using LaunchId = Id<Launch>;  // in the order of issue
 
 // Whether tasks touch the same, each; nothing is the same wherever it is.
 bool touch_alike(const std::vector<Rect>& a, const std::vector<Rect>& b);
 
 // In which runs a launch takes part (bits of Runs).
-unsigned runs_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id);
+unsigned runs_of(const Graph& graph, const GraphFacts& facts, const LaunchKey& key);
 
 // What a launch touches.
-std::vector<Use> uses_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id);
+std::vector<Use> uses_of(const Graph& graph, const GraphFacts& facts, const LaunchKey& key);
 
 // The operator whose configuration decides on the launch's tasks: its own, or of a load the first
 // reader.
-int decides(const Graph& graph, const GraphFacts& facts, const LaunchId& id);
+OpId decides(const Graph& graph, const GraphFacts& facts, const LaunchKey& key);
 
 // The launch if that operator has that configuration. Rectangles are of the tensors, without slots.
 // A sum launch that the configuration does not ask for has no tasks.
-Launch launch_of(const Graph& graph, const GraphFacts& facts, const LaunchId& id,
+Launch launch_of(const Graph& graph, const GraphFacts& facts, const LaunchKey& key,
                  const ParallelConfig& config);
 
 }  // namespace flexlegion

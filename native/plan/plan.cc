@@ -16,7 +16,7 @@ namespace {
 
 class PlanBuilder {
  public:
-  PlanBuilder(const Graph& graph, const Strategy& strategy, const std::vector<int>& outputs,
+  PlanBuilder(const Graph& graph, const Strategy& strategy, const std::vector<TensorId>& outputs,
               Optimizer optimizer)
       : graph_(graph), strategy_(strategy), facts_(facts_of(graph, outputs, optimizer)) {
     plan_.optimizer = optimizer;
@@ -28,17 +28,16 @@ class PlanBuilder {
     numbers_.resize(graph_.tensors.size());
     plan_.gradients.resize(graph_.tensors.size());
     plan_.values.resize(graph_.tensors.size());
-    for (const LaunchId& id : facts_.launches) {
-      const int decisive = decides(graph_, facts_, id);
-      if (id.pass == Pass::forward) find_values(id.index);
-      Launch launch = launch_of(graph_, facts_, id, strategy_[decisive]);
+    for (const LaunchKey& key : facts_.launches) {
+      if (key.pass == Pass::forward) find_values(key.op);
+      Launch launch = launch_of(graph_, facts_, key, strategy_[decides(graph_, facts_, key)]);
       if (launch.tasks() == 0)
         continue;  // partial values that nobody combines before they are read
       for (Requirement& r : launch.requirements) place(r, launch.devices);
       plan_.launches.push_back(std::move(launch));
     }
-    for (std::size_t t = 0; t < contributions_.size(); ++t) {
-      plan_.gradients[t].fully_written = fully_written(static_cast<int>(t));
+    for (TensorId t : contributions_.ids()) {
+      plan_.gradients[t].fully_written = fully_written(t);
     }
     return std::move(plan_);
   }
@@ -48,13 +47,11 @@ class PlanBuilder {
     if (strategy_.size() != graph_.operators.size()) {
       throw std::invalid_argument("a strategy needs one configuration an operator");
     }
-    for (std::size_t i = 0; i < strategy_.size(); ++i) {
-      check_config(graph_, static_cast<int>(i), strategy_[i]);
-    }
+    for (OpId op : strategy_.ids()) check_config(graph_, op, strategy_[op]);
   }
 
   // Which outputs of an operator have partial values.
-  void find_values(int op) {
+  void find_values(OpId op) {
     const Operator& its = graph_.operators[op];
     const ParallelConfig& config = strategy_[op];
     const int slots = partial_values(its, config.degrees);
@@ -120,7 +117,7 @@ class PlanBuilder {
     plan_.gradients[r.tensor].slots = std::max(1, contributions.slots());
   }
 
-  bool fully_written(int tensor) const {
+  bool fully_written(TensorId tensor) const {
     const Contributions& contributions = contributions_[tensor];
     return contributions.slots() > 0 &&
            contributions.fully_written(Rect::of_shape(graph_.tensors[tensor].shape).volume());
@@ -130,14 +127,14 @@ class PlanBuilder {
   const Strategy& strategy_;
   const GraphFacts facts_;
   // Of each tensor's gradient; and a number for each rectangle.
-  std::vector<Contributions> contributions_;
-  std::vector<std::map<Rect, int>> numbers_;
+  IdVector<TensorId, Contributions> contributions_;
+  IdVector<TensorId, std::map<Rect, int>> numbers_;
   Plan plan_;
 };
 
 }  // namespace
 
-Plan make_plan(const Graph& graph, const Strategy& strategy, const std::vector<int>& outputs,
+Plan make_plan(const Graph& graph, const Strategy& strategy, const std::vector<TensorId>& outputs,
                Optimizer optimizer) {
   Plan plan = PlanBuilder(graph, strategy, outputs, optimizer).build();
 #if !defined(NDEBUG) || defined(FLEXLEGION_SANITIZE)
@@ -155,7 +152,7 @@ std::int64_t bytes_on_device(const Plan& plan, int device) {
   struct Touched {
     Rect read, written;
   };
-  std::map<std::tuple<int, Field, int>, Touched> fields;
+  std::map<std::tuple<TensorId, Field, int>, Touched> fields;
   std::int64_t elements = 0;
   for (const Launch& launch : plan.launches) {
     Rect staged;

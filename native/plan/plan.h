@@ -48,17 +48,17 @@ struct ValueStack {
 };
 
 struct Plan {
-  std::vector<Launch> launches;          // in the order of issue: load, forward, backward, ...
-  std::vector<ValueStack> values;        // one a tensor
-  std::vector<GradientStack> gradients;  // one a tensor
-  int norms = 0;                         // elements of Field::norms
+  IdVector<LaunchId, Launch> launches;  // in the order of issue: load, forward, backward, ...
+  IdVector<TensorId, ValueStack> values;
+  IdVector<TensorId, GradientStack> gradients;
+  int norms = 0;  // elements of Field::norms
   Optimizer optimizer;
 };
 
 // Derives the plan. `outputs` are the tensors that prediction wants; the graph's loss operators, if
 // any, give training and evaluation their goal. Throws std::invalid_argument for a strategy that
 // does not fit the graph.
-Plan make_plan(const Graph& graph, const Strategy& strategy, const std::vector<int>& outputs,
+Plan make_plan(const Graph& graph, const Strategy& strategy, const std::vector<TensorId>& outputs,
                Optimizer optimizer);
 
 // Whether a requirement reads a stack of partial gradients that starts as zeros. Its tasks write

@@ -83,14 +83,14 @@ Rect Contributions::stacked(const Rect& rect) const {
   return last > first ? rect.in_slots(first, last) : rect.in_slots(0, 1);
 }
 
-Rect looked_up_tokens(const Graph& graph, int op) {
+Rect looked_up_tokens(const Graph& graph, OpId op) {
   const Operator& reader = graph.operators[op];
   const Operand& tokens = *reader.tokens();
   const Rect whole = Rect::of_shape(graph.tensors[reader.primary_output().tensor].shape);
   return accessed(tokens, graph.tensors[tokens.tensor], whole);
 }
 
-Rect looked_up_gradient(const Graph& graph, int op, const Rect& shard) {
+Rect looked_up_gradient(const Graph& graph, OpId op, const Rect& shard) {
   const Operator& reader = graph.operators[op];
   Rect rect = Rect::of_shape(graph.tensors[reader.primary_output().tensor].shape);
   for (int d = 0; d < shard.rank; ++d) {
@@ -102,17 +102,17 @@ Rect looked_up_gradient(const Graph& graph, int op, const Rect& shard) {
   return rect;
 }
 
-std::int64_t updated_elements(const Graph& graph, const GraphFacts& facts, int tensor,
+std::int64_t updated_elements(const Graph& graph, const GraphFacts& facts, TensorId tensor,
                               const Rect& shard, int optimizer_states) {
   const auto lookups = facts.lookups.find(tensor);
   if (lookups == facts.lookups.end() || optimizer_states > 0) return shard.volume();
   std::int64_t rows = 0;
-  for (int op : lookups->second) rows += looked_up_tokens(graph, op).volume();
+  for (OpId op : lookups->second) rows += looked_up_tokens(graph, op).volume();
   return std::min(rows, shard.extent(0)) * shard.extent(1);
 }
 
-std::vector<Shard> shards_of(const Graph& graph, int op, int tensor, const DistinctRects& parts,
-                             const std::vector<int>& devices) {
+std::vector<Shard> shards_of(const Graph& graph, OpId op, TensorId tensor,
+                             const DistinctRects& parts, const std::vector<int>& devices) {
   const Rect whole = Rect::of_shape(graph.tensors[tensor].shape);
   std::vector<Rect> rects = parts.rects;
   std::vector<std::vector<int>> users(rects.size());
@@ -148,7 +148,7 @@ std::vector<Shard> shards_of(const Graph& graph, int op, int tensor, const Disti
     int cut = 0;
     while (count > 0 && cut < rect.rank && rect.extent(cut) % count != 0) ++cut;
     if (cut == rect.rank) cut = longest;
-    const std::int64_t first = count < replicas ? op : 0;
+    const std::int64_t first = count < replicas ? op.value : 0;
     std::vector<int> degrees(rect.rank, 1);
     degrees[cut] = static_cast<int>(count);
     for (int k = 0; k < degrees[cut]; ++k) {

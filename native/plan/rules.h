@@ -65,12 +65,12 @@ struct Shard {
 
 // What the update of a table's shard needs of operator `op` that reads the table: all tokens, and
 // the gradient of its output in the shard's columns.
-Rect looked_up_tokens(const Graph& graph, int op);
-Rect looked_up_gradient(const Graph& graph, int op, const Rect& shard);
+Rect looked_up_tokens(const Graph& graph, OpId op);
+Rect looked_up_gradient(const Graph& graph, OpId op, const Rect& shard);
 
 // How many elements of a shard an update touches: of a table, the rows that were read, if the
 // optimizer keeps no states that change in all rows.
-std::int64_t updated_elements(const Graph& graph, const GraphFacts& facts, int tensor,
+std::int64_t updated_elements(const Graph& graph, const GraphFacts& facts, TensorId tensor,
                               const Rect& shard, int optimizer_states);
 
 // Cuts each part of `tensor` that tasks of `op`, on `devices`, touch into one shard a device that
@@ -78,8 +78,8 @@ std::int64_t updated_elements(const Graph& graph, const GraphFacts& facts, int t
 // dimension that can be cut evenly, or if there is none, along the longest. Which devices get these
 // few goes by the operator, so that all have some. (Of a table, each part has one user, and is one
 // shard.)
-std::vector<Shard> shards_of(const Graph& graph, int op, int tensor, const DistinctRects& parts,
-                             const std::vector<int>& devices);
+std::vector<Shard> shards_of(const Graph& graph, OpId op, TensorId tensor,
+                             const DistinctRects& parts, const std::vector<int>& devices);
 
 // A task of an update or sum launch: of each weight or output it has at most one shard.
 struct ShardTask {
@@ -92,11 +92,11 @@ std::vector<ShardTask> shard_tasks(const std::vector<std::vector<Shard>>& tensor
 // The tasks that share out several operands of `op`, whose tasks run on `devices`: owned weights,
 // or outputs. `parts_of(operand)` are the DistinctRects that the operator's tasks touch of it.
 template <typename PartsOf>
-std::vector<ShardTask> shard_tasks_of(const Graph& graph, int op, const std::vector<int>& operands,
+std::vector<ShardTask> shard_tasks_of(const Graph& graph, OpId op, const std::vector<int>& operands,
                                       const std::vector<int>& devices, PartsOf parts_of) {
   std::vector<std::vector<Shard>> shards;
   for (int i : operands) {
-    const int tensor = graph.operators[op].operands[i].tensor;
+    const TensorId tensor = graph.operators[op].operands[i].tensor;
     shards.push_back(shards_of(graph, op, tensor, parts_of(i), devices));
   }
   return shard_tasks(shards);

@@ -102,7 +102,7 @@ class Verifier {
         }
       }
     }
-    for (std::size_t t = 0; t < stacks_.size(); ++t) check_stack(static_cast<int>(t));
+    for (TensorId t : stacks_.ids()) check_stack(t);
     for (unsigned run : {kTrains, kEvaluates, kPredicts}) check_values(run);
   }
 
@@ -127,7 +127,7 @@ class Verifier {
     static const char* const kPasses[] = {"load", "forward", "sum",   "backward",
                                           "norm", "clip",    "update"};
     const std::string pass = kPasses[static_cast<int>(launch.pass)];
-    if (launch.op >= 0) return pass + " '" + graph_.operators[launch.op].name + "'";
+    if (!launch.op.none()) return pass + " '" + graph_.operators[launch.op].name + "'";
     return pass + (launch.requirements.empty() ? "" : " " + name(launch.requirements.front()));
   }
 
@@ -171,7 +171,7 @@ class Verifier {
   // something combined them before, read.
   Field field_in_plan(const Requirement& r) const {
     const Field field = field_of(r.role);
-    if (field != Field::value || r.tensor < 0) return field;
+    if (field != Field::value || r.tensor.none()) return field;
     const ValueStack& stack = plan_.values[r.tensor];
     const bool partial = r.role == RequirementRole::output || !stack.summed;
     return stack.slots > 1 && partial ? Field::partial : field;
@@ -200,11 +200,11 @@ class Verifier {
   }
 
   void check_conflicts() {
-    std::map<std::tuple<int, Field, int>, std::vector<Touch>> fields;
-    std::set<std::tuple<int, Field, int>> written;
+    std::map<std::tuple<TensorId, Field, int>, std::vector<Touch>> fields;
+    std::set<std::tuple<TensorId, Field, int>> written;
     for (int i = 0; i < static_cast<int>(launch_->requirements.size()); ++i) {
       const Requirement& r = launch_->requirements[i];
-      const std::tuple<int, Field, int> field{r.tensor, r.field, r.state};
+      const std::tuple<TensorId, Field, int> field{r.tensor, r.field, r.state};
       const bool writes = r.privilege != Privilege::read;
       if (writes) written.insert(field);
       for (int k = 0; k < launch_->tasks(); ++k) {
@@ -392,7 +392,7 @@ class Verifier {
     }
   }
 
-  void check_stack(int tensor) const {
+  void check_stack(TensorId tensor) const {
     const Stack& stack = stacks_[tensor];
     const GradientStack& planned = plan_.gradients[tensor];
     const Tensor& what = graph_.tensors[tensor];
@@ -419,9 +419,9 @@ class Verifier {
 
   void check_values(unsigned run) {
     // Of each tensor: whether its value is there, or its partial values.
-    std::vector<char> there(graph_.tensors.size()), written(graph_.tensors.size());
-    std::vector<char> partial(graph_.tensors.size());
-    for (std::size_t t = 0; t < there.size(); ++t) {
+    IdVector<TensorId, char> there(graph_.tensors.size()), written(graph_.tensors.size());
+    IdVector<TensorId, char> partial(graph_.tensors.size());
+    for (TensorId t : there.ids()) {
       there[t] = graph_.tensors[t].kind == TensorKind::weight;
     }
     for (const Launch& launch : plan_.launches) {
@@ -456,10 +456,10 @@ class Verifier {
   const int devices_;
   const Launch* launch_ = nullptr;  // of which it is
   Pass pass_ = Pass::load;
-  std::map<int, const Launch*> forward_;  // by operator
-  std::vector<Stack> stacks_;             // a tensor's gradient
-  int norms_ = 0;                         // elements of Field::norms that were written
-  bool clips_ = false;                    // whether the total norm is there
+  std::map<OpId, const Launch*> forward_;
+  IdVector<TensorId, Stack> stacks_;  // of gradients
+  int norms_ = 0;                     // elements of Field::norms that were written
+  bool clips_ = false;                // whether the total norm is there
 };
 
 }  // namespace

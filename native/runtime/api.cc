@@ -166,7 +166,7 @@ int fl_rt_measure_task(const fl_plan* plan, const char* optimizer, int n_attribu
   return measured(times, [&] {
     const fl::Attributes attributes =
         attributes_of(n_attributes, attribute_names, attribute_values);
-    return fl::measure_task(*plan, optimizer, attributes, launch, part, bound,
+    return fl::measure_task(*plan, optimizer, attributes, fl::LaunchId(launch), part, bound,
                             precision_of(precision), repeats_of(*repeats));
   });
 }
@@ -222,8 +222,8 @@ void fl_program_destroy(fl_program* program) {
 
 int fl_program_add_data(fl_program* program, int tensor, const void* base, int64_t rows,
                         const float* byte_values) {
-  return fl::guarded(-1,
-                     [&] { return program->program.add_data(tensor, base, rows, byte_values); });
+  return fl::guarded(
+      -1, [&] { return program->program.add_data(fl::TensorId(tensor), base, rows, byte_values); });
 }
 
 int fl_program_drop_data(fl_program* program) {
@@ -279,17 +279,20 @@ int64_t fl_program_metrics(fl_program* program, int n_tickets, const int64_t* ti
 }
 
 int fl_program_write(fl_program* program, int tensor, int field, int state, const void* host) {
-  return status(
-      [&] { program->program.write(tensor, static_cast<fl::Field>(field), state, host); });
+  return status([&] {
+    program->program.write(fl::TensorId(tensor), static_cast<fl::Field>(field), state, host);
+  });
 }
 
 int fl_program_read(fl_program* program, int tensor, int field, int state, void* host) {
-  return status([&] { program->program.read(tensor, static_cast<fl::Field>(field), state, host); });
+  return status([&] {
+    program->program.read(fl::TensorId(tensor), static_cast<fl::Field>(field), state, host);
+  });
 }
 
 int fl_program_home(fl_program* program, int weight, int n, int32_t* devices, int64_t* bounds) {
   return fl::guarded(-1, [&] {
-    const auto [its_devices, rects] = program->program.home_of(weight);
+    const auto [its_devices, rects] = program->program.home_of(fl::TensorId(weight));
     for (std::size_t i = 0; i < rects.size() && i < static_cast<std::size_t>(n); ++i) {
       devices[i] = its_devices[i];
       bounds = std::copy_n(rects[i].lo.begin(), rects[i].rank, bounds);
@@ -304,7 +307,8 @@ int fl_program_save(fl_program* program, int n, const fl_host_shard* shards) {
     std::vector<fl::Program::HostShard> all;
     for (const fl_host_shard* s = shards; s != shards + n; ++s) {
       auto& shard = all.emplace_back();
-      shard = {s->tensor, static_cast<fl::Field>(s->field), s->state, s->shard, s->to, {}};
+      shard = {
+          fl::TensorId(s->tensor), static_cast<fl::Field>(s->field), s->state, s->shard, s->to, {}};
       static_assert(std::size(decltype(s->stride){}) == fl::kMaxRegionRank);
       std::copy(std::begin(s->stride), std::end(s->stride), shard.stride.begin());
     }
@@ -336,7 +340,7 @@ int fl_program_issued(fl_program* program, int runs, int n, int32_t* numbers) {
 
 int fl_program_last(fl_program* program, int launch, int32_t* devices, int64_t* times) {
   return status([&] {
-    const fl::RuntimeLaunch& last = program->program.last(launch);
+    const fl::RuntimeLaunch& last = program->program.last(fl::LaunchId(launch));
     std::copy(last.placed.begin(), last.placed.end(), devices);
     std::copy(last.elapsed.begin(), last.elapsed.end(), times);
   });

@@ -51,7 +51,7 @@ Binding bind(const Operator& op, const Plan& plan, const Requirement& r) {
     binding.list = role == Role::input    ? &KernelTask::inputs
                    : role == Role::weight ? &KernelTask::weights
                                           : &KernelTask::outputs;
-    binding.combine = plan.values[static_cast<std::size_t>(r.tensor)].combine;
+    binding.combine = plan.values[r.tensor].combine;
     binding.scratch_slot = kCombinedSlot;
   }
   if (r.field == Field::gradient || r.field == Field::partial) {
@@ -92,9 +92,9 @@ Merge merge_of(Combine combine, const DeviceFunctions& device) {
   }
 }
 
-int loss_number(const Graph& graph, int op) {
+int loss_number(const Graph& graph, OpId op) {
   if (!graph.operators[op].is_loss) return -1;
-  return static_cast<int>(std::count_if(graph.operators.begin(), graph.operators.begin() + op,
+  return static_cast<int>(std::count_if(graph.operators.begin(), graph.operators.begin() + op.value,
                                         [](const Operator& before) { return before.is_loss; }));
 }
 
@@ -172,11 +172,11 @@ Body combine_body(const Plan& plan, const Launch& planned) {
     std::size_t partial = 0, summed = 0;  // requirements
     Combine combine = Combine::sum;
   };
-  std::map<int, Output> found;  // by tensor
+  std::map<TensorId, Output> found;
   for (std::size_t i = 0; i < planned.requirements.size(); ++i) {
     const Requirement& r = planned.requirements[i];
     Output& output = found[r.tensor];
-    output.combine = plan.values[static_cast<std::size_t>(r.tensor)].combine;
+    output.combine = plan.values[r.tensor].combine;
     (r.role == RequirementRole::partial ? output.partial : output.summed) = i;
   }
   return [found](LeafContext& context) {

@@ -46,7 +46,7 @@ class OperatorKernels : public KernelsOfKinds<Kernel> {
 };
 
 // Which of the graph's losses an operator is, or -1.
-int loss_number(const Graph& graph, int op);
+int loss_number(const Graph& graph, OpId op);
 
 // A planned forward or backward launch's body: hands the views to the kernel by their role,
 // combines partial values before, and adds to earlier contributions after it.

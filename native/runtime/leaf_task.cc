@@ -27,7 +27,7 @@ std::string task_name(const Graph& graph, const Launch& planned, const std::stri
   if (planned.pass == Pass::norm) return kNormTask;
   if (planned.pass == Pass::clip) return kClipTask;
   if (planned.pass == Pass::update) return optimizer + ".update";
-  const Operator& op = graph.operators[static_cast<std::size_t>(planned.op)];
+  const Operator& op = graph.operators[planned.op];
   if (planned.pass == Pass::backward) return op.type + ".backward";
   return op.type + (op.is_loss ? ".loss" : ".forward");
 }

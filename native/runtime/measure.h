@@ -34,7 +34,7 @@ using Times = std::vector<std::int64_t>;  // ns, one a run
 // an iteration: host array to staging tensor, and from there to the input. Values of int32 inputs
 // are below `bound`.
 Times measure_task(const fl_plan& plan, const std::string& optimizer,
-                   const Attributes& hyperparameters, int launch, int part, std::int32_t bound,
+                   const Attributes& hyperparameters, LaunchId launch, int part, std::int32_t bound,
                    Precision precision, const Repeats& repeats);
 
 // The sum of `slots` partial gradients of `elements` float32 each.

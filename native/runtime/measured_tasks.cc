@@ -33,7 +33,7 @@ Launch only(const Launch& launch, std::size_t part) {
 // Host array -> staging tensor -> input tensor, as Program::add_load.
 Times measure_load(const Graph& graph, const Launch& launch, const Repeats& repeats) {
   const Requirement& into = launch.requirements.front();
-  const Tensor& tensor = graph.tensors[static_cast<std::size_t>(into.tensor)];
+  const Tensor& tensor = graph.tensors[into.tensor];
   const Rect box = Rect::of_shape(tensor.shape);
   const std::vector<float> host(static_cast<std::size_t>(box.volume()));
   // Rows in no order, as an epoch's permutation gives them.
@@ -91,20 +91,20 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
                    const std::string& optimizer, const Attributes& hyperparameters,
                    std::int32_t bound) {
   const Graph& graph = plan.graph;
-  std::map<std::pair<int, Field>, int> regions;  // of tensors; states lie beside values
+  std::map<std::pair<TensorId, Field>, int> regions;  // of tensors; states lie beside values
   std::vector<LaunchRequirement> requirements, around;
   std::vector<bool> cold;
   for (const Requirement& r : launch.requirements) {
-    if (r.tensor < 0) throw std::invalid_argument("clipping is not measured");
-    const Tensor& tensor = graph.tensors[static_cast<std::size_t>(r.tensor)];
+    if (r.tensor.none()) throw std::invalid_argument("clipping is not measured");
+    const Tensor& tensor = graph.tensors[r.tensor];
     const bool gradient = r.field == Field::gradient;
     const bool stacked = gradient || r.field == Field::partial;
     const Field of = stacked ? r.field : Field::value;
     const auto [region, fresh] = regions.try_emplace({r.tensor, of}, 0);
     if (fresh) {
       std::vector<std::int64_t> shape = tensor.shape;
-      const auto t = static_cast<std::size_t>(r.tensor);
-      const int slots = gradient ? plan.plan.gradients[t].slots : plan.plan.values[t].slots;
+      const int slots =
+          gradient ? plan.plan.gradients[r.tensor].slots : plan.plan.values[r.tensor].slots;
       if (stacked) shape.insert(shape.begin(), slots);
       region->second = measurement.add_region(shape, stacked ? 1 : 1 + plan.plan.optimizer.states);
     }
@@ -144,7 +144,7 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
     kernels.provide(optimizer, hyperparameters, {device});
     body = update_body(launch, kernels);
   } else {
-    const Operator& op = graph.operators[static_cast<std::size_t>(launch.op)];
+    const Operator& op = graph.operators[launch.op];
     OperatorKernels kernels;
     kernels.provide(op, {device});
     body = kernel_body(graph, plan.plan, launch, kernels);
@@ -156,10 +156,9 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
 }  // namespace
 
 Times measure_task(const fl_plan& plan, const std::string& optimizer,
-                   const Attributes& hyperparameters, int index, int part, std::int32_t bound,
+                   const Attributes& hyperparameters, LaunchId id, int part, std::int32_t bound,
                    Precision precision, const Repeats& repeats) {
-  const Launch launch =
-      only(plan.plan.launches.at(static_cast<std::size_t>(index)), static_cast<std::size_t>(part));
+  const Launch launch = only(plan.plan.launches.at(id.index()), static_cast<std::size_t>(part));
   if (launch.pass == Pass::load) return measure_load(plan.graph, launch, repeats);
   RunState state;
   state.step = 1;

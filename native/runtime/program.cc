@@ -33,7 +33,8 @@ Program::Program(const fl_plan& plan, const std::string& optimizer,
 
 Program::~Program() { wait_quietly(); }
 
-int Program::add_data(int tensor, const void* base, std::int64_t rows, const float* byte_values) {
+int Program::add_data(TensorId tensor, const void* base, std::int64_t rows,
+                      const float* byte_values) {
   HostArray array{static_cast<const char*>(base)};
   if (byte_values != nullptr) {
     const auto values = std::make_shared<std::array<float, 256>>();
@@ -172,7 +173,7 @@ Program::AllMetrics Program::metrics(const std::vector<std::int64_t>& tickets, s
   return all;
 }
 
-void Program::write(int tensor, Field field, int state, const void* host) {
+void Program::write(TensorId tensor, Field field, int state, const void* host) {
   const auto [region, field_id] = place_of(tensor, field, state);
   const auto store = stores_.find({region, field_id});
   if (store == stores_.end()) throw std::invalid_argument("only weights can be written");
@@ -200,9 +201,9 @@ void Program::save(const std::vector<HostShard>& shards) {
   raise_failure();
 }
 
-void Program::read(int tensor, Field field, int state, void* host) {
-  const Tensor& what = graph_.tensors.at(static_cast<std::size_t>(tensor));
-  const ValueStack& values = plan_.values[static_cast<std::size_t>(tensor)];
+void Program::read(TensorId tensor, Field field, int state, void* host) {
+  const Tensor& what = graph_.tensors.at(tensor.index());
+  const ValueStack& values = plan_.values[tensor];
   // Where a reduction is split, and nobody but its readers combines it, there is no value.
   if (field == Field::value && values.slots > 1 && !values.summed) field = Field::partial;
   const auto [region, field_id] = place_of(tensor, field, state);
@@ -250,7 +251,7 @@ bool Program::written(int region, FieldID field) const {
 std::vector<TaskRecord> Program::records() {
   std::vector<int> numbers(launches_.size(), FL_OTHER);
   for (const InputTensor& input : inputs_) numbers[input.stage] = FL_STAGED;
-  for (std::size_t i = 0; i < planned_.size(); ++i) numbers[planned_[i]] = static_cast<int>(i);
+  for (LaunchId l : planned_.ids()) numbers[planned_[l]] = l.value;
   std::vector<TaskRecord> records = noted();
   for (TaskRecord& record : records) record.launch = numbers[record.launch];
   return records;
@@ -274,8 +275,8 @@ std::vector<std::int32_t> Program::issued(unsigned runs) const {
   return numbers;
 }
 
-const RuntimeLaunch& Program::last(int planned) const {
-  return launches_[static_cast<std::size_t>(planned_.at(static_cast<std::size_t>(planned)))];
+const RuntimeLaunch& Program::last(LaunchId planned) const {
+  return launches_[static_cast<std::size_t>(planned_.at(planned.index()))];
 }
 
 }  // namespace flexlegion

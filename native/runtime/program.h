@@ -40,7 +40,8 @@ class Program : public Executor {
   // Makes a row-major host array known: row r of it can become a row of the batch of `tensor`. The
   // caller keeps it alive until drop_data(), which waits. With `byte_values` (256) it has bytes
   // that stand for these.
-  int add_data(int tensor, const void* base, std::int64_t rows, const float* byte_values = nullptr);
+  int add_data(TensorId tensor, const void* base, std::int64_t rows,
+               const float* byte_values = nullptr);
   void drop_data();
 
   // Brings a batch into the staging tensors.
@@ -63,16 +64,16 @@ class Program : public Executor {
   int losses() const { return losses_; }
 
   // A whole tensor from or to the host, every rank alike. Reading combines partial values.
-  void write(int tensor, Field field, int state, const void* host);
-  void read(int tensor, Field field, int state, void* host);
+  void write(TensorId tensor, Field field, int state, const void* host);
+  void read(TensorId tensor, Field field, int state, void* host);
 
   // Where a weight is kept between iterations: a device for each of its shards, which leave nothing
   // out and do not overlap.
-  std::pair<std::vector<int>, std::vector<Rect>> home_of(int weight) const;
+  std::pair<std::vector<int>, std::vector<Rect>> home_of(TensorId weight) const;
   // Copies shards of weights and of optimizer states to the host, each rank those of its devices,
   // and returns when they are there. All ranks copy the same fields.
   struct HostShard {
-    int tensor = 0;
+    TensorId tensor;
     Field field = Field::value;
     int state = 0;
     int shard = 0;  // of home_of()
@@ -88,16 +89,16 @@ class Program : public Executor {
   std::vector<std::int32_t> issued(unsigned runs) const;
 
   // The plan's launch, which says where its tasks last ran on this rank, and how long they took.
-  const RuntimeLaunch& last(int planned) const;
+  const RuntimeLaunch& last(LaunchId planned) const;
 
  private:
   struct Data {
     HostArray array;
     std::int64_t rows;
-    int tensor;
+    TensorId tensor;
   };
   struct InputTensor {
-    int tensor = 0;
+    TensorId tensor;
     int stage = 0, feed = 0;  // launches
     unsigned runs = 0;
   };
@@ -105,18 +106,18 @@ class Program : public Executor {
   // Building, in this order.
   void build();
   void create_regions();
-  void add_planned(int planned);
+  void add_planned(LaunchId id);
   void add_load(const Launch& planned);
-  void add_answer(int planned, int number, RuntimeLaunch& loss);
+  void add_answer(LaunchId planned, int number, RuntimeLaunch& loss);
   int tasks_here(const RuntimeLaunch& launch) const;
   void add_zeroing();
-  void add_store(int tensor, Field field, int state);
-  void add_save(int tensor, Field field, int state);
+  void add_store(TensorId tensor, Field field, int state);
+  void add_save(TensorId tensor, Field field, int state);
   void add_schedule(unsigned runs);
   LaunchRequirement runtime_requirement(const Requirement& planned) const;
-  int states_of(int tensor) const;  // optimizer states
-  std::pair<int, Legion::FieldID> place_of(int tensor, Field field, int state) const;
-  int first_user(int tensor) const;
+  int states_of(TensorId tensor) const;  // optimizer states
+  std::pair<int, Legion::FieldID> place_of(TensorId tensor, Field field, int state) const;
+  int first_user(TensorId tensor) const;
 
   bool written(int region, Legion::FieldID field) const;
   void check_batch(const Batch& batch);
@@ -129,16 +130,15 @@ class Program : public Executor {
   const Attributes hyperparameters_;
   const std::uint64_t seed_;
   const double clip_norm_;  // 0: gradients are not clipped
-  std::vector<int> value_region_, partial_region_, gradient_region_;  // a tensor; -1: none
+  IdVector<TensorId, int> value_region_, partial_region_, gradient_region_;  // -1: none
   int norms_region_ = -1, total_norm_region_ = -1;
   int losses_ = 0;  // operators of the graph
   std::vector<InputTensor> inputs_;
-  std::vector<int> planned_;  // a launch of the plan: its index in launches_
-  std::vector<int> forward_;  // an operator: that of its forward launch
-  std::vector<int> zeroing_;  // launches that run once
-  std::map<int, int>
-      answers_;  // a planned launch of a loss on GPUs: the launch that reads its metrics
-  std::map<int, OperatorKernels> kernels_;                 // an operator
+  IdVector<LaunchId, int> planned_;  // a launch of the plan: its index in launches_
+  IdVector<OpId, int> forward_;      // that of its forward launch
+  std::vector<int> zeroing_;         // launches that run once
+  std::map<LaunchId, int> answers_;  // of a loss on GPUs: the launch that reads its metrics
+  std::map<OpId, OperatorKernels> kernels_;
   std::map<std::pair<int, Legion::FieldID>, int> stores_;  // (region, field) -> store launch
   std::map<std::pair<int, Legion::FieldID>, int> saves_;   // (region, field) -> save launch
   // While save() runs: (save launch, task) -> where its tile goes on this rank.

@@ -22,7 +22,7 @@ using namespace Legion;
 
 namespace {
 
-const Launch& update_of(const Plan& plan, int op) {
+const Launch& update_of(const Plan& plan, OpId op) {
   return *std::find_if(plan.launches.begin(), plan.launches.end(), [op](const Launch& launch) {
     return launch.pass == Pass::update && launch.op == op;
   });
@@ -34,15 +34,14 @@ void Program::build() {
   for (const Operator& op : graph_.operators) losses_ += op.is_loss ? 1 : 0;
   create_regions();
   forward_.assign(graph_.operators.size(), -1);
-  const int n = static_cast<int>(plan_.launches.size());
-  for (int i = 0; i < n; ++i) add_planned(i);
+  for (LaunchId id : plan_.launches.ids()) add_planned(id);
   add_zeroing();
-  for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
+  for (TensorId t : graph_.tensors.ids()) {
     if (graph_.tensors[t].kind != TensorKind::weight) continue;
-    for (int s = -1; s < states_of(static_cast<int>(t)); ++s) {
+    for (int s = -1; s < states_of(t); ++s) {
       const Field field = s < 0 ? Field::value : Field::state;
-      add_store(static_cast<int>(t), field, s);
-      add_save(static_cast<int>(t), field, s);
+      add_store(t, field, s);
+      add_save(t, field, s);
     }
   }
   for (unsigned runs : {kTrains, kEvaluates, kPredicts}) add_schedule(runs);
@@ -54,11 +53,11 @@ void Program::add_schedule(unsigned runs) {
   Schedule& schedule = schedules_[runs];
   schedule.trace = MachineState::get().next_trace_id();
   std::vector<int> order;
-  for (std::size_t i = 0; i < planned_.size(); ++i) {
-    const Launch& planned = plan_.launches[i];
+  for (LaunchId id : planned_.ids()) {
+    const Launch& planned = plan_.launches[id];
     if (planned.pass == Pass::load || !(planned.runs & runs)) continue;
-    order.push_back(planned_[i]);
-    const auto answer = answers_.find(static_cast<int>(i));
+    order.push_back(planned_[id]);
+    const auto answer = answers_.find(id);
     if (answer != answers_.end()) order.push_back(answer->second);
     const RuntimeLaunch& last = launches_[static_cast<std::size_t>(order.back())];
     if (!last.answers) continue;
@@ -81,14 +80,13 @@ void Program::add_schedule(unsigned runs) {
 }
 
 void Program::create_regions() {
-  for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
+  for (TensorId t : graph_.tensors.ids()) {
     const Tensor& tensor = graph_.tensors[t];
     const bool weight = tensor.kind == TensorKind::weight;
     const Content content = weight                             ? Content::weights
                             : tensor.kind == TensorKind::input ? Content::batches
                                                                : Content::activations;
-    value_region_.push_back(
-        regions_.add(tensor.shape, 1 + states_of(static_cast<int>(t)), content));
+    value_region_.push_back(regions_.add(tensor.shape, 1 + states_of(t), content));
     const auto add_stack = [&](int slots, Content of) {
       std::vector<std::int64_t> stacked = {slots};
       stacked.insert(stacked.end(), tensor.shape.begin(), tensor.shape.end());
@@ -105,14 +103,13 @@ void Program::create_regions() {
   total_norm_region_ = regions_.add({1}, 1);
 }
 
-int Program::states_of(int tensor) const {
-  const Tensor& what = graph_.tensors[static_cast<std::size_t>(tensor)];
+int Program::states_of(TensorId tensor) const {
+  const Tensor& what = graph_.tensors[tensor];
   const bool trained = what.kind == TensorKind::weight && what.needs_gradient;
   return trained ? plan_.optimizer.states : 0;
 }
 
-std::pair<int, FieldID> Program::place_of(int tensor, Field field, int state) const {
-  const auto t = static_cast<std::size_t>(tensor);
+std::pair<int, FieldID> Program::place_of(TensorId t, Field field, int state) const {
   switch (field) {
     case Field::value:
       return {value_region_[t], kValueField};
@@ -139,8 +136,8 @@ LaunchRequirement Program::runtime_requirement(const Requirement& planned) const
   return r;
 }
 
-void Program::add_planned(int index) {
-  const Launch& planned = plan_.launches[static_cast<std::size_t>(index)];
+void Program::add_planned(LaunchId id) {
+  const Launch& planned = plan_.launches[id];
   if (planned.pass == Pass::load) {
     add_load(planned);
     return;
@@ -165,23 +162,19 @@ void Program::add_planned(int index) {
   } else {
     // Forward and backward share the kernel object, and so what it keeps from call to call.
     OperatorKernels& kernels = kernels_[planned.op];
-    kernels.provide(graph_.operators[static_cast<std::size_t>(planned.op)], planned.devices);
+    kernels.provide(graph_.operators[planned.op], planned.devices);
     launch.body = kernel_body(graph_, plan_, planned, kernels);
-    if (planned.pass == Pass::backward) {
-      launch.forward = forward_[static_cast<std::size_t>(planned.op)];
-    }
+    if (planned.pass == Pass::backward) launch.forward = forward_[planned.op];
     const int loss = loss_number(graph_, planned.op);
-    if (planned.pass == Pass::forward && loss >= 0) add_answer(index, loss, launch);
+    if (planned.pass == Pass::forward && loss >= 0) add_answer(id, loss, launch);
   }
   planned_.push_back(add_launch(std::move(launch)));
-  if (planned.pass == Pass::forward) {
-    forward_[static_cast<std::size_t>(planned.op)] = planned_.back();
-  }
+  if (planned.pass == Pass::forward) forward_[planned.op] = planned_.back();
 }
 
 // The tasks of a loss tell the log what they found. A GPU's returns before that is known: it leaves
 // it in a region, and a task of the host, which needs that region, tells it.
-void Program::add_answer(int planned, int number, RuntimeLaunch& loss) {
+void Program::add_answer(LaunchId planned, int number, RuntimeLaunch& loss) {
   loss.answers = true;
   const auto tell = [this, number](const LeafContext& context) {
     log_.answer(context.arguments->ticket, {number, context.point, context.metrics});
@@ -237,7 +230,7 @@ int Program::tasks_here(const RuntimeLaunch& launch) const {
 // always the same trace.
 void Program::add_load(const Launch& planned) {
   const Requirement& into = planned.requirements.front();
-  const Tensor& tensor = graph_.tensors[static_cast<std::size_t>(into.tensor)];
+  const Tensor& tensor = graph_.tensors[into.tensor];
   InputTensor input;
   input.tensor = into.tensor;
   input.runs = planned.runs;
@@ -275,7 +268,7 @@ void Program::add_load(const Launch& planned) {
 
 // A weight is stored shard by shard where its update works on it, or, if nothing updates it, part
 // by part where it is read first.
-void Program::add_store(int tensor, Field field, int state) {
+void Program::add_store(TensorId tensor, Field field, int state) {
   const auto [region, field_id] = place_of(tensor, field, state);
   RuntimeLaunch store;
   store.task = MachineState::get().task_id(kStoreTask);
@@ -295,7 +288,7 @@ void Program::add_store(int tensor, Field field, int state) {
 // The counterpart, to the host. A task that may write maps the instance that updates write to, in
 // place; one that reads only might get another one, and a copy. Where the host has no such
 // instance, because a GPU has it, reading only leaves the GPU's valid.
-void Program::add_save(int tensor, Field field, int state) {
+void Program::add_save(TensorId tensor, Field field, int state) {
   const auto [region, field_id] = place_of(tensor, field, state);
   RuntimeLaunch save;
   save.task = MachineState::get().task_id(kSaveTask);
@@ -321,8 +314,8 @@ void Program::add_save(int tensor, Field field, int state) {
   saves_[{region, field_id}] = add_launch(std::move(save));
 }
 
-std::pair<std::vector<int>, std::vector<Rect>> Program::home_of(int weight) const {
-  const Rect whole = Rect::of_shape(graph_.tensors[static_cast<std::size_t>(weight)].shape);
+std::pair<std::vector<int>, std::vector<Rect>> Program::home_of(TensorId weight) const {
+  const Rect whole = Rect::of_shape(graph_.tensors[weight].shape);
   std::vector<int> devices;
   std::vector<Rect> rects;
   for (const Launch& launch : plan_.launches) {
@@ -347,7 +340,7 @@ std::pair<std::vector<int>, std::vector<Rect>> Program::home_of(int weight) cons
   return {devices, rects};
 }
 
-int Program::first_user(int tensor) const {
+int Program::first_user(TensorId tensor) const {
   for (const Launch& launch : plan_.launches) {
     for (const Requirement& r : launch.requirements) {
       if (r.tensor == tensor) return launch.devices.front();
@@ -373,27 +366,26 @@ void Program::add_zeroing() {
     zero.body = zero_body;
     zeroing_.push_back(add_launch(std::move(zero)));
   };
-  std::vector<bool> read(graph_.tensors.size(), false);
+  IdVector<TensorId, bool> read(graph_.tensors.size(), false);
   for (const Launch& planned : plan_.launches) {
     for (const Requirement& r : planned.requirements) {
-      const auto t = static_cast<std::size_t>(r.tensor);
       const bool sums = starts_as_zeros(plan_, r);
-      if (r.field == Field::gradient && r.privilege == Privilege::read) read[t] = true;
+      if (r.field == Field::gradient && r.privilege == Privilege::read) read[r.tensor] = true;
       if (r.field != Field::state && !sums) continue;
       const auto [region, field] = place_of(r.tensor, r.field, r.state);
       std::vector<Rect> rects = r.rects;
       if (sums) {
-        for (Rect& rect : rects) rect = rect.in_all_slots(plan_.gradients[t].slots);
+        for (Rect& rect : rects) rect = rect.in_all_slots(plan_.gradients[r.tensor].slots);
       }
       add(region, field, planned.devices, std::move(rects));
     }
   }
   // The gradient of an input has no reader but the host.
-  for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
+  for (TensorId t : graph_.tensors.ids()) {
     const GradientStack& stack = plan_.gradients[t];
     if (stack.slots == 0 || stack.fully_written || read[t]) continue;
     const Rect whole = Rect::of_shape(graph_.tensors[t].shape).in_slots(0, stack.slots);
-    add(gradient_region_[t], kValueField, {first_user(static_cast<int>(t))}, {whole});
+    add(gradient_region_[t], kValueField, {first_user(t)}, {whole});
   }
 }
 

@@ -23,8 +23,8 @@ struct UpdatedWeight {
   struct Lookup {
     std::size_t tokens = 0, rows = 0;
   };
-  std::map<int, Lookup> lookups;  // by the operator that looked rows up
-  std::vector<Rect> shards;       // of a table: each task's
+  std::map<OpId, Lookup> lookups;  // by the operator that looked rows up
+  std::vector<Rect> shards;        // of a table: each task's
 };
 
 // The weights of an update launch, or of the norm launch that has the same tasks.
@@ -32,7 +32,7 @@ std::vector<UpdatedWeight> updated_weights(const Launch& planned, const Launch& 
   std::map<int, UpdatedWeight> weights;  // by operand
   for (std::size_t i = 0; i < planned.requirements.size(); ++i) {
     const Requirement& r = planned.requirements[i];
-    if (r.tensor < 0) continue;
+    if (r.tensor.none()) continue;
     UpdatedWeight& weight = weights[r.operand];
     switch (r.role) {
       case RequirementRole::weight_gradient:

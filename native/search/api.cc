@@ -9,8 +9,8 @@
 namespace fl = flexlegion;
 
 struct fl_chain {
-  fl_chain(const fl::Problem& problem, const std::vector<int>& groups, std::uint64_t seed,
-           const std::vector<fl::PricedConfig>& start)
+  fl_chain(const fl::Problem& problem, const fl::IdVector<fl::OpId, int>& groups,
+           std::uint64_t seed, const fl::PricedStrategy& start)
       : problem(problem), chain(problem, groups, seed, start) {
     note();
   }

@@ -8,7 +8,7 @@
 namespace flexlegion {
 
 Bounds::Bounds(const Problem& problem) : problem_(problem), geometry_(problem) {
-  std::vector<int> groups(problem.graph.operators.size());
+  IdVector<OpId, int> groups(problem.graph.operators.size());
   std::iota(groups.begin(), groups.end(), 0);
   const Proposals proposals(problem, groups);
   operators_ = proposals.operators();
@@ -157,7 +157,8 @@ void Bounds::fill_updates(Node& node) {
 
 void Bounds::find_edges() {
   const Graph& graph = problem_.graph;
-  std::vector<std::pair<int, int>> producer(graph.tensors.size(), {-1, -1});  // (position, operand)
+  IdVector<TensorId, std::pair<int, int>> producer(graph.tensors.size(),
+                                                   {-1, -1});  // (position, operand)
   for (int i = 0; i < static_cast<int>(nodes_.size()); ++i) {
     const auto& operands = graph.operators[nodes_[i].op].operands;
     const std::size_t first = edges_.size();
@@ -182,7 +183,7 @@ void Bounds::find_edges() {
 }
 
 // From forward tasks of `writer` to those that read what sum tasks combine of an output.
-void Bounds::add_sums(int writer, int output, const PricedConfig& theirs, const Partition& read,
+void Bounds::add_sums(OpId writer, int output, const PricedConfig& theirs, const Partition& read,
                       const PricedConfig& mine, Matrix& forward) {
   const Partition& written = geometry_.partition(writer, output, theirs.split);
   const int values = problem_.split(writer, theirs.split).partial_values;
@@ -226,7 +227,7 @@ void Bounds::fill(Edge& edge) {
         const bool again_read = std::any_of(
             edge.operands.begin(), edge.operands.begin() + static_cast<std::ptrdiff_t>(o),
             [output = output](const auto& other) { return other.first == output; });
-        const int tensor = graph.operators[reader.op].operands[input].tensor;
+        const TensorId tensor = graph.operators[reader.op].operands[input].tensor;
         const bool back = problem_.facts.differentiable[tensor] &&
                           problem_.facts.backward[reader.op] && problem_.facts.backward[writer.op];
         const Partition& written = geometry_.partition(writer.op, output, theirs.split);

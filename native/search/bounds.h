@@ -20,7 +20,7 @@ class Bounds {
   explicit Bounds(const Problem& problem);
 
   // The operators in the order in which they get configurations, and these.
-  const std::vector<int>& operators() const { return operators_; }
+  const std::vector<OpId>& operators() const { return operators_; }
   const std::vector<PricedConfig>& configs(int position) const { return nodes_[position].configs; }
 
   // What any strategy takes at least.
@@ -57,7 +57,7 @@ class Bounds {
     std::array<std::vector<Matrix>, kWeights.size()> around;
   };
   struct Node {
-    int op = 0;
+    OpId op;
     std::vector<PricedConfig> configs;
     std::vector<std::vector<Time>> forward, backward, head, tail;  // [configuration][part]
     std::vector<std::vector<Time>> load;                           // [configuration][device]
@@ -68,7 +68,7 @@ class Bounds {
   void find_edges();
   void fill(Node& node);
   void fill_updates(Node& node);
-  void add_sums(int writer, int output, const PricedConfig& theirs, const Partition& read,
+  void add_sums(OpId writer, int output, const PricedConfig& theirs, const Partition& read,
                 const PricedConfig& mine, Matrix& forward);
   void fill(Edge& edge);
   void fill_around(Edge& edge, std::size_t weight);
@@ -77,7 +77,7 @@ class Bounds {
 
   const Problem& problem_;
   Geometry geometry_;
-  std::vector<int> operators_;
+  std::vector<OpId> operators_;
   std::vector<Node> nodes_;
   std::vector<Edge> edges_;
   // No backward task starts before the last operator's forward pass: nothing else ends the graph,

@@ -27,14 +27,14 @@ class Deadline {
 
 }  // namespace
 
-Chain::Chain(const Problem& problem, const std::vector<int>& groups, std::uint64_t seed,
-             const std::vector<PricedConfig>& start)
+Chain::Chain(const Problem& problem, const IdVector<OpId, int>& groups, std::uint64_t seed,
+             const PricedStrategy& start)
     : problem_(problem), proposals_(problem, groups), random_(seed), simulator_(problem) {
   adopt(start);
   if (best_.empty()) best_ = start;  // even if it does not fit
 }
 
-void Chain::adopt(const std::vector<PricedConfig>& strategy) {
+void Chain::adopt(const PricedStrategy& strategy) {
   simulator_.set(strategy);
   note_current();
   if (fits_ && current_time_ == best_time_) best_ = strategy;
@@ -75,15 +75,15 @@ void Chain::find_critical() {
   while (task >= 0) {
     const Cause self = line.place_of(task);
     if (self.owner >= 0) {
-      const LaunchId id = graph.launches()[self.owner];
-      if (id.pass != Pass::load) critical_.push_back(id.index);
+      const LaunchKey& key = graph.launches()[self.owner];
+      if (key.pass != Pass::load) critical_.push_back(key.op);
     } else {
       const FlowId& flow = graph.flow_ids()[~self.owner];
-      const LaunchId id = graph.launches()[flow.parties.front()];
+      const LaunchKey& key = graph.launches()[flow.parties.front()];
       if (flow.kind != FlowKind::value) {
-        for (int fed : flow.fed) critical_.push_back(graph.launches()[fed].index);
+        for (int fed : flow.fed) critical_.push_back(graph.launches()[fed].op);
       }
-      if (id.pass != Pass::load) critical_.push_back(id.index);
+      if (key.pass != Pass::load) critical_.push_back(key.op);
     }
     task = line.number_of(line.cause[task]);
   }
@@ -167,7 +167,7 @@ bool Chain::descend(double seconds, const DescentOptions& options) {
   if (best_time_ == kNever) return false;
   if (current() != best_) adopt(best_);
   if (!descent_ || !(descent_->options() == options)) descent_.emplace(proposals_, options);
-  for (int op; (op = descent_->next(changes_)) >= 0;) {
+  for (OpId op; !(op = descent_->next(changes_)).none();) {
     const std::vector<PricedConfig> configs = proposals_.all(op);
     while (descent_->position < configs.size()) {
       if (descend_to(op, configs[descent_->position++], options.tied)) descent_->improved(op);
@@ -178,10 +178,10 @@ bool Chain::descend(double seconds, const DescentOptions& options) {
   return true;
 }
 
-bool Chain::descend_to(int op, const PricedConfig& config, bool tied) {
+bool Chain::descend_to(OpId op, const PricedConfig& config, bool tied) {
   PartialStrategy configs;
   if (tied) {
-    for (int member : proposals_.members(op)) configs.emplace_back(member, config);
+    for (OpId member : proposals_.members(op)) configs.emplace_back(member, config);
   } else {
     configs.emplace_back(op, config);
   }

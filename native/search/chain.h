@@ -41,8 +41,8 @@ struct ChainCounts {
 
 class Chain {
  public:
-  Chain(const Problem& problem, const std::vector<int>& groups, std::uint64_t seed,
-        const std::vector<PricedConfig>& start);
+  Chain(const Problem& problem, const IdVector<OpId, int>& groups, std::uint64_t seed,
+        const PricedStrategy& start);
 
   // At most that many proposals, and as long as the time lasts (seconds; 0: no limit).
   void run(std::int64_t proposals, double seconds, const ChainOptions& options);
@@ -53,18 +53,18 @@ class Chain {
   bool descend(double seconds, const DescentOptions& options);
 
   // Continues from another strategy.
-  void adopt(const std::vector<PricedConfig>& strategy);
+  void adopt(const PricedStrategy& strategy);
 
-  const std::vector<PricedConfig>& best() const { return best_; }
+  const PricedStrategy& best() const { return best_; }
   std::int64_t best_time() const { return best_time_; }  // kNever: none fits into memory
-  const std::vector<PricedConfig>& current() const { return simulator_.graph().strategy(); }
+  const PricedStrategy& current() const { return simulator_.graph().strategy(); }
   std::int64_t current_time() const { return current_time_; }
   const ChainCounts& counts() const { return counts_; }
   const Simulator& simulator() const { return simulator_; }
 
  private:
   void propose(const ChainOptions& options);
-  bool descend_to(int op, const PricedConfig& config, bool tied);
+  bool descend_to(OpId op, const PricedConfig& config, bool tied);
   void note_current();
   void find_critical();
   std::int64_t missing_memory() const;
@@ -77,8 +77,8 @@ class Chain {
   std::int64_t current_time_ = 0, best_time_ = kNever;
   bool fits_ = true;       // the current strategy, into memory
   bool any_size_ = false;  // proposals may have any number of tasks
-  std::vector<PricedConfig> best_;
-  std::vector<int> critical_;
+  PricedStrategy best_;
+  std::vector<OpId> critical_;
   bool critical_known_ = false;
   std::int64_t changes_ = 0;  // of the current strategy
   std::optional<Descent> descent_;

@@ -29,24 +29,24 @@ class Descent {
   Descent(const Proposals& proposals, const DescentOptions& options);
 
   const DescentOptions& options() const { return options_; }
-  // The operator to look at, the same until it was `tried`; -1 if none is left. `changes` counts
+  // The operator to look at, the same until it was `tried`; none if none is left. `changes` counts
   // those of the strategy.
-  int next(std::int64_t changes);
-  void improved(int op);
-  void tried(int op);
+  OpId next(std::int64_t changes);
+  void improved(OpId op);
+  void tried(OpId op);
 
   std::size_t position = 0;  // among the configurations of the operator that is looked at
 
  private:
-  int stands_for(int op) const { return options_.tied ? proposals_.members(op).front() : op; }
+  OpId stands_for(OpId op) const { return options_.tied ? proposals_.members(op).front() : op; }
 
   const Proposals& proposals_;
   DescentOptions options_;
-  std::vector<char> mine_;              // an operator: whether it is looked at
-  std::vector<std::int64_t> tried_at_;  // an operator: at how many changes
-  std::deque<int> near_;                // a change: these come first
-  std::size_t round_ = 0;               // where the next one is looked for
-  int present_ = -1;
+  IdVector<OpId, char> mine_;              // whether it is looked at
+  IdVector<OpId, std::int64_t> tried_at_;  // at how many changes
+  std::deque<OpId> near_;                  // a change: these come first
+  std::size_t round_ = 0;                  // where the next one is looked for
+  OpId present_;
   std::int64_t began_at_ = 0;  // at how many changes the present one was begun with
 };
 

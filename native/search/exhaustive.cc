@@ -5,7 +5,7 @@
 
 namespace flexlegion {
 
-Exhaustive::Exhaustive(const Problem& problem, const std::vector<PricedConfig>& incumbent)
+Exhaustive::Exhaustive(const Problem& problem, const PricedStrategy& incumbent)
     : problem_(problem), bounds_(problem), simulator_(problem), best_(incumbent) {
   simulator_.set(incumbent);
   best_time_ = simulator_.graph().overfull_memory() < 0 ? simulator_.iteration_time() : kNever;
@@ -31,7 +31,7 @@ void Exhaustive::simulate() {
   PartialStrategy configs;
   const auto& held = simulator_.graph().strategy();
   for (std::size_t i = 0; i < levels_.size(); ++i) {
-    const int op = bounds_.operators()[i];
+    const OpId op = bounds_.operators()[i];
     const PricedConfig& config =
         bounds_.configs(static_cast<int>(i))[levels_[i].children[levels_[i].next - 1].second];
     if (!(held[op] == config)) configs.emplace_back(op, config);

@@ -26,12 +26,12 @@ struct ExhaustiveCounts {
 class Exhaustive {
  public:
   // `incumbent`: a good strategy, the better the faster.
-  Exhaustive(const Problem& problem, const std::vector<PricedConfig>& incumbent);
+  Exhaustive(const Problem& problem, const PricedStrategy& incumbent);
 
   // Goes on for at most that many seconds (0: no limit). True: `best` is the optimum.
   bool run(double seconds);
 
-  const std::vector<PricedConfig>& best() const { return best_; }
+  const PricedStrategy& best() const { return best_; }
   std::int64_t best_time() const { return best_time_; }
   std::int64_t root_bound() const { return bounds_.root(); }
   const ExhaustiveCounts& counts() const { return counts_; }
@@ -50,7 +50,7 @@ class Exhaustive {
   Simulator simulator_;
   std::vector<Level> levels_;
   int depth_ = 0;
-  std::vector<PricedConfig> best_;
+  PricedStrategy best_;
   std::int64_t best_time_ = 0;
   ExhaustiveCounts counts_;
 };

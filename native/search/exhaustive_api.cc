@@ -10,7 +10,7 @@
 namespace fl = flexlegion;
 
 struct fl_exhaustive {
-  fl_exhaustive(const fl::Problem& problem, const std::vector<fl::PricedConfig>& incumbent)
+  fl_exhaustive(const fl::Problem& problem, const fl::PricedStrategy& incumbent)
       : problem(problem), search(problem, incumbent) {}
   const fl::Problem& problem;
   fl::Exhaustive search;

@@ -73,13 +73,12 @@ std::vector<int> symmetric_devices(const MachineModel& machine) {
   return first;
 }
 
-void Proposals::make_canonical(const std::vector<PricedConfig>& strategy,
-                               PartialStrategy& configs) const {
+void Proposals::make_canonical(const PricedStrategy& strategy, PartialStrategy& configs) const {
   std::vector<char> used(static_cast<std::size_t>(devices_), 0);
-  std::vector<char> changes(strategy.size(), 0);
+  IdVector<OpId, char> changes(strategy.size(), 0);
   for (const auto& [op, config] : configs) changes[op] = 1;
   int unused = devices_;
-  for (int op : operators_) {
+  for (OpId op : operators_) {
     if (changes[op]) continue;
     for (int device : strategy[op].devices) {
       unused -= !used[device];
@@ -108,13 +107,12 @@ void Proposals::make_canonical(const std::vector<PricedConfig>& strategy,
   }
 }
 
-Proposals::Proposals(const Problem& problem, std::vector<int> groups)
+Proposals::Proposals(const Problem& problem, IdVector<OpId, int> groups)
     : problem_(problem),
       devices_(problem.machine.devices()),
       symmetric_(symmetric_devices(problem.machine)),
       groups_(std::move(groups)) {
   const Graph& graph = problem.graph;
-  const int n = static_cast<int>(graph.operators.size());
   splits_.resize(graph.operators.size());
   divisible_.resize(graph.operators.size());
   neighbours_.resize(graph.operators.size());
@@ -124,11 +122,11 @@ Proposals::Proposals(const Problem& problem, std::vector<int> groups)
   }
   members_.resize(numbers.size());
   struct Written {
-    int op = -1;
+    OpId op;
     const Operand* output = nullptr;
   };
-  std::vector<Written> written(graph.tensors.size());
-  for (int op = 0; op < n; ++op) {
+  IdVector<TensorId, Written> written(graph.tensors.size());
+  for (OpId op : graph.operators.ids()) {
     if (!(problem.facts.runs[op] & kTrains)) continue;
     operators_.push_back(op);
     auto& members = members_[groups_[op]];
@@ -153,9 +151,9 @@ Proposals::Proposals(const Problem& problem, std::vector<int> groups)
     for (const Operand& o : graph.operators[op].operands) {
       if (o.role == Role::output) {
         written[o.tensor] = {op, &o};
-      } else if (o.role == Role::input && written[o.tensor].op >= 0) {
-        const int other = written[o.tensor].op;
-        const auto named = [&](int number, int its) {
+      } else if (o.role == Role::input && !written[o.tensor].op.none()) {
+        const OpId other = written[o.tensor].op;
+        const auto named = [&](OpId number, OpId its) {
           const std::size_t rank = problem.split(number, 0).degrees.size();
           return Neighbour{number, std::vector<int>(rank, -1), neighbours_[its].size()};
         };
@@ -193,12 +191,12 @@ std::vector<int> Proposals::random_devices(Random& random, int tasks) const {
   return devices;
 }
 
-Sums Proposals::random_sums(Random& random, int op, int split) const {
+Sums Proposals::random_sums(Random& random, OpId op, int split) const {
   const bool choice = problem_.split(op, split).can_sum_by_shards;
   return choice && random.chance(0.5) ? Sums::shards : Sums::readers;
 }
 
-PricedConfig Proposals::random_config(Random& random, int op) const {
+PricedConfig Proposals::random_config(Random& random, OpId op) const {
   const auto& splits = splits_[op];
   PricedConfig config;
   config.split = splits[random.below(static_cast<int>(splits.size()))];
@@ -208,7 +206,7 @@ PricedConfig Proposals::random_config(Random& random, int op) const {
 }
 
 // Takes a neighbour's devices, and its degrees as far as the operator can be split by them.
-bool Proposals::copy_neighbour(Random& random, int op, const std::vector<PricedConfig>& strategy,
+bool Proposals::copy_neighbour(Random& random, OpId op, const PricedStrategy& strategy,
                                PricedConfig& config) const {
   const auto& neighbours = neighbours_[op];
   if (neighbours.empty()) return false;
@@ -225,7 +223,7 @@ bool Proposals::copy_neighbour(Random& random, int op, const std::vector<PricedC
 // Splits `op` along the dimensions that go with the neighbour's, and puts each task where the
 // neighbour's task of the same part is. What the neighbour splits besides (a dimension that is not
 // in the tensor, such as one it reduces) splits any other dimension, and its parts go on in order.
-bool Proposals::follow(Random& random, int op, const Neighbour& neighbour,
+bool Proposals::follow(Random& random, OpId op, const Neighbour& neighbour,
                        const PricedConfig& theirs, PricedConfig& config) const {
   const std::vector<int>& degrees = problem_.split(neighbour.op, theirs.split).degrees;
   std::vector<int> mine(problem_.split(op, 0).degrees.size(), 1);
@@ -273,7 +271,7 @@ bool Proposals::follow(Random& random, int op, const Neighbour& neighbour,
 
 // As many tasks as the neighbour has on the same devices: of the same degrees, or along the first
 // dimension that can be cut into so many parts.
-bool Proposals::take_degrees(int op, const Neighbour& neighbour, const PricedConfig& theirs,
+bool Proposals::take_degrees(OpId op, const Neighbour& neighbour, const PricedConfig& theirs,
                              PricedConfig& config) const {
   const Split& split = problem_.split(neighbour.op, theirs.split);
   const std::size_t rank = problem_.split(op, 0).degrees.size();
@@ -301,11 +299,11 @@ bool Proposals::take_degrees(int op, const Neighbour& neighbour, const PricedCon
 // from: to one or many, as far as a pair of layers, or a block of them.
 void Proposals::spread(Random& random, bool tied, PartialStrategy& configs) const {
   const int most = 2 << random.below(4);
-  std::vector<char> changed(groups_.size(), 0);
+  IdVector<OpId, char> changed(groups_.size(), 0);
   PartialStrategy reached;
-  const auto reach = [&](int op, const PricedConfig& config) {
-    const std::vector<int> alone{op};
-    for (int member : tied ? members(op) : alone) {
+  const auto reach = [&](OpId op, const PricedConfig& config) {
+    const std::vector<OpId> alone{op};
+    for (OpId member : tied ? members(op) : alone) {
       changed[member] = 1;
       if (!reached.empty()) configs.emplace_back(member, config);
     }
@@ -331,18 +329,17 @@ void Proposals::spread(Random& random, bool tied, PartialStrategy& configs) cons
 }
 
 PartialStrategy Proposals::draw_uniform(Random& random) const {
-  const int op = operators_[random.below(static_cast<int>(operators_.size()))];
-  const auto kind = static_cast<std::size_t>(problem_.costs.class_of[op]);
-  if (all_of_class_.size() <= kind) all_of_class_.resize(kind + 1);
-  std::vector<PricedConfig>& configs = all_of_class_[kind];
+  const OpId op = operators_[random.below(static_cast<int>(operators_.size()))];
+  all_of_class_.resize(groups_.size());
+  std::vector<PricedConfig>& configs = all_of_class_[problem_.costs.class_of[op]];
   if (configs.empty()) configs = all(op);
   return {{op, configs[random.below(static_cast<int>(configs.size()))]}};
 }
 
-PartialStrategy Proposals::draw(Random& random, const std::vector<PricedConfig>& strategy,
-                                const Moves& moves, const std::vector<int>& critical) const {
+PartialStrategy Proposals::draw(Random& random, const PricedStrategy& strategy, const Moves& moves,
+                                const std::vector<OpId>& critical) const {
   if (moves.uniform) return draw_uniform(random);
-  int op;
+  OpId op;
   if (moves.critical && !critical.empty() && random.chance(0.5)) {
     op = critical[random.below(static_cast<int>(critical.size()))];
   } else {
@@ -368,7 +365,7 @@ PartialStrategy Proposals::draw(Random& random, const std::vector<PricedConfig>&
   if (!found) config = random_config(random, op);
   PartialStrategy configs;
   if (moves.tied) {
-    for (int member : members(op)) configs.emplace_back(member, config);
+    for (OpId member : members(op)) configs.emplace_back(member, config);
   } else {
     configs.emplace_back(op, std::move(config));
   }
@@ -380,7 +377,7 @@ PartialStrategy Proposals::draw(Random& random, const std::vector<PricedConfig>&
   return configs;
 }
 
-std::vector<PricedConfig> Proposals::all(int op) const {
+std::vector<PricedConfig> Proposals::all(OpId op) const {
   std::vector<PricedConfig> configs;
   for (int s : splits_[op]) {
     const std::size_t first = configs.size();

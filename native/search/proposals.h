@@ -12,7 +12,7 @@ namespace flexlegion {
 
 // An operator that writes or reads a tensor of another one's.
 struct Neighbour {
-  int op;
+  OpId op;
   // Of each dimension of its space, the other's dimension that goes along with it in the tensor
   // between them, by the access maps; -1: none. Split alike in these, each task of the reader finds
   // in its memory what it reads: so a layer whose units are split is followed by one that is split
@@ -39,47 +39,47 @@ std::vector<int> symmetric_devices(const MachineModel& machine);
 
 class Proposals {
  public:
-  Proposals(const Problem& problem, std::vector<int> groups);
+  Proposals(const Problem& problem, IdVector<OpId, int> groups);
 
   // `critical`: operators on the critical path, possibly repeated; may be empty.
-  PartialStrategy draw(Random& random, const std::vector<PricedConfig>& strategy,
-                       const Moves& moves, const std::vector<int>& critical) const;
+  PartialStrategy draw(Random& random, const PricedStrategy& strategy, const Moves& moves,
+                       const std::vector<OpId>& critical) const;
 
   // Every configuration of `op`: each split, on sets of devices, or if there are too many (more
   // than eight devices), on blocks and strides of devices; and each way to combine partial values.
-  std::vector<PricedConfig> all(int op) const;
+  std::vector<PricedConfig> all(OpId op) const;
 
-  const std::vector<int>& operators() const { return operators_; }
-  const std::vector<int>& members(int op) const { return members_[groups_[op]]; }
-  const std::vector<Neighbour>& neighbours(int op) const { return neighbours_[op]; }
+  const std::vector<OpId>& operators() const { return operators_; }
+  const std::vector<OpId>& members(OpId op) const { return members_[groups_[op]]; }
+  const std::vector<Neighbour>& neighbours(OpId op) const { return neighbours_[op]; }
 
  private:
   // Of devices that no other operator uses and that can be exchanged, the first ones: strategies
   // that differ in such an exchange are one.
-  void make_canonical(const std::vector<PricedConfig>& strategy, PartialStrategy& configs) const;
-  PricedConfig random_config(Random& random, int op) const;
+  void make_canonical(const PricedStrategy& strategy, PartialStrategy& configs) const;
+  PricedConfig random_config(Random& random, OpId op) const;
   std::vector<std::vector<int>> device_sets(int tasks) const;
   PartialStrategy draw_uniform(Random& random) const;
   std::vector<int> random_devices(Random& random, int tasks) const;
-  Sums random_sums(Random& random, int op, int split) const;
-  bool copy_neighbour(Random& random, int op, const std::vector<PricedConfig>& strategy,
+  Sums random_sums(Random& random, OpId op, int split) const;
+  bool copy_neighbour(Random& random, OpId op, const PricedStrategy& strategy,
                       PricedConfig& config) const;
-  bool follow(Random& random, int op, const Neighbour& neighbour, const PricedConfig& theirs,
+  bool follow(Random& random, OpId op, const Neighbour& neighbour, const PricedConfig& theirs,
               PricedConfig& config) const;
-  bool take_degrees(int op, const Neighbour& neighbour, const PricedConfig& theirs,
+  bool take_degrees(OpId op, const Neighbour& neighbour, const PricedConfig& theirs,
                     PricedConfig& config) const;
   void spread(Random& random, bool tied, PartialStrategy& configs) const;
 
   const Problem& problem_;
   int devices_;
-  std::vector<int> symmetric_;             // a device: see symmetric_devices
-  std::vector<int> operators_;             // those that training executes
-  std::vector<std::vector<int>> splits_;   // an operator: candidates
-  std::vector<unsigned> divisible_;        // an operator: dimensions (bits) that candidates split
-  std::vector<int> groups_;                // an operator
-  std::vector<std::vector<int>> members_;  // a group
-  std::vector<std::vector<Neighbour>> neighbours_;               // an operator
-  mutable std::vector<std::vector<PricedConfig>> all_of_class_;  // `all`, once it was needed
+  std::vector<int> symmetric_;               // a device: see symmetric_devices
+  std::vector<OpId> operators_;              // those that training executes
+  IdVector<OpId, std::vector<int>> splits_;  // candidates
+  IdVector<OpId, unsigned> divisible_;       // dimensions (bits) that candidates split
+  IdVector<OpId, int> groups_;
+  std::vector<std::vector<OpId>> members_;  // a group
+  IdVector<OpId, std::vector<Neighbour>> neighbours_;
+  mutable IdVector<OpId, std::vector<PricedConfig>> all_of_class_;  // `all`, once it was needed
 };
 
 }  // namespace flexlegion

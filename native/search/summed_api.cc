@@ -12,10 +12,10 @@ namespace fl = flexlegion;
 namespace {
 
 // Tuples of degrees of one operator, each of which fits the machine with one task a device.
-std::vector<std::vector<int>> degrees_of(const fl::Problem& problem, int op, int count,
+std::vector<std::vector<int>> degrees_of(const fl::Problem& problem, fl::OpId op, int count,
                                          const int32_t* degrees) {
-  if (op < 0 || op >= static_cast<int>(problem.graph.operators.size())) {
-    throw std::invalid_argument("no operator " + std::to_string(op));
+  if (!problem.graph.operators.has(op)) {
+    throw std::invalid_argument("no operator " + std::to_string(op.value));
   }
   const std::size_t rank = problem.graph.operators[op].dims.size();
   std::vector<std::vector<int>> result;
@@ -38,10 +38,12 @@ std::vector<std::vector<int>> degrees_of(const fl::Problem& problem, int op, int
 
 }  // namespace
 
-int fl_summed_operator_costs(const fl_problem* problem, int op, int count, const int32_t* degrees,
-                             int64_t* computation, int64_t* synchronisation) {
+int fl_summed_operator_costs(const fl_problem* problem, int number, int count,
+                             const int32_t* degrees, int64_t* computation,
+                             int64_t* synchronisation) {
   return fl::guarded(-1, [&] {
     const fl::Problem& p = problem->problem;
+    const fl::OpId op(number);
     fl::Geometry geometry(p);
     for (const auto& its : degrees_of(p, op, count, degrees)) {
       const auto& numbers = p.costs.number_of[p.costs.class_of[op]];
@@ -63,9 +65,10 @@ int fl_summed_transfer_costs(const fl_problem* problem, int writer, int writers,
                              const int32_t* reader_degrees, int64_t* costs) {
   return fl::guarded(-1, [&] {
     const fl::Problem& p = problem->problem;
-    const auto theirs = degrees_of(p, writer, writers, writer_degrees);
-    const auto its = degrees_of(p, reader, readers, reader_degrees);
-    const auto result = fl::transfer_costs(p, writer, theirs, reader, operand, its);
+    const auto theirs = degrees_of(p, fl::OpId(writer), writers, writer_degrees);
+    const auto its = degrees_of(p, fl::OpId(reader), readers, reader_degrees);
+    const auto result =
+        fl::transfer_costs(p, fl::OpId(writer), theirs, fl::OpId(reader), operand, its);
     std::copy(result.begin(), result.end(), costs);
     return 0;
   });

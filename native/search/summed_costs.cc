@@ -68,7 +68,7 @@ std::int64_t Traffic::time() {
   return most + std::exchange(latency_, 0);
 }
 
-OperatorCost operator_cost(const Problem& problem, Geometry& geometry, int op, int number) {
+OperatorCost operator_cost(const Problem& problem, Geometry& geometry, OpId op, int number) {
   const Graph& graph = problem.graph;
   const GraphFacts& facts = problem.facts;
   const auto& operands = graph.operators[op].operands;
@@ -80,9 +80,10 @@ OperatorCost operator_cost(const Problem& problem, Geometry& geometry, int op, i
   PricedConfig config{number, Sums::readers,
                       std::vector<int>(static_cast<std::size_t>(split.tasks))};
   std::iota(config.devices.begin(), config.devices.end(), 0);
-  std::vector<int> weights, tensors;
+  std::vector<int> weights;
+  std::vector<TensorId> tensors;
   for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
-    const int tensor = operands[i].tensor;
+    const TensorId tensor = operands[i].tensor;
     const bool weight = graph.tensors[tensor].kind == TensorKind::weight;
     if (!weight || !facts.differentiable[tensor]) continue;
     // A weight that it reads twice is updated once.
@@ -116,12 +117,13 @@ OperatorCost operator_cost(const Problem& problem, Geometry& geometry, int op, i
   return cost;
 }
 
-std::vector<std::int64_t> transfer_costs(const Problem& problem, int writer,
+std::vector<std::int64_t> transfer_costs(const Problem& problem, OpId writer,
                                          const std::vector<std::vector<int>>& writer_degrees,
-                                         int reader, int operand,
+                                         OpId reader, int operand,
                                          const std::vector<std::vector<int>>& reader_degrees) {
   const Graph& graph = problem.graph;
-  const int tensor = graph.operators[reader].operands.at(static_cast<std::size_t>(operand)).tensor;
+  const TensorId tensor =
+      graph.operators[reader].operands.at(static_cast<std::size_t>(operand)).tensor;
   const auto& theirs = graph.operators[writer].operands;
   const auto output = std::find_if(theirs.begin(), theirs.end(), [&](const Operand& o) {
     return o.role == Role::output && o.tensor == tensor;
@@ -133,8 +135,8 @@ std::vector<std::int64_t> transfer_costs(const Problem& problem, int writer,
   }
   const GraphFacts& facts = problem.facts;
   const bool back = facts.differentiable[tensor] && facts.backward[reader] &&
-                    (facts.backward[writer] || facts.table[writer] >= 0);
-  const auto tiles_of = [&graph](int op, int index, const std::vector<int>& degrees) {
+                    (facts.backward[writer] || !facts.table[writer].none());
+  const auto tiles_of = [&graph](OpId op, int index, const std::vector<int>& degrees) {
     const Operand& touched = graph.operators[op].operands[static_cast<std::size_t>(index)];
     return std::make_unique<Tiles>(accessed_rects(graph, op, touched, degrees));
   };

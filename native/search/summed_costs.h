@@ -18,7 +18,7 @@ namespace flexlegion {
 struct OperatorCost {
   std::int64_t computation = 0, synchronisation = 0;
 };
-OperatorCost operator_cost(const Problem& problem, Geometry& geometry, int op, int split);
+OperatorCost operator_cost(const Problem& problem, Geometry& geometry, OpId op, int split);
 
 // Bytes between devices, and how long the links take for them.
 class Traffic {
@@ -40,9 +40,9 @@ class Traffic {
 // The time that one operand of `reader` takes from the operator that writes it, for each way to
 // split either: [writer's split * readers + reader's split], in ns. Its value goes forward, where
 // the reader combines partial values; its gradient comes back and is summed up.
-std::vector<std::int64_t> transfer_costs(const Problem& problem, int writer,
+std::vector<std::int64_t> transfer_costs(const Problem& problem, OpId writer,
                                          const std::vector<std::vector<int>>& writer_degrees,
-                                         int reader, int operand,
+                                         OpId reader, int operand,
                                          const std::vector<std::vector<int>>& reader_degrees);
 
 }  // namespace flexlegion

@@ -43,6 +43,11 @@ void check_index(std::int64_t value, std::int64_t count, const char* what) {
   }
 }
 
+fl::OpId checked_op(const fl::Graph& graph, int op) {
+  check_index(op, static_cast<std::int64_t>(graph.operators.size()), "operator");
+  return fl::OpId(op);
+}
+
 void check_positive(std::int64_t value, const char* what) {
   if (value < 1) throw std::invalid_argument("the machine needs at least one " + std::string(what));
 }
@@ -122,10 +127,10 @@ fl::CostTable cost_table(const fl::Graph& graph, const int32_t* class_of,
                          const fl_machine& machine) {
   fl::CostTable costs;
   const std::size_t ops = graph.operators.size();
-  for (std::size_t op = 0; op < ops; ++op) {
-    const int like = class_of[op];
-    check_index(like, static_cast<std::int64_t>(op) + 1, "earlier operator");
-    if (!fl::same_access(graph, static_cast<int>(op), like)) {
+  for (fl::OpId op : graph.operators.ids()) {
+    const fl::OpId like(class_of[op.value]);
+    check_index(like.value, op.value + 1, "earlier operator");
+    if (!fl::same_access(graph, op, like)) {
       throw std::invalid_argument("operators '" + graph.operators[op].name + "' and '" +
                                   graph.operators[like].name + "' differ in more than name");
     }
@@ -151,7 +156,7 @@ fl::CostTable cost_table(const fl::Graph& graph, const int32_t* class_of,
 fl::PartialStrategy fl::configs_of(const fl::Problem& problem, const fl_strategy& strategy) {
   fl::PartialStrategy configs;
   for (const auto& [op, config] : configs_of(strategy)) {
-    check_index(op, static_cast<std::int64_t>(problem.graph.operators.size()), "operator");
+    checked_op(problem.graph, op.value);
     fl::check_config(problem.graph, op, config);
     for (int device : config.devices) check_index(device, problem.machine.devices(), "device");
     const auto& numbers = problem.costs.number_of[problem.costs.class_of[op]];
@@ -169,9 +174,8 @@ fl::PartialStrategy fl::configs_of(const fl::Problem& problem, const fl_strategy
   return configs;
 }
 
-std::vector<fl::PricedConfig> fl::strategy_of(const fl::Problem& problem,
-                                              const fl_strategy& strategy) {
-  std::vector<fl::PricedConfig> configs;
+fl::PricedStrategy fl::strategy_of(const fl::Problem& problem, const fl_strategy& strategy) {
+  fl::PricedStrategy configs;
   for (auto& [op, config] : configs_of(problem, strategy)) configs.push_back(std::move(config));
   if (configs.size() != problem.graph.operators.size()) {
     throw std::invalid_argument("a strategy needs one configuration an operator");
@@ -179,10 +183,9 @@ std::vector<fl::PricedConfig> fl::strategy_of(const fl::Problem& problem,
   return configs;
 }
 
-fl::StrategyArrays fl::arrays_of(const fl::Problem& problem,
-                                 const std::vector<fl::PricedConfig>& strategy) {
+fl::StrategyArrays fl::arrays_of(const fl::Problem& problem, const PricedStrategy& strategy) {
   Strategy configs;
-  for (int op = 0; op < static_cast<int>(strategy.size()); ++op) {
+  for (OpId op : strategy.ids()) {
     const PricedConfig& config = strategy[op];
     configs.push_back({problem.split(op, config.split).degrees, config.devices, config.sums});
   }
@@ -205,11 +208,11 @@ fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
 
 void fl_problem_destroy(fl_problem* problem) { delete problem; }
 
-int fl_problem_add_split(fl_problem* handle, int op, int n_degrees, const int32_t* degrees,
+int fl_problem_add_split(fl_problem* handle, int number, int n_degrees, const int32_t* degrees,
                          int n_times, const int64_t* times) {
   return fl::guarded(-1, [&] {
     fl::Problem& problem = handle->problem;
-    check_index(op, static_cast<std::int64_t>(problem.graph.operators.size()), "operator");
+    const fl::OpId op = checked_op(problem.graph, number);
     fl::ParallelConfig config;
     config.degrees.assign(degrees, degrees + n_degrees);
     std::int64_t tasks = 1;
@@ -223,7 +226,7 @@ int fl_problem_add_split(fl_problem* handle, int op, int n_degrees, const int32_
     for (int i = 0; i < n_times; ++i) {
       if (times[i] < 0 || times[i] > fl::kMaxTime) throw std::invalid_argument("a bad task time");
     }
-    const int group = problem.costs.class_of[op];
+    const fl::OpId group = problem.costs.class_of[op];
     auto& splits = problem.costs.splits[group];
     const auto [entry, fresh] =
         problem.costs.number_of[group].try_emplace(config.degrees, static_cast<int>(splits.size()));
@@ -241,11 +244,11 @@ int fl_problem_add_split(fl_problem* handle, int op, int n_degrees, const int32_
   });
 }
 
-int fl_graph_parts(const fl_graph* graph, int op, int n_degrees, const int32_t* degrees, int n_out,
-                   int64_t* extents) {
+int fl_graph_parts(const fl_graph* graph, int number, int n_degrees, const int32_t* degrees,
+                   int n_out, int64_t* extents) {
   return fl::guarded(-1, [&] {
     const fl::Graph& g = graph->graph;
-    check_index(op, static_cast<std::int64_t>(g.operators.size()), "operator");
+    const fl::OpId op = checked_op(g, number);
     fl::check_graph(g);
     fl::ParallelConfig config;
     config.degrees.assign(degrees, degrees + n_degrees);
@@ -336,13 +339,13 @@ int fl_simulator_timeline(const fl_simulator* simulator, int n_tasks, fl_task* t
       throw std::invalid_argument("wrong number of memories");
     }
     for (std::size_t l = 0; l < graph.blocks().size(); ++l) {
-      const fl::LaunchId id = graph.launches()[l];
+      const fl::LaunchKey& key = graph.launches()[l];
       const fl::Block& block = graph.blocks()[l];
       for (int k = 0; k < static_cast<int>(block.device.size()); ++k) {
         const int t = line.first_task[l] + k;
         tasks[t] = {block.device[k],
-                    static_cast<int32_t>(id.pass),
-                    id.index,
+                    static_cast<int32_t>(key.pass),
+                    fl::number_of(key),
                     k,
                     -1,
                     -1,
@@ -366,13 +369,13 @@ int fl_simulator_timeline(const fl_simulator* simulator, int n_tasks, fl_task* t
         const fl::Hop& hop = flow.hops[h];
         const fl::Transfer& transfer = flow.transfers[hop.transfer];
         const fl::TaskRef writer = graph.writer_of(static_cast<int>(f), transfer.writer);
-        const fl::LaunchId id = graph.launches()[writer.party];
+        const fl::LaunchKey& key = graph.launches()[writer.party];
         tasks[t] = {devices + hop.link,
-                    static_cast<int32_t>(id.pass),
-                    id.index,
+                    static_cast<int32_t>(key.pass),
+                    fl::number_of(key),
                     writer.part,
                     static_cast<int32_t>(flow_id.kind),
-                    flow_id.index,
+                    fl::number_of(flow_id),
                     transfer.from,
                     transfer.to,
                     h - transfer.first_hop,

@@ -19,7 +19,7 @@ std::int64_t sum_time(const Problem& problem, int device, std::int64_t partial, 
   return partial > own ? linear(problem, problem.costs.sum, device, partial) : 0;
 }
 
-std::vector<ShardTask> shard_tasks_of(const Problem& problem, Geometry& geometry, int op,
+std::vector<ShardTask> shard_tasks_of(const Problem& problem, Geometry& geometry, OpId op,
                                       const std::vector<int>& operands,
                                       const PricedConfig& config) {
   return shard_tasks_of(
@@ -27,7 +27,7 @@ std::vector<ShardTask> shard_tasks_of(const Problem& problem, Geometry& geometry
       [&](int i) -> const DistinctRects& { return geometry.partition(op, i, config.split).parts; });
 }
 
-std::int64_t updated(const Problem& problem, int tensor, const Rect& shard) {
+std::int64_t updated(const Problem& problem, TensorId tensor, const Rect& shard) {
   const int states = problem.facts.optimizer.states;
   return 2 * (1 + states) * updated_elements(problem.graph, problem.facts, tensor, shard, states);
 }

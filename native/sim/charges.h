@@ -20,12 +20,12 @@ std::int64_t load_time(const Problem& problem, int device, std::int64_t elements
 std::int64_t sum_time(const Problem& problem, int device, std::int64_t partial, std::int64_t own);
 
 // The tasks of an update of `weights`, operands of `op`, by the devices of its configuration.
-std::vector<ShardTask> shard_tasks_of(const Problem& problem, Geometry& geometry, int op,
+std::vector<ShardTask> shard_tasks_of(const Problem& problem, Geometry& geometry, OpId op,
                                       const std::vector<int>& weights, const PricedConfig& config);
 
 // What an update reads and writes of a shard: its value, and as much for each optimizer state. The
 // partial gradients that it sums come on top.
-std::int64_t updated(const Problem& problem, int tensor, const Rect& shard);  // elements
+std::int64_t updated(const Problem& problem, TensorId tensor, const Rect& shard);  // elements
 // An update task that touches so many elements.
 std::int64_t update_time(const Problem& problem, int device, std::int64_t elements);
 

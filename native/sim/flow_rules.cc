@@ -25,7 +25,7 @@ FlowPtr no_partial_flow() {
 }  // namespace
 
 FlowRules::FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
-                     const std::vector<PricedConfig>& configs, const std::vector<Block>& blocks)
+                     const PricedStrategy& configs, const std::vector<Block>& blocks)
     : problem_(problem),
       launch_graph_(launch_graph),
       configs_(configs),
@@ -41,18 +41,18 @@ FlowRules::FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
 
 Block FlowRules::block(int launch) {
   const MachineModel& machine = problem_.machine;
-  const auto [pass, index] = launch_graph_.launches[launch];
+  const auto [pass, op, loaded] = launch_graph_.launches[launch];
   Block block;
   // All of their time depends on what the flow of weights brings, or that of norms.
   if (pass == Pass::update || pass == Pass::norm || pass == Pass::clip) {
-    for (const ShardTask& task : updates_of(index)) block.device.push_back(task.device);
+    for (const ShardTask& task : updates_of(op)) block.device.push_back(task.device);
     if (pass == Pass::clip) block.device.resize(1);
     block.exe_time.assign(block.device.size(), 0);
     return block;
   }
   if (pass == Pass::sum) {
-    const int values = problem_.split(index, configs_[index].split).partial_values;
-    for (const ShardTask& task : sums_of(index)) {
+    const int values = problem_.split(op, configs_[op].split).partial_values;
+    for (const ShardTask& task : sums_of(op)) {
       std::int64_t elements = 0;
       for (const auto& [output, shard] : task.shards) elements += shard.volume();
       block.device.push_back(task.device);
@@ -61,17 +61,17 @@ Block FlowRules::block(int launch) {
     return block;
   }
   if (pass == Pass::load) {
-    block.device = load_devices(index);
+    block.device = load_devices(loaded);
     const int parts = static_cast<int>(block.device.size());
-    const Partition& partition = geometry_.load_partition(index, parts);
+    const Partition& partition = geometry_.load_partition(loaded, parts);
     for (int k = 0; k < parts; ++k) {
       const Rect& tile = partition.of_task(k);
       block.exe_time.push_back(load_time(problem_, block.device[k], tile.volume()));
     }
     return block;
   }
-  const PricedConfig& config = configs_[index];
-  const Split& split = problem_.split(index, config.split);
+  const PricedConfig& config = configs_[op];
+  const Split& split = problem_.split(op, config.split);
   block.device = config.devices;
   for (int k = 0; k < split.tasks; ++k) {
     block.exe_time.push_back(split.time(pass, machine.kind_of[block.device[k]], k));
@@ -81,7 +81,7 @@ Block FlowRules::block(int launch) {
 
 // The tasks that share out operands of an operator, as it is configured. Several launches and flows
 // ask for them.
-const std::vector<ShardTask>& FlowRules::sharded(std::vector<Sharded>& known, int op,
+const std::vector<ShardTask>& FlowRules::sharded(IdVector<OpId, Sharded>& known, OpId op,
                                                  const std::vector<int>& operands) {
   Sharded& its = known[op];
   if (!(its.config == configs_[op])) {
@@ -91,11 +91,11 @@ const std::vector<ShardTask>& FlowRules::sharded(std::vector<Sharded>& known, in
   return its.tasks;
 }
 
-const std::vector<ShardTask>& FlowRules::updates_of(int op) {
+const std::vector<ShardTask>& FlowRules::updates_of(OpId op) {
   return sharded(updates_, op, problem_.facts.owned_weights(problem_.graph, op));
 }
 
-const std::vector<ShardTask>& FlowRules::sums_of(int op) {
+const std::vector<ShardTask>& FlowRules::sums_of(OpId op) {
   static const std::vector<ShardTask> none;
   if (configs_[op].sums == Sums::readers) return none;
   return sharded(sums_, op, problem_.graph.operators[op].outputs());
@@ -142,7 +142,7 @@ FlowRules::Key FlowRules::key_of(const FlowId& id) const {
     key.second ^= key.second >> 29;
   };
   mix(static_cast<std::uint64_t>(id.group));
-  for (int op : id.ops) {
+  for (OpId op : id.ops) {
     mix(2 * static_cast<std::uint64_t>(configs_[op].split) + 1 +
         (configs_[op].sums == Sums::shards));
     for (int device : configs_[op].devices) mix(static_cast<std::uint64_t>(device) + 3);
@@ -181,13 +181,13 @@ Flow FlowRules::finish(const FlowId& id) {
   return flow;
 }
 
-const Partition& FlowRules::writer_partition(int tensor) {
+const Partition& FlowRules::writer_partition(TensorId tensor) {
   const auto [op, operand] = launch_graph_.producers[tensor];
-  if (op >= 0) return geometry_.partition(op, operand, configs_[op].split);
+  if (!op.none()) return geometry_.partition(op, operand, configs_[op].split);
   return geometry_.load_partition(tensor, static_cast<int>(load_devices(tensor).size()));
 }
 
-std::vector<int> FlowRules::load_devices(int tensor) const {
+std::vector<int> FlowRules::load_devices(TensorId tensor) const {
   const LoadSource& source = launch_graph_.load_sources[tensor];
   const PricedConfig& reader = configs_[source.first_reader];
   return load_config(problem_.graph, source,
@@ -216,14 +216,14 @@ void FlowRules::hold_boxes(Content content, int fields) {
 }
 
 // Fills contributions_ and pieces_, and orders those who add after whom they add to.
-void FlowRules::add_contributions(int tensor, const FlowId& id) {
+void FlowRules::add_contributions(TensorId tensor, const FlowId& id) {
   contributions_.clear();
   pieces_.clear();
   contributors_.clear();
   for (int party = 0; party < id.writers; ++party) {
     const int launch = id.parties[party];
     if (launch_graph_.launches[launch].pass != Pass::backward) continue;
-    const int op = launch_graph_.launches[launch].index;
+    const OpId op = launch_graph_.launches[launch].op;
     const PricedConfig& config = configs_[op];
     const auto& operands = problem_.graph.operators[op].operands;
     for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
@@ -282,7 +282,7 @@ void FlowRules::set_apart(int party, int writer) {
 }
 
 // A task reads, in that memory, a rectangle of the gradient that contributions_ describe.
-void FlowRules::box_stack(int tensor, int memory, const Rect& rect) {
+void FlowRules::box_stack(TensorId tensor, int memory, const Rect& rect) {
   const Rect stacked = contributions_.stacked(rect);
   box(memory, stacked, false);
   const Rect whole = Rect::of_shape(problem_.graph.tensors[tensor].shape);
@@ -293,14 +293,14 @@ void FlowRules::box_stack(int tensor, int memory, const Rect& rect) {
 
 Flow FlowRules::gradient(const FlowId& id) {
   begin(id);
-  add_contributions(id.index, id);
+  add_contributions(id.tensor, id);
   if (id.fed.empty()) {
     hold_boxes(Content::gradient);
     return finish(id);
   }
-  const int op = launch_graph_.producers[id.index].op;
+  const OpId op = launch_graph_.producers[id.tensor].op;
   const int reader = party_of_launch_[id.fed.front()];
-  const Partition& partition = writer_partition(id.index);
+  const Partition& partition = writer_partition(id.tensor);
   const int values = problem_.split(op, configs_[op].split).partial_values;
   const auto& devices = configs_[op].devices;
   std::vector<std::int64_t> partial(devices.size(), 0);  // elements of all partial values
@@ -329,7 +329,7 @@ Flow FlowRules::gradient(const FlowId& id) {
   for (std::size_t k = 0; k < devices.size(); ++k) {
     const Rect& rect = partition.of_task(k);
     reading_.alike = reading_.alike && partial[k] == rect.volume();
-    if (!rect.empty()) box_stack(id.index, memory_of(devices[k]), rect);
+    if (!rect.empty()) box_stack(id.tensor, memory_of(devices[k]), rect);
   }
   end_reading(reader);
   hold_boxes(Content::gradient);

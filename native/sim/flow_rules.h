@@ -19,8 +19,8 @@ class FlowRules {
  public:
   // Of the strategy that `configs` hold when a block or flow is asked for, and for flows, of its
   // blocks.
-  FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
-            const std::vector<PricedConfig>& configs, const std::vector<Block>& blocks);
+  FlowRules(const Problem& problem, const LaunchGraph& launch_graph, const PricedStrategy& configs,
+            const std::vector<Block>& blocks);
 
   // The tasks of a launch, and their times without what flows bring (Flow::fed_time).
   Block block(int launch);
@@ -38,38 +38,38 @@ class FlowRules {
 
   void begin(const FlowId& id);
   Flow finish(const FlowId& id);
-  const std::vector<ShardTask>& updates_of(int op);
-  const std::vector<ShardTask>& sums_of(int op);
-  void find_written(int tensor);
+  const std::vector<ShardTask>& updates_of(OpId op);
+  const std::vector<ShardTask>& sums_of(OpId op);
+  void find_written(TensorId tensor);
   void box_tiles(const std::vector<int>& devices);
   int values_read() const { return written_.summed ? 1 : written_.values; }
   Rect as_read(const Rect& rect) const;
   void need_tile(int tile, FlowBuilder::Need need, int memory, TaskRef reader);
   void need_shards(const Rect& rect, FlowBuilder::Need need, int memory, TaskRef reader);
-  void box_summed(int op);
+  void box_summed(OpId op);
   void box_read(const OperandRef& reader, int values, bool state = false);
-  void hold_value(int tensor);
+  void hold_value(TensorId tensor);
   void read_value(const Partition& partition, const std::vector<int>& devices, int party);
-  void read_tokens(int op);
+  void read_tokens(OpId op);
   std::vector<std::vector<std::int64_t>> combining_times(const FlowId& id);
-  void add_contributions(int tensor, const FlowId& id);
+  void add_contributions(TensorId tensor, const FlowId& id);
   std::int64_t gather_shard(const Rect& shard, int device, TaskRef task, int first_stack);
   void read_piece(int piece, int part, std::int64_t elements, std::int64_t own);
   void end_reading(int party);
   void set_apart(int party, int writer);
-  void return_weight(int tensor, int weight, const std::vector<ShardTask>& tasks, int first_writer,
-                     int stack);
-  const Partition& writer_partition(int tensor);
-  std::vector<int> load_devices(int tensor) const;
+  void return_weight(TensorId tensor, int weight, const std::vector<ShardTask>& tasks,
+                     int first_writer, int stack);
+  const Partition& writer_partition(TensorId tensor);
+  std::vector<int> load_devices(TensorId tensor) const;
   int memory_of(int device) const { return problem_.machine.memory_of[device]; }
 
   void box(int memory, const Rect& rect, bool written);
-  void box_stack(int tensor, int memory, const Rect& rect);
+  void box_stack(TensorId tensor, int memory, const Rect& rect);
   void hold_boxes(Content content, int fields = 1);
 
   const Problem& problem_;
   const LaunchGraph& launch_graph_;
-  const std::vector<PricedConfig>& configs_;
+  const PricedStrategy& configs_;
   const std::vector<Block>& blocks_;
   Geometry geometry_;
   FlowBuilder builder_;
@@ -83,15 +83,15 @@ class FlowRules {
   std::unordered_map<Key, FlowPtr, KeyHash> built_;
   std::int64_t built_bytes_ = 0;
 
-  // An operator: the tasks that share out its weights or outputs, as it was configured last.
+  // The tasks that share out an operator's weights or outputs, as it was configured last.
   struct Sharded {
     PricedConfig config;
     std::vector<ShardTask> tasks;
   };
-  const std::vector<ShardTask>& sharded(std::vector<Sharded>& known, int op,
+  const std::vector<ShardTask>& sharded(IdVector<OpId, Sharded>& known, OpId op,
                                         const std::vector<int>& operands);
   const FlowPtr no_partial_;
-  std::vector<Sharded> updates_, sums_;
+  IdVector<OpId, Sharded> updates_, sums_;
 
   // Scratch, of the flow that is being built.
   std::vector<int> party_of_launch_;

@@ -68,7 +68,7 @@ void FusedLaunches::find(std::vector<char>& runs_on) {
     }
     if (apart_[l] >= 0) rule_.set_apart(apart_[l]);
     if (launches[l].pass != Pass::backward) continue;
-    const int forward = position_[graph_.launch_of(Pass::forward, launches[l].index)];
+    const int forward = position_[graph_.launch_of(Pass::forward, launches[l].op)];
     for (int k = 0; k < static_cast<int>(devices.size()); ++k) rule_.wait(k, forward, k, true);
   }
   rule_.end();

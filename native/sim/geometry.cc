@@ -76,8 +76,8 @@ std::unique_ptr<Partition> Geometry::make_partition(const std::vector<Rect>& tas
   return partition;
 }
 
-const Partition& Geometry::partition(int op, int operand, int split) {
-  const auto key = (static_cast<std::uint64_t>(problem_.costs.class_of[op]) << 40) |
+const Partition& Geometry::partition(OpId op, int operand, int split) {
+  const auto key = (static_cast<std::uint64_t>(problem_.costs.class_of[op].value) << 40) |
                    (static_cast<std::uint64_t>(operand) << 24) | static_cast<std::uint64_t>(split);
   auto& slot = partitions_[key];
   if (!slot) {
@@ -88,8 +88,8 @@ const Partition& Geometry::partition(int op, int operand, int split) {
   return *slot;
 }
 
-const Partition& Geometry::load_partition(int tensor, int parts) {
-  const auto key = (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(tensor) << 24) |
+const Partition& Geometry::load_partition(TensorId tensor, int parts) {
+  const auto key = (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(tensor.value) << 24) |
                    static_cast<std::uint64_t>(parts);
   auto& slot = partitions_[key];
   if (!slot) {

@@ -38,9 +38,9 @@ class Geometry {
  public:
   explicit Geometry(const Problem& problem);
 
-  const Partition& partition(int op, int operand, int split);
+  const Partition& partition(OpId op, int operand, int split);
   // The tiles of an input tensor that is loaded in `parts` parts.
-  const Partition& load_partition(int tensor, int parts);
+  const Partition& load_partition(TensorId tensor, int parts);
   struct Relation {
     Overlaps overlaps;
     bool inside;

@@ -23,9 +23,9 @@ namespace flexlegion {
 PartialStrategy configs_of(const Problem& problem, const fl_strategy& strategy);
 
 // Those of a whole strategy, one an operator. Throws std::invalid_argument if one is missing.
-std::vector<PricedConfig> strategy_of(const Problem& problem, const fl_strategy& strategy);
+PricedStrategy strategy_of(const Problem& problem, const fl_strategy& strategy);
 
 // The way back.
-StrategyArrays arrays_of(const Problem& problem, const std::vector<PricedConfig>& strategy);
+StrategyArrays arrays_of(const Problem& problem, const PricedStrategy& strategy);
 
 }  // namespace flexlegion

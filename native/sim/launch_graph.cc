@@ -7,7 +7,8 @@ namespace flexlegion {
 
 namespace {
 
-std::vector<int> in_order(std::vector<int> numbers) {
+template <typename Number>
+std::vector<Number> in_order(std::vector<Number> numbers) {
   std::sort(numbers.begin(), numbers.end());
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
   return numbers;
@@ -18,9 +19,7 @@ std::vector<int> in_order(std::vector<int> numbers) {
 LaunchGraph::LaunchGraph(const Problem& problem) {
   find_launches(problem);
   find_uses(problem);
-  for (int t = 0; t < static_cast<int>(problem.graph.tensors.size()); ++t) {
-    find_tensor_flows(problem, t);
-  }
+  for (TensorId t : problem.graph.tensors.ids()) find_tensor_flows(problem, t);
   find_weight_flows(problem);
   find_clipping_flows();
   group_flows(problem);
@@ -29,22 +28,22 @@ LaunchGraph::LaunchGraph(const Problem& problem) {
 void LaunchGraph::find_launches(const Problem& problem) {
   const Graph& graph = problem.graph;
   const GraphFacts& facts = problem.facts;
-  for (auto& of_pass : numbers) {
-    of_pass.assign(std::max(graph.operators.size(), graph.tensors.size()), -1);
-  }
+  for (auto& of_pass : numbers) of_pass.assign(graph.operators.size(), -1);
+  load_of.assign(graph.tensors.size(), -1);
   launches_of_op.resize(graph.operators.size());
   load_sources.resize(graph.tensors.size());
-  for (const LaunchId& id : facts.launches) {
-    if (id.pass == Pass::load) load_sources[id.index] = load_source(graph, facts, id.index);
-    if (!(runs_of(graph, facts, id) & kTrains)) continue;
+  for (const LaunchKey& key : facts.launches) {
+    const bool load = key.pass == Pass::load;
+    if (load) load_sources[key.tensor] = load_source(graph, facts, key.tensor);
+    if (!(runs_of(graph, facts, key) & kTrains)) continue;
     const int launch = static_cast<int>(launches.size());
-    numbers[static_cast<int>(id.pass)][id.index] = launch;
-    launches.push_back(id);
-    deciding_.push_back(decides(graph, facts, id));
+    (load ? load_of[key.tensor] : numbers[static_cast<int>(key.pass)][key.op]) = launch;
+    launches.push_back(key);
+    deciding_.push_back(decides(graph, facts, key));
     launches_of_op[deciding_.back()].push_back(launch);
   }
   backward_of.assign(launches.size(), -1);
-  for (int op = 0; op < static_cast<int>(graph.operators.size()); ++op) {
+  for (OpId op : graph.operators.ids()) {
     const int forward = launch_of(Pass::forward, op);
     if (forward >= 0) backward_of[forward] = launch_of(Pass::backward, op);
   }
@@ -58,7 +57,7 @@ void LaunchGraph::find_launches(const Problem& problem) {
 // in prediction or evaluation alone, which has no launch here.
 void LaunchGraph::find_uses(const Problem& problem) {
   const Graph& graph = problem.graph;
-  producers.assign(graph.tensors.size(), {-1, -1});
+  producers.resize(graph.tensors.size());
   readers.resize(graph.tensors.size());
   other_readers.resize(graph.tensors.size());
   lookups_of.resize(graph.tensors.size());
@@ -66,36 +65,36 @@ void LaunchGraph::find_uses(const Problem& problem) {
     if (to.empty() || to.back() != launch) to.push_back(launch);
   };
   for (int l = 0; l < static_cast<int>(launches.size()); ++l) {
-    const auto [pass, index] = launches[l];
+    const auto [pass, op, loaded] = launches[l];
     for (const Use& use : uses_of(graph, problem.facts, launches[l])) {
       Users& users = users_[{use.tensor, use.field}];
       if (use.privilege != Privilege::read) add(users.writers, l);
       if (use.privilege != Privilege::write) add(users.readers, l);
       if (use.role == RequirementRole::output) {
-        producers[use.tensor] = {index, use.operand};
+        producers[use.tensor] = {op, use.operand};
       } else if (pass == Pass::forward) {
-        readers[use.tensor].push_back({index, use.operand});
+        readers[use.tensor].push_back({op, use.operand});
       } else if (use.role == RequirementRole::looked_up_tokens) {
-        std::vector<int>& ops = lookups_of[use.tensor];
+        std::vector<OpId>& ops = lookups_of[use.tensor];
         if (std::find(ops.begin(), ops.end(), use.lookup) == ops.end()) ops.push_back(use.lookup);
       }
     }
   }
-  for (const LaunchId& id : problem.facts.launches) {
-    if (id.pass != Pass::forward || launch_of(id.pass, id.index) >= 0) continue;
-    for (const Use& use : uses_of(graph, problem.facts, id)) {
+  for (const LaunchKey& key : problem.facts.launches) {
+    if (key.pass != Pass::forward || launch_of(key.pass, key.op) >= 0) continue;
+    for (const Use& use : uses_of(graph, problem.facts, key)) {
       if (use.role == RequirementRole::output) {
-        producers[use.tensor] = {id.index, use.operand};
+        producers[use.tensor] = {key.op, use.operand};
       } else {
-        other_readers[use.tensor].push_back({id.index, use.operand});
+        other_readers[use.tensor].push_back({key.op, use.operand});
       }
     }
   }
 }
 
 // The operators whose configurations decide what tasks these launches have.
-std::vector<int> LaunchGraph::deciding(std::initializer_list<const std::vector<int>*> of) const {
-  std::vector<int> ops;
+std::vector<OpId> LaunchGraph::deciding(std::initializer_list<const std::vector<int>*> of) const {
+  std::vector<OpId> ops;
   for (const std::vector<int>* some : of) {
     for (int launch : *some) ops.push_back(deciding_[launch]);
   }
@@ -106,48 +105,50 @@ std::vector<int> LaunchGraph::deciding(std::initializer_list<const std::vector<i
 // gradients has what the update reads. Not so with partial values. Its producer wrote one of these,
 // or none of the value; and whoever reads them combines them for itself, forward and again
 // backward.
-void LaunchGraph::find_tensor_flows(const Problem& problem, int t) {
+void LaunchGraph::find_tensor_flows(const Problem& problem, TensorId t) {
   const Users &value = users_[{t, Field::value}], &gradient = users_[{t, Field::gradient}],
               &partial = users_[{t, Field::partial}];
-  std::vector<int> ops = deciding({&value.writers, &value.readers});
+  std::vector<OpId> ops = deciding({&value.writers, &value.readers});
   for (const OperandRef& use : other_readers[t]) ops.push_back(use.op);
-  for (int op : {producers[t].op, load_sources[t].first_reader}) {
-    if (op >= 0) ops.push_back(op);
+  for (OpId op : {producers[t].op, load_sources[t].first_reader}) {
+    if (!op.none()) ops.push_back(op);
   }
   ops = in_order(std::move(ops));
   // What no other operator reads takes memory, too: what an operator saves for its own backward
   // pass, say.
   const bool weight = problem.graph.tensors[t].kind == TensorKind::weight;
-  if (weight ? problem.facts.owner[t] < 0 : value.writers.empty() && !ops.empty()) {
-    add_flow(FlowKind::kept, t, {}, {}, {}, ops);
+  if (weight ? problem.facts.owner[t].none() : value.writers.empty() && !ops.empty()) {
+    add_flow(FlowKind::kept, {}, t, {}, {}, {}, ops);
   }
   if (weight || value.writers.empty()) return;
   const bool combined = !partial.readers.empty();
   std::vector<int> to, fed;
   for (int reader : value.readers) {
-    const auto [pass, op] = launches[reader];
+    const auto [pass, op, loaded] = launches[reader];
     if (pass == Pass::update && first_reader(op) != reader) continue;
     if (combined) fed.push_back(reader);
     if (pass != Pass::backward || (combined && op == producers[t].op)) to.push_back(reader);
   }
-  add_flow(FlowKind::value, t, value.writers, to, fed, ops);
+  add_flow(FlowKind::value, {}, t, value.writers, to, fed, ops);
   if (combined) {
-    add_flow(FlowKind::partial, t, {value.writers.front()}, partial.readers, {}, {producers[t].op});
+    add_flow(FlowKind::partial, {}, t, {value.writers.front()}, partial.readers, {},
+             {producers[t].op});
   }
   if (gradient.writers.empty()) return;
   // What was looked up in a table has its gradient in the flow of weights.
   const std::vector<int>& of = gradient.readers;
   if (!of.empty() && launches[of.front()].pass != Pass::backward) return;
-  add_flow(FlowKind::gradient, t, gradient.writers, of, of, deciding({&gradient.writers, &of}));
+  add_flow(FlowKind::gradient, {}, t, gradient.writers, of, of, deciding({&gradient.writers, &of}));
 }
 
 // The weights that an operator updates share a flow, with all gradients that the update reads.
 void LaunchGraph::find_weight_flows(const Problem& problem) {
   for (int update = 0; update < static_cast<int>(launches.size()); ++update) {
-    const auto [pass, op] = launches[update];
+    const auto [pass, op, loaded] = launches[update];
     if (pass != Pass::update) continue;
-    std::vector<int> writers, ends, ops;
-    const auto append = [](std::vector<int>& to, const std::vector<int>& more) {
+    std::vector<int> writers, ends;
+    std::vector<OpId> ops;
+    const auto append = [](auto& to, const auto& more) {
       to.insert(to.end(), more.begin(), more.end());
     };
     for (const Use& use : uses_of(problem.graph, problem.facts, launches[update])) {
@@ -163,24 +164,25 @@ void LaunchGraph::find_weight_flows(const Problem& problem) {
     writers.push_back(update);
     std::vector<int> fed = {first_reader(op)};
     if (fed.front() != update) fed.push_back(update);
-    add_flow(FlowKind::weights, op, writers, {fed.front()}, fed, in_order(std::move(ops)));
+    add_flow(FlowKind::weights, op, {}, writers, {fed.front()}, fed, in_order(std::move(ops)));
   }
 }
 
 void LaunchGraph::find_clipping_flows() {
-  const Users &norms = users_[{-1, Field::norms}], &total = users_[{-1, Field::total_norm}];
+  const Users &norms = users_[{TensorId(), Field::norms}],
+              &total = users_[{TensorId(), Field::total_norm}];
   if (norms.readers.empty()) return;  // nothing is clipped
-  const int op = launches[norms.readers.front()].index;
-  const std::vector<int> ops = deciding({&norms.writers});
-  add_flow(FlowKind::norms, op, norms.writers, norms.readers, norms.readers, ops);
-  add_flow(FlowKind::total_norm, op, total.writers, total.readers, {}, ops);
+  const OpId op = launches[norms.readers.front()].op;
+  const std::vector<OpId> ops = deciding({&norms.writers});
+  add_flow(FlowKind::norms, op, {}, norms.writers, norms.readers, norms.readers, ops);
+  add_flow(FlowKind::total_norm, op, {}, total.writers, total.readers, {}, ops);
 }
 
-void LaunchGraph::add_flow(FlowKind kind, int index, const std::vector<int>& writers,
+void LaunchGraph::add_flow(FlowKind kind, OpId op, TensorId tensor, const std::vector<int>& writers,
                            const std::vector<int>& to, const std::vector<int>& fed,
-                           const std::vector<int>& ops) {
+                           const std::vector<OpId>& ops) {
   const int flow = static_cast<int>(flows.size());
-  FlowId id{kind, index, writers, static_cast<int>(writers.size()), fed, {}, 0};
+  FlowId id{kind, op, tensor, writers, static_cast<int>(writers.size()), fed, {}, 0};
   for (int slot = 0; slot < id.writers; ++slot) out_flows[writers[slot]].push_back({flow, slot});
   for (int reader : to) {
     const auto at = std::find(id.parties.begin(), id.parties.end(), reader);
@@ -189,11 +191,11 @@ void LaunchGraph::add_flow(FlowKind kind, int index, const std::vector<int>& wri
     in_flows[reader].push_back({flow, party});
   }
   for (int launch : fed) feeding[launch].push_back(flow);
-  for (int op : ops) {
-    auto& mine = flows_of_op[op];
+  for (OpId decisive : ops) {
+    auto& mine = flows_of_op[decisive];
     if (!mine.empty() && mine.back() == flow) continue;
     mine.push_back(flow);
-    id.ops.push_back(op);
+    id.ops.push_back(decisive);
   }
   flows.push_back(std::move(id));
 }
@@ -206,15 +208,15 @@ void LaunchGraph::group_flows(const Problem& problem) {
     std::vector<int> key = {static_cast<int>(id.kind), id.writers, static_cast<int>(id.fed.size())};
     const bool of_tensor =
         id.kind == FlowKind::value || id.kind == FlowKind::partial || id.kind == FlowKind::gradient;
-    if (!of_tensor) key.push_back(-1 - id.index);  // one of a kind
+    if (!of_tensor) key.push_back(-1 - number_of(id));  // one of a kind
     for (int party : id.parties) key.push_back(static_cast<int>(launches[party].pass));
-    for (int op : id.ops) {
+    for (OpId op : id.ops) {
       key.push_back(-2);
-      key.push_back(problem.costs.class_of[op]);
+      key.push_back(problem.costs.class_of[op].value);
       key.push_back(problem.facts.runs[op] & kTrains ? 1 : 0);
       const auto& operands = problem.graph.operators[op].operands;
       for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
-        if (operands[i].tensor == id.index) key.push_back(i);
+        if (operands[i].tensor == id.tensor) key.push_back(i);
       }
     }
     id.group = groups.try_emplace(key, static_cast<int>(groups.size())).first->second;

@@ -42,13 +42,14 @@ enum class FlowKind {
 
 struct FlowId {
   FlowKind kind;
-  int index;                 // a tensor, for `weights` and those of clipping an operator
+  OpId op;                   // of `weights` and those of clipping
+  TensorId tensor;           // of all others
   std::vector<int> parties;  // launches at its ends: first those that write
   int writers = 0;           // how many of the parties write
-  std::vector<int> fed;  // launches whose tasks' times depend on what the flow brings; of weights
-                         // and gradients, the one that waits for it first
-  std::vector<int> ops;  // whose configurations it depends on
-  int group = 0;         // flows of one group are equal if these configurations are
+  std::vector<int> fed;   // launches whose tasks' times depend on what the flow brings; of weights
+                          // and gradients, the one that waits for it first
+  std::vector<OpId> ops;  // whose configurations it depends on
+  int group = 0;          // flows of one group are equal if these configurations are
 
   // Whether the tasks of a party wait for what others wrote; or, if they read it, the next
   // iteration's do.
@@ -56,6 +57,12 @@ struct FlowId {
     return kind == FlowKind::weights ? parties[party] == fed.front() : party >= writers;
   }
 };
+
+// The number of the operator or tensor that a launch or flow is of.
+template <typename Of>
+int number_of(const Of& its) {
+  return its.op.none() ? its.tensor.value : its.op.value;
+}
 
 struct OutFlow {
   int flow, slot;  // the launch is the flow's `slot`-th writer
@@ -66,24 +73,24 @@ struct InFlow {
 };
 
 struct OperandRef {
-  int op, operand;
+  OpId op;
+  int operand = -1;
 };
 
 struct LaunchGraph {
   explicit LaunchGraph(const Problem& problem);
 
-  int launch_of(Pass pass, int index) const {
-    return numbers[static_cast<int>(pass)][static_cast<std::size_t>(index)];
-  }
+  int launch_of(Pass pass, OpId op) const { return numbers[static_cast<int>(pass)][op]; }
 
   // The launch that waits for the gradients of the weights that `op` updates.
-  int first_reader(int op) const {
+  int first_reader(OpId op) const {
     const int norm = launch_of(Pass::norm, op);
     return norm >= 0 ? norm : launch_of(Pass::update, op);
   }
 
-  std::vector<LaunchId> launches;     // in the order of issue; those that training executes
-  std::vector<int> numbers[kPasses];  // by pass and index: launch, or -1
+  std::vector<LaunchKey> launches;       // in the order of issue; those that training executes
+  IdVector<OpId, int> numbers[kPasses];  // by pass: launch, or -1
+  IdVector<TensorId, int> load_of;       // likewise
   // A forward launch: the backward launch of the same operator, whose k-th task follows the k-th
   // one; or -1.
   std::vector<int> backward_of;
@@ -92,14 +99,14 @@ struct LaunchGraph {
   std::vector<std::vector<InFlow>> in_flows;    // a launch
   std::vector<std::vector<int>> feeding;        // a launch: flows that its tasks' times depend on
   // What depends on an operator's configuration.
-  std::vector<std::vector<int>> launches_of_op, flows_of_op;
+  IdVector<OpId, std::vector<int>> launches_of_op, flows_of_op;
   std::vector<int> group_sizes;  // how many flows each group has
 
-  std::vector<LoadSource> load_sources;                // a tensor
-  std::vector<OperandRef> producers;                   // a tensor; -1: none
-  std::vector<std::vector<OperandRef>> readers;        // a tensor: in training
-  std::vector<std::vector<OperandRef>> other_readers;  // in prediction or evaluation alone
-  std::vector<std::vector<int>> lookups_of;  // a tensor: the operators that look its tokens up
+  IdVector<TensorId, LoadSource> load_sources;
+  IdVector<TensorId, OperandRef> producers;
+  IdVector<TensorId, std::vector<OperandRef>> readers;        // in training
+  IdVector<TensorId, std::vector<OperandRef>> other_readers;  // in prediction or evaluation alone
+  IdVector<TensorId, std::vector<OpId>> lookups_of;           // who looks its tokens up
 
  private:
   // Of a field of a tensor: the launches that write and that read it, in the order of issue.
@@ -109,17 +116,17 @@ struct LaunchGraph {
 
   void find_launches(const Problem& problem);
   void find_uses(const Problem& problem);
-  void find_tensor_flows(const Problem& problem, int tensor);
+  void find_tensor_flows(const Problem& problem, TensorId tensor);
   void find_weight_flows(const Problem& problem);
   void find_clipping_flows();
-  std::vector<int> deciding(std::initializer_list<const std::vector<int>*> launches) const;
-  void add_flow(FlowKind kind, int index, const std::vector<int>& writers,
+  std::vector<OpId> deciding(std::initializer_list<const std::vector<int>*> launches) const;
+  void add_flow(FlowKind kind, OpId op, TensorId tensor, const std::vector<int>& writers,
                 const std::vector<int>& to, const std::vector<int>& fed,
-                const std::vector<int>& ops);
+                const std::vector<OpId>& ops);
   void group_flows(const Problem& problem);
 
-  std::vector<int> deciding_;  // a launch: the operator whose configuration decides on its tasks
-  std::map<std::pair<int, Field>, Users> users_;  // tensor -1: fields of the iteration
+  std::vector<OpId> deciding_;  // a launch: the operator whose configuration decides on its tasks
+  std::map<std::pair<TensorId, Field>, Users> users_;  // no tensor: fields of the iteration
 };
 
 }  // namespace flexlegion

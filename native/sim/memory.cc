@@ -65,8 +65,8 @@ std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& li
   std::vector<std::int64_t> held(machine.memories, 0);
   Lives lives(graph, line);
   // Who uses a tensor's value, whether forward or, saved, backward.
-  std::vector<std::vector<int>> users(graph.problem().graph.tensors.size());
-  for (int op = 0; op < static_cast<int>(operators.size()); ++op) {
+  IdVector<TensorId, std::vector<int>> users(graph.problem().graph.tensors.size());
+  for (OpId op : operators.ids()) {
     for (const Operand& o : operators[op].operands) {
       if (o.role != Role::output) users[o.tensor].push_back(graph.launch_of(Pass::forward, op));
       if (o.saved_for_backward) users[o.tensor].push_back(graph.launch_of(Pass::backward, op));
@@ -87,7 +87,7 @@ std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& li
     for (int w = flow.writing.first; w < flow.writing.end; ++w) lives.touch(id.parties[w]);
     lives.touch_transfers(f);
     if (id.kind == FlowKind::value) {
-      for (int user : users[id.index]) lives.touch(user);
+      for (int user : users[id.tensor]) lives.touch(user);
     } else {
       for (std::size_t p = static_cast<std::size_t>(id.writers); p < id.parties.size(); ++p) {
         lives.touch(id.parties[p]);

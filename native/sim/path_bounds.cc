@@ -55,7 +55,7 @@ std::int64_t PathBounds::longest_path() {
       }
     }
     if (launch_graph_.launches[l].pass == Pass::backward) {
-      const int forward = launch_graph_.launch_of(Pass::forward, launch_graph_.launches[l].index);
+      const int forward = launch_graph_.launch_of(Pass::forward, launch_graph_.launches[l].op);
       first_ready = std::max(first_ready, first_end_[forward]);
       last_ready = std::max(last_ready, last_end_[forward]);
     }

@@ -42,11 +42,11 @@ struct LinearCost {
 
 struct CostTable {
   // Operators of one class have the same access maps, shapes and costs: the unrolled steps of a
-  // layer, say. Splits are kept once a class.
-  std::vector<int> class_of;                               // an operator
-  std::vector<std::vector<Split>> splits;                  // a class
-  std::vector<std::map<std::vector<int>, int>> number_of;  // a class: degrees -> split
-  std::vector<LinearCost> update, load, sum;               // a device kind
+  // layer, say. The first of them stands for the class, whose splits are kept once.
+  IdVector<OpId, OpId> class_of;
+  IdVector<OpId, std::vector<Split>> splits;
+  IdVector<OpId, std::map<std::vector<int>, int>> number_of;  // degrees -> split
+  std::vector<LinearCost> update, load, sum;                  // a device kind
   // A device kind: what the runtime takes before a task, unless it runs on with the one before.
   std::vector<std::int64_t> launch;
 };
@@ -57,7 +57,7 @@ struct Problem {
   MachineModel machine;
   CostTable costs;
 
-  const Split& split(int op, int number) const {
+  const Split& split(OpId op, int number) const {
     return costs.splits[costs.class_of[op]][static_cast<std::size_t>(number)];
   }
 };
@@ -74,6 +74,7 @@ struct PricedConfig {
   }
 };
 
-using PartialStrategy = std::vector<std::pair<int, PricedConfig>>;  // (operator, configuration)
+using PricedStrategy = IdVector<OpId, PricedConfig>;
+using PartialStrategy = std::vector<std::pair<OpId, PricedConfig>>;
 
 }  // namespace flexlegion

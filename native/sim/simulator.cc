@@ -2,7 +2,7 @@
 
 namespace flexlegion {
 
-void Simulator::set(const std::vector<PricedConfig>& strategy) {
+void Simulator::set(const PricedStrategy& strategy) {
   graph_.set(strategy);
   simulation_.full(line_);
   proposed_ = changed_ = false;

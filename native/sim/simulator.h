@@ -28,7 +28,7 @@ class Simulator {
   explicit Simulator(const Problem& problem) : graph_(problem), simulation_(graph_) {}
 
   // Takes a whole strategy: the task graph is built, and simulated in full.
-  void set(const std::vector<PricedConfig>& strategy);
+  void set(const PricedStrategy& strategy);
 
   // Tries other configurations of some operators. Afterwards either `accept` or `reject`.
   Verdict propose(const PartialStrategy& configs, Algorithm algorithm, std::int64_t limit = kNever);

@@ -23,7 +23,7 @@ TaskRef TaskGraph::writer_of(int flow, int writer) const {
           writer - first[static_cast<std::size_t>(slot)]};
 }
 
-void TaskGraph::set(const std::vector<PricedConfig>& strategy) {
+void TaskGraph::set(const PricedStrategy& strategy) {
   configs_ = strategy;
   std::fill(load_.begin(), load_.end(), 0);
   std::fill(memory_.begin(), memory_.end(), 0);
@@ -71,7 +71,7 @@ bool TaskGraph::within(std::int64_t limit) {
   for (int l : dirty_blocks_) {
     const Block& old = blocks_[l];
     for (std::size_t k = 0; k < old.device.size(); ++k) bound_[old.device[k]] -= old.exe_time[k];
-    const auto [pass, op] = launch_graph_.launches[l];
+    const auto [pass, op, loaded] = launch_graph_.launches[l];
     if (pass != Pass::forward && pass != Pass::backward) continue;
     const Split& split = problem_.split(op, configs_[op].split);
     for (int k = 0; k < split.tasks; ++k) {

@@ -23,7 +23,7 @@ class TaskGraph {
   TaskGraph(const TaskGraph&) = delete;
 
   // Takes a whole strategy, one configuration an operator, and builds everything from nothing.
-  void set(const std::vector<PricedConfig>& strategy);
+  void set(const PricedStrategy& strategy);
 
   // What a replacement put aside.
   struct Change {
@@ -39,12 +39,12 @@ class TaskGraph {
 
   const Problem& problem() const { return problem_; }
   const LaunchGraph& launch_graph() const { return launch_graph_; }
-  const std::vector<LaunchId>& launches() const { return launch_graph_.launches; }
+  const std::vector<LaunchKey>& launches() const { return launch_graph_.launches; }
   const std::vector<FlowId>& flow_ids() const { return launch_graph_.flows; }
-  const std::vector<PricedConfig>& strategy() const { return configs_; }
+  const PricedStrategy& strategy() const { return configs_; }
   const std::vector<Block>& blocks() const { return blocks_; }
   const std::vector<FlowPtr>& flows() const { return flows_; }
-  int launch_of(Pass pass, int index) const { return launch_graph_.launch_of(pass, index); }
+  int launch_of(Pass pass, OpId op) const { return launch_graph_.launch_of(pass, op); }
   // Which launch (not party) and part a flow's writer is.
   TaskRef writer_of(int flow, int writer) const;
 
@@ -70,7 +70,7 @@ class TaskGraph {
 
   const Problem& problem_;
   const LaunchGraph launch_graph_;
-  std::vector<PricedConfig> configs_;
+  PricedStrategy configs_;
   std::vector<Block> blocks_;
   std::vector<FlowPtr> flows_;
   std::vector<std::int64_t> load_, memory_;

@@ -9,11 +9,11 @@
 namespace flexlegion {
 
 // How a tensor's value was written, as its producer is configured.
-void FlowRules::find_written(int tensor) {
+void FlowRules::find_written(TensorId tensor) {
   const auto [op, output] = launch_graph_.producers[tensor];
   written_.tiles = &writer_partition(tensor);
-  written_.values = op < 0 ? 1 : problem_.split(op, configs_[op].split).partial_values;
-  written_.summed = op >= 0 && configs_[op].sums == Sums::shards;
+  written_.values = op.none() ? 1 : problem_.split(op, configs_[op].split).partial_values;
+  written_.summed = !op.none() && configs_[op].sums == Sums::shards;
   written_.index.reset();
   if (!written_.summed) return;
   const std::vector<int> outputs = problem_.graph.operators[op].outputs();
@@ -44,7 +44,7 @@ Rect FlowRules::as_read(const Rect& rect) const {
 }
 
 // The sum tasks of the tensor's producer write their shards.
-void FlowRules::box_summed(int op) {
+void FlowRules::box_summed(OpId op) {
   const std::vector<ShardTask>& tasks = sums_of(op);
   for (std::size_t j = 0; j < tasks.size(); ++j) {
     box(memory_of(tasks[j].device), written_.shards[j], true);
@@ -63,9 +63,9 @@ void FlowRules::box_read(const OperandRef& reader, int values, bool state) {
 }
 
 // Whoever read the tensor in training is told of. What remains are the others.
-void FlowRules::hold_value(int tensor) {
+void FlowRules::hold_value(TensorId tensor) {
   for (const OperandRef& use : launch_graph_.other_readers[tensor]) box_read(use, values_read());
-  const bool loaded = launch_graph_.producers[tensor].op < 0;
+  const bool loaded = launch_graph_.producers[tensor].op.none();
   if (loaded) {
     // The next batch is staged while the present one computes.
     for (int memory : boxed_) {
@@ -125,7 +125,7 @@ void FlowRules::read_value(const Partition& partition, const std::vector<int>& d
 }
 
 // The update of a table, or the norm launch before it, reads the tokens by which `op` reads rows.
-void FlowRules::read_tokens(int op) {
+void FlowRules::read_tokens(OpId op) {
   const Rect rect = looked_up_tokens(problem_.graph, op);
   const int reader = launch_graph_.first_reader(problem_.facts.owner[problem_.facts.table[op]]);
   const auto& devices = blocks_[reader].device;
@@ -154,8 +154,8 @@ void FlowRules::read_tokens(int op) {
 
 Flow FlowRules::value(const FlowId& id) {
   begin(id);
-  find_written(id.index);
-  const auto [producer, output] = launch_graph_.producers[id.index];
+  find_written(id.tensor);
+  const auto [producer, output] = launch_graph_.producers[id.tensor];
   const auto& writers = blocks_[id.parties[0]].device;
   if (written_.summed) {
     writing_ = {1, 2};
@@ -164,7 +164,7 @@ Flow FlowRules::value(const FlowId& id) {
     writing_ = {0, 1};
     box_tiles(writers);
   }
-  if (producer >= 0 && problem_.facts.backward[producer] &&
+  if (!producer.none() && problem_.facts.backward[producer] &&
       problem_.graph.operators[producer].operands[output].saved_for_backward) {
     if (written_.values == 1) {  // it is where backward needs it
       for (int k = 0; k < static_cast<int>(writers.size()); ++k) {
@@ -175,13 +175,13 @@ Flow FlowRules::value(const FlowId& id) {
                  party_of_launch_[launch_graph_.launch_of(Pass::backward, producer)]);
     }
   }
-  for (const auto& [op, operand] : launch_graph_.readers[id.index]) {
+  for (const auto& [op, operand] : launch_graph_.readers[id.tensor]) {
     const PricedConfig& config = configs_[op];
     read_value(geometry_.partition(op, operand, config.split), config.devices,
                party_of_launch_[launch_graph_.launch_of(Pass::forward, op)]);
   }
-  for (int op : launch_graph_.lookups_of[id.index]) read_tokens(op);
-  hold_value(id.index);
+  for (OpId op : launch_graph_.lookups_of[id.tensor]) read_tokens(op);
+  hold_value(id.tensor);
   Flow flow = finish(id);
   if (written_.values > 1 && !written_.summed) flow.fed_times = combining_times(id);
   return flow;
@@ -192,7 +192,7 @@ Flow FlowRules::value(const FlowId& id) {
 std::vector<std::vector<std::int64_t>> FlowRules::combining_times(const FlowId& id) {
   std::vector<std::vector<std::int64_t>> times;
   for (int launch : id.fed) times.emplace_back(blocks_[launch].device.size(), 0);
-  const auto add = [&](Pass pass, int op, int operand) {
+  const auto add = [&](Pass pass, OpId op, int operand) {
     const int launch = launch_graph_.launch_of(pass, op);
     const auto at = std::find(id.fed.begin(), id.fed.end(), launch) - id.fed.begin();
     const Partition& partition = geometry_.partition(op, operand, configs_[op].split);
@@ -207,11 +207,11 @@ std::vector<std::vector<std::int64_t>> FlowRules::combining_times(const FlowId& 
     return problem_.facts.backward[use.op] &&
            problem_.graph.operators[use.op].operands[use.operand].saved_for_backward;
   };
-  for (const OperandRef& use : launch_graph_.readers[id.index]) {
+  for (const OperandRef& use : launch_graph_.readers[id.tensor]) {
     add(Pass::forward, use.op, use.operand);
     if (saved(use)) add(Pass::backward, use.op, use.operand);
   }
-  const OperandRef producer = launch_graph_.producers[id.index];
+  const OperandRef producer = launch_graph_.producers[id.tensor];
   if (saved(producer)) add(Pass::backward, producer.op, producer.operand);
   return times;
 }
@@ -219,9 +219,9 @@ std::vector<std::vector<std::int64_t>> FlowRules::combining_times(const FlowId& 
 // What prediction or evaluation alone computes or loads.
 Flow FlowRules::untrained(const FlowId& id) {
   begin(id);
-  find_written(id.index);
-  const int producer = launch_graph_.producers[id.index].op;
-  box_tiles(producer < 0 ? load_devices(id.index) : configs_[producer].devices);
+  find_written(id.tensor);
+  const OpId producer = launch_graph_.producers[id.tensor].op;
+  box_tiles(producer.none() ? load_devices(id.tensor) : configs_[producer].devices);
   if (written_.summed) {
     for (std::size_t j = 0; j < written_.shards.size(); ++j) {
       const Rect& shard = written_.shards[j];
@@ -230,14 +230,14 @@ Flow FlowRules::untrained(const FlowId& id) {
     hold_boxes(Content::activation);
     box_summed(producer);
   }
-  hold_value(id.index);
+  hold_value(id.tensor);
   return finish(id);
 }
 
 // Partial values, on their way to the tasks that sum them.
 Flow FlowRules::partial(const FlowId& id) {
   begin(id);
-  find_written(id.index);
+  find_written(id.tensor);
   box_tiles(blocks_[id.parties[0]].device);
   const auto& devices = blocks_[id.parties[1]].device;
   FlowBuilder::Need need;

@@ -9,7 +9,7 @@
 namespace flexlegion {
 
 Flow FlowRules::weights(const FlowId& id) {
-  const int op = id.index;
+  const OpId op = id.op;
   const Graph& graph = problem_.graph;
   const auto& operands = graph.operators[op].operands;
   const std::vector<int> owned = problem_.facts.owned_weights(graph, op);
@@ -22,11 +22,11 @@ Flow FlowRules::weights(const FlowId& id) {
   std::vector<std::int64_t> gathered(tasks.size(), 0), touched(tasks.size(), 0);
   int stack = 0;
   for (int w = 0; w < static_cast<int>(owned.size()); ++w) {
-    const int tensor = operands[owned[w]].tensor;
+    const TensorId tensor = operands[owned[w]].tensor;
     const bool is_table = problem_.facts.is_table(tensor);
     // Whose gradients the update reads: the weight's, or those of what was looked up in a table.
-    for (int from : is_table ? problem_.facts.lookups.at(tensor) : std::vector<int>{op}) {
-      const int source = is_table ? graph.operators[from].primary_output().tensor : tensor;
+    for (OpId from : is_table ? problem_.facts.lookups.at(tensor) : std::vector<OpId>{op}) {
+      const TensorId source = is_table ? graph.operators[from].primary_output().tensor : tensor;
       add_contributions(source, id);
       for (int j = 0; j < static_cast<int>(tasks.size()); ++j) {
         for (const auto& [weight, shard] : tasks[j].shards) {
@@ -147,7 +147,7 @@ std::int64_t FlowRules::gather_shard(const Rect& shard, int device, TaskRef task
 }
 
 // What the next iteration's readers need of the updated shards.
-void FlowRules::return_weight(int tensor, int weight, const std::vector<ShardTask>& tasks,
+void FlowRules::return_weight(TensorId tensor, int weight, const std::vector<ShardTask>& tasks,
                               int first_writer, int stack) {
   // Rectangles that each memory reads, once each.
   returns_.clear();
@@ -191,13 +191,13 @@ void FlowRules::return_weight(int tensor, int weight, const std::vector<ShardTas
 }
 
 Flow FlowRules::kept(const FlowId& id) {
-  const Tensor& tensor = problem_.graph.tensors[id.index];
+  const Tensor& tensor = problem_.graph.tensors[id.tensor];
   if (tensor.kind != TensorKind::weight) return untrained(id);
   begin(id);
   for (const auto* readers : {&launch_graph_.readers, &launch_graph_.other_readers}) {
-    for (const OperandRef& use : (*readers)[id.index]) box_read(use, 1, tensor.is_state);
+    for (const OperandRef& use : (*readers)[id.tensor]) box_read(use, 1, tensor.is_state);
   }
-  for (int op : launch_graph_.lookups_of[id.index]) {
+  for (OpId op : launch_graph_.lookups_of[id.tensor]) {
     const int update =
         launch_graph_.launch_of(Pass::update, problem_.facts.owner[problem_.facts.table[op]]);
     for (int device : blocks_[update].device) {

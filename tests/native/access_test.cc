@@ -47,12 +47,12 @@ TEST_CASE("tile_of: tiles partition the extent and differ by at most one") {
 // Stride 2 over 9 rows (5 positions): the window of position 2 starts at 2*2 - 1 = 3, that of
 // position 4 ends at 4*2 - 1 + 3 = 10, clamped to 9.
 TEST_CASE("accessed: a window's halo, clamped") {
-  const Operand same{0, Role::input, false, {window(0, 3, 1, 1)}};
+  const Operand same{TensorId(0), Role::input, false, {window(0, 3, 1, 1)}};
   const Tensor rows{"rows", {8}, DataType::float32, TensorKind::input, false};
   CHECK(accessed(same, rows, box({{0, 4}})) == box({{0, 5}}));
   CHECK(accessed(same, rows, box({{4, 8}})) == box({{3, 8}}));
   CHECK(accessed(same, rows, box({{2, 3}})) == box({{1, 4}}));
-  const Operand strided{0, Role::input, false, {window(0, 3, 2, 1)}};
+  const Operand strided{TensorId(0), Role::input, false, {window(0, 3, 2, 1)}};
   const Tensor nine{"nine", {9}, DataType::float32, TensorKind::input, false};
   CHECK(accessed(strided, nine, box({{2, 5}})) == box({{3, 9}}));
   CHECK(accessed(strided, nine, box({{0, 2}})) == box({{0, 4}}));
@@ -61,7 +61,7 @@ TEST_CASE("accessed: a window's halo, clamped") {
 // (2, 3, 4) flattened to (2, 12): elements [5, 9) lie in the bands floor(5/4) = 1 to ceil(9/4) = 3;
 // element 11 in band 2; the innermost dimension is always whole.
 TEST_CASE("accessed: divided and whole dimensions") {
-  const Operand flatten{0, Role::input, false, {along(0), divided(1, 4), kWhole}};
+  const Operand flatten{TensorId(0), Role::input, false, {along(0), divided(1, 4), kWhole}};
   const Tensor t{"t", {2, 3, 4}, DataType::float32, TensorKind::input, false};
   CHECK(accessed(flatten, t, box({{1, 2}, {5, 9}})) == box({{1, 2}, {1, 3}, {0, 4}}));
   CHECK(accessed(flatten, t, box({{0, 2}, {11, 12}})) == box({{0, 2}, {2, 3}, {0, 4}}));

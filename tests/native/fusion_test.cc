@@ -177,11 +177,10 @@ TEST_CASE("the simulator fuses what the runtime fuses, and finds the plan's memo
     const Optimizer optimizer{bench.problem.facts.optimizer.states, seed % 3 == 0};
     bench.problem.facts = facts_of(graph, {}, optimizer);
     Strategy strategy;
-    std::vector<PricedConfig> configs;
-    for (int op = 0; op < static_cast<int>(graph.operators.size()); ++op) {
-      const Operator& its = graph.operators[static_cast<std::size_t>(op)];
-      strategy.push_back(random_config(random, graph, its, usual));
-      configs.push_back(bench.config(op, strategy.back()));
+    PricedStrategy configs;
+    for (OpId op : graph.operators.ids()) {
+      strategy.push_back(random_config(random, graph, graph.operators[op], usual));
+      configs.push_back(bench.config(op.value, strategy.back()));
     }
     Simulator simulator(bench.problem);
     simulator.set(configs);
@@ -200,18 +199,18 @@ TEST_CASE("the simulator fuses what the runtime fuses, and finds the plan's memo
       CHECK(simulator.graph().memory()[static_cast<std::size_t>(memory)] ==
             bytes_on_device(plan, d));
     }
-    const std::vector<int> runs = run_numbers(graph, plan, kTrains, machine.memory_of);
+    const IdVector<LaunchId, int> runs = run_numbers(graph, plan, kTrains, machine.memory_of);
     MergedUses merged;
     int last = -1;
-    for (std::size_t l = 0; l < plan.launches.size(); ++l) {
+    for (LaunchId l : plan.launches.ids()) {
       if (runs[l] < 0) continue;
       const Launch& launch = plan.launches[l];
-      CAPTURE(launch.op);
+      CAPTURE(launch.op.value);
       CAPTURE(static_cast<int>(launch.pass));
       // All operators share one clip launch.
       const auto& simulated = simulator.graph().launches();
-      const auto its = std::find_if(simulated.begin(), simulated.end(), [&](const LaunchId& id) {
-        return id.pass == launch.pass && (id.pass == Pass::clip || id.index == launch.op);
+      const auto its = std::find_if(simulated.begin(), simulated.end(), [&](const LaunchKey& key) {
+        return key.pass == launch.pass && (key.pass == Pass::clip || key.op == launch.op);
       });
       const auto number = its - simulated.begin();
       const bool joins = runs[l] == last;

@@ -36,31 +36,29 @@ inline DimMap divided(int d, int by) { return {d, 1, by, 0, 0}; }
 struct Net {
   Graph graph;
 
-  int tensor(const std::string& name, std::vector<std::int64_t> shape,
-             TensorKind kind = TensorKind::activation, bool gradient = false,
-             DataType type = DataType::float32) {
-    graph.tensors.push_back({name, std::move(shape), type, kind, gradient});
-    return static_cast<int>(graph.tensors.size()) - 1;
+  TensorId tensor(const std::string& name, std::vector<std::int64_t> shape,
+                  TensorKind kind = TensorKind::activation, bool gradient = false,
+                  DataType type = DataType::float32) {
+    return graph.tensors.add({name, std::move(shape), type, kind, gradient});
   }
-  int weight(const std::string& name, std::vector<std::int64_t> shape) {
+  TensorId weight(const std::string& name, std::vector<std::int64_t> shape) {
     return tensor(name, std::move(shape), TensorKind::weight, true);
   }
-  int op(const std::string& name, std::vector<Operand> operands, bool is_loss = false) {
+  OpId op(const std::string& name, std::vector<Operand> operands, bool is_loss = false) {
     Operator o;
     o.name = name;
     o.is_loss = is_loss;
     o.operands = std::move(operands);
-    graph.operators.push_back(std::move(o));
-    return static_cast<int>(graph.operators.size()) - 1;
+    return graph.operators.add(std::move(o));
   }
   // Element-wise, of two dimensions.
-  int relu(int in, int out) {
+  OpId relu(TensorId in, TensorId out) {
     return op("relu", {{in, Role::input, false, {along(0), along(1)}},
                        {out, Role::output, true, {along(0), along(1)}}});
   }
   // Both operands are whole but for the samples.
-  int loss(int prediction, int labels, int out) {
-    const auto map = [&](int t) {
+  OpId loss(TensorId prediction, TensorId labels, TensorId out) {
+    const auto map = [&](TensorId t) {
       std::vector<DimMap> m(graph.tensors[t].shape.size());
       m[0] = along(0);
       return m;
@@ -71,7 +69,7 @@ struct Net {
                {out, Role::output, false, {along(0)}}},
               true);
   }
-  int dense(int x, int w, int b, int y) {
+  OpId dense(TensorId x, TensorId w, TensorId b, TensorId y) {
     return op("dense", {{x, Role::input, true, {along(0), kWhole}},
                         {w, Role::weight, true, {along(1), kWhole}},
                         {b, Role::weight, false, {along(1)}},
@@ -81,7 +79,7 @@ struct Net {
 
 // x (4, 6) -> dense of 8 units -> loss with labels (4).
 struct DenseNet : Net {
-  int x, w, b, y, labels, losses;
+  TensorId x, w, b, y, labels, losses;
 
   explicit DenseNet(bool gradient_of_x = false) {
     x = tensor("x", {4, 6}, TensorKind::input, gradient_of_x);
@@ -98,43 +96,45 @@ struct DenseNet : Net {
 // The same, with the 6 channels of x as a reduction.
 struct ReducedDense : DenseNet {
   ReducedDense() {
-    Operator& op = graph.operators[0];
+    Operator& op = graph.operators.front();
     op.dims = {DimKind::sample, DimKind::parameter, DimKind::reduction};
     op.reductions = {6};
     op.operands[0].map = {along(0), along(2)};
     op.operands[1].map = {along(1), along(2)};
     op.operands[2].once = 1u << 2;
-    graph.operators[1].dims = {DimKind::sample};
+    graph.operators.back().dims = {DimKind::sample};
     check_graph(graph);
   }
 };
 
 // A plan that keeps to its invariants.
-inline Plan plan_of(const Graph& graph, const Strategy& strategy, const std::vector<int>& outputs,
-                    Optimizer optimizer) {
+inline Plan plan_of(const Graph& graph, const Strategy& strategy,
+                    const std::vector<TensorId>& outputs, Optimizer optimizer) {
   Plan plan = make_plan(graph, strategy, outputs, optimizer);
   verify(graph, plan);
   return plan;
 }
 
+// `op` is the number of the operator, or -1.
 inline const Launch* launch_of(const Plan& plan, int op, Pass pass) {
   const Launch* found = nullptr;
   for (const Launch& launch : plan.launches) {
-    if (launch.op != op || launch.pass != pass) continue;
+    if (launch.op.value != op || launch.pass != pass) continue;
     REQUIRE(found == nullptr);
     found = &launch;
   }
   return found;
 }
 
-inline const Launch* load_of(const Plan& plan, int tensor) {
+inline const Launch* load_of(const Plan& plan, TensorId tensor) {
   for (const Launch& launch : plan.launches) {
     if (launch.pass == Pass::load && launch.requirements.at(0).tensor == tensor) return &launch;
   }
   return nullptr;
 }
 
-inline const Requirement* find(const Launch* launch, int tensor, Field field = Field::gradient) {
+inline const Requirement* find(const Launch* launch, TensorId tensor,
+                               Field field = Field::gradient) {
   REQUIRE(launch != nullptr);
   for (const Requirement& r : launch->requirements) {
     if (r.tensor == tensor && r.field == field) return &r;

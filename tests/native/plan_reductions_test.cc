@@ -98,9 +98,10 @@ TEST_CASE("a reduction that is not split") {
 
 TEST_CASE("what is no reduction is refused") {
   ReducedDense net;
-  Operator& op = net.graph.operators[0];
-  CHECK_THROWS_AS(check_config(net.graph, 0, {{1, 1, 7}, Devices(7, 0)}), std::invalid_argument);
-  CHECK_THROWS_AS(check_config(net.graph, 0, {{1, 1}, {0}}), std::invalid_argument);
+  Operator& op = net.graph.operators.front();
+  CHECK_THROWS_AS(check_config(net.graph, OpId(0), {{1, 1, 7}, Devices(7, 0)}),
+                  std::invalid_argument);
+  CHECK_THROWS_AS(check_config(net.graph, OpId(0), {{1, 1}, {0}}), std::invalid_argument);
   op.operands[3].map = {along(0), along(2)};
   CHECK_THROWS_AS(check_graph(net.graph), std::invalid_argument);
   op.operands[3].map = {along(0), along(1)};

@@ -14,7 +14,7 @@ DimMap rows_named_by(int operand, int dim) { return {dim, 1, 1, 0, 0, operand}; 
 
 // tokens (4, 3) -> rows of table (10, 6), y (4, 3, 6) -> loss. Split by columns and rows.
 struct LookUp : Net {
-  int tokens, table, y, labels, losses;
+  TensorId tokens, table, y, labels, losses;
 
   LookUp() {
     tokens = tensor("tokens", {4, 3}, TensorKind::input, false, DataType::int32);
@@ -25,11 +25,11 @@ struct LookUp : Net {
     op("embedding", {{tokens, Role::input, true, {along(0), along(1)}},
                      {table, Role::weight, false, {rows_named_by(0, 3), along(2)}},
                      {y, Role::output, false, {along(0), along(1), along(2)}}});
-    Operator& embedding = graph.operators[0];
+    Operator& embedding = graph.operators.front();
     embedding.dims = {DimKind::none, DimKind::none, DimKind::parameter, DimKind::reduction};
     embedding.reductions = {10};
     loss(y, labels, losses);
-    graph.operators[1].dims = {DimKind::sample};
+    graph.operators.back().dims = {DimKind::sample};
   }
 };
 
@@ -39,7 +39,7 @@ struct LookUp : Net {
 // update it, each reads all tokens, and of y's gradient its columns.
 TEST_CASE("the update of a table reads what its map says") {
   const LookUp net;
-  CHECK(tables_of(net.graph) == std::vector<bool>{false, true, false, false, false});
+  CHECK(tables_of(net.graph) == IdVector<TensorId, bool>{false, true, false, false, false});
   const Plan plan = plan_of(net.graph, {{{1, 1, 2, 2}, {0, 1, 2, 3}}, {{1}, {0}}}, {net.y}, {0});
   CHECK(launch_of(plan, 0, Pass::backward) == nullptr);
   CHECK(plan.gradients[net.table].slots == 0);
@@ -57,24 +57,24 @@ TEST_CASE("the update of a table reads what its map says") {
 
 TEST_CASE("what is used otherwise as well is no table") {
   LookUp net;
-  const int product = net.tensor("product", {4, 10}),
-            x = net.tensor("x", {4, 6}, TensorKind::input);
+  const TensorId product = net.tensor("product", {4, 10}),
+                 x = net.tensor("x", {4, 6}, TensorKind::input);
   net.op("dense", {{x, Role::input, true, {along(0), kWhole}},
                    {net.table, Role::weight, true, {along(1), kWhole}},
                    {product, Role::output, false, {along(0), along(1)}}});
-  net.graph.operators[2].dims = {DimKind::sample, DimKind::parameter};
+  net.graph.operators.back().dims = {DimKind::sample, DimKind::parameter};
   CHECK(!tables_of(net.graph)[net.table]);
-  net.graph.operators[0].dims[0] = DimKind::sample;  // as its look-ups may be split, then
+  net.graph.operators.front().dims[0] = DimKind::sample;  // as its look-ups may be split, then
   CHECK_NOTHROW(check_graph(net.graph));
   const GraphFacts facts = facts_of(net.graph, {net.y, product});
-  CHECK(facts.backward[0]);
+  CHECK(facts.backward.front());
   CHECK(facts.lookups.empty());
 }
 
 TEST_CASE("look-ups that no update knows are refused") {
   const auto refused = [](auto change, const char* why) {
     LookUp net;
-    change(net, net.graph.operators[0]);
+    change(net, net.graph.operators.front());
     CHECK_THROWS_WITH_AS(check_graph(net.graph), doctest::Contains(why), std::invalid_argument);
   };
   const char* const other = "looks rows up in another way";

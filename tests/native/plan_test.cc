@@ -24,10 +24,10 @@ TEST_CASE("dense, split by samples") {
   const std::vector<std::pair<int, Pass>> order = {
       {-1, Pass::load},    {-1, Pass::load},    {0, Pass::forward}, {1, Pass::forward},
       {1, Pass::backward}, {0, Pass::backward}, {0, Pass::update}};
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    CHECK(plan.launches[i].op == order[i].first);
-    CHECK(plan.launches[i].pass == order[i].second);
-    CHECK(plan.launches[i].devices == Devices{0, 1});
+  for (LaunchId l : plan.launches.ids()) {
+    CHECK(plan.launches[l].op.value == order[l.index()].first);
+    CHECK(plan.launches[l].pass == order[l.index()].second);
+    CHECK(plan.launches[l].devices == Devices{0, 1});
   }
 
   const std::vector<Rect> x = {box({{0, 2}, {0, 6}}), box({{2, 4}, {0, 6}})};
@@ -87,15 +87,15 @@ TEST_CASE("clipping") {
   const Launch* update = launch_of(plan, 0, Pass::update);
   REQUIRE(norm->requirements.size() == 3);
   CHECK(norm->devices == update->devices);
-  for (int weight : {net.w, net.b}) {
+  for (TensorId weight : {net.w, net.b}) {
     check(find(norm, weight), Privilege::read, find(update, weight)->rects);
   }
-  check(find(norm, -1, Field::norms), Privilege::write, {box({{0, 1}}), box({{1, 2}})});
+  check(find(norm, {}, Field::norms), Privilege::write, {box({{0, 1}}), box({{1, 2}})});
   const Launch* clip = launch_of(plan, -1, Pass::clip);
   CHECK(clip->devices == Devices{0});
-  check(find(clip, -1, Field::norms), Privilege::read, {box({{0, 2}})});
-  check(find(clip, -1, Field::total_norm), Privilege::write, {box({{0, 1}})});
-  check(find(update, -1, Field::total_norm), Privilege::read, {box({{0, 1}}), box({{0, 1}})});
+  check(find(clip, {}, Field::norms), Privilege::read, {box({{0, 2}})});
+  check(find(clip, {}, Field::total_norm), Privilege::write, {box({{0, 1}})});
+  check(find(update, {}, Field::total_norm), Privilege::read, {box({{0, 1}}), box({{0, 1}})});
 }
 
 // Two halves of the units: each task reads its own half of w and b, so the gradient is exclusive
@@ -167,9 +167,9 @@ TEST_CASE("dense, split both ways over repeated devices") {
 // share of the bias.
 TEST_CASE("no more shards than elements") {
   Net net;
-  const int x = net.tensor("x", {3, 6}, TensorKind::input);
-  const int w = net.weight("w", {2, 6}), b = net.weight("b", {2});
-  const int y = net.tensor("y", {3, 2}), labels = net.tensor("l", {3, 2}, TensorKind::input);
+  const TensorId x = net.tensor("x", {3, 6}, TensorKind::input);
+  const TensorId w = net.weight("w", {2, 6}), b = net.weight("b", {2});
+  const TensorId y = net.tensor("y", {3, 2}), labels = net.tensor("l", {3, 2}, TensorKind::input);
   net.dense(x, w, b, y);
   net.loss(y, labels, net.tensor("losses", {3}));
   const Plan plan = plan_of(net.graph, {{{3, 1}, {2, 0, 1}}, {{1}, {0}}}, {y}, {0});
@@ -187,7 +187,7 @@ namespace {
 
 // relu over 8 rows, then a convolution along them; images (1, 8, 1, 1).
 struct ConvNet : Net {
-  int x, r, kernel, y;
+  TensorId x, r, kernel, y;
 
   ConvNet(int window_size, int stride, int padding, std::int64_t out_rows) {
     const std::vector<DimMap> same = {along(0), along(1), along(2), along(3)};
@@ -195,7 +195,7 @@ struct ConvNet : Net {
     r = tensor("r", {1, 8, 1, 1});
     kernel = weight("kernel", {1, window_size, 1, 1});
     y = tensor("y", {1, out_rows, 1, 1});
-    const int labels = tensor("labels", {1, out_rows, 1, 1}, TensorKind::input);
+    const TensorId labels = tensor("labels", {1, out_rows, 1, 1}, TensorKind::input);
     op("relu", {{x, Role::input, false, same}, {r, Role::output, true, same}});
     op("conv", {{r,
                  Role::input,
@@ -252,8 +252,8 @@ TEST_CASE("a row that a strided window skips") {
 // slot; on another it takes slot 1, and the first relu sums the two.
 TEST_CASE("two consumers of one tensor") {
   Net net;
-  const int x = net.tensor("x", {4, 6}, TensorKind::input, true);
-  const int r = net.tensor("r", {4, 6}), a = net.tensor("a", {4, 6});
+  const TensorId x = net.tensor("x", {4, 6}, TensorKind::input, true);
+  const TensorId r = net.tensor("r", {4, 6}), a = net.tensor("a", {4, 6});
   net.relu(x, r);
   net.relu(r, a);
   net.loss(a, r, net.tensor("losses", {4}));
@@ -275,8 +275,8 @@ TEST_CASE("two consumers of one tensor") {
 // An operator that reads one tensor twice is one launch, whose contributions never add up in place.
 TEST_CASE("one operator reads a tensor twice") {
   Net net;
-  const int x = net.tensor("x", {4, 6}, TensorKind::input, true);
-  const int r = net.tensor("r", {4, 6});
+  const TensorId x = net.tensor("x", {4, 6}, TensorKind::input, true);
+  const TensorId r = net.tensor("r", {4, 6});
   net.relu(x, r);
   net.loss(r, r, net.tensor("losses", {4}));
   const Plan plan = plan_of(net.graph, {{{1, 1}, {0}}, {{1}, {0}}}, {r}, {0});
@@ -291,10 +291,10 @@ TEST_CASE("one operator reads a tensor twice") {
 // user. If the earlier step runs on other devices, it takes slots of its own.
 TEST_CASE("a weight that two operators use") {
   Net net;
-  const int x = net.tensor("x", {4, 6}, TensorKind::input);
-  const int w = net.weight("w", {6, 6}), b = net.weight("b", {6});
-  const int h = net.tensor("h", {4, 6}), y = net.tensor("y", {4, 6});
-  const int labels = net.tensor("l", {4, 6}, TensorKind::input);
+  const TensorId x = net.tensor("x", {4, 6}, TensorKind::input);
+  const TensorId w = net.weight("w", {6, 6}), b = net.weight("b", {6});
+  const TensorId h = net.tensor("h", {4, 6}), y = net.tensor("y", {4, 6});
+  const TensorId labels = net.tensor("l", {4, 6}, TensorKind::input);
   net.dense(x, w, b, h);
   net.dense(h, w, b, y);
   net.loss(y, labels, net.tensor("losses", {4}));
@@ -331,7 +331,7 @@ TEST_CASE("a weight that two operators use") {
 // all devices, in the order of their numbers.
 TEST_CASE("a weight of which tasks read overlapping parts") {
   DenseNet net;
-  net.graph.operators[0].operands[2].map[0] = window(1, 3, 1, 1);
+  net.graph.operators.front().operands[2].map[0] = window(1, 3, 1, 1);
   const Plan plan = plan_of(net.graph, {{{1, 2}, {1, 0}}, {{1}, {0}}}, {net.y}, {0});
   CHECK(plan.gradients[net.b].slots == 2);
   CHECK_FALSE(plan.gradients[net.b].fully_written);
@@ -345,9 +345,9 @@ TEST_CASE("a weight of which tasks read overlapping parts") {
 // The first user of the weights serves prediction only: the second, which trains, updates them.
 TEST_CASE("a weight whose first user does not train") {
   Net net;
-  const int x = net.tensor("x", {4, 6}, TensorKind::input);
-  const int w = net.weight("w", {6, 6}), b = net.weight("b", {6});
-  const int p = net.tensor("p", {4, 6}), y = net.tensor("y", {4, 6});
+  const TensorId x = net.tensor("x", {4, 6}, TensorKind::input);
+  const TensorId w = net.weight("w", {6, 6}), b = net.weight("b", {6});
+  const TensorId p = net.tensor("p", {4, 6}), y = net.tensor("y", {4, 6});
   net.dense(x, w, b, p);
   net.dense(x, w, b, y);
   net.loss(y, x, net.tensor("losses", {4}));
@@ -363,11 +363,11 @@ TEST_CASE("a weight whose first user does not train") {
 // Without a prediction, nothing wants the softmax.
 TEST_CASE("dead operators") {
   Net net;
-  const int x = net.tensor("x", {4, 6}, TensorKind::input);
-  const int w = net.weight("w", {8, 6}), b = net.weight("b", {8});
-  const int y = net.tensor("y", {4, 8}), p = net.tensor("p", {4, 8});
-  const int labels = net.tensor("labels", {4}, TensorKind::input, false, DataType::int32);
-  const int unused = net.tensor("unused", {4}, TensorKind::input);
+  const TensorId x = net.tensor("x", {4, 6}, TensorKind::input);
+  const TensorId w = net.weight("w", {8, 6}), b = net.weight("b", {8});
+  const TensorId y = net.tensor("y", {4, 8}), p = net.tensor("p", {4, 8});
+  const TensorId labels = net.tensor("labels", {4}, TensorKind::input, false, DataType::int32);
+  const TensorId unused = net.tensor("unused", {4}, TensorKind::input);
   net.dense(x, w, b, y);
   net.relu(y, p);
   net.loss(y, labels, net.tensor("losses", {4}));
@@ -401,7 +401,7 @@ TEST_CASE("loads follow the first reader") {
   check(find(load, net.x, Field::value), Privilege::write,
         {box({{0, 2}, {0, 6}}), box({{2, 4}, {0, 6}})});
   CHECK(load_of(plan, net.labels)->devices == Devices{3, 2, 1, 0});
-  net.graph.operators[0].operands[0].map[0] = kWhole;
+  net.graph.operators.front().operands[0].map[0] = kWhole;
   plan = plan_of(net.graph, strategy, {net.y}, {0});
   load = load_of(plan, net.x);
   CHECK(load->devices == Devices{3});
@@ -428,7 +428,7 @@ TEST_CASE("strategies that do not fit throw") {
 
 TEST_CASE("an operator without an output throws") {
   Net net;
-  const int x = net.tensor("x", {4, 6}, TensorKind::input);
+  const TensorId x = net.tensor("x", {4, 6}, TensorKind::input);
   net.op("sink", {{x, Role::input, false, {along(0), along(1)}}});
   CHECK_THROWS_WITH_AS(plan_of(net.graph, {{{1, 1}, {0}}}, {x}, {0}),
                        doctest::Contains("'sink' has no output"), std::invalid_argument);

@@ -42,27 +42,27 @@ struct Bench {
     problem.facts = facts_of(graph, {}, {states, false});
     problem.machine = machine;
     CostTable& costs = problem.costs;
-    for (std::size_t op = 0; op < graph.operators.size(); ++op) {
-      costs.class_of.push_back(static_cast<int>(op));
-    }
+    for (OpId op : graph.operators.ids()) costs.class_of.push_back(op);
     costs.splits.resize(graph.operators.size());
     costs.number_of.resize(graph.operators.size());
     costs.update = costs.load = costs.sum = {{0, 1'000'000'000'000'000'000}};
     costs.launch = {0};
   }
 
-  // A configuration; its tasks take `forward` and `backward` ns each.
-  PricedConfig config(int op, const ParallelConfig& its, std::int64_t forward = 1,
+  // A configuration of the operator of that number; its tasks take `forward` and `backward` ns
+  // each.
+  PricedConfig config(int number, const ParallelConfig& its, std::int64_t forward = 1,
                       std::int64_t backward = 1) {
+    const OpId op(number);
     auto& splits = problem.costs.splits[op];
-    const int number = static_cast<int>(splits.size());
+    const int split = static_cast<int>(splits.size());
     const Operator& owner = problem.graph.operators[op];
     const bool shares = sums_by_shards(owner, {its.degrees, its.devices, Sums::shards});
     const std::size_t tasks = its.devices.size();
     splits.push_back({its.degrees, static_cast<int>(tasks), Times(tasks, forward),
                       Times(tasks, backward), partial_values(owner, its.degrees), shares});
-    problem.costs.number_of[op].try_emplace(its.degrees, number);
-    return {number, shares ? its.sums : Sums::readers, its.devices};
+    problem.costs.number_of[op].try_emplace(its.degrees, split);
+    return {split, shares ? its.sums : Sums::readers, its.devices};
   }
   PricedConfig config(int op, const std::vector<int>& degrees, const Devices& devices,
                       std::int64_t forward = 1, std::int64_t backward = 1) {

@@ -17,16 +17,22 @@ using namespace flexlegion::sim_test;
 namespace {
 
 // Ready, start and end of a task.
-Times task(const Simulator& simulator, Pass pass, int index, int part = 0) {
+Times task_of(const Simulator& simulator, int launch, int part = 0) {
   const Timeline& line = simulator.timeline();
-  const int t = line.first_task[simulator.graph().launch_of(pass, index)] + part;
+  const int t = line.first_task[launch] + part;
   return {line.ready_time[t], line.start_time[t], line.end_time[t]};
 }
+Times task(const Simulator& simulator, Pass pass, int op, int part = 0) {
+  return task_of(simulator, simulator.graph().launch_of(pass, OpId(op)), part);
+}
+Times load(const Simulator& simulator, TensorId tensor) {
+  return task_of(simulator, simulator.graph().launch_graph().load_of[tensor]);
+}
 
-int flow_of(const Simulator& simulator, FlowKind kind, int index) {
+int flow_of(const Simulator& simulator, FlowKind kind, int number) {
   const auto& ids = simulator.graph().flow_ids();
   for (std::size_t f = 0; f < ids.size(); ++f) {
-    if (ids[f].kind == kind && ids[f].index == index) return static_cast<int>(f);
+    if (ids[f].kind == kind && number_of(ids[f]) == number) return static_cast<int>(f);
   }
   return -1;
 }
@@ -73,7 +79,7 @@ struct Picture {
 
 // x (4, 3) -> dense of 2 units -> loss.
 struct SmallDense : Net {
-  int x, labels, w, b, y, losses;
+  TensorId x, labels, w, b, y, losses;
 
   SmallDense() {
     x = tensor("x", {4, 3}, TensorKind::input);
@@ -111,8 +117,8 @@ TEST_CASE("one device: ties by task number, the whole iteration") {
   Bench bench(net.graph, all_to_all(1));
   Simulator simulator(bench.problem);
   simulator.set({bench.config(0, {1, 1}, {0}, 5, 7), bench.config(1, {1}, {0}, 2, 3)});
-  CHECK(task(simulator, Pass::load, net.x) == Times{0, 0, 1});
-  CHECK(task(simulator, Pass::load, net.labels) == Times{0, 1, 2});
+  CHECK(load(simulator, net.x) == Times{0, 0, 1});
+  CHECK(load(simulator, net.labels) == Times{0, 1, 2});
   CHECK(task(simulator, Pass::forward, 0) == Times{1, 2, 7});
   CHECK(task(simulator, Pass::forward, 1) == Times{7, 7, 9});
   CHECK(task(simulator, Pass::backward, 1) == Times{9, 9, 12});
@@ -131,8 +137,8 @@ TEST_CASE("launches take time, unless they are fused with the one before") {
   bench.problem.costs.launch = {10};
   Simulator simulator(bench.problem);
   simulator.set({bench.config(0, {1, 1}, {0}, 5, 7), bench.config(1, {1}, {0}, 2, 3)});
-  CHECK(task(simulator, Pass::load, net.x) == Times{0, 0, 11});
-  CHECK(task(simulator, Pass::load, net.labels) == Times{0, 11, 22});
+  CHECK(load(simulator, net.x) == Times{0, 0, 11});
+  CHECK(load(simulator, net.labels) == Times{0, 11, 22});
   CHECK(task(simulator, Pass::forward, 0) == Times{11, 22, 37});
   CHECK(task(simulator, Pass::forward, 1) == Times{37, 37, 49});
   CHECK(task(simulator, Pass::backward, 1) == Times{49, 49, 62});
@@ -147,9 +153,10 @@ TEST_CASE("launches take time, unless they are fused with the one before") {
 // interrupted: 1-21; operator 1 is ready at 11 and goes 21-24.
 TEST_CASE("a device serves by ready time before number") {
   Net net;
-  const int x = net.tensor("x", {4, 3}, TensorKind::input);
-  const int other = net.tensor("other", {4, 3}, TensorKind::input);
-  const int a = net.tensor("a", {4, 3}), b = net.tensor("b", {4, 3}), c = net.tensor("c", {4, 3});
+  const TensorId x = net.tensor("x", {4, 3}, TensorKind::input);
+  const TensorId other = net.tensor("other", {4, 3}, TensorKind::input);
+  const TensorId a = net.tensor("a", {4, 3}), b = net.tensor("b", {4, 3}),
+                 c = net.tensor("c", {4, 3});
   net.relu(x, a);
   net.relu(a, b);
   net.relu(other, c);
@@ -175,8 +182,8 @@ TEST_CASE("hops of a transfer overlap, cut-through") {
   for (const bool slow_first : {true, false}) {
     CAPTURE(slow_first);
     Net net;
-    const int x = net.tensor("x", {2, 5}, TensorKind::input), y = net.tensor("y", {2, 5});
-    const int labels = net.tensor("labels", {2}, TensorKind::input, false, DataType::int32);
+    const TensorId x = net.tensor("x", {2, 5}, TensorKind::input), y = net.tensor("y", {2, 5});
+    const TensorId labels = net.tensor("labels", {2}, TensorKind::input, false, DataType::int32);
     net.relu(x, y);
     net.loss(y, labels, net.tensor("l", {2}));
     MachineModel machine = all_to_all(2);
@@ -187,15 +194,15 @@ TEST_CASE("hops of a transfer overlap, cut-through") {
     Simulator simulator(bench.problem);
     const PricedConfig relu = bench.config(0, {1, 1}, {0}, 3);
     simulator.set({relu, bench.config(1, {1}, {1}, 2)});
-    const int flow = flow_of(simulator, FlowKind::value, y);
+    const int flow = flow_of(simulator, FlowKind::value, y.value);
     CHECK(hop(simulator, flow, 0) == Times{6, 6, slow_first ? 46 : 16});
     CHECK(hop(simulator, flow, 1) == Times{7, 7, slow_first ? 46 : 47});
     const std::int64_t end = slow_first ? 48 : 49;
     CHECK(simulator.iteration_time() == end);
     // Lower bounds know about that: the same strategy passes at just this limit.
-    CHECK(simulator.propose({{0, relu}}, Algorithm::full, end) == Verdict::simulated);
+    CHECK(simulator.propose({{OpId(0), relu}}, Algorithm::full, end) == Verdict::simulated);
     simulator.reject();
-    CHECK(simulator.propose({{0, relu}}, Algorithm::delta, end - 1) != Verdict::simulated);
+    CHECK(simulator.propose({{OpId(0), relu}}, Algorithm::delta, end - 1) != Verdict::simulated);
   }
 }
 
@@ -229,8 +236,8 @@ TEST_CASE("transfers of a data-parallel dense layer") {
 // needs column 1 of the lower rows: 2 elements. With one memory nothing moves.
 TEST_CASE("a transfer for each writer and memory; none within a memory") {
   Net net;
-  const int x = net.tensor("x", {4, 3}, TensorKind::input);
-  const int y = net.tensor("y", {4, 3}), z = net.tensor("z", {4, 3});
+  const TensorId x = net.tensor("x", {4, 3}, TensorKind::input);
+  const TensorId y = net.tensor("y", {4, 3}), z = net.tensor("z", {4, 3});
   net.relu(x, y);
   net.relu(y, z);
   net.loss(z, net.tensor("labels", {4, 3}, TensorKind::input), net.tensor("l", {4}));
@@ -241,7 +248,7 @@ TEST_CASE("a transfer for each writer and memory; none within a memory") {
     Simulator simulator(bench.problem);
     simulator.set({bench.config(0, {2, 1}, {0, 1}), bench.config(1, {1, 3}, {1, 0, 1}),
                    bench.config(2, {1}, {0})});
-    const int flow = flow_of(simulator, FlowKind::value, y);
+    const int flow = flow_of(simulator, FlowKind::value, y.value);
     const auto expected = shared ? std::vector<Times>{} : std::vector<Times>{{0, 1, 16}, {1, 0, 8}};
     CHECK(transfers(simulator, flow) == expected);
     if (shared) CHECK(simulator.graph().bytes_moved() == 0);
@@ -252,8 +259,8 @@ TEST_CASE("a transfer for each writer and memory; none within a memory") {
 // 0 has; the two rows that both need are sent once: 8 x 4 bytes, not 10 x 4.
 TEST_CASE("overlapping needs are united") {
   Net net;
-  const int x = net.tensor("x", {8}, TensorKind::input), y = net.tensor("y", {8});
-  const int z = net.tensor("z", {8});
+  const TensorId x = net.tensor("x", {8}, TensorKind::input), y = net.tensor("y", {8});
+  const TensorId z = net.tensor("z", {8});
   net.op("copy", {{x, Role::input, false, {along(0)}}, {y, Role::output, false, {along(0)}}});
   net.op("window",
          {{y, Role::input, false, {window(0, 3, 1, 1)}}, {z, Role::output, false, {along(0)}}});
@@ -262,7 +269,7 @@ TEST_CASE("overlapping needs are united") {
   Simulator simulator(bench.problem);
   simulator.set(
       {bench.config(0, {1}, {0}), bench.config(1, {2}, {1, 1}), bench.config(2, {1}, {1})});
-  CHECK(transfers(simulator, flow_of(simulator, FlowKind::value, y)) ==
+  CHECK(transfers(simulator, flow_of(simulator, FlowKind::value, y.value)) ==
         std::vector<Times>{{0, 1, 32}});
 }
 
@@ -271,8 +278,8 @@ TEST_CASE("overlapping needs are united") {
 // each of 192 bytes, and is part of relu's backward task: 3 + 197.
 TEST_CASE("partial gradients are summed before the backward task that reads them") {
   Net net;
-  const int x = net.tensor("x", {4, 6}, TensorKind::input, true), h = net.tensor("h", {4, 6});
-  const int y = net.tensor("y", {4, 8});
+  const TensorId x = net.tensor("x", {4, 6}, TensorKind::input, true), h = net.tensor("h", {4, 6});
+  const TensorId y = net.tensor("y", {4, 8});
   net.relu(x, h);
   net.dense(h, net.weight("w", {8, 6}), net.weight("b", {8}), y);
   net.loss(y, net.tensor("labels", {4}, TensorKind::input), net.tensor("l", {4}));
@@ -281,13 +288,13 @@ TEST_CASE("partial gradients are summed before the backward task that reads them
   Simulator simulator(bench.problem);
   const PricedConfig relu = bench.config(0, {1, 1}, {0}, 1, 3), loss = bench.config(2, {1}, {0});
   simulator.set({relu, bench.config(1, {1, 2}, {0, 1}), loss});
-  const int flow = flow_of(simulator, FlowKind::gradient, h);
+  const int flow = flow_of(simulator, FlowKind::gradient, h.value);
   CHECK(transfers(simulator, flow) == std::vector<Times>{{1, 0, 96}});
   const Times backward = task(simulator, Pass::backward, 0);
   CHECK(backward[0] == hop(simulator, flow, 0)[2]);
   CHECK(backward[2] - backward[1] == 200);
   // With one reader there is nothing to sum.
-  CHECK(simulator.propose({{1, bench.config(1, {1, 1}, {1})}}, Algorithm::delta) ==
+  CHECK(simulator.propose({{OpId(1), bench.config(1, {1, 1}, {1})}}, Algorithm::delta) ==
         Verdict::simulated);
   const Times alone = task(simulator, Pass::backward, 0);
   CHECK(alone[2] - alone[1] == 3);
@@ -317,9 +324,9 @@ TEST_CASE("partial values are combined by who reads them, or by who wrote them")
     CHECK(task(simulator, Pass::forward, 0, 0) == Times{1, 1, 6});
     CHECK(task(simulator, Pass::forward, 0, 1) == Times{49, 49, 54});
     const std::vector<Times> partial = {{0, 1, 64}, {1, 0, 64}}, summed = {{0, 1, 64}};
-    const int value = flow_of(simulator, FlowKind::value, net.y);
+    const int value = flow_of(simulator, FlowKind::value, net.y.value);
     if (shards) {
-      CHECK(transfers(simulator, flow_of(simulator, FlowKind::partial, net.y)) == partial);
+      CHECK(transfers(simulator, flow_of(simulator, FlowKind::partial, net.y.value)) == partial);
       CHECK(transfers(simulator, value) == summed);
       CHECK(task(simulator, Pass::sum, 0, 0) == Times{118, 118, 246});
       CHECK(task(simulator, Pass::sum, 0, 1) == Times{113, 113, 241});
@@ -343,8 +350,8 @@ TEST_CASE("partial values are combined by who reads them, or by who wrote them")
     }
     const std::int64_t end = simulator.iteration_time();
     CHECK(simulator.longest_path() <= end);
-    CHECK(simulator.propose({{0, simulator.graph().strategy()[0]}}, Algorithm::delta, end) ==
-          Verdict::simulated);
+    CHECK(simulator.propose({{OpId(0), simulator.graph().strategy().front()}}, Algorithm::delta,
+                            end) == Verdict::simulated);
   }
 }
 
@@ -361,28 +368,28 @@ TEST_CASE("verdicts on proposals") {
   simulator.set({dense, loss});
   const Picture held(simulator);
   for (const Algorithm algorithm : {Algorithm::full, Algorithm::delta}) {
-    CHECK(simulator.propose({{0, slow}}, algorithm, 29) == Verdict::overloaded);
+    CHECK(simulator.propose({{OpId(0), slow}}, algorithm, 29) == Verdict::overloaded);
     simulator.reject();
     CHECK(Picture(simulator) == held);
     // Dense 1-6; y (32 bytes) arrives at 138; loss forward and backward until 143.
-    CHECK(simulator.propose({{1, away}}, algorithm, 142) == Verdict::overlong);
+    CHECK(simulator.propose({{OpId(1), away}}, algorithm, 142) == Verdict::overlong);
     simulator.reject();
     CHECK(Picture(simulator) == held);
-    CHECK(simulator.propose({{0, slow}}, algorithm, 43) == Verdict::simulated);
+    CHECK(simulator.propose({{OpId(0), slow}}, algorithm, 43) == Verdict::simulated);
     CHECK(simulator.iteration_time() == 43);
     simulator.reject();
     CHECK(Picture(simulator) == held);
-    CHECK(simulator.propose({{0, slow}}, algorithm, 42) != Verdict::simulated);
+    CHECK(simulator.propose({{OpId(0), slow}}, algorithm, 42) != Verdict::simulated);
     simulator.reject();
     CHECK(Picture(simulator) == held);
     simulator.most_tasks = 7;
-    CHECK(simulator.propose({{1, away}}, algorithm) == Verdict::too_fine);
+    CHECK(simulator.propose({{OpId(1), away}}, algorithm) == Verdict::too_fine);
     simulator.reject();
     simulator.most_tasks = kNever;
   }
   // Without early rejection a limit decides nothing.
   simulator.early_rejection = false;
-  CHECK(simulator.propose({{0, slow}}, Algorithm::delta, 1) == Verdict::simulated);
+  CHECK(simulator.propose({{OpId(0), slow}}, Algorithm::delta, 1) == Verdict::simulated);
 }
 
 TEST_CASE("a proposal leaves no trace when it is rejected, and counts when it is accepted") {
@@ -396,15 +403,15 @@ TEST_CASE("a proposal leaves no trace when it is rejected, and counts when it is
   const Picture first(simulator);
   for (const Algorithm algorithm : {Algorithm::delta, Algorithm::full}) {
     // An operator that stands there twice has its last configuration.
-    CHECK(simulator.propose({{0, two}, {0, samples}}, algorithm) == Verdict::simulated);
+    CHECK(simulator.propose({{OpId(0), two}, {OpId(0), samples}}, algorithm) == Verdict::simulated);
     other.set({samples, loss});
     CHECK(Picture(simulator) == Picture(other));
     simulator.reject();
     CHECK(Picture(simulator) == first);
     CHECK(simulator.graph().strategy() == std::vector<PricedConfig>{one, loss});
   }
-  CHECK(simulator.propose({{0, two}, {1, {loss.split, Sums::readers, {1, 1}}}}, Algorithm::delta) ==
-        Verdict::simulated);
+  CHECK(simulator.propose({{OpId(0), two}, {OpId(1), {loss.split, Sums::readers, {1, 1}}}},
+                          Algorithm::delta) == Verdict::simulated);
   simulator.accept();
   other.set({two, {loss.split, Sums::readers, {1, 1}}});
   CHECK(Picture(simulator) == Picture(other));
@@ -428,7 +435,7 @@ TEST_CASE("out of memory") {
     CHECK(simulator.graph().memory() == Times{336});
     CHECK(simulator.graph().overfull_memory() == -static_cast<int>(1 - missing));
     CHECK(peak_memory(simulator.graph(), simulator.timeline())[0] <= 336);
-    CHECK(simulator.propose({{0, dense}}, Algorithm::full) ==
+    CHECK(simulator.propose({{OpId(0), dense}}, Algorithm::full) ==
           (missing ? Verdict::out_of_memory : Verdict::simulated));
   }
 }
@@ -458,16 +465,16 @@ TEST_CASE("proposals use the first of unused symmetric devices") {
   // Two relus on four devices that are all alike. While the second uses device 1, a proposal for
   // the first can name device 1, or of the others the first ones alone.
   Net net;
-  const int x = net.tensor("x", {4, 2}, TensorKind::input, true);
-  const int labels = net.tensor("labels", {4, 2}, TensorKind::input);
-  const int y = net.tensor("y", {4, 2}), l = net.tensor("l", {4});
+  const TensorId x = net.tensor("x", {4, 2}, TensorKind::input, true);
+  const TensorId labels = net.tensor("labels", {4, 2}, TensorKind::input);
+  const TensorId y = net.tensor("y", {4, 2}), l = net.tensor("l", {4});
   net.relu(x, y);
   net.loss(y, labels, l);
   Bench bench(net.graph, all_to_all(4));
   bench.config(0, {2, 1}, {0, 1});
   bench.config(0, {1, 1}, {0});
-  const std::vector<PricedConfig> strategy = {bench.config(0, {4, 1}, {0, 1, 2, 3}),
-                                              bench.config(1, {1}, {1})};
+  const PricedStrategy strategy = {bench.config(0, {4, 1}, {0, 1, 2, 3}),
+                                   bench.config(1, {1}, {1})};
   const Proposals proposals(bench.problem, {0, 1});
   Random random(1);
   bool seen_single = false, seen_pair = false;
@@ -475,7 +482,7 @@ TEST_CASE("proposals use the first of unused symmetric devices") {
     const PartialStrategy changes = proposals.draw(random, strategy, {}, {});
     if (changes.size() > 1) continue;  // the second one gives up device 1, too
     for (const auto& [op, config] : changes) {
-      if (op != 0 || config.devices.size() > 2) continue;
+      if (op.value != 0 || config.devices.size() > 2) continue;
       if (config.devices.size() == 1) {
         CHECK((config.devices == Devices{0} || config.devices == Devices{1}));
         seen_single = true;

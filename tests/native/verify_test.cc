@@ -22,7 +22,7 @@ struct Broken {
   Plan plan = make_plan(net.graph, {{{2, 2}, {0, 1, 2, 3}}, {{2}, {0, 1}}}, {net.y}, {2});
 
   Launch& launch(int op, Pass pass) { return const_cast<Launch&>(*launch_of(plan, op, pass)); }
-  Requirement& requirement(int op, Pass pass, RequirementRole role, int tensor) {
+  Requirement& requirement(int op, Pass pass, RequirementRole role, TensorId tensor) {
     for (Requirement& r : launch(op, pass).requirements) {
       if (r.role == role && r.tensor == tensor) return r;
     }
@@ -49,7 +49,7 @@ TEST_CASE("a plan that was made is in order") {
 
 TEST_CASE("launches out of order") {
   Broken broken;
-  std::swap(broken.plan.launches[1], broken.plan.launches[2]);
+  std::swap(broken.plan.launches[LaunchId(1)], broken.plan.launches[LaunchId(2)]);
   broken.check("load 'labels': comes after a later pass");
 }
 
@@ -155,15 +155,15 @@ TEST_CASE("norms that are left out") {
   broken.plan = make_plan(broken.net.graph, {{{2, 2}, {0, 1, 2, 3}}, {{2}, {0, 1}}}, {broken.net.y},
                           {2, true});
   CHECK_NOTHROW(verify(broken.net.graph, broken.plan, 4));
-  Requirement& read = broken.requirement(-1, Pass::clip, R::all_norms, -1);
+  Requirement& read = broken.requirement(-1, Pass::clip, R::all_norms, {});
   read.rects[0].hi[0] = 3;
   broken.check("reads [0:3] of the norms of gradients, of which 4 of 4 are found");
   read.rects[0].hi[0] = 4;
-  broken.requirement(0, Pass::norm, R::norm, -1).rects[1] = box({{0, 1}});
+  broken.requirement(0, Pass::norm, R::norm, {}).rects[1] = box({{0, 1}});
   broken.check("norm 'dense': tasks 0 and 1 meet in [0:1] of the norms of gradients");
   auto& launches = broken.plan.launches;
   launches.erase(launches.end() - 2);  // the clip launch
-  broken.requirement(0, Pass::norm, R::norm, -1).rects[1] = box({{1, 2}});
+  broken.requirement(0, Pass::norm, R::norm, {}).rects[1] = box({{1, 2}});
   broken.check("update 'dense': clips its gradients, or should, by a norm that is not there");
 }
 
