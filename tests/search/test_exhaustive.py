@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, product
+from itertools import combinations
 from math import prod
 from typing import get_args
 
@@ -18,7 +18,7 @@ from flexlegion.ops.base import DimKind
 from flexlegion.problem import Problem
 from flexlegion.searches.exhaustive import exhaustive
 from flexlegion.searches.mcmc import Budget, search
-from flexlegion.simulator import OUT_OF_MEMORY, Simulation, full
+from flexlegion.simulator import SIMULATED, Simulation, full
 from flexlegion.soap import ParallelConfig, Sums
 
 
@@ -48,8 +48,7 @@ def sources(model: Model) -> None:
 
 def brute_force(problem: Problem) -> int:
     """The least iteration time, ns, of all strategies, each simulated."""
-    start = strategy_of(problem, "single")
-    simulation = Simulation(problem, start)
+    simulation = Simulation(problem, strategy_of(problem, "single"))
     operators = problem.facts.trained
     names = problem.devices.names
     choices = [
@@ -62,13 +61,21 @@ def brute_force(problem: Problem) -> int:
         ]
         for op in operators
     ]
-    best = simulation.iteration_time_ns
-    for configs in product(*choices):
-        changes = {op.name: c for op, c in zip(operators, configs, strict=True)}
-        if simulation.propose(changes, "full") != OUT_OF_MEMORY:
-            best = min(best, simulation.iteration_time_ns)
-        simulation.reject()
-    return best
+
+    def least(first: int) -> int:
+        """Over the configurations of the operators from `first` on; of the others as held."""
+        best = simulation.iteration_time_ns
+        for config in choices[first]:
+            verdict = simulation.propose({operators[first].name: config}, "full")
+            assert verdict == SIMULATED  # they are small
+            if first + 1 < len(operators):
+                simulation.accept()
+                best = min(best, least(first + 1))
+            else:
+                best = min(best, simulation.iteration_time_ns)
+        return best
+
+    return least(0)
 
 
 @pytest.mark.parametrize("seed", range(6))
