@@ -1,4 +1,3 @@
-// dropout, and drop_path, which drops whole samples: the mask of ops/dropout.h.
 #include "ops/dropout.h"
 
 #include "gpu/rows.h"
@@ -6,50 +5,30 @@
 namespace flexlegion::gpu {
 namespace {
 
-void drop(const TensorView& from, const TensorView& to, const DropoutMask& mask, bool adds,
-          bool samples) {
-  const Places whole(from, samples);
-  const Strided x = joined(from), y = joined(to), places = joined(whole.view);
-  const std::int64_t first = whole.first;
-  const std::uint64_t key = mask.key;
-  const std::uint32_t threshold = mask.threshold;
-  const float scale = mask.scale;
-  for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
-    const auto place = static_cast<std::uint64_t>(first + places.offset_of(i));
-    put(y[i], drops(key, place, threshold) ? 0.0f : x[i] * scale, adds);
-  });
-}
-
-class Dropout : public Kernel {
- public:
-  Dropout(const Attributes& attributes, bool samples) : layer_(attributes), samples_(samples) {}
-
-  bool accumulates() const override { return true; }
-
-  void forward(KernelTask& task) override {
-    apply(task.inputs[0], task.outputs[0], task.run, false);
+struct Gpu {
+  static void write(const TensorView& to, const TensorView& from, bool adds) {
+    gpu::write_or_add_view(to, from, adds);
   }
-
-  void backward(KernelTask& task) override {
-    if (!task.wants_input_grad(0)) return;
-    apply(task.output_grads[0], task.input_grads[0], task.run, task.adds_to_input_grad(0));
+  static void drop(const TensorView& from, const TensorView& to, const DropoutMask& mask,
+                   bool samples, bool adds) {
+    const Places whole(from, samples);
+    const Strided x = joined(from), y = joined(to), places = joined(whole.view);
+    const std::int64_t first = whole.first;
+    const std::uint64_t key = mask.key;
+    const std::uint32_t threshold = mask.threshold;
+    const float scale = mask.scale;
+    for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
+      const auto place = static_cast<std::uint64_t>(first + places.offset_of(i));
+      put(y[i], drops(key, place, threshold) ? 0.0f : x[i] * scale, adds);
+    });
   }
-
- private:
-  void apply(const TensorView& from, const TensorView& to, const RunState& run, bool adds) const {
-    if (run.training == 0) return gpu::write_or_add_view(to, from, adds);
-    drop(from, to, layer_.mask(run), adds, samples_);
-  }
-
-  DropoutLayer layer_;
-  bool samples_;
 };
 
 const RegisterKernel registered(
-    "dropout", [](const Attributes& a) { return std::make_unique<Dropout>(a, false); },
+    "dropout", [](const Attributes& a) { return std::make_unique<Dropout<Gpu>>(a, false); },
     DeviceKind::gpu);
 const RegisterKernel registered_path(
-    "drop_path", [](const Attributes& a) { return std::make_unique<Dropout>(a, true); },
+    "drop_path", [](const Attributes& a) { return std::make_unique<Dropout<Gpu>>(a, true); },
     DeviceKind::gpu);
 
 }  // namespace

@@ -1,151 +1,48 @@
-// luong_attention: tanh(W_c [context; h]), where context is the mean of the encoder's states s
-// weighted by softmax(h W_a s).
-//
-// The backward pass computes the weights and contexts again: of their products only the one with
-// W_a is large.
+#include "ops/luong_attention.h"
+
 #include "gpu/activation.h"
 #include "gpu/blas.h"
 #include "gpu/row_softmax.h"
-#include "ops/kernel.h"
 
 namespace flexlegion::gpu {
 namespace {
 
-enum Slot {
-  kStates,
-  kMemory,
-  kScoreKernel,
-  kKernel,
-  kQueries,
-  kWeights,
-  kJoined,
-  kOutputGrad,
-  kJoinedGrad,
-  kWeightGrads,
-  kQueryGrads,
-  kResult
-};
+struct Gpu {
+  using Output = DenseOutput;
+  using OutputMatrix = gpu::OutputMatrix;
 
-// The columns from `first` on of a matrix of all steps, as a tensor like the states `like`.
-TensorView columns_view(const Matrix& m, std::int64_t first, const TensorView& like) {
-  TensorView view = dense_view(m.data + first, like.tile, like.shape);
-  view.stride[1] = m.row;
-  view.stride[0] = like.extent(1) * m.row;
-  return view;
-}
-
-// A task's operands, and what both passes compute: rows are steps of samples.
-struct Attention {
-  std::int64_t n, steps, source, d, e;
-  Matrix h, memory;             // (n steps, d), (n source, e)
-  Matrix score_kernel, kernel;  // (d, e), (units, e + d)
-  Matrix queries, weights;      // h W_a, (n steps, e); softmax, (n steps, source)
-  Matrix joined;                // [context; h], (n steps, e + d)
-
-  explicit Attention(const KernelTask& task)
-      : n(task.inputs[0].extent(0)),
-        steps(task.inputs[0].extent(1)),
-        source(task.inputs[1].extent(1)),
-        d(task.inputs[0].extent(2)),
-        e(task.inputs[1].extent(2)),
-        h(input_matrix(task.inputs[0], kStates)),
-        memory(input_matrix(task.inputs[1], kMemory)),
-        score_kernel(input_matrix(task.weights[0], kScoreKernel)),
-        kernel(input_matrix(task.weights[1], kKernel)),
-        queries(scratch_matrix(kQueries, n * steps, e)),
-        weights(scratch_matrix(kWeights, n * steps, source)),
-        joined(scratch_matrix(kJoined, n * steps, e + d)) {
-    multiply(h, score_kernel, queries);
-    multiply(by_sample(queries, n), by_sample(memory, n).transposed(), by_sample(weights, n));
-    softmax_rows(weights.data, n * steps, source, {source});
-    multiply(by_sample(weights, n), by_sample(memory, n), by_sample(columns(joined, 0, e), n));
-    gpu::copy_view(columns_view(joined, e, task.inputs[0]), task.inputs[0]);
+  static Matrix input_matrix(const TensorView& view, int slot) {
+    return gpu::input_matrix(view, slot);
   }
-};
-
-class LuongAttention : public Kernel {
- public:
-  bool accumulates() const override { return true; }
-
-  void forward(KernelTask& task) override {
-    if (task.outputs[0].tile.empty()) return;
-    const Attention attention(task);
-    const DenseOutput y(task.outputs[0], kResult);
-    const std::int64_t rows = attention.joined.rows, units = attention.kernel.rows;
-    multiply(attention.joined, attention.kernel.transposed(),
-             Matrix::row_major(y.data(), rows, units, units));
-    add_bias_and_activate(y.data(), nullptr, rows, units, Activation::tanh);
-    y.commit();
+  static Matrix scratch_matrix(int slot, std::int64_t rows, std::int64_t cols) {
+    return gpu::scratch_matrix(slot, rows, cols);
   }
-
-  void backward(KernelTask& task) override {
-    const TensorView& dy = task.output_grads[0];
-    if (dy.tile.empty()) return;
-    const Attention attention(task);
-    const Matrix dz = scratch_matrix(kOutputGrad, attention.joined.rows, attention.kernel.rows);
-    gpu::activation_backward(Activation::tanh, dy, task.outputs[0],
-                             dense_view(dz.data, dy.tile, dy.shape));
-    weight_gradient(task, 1, dz, attention.joined);
-    if (!task.wants_input_grad(0) && !task.wants_input_grad(1) && !task.wants_weight_grad(0)) {
-      return;
-    }
-    const Matrix joined_grad = scratch_matrix(kJoinedGrad, dz.rows, attention.joined.cols);
-    multiply(dz, attention.kernel, joined_grad);
-    const Matrix score_grads = score_gradients(attention, joined_grad);
-    memory_gradient(task, attention, joined_grad, score_grads);
-    if (!task.wants_input_grad(0) && !task.wants_weight_grad(0)) return;
-    const Matrix query_grads = scratch_matrix(kQueryGrads, dz.rows, attention.e);
-    multiply(by_sample(score_grads, attention.n), by_sample(attention.memory, attention.n),
-             by_sample(query_grads, attention.n));
-    weight_gradient(task, 0, attention.h, query_grads);
-    state_gradient(task, attention, joined_grad, query_grads);
+  static void write(const TensorView& to, const TensorView& from, bool adds) {
+    gpu::write_or_add_view(to, from, adds);
   }
-
- private:
-  // a^T b
-  static void weight_gradient(KernelTask& task, std::size_t i, const Matrix& a, const Matrix& b) {
-    if (!task.wants_weight_grad(i)) return;
-    const OutputMatrix dw(task.weight_grads[i], kResult, task.adds_to_weight_grad(i));
-    multiply(a.transposed(), b, dw.matrix(), dw.adds());
-    dw.commit();
+  static void tanh(const Matrix& m) {
+    add_bias_and_activate(m.data, nullptr, m.rows, m.cols, Activation::tanh);
   }
-
-  static Matrix score_gradients(const Attention& attention, const Matrix& joined_grad) {
-    const std::int64_t n = attention.n, source = attention.source;
-    const Matrix result = scratch_matrix(kWeightGrads, joined_grad.rows, source);
-    multiply(by_sample(columns(joined_grad, 0, attention.e), n),
-             by_sample(attention.memory, n).transposed(), by_sample(result, n));
-    softmax_rows_backward(attention.weights.data, result.data, result.rows, source);
-    return result;
+  static void tanh_backward(const TensorView& dy, const TensorView& y, const TensorView& dz) {
+    gpu::activation_backward(Activation::tanh, dy, y, dz);
   }
-
-  // Through the contexts, and through the scores.
-  static void memory_gradient(KernelTask& task, const Attention& attention,
-                              const Matrix& joined_grad, const Matrix& score_grads) {
-    if (!task.wants_input_grad(1)) return;
-    const std::int64_t n = attention.n, e = attention.e;
-    const OutputMatrix ds(task.input_grads[1], kResult, task.adds_to_input_grad(1));
-    const Matrix to = by_sample(ds.matrix(), n);
-    multiply(by_sample(attention.weights, n).transposed(), by_sample(columns(joined_grad, 0, e), n),
-             to, ds.adds());
-    multiply(by_sample(score_grads, n).transposed(), by_sample(attention.queries, n), to, true);
-    ds.commit();
+  static void softmax_rows(const Matrix& m) { gpu::softmax_rows(m.data, m.rows, m.cols, {m.cols}); }
+  static void softmax_rows_backward(const Matrix& y, const Matrix& dy) {
+    gpu::softmax_rows_backward(y.data, dy.data, dy.rows, dy.cols);
   }
-
-  // Through W_c, and through the queries.
-  static void state_gradient(KernelTask& task, const Attention& attention,
-                             const Matrix& joined_grad, const Matrix& query_grads) {
-    if (!task.wants_input_grad(0)) return;
-    const TensorView& gradient = task.input_grads[0];
-    const OutputMatrix dh(gradient, kResult, task.adds_to_input_grad(0));
-    multiply(query_grads, attention.score_kernel.transposed(), dh.matrix(), dh.adds());
-    dh.commit();
-    gpu::add_view(gradient, columns_view(joined_grad, attention.e, gradient));
+  static void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds = false) {
+    gpu::multiply(a, b, c, adds);
+  }
+  static void outer(const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
+    gpu::multiply(a.transposed(), b, c, adds);
+  }
+  static void multiply_batch(const Matrix& a, const Matrix& b, const Matrix& c, bool adds = false) {
+    gpu::multiply(a, b, c, adds);
   }
 };
 
 const RegisterKernel registered(
-    "luong_attention", [](const Attributes&) { return std::make_unique<LuongAttention>(); },
+    "luong_attention", [](const Attributes&) { return std::make_unique<LuongAttention<Gpu>>(); },
     DeviceKind::gpu);
 
 }  // namespace

@@ -75,4 +75,35 @@ struct Places {
   }
 };
 
+// dropout, and drop_path, which drops whole samples: while training, each element is kept with
+// probability 1 - rate and scaled by 1 / (1 - rate). Every strategy drops the same elements, and
+// backward need not store a mask.
+//
+// A Device has functions write(to, from, adds), and drop(from, to, mask, samples, adds).
+template <typename Device>
+class Dropout : public Kernel {
+ public:
+  Dropout(const Attributes& attributes, bool samples) : layer_(attributes), samples_(samples) {}
+
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    apply(task.inputs[0], task.outputs[0], task.run, false);
+  }
+
+  void backward(KernelTask& task) override {
+    if (!task.wants_input_grad(0)) return;
+    apply(task.output_grads[0], task.input_grads[0], task.run, task.adds_to_input_grad(0));
+  }
+
+ private:
+  void apply(const TensorView& from, const TensorView& to, const RunState& run, bool adds) const {
+    if (run.training == 0) return Device::write(to, from, adds);
+    Device::drop(from, to, layer_.mask(run), samples_, adds);
+  }
+
+  DropoutLayer layer_;
+  bool samples_;
+};
+
 }  // namespace flexlegion
