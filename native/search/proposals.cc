@@ -114,6 +114,7 @@ Proposals::Proposals(const Problem& problem, IdVector<OpId, int> groups)
       groups_(std::move(groups)) {
   const Graph& graph = problem.graph;
   splits_.resize(graph.operators.size());
+  splits_by_tasks_.resize(graph.operators.size());
   divisible_.resize(graph.operators.size());
   neighbours_.resize(graph.operators.size());
   std::map<int, int> numbers;
@@ -137,13 +138,16 @@ Proposals::Proposals(const Problem& problem, IdVector<OpId, int> groups)
     }
     members.push_back(op);
     const auto& splits = problem.costs.splits[problem.costs.class_of[op]];
+    std::map<int, std::vector<int>> by_tasks;
     for (int s = 0; s < static_cast<int>(splits.size()); ++s) {
       if (splits[s].tasks > devices_) continue;
       splits_[op].push_back(s);
+      by_tasks[splits[s].tasks].push_back(s);
       for (std::size_t d = 0; d < splits[s].degrees.size(); ++d) {
         if (splits[s].degrees[d] > 1) divisible_[op] |= 1u << d;
       }
     }
+    for (auto& [tasks, its] : by_tasks) splits_by_tasks_[op].push_back(std::move(its));
     if (splits_[op].empty()) {
       throw std::invalid_argument("the cost table has no split of operator '" +
                                   graph.operators[op].name + "' for this machine");
@@ -196,8 +200,12 @@ Sums Proposals::random_sums(Random& random, OpId op, int split) const {
   return choice && random.chance(0.5) ? Sums::shards : Sums::readers;
 }
 
+// First how many tasks, then one of the splits into so many. The more dimensions an operator has,
+// the more of its splits make as many tasks as there are devices: if each were as likely, most
+// proposals would be of these, which take longest to simulate.
 PricedConfig Proposals::random_config(Random& random, OpId op) const {
-  const auto& splits = splits_[op];
+  const auto& by_tasks = splits_by_tasks_[op];
+  const auto& splits = by_tasks[random.below(static_cast<int>(by_tasks.size()))];
   PricedConfig config;
   config.split = splits[random.below(static_cast<int>(splits.size()))];
   config.sums = random_sums(random, op, config.split);

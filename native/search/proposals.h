@@ -75,7 +75,8 @@ class Proposals {
   std::vector<int> symmetric_;               // a device: see symmetric_devices
   std::vector<OpId> operators_;              // those that training executes
   IdVector<OpId, std::vector<int>> splits_;  // candidates
-  IdVector<OpId, unsigned> divisible_;       // dimensions (bits) that candidates split
+  IdVector<OpId, std::vector<std::vector<int>>> splits_by_tasks_;  // for each number of tasks
+  IdVector<OpId, unsigned> divisible_;  // dimensions (bits) that candidates split
   IdVector<OpId, int> groups_;
   std::vector<std::vector<OpId>> members_;  // a group
   IdVector<OpId, std::vector<Neighbour>> neighbours_;
