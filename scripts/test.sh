@@ -50,7 +50,8 @@ else
 fi
 
 headline "tests without Legion"
-python -m pytest tests -m "not legion" --durations=10
+# Two files at a time: most tests keep one core busy, and what a file's tests share is made once.
+python -m pytest tests -m "not legion" --durations=10 -n 2 --dist loadfile
 
 headline "tests on Legion"
 python -m pytest tests -m legion --durations=30
