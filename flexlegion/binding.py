@@ -286,7 +286,7 @@ def _loaded(plan: Plan) -> dict[int, set[Tensor]]:
     loaded: dict[int, set[Tensor]] = {TRAIN: set(), PREDICT: set()}
     for launch in plan.launches:
         for run, tensors in loaded.items():
-            if launch.stage == "load" and launch.runs & run:
+            if launch.pass_ == "load" and launch.runs & run:
                 tensors.add(launch.requirements[0].tensor)
     return loaded
 

@@ -68,7 +68,7 @@ class Launch:
     ----------
     operator
         None for the loading of a batch, and for what clips all gradients together.
-    stage
+    pass_
         One of `PASSES`.
     runs
         Which runs execute it: bits of the header's `fl_run`.
@@ -79,7 +79,7 @@ class Launch:
     """
 
     operator: Operator | None
-    stage: str
+    pass_: str
     runs: int
     devices: list[str]
     requirements: list[Requirement]
@@ -246,7 +246,7 @@ class Plan:
         name = launch.operator.name if launch.operator else written.name
         tasks = len(launch.devices)
         only = " (prediction only)" if launch.runs == self.core.lib.FL_PREDICTS else ""
-        lines = [f"{launch.stage} {name}: {tasks} task{'s' * (tasks > 1)}{only}"]
+        lines = [f"{launch.pass_} {name}: {tasks} task{'s' * (tasks > 1)}{only}"]
         for k, device in enumerate(launch.devices):
             lines.append(f"  task {k} on {device}")
             for requirement in launch.requirements:

@@ -12,8 +12,8 @@ from typing import Any
 from flexlegion._native import Arrays
 from flexlegion.cost.model import (
     ELEMENT_BYTES,
-    LINEAR_STAGES,
-    STAGES,
+    LINEAR_PASSES,
+    TASK_PASSES,
     CostModel,
     Shapes,
     wanted_gradients,
@@ -141,13 +141,13 @@ class Problem:
         keys = [part.tobytes() for part in parts]
         times: list[int] = []
         sources: list[set[str]] = [set() for _ in self.kinds]
-        for stage in STAGES:
-            if stage == "backward" and representative not in self.facts.backward:
+        for pass_ in TASK_PASSES:
+            if pass_ == "backward" and representative not in self.facts.backward:
                 times += [1] * (len(keys) * len(self.kinds))  # of tasks that there are not
                 continue
             for kind, device in enumerate(self.kinds):
                 cost = {
-                    key: self.costs.exe_time(representative, stage, shape, device)
+                    key: self.costs.exe_time(representative, pass_, shape, device)
                     for key, shape in shapes.items()
                 }
                 times += [min(cost[key].time_ns, MAX_TIME_NS) for key in keys]
@@ -220,9 +220,9 @@ class Problem:
     def _rates(self, device: Device) -> dict[str, object]:
         """The header's ``fl_rates`` of a kind of devices."""
         rates: dict[str, object] = {"launch": self.costs.launch_ns(device)}
-        for stage in LINEAR_STAGES:
-            cost, _ = self.costs.linear(stage, device)
-            rates[stage] = (cost.overhead_ns, cost.bytes_per_second)
+        for pass_ in LINEAR_PASSES:
+            cost, _ = self.costs.linear(pass_, device)
+            rates[pass_] = (cost.overhead_ns, cost.bytes_per_second)
         return rates
 
     def _machine(self, array: Arrays) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Timeline:
         The sum over all devices.
     tasks
         A row a task (the header's ``fl_task``): normal tasks, launch by launch, then communication
-        tasks. Of a communication task, stage, index and part name its writer; `index` is an
+        tasks. Of a communication task, pass, index and part name its writer; `index` is an
         operator's number, or for a load a tensor's; `hop` is -1 for a normal task.
     peak_memory_bytes
         Of each memory, the most that it holds at one time.
@@ -82,16 +82,16 @@ class Timeline:
     def describe(self, row: Any) -> str:
         """A task's name, for people: ``forward conv1 [2]``, ``conv1.output -> gpu:3``."""
         graph = self.problem.graph
-        stage = PASSES[row["stage"]]
+        pass_ = PASSES[row["pass"]]
         if row["hop"] < 0:
             owner = (
-                graph.tensors[row["index"]] if stage == "load" else graph.operators[row["index"]]
+                graph.tensors[row["index"]] if pass_ == "load" else graph.operators[row["index"]]
             )
-            return f"{stage} {owner.name} [{row['part']}]"
+            return f"{pass_} {owner.name} [{row['part']}]"
         flow = FLOWS[row["flow"]]
         if flow == "weights":
             name = graph.operators[row["tensor"]].name
-            what = f"weights of {name}" if stage == "update" else f"weight gradients of {name}"
+            what = f"weights of {name}" if pass_ == "update" else f"weight gradients of {name}"
         elif flow in ("norms", "total norm"):
             what = flow
         else:
@@ -109,7 +109,7 @@ class Timeline:
             }
             if row["hop"] >= 0:
                 details["bytes"] = int(row["bytes"])
-            elif PASSES[row["stage"]] in ("forward", "backward"):
+            elif PASSES[row["pass"]] in ("forward", "backward"):
                 details["priced_by"] = self._priced_by(row)
             start, end = int(row["start_time"]), int(row["end_time"])
             yield self.places[row["device"]], self.describe(row), start, end - start, details
@@ -220,7 +220,7 @@ class Simulation:
 
         core, problem = self._core, self.problem
         summary = self._summary()
-        tasks = np.zeros(summary.tasks, layout("fl_task", pass_id="stage"))
+        tasks = np.zeros(summary.tasks, layout("fl_task", pass_id="pass"))
         pointer = core.ffi.cast("fl_task *", tasks.ctypes.data)
         memories, places = problem.memories, [*problem.devices.names, *problem.topology.channels]
         peak = core.ffi.new("int64_t[]", len(memories))

@@ -168,15 +168,15 @@ class _Unmeasured(CostModel):
 
     name = "none"
 
-    def exe_time(self, operator: Operator, stage: str, shapes: Shapes, device: Device) -> Cost:
+    def exe_time(self, operator: Operator, pass_: str, shapes: Shapes, device: Device) -> Cost:
         extents = " ".join("x".join(map(str, shape)) for shape in shapes)
         raise UserError(
-            f"the {stage} task of operator '{operator.name}' with parts {extents[:200]} was not "
+            f"the {pass_} task of operator '{operator.name}' with parts {extents[:200]} was not "
             f"measured on {device.model}; measure it, or take --costs auto"
         )
 
-    def linear(self, stage: str, device: Device) -> tuple[Linear, str]:
+    def linear(self, pass_: str, device: Device) -> tuple[Linear, str]:
         raise UserError(
-            f"the rate of {stage} tasks was not measured on {device.model}; measure it, or take "
+            f"the rate of {pass_} tasks was not measured on {device.model}; measure it, or take "
             "--costs auto"
         )

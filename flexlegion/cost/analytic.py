@@ -54,27 +54,27 @@ class AnalyticCosts(CostModel):
         self._works: dict[tuple[Operator, str], _Work] = {}
         self._costs: dict[tuple[Operator, str, Shapes, Device], Cost] = {}
 
-    def exe_time(self, operator: Operator, stage: str, shapes: Shapes, device: Device) -> Cost:
-        key = (operator, stage, shapes, device)
+    def exe_time(self, operator: Operator, pass_: str, shapes: Shapes, device: Device) -> Cost:
+        key = (operator, pass_, shapes, device)
         cost = self._costs.get(key)
         if cost is None:
             cost = self._costs[key] = Cost(self._time(key), ANALYTIC)
         return cost
 
-    def linear(self, stage: str, device: Device) -> tuple[Linear, str]:
-        if stage not in _TRAFFIC:
-            raise UserError(f"no stage '{stage}'; the choices are {', '.join(_TRAFFIC)}")
+    def linear(self, pass_: str, device: Device) -> tuple[Linear, str]:
+        if pass_ not in _TRAFFIC:
+            raise UserError(f"no pass '{pass_}'; the choices are {', '.join(_TRAFFIC)}")
         efficiency = efficiency_of(device)
-        rate = device.memory_bandwidth * efficiency.memory / _TRAFFIC[stage]
-        if stage == "load" and efficiency.load_bandwidth:
+        rate = device.memory_bandwidth * efficiency.memory / _TRAFFIC[pass_]
+        if pass_ == "load" and efficiency.load_bandwidth:
             rate = min(rate, efficiency.load_bandwidth)
         return Linear(efficiency.launch_ns, max(1, int(rate))), ANALYTIC
 
     def _time(self, key: tuple[Operator, str, Shapes, Device]) -> int:
-        operator, stage, shapes, device = key
-        work = self._works.get((operator, stage))
+        operator, pass_, shapes, device = key
+        work = self._works.get((operator, pass_))
         if work is None:
-            work = self._works[operator, stage] = _Work.of(operator, stage == "backward")
+            work = self._works[operator, pass_] = _Work.of(operator, pass_ == "backward")
         volumes = [prod(shape) for shape in shapes]
         outputs, columns = volumes[work.primary], shapes[work.primary][-1]
         efficiency = efficiency_of(device)

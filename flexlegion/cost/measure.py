@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from flexlegion.cost.measured import task_key
-from flexlegion.cost.model import ELEMENT_BYTES, STAGES, Linear, Shapes
+from flexlegion.cost.model import ELEMENT_BYTES, TASK_PASSES, Linear, Shapes
 from flexlegion.cost.profile_db import ProfileDB, Sample, TaskKey
 from flexlegion.cost.timing import REPEATS, Repeats, fit_linear, sample_of, time_sum, time_task
 from flexlegion.errors import UserError
@@ -48,7 +48,7 @@ class TaskRequest:
         How its space is split.
     part
         Which of the tasks, row-major over the degrees.
-    stage
+    pass_
         ``"forward"`` or ``"backward"``.
     device
         A device of `flexlegion.machine.local.local_topology`, or one like it.
@@ -60,7 +60,7 @@ class TaskRequest:
     operator: Operator
     degrees: tuple[int, ...]
     part: int
-    stage: str
+    pass_: str
     device: Device
     graph: Graph | None = field(default=None, compare=False, repr=False)
 
@@ -68,11 +68,11 @@ class TaskRequest:
 def task_requests(graph: Graph, strategy: Strategy, topology: Topology) -> list[TaskRequest]:
     """All tasks of a strategy's forward and backward passes."""
     return [
-        TaskRequest(operator, config.degrees, part, stage, topology.device(name), graph)
+        TaskRequest(operator, config.degrees, part, pass_, topology.device(name), graph)
         for operator in graph.operators
         for config in [strategy[operator.name]]
         for part, name in enumerate(config.devices)
-        for stage in STAGES
+        for pass_ in TASK_PASSES
     ]
 
 
@@ -80,11 +80,11 @@ def all_requests(graph: Graph, topology: Topology) -> list[TaskRequest]:
     """All tasks of all splits, on one device of each model: the others take as long."""
     kinds = one_of_each_model(topology)
     return [
-        TaskRequest(operator, degrees, part, stage, device, graph)
+        TaskRequest(operator, degrees, part, pass_, device, graph)
         for operator in graph.operators
         for degrees in splits(operator, len(topology.devices))
         for part in range(prod(degrees))
-        for stage in STAGES
+        for pass_ in TASK_PASSES
         for device in kinds
     ]
 
@@ -140,15 +140,15 @@ def measure(
                 f"{', '.join(f'{name} ({model})' for name, model in models.items())}; measure on "
                 "the machine 'local'"
             )
-        if request.stage not in STAGES:
-            raise UserError(f"no stage '{request.stage}'; the choices are {', '.join(STAGES)}")
+        if request.pass_ not in TASK_PASSES:
+            raise UserError(f"no pass '{request.pass_}'; the choices are {', '.join(TASK_PASSES)}")
         which = (operator, request.degrees, device.name)
         if which not in plans:
             plan = _alone(operator, request.degrees, device.name, names, request.graph)
             plans[which] = (plan, _shapes(plan, operator))
         plan, shapes = plans[which]
-        if _launches(plan, request.stage):  # without a gradient there is no backward pass
-            key = task_key(operator, request.stage, shapes[request.part])
+        if _launches(plan, request.pass_):  # without a gradient there is no backward pass
+            key = task_key(operator, request.pass_, shapes[request.part])
             wanted.setdefault((device.model, key), (request, plan))
     known = [db.task(model, library[model], key) is not None for model, key in wanted]
     missing = [item for item, lacks in zip(wanted, _any_lacks(known), strict=True) if lacks]
@@ -166,7 +166,7 @@ def measure(
                     repeats=repeats,
                 )
             )
-            for launch in _launches(plan, request.stage)
+            for launch in _launches(plan, request.pass_)
         ]
         share = request.operator.kind.measured_share(request.operator.input_shapes)
         total = Sample(
@@ -212,32 +212,32 @@ def measure_linears(
         raise UserError(f"{device.name} is no device of this run, which has {machine.devices}")
     optimizer = optimizer or SGD()
     library = library_of(machine.devices.number(device.name), precision)
-    stages = {"update": optimizer.type, "load": "", "sum": ""}
-    known = [db.linear(device.model, library, s, v) is not None for s, v in stages.items()]
+    passes = {"update": optimizer.type, "load": "", "sum": ""}
+    known = [db.linear(device.model, library, s, v) is not None for s, v in passes.items()]
     lacks = _any_lacks(known)
-    for (stage, variant), missing in zip(stages.items(), lacks, strict=True):
+    for (pass_, variant), missing in zip(passes.items(), lacks, strict=True):
         if missing:
-            line = _line(stage, device.name, machine.devices.names, optimizer, repeats)
-            db.add_linear(device.model, library, stage, line, variant)
+            line = _line(pass_, device.name, machine.devices.names, optimizer, repeats)
+            db.add_linear(device.model, library, pass_, line, variant)
     return sum(lacks)
 
 
 def _line(
-    stage: str, device: str, names: list[str], optimizer: Optimizer, repeats: Repeats
+    pass_: str, device: str, names: list[str], optimizer: Optimizer, repeats: Repeats
 ) -> Linear:
-    """The fit of one stage's times over tensors from 4 KiB to 16 MiB."""
+    """The fit of one pass's times over tensors from 4 KiB to 16 MiB."""
     sizes, times = [], []
     for rows in (16, 256, 4096, 65536):
-        if stage == "sum":
+        if pass_ == "sum":
             runs = time_sum(names.index(device), 2, 64 * rows, repeats)
             size = 2 * 64 * rows * ELEMENT_BYTES
         else:
             graph = Graph()
-            batch = rows if stage == "load" else 1
+            batch = rows if pass_ == "load" else 1
             x = graph.add_input("x", (batch, 64), "float32")
-            graph.add(Dense(1 if stage == "load" else rows, use_bias=False), [x], "dense")
+            graph.add(Dense(1 if pass_ == "load" else rows, use_bias=False), [x], "dense")
             plan = _plan(graph, {}, device, names, optimizer.states)
-            launch = _launches(plan, stage)[0]
+            launch = _launches(plan, pass_)[0]
             runs = time_task(plan, launch, 0, optimizer=optimizer, repeats=repeats)
             size = _touched_bytes(plan.launches[launch])
         sizes.append(size)
@@ -331,13 +331,13 @@ def _plan(
     return Plan(graph, Strategy(configs), devices, first, states)
 
 
-def _launches(plan: Plan, stage: str) -> list[int]:
-    """The first operator's launches of that stage, or the loading of its input."""
+def _launches(plan: Plan, pass_: str) -> list[int]:
+    """The first operator's launches of that pass, or the loading of its input."""
     first = plan.graph.operators[0]
     return [
         i
         for i, launch in enumerate(plan.launches)
-        if launch.stage == stage and launch.operator is (None if stage == "load" else first)
+        if launch.pass_ == pass_ and launch.operator is (None if pass_ == "load" else first)
     ]
 
 

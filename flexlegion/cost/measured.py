@@ -22,7 +22,7 @@ from flexlegion.precision import DEFAULT, of_library
 _identities: WeakKeyDictionary[Operator, tuple[str, str, str, str]] = WeakKeyDictionary()
 
 
-def task_key(operator: Operator, stage: str, shapes: Shapes) -> TaskKey:
+def task_key(operator: Operator, pass_: str, shapes: Shapes) -> TaskKey:
     """The data base's key of a task."""
     identity = _identities.get(operator)
     if identity is None:
@@ -41,7 +41,7 @@ def task_key(operator: Operator, stage: str, shapes: Shapes) -> TaskKey:
     type_, text, gradients, data_type = identity
     tensors = (*operator.inputs, *operator.weights, *operator.outputs)
     extents = " ".join(map(_placed, shapes, (tensor.shape for tensor in tensors)))
-    return TaskKey(type_, text, extents, stage, gradients if stage == "backward" else "", data_type)
+    return TaskKey(type_, text, extents, pass_, gradients if pass_ == "backward" else "", data_type)
 
 
 def _placed(tile: Sequence[int], tensor: Sequence[int]) -> str:
@@ -122,27 +122,27 @@ class MeasuredCosts(CostModel):
         self._launches: dict[str, int] = {}
         self._costs: dict[tuple[Operator, str, Shapes, Device], Cost] = {}
 
-    def exe_time(self, operator: Operator, stage: str, shapes: Shapes, device: Device) -> Cost:
-        key = (operator, stage, shapes, device)
+    def exe_time(self, operator: Operator, pass_: str, shapes: Shapes, device: Device) -> Cost:
+        key = (operator, pass_, shapes, device)
         cost = self._costs.get(key)
         if cost is None:
-            measured = self._of(device).get(task_key(operator, stage, shapes))
+            measured = self._of(device).get(task_key(operator, pass_, shapes))
             if measured is None:
-                cost = self.fallback.exe_time(operator, stage, shapes, device)
+                cost = self.fallback.exe_time(operator, pass_, shapes, device)
             else:
                 cost = Cost(max(1, round(self._calibration.factor * measured)), MEASURED)
             self._costs[key] = cost
         return cost
 
-    def linear(self, stage: str, device: Device) -> tuple[Linear, str]:
+    def linear(self, pass_: str, device: Device) -> tuple[Linear, str]:
         model = device.model
-        for variant in dict.fromkeys((self._optimizer, *VARIANTS)) if stage == "update" else ("",):
-            measured = self._db.linear(model, self._library_of(device), stage, variant)
+        for variant in dict.fromkeys((self._optimizer, *VARIANTS)) if pass_ == "update" else ("",):
+            measured = self._db.linear(model, self._library_of(device), pass_, variant)
             if measured is not None:
                 factor = self._calibration.factor
                 overhead = round(factor * measured.overhead_ns)
                 return Linear(overhead, max(1, round(measured.bytes_per_second / factor))), MEASURED
-        return self.fallback.linear(stage, device)
+        return self.fallback.linear(pass_, device)
 
     def launch_ns(self, device: Device) -> int:
         if self._calibration.launch_ns is not None:

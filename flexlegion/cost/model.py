@@ -11,8 +11,8 @@ from flexlegion.machine.topology import Device
 # Extents of the part of every operand that a task touches, in the order of `Operator.operands`.
 Shapes = tuple[tuple[int, ...], ...]
 
-STAGES = ("forward", "backward")
-LINEAR_STAGES = ("update", "load", "sum")
+TASK_PASSES = ("forward", "backward")
+LINEAR_PASSES = ("update", "load", "sum")
 ELEMENT_BYTES = 4  # float32 and int32 alike
 
 ANALYTIC, MEASURED = "analytic", "measured"
@@ -60,14 +60,14 @@ class CostModel(ABC):
     name: str
 
     @abstractmethod
-    def exe_time(self, operator: Operator, stage: str, shapes: Shapes, device: Device) -> Cost:
+    def exe_time(self, operator: Operator, pass_: str, shapes: Shapes, device: Device) -> Cost:
         """What one task of an operator takes.
 
         Parameters
         ----------
         operator
             The node of the graph.
-        stage
+        pass_
             ``"forward"`` or ``"backward"``.
         shapes
             Extents of the part of every operand that the task touches (for the backward pass, in
@@ -77,12 +77,12 @@ class CostModel(ABC):
         """
 
     @abstractmethod
-    def linear(self, stage: str, device: Device) -> tuple[Linear, str]:
+    def linear(self, pass_: str, device: Device) -> tuple[Linear, str]:
         """What work that only moves bytes takes, and the source, as in `Cost`.
 
         Parameters
         ----------
-        stage
+        pass_
             ``"update"``: an update task; its bytes are those of the slots of gradients that it
             reads, and of the weights and optimizer states, which it reads and writes, twice.
             ``"load"``: one of a batch's tiles; its bytes. ``"sum"``: partial values of a gradient

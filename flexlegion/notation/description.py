@@ -61,7 +61,7 @@ class _Description:
         for move in moves(self.plan, self.memory_of):
             tensor = move.requirement.tensor
             if move.requirement.field in ("value", "partial"):
-                self.values[tensor, move.launch.stage, move.launch.operator] += move.bytes
+                self.values[tensor, move.launch.pass_, move.launch.operator] += move.bytes
             else:
                 self.gradients[tensor] += move.bytes
 
@@ -84,7 +84,7 @@ class _Description:
             if summed := self.values[tensor, "sum", tensor.producer]:
                 rows.append(("  summed by shards", "S", "", "", volume(summed), ""))
         for op in self._readers.get(tensor, []):
-            read = sum(self.values[tensor, stage, op] for stage in ("forward", "backward"))
+            read = sum(self.values[tensor, pass_, op] for pass_ in ("forward", "backward"))
             role: TensorRole = "weight" if tensor in op.weights else "input"
             lies = self._lies(op, role, tensor)
             rows.append((f"  {op.name}", *lies, volume(read), ""))

@@ -68,7 +68,7 @@ class MeasuredTimeline:
         launch = self.plan.launches[number]
         written = launch.requirements[-1].tensor
         name = launch.operator.name if launch.operator else written.name
-        return f"{launch.stage} {name} [{row['part']}]"
+        return f"{launch.pass_} {name} [{row['part']}]"
 
     @cached_property
     def _own_tasks(self) -> dict[int, str]:

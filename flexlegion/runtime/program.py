@@ -120,7 +120,7 @@ class Program:
         rank, devices = _native.running().rank, self.plan.devices
         for launch in self.plan.launches:
             written = launch.requirements[0]
-            if launch.stage != "load" or written.tensor is not tensor:
+            if launch.pass_ != "load" or written.tensor is not tensor:
                 continue
             for device, box in zip(launch.devices, written.boxes, strict=True):
                 if devices.nodes[devices.number(device)] == rank:

@@ -54,8 +54,8 @@ def whole(operator: Operator) -> Shapes:
     return tuple(tensor.shape for _, tensor, _ in operator.operands)
 
 
-def time(operator: Operator, stage: str = "forward", device: Device = V100) -> int:
-    cost = AnalyticCosts().exe_time(operator, stage, whole(operator), device)
+def time(operator: Operator, pass_: str = "forward", device: Device = V100) -> int:
+    cost = AnalyticCosts().exe_time(operator, pass_, whole(operator), device)
     assert cost.source == "analytic"
     return cost.time_ns
 
@@ -79,8 +79,8 @@ def test_a_part_of_a_reduction_is_that_part_of_the_work() -> None:
     """The same product by half of its inner dimension: half of the 25.21 us, forward."""
     dense = operator_of(Dense(1024, use_bias=False), (64, 1024))
     half = ((64, 512), (1024, 512), (64, 1024))
-    for stage, launches in (("forward", 1), ("backward", 2)):
-        cost = AnalyticCosts().exe_time(dense, stage, half, V100)
+    for pass_, launches in (("forward", 1), ("backward", 2)):
+        cost = AnalyticCosts().exe_time(dense, pass_, half, V100)
         assert cost.time_ns == pytest.approx(launches * (5_000 + 25_210 / 2), rel=1e-3)
 
 
@@ -120,8 +120,8 @@ def test_embedding_touches_rows() -> None:
     small = operator_of(Embedding(1_000, 100, 0, 10), (32, 10), inner=False, dtype="int32")
     large = operator_of(Embedding(1_000_000, 100, 0, 10), (32, 10), inner=False, dtype="int32")
     assert time(small) == pytest.approx(5_000 + 686, abs=2)
-    for stage in ("forward", "backward"):
-        assert time(large, stage) == time(small, stage)
+    for pass_ in ("forward", "backward"):
+        assert time(large, pass_) == time(small, pass_)
 
 
 def test_tensor_cores() -> None:
@@ -156,12 +156,12 @@ def test_share_of_a_task() -> None:
 @pytest.mark.parametrize("device", [V100, CPU])
 def test_linear(device: Device) -> None:
     """Moving bytes costs at least what the memory's rate allows."""
-    for stage in ("update", "load", "sum"):
-        linear, source = AnalyticCosts().linear(stage, device)
+    for pass_ in ("update", "load", "sum"):
+        linear, source = AnalyticCosts().linear(pass_, device)
         assert source == "analytic"
         assert linear.time_ns(10**9) >= 1e18 / device.memory_bandwidth
         assert linear.time_ns(0) == linear.overhead_ns > 0
-    with pytest.raises(UserError, match="no stage 'forward'; the choices are update, sum, load"):
+    with pytest.raises(UserError, match="no pass 'forward'; the choices are update, sum, load"):
         AnalyticCosts().linear("forward", device)
 
 
@@ -174,19 +174,19 @@ def test_linear_time() -> None:
 
 EXTENTS = st.integers(1, 2_000)
 DEVICES = st.sampled_from([V100, P100, K80, CPU])
-STAGES = st.sampled_from(["forward", "backward"])
+TASK_PASSES = st.sampled_from(["forward", "backward"])
 
 
-@given(EXTENTS, EXTENTS, EXTENTS, st.integers(0, 2), st.integers(1, 500), STAGES, DEVICES)
+@given(EXTENTS, EXTENTS, EXTENTS, st.integers(0, 2), st.integers(1, 500), TASK_PASSES, DEVICES)
 def test_larger_products_take_longer(
-    rows: int, depth: int, columns: int, which: int, more: int, stage: str, device: Device
+    rows: int, depth: int, columns: int, which: int, more: int, pass_: str, device: Device
 ) -> None:
     """More operations never take less time."""
     sizes = [rows, depth, columns]
     small = operator_of(Dense(sizes[2]), (sizes[0], sizes[1]))
     sizes[which] += more
     large = operator_of(Dense(sizes[2]), (sizes[0], sizes[1]))
-    assert time(small, stage, device) <= time(large, stage, device)
+    assert time(small, pass_, device) <= time(large, pass_, device)
 
 
 @given(
@@ -194,11 +194,11 @@ def test_larger_products_take_longer(
     st.integers(1, 64),
     st.integers(0, 4),
     st.integers(1, 30),
-    STAGES,
+    TASK_PASSES,
     DEVICES,
 )
 def test_larger_convolutions_take_longer(
-    shape: tuple[int, ...], filters: int, which: int, more: int, stage: str, device: Device
+    shape: tuple[int, ...], filters: int, which: int, more: int, pass_: str, device: Device
 ) -> None:
     """More operations never take less time."""
 
@@ -209,20 +209,20 @@ def test_larger_convolutions_take_longer(
     sizes = [*shape, filters]
     small = conv(sizes)
     sizes[which] += more
-    assert time(small, stage, device) <= time(conv(sizes), stage, device)
+    assert time(small, pass_, device) <= time(conv(sizes), pass_, device)
 
 
-@given(st.integers(1, 64), st.integers(1, 64), STAGES, DEVICES)
+@given(st.integers(1, 64), st.integers(1, 64), TASK_PASSES, DEVICES)
 def test_parts_take_no_longer_than_the_whole(
-    samples: int, units: int, stage: str, device: Device
+    samples: int, units: int, pass_: str, device: Device
 ) -> None:
     """A part of the samples and units, of operands no larger; all parts together take longer."""
     operator = operator_of(Dense(64), (64, 256))
     part: Shapes = ((samples, 256), (units, 256), (units,), (samples, units))
-    cost = AnalyticCosts().exe_time(operator, stage, part, device).time_ns
-    assert cost <= time(operator, stage, device)
+    cost = AnalyticCosts().exe_time(operator, pass_, part, device).time_ns
+    assert cost <= time(operator, pass_, device)
     share = samples * units / prod(operator.output.shape)
-    assert cost >= share * time(operator, stage, device) - 1
+    assert cost >= share * time(operator, pass_, device) - 1
 
 
 def test_answers_are_remembered() -> None:

@@ -191,12 +191,12 @@ def test_measured_or_else_analytic(tmp_path: Path) -> None:
         costs = MeasuredCosts(db, analytic)
         assert costs.exe_time(dense(), "forward", WHOLE, DEVICE) == Cost(123, "measured")
         assert costs.exe_time(dense(), "backward", WHOLE, DEVICE) == Cost(456, "measured")
-        for other, stage, shapes in (
+        for other, pass_, shapes in (
             (operator, "forward", HALF),
             (dense(inner=False), "backward", WHOLE),
         ):
-            expected = analytic.exe_time(other, stage, shapes, DEVICE)
-            assert costs.exe_time(other, stage, shapes, DEVICE) == expected
+            expected = analytic.exe_time(other, pass_, shapes, DEVICE)
+            assert costs.exe_time(other, pass_, shapes, DEVICE) == expected
             assert expected.source == "analytic"
         another = Device("gpu:0", "gpu", "K80", 0, "gpu:0", 1 << 34, {"float32": 10**13}, 10**12)
         assert costs.exe_time(operator, "forward", WHOLE, another).source == "analytic"

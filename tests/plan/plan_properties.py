@@ -53,11 +53,11 @@ def _is_once(launch: Launch, requirement: Requirement) -> bool:
 def check_structure(plan: Plan) -> None:
     """Launches come pass by pass, on the strategy's devices, inside the tensors."""
     # Partial values are combined right after they were computed.
-    stages = [PASSES.index("forward" if x.stage == "sum" else x.stage) for x in plan.launches]
-    assert stages == sorted(stages)
-    forward = {x.operator: x for x in plan.launches if x.stage == "forward"}
+    passes = [PASSES.index("forward" if x.pass_ == "sum" else x.pass_) for x in plan.launches]
+    assert passes == sorted(passes)
+    forward = {x.operator: x for x in plan.launches if x.pass_ == "forward"}
     for launch in plan.launches:
-        if launch.stage == "backward":
+        if launch.pass_ == "backward":
             assert launch.devices == forward[launch.operator].devices
             assert launch.runs == TRAINS
             assert forward[launch.operator].runs & TRAINS
@@ -89,7 +89,7 @@ def check_values(plan: Plan) -> None:
                     continue
                 for box in requirement.boxes:
                     # A tile of a concatenation may lie beside an input.
-                    nothing = launch.stage in ("update", "sum") or _is_concat(launch)
+                    nothing = launch.pass_ in ("update", "sum") or _is_concat(launch)
                     assert not is_empty(box) or nothing or _is_once(launch, requirement)
                     assert written[requirement.field, requirement.tensor][region(box)].all()
                     slots = (0, plan.value_slots(requirement.tensor))
@@ -114,7 +114,7 @@ def check_gradient_slots(plan: Plan) -> None:
         for requirement in launch.requirements:
             if requirement.field != "gradient" or requirement.privilege == "read":
                 continue
-            assert launch.stage == "backward"
+            assert launch.pass_ == "backward"
             assert (requirement.privilege == "read-write") == any(requirement.adds)
             for k, box in enumerate(requirement.boxes):
                 assert box[0][1] - box[0][0] == 1
@@ -138,7 +138,7 @@ def _owed(plan: Plan) -> dict[Tensor, Marks]:
     """For each tensor: the marks of all tasks that read each element on the way to the loss."""
     owed = {t: np.zeros(t.shape, np.int64) for t in plan.graph.tensors}
     for launch in plan.launches:
-        if launch.stage != "forward" or not launch.runs & TRAINS:
+        if launch.pass_ != "forward" or not launch.runs & TRAINS:
             continue
         assert launch.operator is not None
         if all(tensor.detached for tensor in launch.operator.outputs):
@@ -171,9 +171,9 @@ def _readers(tensor: Tensor) -> list[set[str]]:
 
 def check_clipping(plan: Plan) -> None:
     """Norm tasks read what update tasks will; one task reads all that they write."""
-    updates = {x.operator: x for x in plan.launches if x.stage == "update"}
-    norms = {x.operator: x for x in plan.launches if x.stage == "norm"}
-    clips = [x for x in plan.launches if x.stage == "clip"]
+    updates = {x.operator: x for x in plan.launches if x.pass_ == "update"}
+    norms = {x.operator: x for x in plan.launches if x.pass_ == "norm"}
+    clips = [x for x in plan.launches if x.pass_ == "clip"]
     if not norms:
         assert not clips
         return
@@ -214,10 +214,10 @@ def check_gradient_sums(plan: Plan) -> None:
                 if requirement.privilege != "read":
                     continue
                 tensor = requirement.tensor
-                mine = read.setdefault((tensor, launch.stage), np.zeros(tensor.shape, np.int64))
+                mine = read.setdefault((tensor, launch.pass_), np.zeros(tensor.shape, np.int64))
                 if requirement.role == "looked up gradient":
                     parts = Counter(box for box in requirement.boxes if not is_empty(box))
-                    row_parts[tensor, launch.stage] = max(parts.values())
+                    row_parts[tensor, launch.pass_] = max(parts.values())
                 for box in requirement.boxes:
                     if not is_empty(box):
                         found = stacks[tensor][region(box)].sum(axis=0)
@@ -229,11 +229,11 @@ def check_gradient_sums(plan: Plan) -> None:
         for tensor, stack in stacks.items():
             if len(stack):
                 assert (stack.sum(axis=0) == owed[tensor]).all()
-                readers = {stage for its, stage in read if its is tensor}
+                readers = {pass_ for its, pass_ in read if its is tensor}
                 assert readers in _readers(tensor)
-        for (tensor, stage), times in read.items():
-            values = plan.value_slots(tensor) if stage == "backward" else 1
-            readers_of_each = row_parts.get((tensor, stage), values)
+        for (tensor, pass_), times in read.items():
+            values = plan.value_slots(tensor) if pass_ == "backward" else 1
+            readers_of_each = row_parts.get((tensor, pass_), values)
             assert (times == readers_of_each).all()
 
 
@@ -242,14 +242,14 @@ def check_gradients_exist(plan: Plan) -> None:
     trained = {
         r.tensor
         for launch in plan.launches
-        if launch.stage == "forward" and launch.runs & TRAINS
+        if launch.pass_ == "forward" and launch.runs & TRAINS
         for r in launch.requirements
         if r.tensor.kind == "weight" and r.tensor.requires_gradient
     }
     updated = [
         r.tensor
         for launch in plan.launches
-        if launch.stage == "update"
+        if launch.pass_ == "update"
         for r in launch.requirements
         if r.field == "value" and r.privilege == "read-write"
     ]
@@ -266,9 +266,9 @@ def check_shards(plan: Plan) -> None:
 
     Capped by its extent, and so that shards do not get too small.
     """
-    forward = {x.operator: x for x in plan.launches if x.stage == "forward"}
+    forward = {x.operator: x for x in plan.launches if x.pass_ == "forward"}
     for launch in plan.launches:
-        if launch.stage != "update":
+        if launch.pass_ != "update":
             continue
         user = forward[launch.operator]
         for requirement in launch.requirements:
@@ -302,7 +302,7 @@ def check_states(plan: Plan) -> None:
     """An update touches value, gradient and states of the very same shards."""
     for launch in plan.launches:
         by_tensor: dict[Tensor, list[list[Box]]] = defaultdict(list)
-        for r in launch.requirements if launch.stage == "update" else []:
+        for r in launch.requirements if launch.pass_ == "update" else []:
             if r.tensor.kind != "weight":  # of what was looked up in a table
                 assert r.privilege == "read"
                 continue
@@ -321,10 +321,10 @@ def check_tables(plan: Plan) -> None:
     homes: dict[Tensor, list[tuple[Box, str]]] = {}
     for launch in plan.launches:
         for r in launch.requirements:
-            if r.tensor.table and launch.stage == "forward":
+            if r.tensor.table and launch.pass_ == "forward":
                 homes.setdefault(r.tensor, sorted(zip(r.boxes, launch.devices, strict=True)))
             elif r.tensor.table:
-                assert launch.stage == "update"
+                assert launch.pass_ == "update"
                 shards = zip(r.boxes, launch.devices, strict=True)
                 assert sorted((box, d) for box, d in shards if not is_empty(box)) == homes[r.tensor]
     for home in homes.values():
@@ -335,7 +335,7 @@ def check_facts(plan: Plan) -> None:
     """What Python and native code each say of a graph agrees."""
     gradients = {tensor for tensor in plan.graph.tensors if tensor.requires_gradient}
     assert plan.facts.differentiable == gradients
-    assert plan.facts.backward == {x.operator for x in plan.launches if x.stage == "backward"}
+    assert plan.facts.backward == {x.operator for x in plan.launches if x.pass_ == "backward"}
     launched = {launch.operator for launch in plan.launches}
     assert plan.facts.idle == [op for op in plan.graph.operators if op not in launched]
 

@@ -402,7 +402,7 @@ def test_frozen_weights() -> None:
             if requirement.tensor.constant:
                 assert (requirement.field, requirement.privilege) == ("value", "read")
     assert [plan.gradient_slots(weight) for weight in frozen.weights] == [0, 0]
-    updates = [launch.operator.name for launch in plan.launches if launch.stage == "update"]
+    updates = [launch.operator.name for launch in plan.launches if launch.pass_ == "update"]
     assert updates == ["trained"]
 
 
@@ -436,7 +436,7 @@ def test_weights_that_operators_share() -> None:
     graph = add_loss(graph, graph.operators[-1].output, "mean_squared_error")
     plan = Plan(graph, resolve("single", graph, DEVICES), DEVICES, y)
     assert plan.gradient_slots(scale) == 1
-    updates = [launch for launch in plan.launches if launch.stage == "update"]
+    updates = [launch for launch in plan.launches if launch.pass_ == "update"]
     assert [[r.tensor.name for r in update.requirements] for update in updates] == [["scale"] * 2]
     with pytest.raises(UserError, match="the name 'scale' is taken"):
         graph.copy().add_weight("scale", (1, 6), Zeros())

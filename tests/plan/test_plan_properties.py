@@ -41,7 +41,7 @@ def test_replicated_weights_have_one_shard_a_device() -> None:
     update = next(
         x
         for x in plan.launches
-        if x.stage == "update" and x.operator is not None and x.operator.name == "output"
+        if x.pass_ == "update" and x.operator is not None and x.operator.name == "output"
     )
     kernel = next(r for r in update.requirements if r.field == "value")
     assert update.devices == ["cpu:0", "cpu:1", "cpu:2"]

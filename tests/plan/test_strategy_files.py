@@ -268,7 +268,7 @@ def test_granularity(tmp_path: Path) -> None:
     outputs = data.setting.problem.outputs
     plans = [Plan(graph, strategy, devices, outputs) for strategy in (data.strategy, loaded)]
     # The output layer's weights are small.
-    fewest = [min(len(x.devices) for x in p.launches if x.stage == "update") for p in plans]
+    fewest = [min(len(x.devices) for x in p.launches if x.pass_ == "update") for p in plans]
     assert fewest == [1, 4]
     fine = simulate("mlp", "p100x4", path)
     assert fine.setting.problem.granularity == fine.strategy.granularity == finely

@@ -32,7 +32,7 @@ def forward(operator: Operator, model: Model, *degrees: int) -> Launch:
     strategy[operator.name] = ParallelConfig(degrees, tuple(DEVICES.names[:tasks]))
     whole = Strategy(strategy).checked(model.graph, DEVICES)
     plan = Plan(model.graph, whole, DEVICES, last(model).output)
-    return next(x for x in plan.launches if x.operator is operator and x.stage == "forward")
+    return next(x for x in plan.launches if x.operator is operator and x.pass_ == "forward")
 
 
 def boxes(operator: Operator, model: Model, *degrees: int) -> dict[str, list[Box]]:

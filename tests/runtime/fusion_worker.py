@@ -32,12 +32,12 @@ class LaunchesAlone(CostModel):
 
     name = "launches"
 
-    def exe_time(self, operator: Operator, stage: str, shapes: Shapes, device: Device) -> Cost:
-        del operator, stage, shapes, device
+    def exe_time(self, operator: Operator, pass_: str, shapes: Shapes, device: Device) -> Cost:
+        del operator, pass_, shapes, device
         return Cost(1, self.name)
 
-    def linear(self, stage: str, device: Device) -> tuple[Linear, str]:
-        del stage, device
+    def linear(self, pass_: str, device: Device) -> tuple[Linear, str]:
+        del pass_, device
         return Linear(1, 10**9), self.name
 
     def launch_ns(self, device: Device) -> int:
@@ -48,7 +48,7 @@ class LaunchesAlone(CostModel):
 def fused(model: Model) -> set[tuple[str, str]]:
     """Stages and operators of the launches that are fused with the one before."""
     launches = [model.plan.launches[n] for run in model.program.issued(TRAIN) for n in run[1:]]
-    return {(x.stage, x.operator.name if x.operator else "") for x in launches}
+    return {(x.pass_, x.operator.name if x.operator else "") for x in launches}
 
 
 def foreseen(model: Model) -> set[tuple[str, str]]:
@@ -58,17 +58,17 @@ def foreseen(model: Model) -> set[tuple[str, str]]:
     losses = {op for op in graph.operators if op.kind.is_loss and op.kind.type != "cross_entropy"}
     losses |= {op for op in graph.operators if op.kind.type == "own_logit"}
     outputs = [op.inputs[0] for op in graph.operators if op in losses]
-    clips = any(launch.stage == "clip" for launch in model.plan.launches)
+    clips = any(launch.pass_ == "clip" for launch in model.plan.launches)
     topology, costs = local_topology(measure=False), LaunchesAlone()
     problem = Problem(graph, topology, costs, outputs, 1, clips)
 
     def name(task: Any) -> str:  # the clip is nobody's
-        return "" if PASSES[task["stage"]] == "clip" else graph.operators[task["index"]].name
+        return "" if PASSES[task["pass"]] == "clip" else graph.operators[task["index"]].name
 
     return {
-        (PASSES[task["stage"]], name(task))
+        (PASSES[task["pass"]], name(task))
         for task in full(problem, model.strategy).tasks
-        if PASSES[task["stage"]] != "load"
+        if PASSES[task["pass"]] != "load"
         and task["hop"] < 0
         and task["end_time"] - task["start_time"] == task["exe_time"]
     }
@@ -105,7 +105,7 @@ def groups(model: Model, run: int) -> list[list[str]]:
     return [
         [launches[n].operator.name for n in together]
         for together in model.program.issued(run)
-        if launches[together[0]].stage == "forward"
+        if launches[together[0]].pass_ == "forward"
     ]
 
 

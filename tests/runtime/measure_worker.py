@@ -117,11 +117,11 @@ def main() -> None:
     problem = Problem(graph, topology, costs, output)
     native = problem.native
     for request in requests:
-        if request.stage == "backward" and request.operator not in problem.facts.backward:
+        if request.pass_ == "backward" and request.operator not in problem.facts.backward:
             continue  # there is no such task
         shapes = shapes_of(request, native)
-        cost = costs.exe_time(request.operator, request.stage, shapes, request.device)
-        key = f"{request.operator.name} {request.stage} {shapes[-1]}"
+        cost = costs.exe_time(request.operator, request.pass_, shapes, request.device)
+        key = f"{request.operator.name} {request.pass_} {shapes[-1]}"
         measured[key] = [cost.time_ns, cost.source]
     result = {
         "ranks": machine.ranks,

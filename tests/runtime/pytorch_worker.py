@@ -76,7 +76,7 @@ def trained(model: Model, states: int, when: int) -> Arrays:
     plan, program = model.plan, model.program
     arrays = {f"{when}/value/x": program.read(plan.graph.inputs[0])}
     for launch in plan.launches:
-        if launch.stage == "forward" and launch.runs & TRAIN and launch.operator is not None:
+        if launch.pass_ == "forward" and launch.runs & TRAIN and launch.operator is not None:
             for output in launch.operator.outputs:
                 if output.name.endswith((".h", ".c", ".gates")):
                     continue  # an LSTM's y has the state, and nothing but its backward pass gates

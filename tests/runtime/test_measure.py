@@ -18,7 +18,7 @@ from flexlegion.machine.view import drawing_json
 
 WORKER = Path(__file__).parent / "measure_worker.py"
 OPERATORS = 10  # of LeNet, its loss included
-STAGES = ("forward", "backward")
+TASK_PASSES = ("forward", "backward")
 
 pytestmark = pytest.mark.legion
 
@@ -54,9 +54,9 @@ def test_everything_is_measured_once(one_rank: Any) -> None:
 def test_parts_are_tasks_of_their_own(one_rank: Any) -> None:
     """The whole batch and the half of it are measured each, where there are processors for both."""
     cpus, result = one_rank
-    for stage in STAGES:
-        assert f"c3 {stage} (64, 10, 10, 16)" in result["measured"]
-        assert (f"c3 {stage} (32, 10, 10, 16)" in result["measured"]) == (cpus == 2)
+    for pass_ in TASK_PASSES:
+        assert f"c3 {pass_} (64, 10, 10, 16)" in result["measured"]
+        assert (f"c3 {pass_} (32, 10, 10, 16)" in result["measured"]) == (cpus == 2)
 
 
 def test_memory_is_given_back(one_rank: Any) -> None:

@@ -52,7 +52,7 @@ def train(
             if model.plan.gradient_slots(tensor) > 0 or model.plan.lookups(tensor):
                 state[f"{step} {tensor.name} gradient"] = program.read(tensor, "gradient")
         for launch in model.plan.launches:
-            if launch.stage == "forward" and launch.runs & TRAIN:
+            if launch.pass_ == "forward" and launch.runs & TRAIN:
                 operator = launch.operator
                 state[f"{step} {operator.name}"] = program.read(operator.output)
     for name, value in model.get_weights().items():
@@ -138,9 +138,9 @@ def misplaced(model: Model) -> list[str]:
         for k, (told, ran) in enumerate(zip(launch.devices, last, strict=True)):
             here = machine.owners[machine.devices.number(told)] == machine.rank
             if ran != (told if here else None):
-                wrong.append(f"{launch.stage} {name} task {k}: told {told}, ran on {ran}")
-            if launch.operator is not None and launch.stage in ("forward", "backward"):
+                wrong.append(f"{launch.pass_} {name} task {k}: told {told}, ran on {ran}")
+            if launch.operator is not None and launch.pass_ in ("forward", "backward"):
                 config = model.strategy[launch.operator.name]
                 if told != config.devices[k]:
-                    wrong.append(f"{launch.stage} {name} task {k}: plan {told}, strategy differs")
+                    wrong.append(f"{launch.pass_} {name} task {k}: plan {told}, strategy differs")
     return wrong

@@ -64,13 +64,13 @@ class FigureCosts(CostModel):
 
     name = "figure"
 
-    def exe_time(self, operator: Operator, stage: str, shapes: Shapes, device: Device) -> Cost:
+    def exe_time(self, operator: Operator, pass_: str, shapes: Shapes, device: Device) -> Cost:
         del device
         time = EXE_TIME.get(operator.kind.type, 0) * shapes[0][0]
-        return Cost(max(1, 2 * time if stage == "backward" else time), "chosen")
+        return Cost(max(1, 2 * time if pass_ == "backward" else time), "chosen")
 
-    def linear(self, stage: str, device: Device) -> tuple[Linear, str]:
-        del stage, device
+    def linear(self, pass_: str, device: Device) -> tuple[Linear, str]:
+        del pass_, device
         return Linear(0, 10**18), "chosen"  # 1 ns
 
 

@@ -62,7 +62,7 @@ def owners(plan: Plan) -> dict[tuple[int, int], int]:
     result: dict[tuple[int, int], int] = {}
     numbers = {op.name: i for i, op in enumerate(plan.graph.operators)}
     for launch in plan.launches:
-        if launch.stage == "forward" and launch.runs & TRAINS:
+        if launch.pass_ == "forward" and launch.runs & TRAINS:
             assert launch.operator is not None
             for tensor in launch.operator.weights:
                 number = plan.tensor_numbers[tensor]
@@ -127,9 +127,9 @@ def build(
             Task(d, max(1, t), launch_time=launch_times[d])
             for d, t in zip(launch.devices, times, strict=True)
         ]
-        if launch.stage != "load":
+        if launch.pass_ != "load":
             operator = launch.operator
-            loss = launch.stage == "forward" and operator is not None and operator.kind.is_loss
+            loss = launch.pass_ == "forward" and operator is not None and operator.kind.is_loss
             uses = [
                 (
                     place_of(plan, r),
@@ -139,13 +139,13 @@ def build(
                 for r in launch.requirements
                 if r.field != "state"
             ]
-            order.append(Issued(range(first, len(tasks)), launch.stage in CLOSING, loss, uses))
-        if launch.stage == "forward":
+            order.append(Issued(range(first, len(tasks)), launch.pass_ in CLOSING, loss, uses))
+        if launch.pass_ == "forward":
             forward_tasks[launch.operator.name] = first
             touched[launch.operator.name] = [
                 (place_of(plan, r), r.boxes) for r in launch.requirements
             ]
-        if launch.stage == "backward":
+        if launch.pass_ == "backward":
             for k in range(len(launch.devices)):
                 its_forward = forward_tasks[launch.operator.name] + k
                 tasks[first + k].before.append((its_forward, False, 0))
@@ -155,7 +155,7 @@ def build(
             if r.privilege == "write" or r.field == "state":
                 continue
             for element in elements(r.boxes[k]):
-                if r.tensor.kind == "weight" and r.field == "value" and launch.stage == "forward":
+                if r.tensor.kind == "weight" and r.field == "value" and launch.pass_ == "forward":
                     reads.append((place, first + k, element))
                 producer = writer.get(place, {}).get(element)
                 if producer is None or producer == first + k:
@@ -163,7 +163,7 @@ def build(
                 # What a backward task reads of values, its forward task has read or written; but
                 # not other partial values, nor what was made of them.
                 known = (
-                    launch.stage == "backward" and (place, r.boxes) in touched[launch.operator.name]
+                    launch.pass_ == "backward" and (place, r.boxes) in touched[launch.operator.name]
                 )
                 if not known:
                     waits.setdefault(first + k, set()).add(producer)

@@ -38,7 +38,7 @@ def by_runtime(problem: Problem, strategy: Strategy) -> tuple[set[tuple[str, str
         if run >= 0
     ]
     fused = {
-        (launch.stage, launch.operator.name if launch.operator else "")
+        (launch.pass_, launch.operator.name if launch.operator else "")
         for (_, before), (launch, run) in pairwise(issued)
         if before == run
     }
@@ -49,13 +49,13 @@ def by_simulator(problem: Problem, strategy: Strategy) -> set[tuple[str, str]]:
     """The same, by the launches that it does not charge."""
 
     def name(task: Any) -> str:
-        of_all = PASSES[task["stage"]] == "clip"
+        of_all = PASSES[task["pass"]] == "clip"
         return "" if of_all else problem.graph.operators[task["index"]].name
 
     return {
-        (PASSES[task["stage"]], name(task))
+        (PASSES[task["pass"]], name(task))
         for task in full(problem, strategy).tasks
-        if PASSES[task["stage"]] != "load"
+        if PASSES[task["pass"]] != "load"
         and task["hop"] < 0
         and task["end_time"] - task["start_time"] == task["exe_time"]
     }

@@ -33,15 +33,15 @@ from flexlegion.zoo import build as build_network
 def exe_times(plan: Plan, timeline: Timeline) -> list[list[int]]:
     """The times that the simulator gave the plan's tasks."""
     of = {
-        (PASSES[row["stage"]], int(row["index"]), int(row["part"])): int(row["exe_time"])
+        (PASSES[row["pass"]], int(row["index"]), int(row["part"])): int(row["exe_time"])
         for row in timeline.tasks
         if row["hop"] < 0
     }
-    clip = [time for (stage, _, _), time in of.items() if stage == "clip"]
+    clip = [time for (pass_, _, _), time in of.items() if pass_ == "clip"]
     numbers = timeline.problem.operator_numbers
     times = []
     for launch in plan.launches:
-        if launch.stage == "clip":
+        if launch.pass_ == "clip":
             times.append(clip)
             continue
         index = (
@@ -49,7 +49,7 @@ def exe_times(plan: Plan, timeline: Timeline) -> list[list[int]]:
             if launch.operator
             else plan.tensor_numbers[launch.requirements[0].tensor]
         )
-        times.append([of.get((launch.stage, index, k), 1) for k in range(len(launch.devices))])
+        times.append([of.get((launch.pass_, index, k), 1) for k in range(len(launch.devices))])
     return times
 
 
@@ -133,8 +133,8 @@ def test_agrees_on_partial_values(network) -> None:
         changes = random_change(problem, rng, len(problem.graph.operators))
         timeline = full(problem, Strategy(changes))
         check(problem, Strategy(changes), timeline)
-        stages = {PASSES[row["stage"]] for row in timeline.tasks}
-        summed += "sum" in stages
+        passes = {PASSES[row["pass"]] for row in timeline.tasks}
+        summed += "sum" in passes
         partial += any(
             prod(changes[op.name].degrees[len(op.output.shape) :]) > 1
             for op in problem.graph.operators

@@ -34,13 +34,13 @@ class ArbitraryCosts(CostModel):
         self.seed = seed
         self.largest = largest
 
-    def exe_time(self, operator: Operator, stage: str, shapes: Shapes, device: Device) -> Cost:
-        text = f"{self.seed} {operator.kind} {stage} {shapes} {device.model}"
+    def exe_time(self, operator: Operator, pass_: str, shapes: Shapes, device: Device) -> Cost:
+        text = f"{self.seed} {operator.kind} {pass_} {shapes} {device.model}"
         return Cost(zlib.crc32(text.encode()) % self.largest, "arbitrary")
 
-    def linear(self, stage: str, device: Device) -> tuple[Linear, str]:
+    def linear(self, pass_: str, device: Device) -> tuple[Linear, str]:
         del device
-        return Linear(len(stage) * 100, 10**9), "arbitrary"
+        return Linear(len(pass_) * 100, 10**9), "arbitrary"
 
     def launch_ns(self, device: Device) -> int:
         del device

@@ -38,11 +38,11 @@ def simulated_tracks(timeline: Timeline) -> dict[str, Any]:
     slices: list[list[Slice]] = [[] for _ in timeline.problem.devices.names]
     rows = timeline.tasks[timeline.tasks["hop"] < 0]
     for row in rows[np.argsort(rows["start_time"], kind="stable")]:
-        stage, index = int(row["stage"]), int(row["index"])
-        label = labels.setdefault((stage, index), len(labels))
+        pass_, index = int(row["pass"]), int(row["index"])
+        label = labels.setdefault((pass_, index), len(labels))
         if label == len(names):
-            owner = graph.tensors[index] if PASSES[stage] == "load" else graph.operators[index]
-            names.append([stage, owner.name])
+            owner = graph.tensors[index] if PASSES[pass_] == "load" else graph.operators[index]
+            names.append([pass_, owner.name])
         start, end = int(row["start_time"]), int(row["end_time"])
         slices[row["device"]].append((start, end - start, label, int(row["part"])))
     named = dict(zip(timeline.problem.devices.names, slices, strict=True))
@@ -83,11 +83,11 @@ def measured_tracks(path: str | Path) -> dict[str, Any]:
             raise UserError(f"{path}: event {number} of the timeline has no times, or no device")
         start, length = (round(1000 * time) for time in times)
         match = _LABEL.fullmatch(str(event.get("name")))
-        stage = PASSES.index(match[1]) if match else len(PASSES)
+        pass_ = PASSES.index(match[1]) if match else len(PASSES)
         name = match[2] if match else str(event.get("name"))
-        label = labels.setdefault((stage, name), len(labels))
+        label = labels.setdefault((pass_, name), len(labels))
         if label == len(names):
-            names.append([stage, name])
+            names.append([pass_, name])
         part = int(match[3]) if match and match[3] else 0
         tracks[device_of[str(key)]].append((start, length, label, part))
         end = max(end, start + length)

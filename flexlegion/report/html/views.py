@@ -85,8 +85,8 @@ def _told(group: Group, timeline: Timeline, busy: dict[str, dict[int, int]]) -> 
         dict.fromkeys(t.shape for t in (*group.inputs, *(o.output for o in group.operators)))
     )
     times = {
-        stage: sum(busy[stage].get(number[op.name], 0) for op in group.operators)
-        for stage in PASSES[1:]
+        pass_: sum(busy[pass_].get(number[op.name], 0) for op in group.operators)
+        for pass_ in PASSES[1:]
     }
     weights = dict.fromkeys(w for op in group.operators for w in op.trained_weights)
     return {
@@ -96,7 +96,7 @@ def _told(group: Group, timeline: Timeline, busy: dict[str, dict[int, int]]) -> 
         "types": ", ".join(dict.fromkeys(op.kind.type for op in group.operators)) or "input",
         "shapes": [" × ".join(map(str, shape)) for shape in shapes[:3]] + ["…"] * (len(shapes) > 3),
         "weights": sum(int(np.prod(w.shape, dtype=np.int64)) for w in weights),
-        "times": {stage: time for stage, time in times.items() if time},
+        "times": {pass_: time for pass_, time in times.items() if time},
         "configs": [
             {
                 "operators": common_name(names),
@@ -115,8 +115,8 @@ def _busy(timeline: Timeline) -> dict[str, dict[int, int]]:
     rows = timeline.tasks[timeline.tasks["hop"] < 0]
     lengths = rows["end_time"] - rows["start_time"]
     result = {}
-    for stage, name in enumerate(PASSES):
-        mine = rows["stage"] == stage
+    for pass_, name in enumerate(PASSES):
+        mine = rows["pass"] == pass_
         sums = np.bincount(rows["index"][mine], lengths[mine])
         result[name] = {i: int(ns) for i, ns in enumerate(sums) if ns}
     return result
@@ -131,7 +131,7 @@ def heat_view(folded: Folded, timeline: Timeline) -> Json:
     row_of = {number[op.name]: i for i, group in enumerate(groups) for op in group.operators}
     times = np.zeros((len(groups) + 1, len(devices)), np.int64)
     for row in rows:
-        at = len(groups) if PASSES[row["stage"]] == "load" else row_of[int(row["index"])]
+        at = len(groups) if PASSES[row["pass"]] == "load" else row_of[int(row["index"])]
         times[at, row["device"]] += row["end_time"] - row["start_time"]
     total = max(timeline.iteration_time_ns, 1)
     most = max(int(times.max()), 1)
@@ -282,7 +282,7 @@ def sources_view(timeline: Timeline, strategy: Strategy) -> list[Json]:
     counts: dict[str, list[int]] = {}
     known: dict[tuple[int, int], str] = {}
     for row in rows:
-        if PASSES[row["stage"]] not in ("forward", "backward"):
+        if PASSES[row["pass"]] not in ("forward", "backward"):
             continue
         key = (int(row["index"]), int(row["device"]))
         if key not in known:

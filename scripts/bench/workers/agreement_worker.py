@@ -42,12 +42,12 @@ class LaunchesAlone(CostModel):
 
     name = "launches"
 
-    def exe_time(self, operator: Operator, stage: str, shapes: Shapes, device: Device) -> Cost:
-        del operator, stage, shapes, device
+    def exe_time(self, operator: Operator, pass_: str, shapes: Shapes, device: Device) -> Cost:
+        del operator, pass_, shapes, device
         return Cost(1, self.name)
 
-    def linear(self, stage: str, device: Device) -> tuple[Linear, str]:
-        del stage, device
+    def linear(self, pass_: str, device: Device) -> tuple[Linear, str]:
+        del pass_, device
         return Linear(1, 10**9), self.name
 
     def launch_ns(self, device: Device) -> int:
@@ -74,13 +74,13 @@ def launches(model: Model, problem: Problem, timeline: Timeline) -> dict[str, in
     runs = [run for run in plan.fused(memories) if run >= 0]
 
     def launch(task: Any) -> tuple[str, str]:
-        stage = PASSES[task["stage"]]
-        return stage, "" if stage == "clip" else operators[task["index"]].name
+        pass_ = PASSES[task["pass"]]
+        return pass_, "" if pass_ == "clip" else operators[task["index"]].name
 
     joined = {
         launch(task)
         for task in timeline.tasks
-        if PASSES[task["stage"]] != "load"
+        if PASSES[task["pass"]] != "load"
         and task["hop"] < 0
         and task["end_time"] - task["start_time"] == task["exe_time"]
     }

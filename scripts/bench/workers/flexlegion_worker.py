@@ -39,7 +39,7 @@ def times(model: Model) -> dict[str, int]:
     sums: dict[str, int] = {}
     for i, launch in enumerate(model.plan.launches):
         if launch.runs & TRAIN and launch.operator is not None:
-            key = f"{launch.operator.kind.type} {launch.stage}"
+            key = f"{launch.operator.kind.type} {launch.pass_}"
             sums[key] = sums.get(key, 0) + sum(last[1] for last in model.program.last(i) if last)
     return sums
 

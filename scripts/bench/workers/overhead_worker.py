@@ -31,7 +31,7 @@ def main() -> None:
     launches = [launch for launch in model.plan.launches if launch.runs & TRAIN]
     tasks = sum(len(launch.devices) for launch in launches)
     # A loaded tensor takes two tasks: staging and feeding (native/runtime/program.h).
-    tasks += sum(len(launch.devices) for launch in launches if launch.stage == "load")
+    tasks += sum(len(launch.devices) for launch in launches if launch.pass_ == "load")
     rounds = []
     for _ in range(ROUNDS + 1):
         started = time.perf_counter()
