@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, get_args
 
 from flexlegion.errors import UserError
 from flexlegion.initializers import Given, Initializer
-from flexlegion.ops.base import Access, Dim, DimKind, OperatorType, WeightSpec
+from flexlegion.ops.base import MAX_SPACE, PARTS, Access, Dim, DimKind, OperatorType, WeightSpec
 from flexlegion.tensor import (
     MAX_ELEMENTS,
     MAX_ELEMENTS_OF_ALL,
@@ -51,6 +51,10 @@ class Operator:
     outputs: list[Tensor]
     signatures: dict[int, Placed] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        # Once, as an operator has parts because one before it may have partial values, and so on.
+        self._parts = self._has_parts()
+
     @property
     def output(self) -> Tensor:
         """The primary output."""
@@ -74,6 +78,8 @@ class Operator:
         rows that were looked up, and their gradients: it can be split by these alone.
         """
         dims = self.kind.dims(self.input_shapes)
+        if self._parts:
+            return (*dims, PARTS)
         if not self.looks_up:
             return dims
         accesses = self.kind.weight_access(self.input_shapes)
@@ -104,11 +110,40 @@ class Operator:
         inputs = self.kind.input_access(shapes)
         weights = self.kind.weight_access(shapes)
         outputs = self.kind.output_access(shapes)
-        return [
+        operands: list[tuple[TensorRole, Tensor, Access]] = [
             *(("input", t, a) for t, a in zip(self.inputs, inputs, strict=True)),
             *(("weight", t, a) for t, a in zip(self.weights, weights, strict=True)),
             *(("output", t, a) for t, a in zip(self.outputs, outputs, strict=True)),
         ]
+        if not self._parts:
+            return operands
+        return [(role, t, self._in_parts(t, access)) for role, t, access in operands]
+
+    def may_be_partial(self, tensor: Tensor) -> bool:
+        """Whether it may compute partial values of an output, of which that is the sum."""
+        splits = (DimKind.REDUCTION, DimKind.PART)
+        accesses = self.kind.output_access(self.input_shapes)
+        return any(dim.kind in splits for dim in self.dims) and any(
+            access.combine == "sum"
+            for its, access in zip(self.outputs, accesses, strict=True)
+            if its is tensor
+        )
+
+    def _has_parts(self) -> bool:
+        shapes = self.input_shapes
+        return len(self.kind.dims(shapes)) < MAX_SPACE and any(
+            access.linear and tensor.producer is not None and tensor.producer.may_be_partial(tensor)
+            for tensor, access in zip(self.inputs, self.kind.input_access(shapes), strict=True)
+        )
+
+    def _in_parts(self, tensor: Tensor, access: Access) -> Access:
+        """How an operand is used where partial values of inputs can be shared out."""
+        part = len(self.dims) - 1
+        if access.linear and tensor.kind != "weight":
+            return replace(access, part=part)
+        if access.once or access.linear:  # a term, of which there is one
+            return replace(access, once=(*access.once, part), linear=False)
+        return access
 
 
 @dataclass

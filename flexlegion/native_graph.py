@@ -154,6 +154,7 @@ class NativeGraph:
                 "role": roles[role],
                 "saved_for_backward": access.saved,
                 "combine": combine[access.combine],
+                "linear": access.part >= 0,
                 "once": sum(1 << dim for dim in access.once),
                 "map": array("fl_dim_map", [astuple(axis) for axis in access.map]),
             }

@@ -107,6 +107,8 @@ class Plan:
 
     Attributes
     ----------
+    strategy
+        The same, with a degree for each dimension.
     norms, total_norm
         Where gradients are clipped: an element for each task that finds the norm of some of them,
         and the norm of all.
@@ -130,7 +132,7 @@ class Plan:
         self.core = native_graph.core
         self.tensor_numbers = native_graph.tensor_numbers
         lib, ffi = self.core.lib, self.core.ffi
-        strategy = strategy.filled(graph)
+        self.strategy = strategy = strategy.filled(graph)
         configs = enumerate(strategy[operator.name] for operator in graph.operators)
         array = Arrays()
         arrays = ffi.new("fl_plan_arrays *")

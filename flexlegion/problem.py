@@ -122,6 +122,11 @@ class Problem:
         """The degrees that searches choose from; see `flexlegion.soap.splits`."""
         return splits(operator, len(self.devices), self.dimensions)
 
+    def splits_and_parts(self, operator: Operator) -> list[Degrees]:
+        """The same, and those that share out partial values, unless no reduction is split."""
+        parts = {DimKind.PART} if DimKind.REDUCTION in self.dimensions else set()
+        return splits(operator, len(self.devices), self.dimensions | parts)
+
     def prepare(self, operator: Operator, degrees: Degrees) -> None:
         """Have the cost table hold the times of an operator's tasks if it is split that way."""
         number = self._like[self.operator_numbers[operator.name]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 Sums = Literal["readers", "shards"]
 SUMS: tuple[Sums, ...] = get_args(Sums)  # the first unless said otherwise
 
-# The kinds of dimensions that can be split.
-SPLIT = frozenset(DimKind) - {DimKind.NONE}
+# The kinds of dimensions that are split wherever they can be. A part is so only for what is there:
+# partial values of inputs.
+SPLIT = frozenset(DimKind) - {DimKind.NONE, DimKind.PART}
 
 _DEVICE_NAME = re.compile(r"(cpu|gpu):(0|[1-9][0-9]*)")
 
@@ -61,7 +62,8 @@ class ParallelConfig:
     def filled(self, operator: Operator, where: str) -> ParallelConfig:
         """The same with a degree for each dimension of the operator, in their order.
 
-        Dimensions without a degree are whole: those that are not named, or if none is, reductions.
+        Dimensions without a degree are whole: those that are not named, or if none is, reductions,
+        or the parts of linear inputs.
 
         Parameters
         ----------
@@ -76,10 +78,11 @@ class ParallelConfig:
             If it names a dimension that the operator does not have.
         """
         if self.dims is None:
-            missing = len(operator.space) - len(self.degrees)
-            if len(self.degrees) != len(operator.output.shape) or missing == 0:
+            missing = operator.dims[len(self.degrees) :]
+            reductions = len(self.degrees) == len(operator.output.shape)
+            if not reductions and any(dim.kind is not DimKind.PART for dim in missing):
                 return self
-            return replace(self, degrees=(*self.degrees, *(1,) * missing))
+            return replace(self, degrees=(*self.degrees, *(1,) * len(missing)))
         names = [dim.name for dim in operator.dims]
         for name in self.dims:
             if name not in names:
@@ -164,6 +167,7 @@ def random_config(
     rng: np.random.Generator,
     max_tasks: int,
     reductions: bool = False,
+    parts: bool = False,
 ) -> ParallelConfig:
     """A configuration drawn from all dimensions, degrees and device assignments.
 
@@ -179,12 +183,16 @@ def random_config(
         Bound on the number of tasks.
     reductions
         Whether to split reductions, too, and to say who combines their partial values.
+    parts
+        Whether to share out partial values of inputs, too.
     """
     dims, space = operator.dims, operator.space
     degrees = [1] * len(dims)
     output = len(operator.output.shape)
     tasks = int(rng.integers(1, max_tasks + 1))
-    for d in rng.permutation(len(dims) if reductions else output):
+    shared_out = parts or dims[-1].kind is not DimKind.PART
+    last = len(dims) - (not shared_out) if reductions or parts else output
+    for d in rng.permutation(last):
         if dims[d].kind is DimKind.NONE:
             continue
         limit = min(space[d], tasks // math.prod(degrees))
@@ -193,6 +201,25 @@ def random_config(
     partial = math.prod(degrees[output:]) > 1
     sums: Sums = "shards" if partial and rng.integers(2) else "readers"
     return ParallelConfig(tuple(degrees), tuple(str(name) for name in chosen), sums)
+
+
+def reads_partial_values(operator: Operator, configs: Mapping[str, ParallelConfig]) -> bool:
+    """Whether an operator is linear in an input that has partial values.
+
+    Parameters
+    ----------
+    operator
+        What reads them.
+    configs
+        By name, how the operators before it are split, with a degree for each of their dimensions.
+    """
+    for _, tensor, access in operator.operands:
+        before = tensor.producer
+        if access.part < 0 or before is None or configs[before.name].sums != "readers":
+            continue
+        if math.prod(configs[before.name].degrees[len(before.output.shape) :]) > 1:
+            return True
+    return False
 
 
 def splits(

@@ -36,7 +36,11 @@ def table(graph: Graph) -> str:
         total += count
         flops = operator.kind.flops(operator.input_shapes)
         operations += flops
-        dims = ", ".join(f"{dim.name} ({_LETTERS[dim.kind]})" for dim in operator.dims)
+        dims = ", ".join(
+            f"{dim.name} ({_LETTERS[dim.kind]})"
+            for dim in operator.dims
+            if dim.kind is not DimKind.PART  # it is one of what is there, not of the model
+        )
         shape = " x ".join(map(str, operator.output.shape))
         rows.append((operator.name, operator.kind.type, shape, dims, f"{count:,}", f"{flops:,}"))
     columns = ("operator", "type", "output", "splits", "weights", "FLOPs forward")

@@ -11,6 +11,9 @@ neighbours, along each axis by itself:
    the samples, then what splits no weight, no sum.
 3. If nothing is said along an axis, samples are divided along it.
 
+Partial values stay apart, P -> P, where a signature says so: of an output that is P and an input
+that is, too.
+
 What SOAP cannot say is a *computed* tensor that is B, because no two tasks compute the same. Where
 all that an operator reads is to be B, it takes a dimension all the same, by the same order: its
 devices read less than they might, and whoever reads its output as B has it gathered.
@@ -30,6 +33,7 @@ from flexlegion.notation.signatures import (
     AnySignature,
     B,
     Mesh,
+    P,
     Sbp,
     Signature,
     signature,
@@ -42,7 +46,13 @@ from flexlegion.suggestions import did_you_mean
 from flexlegion.tensor import Tensor, TensorRole
 
 # Of the kinds of dimensions, which is split first where nothing else decides.
-_ORDER = (DimKind.SAMPLE, DimKind.ATTRIBUTE, DimKind.PARAMETER, DimKind.REDUCTION)
+_ORDER = (
+    DimKind.SAMPLE,
+    DimKind.ATTRIBUTE,
+    DimKind.PARAMETER,
+    DimKind.REDUCTION,
+    DimKind.PART,
+)
 _SHOWN = 3  # operators in a message
 
 
@@ -191,8 +201,12 @@ class _Deduction:
 
     def _agreeing(self, op: Operator, axis: int) -> list[int]:
         """Those of the free dimensions that agree with all that was said of its operands."""
-        free = self._free(op, axis)
         said = self._said(op, axis)
+        free = [
+            d
+            for d in self._free(op, axis)
+            if self.space[op][d][0].kind is not DimKind.PART or any(sbp == P for *_, sbp in said)
+        ]
         agreeing = [
             d
             for d in free

@@ -18,12 +18,12 @@ def moved(before: Sbp, after: Sbp, parts: int) -> float:
     Returns
     -------
     float
-        In multiples of the tensor's size. Of what is read as P there is a plan in which nothing
-        moves: the first device reads, as of a B, or each its own part.
+        In multiples of the tensor's size. Of what is read as P each device reads its own partial
+        value; or if there are none, the first one reads all.
     """
-    if before == after or before.kind == "B" or after.kind == "P":
+    if before == after or before.kind == "B":
         return 0.0
-    if before.kind == "S" and after.kind == "S":
+    if before.kind == "S" and after.kind in ("S", "P"):
         return (parts - 1) / parts
     both = before.kind == "P" and after.kind == "B"
     return (2 if both else 1) * (parts - 1.0)

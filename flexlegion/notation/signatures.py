@@ -146,14 +146,15 @@ def signature_of(access: Access, role: TensorRole, dim: int) -> Sbp:
     Returns
     -------
     Sbp
-        S, if it is mapped along the dimension. If not: P of what is written, by all parts, and of
-        what the first part alone reads, as a bias of which it has the term and the others have 0;
-        else B, as of a prefix, too, which the parts share.
+        S, if it is mapped along the dimension. If not: P of what is written, by all parts, of what
+        the first part alone reads, as a bias of which it has the term and the others have 0, and of
+        an input whose partial values the parts share out; else B, as of a prefix, too, which the
+        parts share.
     """
     for axis, its in enumerate(access.map):
         if its.out_dim == dim and not its.prefix:
             return Sbp("S", axis)
-    return P if role == "output" or dim in access.once else B
+    return P if role == "output" or dim in access.once or dim == access.part else B
 
 
 def signature(given: AnySignature, mesh: Mesh, name: str, shape: Shape) -> Signature:

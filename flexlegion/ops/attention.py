@@ -206,7 +206,7 @@ class MatMul(OperatorType):
         rank = len(inputs[0])
         batch = tuple(along(d) for d in range(rank - 2))
         return (
-            Access((*batch, along(rank - 2), along(rank)), saved=True),
+            Access((*batch, along(rank - 2), along(rank)), saved=True, linear=True),
             Access((*batch, along(rank), along(rank - 1)), saved=True),
         )
 

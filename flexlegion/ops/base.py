@@ -26,12 +26,15 @@ class DimKind(Enum):
 
     A `REDUCTION` is a dimension that the outputs do not have, as the inner one of a matrix product:
     its parts compute partial values of the outputs (OneFlow's P, section 3.1), which are combined.
+    A `PART` is one that no operand has. Its parts share out the partial values of the inputs in
+    which the operator is linear, and compute partial values of the outputs from them: P -> P.
     """
 
     SAMPLE = "sample"
     ATTRIBUTE = "attribute"
     PARAMETER = "parameter"
     REDUCTION = "reduction"
+    PART = "part"
     NONE = "none"
 
 
@@ -55,6 +58,8 @@ class Dim:
 
 
 SAMPLE = Dim("sample", DimKind.SAMPLE)
+MAX_PARTS = 1 << 16  # as many as an operator may have tasks, kMaxTasks in native/plan/graph.h
+PARTS = Dim("part", DimKind.PART, MAX_PARTS)
 MAX_SPACE = 6  # dimensions of an operator's space, as in native/support/rect.h
 
 # What a cost model may assume of an operator type: operators of a family are limited by the same
@@ -169,12 +174,21 @@ class Access:
         bias is added to one of the partial values.
     combine
         Of an output: how its partial values become its value.
+    linear
+        Of an input that is computed: whether the outputs are linear in it. So of a sum, they can be
+        computed term by term, and the results added. Operands that are not linear multiply it, or
+        if they are touched `once`, are terms of their own. One factor of a product can be linear.
+    part
+        Of a linear input: the dimension of the space whose parts share out its partial values. The
+        graph says it, where the operator that computes the input may have some.
     """
 
     map: AccessMap
     saved: bool = False
     once: tuple[int, ...] = ()
     combine: Combine = "sum"
+    linear: bool = False
+    part: int = -1
 
     @property
     def looks_up(self) -> bool:

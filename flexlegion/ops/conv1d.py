@@ -98,7 +98,8 @@ class Pool1D(OperatorType):
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         positions = window(1, self.kernel, self.stride, self.padding)
-        return (Access((along(0), positions, along(2)), saved=self.kind == "max"),)
+        most = self.kind == "max"
+        return (Access((along(0), positions, along(2)), saved=most, linear=not most),)
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return prod(self.output_shape(inputs)) * self.kernel

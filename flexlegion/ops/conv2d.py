@@ -94,7 +94,9 @@ class Conv2D(OperatorType):
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         rows = window(1, self.kernel_h, self.stride_h, self.padding_h)
         columns = window(2, self.kernel_w, self.stride_w, self.padding_w)
-        return (Access((along(0), rows, columns, self._channels(inputs[0][3])), saved=True),)
+        channels = self._channels(inputs[0][3])
+        linear = self.activation == "none"
+        return (Access((along(0), rows, columns, channels), saved=True, linear=linear),)
 
     def _channels(self, channels: int) -> DimMap:
         """The channels that a tile reads: of the groups that its range of filters touches.

@@ -58,7 +58,8 @@ class Dense(OperatorType):
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         rank = len(inputs[0])
         outer = tuple(along(d) for d in range(rank - 1))
-        return (Access((*outer, along(rank)), saved=True),)
+        linear = self.activation == "none"
+        return (Access((*outer, along(rank)), saved=True, linear=linear),)
 
     def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         rank = len(inputs[0])

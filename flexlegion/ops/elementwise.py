@@ -16,6 +16,7 @@ class _ElementWise(OperatorType):
     family: ClassVar[Family] = "elementwise"
     input_saved: ClassVar[bool] = False  # the derivative comes from the input, else from the output
     output_read: ClassVar[bool] = True
+    linear: ClassVar[bool] = False
     operations: ClassVar[int]  # an element
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -25,7 +26,7 @@ class _ElementWise(OperatorType):
         return outer_dims(len(inputs[0]))
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
-        return (Access(identity(len(inputs[0])), saved=self.input_saved),)
+        return (Access(identity(len(inputs[0])), saved=self.input_saved, linear=self.linear),)
 
     def output_saved(self) -> bool:
         return self.output_read
@@ -79,6 +80,7 @@ class Dropout(_ElementWise):
     type: ClassVar[str] = "dropout"
     operations: ClassVar[int] = 2
     output_read: ClassVar[bool] = False
+    linear: ClassVar[bool] = True  # the mask does not depend on the values
 
     rate: float
     id: int

@@ -97,7 +97,8 @@ class Expression(OperatorType):
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         shape = self.output_shape(inputs)
-        read = program_of(self.formula).read_backward(self.integers)
+        program = program_of(self.formula)
+        read = program.read_backward(self.integers)
         return [
             Access(
                 tuple(
@@ -105,6 +106,7 @@ class Expression(OperatorType):
                     for d, extent in zip(_dims_of(mine, len(shape)), mine, strict=True)
                 ),
                 saved=i in read,
+                linear=program.is_multiple and i not in self.integers,
             )
             for i, mine in enumerate(inputs)
         ]

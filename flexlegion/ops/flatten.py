@@ -30,9 +30,10 @@ class Flatten(OperatorType):
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         shape = inputs[0]
         if len(shape) == 1:
-            return (Access((along(0),)),)
+            return (Access((along(0),), linear=True),)
         inner = (WHOLE,) * (len(shape) - 2)
-        return (Access((along(0), divided(1, prod(shape[2:])), *inner)),)
+        rows = divided(1, prod(shape[2:]))
+        return (Access((along(0), rows, *inner), linear=True),)
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return 0

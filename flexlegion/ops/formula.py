@@ -152,6 +152,25 @@ class Program:
         """Floating-point operations an element."""
         return sum(_FLOPS.get(i.operation, 1) for i in self.instructions)
 
+    @property
+    def is_multiple(self) -> bool:
+        """Whether the result is a number times the only input."""
+        if self.inputs != 1:
+            return False
+        kinds = ["multiple"]
+        for instruction in self.instructions:
+            of = {kinds[v] for v in instruction.of}
+            match instruction.operation:
+                case "number":
+                    kinds.append("number")
+                case "negate" | "add" | "subtract" if of == {"multiple"}:
+                    kinds.append("multiple")
+                case "multiply" if of == {"multiple", "number"}:
+                    kinds.append("multiple")
+                case _:
+                    return False
+        return kinds[-1] == "multiple"
+
     def read_backward(self, constant: Sequence[int] = ()) -> set[int]:
         """The inputs that gradients are computed from.
 

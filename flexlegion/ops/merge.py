@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
@@ -51,7 +51,7 @@ class Add(OperatorType):
         return outer_dims(len(inputs[0]))
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
-        return [Access(identity(len(shape))) for shape in inputs]
+        return [Access(identity(len(shape)), linear=True) for shape in inputs]
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return (len(inputs) - 1) * prod(inputs[0])
@@ -74,7 +74,8 @@ class Multiply(OperatorType):
         return outer_dims(len(inputs[0]))
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
-        return [Access(identity(len(shape)), saved=True) for shape in inputs]
+        access = Access(identity(len(inputs[0])), saved=True)
+        return [replace(access, linear=True), access]
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return prod(inputs[0])
@@ -121,7 +122,7 @@ class Concat(OperatorType):
         for shape in inputs:
             maps = [along(d) for d in range(len(shape))]
             maps[self.axis] = DimMap(self.axis, lo_offset=-offset, hi_offset=-offset)
-            accesses.append(Access(tuple(maps)))
+            accesses.append(Access(tuple(maps), linear=True))
             offset += shape[self.axis]
         return accesses
 

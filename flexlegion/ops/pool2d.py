@@ -53,7 +53,8 @@ class Pool2D(OperatorType):
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         rows = window(1, self.kernel_h, self.stride_h, self.padding_h)
         columns = window(2, self.kernel_w, self.stride_w, self.padding_w)
-        return (Access((along(0), rows, columns, along(3)), saved=self.kind == "max"),)
+        most = self.kind == "max"
+        return (Access((along(0), rows, columns, along(3)), saved=most, linear=not most),)
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         return prod(self.output_shape(inputs)) * self.kernel_h * self.kernel_w

@@ -86,7 +86,8 @@ class Reduce(OperatorType):
                 return along(space + spanned.index(d))
             return WHOLE if d in self.axes else along(outputs.index(d))
 
-        return (Access(tuple(its(d) for d in range(rank)), saved=self.kind == "max"),)
+        most = self.kind == "max"
+        return (Access(tuple(its(d) for d in range(rank)), saved=most, linear=not most),)
 
     def output_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         rank = len(self.output_shape(inputs))

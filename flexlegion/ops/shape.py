@@ -89,7 +89,7 @@ class Reshape(_Move):
             num, den = prod(after[d] for d in b[1:]), prod(before[d] for d in a[1:])
             common = gcd(num, den)
             maps[a[0]] = DimMap(b[0] + 1, num // common, den // common)
-        return (Access((along(0), *maps)),)
+        return (Access((along(0), *maps), linear=True),)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,8 @@ class Transpose(_Move):
         return outer_dims(len(inputs[0]))
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
-        return (Access(tuple(along(self.permutation.index(d)) for d in range(len(inputs[0])))),)
+        order = [self.permutation.index(d) for d in range(len(inputs[0]))]
+        return (Access(tuple(map(along, order)), linear=True),)
 
 
 @dataclass(frozen=True)
@@ -147,4 +148,4 @@ class Slice(_Move):
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         maps = [along(d) for d in range(len(inputs[0]))]
         maps[self.axis] = shifted(self.axis, self.start)
-        return (Access(tuple(maps)),)
+        return (Access(tuple(maps), linear=True),)

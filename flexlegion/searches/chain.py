@@ -103,7 +103,9 @@ class ChainState:
     tasks_played: int
 
 
-def prepare_candidates(problem: Problem, splits_of: SplitsOf | None = None) -> int:
+def prepare_candidates(
+    problem: Problem, splits_of: SplitsOf | None = None, parts: bool = False
+) -> int:
     """Fill the cost table with every split that the search may propose; returns how many.
 
     Parameters
@@ -112,12 +114,16 @@ def prepare_candidates(problem: Problem, splits_of: SplitsOf | None = None) -> i
         A chain proposes all that its cost table holds, so for fewer splits it has to be new.
     splits_of
         From an operator to its splits; by default the problem's.
+    parts
+        Whether partial values may stay apart, too, as a chain proposes it where there are some.
     """
+    if splits_of is None:
+        splits_of = problem.splits_and_parts if parts else problem.splits
     count = 0
     for number, operator in enumerate(problem.graph.operators):
         if problem.class_of(operator) != number:
             continue
-        for degrees in (splits_of or problem.splits)(operator):
+        for degrees in splits_of(operator):
             problem.prepare(operator, degrees)
             count += 1
     return count

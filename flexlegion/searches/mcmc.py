@@ -206,7 +206,7 @@ def search(
     """
     options = options or SearchOptions()
     begin = time.monotonic()
-    prepare_candidates(problem, splits_of)
+    prepare_candidates(problem, splits_of, parts=not options.uniform)
     starts = {name: problem.checked(strategy) for name, strategy in starts.items()}
     runs: list[_Start] = []
     trace: list[tuple[int, int]] = []

@@ -2,7 +2,7 @@
 
 from flexlegion.graph import Graph
 from flexlegion.machine.devices import Devices
-from flexlegion.soap import random_config
+from flexlegion.soap import ParallelConfig, random_config, reads_partial_values
 from flexlegion.strategies.registry import own_strategy
 from flexlegion.strategy import Strategy
 
@@ -11,7 +11,8 @@ from flexlegion.strategy import Strategy
 def random(graph: Graph, devices: Devices, seed: int) -> Strategy:
     """Each operator's degrees and devices drawn independently; the same for the same seed.
 
-    Reductions are split, too, and it is drawn who combines their partial values.
+    Reductions are split, too, and it is drawn who combines their partial values; where an operator
+    is linear in an input that has some, it may share them out.
 
     An operator gets at most twice as many tasks as there are devices.
     """
@@ -20,7 +21,8 @@ def random(graph: Graph, devices: Devices, seed: int) -> Strategy:
     rng = np.random.default_rng(seed)
     names = devices.preferred
     most = 2 * len(names)
-    return Strategy(
-        {op.name: random_config(op, names, rng, most, reductions=True) for op in graph.operators},
-        f"strategy 'random:{seed}'",
-    )
+    configs: dict[str, ParallelConfig] = {}
+    for op in graph.operators:
+        parts = reads_partial_values(op, configs)
+        configs[op.name] = random_config(op, names, rng, most, reductions=True, parts=parts)
+    return Strategy(configs, f"strategy 'random:{seed}'")

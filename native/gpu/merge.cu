@@ -1,9 +1,13 @@
 // add and multiply: element-wise sum of several inputs, product of two.
+#include <algorithm>
+
 #include "gpu/view.h"
 #include "ops/kernel.h"
 
 namespace flexlegion::gpu {
 namespace {
+
+bool present(const TensorView& view) { return view.present(); }
 
 class Add : public Kernel {
  public:
@@ -11,6 +15,12 @@ class Add : public Kernel {
 
   void forward(KernelTask& task) override {
     const TensorView& y = task.outputs[0];
+    if (!std::all_of(task.inputs.begin(), task.inputs.end(), present)) {
+      for (const TensorView& x : task.inputs) {
+        if (x.present()) gpu::add_view(y, x);  // to zeros
+      }
+      return;
+    }
     const Tiles<3> tiles({&task.inputs[0], &task.inputs[1], &y});
     for_each(y.volume(), [=] FL_BODY(std::int64_t i) {
       const auto e = tiles(i);

@@ -42,7 +42,7 @@ typedef enum { FL_FLOAT32, FL_INT32 } fl_data_type;
  * gradient are constants. What is detached is an activation through which no gradient passes. */
 typedef enum { FL_INPUT, FL_WEIGHT, FL_ACTIVATION, FL_OPERATOR_STATE, FL_DETACHED } fl_tensor_kind;
 typedef enum { FL_ROLE_INPUT, FL_ROLE_WEIGHT, FL_ROLE_OUTPUT } fl_role; /* of an operand */
-typedef enum { FL_SAMPLE, FL_ATTRIBUTE, FL_PARAMETER, FL_NONE, FL_REDUCTION } fl_dim_kind;
+typedef enum { FL_SAMPLE, FL_ATTRIBUTE, FL_PARAMETER, FL_NONE, FL_REDUCTION, FL_PART } fl_dim_kind;
 /* How the partial values of an output become its value. */
 typedef enum { FL_COMBINE_SUM, FL_COMBINE_MAX, FL_COMBINE_LOG_SUM_EXP } fl_combine;
 /* Who combines them: each reader for itself, or those that wrote them, shard by shard. */
@@ -71,6 +71,8 @@ typedef struct {
 typedef struct {
   int32_t tensor, role, saved_for_backward;
   int32_t combine; /* of an output */
+  int32_t linear;  /* of an input whose partial values can be computed with apart, and the results
+                      added */
   uint32_t once; /* dimensions of the space, as bits: of the parts in them, the first alone touches
                     the operand */
   const fl_dim_map *map; /* of each dimension of the tensor */

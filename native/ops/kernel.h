@@ -16,7 +16,8 @@
 // - backward() may read only what the operator declares as `saved_for_backward` (flexlegion/ops);
 // other views are absent.
 // - A tile may cover a part of what the operator reduces: then the output is a partial value, and
-// an operand that is to be added once (a bias) is absent in all parts but one.
+// an operand that is to be added once (a bias) is absent in all parts but one. Inputs in which the
+// operator is linear may be absent, but not all: then the outputs' tiles start as zeros.
 // - It computes with the calling thread alone, keeps primitives and scratch memory from call to
 // call, and reports
 //   failure by an exception that names the operator.

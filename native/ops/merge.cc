@@ -17,12 +17,20 @@ FLEXLEGION_SIMD void product_run(const float* a, const float* b, float* y, std::
   write_or_add(adds, y, n, [=](std::int64_t i) FLEXLEGION_INLINE_LAMBDA { return a[i] * b[i]; });
 }
 
+bool present(const TensorView& view) { return view.present(); }
+
 class Add : public Kernel {
  public:
   bool accumulates() const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView &a = task.inputs[0], &b = task.inputs[1], &y = task.outputs[0];
+    if (!std::all_of(task.inputs.begin(), task.inputs.end(), present)) {
+      for (const TensorView& x : task.inputs) {
+        if (x.present()) add_view(y, x);  // to zeros
+      }
+      return;
+    }
     for_each_run<3>({&a, &b, &y}, [&](const Offsets<3>& at, std::int64_t n) {
       sum_run(a.f32() + at[0], b.f32() + at[1], y.f32() + at[2], n);
     });

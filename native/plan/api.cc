@@ -21,7 +21,7 @@ static_assert(same(FL_ROLE_INPUT, fl::Role::input) && same(FL_ROLE_WEIGHT, fl::R
               same(FL_ROLE_OUTPUT, fl::Role::output));
 static_assert(same(FL_SAMPLE, fl::DimKind::sample) && same(FL_ATTRIBUTE, fl::DimKind::attribute) &&
               same(FL_PARAMETER, fl::DimKind::parameter) && same(FL_NONE, fl::DimKind::none) &&
-              same(FL_REDUCTION, fl::DimKind::reduction));
+              same(FL_REDUCTION, fl::DimKind::reduction) && same(FL_PART, fl::DimKind::part));
 static_assert(same(FL_COMBINE_SUM, fl::Combine::sum) && same(FL_COMBINE_MAX, fl::Combine::max) &&
               same(FL_COMBINE_LOG_SUM_EXP, fl::Combine::log_sum_exp));
 static_assert(same(FL_SUMS_READERS, fl::Sums::readers) && same(FL_SUMS_SHARDS, fl::Sums::shards));
@@ -122,6 +122,7 @@ fl::Operand operand_of(const fl::Graph& graph, const fl::Operator& owner, const 
   operand.saved_for_backward = its.saved_for_backward != 0;
   operand.once = its.once;
   operand.combine = static_cast<fl::Combine>(its.combine);
+  operand.linear = its.linear != 0;
   const std::size_t rank = at(graph.tensors, operand.tensor, "tensor").shape.size();
   for (const fl_dim_map* m = its.map; m != its.map + rank; ++m) {
     const bool large = std::max({m->num, m->den, m->lo_offset, m->hi_offset}) > kMaxMapNumber ||
@@ -142,7 +143,7 @@ fl::Operator operator_of(const fl::Graph& graph, const fl_operator& its) {
   op.type = its.type;
   op.is_loss = its.is_loss != 0;
   for (int d = 0; d < its.n_dims; ++d) {
-    check_constant(its.dim_kinds[d], FL_REDUCTION, "kind of dimensions");
+    check_constant(its.dim_kinds[d], FL_PART, "kind of dimensions");
     op.dims.push_back(static_cast<fl::DimKind>(its.dim_kinds[d]));
   }
   check_constant(its.n_reductions, fl::kMaxRegionRank, "number of reductions");

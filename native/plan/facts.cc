@@ -65,6 +65,12 @@ std::vector<int> GraphFacts::owned_weights(const Graph& graph, OpId op) const {
   return owned;
 }
 
+bool GraphFacts::first_part_alone(const Operator& op) const {
+  return std::none_of(op.operands.begin(), op.operands.end(), [&](const Operand& o) {
+    return contributes(o) && !of_first_part_alone(op, o);
+  });
+}
+
 bool GraphFacts::contributes(const Operand& operand) const {
   return operand.role != Role::output && differentiable[operand.tensor] &&
          !is_table(operand.tensor);

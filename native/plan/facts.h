@@ -51,6 +51,10 @@ struct GraphFacts {
   // Whether a backward launch of an operator with this operand writes a partial value of its
   // tensor's gradient. (A table's gradient is never written down.)
   bool contributes(const Operand& operand) const;
+  // Whether of an operator's backward tasks those of the first part alone have something to
+  // contribute: where partial values are multiplied with nothing, a weight say, of whose gradient
+  // each part has its own share.
+  bool first_part_alone(const Operator& op) const;
   // The operands of `op` that are weights which its update launch covers, each weight once.
   std::vector<int> owned_weights(const Graph& graph, OpId op) const;
 };

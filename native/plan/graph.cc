@@ -125,6 +125,24 @@ std::vector<Rect> accessed_rects(const Graph& graph, OpId op, const Operand& ope
   return rects;
 }
 
+bool of_first_part_alone(const Operator& op, const Operand& operand) {
+  return op.part() >= 0 && (operand.linear || (operand.once >> op.part() & 1) != 0);
+}
+
+Operand of_first_part(const Operator& op, Operand operand) {
+  if (op.part() >= 0) operand.once |= 1u << op.part();
+  return operand;
+}
+
+Slots slots_of_part(int values, int parts, int k) {
+  if (parts == 1) return {0, values};
+  const auto before = [&](std::int64_t part) {
+    return static_cast<int>((part * values + parts - 1) / parts);
+  };
+  const std::int64_t part = k % parts;
+  return {before(part), before(part + 1)};
+}
+
 namespace {
 
 // Whether the tasks of an operator, however it is split, touch different parts of an operand.
@@ -151,6 +169,20 @@ bool looks_up(const Graph& graph, const Operator& op, const Operand& o) {
   const bool rows = row < 0 || (row >= rank && op.reductions[row - rank] == weight.shape[0]);
   return rows && o.map[0] == DimMap{row, 1, 1, 0, 0, by} && o.map[1] == DimMap{rank - 1} &&
          weight.shape[1] == graph.tensors[op.primary_output().tensor].shape.back();
+}
+
+// Whether what an operator states of its linear inputs can be: its results are not computed with
+// again, and are summed.
+bool states_parts(const Graph& graph, const Operator& op) {
+  bool linear = false;
+  for (const Operand& o : op.operands) {
+    if (o.role == Role::output && (o.saved_for_backward || o.combine != Combine::sum)) return false;
+    if (!o.linear) continue;
+    const Tensor& tensor = graph.tensors[o.tensor];
+    if (o.role != Role::input || tensor.kind == TensorKind::weight || o.once != 0) return false;
+    linear = true;
+  }
+  return linear && !op.is_loss;
 }
 
 // Whether the dimensions that can be split are the operand's own.
@@ -182,13 +214,21 @@ void check_graph(const Graph& graph) {
     }
     if (op.dims.size() > kMaxRegionRank) fail("has too many dimensions");
     for (std::size_t d = 0; d < op.dims.size(); ++d) {
-      const bool reduces = op.dims[d] == DimKind::reduction;
+      const bool part = op.dims[d] == DimKind::part;
+      const bool reduces = op.dims[d] == DimKind::reduction || part;
       if (d < rank ? reduces : !reduces && op.dims[d] != DimKind::none) {
         fail("has its reductions in other places than behind its output's dimensions");
       }
+      if (part && d + 1 < op.dims.size()) fail("has parts of its inputs before another dimension");
+    }
+    if (op.part() >= 0 && !states_parts(graph, op)) {
+      fail("has parts of its inputs, but is not linear in one");
     }
     for (const Operand& o : op.operands) {
       if (o.map.size() != graph.tensors[o.tensor].shape.size()) fail("has a bad access map");
+      for (const DimMap& m : o.map) {
+        if (m.out_dim >= 0 && m.out_dim == op.part()) fail("has an operand along its parts");
+      }
       if (o.role == Role::output) continue;
       if (!written[o.tensor]) fail("reads a tensor that no operator before it writes");
       const Tensor& tensor = graph.tensors[o.tensor];
@@ -229,6 +269,7 @@ bool same_access(const Graph& graph, OpId a, OpId b) {
                     [&graph](const Operand& i, const Operand& j) {
                       return i.role == j.role && i.saved_for_backward == j.saved_for_backward &&
                              i.map == j.map && i.once == j.once && i.combine == j.combine &&
+                             i.linear == j.linear &&
                              graph.tensors[i.tensor].shape == graph.tensors[j.tensor].shape;
                     });
 }

@@ -71,12 +71,16 @@ struct Operand {
   // operand. A bias is added once, say, to one of the partial values.
   unsigned once = 0;
   Combine combine = Combine::sum;  // of an output
+  // Of an activation that is read: what it is a sum of can be computed with term by term, and the
+  // results added. Then parts (DimKind::part) have some of its partial values each.
+  bool linear = false;
 
   int named_by() const;  // the operand whose values name the rows of this one that are read; or -1
 };
 
 // `none`: a dimension that cannot be split. `reduction`: one that the outputs do not have.
-enum class DimKind { sample, attribute, parameter, none, reduction };
+// `part`: one that no operand has, whose parts share out the partial values of linear inputs.
+enum class DimKind { sample, attribute, parameter, none, reduction, part };
 
 using AttributeList = std::vector<std::pair<std::string, std::string>>;
 
@@ -94,6 +98,10 @@ struct Operator {
 
   const Operand& primary_output() const;
   std::vector<int> outputs() const;  // their operands
+  // The dimension of kind `part`, which is the last one, or -1.
+  int part() const {
+    return !dims.empty() && dims.back() == DimKind::part ? static_cast<int>(dims.size()) - 1 : -1;
+  }
   // Whether it looks rows up; of which operand, named by which. Otherwise null.
   const Operand* table() const;
   const Operand* tokens() const;
@@ -132,6 +140,11 @@ struct ParallelConfig {
 // computes number k modulo that: reductions are the last dimensions.
 int partial_values(const Operator& op, const std::vector<int>& degrees);
 
+// Of `part`: how many there are, if it is split like that. Task k is of part k modulo that.
+inline int parts_of(const Operator& op, const std::vector<int>& degrees) {
+  return op.part() < 0 ? 1 : degrees.back();
+}
+
 // Whether a sum launch combines them. Of maxima, whose gradient goes to the first element that has
 // one, backward has to see all partial values: there, readers combine them.
 bool sums_by_shards(const Operator& op, const ParallelConfig& config);
@@ -146,6 +159,22 @@ Rect tile_of(const Rect& whole, const std::vector<int>& degrees, int k);
 // The same for every tile of `degrees`: what the tasks of `op` touch of `operand`.
 std::vector<Rect> accessed_rects(const Graph& graph, OpId op, const Operand& operand,
                                  const std::vector<int>& degrees);
+
+// Whether the first part alone contributes to the gradient of an operand: it is a linear input,
+// whose gradient is that of the sum of its partial values, or a term that is added once.
+bool of_first_part_alone(const Operator& op, const Operand& operand);
+
+// The operand as the first part alone touches it.
+Operand of_first_part(const Operator& op, Operand operand);
+
+// Slots [first, last) of a stack of partial values.
+struct Slots {
+  int first = 0, last = 0;
+};
+
+// Of a sum of so many partial values, those that task `k` takes if its operator is cut into so many
+// parts. The first part has some in any case.
+Slots slots_of_part(int values, int parts, int k);
 
 // Whether a tensor is a weight (row, column) of which operators look up rows, and which nothing
 // uses otherwise: an embedding's table. These operators can be split by its rows and columns alone.

@@ -161,6 +161,22 @@ void place_update(const Graph& graph, const GraphFacts& facts, const ParallelCon
   }
 }
 
+// A forward or backward launch. Of linear inputs, all parts touch the same elements here; which
+// partial values each takes is the plan's to say.
+void place_operator(const Graph& graph, const GraphFacts& facts, const ParallelConfig& config,
+                    Launch& launch) {
+  const Operator& op = graph.operators[launch.op];
+  const bool idle = launch.pass == Pass::backward && facts.first_part_alone(op);
+  launch.devices = config.devices;
+  launch.parts = parts_of(op, config.degrees);
+  for (Requirement& r : launch.requirements) {
+    const Operand& operand = op.operands[r.operand];
+    const bool once = idle || (r.role == R::contribution && of_first_part_alone(op, operand));
+    r.rects = accessed_rects(graph, launch.op, once ? of_first_part(op, operand) : operand,
+                             config.degrees);
+  }
+}
+
 void place_clip(const Graph& graph, const GraphFacts& facts, OpId op, const ParallelConfig& config,
                 Launch& launch) {
   const std::vector<int> owned = facts.owned_weights(graph, op);
@@ -222,6 +238,13 @@ Privilege privilege_of(RequirementRole role) {
   }
 }
 
+bool first_part_alone(const Operator& op, const Launch& backward) {
+  const auto& all = backward.requirements;
+  return std::all_of(all.begin(), all.end(), [&op](const Requirement& r) {
+    return r.role != R::contribution || of_first_part_alone(op, op.operands[r.operand]);
+  });
+}
+
 bool touch_alike(const std::vector<Rect>& a, const std::vector<Rect>& b) {
   return &a == &b ||
          std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Rect& x, const Rect& y) {
@@ -275,11 +298,7 @@ Launch launch_of(const Graph& graph, const GraphFacts& facts, const LaunchKey& k
       break;
     case Pass::forward:
     case Pass::backward:
-      launch.devices = config.devices;
-      for (Requirement& r : launch.requirements) {
-        const Operand& operand = graph.operators[key.op].operands[r.operand];
-        r.rects = accessed_rects(graph, key.op, operand, config.degrees);
-      }
+      place_operator(graph, facts, config, launch);
       break;
     case Pass::sum:
       place_sum(graph, config, launch);

@@ -74,12 +74,17 @@ struct Launch {
   OpId op;  // none for Pass::load and Pass::clip
   Pass pass = Pass::forward;
   unsigned runs = 0;
+  int parts = 1;             // of linear inputs' partial values: task k has part k modulo that
   std::vector<int> devices;  // one a task
   std::vector<Requirement> requirements;
 
   int tasks() const { return static_cast<int>(devices.size()); }
 };
 using LaunchId = Id<Launch>;  // in the order of issue
+
+// Whether of a backward launch the tasks of the first part alone do something
+// (GraphFacts::first_part_alone).
+bool first_part_alone(const Operator& op, const Launch& backward);
 
 // Whether tasks touch the same, each; nothing is the same wherever it is.
 bool touch_alike(const std::vector<Rect>& a, const std::vector<Rect>& b);

@@ -33,7 +33,7 @@ class PlanBuilder {
       Launch launch = launch_of(graph_, facts_, key, strategy_[decides(graph_, facts_, key)]);
       if (launch.tasks() == 0)
         continue;  // partial values that nobody combines before they are read
-      for (Requirement& r : launch.requirements) place(r, launch.devices);
+      for (Requirement& r : launch.requirements) place(r, launch);
       plan_.launches.push_back(std::move(launch));
     }
     for (TensorId t : contributions_.ids()) {
@@ -63,10 +63,10 @@ class PlanBuilder {
   }
 
   // Says where partial values, and norms, lie.
-  void place(Requirement& r, const std::vector<int>& devices) {
-    if (r.field == Field::value || r.field == Field::partial) place_value(r);
+  void place(Requirement& r, const Launch& launch) {
+    if (r.field == Field::value || r.field == Field::partial) place_value(r, launch);
     if (r.role == RequirementRole::contribution) {
-      contribute(r, devices);
+      contribute(r, launch.devices);
     } else if (r.field == Field::gradient) {
       for (Rect& rect : r.rects) rect = contributions_[r.tensor].stacked(rect);
     } else if (r.role == RequirementRole::norm) {
@@ -80,18 +80,33 @@ class PlanBuilder {
   }
 
   // What is said of a value is, of a tensor that has partial values, of these: all but what a sum
-  // launch writes, and what is read after it.
-  void place_value(Requirement& r) {
+  // launch writes, and what is read after it. The parts of a linear input share out the terms of
+  // which it is the sum: its partial values, or if there are none such, itself.
+  void place_value(Requirement& r, const Launch& launch) {
     const ValueStack& stack = plan_.values[r.tensor];
     const bool written = r.role == RequirementRole::output;
     const bool summed = stack.summed && !written && r.role != RequirementRole::partial;
-    if (stack.slots == 1 || summed) return;
-    r.field = Field::partial;
+    const bool stacked = stack.slots > 1 && !summed;
+    const bool shared = launch.parts > 1 && is_linear(launch, r);
+    if (!stacked && !shared) return;
+    const int terms = stacked && stack.combine == Combine::sum ? stack.slots : 1;
+    if (stacked) r.field = Field::partial;
     for (int k = 0; k < static_cast<int>(r.rects.size()); ++k) {
+      Rect& rect = r.rects[k];
+      const Slots its = slots_of_part(terms, shared ? launch.parts : 1, k);
+      if (its.first == its.last) rect.hi = rect.lo;
+      if (!stacked) continue;
       const int slot = k % stack.slots;
-      r.rects[k] =
-          written ? r.rects[k].in_slots(slot, slot + 1) : r.rects[k].in_slots(0, stack.slots);
+      if (written)
+        rect = rect.in_slots(slot, slot + 1);
+      else
+        rect = terms == 1 ? rect.in_slots(0, stack.slots) : rect.in_slots(its.first, its.last);
     }
+  }
+
+  bool is_linear(const Launch& launch, const Requirement& r) const {
+    const bool operand = launch.pass == Pass::forward || launch.pass == Pass::backward;
+    return operand && graph_.operators[launch.op].operands[r.operand].linear;
   }
 
   // Puts each task's contribution to a gradient into a slot.

@@ -87,7 +87,13 @@ class Verifier {
     for (const Launch& launch : plan_.launches) {
       launch_ = &launch;
       check_launch();
-      for (const Requirement& r : launch.requirements) check_requirement(r);
+      for (const Requirement& r : launch.requirements) {
+        check_requirement(r);
+        // Where the first part alone runs backward, it needs no value of what it is linear in.
+        const bool alone = launch.pass == Pass::backward && shared(r) &&
+                           first_part_alone(graph_.operators[launch.op], launch);
+        if (shared(r) && !alone) check_parts(r);
+      }
       check_conflicts();
       if (launch.pass == Pass::forward) forward_[launch.op] = &launch;
       if (launch.pass == Pass::backward) check_backward();
@@ -192,11 +198,48 @@ class Verifier {
       if (rect.rank != whole.rank || rect.bounding(whole) != whole) {
         fail("touches " + text(rect) + " of " + name(r) + ", which is " + text(whole));
       }
-      const bool all = rect.lo[0] == 0 && rect.hi[0] == whole.hi[0];
+      const bool all = (rect.lo[0] == 0 && rect.hi[0] == whole.hi[0]) || shared(r);
       if (r.field == Field::partial && r.privilege == Privilege::read && !all) {
         fail("leaves out slots of " + text(rect) + " of " + name(r));
       }
     }
+  }
+
+  // Whether the parts of a launch share out what it reads.
+  bool shared(const Requirement& r) const {
+    return launch_->parts > 1 && r.operand >= 0 && r.field != Field::gradient &&
+           graph_.operators[launch_->op].operands[r.operand].linear;
+  }
+
+  // The parts of a launch, which follow each other, read the same elements, in other slots each; or
+  // of what is no sum of several, the first part does.
+  void check_parts(const Requirement& r) const {
+    const bool sum = r.field == Field::partial && plan_.values[r.tensor].combine == Combine::sum;
+    for (int k = 0; k < launch_->tasks(); k += launch_->parts) {
+      const Rect& first = r.rects[k];
+      std::int64_t next = first.empty() ? 0 : first.hi[0];
+      for (int j = k + 1; j < k + launch_->parts; ++j) {
+        const Rect& rect = r.rects[j];
+        if (rect.empty()) continue;
+        const bool alike = !first.empty() && without_slots(rect) == without_slots(first);
+        if (!sum || !alike || rect.lo[0] != next) {
+          fail("has " + text(rect) + " of " + name(r) + " in part " + std::to_string(j - k));
+        }
+        next = rect.hi[0];
+      }
+      if (sum && !first.empty() && (first.lo[0] != 0 || next != slots_of(r))) {
+        fail("leaves out slots of " + text(first) + " of " + name(r));
+      }
+    }
+  }
+
+  // What a task of a later part touches of what the first one does, for comparison: nothing, if it
+  // leaves that one alone.
+  std::vector<Rect> of_first_parts(std::vector<Rect> rects) const {
+    for (int k = 0; k < launch_->tasks(); ++k) {
+      if (k % launch_->parts != 0) rects[k].hi = rects[k].lo;
+    }
+    return rects;
   }
 
   void check_conflicts() {
@@ -235,11 +278,17 @@ class Verifier {
     if (found == forward_.end()) fail("comes without a forward launch");
     const Launch& forward = *found->second;
     if (launch_->devices != forward.devices) fail("runs elsewhere than the forward launch");
+    if (launch_->parts != forward.parts) fail("has other parts than the forward launch");
+    const Operator& op = graph_.operators[launch_->op];
+    const bool idle = first_part_alone(op, *launch_);
     std::set<int> contributed;
     for (const Requirement& r : launch_->requirements) {
       const Requirement* its = find(forward, r.operand, [](RequirementRole) { return true; });
+      const bool once = idle || (r.role == RequirementRole::contribution &&
+                                 of_first_part_alone(op, op.operands[r.operand]));
       if (its == nullptr || its->tensor != r.tensor ||
-          !touch_alike(without_slots(r), without_slots(*its))) {
+          !touch_alike(without_slots(r),
+                       once ? of_first_parts(without_slots(*its)) : without_slots(*its))) {
         fail("touches other parts of " + name(r) + " than the forward launch");
       }
       if (r.role == RequirementRole::contribution && !contributed.insert(r.operand).second) {
@@ -373,6 +422,8 @@ class Verifier {
       for (int k = value; k < static_cast<int>(rects.size()); k += values) {
         if (!rects[k].empty()) touches.push_back({rects[k], 0, k, false});
       }
+      const bool idle = r.role == RequirementRole::output_gradient && touches.empty();
+      if (idle && value % launch_->parts != 0) continue;
       check_partition(r, std::move(touches));
     }
   }

@@ -6,9 +6,11 @@
 // - No two tasks of a launch meet where one of them writes.
 // - In each kind of run, every element of an output, a batch, a state or an updated weight is
 //   written exactly once, and nothing is read before it is there. Of an output with partial values,
-//   that holds of every slot; whoever reads them reads all slots.
+//   that holds of every slot; whoever reads them reads all slots, or of a linear input, as a part
+//   with the others that read the same elements, each slot once.
 // - A backward launch runs where its forward launch ran. It reads what that one read or wrote, and
-//   contributes what that one read, exactly once.
+//   contributes what that one read, exactly once; of a linear input, in the first part alone. Other
+//   parts that contribute nothing read nothing.
 // - A contribution lies in one slot. It adds only to an earlier launch's, of the same rectangle, on
 //   the same device; otherwise it meets no other. What is read without being zeroed first is
 //   written.

@@ -26,6 +26,7 @@ struct Binding {
   int operand;
   std::vector<bool> adds;  // a gradient that is added to what is there, a task
   bool combines = false;   // partial values, before they are read
+  bool shared = false;     // by the parts of the launch: a linear input
   bool writes_slot = false;
   Combine combine = Combine::sum;
   int scratch_slot = kSummedSlot;
@@ -38,7 +39,7 @@ std::size_t position_in_role(const Operator& op, int operand) {
   return position;
 }
 
-Binding bind(const Operator& op, const Plan& plan, const Requirement& r) {
+Binding bind(const Operator& op, const Plan& plan, const Requirement& r, int parts) {
   const Role role = op.operands[r.operand].role;
   Binding binding{nullptr, nullptr, position_in_role(op, r.operand), r.operand, r.adds};
   if (r.field == Field::gradient) {
@@ -51,6 +52,7 @@ Binding bind(const Operator& op, const Plan& plan, const Requirement& r) {
     binding.list = role == Role::input    ? &KernelTask::inputs
                    : role == Role::weight ? &KernelTask::weights
                                           : &KernelTask::outputs;
+    binding.shared = parts > 1 && op.operands[r.operand].linear;
     binding.combine = plan.values[r.tensor].combine;
     binding.scratch_slot = kCombinedSlot;
   }
@@ -77,6 +79,34 @@ KernelTask blank_task(const Graph& graph, const Operator& op) {
   task.adds_input_grad.resize(task.inputs.size());
   task.adds_weight_grad.resize(task.weights.size());
   return task;
+}
+
+// A task's part of the linear inputs. Of nothing, a linear operator computes zeros, and of a sum of
+// which a term is nothing, what it computes of the other terms.
+struct Part {
+  bool absent = false, present = false;  // whether any of them is
+
+  bool lacks_all() const { return absent && !present; }
+};
+
+Part part_of(const std::vector<Binding>& bindings, const std::vector<TensorView>& views) {
+  Part part;
+  for (std::size_t i = 0; i < bindings.size(); ++i) {
+    if (bindings[i].shared) (views[i].present() ? part.present : part.absent) = true;
+  }
+  return part;
+}
+
+// What a kernel is not asked for, as its task has nothing of its linear inputs. What others have
+// contributed before stays.
+void zero_results(const KernelTask& task, const DeviceFunctions& device) {
+  const auto zero = [&device](const std::vector<TensorView>& views, const std::vector<bool>& adds) {
+    for (std::size_t i = 0; i < views.size(); ++i) {
+      if (views[i].present() && !(i < adds.size() && adds[i])) device.zero(views[i]);
+    }
+  };
+  zero(task.input_grads, task.adds_input_grad);
+  zero(task.weight_grads, task.adds_weight_grad);
 }
 
 }  // namespace
@@ -107,9 +137,14 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
                  const OperatorKernels& kernels) {
   const Operator& op = graph.operators[planned.op];
   std::vector<Binding> bindings;
-  for (const Requirement& r : planned.requirements) bindings.push_back(bind(op, plan, r));
+  for (const Requirement& r : planned.requirements) {
+    bindings.push_back(bind(op, plan, r, planned.parts));
+  }
   const KernelTask blank = blank_task(graph, op);
   const bool forward = planned.pass == Pass::forward;
+  const int parts = planned.parts;
+  // Whether the first part runs backward for all.
+  const bool idle = !forward && parts > 1 && first_part_alone(op, planned);
   std::vector<std::pair<std::size_t, std::size_t>> maxima;  // (output, binding of its stack)
   for (std::size_t i = 0; i < bindings.size(); ++i) {
     const Binding& b = bindings[i];
@@ -117,7 +152,7 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
     if (output && b.combines && b.combine == Combine::max) maxima.emplace_back(b.position, i);
   }
   const int loss = loss_number(graph, planned.op);
-  return [bindings, blank, forward, maxima, loss, kernels](LeafContext& context) {
+  return [bindings, blank, forward, parts, idle, maxima, loss, kernels](LeafContext& context) {
     const DeviceFunctions& device = *context.device;
     Kernel& kernel = kernels.on(context.kind);
     KernelTask task = blank;
@@ -152,9 +187,15 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
       }
       (task.*b.list)[b.position] = view;
     }
+    const Part part = part_of(bindings, context.views);
     if (forward) {
-      kernel.forward(task);
-    } else {
+      for (const TensorView& output : task.outputs) {
+        if (part.absent) device.zero(output);
+      }
+      if (!part.lacks_all()) kernel.forward(task);
+    } else if (part.lacks_all()) {
+      zero_results(task, device);
+    } else if (!idle || context.point % parts == 0) {
       for (const auto& [output, binding] : maxima) {
         TensorView& gradient = task.output_grads[output];
         const TensorView& stack = context.views[binding];

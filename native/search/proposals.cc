@@ -14,8 +14,17 @@ constexpr int kAllSubsets = 8;      // devices; with more, there are too many se
 constexpr double kTogether = 0.02;  // the share of proposals that change neighbours, too
 
 // Fills in which dimensions of a producer and a consumer go along with each other in the tensor
-// between them.
-void match(const Operand& written, const Operand& read, Neighbour& producer, Neighbour& consumer) {
+// between them. What the producer reduces goes along with the parts of a linear input.
+void match(const Graph& graph, const Operand& written, const Operand& read, Neighbour& producer,
+           Neighbour& consumer) {
+  const Operator& before = graph.operators[producer.op];
+  const Operator& after = graph.operators[consumer.op];
+  if (read.linear && after.part() >= 0 && written.combine == Combine::sum) {
+    const std::size_t rank = before.dims.size() - before.reductions.size();
+    for (std::size_t d = rank; d < before.dims.size(); ++d) {
+      if (before.dims[d] != DimKind::none) producer.followers[d] = after.part();
+    }
+  }
   for (std::size_t d = 0; d < written.map.size(); ++d) {
     const int mine = written.map[d].out_dim, theirs = read.map[d].out_dim;
     if (mine < 0 || theirs < 0 || read.map[d].prefix) continue;
@@ -140,7 +149,8 @@ Proposals::Proposals(const Problem& problem, IdVector<OpId, int> groups)
     const auto& splits = problem.costs.splits[problem.costs.class_of[op]];
     std::map<int, std::vector<int>> by_tasks;
     for (int s = 0; s < static_cast<int>(splits.size()); ++s) {
-      if (splits[s].tasks > devices_) continue;
+      // Into parts, an operator is cut for what a neighbour does (follow), or not at all.
+      if (splits[s].tasks > devices_ || splits[s].parts > 1) continue;
       splits_[op].push_back(s);
       by_tasks[splits[s].tasks].push_back(s);
       for (std::size_t d = 0; d < splits[s].degrees.size(); ++d) {
@@ -162,7 +172,7 @@ Proposals::Proposals(const Problem& problem, IdVector<OpId, int> groups)
           return Neighbour{number, std::vector<int>(rank, -1), neighbours_[its].size()};
         };
         Neighbour producer = named(other, other), consumer = named(op, op);
-        match(*written[o.tensor].output, o, producer, consumer);
+        match(graph, *written[o.tensor].output, o, producer, consumer);
         neighbours_[op].push_back(std::move(producer));
         neighbours_[other].push_back(std::move(consumer));
       }
@@ -242,11 +252,20 @@ bool Proposals::follow(Random& random, OpId op, const Neighbour& neighbour,
     followed[d] = e;
   };
   const int rank = static_cast<int>(mine.size());
+  std::array<bool, kMaxRegionRank>
+      goes{};  // a dimension of theirs: whether it goes with one of mine
   for (int e = 0; e < static_cast<int>(degrees.size()); ++e) {
-    if (degrees[e] > 1 && neighbour.followers[e] >= 0) take(neighbour.followers[e], e);
+    int along = neighbour.followers[e];
+    // Partial values stay apart, if there are any, or are combined by whoever reads them.
+    const bool apart = along >= 0 && along == problem_.graph.operators[op].part();
+    if (degrees[e] == 1 || (apart && (theirs.sums == Sums::shards || random.chance(0.5)))) {
+      along = -1;
+    }
+    if (along >= 0) take(along, e);
+    goes[e] = along >= 0;
   }
   for (int e = 0; e < static_cast<int>(degrees.size()); ++e) {
-    if (degrees[e] == 1 || neighbour.followers[e] >= 0) continue;
+    if (degrees[e] == 1 || goes[e]) continue;
     std::array<int, kMaxRegionRank> free;
     int count = 0;
     for (int d = 0; d < rank; ++d) {
@@ -287,7 +306,7 @@ bool Proposals::take_degrees(OpId op, const Neighbour& neighbour, const PricedCo
   config.devices = theirs.devices;
   if (split.degrees.size() == rank) {
     const auto same = table.find(split.degrees);
-    if (same != table.end()) {
+    if (same != table.end() && problem_.split(op, same->second).parts == 1) {
       config.split = same->second;
       return true;
     }
@@ -296,7 +315,7 @@ bool Proposals::take_degrees(OpId op, const Neighbour& neighbour, const PricedCo
     std::vector<int> degrees(rank, 1);
     degrees[d] = split.tasks;
     const auto along = table.find(degrees);
-    if (along == table.end()) continue;
+    if (along == table.end() || problem_.split(op, along->second).parts > 1) continue;
     config.split = along->second;
     return true;
   }

@@ -238,7 +238,9 @@ int fl_problem_add_split(fl_problem* handle, int number, int n_degrees, const in
                         {times, times + half},
                         {times + half, times + 2 * half},
                         fl::partial_values(its, config.degrees),
-                        fl::sums_by_shards(its, config)});
+                        fl::sums_by_shards(its, config),
+                        fl::parts_of(its, config.degrees)});
+      splits.back().leave_idle(problem.facts.first_part_alone(its));
     }
     return entry->second;
   });

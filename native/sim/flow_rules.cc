@@ -228,7 +228,8 @@ void FlowRules::add_contributions(TensorId tensor, const FlowId& id) {
     const auto& operands = problem_.graph.operators[op].operands;
     for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
       if (operands[i].tensor != tensor || operands[i].role == Role::output) continue;
-      const Partition& partition = geometry_.partition(op, i, config.split);
+      // Of a linear input, the first part contributes for all.
+      const Partition& partition = geometry_.partition(op, i, config.split, operands[i].linear);
       contributions_.next_requirement();
       const int number = static_cast<int>(contributors_.size());
       int pieces = 0, added = 0, before = -1;  // contributors
@@ -301,7 +302,10 @@ Flow FlowRules::gradient(const FlowId& id) {
   const OpId op = launch_graph_.producers[id.tensor].op;
   const int reader = party_of_launch_[id.fed.front()];
   const Partition& partition = writer_partition(id.tensor);
-  const int values = problem_.split(op, configs_[op].split).partial_values;
+  const Split& split = problem_.split(op, configs_[op].split);
+  const int values = split.partial_values;
+  // Of these tasks, one each reads.
+  const int parts = problem_.facts.first_part_alone(problem_.graph.operators[op]) ? split.parts : 1;
   const auto& devices = configs_[op].devices;
   std::vector<std::int64_t> partial(devices.size(), 0);  // elements of all partial values
   for (int p = 0; p < static_cast<int>(pieces_.size()); ++p) {
@@ -319,14 +323,14 @@ Flow FlowRules::gradient(const FlowId& id) {
       need.volume = item.volume;
       // Of partial values of an output, each has the gradient of that output.
       for (int k = partition.first_task(item.rect, values); k <= partition.last_task[item.rect];
-           ++k) {
+           k += parts) {
         builder_.need(writer, need, memory_of(devices[k]), {reader, k});
         read_piece(p, k, item.volume, partition.parts.rects[item.rect].volume());
         partial[k] += item.volume;
       }
     }
   }
-  for (std::size_t k = 0; k < devices.size(); ++k) {
+  for (std::size_t k = 0; k < devices.size(); k += static_cast<std::size_t>(parts)) {
     const Rect& rect = partition.of_task(k);
     reading_.alike = reading_.alike && partial[k] == rect.volume();
     if (!rect.empty()) box_stack(id.tensor, memory_of(devices[k]), rect);

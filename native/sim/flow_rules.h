@@ -43,13 +43,21 @@ class FlowRules {
   void find_written(TensorId tensor);
   void box_tiles(const std::vector<int>& devices);
   int values_read() const { return written_.summed ? 1 : written_.values; }
-  Rect as_read(const Rect& rect) const;
-  void need_tile(int tile, FlowBuilder::Need need, int memory, TaskRef reader);
+  // What the tasks of a launch read of a value.
+  struct Read {
+    const Partition* partition;
+    int parts = 1;  // into which partial values are cut; task k has part k modulo that
+  };
+  Read read_of(const OperandRef& use);
+  Slots slots_of(const Read& read, int k) const;
+  bool is_given(const Read& read) const;
+  Rect as_read(const Rect& rect, const Slots& slots) const;
+  void need_tile(int tile, FlowBuilder::Need need, const Slots& slots, int memory, TaskRef reader);
   void need_shards(const Rect& rect, FlowBuilder::Need need, int memory, TaskRef reader);
   void box_summed(OpId op);
-  void box_read(const OperandRef& reader, int values, bool state = false);
+  void box_weight(const OperandRef& reader, bool state);
   void hold_value(TensorId tensor);
-  void read_value(const Partition& partition, const std::vector<int>& devices, int party);
+  void read_value(const Read& read, const std::vector<int>& devices, int party);
   void read_tokens(OpId op);
   std::vector<std::vector<std::int64_t>> combining_times(const FlowId& id);
   void add_contributions(TensorId tensor, const FlowId& id);
@@ -122,6 +130,7 @@ class FlowRules {
     const Partition* tiles = nullptr;
     int values = 1;
     bool summed = false;
+    bool is_sum = true;        // of these values
     std::vector<Rect> shards;  // a sum task; empty: it has none of this tensor
     std::optional<RectIndex> index;
   };

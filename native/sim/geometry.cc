@@ -76,14 +76,19 @@ std::unique_ptr<Partition> Geometry::make_partition(const std::vector<Rect>& tas
   return partition;
 }
 
-const Partition& Geometry::partition(OpId op, int operand, int split) {
-  const auto key = (static_cast<std::uint64_t>(problem_.costs.class_of[op].value) << 40) |
+const Partition& Geometry::partition(OpId op, int operand, int split, bool first_part) {
+  first_part = first_part && problem_.split(op, split).parts > 1;
+  const auto key = (static_cast<std::uint64_t>(first_part) << 62) |
+                   (static_cast<std::uint64_t>(problem_.costs.class_of[op].value) << 40) |
                    (static_cast<std::uint64_t>(operand) << 24) | static_cast<std::uint64_t>(split);
   auto& slot = partitions_[key];
   if (!slot) {
     const Graph& graph = problem_.graph;
-    slot = make_partition(accessed_rects(graph, op, graph.operators[op].operands[operand],
-                                         problem_.split(op, split).degrees));
+    const Operator& its = graph.operators[op];
+    const Operand& touched = its.operands[operand];
+    slot =
+        make_partition(accessed_rects(graph, op, first_part ? of_first_part(its, touched) : touched,
+                                      problem_.split(op, split).degrees));
   }
   return *slot;
 }

@@ -38,7 +38,8 @@ class Geometry {
  public:
   explicit Geometry(const Problem& problem);
 
-  const Partition& partition(OpId op, int operand, int split);
+  // `first_part`: as of_first_part() says.
+  const Partition& partition(OpId op, int operand, int split, bool first_part = false);
   // The tiles of an input tensor that is loaded in `parts` parts.
   const Partition& load_partition(TensorId tensor, int parts);
   struct Relation {

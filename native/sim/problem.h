@@ -22,6 +22,16 @@ struct Split {
   std::vector<std::int64_t> forward, backward;
   int partial_values = 1;          // of each part of the outputs, see plan/graph.h
   bool can_sum_by_shards = false;  // whether shards of them can be combined before they are read
+  int parts = 1;                   // of its linear inputs' partial values
+
+  // Where the first part alone runs backward, the others have nothing to do then.
+  void leave_idle(bool first_part_alone) {
+    for (std::size_t k = 0; first_part_alone && k < backward.size(); ++k) {
+      if (k % static_cast<std::size_t>(tasks) % static_cast<std::size_t>(parts) != 0) {
+        backward[k] = 0;
+      }
+    }
+  }
 
   // No task takes no time, so that what follows it comes after it.
   std::int64_t time(Pass pass, int kind, int part) const {

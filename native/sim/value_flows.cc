@@ -14,6 +14,8 @@ void FlowRules::find_written(TensorId tensor) {
   written_.tiles = &writer_partition(tensor);
   written_.values = op.none() ? 1 : problem_.split(op, configs_[op].split).partial_values;
   written_.summed = !op.none() && configs_[op].sums == Sums::shards;
+  written_.is_sum =
+      op.none() || problem_.graph.operators[op].operands[output].combine == Combine::sum;
   written_.index.reset();
   if (!written_.summed) return;
   const std::vector<int> outputs = problem_.graph.operators[op].outputs();
@@ -38,11 +40,6 @@ void FlowRules::box_tiles(const std::vector<int>& devices) {
   }
 }
 
-// What is read for a rectangle of the value: it, or its partial values.
-Rect FlowRules::as_read(const Rect& rect) const {
-  return values_read() > 1 ? rect.in_slots(0, values_read()) : rect;
-}
-
 // The sum tasks of the tensor's producer write their shards.
 void FlowRules::box_summed(OpId op) {
   const std::vector<ShardTask>& tasks = sums_of(op);
@@ -51,20 +48,15 @@ void FlowRules::box_summed(OpId op) {
   }
 }
 
-// The tasks of an operator hold what they read of an operand, of so many partial values; they write
-// it as well, if it is the operator's state.
-void FlowRules::box_read(const OperandRef& reader, int values, bool state) {
-  const PricedConfig& config = configs_[reader.op];
-  const Partition& partition = geometry_.partition(reader.op, reader.operand, config.split);
-  for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
-    const Rect& rect = partition.of_task(k);
-    box(memory_of(config.devices[k]), values > 1 ? rect.in_slots(0, values) : rect, state);
-  }
-}
-
 // Whoever read the tensor in training is told of. What remains are the others.
 void FlowRules::hold_value(TensorId tensor) {
-  for (const OperandRef& use : launch_graph_.other_readers[tensor]) box_read(use, values_read());
+  for (const OperandRef& use : launch_graph_.other_readers[tensor]) {
+    const Read read = read_of(use);
+    const std::vector<int>& devices = configs_[use.op].devices;
+    for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
+      box(memory_of(devices[k]), as_read(read.partition->of_task(k), slots_of(read, k)), false);
+    }
+  }
   const bool loaded = launch_graph_.producers[tensor].op.none();
   if (loaded) {
     // The next batch is staged while the present one computes.
@@ -75,11 +67,35 @@ void FlowRules::hold_value(TensorId tensor) {
   hold_boxes(loaded ? Content::batch : Content::activation);
 }
 
-// A task needs, of so many elements of a tile, all partial values.
-void FlowRules::need_tile(int tile, FlowBuilder::Need need, int memory, TaskRef reader) {
+// How the value is read: the parts of a linear input share out the partial values of a sum; what is
+// no such sum, the first part reads.
+FlowRules::Read FlowRules::read_of(const OperandRef& use) {
+  const int split = configs_[use.op].split;
+  if (!problem_.graph.operators[use.op].operands[use.operand].linear) {
+    return {&geometry_.partition(use.op, use.operand, split)};
+  }
+  if (values_read() == 1 || !written_.is_sum) {
+    return {&geometry_.partition(use.op, use.operand, split, true)};
+  }
+  return {&geometry_.partition(use.op, use.operand, split), problem_.split(use.op, split).parts};
+}
+
+// The partial values that task k reads.
+Slots FlowRules::slots_of(const Read& read, int k) const {
+  return slots_of_part(written_.values, read.parts, k);
+}
+
+// What is read for a rectangle of the value: it, or partial values of it.
+Rect FlowRules::as_read(const Rect& rect, const Slots& slots) const {
+  return values_read() > 1 ? rect.in_slots(slots.first, slots.last) : rect;
+}
+
+// A task needs, of so many elements of a tile, these partial values.
+void FlowRules::need_tile(int tile, FlowBuilder::Need need, const Slots& slots, int memory,
+                          TaskRef reader) {
   need.wrote = written_.tiles->ids[tile];
   const int first = written_.tiles->first_task(tile, written_.values);
-  for (need.stack = 0; need.stack < written_.values; ++need.stack) {
+  for (need.stack = slots.first; need.stack < slots.last; ++need.stack) {
     builder_.need(builder_.writer(0, first + need.stack), need, memory, reader);
   }
 }
@@ -93,23 +109,40 @@ void FlowRules::need_shards(const Rect& rect, FlowBuilder::Need need, int memory
   });
 }
 
-// The tasks of a launch, on `devices`, read of the value what `partition` says.
-void FlowRules::read_value(const Partition& partition, const std::vector<int>& devices, int party) {
-  const auto& [overlaps, inside] = geometry_.relation(partition, *written_.tiles);
-  bool given = inside && written_.values == 1;  // each task has just been given what it needs
+// Whether each task has just been given what it reads.
+bool FlowRules::is_given(const Read& read) const {
+  const Partition& partition = *read.partition;
+  const std::size_t tasks = partition.parts.of_part.size();
   if (written_.summed) {
-    given = devices.size() == written_.shards.size();
-    for (int k = 0; given && k < static_cast<int>(devices.size()); ++k) {
-      given = written_.shards[static_cast<std::size_t>(k)].contains(partition.of_task(k));
+    bool given = tasks == written_.shards.size();
+    for (std::size_t k = 0; given && k < tasks; ++k) {
+      given = written_.shards[k].contains(partition.of_task(static_cast<int>(k)));
     }
+    return given;
   }
+  if (read.parts == 1 || tasks != written_.tiles->parts.of_part.size()) return false;
+  for (int k = 0; k < static_cast<int>(tasks); ++k) {
+    const Slots slots = slots_of(read, k);
+    const bool alone = slots.last - slots.first == 1 && slots.first == k % written_.values &&
+                       written_.tiles->of_task(k).contains(partition.of_task(k));
+    if (slots.first < slots.last && !alone) return false;
+  }
+  return true;
+}
+
+// The tasks of a launch, on `devices`, read the value.
+void FlowRules::read_value(const Read& read, const std::vector<int>& devices, int party) {
+  const Partition& partition = *read.partition;
+  const auto& [overlaps, inside] = geometry_.relation(partition, *written_.tiles);
+  const bool given = (inside && written_.values == 1) || is_given(read);
   if (!overlaps.items.empty() && !given) set_apart(party, writing_.first);
   for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
     const int mine = partition.parts.of_part[k];
     if (partition.ids[mine] < 0) continue;
     const Rect& rect = partition.parts.rects[mine];
     const int memory = memory_of(devices[k]);
-    box(memory, as_read(rect), false);
+    const Slots slots = slots_of(read, k);
+    box(memory, as_read(rect, slots), false);
     FlowBuilder::Need need;
     need.reads = partition.ids[mine];
     need.partition = partition.disjoint ? partition.number : -1;
@@ -119,7 +152,7 @@ void FlowRules::read_value(const Partition& partition, const std::vector<int>& d
     }
     for (int i = overlaps.first[mine]; i < overlaps.first[mine + 1]; ++i) {
       need.volume = overlaps.items[i].volume;
-      need_tile(overlaps.items[i].rect, need, memory, {party, k});
+      need_tile(overlaps.items[i].rect, need, slots, memory, {party, k});
     }
   }
 }
@@ -136,18 +169,19 @@ void FlowRules::read_tokens(OpId op) {
                      std::all_of(tasks.begin(), tasks.end(),
                                  [&](int its) { return tiles.parts.rects[its].contains(rect); });
   if (!given) set_apart(party, writing_.first);
+  const Slots all{0, written_.values};
   FlowBuilder::Need need;
   need.reads = geometry_.id_of(rect);
   for (int j = 0; j < static_cast<int>(devices.size()); ++j) {
     const int memory = memory_of(devices[j]);
-    box(memory, as_read(rect), false);
+    box(memory, as_read(rect, all), false);
     if (written_.summed) {
       need_shards(rect, need, memory, {party, j});
       continue;
     }
     tiles.index.visit(rect, [&](int tile, std::int64_t volume) {
       need.volume = volume;
-      need_tile(tile, need, memory, {party, j});
+      need_tile(tile, need, all, memory, {party, j});
     });
   }
 }
@@ -171,14 +205,13 @@ Flow FlowRules::value(const FlowId& id) {
         box(memory_of(writers[k]), written_.tiles->of_task(k), false);
       }
     } else {
-      read_value(*written_.tiles, writers,
+      read_value({written_.tiles}, writers,
                  party_of_launch_[launch_graph_.launch_of(Pass::backward, producer)]);
     }
   }
-  for (const auto& [op, operand] : launch_graph_.readers[id.tensor]) {
-    const PricedConfig& config = configs_[op];
-    read_value(geometry_.partition(op, operand, config.split), config.devices,
-               party_of_launch_[launch_graph_.launch_of(Pass::forward, op)]);
+  for (const OperandRef& use : launch_graph_.readers[id.tensor]) {
+    read_value(read_of(use), configs_[use.op].devices,
+               party_of_launch_[launch_graph_.launch_of(Pass::forward, use.op)]);
   }
   for (OpId op : launch_graph_.lookups_of[id.tensor]) read_tokens(op);
   hold_value(id.tensor);
@@ -192,15 +225,16 @@ Flow FlowRules::value(const FlowId& id) {
 std::vector<std::vector<std::int64_t>> FlowRules::combining_times(const FlowId& id) {
   std::vector<std::vector<std::int64_t>> times;
   for (int launch : id.fed) times.emplace_back(blocks_[launch].device.size(), 0);
-  const auto add = [&](Pass pass, OpId op, int operand) {
-    const int launch = launch_graph_.launch_of(pass, op);
+  const auto add = [&](Pass pass, const OperandRef& use) {
+    const int launch = launch_graph_.launch_of(pass, use.op);
     const auto at = std::find(id.fed.begin(), id.fed.end(), launch) - id.fed.begin();
-    const Partition& partition = geometry_.partition(op, operand, configs_[op].split);
-    const std::vector<int>& devices = configs_[op].devices;
+    const Read read = read_of(use);
+    const std::vector<int>& devices = configs_[use.op].devices;
     for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
-      const std::int64_t own = partition.of_task(k).volume();
+      const std::int64_t own = read.partition->of_task(k).volume();
+      const Slots slots = slots_of(read, k);
       times[static_cast<std::size_t>(at)][k] +=
-          sum_time(problem_, devices[k], written_.values * own, own);
+          sum_time(problem_, devices[k], (slots.last - slots.first) * own, own);
     }
   };
   const auto saved = [&](const OperandRef& use) {
@@ -208,11 +242,11 @@ std::vector<std::vector<std::int64_t>> FlowRules::combining_times(const FlowId& 
            problem_.graph.operators[use.op].operands[use.operand].saved_for_backward;
   };
   for (const OperandRef& use : launch_graph_.readers[id.tensor]) {
-    add(Pass::forward, use.op, use.operand);
-    if (saved(use)) add(Pass::backward, use.op, use.operand);
+    add(Pass::forward, use);
+    if (saved(use)) add(Pass::backward, use);
   }
   const OperandRef producer = launch_graph_.producers[id.tensor];
-  if (saved(producer)) add(Pass::backward, producer.op, producer.operand);
+  if (saved(producer)) add(Pass::backward, producer);
   return times;
 }
 
@@ -250,7 +284,7 @@ Flow FlowRules::partial(const FlowId& id) {
     need.reads = geometry_.id_of(shard);
     written_.tiles->index.visit(shard, [&](int tile, std::int64_t volume) {
       need.volume = volume;
-      need_tile(tile, need, memory, {1, j});
+      need_tile(tile, need, {0, written_.values}, memory, {1, j});
     });
   }
   set_apart(1, 0);

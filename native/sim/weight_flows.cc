@@ -166,7 +166,7 @@ void FlowRules::return_weight(TensorId tensor, int weight, const std::vector<Sha
       box(memory, partition.parts.rects[mine], false);
     }
   }
-  for (const OperandRef& use : launch_graph_.other_readers[tensor]) box_read(use, 1);
+  for (const OperandRef& use : launch_graph_.other_readers[tensor]) box_weight(use, false);
   for (int memory : returned_memories_) returned_[memory].clear();
   returned_memories_.clear();
   for (int j = 0; j < static_cast<int>(tasks.size()); ++j) {
@@ -190,12 +190,22 @@ void FlowRules::return_weight(TensorId tensor, int weight, const std::vector<Sha
   hold_boxes(Content::weight);
 }
 
+// The tasks of an operator hold what they read of a weight; they write it as well, if it is the
+// operator's state.
+void FlowRules::box_weight(const OperandRef& reader, bool state) {
+  const PricedConfig& config = configs_[reader.op];
+  const Partition& partition = geometry_.partition(reader.op, reader.operand, config.split);
+  for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
+    box(memory_of(config.devices[k]), partition.of_task(k), state);
+  }
+}
+
 Flow FlowRules::kept(const FlowId& id) {
   const Tensor& tensor = problem_.graph.tensors[id.tensor];
   if (tensor.kind != TensorKind::weight) return untrained(id);
   begin(id);
   for (const auto* readers : {&launch_graph_.readers, &launch_graph_.other_readers}) {
-    for (const OperandRef& use : (*readers)[id.tensor]) box_read(use, 1, tensor.is_state);
+    for (const OperandRef& use : (*readers)[id.tensor]) box_weight(use, tensor.is_state);
   }
   for (OpId op : launch_graph_.lookups_of[id.tensor]) {
     const int update =

@@ -60,6 +60,7 @@ struct Op {
   std::vector<std::int64_t> shape;  // of its first output
   std::vector<std::int64_t> space;  // these, and what it reduces
   std::vector<int> kinds;           // of its space's dimensions
+  bool parts = false;               // whether the last of them shares out partial values
   int operands = 0;
 };
 struct GraphFacts {
@@ -130,6 +131,12 @@ class GraphMaker {
       kinds.push_back(random_.chance(0.9) ? FL_REDUCTION : FL_NONE);
       extent = random_.twisted(extent);
     }
+    op.parts = op.space.size() < FL_MAX_SPACE && random_.chance(0.2);
+    if (op.parts) {
+      op.space.push_back(random_.between(1, 8));
+      reductions.push_back(op.space.back());
+      kinds.push_back(FL_PART);
+    }
     op.kinds = kinds;
     for (int& kind : kinds) kind = random_.twisted32(kind);
     kinds.resize(8, 0);
@@ -166,7 +173,7 @@ class GraphMaker {
     const std::size_t rank = facts_.tensors[static_cast<std::size_t>(tensor)].size();
     // What is written is not along a reduction, but for a few.
     const bool reads = role != FL_ROLE_OUTPUT || random_.chance(0.02);
-    const int dims = static_cast<int>(reads ? op.space.size() : op.shape.size());
+    const int dims = static_cast<int>(reads ? op.space.size() - op.parts : op.shape.size());
     const bool primary = role == FL_ROLE_OUTPUT && rank == op.shape.size();
     std::vector<fl_dim_map> map;
     for (std::size_t d = 0; d < rank; ++d) {
@@ -191,11 +198,21 @@ class GraphMaker {
     }
     map.resize(5);
     // Once for all parts of the reductions.
-    const auto once = (1u << op.space.size()) - (1u << op.shape.size());
-    operands_.back().push_back(
-        {random_.twisted32(tensor), random_.twisted32(role), random_.chance(0.5),
-         random_.twisted32(random_.upto(FL_COMBINE_LOG_SUM_EXP)),
-         reads && random_.chance(0.1) ? once : 0u, maps_.emplace_back(std::move(map)).data()});
+    auto once = (1u << op.space.size()) - (1u << op.shape.size());
+    bool saved = random_.chance(0.5), linear = false;
+    int combine = random_.upto(FL_COMBINE_LOG_SUM_EXP);
+    if (op.parts && !random_.chance(0.02)) {
+      if (role == FL_ROLE_OUTPUT) {
+        saved = false;
+        combine = FL_COMBINE_SUM;
+      }
+      linear = role == FL_ROLE_INPUT && (op.operands == 0 || random_.chance(0.5));
+      if (linear) once = 0;
+    }
+    operands_.back().push_back({random_.twisted32(tensor), random_.twisted32(role), saved,
+                                random_.twisted32(combine), linear,
+                                reads && random_.chance(0.1) ? once : 0u,
+                                maps_.emplace_back(std::move(map)).data()});
     ++op.operands;
   }
 

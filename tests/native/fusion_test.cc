@@ -161,7 +161,7 @@ TEST_CASE("a rule forgets what it was told before") {
 // Thousands of random graphs under random strategies, on devices some of which share a memory.
 TEST_CASE("the simulator fuses what the runtime fuses, and finds the plan's memory") {
   int fused = 0, alone = 0;
-  for (std::uint64_t seed = 1; seed <= 8000; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 9000; ++seed) {
     CAPTURE(seed);
     fuzz::Source random(seed);
     const Graph graph = random_graph(random);

@@ -60,7 +60,8 @@ struct Bench {
     const bool shares = sums_by_shards(owner, {its.degrees, its.devices, Sums::shards});
     const std::size_t tasks = its.devices.size();
     splits.push_back({its.degrees, static_cast<int>(tasks), Times(tasks, forward),
-                      Times(tasks, backward), partial_values(owner, its.degrees), shares});
+                      Times(tasks, backward), partial_values(owner, its.degrees), shares,
+                      parts_of(owner, its.degrees)});
     problem.costs.number_of[op].try_emplace(its.degrees, split);
     return {split, shares ? its.sums : Sums::readers, its.devices};
   }

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion._native import enumeration
+from flexlegion.ops.base import Access, DimKind
 from flexlegion.plan import PASSES, Box, Launch, Plan, Requirement
 from flexlegion.tensor import Tensor
 
@@ -44,10 +45,75 @@ def _is_concat(launch: Launch) -> bool:
 
 def _is_once(launch: Launch, requirement: Requirement) -> bool:
     """Whether one of the parts alone that compute partial values touches it."""
-    return launch.operator is not None and any(
-        tensor is requirement.tensor and access.once
-        for _, tensor, access in launch.operator.operands
-    )
+    return any(access.once for access in _accesses(launch, requirement))
+
+
+def _accesses(launch: Launch, requirement: Requirement) -> list[Access]:
+    operands = [] if launch.operator is None else launch.operator.operands
+    return [access for _, tensor, access in operands if tensor is requirement.tensor]
+
+
+def _parts(plan: Plan, launch: Launch) -> int:
+    """Into how many parts a launch cuts the partial values of its linear inputs."""
+    operator = launch.operator
+    if operator is None or launch.pass_ not in ("forward", "backward"):
+        return 1
+    its = operator.dims[-1].kind is DimKind.PART
+    return plan.strategy[operator.name].degrees[-1] if its else 1
+
+
+def _linear_reads(launch: Launch) -> set[int]:
+    """The requirements, by position, that read a value in which the operator is linear."""
+    operator = launch.operator
+    if operator is None or launch.pass_ not in ("forward", "backward"):
+        return set()
+    # Of a tensor that it reads twice, the requirements come in the order of operands.
+    accesses: dict[Tensor, list[Access]] = defaultdict(list)
+    for role, tensor, access in operator.operands:
+        if role == "input" and (launch.pass_ == "forward" or access.saved):
+            accesses[tensor].append(access)
+    reads = [
+        (i, r.tensor)
+        for i, r in enumerate(launch.requirements)
+        if r.role in ("input", "saved") and accesses[r.tensor]
+    ]
+    return {i for i, tensor in reads if accesses[tensor].pop(0).part >= 0}
+
+
+def check_parts(plan: Plan) -> None:
+    """The parts of a linear input follow each other, and read each of its partial values once.
+
+    But where the first part alone runs backward: what it computes depends on none of them.
+    """
+    for launch in plan.launches:
+        parts = _parts(plan, launch)
+        for i in _linear_reads(launch) if parts > 1 and not _is_idle(plan, launch) else ():
+            requirement = launch.requirements[i]
+            values = plan.value_slots(requirement.tensor)
+            for first in range(0, len(launch.devices), parts):
+                boxes = [b for b in requirement.boxes[first : first + parts] if not is_empty(b)]
+                if requirement.field == "value":
+                    assert len(boxes) <= 1
+                    assert not boxes or boxes[0] == requirement.boxes[first]
+                elif boxes:
+                    assert len({box[1:] for box in boxes}) == 1
+                    slots = [slot for box in boxes for slot in range(*box[0])]
+                    assert slots == list(range(values))
+
+
+def _is_idle(plan: Plan, launch: Launch) -> bool:
+    """Whether the first parts alone run backward: they have nothing to multiply."""
+    operator = launch.operator
+    if operator is None or launch.pass_ != "backward":
+        return False
+    once = {
+        id(tensor)
+        for _, tensor, access in operator.operands
+        if access.part >= 0 or len(operator.dims) - 1 in access.once
+    }
+    contributed = [r.tensor for r in launch.requirements if r.role == "contribution"]
+    several = _parts(plan, launch) > 1
+    return several and all(id(tensor) in once for tensor in contributed)
 
 
 def check_structure(plan: Plan) -> None:
@@ -84,16 +150,19 @@ def check_values(plan: Plan) -> None:
             if not launch.runs & run:
                 continue
             values = [r for r in launch.requirements if r.field in ("value", "partial")]
-            for requirement in values:
-                if "read" not in requirement.privilege:
+            in_parts = _linear_reads(launch) if _parts(plan, launch) > 1 else set()
+            for i, requirement in enumerate(launch.requirements):
+                if requirement not in values or "read" not in requirement.privilege:
                     continue
                 for box in requirement.boxes:
                     # A tile of a concatenation may lie beside an input.
                     nothing = launch.pass_ in ("update", "sum") or _is_concat(launch)
+                    nothing = nothing or i in in_parts or _is_idle(plan, launch)
                     assert not is_empty(box) or nothing or _is_once(launch, requirement)
                     assert written[requirement.field, requirement.tensor][region(box)].all()
                     slots = (0, plan.value_slots(requirement.tensor))
-                    assert requirement.field == "value" or is_empty(box) or box[0] == slots
+                    shared = requirement.field == "value" or is_empty(box) or i in in_parts
+                    assert shared or box[0] == slots
             for requirement in values:
                 if requirement.privilege == "read":
                     continue
@@ -143,9 +212,12 @@ def _owed(plan: Plan) -> dict[Tensor, Marks]:
         assert launch.operator is not None
         if all(tensor.detached for tensor in launch.operator.outputs):
             continue  # no gradient passes through it
-        for requirement in launch.requirements:
+        parts, linear = _parts(plan, launch), _linear_reads(launch)
+        for i, requirement in enumerate(launch.requirements):
             if requirement.privilege == "read" and plan.gradient_slots(requirement.tensor):
                 marks = _marks_of(launch, requirement.tensor)
+                if i in linear:  # the gradient is that of the sum, and one part contributes it
+                    marks[np.arange(len(marks)) % parts > 0] = 0
                 for box, mark in zip(requirement.boxes, marks, strict=True):
                     its = box[1:] if requirement.field == "partial" else box
                     owed[requirement.tensor][region(its)] += mark
@@ -204,6 +276,12 @@ def check_gradient_sums(plan: Plan) -> None:
     rows.
     """
     owed = _owed(plan)
+    backward = {
+        r.tensor: launch
+        for launch in plan.launches
+        for r in launch.requirements
+        if r.role == "output gradient"
+    }
     stacks = {t: np.zeros((plan.gradient_slots(t), *t.shape), np.int64) for t in plan.graph.tensors}
     for _ in range(2):
         read: dict[tuple[Tensor, str], Marks] = {}
@@ -233,6 +311,8 @@ def check_gradient_sums(plan: Plan) -> None:
                 assert readers in _readers(tensor)
         for (tensor, pass_), times in read.items():
             values = plan.value_slots(tensor) if pass_ == "backward" else 1
+            if pass_ == "backward" and _is_idle(plan, backward[tensor]):
+                values //= _parts(plan, backward[tensor])
             readers_of_each = row_parts.get((tensor, pass_), values)
             assert (times == readers_of_each).all()
 
@@ -346,6 +426,7 @@ CHECKS = [
     check_tables,
     check_structure,
     check_values,
+    check_parts,
     check_gradient_slots,
     check_gradient_sums,
     check_gradients_exist,

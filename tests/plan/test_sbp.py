@@ -54,8 +54,7 @@ def matmul() -> Operator:
 
 # What SOAP cannot say, and why.
 NOT_SAID = {
-    (P, B, P): "an operator reads the sum of partial values, not the partial values",
-    (B, P, P): "an operator reads the sum of partial values, not the partial values",
+    (B, P, P): "a product is linear in one of its factors, which is the first",
     (B, B, B): "no two tasks compute the same: repeated computation is no strategy",
 }
 
@@ -74,6 +73,36 @@ def test_table_1() -> None:
     )  # of batches of matrices, which the paper leaves out
     assert len(rows) == 4
     assert not NOT_SAID.keys() & set(rows.values())
+
+
+def test_table_1_of_partial_values() -> None:
+    """Where X may be partial values, the product of each with W is one of Y: U V W, say."""
+    model = Model(batch_size=1)
+    uv = model.matmul(model.input((4, 3), name="U"), model.parameter((3, 5), name="V"), name="X")
+    model.matmul(uv, model.parameter((5, 8), name="W"), name="Y")
+    op = model.graph.operators[1]
+    assert [dim.name for dim in op.dims][-1] == "part"
+    assert tuple(its[0] for its in valid(op, [len(op.dims) - 1])) == (P, B, P)
+
+
+def test_partial_values_stay_apart_if_that_is_said() -> None:
+    """Of an output that is P, if the input is; otherwise operators read the sum."""
+    model = Model(8)
+    y = model.dense(model.input((16,), name="x"), 16, name="one")
+    y = model.dense(y, 16, name="two")
+    graph = graph_of(model)
+    said = degrees_of(graph, deduced(graph, LINE, {"one": P, "two": P}, "s")[0])
+    assert (said["one"], said["two"]) == ({"in": 2}, {"part": 2})
+    unsaid = degrees_of(graph, deduced(graph, LINE, {"one": P}, "s")[0])
+    assert unsaid["two"].keys() <= {"sample", "channel", "in"}
+    alone = degrees_of(graph, deduced(graph, LINE, {"x": S(0), "two": P}, "s")[0])
+    assert (alone["one"], alone["two"]) == ({"sample": 2}, {"in": 2})
+    placed = Model(8)
+    y = placed.dense(placed.input((16,), name="x"), 16, name="one").to_global(LINE, P)
+    placed.dense(y, 16, use_bias=False, name="two")
+    graph = graph_of(placed)
+    strategy, _ = deduced(graph, LINE, {}, "s")
+    assert degrees_of(graph, strategy)["two"] == {"part": 2}
 
 
 def test_table_1_of_a_dense_layer() -> None:
@@ -158,7 +187,7 @@ def test_table_4() -> None:
     devices = Devices.of(gpus=4)
     strategy = resolve("sbp", network.graph, devices)
     assert strategy["Y0"] == ParallelConfig((1, 2, 1, 1), ("gpu:0", "gpu:1"))
-    assert strategy["Y2"] == ParallelConfig((1, 1, 2, 1), ("gpu:2", "gpu:3"))
+    assert strategy["Y2"] == ParallelConfig((1, 1, 2, 1, 1), ("gpu:2", "gpu:3"))
     plan = Plan(network.graph, strategy, devices, network.outputs)
     plan.verify()
     moved = {m.launch.operator.name: 0 for m in moves(plan, {name: name for name in devices.names})}

@@ -71,7 +71,9 @@ def test_file_has_a_line_an_operator(graph: Graph, tmp_path: Path) -> None:
 def test_degrees_are_written_by_name(graph: Graph, tmp_path: Path) -> None:
     """Where the graph is known, and a dimension is split."""
     path = tmp_path / "s.json"
-    chosen = Strategy(entries(graph) | {"fc": ParallelConfig((1, 1, 2), ("cpu:1",) * 2, "shards")})
+    chosen = Strategy(
+        entries(graph) | {"fc": ParallelConfig((1, 1, 2, 1), ("cpu:1",) * 2, "shards")}
+    )
     chosen.save(path, graph)
     operators = json.loads(path.read_text())["operators"]
     assert operators["conv"] == {"degrees": {}, "devices": ["cpu:0"]}
@@ -88,8 +90,8 @@ def test_degrees_by_name(graph: Graph, tmp_path: Path) -> None:
     path.write_text(json.dumps({"schema_version": 2, "operators": {"conv": entry} | rest}))
     assert [config.degrees for config in resolve(path, graph, DEVICES).values()] == [
         (3, 1, 2, 1, 1),
-        (1, 1),
-        (1, 2, 1),
+        (1, 1, 1),
+        (1, 2, 1, 1),
     ]
 
 
@@ -120,13 +122,13 @@ def test_mapping(graph: Graph) -> None:
 def test_single(graph: Graph) -> None:
     strategy = resolve("single", graph, DEVICES)
     assert strategy["conv"] == ParallelConfig((1, 1, 1, 1, 1), ("cpu:0",))
-    assert strategy["fc"] == ParallelConfig((1, 1, 1), ("cpu:0",))
+    assert strategy["fc"] == ParallelConfig((1, 1, 1, 1), ("cpu:0",))
 
 
 def test_data_parallel(graph: Graph) -> None:
     strategy = resolve("data", graph, DEVICES)
     assert strategy["conv"] == ParallelConfig((3, 1, 1, 1, 1), ("cpu:0", "cpu:1", "cpu:2"))
-    assert strategy["flat"] == ParallelConfig((3, 1), ("cpu:0", "cpu:1", "cpu:2"))
+    assert strategy["flat"] == ParallelConfig((3, 1, 1), ("cpu:0", "cpu:1", "cpu:2"))
 
 
 def test_model_parallel(graph: Graph) -> None:
@@ -343,7 +345,7 @@ def test_unknown_dimension(graph: Graph) -> None:
     configs = entries(graph) | {"fc": ParallelConfig((2,), ("cpu:0",) * 2, dims=("chanel",))}
     assert check_fails(configs, graph) == (
         "s.json: operator 'fc' has no dimension 'chanel' (did you mean 'channel'?); it has sample, "
-        "channel, in"
+        "channel, in, part"
     )
 
 

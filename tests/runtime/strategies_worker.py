@@ -37,6 +37,7 @@ from flexlegion.machine.running import running_machine
 from flexlegion.ops.base import DimKind
 from flexlegion.soap import ParallelConfig, random_config
 
+REDUCES = (DimKind.REDUCTION, DimKind.PART)
 DRAWS = 20  # enough to meet a dimension, unless it cannot be split
 DRAWN_ANEW = 2  # strategies instead of each in which a ReLU turned, at most
 
@@ -55,11 +56,11 @@ def random_strategy(
     configs = {}
     for op in graph.operators:
         dim = turn % (len(op.dims) + 1)
-        reduced = [d for d, its in enumerate(op.dims) if its.kind is DimKind.REDUCTION]
+        reduced = [d for d, its in enumerate(op.dims) if its.kind in REDUCES]
         if reductions and reduced and rng.integers(4):
             dim = int(rng.choice(reduced))
         for _ in range(DRAWS):
-            config = random_config(op, devices, rng, max_tasks, reductions=True)
+            config = random_config(op, devices, rng, max_tasks, reductions=True, parts=True)
             configs[op.name] = config
             if dim == len(op.dims) or config.degrees[dim] > 1:
                 break
@@ -149,7 +150,7 @@ def main() -> None:
         granularity = Granularity(shard_bytes=1) if turn % 2 else DEFAULT_GRANULARITY
         network = networks[name]
         names_here = machine.devices.names
-        strategy = random_strategy(network, seed, names_here, turn // 2, args.reductions)
+        strategy = random_strategy(network, seed, names_here, seed, args.reductions)
         model, state = train(network, strategy, granularity)
         zoo = isinstance(network, ZooCase)
         bounds = (network.tolerance, SMALLEST) if isinstance(network, ZooCase) else ()
@@ -168,7 +169,7 @@ def main() -> None:
             for dim, degree in zip(operator.dims, config.degrees, strict=True):
                 if degree > 1:
                     split_dims.add(f"{operator.kind.type}.{dim.name}")
-                    reduced[operator.kind.type] += dim.kind is DimKind.REDUCTION
+                    reduced[operator.kind.type] += dim.kind in REDUCES
         model.close()
         if args.reductions:
             model, again = train(network, strategy, granularity)

@@ -114,7 +114,8 @@ def test_splits_of_other_dimensions_mean_columns(tmp_path: Path) -> None:
     # And a loss stands for what it is made of.
     parts = dict.fromkeys(parts_of_loss("loss"), ParallelConfig((1, 1, 1), names[:1]))
     embed = ParallelConfig((1, 1, 3, 1), names[:3])
-    assert dict(new) == old | parts | {"embed": embed}
+    dense = ParallelConfig((2, 2, 1, 1, 1), names)
+    assert dict(new) == old | parts | {"embed": embed, "dense": dense}
     wrong = Strategy(old | {"embed": ParallelConfig((2, 2, 1), names[:3])})
     with pytest.raises(UserError, match="splits dimension 'sample' into 2 parts, but it cannot"):
         resolve(wrong, problem.graph, problem.devices)

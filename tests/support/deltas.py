@@ -183,7 +183,9 @@ def proposal(problem: Problem, rng: np.random.Generator) -> dict[str, ParallelCo
     for index in rng.choice(len(operators), count, replace=False):
         operator = operators[index]
         if rng.random() < 0.1:  # degrees that leave the devices with unequal shares
-            changes[operator.name] = random_config(operator, names, rng, len(names) + 2, True)
+            changes[operator.name] = random_config(
+                operator, names, rng, len(names) + 2, reductions=True, parts=True
+            )
             continue
         choices = splits(operator, len(names), DimKind)
         degrees = choices[rng.integers(len(choices))]
