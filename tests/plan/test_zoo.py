@@ -333,16 +333,16 @@ def test_plans_of_grouped_steps(name: str, strategy: str) -> None:
 
 def test_building_is_fast() -> None:
     """A graph of 324 operators, and its plan for four devices; both take some hundredths."""
-    started = time.perf_counter()
+    started = time.process_time()
     model = build("nmt")
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
     output = model.graph.operators[-1].output
     graph = add_loss(model.graph, output, ZOO["nmt"].loss)
     devices = Devices.of(cpus=4)
     strategy = resolve("data", graph, devices)
-    started = time.perf_counter()
+    started = time.process_time()
     assert len(Plan(graph, strategy, devices, output, 1).launches) > 500
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 def test_building_the_largest_is_fast() -> None:
