@@ -85,8 +85,8 @@ def test_dense_layers_within_convolutions_are_split_by_samples() -> None:
     x = model.conv2d(x, 4, 3, name="conv2")
     model.dense(model.flatten(x), 16, name="outer")
     strategy = resolve("one-weird-trick", model.graph, P100X8.names)
-    assert strategy["inner"].degrees == (8, 1, 1, 1, 1)
-    assert strategy["outer"].degrees == (1, 8, 1)
+    assert strategy["inner"].degrees == (8, 1, 1, 1, 1, 1)
+    assert strategy["outer"].degrees == (1, 8, 1, 1)
 
 
 def test_what_follows_dense_layers() -> None:
@@ -114,8 +114,8 @@ def test_a_sum_over_dense_units_goes_by_samples() -> None:
     model.graph.add(Reduce("sum", (1,)), [x], "over_rows")
     strategy = resolve("one-weird-trick", model.graph, P100X8.names)
     assert strategy["units"].degrees == (1, 1, 8, 1)
-    assert strategy["over_units"].degrees == (8, 1, 1)
-    assert strategy["over_rows"].degrees == (1, 8, 1)
+    assert strategy["over_units"].degrees == (8, 1, 1, 1)
+    assert strategy["over_rows"].degrees == (1, 8, 1, 1)
 
 
 def normalised(layers: int, batch_size: int = 8) -> Model:
@@ -182,7 +182,7 @@ def test_small_extents_are_split_as_far_as_they_go() -> None:
     model.dense(model.flatten(x, name="flat"), 5, name="fc")
     strategy = resolve("expert", model.graph, P100X8.names)
     assert (strategy["conv"].degrees, strategy["conv"].devices) == ((3, 1, 1, 1, 1), EIGHT[:3])
-    assert (strategy["fc"].degrees, strategy["fc"].devices) == ((1, 5, 1), EIGHT[:5])
+    assert (strategy["fc"].degrees, strategy["fc"].devices) == ((1, 5, 1, 1), EIGHT[:5])
 
 
 def test_depths_of_unrolled_steps() -> None:
