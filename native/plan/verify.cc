@@ -9,74 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "plan/touches.h"
+
 namespace flexlegion {
 
 namespace {
-
-std::string text(const Rect& rect) {
-  std::string s = "[";
-  for (int d = 0; d < rect.rank; ++d) {
-    s += (d > 0 ? ", " : "") + std::to_string(rect.lo[d]) + ":" + std::to_string(rect.hi[d]);
-  }
-  return s + "]";
-}
-
-// A rectangle of a stack, without its slots; of none, nothing.
-Rect without_slots(const Rect& stacked) {
-  Rect r;
-  if (stacked.empty()) return r;
-  r.rank = stacked.rank - 1;
-  std::copy(stacked.lo.begin() + 1, stacked.lo.end(), r.lo.begin());
-  std::copy(stacked.hi.begin() + 1, stacked.hi.end(), r.hi.begin());
-  return r;
-}
-
-std::vector<Rect> without_slots(const Requirement& r) {
-  if (r.field != Field::gradient && r.field != Field::partial) return r.rects;
-  std::vector<Rect> rects;
-  for (const Rect& rect : r.rects) rects.push_back(without_slots(rect));
-  return rects;
-}
-
-std::int64_t volume(const std::vector<Rect>& rects) {
-  std::int64_t sum = 0;
-  for (const Rect& rect : rects) sum += rect.volume();
-  return sum;
-}
-
-// One task's rectangle of a requirement.
-struct Touch {
-  Rect rect;
-  int requirement, task;
-  bool writes;
-};
-
-// Calls `visit` for pairs that overlap, until it says true. The rectangles are not empty, and of
-// one rank.
-template <typename Visit>
-void for_each_overlap(std::vector<Touch> touches, Visit visit) {
-  if (touches.size() < 2) return;
-  // In the order of the dimension that keeps most of them apart, those that can overlap are close.
-  int along = 0;
-  std::size_t most = 0;
-  for (int d = 0; d < touches.front().rect.rank; ++d) {
-    std::set<std::int64_t> starts;
-    for (const Touch& touch : touches) starts.insert(touch.rect.lo[d]);
-    if (starts.size() > most) {
-      most = starts.size();
-      along = d;
-    }
-  }
-  std::stable_sort(touches.begin(), touches.end(), [along](const Touch& a, const Touch& b) {
-    return a.rect.lo[along] < b.rect.lo[along];
-  });
-  for (std::size_t i = 0; i < touches.size(); ++i) {
-    for (std::size_t j = i + 1; j < touches.size(); ++j) {
-      if (touches[j].rect.lo[along] >= touches[i].rect.hi[along]) break;
-      if (touches[i].rect.overlaps(touches[j].rect) && visit(touches[i], touches[j])) return;
-    }
-  }
-}
 
 class Verifier {
  public:

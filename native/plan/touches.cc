@@ -1,0 +1,35 @@
+#include "plan/touches.h"
+
+namespace flexlegion {
+
+std::string text(const Rect& rect) {
+  std::string s = "[";
+  for (int d = 0; d < rect.rank; ++d) {
+    s += (d > 0 ? ", " : "") + std::to_string(rect.lo[d]) + ":" + std::to_string(rect.hi[d]);
+  }
+  return s + "]";
+}
+
+Rect without_slots(const Rect& stacked) {
+  Rect r;
+  if (stacked.empty()) return r;
+  r.rank = stacked.rank - 1;
+  std::copy(stacked.lo.begin() + 1, stacked.lo.end(), r.lo.begin());
+  std::copy(stacked.hi.begin() + 1, stacked.hi.end(), r.hi.begin());
+  return r;
+}
+
+std::vector<Rect> without_slots(const Requirement& r) {
+  if (r.field != Field::gradient && r.field != Field::partial) return r.rects;
+  std::vector<Rect> rects;
+  for (const Rect& rect : r.rects) rects.push_back(without_slots(rect));
+  return rects;
+}
+
+std::int64_t volume(const std::vector<Rect>& rects) {
+  std::int64_t sum = 0;
+  for (const Rect& rect : rects) sum += rect.volume();
+  return sum;
+}
+
+}  // namespace flexlegion
