@@ -119,6 +119,13 @@ class Operator:
             return operands
         return [(role, t, self._in_parts(t, access)) for role, t, access in operands]
 
+    def without_parts(self, degrees: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        """Degrees of its tiles alone, and how many parts each has that share out partial values.
+
+        A part computes as much as the whole tile, from some of the partial values.
+        """
+        return (degrees[:-1], degrees[-1]) if self._parts else (degrees, 1)
+
     def may_be_partial(self, tensor: Tensor) -> bool:
         """Whether it may compute partial values of an output, of which that is the sum."""
         splits = (DimKind.REDUCTION, DimKind.PART)

@@ -134,7 +134,8 @@ class Problem:
             return
         representative = self.graph.operators[number]
         ranks = [len(tensor.shape) for _, tensor, _ in representative.operands]
-        parts = self.native.parts(number, degrees)
+        tiles, times_each = representative.without_parts(degrees)
+        parts = self.native.parts(number, (*tiles, 1)[: len(degrees)])
         shapes: dict[bytes, Shapes] = {}
         for part in parts:
             shapes.setdefault(
@@ -143,7 +144,7 @@ class Problem:
                     tuple(int(x) for x in row[:rank]) for row, rank in zip(part, ranks, strict=True)
                 ),
             )
-        keys = [part.tobytes() for part in parts]
+        keys = [part.tobytes() for part in parts for _ in range(times_each)]
         times: list[int] = []
         sources: list[set[str]] = [set() for _ in self.kinds]
         for pass_ in TASK_PASSES:

@@ -131,7 +131,7 @@ def measure(
     models = {device.name: device.model for device in local_topology(db).devices}
     library = libraries(machine, models, precision)
     plans: dict[tuple[Operator, tuple[int, ...], str], tuple[Plan, list[Shapes]]] = {}
-    wanted: dict[tuple[str, TaskKey], tuple[TaskRequest, Plan]] = {}
+    wanted: dict[tuple[str, TaskKey], tuple[TaskRequest, int, Plan]] = {}
     for request in requests:
         device, operator = request.device, request.operator
         if models.get(device.name) != device.model:
@@ -142,25 +142,27 @@ def measure(
             )
         if request.pass_ not in TASK_PASSES:
             raise UserError(f"no pass '{request.pass_}'; the choices are {', '.join(TASK_PASSES)}")
-        which = (operator, request.degrees, device.name)
+        degrees, parts = operator.without_parts(request.degrees)
+        tile = request.part // parts
+        which = (operator, degrees, device.name)
         if which not in plans:
-            plan = _alone(operator, request.degrees, device.name, names, request.graph)
+            plan = _alone(operator, degrees, device.name, names, request.graph)
             plans[which] = (plan, _shapes(plan, operator))
         plan, shapes = plans[which]
         if _launches(plan, request.pass_):  # without a gradient there is no backward pass
-            key = task_key(operator, request.pass_, shapes[request.part])
-            wanted.setdefault((device.model, key), (request, plan))
+            key = task_key(operator, request.pass_, shapes[tile])
+            wanted.setdefault((device.model, key), (request, tile, plan))
     known = [db.task(model, library[model], key) is not None for model, key in wanted]
     missing = [item for item, lacks in zip(wanted, _any_lacks(known), strict=True) if lacks]
     for done, (model, key) in enumerate(missing):
-        request, plan = wanted[model, key]
+        request, tile, plan = wanted[model, key]
         bound = _bound(request.operator)
         samples = [
             sample_of(
                 time_task(
                     plan,
                     launch,
-                    request.part,
+                    tile,
                     bound=bound,
                     precision=precision,
                     repeats=repeats,
