@@ -140,6 +140,7 @@ typedef enum { FL_STAGED = -1, FL_OTHER = -2 } fl_own_launch;
 typedef struct {
   int32_t launch, part, device; /* the plan's launch, or one of the above */
   int64_t start_time, end_time; /* ns, of the rank's clock */
+  int64_t computing_time;       /* ns in which its thread had a core */
 } fl_record;
 typedef struct {
   int64_t n;

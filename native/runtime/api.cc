@@ -321,7 +321,7 @@ int fl_program_record(fl_program* program, int on, fl_records* out) {
     program->program.wait();
     program->records.clear();
     for (const fl::TaskRecord& r : program->program.records()) {
-      program->records.push_back({r.launch, r.part, r.device, r.start, r.end});
+      program->records.push_back({r.launch, r.part, r.device, r.start, r.end, r.computed});
     }
     *out = {static_cast<std::int64_t>(program->records.size()), program->records.data()};
     program->program.record(on != 0);

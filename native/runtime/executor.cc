@@ -42,8 +42,11 @@ Executor& Executor::find(int id) {
 }
 
 int Executor::add_launch(RuntimeLaunch launch) {
-  launch.placed.assign(launch.devices.size(), -1);
-  launch.elapsed.assign(launch.devices.size(), -1);
+  const std::size_t tasks = launch.devices.size();
+  launch.placed.assign(tasks, -1);
+  launch.elapsed.assign(tasks, -1);
+  launch.given.resize(tasks);
+  for (FusedPart& part : launch.parts) part.given.resize(tasks);
   launches_.push_back(std::move(launch));
   return static_cast<int>(launches_.size()) - 1;
 }
@@ -169,7 +172,7 @@ void Executor::note(const TaskRecord& record) {
   RuntimeLaunch& launch = launches_[static_cast<std::size_t>(record.launch)];
   const std::int64_t took = record.end - record.start;
   launch.elapsed[static_cast<std::size_t>(record.part)] = took;
-  if (launch.log != nullptr) launch.log->push_back(took);
+  if (launch.log != nullptr) launch.log->push_back(record.computed);
   if (!recording_) return;
   const std::lock_guard<std::mutex> lock(records_mutex_);
   records_.push_back(record);
@@ -191,6 +194,7 @@ void Executor::settle() {
   for (Pending& task : pending) {
     task.record.start = device.time_of(task.begin);
     task.record.end = device.time_of(task.end);
+    task.record.computed = task.record.end - task.record.start;
     note(task.record);
   }
 }

@@ -23,6 +23,8 @@ namespace flexlegion {
 struct TaskRecord {
   std::int32_t launch, part, device;
   std::int64_t start, end;  // ns of now_ns()
+  // Of these, ns that its thread had a core; the rest was taken by others. A GPU has no others.
+  std::int64_t computed;
 };
 
 class Executor {

@@ -71,10 +71,16 @@ enum class Side {
   pinned,  // the same, in memory that the device reads as well
 };
 
+// The views of each task, once they are known. The mapper gives a field one instance in a memory
+// for as long as the program lives, so they stay the same; to ask Legion for them takes longer than
+// many a task.
+using Given = std::vector<std::vector<TensorView>>;
+
 // A launch that another one stands for, see fusion.h.
 struct FusedPart {
   int launch = 0;
   std::vector<int> places;  // of its requirements among the other's
+  Given given;
 };
 
 struct RuntimeLaunch {
@@ -87,6 +93,7 @@ struct RuntimeLaunch {
   std::vector<LaunchRequirement> requirements;
   std::function<void(LeafContext&)> body;
   std::vector<FusedPart> parts;  // instead of a body
+  Given given;
   // Filled when the program is complete.
   std::unique_ptr<Legion::IndexTaskLauncher> launcher;
   Legion::ShardingID sharding = 0;

@@ -1,5 +1,7 @@
 #include "runtime/leaf_task.h"
 
+#include <time.h>
+
 #include <chrono>
 #include <utility>
 
@@ -20,6 +22,12 @@ using namespace Legion;
 std::int64_t now_ns() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+std::int64_t thread_time_ns() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
 std::string task_name(const Graph& graph, const Launch& planned, const std::string& optimizer) {
@@ -56,7 +64,13 @@ void prefer_huge_pages(const TensorView& view) {
 // What a task is given: a view a requirement, of the region at that place.
 void add_views(LeafContext& context, const std::vector<PhysicalRegion>& regions,
                const std::vector<int>* places, const RuntimeLaunch& launch,
-               const RegionStore& store) {
+               const RegionStore& store, Given& given) {
+  // Nobody else looks here meanwhile: a task writes something, so it never runs twice at a time.
+  std::vector<TensorView>& known = given[static_cast<std::size_t>(context.point)];
+  if (!known.empty()) {
+    context.views = known;
+    return;
+  }
   for (std::size_t i = 0; i < launch.requirements.size(); ++i) {
     const LaunchRequirement& r = launch.requirements[i];
     const Rect& rect = r.rects[static_cast<std::size_t>(context.point)];
@@ -70,6 +84,8 @@ void add_views(LeafContext& context, const std::vector<PhysicalRegion>& regions,
     view.shape = store.shape(r.region);
     context.views.push_back(view);
   }
+  // A copy on the host of what a GPU computes may be another one next time (mapper.cc).
+  if (launch.side != Side::host) known = context.views;
 }
 
 // While it lives, a GPU's task issues its work: Realm finds out by its stream when that is done.
@@ -92,19 +108,22 @@ class GpuTask {
 
 // Runs a launch's own code, and notes when.
 void run_body(Executor& executor, int index, LeafContext& context, int device,
-              const std::vector<PhysicalRegion>& regions, const std::vector<int>* places) {
+              const std::vector<PhysicalRegion>& regions, const std::vector<int>* places,
+              Given& given) {
   RuntimeLaunch& launch = executor.launch(index);
   launch.placed[static_cast<std::size_t>(context.point)] = device;
-  TaskRecord record{index, context.point, device, now_ns(), 0};
-  add_views(context, regions, places, launch, executor.regions());
+  const bool timed = executor.times(launch);
+  const std::int64_t computed = timed ? thread_time_ns() : 0;
+  TaskRecord record{index, context.point, device, now_ns(), 0, 0};
+  add_views(context, regions, places, launch, executor.regions(), given);
   if (context.kind == DeviceKind::cpu) {
     launch.body(context);
     record.end = now_ns();
+    if (timed) record.computed = thread_time_ns() - computed;
     executor.note(record);
     return;
   }
   const GpuTask task(*context.device, device, executor.precision());
-  const bool timed = executor.times(launch);
   const int begin = timed ? context.device->mark() : -1;
   launch.body(context);
   if (timed) executor.note_later(record, begin, context.device->mark());
@@ -124,13 +143,13 @@ LeafContext run_leaf(const Task* task, const std::vector<PhysicalRegion>& region
   // An exception must not leave a Legion task: the program keeps the first, and the next call from
   // outside reports it.
   try {
-    const RuntimeLaunch& launch = executor.launch(arguments->launch);
-    for (const FusedPart& part : launch.parts) {
+    RuntimeLaunch& launch = executor.launch(arguments->launch);
+    for (FusedPart& part : launch.parts) {
       LeafContext its = context;
-      run_body(executor, part.launch, its, device, regions, &part.places);
+      run_body(executor, part.launch, its, device, regions, &part.places, part.given);
     }
     if (launch.parts.empty()) {
-      run_body(executor, arguments->launch, context, device, regions, nullptr);
+      run_body(executor, arguments->launch, context, device, regions, nullptr, launch.given);
     }
   } catch (const std::exception& e) {
     executor.report_failure(std::string(task->get_task_name()) + ": " + e.what());

@@ -39,6 +39,8 @@ std::string task_name(const Graph& graph, const Launch& planned, const std::stri
 Legion::PrivilegeMode legion_privilege(Privilege privilege);
 
 std::int64_t now_ns();  // of a clock that never goes back
+// In which the calling thread had a core.
+std::int64_t thread_time_ns();
 
 // All leaf tasks, in an order that every rank shares.
 std::vector<LeafTask> leaf_tasks();
