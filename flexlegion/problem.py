@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -225,7 +225,7 @@ class Problem:
 
     def _rates(self, device: Device) -> dict[str, object]:
         """The header's ``fl_rates`` of a kind of devices."""
-        rates: dict[str, object] = {"launch": self.costs.launch_ns(device)}
+        rates: dict[str, object] = {"runtime": astuple(self.costs.runtime(device))}
         for pass_ in LINEAR_PASSES:
             cost, _ = self.costs.linear(pass_, device)
             rates[pass_] = (cost.overhead_ns, cost.bytes_per_second)

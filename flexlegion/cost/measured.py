@@ -8,16 +8,18 @@ from weakref import WeakKeyDictionary
 
 from flexlegion.cost.model import (
     MEASURED,
+    NO_RUNTIME,
     Cost,
     CostModel,
     Linear,
+    RuntimeCosts,
     Shapes,
     wanted_gradients,
 )
 from flexlegion.cost.profile_db import ProfileDB, TaskKey
 from flexlegion.graph import Operator
 from flexlegion.machine.topology import Device
-from flexlegion.precision import DEFAULT, of_library
+from flexlegion.precision import DEFAULT
 
 _identities: WeakKeyDictionary[Operator, tuple[str, str, str, str]] = WeakKeyDictionary()
 
@@ -65,13 +67,12 @@ class Calibration:
     ----------
     factor
         How many times as long tasks take.
-    launch_ns
-        What passes on a device from a task to the next, where they are not fused; by default, what
-        the data base says.
+    runtime
+        How many times as long the runtime takes for what it does.
     """
 
     factor: float = 1.0
-    launch_ns: int | None = None
+    runtime: float = 1.0
 
 
 AS_MEASURED = Calibration()
@@ -80,7 +81,7 @@ AS_MEASURED = Calibration()
 class MeasuredCosts(CostModel):
     """Measured times where the data base has them, else what `fallback` says.
 
-    `launch_ns`, the runtime's own time from one task to the next, was measured, too.
+    What the runtime takes was measured, too.
 
     Parameters
     ----------
@@ -98,6 +99,8 @@ class MeasuredCosts(CostModel):
         Applies to all measured times.
     precision
         In which GPUs compute: of their measurements, those in that one count.
+    software
+        Of which runtime measurements count; by default, of the newest.
     """
 
     name = MEASURED
@@ -110,6 +113,7 @@ class MeasuredCosts(CostModel):
         optimizer: str = "sgd",
         calibration: Calibration = AS_MEASURED,
         precision: str = DEFAULT,
+        software: str | None = None,
     ) -> None:
         self.fallback = fallback
         self._calibration = calibration
@@ -117,9 +121,10 @@ class MeasuredCosts(CostModel):
         self._library = library
         self._optimizer = optimizer
         self._precision = precision
+        self._software = software
         self._libraries: dict[str, str] = {}
         self._times: dict[str, dict[TaskKey, int]] = {}
-        self._launches: dict[str, int] = {}
+        self._runtimes: dict[str, RuntimeCosts] = {}
         self._costs: dict[tuple[Operator, str, Shapes, Device], Cost] = {}
 
     def exe_time(self, operator: Operator, pass_: str, shapes: Shapes, device: Device) -> Cost:
@@ -144,15 +149,13 @@ class MeasuredCosts(CostModel):
                 return Linear(overhead, max(1, round(measured.bytes_per_second / factor))), MEASURED
         return self.fallback.linear(pass_, device)
 
-    def launch_ns(self, device: Device) -> int:
-        if self._calibration.launch_ns is not None:
-            return self._calibration.launch_ns
-        if device.model not in self._launches:
-            # The runtime's own time is kept without a precision.
-            library, _ = of_library(self._library_of(device))
-            rates = self._db.device(device.model, library)
-            self._launches[device.model] = 0 if rates is None else rates.launch_ns
-        return self._launches[device.model]
+    def runtime(self, device: Device) -> RuntimeCosts:
+        model = device.model
+        if model not in self._runtimes:
+            found = self._db.runtime(model, self._software or self._db.newest_software(model))
+            found = found or NO_RUNTIME
+            self._runtimes[model] = found.scaled(self._calibration.runtime)
+        return self._runtimes[model]
 
     def _library_of(self, device: Device) -> str:
         model = device.model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from flexlegion.graph import Operator
 from flexlegion.machine.topology import Device
@@ -54,6 +54,43 @@ class Linear:
         return max(1, self.overhead_ns + round(size * 1e9 / self.bytes_per_second))
 
 
+@dataclass(frozen=True)
+class RuntimeCosts:
+    """What the runtime takes on devices of a kind (`native/sim/utility.h`); times in ns.
+
+    The utility processor is what issues launches, replays dependencies, and cleans up: iterations
+    ahead of the tasks, but where all cores are taken, it takes one from a task.
+
+    Parameters
+    ----------
+    iteration_ns, launch_ns, task_ns
+        Work of the utility processor that an iteration brings; that a launch brings, of which
+        several may be fused; that each of its tasks brings.
+    dispatch_ns
+        What passes from when a task could begin until it does; not within fused launches.
+    wake_ns
+        How much more, if what it waits for ends on another device.
+    cores
+        What the devices that share a memory, and their utility processor, share. More than there
+        are such devices: no task waits for the utility processor.
+    """
+
+    iteration_ns: int = 0
+    launch_ns: int = 0
+    task_ns: int = 0
+    dispatch_ns: int = 0
+    wake_ns: int = 0
+    cores: int = 0
+
+    def scaled(self, factor: float) -> RuntimeCosts:
+        """The same, all times multiplied."""
+        *times, cores = astuple(self)
+        return RuntimeCosts(*[*(round(factor * time) for time in times), cores])
+
+
+NO_RUNTIME = RuntimeCosts()
+
+
 class CostModel(ABC):
     """Answers what tasks take on a device; the same question always has the same answer."""
 
@@ -91,18 +128,16 @@ class CostModel(ABC):
             Where it runs.
         """
 
-    def launch_ns(self, device: Device) -> int:
-        """What the runtime takes before a task of a launch, unless that is fused with another.
-
-        Of several launches that are fused, it takes so long before the first one's tasks.
+    def runtime(self, device: Device) -> RuntimeCosts:
+        """What the runtime takes there.
 
         Parameters
         ----------
         device
-            Where it runs.
+            Where tasks run.
         """
         del device
-        return 0
+        return NO_RUNTIME
 
 
 def wanted_gradients(operator: Operator) -> tuple[bool, ...]:

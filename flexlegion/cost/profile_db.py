@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from flexlegion.cost.model import Linear
+from flexlegion.cost.model import Linear, RuntimeCosts
 from flexlegion.errors import UserError
 from flexlegion.files import check_regular
 from flexlegion.precision import DEFAULT, of_library
 from flexlegion.quoting import printable, shown
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _APPLICATION_ID = 0x464C4547  # "FLEG", in the file's header: tells it from other programs' files
 _PATIENCE = 20.0  # seconds to wait for other writers
 _SAID_AFTER = 1.0  # seconds, that it waits
@@ -103,15 +103,13 @@ class DeviceRates:
     ----------
     peak_flops, memory_bandwidth
         Operations and bytes a second.
-    launch_ns
-        What passes between the end of a task and the beginning of the next: the runtime's own time.
     """
 
     peak_flops: int
     memory_bandwidth: int
-    launch_ns: int
 
 
+_RUNTIME_FIELDS = [field.name for field in fields(RuntimeCosts)]
 _TASK_FIELDS = ", ".join(field.name for field in fields(TaskKey))
 _SCHEMA = f"""
 CREATE TABLE tasks (
@@ -132,9 +130,13 @@ CREATE TABLE links (
 ) WITHOUT ROWID;
 CREATE TABLE devices (
   device TEXT, library TEXT,
-  peak_flops INTEGER NOT NULL, memory_bandwidth INTEGER NOT NULL, launch_ns INTEGER NOT NULL,
-  measured_at INTEGER NOT NULL,
+  peak_flops INTEGER NOT NULL, memory_bandwidth INTEGER NOT NULL, measured_at INTEGER NOT NULL,
   PRIMARY KEY (device, library)
+) WITHOUT ROWID;
+CREATE TABLE runtimes (
+  device TEXT, software TEXT, {", ".join(f"{name} INTEGER NOT NULL" for name in _RUNTIME_FIELDS)},
+  measured_at INTEGER NOT NULL,
+  PRIMARY KEY (device, software)
 ) WITHOUT ROWID;
 """
 
@@ -466,8 +468,42 @@ class ProfileDB:
     def device(self, device: str, library: str) -> DeviceRates | None:
         """What is known of a device."""
         row = self._integers(
-            "SELECT peak_flops, memory_bandwidth, launch_ns FROM devices "
-            "WHERE device = ? AND library = ?",
+            "SELECT peak_flops, memory_bandwidth FROM devices WHERE device = ? AND library = ?",
             (device, library),
         )
         return None if row is None else DeviceRates(*row)
+
+    def add_runtime(self, device: str, software: str, costs: RuntimeCosts) -> None:
+        """Keep what the runtime takes, unless that is known.
+
+        Parameters
+        ----------
+        device
+            The devices' model.
+        software
+            Versions, and how many processors share how many cores.
+        costs
+            What was measured.
+        """
+        self._insert("runtimes", (device, software, *astuple(costs)))
+
+    def runtime(self, device: str, software: str) -> RuntimeCosts | None:
+        """What is known of the runtime with these devices and that software."""
+        row = self._integers(
+            f"SELECT {', '.join(_RUNTIME_FIELDS)} FROM runtimes WHERE device = ? AND software = ?",
+            (device, software),
+        )
+        return None if row is None else RuntimeCosts(*row)
+
+    def newest_software(self, device: str) -> str:
+        """Of the runtime that was measured last with these devices; empty if none was."""
+        rows = self._select(
+            "SELECT software FROM runtimes WHERE device = ? ORDER BY measured_at DESC, software",
+            (device,),
+        )
+        return str(rows[0][0]) if rows else ""
+
+    def models(self) -> list[str]:
+        """The models of devices of which it knows what the runtime takes, in order."""
+        rows = self._select("SELECT DISTINCT device FROM runtimes ORDER BY device", ())
+        return [str(row[0]) for row in rows]

@@ -128,15 +128,6 @@ def time_sum(device: int, slots: int, elements: int, repeats: Repeats = REPEATS)
     return [int(t) for t in times[0:count]]
 
 
-def time_launch(device: int) -> list[int]:
-    """Times (ns) from the end of one task to the beginning of the next, which depends on it."""
-    rt = _native.rt()
-    repeats = Repeats(most=12)  # of a row of tasks; Legion bounds what a task returns
-    times = rt.ffi.new("int64_t[]", rt.lib.FL_LAUNCHES_A_RUN * repeats.most)
-    count = rt.check(rt.lib.fl_rt_measure_launch(device, _native_repeats(repeats), times))
-    return [int(t) for t in times[0:count]]
-
-
 def round_trips(
     source: int,
     destination: int,

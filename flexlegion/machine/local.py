@@ -16,7 +16,7 @@ from dataclasses import astuple, replace
 from pathlib import Path
 
 from flexlegion.cost.profile_db import DeviceRates, ProfileDB
-from flexlegion.cost.timing import Repeats, sample_of, time_launch, time_sum, time_task
+from flexlegion.cost.timing import Repeats, time_sum, time_task
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.machine.devices import Devices
@@ -130,7 +130,7 @@ def _device_rates(machine: RunningMachine, device: int, model: str, db: ProfileD
     """What processors of a model reach, `device` being the first of them."""
     library = library_of(device)
     known = db.device(model, library)
-    rates = DeviceRates(*agreed(astuple(known) if known else (0, 0, 0), machine.owners[device]))
+    rates = DeviceRates(*agreed(astuple(known) if known else (0, 0), machine.owners[device]))
     if rates.peak_flops == 0:
         rates = _measure_device(machine.devices, device)
         gpu = running_gpus().of.get(device)
@@ -159,8 +159,4 @@ def _measure_device(devices: Devices, device: int) -> DeviceRates:
     elements = 4 << 20
     total = min(time_sum(device, 2, elements, repeats))
     moved = 5 * 4 * elements  # one slot is copied, the other added to the copy
-    return DeviceRates(
-        round(2e9 * extent**3 / product),
-        round(1e9 * moved / total),
-        sample_of(time_launch(device)).time_ns,
-    )
+    return DeviceRates(round(2e9 * extent**3 / product), round(1e9 * moved / total))

@@ -4,23 +4,40 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
 
-from flexlegion.cost.timing import sample_of
-from flexlegion.report.text import count, duration, pairs, table
+from flexlegion.cost.intervals import Estimate
+from flexlegion.report.text import count, duration, pairs, table, wrapped
 
-COLUMNS = (
-    "strategy",
-    "simulated",
-    "measured",
-    "+-",
-    "error",
-    "operators",
-    "transfers",
-    "overhead and waiting",
-)
+TIMES = ("strategy", "simulated", "measured", "±", "error", "calibrated")
+PARTS = ("strategy", "device", "difference", "tasks", "launches", "waits")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an iteration on a device consists of; times in ns.
+
+    Parameters
+    ----------
+    tasks
+        Tasks compute.
+    launches
+        The runtime: it takes the core from tasks, and time passes until a task begins that could.
+    waits
+        The device waits for others.
+    """
+
+    tasks: int
+    launches: int
+    waits: int
+
+    def minus(self, other: Parts) -> Parts:
+        """Part by part."""
+        return Parts(
+            self.tasks - other.tasks, self.launches - other.launches, self.waits - other.waits
+        )
 
 
 @dataclass(frozen=True)
@@ -31,14 +48,16 @@ class Comparison:
     ----------
     name
         The strategy.
-    iteration_time_ns, measured_iteration_time_ns
-        An iteration.
-    noise_ns
-        The spread of the measured times.
+    iteration_time_ns, calibrated_time_ns
+        An iteration simulated by times of tasks alone, and after another strategy's training.
+    measured
+        An iteration measured.
+    rounds
+        How often.
     device
         The one that was measured to be the busiest.
-    busy_time_ns, measured_busy_time_ns
-        How long tasks run on it in an iteration.
+    simulated_parts, measured_parts
+        What the iteration consists of there.
     transfer_time_ns
         How long the busiest link is busy in simulation; 0 where all devices share a memory.
     priced_by
@@ -49,123 +68,158 @@ class Comparison:
 
     name: str
     iteration_time_ns: int
-    measured_iteration_time_ns: int
-    noise_ns: int
+    calibrated_time_ns: int
+    measured: Estimate
+    rounds: int
     device: str
-    busy_time_ns: int
-    measured_busy_time_ns: int
+    simulated_parts: Parts
+    measured_parts: Parts
     transfer_time_ns: int
     priced_by: Mapping[str, int]
     reductions: int = 0
 
     @property
+    def measured_ns(self) -> int:
+        """An iteration, in whole nanoseconds."""
+        return round(self.measured.value)
+
+    @property
     def error(self) -> float:
         """What the simulated time is above the measured one, as a share of the measured one."""
-        return self.iteration_time_ns / self.measured_iteration_time_ns - 1
+        return self.iteration_time_ns / self.measured_ns - 1
 
     @property
-    def operators_ns(self) -> int:
-        """How much longer than simulated the busiest device computes."""
-        return self.measured_busy_time_ns - self.busy_time_ns
+    def calibrated_error(self) -> float:
+        """The same of the calibrated time."""
+        return self.calibrated_time_ns / self.measured_ns - 1
 
     @property
-    def waiting_ns(self) -> int:
-        """How much longer than simulated it idles: the runtime's overhead, and waiting.
-
-        Together with `operators_ns`, this is what the measured iteration takes longer.
-        """
-        measured = self.measured_iteration_time_ns - self.measured_busy_time_ns
-        return measured - (self.iteration_time_ns - self.busy_time_ns)
+    def difference(self) -> Parts:
+        """How much longer than simulated each part was; together, the iteration."""
+        return self.measured_parts.minus(self.simulated_parts)
 
     def facts(self) -> dict[str, Any]:
-        """For JSON."""
+        """For JSON; an interval of None: there were too few rounds to tell."""
+        low, high = self.measured.low, self.measured.high
         return {
             "strategy": self.name,
             "iteration_time_ns": self.iteration_time_ns,
-            "measured_iteration_time_ns": self.measured_iteration_time_ns,
-            "noise_ns": self.noise_ns,
+            "calibrated_time_ns": self.calibrated_time_ns,
+            "measured_iteration_time_ns": self.measured_ns,
+            "measured_interval_ns": [round(low), round(high)] if self.measured.known else None,
+            "rounds": self.rounds,
             "error": self.error,
+            "calibrated_error": self.calibrated_error,
             "busiest_device": self.device,
-            "busy_time_ns": self.busy_time_ns,
-            "measured_busy_time_ns": self.measured_busy_time_ns,
-            "operator_difference_ns": self.operators_ns,
+            "simulated_parts_ns": asdict(self.simulated_parts),
+            "measured_parts_ns": asdict(self.measured_parts),
+            "difference_ns": asdict(self.difference),
             "transfer_time_ns": self.transfer_time_ns,
-            "waiting_difference_ns": self.waiting_ns,
             "priced_by": dict(self.priced_by),
             "split_reductions": self.reductions,
         }
 
 
-def noise_ns(seconds: Sequence[float]) -> int:
-    """The spread of repeated measurements: from the first quartile to the third."""
-    return sample_of([round(1e9 * s) for s in seconds]).spread_ns
+@dataclass(frozen=True)
+class Figures:
+    """How near simulation is over several strategies.
 
-
-def kendall_tau(comparisons: Sequence[Comparison]) -> float | None:
-    """Kendall's rank correlation of simulated with measured times.
-
-    It is over `clear_orders`.
-
-    Returns
-    -------
-    float or None
-        1 if the simulation orders all of these pairs as they are, -1 if none; None without pairs.
+    Parameters
+    ----------
+    mean_error, worst_error
+        Of the errors' absolute values.
+    kendall_tau
+        Kendall's rank correlation of simulated with measured times, over `pairs_compared`: 1 if all
+        of these are simulated in their order, -1 if none; None without any.
+    pairs_compared
+        Pairs of strategies whose measured intervals do not overlap.
     """
-    orders = clear_orders(comparisons)
-    return sum(orders) / len(orders) if orders else None
+
+    mean_error: float
+    worst_error: float
+    kendall_tau: float | None
+    pairs_compared: int
 
 
-def clear_orders(comparisons: Sequence[Comparison]) -> list[int]:
+def figures(times: Sequence[tuple[int, Estimate]]) -> Figures:
+    """Of simulated and measured times."""
+    errors = [abs(simulated / measured.value - 1) for simulated, measured in times]
+    orders = clear_orders(times)
+    tau = sum(orders) / len(orders) if orders else None
+    return Figures(statistics.mean(errors), max(errors), tau, len(orders))
+
+
+def clear_orders(times: Sequence[tuple[int, Estimate]]) -> list[int]:
     """For each pair of strategies: 1 if it is simulated in its order, -1 if not, 0 if as equal.
 
-    Pairs whose measured times differ by no more than the noise of either do not count.
+    Pairs whose measured intervals overlap do not count.
     """
     orders = []
-    for a, b in combinations(comparisons, 2):
-        measured = a.measured_iteration_time_ns - b.measured_iteration_time_ns
-        simulated = a.iteration_time_ns - b.iteration_time_ns
-        if abs(measured) > max(a.noise_ns, b.noise_ns):
-            agree = (measured > 0) == (simulated > 0)
-            orders.append(0 if simulated == 0 else 1 if agree else -1)
+    for (a, mine), (b, other) in combinations(times, 2):
+        if mine.high < other.low or other.high < mine.low:
+            agree = (mine.value > other.value) == (a > b)
+            orders.append(0 if a == b else 1 if agree else -1)
     return orders
 
 
 def summary(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """Each strategy, then mean and worst of the errors' absolute values, and Kendall's tau."""
-    errors = [abs(comparison.error) for comparison in comparisons]
+    """Each strategy, then the figures without calibration, and with it."""
+    plain = figures([(c.iteration_time_ns, c.measured) for c in comparisons])
+    calibrated = figures([(c.calibrated_time_ns, c.measured) for c in comparisons])
     return {
         "strategies": [comparison.facts() for comparison in comparisons],
-        "mean_error": statistics.mean(errors),
-        "worst_error": max(errors),
-        "kendall_tau": kendall_tau(comparisons),
-        "pairs_compared": len(clear_orders(comparisons)),
+        **asdict(plain),
+        "calibrated": asdict(calibrated),
     }
 
 
 def described(comparisons: Sequence[Comparison]) -> str:
     """`summary` for people."""
-    figures = summary(comparisons)
-    tau, number = figures["kendall_tau"], figures["pairs_compared"]
-    correlation = "no times differ by more than noise" if tau is None else f"{tau:.3f}"
+    found = summary(comparisons)
+    number, calibrated = found["pairs_compared"], found["calibrated"]
+    of = count(len(comparisons) * (len(comparisons) - 1) // 2, "pair")
+    rank = "no measured intervals are apart"
     if number:
-        of = len(comparisons) * (len(comparisons) - 1) // 2
-        correlation += f", over {number} of {count(of, 'pair')} that differ by more than noise"
+        rank = (
+            f"{found['kendall_tau']:.3f} (calibrated {calibrated['kendall_tau']:.3f}), over "
+            f"{number} of {of} whose intervals are apart"
+        )
     totals = [
-        ("mean error", f"{figures['mean_error']:.1%}"),
-        ("worst error", f"{figures['worst_error']:.1%}"),
-        ("Kendall's tau", correlation),
+        (title, f"{found[key]:.1%} (calibrated {calibrated[key]:.1%})")
+        for title, key in (("mean error", "mean_error"), ("worst error", "worst_error"))
     ]
-    return f"{table(COLUMNS, map(_cells, comparisons))}\n{pairs(totals)}"
+    return "\n\n".join(
+        (
+            table(TIMES, map(_times, comparisons)).rstrip("\n"),
+            pairs([*totals, ("Kendall's tau", rank)]).rstrip("\n"),
+            wrapped(
+                "What the measured iteration took longer than the simulated one, on the device "
+                "that was busiest:"
+            ),
+            table(PARTS, map(_parts, comparisons)),
+        )
+    )
 
 
-def _cells(comparison: Comparison) -> tuple[str, ...]:
+def _times(comparison: Comparison) -> tuple[str, ...]:
+    measured = comparison.measured
     return (
         comparison.name,
         duration(comparison.iteration_time_ns),
-        duration(comparison.measured_iteration_time_ns),
-        duration(comparison.noise_ns),
+        duration(comparison.measured_ns),
+        f"{measured.width:.1%}" if measured.known else "?",
         f"{comparison.error:+.1%}",
-        duration(comparison.operators_ns),
-        duration(comparison.transfer_time_ns),
-        duration(comparison.waiting_ns),
+        f"{comparison.calibrated_error:+.1%}",
+    )
+
+
+def _parts(comparison: Comparison) -> tuple[str, ...]:
+    difference = comparison.difference
+    return (
+        comparison.name,
+        comparison.device,
+        duration(comparison.measured_ns - comparison.iteration_time_ns),
+        duration(difference.tasks),
+        duration(difference.launches),
+        duration(difference.waits),
     )

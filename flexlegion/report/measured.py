@@ -18,7 +18,7 @@ import numpy.typing as npt
 from flexlegion import _native
 from flexlegion.cost.timing import clock_offset
 from flexlegion.machine.running import RunningMachine, all_gather
-from flexlegion.plan import Plan
+from flexlegion.plan import Box, Plan
 from flexlegion.report.perfetto import Slice, Track, write_trace
 from flexlegion.runtime.program import Program
 
@@ -59,6 +59,36 @@ class MeasuredTimeline:
             name: round(int(durations[self.tasks["device"] == number].sum()) / self.iterations)
             for number, name in enumerate(self.machine.devices.names)
         }
+
+    def computing_ns(self) -> dict[str, int]:
+        """The same without what others took from them: the time that these tasks had a core."""
+        return {
+            name: round(
+                int(self.tasks["computing_time"][self.tasks["device"] == number].sum())
+                / self.iterations
+            )
+            for number, name in enumerate(self.machine.devices.names)
+        }
+
+    def launching_ns(self) -> dict[str, int]:
+        """For each device, what the runtime takes of an iteration.
+
+        That is the time for which tasks that ran had no core, and what passes from when a task
+        could begin until it does: its device is free, and what it needs is there.
+        """
+        totals = dict.fromkeys(self.machine.devices.names, 0)
+        names = self.machine.devices.names
+        needs = predecessors(self.plan)
+        ends: dict[tuple[int, int], int] = {}  # of the latest iteration in which a task ran
+        free: dict[int, int] = {}
+        for row in self.tasks:
+            task, device = (int(row["launch"]), int(row["part"])), int(row["device"])
+            start, end = int(row["start_time"]), int(row["end_time"])
+            could = max([free.get(device, start), *(ends.get(p, 0) for p in needs.get(task, ()))])
+            totals[names[device]] += max(0, start - could) + end - start
+            totals[names[device]] -= int(row["computing_time"])
+            ends[task] = free[device] = end
+        return {name: round(total / self.iterations) for name, total in totals.items()}
 
     def describe(self, row: Any) -> str:
         """A task's name, as in simulated timelines: ``forward conv1 [2]``."""
@@ -101,6 +131,31 @@ class MeasuredTimeline:
         tracks = [Track(node[name], name) for name in devices]
         about = {**(about or {}), "iterations": self.iterations}
         write_trace(path, slices, tracks=tracks, about=about)
+
+
+def predecessors(plan: Plan) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """For each task (launch, part): those of the same iteration that write what it reads."""
+    writers: dict[tuple[object, str], list[tuple[tuple[int, int], Box]]] = {}
+    needs: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for number, launch in enumerate(plan.launches):
+        for part in range(len(launch.devices)):
+            found = {
+                writer
+                for r in launch.requirements
+                if r.privilege != "write"
+                for writer, box in writers.get((r.tensor, r.field), ())
+                if _overlap(r.boxes[part], box)
+            }
+            needs[number, part] = sorted(found)
+        for r in launch.requirements:
+            if r.privilege != "read":
+                its = writers.setdefault((r.tensor, r.field), [])
+                its += (((number, part), box) for part, box in enumerate(r.boxes))
+    return needs
+
+
+def _overlap(a: Box, b: Box) -> bool:
+    return all(lo < end and begin < hi for (lo, hi), (begin, end) in zip(a, b, strict=True))
 
 
 def recorded(program: Program, machine: RunningMachine, iterations: int) -> MeasuredTimeline:

@@ -26,7 +26,6 @@ def described(title: str, facts: Mapping[str, Any]) -> list[Block]:
     finalists = facts["finalists"]
     rows = [_row(finalist, finalist["name"] == facts["chosen"]) for finalist in finalists]
     calibration = facts["calibration"]
-    launch = duration(calibration["launch_ns"] or 0)
     return [
         _wrapped(title),
         Table(COLUMNS, rows),
@@ -34,9 +33,11 @@ def described(title: str, facts: Mapping[str, Any]) -> list[Block]:
         _wrapped(f"{facts['reason']}."),
         _wrapped(
             f"{count(facts['tasks_measured'], 'task')} measured now; in training, they take "
-            f"{calibration['factor']:.2f} times as long, and a launch {launch}; "
+            f"{calibration['factor']:.2f} times as long, and the runtime "
+            f"{calibration['runtime']:.2f} times; "
             f"{count(facts['proposals'], 'proposal')} in {facts['seconds']:.1f} s"
         ),
+        _wrapped(f"{facts['rest']['verdict']}."),
     ]
 
 

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
+from flexlegion.cost.intervals import Estimate, estimate
 from flexlegion.cost.measure import task_requests
-from flexlegion.cost.measured import AS_MEASURED, Calibration
+from flexlegion.cost.measured import Calibration
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.errors import UserError
 from flexlegion.files import check_writable
 from flexlegion.machine.local import local_topology
 from flexlegion.machine.running import RunningMachine, running_machine
+from flexlegion.machine.topology import Topology
 from flexlegion.network import Network
 from flexlegion.ops.base import DimKind
 from flexlegion.precision import check_used
 from flexlegion.problem import Problem
-from flexlegion.report.accuracy import Comparison, described, noise_ns, summary
+from flexlegion.report.accuracy import Comparison, Parts, described, summary
 from flexlegion.report.html.measurements import accuracy_page
 from flexlegion.report.html.page import save_page
-from flexlegion.report.text import count, duration
+from flexlegion.report.measured import MeasuredTimeline
+from flexlegion.report.progress import ProgressBar
+from flexlegion.report.text import count, wrapped
 from flexlegion.report.timelines import memory_excess
+from flexlegion.searches.budget import seconds_of
 from flexlegion.searches.mcmc import Budget, SearchOptions, search
-from flexlegion.simulator import full
+from flexlegion.simulator import Timeline, full
 from flexlegion.strategy import Strategy
 from flexlegion.tools.command import (
     Commands,
@@ -37,8 +46,20 @@ from flexlegion.tools.launch import add_launch_options, go_under_legate, interru
 from flexlegion.tools.network import add_json_option, add_network_options, network_of
 from flexlegion.tools.training import check_model
 from flexlegion.tuner.calibration import calibration_by
-from flexlegion.tuner.trials import KNOWN, Trial, problem_of, profile, resolvable, run_trials
+from flexlegion.tuner.passes import Passes
+from flexlegion.tuner.rounds import Estimation, Limits, Rest
+from flexlegion.tuner.trials import (
+    KNOWN,
+    Programs,
+    Trial,
+    problem_of,
+    profile_runtime,
+    resolvable,
+    run_rounds,
+)
+from flexlegion.tuner.unrest import Watch
 
+LIMITS = Limits()
 # A short search without a deadline, so that all ranks find the same; of each chain.
 SEARCH = Budget(seconds=None, proposals=500)
 SEARCH_OPTIONS = SearchOptions(descent=False)
@@ -58,11 +79,29 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     add_network_options(parser)
     add_launch_options(parser)
     parser.add_argument(
-        "--strategies", type=int, default=11, help="how many; the first calibrates; default: 11"
+        "--strategies",
+        type=int,
+        default=11,
+        help="how many; the first is what the others' times are compared with; default: 11",
     )
-    parser.add_argument("--rounds", type=int, default=7, help="of measuring each; default: 7")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=LIMITS.rounds,
+        help=f"of training each, at least; default: {LIMITS.rounds}",
+    )
+    parser.add_argument(
+        "--trial-budget",
+        metavar="TIME",
+        default=f"{LIMITS.seconds:g}s",
+        help="when to begin no further round beyond --rounds; default: %(default)s",
+    )
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
-    parser.add_argument("--profile-db", metavar="FILE", help="default: the user's own")
+    parser.add_argument(
+        "--profile-db",
+        metavar="FILE",
+        help="where rates of links and the runtime's costs are kept; default: the user's own",
+    )
     add_report_option(parser)
     add_json_option(parser)
 
@@ -71,6 +110,7 @@ def _run(args: argparse.Namespace) -> None:
     for option, least in (("strategies", 2), ("rounds", 1), ("seed", 0)):
         if getattr(args, option) < least:
             raise UserError(f"--{option} has to be at least {least}")
+    seconds_of(args.trial_budget, "--trial-budget")
     if args.report is not None:
         check_writable(args.report, "report")
     check_model(args)
@@ -92,53 +132,43 @@ def _measured(
 ) -> tuple[dict[str, Any], str]:
     """The result, for programs and for people."""
     check_used(network.precision, machine.devices.names, "this machine")
-    shown = machine.rank == 0
     with ProfileDB(args.profile_db) as db:
         topology = local_topology(db)
+        profile_runtime(topology, db)
         strategies = _strategies(problem_of(network, topology, db), args.strategies, args.seed)
         requests = [
             request
             for strategy in strategies.values()
             for request in task_requests(network.graph, strategy, topology)
         ]
-        measured = profile(requests, network, topology, db, shown)
-        problem = problem_of(network, topology, db)
-        trials, again = _tried(strategies, network, problem, args, shown)
-
-        def compared(calibration: Calibration) -> list[Comparison]:
-            problem = problem_of(network, topology, db, calibration)
-            return [_comparison(trial, problem) for trial in trials]
-
-        first = trials[0]
-        calibration = calibration_by(first, network, topology, db)
-        plain = summary(compared(AS_MEASURED)[1:])
-        comparisons = compared(calibration)
+        with closing(Passes(requests, network, topology)) as passes:
+            trials, measured, rest = _tried(strategies, network, topology, db, passes, args)
+            with passes.means(db) as prices:
+                calibration = _calibration(trials[0], measured[0], network, topology, prices)
+                problem = problem_of(network, topology, prices)
+                calibrated = problem_of(network, topology, prices, calibration)
+                comparisons = [
+                    _comparison(trial, its, problem, calibrated)
+                    for trial, its in zip(trials, measured, strict=True)
+                ]
     facts = network.about() | {
         "machine": str(machine.devices),
-        "tasks_measured": measured,
-        "rounds": args.rounds,
+        "tasks_measured": passes.measured,
+        "passes": passes.count,
         "seed": args.seed,
+        "reference": comparisons[0].facts(),
+        "calibration": asdict(calibration),
+        "rest": rest.facts(),
     }
-    before, after = (round(1e9 * trial.median) for trial in (first, again))
-    drift = after / before
-    facts["calibration"] = asdict(calibration) | {
-        "strategy": first.name,
-        "measured_iteration_time_ns": before,
-        "final_iteration_time_ns": after,
-        "drift": drift,
-    }
-    facts["uncalibrated"] = {name: plain[name] for name in ("mean_error", "worst_error")}
     heading = (
-        f"{network} on {machine.devices}; {count(measured, 'task')} measured now\n"
-        f"calibrated by '{first.name}', which does not count below: tasks take "
-        f"{calibration.factor:.2f} times what they take one by one, and "
-        f"{duration(calibration.launch_ns or 0)} pass between two that are not fused\n"
-        f"once more at the end, its iteration took {drift:.2f} times as long: so much did the "
-        "machine's speed change meanwhile\n"
-        f"without calibration, errors would be {plain['mean_error']:.1%} in the mean, "
-        f"{plain['worst_error']:.1%} at worst"
+        f"{network} on {machine.devices}; {count(passes.measured, 'task')} measured in "
+        f"{passes.count} passes. Times are compared with those of '{trials[0].name}' in the same "
+        f"rounds, whose own error is {comparisons[0].error:+.1%}; it calibrates the second "
+        f"figures, where tasks take {calibration.factor:.2f} times and the runtime "
+        f"{calibration.runtime:.2f} times what was measured. "
+        f"{rest.verdict[0].upper()}{rest.verdict[1:]}."
     )
-    return facts | summary(comparisons[1:]), f"{heading}\n\n{described(comparisons[1:])}"
+    return facts | summary(comparisons[1:]), f"{wrapped(heading)}\n\n{described(comparisons[1:])}"
 
 
 def _strategies(problem: Problem, number: int, seed: int) -> dict[str, Strategy]:
@@ -175,40 +205,105 @@ def _strategies(problem: Problem, number: int, seed: int) -> dict[str, Strategy]
 def _tried(
     strategies: dict[str, Strategy],
     network: Network,
-    problem: Problem,
+    topology: Topology,
+    db: ProfileDB,
+    passes: Passes,
     args: argparse.Namespace,
-    shown: bool,
-) -> tuple[list[Trial], Trial]:
-    """All strategies in training; the first of them once more, which shows how far times drift."""
+) -> tuple[list[Trial], list[Estimate], Rest]:
+    """All strategies in training, with their iterations in ns; and whether the machine was at rest.
+
+    Those that do not fit into memory together train one group after the other, each with the
+    reference.
+    """
+    shown = running_machine().rank == 0
+    seconds = seconds_of(args.trial_budget, "--trial-budget")
+    limits = Limits(args.rounds, max(args.rounds, LIMITS.max_rounds), seconds=seconds)
+    problem = problem_of(network, topology, db)
     trials = [
         Trial(name, strategy, full(problem, strategy).iteration_time_ns)
         for name, strategy in strategies.items()
     ]
-    again = replace(trials[0], seconds=[])
-    options = {"seed": args.seed, "shown": shown}
-    run_trials(trials, network, problem, args.rounds, **options, busy=True)
-    run_trials([again], network, problem, args.rounds, **options)
-    return trials, again
+    reference, *others = trials
+    groups = _groups(reference, others, Programs(network, problem))
+    passes.measure(shown)
+    ratios: list[Estimate] = []
+    with Watch() as watch, ProgressBar("training", shown) as bar:
+        for number, group in enumerate(groups):
+            rounds = Estimation(reference.name, [trial.name for trial in group], limits)
+            run_rounds(
+                [reference, *group],
+                rounds,
+                network,
+                problem,
+                seed=args.seed + number,
+                progress=lambda done: bar.steps(done, limits.max_rounds),
+                between=watch.paused(
+                    lambda _: passes.measure(shown) if passes.fits(seconds) else None
+                ),
+                record=True,
+            )
+            ratios += [rounds.estimate(trial.name) for trial in group]
+    level = float(np.median(reference.seconds))
+    first = estimate(reference.seconds, limits.confidence)
+    measured = [first.times(1e9), *(ratio.times(1e9 * level) for ratio in ratios)]
+    return trials, measured, watch.rest(reference.seconds)
 
 
-def _comparison(trial: Trial, problem: Problem) -> Comparison:
+def _groups(reference: Trial, others: Sequence[Trial], programs: Programs) -> list[list[Trial]]:
+    """Strategies in their order, in groups that fit into the memories with the reference."""
+    groups: list[list[Trial]] = [[]]
+    for trial in others:
+        if groups[-1] and not programs.fit([reference, *groups[-1], trial]):
+            groups.append([])
+        groups[-1].append(trial)
+    return groups
+
+
+def _calibration(
+    trial: Trial, measured: Estimate, network: Network, topology: Topology, db: ProfileDB
+) -> Calibration:
+    assert trial.timeline is not None
+    return calibration_by(
+        trial.strategy, round(measured.value), trial.timeline, network, topology, db
+    )
+
+
+def _comparison(
+    trial: Trial, measured: Estimate, problem: Problem, calibrated: Problem
+) -> Comparison:
     """A trial beside its simulation."""
+    assert trial.timeline is not None
     timeline = full(problem, trial.strategy)
-    busy = trial.busy_ns
+    busy = trial.timeline.busy_ns()
     device = max(busy, key=lambda name: busy[name])
     links = [timeline.load_ns[channel] for channel in problem.topology.channels]
     return Comparison(
         trial.name,
         timeline.iteration_time_ns,
-        round(1e9 * trial.median),
-        noise_ns(trial.seconds),
+        full(calibrated, trial.strategy).iteration_time_ns,
+        measured,
+        len(trial.seconds),
         device,
-        timeline.load_ns[device],
-        busy[device],
+        _simulated_parts(timeline, device),
+        _measured_parts(trial.timeline, device, round(measured.value)),
         max(links, default=0),
         problem.priced_by(trial.strategy),
         _split_reductions(trial.strategy, problem),
     )
+
+
+def _simulated_parts(timeline: Timeline, device: str) -> Parts:
+    rows = timeline.tasks
+    mine = rows[(rows["device"] == timeline.places.index(device)) & (rows["hop"] < 0)]
+    tasks = int(mine["exe_time"].sum())
+    launches = int((mine["end_time"] - mine["start_time"]).sum()) - tasks
+    return Parts(tasks, launches, timeline.iteration_time_ns - tasks - launches)
+
+
+def _measured_parts(timeline: MeasuredTimeline, device: str, iteration_ns: int) -> Parts:
+    tasks = timeline.computing_ns()[device]
+    launches = timeline.launching_ns()[device]
+    return Parts(tasks, launches, iteration_ns - tasks - launches)
 
 
 def _split_reductions(strategy: Strategy, problem: Problem) -> int:

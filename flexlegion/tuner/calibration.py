@@ -8,33 +8,45 @@ from flexlegion.cost.measured import Calibration
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.machine.topology import Topology
 from flexlegion.network import Network
+from flexlegion.report.measured import MeasuredTimeline
 from flexlegion.simulator import Timeline, full
-from flexlegion.tuner.trials import Trial, problem_of
+from flexlegion.strategy import Strategy
+from flexlegion.tuner.trials import problem_of
 
-NEWTON_STEPS = 8
+STEPS = 8  # of the secant method
+MOST = 20.0  # times as long as measured by itself is the most that the runtime is taken to need
 
 
 def calibration_by(
-    trial: Trial, network: Network, topology: Topology, db: ProfileDB
+    strategy: Strategy,
+    measured_ns: int,
+    timeline: MeasuredTimeline,
+    network: Network,
+    topology: Topology,
+    db: ProfileDB,
 ) -> Calibration:
-    """What makes a trial's simulation agree with its training.
+    """What makes a strategy's simulation agree with its training.
 
     Parameters
     ----------
-    trial
-        After `run_trials`, with the time that its devices compute.
+    strategy
+        What was trained.
+    measured_ns
+        Its iteration.
+    timeline
+        When its tasks ran.
     network, topology, db
         Of which its simulations are.
     """
     return calibrated(
-        lambda calibration: full(problem_of(network, topology, db, calibration), trial.strategy),
-        round(1e9 * trial.median),
-        sum(trial.busy_ns.values()),
+        lambda calibration: full(problem_of(network, topology, db, calibration), strategy),
+        measured_ns,
+        sum(timeline.computing_ns().values()),
     )
 
 
 def calibrated(
-    simulate: Callable[[Calibration], Timeline], measured_ns: int, busy_ns: int
+    simulate: Callable[[Calibration], Timeline], measured_ns: int, computing_ns: int
 ) -> Calibration:
     """What makes a strategy's simulated iteration the measured one.
 
@@ -44,21 +56,19 @@ def calibrated(
         That strategy.
     measured_ns
         Its iteration.
-    busy_ns
+    computing_ns
         How long all devices together compute in it.
     """
-    alone = simulate(Calibration(1.0, 0))
-    factor = busy_ns / sum(alone.load_ns[device] for device in alone.problem.devices.names)
-    # The rest of the iteration passes between tasks: a longest path's length is a convex function
-    # of it, so Newton's steps come from above after the first, and do not go back.
-    launch, step = 0.0, 1000.0
-    for _ in range(NEWTON_STEPS):
-        here, there = (
-            simulate(Calibration(factor, round(at))).iteration_time_ns
-            for at in (launch, launch + step)
-        )
-        slope = (there - here) / step
-        if slope <= 0:
+    alone = simulate(Calibration(1.0, 0.0))
+    factor = computing_ns / sum(alone.load_ns[device] for device in alone.problem.devices.names)
+    # The rest of the iteration is the runtime's: it grows with what that takes, almost evenly.
+    before, there = 0.0, simulate(Calibration(factor, 0.0)).iteration_time_ns
+    runtime = 1.0
+    for _ in range(STEPS):
+        here = simulate(Calibration(factor, runtime)).iteration_time_ns
+        if abs(here - measured_ns) <= measured_ns / 1000 or runtime == before or here == there:
             break
-        launch = max(0.0, launch + (measured_ns - here) / slope)
-    return Calibration(factor, round(launch))
+        slope = (here - there) / (runtime - before)
+        before, there = runtime, here
+        runtime = min(max(0.0, runtime + (measured_ns - here) / slope), MOST)
+    return Calibration(factor, runtime)

@@ -4,14 +4,8 @@ A round trains the baseline and each challenger that is still in for a moment, i
 random. What counts is a challenger's speed-up in each round, the baseline's time over its own: if
 the machine slows down meanwhile, it slows both.
 
-The question is whether the median speed-up is above some value. If it were not, each round would be
-above it with a probability of at most one half; so the rounds are flips of a coin that is fair at
-best. Whoever bets on such flips at fair odds reaches 1 / p times the money that they began with
-with a probability of at most p, whenever they stop (Ville's inequality). `evidence` is what a
-gambler has after so many rounds won and lost who bets half of the money on a coin that always wins,
-and the other half on one of which nothing is known but that it wins more than it loses. Nothing is
-assumed of the noise but that its median is the same in every round: a pause of the machine does not
-decide, however long it is.
+The question is whether the median speed-up is above some value; its interval (`cost.intervals`)
+holds after every round, so that it may be looked at after each.
 """
 
 from __future__ import annotations
@@ -20,9 +14,9 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Literal
 
+from flexlegion.cost.intervals import interval
 from flexlegion.errors import UserError
 from flexlegion.report.text import count
 
@@ -227,51 +221,3 @@ class Duel:
 
     def _still_in(self) -> list[Standing]:
         return [s for s in self.standings.values() if s.verdict != "out"]
-
-
-def evidence(won: int, lost: int) -> float:
-    """How many times its stake a bet has become that a coin wins more often than it loses."""
-    flips = won + lost
-    always = 2.0**flips if lost == 0 else 0.0
-    # The mean over all p from 1/2 to 1 of (2 p)^won (2 (1 - p))^lost, an incomplete beta function.
-    tail = sum(math.comb(flips + 1, k) for k in range(lost + 1, flips + 2))
-    unknown = tail / ((flips + 1) * math.comb(flips, won))
-    return (always + unknown) / 2
-
-
-@cache
-def wins_needed(rounds: int, error: float) -> int | None:
-    """The fewest wins in so many rounds that convince; None: not even all of them would.
-
-    Parameters
-    ----------
-    rounds
-        How many there were.
-    error
-        The probability with which a coin that does not win more often may convince in any round.
-    """
-    convincing = (won for won in range(rounds + 1) if evidence(won, rounds - won) >= 1 / error)
-    return next(convincing, None)
-
-
-def interval(values: Sequence[float], error: float) -> tuple[float, float]:
-    """Where the median of what the values are drawn from lies.
-
-    Parameters
-    ----------
-    values
-        So far; more may follow, and the intervals of all these moments hold together.
-    error
-        The probability with which each end may be wrong at any of these moments.
-
-    Returns
-    -------
-    tuple
-        The lowest and the highest median that the values do not speak against; 0 and infinity where
-        they are too few to tell.
-    """
-    needed = wins_needed(len(values), error)
-    if needed is None:
-        return 0.0, math.inf
-    ordered = sorted(values)
-    return ordered[-needed], ordered[needed - 1]

@@ -37,19 +37,22 @@ from flexlegion.simulator import full
 from flexlegion.strategy import Strategy
 from flexlegion.tuner.calibration import calibration_by
 from flexlegion.tuner.duel import Duel, Rules
+from flexlegion.tuner.rounds import Estimation, Limits, Rest
 from flexlegion.tuner.trials import (
     KNOWN,
     Trial,
     problem_of,
     profile,
+    profile_runtime,
     resolvable,
-    run_duel,
-    run_trials,
+    run_rounds,
 )
+from flexlegion.tuner.unrest import Watch
 
 BASELINE = "data parallelism"
 # Ranks have to find the same, so where there are several, time is not what ends the search.
 PROPOSALS_OF_RANKS = 20_000
+CALIBRATING_ROUNDS = 7
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,6 +87,8 @@ class TuneResult(Result):
         How many the profile data base lacked.
     calibration : Calibration
         What training adds to tasks' times.
+    rest : Rest
+        Whether the machine was at rest while strategies trained.
     proposals, seconds : int, float
         Of the search.
     priced_by : dict
@@ -105,6 +110,7 @@ class TuneResult(Result):
     seed: int
     tasks_measured: int
     calibration: Calibration
+    rest: Rest
     proposals: int
     seconds: float
     priced_by: dict[str, int]
@@ -135,6 +141,7 @@ class TuneResult(Result):
             "rounds": self.rounds,
             "tasks_measured": self.tasks_measured,
             "calibration": asdict(self.calibration),
+            "rest": self.rest.facts(),
             "proposals": self.proposals,
             "seconds": self.seconds,
             "priced_by": self.priced_by,
@@ -234,16 +241,18 @@ def tune(
     options: dict[str, Any] = {
         "data": None if x is None else (x, y),
         "seed": seed,
-        "shown": shown,
     }
     with ProfileDB(profile_db) as db:
         topology = local_topology(db)
         # First of all, for it would also show that something is wrong with the data.
-        trial = _calibrating(network, problem_of(network, topology, db), rounds, options)
+        trial = _calibrating(network, problem_of(network, topology, db), options)
+        profile_runtime(topology, db)
         measured = profile(all_requests(network.graph, topology), network, topology, db, shown)
         calibration = AS_MEASURED
-        if trial is not None:
-            calibration = calibration_by(trial, network, topology, db)
+        if trial is not None and trial.timeline is not None:
+            calibration = calibration_by(
+                trial.strategy, trial.measured_ns, trial.timeline, network, topology, db
+            )
         problem = problem_of(network, topology, db, calibration)
         with ProgressBar("search", shown) as bar:
             result = search(problem, _starts(problem), limits, seed, progress=bar.search)
@@ -254,23 +263,32 @@ def tune(
         if result.interrupted:
             raise again(result.ended_by)
         trials = _finalists(problem, result, finalists)
-        duel = run_duel(trials, network, problem, rules, **options)
-    return _result(network, problem, result, trials, duel, measured, calibration, seed)
+        duel = Duel(trials[0].name, [trial.name for trial in trials[1:]], rules)
+        with Watch() as watch, ProgressBar("training", shown) as bar:
+            run_rounds(
+                trials,
+                duel,
+                network,
+                problem,
+                **options,
+                progress=lambda done: bar.steps(done, rules.max_rounds),
+            )
+        rest = watch.rest(trials[0].seconds)
+    return _result(network, problem, result, trials, duel, measured, calibration, rest, seed)
 
 
 def _starts(problem: Problem) -> dict[str, Strategy]:
     return resolvable(KNOWN, problem)
 
 
-def _calibrating(
-    network: Network, problem: Problem, rounds: int, options: dict[str, Any]
-) -> Trial | None:
+def _calibrating(network: Network, problem: Problem, options: dict[str, Any]) -> Trial | None:
     """Training with the first known strategy that fits into memory, if one does."""
     for strategy in _starts(problem).values():
         timeline = full(problem, strategy)
         if memory_excess(strategy, timeline) is None:
             trial = Trial("calibrating", strategy, timeline.iteration_time_ns)
-            run_trials([trial], network, problem, rounds, **options, busy=True)
+            few = Estimation(trial.name, [], Limits(CALIBRATING_ROUNDS, CALIBRATING_ROUNDS))
+            run_rounds([trial], few, network, problem, **options, record=True)
             return trial
     return None
 
@@ -299,6 +317,7 @@ def _result(
     duel: Duel,
     measured: int,
     calibration: Calibration,
+    rest: Rest,
     seed: int,
 ) -> TuneResult:
     [chosen] = [trial for trial in trials if trial.name == duel.chosen]
@@ -333,6 +352,7 @@ def _result(
         seed=seed,
         tasks_measured=measured,
         calibration=calibration,
+        rest=rest,
         proposals=result.proposals,
         seconds=result.seconds,
         priced_by=dict(problem.priced_by(chosen.strategy)),

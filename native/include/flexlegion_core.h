@@ -187,8 +187,14 @@ typedef struct {
   int64_t overhead, bytes_per_second;
 } fl_linear; /* a time that grows with the bytes */
 typedef struct {
-  int64_t launch; /* the runtime's own, before a task; tasks of a launch that is fused with the one
-                     before it run on with that without */
+  int64_t iteration, launch, task; /* the utility processor's work for each */
+  int64_t dispatch; /* before a task; tasks of a launch that is fused with the one before it run on
+                       with that without */
+  int64_t wake;     /* more, where it was waiting for another device */
+  int32_t cores;    /* that the devices of a memory and its utility processor share */
+} fl_runtime;       /* what the runtime takes */
+typedef struct {
+  fl_runtime runtime;
   fl_linear load, update, sum; /* of passes that only move data, and of sums of partial gradients */
 } fl_rates;
 typedef struct {
@@ -258,7 +264,8 @@ typedef struct {
   int64_t bytes, exe_time, ready_time, start_time, end_time;
 } fl_task;
 typedef struct {
-  int64_t iteration_time, bytes_moved, computation_time, tasks;
+  int64_t iteration_time; /* the latest end, or a utility processor's work if that takes longer */
+  int64_t bytes_moved, computation_time, tasks;
   int64_t longest_path, heaviest_load; /* lower bounds of the strategy's iteration time */
   /* Until the simulator is called again: */
   const int64_t *load;      /* of each device and link, the time that it is busy */

@@ -66,10 +66,6 @@ int fl_rt_measure_task(const fl_plan *plan, const char *optimizer, int n_attribu
 /* The sum of `slots` partial gradients. */
 int fl_rt_measure_sum(int device, int64_t slots, int64_t elements, const fl_repeats *repeats,
                       int64_t *times);
-/* What passes between a task and the next, which depends on it. `times` has room for
- * FL_LAUNCHES_A_RUN times the most runs. */
-enum { FL_LAUNCHES_A_RUN = 16 };
-int fl_rt_measure_launch(int device, const fl_repeats *repeats, int64_t *times);
 /* Round trips of a region between the memories of two devices, in which it is copied; on one
  * memory: of the two tasks alone. Regions travel on all ways at once; the first one's is timed. */
 int fl_rt_measure_round_trips(int n_ways, const int32_t *from, const int32_t *to, int64_t bytes,
@@ -139,6 +135,7 @@ int fl_program_save(fl_program *program, int n, const fl_host_shard *shards);
 typedef enum { FL_STAGED = -1, FL_OTHER = -2 } fl_own_launch;
 typedef struct {
   int32_t launch, part, device; /* the plan's launch, or one of the above */
+  int32_t thread;               /* the system's number of the one that ran it */
   int64_t start_time, end_time; /* ns, of the rank's clock */
   int64_t computing_time;       /* ns in which its thread had a core */
 } fl_record;

@@ -177,10 +177,6 @@ int fl_rt_measure_sum(int device, int64_t slots, int64_t elements, const fl_repe
                   [&] { return fl::measure_sum(device, slots, elements, repeats_of(*repeats)); });
 }
 
-int fl_rt_measure_launch(int device, const fl_repeats* repeats, int64_t* times) {
-  return measured(times, [&] { return fl::measure_launch(device, repeats_of(*repeats)); });
-}
-
 int fl_rt_measure_round_trips(int n_ways, const int32_t* from, const int32_t* to, int64_t bytes,
                               int trips, int64_t* times) {
   return measured(times, [&] {
@@ -321,7 +317,8 @@ int fl_program_record(fl_program* program, int on, fl_records* out) {
     program->program.wait();
     program->records.clear();
     for (const fl::TaskRecord& r : program->program.records()) {
-      program->records.push_back({r.launch, r.part, r.device, r.start, r.end, r.computed});
+      program->records.push_back(
+          {r.launch, r.part, r.device, r.thread, r.start, r.end, r.computed});
     }
     *out = {static_cast<std::int64_t>(program->records.size()), program->records.data()};
     program->program.record(on != 0);

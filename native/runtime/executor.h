@@ -22,6 +22,7 @@ namespace flexlegion {
 // When a task ran here.
 struct TaskRecord {
   std::int32_t launch, part, device;
+  std::int32_t thread;      // the system's number of the one that ran it
   std::int64_t start, end;  // ns of now_ns()
   // Of these, ns that its thread had a core; the rest was taken by others. A GPU has no others.
   std::int64_t computed;

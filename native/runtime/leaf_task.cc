@@ -1,6 +1,8 @@
 #include "runtime/leaf_task.h"
 
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <utility>
@@ -23,6 +25,15 @@ std::int64_t now_ns() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
+
+namespace {
+
+std::int32_t thread_number() {
+  thread_local const auto number = static_cast<std::int32_t>(syscall(SYS_gettid));
+  return number;
+}
+
+}  // namespace
 
 std::int64_t thread_time_ns() {
   timespec time{};
@@ -114,7 +125,7 @@ void run_body(Executor& executor, int index, LeafContext& context, int device,
   launch.placed[static_cast<std::size_t>(context.point)] = device;
   const bool timed = executor.times(launch);
   const std::int64_t computed = timed ? thread_time_ns() : 0;
-  TaskRecord record{index, context.point, device, now_ns(), 0, 0};
+  TaskRecord record{index, context.point, device, thread_number(), now_ns(), 0, 0};
   add_views(context, regions, places, launch, executor.regions(), given);
   if (context.kind == DeviceKind::cpu) {
     launch.body(context);

@@ -40,11 +40,6 @@ Times measure_task(const fl_plan& plan, const std::string& optimizer,
 // The sum of `slots` partial gradients of `elements` float32 each.
 Times measure_sum(int device, std::int64_t slots, std::int64_t elements, const Repeats& repeats);
 
-// What passes on a device from the end of one task to the beginning of the next, which depends on
-// it, in a trace: the runtime's own time. Each task sweeps memory, so caches are as in an
-// iteration.
-Times measure_launch(int device, const Repeats& repeats);
-
 // Round trips of `bytes` between two devices' memories, as Legion copies for two tasks that write
 // the same region in turns; the same on all `ways` at once, of which the first is timed. On one
 // memory: what such a pair of tasks takes without copies.

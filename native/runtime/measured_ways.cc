@@ -1,4 +1,4 @@
-// Measurements of what passes between tasks: on one device, between two memories, between clocks.
+// Measurements of what passes between two memories, and between clocks.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -10,34 +10,6 @@
 namespace flexlegion {
 
 using namespace Legion;
-
-Times measure_launch(int device, const Repeats& repeats) {
-  constexpr int kRegions = 4;
-  const Rect rect = Rect::of_shape({1});
-  Measurement measurement(device, 0);
-  Times& log = measurement.add_log();
-  std::vector<int> tasks;
-  for (int each : neighbours(device)) {
-    std::vector<LaunchRequirement> used;
-    for (int i = 0; i < kRegions; ++i) {
-      used.push_back(whole(measurement.add_region({1}, 1), LEGION_READ_WRITE, rect));
-      measurement.add_fill(each, used.back(), zero_body);
-    }
-    Times* const mine = each == device ? &log : nullptr;
-    tasks.push_back(measurement.add_task(
-        kTouchTask, each, used,
-        [mine, bytes = repeats.sweep_bytes, end = std::int64_t{0}](LeafContext& context) mutable {
-          if (mine != nullptr && end != 0) mine->push_back(now_ns() - end);
-          if (context.kind == DeviceKind::cpu) sweep(bytes);
-          end = now_ns();
-        }));
-  }
-  for (int i = 0; i < FL_LAUNCHES_A_RUN; ++i) {
-    for (int task : tasks) measurement.add_step(task);
-  }
-  measurement.trace();
-  return measurement.run(RunState{}, repeats);
-}
 
 namespace {
 

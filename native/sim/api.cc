@@ -123,6 +123,17 @@ fl::LinearCost linear_of(const fl_linear& linear) {
   return {linear.overhead, linear.bytes_per_second};
 }
 
+fl::RuntimeCosts runtime_of(const fl_runtime& runtime) {
+  for (const std::int64_t time :
+       {runtime.iteration, runtime.launch, runtime.task, runtime.dispatch, runtime.wake}) {
+    if (time < 0 || time > fl::kMaxTime) {
+      throw std::invalid_argument("the runtime takes no negative time");
+    }
+  }
+  return {runtime.iteration, runtime.launch, runtime.task,
+          runtime.dispatch,  runtime.wake,   runtime.cores};
+}
+
 fl::CostTable cost_table(const fl::Graph& graph, const int32_t* class_of,
                          const fl_machine& machine) {
   fl::CostTable costs;
@@ -140,10 +151,7 @@ fl::CostTable cost_table(const fl::Graph& graph, const int32_t* class_of,
   costs.number_of.resize(ops);
   for (int kind = 0; kind < machine.kinds; ++kind) {
     const fl_rates& rates = machine.rates[kind];
-    if (rates.launch < 0 || rates.launch > fl::kMaxTime) {
-      throw std::invalid_argument("a launch takes no negative time");
-    }
-    costs.launch.push_back(rates.launch);
+    costs.runtime.push_back(runtime_of(rates.runtime));
     costs.load.push_back(linear_of(rates.load));
     costs.update.push_back(linear_of(rates.update));
     costs.sum.push_back(linear_of(rates.sum));

@@ -50,6 +50,16 @@ struct LinearCost {
   }
 };
 
+// What the runtime takes, of a device kind; all in ns (sim/utility.h).
+struct RuntimeCosts {
+  std::int64_t iteration = 0, launch = 0, task = 0;  // the utility processor's work for each
+  std::int64_t dispatch = 0;  // before a task, unless it runs on with the one before
+  std::int64_t wake = 0;      // more, where the task was waiting for another device
+  int cores = 0;  // that the memory's devices and its utility processor have between them
+
+  bool any() const { return iteration > 0 || launch > 0 || task > 0 || dispatch > 0 || wake > 0; }
+};
+
 struct CostTable {
   // Operators of one class have the same access maps, shapes and costs: the unrolled steps of a
   // layer, say. The first of them stands for the class, whose splits are kept once.
@@ -57,8 +67,7 @@ struct CostTable {
   IdVector<OpId, std::vector<Split>> splits;
   IdVector<OpId, std::map<std::vector<int>, int>> number_of;  // degrees -> split
   std::vector<LinearCost> update, load, sum;                  // a device kind
-  // A device kind: what the runtime takes before a task, unless it runs on with the one before.
-  std::vector<std::int64_t> launch;
+  std::vector<RuntimeCosts> runtime;                          // a device kind
 };
 
 struct Problem {

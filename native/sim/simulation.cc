@@ -94,6 +94,17 @@ void Simulation::lay_out(Timeline& line) {
   free_.assign(graph_.load().size(), 0);
   last_.assign(graph_.load().size(), Cause{});
   remaining_ = graph_.load();
+  if (utility_.active()) {
+    utility_.begin();
+    for (std::size_t l = 0; l < blocks.size(); ++l) {
+      utility_.count_launch(blocks[l].device, !line.runs_on[l]);
+    }
+    // Launches are issued iterations ahead. Where issuing takes longer than all else, all else
+    // waits for it.
+    line.iteration_time = utility_.work();
+    last_ready_.assign(static_cast<std::size_t>(graph_.problem().machine.memories), -1);
+    if (line.owed.size() < normal) line.owed.resize(normal);
+  }
   heap_.clear();
   kept_until_ = 0;
   broken_ = false;
@@ -101,10 +112,9 @@ void Simulation::lay_out(Timeline& line) {
 }
 
 // Which launches are issued together with the one before them, and so take no launch time of their
-// own. Where launches take no time on any device, nobody needs to know.
+// own. Where the runtime takes no time on any device, nobody needs to know.
 void Simulation::find_fused(Timeline& line) {
-  const auto& launch = graph_.problem().costs.launch;
-  if (*std::max_element(launch.begin(), launch.end()) > 0) {
+  if (utility_.active()) {
     fused_.find(line.runs_on);
   } else {
     line.runs_on.assign(graph_.blocks().size(), 0);
@@ -133,7 +143,13 @@ void Simulation::finish_task(Timeline& line, int launch, int part, std::uint32_t
     const int writer = flow.first_writer[slot] + part;
     const auto& parties = graph_.flow_ids()[f].parties;
     for (int e = flow.first_edge[writer]; e < flow.first_edge[writer + 1]; ++e) {
-      deliver(line, parties[flow.edges[e].party], flow.edges[e].part, end, self);
+      const int reader = parties[flow.edges[e].party], its = flow.edges[e].part;
+      std::int64_t ready = end;
+      if (utility_.active()) {
+        ready += utility_.wake(graph_.blocks()[launch].device[part],
+                               graph_.blocks()[reader].device[its]);
+      }
+      deliver(line, reader, its, ready, self);
     }
     for (int t = flow.first_transfer[writer]; t < flow.first_transfer[writer + 1]; ++t) {
       const int hop = flow.transfers[t].first_hop;
@@ -171,23 +187,35 @@ void Simulation::finish_hop(Timeline& line, int f, int hop, std::uint32_t task) 
   }
 }
 
-// What the runtime takes before a task. Loads of task graphs and bounds leave it out: it is never
-// negative.
-std::int64_t Simulation::launch_time(const Timeline& line, int launch, int device) const {
-  const Problem& problem = graph_.problem();
-  return line.runs_on[launch] ? 0 : problem.costs.launch[problem.machine.kind_of[device]];
-}
-
-void Simulation::serve(Timeline& line, std::uint32_t task, int device, std::int64_t exe_time,
-                       std::int64_t launch_time) {
+void Simulation::serve(Timeline& line, std::uint32_t task, int device, std::int64_t exe_time) {
   std::int64_t start = line.ready_time[task];
   if (free_[device] > start) {
     start = free_[device];
     line.cause[task] = last_[device];
   }
   line.start_time[task] = start;
-  line.end_time[task] = start + launch_time + exe_time;
+  line.end_time[task] = start + exe_time;
   remaining_[device] -= exe_time;
+}
+
+// The same, with what the runtime takes. Loads of task graphs and bounds leave that out: it is
+// never negative.
+void Simulation::start_task(Timeline& line, int launch, int part, std::uint32_t task) {
+  const Block& block = graph_.blocks()[launch];
+  const int device = block.device[part];
+  serve(line, task, device, block.exe_time[part]);
+  if (!utility_.active()) return;
+  const bool issued = !line.runs_on[launch];
+  line.end_time[task] += utility_.start(device, line.start_time[task],
+                                        issued && utility_.first_there(block.device, part), free_);
+  if (issued) line.end_time[task] += utility_.dispatch(device);
+  line.owed[task] = utility_.owed(device);
+}
+
+// It is sure to take longer than anybody wants to know.
+bool Simulation::give_up(Timeline& line) {
+  line.iteration_time = kNever;
+  return false;
 }
 
 // The event loop. No successor is ready before its predecessor is (times are at least 1 ns, and a
@@ -220,17 +248,16 @@ bool Simulation::play(Timeline& line, std::int64_t limit, const std::vector<std:
       const int part = static_cast<int>(task) - line.first_task[owner];
       const Block& block = graph_.blocks()[owner];
       device = block.device[part];
-      serve(line, task, device, block.exe_time[part], launch_time(line, owner, device));
+      start_task(line, owner, part, task);
       if (tails != nullptr && line.start_time[task] > limit - (*tails)[owner]) {
-        line.iteration_time = kNever;
-        return false;
+        return give_up(line);
       }
       finish_task(line, owner, part, task);
     } else {
       const int hop = static_cast<int>(task) - line.first_hop[~owner];
       const Flow& flow = *graph_.flows()[~owner];
       device = devices + flow.hops[hop].link;
-      serve(line, task, device, flow.hops[hop].time, 0);
+      serve(line, task, device, flow.hops[hop].time);
       const bool follows = hop > flow.transfers[flow.hops[hop].transfer].first_hop;
       if (follows) line.end_time[task] = hop_end(line.end_time[task], line.end_time[task - 1]);
       finish_hop(line, ~owner, hop, task);
@@ -240,8 +267,7 @@ bool Simulation::play(Timeline& line, std::int64_t limit, const std::vector<std:
                                : Cause{owner, static_cast<int>(task) - line.first_hop[~owner]};
     if (line.end_time[task] > line.iteration_time) line.iteration_time = line.end_time[task];
     if (line.end_time[task] > limit - remaining_[device]) {
-      line.iteration_time = kNever;
-      return false;
+      return give_up(line);
     }
   }
   return true;
@@ -255,6 +281,7 @@ bool Simulation::full(Timeline& line, std::int64_t limit, const std::vector<std:
 
 bool Simulation::play_all(Timeline& line, std::int64_t limit,
                           const std::vector<std::int64_t>* tails) {
+  if (line.iteration_time > limit) return give_up(line);
   for (int task = 0; task < line.first_task.back(); ++task) {
     if (pending_[task] == 0) push(0, static_cast<std::uint32_t>(task));
   }
@@ -294,6 +321,16 @@ std::int64_t Simulation::first_touched(const Timeline& before, const TaskGraph::
   return first;
 }
 
+// What a memory's utility processor has to do is what it had after the last task there that stands:
+// they were served in the order of ready times, then of numbers, in which this is called.
+void Simulation::keep_owed(const Timeline& before, int old, Timeline& line, int now, int device) {
+  line.owed[now] = before.owed[old];
+  std::int64_t& last = last_ready_[graph_.problem().machine.memory_of[device]];
+  if (line.ready_time[now] < last) return;
+  last = line.ready_time[now];
+  utility_.set_owed(device, line.owed[now]);
+}
+
 // Takes over from the timeline before the change what happened before `until`, the first moment at
 // which the change can show; `play` then goes on from there.
 //
@@ -331,6 +368,7 @@ bool Simulation::keep(const Timeline& before, std::int64_t until, Timeline& line
       copy(old, now, blocks[l].device[k], blocks[l].exe_time[k],
            {static_cast<int>(l), static_cast<int>(k)});
       pending_[now] += kKept;
+      if (utility_.active()) keep_owed(before, old, line, now, blocks[l].device[k]);
     }
   }
   const int devices = graph_.problem().machine.devices();
@@ -374,6 +412,7 @@ bool Simulation::delta(const Timeline& before, const TaskGraph::Change& change, 
   lay_out(line);
   const std::int64_t until = first_touched(before, change, line);
   if (until <= 0 || until == kNever) return play_all(line, limit, tails);
+  if (line.iteration_time > limit) return give_up(line);
   if (keep(before, until, line)) return play(line, limit, tails);
   lay_out(line);
   return play_all(line, limit, tails);

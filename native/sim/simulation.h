@@ -11,6 +11,7 @@
 
 #include "sim/fused_launches.h"
 #include "sim/task_graph.h"
+#include "sim/utility.h"
 
 namespace flexlegion {
 
@@ -26,9 +27,12 @@ struct Timeline {
   std::vector<std::int64_t> ready_time, start_time, end_time;  // ns
   std::vector<Cause> cause;                                    // whose end decided when it started
   std::vector<int> first_task, first_hop;                      // by launch, by flow; and one more
-  std::vector<char> runs_on;                                   // by launch: it takes no launch time
+  std::vector<std::int64_t> owed;  // what the utility processor then had to do, see sim/utility.h
+  std::vector<char> runs_on;       // by launch: it takes no launch time
   int tasks = 0;
-  std::int64_t iteration_time = 0;  // the latest end; kNever where the simulation stopped early
+  // The latest end, or all the work of a utility processor, if that is more; kNever where the
+  // simulation stopped early.
+  std::int64_t iteration_time = 0;
 
   Cause place_of(int task) const;
   int number_of(Cause cause) const;  // -1: nobody
@@ -36,7 +40,8 @@ struct Timeline {
 
 class Simulation {
  public:
-  explicit Simulation(const TaskGraph& graph) : graph_(graph), fused_(graph) {}
+  explicit Simulation(const TaskGraph& graph)
+      : graph_(graph), fused_(graph), utility_(graph.problem()) {}
 
   // Stops as soon as the iteration is sure to take longer than `limit`, and then returns false.
   // `tails`, if any: what passes at least from the start of a launch's tasks to the iteration's
@@ -56,18 +61,20 @@ class Simulation {
   std::int64_t first_touched(const Timeline& before, const TaskGraph::Change& change,
                              const Timeline& line);
   bool keep(const Timeline& before, std::int64_t until, Timeline& line);
+  void keep_owed(const Timeline& before, int old, Timeline& line, int now, int device);
+  static bool give_up(Timeline& line);
   bool play(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails);
   bool play_all(Timeline& line, std::int64_t limit, const std::vector<std::int64_t>* tails);
   void finish_task(Timeline& line, int launch, int part, std::uint32_t task);
   void finish_hop(Timeline& line, int flow, int hop, std::uint32_t task);
   void deliver(Timeline& line, int launch, int part, std::int64_t time, Cause from);
   void push(std::int64_t ready, std::uint32_t task);
-  void serve(Timeline& line, std::uint32_t task, int device, std::int64_t exe_time,
-             std::int64_t launch_time);
-  std::int64_t launch_time(const Timeline& line, int launch, int device) const;
+  void serve(Timeline& line, std::uint32_t task, int device, std::int64_t exe_time);
+  void start_task(Timeline& line, int launch, int part, std::uint32_t task);
 
   const TaskGraph& graph_;
   FusedLaunches fused_;
+  UtilityProcessors utility_;
   // (ready_time, task) in one number each: a heap of four children.
   std::vector<unsigned __int128> heap_;
   std::vector<std::int32_t> pending_;    // a task: predecessors that have not ended
@@ -76,6 +83,7 @@ class Simulation {
   std::vector<Cause> last_;              // a device: its last task
   std::vector<std::int64_t> remaining_;  // a device: time of tasks not yet served
   std::vector<char> changed_launch_, changed_flow_;
+  std::vector<std::int64_t> last_ready_;  // a memory: of the last task that was kept
   std::int64_t kept_until_ = 0;
   bool broken_ = false;  // a kept task would have come later
   std::int64_t played_ = 0;

@@ -9,8 +9,9 @@ Usage: python scripts/bench/duel.py
 
 from __future__ import annotations
 
+from flexlegion.cost.intervals import wins_needed
 from flexlegion.report.text import table
-from flexlegion.tuner.duel import Rules, wins_needed
+from flexlegion.tuner.duel import Rules
 
 FINALISTS = (1, 3)
 ROUNDS_WON = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)

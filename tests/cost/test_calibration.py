@@ -5,8 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from flexlegion.cost.measured import Calibration
-from flexlegion.tuner.calibration import calibrated
+from flexlegion.tuner.calibration import MOST, calibrated
 
 MS = 1_000_000
 
@@ -15,15 +17,22 @@ def test_calibration() -> None:
     """Tasks of 8 ms took 8 or 12 ms; of two chains of launches, the longer decides."""
 
     def simulate(calibration: Calibration) -> Any:
-        factor, launch = calibration.factor, calibration.launch_ns or 0
-        chains = (4 * MS * factor + 5 * launch, 6 * MS * factor + launch)
+        factor, runtime = calibration.factor, calibration.runtime
+        chains = (MS * (4 * factor + 2.5 * runtime), MS * (6 * factor + 0.5 * runtime))
         return SimpleNamespace(
             problem=SimpleNamespace(devices=SimpleNamespace(names=["cpu:0", "cpu:1"])),
             load_ns={"cpu:0": 2 * MS * factor, "cpu:1": 6 * MS * factor, "a link": 7 * MS},
             iteration_time_ns=round(max(chains)),
         )
 
-    found = calibrated(simulate, 9 * MS, 8 * MS)
-    assert found == Calibration(1.0, MS)
-    assert calibrated(simulate, 15 * MS, 12 * MS) == Calibration(1.5, 1_800_000)
-    assert calibrated(simulate, 5 * MS, 8 * MS) == Calibration(1.0, 0)  # nothing passes between
+    assert calibrated(simulate, 9 * MS, 8 * MS) == Calibration(1.0, pytest.approx(2, rel=2e-3))
+    assert calibrated(simulate, 15 * MS, 12 * MS) == Calibration(1.5, pytest.approx(3.6, rel=2e-3))
+    assert calibrated(simulate, 5 * MS, 8 * MS) == Calibration(1.0, 0)  # the runtime takes nothing
+    assert calibrated(simulate, 900 * MS, 8 * MS) == Calibration(1.0, MOST)
+    # Where no launch takes time, nothing can be told of it.
+    idle = SimpleNamespace(
+        problem=SimpleNamespace(devices=SimpleNamespace(names=["gpu:0"])),
+        load_ns={"gpu:0": 4 * MS},
+        iteration_time_ns=4 * MS,
+    )
+    assert calibrated(lambda _: idle, 5 * MS, 6 * MS) == Calibration(1.5, 1.0)

@@ -28,7 +28,7 @@ def test_measurements_are_kept_apart(tmp_path: Path) -> None:
     cpu = Device("cpu:0", "cpu", "EPYC", 0, "cpu:0", 1, {"float32": 10**12}, 10**12)
     key = task_key(operator, "forward", SHAPES)
     with ProfileDB(tmp_path / "p") as db:
-        db.add_device(gpu.model, SOFTWARE, DeviceRates(1, 1, 1000))
+        db.add_device(gpu.model, SOFTWARE, DeviceRates(1, 1))
         for i, precision in enumerate(("fp32", "bf16")):
             db.add_task(gpu.model, in_library(SOFTWARE, precision), key, Sample(100 + i, 1, 0))
         db.add_task(cpu.model, "oneDNN 3", key, Sample(700, 1, 0))

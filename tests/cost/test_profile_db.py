@@ -11,7 +11,7 @@ import pytest
 from flexlegion import UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.measured import Calibration, MeasuredCosts, task_key
-from flexlegion.cost.model import Cost, Linear, Shapes
+from flexlegion.cost.model import Cost, Linear, RuntimeCosts, Shapes
 from flexlegion.cost.profile_db import (
     SCHEMA_VERSION,
     DeviceRates,
@@ -37,7 +37,7 @@ def test_what_it_keeps(tmp_path: Path) -> None:
         db.add_task("A", "lib 1", KEY, Sample(100, 5, 7))
         db.add_linear("A", "lib 1", "update", Linear(3, 400), "adam")
         db.add_link("nodes", "A", "B", LinkRates(10, 20))
-        db.add_device("A", "lib 1", DeviceRates(30, 40, 50))
+        db.add_device("A", "lib 1", DeviceRates(30, 40))
     with ProfileDB(path) as db:
         assert db.task("A", "lib 1", KEY) == Sample(100, 5, 7)
         assert db.tasks("A", "lib 1") == {KEY: 100}
@@ -47,7 +47,7 @@ def test_what_it_keeps(tmp_path: Path) -> None:
         assert db.link("nodes", "A", "B") == LinkRates(10, 20)
         assert db.link("nodes", "B", "A") is None
         assert db.links() == ["nodes"]
-        assert db.device("A", "lib 1") == DeviceRates(30, 40, 50)
+        assert db.device("A", "lib 1") == DeviceRates(30, 40)
         assert db.newest_library("A") == "lib 1"
 
 
@@ -230,24 +230,29 @@ def test_measured_lines(tmp_path: Path) -> None:
         assert costs.linear("update", DEVICE) == (Linear(5, 6), "measured")
 
 
-def test_launches_and_calibration(tmp_path: Path) -> None:
-    """What passes between tasks is not part of them; a calibration scales the tasks, not that."""
+def test_the_runtime_and_calibration(tmp_path: Path) -> None:
+    """What the runtime takes is not part of tasks; a calibration scales each for itself."""
     analytic = AnalyticCosts()
     operator = dense()
+    runtime = RuntimeCosts(100, 20, 3, 40, 5, cores=2)
     with ProfileDB(tmp_path / "p") as db:
+        assert MeasuredCosts(db, analytic).runtime(DEVICE) == RuntimeCosts()
         db.add_task("P100", "lib", task_key(operator, "forward", WHOLE), Sample(100, 1, 0))
         db.add_linear("P100", "lib", "sum", Linear(10, 4000))
         db.add_linear("P100", "lib", "load", Linear(20, 4000))
-        db.add_device("P100", "lib", DeviceRates(1, 1, 7))
+        db.add_runtime("P100", "legate 1, 2 processors", runtime)
+        db.add_runtime("P100", "legate 1, 2 processors", RuntimeCosts(1))  # the first one stays
         costs = MeasuredCosts(db, analytic)
         assert costs.exe_time(operator, "forward", WHOLE, DEVICE) == Cost(100, "measured")
-        assert costs.launch_ns(DEVICE) == 7
+        assert costs.runtime(DEVICE) == runtime
         assert costs.linear("load", DEVICE) == (Linear(20, 4000), "measured")
         assert costs.linear("sum", DEVICE) == (Linear(10, 4000), "measured")
-        costs = MeasuredCosts(db, analytic, calibration=Calibration(2.0, 5))
+        costs = MeasuredCosts(db, analytic, calibration=Calibration(2.0, 1.5))
         assert costs.exe_time(operator, "forward", WHOLE, DEVICE) == Cost(200, "measured")
-        assert costs.launch_ns(DEVICE) == 5
+        assert costs.runtime(DEVICE) == RuntimeCosts(150, 30, 4, 60, 8, cores=2)
         assert costs.linear("load", DEVICE) == (Linear(40, 2000), "measured")
         assert costs.linear("sum", DEVICE) == (Linear(20, 2000), "measured")
+        others = MeasuredCosts(db, analytic, software="legate 1, 4 processors")
+        assert others.runtime(DEVICE) == RuntimeCosts()
         estimate = analytic.exe_time(operator, "backward", WHOLE, DEVICE)
         assert costs.exe_time(operator, "backward", WHOLE, DEVICE) == estimate

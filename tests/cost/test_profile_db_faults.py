@@ -68,6 +68,6 @@ def test_a_locked_one(
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(UserError, match="another program has locked"):
-            db.add_device("gpu", "lib", DeviceRates(1, 2, 3))
+            db.add_device("gpu", "lib", DeviceRates(1, 2))
         other.close()
         assert "another program has locked it; waiting" in capsys.readouterr().err

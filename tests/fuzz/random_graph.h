@@ -248,7 +248,10 @@ struct Machine {
       const auto linear = [&random] {
         return fl_linear{random.twisted(random.upto(9)), random.twisted(1'000'000'000)};
       };
-      rates.push_back({random.twisted(random.upto(1'000)), linear(), linear(), linear()});
+      const auto time = [&random](int most) { return random.twisted(random.upto(most)); };
+      const fl_runtime runtime{time(3'000), time(500), time(200),
+                               time(1'000), time(300), random.twisted32(random.upto(4))};
+      rates.push_back({runtime, linear(), linear(), linear()});
     }
     const int links = random.between(1, 6);
     for (int l = 0; l < links; ++l) {

@@ -173,7 +173,7 @@ TEST_CASE("the simulator fuses what the runtime fuses, and finds the plan's memo
       usual.push_back(random.chance(0.7) ? d : random.upto(3));
     }
     Bench bench(graph, machine, random.upto(2));
-    bench.problem.costs.launch = {10};
+    bench.problem.costs.runtime[0].dispatch = 10;
     const Optimizer optimizer{bench.problem.facts.optimizer.states, seed % 3 == 0};
     bench.problem.facts = facts_of(graph, {}, optimizer);
     Strategy strategy;

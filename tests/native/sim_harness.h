@@ -46,7 +46,7 @@ struct Bench {
     costs.splits.resize(graph.operators.size());
     costs.number_of.resize(graph.operators.size());
     costs.update = costs.load = costs.sum = {{0, 1'000'000'000'000'000'000}};
-    costs.launch = {0};
+    costs.runtime = {{}};
   }
 
   // A configuration of the operator of that number; its tasks take `forward` and `backward` ns

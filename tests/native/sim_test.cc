@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "search/proposals.h"
@@ -134,7 +135,7 @@ TEST_CASE("one device: ties by task number, the whole iteration") {
 TEST_CASE("launches take time, unless they are fused with the one before") {
   const SmallDense net;
   Bench bench(net.graph, all_to_all(1));
-  bench.problem.costs.launch = {10};
+  bench.problem.costs.runtime[0].dispatch = 10;
   Simulator simulator(bench.problem);
   simulator.set({bench.config(0, {1, 1}, {0}, 5, 7), bench.config(1, {1}, {0}, 2, 3)});
   CHECK(load(simulator, net.x) == Times{0, 0, 11});
@@ -146,6 +147,63 @@ TEST_CASE("launches take time, unless they are fused with the one before") {
   CHECK(task(simulator, Pass::update, 0) == Times{69, 69, 70});
   CHECK(simulator.iteration_time() == 70);
   CHECK(simulator.graph().load() == Times{20});  // what tasks take
+}
+
+// One device. The utility processor has 30 to do for the iteration, 5 for each launch with its
+// task, and 1 for each of the two that are fused. Its core is the device's, so tasks pay for all of
+// it.
+TEST_CASE("without a core of its own, the utility processor takes the time of tasks") {
+  const SmallDense net;
+  Bench bench(net.graph, all_to_all(1));
+  RuntimeCosts& runtime = bench.problem.costs.runtime[0];
+  runtime = {30, 4, 1, 10, 0, 1};
+  const auto simulated = [&] {
+    auto simulator = std::make_unique<Simulator>(bench.problem);
+    simulator->set({bench.config(0, {1, 1}, {0}, 5, 7), bench.config(1, {1}, {0}, 2, 3)});
+    return simulator;
+  };
+  const auto simulator = simulated();
+  CHECK(load(*simulator, net.x) == Times{0, 0, 46});
+  CHECK(load(*simulator, net.labels) == Times{0, 46, 62});
+  CHECK(task(*simulator, Pass::forward, 0) == Times{46, 62, 82});
+  CHECK(task(*simulator, Pass::forward, 1) == Times{82, 82, 99});
+  CHECK(task(*simulator, Pass::backward, 1) == Times{99, 99, 117});
+  CHECK(task(*simulator, Pass::backward, 0) == Times{117, 117, 125});
+  CHECK(task(*simulator, Pass::update, 0) == Times{125, 125, 127});
+  CHECK(simulator->iteration_time() == 127);
+  runtime.cores = 2;  // a core of its own: all as if it had nothing to do
+  CHECK(simulated()->iteration_time() == 70);
+  runtime.iteration = 300;  // but no iteration is faster than it: 300, 5 launches, 7 tasks
+  CHECK(simulated()->iteration_time() == 300 + 5 * 4 + 7);
+}
+
+// The operators of the next case on two devices of one memory, whose two cores are all there are.
+// The batches are loaded at 0, on device 0 while device 1 has nothing to do; then both are busy,
+// so device 1 pays: 0-31. Operator 0 goes 1-11. Its result wakes device 1 at 16, where operator 1
+// goes 31-34, before operator 2 (ready at 31), 34-54. The loss is woken at 59.
+TEST_CASE("an idle core does the utility processor's work; waking another device takes time") {
+  Net net;
+  const TensorId x = net.tensor("x", {4, 3}, TensorKind::input);
+  const TensorId other = net.tensor("other", {4, 3}, TensorKind::input);
+  const TensorId a = net.tensor("a", {4, 3}), b = net.tensor("b", {4, 3}),
+                 c = net.tensor("c", {4, 3});
+  net.relu(x, a);
+  net.relu(a, b);
+  net.relu(other, c);
+  net.loss(b, c, net.tensor("l", {4}));
+  MachineModel machine = all_to_all(2);
+  machine.memory_of = {0, 0};
+  Bench bench(net.graph, machine);
+  bench.problem.costs.runtime = {{30, 0, 0, 0, 5, 2}};
+  Simulator simulator(bench.problem);
+  simulator.set({bench.config(0, {1, 1}, {0}, 10), bench.config(1, {1, 1}, {1}, 3),
+                 bench.config(2, {1, 1}, {1}, 20), bench.config(3, {1}, {0}, 2)});
+  CHECK(load(simulator, x) == Times{0, 0, 1});
+  CHECK(load(simulator, other) == Times{0, 0, 31});
+  CHECK(task(simulator, Pass::forward, 0) == Times{1, 1, 11});
+  CHECK(task(simulator, Pass::forward, 1) == Times{16, 31, 34});
+  CHECK(task(simulator, Pass::forward, 2) == Times{31, 34, 54});
+  CHECK(task(simulator, Pass::forward, 3) == Times{59, 59, 61});
 }
 
 // Two devices of one memory. Operator 1 (after operator 0, which ends at 11) and operator 2 (ready

@@ -174,7 +174,8 @@ def test_pages_of_what_was_measured() -> None:
         "reason": "it is faster",
         "rounds": 2,
         "tasks_measured": 3,
-        "calibration": {"factor": 1.5, "launch_ns": None},
+        "calibration": {"factor": 1.5, "runtime": 2.0},
+        "rest": {"verdict": "at rest: <i>", "restless": False, "drift": 1.0},
         "proposals": 10,
         "seconds": 1.0,
         "gain": 0.02,
@@ -188,11 +189,11 @@ def test_pages_of_what_was_measured() -> None:
         "strategy": "data",
         "iteration_time_ns": 10**6,
         "measured_iteration_time_ns": 1_100_000,
-        "noise_ns": 1,
+        "measured_interval_ns": [1_090_000, 1_110_000],
         "error": -0.09,
-        "operator_difference_ns": 5,
+        "calibrated_error": 0.01,
+        "difference_ns": {"tasks": 5, "launches": 7, "waits": -5},
         "transfer_time_ns": 0,
-        "waiting_difference_ns": -5,
     }
     accuracy = facts | {
         "strategies": [row],
@@ -200,8 +201,9 @@ def test_pages_of_what_was_measured() -> None:
         "worst_error": 0.09,
         "kendall_tau": None,
         "pairs_compared": 0,
-        "uncalibrated": {"mean_error": 0.2, "worst_error": 0.3},
-        "calibration": {"strategy": "data", "factor": 1.5, "launch_ns": None, "drift": 1.0},
+        "calibrated": {"mean_error": 0.02, "worst_error": 0.03},
+        "reference": row,
+        "passes": 3,
         "seed": 0,
     }
     page = accuracy_page("lenet on 2 CPUs", accuracy)

@@ -42,7 +42,8 @@ FACTS: dict[str, Any] = {
         },
     ],
     "tasks_measured": 1,
-    "calibration": {"factor": 1.25, "launch_ns": 1500},
+    "calibration": {"factor": 1.25, "runtime": 1.5},
+    "rest": {"verdict": "at rest: as it should be"},
     "proposals": 1000,
     "seconds": 2.0,
 }
@@ -64,8 +65,10 @@ found from 'data'    0.97
 found from 'expert' is chosen over data parallelism: it won 9 of 9 rounds, and
 its median speed-up is 1.21 (1.18 to 1.24 with 95% confidence).
 
-1 task measured now; in training, they take 1.25 times as long, and a launch
-1.500 us; 1,000 proposals in 2.0 s"""
+1 task measured now; in training, they take 1.25 times as long, and the runtime
+1.50 times; 1,000 proposals in 2.0 s
+
+at rest: as it should be."""
 
 
 def test_text() -> None:

@@ -12,7 +12,7 @@ from networks import NETWORKS
 from training_state import misplaced, train
 
 from flexlegion import SGD, Model, ParallelConfig, Strategy
-from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
+from flexlegion.cost.model import Cost, CostModel, Linear, RuntimeCosts, Shapes
 from flexlegion.granularity import Granularity
 from flexlegion.graph import Operator
 from flexlegion.machine.local import local_topology
@@ -40,9 +40,9 @@ class LaunchesAlone(CostModel):
         del pass_, device
         return Linear(1, 10**9), self.name
 
-    def launch_ns(self, device: Device) -> int:
+    def runtime(self, device: Device) -> RuntimeCosts:
         del device
-        return 1000
+        return RuntimeCosts(dispatch_ns=1000, cores=1)
 
 
 def fused(model: Model) -> set[tuple[str, str]]:

@@ -11,6 +11,7 @@ from itertools import product, zip_longest
 from typing import Any
 
 from flexlegion._native import enumeration
+from flexlegion.cost.model import NO_RUNTIME, RuntimeCosts
 from flexlegion.machine.topology import Topology
 from flexlegion.plan import FIELDS, Plan, Requirement
 
@@ -23,7 +24,8 @@ VALUE, GRADIENT = FIELDS.index("value"), FIELDS.index("gradient")
 class Task:
     """A task; `before` holds (predecessor, whether this is a later hop of it, latency).
 
-    Before it, its device is busy for `launch_time`.
+    Normal tasks have what the `runtime` takes there, and those of launches that are not fused with
+    the one before are `issued`; the first of a launch in its memory is its `first` one.
     """
 
     device: str
@@ -33,7 +35,10 @@ class Task:
     ready_time: int = 0
     start_time: int = -1
     end_time: int = -1
-    launch_time: int = 0
+    memory: str = ""
+    runtime: RuntimeCosts = NO_RUNTIME
+    issued: bool = True
+    first: bool = False
 
 
 @dataclass
@@ -93,11 +98,11 @@ def build(
     plan: Plan,
     topology: Topology,
     exe_times: Sequence[Sequence[int]],
-    launch_times: Mapping[str, int],
+    runtimes: Mapping[str, RuntimeCosts],
 ) -> list[Task]:
     """The task graph: normal tasks, then the hops of all transfers.
 
-    `launch_times` is what a task's launch takes on each device.
+    `runtimes` is what the runtime takes on each device.
     """
     tasks: list[Task] = []
     writer: dict[Any, dict[Any, int]] = {}  # (tensor, field) -> element -> who wrote it last
@@ -123,9 +128,10 @@ def build(
         if not launch.runs & TRAINS:
             continue
         first = len(tasks)
+        homes = [topology.device(d).memory for d in launch.devices]
         tasks += [
-            Task(d, max(1, t), launch_time=launch_times[d])
-            for d, t in zip(launch.devices, times, strict=True)
+            Task(d, max(1, t), memory=home, runtime=runtimes[d], first=home not in homes[:k])
+            for k, (d, t, home) in enumerate(zip(launch.devices, times, homes, strict=True))
         ]
         if launch.pass_ != "load":
             operator = launch.operator
@@ -168,8 +174,10 @@ def build(
                 if not known:
                     waits.setdefault(first + k, set()).add(producer)
                 if memory(producer) == memory(first + k):
-                    if (producer, False, 0) not in tasks[first + k].before:
-                        tasks[first + k].before.append((producer, False, 0))
+                    apart = tasks[producer].device != tasks[first + k].device
+                    edge = (producer, False, tasks[first + k].runtime.wake_ns * apart)
+                    if edge not in tasks[first + k].before:
+                        tasks[first + k].before.append(edge)
                 else:
                     need(producer, place, memory(first + k), element).add(first + k)
         for r, k in product(launch.requirements, range(len(launch.devices))):
@@ -191,7 +199,7 @@ def build(
         for consumer in consumers:
             tasks[consumer].before.append((before, False, 0))
     for number in running_on(order, tasks, waits, memory):
-        tasks[number].launch_time = 0
+        tasks[number].issued = False
     return tasks
 
 
@@ -263,9 +271,16 @@ def get_by(launch: Issued, before: Issued) -> bool:
     return True
 
 
-def simulate(tasks: list[Task]) -> int:
-    """Set all times; returns the latest end. The next task is the first by (ready, number)."""
+def simulate(tasks: list[Task], topology: Topology, runtimes: Mapping[str, RuntimeCosts]) -> int:
+    """Set all times; returns the iteration's. The next task is the first by (ready, number).
+
+    What the utility processor of a memory has to do is done where a core has nothing else to do;
+    what is left is taken from a task that starts while all cores are busy.
+    """
     free: dict[str, int] = {}
+    users = {m: [d.name for d in topology.devices if d.memory == m] for m in topology.memories}
+    owed = {memory: runtimes[names[0]].iteration_ns for memory, names in users.items() if names}
+    work = dict(owed)
     open_tasks = set(range(len(tasks)))
     while open_tasks:
         ready = []
@@ -282,8 +297,21 @@ def simulate(tasks: list[Task]) -> int:
         number = min(ready)[2]
         task = tasks[number]
         task.start_time = max(task.ready_time, free.get(task.device, 0))
+        extra = 0
+        if task.memory:
+            brought = task.runtime.task_ns
+            if task.issued:
+                brought += task.runtime.launch_ns * task.first
+                extra = task.runtime.dispatch_ns
+            idle = task.start_time - free.get(task.device, 0)
+            owed[task.memory] = max(0, owed[task.memory] - idle) + brought
+            work[task.memory] += brought
+            others = [d for d in users[task.memory] if d != task.device]
+            if 1 + sum(free.get(d, 0) > task.start_time for d in others) >= task.runtime.cores:
+                extra += owed[task.memory]
+                owed[task.memory] = 0
         hop_ends = [tasks[p].end_time for p, follows, _ in task.before if follows]
-        task.end_time = max([task.start_time + task.launch_time + task.exe_time, *hop_ends])
+        task.end_time = max([task.start_time + extra + task.exe_time, *hop_ends])
         free[task.device] = task.end_time
         open_tasks.remove(number)
-    return max(task.end_time for task in tasks)
+    return max(*(task.end_time for task in tasks), *work.values())

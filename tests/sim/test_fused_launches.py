@@ -8,13 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 from deltas import OWN, SMALL, Case, problem_for
-from simulated import random_change, strategy_of
+from simulated import ArbitraryCosts, random_change, strategy_of
 
+from flexlegion.cost.model import RuntimeCosts
+from flexlegion.machine.topology import Device
 from flexlegion.plan import PASSES, Plan
 from flexlegion.problem import Problem
 from flexlegion.simulator import full
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
+
+
+class DispatchAlone(ArbitraryCosts):
+    """Of what the runtime takes, nothing but what passes before a task that is not fused."""
+
+    def runtime(self, device: Device) -> RuntimeCosts:
+        del device
+        return RuntimeCosts(dispatch_ns=1000)
+
 
 MACHINES = ("p100x2", "p100x4", "shared", "v100x8")
 
@@ -83,7 +94,7 @@ def test_simulator_and_runtime_agree(network: str) -> None:
     rng = np.random.default_rng(0)
     fused = issued = 0
     for machine in MACHINES:
-        problem = problem_for(Case(network, machine), seed=1)
+        problem = problem_for(Case(network, machine), costs=DispatchAlone(1))
         strategies = [strategy_of(problem, name) for name in ("single", "data", "model")]
         for strategy in (*strategies, *(alike(problem, rng) for _ in range(6))):
             expected, launches = by_runtime(problem, strategy)

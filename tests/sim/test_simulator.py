@@ -64,13 +64,13 @@ def check(problem: Problem, strategy: Strategy, timeline: Timeline) -> None:
         problem.clips,
         problem.granularity,
     )
-    launches = {d.name: problem.costs.launch_ns(d) for d in problem.topology.devices}
-    tasks = build(plan, problem.topology, exe_times(plan, timeline), launches)
+    runtimes = {d.name: problem.costs.runtime(d) for d in problem.topology.devices}
+    tasks = build(plan, problem.topology, exe_times(plan, timeline), runtimes)
     devices = problem.topology.devices
     if len({device.memory for device in devices}) == len(devices):
         for device in devices:
             assert timeline.allocated_bytes[device.memory] == plan.bytes_on(device.name)
-    assert timeline.iteration_time_ns == simulate(tasks)
+    assert timeline.iteration_time_ns == simulate(tasks, problem.topology, runtimes)
     assert len(timeline.tasks) == len(tasks)
     for ours, theirs in zip(timeline.tasks, tasks, strict=True):
         assert timeline.places[ours["device"]] == theirs.device

@@ -23,6 +23,7 @@ from simulated import (
 )
 
 from flexlegion import Model
+from flexlegion.cost.model import CostModel
 from flexlegion.granularity import Granularity
 from flexlegion.machine.files import load_machine
 from flexlegion.machine.topology import Topology
@@ -114,7 +115,7 @@ def topology_of(machine: str) -> Topology:
         return load_machine(path)
 
 
-def problem_for(case: Case, seed: int = 0) -> Problem:
+def problem_for(case: Case, seed: int = 0, costs: CostModel | None = None) -> Problem:
     """Its problem; batches are small, so that other dimensions than samples have to be split."""
     topology = topology_of(case.machine)
     batch = max(8, len(topology.names))
@@ -126,7 +127,7 @@ def problem_for(case: Case, seed: int = 0) -> Problem:
     return problem_of(
         model,
         topology,
-        ArbitraryCosts(seed, case.largest),
+        costs or ArbitraryCosts(seed, case.largest),
         LOSSES.get(case.network),
         clips=case.machine == "shared",
         granularity=Granularity(case.shard_bytes),

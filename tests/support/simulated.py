@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from flexlegion import Model
-from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
+from flexlegion.cost.model import NO_RUNTIME, Cost, CostModel, Linear, RuntimeCosts, Shapes
 from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.graph import Operator
 from flexlegion.losses import Losses
@@ -26,7 +26,10 @@ from flexlegion.transforms.losses import add_losses
 
 
 class ArbitraryCosts(CostModel):
-    """Times without any pattern: a hash of the question. With an odd seed, launches take time."""
+    """Times without any pattern: a hash of the question. With an odd seed, the runtime takes time.
+
+    It then shares up to three cores with the devices of a memory.
+    """
 
     name = "arbitrary"
 
@@ -42,9 +45,12 @@ class ArbitraryCosts(CostModel):
         del device
         return Linear(len(pass_) * 100, 10**9), "arbitrary"
 
-    def launch_ns(self, device: Device) -> int:
+    def runtime(self, device: Device) -> RuntimeCosts:
         del device
-        return self.seed % 2 * self.largest // 8
+        if self.seed % 2 == 0:
+            return NO_RUNTIME
+        some = self.largest // 8
+        return RuntimeCosts(3 * some, some // 2, some // 5, some, some // 3, self.seed // 2 % 4)
 
 
 def images(model: Model) -> None:

@@ -54,7 +54,8 @@ def test_tunes_and_trains(tmp_path: Path) -> None:
     assert set(report["priced_by"]) == {"measured"}
     assert report["proposals"] > 0
     assert report["calibration"]["factor"] > 0
-    assert report["calibration"]["launch_ns"] >= 0
+    assert report["calibration"]["runtime"] >= 0
+    assert isinstance(report["rest"]["restless"], bool)
     assert report["rounds"] <= 3
     baseline, *others = report["finalists"]
     assert baseline["name"] == report["baseline"] == "data parallelism"

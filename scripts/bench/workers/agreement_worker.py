@@ -17,7 +17,7 @@ from common.workloads import LEARNING_RATE, Workload
 from flexlegion import Adam, Model
 from flexlegion._native import rt
 from flexlegion.coherence import moved_bytes
-from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
+from flexlegion.cost.model import Cost, CostModel, Linear, RuntimeCosts, Shapes
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.errors import DoesNotApply
 from flexlegion.graph import Operator
@@ -50,9 +50,9 @@ class LaunchesAlone(CostModel):
         del pass_, device
         return Linear(1, 10**9), self.name
 
-    def launch_ns(self, device: Device) -> int:
+    def runtime(self, device: Device) -> RuntimeCosts:
         del device
-        return 1000
+        return RuntimeCosts(dispatch_ns=1000, cores=1)
 
 
 def bytes_between_ranks(counter: ctypes.CDLL) -> int:

@@ -1,0 +1,134 @@
+"""A strategy's program on the running Legion, timed. Every rank makes the same calls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from flexlegion.binding import Binding
+from flexlegion.data.made_up import made_up
+from flexlegion.initializers import initial_weights
+from flexlegion.machine.running import all_gather, running_machine
+from flexlegion.network import Network
+from flexlegion.plan import Plan
+from flexlegion.precision import DEFAULT
+from flexlegion.report.measured import MeasuredTimeline, recorded
+from flexlegion.runtime.program import TRAIN, Program
+from flexlegion.runtime.trainer import IN_FLIGHT, batches, run_series
+from flexlegion.strategy import Strategy
+from flexlegion.tensor import Tensor
+
+Data = tuple[Any, Any]  # x and y, as `Model.fit` takes them
+
+BATCHES = 4  # of made-up data: more than one, so that caches do not hold all of them
+WARM_UPS = 3  # iterations: Legion records its trace in the first two
+ROUND_SECONDS = 0.25
+# An iteration that takes longer is timed alone: what passes before its first task begins, and
+# could be hidden behind an iteration before it, is nothing beside it.
+LONG_ITERATION_SECONDS = 1.0
+
+
+def data_for(network: Network, data: Data | None, seed: int) -> tuple[Data, int]:
+    """What a network is tried on, and how many samples: made up unless given."""
+    samples = BATCHES * network.batch_size
+    return (made_up(network.graph, samples, seed) if data is None else data), samples
+
+
+class Running:
+    """A strategy's program.
+
+    Parameters
+    ----------
+    strategy
+        A configuration for every operator.
+    network
+        What is trained.
+    seed
+        Decides made-up data and weights.
+    """
+
+    def __init__(self, strategy: Strategy, network: Network, seed: int) -> None:
+        self._machine = running_machine()
+        self._network, self._seed = network, seed
+        self._batch_size = network.batch_size
+        optimizer = network.optimizer
+        plan = Plan(
+            network.graph,
+            strategy,
+            self._machine.devices,
+            network.outputs,
+            optimizer.states,
+            optimizer.clips,
+        )
+        uses_gpus = any(name.startswith("gpu:") for name in strategy.devices())
+        self.program = Program(plan, optimizer, seed, network.precision if uses_gpus else DEFAULT)
+        weights = initial_weights(network.graph, seed)
+        for tensor in network.graph.weights:
+            if tensor.name in weights:
+                self.program.write(tensor, weights[tensor.name])
+
+    def arrays(self, data: Data, samples: int) -> dict[Tensor, npt.NDArray[Any]]:
+        """What a user gave, checked, as arrays by input tensor."""
+        return Binding(self.program, self._batch_size).first(*data, samples)
+
+    def warm_up(self, arrays: Mapping[Tensor, npt.NDArray[Any]] | None = None) -> None:
+        """Take the data, made up unless given, and train until Legion has its trace."""
+        if arrays is None:
+            arrays = self.arrays(*data_for(self._network, None, self._seed))
+        self._data = [self.program.add_data(tensor, array) for tensor, array in arrays.items()]
+        self._samples = len(next(iter(arrays.values())))
+        self.series(WARM_UPS)
+
+    def iterations(self) -> int:
+        """How many iterations take about `ROUND_SECONDS`; one, if it is a long one."""
+        if self.train(1) > LONG_ITERATION_SECONDS:
+            return 1
+        once = max(self.train(WARM_UPS + IN_FLIGHT), 1e-4)
+        return int(np.clip(ROUND_SECONDS / once, IN_FLIGHT, 300))
+
+    def train(self, iterations: int) -> float:
+        """Seconds an iteration, from the end of a first one to that of the last.
+
+        The first one is timed alone: in a series, it is awaited only after others were issued,
+        for which Legion may have to let it and more of them end. A single one is timed whole.
+        """
+        if iterations == 1:
+            return slowest(self._seconds(1))
+        seconds = max(1e-9, self._seconds(iterations + 1) - self._seconds(1)) / iterations
+        return slowest(seconds)
+
+    def recorded(self, iterations: int) -> MeasuredTimeline:
+        """When each task ran in so many iterations."""
+        self.program.record(True)
+        self.series(iterations)
+        return recorded(self.program, self._machine, iterations)
+
+    def close(self) -> None:
+        """Give its memory back."""
+        self.program.close()
+
+    def _seconds(self, iterations: int) -> float:
+        """Seconds of so many iterations, from a quiet machine to a quiet machine."""
+        self.program.wait()
+        begin = time.perf_counter()
+        self.series(iterations)
+        self.program.wait()
+        return time.perf_counter() - begin
+
+    def series(self, iterations: int) -> None:
+        """So many iterations over the data, from their beginning.
+
+        The learning rate is 0, lest gradients vanish and arithmetic become that of tiny numbers.
+        """
+        rows = np.arange(iterations * self._batch_size) % self._samples
+        run_series(self.program, TRAIN, batches(rows, self._batch_size, self._data))
+
+
+def slowest(seconds: float) -> float:
+    """The most of all ranks: they have to go on in the same way, and wait for the slowest."""
+    ranks = all_gather(np.float64(seconds).tobytes())
+    return float(max(np.frombuffer(b"".join(ranks), np.float64)))

@@ -1,0 +1,57 @@
+#include "sim/utility.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace flexlegion {
+
+UtilityProcessors::UtilityProcessors(const Problem& problem)
+    : machine_(problem.machine), costs_(problem.costs.runtime) {
+  const auto memories = static_cast<std::size_t>(machine_.memories);
+  users_.resize(memories);
+  owed_.resize(memories);
+  work_.resize(memories);
+  for (int d = 0; d < machine_.devices(); ++d) {
+    users_[memory_of(d)].push_back(d);
+    active_ = active_ || costs(d).any();
+  }
+}
+
+void UtilityProcessors::begin() {
+  for (std::size_t m = 0; m < users_.size(); ++m) {
+    owed_[m] = work_[m] = users_[m].empty() ? 0 : costs(users_[m].front()).iteration;
+  }
+}
+
+bool UtilityProcessors::first_there(const std::vector<int>& devices, int part) const {
+  const std::size_t memory = memory_of(devices[static_cast<std::size_t>(part)]);
+  return std::none_of(devices.begin(), devices.begin() + part,
+                      [&](int other) { return memory_of(other) == memory; });
+}
+
+std::int64_t UtilityProcessors::start(int device, std::int64_t start, bool launch,
+                                      const std::vector<std::int64_t>& free) {
+  const RuntimeCosts& its = costs(device);
+  const std::size_t memory = memory_of(device);
+  std::int64_t& owed = owed_[memory];
+  owed = std::max<std::int64_t>(0, owed - (start - free[static_cast<std::size_t>(device)]));
+  owed += its.task + (launch ? its.launch : 0);
+  const auto taken = 1 + std::count_if(users_[memory].begin(), users_[memory].end(), [&](int d) {
+                       return d != device && free[static_cast<std::size_t>(d)] > start;
+                     });
+  return taken < its.cores ? 0 : std::exchange(owed, 0);
+}
+
+void UtilityProcessors::count_launch(const std::vector<int>& devices, bool issued) {
+  for (int part = 0; part < static_cast<int>(devices.size()); ++part) {
+    const int device = devices[static_cast<std::size_t>(part)];
+    const bool launch = issued && first_there(devices, part);
+    work_[memory_of(device)] += costs(device).task + (launch ? costs(device).launch : 0);
+  }
+}
+
+std::int64_t UtilityProcessors::work() const {
+  return *std::max_element(work_.begin(), work_.end());
+}
+
+}  // namespace flexlegion
