@@ -34,6 +34,7 @@ from flexlegion.searches.budget import seconds_of
 from flexlegion.searches.mcmc import Budget, SearchOptions, search
 from flexlegion.simulator import Timeline, full
 from flexlegion.strategy import Strategy
+from flexlegion.tools.accuracy_report import run_all
 from flexlegion.tools.command import (
     Commands,
     add_command,
@@ -76,7 +77,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         "accuracy --model lenet --cpus 2",
         _run,
     )
-    add_network_options(parser)
+    add_network_options(parser, optional="; with --all, one more network to compare")
     add_launch_options(parser)
     parser.add_argument(
         "--strategies",
@@ -104,6 +105,23 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     add_report_option(parser)
     add_json_option(parser)
+    group = parser.add_argument_group("many networks at once")
+    group.add_argument(
+        "--all",
+        action="store_true",
+        help="compare LeNet, the six networks of FlexFlow's paper and the transformer, and two on "
+        "two ranks, within an hour",
+    )
+    group.add_argument(
+        "--out", metavar="FILE", help="the report of --all (.json); started again, it goes on"
+    )
+    group.add_argument(
+        "--compare",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="show an earlier report, too; can be given more than once",
+    )
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -111,6 +129,13 @@ def _run(args: argparse.Namespace) -> None:
         if getattr(args, option) < least:
             raise UserError(f"--{option} has to be at least {least}")
     seconds_of(args.trial_budget, "--trial-budget")
+    if args.all:
+        run_all(args)
+        return
+    if args.out is not None or args.compare:
+        raise UserError("--out and --compare are of --all, the report of many networks")
+    if args.model is None:
+        raise UserError("name a network by --model, or compare many by --all")
     if args.report is not None:
         check_writable(args.report, "report")
     check_model(args)

@@ -53,7 +53,7 @@ class Limits:
     max_rounds: int = 24
     width: float = 0.02
     confidence: float = 0.95
-    seconds: float = 120.0
+    seconds: float = 60.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.rounds <= self.max_rounds:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,9 +26,8 @@ Data = tuple[Any, Any]  # x and y, as `Model.fit` takes them
 BATCHES = 4  # of made-up data: more than one, so that caches do not hold all of them
 WARM_UPS = 3  # iterations: Legion records its trace in the first two
 ROUND_SECONDS = 0.25
-# An iteration that takes longer is timed alone: what passes before its first task begins, and
-# could be hidden behind an iteration before it, is nothing beside it.
-LONG_ITERATION_SECONDS = 1.0
+# Of iterations that take longer, one a round has to do.
+LONG_ITERATION_SECONDS = 0.5
 
 
 def data_for(network: Network, data: Data | None, seed: int) -> tuple[Data, int]:
@@ -85,21 +83,22 @@ class Running:
 
     def iterations(self) -> int:
         """How many iterations take about `ROUND_SECONDS`; one, if it is a long one."""
-        if self.train(1) > LONG_ITERATION_SECONDS:
+        once = max(self.train(1), 1e-4)
+        if once > LONG_ITERATION_SECONDS:
             return 1
-        once = max(self.train(WARM_UPS + IN_FLIGHT), 1e-4)
         return int(np.clip(ROUND_SECONDS / once, IN_FLIGHT, 300))
 
     def train(self, iterations: int) -> float:
         """Seconds an iteration, from the end of a first one to that of the last.
 
-        The first one is timed alone: in a series, it is awaited only after others were issued,
-        for which Legion may have to let it and more of them end. A single one is timed whole.
+        What passes before the first one's tasks begin, which later ones hide behind those before
+        them, so does not count.
         """
-        if iterations == 1:
-            return slowest(self._seconds(1))
-        seconds = max(1e-9, self._seconds(iterations + 1) - self._seconds(1)) / iterations
-        return slowest(seconds)
+        self.program.record(True)
+        self.series(iterations + 1)
+        ends = ends_of(self.program.record(False), iterations + 1)
+        passed = max(1.0, float(ends[-1] - ends[0])) if len(ends) else 0.0
+        return slowest(1e-9 * passed / iterations)
 
     def recorded(self, iterations: int) -> MeasuredTimeline:
         """When each task ran in so many iterations."""
@@ -111,14 +110,6 @@ class Running:
         """Give its memory back."""
         self.program.close()
 
-    def _seconds(self, iterations: int) -> float:
-        """Seconds of so many iterations, from a quiet machine to a quiet machine."""
-        self.program.wait()
-        begin = time.perf_counter()
-        self.series(iterations)
-        self.program.wait()
-        return time.perf_counter() - begin
-
     def series(self, iterations: int) -> None:
         """So many iterations over the data, from their beginning.
 
@@ -126,6 +117,30 @@ class Running:
         """
         rows = np.arange(iterations * self._batch_size) % self._samples
         run_series(self.program, TRAIN, batches(rows, self._batch_size, self._data))
+
+
+def ends_of(tasks: npt.NDArray[Any], iterations: int) -> npt.NDArray[np.int64]:
+    """When each of some iterations ended, by the tasks that ran on this rank.
+
+    Parameters
+    ----------
+    tasks
+        Rows of `Program.record`.
+    iterations
+        How many there were.
+
+    Returns
+    -------
+    array
+        Of ns; empty if none of the plan's tasks ran here.
+    """
+    mine = tasks[tasks["launch"] >= 0]
+    if len(mine) == 0:
+        return np.zeros(0, np.int64)
+    # Each task ran once in every iteration, in one after the other.
+    order = np.lexsort((mine["start_time"], mine["part"], mine["launch"]))
+    ends: npt.NDArray[np.int64] = mine["end_time"][order].reshape(-1, iterations).max(axis=0)
+    return ends
 
 
 def slowest(seconds: float) -> float:

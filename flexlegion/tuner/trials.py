@@ -205,7 +205,8 @@ def run_rounds(
             begin += time.perf_counter() - paused
     if record:
         for trial in trials:
-            trial.timeline = programs.of(trial).recorded(min(iterations, RECORDED_ITERATIONS))
+            count = min(iterations + 1, RECORDED_ITERATIONS)
+            trial.timeline = programs.of(trial).recorded(count)
     programs.close()
 
 
