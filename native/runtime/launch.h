@@ -71,9 +71,9 @@ enum class Side {
   pinned,  // the same, in memory that the device reads as well
 };
 
-// The views of each task, once they are known. The mapper gives a field one instance in a memory
-// for as long as the program lives, so they stay the same; to ask Legion for them takes longer than
-// many a task.
+// The views of each task, once they are known. Without GPUs, the mapper gives a field one instance
+// in a memory for as long as the program lives, so they stay the same; to ask Legion for them takes
+// longer than many a task.
 using Given = std::vector<std::vector<TensorView>>;
 
 // A launch that another one stands for, see fusion.h.

@@ -95,8 +95,9 @@ void add_views(LeafContext& context, const std::vector<PhysicalRegion>& regions,
     view.shape = store.shape(r.region);
     context.views.push_back(view);
   }
-  // A copy on the host of what a GPU computes may be another one next time (mapper.cc).
-  if (launch.side != Side::host) known = context.views;
+  // Beside GPUs, a copy on the host of what one of them computes may be given up, and be another
+  // one next time (mapper.cc), whoever uses it.
+  if (!MachineState::get().has_gpus()) known = context.views;
 }
 
 // While it lives, a GPU's task issues its work: Realm finds out by its stream when that is done.

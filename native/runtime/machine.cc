@@ -133,7 +133,8 @@ void MachineState::find_devices() {
                 processor, memory, memory});
   }
   const std::vector<Processor> gpus = processors(machine, Processor::TOC_PROC);
-  if (gpus.empty()) return;
+  has_gpus_ = !gpus.empty();
+  if (!has_gpus_) return;
   load_gpu_kernels();
   for (const Processor& processor : gpus) {
     const auto host = std::find_if(cpus.begin(), cpus.end(), [&](const Processor& cpu) {

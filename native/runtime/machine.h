@@ -40,6 +40,7 @@ class MachineState {
   static MachineState& get();  // after start()
 
   const std::vector<Device>& devices() const { return devices_; }
+  bool has_gpus() const { return has_gpus_; }        // any rank
   int device_of(Legion::Processor processor) const;  // -1 if it is none of ours
   int ranks() const { return ranks_; }
   int rank() const { return rank_; }
@@ -60,6 +61,7 @@ class MachineState {
   void register_all();
 
   std::vector<Device> devices_;
+  bool has_gpus_ = false;
   std::map<Legion::Processor, int> index_;
   int ranks_ = 1;
   int rank_ = 0;
