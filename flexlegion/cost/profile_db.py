@@ -502,8 +502,3 @@ class ProfileDB:
             (device,),
         )
         return str(rows[0][0]) if rows else ""
-
-    def models(self) -> list[str]:
-        """The models of devices of which it knows what the runtime takes, in order."""
-        rows = self._select("SELECT DISTINCT device FROM runtimes ORDER BY device", ())
-        return [str(row[0]) for row in rows]

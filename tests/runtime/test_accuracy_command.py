@@ -12,6 +12,7 @@ import pytest
 from launch import ROOT, is_quiet, run_checked
 
 from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.machine.local import cpu_model
 
 COMMAND = [sys.executable, "-m", "flexlegion", "accuracy", "--strategies", "3", "--rounds", "2"]
 COMMAND += ["--trial-budget", "0.1s"]
@@ -23,12 +24,6 @@ TRANSFORMER = ["--model", "transformer", "--size", "steps=8", "--size", "layers=
 TRANSFORMER += ["--size", "hidden=16", "--size", "heads=2", "--size", "vocabulary=50"]
 
 pytestmark = pytest.mark.legion
-
-
-def local_model(db: ProfileDB) -> str:
-    """Of this machine's processors, of which alone a new data base knows."""
-    (model,) = db.models()
-    return model
 
 
 def reported(network: list[str], folder: Path, *options: str) -> dict[str, Any]:
@@ -80,7 +75,7 @@ def test_simulated_and_measured(network: list[str], tmp_path: Path) -> None:
     assert report["kendall_tau"] is None  # without intervals, no pair is known to differ
     # What the runtime takes is kept for all networks.
     with ProfileDB(tmp_path / "p.db") as db:
-        model = local_model(db)
+        model = cpu_model()
         runtime = db.runtime(model, db.newest_software(model))
     assert runtime is not None
     assert runtime.dispatch_ns > 0
