@@ -37,6 +37,15 @@ MAX_TIME_NS = 10_000_000_000_000
 MAX_SIMULATED = 1024
 
 
+# What native code takes at most.
+MAX_CONTENTION = 100_000
+
+
+def thousandths(contention: float) -> int:
+    """A contention as native code takes it."""
+    return min(round(1000 * contention), MAX_CONTENTION)
+
+
 @dataclass(frozen=True)
 class _Entry:
     """An entry of the cost table: which model priced each kind of device's tasks."""
@@ -146,10 +155,12 @@ class Problem:
             )
         keys = [part.tobytes() for part in parts for _ in range(times_each)]
         times: list[int] = []
+        contention: list[int] = []  # in the header's parts
         sources: list[set[str]] = [set() for _ in self.kinds]
         for pass_ in TASK_PASSES:
             if pass_ == "backward" and representative not in self.facts.backward:
                 times += [1] * (len(keys) * len(self.kinds))  # of tasks that there are not
+                contention += [0] * (len(keys) * len(self.kinds))
                 continue
             for kind, device in enumerate(self.kinds):
                 cost = {
@@ -157,10 +168,17 @@ class Problem:
                     for key, shape in shapes.items()
                 }
                 times += [min(cost[key].time_ns, MAX_TIME_NS) for key in keys]
+                contention += [thousandths(cost[key].contention) for key in keys]
                 sources[kind] |= {c.source for c in cost.values()}
         entry = self.core.check(
             self.core.lib.fl_problem_add_split(
-                self.handle, number, len(degrees), list(degrees), len(times), times
+                self.handle,
+                number,
+                len(degrees),
+                list(degrees),
+                len(times),
+                times,
+                contention if any(contention) else self.core.ffi.NULL,
             )
         )
         self._entries[number, degrees] = _Entry(entry, tuple(frozenset(s) for s in sources))
@@ -228,7 +246,7 @@ class Problem:
         rates: dict[str, object] = {"runtime": astuple(self.costs.runtime(device))}
         for pass_ in LINEAR_PASSES:
             cost, _ = self.costs.linear(pass_, device)
-            rates[pass_] = (cost.overhead_ns, cost.bytes_per_second)
+            rates[pass_] = (cost.overhead_ns, cost.bytes_per_second, thousandths(cost.contention))
         return rates
 
     def _machine(self, array: Arrays) -> dict[str, Any]:

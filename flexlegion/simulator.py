@@ -42,6 +42,8 @@ class Timeline:
         Between memories, however many links they pass.
     computation_time_ns
         The sum over all devices.
+    crossings
+        Dependencies between tasks of two devices that share a memory.
     tasks
         A row a task (the header's ``fl_task``): normal tasks, launch by launch, then communication
         tasks. Of a communication task, pass, index and part name its writer; `index` is an
@@ -62,6 +64,7 @@ class Timeline:
     iteration_time_ns: int
     bytes_moved: int
     computation_time_ns: int
+    crossings: int
     tasks: npt.NDArray[Any]
     peak_memory_bytes: dict[str, int]
     allocated_bytes: dict[str, int]
@@ -107,6 +110,9 @@ class Timeline:
                 "ready_time_ns": int(row["ready_time"]),
                 "exe_time_ns": int(row["exe_time"]),
             }
+            for what in ("contention_time", "runtime_time"):
+                if row[what]:
+                    details[f"{what}_ns"] = int(row[what])
             if row["hop"] >= 0:
                 details["bytes"] = int(row["bytes"])
             elif PASSES[row["pass"]] in ("forward", "backward"):
@@ -237,6 +243,7 @@ class Simulation:
             int(summary.iteration_time),
             int(summary.bytes_moved),
             int(summary.computation_time),
+            int(summary.crossings),
             tasks,
             dict(zip(memories, peak, strict=True)),
             dict(zip(memories, core.items(summary.allocated, len(memories)), strict=True)),

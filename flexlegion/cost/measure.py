@@ -2,14 +2,16 @@
 
 A task's time is "estimated by running the task multiple times on the device" (FlexFlow, section
 5.1): the very leaf tasks of the runtime are timed, over tiles of exactly the shapes that they would
-have, while the processors that share a memory all do the same. Only what the data base lacks is
-measured. On several ranks each rank makes the same calls; each keeps the results in its data base.
+have, while the processors that share a memory all do the same, and then while these are idle. Only
+what the data base lacks is measured. On several ranks each rank makes the same calls; each keeps
+the results in its data base.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from flexlegion.cost.measured import task_key
@@ -175,6 +177,7 @@ def measure(
             round(share * sum(sample.time_ns for sample in samples)),
             min(sample.runs for sample in samples),
             round(share * sum(sample.spread_ns for sample in samples)),
+            round(share * sum(sample.alone_ns for sample in samples)),
         )
         db.add_task(model, library[model], key, total)
         if progress is not None:
@@ -228,7 +231,8 @@ def _line(
     pass_: str, device: str, names: list[str], optimizer: Optimizer, repeats: Repeats
 ) -> Linear:
     """The fit of one pass's times over tensors from 4 KiB to 16 MiB."""
-    sizes, times = [], []
+    sizes: list[int] = []
+    samples: list[Sample] = []
     for rows in (16, 256, 4096, 65536):
         if pass_ == "sum":
             runs = time_sum(names.index(device), 2, 64 * rows, repeats)
@@ -243,8 +247,10 @@ def _line(
             runs = time_task(plan, launch, 0, optimizer=optimizer, repeats=repeats)
             size = _touched_bytes(plan.launches[launch])
         sizes.append(size)
-        times.append(sample_of(runs).time_ns)
-    return fit_linear(sizes, times)
+        samples.append(sample_of(runs))
+    alone = [min(sample.time_ns, sample.alone_ns or sample.time_ns) for sample in samples]
+    ratios = [s.time_ns / max(1, time) for s, time in zip(samples, alone, strict=True)]
+    return replace(fit_linear(sizes, alone), contention=statistics.mean(ratios) - 1)
 
 
 def _touched_bytes(launch: Launch) -> int:

@@ -16,7 +16,7 @@ from flexlegion.cost.model import (
     Shapes,
     wanted_gradients,
 )
-from flexlegion.cost.profile_db import ProfileDB, TaskKey
+from flexlegion.cost.profile_db import ProfileDB, TaskKey, Times
 from flexlegion.graph import Operator
 from flexlegion.machine.topology import Device
 from flexlegion.precision import DEFAULT
@@ -78,6 +78,12 @@ class Calibration:
 AS_MEASURED = Calibration()
 
 
+def _apart(times: Times) -> tuple[int, float]:
+    """What a task takes alone (ns), and its contention; nobody is faster beside busy devices."""
+    alone = max(1, min(times.time_ns, times.alone_ns or times.time_ns))
+    return alone, times.time_ns / alone - 1
+
+
 class MeasuredCosts(CostModel):
     """Measured times where the data base has them, else what `fallback` says.
 
@@ -123,7 +129,7 @@ class MeasuredCosts(CostModel):
         self._precision = precision
         self._software = software
         self._libraries: dict[str, str] = {}
-        self._times: dict[str, dict[TaskKey, int]] = {}
+        self._times: dict[str, dict[TaskKey, Times]] = {}
         self._runtimes: dict[str, RuntimeCosts] = {}
         self._costs: dict[tuple[Operator, str, Shapes, Device], Cost] = {}
 
@@ -135,7 +141,8 @@ class MeasuredCosts(CostModel):
             if measured is None:
                 cost = self.fallback.exe_time(operator, pass_, shapes, device)
             else:
-                cost = Cost(max(1, round(self._calibration.factor * measured)), MEASURED)
+                alone, contention = _apart(measured)
+                cost = Cost(max(1, round(self._calibration.factor * alone)), MEASURED, contention)
             self._costs[key] = cost
         return cost
 
@@ -146,7 +153,8 @@ class MeasuredCosts(CostModel):
             if measured is not None:
                 factor = self._calibration.factor
                 overhead = round(factor * measured.overhead_ns)
-                return Linear(overhead, max(1, round(measured.bytes_per_second / factor))), MEASURED
+                rate = max(1, round(measured.bytes_per_second / factor))
+                return Linear(overhead, rate, measured.contention), MEASURED
         return self.fallback.linear(pass_, device)
 
     def runtime(self, device: Device) -> RuntimeCosts:
@@ -165,7 +173,7 @@ class MeasuredCosts(CostModel):
             self._libraries[model] = self._library or newest or ""
         return self._libraries[model]
 
-    def _of(self, device: Device) -> dict[TaskKey, int]:
+    def _of(self, device: Device) -> dict[TaskKey, Times]:
         if device.model not in self._times:
             library = self._library_of(device)
             self._times[device.model] = self._db.tasks(device.model, library)

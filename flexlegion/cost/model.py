@@ -25,13 +25,16 @@ class Cost:
     Parameters
     ----------
     time_ns
-        Nanoseconds, at least 1.
+        Nanoseconds, at least 1, while the devices of the same memory are idle.
     source
         ``"analytic"`` or ``"measured"``.
+    contention
+        How much longer, as a share of that, while all of them compute (`native/sim/contention.h`).
     """
 
     time_ns: int
     source: str
+    contention: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,16 @@ class Linear:
         Nanoseconds.
     bytes_per_second
         The rate.
+    contention
+        As of `Cost`.
     """
 
     overhead_ns: int
     bytes_per_second: int
+    contention: float = 0.0
 
     def time_ns(self, size: int) -> int:
-        """Nanoseconds for `size` bytes."""
+        """Nanoseconds for `size` bytes, beside idle devices."""
         return max(1, self.overhead_ns + round(size * 1e9 / self.bytes_per_second))
 
 
@@ -66,6 +72,8 @@ class RuntimeCosts:
     iteration_ns, launch_ns, task_ns
         Work of the utility processor that an iteration brings; that a launch brings, of which
         several may be fused; that each of its tasks brings.
+    crossing_ns
+        The same, of each dependency of a task on one of another device of its memory.
     dispatch_ns
         What passes from when a task could begin until it does; not within fused launches.
     wake_ns
@@ -78,6 +86,7 @@ class RuntimeCosts:
     iteration_ns: int = 0
     launch_ns: int = 0
     task_ns: int = 0
+    crossing_ns: int = 0
     dispatch_ns: int = 0
     wake_ns: int = 0
     cores: int = 0

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
 from flexlegion.cost.model import Linear, RuntimeCosts
 from flexlegion.errors import UserError
@@ -22,11 +23,12 @@ from flexlegion.files import check_regular
 from flexlegion.precision import DEFAULT, of_library
 from flexlegion.quoting import printable, shown
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 _APPLICATION_ID = 0x464C4547  # "FLEG", in the file's header: tells it from other programs' files
 _PATIENCE = 20.0  # seconds to wait for other writers
 _SAID_AFTER = 1.0  # seconds, that it waits
 _MOST = 10**18  # of any value: a day in nanoseconds is 1e14, and no machine has 1e18 bytes/s
+_CONTENTION_UNIT = 1000  # contention is kept in these parts
 _RATES = ("bytes_per_second", "peak_flops", "memory_bandwidth")  # never 0
 ENVIRONMENT = "FLEXLEGION_PROFILE_DB"
 
@@ -67,16 +69,26 @@ class Sample:
     Parameters
     ----------
     time_ns
-        The median.
+        The median, while the devices that share its memory run the same task.
     runs
         How many runs.
     spread_ns
         Between the quartiles.
+    alone_ns
+        The median while they are idle; 0 where there are none.
     """
 
     time_ns: int
     runs: int
     spread_ns: int
+    alone_ns: int = 0
+
+
+class Times(NamedTuple):
+    """A task's times (ns): `time_ns` and `alone_ns` of `Sample`."""
+
+    time_ns: int
+    alone_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,12 +127,14 @@ _SCHEMA = f"""
 CREATE TABLE tasks (
   device TEXT, library TEXT, {", ".join(f"{field.name} TEXT" for field in fields(TaskKey))},
   time_ns INTEGER NOT NULL, runs INTEGER NOT NULL, spread_ns INTEGER NOT NULL,
+  alone_ns INTEGER NOT NULL,
   measured_at INTEGER NOT NULL,
   PRIMARY KEY (device, library, {_TASK_FIELDS})
 ) WITHOUT ROWID;
 CREATE TABLE linears (
   device TEXT, library TEXT, stage TEXT, variant TEXT,
-  overhead_ns INTEGER NOT NULL, bytes_per_second INTEGER NOT NULL, measured_at INTEGER NOT NULL,
+  overhead_ns INTEGER NOT NULL, bytes_per_second INTEGER NOT NULL,
+  contention INTEGER NOT NULL, measured_at INTEGER NOT NULL,
   PRIMARY KEY (device, library, stage, variant)
 ) WITHOUT ROWID;
 CREATE TABLE links (
@@ -380,24 +394,29 @@ class ProfileDB:
         """What is known of a task."""
         where = " AND ".join(f"{field.name} = ?" for field in fields(TaskKey))
         row = self._integers(
-            "SELECT time_ns, runs, spread_ns FROM tasks "
+            "SELECT time_ns, runs, spread_ns, alone_ns FROM tasks "
             f"WHERE device = ? AND library = ? AND {where}",
             (device, library, *astuple(key)),
         )
         return None if row is None else Sample(*row)
 
-    def tasks(self, device: str, library: str) -> dict[TaskKey, int]:
-        """All times (ns) that are known of a device with a library."""
+    def tasks(self, device: str, library: str) -> dict[TaskKey, Times]:
+        """All times that are known of a device with a library."""
+        columns = ", ".join(Times._fields)
         rows = self._select(
-            f"SELECT time_ns, {_TASK_FIELDS} FROM tasks WHERE device = ? AND library = ?",
+            f"SELECT {columns}, {_TASK_FIELDS} FROM tasks WHERE device = ? AND library = ?",
             (device, library),
         )
-        return {
-            TaskKey(*map(str, key)): time_ns
-            for time_ns, *key in rows
-            if self._is_right("time_ns", time_ns, ("tasks", device, library, *key))
-            and isinstance(time_ns, int)
-        }
+        found = {}
+        for time_ns, alone_ns, *key in rows:
+            place = ("tasks", device, library, *key)
+            if self._is_right("time_ns", time_ns, place) and self._is_right(
+                "alone_ns", alone_ns, place
+            ):
+                assert isinstance(time_ns, int)
+                assert isinstance(alone_ns, int)
+                found[TaskKey(*map(str, key))] = Times(time_ns, alone_ns)
+        return found
 
     def newest_library(self, device: str, precision: str = DEFAULT) -> str | None:
         """The kernel library of the newest measurement on that device; None if there is none.
@@ -422,16 +441,21 @@ class ProfileDB:
         self, device: str, library: str, stage: str, linear: Linear, variant: str = ""
     ) -> None:
         """Keep a fitted linear cost, unless there is one; `variant` is an update's optimizer."""
-        self._insert("linears", (device, library, stage, variant, *astuple(linear)))
+        contention = round(_CONTENTION_UNIT * linear.contention)
+        values = (linear.overhead_ns, linear.bytes_per_second, contention)
+        self._insert("linears", (device, library, stage, variant, *values))
 
     def linear(self, device: str, library: str, stage: str, variant: str = "") -> Linear | None:
         """What is known of a linear cost."""
         row = self._integers(
-            "SELECT overhead_ns, bytes_per_second FROM linears "
+            "SELECT overhead_ns, bytes_per_second, contention FROM linears "
             "WHERE device = ? AND library = ? AND stage = ? AND variant = ?",
             (device, library, stage, variant),
         )
-        return None if row is None else Linear(*row)
+        if row is None:
+            return None
+        overhead, rate, contention = row
+        return Linear(overhead, rate, contention / _CONTENTION_UNIT)
 
     def add_link(self, path: str, source: str, destination: str, rates: LinkRates) -> None:
         """Keep a measured path, unless there is one.

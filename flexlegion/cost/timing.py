@@ -6,8 +6,9 @@ Every rank makes the same calls in the same order, and every rank gets the same 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
+from typing import Any
 
 from flexlegion import _native
 from flexlegion.cost.model import Linear
@@ -45,17 +46,35 @@ class Repeats:
 REPEATS = Repeats()
 
 
+@dataclass(frozen=True)
+class TaskTimes:
+    """A task's times; nanoseconds of each run.
+
+    Parameters
+    ----------
+    together
+        While the devices that share its memory run the same task, each over its own data.
+    alone
+        While they are idle; empty where there are none.
+    """
+
+    together: list[int]
+    alone: list[int]
+
+
 def kernel_library() -> str:
     """The kernel library of CPU processors and its version: ``oneDNN 3.2.1``."""
     return str(_native.rt().ffi.string(_native.running().kernel_library).decode())
 
 
-def sample_of(times: Sequence[int]) -> Sample:
-    """Median and spread of some runs' times."""
-    if len(times) == 1:
-        return Sample(times[0], 1, 0)
-    low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
-    return Sample(round(middle), len(times), round(high - low))
+def sample_of(times: TaskTimes) -> Sample:
+    """Medians and spread of some runs' times."""
+    runs = times.together
+    alone = round(statistics.median(times.alone)) if times.alone else 0
+    if len(runs) == 1:
+        return Sample(runs[0], 1, 0, alone)
+    low, middle, high = statistics.quantiles(runs, n=4, method="inclusive")
+    return Sample(round(middle), len(runs), round(high - low), alone)
 
 
 def time_task(
@@ -67,10 +86,8 @@ def time_task(
     bound: int = 1,
     precision: str = DEFAULT,
     repeats: Repeats = REPEATS,
-) -> list[int]:
+) -> TaskTimes:
     """Time one task of a plan on the device that the plan names.
-
-    Meanwhile the devices that share its memory run the same task, each over its own data.
 
     Parameters
     ----------
@@ -85,11 +102,6 @@ def time_task(
     repeats
         How often to run it.
 
-    Returns
-    -------
-    list
-        Nanoseconds of each run.
-
     Raises
     ------
     UserError
@@ -99,9 +111,9 @@ def time_task(
     optimizer = optimizer or SGD()
     attributes = optimizer.attributes()
     array = _native.Arrays()
-    times = rt.ffi.new("int64_t[]", max(repeats.most, repeats.least))
-    count = rt.check(
-        rt.lib.fl_rt_measure_task(
+    return _task_times(
+        repeats,
+        lambda times, alone: rt.lib.fl_rt_measure_task(
             plan.handle,
             optimizer.type.encode(),
             len(attributes),
@@ -113,19 +125,30 @@ def time_task(
             _native.enumeration("fl_precision")[precision],
             _native_repeats(repeats),
             times,
-        )
+            alone,
+        ),
     )
-    return [int(t) for t in times[0:count]]
 
 
-def time_sum(device: int, slots: int, elements: int, repeats: Repeats = REPEATS) -> list[int]:
-    """Times (ns) of the sum of `slots` partial gradients of `elements` float32 on a device."""
+def time_sum(device: int, slots: int, elements: int, repeats: Repeats = REPEATS) -> TaskTimes:
+    """Time the sum of `slots` partial gradients of `elements` float32 on a device."""
+    lib = _native.rt().lib
+    native = _native_repeats(repeats)
+    return _task_times(
+        repeats,
+        lambda times, alone: lib.fl_rt_measure_sum(device, slots, elements, native, times, alone),
+    )
+
+
+def _task_times(repeats: Repeats, measure: Callable[[Any, Any], int]) -> TaskTimes:
+    """What a native measurement finds, which gets room for times and for how many are alone."""
     rt = _native.rt()
-    times = rt.ffi.new("int64_t[]", max(repeats.most, repeats.least))
-    count = rt.check(
-        rt.lib.fl_rt_measure_sum(device, slots, elements, _native_repeats(repeats), times)
-    )
-    return [int(t) for t in times[0:count]]
+    times = rt.ffi.new("int64_t[]", 2 * max(repeats.most, repeats.least))
+    alone = rt.ffi.new("int32_t *")
+    count = rt.check(measure(times, alone))
+    runs = [int(t) for t in times[0:count]]
+    together = count - int(alone[0])
+    return TaskTimes(runs[:together], runs[together:])
 
 
 def round_trips(

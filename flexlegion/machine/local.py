@@ -155,8 +155,8 @@ def _measure_device(devices: Devices, device: int) -> DeviceRates:
     plan = Plan(graph, strategy, devices, y)
     forward = next(i for i, launch in enumerate(plan.launches) if launch.pass_ == "forward")
     # The shortest times: what else runs meanwhile is not the processor's fault.
-    product = min(time_task(plan, forward, 0, repeats=repeats))
+    product = min(time_task(plan, forward, 0, repeats=repeats).together)
     elements = 4 << 20
-    total = min(time_sum(device, 2, elements, repeats))
+    total = min(time_sum(device, 2, elements, repeats).together)
     moved = 5 * 4 * elements  # one slot is copied, the other added to the copy
     return DeviceRates(round(2e9 * extent**3 / product), round(1e9 * moved / total))

@@ -320,8 +320,8 @@ def _comparison(
 def _simulated_parts(timeline: Timeline, device: str) -> Parts:
     rows = timeline.tasks
     mine = rows[(rows["device"] == timeline.places.index(device)) & (rows["hop"] < 0)]
-    tasks = int(mine["exe_time"].sum())
-    launches = int((mine["end_time"] - mine["start_time"]).sum()) - tasks
+    tasks = int((mine["exe_time"] + mine["contention_time"]).sum())
+    launches = int(mine["runtime_time"].sum())
     return Parts(tasks, launches, timeline.iteration_time_ns - tasks - launches)
 
 

@@ -87,8 +87,8 @@ class Passes:
             passes = [db.tasks(model, library) for db in self._passes]
             for key in passes[0]:
                 times = [its[key] for its in passes if key in its]
-                mean = Sample(round(statistics.mean(times)), len(times), 0)
-                result.add_task(model, library, key, mean)
+                together, alone = (round(statistics.mean(its)) for its in zip(*times, strict=True))
+                result.add_task(model, library, key, Sample(together, len(times), 0, alone))
             for pass_ in LINEAR_PASSES:
                 for variant in VARIANTS if pass_ == "update" else ("",):
                     found = [db.linear(model, library, pass_, variant) for db in self._passes]
@@ -114,4 +114,5 @@ class Passes:
 def _mean(lines: Sequence[Linear]) -> Linear:
     overhead = statistics.mean(line.overhead_ns for line in lines)
     rate = statistics.harmonic_mean([line.bytes_per_second for line in lines])
-    return Linear(round(overhead), round(rate))
+    contention = statistics.mean(line.contention for line in lines)
+    return Linear(round(overhead), round(rate), contention)

@@ -8,7 +8,7 @@ loop of empty tasks it is three times as fast. And a launch touches some four te
 From these follow, for `RuntimeCosts`:
 
 * the utility processor's work: what the process computes beside the threads that run tasks, fitted
-  by least squares as so much an iteration, a launch and a task;
+  by least squares as so much an iteration, a launch, a task, and a dependency on another device;
 * `dispatch`: the median pause between a task and the next on the same device, where launches are
   not fused;
 * `wake`: how much longer that pause is where each task waits for one of another device.
@@ -27,9 +27,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.model import TASK_PASSES, RuntimeCosts
 from flexlegion.cost.profile_db import ProfileDB
-from flexlegion.granularity import Granularity
+from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.graph import Operator
 from flexlegion.machine.running import RunningMachine, all_gather, running_machine
 from flexlegion.machine.topology import Device, Topology
@@ -39,6 +40,7 @@ from flexlegion.network import Network
 from flexlegion.optimizers import SGD
 from flexlegion.precision import DEFAULT
 from flexlegion.runtime.program import TRAIN
+from flexlegion.simulator import full
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategy import Strategy
 from flexlegion.tuner.running import Running
@@ -91,7 +93,7 @@ def measure_runtime(device: Device, topology: Topology, db: ProfileDB) -> int:
         return 0
     alike = [d for d in topology.devices if d.model == device.model]
     together = [d.name for d in alike if d.memory == device.memory]
-    costs = _measured([d.name for d in alike], together[:2])
+    costs = _measured([d.name for d in alike], together[:2], topology)
     db.add_runtime(device.model, key, costs)
     return 1
 
@@ -114,8 +116,8 @@ class Chain:
         Of the utility processor in an iteration.
     pauses_ns
         Between a task and the next.
-    launches, tasks
-        Of an iteration.
+    launches, tasks, crossings
+        Of an iteration; see `RuntimeCosts`.
     """
 
     length: int
@@ -126,9 +128,10 @@ class Chain:
     pauses_ns: list[float] = field(default_factory=list)
     launches: int = 0
     tasks: int = 0
+    crossings: int = 0
 
 
-def _measured(names: Sequence[str], together: Sequence[str]) -> RuntimeCosts:
+def _measured(names: Sequence[str], together: Sequence[str], topology: Topology) -> RuntimeCosts:
     """From chains on devices of one model, of which `together` share a memory."""
     one = names[:1]
     alone = Chain(LONG, one)
@@ -138,46 +141,49 @@ def _measured(names: Sequence[str], together: Sequence[str]) -> RuntimeCosts:
         chains.append(turns)
     if len(names) > 1:
         chains.append(Chain(LONG, names, split=True))
-    running = [_run(chain, len(names)) for chain in chains]
+    running = [_run(chain, len(names), topology) for chain in chains]
     for _ in range(ROUNDS):
         for chain, program in zip(chains, running, strict=True):
             _round(chain, program)
     for program in running:
         program.close()
     work = [statistics.median(chain.work_ns) for chain in chains]
-    iteration, launch, task = fitted([(c.launches, c.tasks) for c in chains], work)
+    counts = [(1, c.launches, c.tasks, c.crossings) for c in chains]
     dispatch = statistics.median(alone.pauses_ns)
     wake = statistics.median(turns.pauses_ns) - dispatch if turns in chains else 0.0
-    mine = np.array([max(0.0, t) for t in (iteration, launch, task, dispatch, wake)])
+    mine = np.array([*fitted(counts, work), max(0.0, dispatch), max(0.0, wake)])
     ranks = [np.frombuffer(rank) for rank in all_gather(mine.tobytes())]
     cores = len(os.sched_getaffinity(0))
     return RuntimeCosts(*[*(round(time) for time in np.mean(ranks, axis=0)), cores])
 
 
-def fitted(counts: Sequence[tuple[int, int]], work: Sequence[float]) -> tuple[float, float, float]:
-    """Work as so much an iteration, a launch and a task, by least squares; none is negative.
+def fitted(counts: Sequence[Sequence[int]], work: Sequence[float]) -> list[float]:
+    """Work as so much for each thing that is counted; none is negative.
+
+    What is left of each program, as a share of its work, has the least sum of squares: programs of
+    little work say as much as those of much.
 
     Parameters
     ----------
     counts
-        Launches and tasks of each program.
+        Of each program, how many there are of each thing in an iteration.
     work
         Of an iteration of each.
     """
-    columns = np.array([(1, launches, tasks) for launches, tasks in counts], float)
-    used = [0, 1, 2]
+    shares = np.array(counts, float) / np.array(work, float)[:, None]
+    used = [column for column in range(shares.shape[1]) if shares[:, column].any()]
     while True:
-        found, *_ = np.linalg.lstsq(columns[:, used], np.array(work, float), rcond=None)
+        found, *_ = np.linalg.lstsq(shares[:, used], np.ones(len(work)), rcond=None)
         if len(used) == 1 or min(found) >= 0:
             break
         used.pop(int(np.argmin(found)))  # the others are fitted without it
-    values = [0.0, 0.0, 0.0]
+    values = [0.0] * shares.shape[1]
     for column, value in zip(used, found, strict=True):
-        values[column] = float(value)
-    return values[0], values[1], values[2]
+        values[column] = max(0.0, float(value))
+    return values
 
 
-def _run(chain: Chain, devices: int) -> Running:
+def _run(chain: Chain, devices: int, topology: Topology) -> Running:
     """Its program, after Legion has its trace."""
     network = _network(chain.length, SAMPLES * max(2, devices))
     configs = {}
@@ -192,6 +198,9 @@ def _run(chain: Chain, devices: int) -> Running:
     chain.launches = len(issued) + len(loads)
     chain.tasks = sum(len(launches[i].devices) for run in issued for i in run)
     chain.tasks += sum(len(load.devices) for load in loads)
+    granularity = chain.granularity or DEFAULT_GRANULARITY
+    problem = network.problem(topology, AnalyticCosts(), granularity=granularity)
+    chain.crossings = full(problem, strategy).crossings
     return program
 
 

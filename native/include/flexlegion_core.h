@@ -185,9 +185,11 @@ int64_t fl_plan_bytes_on_device(const fl_plan *plan, int device);
 typedef struct fl_problem fl_problem;
 typedef struct {
   int64_t overhead, bytes_per_second;
-} fl_linear; /* a time that grows with the bytes */
+  int32_t contention; /* see fl_problem_add_split */
+} fl_linear;          /* a time that grows with the bytes */
 typedef struct {
   int64_t iteration, launch, task; /* the utility processor's work for each */
+  int64_t crossing;                /* and for each dependency of a task on one of another device */
   int64_t dispatch; /* before a task; tasks of a launch that is fused with the one before it run on
                        with that without */
   int64_t wake;     /* more, where it was waiting for another device */
@@ -218,9 +220,11 @@ fl_problem *fl_problem_create(const fl_graph *graph, const fl_machine *machine,
                               const int32_t *class_of, int optimizer_states, int clips);
 void fl_problem_destroy(fl_problem *problem);
 /* Adds an entry to the cost table: for each kind of device, each task's forward time, then for each
- * kind each task's backward time. Returns the entry's number; one that exists keeps its times. */
+ * kind each task's backward time. Times are those beside idle neighbours, which are the devices of
+ * the same memory; `contention`, unless it is NULL, tells how much longer each task takes beside
+ * busy ones, in thousandths. Returns the entry's number; one that exists keeps its times. */
 int fl_problem_add_split(fl_problem *problem, int op, int n_degrees, const int32_t *degrees,
-                         int n_times, const int64_t *times);
+                         int n_times, const int64_t *times, const int32_t *contention);
 /* The extents of what each task touches of each operand: tasks x operands x FL_MAX_RANK. */
 enum { FL_MAX_RANK = 5, FL_MAX_SPACE = 6 }; /* dimensions of a tensor, and of a space */
 int fl_graph_parts(const fl_graph *graph, int op, int n_degrees, const int32_t *degrees, int n_out,
@@ -262,10 +266,12 @@ typedef struct {
   int32_t hop;                 /* of a communication task, or -1 */
   int32_t unused;
   int64_t bytes, exe_time, ready_time, start_time, end_time;
+  int64_t contention_time, runtime_time; /* what busy neighbours and the runtime took on top */
 } fl_task;
 typedef struct {
   int64_t iteration_time; /* the latest end, or a utility processor's work if that takes longer */
   int64_t bytes_moved, computation_time, tasks;
+  int64_t crossings; /* dependencies between tasks of two devices that share a memory */
   int64_t longest_path, heaviest_load; /* lower bounds of the strategy's iteration time */
   /* Until the simulator is called again: */
   const int64_t *load;      /* of each device and link, the time that it is busy */

@@ -56,16 +56,17 @@ typedef struct {
   int64_t budget_ns;            /* within which, between the bounds, it runs as often as it can */
   int64_t sweep_bytes;          /* of other memory that is read and written before each run */
 } fl_repeats;
-/* The leaf task `part` of a launch of the plan on the device that the plan says, while those that
- * share its memory do the same, over made-up numbers (int32: below `bound`). `times` has room for
- * the most runs; returns how many there were. */
+/* The leaf task `part` of a launch of the plan on the device that the plan says, over made-up
+ * numbers (int32: below `bound`): first while those that share its memory do the same, then, if
+ * there are any, alone. `times` has room for twice the most runs; returns how many there were, the
+ * last `alone` of them alone. */
 int fl_rt_measure_task(const fl_plan *plan, const char *optimizer, int n_attributes,
                        const char *const *attribute_names, const char *const *attribute_values,
                        int launch, int part, int bound, int precision, const fl_repeats *repeats,
-                       int64_t *times);
+                       int64_t *times, int32_t *alone);
 /* The sum of `slots` partial gradients. */
 int fl_rt_measure_sum(int device, int64_t slots, int64_t elements, const fl_repeats *repeats,
-                      int64_t *times);
+                      int64_t *times, int32_t *alone);
 /* Round trips of a region between the memories of two devices, in which it is copied; on one
  * memory: of the two tasks alone. Regions travel on all ways at once; the first one's is timed. */
 int fl_rt_measure_round_trips(int n_ways, const int32_t *from, const int32_t *to, int64_t bytes,

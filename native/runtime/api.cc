@@ -79,6 +79,17 @@ int measured(int64_t* times, Measure&& measure) {
   });
 }
 
+// The same of a task's times, first those with neighbours.
+template <typename Measure>
+int measured_twice(int64_t* times, int32_t* alone, Measure&& measure) {
+  return measured(times, [&] {
+    fl::TaskTimes result = measure();
+    *alone = static_cast<int32_t>(result.alone.size());
+    result.together.insert(result.together.end(), result.alone.begin(), result.alone.end());
+    return result.together;
+  });
+}
+
 const char* kernel_library() {
   static const std::string name = [] {
     const dnnl_version_t* const v = dnnl_version();
@@ -162,8 +173,8 @@ int64_t fl_rt_copied_bytes(int from, int to) {
 int fl_rt_measure_task(const fl_plan* plan, const char* optimizer, int n_attributes,
                        const char* const* attribute_names, const char* const* attribute_values,
                        int launch, int part, int bound, int precision, const fl_repeats* repeats,
-                       int64_t* times) {
-  return measured(times, [&] {
+                       int64_t* times, int32_t* alone) {
+  return measured_twice(times, alone, [&] {
     const fl::Attributes attributes =
         attributes_of(n_attributes, attribute_names, attribute_values);
     return fl::measure_task(*plan, optimizer, attributes, fl::LaunchId(launch), part, bound,
@@ -172,9 +183,9 @@ int fl_rt_measure_task(const fl_plan* plan, const char* optimizer, int n_attribu
 }
 
 int fl_rt_measure_sum(int device, int64_t slots, int64_t elements, const fl_repeats* repeats,
-                      int64_t* times) {
-  return measured(times,
-                  [&] { return fl::measure_sum(device, slots, elements, repeats_of(*repeats)); });
+                      int64_t* times, int32_t* alone) {
+  return measured_twice(
+      times, alone, [&] { return fl::measure_sum(device, slots, elements, repeats_of(*repeats)); });
 }
 
 int fl_rt_measure_round_trips(int n_ways, const int32_t* from, const int32_t* to, int64_t bytes,

@@ -2,7 +2,7 @@
 // launch, over regions that hold what it touches and nothing else, mapped in the same way; times
 // are taken inside the task. What it reads are made-up, sensible numbers. Meanwhile the devices
 // that share its memory run the same task, each over data of its own, as they would in training:
-// they share memory bandwidth, and a core or two with the runtime.
+// they share memory bandwidth, and a core or two with the runtime. Then it runs alone.
 //
 // Every rank makes the same calls, and every rank gets the same times.
 #pragma once
@@ -29,16 +29,21 @@ struct Repeats {
 };
 
 using Times = std::vector<std::int64_t>;  // ns, one a run
+struct TaskTimes {
+  Times together;  // with those that share the memory
+  Times alone;     // without; empty where nobody does
+};
 
 // Task `part` of a launch of the plan, on the device that the plan says. A load is what it costs in
 // an iteration: host array to staging tensor, and from there to the input. Values of int32 inputs
 // are below `bound`.
-Times measure_task(const fl_plan& plan, const std::string& optimizer,
-                   const Attributes& hyperparameters, LaunchId launch, int part, std::int32_t bound,
-                   Precision precision, const Repeats& repeats);
+TaskTimes measure_task(const fl_plan& plan, const std::string& optimizer,
+                       const Attributes& hyperparameters, LaunchId launch, int part,
+                       std::int32_t bound, Precision precision, const Repeats& repeats);
 
 // The sum of `slots` partial gradients of `elements` float32 each.
-Times measure_sum(int device, std::int64_t slots, std::int64_t elements, const Repeats& repeats);
+TaskTimes measure_sum(int device, std::int64_t slots, std::int64_t elements,
+                      const Repeats& repeats);
 
 // Round trips of `bytes` between two devices' memories, as Legion copies for two tasks that write
 // the same region in turns; the same on all `ways` at once, of which the first is timed. On one

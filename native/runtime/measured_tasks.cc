@@ -153,13 +153,18 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
                            std::move(body), cold);
 }
 
+TaskTimes with_alone(Measurement& measurement, const RunState& state, const Repeats& repeats) {
+  Times together = measurement.run(state, repeats);
+  return {std::move(together), measurement.run_alone(state)};
+}
+
 }  // namespace
 
-Times measure_task(const fl_plan& plan, const std::string& optimizer,
-                   const Attributes& hyperparameters, LaunchId id, int part, std::int32_t bound,
-                   Precision precision, const Repeats& repeats) {
+TaskTimes measure_task(const fl_plan& plan, const std::string& optimizer,
+                       const Attributes& hyperparameters, LaunchId id, int part, std::int32_t bound,
+                       Precision precision, const Repeats& repeats) {
   const Launch launch = only(plan.plan.launches.at(id.index()), static_cast<std::size_t>(part));
-  if (launch.pass == Pass::load) return measure_load(plan.graph, launch, repeats);
+  if (launch.pass == Pass::load) return {measure_load(plan.graph, launch, repeats), {}};
   RunState state;
   state.step = 1;
   state.valid_samples = plan.graph.tensors.front().shape.front();
@@ -171,7 +176,7 @@ Times measure_task(const fl_plan& plan, const std::string& optimizer,
     for (int device : devices) {
       add_plan_task(measurement, device, plan, launch, optimizer, hyperparameters, bound);
     }
-    return measurement.run(state, repeats);
+    return with_alone(measurement, state, repeats);
   };
   try {
     return run_on(neighbours(launch.devices.front()));
@@ -180,7 +185,8 @@ Times measure_task(const fl_plan& plan, const std::string& optimizer,
   }
 }
 
-Times measure_sum(int device, std::int64_t slots, std::int64_t elements, const Repeats& repeats) {
+TaskTimes measure_sum(int device, std::int64_t slots, std::int64_t elements,
+                      const Repeats& repeats) {
   Measurement measurement(device, repeats.sweep_bytes);
   for (int each : neighbours(device)) {
     const int region = measurement.add_region({slots, elements}, 1);
@@ -190,7 +196,7 @@ Times measure_sum(int device, std::int64_t slots, std::int64_t elements, const R
         each, stack, [](LeafContext& context) { fill_body(context, DataType::float32, Values()); });
     measurement.add_measured(kSumTask, each, {stack}, sum_body);
   }
-  return measurement.run(RunState{}, repeats);
+  return with_alone(measurement, RunState{}, repeats);
 }
 
 }  // namespace flexlegion

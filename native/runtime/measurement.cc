@@ -99,8 +99,10 @@ void Measurement::add_measured(const std::string& task, int device,
                                const std::vector<bool>& cold, Side side) {
   add_sweep(device, requirements, cold);
   const int launch = add_task(task, device, std::move(requirements), std::move(body), side);
-  if (device == device_) launches_[static_cast<std::size_t>(launch)].log = &add_log();
   add_step(launch);
+  if (device != device_) return;
+  launches_[static_cast<std::size_t>(launch)].log = &add_log();
+  own_.launches.push_back(launch);
 }
 
 Times& Measurement::add_log() {
@@ -117,17 +119,23 @@ Times Measurement::run(const RunState& state, const Repeats& repeats,
   seal("a task to be measured");
   for (int fill : fills_) issue(fill, state);
   // The first run shows how long one takes, on all ranks alike.
-  repeat(1, state, rows);
+  repeat(all_, 1, state, rows);
   const std::int64_t first = std::max<std::int64_t>(1, times().back());
   if (first > kLongRun) {
-    repeat(std::min(kRunsOfLong, repeats.most), state, rows);
-    return times();
+    counted_ = std::min(kRunsOfLong, repeats.most);
+  } else {
+    if (repeats.warmups > 1) repeat(all_, repeats.warmups - 1, state, rows);
+    const std::int64_t once = std::max<std::int64_t>(1, times().back());
+    const std::int64_t fitting = repeats.budget_ns / once;
+    counted_ = static_cast<int>(std::clamp<std::int64_t>(fitting, repeats.least, repeats.most));
   }
-  if (repeats.warmups > 1) repeat(repeats.warmups - 1, state, rows);
-  const std::int64_t once = std::max<std::int64_t>(1, times().back());
-  const std::int64_t fitting = repeats.budget_ns / once;
-  repeat(static_cast<int>(std::clamp<std::int64_t>(fitting, repeats.least, repeats.most)), state,
-         rows);
+  repeat(all_, counted_, state, rows);
+  return times();
+}
+
+Times Measurement::run_alone(const RunState& state) {
+  if (own_.launches.size() == all_.launches.size()) return {};
+  repeat(own_, (counted_ + 1) / 2, state, nullptr);
   return times();
 }
 
@@ -149,26 +157,29 @@ void Measurement::add_sweep(int device, const std::vector<LaunchRequirement>& re
     evicted.push_back(i < cold.size() && cold[i]);
   }
   if (touched.empty()) return;
-  add_step(add_task(kTouchTask, device, std::move(touched),
-                    [bytes = sweep_bytes_, evicted](LeafContext& context) {
-                      if (context.kind != DeviceKind::cpu) return;
-                      sweep(bytes);
-                      for (std::size_t i = 0; i < evicted.size(); ++i) {
-                        if (evicted[i]) evict(context.views[i]);
-                      }
-                    }));
+  const int launch = add_task(kTouchTask, device, std::move(touched),
+                              [bytes = sweep_bytes_, evicted](LeafContext& context) {
+                                if (context.kind != DeviceKind::cpu) return;
+                                sweep(bytes);
+                                for (std::size_t i = 0; i < evicted.size(); ++i) {
+                                  if (evicted[i]) evict(context.views[i]);
+                                }
+                              });
+  add_step(launch);
+  if (device == device_) own_.launches.push_back(launch);
 }
 
-void Measurement::repeat(int count, const RunState& state, const std::vector<std::int64_t>* rows) {
+void Measurement::repeat(Steps& steps, int count, const RunState& state,
+                         const std::vector<std::int64_t>* rows) {
   wait_quietly();
   for (Times& log : logs_) log.clear();
   Runtime* runtime = Runtime::get_runtime();
   Context ctx = Runtime::get_context();
-  if (traced_ && !trace_) trace_ = MachineState::get().next_trace_id();
+  if (traced_ && !steps.trace) steps.trace = MachineState::get().next_trace_id();
   for (int i = 0; i < count; ++i) {
-    if (trace_) runtime->begin_trace(ctx, *trace_);
-    for (int launch : steps_) issue(launch, state, rows == nullptr ? -1 : 0, rows);
-    if (trace_) runtime->end_trace(ctx, *trace_);
+    if (steps.trace) runtime->begin_trace(ctx, *steps.trace);
+    for (int launch : steps.launches) issue(launch, state, rows == nullptr ? -1 : 0, rows);
+    if (steps.trace) runtime->end_trace(ctx, *steps.trace);
   }
   wait_quietly();
 }

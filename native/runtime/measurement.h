@@ -47,26 +47,35 @@ class Measurement : public Executor {
                     const std::vector<bool>& cold = {}, Side side = Side::device);
 
   Times& add_log();
-  void add_step(int launch) { steps_.push_back(launch); }
+  void add_step(int launch) { all_.launches.push_back(launch); }
   // Records the steps as a trace, so that Legion's analysis does not hold them up.
   void trace() { traced_ = true; }
 
   // Runs all steps again and again. Returns what is logged; the logs are added up.
   Times run(const RunState& state, const Repeats& repeats,
             const std::vector<std::int64_t>* rows = nullptr);
+  // Then the measured tasks of our device alone, half as often; nothing if no others ran beside it.
+  Times run_alone(const RunState& state);
 
  private:
   void add_sweep(int device, const std::vector<LaunchRequirement>& requirements,
                  const std::vector<bool>& cold);
-  void repeat(int count, const RunState& state, const std::vector<std::int64_t>* rows);
+  // Steps in an order of their own, as a trace of their own.
+  struct Steps {
+    std::vector<int> launches;
+    std::optional<Legion::TraceID> trace;
+  };
+  void repeat(Steps& steps, int count, const RunState& state,
+              const std::vector<std::int64_t>* rows);
   Times times();
 
   const int device_;
   const std::int64_t sweep_bytes_;
   std::deque<Times> logs_;  // a deque: launches keep pointers into it
-  std::vector<int> fills_, steps_;
+  std::vector<int> fills_;
+  Steps all_, own_;  // own_: those of them that run measured tasks of our device
   bool traced_ = false;
-  std::optional<Legion::TraceID> trace_;
+  int counted_ = 0;  // runs that the last times are of
   Times totals_;
   int report_ = 0;
 };

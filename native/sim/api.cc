@@ -115,22 +115,29 @@ fl::MachineModel machine_of(const fl_machine& machine) {
   return model;
 }
 
+std::int32_t contention_of(std::int32_t contention) {
+  if (contention < 0 || contention > fl::kMaxContention) {
+    throw std::invalid_argument("beside neighbours, a task takes no less time");
+  }
+  return contention;
+}
+
 fl::LinearCost linear_of(const fl_linear& linear) {
   if (linear.overhead < 0 || linear.overhead > fl::kMaxTime || linear.bytes_per_second < 1 ||
       linear.bytes_per_second > kMaxRate) {
     throw std::invalid_argument("a pass needs a positive rate and no negative overhead");
   }
-  return {linear.overhead, linear.bytes_per_second};
+  return {linear.overhead, linear.bytes_per_second, contention_of(linear.contention)};
 }
 
 fl::RuntimeCosts runtime_of(const fl_runtime& runtime) {
-  for (const std::int64_t time :
-       {runtime.iteration, runtime.launch, runtime.task, runtime.dispatch, runtime.wake}) {
+  for (const std::int64_t time : {runtime.iteration, runtime.launch, runtime.task, runtime.crossing,
+                                  runtime.dispatch, runtime.wake}) {
     if (time < 0 || time > fl::kMaxTime) {
       throw std::invalid_argument("the runtime takes no negative time");
     }
   }
-  return {runtime.iteration, runtime.launch, runtime.task,
+  return {runtime.iteration, runtime.launch, runtime.task, runtime.crossing,
           runtime.dispatch,  runtime.wake,   runtime.cores};
 }
 
@@ -155,6 +162,9 @@ fl::CostTable cost_table(const fl::Graph& graph, const int32_t* class_of,
     costs.load.push_back(linear_of(rates.load));
     costs.update.push_back(linear_of(rates.update));
     costs.sum.push_back(linear_of(rates.sum));
+    for (const fl_linear* linear : {&rates.load, &rates.update, &rates.sum}) {
+      costs.contended = costs.contended || linear->contention > 0;
+    }
   }
   return costs;
 }
@@ -217,7 +227,7 @@ fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
 void fl_problem_destroy(fl_problem* problem) { delete problem; }
 
 int fl_problem_add_split(fl_problem* handle, int number, int n_degrees, const int32_t* degrees,
-                         int n_times, const int64_t* times) {
+                         int n_times, const int64_t* times, const int32_t* contention) {
   return fl::guarded(-1, [&] {
     fl::Problem& problem = handle->problem;
     const fl::OpId op = checked_op(problem.graph, number);
@@ -233,6 +243,7 @@ int fl_problem_add_split(fl_problem* handle, int number, int n_degrees, const in
     if (n_times != 2 * half) throw std::invalid_argument("wrong number of task times");
     for (int i = 0; i < n_times; ++i) {
       if (times[i] < 0 || times[i] > fl::kMaxTime) throw std::invalid_argument("a bad task time");
+      if (contention != nullptr) contention_of(contention[i]);
     }
     const fl::OpId group = problem.costs.class_of[op];
     auto& splits = problem.costs.splits[group];
@@ -248,7 +259,13 @@ int fl_problem_add_split(fl_problem* handle, int number, int n_degrees, const in
                         fl::partial_values(its, config.degrees),
                         fl::sums_by_shards(its, config),
                         fl::parts_of(its, config.degrees)});
-      splits.back().leave_idle(problem.facts.first_part_alone(its));
+      fl::Split& split = splits.back();
+      split.leave_idle(problem.facts.first_part_alone(its));
+      if (contention != nullptr) {
+        split.forward_contention.assign(contention, contention + half);
+        split.backward_contention.assign(contention + half, contention + n_times);
+        problem.costs.contended = true;
+      }
     }
     return entry->second;
   });
@@ -331,6 +348,7 @@ int fl_simulator_summary(fl_simulator* simulator, fl_summary* out) {
             graph.bytes_moved(),
             computation,
             simulator->simulator.timeline().tasks,
+            graph.crossings(),
             simulator->simulator.longest_path(),
             graph.heaviest_load(),
             graph.load().data(),
@@ -353,6 +371,7 @@ int fl_simulator_timeline(const fl_simulator* simulator, int n_tasks, fl_task* t
       const fl::Block& block = graph.blocks()[l];
       for (int k = 0; k < static_cast<int>(block.device.size()); ++k) {
         const int t = line.first_task[l] + k;
+        const std::int64_t runtime = line.runtime_time.empty() ? 0 : line.runtime_time[t];
         tasks[t] = {block.device[k],
                     static_cast<int32_t>(key.pass),
                     fl::number_of(key),
@@ -367,7 +386,9 @@ int fl_simulator_timeline(const fl_simulator* simulator, int n_tasks, fl_task* t
                     block.exe_time[k],
                     line.ready_time[t],
                     line.start_time[t],
-                    line.end_time[t]};
+                    line.end_time[t],
+                    line.end_time[t] - line.start_time[t] - block.exe_time[k] - runtime,
+                    runtime};
       }
     }
     const int devices = graph.problem().machine.devices();
@@ -394,7 +415,9 @@ int fl_simulator_timeline(const fl_simulator* simulator, int n_tasks, fl_task* t
                     hop.time,
                     line.ready_time[t],
                     line.start_time[t],
-                    line.end_time[t]};
+                    line.end_time[t],
+                    0,
+                    0};
       }
     }
     const auto most = fl::peak_memory(graph, line);

@@ -25,7 +25,10 @@ namespace flexlegion {
 // The tasks of one launch.
 struct Block {
   std::vector<int> device;             // a part
-  std::vector<std::int64_t> exe_time;  // ns
+  std::vector<std::int64_t> exe_time;  // ns, while no neighbour computes
+  // How much longer beside neighbours that all compute, in units of 1 / kContentionUnit of that
+  // time; empty: no longer. See sim/contention.h.
+  std::vector<std::int32_t> contention;
 };
 
 // A task at an end of a flow: which of the flow's parties (launches), and which part. So flows that

@@ -40,6 +40,32 @@ FlowRules::FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
       boxes_(static_cast<std::size_t>(problem.machine.memories)) {}
 
 Block FlowRules::block(int launch) {
+  Block block = without_contention(launch);
+  if (!problem_.costs.contended) return block;
+  for (int k = 0; k < static_cast<int>(block.device.size()); ++k) {
+    block.contention.push_back(contention(launch, block.device[k], k));
+  }
+  return block;
+}
+
+std::int32_t FlowRules::contention(int launch, int device, int part) const {
+  const CostTable& costs = problem_.costs;
+  const int kind = problem_.machine.kind_of[device];
+  const auto [pass, op, loaded] = launch_graph_.launches[launch];
+  switch (pass) {
+    case Pass::forward:
+    case Pass::backward:
+      return problem_.split(op, configs_[op].split).contention(pass, kind, part);
+    case Pass::load:
+      return costs.load[kind].contention;
+    case Pass::sum:
+      return costs.sum[kind].contention;
+    default:  // what goes over weights and their gradients
+      return costs.update[kind].contention;
+  }
+}
+
+Block FlowRules::without_contention(int launch) {
   const MachineModel& machine = problem_.machine;
   const auto [pass, op, loaded] = launch_graph_.launches[launch];
   Block block;

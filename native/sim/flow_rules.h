@@ -27,6 +27,8 @@ class FlowRules {
   FlowPtr flow(int flow);
 
  private:
+  Block without_contention(int launch);
+  std::int32_t contention(int launch, int device, int part) const;
   Flow value(const FlowId& id);
   Flow partial(const FlowId& id);
   Flow gradient(const FlowId& id);

@@ -28,6 +28,13 @@ struct MachineModel {
   int devices() const { return static_cast<int>(memory_of.size()); }
   // Links are devices too: they come after the compute devices.
   int all_devices() const { return devices() + static_cast<int>(links.size()); }
+  std::vector<std::vector<int>> devices_by_memory() const {
+    std::vector<std::vector<int>> users(static_cast<std::size_t>(memories));
+    for (int d = 0; d < devices(); ++d) {
+      users[static_cast<std::size_t>(memory_of[static_cast<std::size_t>(d)])].push_back(d);
+    }
+    return users;
+  }
   const std::vector<int>& route(int from, int to) const {
     return routes[static_cast<std::size_t>(from) * static_cast<std::size_t>(memories) +
                   static_cast<std::size_t>(to)];
@@ -36,6 +43,7 @@ struct MachineModel {
 
 // Longer times are cut to this, so that their sums stay within 64 bits: ns, some three hours.
 constexpr std::int64_t kMaxTime = 10'000'000'000'000;
+constexpr std::int32_t kContentionUnit = 1000, kMaxContention = 100 * kContentionUnit;
 
 // The time that `bytes` take, in ns, rounded up. In two ways, as bytes * 1e9 would leave 64 bits at
 // 8 GB.

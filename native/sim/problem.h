@@ -23,6 +23,8 @@ struct Split {
   int partial_values = 1;          // of each part of the outputs, see plan/graph.h
   bool can_sum_by_shards = false;  // whether shards of them can be combined before they are read
   int parts = 1;                   // of its linear inputs' partial values
+  // As forward and backward, how much longer beside busy neighbours (Block::contention); or empty.
+  std::vector<std::int32_t> forward_contention = {}, backward_contention = {};
 
   // Where the first part alone runs backward, the others have nothing to do then.
   void leave_idle(bool first_part_alone) {
@@ -38,12 +40,17 @@ struct Split {
     const auto& times = pass == Pass::forward ? forward : backward;
     return std::max<std::int64_t>(1, times[static_cast<std::size_t>(kind * tasks + part)]);
   }
+  std::int32_t contention(Pass pass, int kind, int part) const {
+    const auto& its = pass == Pass::forward ? forward_contention : backward_contention;
+    return its.empty() ? 0 : its[static_cast<std::size_t>(kind * tasks + part)];
+  }
 };
 
 // Time of a pass that only moves data: overhead + bytes / bytes_per_second, at least 1 ns.
 struct LinearCost {
   std::int64_t overhead = 0;  // ns
   std::int64_t bytes_per_second = 1'000'000'000;
+  std::int32_t contention = 0;  // as Block::contention
 
   std::int64_t time(std::int64_t bytes) const {
     return std::max<std::int64_t>(1, overhead + transfer_time(bytes, bytes_per_second));
@@ -53,11 +60,14 @@ struct LinearCost {
 // What the runtime takes, of a device kind; all in ns (sim/utility.h).
 struct RuntimeCosts {
   std::int64_t iteration = 0, launch = 0, task = 0;  // the utility processor's work for each
+  std::int64_t crossing = 0;  // and for each dependency of a task on one of another device
   std::int64_t dispatch = 0;  // before a task, unless it runs on with the one before
   std::int64_t wake = 0;      // more, where the task was waiting for another device
   int cores = 0;  // that the memory's devices and its utility processor have between them
 
-  bool any() const { return iteration > 0 || launch > 0 || task > 0 || dispatch > 0 || wake > 0; }
+  bool any() const {
+    return iteration > 0 || launch > 0 || task > 0 || crossing > 0 || dispatch > 0 || wake > 0;
+  }
 };
 
 struct CostTable {
@@ -68,6 +78,7 @@ struct CostTable {
   IdVector<OpId, std::map<std::vector<int>, int>> number_of;  // degrees -> split
   std::vector<LinearCost> update, load, sum;                  // a device kind
   std::vector<RuntimeCosts> runtime;                          // a device kind
+  bool contended = false;  // whether any task takes longer beside busy neighbours
 };
 
 struct Problem {

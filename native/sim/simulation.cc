@@ -99,11 +99,21 @@ void Simulation::lay_out(Timeline& line) {
     for (std::size_t l = 0; l < blocks.size(); ++l) {
       utility_.count_launch(blocks[l].device, !line.runs_on[l]);
     }
+    crossings_.assign(normal, 0);
+    for (int f = 0; f < static_cast<int>(flows.size()); ++f) {
+      graph_.for_each_crossing(f, [&](int reader, int part) {
+        ++crossings_[line.first_task[reader] + part];
+        utility_.count_crossing(blocks[reader].device[part]);
+      });
+    }
     // Launches are issued iterations ahead. Where issuing takes longer than all else, all else
     // waits for it.
     line.iteration_time = utility_.work();
     last_ready_.assign(static_cast<std::size_t>(graph_.problem().machine.memories), -1);
-    if (line.owed.size() < normal) line.owed.resize(normal);
+    if (line.owed.size() < normal) {
+      line.owed.resize(normal);
+      line.runtime_time.resize(normal);
+    }
   }
   heap_.clear();
   kept_until_ = 0;
@@ -198,17 +208,21 @@ void Simulation::serve(Timeline& line, std::uint32_t task, int device, std::int6
   remaining_[device] -= exe_time;
 }
 
-// The same, with what the runtime takes. Loads of task graphs and bounds leave that out: it is
-// never negative.
+// The same, with what busy neighbours and the runtime take. Loads of task graphs and bounds leave
+// that out: it is never negative.
 void Simulation::start_task(Timeline& line, int launch, int part, std::uint32_t task) {
   const Block& block = graph_.blocks()[launch];
   const int device = block.device[part];
   serve(line, task, device, block.exe_time[part]);
+  const std::int64_t start = line.start_time[task];
+  line.end_time[task] += contention_.extra(block, part, start, free_);
   if (!utility_.active()) return;
   const bool issued = !line.runs_on[launch];
-  line.end_time[task] += utility_.start(device, line.start_time[task],
-                                        issued && utility_.first_there(block.device, part), free_);
-  if (issued) line.end_time[task] += utility_.dispatch(device);
+  const bool first = issued && utility_.first_there(block.device, part);
+  std::int64_t& its = line.runtime_time[task];
+  its = utility_.start(device, start, first, crossings_[task], free_) +
+        (issued ? utility_.dispatch(device) : 0);
+  line.end_time[task] += its;
   line.owed[task] = utility_.owed(device);
 }
 
@@ -325,6 +339,7 @@ std::int64_t Simulation::first_touched(const Timeline& before, const TaskGraph::
 // they were served in the order of ready times, then of numbers, in which this is called.
 void Simulation::keep_owed(const Timeline& before, int old, Timeline& line, int now, int device) {
   line.owed[now] = before.owed[old];
+  line.runtime_time[now] = before.runtime_time[old];
   std::int64_t& last = last_ready_[graph_.problem().machine.memory_of[device]];
   if (line.ready_time[now] < last) return;
   last = line.ready_time[now];

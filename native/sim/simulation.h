@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "sim/contention.h"
 #include "sim/fused_launches.h"
 #include "sim/task_graph.h"
 #include "sim/utility.h"
@@ -27,8 +28,10 @@ struct Timeline {
   std::vector<std::int64_t> ready_time, start_time, end_time;  // ns
   std::vector<Cause> cause;                                    // whose end decided when it started
   std::vector<int> first_task, first_hop;                      // by launch, by flow; and one more
-  std::vector<std::int64_t> owed;  // what the utility processor then had to do, see sim/utility.h
-  std::vector<char> runs_on;       // by launch: it takes no launch time
+  // Of tasks of launches, where the runtime takes time (sim/utility.h): how much of one's time,
+  // and what the utility processor then had to do.
+  std::vector<std::int64_t> runtime_time, owed;
+  std::vector<char> runs_on;  // by launch: it takes no launch time
   int tasks = 0;
   // The latest end, or all the work of a utility processor, if that is more; kNever where the
   // simulation stopped early.
@@ -41,7 +44,10 @@ struct Timeline {
 class Simulation {
  public:
   explicit Simulation(const TaskGraph& graph)
-      : graph_(graph), fused_(graph), utility_(graph.problem()) {}
+      : graph_(graph),
+        fused_(graph),
+        utility_(graph.problem()),
+        contention_(graph.problem().machine) {}
 
   // Stops as soon as the iteration is sure to take longer than `limit`, and then returns false.
   // `tails`, if any: what passes at least from the start of a launch's tasks to the iteration's
@@ -75,10 +81,12 @@ class Simulation {
   const TaskGraph& graph_;
   FusedLaunches fused_;
   UtilityProcessors utility_;
+  Contention contention_;
   // (ready_time, task) in one number each: a heap of four children.
   std::vector<unsigned __int128> heap_;
   std::vector<std::int32_t> pending_;    // a task: predecessors that have not ended
   std::vector<std::int32_t> owner_;      // a task: its launch, or ~flow
+  std::vector<std::int32_t> crossings_;  // a task of a launch: dependencies on other devices' tasks
   std::vector<std::int64_t> free_;       // a device: the end of its last task
   std::vector<Cause> last_;              // a device: its last task
   std::vector<std::int64_t> remaining_;  // a device: time of tasks not yet served

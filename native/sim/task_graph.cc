@@ -163,6 +163,14 @@ int TaskGraph::overfull_memory() const {
   return -1;
 }
 
+std::int64_t TaskGraph::crossings() const {
+  std::int64_t count = 0;
+  for (int f = 0; f < static_cast<int>(flows_.size()); ++f) {
+    for_each_crossing(f, [&](int, int) { ++count; });
+  }
+  return count;
+}
+
 std::int64_t TaskGraph::bytes_moved() const {
   std::int64_t bytes = 0;
   for (const FlowPtr& flow : flows_) bytes += flow->bytes;

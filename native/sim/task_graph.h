@@ -58,6 +58,25 @@ class TaskGraph {
   // The first memory whose capacity does not suffice, or -1.
   int overfull_memory() const;
   std::int64_t bytes_moved() const;
+  // Dependencies between tasks of two devices that share a memory.
+  std::int64_t crossings() const;
+  // body(reading launch, its part), for each such dependency of a flow.
+  template <typename Body>
+  void for_each_crossing(int flow, const Body& body) const {
+    const Flow& its = *flows_[flow];
+    const FlowId& id = flow_ids()[flow];
+    if (its.edges.empty()) return;
+    for (int slot = 0; slot < id.writers; ++slot) {
+      const Block& writer = blocks_[id.parties[slot]];
+      for (int part = 0; part < static_cast<int>(writer.device.size()); ++part) {
+        const int first = its.first_writer[slot] + part;
+        for (int e = its.first_edge[first]; e < its.first_edge[first + 1]; ++e) {
+          const int reader = id.parties[its.edges[e].party], at = its.edges[e].part;
+          if (blocks_[reader].device[at] != writer.device[part]) body(reader, at);
+        }
+      }
+    }
+  }
   std::int64_t tasks() const;
 
  private:

@@ -6,16 +6,13 @@
 namespace flexlegion {
 
 UtilityProcessors::UtilityProcessors(const Problem& problem)
-    : machine_(problem.machine), costs_(problem.costs.runtime) {
-  const auto memories = static_cast<std::size_t>(machine_.memories);
-  users_.resize(memories);
-  owed_.resize(memories);
-  work_.resize(memories);
-  for (int d = 0; d < machine_.devices(); ++d) {
-    users_[memory_of(d)].push_back(d);
-    active_ = active_ || costs(d).any();
-  }
-}
+    : machine_(problem.machine),
+      costs_(problem.costs.runtime),
+      users_(machine_.devices_by_memory()),
+      owed_(users_.size()),
+      work_(users_.size()),
+      active_(std::any_of(machine_.kind_of.begin(), machine_.kind_of.end(),
+                          [&](int kind) { return costs_[kind].any(); })) {}
 
 void UtilityProcessors::begin() {
   for (std::size_t m = 0; m < users_.size(); ++m) {
@@ -29,13 +26,13 @@ bool UtilityProcessors::first_there(const std::vector<int>& devices, int part) c
                       [&](int other) { return memory_of(other) == memory; });
 }
 
-std::int64_t UtilityProcessors::start(int device, std::int64_t start, bool launch,
+std::int64_t UtilityProcessors::start(int device, std::int64_t start, bool launch, int crossings,
                                       const std::vector<std::int64_t>& free) {
   const RuntimeCosts& its = costs(device);
   const std::size_t memory = memory_of(device);
   std::int64_t& owed = owed_[memory];
   owed = std::max<std::int64_t>(0, owed - (start - free[static_cast<std::size_t>(device)]));
-  owed += its.task + (launch ? its.launch : 0);
+  owed += its.task + (launch ? its.launch : 0) + crossings * its.crossing;
   const auto taken = 1 + std::count_if(users_[memory].begin(), users_[memory].end(), [&](int d) {
                        return d != device && free[static_cast<std::size_t>(d)] > start;
                      });

@@ -5,8 +5,10 @@
 // processors, its threads have to take a core from one of them.
 //
 // What is owed: work of the utility processor comes up with the iteration, with each launch and
-// each task. While a core of that memory has nothing to do, it is done there, for nothing. A task
-// that starts while all cores are taken pays what is owed by then: it ends that much later.
+// each task, and with each dependency of a task on one of another device, whose end is an event
+// that somebody has to hear of. While a core of that memory has nothing to do, it is done there,
+// for nothing. A task that starts while all cores are taken pays what is owed by then: it ends that
+// much later.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +28,9 @@ class UtilityProcessors {
   // The beginning of an iteration.
   void begin();
   // A task starts on a device at `start`, since when its device was free is `free[device]`; with
-  // it comes a launch, if it is the first task of one in its memory. What the task pays, in ns.
-  std::int64_t start(int device, std::int64_t start, bool launch,
+  // it come so many crossings, and a launch, if it is the first task of one in its memory. What the
+  // task pays, in ns.
+  std::int64_t start(int device, std::int64_t start, bool launch, int crossings,
                      const std::vector<std::int64_t>& free);
   // What is owed in a device's memory, for the delta algorithm to go on from.
   std::int64_t owed(int device) const { return owed_[memory_of(device)]; }
@@ -35,6 +38,7 @@ class UtilityProcessors {
 
   // All the work of an iteration: no iteration takes less time.
   void count_launch(const std::vector<int>& devices, bool issued);
+  void count_crossing(int device) { work_[memory_of(device)] += costs(device).crossing; }
   std::int64_t work() const;
 
   // What passes from when a task could begin to its beginning, with each launch.
@@ -54,9 +58,9 @@ class UtilityProcessors {
   }
 
   const MachineModel& machine_;
-  const std::vector<RuntimeCosts>& costs_;  // a device kind
-  std::vector<std::vector<int>> users_;     // a memory: its devices
-  std::vector<std::int64_t> owed_, work_;   // a memory
+  const std::vector<RuntimeCosts>& costs_;     // a device kind
+  const std::vector<std::vector<int>> users_;  // a memory: its devices
+  std::vector<std::int64_t> owed_, work_;      // a memory
   bool active_ = false;
 };
 

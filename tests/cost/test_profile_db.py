@@ -19,6 +19,7 @@ from flexlegion.cost.profile_db import (
     ProfileDB,
     Sample,
     TaskKey,
+    Times,
     default_path,
 )
 from flexlegion.graph import Graph, Operator
@@ -34,15 +35,15 @@ def test_what_it_keeps(tmp_path: Path) -> None:
     with ProfileDB(path) as db:
         assert db.task("A", "lib 1", KEY) is None
         assert db.newest_library("A") is None
-        db.add_task("A", "lib 1", KEY, Sample(100, 5, 7))
-        db.add_linear("A", "lib 1", "update", Linear(3, 400), "adam")
+        db.add_task("A", "lib 1", KEY, Sample(100, 5, 7, 80))
+        db.add_linear("A", "lib 1", "update", Linear(3, 400, 0.125), "adam")
         db.add_link("nodes", "A", "B", LinkRates(10, 20))
         db.add_device("A", "lib 1", DeviceRates(30, 40))
     with ProfileDB(path) as db:
-        assert db.task("A", "lib 1", KEY) == Sample(100, 5, 7)
-        assert db.tasks("A", "lib 1") == {KEY: 100}
+        assert db.task("A", "lib 1", KEY) == Sample(100, 5, 7, 80)
+        assert db.tasks("A", "lib 1") == {KEY: Times(100, 80)}
         assert db.tasks("A", "lib 2") == db.tasks("B", "lib 1") == {}
-        assert db.linear("A", "lib 1", "update", "adam") == Linear(3, 400)
+        assert db.linear("A", "lib 1", "update", "adam") == Linear(3, 400, 0.125)
         assert db.linear("A", "lib 1", "update") is None
         assert db.link("nodes", "A", "B") == LinkRates(10, 20)
         assert db.link("nodes", "B", "A") is None
@@ -83,7 +84,7 @@ def test_several_writers(tmp_path: Path) -> None:
         process.join(120)
         assert process.exitcode == 0
     with ProfileDB(path) as db:
-        expected = {replaced(row): row + 1 for row in range(100)}
+        expected = {replaced(row): Times(row + 1) for row in range(100)}
         for library in ("all", *(f"own {w}" for w in range(6))):
             assert db.tasks("A", library) == expected
     connection = sqlite3.connect(path)
@@ -205,6 +206,22 @@ def test_measured_or_else_analytic(tmp_path: Path) -> None:
         ) == analytic.exe_time(operator, "forward", WHOLE, DEVICE)
 
 
+def test_what_neighbours_add(tmp_path: Path) -> None:
+    """A time alone, and how much longer beside neighbours; never less, whatever noise says."""
+    operator = dense()
+    with ProfileDB(tmp_path / "p") as db:
+        for pass_, sample in (("forward", (150, 100)), ("backward", (190, 200))):
+            together, alone = sample
+            db.add_task(
+                "P100", "lib", task_key(operator, pass_, WHOLE), Sample(together, 1, 0, alone)
+            )
+        db.add_linear("P100", "lib", "sum", Linear(10, 4000, 0.5))
+        costs = MeasuredCosts(db, AnalyticCosts(), calibration=Calibration(2.0, 1.0))
+        assert costs.exe_time(operator, "forward", WHOLE, DEVICE) == Cost(200, "measured", 0.5)
+        assert costs.exe_time(operator, "backward", WHOLE, DEVICE) == Cost(380, "measured", 0.0)
+        assert costs.linear("sum", DEVICE) == (Linear(20, 2000, 0.5), "measured")
+
+
 def test_keys_tell_strides() -> None:
     """A part of some rows is one run of memory, whatever the tensor; one of some columns is not."""
     rows = task_key(dense(), "forward", HALF)
@@ -234,7 +251,7 @@ def test_the_runtime_and_calibration(tmp_path: Path) -> None:
     """What the runtime takes is not part of tasks; a calibration scales each for itself."""
     analytic = AnalyticCosts()
     operator = dense()
-    runtime = RuntimeCosts(100, 20, 3, 40, 5, cores=2)
+    runtime = RuntimeCosts(100, 20, 3, 6, 40, 5, cores=2)
     with ProfileDB(tmp_path / "p") as db:
         assert MeasuredCosts(db, analytic).runtime(DEVICE) == RuntimeCosts()
         db.add_task("P100", "lib", task_key(operator, "forward", WHOLE), Sample(100, 1, 0))
@@ -249,7 +266,7 @@ def test_the_runtime_and_calibration(tmp_path: Path) -> None:
         assert costs.linear("sum", DEVICE) == (Linear(10, 4000), "measured")
         costs = MeasuredCosts(db, analytic, calibration=Calibration(2.0, 1.5))
         assert costs.exe_time(operator, "forward", WHOLE, DEVICE) == Cost(200, "measured")
-        assert costs.runtime(DEVICE) == RuntimeCosts(150, 30, 4, 60, 8, cores=2)
+        assert costs.runtime(DEVICE) == RuntimeCosts(150, 30, 4, 9, 60, 8, cores=2)
         assert costs.linear("load", DEVICE) == (Linear(40, 2000), "measured")
         assert costs.linear("sum", DEVICE) == (Linear(20, 2000), "measured")
         others = MeasuredCosts(db, analytic, software="legate 1, 4 processors")

@@ -240,11 +240,17 @@ class Sequence {
     std::vector<std::int64_t> times;
     const int largest = random_.chance(0.5) ? 4 : 1000;
     for (std::int64_t i = 0; i < n; ++i) times.push_back(random_.twisted(random_.upto(largest)));
+    const bool contended = random_.chance(0.3);
+    std::vector<std::int32_t> contention(static_cast<std::size_t>(n) + 1);
+    for (std::int64_t i = 0; contended && i < n; ++i) {
+      contention[static_cast<std::size_t>(i)] = random_.twisted32(random_.upto(1'500));
+    }
     const int less = random_.hostile && random_.chance(0.02) ? 1 : 0;
     times.push_back(0);
     const int result = checked([&] {
       return fl_problem_add_split(problem_, op, static_cast<int>(degrees.size()), degrees.data(),
-                                  static_cast<int>(n) - less, times.data());
+                                  static_cast<int>(n) - less, times.data(),
+                                  contended ? contention.data() : nullptr);
     });
     if (result >= 0) splits_[static_cast<std::size_t>(op)].push_back(degrees);
   }

@@ -246,11 +246,18 @@ struct Machine {
     }
     for (int kind = 0; kind < 6; ++kind) {  // as many as there may be
       const auto linear = [&random] {
-        return fl_linear{random.twisted(random.upto(9)), random.twisted(1'000'000'000)};
+        const int contention = random.chance(0.5) ? 0 : random.upto(1'500);
+        return fl_linear{random.twisted(random.upto(9)), random.twisted(1'000'000'000),
+                         random.twisted32(contention)};
       };
       const auto time = [&random](int most) { return random.twisted(random.upto(most)); };
-      const fl_runtime runtime{time(3'000), time(500), time(200),
-                               time(1'000), time(300), random.twisted32(random.upto(4))};
+      const fl_runtime runtime{time(3'000),
+                               time(500),
+                               time(200),
+                               time(300),
+                               time(1'000),
+                               time(300),
+                               random.twisted32(random.upto(4))};
       rates.push_back({runtime, linear(), linear(), linear()});
     }
     const int links = random.between(1, 6);

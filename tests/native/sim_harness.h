@@ -10,6 +10,7 @@
 namespace flexlegion::sim_test {
 
 using plan_test::Devices;
+using plan_test::Net;
 using Times = std::vector<std::int64_t>;
 
 // Devices 0..n-1, each with a memory of its own, and one link for each direction of each pair.
@@ -68,6 +69,35 @@ struct Bench {
   PricedConfig config(int op, const std::vector<int>& degrees, const Devices& devices,
                       std::int64_t forward = 1, std::int64_t backward = 1) {
     return config(op, ParallelConfig{degrees, devices}, forward, backward);
+  }
+};
+
+// Ready, start and end of a task.
+inline Times task_of(const Simulator& simulator, int launch, int part = 0) {
+  const Timeline& line = simulator.timeline();
+  const int t = line.first_task[launch] + part;
+  return {line.ready_time[t], line.start_time[t], line.end_time[t]};
+}
+inline Times task(const Simulator& simulator, Pass pass, int op, int part = 0) {
+  return task_of(simulator, simulator.graph().launch_of(pass, OpId(op)), part);
+}
+inline Times load(const Simulator& simulator, TensorId tensor) {
+  return task_of(simulator, simulator.graph().launch_graph().load_of[tensor]);
+}
+
+// x (4, 3) -> dense of 2 units -> loss.
+struct SmallDense : Net {
+  TensorId x, labels, w, b, y, losses;
+
+  SmallDense() {
+    x = tensor("x", {4, 3}, TensorKind::input);
+    labels = tensor("labels", {4}, TensorKind::input, false, DataType::int32);
+    w = weight("w", {2, 3});
+    b = weight("b", {2});
+    y = tensor("y", {4, 2});
+    losses = tensor("losses", {4});
+    dense(x, w, b, y);
+    loss(y, labels, losses);
   }
 };
 

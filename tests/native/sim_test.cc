@@ -17,19 +17,6 @@ using namespace flexlegion::sim_test;
 
 namespace {
 
-// Ready, start and end of a task.
-Times task_of(const Simulator& simulator, int launch, int part = 0) {
-  const Timeline& line = simulator.timeline();
-  const int t = line.first_task[launch] + part;
-  return {line.ready_time[t], line.start_time[t], line.end_time[t]};
-}
-Times task(const Simulator& simulator, Pass pass, int op, int part = 0) {
-  return task_of(simulator, simulator.graph().launch_of(pass, OpId(op)), part);
-}
-Times load(const Simulator& simulator, TensorId tensor) {
-  return task_of(simulator, simulator.graph().launch_graph().load_of[tensor]);
-}
-
 int flow_of(const Simulator& simulator, FlowKind kind, int number) {
   const auto& ids = simulator.graph().flow_ids();
   for (std::size_t f = 0; f < ids.size(); ++f) {
@@ -78,22 +65,6 @@ struct Picture {
   }
 };
 
-// x (4, 3) -> dense of 2 units -> loss.
-struct SmallDense : Net {
-  TensorId x, labels, w, b, y, losses;
-
-  SmallDense() {
-    x = tensor("x", {4, 3}, TensorKind::input);
-    labels = tensor("labels", {4}, TensorKind::input, false, DataType::int32);
-    w = weight("w", {2, 3});
-    b = weight("b", {2});
-    y = tensor("y", {4, 2});
-    losses = tensor("losses", {4});
-    dense(x, w, b, y);
-    loss(y, labels, losses);
-  }
-};
-
 }  // namespace
 
 TEST_CASE("transfer_time rounds up, is cut, and does not overflow") {
@@ -128,82 +99,6 @@ TEST_CASE("one device: ties by task number, the whole iteration") {
   CHECK(simulator.iteration_time() == 20);
   CHECK(simulator.graph().load() == Times{20});
   CHECK(simulator.graph().bytes_moved() == 0);
-}
-
-// The same, and each launch takes 10, but for those of dense's backward pass and of the update,
-// which are fused with the loss's backward pass.
-TEST_CASE("launches take time, unless they are fused with the one before") {
-  const SmallDense net;
-  Bench bench(net.graph, all_to_all(1));
-  bench.problem.costs.runtime[0].dispatch = 10;
-  Simulator simulator(bench.problem);
-  simulator.set({bench.config(0, {1, 1}, {0}, 5, 7), bench.config(1, {1}, {0}, 2, 3)});
-  CHECK(load(simulator, net.x) == Times{0, 0, 11});
-  CHECK(load(simulator, net.labels) == Times{0, 11, 22});
-  CHECK(task(simulator, Pass::forward, 0) == Times{11, 22, 37});
-  CHECK(task(simulator, Pass::forward, 1) == Times{37, 37, 49});
-  CHECK(task(simulator, Pass::backward, 1) == Times{49, 49, 62});
-  CHECK(task(simulator, Pass::backward, 0) == Times{62, 62, 69});
-  CHECK(task(simulator, Pass::update, 0) == Times{69, 69, 70});
-  CHECK(simulator.iteration_time() == 70);
-  CHECK(simulator.graph().load() == Times{20});  // what tasks take
-}
-
-// One device. The utility processor has 30 to do for the iteration, 5 for each launch with its
-// task, and 1 for each of the two that are fused. Its core is the device's, so tasks pay for all of
-// it.
-TEST_CASE("without a core of its own, the utility processor takes the time of tasks") {
-  const SmallDense net;
-  Bench bench(net.graph, all_to_all(1));
-  RuntimeCosts& runtime = bench.problem.costs.runtime[0];
-  runtime = {30, 4, 1, 10, 0, 1};
-  const auto simulated = [&] {
-    auto simulator = std::make_unique<Simulator>(bench.problem);
-    simulator->set({bench.config(0, {1, 1}, {0}, 5, 7), bench.config(1, {1}, {0}, 2, 3)});
-    return simulator;
-  };
-  const auto simulator = simulated();
-  CHECK(load(*simulator, net.x) == Times{0, 0, 46});
-  CHECK(load(*simulator, net.labels) == Times{0, 46, 62});
-  CHECK(task(*simulator, Pass::forward, 0) == Times{46, 62, 82});
-  CHECK(task(*simulator, Pass::forward, 1) == Times{82, 82, 99});
-  CHECK(task(*simulator, Pass::backward, 1) == Times{99, 99, 117});
-  CHECK(task(*simulator, Pass::backward, 0) == Times{117, 117, 125});
-  CHECK(task(*simulator, Pass::update, 0) == Times{125, 125, 127});
-  CHECK(simulator->iteration_time() == 127);
-  runtime.cores = 2;  // a core of its own: all as if it had nothing to do
-  CHECK(simulated()->iteration_time() == 70);
-  runtime.iteration = 300;  // but no iteration is faster than it: 300, 5 launches, 7 tasks
-  CHECK(simulated()->iteration_time() == 300 + 5 * 4 + 7);
-}
-
-// The operators of the next case on two devices of one memory, whose two cores are all there are.
-// The batches are loaded at 0, on device 0 while device 1 has nothing to do; then both are busy,
-// so device 1 pays: 0-31. Operator 0 goes 1-11. Its result wakes device 1 at 16, where operator 1
-// goes 31-34, before operator 2 (ready at 31), 34-54. The loss is woken at 59.
-TEST_CASE("an idle core does the utility processor's work; waking another device takes time") {
-  Net net;
-  const TensorId x = net.tensor("x", {4, 3}, TensorKind::input);
-  const TensorId other = net.tensor("other", {4, 3}, TensorKind::input);
-  const TensorId a = net.tensor("a", {4, 3}), b = net.tensor("b", {4, 3}),
-                 c = net.tensor("c", {4, 3});
-  net.relu(x, a);
-  net.relu(a, b);
-  net.relu(other, c);
-  net.loss(b, c, net.tensor("l", {4}));
-  MachineModel machine = all_to_all(2);
-  machine.memory_of = {0, 0};
-  Bench bench(net.graph, machine);
-  bench.problem.costs.runtime = {{30, 0, 0, 0, 5, 2}};
-  Simulator simulator(bench.problem);
-  simulator.set({bench.config(0, {1, 1}, {0}, 10), bench.config(1, {1, 1}, {1}, 3),
-                 bench.config(2, {1, 1}, {1}, 20), bench.config(3, {1}, {0}, 2)});
-  CHECK(load(simulator, x) == Times{0, 0, 1});
-  CHECK(load(simulator, other) == Times{0, 0, 31});
-  CHECK(task(simulator, Pass::forward, 0) == Times{1, 1, 11});
-  CHECK(task(simulator, Pass::forward, 1) == Times{16, 31, 34});
-  CHECK(task(simulator, Pass::forward, 2) == Times{31, 34, 54});
-  CHECK(task(simulator, Pass::forward, 3) == Times{59, 59, 61});
 }
 
 // Two devices of one memory. Operator 1 (after operator 0, which ends at 11) and operator 2 (ready

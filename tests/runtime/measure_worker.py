@@ -18,7 +18,7 @@ from flexlegion.cost.measure import (
 from flexlegion.cost.measured import MeasuredCosts
 from flexlegion.cost.model import Shapes
 from flexlegion.cost.profile_db import ProfileDB
-from flexlegion.cost.timing import Repeats
+from flexlegion.cost.timing import Repeats, kernel_library
 from flexlegion.graph import Graph
 from flexlegion.machine.files import load_machine
 from flexlegion.machine.local import local_topology
@@ -122,7 +122,7 @@ def main() -> None:
         shapes = shapes_of(request, native)
         cost = costs.exe_time(request.operator, request.pass_, shapes, request.device)
         key = f"{request.operator.name} {request.pass_} {shapes[-1]}"
-        measured[key] = [cost.time_ns, cost.source]
+        measured[key] = [cost.time_ns, cost.source, cost.contention]
     result = {
         "ranks": machine.ranks,
         "topology": described(topology),
@@ -134,6 +134,7 @@ def main() -> None:
         "lines_again": measure_linears(device, db),
         "linear": {s: vars(costs.linear(s, device)[0]) for s in ("update", "load", "sum")},
         "measured": measured,
+        "alone": [times.alone_ns for times in db.tasks(device.model, kernel_library()).values()],
     }
     if machine.ranks == 1:
         result |= alone(db, topology)

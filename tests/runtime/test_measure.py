@@ -43,12 +43,19 @@ def test_everything_is_measured_once(one_rank: Any) -> None:
     assert result["progress"][-1] == [result["count"], result["count"]]
     assert result["second"] == 0
     assert (result["lines"], result["lines_again"]) == (3, 0)
-    for key, (time, source) in result["measured"].items():
+    for key, (time, source, contention) in result["measured"].items():
         assert source == "measured", key
         assert 0 < time < 1_000_000_000, key
+        assert contention >= 0, key
     for linear in result["linear"].values():
         assert linear["overhead_ns"] >= 0
         assert 10**8 < linear["bytes_per_second"] < 10**12
+
+
+def test_tasks_are_measured_alone_too_where_there_are_neighbours(one_rank: Any) -> None:
+    cpus, result = one_rank
+    assert result["alone"]
+    assert all((time > 0) == (cpus > 1) for time in result["alone"])
 
 
 def test_parts_are_tasks_of_their_own(one_rank: Any) -> None:
@@ -98,7 +105,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert result["ranks"] == 2
     assert result["count"] > 0
     assert result["second"] == 0
-    assert all(source == "measured" for _, source in result["measured"].values())
+    assert all(source == "measured" for _, source, _ in result["measured"].values())
     topology = result["topology"]
     assert [device["memory"] for device in topology["devices"]] == ["cpu:0", "cpu:1"]
     assert [device["node"] for device in topology["devices"]] == [0, 0]

@@ -25,7 +25,10 @@ class Task:
     """A task; `before` holds (predecessor, whether this is a later hop of it, latency).
 
     Normal tasks have what the `runtime` takes there, and those of launches that are not fused with
-    the one before are `issued`; the first of a launch in its memory is its `first` one.
+    the one before are `issued`; the first of a launch in its memory is its `first` one. Beside
+    busy neighbours they take longer by `contention` thousandths; its `siblings` are the devices of
+    its launch's tasks. It has so many `crossings`: dependencies on tasks of other devices of its
+    memory.
     """
 
     device: str
@@ -37,6 +40,9 @@ class Task:
     end_time: int = -1
     memory: str = ""
     runtime: RuntimeCosts = NO_RUNTIME
+    crossings: int = 0
+    contention: int = 0
+    siblings: frozenset[str] = frozenset()
     issued: bool = True
     first: bool = False
 
@@ -98,11 +104,13 @@ def build(
     plan: Plan,
     topology: Topology,
     exe_times: Sequence[Sequence[int]],
+    contentions: Sequence[int],
     runtimes: Mapping[str, RuntimeCosts],
 ) -> list[Task]:
     """The task graph: normal tasks, then the hops of all transfers.
 
-    `runtimes` is what the runtime takes on each device.
+    `contentions` are those of each launch's tasks, `runtimes` is what the runtime takes on each
+    device.
     """
     tasks: list[Task] = []
     writer: dict[Any, dict[Any, int]] = {}  # (tensor, field) -> element -> who wrote it last
@@ -113,6 +121,7 @@ def build(
     forward_tasks: dict[str, int] = {}  # operator -> its first forward task
     touched: dict[str, list[Any]] = {}  # operator -> what its forward launch touched, and where
     order: list[Issued] = []
+    linked: set[Any] = set()  # (flow, writer, reader) of those that cross
     waits: dict[int, set[int]] = {}  # task -> those whose results it needs
 
     def memory(task: int) -> int:
@@ -124,15 +133,18 @@ def build(
         what.add((place, element))
         return consumers
 
-    for launch, times in zip(plan.launches, exe_times, strict=True):
+    for launch, times, more in zip(plan.launches, exe_times, contentions, strict=True):
         if not launch.runs & TRAINS:
             continue
         first = len(tasks)
         homes = [topology.device(d).memory for d in launch.devices]
+        siblings = frozenset(launch.devices)
         tasks += [
-            Task(d, max(1, t), memory=home, runtime=runtimes[d], first=home not in homes[:k])
-            for k, (d, t, home) in enumerate(zip(launch.devices, times, homes, strict=True))
+            Task(d, max(1, t), 0, [], 0, -1, -1, home, runtimes[d], 0, more, siblings)
+            for d, t, home in zip(launch.devices, times, homes, strict=True)
         ]
+        for k, home in enumerate(homes):
+            tasks[first + k].first = home not in homes[:k]
         if launch.pass_ != "load":
             operator = launch.operator
             loss = launch.pass_ == "forward" and operator is not None and operator.kind.is_loss
@@ -178,6 +190,10 @@ def build(
                     edge = (producer, False, tasks[first + k].runtime.wake_ns * apart)
                     if edge not in tasks[first + k].before:
                         tasks[first + k].before.append(edge)
+                    link = (flow(place, owner), producer, first + k)
+                    if apart and not known and link not in linked:
+                        linked.add(link)
+                        tasks[first + k].crossings += 1
                 else:
                     need(producer, place, memory(first + k), element).add(first + k)
         for r, k in product(launch.requirements, range(len(launch.devices))):
@@ -299,7 +315,7 @@ def simulate(tasks: list[Task], topology: Topology, runtimes: Mapping[str, Runti
         task.start_time = max(task.ready_time, free.get(task.device, 0))
         extra = 0
         if task.memory:
-            brought = task.runtime.task_ns
+            brought = task.runtime.task_ns + task.crossings * task.runtime.crossing_ns
             if task.issued:
                 brought += task.runtime.launch_ns * task.first
                 extra = task.runtime.dispatch_ns
@@ -307,6 +323,10 @@ def simulate(tasks: list[Task], topology: Topology, runtimes: Mapping[str, Runti
             owed[task.memory] = max(0, owed[task.memory] - idle) + brought
             work[task.memory] += brought
             others = [d for d in users[task.memory] if d != task.device]
+            busy = [d for d in others if free.get(d, 0) > task.start_time or d in task.siblings]
+            if others:
+                more = task.exe_time * task.contention * len(busy)
+                extra += more // (1000 * len(others))
             if 1 + sum(free.get(d, 0) > task.start_time for d in others) >= task.runtime.cores:
                 extra += owed[task.memory]
                 owed[task.memory] = 0

@@ -66,9 +66,7 @@ def by_simulator(problem: Problem, strategy: Strategy) -> set[tuple[str, str]]:
     return {
         (PASSES[task["pass"]], name(task))
         for task in full(problem, strategy).tasks
-        if PASSES[task["pass"]] != "load"
-        and task["hop"] < 0
-        and task["end_time"] - task["start_time"] == task["exe_time"]
+        if PASSES[task["pass"]] != "load" and task["hop"] < 0 and task["runtime_time"] == 0
     }
 
 

@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 import pytest
+from deltas import topology_of
 from networks import NETWORKS
 from obvious import build, simulate
 from simulated import (
@@ -19,11 +20,12 @@ from simulated import (
 )
 
 from flexlegion import Model
+from flexlegion.cost.model import TASK_PASSES, CostModel
 from flexlegion.errors import UserError
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.files import load_machine
 from flexlegion.plan import PASSES, Plan
-from flexlegion.problem import Problem
+from flexlegion.problem import Problem, thousandths
 from flexlegion.simulator import SIMULATED, Simulation, Timeline, full
 from flexlegion.strategies import resolve
 from flexlegion.strategy import Strategy
@@ -53,6 +55,24 @@ def exe_times(plan: Plan, timeline: Timeline) -> list[list[int]]:
     return times
 
 
+def contentions(plan: Plan, costs: CostModel) -> list[int]:
+    """Of each launch's tasks, in thousandths."""
+    if not isinstance(costs, ArbitraryCosts):
+        return [0] * len(plan.launches)
+    return [
+        thousandths(
+            costs.contention(
+                f"{launch.operator.kind} {launch.pass_}"
+                if launch.operator and launch.pass_ in TASK_PASSES
+                else "update"
+                if launch.pass_ in ("norm", "clip")
+                else launch.pass_
+            )
+        )
+        for launch in plan.launches
+    ]
+
+
 def check(problem: Problem, strategy: Strategy, timeline: Timeline) -> None:
     """Compare a timeline with the obvious one, made from the plan."""
     plan = Plan(
@@ -65,7 +85,8 @@ def check(problem: Problem, strategy: Strategy, timeline: Timeline) -> None:
         problem.granularity,
     )
     runtimes = {d.name: problem.costs.runtime(d) for d in problem.topology.devices}
-    tasks = build(plan, problem.topology, exe_times(plan, timeline), runtimes)
+    more = contentions(plan, problem.costs)
+    tasks = build(plan, problem.topology, exe_times(plan, timeline), more, runtimes)
     devices = problem.topology.devices
     if len({device.memory for device in devices}) == len(devices):
         for device in devices:
@@ -76,15 +97,17 @@ def check(problem: Problem, strategy: Strategy, timeline: Timeline) -> None:
         assert timeline.places[ours["device"]] == theirs.device
         assert ours["bytes"] == theirs.bytes
         assert ours["exe_time"] == theirs.exe_time
+        took = ours["exe_time"] + ours["contention_time"] + ours["runtime_time"]
+        assert not theirs.memory or took == ours["end_time"] - ours["start_time"]
         assert ours["ready_time"] == theirs.ready_time
         assert ours["start_time"] == theirs.start_time
         assert ours["end_time"] == theirs.end_time
 
 
-@pytest.mark.parametrize("machine", ["p100x4", "p100x8", "k80x8", "v100x8"])
+@pytest.mark.parametrize("machine", ["p100x4", "p100x8", "k80x8", "v100x8", "shared"])
 @pytest.mark.parametrize("network", [images, sequences, tables])
 def test_agrees_with_the_obvious_simulator(network, machine: str) -> None:
-    topology = load_machine(machine)
+    topology = topology_of(machine)
     for seed in range(6):
         model = Model(8)
         network(model)

@@ -28,7 +28,8 @@ from flexlegion.transforms.losses import add_losses
 class ArbitraryCosts(CostModel):
     """Times without any pattern: a hash of the question. With an odd seed, the runtime takes time.
 
-    It then shares up to three cores with the devices of a memory.
+    It then shares up to three cores with the devices of a memory. With every third seed, tasks take
+    longer beside busy neighbours.
     """
 
     name = "arbitrary"
@@ -39,18 +40,25 @@ class ArbitraryCosts(CostModel):
 
     def exe_time(self, operator: Operator, pass_: str, shapes: Shapes, device: Device) -> Cost:
         text = f"{self.seed} {operator.kind} {pass_} {shapes} {device.model}"
-        return Cost(zlib.crc32(text.encode()) % self.largest, "arbitrary")
+        contention = self.contention(f"{operator.kind} {pass_}")
+        return Cost(zlib.crc32(text.encode()) % self.largest, "arbitrary", contention)
 
     def linear(self, pass_: str, device: Device) -> tuple[Linear, str]:
         del device
-        return Linear(len(pass_) * 100, 10**9), "arbitrary"
+        return Linear(len(pass_) * 100, 10**9, self.contention(pass_)), "arbitrary"
+
+    def contention(self, what: str) -> float:
+        """Of a linear pass, or of tasks by operator kind and pass."""
+        return zlib.crc32(what.encode()) % 2000 / 1000 if self.seed % 3 == 1 else 0.0
 
     def runtime(self, device: Device) -> RuntimeCosts:
         del device
         if self.seed % 2 == 0:
             return NO_RUNTIME
         some = self.largest // 8
-        return RuntimeCosts(3 * some, some // 2, some // 5, some, some // 3, self.seed // 2 % 4)
+        return RuntimeCosts(
+            3 * some, some // 2, some // 5, some // 7, some, some // 3, self.seed // 2 % 4
+        )
 
 
 def images(model: Model) -> None:

@@ -1,0 +1,24 @@
+#include "sim/contention.h"
+
+#include <algorithm>
+
+namespace flexlegion {
+
+std::int64_t Contention::extra(const Block& block, int part, std::int64_t start,
+                               const std::vector<std::int64_t>& free) const {
+  if (block.contention.empty()) return 0;
+  const int device = block.device[part];
+  const auto& users = users_[machine_.memory_of[device]];
+  const auto others = static_cast<std::int64_t>(users.size()) - 1;
+  if (others == 0) return 0;
+  const auto& siblings = block.device;
+  const auto busy = std::count_if(users.begin(), users.end(), [&](int d) {
+    if (d == device) return false;
+    return free[d] > start || std::find(siblings.begin(), siblings.end(), d) != siblings.end();
+  });
+  const auto scaled = static_cast<__int128>(block.exe_time[part]) * block.contention[part] * busy;
+  const auto extra = scaled / (kContentionUnit * others);
+  return static_cast<std::int64_t>(std::min<__int128>(extra, kMaxTime));
+}
+
+}  // namespace flexlegion
