@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from flexlegion.callbacks import BestWeights, Callback, EarlyStopping
     from flexlegion.errors import DivergenceError, UserError
     from flexlegion.granularity import Granularity
-    from flexlegion.importers import from_torch, to_torch
+    from flexlegion.importers import from_onnx, from_torch, to_torch
     from flexlegion.machine.files import load_machine
     from flexlegion.machine.topology import Topology
     from flexlegion.model import Model
@@ -69,6 +69,7 @@ _LATER = {
     "UserError": "flexlegion.errors",
     "compare": "flexlegion.analysis.compare",
     "explain": "flexlegion.analysis.explain",
+    "from_onnx": "flexlegion.importers",
     "from_torch": "flexlegion.importers",
     "library_folder": "flexlegion._native",
     "load_kernels": "flexlegion._native",
@@ -109,6 +110,7 @@ __all__ = [
     "UserError",
     "compare",
     "explain",
+    "from_onnx",
     "from_torch",
     "library_folder",
     "load_kernels",

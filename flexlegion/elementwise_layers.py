@@ -116,6 +116,40 @@ class ElementwiseLayers(LayerBase):
         """x * sigmoid(x)."""
         return self.unary(x, "silu", name)
 
+    def leaky_relu(self, x: Tensor, slope: float = 0.01, name: str | None = None) -> Tensor:
+        """x where it is positive, else slope * x."""
+        name = self._name("leaky_relu", name)
+        return self._elementwise(f"where(x0 > 0, x0, {float(slope)!r} * x0)", [x], name)
+
+    def elu(self, x: Tensor, alpha: float = 1.0, name: str | None = None) -> Tensor:
+        """x where it is positive, else alpha * (exp(x) - 1)."""
+        formula = f"where(x0 > 0, x0, {float(alpha)!r} * expm1(minimum(x0, 0)))"
+        return self._elementwise(formula, [x], self._name("elu", name))
+
+    def prelu(
+        self,
+        x: Tensor,
+        slope: float | npt.NDArray[Any] = 0.25,
+        channels: int | None = None,
+        name: str | None = None,
+        trainable: bool = True,
+    ) -> Tensor:
+        """x where it is positive, else slope * x, with slopes that are trained.
+
+        There is one slope a channel, the last dimension, or with ``channels=1`` one for all; they
+        begin with `slope`. The weight is called ``NAME.slope``.
+        """
+        name = self._name("prelu", name)
+        count = x.shape[-1] if channels is None else channels
+        if count not in (1, x.shape[-1]):
+            raise UserError(
+                f"prelu has a slope for each of {x.shape[-1]} channels, or one for all, but got "
+                f"channels={channels}"
+            )
+        first = np.broadcast_to(np.asarray(slope, np.float32), (count,))
+        slopes = self.parameter((count,), first, f"{name}.slope", trainable)
+        return self._elementwise("where(x0 > 0, x0, x1 * x0)", [x, slopes], name)
+
     def add(self, inputs: Sequence[Term], name: str | None = None) -> Tensor:
         """Element-wise sum of tensors, broadcast as in `elementwise`, and numbers."""
         name = self._name("add", name)

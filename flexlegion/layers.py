@@ -6,63 +6,20 @@ from collections.abc import Sequence
 from typing import Literal
 
 from flexlegion.errors import UserError
-from flexlegion.expert_layers import ExpertLayers
 from flexlegion.initializers import Initializer, initializer
 from flexlegion.ops.attention import MatMul
-from flexlegion.ops.conv1d import Conv1D, Pool1D
-from flexlegion.ops.conv2d import Conv2D
 from flexlegion.ops.cosine import Cosine
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.elementwise import Dropout, DropPath
-from flexlegion.ops.flatten import Flatten
-from flexlegion.ops.merge import Concat
 from flexlegion.ops.normalization import BatchNorm
-from flexlegion.ops.pool2d import Pool2D
 from flexlegion.ops.reduce import Reduce
-from flexlegion.ops.shape import Reshape, Slice, Transpose
 from flexlegion.ops.softmax import Softmax
-from flexlegion.tensor import MAX_RANK, Tensor
+from flexlegion.shape_layers import ShapeLayers
+from flexlegion.tensor import Tensor
 from flexlegion.transforms.batch_norm import add_moments
 
-Pair = int | tuple[int, int]
-Padding = Pair | Literal["valid", "same"]
 
-
-def _pair(value: Pair, what: str) -> tuple[int, int]:
-    pair = (value, value) if isinstance(value, int) else tuple(value)
-    if len(pair) != 2 or any(v < 0 for v in pair):
-        raise UserError(f"{what} has to be one or two numbers, but is {value}")
-    return pair
-
-
-def _positive_pair(value: Pair, what: str) -> tuple[int, int]:
-    pair = _pair(value, what)
-    if min(pair) < 1:
-        raise UserError(f"{what} has to be positive, but is {value}")
-    return pair
-
-
-def _padding(value: Padding, kernel: tuple[int, int], stride: tuple[int, int]) -> tuple[int, int]:
-    if value == "valid":
-        return (0, 0)
-    if value == "same":
-        if any(k % 2 == 0 for k in kernel) or stride != (1, 1):
-            raise UserError(
-                f"padding 'same' needs odd kernels and stride 1, but the kernel is {kernel} and "
-                f"the stride {stride}; give the padding as numbers"
-            )
-        return (kernel[0] // 2, kernel[1] // 2)
-    if isinstance(value, str):
-        raise UserError(f"unknown padding '{value}'; use 'valid', 'same', or numbers")
-    return _pair(value, "padding")
-
-
-def _check_pooling(kind: str) -> None:
-    if kind not in ("max", "average"):
-        raise UserError(f"unknown kind of pooling '{kind}'; use 'max' or 'average'")
-
-
-class Layers(ExpertLayers):
+class Layers(ShapeLayers):
     """The layers of a graph under construction.
 
     Parameters
@@ -70,110 +27,6 @@ class Layers(ExpertLayers):
     batch_size
         Extent of the sample dimension of every input.
     """
-
-    def conv2d(
-        self,
-        x: Tensor,
-        filters: int,
-        kernel: Pair,
-        stride: Pair = 1,
-        padding: Padding = "valid",
-        activation: str | None = None,
-        use_bias: bool = True,
-        kernel_initializer: str | Initializer = "glorot_uniform",
-        bias_initializer: str | Initializer = "zeros",
-        groups: int = 1,
-        name: str | None = None,
-        share: Tensor | None = None,
-        trainable: bool = True,
-    ) -> Tensor:
-        """2D convolution: (n, h, w, i) -> (n, oh, ow, filters).
-
-        Of `groups` groups of filters, each reads as many neighbouring channels; with as many groups
-        as channels, the convolution is depthwise. `share` and `trainable` as for `dense`.
-        """
-        name = self._name("conv2d", name)
-        kernel, stride = _positive_pair(kernel, "kernel"), _positive_pair(stride, "stride")
-        fused, separate = self._fused(activation)
-        kind = Conv2D(
-            self._positive(filters, "filters"),
-            *kernel,
-            *stride,
-            *_padding(padding, kernel, stride),
-            self._positive(groups, "groups"),
-            use_bias,
-            fused,
-            initializer(kernel_initializer),
-            initializer(bias_initializer),
-        )
-        return self._activated(self._add(kind, x, name, share, trainable), separate, name)
-
-    def pool2d(
-        self,
-        x: Tensor,
-        kernel: Pair,
-        stride: Pair | None = None,
-        padding: Padding = "valid",
-        kind: Literal["max", "average"] = "max",
-        count_include_pad: bool = True,
-        name: str | None = None,
-    ) -> Tensor:
-        """2D pooling; the stride is the kernel's size unless given."""
-        _check_pooling(kind)
-        kernel = _positive_pair(kernel, "kernel")
-        stride = kernel if stride is None else _positive_pair(stride, "stride")
-        padding = _padding(padding, kernel, stride)
-        pool = Pool2D(kind, *kernel, *stride, *padding, count_include_pad)
-        return self._add(pool, x, self._name("pool2d", name))
-
-    def conv1d(
-        self,
-        x: Tensor,
-        filters: int,
-        kernel: int,
-        stride: int = 1,
-        padding: int | Literal["valid", "same"] = "valid",
-        activation: str | None = None,
-        use_bias: bool = True,
-        kernel_initializer: str | Initializer = "glorot_uniform",
-        bias_initializer: str | Initializer = "zeros",
-        name: str | None = None,
-        share: Tensor | None = None,
-        trainable: bool = True,
-    ) -> Tensor:
-        """1D convolution: (n, l, i) -> (n, ol, filters); `share` and `trainable` as for `dense`."""
-        name = self._name("conv1d", name)
-        size, step = self._positive(kernel, "kernel"), self._positive(stride, "stride")
-        fused, separate = self._fused(activation)
-        kind = Conv1D(
-            self._positive(filters, "filters"),
-            size,
-            step,
-            _padding(padding, (size, size), (step, step))[0],
-            use_bias,
-            fused,
-            initializer(kernel_initializer),
-            initializer(bias_initializer),
-        )
-        return self._activated(self._add(kind, x, name, share, trainable), separate, name)
-
-    def pool1d(
-        self,
-        x: Tensor,
-        kernel: int,
-        stride: int | None = None,
-        padding: int | Literal["valid", "same"] = "valid",
-        kind: Literal["max", "average"] = "max",
-        count_include_pad: bool = True,
-        name: str | None = None,
-    ) -> Tensor:
-        """1D pooling over (n, l, c); the stride is the kernel's size unless given."""
-        _check_pooling(kind)
-        size = self._positive(kernel, "kernel")
-        step = size if stride is None else self._positive(stride, "stride")
-        pad = _padding(padding, (size, size), (step, step))[0]
-        pool = Pool1D(kind, size, step, pad, count_include_pad)
-        return self._add(pool, x, self._name("pool1d", name))
 
     def dense(
         self,
@@ -285,10 +138,6 @@ class Layers(ExpertLayers):
         moments = add_moments(self.graph, x, float(momentum), name).output
         return self.graph.add(kind, [x, moments, *residuals], name, share, trainable)
 
-    def flatten(self, x: Tensor, name: str | None = None) -> Tensor:
-        """(n, d1, d2, ...) -> (n, d1*d2*...), row-major (height, width, channel)."""
-        return self._add(Flatten(), x, self._name("flatten", name))
-
     def softmax(self, x: Tensor, name: str | None = None) -> Tensor:
         """Softmax over the last dimension."""
         return self._add(Softmax(), x, self._name("softmax", name))
@@ -296,75 +145,6 @@ class Layers(ExpertLayers):
     def matmul(self, a: Tensor, b: Tensor, name: str | None = None) -> Tensor:
         """Matrix products of each sample: (n, ..., i, k) x (n, ..., k, j) -> (n, ..., i, j)."""
         return self.graph.add(MatMul(), [a, b], self._name("matmul", name))
-
-    def reshape(self, x: Tensor, shape: Sequence[int], name: str | None = None) -> Tensor:
-        """Samples of another shape with as many elements, row-major.
-
-        ``(n, ...)`` becomes ``(n, *shape)``.
-        """
-        if not 1 <= len(shape) < MAX_RANK or any(extent < 1 for extent in shape):
-            raise UserError(
-                f"reshape takes a sample's shape of 1 to {MAX_RANK - 1} positive extents, "
-                f"but got {list(shape)}"
-            )
-        return self._add(Reshape(tuple(shape)), x, self._name("reshape", name))
-
-    def transpose(self, x: Tensor, permutation: Sequence[int], name: str | None = None) -> Tensor:
-        """Dimensions in another order; the sample (0) stays first.
-
-        Dimension d of the output is dimension ``permutation[d]`` of `x`: with (0, 2, 1),
-        (n, i, j) -> (n, j, i).
-        """
-        return self._add(Transpose(tuple(permutation)), x, self._name("transpose", name))
-
-    def split(
-        self, x: Tensor, sizes: Sequence[int], axis: int = -1, name: str | None = None
-    ) -> list[Tensor]:
-        """Parts of a dimension other than the samples', one after the other.
-
-        Parameters
-        ----------
-        x
-            What to split.
-        sizes
-            Extent of each part; together the dimension's.
-        axis
-            The dimension.
-        name
-            The parts, an operator of type slice each, are called ``NAME.0``, ``NAME.1``, ...
-
-        Returns
-        -------
-        list[Tensor]
-            The parts.
-
-        Raises
-        ------
-        UserError
-            If the sizes do not add up, or there is no such dimension.
-        """
-        rank = len(x.shape)
-        axis = axis + rank if axis < 0 else axis
-        if not 1 <= axis < rank:
-            raise UserError(f"split takes an axis 1 to {rank - 1} of its input, but got {axis}")
-        if not sizes or min(sizes) < 1 or sum(sizes) != x.shape[axis]:
-            raise UserError(
-                f"split takes positive sizes that add up to {x.shape[axis]}, the extent of "
-                f"dimension {axis}, but got {list(sizes)}"
-            )
-        starts = [sum(sizes[:i]) for i in range(len(sizes))]
-        return [
-            self._add(
-                Slice(axis, start, size), x, self._name("slice", f"{name}.{i}" if name else None)
-            )
-            for i, (start, size) in enumerate(zip(starts, sizes, strict=True))
-        ]
-
-    def concat(self, inputs: Sequence[Tensor], axis: int = -1, name: str | None = None) -> Tensor:
-        """Tensors one after the other along a dimension other than the samples'."""
-        rank = len(inputs[0].shape) if inputs else 0
-        kind = Concat(axis + rank if axis < 0 else axis)
-        return self.graph.add(kind, inputs, self._name("concat", name))
 
     def reduce(
         self,
@@ -406,6 +186,19 @@ class Layers(ExpertLayers):
         dims = tuple(sorted({axis + rank if axis < 0 else axis for axis in given}))
         return self._add(Reduce(kind, dims, keepdims), x, self._name("reduce", name))
 
+    def l2_normalize(
+        self, x: Tensor, axis: int = -1, epsilon: float = 1e-12, name: str | None = None
+    ) -> Tensor:
+        """Divide by the root of the sum of squares along a dimension, or by `epsilon` if larger.
+
+        Three operators: ``NAME.squares``, ``NAME.sum``, and NAME.
+        """
+        name = self._name("l2_normalize", name)
+        squares = self.unary(x, "square", f"{name}.squares")
+        total = self.reduce(squares, "sum", axis, keepdims=True, name=f"{name}.sum")
+        formula = f"x0 * rsqrt(maximum(x1, {self._epsilon(epsilon) ** 2!r}))"
+        return self._elementwise(formula, [x, total], name)
+
     def dropout(self, x: Tensor, rate: float, name: str | None = None) -> Tensor:
         """Zero elements with probability `rate` while training, and scale the others up."""
         kind = Dropout(self._rate(rate), len(self.graph.operators))
@@ -415,9 +208,3 @@ class Layers(ExpertLayers):
         """Zero whole samples with probability `rate` while training, and scale the others up."""
         kind = DropPath(self._rate(rate), len(self.graph.operators))
         return self._add(kind, x, self._name("drop_path", name))
-
-    def _activated(self, x: Tensor, activation: str | None, name: str) -> Tensor:
-        if activation is None:
-            return x
-        name = f"{name}.{activation}"
-        return self.softmax(x, name) if activation == "softmax" else self.unary(x, activation, name)

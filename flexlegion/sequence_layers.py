@@ -17,6 +17,7 @@ from flexlegion.errors import UserError
 from flexlegion.initializers import Given, Initializer, initializer
 from flexlegion.ops.attention import LuongAttention, MultiHeadAttention
 from flexlegion.ops.embedding import Embedding, PositionEmbedding
+from flexlegion.ops.gru import GRU
 from flexlegion.ops.lstm import LSTM
 from flexlegion.ops.normalization import GroupNorm, LayerNorm
 from flexlegion.ops.rotary import Rotary
@@ -42,6 +43,21 @@ class LSTMOutput(NamedTuple):
     def state(self) -> tuple[Tensor, Tensor]:
         """What the next steps continue from."""
         return self.h, self.c
+
+
+class GRUOutput(NamedTuple):
+    """What a layer of gated recurrent units returns.
+
+    Parameters
+    ----------
+    y
+        Outputs of all its steps, (n, steps, hidden).
+    h
+        State after the last step, (n, hidden): what the next steps continue from.
+    """
+
+    y: Tensor
+    h: Tensor
 
 
 class SequenceLayers(ElementwiseLayers):
@@ -172,6 +188,36 @@ class SequenceLayers(ElementwiseLayers):
         )
         y, h, c, _ = self.graph.apply(kind, [x, *(state or ())], name, share, trainable).outputs
         return LSTMOutput(y, h, c)
+
+    def gru(
+        self,
+        x: Tensor,
+        hidden: int,
+        state: Tensor | None = None,
+        kernel_initializer: str | Initializer = "glorot_uniform",
+        recurrent_initializer: str | Initializer = "glorot_uniform",
+        bias_initializer: str | Initializer = "zeros",
+        name: str | None = None,
+        share: Tensor | None = None,
+        trainable: bool = True,
+    ) -> GRUOutput:
+        """Some steps of gated recurrent units (Cho et al. 2014); one operator.
+
+        x is (n, steps, d), and `state`, where to continue from, (n, hidden), zeros unless given.
+        Weights are kernel (hidden, 3, d), recurrent_kernel (hidden, 3, hidden), bias and
+        recurrent_bias (hidden, 3), with the gates in the order r, z, n, as PyTorch has them; the
+        bias within the reset gate is among the second. `share` and `trainable` as for `lstm`.
+        """
+        kind = GRU(
+            self._positive(hidden, "hidden"),
+            initializer(kernel_initializer),
+            initializer(recurrent_initializer),
+            initializer(bias_initializer),
+            initializer(bias_initializer),
+        )
+        inputs = [x] if state is None else [x, state]
+        y, h, _ = self.graph.apply(kind, inputs, self._name("gru", name), share, trainable).outputs
+        return GRUOutput(y, h)
 
     def luong_attention(
         self,

@@ -118,6 +118,15 @@ def window(out_dim: int, kernel: int, stride: int, padding: int) -> DimMap:
     return DimMap(out_dim, stride, 1, -padding, kernel - stride - padding)
 
 
+def spread(out_dim: int, kernel: int, stride: int, padding: int) -> DimMap:
+    """What a transposed convolution reads: the elements whose `kernel` outputs meet the range.
+
+    Element i writes ``[i*stride - padding, i*stride - padding + kernel)``. Where `padding` is no
+    multiple of `stride`, the range may have an element too many at either end.
+    """
+    return DimMap(out_dim, 1, stride, (padding - kernel) // stride + 1, -(-padding // stride))
+
+
 def shifted(out_dim: int, by: int) -> DimMap:
     """The output's range, moved up by `by`."""
     return DimMap(out_dim, lo_offset=by, hi_offset=by)

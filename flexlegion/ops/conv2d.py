@@ -39,12 +39,17 @@ def sliding_extent(name: str, extent: int, kernel: int, stride: int, padding: in
     return (extent + 2 * padding - kernel) // stride + 1
 
 
+def spanned(kernel: int, dilation: int) -> int:
+    """Positions from the first to the last that a window reads."""
+    return (kernel - 1) * dilation + 1
+
+
 @dataclass(frozen=True)
 class Conv2D(OperatorType):
     """Input (n, h, w, i), kernel (o, kh, kw, i / groups), bias (o), output (n, oh, ow, o).
 
     The filters are cut into `groups` of neighbours, as the input's channels are; each reads its
-    group's channels alone.
+    group's channels alone. What a kernel reads is `dilation` positions apart.
     """
 
     type: ClassVar[str] = "conv2d"
@@ -62,6 +67,8 @@ class Conv2D(OperatorType):
     activation: str = "none"
     kernel_initializer: Initializer = field(default=GlorotUniform(), compare=False)
     bias_initializer: Initializer = field(default=Zeros(), compare=False)
+    dilation_h: int = 1
+    dilation_w: int = 1
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         require_rank("conv2d", inputs[0], 4, "(sample, height, width, channel)")
@@ -71,10 +78,24 @@ class Conv2D(OperatorType):
                 raise UserError(f"conv2d: {count} {what} cannot be cut into {self.groups} groups")
         return (
             n,
-            sliding_extent("conv2d", h, self.kernel_h, self.stride_h, self.padding_h),
-            sliding_extent("conv2d", w, self.kernel_w, self.stride_w, self.padding_w),
+            sliding_extent("conv2d", h, self._span_h, self.stride_h, self.padding_h),
+            sliding_extent("conv2d", w, self._span_w, self.stride_w, self.padding_w),
             self.filters,
         )
+
+    @property
+    def _span_h(self) -> int:
+        """Rows that a window spans."""
+        return spanned(self.kernel_h, self.dilation_h)
+
+    @property
+    def _span_w(self) -> int:
+        return spanned(self.kernel_w, self.dilation_w)
+
+    def attributes(self) -> dict[str, str]:
+        """As `OperatorType.attributes`; kernels take a dilation of 1 for granted."""
+        given = super().attributes()
+        return {k: v for k, v in given.items() if not (k.startswith("dilation_") and v == "1")}
 
     def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
         shape = (self.filters, self.kernel_h, self.kernel_w, inputs[0][3] // self.groups)
@@ -92,8 +113,8 @@ class Conv2D(OperatorType):
         )
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
-        rows = window(1, self.kernel_h, self.stride_h, self.padding_h)
-        columns = window(2, self.kernel_w, self.stride_w, self.padding_w)
+        rows = window(1, self._span_h, self.stride_h, self.padding_h)
+        columns = window(2, self._span_w, self.stride_w, self.padding_w)
         channels = self._channels(inputs[0][3])
         linear = self.activation == "none"
         return (Access((along(0), rows, columns, channels), saved=True, linear=linear),)

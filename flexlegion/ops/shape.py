@@ -1,4 +1,4 @@
-"""Operators that move elements: reshape, transpose, slice."""
+"""Operators that move elements."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from flexlegion.ops.base import (
     DimMap,
     Family,
     OperatorType,
+    Values,
     along,
     outer_dims,
     shifted,
+    window,
 )
-from flexlegion.tensor import Shape
+from flexlegion.tensor import DataType, Shape
 
 
 @dataclass(frozen=True)
@@ -119,13 +121,19 @@ class Transpose(_Move):
 
 @dataclass(frozen=True)
 class Slice(_Move):
-    """The range [start, start + size) of dimension `axis`; the others whole."""
+    """`size` elements of dimension `axis` from `start` on, each `step`th; the others whole."""
 
     type: ClassVar[str] = "slice"
 
     axis: int
     start: int
     size: int
+    step: int = 1
+
+    @property
+    def _end(self) -> int:
+        """Behind the last element that is taken."""
+        return self.start + (self.size - 1) * self.step + 1
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         rank = len(inputs[0])
@@ -135,10 +143,9 @@ class Slice(_Move):
                 f"but axis is {self.axis}"
             )
         extent = inputs[0][self.axis]
-        if self.start < 0 or self.size < 1 or self.start + self.size > extent:
+        if self.start < 0 or self.size < 1 or self.step < 1 or self._end > extent:
             raise UserError(
-                f"slice takes a part of the extent {extent}, "
-                f"but got [{self.start}, {self.start + self.size})"
+                f"slice takes a part of the extent {extent}, but got [{self.start}, {self._end})"
             )
         return (*inputs[0][: self.axis], self.size, *inputs[0][self.axis + 1 :])
 
@@ -147,5 +154,111 @@ class Slice(_Move):
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         maps = [along(d) for d in range(len(inputs[0]))]
-        maps[self.axis] = shifted(self.axis, self.start)
+        maps[self.axis] = window(self.axis, 1, self.step, -self.start)
         return (Access(tuple(maps), linear=True),)
+
+    def attributes(self) -> dict[str, str]:
+        """As `OperatorType.attributes`; kernels take a step of 1 for granted."""
+        given = super().attributes()
+        return {k: v for k, v in given.items() if k != "step" or v != "1"}
+
+
+@dataclass(frozen=True)
+class Pad(_Move):
+    """Zeros before and after each dimension but the samples'."""
+
+    type: ClassVar[str] = "pad"
+
+    before: tuple[int, ...]  # one a dimension, 0 for the samples'
+    after: tuple[int, ...]
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        rank = len(inputs[0])
+        fits = len(self.before) == len(self.after) == rank
+        if not fits or min(*self.before, *self.after) < 0 or self.before[0] or self.after[0]:
+            raise UserError(
+                f"pad takes how many zeros come before and after each of {rank} dimensions, none "
+                f"of the samples', but got {list(self.before)} and {list(self.after)}"
+            )
+        return tuple(
+            extent + b + a for extent, b, a in zip(inputs[0], self.before, self.after, strict=True)
+        )
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        return outer_dims(len(inputs[0]))
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        maps = tuple(shifted(d, -before) for d, before in enumerate(self.before))
+        return (Access(maps, linear=True),)
+
+
+@dataclass(frozen=True)
+class Roll(_Move):
+    """Element i of dimension `axis` goes to (i + shift) modulo its extent."""
+
+    type: ClassVar[str] = "roll"
+
+    axis: int
+    shift: int
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        rank = len(inputs[0])
+        if not 1 <= self.axis < rank:
+            raise UserError(
+                f"roll turns a dimension 1 to {rank - 1} of its input (0 is the sample), but axis "
+                f"is {self.axis}"
+            )
+        if not 0 <= self.shift < inputs[0][self.axis]:
+            raise UserError(
+                f"roll shifts {inputs[0][self.axis]} elements by less than that, but got "
+                f"{self.shift}"
+            )
+        return inputs[0]
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        return outer_dims(len(inputs[0]))
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        maps = [along(d) for d in range(len(inputs[0]))]
+        maps[self.axis] = WHOLE
+        return (Access(tuple(maps), linear=True),)
+
+
+@dataclass(frozen=True)
+class Take(_Move):
+    """Inputs x, and `numbers` (1, m), which say what element of dimension `axis` each output is.
+
+    Two more inputs are the same said backwards, so that gradients are sums of one order: `order`
+    (1, m), the outputs sorted by their numbers, and `starts` (1, extent + 1), where among them
+    those of each element begin.
+    """
+
+    type: ClassVar[str] = "take"
+
+    axis: int
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        x, numbers, order, starts = inputs
+        if not 1 <= self.axis < len(x):
+            raise UserError(
+                f"take picks from a dimension 1 to {len(x) - 1} of its input (0 is the sample), "
+                f"but axis is {self.axis}"
+            )
+        if order != numbers or starts != (1, x[self.axis] + 1) or len(numbers) != 2:
+            raise UserError("take's numbers, their order and starts do not fit together")
+        return (*x[: self.axis], numbers[1], *x[self.axis + 1 :])
+
+    def input_dtypes(self, inputs: Sequence[Shape]) -> Sequence[DataType]:
+        return ("float32", "int32", "int32", "int32")
+
+    def input_values(self, inputs: Sequence[Shape]) -> Sequence[Values]:
+        return ("any", inputs[0][self.axis], inputs[1][1], inputs[1][1] + 1)
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        return outer_dims(len(inputs[0]))
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        maps = [along(d) for d in range(len(inputs[0]))]
+        maps[self.axis] = WHOLE
+        lists = Access((WHOLE, WHOLE), saved=True)
+        return (Access(tuple(maps)), lists, lists, lists)

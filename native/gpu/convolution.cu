@@ -35,10 +35,10 @@ void for_each_product(const ConvTile& v, const Body& body) {
   for (std::int64_t n = 0; n < v.samples; ++n) {
     for (std::int64_t oh = 0; oh < v.h.out; ++oh) {
       for (std::int64_t ow = 0; ow < v.w.out; ++ow) {
-        for (std::int64_t ih = v.h.begin(oh); ih < v.h.end(oh); ++ih) {
-          for (std::int64_t iw = v.w.begin(ow); iw < v.w.end(ow); ++iw) {
-            const std::int64_t kh = ih - (oh * v.h.stride - v.h.before);
-            const std::int64_t kw = iw - (ow * v.w.stride - v.w.before);
+        for (std::int64_t kh = 0; kh < v.h.kernel; ++kh) {
+          for (std::int64_t kw = 0; kw < v.w.kernel; ++kw) {
+            const std::int64_t ih = v.h.under(oh, kh), iw = v.w.under(ow, kw);
+            if (ih < 0 || ih >= v.h.in || iw < 0 || iw >= v.w.in) continue;
             for (std::int64_t o = 0; o < v.filters; ++o) {
               for (std::int64_t i = 0; i < i_group; ++i) {
                 body(((n * v.h.in + ih) * v.w.in + iw) * v.channels + o / o_group * i_group + i,
@@ -172,7 +172,8 @@ struct Plan {
     check(cudnnSetFilter4dDescriptor(kernel, type, CUDNN_TENSOR_NHWC, i(v.filters),
                                      i(v.channels / v.groups), i(v.h.kernel), i(v.w.kernel)));
     check(cudnnSetConvolution2dDescriptor(conv, i(h.both), i(w.both), i(v.h.stride), i(v.w.stride),
-                                          1, 1, CUDNN_CROSS_CORRELATION, CUDNN_DATA_FLOAT));
+                                          i(v.h.dilation), i(v.w.dilation), CUDNN_CROSS_CORRELATION,
+                                          CUDNN_DATA_FLOAT));
     check(cudnnSetConvolutionGroupCount(conv, i(v.groups)));
     check(cudnnSetConvolutionMathType(conv, precision_ == Precision::fp32 ? CUDNN_FMA_MATH
                                             : precision_ == Precision::tf32
@@ -185,7 +186,7 @@ struct Plan {
 
 // A thread is one device's, so its plans are, too.
 Plan& plan_of(const ConvTile& v, Precision p) {
-  using Key = std::array<std::int64_t, 18>;
+  using Key = std::array<std::int64_t, 19>;
   thread_local std::map<Key, std::unique_ptr<Plan> > plans;
   const Key key{v.samples,
                 v.channels,
@@ -197,12 +198,14 @@ Plan& plan_of(const ConvTile& v, Precision p) {
                 v.h.after,
                 v.h.kernel,
                 v.h.stride,
+                v.h.dilation,
                 v.w.in,
                 v.w.out,
                 v.w.before,
                 v.w.after,
                 v.w.kernel,
                 v.w.stride,
+                v.w.dilation,
                 static_cast<std::int64_t>(p)};
   std::unique_ptr<Plan>& plan = plans[key];
   if (plan == nullptr) plan = std::make_unique<Plan>(v, p);

@@ -1,4 +1,4 @@
-// reshape and flatten, slice, concat, transpose: copies, as ops/moves.h describes them.
+// Copies, as ops/moves.h describes them.
 #include "gpu/view.h"
 #include "ops/moves.h"
 
@@ -45,10 +45,14 @@ const RegisterKernel flatten(
 const RegisterKernel reshape(
     "reshape", [](const Attributes&) { return std::make_unique<Reshape<Gpu>>(); }, DeviceKind::gpu);
 const RegisterKernel slice(
-    "slice", [](const Attributes&) { return std::make_unique<Slice<Gpu>>(); }, DeviceKind::gpu);
+    "slice", [](const Attributes& a) { return std::make_unique<Slice<Gpu>>(a); }, DeviceKind::gpu);
 const RegisterKernel concat(
     "concat", [](const Attributes& a) { return std::make_unique<Concat<Gpu>>(a); },
     DeviceKind::gpu);
+const RegisterKernel pad(
+    "pad", [](const Attributes& a) { return std::make_unique<Pad<Gpu>>(a); }, DeviceKind::gpu);
+const RegisterKernel roll(
+    "roll", [](const Attributes& a) { return std::make_unique<Roll<Gpu>>(a); }, DeviceKind::gpu);
 const RegisterKernel transpose(
     "transpose", [](const Attributes& a) { return std::make_unique<Transpose>(a); },
     DeviceKind::gpu);

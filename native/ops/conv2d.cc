@@ -40,6 +40,9 @@ struct OnednnTile : ConvTile {
   memory::desc any_kernel() const { return f32_desc(kernel_dims(), memory::format_tag::any); }
   memory::desc bias() const { return f32_desc({filters}, memory::format_tag::a); }
   memory::dims strides() const { return {h.stride, w.stride}; }
+  memory::dims dilates() const {
+    return {h.dilation - 1, w.dilation - 1};
+  }  // elements between taps
   memory::dims padding_before() const { return {h.before, w.before}; }
   memory::dims padding_after() const { return {h.after, w.after}; }
 
@@ -132,8 +135,9 @@ class Conv2d : public Kernel {
     const Prepared& convolution = cache_.get(tile.key(kBackwardData), [&] {
       return dnnl::convolution_backward_data::primitive_desc(
           onednn::engine(), dnnl::algorithm::convolution_direct, tile.input(), tile.any_kernel(),
-          tile.output(), tile.strides(), tile.padding_before(), tile.padding_after(),
-          describe_forward(tile, Activation::none, layer_.use_bias), onednn::attributes());
+          tile.output(), tile.strides(), tile.dilates(), tile.padding_before(),
+          tile.padding_after(), describe_forward(tile, Activation::none, layer_.use_bias),
+          onednn::attributes());
     });
     float* const w = liked_layout(tile, kBackwardData, convolution, kernel.data());
     convolution.execute({{DNNL_ARG_DIFF_DST, const_cast<float*>(dy)},
@@ -149,8 +153,9 @@ class Conv2d : public Kernel {
       const auto bias = biased ? tile.bias() : memory::desc();
       return dnnl::convolution_backward_weights::primitive_desc(
           onednn::engine(), dnnl::algorithm::convolution_direct, tile.input(), tile.any_kernel(),
-          bias, tile.output(), tile.strides(), tile.padding_before(), tile.padding_after(),
-          describe_forward(tile, Activation::none, biased), onednn::attributes());
+          bias, tile.output(), tile.strides(), tile.dilates(), tile.padding_before(),
+          tile.padding_after(), describe_forward(tile, Activation::none, biased),
+          onednn::attributes());
     });
     const auto liked = convolution.layout(DNNL_ARG_DIFF_WEIGHTS), ours = tile.kernel();
     const DenseInput x(views.x, 2);
@@ -194,6 +199,7 @@ class Conv2d : public Kernel {
             bias,
             tile.output(),
             tile.strides(),
+            tile.dilates(),
             tile.padding_before(),
             tile.padding_after(),
             onednn::attributes(activation)};

@@ -102,6 +102,12 @@ std::int64_t Attributes::integer(const std::string& name) const {
   return parsed<std::int64_t>(name, text(name));
 }
 
+std::int64_t Attributes::integer(const std::string& name, std::int64_t if_absent) const {
+  const bool absent = std::none_of(entries_.begin(), entries_.end(),
+                                   [&](const auto& entry) { return entry.first == name; });
+  return absent ? if_absent : integer(name);
+}
+
 double Attributes::number(const std::string& name) const {
   return parsed<double>(name, text(name));
 }

@@ -43,6 +43,7 @@ class Attributes {
   explicit Attributes(std::vector<std::pair<std::string, std::string>> entries)
       : entries_(std::move(entries)) {}
   std::int64_t integer(const std::string& name) const;
+  std::int64_t integer(const std::string& name, std::int64_t if_absent) const;
   double number(const std::string& name) const;
   const std::string& text(const std::string& name) const;  // throws std::invalid_argument if absent
 

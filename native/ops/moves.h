@@ -5,11 +5,16 @@
 // DenseOutput), and functions write(to, from, adds) and zero(view).
 #pragma once
 
+#include <algorithm>
+#include <string>
 #include <vector>
 
 #include "ops/kernel.h"
 
 namespace flexlegion {
+
+// An attribute of whole numbers between commas.
+std::vector<int> integers_of(const Attributes& attributes, const std::string& name);
 
 // Dimensions of either side that a reshape joins or cuts, e.g. (12, 64) and 768.
 struct DimGroup {
@@ -95,18 +100,38 @@ class Reshape : public Kernel {
   }
 };
 
-// A range of one dimension. A task's input tile is its output tile, moved.
+// A range of one dimension, or each `step`th element of it. A task's input tile is its output tile,
+// moved, from the first element to the last one that is taken.
 template <typename Device>
 class Slice : public Kernel {
  public:
+  explicit Slice(const Attributes& attributes)
+      : axis_(static_cast<int>(attributes.integer("axis"))), step_(attributes.integer("step", 1)) {}
+
   bool accumulates() const override { return true; }
 
-  void forward(KernelTask& task) override { Device::write(task.outputs[0], task.inputs[0], false); }
+  void forward(KernelTask& task) override {
+    Device::write(task.outputs[0], taken(task.inputs[0]), false);
+  }
 
   void backward(KernelTask& task) override {
     if (!task.wants_input_grad(0)) return;
-    Device::write(task.input_grads[0], task.output_grads[0], task.adds_to_input_grad(0));
+    const TensorView& dx = task.input_grads[0];
+    const bool adds = task.adds_to_input_grad(0);
+    if (step_ > 1 && !adds) Device::zero(dx);
+    Device::write(taken(dx), task.output_grads[0], adds);
   }
+
+ private:
+  // The elements of the input's tile that the output has.
+  TensorView taken(TensorView view) const {
+    view.tile.hi[axis_] = view.tile.lo[axis_] + (view.tile.extent(axis_) + step_ - 1) / step_;
+    view.stride[axis_] *= step_;
+    return view;
+  }
+
+  int axis_;
+  std::int64_t step_;
 };
 
 // Inputs one after the other along one dimension.
@@ -145,6 +170,89 @@ class Concat : public Kernel {
   }
 
   int axis_;
+};
+
+// Zeros before and after each dimension. A task's input tile is what its output tile has of it.
+template <typename Device>
+class Pad : public Kernel {
+ public:
+  explicit Pad(const Attributes& attributes) : before_(integers_of(attributes, "before")) {}
+
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    const TensorView &x = task.inputs[0], &y = task.outputs[0];
+    if (x.tile.empty() || inside(y, x).volume() != y.volume()) Device::zero(y);
+    if (!x.tile.empty()) Device::write(inside(y, x), x, false);
+  }
+
+  void backward(KernelTask& task) override {
+    if (!task.wants_input_grad(0) || task.input_grads[0].tile.empty()) return;
+    const TensorView& dx = task.input_grads[0];
+    Device::write(dx, inside(task.output_grads[0], dx), task.adds_to_input_grad(0));
+  }
+
+ private:
+  // The part of the padded tile that has the input's elements.
+  TensorView inside(TensorView padded, const TensorView& input) const {
+    for (int d = 0; d < padded.rank(); ++d) {
+      const std::int64_t moved = before_[static_cast<std::size_t>(d)];
+      padded = narrowed(padded, d, input.tile.lo[d] + moved, input.tile.hi[d] + moved);
+    }
+    return padded;
+  }
+
+  std::vector<int> before_;
+};
+
+// One dimension turned round by `shift`: element i goes to (i + shift) modulo its extent. A task
+// reads the dimension whole.
+template <typename Device>
+class Roll : public Kernel {
+ public:
+  explicit Roll(const Attributes& attributes)
+      : axis_(static_cast<int>(attributes.integer("axis"))), shift_(attributes.integer("shift")) {}
+
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    for (const Part& part : parts_of(task.outputs[0])) {
+      Device::write(moved(task.outputs[0], part, 0), moved(task.inputs[0], part, part.back), false);
+    }
+  }
+
+  void backward(KernelTask& task) override {
+    if (!task.wants_input_grad(0)) return;
+    const TensorView &dx = task.input_grads[0], &dy = task.output_grads[0];
+    const bool adds = task.adds_to_input_grad(0);
+    const bool whole = dy.tile.extent(axis_) == dy.shape[axis_];
+    if (!adds && !whole) Device::zero(dx);
+    for (const Part& part : parts_of(dy)) {
+      Device::write(moved(dx, part, part.back), moved(dy, part, 0), adds);
+    }
+  }
+
+ private:
+  // Outputs [lo, hi), which lie `back` elements before in the input.
+  struct Part {
+    std::int64_t lo, hi, back;
+  };
+
+  std::vector<Part> parts_of(const TensorView& output) const {
+    const std::int64_t extent = output.shape[axis_];
+    const std::int64_t lo = output.tile.lo[axis_], hi = output.tile.hi[axis_];
+    std::vector<Part> parts;
+    if (lo < shift_) parts.push_back({lo, std::min(hi, shift_), shift_ - extent});
+    if (hi > shift_) parts.push_back({std::max(lo, shift_), hi, shift_});
+    return parts;
+  }
+
+  TensorView moved(const TensorView& view, const Part& part, std::int64_t back) const {
+    return narrowed(view, axis_, part.lo - back, part.hi - back);
+  }
+
+  int axis_;
+  std::int64_t shift_;  // from 0 on, below the extent
 };
 
 // Dimension d of a transpose's output is dimension permutation[d] of its input.

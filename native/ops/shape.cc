@@ -1,4 +1,4 @@
-// The shape arithmetic of ops/moves.h; reshape and flatten, slice, concat, and transpose.
+// The shape arithmetic of ops/moves.h, and its operators.
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -61,13 +61,18 @@ TensorView within(TensorView view, const Rect& tile) {
   return view;
 }
 
-std::vector<int> permutation_of(const Attributes& attributes) {
-  std::vector<int> permutation;
-  const std::string& list = attributes.text("permutation");
+std::vector<int> integers_of(const Attributes& attributes, const std::string& name) {
+  std::vector<int> numbers;
+  const std::string& list = attributes.text(name);
   for (std::size_t at = 0; at < list.size(); at = list.find(',', at) + 1) {
-    permutation.push_back(std::stoi(list.substr(at)));
+    numbers.push_back(std::stoi(list.substr(at)));
     if (list.find(',', at) == std::string::npos) break;
   }
+  return numbers;
+}
+
+std::vector<int> permutation_of(const Attributes& attributes) {
+  const std::vector<int> permutation = integers_of(attributes, "permutation");
   if (permutation.size() > kMaxRank) throw std::invalid_argument("too many dimensions");
   return permutation;
 }
@@ -144,11 +149,17 @@ const RegisterKernel registered_flatten("flatten", [](const Attributes&) {
 const RegisterKernel registered_reshape("reshape", [](const Attributes&) {
   return std::make_unique<Reshape<Cpu>>();
 });
-const RegisterKernel registered_slice("slice", [](const Attributes&) {
-  return std::make_unique<Slice<Cpu>>();
+const RegisterKernel registered_slice("slice", [](const Attributes& a) {
+  return std::make_unique<Slice<Cpu>>(a);
 });
 const RegisterKernel registered_concat("concat", [](const Attributes& a) {
   return std::make_unique<Concat<Cpu>>(a);
+});
+const RegisterKernel registered_pad("pad", [](const Attributes& a) {
+  return std::make_unique<Pad<Cpu>>(a);
+});
+const RegisterKernel registered_roll("roll", [](const Attributes& a) {
+  return std::make_unique<Roll<Cpu>>(a);
 });
 const RegisterKernel registered_transpose("transpose", [](const Attributes& a) {
   return std::make_unique<Transpose>(a);

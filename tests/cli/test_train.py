@@ -170,7 +170,7 @@ def test_interrupted(number: int, ranks: int, terminal: bool, tmp_path: Path) ->
     os.close(its)
     last = text().splitlines()[-1]
     assert re.fullmatch(
-        r"interrupted (in|after) epoch \d+/100000, after \d+ iterations; the weights are in "
+        r"interrupted (in|after) epoch \d+/100000, after [\d,]+ iterations; the weights are in "
         + re.escape(str(weights)),
         last,
     ), text()

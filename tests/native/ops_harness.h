@@ -132,6 +132,8 @@ struct Case {
   bool reads_input = false, reads_output = false;
   RunState run{};
   bool trains_weights = true;  // or else they are the operator's state, without gradients
+  // Inputs without gradients, such as numbers of elements; none unless it says so.
+  std::function<bool(int input)> wants_input_grad = [](int) { return true; };
 };
 
 struct Results {
@@ -200,6 +202,13 @@ inline void check_adds(Kernel& kernel, KernelTask task, const GradientTiles& inp
   compare(weights, weight_grads);
 }
 
+// The inputs up to the last one that has a gradient: the others come behind them.
+inline std::vector<Tensor> with_gradients(const Case& c) {
+  std::size_t count = c.inputs.size();
+  while (count > 0 && !c.wants_input_grad(static_cast<int>(count - 1))) --count;
+  return {c.inputs.begin(), c.inputs.begin() + static_cast<std::ptrdiff_t>(count)};
+}
+
 inline Results run_tiles(Case& c, const std::vector<Rect>& tiles, Tensor output_grad) {
   const auto kernel = make_kernel(c.type, Attributes(c.attributes), kTested);
   Results results{Tensor(c.output_shape, kNan), {}, {}};
@@ -222,7 +231,7 @@ inline Results run_tiles(Case& c, const std::vector<Rect>& tiles, Tensor output_
 
     const auto input_tile = [&](int i) { return c.input_tile(tile, i); };
     const auto weight_tile = [&](int i) { return c.weight_tile(tile, i); };
-    const GradientTiles input_grads(c.inputs, input_tile),
+    const GradientTiles input_grads(with_gradients(c), input_tile),
         weight_grads(c.trains_weights ? c.weights : std::vector<Tensor>(), weight_tile);
     KernelTask backward = forward;
     if (!c.reads_input) backward.inputs.assign(c.inputs.size(), TensorView());

@@ -14,16 +14,19 @@ namespace {
 struct Window {
   std::int64_t n, h, w, c, o;  // o: filters of a convolution
   std::int64_t kh, kw, sh, sw, ph, pw;
+  std::int64_t dh = 1, dw = 1;  // dilation
 
-  std::int64_t oh() const { return (h + 2 * ph - kh) / sh + 1; }
-  std::int64_t ow() const { return (w + 2 * pw - kw) / sw + 1; }
+  std::int64_t span_h() const { return (kh - 1) * dh + 1; }
+  std::int64_t span_w() const { return (kw - 1) * dw + 1; }
+  std::int64_t oh() const { return (h + 2 * ph - span_h()) / sh + 1; }
+  std::int64_t ow() const { return (w + 2 * pw - span_w()) / sw + 1; }
 
   Rect input_tile(const Rect& out, bool all_channels) const {
     Rect in = out;
     in.lo[1] = std::max<std::int64_t>(0, out.lo[1] * sh - ph);
-    in.hi[1] = std::min(h, (out.hi[1] - 1) * sh - ph + kh);
+    in.hi[1] = std::min(h, (out.hi[1] - 1) * sh - ph + span_h());
     in.lo[2] = std::max<std::int64_t>(0, out.lo[2] * sw - pw);
-    in.hi[2] = std::min(w, (out.hi[2] - 1) * sw - pw + kw);
+    in.hi[2] = std::min(w, (out.hi[2] - 1) * sw - pw + span_w());
     if (all_channels) {
       in.lo[3] = 0;
       in.hi[3] = c;
@@ -33,8 +36,9 @@ struct Window {
 
   std::vector<std::pair<std::string, std::string>> attributes() const {
     const auto s = [](std::int64_t i) { return std::to_string(i); };
-    return {{"kernel_h", s(kh)}, {"kernel_w", s(kw)},  {"stride_h", s(sh)},
-            {"stride_w", s(sw)}, {"padding_h", s(ph)}, {"padding_w", s(pw)}};
+    return {{"kernel_h", s(kh)},   {"kernel_w", s(kw)},  {"stride_h", s(sh)},
+            {"stride_w", s(sw)},   {"padding_h", s(ph)}, {"padding_w", s(pw)},
+            {"dilation_h", s(dh)}, {"dilation_w", s(dw)}};
   }
 
   // body(n, oh, ow, h, w, kh, kw) for every element of every window that lies in the tensor.
@@ -45,7 +49,7 @@ struct Window {
         for (std::int64_t x = 0; x < ow(); ++x)
           for (std::int64_t i = 0; i < kh; ++i)
             for (std::int64_t j = 0; j < kw; ++j) {
-              const std::int64_t r = y * sh - ph + i, q = x * sw - pw + j;
+              const std::int64_t r = y * sh - ph + i * dh, q = x * sw - pw + j * dw;
               if (r >= 0 && r < h && q >= 0 && q < w) body(b, y, x, r, q, i, j);
             }
   }
@@ -202,6 +206,23 @@ TEST_CASE("conv2d: tiles of any cut compute what the whole does") {
       check_conv(g, activation, use_bias, {2, 2, 3, 2}, seed++);
     }
   }
+}
+
+TEST_CASE("conv2d: what a kernel reads may lie apart") {
+  const Window dilated[] = {
+      {2, 11, 10, 3, 5, 3, 3, 1, 1, 2, 2, 2, 2},    // as large as without
+      {2, 13, 12, 16, 16, 3, 2, 1, 1, 0, 1, 3, 4},  // whole vectors
+      {1, 12, 9, 4, 6, 2, 3, 2, 2, 3, 1, 4, 2},     // strided, more padding than taps
+  };
+  unsigned seed = 1;
+  for (const Window& g : dilated) {
+    CAPTURE(g.dh);
+    for (const char* activation : {"none", "relu"}) {
+      check_conv(g, activation, true, {1, 1, 1, 1}, seed++);
+      check_conv(g, activation, false, {2, 3, 2, 2}, seed++);
+    }
+  }
+  check_conv({2, 9, 8, 6, 9, 3, 3, 1, 1, 2, 2, 2, 2}, "none", true, {2, 2, 2, 2}, seed, 3);
 }
 
 TEST_CASE("conv2d: groups, cut within and at their borders") {

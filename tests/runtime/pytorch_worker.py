@@ -24,7 +24,7 @@ from flexlegion.metrics import MetricSums
 from flexlegion.model import Model
 from flexlegion.precision import DEFAULT
 from flexlegion.runtime.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Batch
-from flexlegion.sequence_layers import LSTMOutput
+from flexlegion.sequence_layers import GRUOutput, LSTMOutput
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -54,6 +54,8 @@ def build(case: Case, precision: str, strategy: str) -> Model:
         made = getattr(model, kind)(*arguments, name=f"l{i}", **options)
         if isinstance(made, LSTMOutput):
             recurrent[i] = made
+            made = made.y
+        if isinstance(made, GRUOutput):
             made = made.y
         tensors.extend(made if kind == "split" else [made])
     model.compile(case.optimizer, case.loss, strategy=strategy, precision=precision)

@@ -150,7 +150,7 @@ def main() -> None:
         granularity = Granularity(shard_bytes=1) if turn % 2 else DEFAULT_GRANULARITY
         network = networks[name]
         names_here = machine.devices.names
-        strategy = random_strategy(network, seed, names_here, seed, args.reductions)
+        strategy = random_strategy(network, seed, names_here, turn, args.reductions)
         model, state = train(network, strategy, granularity)
         zoo = isinstance(network, ZooCase)
         bounds = (network.tolerance, SMALLEST) if isinstance(network, ZooCase) else ()

@@ -26,7 +26,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any
     found = {}
     for cpus in PROCESSORS:
         out = tmp_path_factory.mktemp("strategies") / "result.json"
-        arguments = ["--first", cpus * 1000, "--count", COUNT, "--out", out]
+        arguments = ["--first", (cpus - 1) * COUNT, "--count", COUNT, "--out", out]
         run_legate(WORKER, *arguments, cpus=cpus, timeout=600)
         found[cpus] = json.loads(Path(f"{out}.0").read_text())
     return found

@@ -30,7 +30,7 @@ struct Block {
 };
 
 struct Convolution {
-  int pad_h = 0, pad_w = 0, stride_h = 1, stride_w = 1, groups = 1;
+  int pad_h = 0, pad_w = 0, stride_h = 1, stride_w = 1, dilation_h = 1, dilation_w = 1, groups = 1;
   cudnnMathType_t math = CUDNN_DEFAULT_MATH;
 };
 
@@ -78,13 +78,14 @@ struct Problem {
       : x(of<Block>(x_)), w(of<Block>(w_)), y(of<Block>(y_)), conv(of<Convolution>(conv_)) {}
 
   cudnnStatus_t valid() const {
-    const auto extent = [](int in, int pad, int kernel, int stride) {
-      return 1 + (in + 2 * pad - kernel) / stride;
+    const auto extent = [](int in, int pad, int kernel, int stride, int dilation) {
+      return 1 + (in + 2 * pad - (kernel - 1) * dilation - 1) / stride;
     };
-    const bool fits =
-        x.n == y.n && w.n == y.c && w.c * conv.groups == x.c && w.n % conv.groups == 0 &&
-        y.h == extent(x.h, conv.pad_h, w.h, conv.stride_h) &&
-        y.w == extent(x.w, conv.pad_w, w.w, conv.stride_w) && x.type == w.type && x.type == y.type;
+    const bool fits = x.n == y.n && w.n == y.c && w.c * conv.groups == x.c &&
+                      w.n % conv.groups == 0 &&
+                      y.h == extent(x.h, conv.pad_h, w.h, conv.stride_h, conv.dilation_h) &&
+                      y.w == extent(x.w, conv.pad_w, w.w, conv.stride_w, conv.dilation_w) &&
+                      x.type == w.type && x.type == y.type;
     if (!fits || x.volume() <= 0 || y.volume() <= 0) return CUDNN_STATUS_BAD_PARAM;
     // Tensor cores take channels by eight.
     if (x.bf16() && (x.c % 8 != 0 || y.c % 8 != 0)) return CUDNN_STATUS_NOT_SUPPORTED;
@@ -105,8 +106,8 @@ struct Problem {
         for (int ow = 0; ow < y.w; ++ow) {
           for (int kh = 0; kh < w.h; ++kh) {
             for (int kw = 0; kw < w.w; ++kw) {
-              const int ih = oh * conv.stride_h - conv.pad_h + kh;
-              const int iw = ow * conv.stride_w - conv.pad_w + kw;
+              const int ih = oh * conv.stride_h - conv.pad_h + kh * conv.dilation_h;
+              const int iw = ow * conv.stride_w - conv.pad_w + kw * conv.dilation_w;
               if (ih < 0 || ih >= x.h || iw < 0 || iw >= x.w) continue;
               for (int o = 0; o < y.c; ++o) {
                 const std::int64_t from = x.at(n, ih, iw, o / of_group * w.c);
@@ -230,8 +231,9 @@ cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t d, in
   conv.pad_w = pad_w;
   conv.stride_h = stride_h;
   conv.stride_w = stride_w;
-  const bool done = dilation_h == 1 && dilation_w == 1 && mode == CUDNN_CROSS_CORRELATION;
-  return done ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
+  conv.dilation_h = dilation_h;
+  conv.dilation_w = dilation_w;
+  return mode == CUDNN_CROSS_CORRELATION ? CUDNN_STATUS_SUCCESS : CUDNN_STATUS_NOT_SUPPORTED;
 }
 cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t d, int groups) {
   of<Convolution>(d).groups = groups;

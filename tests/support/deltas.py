@@ -51,7 +51,10 @@ OWN = {
     "tables": tables,
     "grouped": NETWORKS["grouped"].build,
     **{name: block.build for name, block in BLOCKS.items()},
-    **{name: NETWORKS[name].build for name in ("several", "arithmetic", "reductions", "frozen")},
+    **{
+        name: NETWORKS[name].build
+        for name in ("several", "arithmetic", "reductions", "frozen", "enlarged")
+    },
 }
 LOSSES = {"several": NETWORKS["several"].loss}  # of others, cross-entropy
 

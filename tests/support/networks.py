@@ -12,6 +12,7 @@ from flexlegion import SGD, Adam, AdamW, Model
 from flexlegion.graph import Graph
 from flexlegion.layers import Layers
 from flexlegion.losses import Huber, Losses, SparseCategoricalCrossentropy, labels_of
+from flexlegion.ops.shape import Slice
 from flexlegion.optimizers import Optimizer
 from flexlegion.tensor import Tensor
 from flexlegion.transforms.losses import add_losses
@@ -314,7 +315,33 @@ def _reductions(m: Model) -> None:
     m.dense(e, 5)
 
 
+def _enlarged(m: Model) -> None:
+    """Images enlarged, padded, turned, and cut; a kernel that reads apart, elements by number."""
+    x = m.input((6, 5, 3), requires_gradient=True)
+    a = m.conv2d(x, 4, 3, padding=2, activation="tanh", dilation=2)
+    b = m.conv2d_transpose(a, 5, 3, stride=2, padding=1, extra=1)
+    c = m.pad(m.upsample2d(x), ((0, 0), (0, 0), (1, 1)))
+    d = m.roll(m.add([b, c]), 3, axis=1)
+    e = m.concat([d, m.upsample2d(a, 2, "bilinear")])
+    e = m.take(e, (8, 0, 8, 3, 1), axis=3)
+    f = m.pool2d(m.conv2d_transpose(e, 3, 2, stride=2, use_bias=False), 4, kind="average")
+    (g,) = m.apply(Slice(1, 1, 3, 2), [f])
+    m.dense(m.flatten(m.l2_normalize(m.prelu(m.elu(g, 0.7)))), 5)
+
+
+def _gated(m: Model) -> None:
+    """Gated recurrent layers, one of which goes on from another's state, with its weights."""
+    x = m.input((4, 5), requires_gradient=True)
+    a = m.gru(x, 5, bias_initializer="normal")
+    b = m.gru(m.leaky_relu(a.y, 0.3), 5, a.h, share=a.y)
+    m.dense(m.concat([m.flatten(b.y), b.h]), 3)
+
+
 NETWORKS = {
+    "enlarged": Network(
+        _enlarged, (6, 5, 3), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)
+    ),
+    "gated": Network(_gated, (4, 5), "mean_squared_error", (3,), SGD(0.1)),
     "reductions": Network(
         _reductions, (6, 5, 4), "sparse_categorical_crossentropy", (), SGD(0.05, 0.5)
     ),

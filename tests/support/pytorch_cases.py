@@ -6,6 +6,7 @@ from typing import Any
 
 from pytorch_arithmetic import arithmetic_cases
 from pytorch_attention import attention_cases
+from pytorch_images import image_cases
 from pytorch_layers import (
     BATCH,
     BINARY,
@@ -419,6 +420,7 @@ CASES: dict[str, Case] = (
     | _normalization_cases()
     | _shape_cases()
     | _conv1d_cases()
+    | image_cases()
     | attention_cases()
     | _recurrent_cases()
     | _loss_cases()

@@ -76,3 +76,39 @@ def maximum(x: torch.Tensor, axes: tuple[int, ...], keepdims: bool) -> torch.Ten
     first = (flat == flat.amax(-1, keepdim=True)).double().argmax(-1, keepdim=True)
     shape = [1 if d in dims else n for d, n in enumerate(x.shape) if keepdims or d not in dims]
     return flat.gather(-1, first).reshape(shape)
+
+
+def _transposed(
+    x: torch.Tensor, options: dict[str, Any], kernel: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """PyTorch's kernel is (i, o, kh, kw), ours (kh, kw, o, i)."""
+    given = {k: options[k] for k in ("stride", "padding", "dilation") if k in options}
+    extra = options.get("extra", 0)
+    kernel = kernel.permute(3, 2, 0, 1)
+    return of_channels_last(F.conv_transpose2d, x, kernel, bias, output_padding=extra, **given)
+
+
+def _upsampled(x: torch.Tensor, options: dict[str, Any], *_: Any) -> torch.Tensor:
+    factor, mode = options.get("factor", 2), options.get("kind", "nearest")
+    corners = {"align_corners": options.get("align_corners", False)} if mode != "nearest" else {}
+    scale = tuple(map(float, factor if isinstance(factor, tuple) else (factor, factor)))
+    return of_channels_last(F.interpolate, x, scale_factor=scale, mode=mode, **corners)
+
+
+def _padded(x: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+    return F.pad(x, [n for pair in reversed(options["amounts"]) for n in pair])
+
+
+# Of images: x, the options, kernel and bias.
+WINDOWS: dict[str, Callable[..., torch.Tensor]] = {
+    "conv2d_transpose": _transposed,
+    "upsample2d": _upsampled,
+}
+# What moves elements, or has numbers among its options.
+MOVES: dict[str, Callable[[torch.Tensor, dict[str, Any]], torch.Tensor]] = {
+    "pad": _padded,
+    "roll": lambda x, o: x.roll(o["shift"], o["axis"]),
+    "take": lambda x, o: x.index_select(o["axis"], torch.tensor(o["numbers"]) % x.shape[o["axis"]]),
+    "leaky_relu": lambda x, o: F.leaky_relu(x, o.get("slope", 0.01)),
+    "elu": lambda x, o: F.elu(x, o.get("alpha", 1.0)),
+}

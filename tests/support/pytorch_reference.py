@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from pytorch_functions import FUNCTIONS
 from pytorch_layers import BATCH, SOURCES, Case, sources
-from pytorch_operations import attention, maximum, merged, of_channels_last
+from pytorch_operations import MOVES, WINDOWS, attention, maximum, merged, of_channels_last
 from torch.nn.utils import clip_grad_norm_
 
 from flexlegion.losses import (
@@ -59,8 +59,11 @@ class Reference:
             if key.startswith(prefix)
         }
         constants = [f"l{i}" for i, (kind, _) in enumerate(case.layers) if kind == "constant"]
+        lists = ("numbers", "order", "starts")  # of `take`
         self.trained = {
-            k: w for k, w in self.weights.items() if "running" not in k and k not in constants
+            k: w
+            for k, w in self.weights.items()
+            if "running" not in k and k not in constants and not k.endswith(lists)
         }
         for weight in self.trained.values():
             weight.requires_grad_()
@@ -140,6 +143,10 @@ class Reference:
             if kind == "lstm":
                 outputs.append(self._lstm(i, options.get("after"), outputs[of], step, tensors))
                 continue
+            if kind == "gru":
+                y = self._gru(name, outputs[of])
+                outputs.append(self._keep(f"{name}.y", y, step, tensors))
+                continue
             if kind in SOURCES:
                 outputs.append(self.weights[name])
                 continue
@@ -151,6 +158,11 @@ class Reference:
                 if options.get("dropout") and step is not None:
                     kept = torch.tensor(self.saved[f"{step}/value/{name}.output"] != 0)
                 x = attention(options, *(outputs[k] for k in of), bias, kept)
+            elif kind == "l2_normalize":
+                squares = self._keep(f"{name}.squares.output", outputs[of].square(), step, tensors)
+                total = squares.sum(options.get("axis", -1), keepdim=True)
+                total = self._keep(f"{name}.sum.output", total, step, tensors)
+                x = outputs[of] / total.sqrt()
             elif isinstance(of, list):
                 x = merged(
                     kind,
@@ -261,6 +273,15 @@ class Reference:
             tensors |= {f"l{i}.h": h, f"l{i}.c": c}
         return self._keep(f"l{i}.y", torch.stack(ys, 1), step, tensors)
 
+    def _gru(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        """PyTorch's layer, whose weights have the gates in front."""
+        names = ("kernel", "recurrent_kernel", "bias", "recurrent_bias")
+        weights = [self.weights[f"{name}.{n}"].transpose(0, 1).flatten(0, 1) for n in names]
+        hidden = weights[1].shape[1]
+        zeros = torch.zeros(1, len(x), hidden, dtype=x.dtype)
+        y, _ = torch.gru(x, zeros, weights, True, 1, 0.0, True, False, True)
+        return y
+
     def _luong_attention(self, name: str, h: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
         scores = h @ self.weights[f"{name}.score_kernel"] @ s.mT
         context = scores.softmax(-1) @ s
@@ -280,7 +301,15 @@ class Reference:
                 stride=options.get("stride", 1),
                 padding=options.get("padding", 0),
                 groups=options.get("groups", 1),
+                dilation=options.get("dilation", 1),
             )
+        if kind in WINDOWS:
+            return WINDOWS[kind](x, options, kernel, bias)
+        if kind in MOVES:
+            return MOVES[kind](x, options)
+        if kind == "prelu":
+            slope = self.weights[f"{name}.slope"]
+            return torch.where(x > 0, x, slope[0] * x)
         if kind == "pool2d":
             window = {k: options[k] for k in ("stride", "padding") if k in options}
             if options["kind"] == "max":

@@ -1,0 +1,145 @@
+// conv2d_transpose over (n, h, w, c), as ops/conv2d_transpose.h describes it. Each output element
+// gathers its columns, so that sums have one order.
+#include "gpu/activation.h"
+#include "gpu/blas.h"
+#include "ops/conv2d_transpose.h"
+
+namespace flexlegion::gpu {
+namespace {
+
+constexpr std::int64_t kAtOnce = 1 << 24;  // elements of columns: 64 MiB
+
+enum Slot { kInput, kKernel, kBias, kOutput, kColumns, kInputGrad, kKernelGrad, kSums };
+
+// y (of some samples) = bias + what falls on it.
+void gather(const TransposedConvTile& t, std::int64_t samples, const float* columns,
+            const float* bias, float* y) {
+  for_each(samples * t.outputs(), [=] FL_BODY(std::int64_t at) {
+    const std::int64_t o = at % t.filters, place = at / t.filters;
+    const std::int64_t ow = place % t.w.out, oh = place / t.w.out % t.h.out;
+    const std::int64_t n = place / t.w.out / t.h.out;
+    float sum = bias == nullptr ? 0.0f : bias[o];
+    for (std::int64_t kh = 0; kh < t.h.taps; ++kh) {
+      const std::int64_t ih = t.h.comes_from(oh, kh);
+      if (ih < 0) continue;
+      for (std::int64_t kw = 0; kw < t.w.taps; ++kw) {
+        const std::int64_t iw = t.w.comes_from(ow, kw);
+        if (iw < 0) continue;
+        const std::int64_t row = (n * t.h.in + ih) * t.w.in + iw;
+        sum += columns[row * t.row() + (kh * t.w.taps + kw) * t.filters + o];
+      }
+    }
+    y[at] = sum;
+  });
+}
+
+// The gradients of columns: of each, that of the output element on which it fell.
+void scatter_back(const TransposedConvTile& t, std::int64_t samples, const float* dy,
+                  float* columns) {
+  for_each(samples * t.sample() * t.row(), [=] FL_BODY(std::int64_t at) {
+    const std::int64_t o = at % t.filters, tap = at / t.filters % t.taps();
+    const std::int64_t place = at / t.row();
+    const std::int64_t iw = place % t.w.in, ih = place / t.w.in % t.h.in;
+    const std::int64_t n = place / t.w.in / t.h.in;
+    const std::int64_t oh = t.h.falls_on(ih, tap / t.w.taps);
+    const std::int64_t ow = t.w.falls_on(iw, tap % t.w.taps);
+    columns[at] = oh < 0 || ow < 0 ? 0.0f : dy[((n * t.h.out + oh) * t.w.out + ow) * t.filters + o];
+  });
+}
+
+class Conv2dTranspose : public Kernel {
+ public:
+  explicit Conv2dTranspose(const Attributes& attributes) : layer_(attributes) {}
+
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    const TensorView& output = task.outputs[0];
+    if (output.tile.empty()) return;
+    const TransposedConvTile t = layer_.tile(task.inputs[0], output, task.weights[0]);
+    const DenseInput x(task.inputs[0], kInput), kernel(task.weights[0], kKernel);
+    const DenseOutput y(output, kOutput);
+    const bool biased = layer_.use_bias && task.weights[1].present();
+    const float* const bias = biased ? DenseInput(task.weights[1], kBias).data() : nullptr;
+    if (t.sample() == 0) gather(t, t.samples, nullptr, bias, y.data());
+    for_each_block(t, [&](std::int64_t first, std::int64_t count, float* columns) {
+      multiply(rows_of(t, x.data(), first, count), matrix_of(t, kernel.data()).transposed(),
+               columns_of(t, columns, count));
+      gather(t, count, columns, bias, y.data() + first * t.outputs());
+    });
+    y.commit();
+  }
+
+  void backward(KernelTask& task) override {
+    const TensorView& output_grad = task.output_grads[0];
+    if (output_grad.tile.empty()) return;
+    const bool wants_x = task.wants_input_grad(0), wants_kernel = task.wants_weight_grad(0);
+    const TransposedConvTile t = layer_.tile(task.inputs[0], output_grad, task.weights[0]);
+    const DenseInput dy(output_grad, kOutput);
+    if (layer_.use_bias && task.wants_weight_grad(1)) {
+      const std::int64_t rows = output_grad.volume() / std::max<std::int64_t>(1, t.filters);
+      bias_gradient(Matrix::row_major(dy.data(), rows, t.filters, t.filters), task.weight_grads[1],
+                    kSums, task.adds_to_weight_grad(1));
+    }
+    if (!wants_x && !wants_kernel) return;
+    if (t.sample() == 0) {  // outputs on which nothing falls
+      if (wants_kernel && !task.adds_to_weight_grad(0)) gpu::zero_view(task.weight_grads[0]);
+      return;
+    }
+    const DenseInput x(task.inputs[0], kInput), kernel(task.weights[0], kKernel);
+    const TensorView none;
+    const DenseOutput dx(wants_x ? task.input_grads[0] : none, kInputGrad,
+                         task.adds_to_input_grad(0));
+    const DenseOutput dkernel(wants_kernel ? task.weight_grads[0] : none, kKernelGrad,
+                              task.adds_to_weight_grad(0));
+    bool adds = false;
+    for_each_block(t, [&](std::int64_t first, std::int64_t count, float* columns) {
+      scatter_back(t, count, dy.data() + first * t.outputs(), columns);
+      const Matrix gradients = columns_of(t, columns, count);
+      if (wants_x) {
+        multiply(gradients, matrix_of(t, kernel.data()), rows_of(t, dx.data(), first, count));
+      }
+      if (wants_kernel) {
+        multiply(gradients.transposed(), rows_of(t, x.data(), first, count),
+                 matrix_of(t, dkernel.data()), adds);
+        adds = true;  // from the second block on
+      }
+    });
+    if (wants_x) dx.commit();
+    if (wants_kernel) dkernel.commit();
+  }
+
+ private:
+  // body(first sample, how many, memory for their columns)
+  template <typename Body>
+  static void for_each_block(const TransposedConvTile& t, const Body& body) {
+    if (t.sample() == 0) return;
+    const std::int64_t most = samples_at_once(t, kAtOnce);
+    float* const columns = scratch(kColumns, most * t.sample() * t.row());
+    for (std::int64_t first = 0; first < t.samples; first += most) {
+      body(first, std::min(most, t.samples - first), columns);
+    }
+  }
+
+  // Of x or its gradient.
+  static Matrix rows_of(const TransposedConvTile& t, float* x, std::int64_t first,
+                        std::int64_t count) {
+    return Matrix::row_major(x + first * t.sample() * t.channels, count * t.sample(), t.channels,
+                             t.channels);
+  }
+  static Matrix columns_of(const TransposedConvTile& t, float* columns, std::int64_t count) {
+    return Matrix::row_major(columns, count * t.sample(), t.row(), t.row());
+  }
+  static Matrix matrix_of(const TransposedConvTile& t, float* kernel) {
+    return Matrix::row_major(kernel, t.row(), t.channels, t.channels);
+  }
+
+  TransposedConvLayer layer_;
+};
+
+const RegisterKernel registered(
+    "conv2d_transpose", [](const Attributes& a) { return std::make_unique<Conv2dTranspose>(a); },
+    DeviceKind::gpu);
+
+}  // namespace
+}  // namespace flexlegion::gpu

@@ -1,0 +1,155 @@
+// conv2d_transpose over (n, h, w, c), as ops/conv2d_transpose.h describes it.
+#include "ops/conv2d_transpose.h"
+
+#include "ops/products.h"
+#include "ops/simd.h"
+
+namespace flexlegion {
+namespace {
+
+constexpr std::int64_t kAtOnce = 1 << 19;  // elements of columns: about a core's own cache
+
+enum Slot { kInput, kKernel, kBias, kOutput, kColumns, kInputGrad, kKernelGrad, kSums };
+
+FLEXLEGION_SIMD void add_row(const float* from, float* to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+// body(columns of a tap, the output's row of filters that it falls on, or -1) for one sample.
+template <typename Body>
+void for_each_tap(const TransposedConvTile& t, const Body& body) {
+  std::int64_t at = 0;
+  for (std::int64_t ih = 0; ih < t.h.in; ++ih) {
+    for (std::int64_t iw = 0; iw < t.w.in; ++iw) {
+      for (std::int64_t kh = 0; kh < t.h.taps; ++kh) {
+        const std::int64_t oh = t.h.falls_on(ih, kh);
+        for (std::int64_t kw = 0; kw < t.w.taps; ++kw, at += t.filters) {
+          const std::int64_t ow = oh < 0 ? -1 : t.w.falls_on(iw, kw);
+          body(at, ow < 0 ? -1 : (oh * t.w.out + ow) * t.filters);
+        }
+      }
+    }
+  }
+}
+
+class Conv2dTranspose : public Kernel {
+ public:
+  explicit Conv2dTranspose(const Attributes& attributes) : layer_(attributes) {}
+
+  bool accumulates() const override { return true; }
+
+  void forward(KernelTask& task) override {
+    const TensorView& output = task.outputs[0];
+    if (output.tile.empty()) return;
+    const TransposedConvTile t = layer_.tile(task.inputs[0], output, task.weights[0]);
+    const DenseInput x(task.inputs[0], kInput), kernel(task.weights[0], kKernel);
+    const DenseOutput y(output, kOutput);
+    const bool biased = layer_.use_bias && task.weights[1].present();
+    const float* const bias = biased ? DenseInput(task.weights[1], kBias).data() : nullptr;
+    for (std::int64_t i = 0; i < output.volume(); i += t.filters) {
+      bias != nullptr ? std::copy_n(bias, t.filters, y.data() + i)
+                      : std::fill_n(y.data() + i, t.filters, 0.0f);
+    }
+    for_each_block(t, [&](std::int64_t first, std::int64_t count, float* columns) {
+      products_.multiply(rows_of(t, x.data(), first, count),
+                         matrix_of(t, kernel.data()).transposed(), columns_of(t, columns, count));
+      for (std::int64_t n = 0; n < count; ++n) {
+        const float* const from = columns + n * t.sample() * t.row();
+        float* const to = y.data() + (first + n) * t.outputs();
+        for_each_tap(t, [&](std::int64_t at, std::int64_t falls_on) {
+          if (falls_on >= 0) add_row(from + at, to + falls_on, t.filters);
+        });
+      }
+    });
+    y.commit();
+  }
+
+  void backward(KernelTask& task) override {
+    const TensorView& output_grad = task.output_grads[0];
+    if (output_grad.tile.empty()) return;
+    const bool wants_x = task.wants_input_grad(0), wants_kernel = task.wants_weight_grad(0);
+    const TransposedConvTile t = layer_.tile(task.inputs[0], output_grad, task.weights[0]);
+    const DenseInput dy(output_grad, kOutput);
+    if (layer_.use_bias && task.wants_weight_grad(1)) bias_gradient(task, dy.data(), t);
+    if (!wants_x && !wants_kernel) return;
+    if (t.sample() == 0) {  // outputs on which nothing falls
+      if (wants_kernel && !task.adds_to_weight_grad(0)) zero_view(task.weight_grads[0]);
+      return;
+    }
+    const DenseInput x(task.inputs[0], kInput), kernel(task.weights[0], kKernel);
+    const TensorView none;
+    const DenseOutput dx(wants_x ? task.input_grads[0] : none, kInputGrad,
+                         task.adds_to_input_grad(0));
+    const DenseOutput dkernel(wants_kernel ? task.weight_grads[0] : none, kKernelGrad,
+                              task.adds_to_weight_grad(0));
+    ProductOptions adds;
+    for_each_block(t, [&](std::int64_t first, std::int64_t count, float* columns) {
+      for (std::int64_t n = 0; n < count; ++n) {
+        float* const to = columns + n * t.sample() * t.row();
+        const float* const from = dy.data() + (first + n) * t.outputs();
+        for_each_tap(t, [&](std::int64_t at, std::int64_t falls_on) {
+          falls_on >= 0 ? std::copy_n(from + falls_on, t.filters, to + at)
+                        : std::fill_n(to + at, t.filters, 0.0f);
+        });
+      }
+      const Matrix gradients = columns_of(t, columns, count);
+      if (wants_x) {
+        products_.multiply(gradients, matrix_of(t, kernel.data()),
+                           rows_of(t, dx.data(), first, count));
+      }
+      if (wants_kernel) {
+        products_.multiply(gradients.transposed(), rows_of(t, x.data(), first, count),
+                           matrix_of(t, dkernel.data()), adds);
+        adds.adds = true;  // from the second block on
+      }
+    });
+    if (wants_x) dx.commit();
+    if (wants_kernel) dkernel.commit();
+  }
+
+ private:
+  // body(first sample, how many, memory for their columns)
+  template <typename Body>
+  static void for_each_block(const TransposedConvTile& t, const Body& body) {
+    if (t.sample() == 0) return;
+    const std::int64_t most = samples_at_once(t, kAtOnce);
+    float* const columns = scratch(kColumns, most * t.sample() * t.row());
+    for (std::int64_t first = 0; first < t.samples; first += most) {
+      body(first, std::min(most, t.samples - first), columns);
+    }
+  }
+
+  // Of x or its gradient.
+  static Matrix rows_of(const TransposedConvTile& t, float* x, std::int64_t first,
+                        std::int64_t count) {
+    return Matrix::row_major(x + first * t.sample() * t.channels, count * t.sample(), t.channels,
+                             t.channels);
+  }
+  static Matrix columns_of(const TransposedConvTile& t, float* columns, std::int64_t count) {
+    return Matrix::row_major(columns, count * t.sample(), t.row(), t.row());
+  }
+  static Matrix matrix_of(const TransposedConvTile& t, float* kernel) {
+    return Matrix::row_major(kernel, t.row(), t.channels, t.channels);
+  }
+
+  static void bias_gradient(KernelTask& task, const float* dy, const TransposedConvTile& t) {
+    const TensorView& gradient = task.weight_grads[1];
+    float* const sums = scratch(kSums, t.filters);
+    std::fill_n(sums, t.filters, 0.0f);
+    for (std::int64_t i = 0; i < t.samples * t.outputs(); i += t.filters) {
+      add_row(dy + i, sums, t.filters);
+    }
+    write_or_add_view(gradient, dense_view(sums, gradient.tile, gradient.shape),
+                      task.adds_to_weight_grad(1));
+  }
+
+  TransposedConvLayer layer_;
+  Products products_;
+};
+
+const RegisterKernel registered("conv2d_transpose", [](const Attributes& a) {
+  return std::make_unique<Conv2dTranspose>(a);
+});
+
+}  // namespace
+}  // namespace flexlegion
