@@ -28,7 +28,7 @@ from flexlegion.zoo import ZOO, build
 if TYPE_CHECKING:
     from flexlegion.model import Model
 
-FORMS = "path.py:function, package.module:function, or a .pt2 file of torch.export"
+FORMS = "path.py:function, package.module:function, a .pt2 file of torch.export, or an .onnx file"
 HELP = f"one of {', '.join(ZOO)}; or your own: {FORMS}"
 
 # What a user's function may take beside its sizes.
@@ -65,9 +65,9 @@ def load_model(
     name
         A network of the zoo, as in ``lenet``; ``path.py:function`` or ``package.module:function``,
         a function that returns a `Model`, or a ``torch.nn.Module`` with a tuple of example inputs;
-        ``path.py`` alone for its function ``model``, or for its only one; or a ``.pt2`` file of
-        torch.export. The function takes sizes as keywords, and may take ``batch_size`` and
-        ``seed``.
+        ``path.py`` alone for its function ``model``, or for its only one; a ``.pt2`` file of
+        torch.export; or an ``.onnx`` file. The function takes sizes as keywords, and may take
+        ``batch_size`` and ``seed``.
     batch_size
         Samples an iteration; by default the model's own.
     sizes
@@ -169,6 +169,8 @@ def target_of(name: str) -> Target:
         path, function = name, ""
     if path.endswith(".pt2") and not function:
         return _Exported(path)
+    if path.endswith(".onnx") and not function:
+        return _Onnx(path)
     if path.endswith(".py"):
         return _function(path, function, _loaded_file(path))
     if function:
@@ -226,6 +228,23 @@ class _Exported(Target):
             ) from None
         with _users_code(self.name, None):
             return _imported(program, None, wanted)
+
+
+class _Onnx(Target):
+    """An ``.onnx`` file, which does not say how many samples an iteration has."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, {})
+        if not os.path.isfile(path):
+            raise UserError(f"{path}: no such file; give one in the ONNX format")
+
+    def _build(self, wanted: _Wanted) -> Model:
+        if wanted.batch_size is None:
+            raise UserError(f"{self.name} needs a batch size; give it (--batch-size)")
+        from flexlegion.importers import from_onnx  # which needs the package onnx
+
+        with _quiet():
+            return from_onnx(self.name, batch_size=wanted.batch_size, seed=wanted.seed or 0)
 
 
 class _Function(Target):

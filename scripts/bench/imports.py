@@ -6,6 +6,9 @@ ones with fewer blocks, pytorch/small.py); then ``flexlegion search``, ``explain
 on a machine of 16 P100. What is missing is said.
 
     python scripts/bench/imports.py --out build/imports [--models resnet50 bert] [--json]
+    python scripts/bench/imports.py --onnx --out build/imports-onnx [...]
+
+With --onnx, torch.onnx.export writes each model to a file, which is what is imported then.
 
 Results are kept in the folder `--out`, a file a model; a second run does what is left.
 """
@@ -24,13 +27,23 @@ from typing import Any
 import numpy as np
 import torch
 from common.sides import BENCH, WORKERS, environment
-from imports_case import CASES, Arrays, Case, differences, network, own_error, reference
+from imports_case import (
+    CASES,
+    Arrays,
+    Case,
+    differences,
+    export_onnx,
+    network,
+    own_error,
+    reference,
+    samples_of,
+)
 from pytorch.models import MODELS, OWN_CHOICE
 from rich.console import Console
 from rich.table import Table
 
 from flexlegion.errors import UserError
-from flexlegion.importers import from_torch
+from flexlegion.importers import from_onnx, from_torch
 from flexlegion.importers.export import export
 
 BIN = Path(sys.executable).parent
@@ -58,8 +71,10 @@ def main() -> None:
     parser.add_argument("--compare-budget", default="5s", help="of each search in compare")
     parser.add_argument("--no-search", action="store_true", help="train alone")
     parser.add_argument("--no-training", action="store_true", help="search alone")
+    parser.add_argument("--onnx", action="store_true", help="by files; training alone")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    args.no_search = args.no_search or args.onnx
     args.out.mkdir(parents=True, exist_ok=True)
     results = {name: _kept(name, args.out) for name in args.models}
     if not args.no_training:
@@ -86,8 +101,10 @@ def _keep(name: str, result: dict[str, Any], out: Path) -> None:
     print(f"{name}: {json.dumps(result)[:300]}", file=sys.stderr, flush=True)
 
 
-def _imported(name: str) -> dict[str, Any]:
-    """How many operators the import has, and how long it takes beyond torch.export."""
+def _imported(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """How many operators the import has, and how long it takes beyond the exporter."""
+    if args.onnx:
+        return _imported_onnx(name, args.out / f"{name}.onnx")
     exported, _, samples = export(*MODELS[name]())
     started = time.perf_counter()
     try:
@@ -98,9 +115,26 @@ def _imported(name: str) -> dict[str, Any]:
     return {"operators": len(model.graph.operators), "import_s": seconds}
 
 
+def _imported_onnx(name: str, path: Path) -> dict[str, Any]:
+    """The same of a file, which is written by the way."""
+    module, example = network(name, CASES.get(name, Case()))
+    try:
+        export_onnx(module, example, str(path))
+    except Exception as e:
+        lines = str(e).strip().splitlines() or [type(e).__name__]
+        return {"missing": f"torch.onnx.export: {lines[0]}"}
+    started = time.perf_counter()
+    try:
+        model = from_onnx(path, batch_size=samples_of(example))
+    except UserError as e:
+        return {"missing": str(e)}
+    seconds = time.perf_counter() - started
+    return {"operators": len(model.graph.operators), "import_s": seconds}
+
+
 def _train(names: list[str], args: argparse.Namespace) -> None:
     """Train models beside PyTorch, in two runs under legate, which takes time to start."""
-    found = {name: _kept(name, args.out) | _imported(name) for name in names}
+    found = {name: _kept(name, args.out) | _imported(name, args) for name in names}
     expected = {}
     for name, result in found.items():
         if "missing" in result:
@@ -115,15 +149,20 @@ def _train(names: list[str], args: argparse.Namespace) -> None:
     for key, cpus, strategies in (("one", 1, ("single",)), ("three", 3, STRATEGIES)):
         if expected:
             machine = ["--cpus", str(cpus), "--gpus", "0", "--sysmem", "6000"]
-            worker = [str(WORKERS / "imports_worker.py"), str(args.out), ",".join(expected)]
+            form = "onnx:" if args.onnx else ""
+            models = ",".join(f"{form}{name}" for name in expected)
+            worker = [str(WORKERS / "imports_worker.py"), str(args.out), models]
             legate = [str(BIN / "legate"), *machine, *worker, *strategies]
             subprocess.run(legate, env=environment(), check=True)
         for name, wanted in expected.items():
-            with np.load(args.out / f"{name}.npz") as saved:
+            file = args.out / f"{name}{'.onnx' if args.onnx else ''}.npz"
+            with np.load(file) as saved:
                 found[name] |= _compared(key, dict(saved), strategies, wanted)
-            (args.out / f"{name}.npz").unlink()
+            file.unlink()
     for name, result in found.items():
-        (args.out / f"{name}.pt").unlink(missing_ok=True)
+        for left in args.out.glob(f"{name}.pt"), args.out.glob(f"{name}.onnx*"):
+            for file in left:
+                file.unlink()
         _keep(
             name,
             result | ({} if {"missing", "failed"} & set(result) else {"trained": True}),

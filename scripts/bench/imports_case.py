@@ -53,6 +53,7 @@ CASES: dict[str, Case] = {
     "regnet_y": Case(rate=0.3),
     "squeezenet": Case(rate=0.3),
     "shufflenet": Case(rate=0.1, seed=3),
+    "unet": Case(seed=1),
 }
 
 
@@ -95,7 +96,8 @@ def losses(outputs: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[str 
     crossentropy = "sparse_categorical_crossentropy"
     if any("logits" in name for name in outputs):
         return [crossentropy if "logits" in name else None for name in outputs]
-    first = crossentropy if len(shapes[0]) == 2 else "mean_squared_error"
+    classes = len(shapes[0]) == 2 and shapes[0][1] > 1
+    first = crossentropy if classes else "mean_squared_error"
     return [first, *(None for _ in outputs[1:])]
 
 
@@ -274,6 +276,40 @@ def choose(name: str, seeds: int = 20) -> tuple[Case, float, float]:
             if loss < WELL_CONDITIONED_LOSS and change < WELL_CONDITIONED:
                 return found[-1]
     return min(found, key=lambda tried: tried[-1])
+
+
+def samples_of(example: Any) -> int:
+    """How many samples an example has."""
+    if isinstance(example, dict):
+        example = next(iter(example.values()))
+    return len(example[0] if isinstance(example, list | tuple) else example)
+
+
+def export_onnx(module: torch.nn.Module, example: Any, path: str) -> None:
+    """Write a module as an ONNX file, in train mode and with nothing folded into weights."""
+    module = copy.deepcopy(module).train()
+    args = (
+        ()
+        if isinstance(example, dict)
+        else tuple(example if isinstance(example, list | tuple) else (example,))
+    )
+    kwargs = example if isinstance(example, dict) else {}
+    with torch.no_grad():
+        names = list(outputs_of(_called(copy.deepcopy(module), example)))
+    batch = torch.export.Dim("batch")
+    dynamic = {name: {0: batch} for name in kwargs} or tuple({0: batch} for _ in args)
+    torch.onnx.export(
+        module,
+        args,
+        path,
+        kwargs=kwargs,
+        output_names=names,
+        opset_version=23,
+        dynamic_shapes=dynamic,
+        dynamo=True,
+        optimize=False,
+        verbose=False,
+    )
 
 
 def _called(module: torch.nn.Module, inputs: Any) -> Any:

@@ -139,11 +139,11 @@ class Writes(nn.Module):
         return y
 
 
-class Rolls(nn.Module):
+class Unknown(nn.Module):
     """Operations that are not known."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.roll(x, 1, 1) + torch.cumsum(x, 1)
+        return torch.flip(x, (1,)) + torch.cumsum(x, 1)
 
 
 class Branches(nn.Module):
@@ -170,7 +170,7 @@ class Integers(nn.Module):
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        (nn.Sequential(Rolls()), ["2 of the network's operations", "'roll' at '0'", "cumsum"]),
+        (nn.Sequential(Unknown()), ["2 of the network's operations", "'flip' at '0'", "cumsum"]),
         (Writes(), ["in place", "shares its memory"]),
         (Branches(), ["torch.export cannot export Branches"]),
         (Complex(), ["output", "complex"]),

@@ -24,6 +24,11 @@ SMALL = (
     "tagger",
     "mixture",
     "mixtral",
+    "unet",
+    "dlrm",
+    "swin_t",
+    "decoder",
+    "gated_tagger",
 )
 STRATEGIES = ("single", "random:1")
 

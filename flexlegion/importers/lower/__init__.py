@@ -10,10 +10,12 @@ from flexlegion.importers.lower import (
     attention,
     elementwise,
     experts,
+    gathering,
     images,
     normalization,
     products,
     reductions,
+    resizing,
     sequences,
     shapes,
 )
@@ -28,17 +30,27 @@ __all__ = [
     "attention",
     "elementwise",
     "experts",
+    "gathering",
     "images",
     "lower",
     "normalization",
     "products",
     "reductions",
+    "resizing",
     "sequences",
     "shapes",
 ]
 
 SOURCES = ("input", "parameter", "buffer", "constant")
-_CHANNELS_SECOND = ("conv2d", "conv1d", "max_pool2d", "avg_pool2d", "max_pool1d", "avg_pool1d")
+_CHANNELS_SECOND = (
+    "conv_transpose2d",
+    "conv2d",
+    "conv1d",
+    "max_pool2d",
+    "avg_pool2d",
+    "max_pool1d",
+    "avg_pool1d",
+)
 
 
 def lower(program: Program, model: Model) -> Origin:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -179,7 +181,14 @@ class Lowerer:
             if axes[0].extent != SAMPLES:
                 blocks = [[], *blocks]
             if len(blocks) > MAX_RANK:
-                raise Unsupported(f"it moves {len(blocks)} dimensions, but {MAX_RANK} are possible")
+                between = _halfway(axes, wanted)
+                if between is None:
+                    raise Unsupported(
+                        f"it moves {len(blocks)} dimensions, but {MAX_RANK} are possible"
+                    )
+                whole = (shape[0], prod(shape[1:]))
+                tensor = self._move(tensor, axes, between, whole)
+                return self._move(tensor, between, wanted, shape)
             places = sorted(range(len(blocks)), key=lambda b: axes.index(blocks[b][0]) if b else -1)
             cut = tuple(extent_of(blocks[b]) for b in places[1:])
             tensor = self.reshape(tensor, cut)
@@ -368,6 +377,20 @@ def _blocks(axes: list[Axis], wanted: list[Axis]) -> list[list[Axis]]:
         else:
             blocks.append([axis])
     return blocks
+
+
+def _halfway(axes: list[Axis], wanted: list[Axis]) -> list[Axis] | None:
+    """An order by way of which two moves, of as many blocks as are possible, do for one."""
+    first = 1 if axes[0].extent == SAMPLES else 0
+    room = MAX_RANK if first else MAX_RANK - 1  # one for the samples that it has not got
+    for lo, hi in itertools.combinations(range(first, len(axes) + 1), 2):
+        rest = axes[:lo] + axes[hi:]
+        for place in range(first, len(rest) + 1):
+            between = rest[:place] + axes[lo:hi] + rest[place:]
+            counts = (len(_blocks(axes, between)), len(_blocks(between, wanted)))
+            if max(counts) <= room:
+                return between
+    return None
 
 
 def _neighbours(value: Value, run: Run) -> bool:

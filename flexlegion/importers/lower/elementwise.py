@@ -22,6 +22,17 @@ def expression(lowerer: Lowerer, node: Node) -> Value:
     return apply(lowerer, node["formula"], operands, lowerer.name(node, suffix=node["kind"]))
 
 
+@lowers("prelu", "_prelu_kernel")
+def prelu(lowerer: Lowerer, node: Node) -> Value:
+    """A slope for each channel, which are the second dimension, or one for all."""
+    x, slopes = node.inputs
+    value = lowerer.value(slopes)
+    if len(slopes.shape) == 1 and len(x.shape) > 2:
+        value = value.with_seen((value.seen[0], *((),) * (len(x.shape) - 2)))
+    formula = "where((x0 > 0.0), x0, (x1 * x0))"
+    return apply(lowerer, formula, [lowerer.value(x), value], lowerer.name(node))
+
+
 def apply(lowerer: Lowerer, formula: str, operands: list[Value], name: str) -> Value:
     """A formula of operands, which are broadcast as PyTorch does it."""
     aligned = align(lowerer, operands)

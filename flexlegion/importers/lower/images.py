@@ -11,7 +11,7 @@ from flexlegion.importers.program import Node
 from flexlegion.importers.views import Axis, Value, runs_of
 from flexlegion.initializers import Zeros
 from flexlegion.ops.conv1d import Conv1D, Pool1D
-from flexlegion.ops.conv2d import Conv2D
+from flexlegion.ops.conv2d import Conv2D, spanned
 from flexlegion.ops.pool2d import Pool2D
 from flexlegion.tensor import Tensor
 
@@ -24,10 +24,12 @@ def convolution(lowerer: Lowerer, node: Node) -> Value:
         raise Unsupported("its weight is computed, not a parameter")
     if node.get("transposed") or dims not in (1, 2):
         raise Unsupported("it is transposed, or of other than one or two dimensions")
-    if set(_numbers(node["dilation"], dims)) != {1}:
-        raise Unsupported(f"its dilation is {node['dilation']}; only 1 is possible")
-    stride = _numbers(node["stride"], dims)
-    padding = _padding(node["padding"], weight.shape[2:])
+    dilation = numbers(node["dilation"], dims)
+    if dims == 1 and dilation != (1,):
+        raise Unsupported("it is one-dimensional and has a dilation")
+    stride = numbers(node["stride"], dims)
+    spans = tuple(spanned(k, d) for k, d in zip(weight.shape[2:], dilation, strict=True))
+    padding, extra = _padding(node["padding"], spans)
     filters, groups = weight.shape[0], node["groups"]
     value = lowerer.value(weight)
     order = (value.seen[0], *value.seen[2:], value.seen[1])
@@ -50,6 +52,7 @@ def convolution(lowerer: Lowerer, node: Node) -> Value:
             activation,
             kernel,
             Zeros(),
+            *dilation,
         )
     else:
         if groups != 1:
@@ -72,6 +75,9 @@ def convolution(lowerer: Lowerer, node: Node) -> Value:
         kind = replace(kind, bias_initializer=values)
         weights.append((bias, bias_layout))
     tensor = channels_last(lowerer, lowerer.value(node["input"]))
+    if any(extra):  # at the ends alone: zeros of their own
+        amounts = [*((0, more) for more in extra), (0, 0)]
+        tensor = lowerer.model.pad(tensor, amounts, name=lowerer.name(node, suffix="pad"))
     output = lowerer.apply(kind, [tensor], lowerer.name(node), weights).output
     return from_channels_last(output, node)
 
@@ -79,10 +85,10 @@ def convolution(lowerer: Lowerer, node: Node) -> Value:
 @lowers("max_pool2d", "avg_pool2d", "max_pool1d", "avg_pool1d")
 def pool(lowerer: Lowerer, node: Node) -> Value:
     dims = int(node.op[-2])
-    kernel = _numbers(node["kernel_size"], dims)
-    stride = _numbers(node["stride"], dims) if node["stride"] else kernel
-    padding = _numbers(node["padding"], dims)
-    if set(_numbers(node.get("dilation") or 1, dims)) != {1}:
+    kernel = numbers(node["kernel_size"], dims)
+    stride = numbers(node["stride"], dims) if node["stride"] else kernel
+    padding = numbers(node["padding"], dims)
+    if set(numbers(node.get("dilation") or 1, dims)) != {1}:
         raise Unsupported(f"its dilation is {node['dilation']}; only 1 is possible")
     if node.get("divisor_override") is not None:
         raise Unsupported("it has a divisor of its own")
@@ -154,14 +160,15 @@ def from_channels_last(tensor: Tensor, node: Node) -> Value:
     return Value(tensor, (samples, *positions, channels), (samples, channels, *positions))
 
 
-def _numbers(value: Any, count: int) -> tuple[int, ...]:
-    numbers = tuple(value) if isinstance(value, list | tuple) else (value,)
-    return numbers * count if len(numbers) == 1 else numbers
+def numbers(value: Any, count: int) -> tuple[int, ...]:
+    """One number for each axis, where one may stand for all."""
+    given = tuple(value) if isinstance(value, list | tuple) else (value,)
+    return given * count if len(given) == 1 else given
 
 
-def _padding(value: Any, kernel: tuple[int, ...]) -> tuple[int, ...]:
+def _padding(value: Any, spans: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Zeros at both ends of each axis, and how many more at its last one."""
+    none = (0,) * len(spans)
     if value == "same":
-        if any(k % 2 == 0 for k in kernel):
-            raise Unsupported("it pads an even kernel to the same size")
-        return tuple(k // 2 for k in kernel)
-    return (0,) * len(kernel) if value == "valid" else _numbers(value, len(kernel))
+        return tuple((span - 1) // 2 for span in spans), tuple((span - 1) % 2 for span in spans)
+    return none if value == "valid" else numbers(value, len(spans)), none

@@ -149,5 +149,7 @@ def _products(lowerer: Lowerer, node: Node, left: Value, right: Value) -> Value:
         lowerer.arranged(b, [first[1], *(q for _, q in runs), b.seen[-2], b.seen[-1]]),
     ]
     tensor = lowerer.model.graph.add(MatMul(), tensors, lowerer.name(node))
-    stored = (first[0], *(p for p, _ in runs), a.seen[-2], b.seen[-1])
-    return Value(tensor, stored, (*a.seen[:-1], b.seen[-1]))
+    # Axes of their own: of x x^T, rows and columns are the same axes of x.
+    columns = tuple(Axis(axis.extent) for axis in b.seen[-1])
+    stored = (first[0], *(p for p, _ in runs), a.seen[-2], columns)
+    return Value(tensor, stored, (*a.seen[:-1], columns))

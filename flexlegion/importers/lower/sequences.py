@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from flexlegion.graph import Operator
@@ -14,6 +16,7 @@ from flexlegion.importers.weights import Layout
 from flexlegion.initializers import Given
 from flexlegion.ops.elementwise import Dropout
 from flexlegion.ops.embedding import Embedding
+from flexlegion.ops.gru import GRU
 from flexlegion.ops.lstm import LSTM
 from flexlegion.ops.merge import Concat
 from flexlegion.ops.shape import Slice
@@ -35,7 +38,8 @@ def embedding(lowerer: Lowerer, node: Node) -> Value:
             f"'{node.path}' trains the row of its padding token {node['padding_idx']}, too, which "
             "PyTorch leaves alone"
         )
-    return _looked_up(lowerer, node, table, lowerer.in_graph(lowerer.value(tokens)))
+    rows = _looked_up(lowerer, node, table, lowerer.in_graph(lowerer.value(tokens)))
+    return rows.with_seen((rows.seen[0], *rows.seen[2:])) if node.get("picked") else rows
 
 
 def rows_of(lowerer: Lowerer, node: Node, table: Node, tokens: Node) -> Value:
@@ -80,19 +84,64 @@ def _looked_up(lowerer: Lowerer, node: Node, table: Node, tokens: Value) -> Valu
     rows, units = table.shape
     values = np.asarray(table.value, np.float32)
     layout = Layout(table.shape, tuple(range(len(table.shape))), table.shape)
-    kind = Embedding(rows, units, 0, tensor.shape[1], Given(values))
+    start, count = node.get("start", 0), node.get("steps", tensor.shape[1])
+    kind = Embedding(rows, units, start, count, Given(values))
     operator = lowerer.apply(kind, [tensor], lowerer.name(node), [(table, layout)])
     channels = (Axis(units),) if units > 1 else ()
-    return Value(operator.output, (samples, steps, channels), (*tokens.seen, channels))
+    seen = tokens.seen
+    if count != tensor.shape[1]:  # a part of the steps, which are the second dimension
+        steps = (Axis(count),) if count > 1 else ()
+        seen = (tokens.seen[0], steps)
+    return Value(operator.output, (samples, steps, channels), (*seen, channels))
 
 
-@lowers("lstm")
-def lstm(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
+@lowers("embedding_bag")
+def embedding_bag(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
+    """The sum or mean of the rows that each sample's tokens name, of which all have as many."""
+    tokens, offsets = node["indices"], node["offsets"]
+    extents = tokens.shape
+    size = extents[0] // SAMPLES if len(extents) == 1 and extents[0] % SAMPLES == 0 else 0
+    size = node.get("steps", size)
+    counts = offsets.op == "constant" and offsets.value is not None
+    if (
+        not size
+        or not counts
+        or not np.array_equal(offsets.value.reshape(-1), size * np.arange(offsets.value.size))
+    ):
+        raise Unsupported("its bags are of different sizes")
+    if node["weight"].op not in WEIGHTS:
+        raise Unsupported("its table is computed, not a parameter")
+    if node.get("per_sample_weights") is not None or node["mode"] not in (0, 1):
+        raise Unsupported("it weighs its rows, or takes their maximum")
+    if (node.get("padding_idx") or -1) >= 0:
+        raise Unsupported("it leaves out a padding token")
+    by_sample = lowerer.value(tokens)
+    if "steps" not in node.args:
+        by_sample = lowerer.reshaped(by_sample, (SAMPLES, size))
+    rows = _looked_up(lowerer, node, node["weight"], lowerer.in_graph(by_sample))
+    if size == 1:
+        value = rows.with_seen((rows.seen[0], rows.seen[2]))
+    else:
+        name = lowerer.name(node, suffix="bag")
+        kind: Literal["sum", "mean"] = "sum" if node["mode"] == 0 else "mean"
+        output = lowerer.model.reduce(lowerer.tensor(rows), kind, 1, name=name)
+        runs = (rows.stored[0], rows.stored[2])
+        value = Value(output, runs, runs)
+    return (value,) * 4
+
+
+# Of a recurrent cell: the gates of its weights, and how many of its outputs are states.
+_CELLS = {"lstm": (4, 2), "gru": (3, 1)}
+
+
+@lowers("lstm", "gru")
+def recurrent(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
     """Layers one after the other, each in one or both directions."""
     if "params" not in node.args or "batch_sizes" in node.args:
         raise Unsupported("its sequences are packed")
     value = lowerer.value(node["input"])
-    if any(s.op != "constant" or s.value is None or s.value.any() for s in node["hx"]):
+    first = node["hx"] if isinstance(node["hx"], list | tuple) else [node["hx"]]
+    if any(s.op != "constant" or s.value is None or s.value.any() for s in first):
         raise Unsupported("it begins with a state other than zeros")
     directions = 2 if node["bidirectional"] else 1
     each = 4 if node["has_biases"] else 2
@@ -114,7 +163,8 @@ def lstm(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
         for direction in range(directions):
             group = groups[layer * directions + direction]
             name = f"{node.path}.layer{layer}{'.reverse' if direction else ''}".lstrip(".")
-            operator = _recurrent(lowerer, tensor, group, lowerer.unique(name), bool(direction))
+            name = lowerer.unique(name)
+            operator = _cell(lowerer, node.op, tensor, group, name, bool(direction))
             parts.append(operator.output)
             states.append(operator)
         output = parts[0]
@@ -126,29 +176,33 @@ def lstm(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
         seen[samples], seen[steps] = value.seen[samples], value.seen[steps]
         value = Value(output, (seen[samples], seen[steps], hidden), tuple(seen))
     used = {user["index"] for user in lowerer.users[node] if user.op == "getitem"}
-    final = [_states(lowerer, node, states, i) if i in used else value for i in (1, 2)]
+    numbers = range(1, 1 + _CELLS[node.op][1])
+    final = [_states(lowerer, node, states, i) if i in used else value for i in numbers]
     return (value, *final)
 
 
-def _recurrent(
-    lowerer: Lowerer, tensor: Tensor, group: list[Node], name: str, reverse: bool
+def _cell(
+    lowerer: Lowerer, op: str, tensor: Tensor, group: list[Node], name: str, reverse: bool
 ) -> Operator:
     """One layer in one direction; its gates, the rows of PyTorch's weights, lie within a unit's."""
-    hidden = group[1].shape[1]
+    hidden, gates = group[1].shape[1], _CELLS[op][0]
     weights, initial = [], []
     for source in group:
         if source.op not in WEIGHTS or source.value is None:
             raise Unsupported("its weights are computed, not parameters")
         rest = source.shape[1:]
         order = tuple(range(2 + len(rest)))
-        layout = Layout((4, hidden, *rest), (1, 0, *order[2:]), (hidden, 4, *rest))
+        layout = Layout((gates, hidden, *rest), (1, 0, *order[2:]), (hidden, gates, *rest))
         weights.append((source, layout))
         initial.append(Given(layout.of(np.asarray(source.value, np.float32))))
     if len(group) == 2:
         raise Unsupported("it has no biases")
-    kind = LSTM(
-        hidden, initial[0], initial[1], initial[2], initial[3], two_biases=True, reverse=reverse
-    )
+    kind: LSTM | GRU
+    kernel, recurrent, bias, recurrent_bias = initial
+    if op == "lstm":
+        kind = LSTM(hidden, kernel, recurrent, bias, recurrent_bias, True, reverse)
+    else:
+        kind = GRU(hidden, kernel, recurrent, bias, recurrent_bias, reverse)
     return lowerer.apply(kind, [tensor], name, weights)
 
 

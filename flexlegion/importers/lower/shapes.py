@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
+from flexlegion.importers.lower.gathering import alone, changed, gathered
+from flexlegion.importers.lower.products import WEIGHTS
 from flexlegion.importers.program import SAMPLES, Node
 from flexlegion.importers.views import Axis, Value, explicit, extent_of, permuted
 from flexlegion.ops.merge import Concat
@@ -59,10 +61,18 @@ def slice_(lowerer: Lowerer, node: Node) -> Value:
         return lowerer.value(source)
     if extent % SAMPLES == 0:
         raise Unsupported("it cuts the samples")
-    if node["step"] != 1:
-        raise Unsupported(f"it takes every {node['step']}th element; only step 1 is possible")
     start = _clamped(node["start"] or 0, extent)
+    if node["step"] != 1:
+        return _strided(lowerer, node, d, start)
     return _cut(lowerer, node, lowerer.value(source), d, start, node.shape[d])
+
+
+def _strided(lowerer: Lowerer, node: Node, d: int, start: int) -> Value:
+    """Each `step`th element of a dimension."""
+    value, tensor, place = alone(lowerer, lowerer.value(node["self"]), d)
+    kind = Slice(place, start, node.shape[d], node["step"])
+    output = lowerer.model.graph.add(kind, [tensor], lowerer.name(node, suffix="slice"))
+    return changed(value, output, d, place, (node.shape[d],))
 
 
 @lowers("narrow")
@@ -132,21 +142,21 @@ def index(lowerer: Lowerer, node: Node) -> Value:
     source, indices = node["self"], node["indices"]
     value = explicit(lowerer.value(source), source.shape)
     dims = [d for d, i in enumerate(indices) if i is not None]
-    if dims != list(range(len(dims))):
-        raise Unsupported("it indexes dimensions behind others that it does not index")
     arrays = [indices[d] for d in dims]
     if any(i.op != "constant" for i in arrays):
         raise Unsupported("it reads elements whose place depends on the data")
+    if dims != list(range(len(dims))):
+        return gathered(lowerer, node, value, source.shape, dims, arrays)
     rank = max(len(i.shape) for i in arrays)
     seen: list[tuple[Axis, ...]] = [()] * rank
     for d, i in enumerate(arrays):
         place = _counting(i, source.shape[d])
         if place is None:
-            if len(arrays) == 1:
+            if len(arrays) == 1 and source.op in WEIGHTS:
                 from flexlegion.importers.lower.sequences import rows_of
 
                 return rows_of(lowerer, node, source, i)
-            raise Unsupported("it gathers elements by constant indices of several dimensions")
+            return gathered(lowerer, node, value, source.shape, dims, arrays)
         if source.shape[d] > 1:
             seen[rank - place] = value.seen[d]
     return value.with_seen([*seen, *value.seen[len(dims) :]])

@@ -170,9 +170,17 @@ def _leaky_relu(node: Node) -> Formula:
 
 def _elu(node: Node) -> Formula | None:
     scale, alpha = float(node["scale"]), float(node["alpha"])
-    if scale != 1 or alpha != 1 or node["input_scale"] != 1:
+    if node["input_scale"] != 1:
         return None
-    return "elu(a)", {"a": node["self"]}
+    if (scale, alpha) == (1, 1):
+        return "elu(a)", {"a": node["self"]}
+    factor, slope = _number(scale), _number(scale * alpha)
+    text = f"where((a > 0.0), ({factor} * a), ({slope} * expm1(minimum(a, 0.0))))"
+    return text, {"a": node["self"]}
+
+
+def _selu(node: Node) -> Formula:
+    return "selu(a)", {"a": node["self"]}
 
 
 def _softplus(node: Node) -> Formula | None:
@@ -190,9 +198,15 @@ def _converted(node: Node) -> Formula | None:
     return ("a", {"a": node["self"]}) if node["self"].type.dtype == "bool" else None
 
 
+def _l2_normalize(node: Node) -> Formula:
+    bound = _number(node["epsilon"] ** 2)
+    return f"(a * rsqrt(maximum(b, {bound})))", {"a": node["self"], "b": node["sum"]}
+
+
 _SPECIAL: dict[str, Callable[[Node], Formula | None]] = {
     "add": _sum("+"), "sub": _sum("-"), "rsub": _rsub, "pow": _pow, "where": _where,
     "masked_fill": _masked_fill, "gelu": _gelu, "clamp": _clamp, "clip": _clamp,
+    "clamp_min": _clamp, "clamp_max": _clamp, "selu": _selu, "l2_normalize": _l2_normalize,
     "hardtanh": _hardtanh, "leaky_relu": _leaky_relu, "elu": _elu, "softplus": _softplus,
     "to": _converted, "_to_copy": _converted, "type_as": _converted,
 }  # fmt: skip

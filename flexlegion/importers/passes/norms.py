@@ -1,4 +1,4 @@
-"""RMS normalisation as models write it: x * rsqrt(mean(x^2) + epsilon), times a weight."""
+"""Normalisation as models write it, and the lengths of vectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from flexlegion.importers.program import Node, Program
 
 
 def recognise_rms_norm(program: Program) -> None:
-    """One node for the pattern, with the weight if it is a parameter."""
+    """One node for x * rsqrt(mean(x^2) + epsilon), times a weight if that is a parameter."""
     users = program.users()
     mapping: dict[Node, Node] = {}
     for node in program.nodes:
@@ -55,3 +55,46 @@ def _is_square(node: Node, x: Node) -> bool:
     if node.op == "mul":
         return node["self"] is x and node["other"] is x
     return node.op == "square" and node["self"] is x
+
+
+def decompose_lengths(program: Program) -> None:
+    """The root of the sum of squares, in three nodes.
+
+    Where something is divided by it, but by no less than epsilon, as by PyTorch's `normalize`, it
+    is multiplied by ``rsqrt(maximum(sum, epsilon^2))``, whose slope is finite at zero, too.
+    """
+    nodes: list[Node] = []
+    for node in program.nodes:
+        if node.op in _LENGTHS and scalar(node.get("ord", node.get("p"))) in (None, 2.0):
+            squares = Node("square", {"self": node["self"]}, node["self"].type, node.path)
+            args = {"self": squares, "dim": node["dim"], "keepdim": node.get("keepdim", False)}
+            total = Node("sum", args, node.type, node.path)
+            nodes += [squares, total]
+            node.op, node.args = "sqrt", {"self": total}
+        nodes.append(node)
+    program.nodes = nodes
+    for node in program.nodes:
+        found = _divided(node)
+        if found is not None:
+            x, total, epsilon = found
+            node.op = "l2_normalize"
+            node.args = {"self": x, "sum": total, "epsilon": epsilon}
+
+
+_LENGTHS = ("linalg_vector_norm", "norm", "frobenius_norm")
+
+
+def _divided(node: Node) -> tuple[Node, Node, float] | None:
+    """x, the sum of its squares, and epsilon, if a node is x / max(root of the sum, epsilon)."""
+    if node.op != "div" or not isinstance(node["other"], Node):
+        return None
+    bound = node["other"]
+    while bound.op in ("expand", "expand_as"):
+        bound = bound["self"]
+    if bound.op not in ("clamp_min", "clamp") or bound.get("max") is not None:
+        return None
+    root, epsilon = bound["self"], scalar(bound["min"])
+    if epsilon is None or root.op != "sqrt" or root["self"].op != "sum":
+        return None
+    total = root["self"]
+    return (node["self"], total, epsilon) if total.get("keepdim") else None

@@ -24,7 +24,8 @@ from common.faults_arguments import NETWORK, QUICK
 from flexlegion import UserError
 from flexlegion.callbacks import EarlyStopping
 from flexlegion.cli import main as flexlegion
-from flexlegion.cost.profile_db import ProfileDB, Sample, TaskKey
+from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.cost.records import Sample, TaskKey
 from flexlegion.data.classification import load_classification
 from flexlegion.data.idx import read_idx
 from flexlegion.data.images import read_image

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 BATCH = 4
@@ -442,6 +443,57 @@ def mixture() -> Built:
 @_own
 def tagger() -> Built:
     return Tagger(), _tokens(200, 12)
+
+
+class Decoder(nn.Module):
+    """Images made smaller and larger again, by all sorts of padding, kernels and activations."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, width, 3, padding=2, dilation=2)
+        self.down = nn.Conv2d(width, 2 * width, 2, padding="same")
+        self.up = nn.ConvTranspose2d(2 * width, width, 4, stride=2, padding=1)
+        self.further = nn.ConvTranspose2d(2 * width, width, 3, 2, padding=1, output_padding=1)
+        self.slope = nn.PReLU(width)
+        self.head = nn.Conv2d(4 * width, 4, 3, padding=1, padding_mode="reflect")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.elu(self.first(x), 0.7)
+        half = F.leaky_relu(self.down(x)[:, :, ::2, 1::2], 0.2)
+        near = F.interpolate(half, scale_factor=2.0, mode="nearest")
+        smooth = F.interpolate(half, scale_factor=2, mode="bilinear", align_corners=False)
+        sharp = self.slope(self.further(half))
+        turned = torch.roll(self.up(half), (1, -2), (2, 3))
+        joined = torch.cat([near[:, :4] + smooth[:, 4:8], sharp, turned], 1)
+        joined = F.pad(joined, (0, 0, 0, 0, 0, self.head.in_channels - joined.shape[1]))
+        return F.normalize(self.head(joined), dim=1)
+
+
+@_own
+def decoder() -> Built:
+    return Decoder(), images(12)
+
+
+class GatedTagger(nn.Module):
+    """Sums of some words' vectors beside gated recurrent layers in both directions."""
+
+    def __init__(self, vocabulary: int = 200, units: int = 20, tags: int = 7) -> None:
+        super().__init__()
+        self.bags = nn.EmbeddingBag(vocabulary, units, mode="mean")
+        self.embedding = nn.Embedding(vocabulary, units)
+        self.gru = nn.GRU(units, units, 2, batch_first=True, bidirectional=True)
+        self.tags = nn.Linear(2 * units, tags)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        whole = self.bags(tokens[:, 2:7])
+        first = self.embedding(tokens[:, 0])
+        x = self.embedding(tokens) + (whole + first)[:, None]
+        return self.tags(self.gru(x)[0])
+
+
+@_own
+def gated_tagger() -> Built:
+    return GatedTagger(), _tokens(200, 12)
 
 
 @_own

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytorch.models import MODELS, Built, images, vision
+from pytorch.models import MODELS, Built, UNet, images, vision
 
 SMALL: dict[str, Callable[..., Built]] = {}
 
@@ -49,6 +49,11 @@ def resnext50(models: Any) -> Built:
     block = models.resnet.Bottleneck
     sizes = {"groups": 8, "width_per_group": 4, "zero_init_residual": True}
     return models.ResNet(block, [2, 1, 1, 1], num_classes=10, **sizes), images(32, 8)
+
+
+@_small
+def unet(_: Any) -> Built:
+    return UNet(width=4), images(16)
 
 
 @_small
