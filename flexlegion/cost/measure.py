@@ -16,7 +16,8 @@ from math import prod
 
 from flexlegion.cost.measured import task_key
 from flexlegion.cost.model import ELEMENT_BYTES, TASK_PASSES, Linear, Shapes
-from flexlegion.cost.profile_db import ProfileDB, Sample, TaskKey
+from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.cost.records import Sample, TaskKey
 from flexlegion.cost.timing import REPEATS, Repeats, fit_linear, sample_of, time_sum, time_task
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph, Operator

@@ -16,7 +16,8 @@ from flexlegion.cost.model import (
     Shapes,
     wanted_gradients,
 )
-from flexlegion.cost.profile_db import ProfileDB, TaskKey, Times
+from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.cost.records import TaskKey, Times
 from flexlegion.graph import Operator
 from flexlegion.machine.topology import Device
 from flexlegion.precision import DEFAULT

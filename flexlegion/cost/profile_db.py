@@ -13,11 +13,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, fields
 from pathlib import Path
-from typing import NamedTuple
 
 from flexlegion.cost.model import Linear, RuntimeCosts
+from flexlegion.cost.records import DeviceRates, LinkRates, Sample, TaskKey, Times
 from flexlegion.errors import UserError
 from flexlegion.files import check_regular
 from flexlegion.precision import DEFAULT, of_library
@@ -31,94 +31,6 @@ _MOST = 10**18  # of any value: a day in nanoseconds is 1e14, and no machine has
 _CONTENTION_UNIT = 1000  # contention is kept in these parts
 _RATES = ("bytes_per_second", "peak_flops", "memory_bandwidth")  # never 0
 ENVIRONMENT = "FLEXLEGION_PROFILE_DB"
-
-
-@dataclass(frozen=True)
-class TaskKey:
-    """All that a task's time depends on, but for the device and the kernel library.
-
-    Parameters
-    ----------
-    type, attributes
-        The operator's, attributes as ``name=value`` with blanks between, in order.
-    shapes
-        Extents of the operands' parts: ``16x28x28x1 6x5x5x1 ...``. A part that is not one run of
-        the memory of its tensor has, after an ``@``, the tensor's extents that its strides come
-        from: ``16x14x14x3@14x14x6``.
-    stage
-        ``forward`` or ``backward``.
-    gradients
-        For the backward pass: for each input, 1 if its gradient is computed, else 0; and a note if
-        its weights are frozen.
-    data_type
-        Of the primary output.
-    """
-
-    type: str
-    attributes: str
-    shapes: str
-    stage: str
-    gradients: str
-    data_type: str
-
-
-@dataclass(frozen=True)
-class Sample:
-    """What was measured.
-
-    Parameters
-    ----------
-    time_ns
-        The median, while the devices that share its memory run the same task.
-    runs
-        How many runs.
-    spread_ns
-        Between the quartiles.
-    alone_ns
-        The median while they are idle; 0 where there are none.
-    """
-
-    time_ns: int
-    runs: int
-    spread_ns: int
-    alone_ns: int = 0
-
-
-class Times(NamedTuple):
-    """A task's times (ns): `time_ns` and `alone_ns` of `Sample`."""
-
-    time_ns: int
-    alone_ns: int = 0
-
-
-@dataclass(frozen=True)
-class LinkRates:
-    """A measured path between two memories.
-
-    Parameters
-    ----------
-    bytes_per_second
-        In one direction.
-    latency_ns
-        What a task waits for an empty message.
-    """
-
-    bytes_per_second: int
-    latency_ns: int
-
-
-@dataclass(frozen=True)
-class DeviceRates:
-    """A measured device.
-
-    Parameters
-    ----------
-    peak_flops, memory_bandwidth
-        Operations and bytes a second.
-    """
-
-    peak_flops: int
-    memory_bandwidth: int
 
 
 _RUNTIME_FIELDS = [field.name for field in fields(RuntimeCosts)]

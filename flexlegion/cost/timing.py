@@ -12,7 +12,7 @@ from typing import Any
 
 from flexlegion import _native
 from flexlegion.cost.model import Linear
-from flexlegion.cost.profile_db import Sample
+from flexlegion.cost.records import Sample
 from flexlegion.optimizers import SGD, Optimizer
 from flexlegion.plan import Plan
 from flexlegion.precision import DEFAULT

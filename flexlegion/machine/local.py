@@ -15,7 +15,8 @@ import socket
 from dataclasses import astuple, replace
 from pathlib import Path
 
-from flexlegion.cost.profile_db import DeviceRates, ProfileDB
+from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.cost.records import DeviceRates
 from flexlegion.cost.timing import Repeats, time_sum, time_task
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph

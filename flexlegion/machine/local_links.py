@@ -17,7 +17,8 @@ from itertools import combinations
 
 import numpy as np
 
-from flexlegion.cost.profile_db import LinkRates, ProfileDB
+from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.cost.records import LinkRates
 from flexlegion.cost.timing import fit_linear, round_trips
 from flexlegion.errors import UserError
 from flexlegion.machine import transport

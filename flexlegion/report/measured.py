@@ -52,6 +52,13 @@ class MeasuredTimeline:
         """Mean time of an iteration, if the first ones of all tasks begin them."""
         return round(int(self.tasks["end_time"].max()) / self.iterations)
 
+    def pace(self, iteration_ns: float) -> float:
+        """How many times as long as in these iterations everything takes in one that takes so long.
+
+        They ran at one moment; a machine's speed at another is a few percent higher or lower.
+        """
+        return iteration_ns / max(1, self.iteration_time_ns)
+
     def busy_ns(self) -> dict[str, int]:
         """For each device, the time that tasks ran there in an iteration."""
         durations = self.tasks["end_time"] - self.tasks["start_time"]

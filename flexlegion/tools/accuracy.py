@@ -326,8 +326,9 @@ def _simulated_parts(timeline: Timeline, device: str) -> Parts:
 
 
 def _measured_parts(timeline: MeasuredTimeline, device: str, iteration_ns: int) -> Parts:
-    tasks = timeline.computing_ns()[device]
-    launches = timeline.launching_ns()[device]
+    pace = timeline.pace(iteration_ns)
+    tasks = round(pace * timeline.computing_ns()[device])
+    launches = round(pace * timeline.launching_ns()[device])
     return Parts(tasks, launches, iteration_ns - tasks - launches)
 
 

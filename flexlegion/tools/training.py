@@ -191,7 +191,7 @@ def check_model(args: argparse.Namespace) -> None:
 
     A user's code is not run for it: that is done where it trains, once.
     """
-    if ":" not in args.model and Path(args.model).suffix not in (".py", ".pt2"):
+    if ":" not in args.model and Path(args.model).suffix not in (".py", ".pt2", ".onnx"):
         given_sizes(args.size, target_of(args.model))
 
 

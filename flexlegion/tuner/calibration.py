@@ -41,7 +41,7 @@ def calibration_by(
     return calibrated(
         lambda calibration: full(problem_of(network, topology, db, calibration), strategy),
         measured_ns,
-        sum(timeline.computing_ns().values()),
+        round(timeline.pace(measured_ns) * sum(timeline.computing_ns().values())),
     )
 
 

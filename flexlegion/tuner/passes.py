@@ -18,7 +18,8 @@ from pathlib import Path
 from flexlegion.cost.measure import TaskRequest, one_of_each_model
 from flexlegion.cost.measured import VARIANTS
 from flexlegion.cost.model import LINEAR_PASSES, Linear
-from flexlegion.cost.profile_db import ProfileDB, Sample
+from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.cost.records import Sample
 from flexlegion.cost.timing import Repeats
 from flexlegion.machine.gpus import library_of
 from flexlegion.machine.running import running_machine

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flexlegion.cost.profile_db import LinkRates, ProfileDB
+from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.cost.records import LinkRates
 from flexlegion.cost.timing import offset_of
 from flexlegion.machine import local_links, transport
 from flexlegion.machine.devices import Devices

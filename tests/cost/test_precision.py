@@ -9,7 +9,8 @@ import pytest
 from flexlegion import UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.measured import MeasuredCosts, task_key
-from flexlegion.cost.profile_db import DeviceRates, ProfileDB, Sample
+from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.cost.records import DeviceRates, Sample
 from flexlegion.graph import Graph
 from flexlegion.machine.topology import Device
 from flexlegion.ops.dense import Dense

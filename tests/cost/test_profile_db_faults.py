@@ -10,7 +10,8 @@ import pytest
 
 from flexlegion import UserError
 from flexlegion.cost import profile_db
-from flexlegion.cost.profile_db import DeviceRates, LinkRates, ProfileDB, Sample, TaskKey
+from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.cost.records import DeviceRates, LinkRates, Sample, TaskKey
 
 KEY = TaskKey("dense", "units=1", "1x1", "forward", "1", "float32")
 

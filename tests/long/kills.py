@@ -25,7 +25,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from flexlegion.cost.profile_db import ProfileDB, Sample, TaskKey
+from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.cost.records import Sample, TaskKey
 from flexlegion.strategy import Strategy
 
 FLEXLEGION = (sys.executable, "-m", "flexlegion")

@@ -52,6 +52,11 @@ class LearningTask:
     strategy: str = "data"
 
     @property
+    def patience(self) -> int:
+        """The most epochs on the way to the goal."""
+        return 3 * self.epochs
+
+    @property
     def metric(self) -> str:
         """On the test set: "accuracy", which is to be high, or "perplexity", low."""
         return "accuracy" if ZOO[self.network].task in ("images", "text") else "perplexity"

@@ -71,8 +71,8 @@ def test(task: LearningTask, model: Twin, xs: Tensors, y: torch.Tensor) -> float
     return correct / count if task.metric == "accuracy" else math.exp(loss / count)
 
 
-def run(task: LearningTask, seed: int) -> dict[str, Any]:
-    """Train and test with one seed."""
+def run(task: LearningTask, seed: int, to_goal: bool) -> dict[str, Any]:
+    """Train and test with one seed; or test after each epoch, until the goal is reached."""
     train_set, test_set, sizes = task.data()
     xs, y = tensors(train_set)
     torch.manual_seed(seed)
@@ -80,8 +80,10 @@ def run(task: LearningTask, seed: int) -> dict[str, Any]:
     model.load(task.weights(sizes, seed))
     optimizer = optimizer_of(task, model)
     losses = []
+    tested: list[tuple[float, float]] = []
+    tests = tensors(test_set)
     started = time.perf_counter()
-    for epoch in range(task.epochs):
+    for epoch in range(task.patience if to_goal else task.epochs):
         model.train()
         rows = order(len(y), seed, epoch)
         total, labels = 0.0, 0
@@ -94,8 +96,14 @@ def run(task: LearningTask, seed: int) -> dict[str, Any]:
             optimizer.step()
             total, labels = total + loss.item(), labels + count
         losses.append(total / labels)
+        if to_goal:
+            tested.append((test(task, model, *tests), time.perf_counter() - started))
+            if task.reached(tested[-1][0]):
+                break
+    if to_goal:
+        return {"seed": seed, "search_seconds": 0.0, "chosen": "", "epochs": tested}
     seconds = time.perf_counter() - started
-    value = test(task, model, *tensors(test_set))
+    value = test(task, model, *tests)
     return {"seed": seed, "value": value, "train_losses": losses, "seconds": seconds}
 
 
@@ -105,10 +113,12 @@ def main() -> None:
     parser.add_argument("--network", required=True, choices=TASKS)
     parser.add_argument("--seeds", type=int, required=True, help="how many: 0, 1, ...")
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--to-goal", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    for seed in range(args.seeds):
-        print(json.dumps(run(TASKS[args.network], seed)), flush=True)
+    for seed in range(args.first_seed, args.first_seed + args.seeds):
+        print(json.dumps(run(TASKS[args.network], seed, args.to_goal)), flush=True)
 
 
 if __name__ == "__main__":
