@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from flexlegion.analysis.simulate import simulate
     from flexlegion.callbacks import BestWeights, Callback, EarlyStopping
     from flexlegion.errors import DivergenceError, UserError
+    from flexlegion.exporters import export
     from flexlegion.granularity import Granularity
     from flexlegion.importers import from_onnx, from_torch, to_torch
     from flexlegion.machine.files import load_machine
@@ -69,6 +70,7 @@ _LATER = {
     "UserError": "flexlegion.errors",
     "compare": "flexlegion.analysis.compare",
     "explain": "flexlegion.analysis.explain",
+    "export": "flexlegion.exporters",
     "from_onnx": "flexlegion.importers",
     "from_torch": "flexlegion.importers",
     "library_folder": "flexlegion._native",
@@ -110,6 +112,7 @@ __all__ = [
     "UserError",
     "compare",
     "explain",
+    "export",
     "from_onnx",
     "from_torch",
     "library_folder",

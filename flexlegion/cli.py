@@ -35,6 +35,9 @@ GROUPS = {
         "report": ("report", "write all about it as one page for a browser"),
         "plan": ("plan", "print what it executes: launches, tiles, devices, memory"),
     },
+    "Take it elsewhere": {
+        "export": ("export", "write a strategy as a program for PyTorch's DTensor, or for JAX"),
+    },
     "Train on this machine, or on several": {
         "train": ("train", "train a network with a strategy"),
         "checkpoint": ("checkpoint", "show or verify what training has kept"),

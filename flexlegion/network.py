@@ -18,7 +18,7 @@ from flexlegion.model import Model
 from flexlegion.ops.base import DimKind
 from flexlegion.optimizers import Optimizer, optimizer_of
 from flexlegion.precision import DEFAULT, check_precision
-from flexlegion.problem import Problem
+from flexlegion.problem import Problem, Space
 from flexlegion.references import described_sizes
 from flexlegion.soap import SPLIT
 from flexlegion.strategy import GRAPH
@@ -116,10 +116,11 @@ class Network:
         costs: CostModel,
         dimensions: Collection[DimKind] = SPLIT,
         granularity: Granularity = DEFAULT_GRANULARITY,
+        space: Space | None = None,
     ) -> Problem:
         """The network on a machine, for simulations of plans that are cut that finely.
 
-        Searches split these kinds of dimensions.
+        Searches split these kinds of dimensions, and choose from a space.
         """
         return Problem(
             self.graph,
@@ -130,6 +131,7 @@ class Network:
             self.optimizer.clips,
             granularity,
             dimensions,
+            space,
         )
 
     def about(self) -> dict[str, Any]:

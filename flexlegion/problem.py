@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 from flexlegion._native import Arrays
 from flexlegion.cost.model import (
@@ -54,6 +54,19 @@ class _Entry:
     sources: tuple[frozenset[str], ...]
 
 
+class Space(Protocol):
+    """What a search may choose from where tasks are on the first devices, in order."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
+
+    def allows(self, operator: Operator, degrees: Degrees) -> bool:
+        """Whether an operator may be split so."""
+        ...
+
+
 class Problem:
     """A graph on a machine, with the cost table that simulations read.
 
@@ -77,6 +90,8 @@ class Problem:
         How finely plans are cut where strategies leave it open.
     dimensions
         The kinds of dimensions that searches split.
+    space
+        What they may choose from besides; None: anything.
     """
 
     def __init__(
@@ -89,6 +104,7 @@ class Problem:
         clips: bool = False,
         granularity: Granularity = DEFAULT_GRANULARITY,
         dimensions: Collection[DimKind] = SPLIT,
+        space: Space | None = None,
     ) -> None:
         if len(topology.memories) > MAX_SIMULATED:
             raise UserError(
@@ -103,6 +119,7 @@ class Problem:
         self.clips = clips
         self.granularity = granularity
         self.dimensions = frozenset(dimensions)
+        self.space = space
         self.native = NativeGraph(graph, outputs, granularity)
         self.facts = self.native.facts
         self.core = self.native.core
@@ -121,6 +138,7 @@ class Problem:
                     self._like,
                     optimizer_states,
                     clips,
+                    space is not None,
                 )
             ),
             lib.fl_problem_destroy,
@@ -129,12 +147,18 @@ class Problem:
 
     def splits(self, operator: Operator) -> list[Degrees]:
         """The degrees that searches choose from; see `flexlegion.soap.splits`."""
-        return splits(operator, len(self.devices), self.dimensions)
+        return self._allowed(operator, splits(operator, len(self.devices), self.dimensions))
 
     def splits_and_parts(self, operator: Operator) -> list[Degrees]:
         """The same, and those that share out partial values, unless no reduction is split."""
         parts = {DimKind.PART} if DimKind.REDUCTION in self.dimensions else set()
-        return splits(operator, len(self.devices), self.dimensions | parts)
+        every = splits(operator, len(self.devices), self.dimensions | parts)
+        return self._allowed(operator, every)
+
+    def _allowed(self, operator: Operator, every: list[Degrees]) -> list[Degrees]:
+        if self.space is None:
+            return every
+        return [degrees for degrees in every if self.space.allows(operator, degrees)]
 
     def prepare(self, operator: Operator, degrees: Degrees) -> None:
         """Have the cost table hold the times of an operator's tasks if it is split that way."""

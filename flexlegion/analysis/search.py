@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from flexlegion.analysis.result import Iteration, iteration_of
@@ -132,6 +132,7 @@ def search(
     profile_db: str | None = None,
     start: Sequence[AnyStrategy] | None = None,
     dimensions: Sequence[str] | None = None,
+    space: str | None = None,
     seed: int = 0,
     chains: int | None = None,
     options: SearchOptions | None = None,
@@ -159,6 +160,9 @@ def search(
     dimensions
         Which kinds of dimensions may be split, of "sample", "attribute", "parameter" and
         "reduction"; all by default.
+    space
+        "dtensor" or "jax": what `flexlegion.export` can write for that without replacing anything;
+        by default all that flexlegion runs.
     seed
         Decides all that is random.
     chains
@@ -206,10 +210,32 @@ def search(
         granularity=granularity_of(*(read or ())),
     )
     starts, notes = starts_of(read, setting.problem, seed, starts_from)
+    if space is not None:
+        setting, starts = _restricted(setting, starts, space)
     with ProgressBar("search", progress) as bar:
         task = SearchTask(setting.problem, starts, limits, seed, chains, options, bar.search)
         result = run_search(search, task)
     return found_by(setting, result, limits, seed, search, notes)
+
+
+def _restricted(
+    setting: Setting, starts: Mapping[str, Strategy], space: str
+) -> tuple[Setting, dict[str, Strategy]]:
+    """The same question where only what a target of exports can express is asked for."""
+    from flexlegion.exporters.space import target_of, within
+
+    problem = setting.problem
+    target = target_of(space, len(problem.devices))
+    its = {
+        name: within(problem, strategy, target, in_order=True)[0]
+        for name, strategy in starts.items()
+    }
+    kept = {name: s for name, s in its.items() if next(n for n in its if its[n] == s) == name}
+    # A new problem, as searches choose from all splits that have ever been priced.
+    fewer = setting.network.problem(
+        problem.topology, problem.costs, problem.dimensions, problem.granularity, target
+    )
+    return replace(setting, problem=fewer), kept
 
 
 def dimensions_of(names: Sequence[str] | None) -> frozenset[DimKind]:
@@ -356,11 +382,14 @@ def found_by(
     )
 
 
-def _restriction(problem: Problem) -> dict[str, list[str]]:
-    """Which kinds of dimensions were split, unless all."""
-    if problem.dimensions == SPLIT:
-        return {}
-    return {"dimensions": [kind.value for kind in DimKind if kind in problem.dimensions]}
+def _restriction(problem: Problem) -> dict[str, Any]:
+    """Which kinds of dimensions were split, unless all, and in what space."""
+    told: dict[str, Any] = {}
+    if problem.dimensions != SPLIT:
+        told["dimensions"] = [kind.value for kind in DimKind if kind in problem.dimensions]
+    if problem.space is not None:
+        told["space"] = problem.space.name
+    return told
 
 
 def _time_of(name: str, problem: Problem) -> int | None:

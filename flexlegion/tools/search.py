@@ -58,6 +58,12 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         f"{', '.join(kind.value for kind in DimKind if kind in SPLIT)}; default: all",
     )
     parser.add_argument(
+        "--space",
+        metavar="TARGET",
+        help="dtensor or jax: search among the strategies that 'flexlegion export' can write for "
+        "it as they are; default: among all",
+    )
+    parser.add_argument(
         "--search",
         metavar="NAME",
         default=ANNEALING,
@@ -88,6 +94,7 @@ def _run(args: argparse.Namespace) -> None:
         proposals=args.proposals,
         start=_listed(args.start),
         dimensions=_listed(args.dimensions),
+        space=args.space,
         seed=args.seed,
         chains=args.chains,
         options=_options(args),

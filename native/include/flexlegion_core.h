@@ -215,9 +215,11 @@ typedef struct {
   const int32_t *routes;        /* the links of all routes, one after the other */
 } fl_machine;
 /* `class_of`: for each operator, the first that differs from it in names and tensors alone, such as
- * another step of an unrolled layer; they share their cost table. */
+ * another step of an unrolled layer; they share their cost table. `in_order`: searches put an
+ * operator's tasks on the first devices, in order, as programs for one mesh of devices do. */
 fl_problem *fl_problem_create(const fl_graph *graph, const fl_machine *machine,
-                              const int32_t *class_of, int optimizer_states, int clips);
+                              const int32_t *class_of, int optimizer_states, int clips,
+                              int in_order);
 void fl_problem_destroy(fl_problem *problem);
 /* Adds an entry to the cost table: for each kind of device, each task's forward time, then for each
  * kind each task's backward time. Times are those beside idle neighbours, which are the devices of

@@ -183,6 +183,10 @@ Proposals::Proposals(const Problem& problem, IdVector<OpId, int> groups)
 
 std::vector<int> Proposals::random_devices(Random& random, int tasks) const {
   std::vector<int> devices(static_cast<std::size_t>(tasks));
+  if (problem_.in_order) {
+    std::iota(devices.begin(), devices.end(), 0);
+    return devices;
+  }
   const int kind = random.below(4);
   if (kind < 2) {  // a block; aligned, where that is possible
     const int blocks = devices_ / tasks;
@@ -285,6 +289,10 @@ bool Proposals::follow(Random& random, OpId op, const Neighbour& neighbour,
     volume *= degrees[e];
   }
   config.devices.resize(static_cast<std::size_t>(tasks));
+  if (problem_.in_order) {
+    std::iota(config.devices.begin(), config.devices.end(), 0);
+    return true;
+  }
   for (int k = 0; k < tasks; ++k) {
     int rest = k, task = 0;
     for (int d = rank - 1; d >= 0; --d) {
@@ -396,8 +404,8 @@ PartialStrategy Proposals::draw(Random& random, const PricedStrategy& strategy, 
   } else {
     configs.emplace_back(op, std::move(config));
   }
-  if (std::is_sorted(configs.front().second.devices.begin(),
-                     configs.front().second.devices.end())) {
+  if (!problem_.in_order && std::is_sorted(configs.front().second.devices.begin(),
+                                           configs.front().second.devices.end())) {
     make_canonical(strategy, configs);
   }
   if (moves.neighbours && random.chance(kTogether)) spread(random, moves.tied, configs);
@@ -424,8 +432,9 @@ std::vector<PricedConfig> Proposals::all(OpId op) const {
 std::vector<std::vector<int>> Proposals::device_sets(int tasks) const {
   std::vector<std::vector<int>> sets;
   std::vector<int> devices(static_cast<std::size_t>(tasks));
-  if (devices_ <= kAllSubsets) {
+  if (problem_.in_order || devices_ <= kAllSubsets) {
     std::iota(devices.begin(), devices.end(), 0);
+    if (problem_.in_order) return {devices};
     while (true) {
       sets.push_back(devices);
       int k = tasks - 1;

@@ -211,7 +211,8 @@ fl::StrategyArrays fl::arrays_of(const fl::Problem& problem, const PricedStrateg
 }
 
 fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
-                              const int32_t* class_of, int optimizer_states, int clips) {
+                              const int32_t* class_of, int optimizer_states, int clips,
+                              int in_order) {
   return fl::guarded(static_cast<fl_problem*>(nullptr), [&] {
     auto handle = std::make_unique<fl_problem>();
     fl::Problem& problem = handle->problem;
@@ -220,6 +221,7 @@ fl_problem* fl_problem_create(const fl_graph* graph, const fl_machine* machine,
     problem.facts = fl::facts_of(problem.graph, graph->outputs, {optimizer_states, clips != 0});
     problem.machine = machine_of(*machine);
     problem.costs = cost_table(problem.graph, class_of, *machine);
+    problem.in_order = in_order != 0;
     return handle.release();
   });
 }

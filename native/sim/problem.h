@@ -86,6 +86,7 @@ struct Problem {
   GraphFacts facts;
   MachineModel machine;
   CostTable costs;
+  bool in_order = false;  // searches put an operator's tasks on the first devices, in order
 
   const Split& split(OpId op, int number) const {
     return costs.splits[costs.class_of[op]][static_cast<std::size_t>(number)];

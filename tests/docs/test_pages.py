@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,8 @@ def test_files_of_the_pages_are_the_examples() -> None:
 def test_runs(page: Path, tmp_path: Path) -> None:
     environment = {k: v for k, v in legate_environment().items() if k != "LEGATE_CONFIG"}
     environment |= {"FLEXLEGION_PROFILE_DB": str(tmp_path / "profile.db"), "ROOT": str(ROOT)}
+    found = [str(ROOT / "tests" / "support" / "vision"), environment["PYTHONPATH"]]
+    environment["PYTHONPATH"] = os.pathsep.join(found)
     printed, script, command = "", "", "python script.py"
 
     def shell(line: str, where: str) -> str:

@@ -113,7 +113,7 @@ class Sequence {
     if (graph == nullptr) return;
     problem_ = checked([&] {
       return fl_problem_create(graph, &view, class_of.data(), random_.twisted32(random_.upto(2)),
-                               random_.upto(1));
+                               random_.upto(1), random_.chance(0.2));
     });
     plan(graph);
     parts(graph);

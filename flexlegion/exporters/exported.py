@@ -1,0 +1,237 @@
+"""Strategies out: as programs for PyTorch's DTensor and for JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
+from flexlegion.errors import UserError
+from flexlegion.exporters.axes import joined
+from flexlegion.exporters.program import missing, program
+from flexlegion.exporters.space import divisions_of, target_of, within
+from flexlegion.exporters.targets import Target
+from flexlegion.graph import Operator
+from flexlegion.losses import Losses
+from flexlegion.optimizers import Optimizer
+from flexlegion.problem import Problem
+from flexlegion.report.text import count, duration, names, table
+from flexlegion.simulator import full
+from flexlegion.soap import ParallelConfig
+from flexlegion.strategies import AnyStrategy, granularity_of, named, read_strategy
+from flexlegion.strategy import Strategy
+from flexlegion.tensor import Tensor
+
+if TYPE_CHECKING:
+    from flexlegion.initializers import Array
+
+_SHOWN = 12  # kinds of replacements in a text
+MAX_WIDTH = 80
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """Operators that the target cannot divide as the strategy says, and what it does instead.
+
+    Parameters
+    ----------
+    operators
+        Their names.
+    reason
+        Why not.
+    instead
+        How they are divided.
+    cost_ns
+        By how much an iteration is simulated to take longer for these alone; below 0: less.
+    """
+
+    operators: tuple[str, ...]
+    reason: str
+    instead: str
+    cost_ns: int
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What `export` returns.
+
+    Attributes
+    ----------
+    text : str
+        The program.
+    strategy : Strategy
+        What it does: the given one, but for what is replaced.
+    replaced : tuple of Replaced
+        Where that differs.
+    iteration_time_ns, given_time_ns : int
+        Simulated, of what the program does and of the strategy as it was given.
+    setting : Setting
+        Model and machine.
+    """
+
+    text: str
+    strategy: Strategy
+    replaced: tuple[Replaced, ...]
+    iteration_time_ns: int
+    given_time_ns: int
+    setting: Setting
+
+    @property
+    def others(self) -> list[Tensor]:
+        """The weights that no module holds: all of a model in layers; constants of an import."""
+        model, graph = self.setting.network.model, self.setting.network.graph
+        origin = getattr(model, "origin", None)
+        held = set()
+        if origin is not None:
+            held = {place.weight for places in origin.places.values() for place in places}
+        return [weight for weight in graph.weights if weight.name not in held]
+
+    def first_values(self) -> dict[str, Array]:
+        """What `others` begin with, by name."""
+        seed = self.setting.network.model.seed
+        return {
+            weight.name: weight.initializer(weight.shape, weight.name, seed, weight.dtype)
+            for weight in self.others
+            if weight.initializer is not None
+        }
+
+    def facts(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "iteration_time_ns": self.iteration_time_ns,
+            "given_time_ns": self.given_time_ns,
+            "replaced": [vars(each) for each in self.replaced],
+            "others": [weight.name for weight in self.others],
+        }
+
+    def __str__(self) -> str:
+        total = len(self.strategy)
+        others = sum(len(each.operators) for each in self.replaced)
+        lines = [f"{total - others} of {count(total, 'operator')} are divided as the strategy says"]
+        if self.replaced:
+            columns = ("operators", "why not", "instead", "costs")
+            lines += ["", table(columns, self._rows(), (0, 1, 2), MAX_WIDTH), ""]
+        ratio = self.iteration_time_ns / max(self.given_time_ns, 1)
+        lines.append(
+            f"an iteration is simulated at {duration(self.iteration_time_ns)}, {ratio:.2f}x the "
+            f"strategy's {duration(self.given_time_ns)}"
+        )
+        return "\n".join(lines)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = []
+        for each in self.replaced[:_SHOWN]:
+            cost = duration(abs(each.cost_ns))
+            shown = cost if each.cost_ns >= 0 else f"-{cost}"
+            rows.append((names(each.operators), each.reason, each.instead, shown))
+        if len(self.replaced) > _SHOWN:
+            rows.append((f"and {len(self.replaced) - _SHOWN} more kinds", "", "", ""))
+        return rows
+
+
+def export(
+    model: AnyModel,
+    machine: AnyMachine,
+    strategy: AnyStrategy,
+    to: str = "dtensor",
+    *,
+    loss: Losses | None = None,
+    optimizer: str | Optimizer | None = None,
+    precision: str | None = None,
+    costs: str = "auto",
+    profile_db: str | None = None,
+) -> Exported:
+    """A strategy as a Python program for PyTorch's DTensor or for JAX.
+
+    The program computes what the model does, whatever the strategy. What the target cannot divide
+    as the strategy says is divided otherwise, and named.
+
+    Parameters
+    ----------
+    model, machine, loss, optimizer, precision, costs, profile_db
+        See `flexlegion.simulate`.
+    strategy
+        A strategy, its file, or a known one's name.
+    to
+        "dtensor" or "jax".
+
+    Returns
+    -------
+    Exported
+        Its `text` is the program.
+
+    Raises
+    ------
+    UserError
+        If something does not exist or fit, or the target has no function for an operator.
+    """
+    read = read_strategy(strategy)
+    setting = Setting.of(
+        model,
+        machine,
+        loss=loss,
+        optimizer=optimizer,
+        precision=precision,
+        costs=costs,
+        profile_db=profile_db,
+        granularity=granularity_of(read),
+    )
+    return program_of(setting, read, to)
+
+
+def program_of(setting: Setting, strategy: str | Strategy, to: str) -> Exported:
+    """`export` for a model on a machine."""
+    problem = setting.problem
+    target = target_of(to, len(problem.devices))
+    if unknown_types := missing(problem.graph, target):
+        raise UserError(f"{to} has no function here for operators {', '.join(unknown_types)}")
+    given = named(strategy, problem)
+    done, reasons = within(problem, given, target)
+    replaced = _priced(problem, given, done, reasons)
+    time, before = (full(problem, its).iteration_time_ns for its in (done, given))
+    axes, divisions = joined(divisions_of(problem, done, target), target.axes)
+    target = replace(target, axes=axes)
+    name = strategy if isinstance(strategy, str) else given.source
+    title = _title(setting, name, target, replaced)
+    origin = getattr(setting.network.model, "origin", None)
+    text = program(problem.graph, setting.network.outputs, divisions, target, title, origin)
+    return Exported(text, done, replaced, time, before, setting)
+
+
+def _priced(
+    problem: Problem, given: Strategy, done: Strategy, reasons: Mapping[str, str]
+) -> tuple[Replaced, ...]:
+    """What is replaced, by reason, with what that costs."""
+    problem.prepare_all((op, done[op.name]) for op in problem.graph.operators)
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for name, reason in reasons.items():
+        operator = problem.graph.operators[problem.operator_numbers[name]]
+        kinds.setdefault((reason, _words(operator, done[name])), []).append(name)
+    before = full(problem, given).iteration_time_ns
+    replaced = []
+    for (reason, instead), its in kinds.items():
+        alone = given.replaced({**given, **{name: done[name] for name in its}})
+        cost = full(problem, alone).iteration_time_ns - before
+        replaced.append(Replaced(tuple(its), reason, instead, cost))
+    return tuple(replaced)
+
+
+def _words(operator: Operator, config: ParallelConfig) -> str:
+    split = [
+        f"{degree} by {dim.name}"
+        for degree, dim in zip(config.degrees, operator.dims, strict=True)
+        if degree > 1
+    ]
+    return ", ".join(split) or "whole"
+
+
+def _title(setting: Setting, name: str, target: Target, replaced: tuple[Replaced, ...]) -> str:
+    what = {"dtensor": "PyTorch's DTensor", "jax": "JAX"}[target.name]
+    devices = count(target.axes.devices, "device")
+    lines = [f"Strategy {name} of {setting.network} for {what}, on {devices}."]
+    if replaced:
+        lines += ["", "Otherwise than the strategy says are divided:", ""]
+        lines += [f"- {', '.join(r.operators)} ({r.reason}): {r.instead}" for r in replaced]
+        lines.append("")
+    return "\n".join(lines).replace("\\", "\\\\").replace('"""', "'''")

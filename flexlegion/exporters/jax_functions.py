@@ -1,0 +1,230 @@
+"""What operators compute, as functions of JAX arrays; a plan has those that it uses.
+
+As `torch_functions`, but each is given all of its operands, and the compiler divides it. What keeps
+a state returns its new values after its outputs.
+"""
+
+# mypy: disable-error-code="no-any-return"
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+# begin
+
+
+def activated(x: Array, activation: str) -> Array:
+    """An activation of x, by its name."""
+    if activation == "none":
+        return x
+    known: dict[str, Callable[[Array], Array]] = {
+        "relu": relu,
+        "sigmoid": jax.nn.sigmoid,
+        "tanh": jnp.tanh,
+        "gelu": gelu,
+        "silu": jax.nn.silu,
+    }
+    return known[activation](x)
+
+
+def relu(x: Array) -> Array:
+    return jax.nn.relu(x)
+
+
+def sigmoid(x: Array) -> Array:
+    return jax.nn.sigmoid(x)
+
+
+def tanh(x: Array) -> Array:
+    return jnp.tanh(x)
+
+
+def gelu(x: Array) -> Array:
+    return jax.nn.gelu(x, approximate=False)
+
+
+def softmax(x: Array) -> Array:
+    return jax.nn.softmax(x, -1)
+
+
+def dropout(x: Array, rate: float, key: Array) -> Array:
+    return x * jax.random.bernoulli(key, 1 - rate, x.shape) / (1 - rate)
+
+
+def drop_path(x: Array, rate: float, key: Array) -> Array:
+    """Dropout of whole samples."""
+    one = (x.shape[0], *[1] * (x.ndim - 1))
+    return x * jax.random.bernoulli(key, 1 - rate, one) / (1 - rate)
+
+
+def add(*terms: Array) -> Array:
+    return sum(terms[1:], terms[0])
+
+
+def multiply(a: Array, b: Array) -> Array:
+    return a * b
+
+
+def concat(*parts: Array, axis: int) -> Array:
+    return jnp.concatenate(parts, axis)
+
+
+def flatten(x: Array) -> Array:
+    return x.reshape(x.shape[0], -1)
+
+
+def reshape(x: Array, shape: tuple[int, ...]) -> Array:
+    return x.reshape(shape)
+
+
+def transpose(x: Array, permutation: tuple[int, ...]) -> Array:
+    return x.transpose(permutation)
+
+
+def slice(x: Array, axis: int, start: int, size: int, step: int = 1) -> Array:
+    return lax.slice_in_dim(x, start, start + (size - 1) * step + 1, step, axis)
+
+
+def pad(x: Array, before: tuple[int, ...], after: tuple[int, ...]) -> Array:
+    return jnp.pad(x, list(zip(before, after, strict=True)))
+
+
+def roll(x: Array, axis: int, shift: int) -> Array:
+    return jnp.roll(x, shift, axis)
+
+
+def take(x: Array, numbers: Array, order: Array, starts: Array, axis: int) -> Array:
+    return jnp.take(x, numbers[0], axis)
+
+
+def reduce(x: Array, kind: str, axes: tuple[int, ...], keepdims: bool = False) -> Array:
+    if kind != "max":
+        return (jnp.mean if kind == "mean" else jnp.sum)(x, axis=axes, keepdims=keepdims)
+    # A maximum's gradient goes to the first element that has it.
+    kept = [d for d in range(x.ndim) if d not in axes]
+    flat = x.transpose(*kept, *axes).reshape(*(x.shape[d] for d in kept), -1)
+    most = jnp.take_along_axis(flat, flat.argmax(-1)[..., None], -1)[..., 0]
+    return jnp.expand_dims(most, axes) if keepdims else most
+
+
+def aligned(x: Array, rank: int) -> Array:
+    """With the samples first, and other dimensions from the last one on."""
+    return x.reshape(x.shape[0], *[1] * (rank - x.ndim), *x.shape[1:])
+
+
+def expression(*inputs: Array, formula: str, shape: tuple[int, ...]) -> Array:
+    """A formula over x0, x1, ..., broadcast to a shape."""
+    values = {f"x{i}": aligned(x, len(shape)) for i, x in enumerate(inputs)}
+    return jnp.broadcast_to(eval(formula, {"__builtins__": {}}, FORMULAS | values), shape)
+
+
+FORMULAS: dict[str, Any] = {
+    "where": lambda c, a, b: jnp.where(c != 0, a, b),
+    "minimum": jnp.minimum,
+    "maximum": jnp.maximum,
+    "clamp": jnp.clip,
+    "relu": jax.nn.relu,
+    "sigmoid": jax.nn.sigmoid,
+    "tanh": jnp.tanh,
+    "gelu": lambda x: jax.nn.gelu(x, approximate=False),
+    "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),
+    "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
+    "silu": jax.nn.silu,
+    "mish": jax.nn.mish,
+    "hardswish": jax.nn.hard_swish,
+    "hardsigmoid": jax.nn.hard_sigmoid,
+    "hardtanh": jax.nn.hard_tanh,
+    "relu6": jax.nn.relu6,
+    "elu": jax.nn.elu,
+    "selu": jax.nn.selu,
+    "leaky_relu": jax.nn.leaky_relu,
+    "softplus": jax.nn.softplus,
+    "log_sigmoid": jax.nn.log_sigmoid,
+    "softsign": jax.nn.soft_sign,
+    "exp": jnp.exp,
+    "expm1": jnp.expm1,
+    "log": jnp.log,
+    "log1p": jnp.log1p,
+    "sqrt": jnp.sqrt,
+    "rsqrt": lax.rsqrt,
+    "square": jnp.square,
+    "reciprocal": jnp.reciprocal,
+    "neg": jnp.negative,
+    "abs": jnp.abs,
+    "sign": jnp.sign,
+    "floor": jnp.floor,
+    "ceil": jnp.ceil,
+    "sin": jnp.sin,
+    "cos": jnp.cos,
+    "erf": jax.scipy.special.erf,
+}
+
+
+def own_logit(logits: Array, labels: Array) -> Array:
+    """The logit of each label's own class; 0 where it does not count."""
+    own = jnp.take_along_axis(logits, jnp.maximum(labels, 0)[..., None], -1)[..., 0]
+    return lax.stop_gradient(own * (labels >= 0))
+
+
+def logit_statistics(logits: Array, labels: Array, own: Array) -> tuple[Array, Array]:
+    """The cross-entropy of each label, 0 where it does not count, and no rank."""
+    there = jnp.maximum(labels, 0)[..., None]
+    own = jnp.take_along_axis(logits, there, -1)[..., 0]
+    losses = (jax.nn.logsumexp(logits, -1) - own) * (labels >= 0)
+    return losses, jnp.zeros_like(losses)
+
+
+def smoothed_logit_statistics(
+    logits: Array, labels: Array, own: Array
+) -> tuple[Array, Array, Array]:
+    """As `logit_statistics`, and the mean of the logits relative to the own one."""
+    losses, rank = logit_statistics(logits, labels, own)
+    there = jnp.maximum(labels, 0)[..., None]
+    mean = (logits - jnp.take_along_axis(logits, there, -1)).mean(-1) * (labels >= 0)
+    return losses, rank, mean
+
+
+def cross_entropy(log_sum: Array, *others: Array, smoothing: float = 0.0) -> Array:
+    """One value a label; of smoothed ones, the statistics' mean is part of it."""
+    return log_sum if smoothing == 0 else log_sum - smoothing * others[1]
+
+
+def softmax_cross_entropy(logits: Array, labels: Array, smoothing: float = 0.0) -> Array:
+    even = smoothing / logits.shape[-1]
+    return -(((1 - smoothing) * labels + even) * jax.nn.log_softmax(logits, -1)).sum(-1)
+
+
+def each_sample(x: Array) -> Array:
+    """The mean over each sample's values."""
+    return x.reshape(x.shape[0], -1).mean(1)
+
+
+def mean_squared_error(x: Array, labels: Array) -> Array:
+    return each_sample(jnp.square(x - labels))
+
+
+def mean_absolute_error(x: Array, labels: Array) -> Array:
+    return each_sample(jnp.abs(x - labels))
+
+
+def huber(x: Array, labels: Array, delta: float = 1.0) -> Array:
+    error = jnp.abs(x - labels)
+    inside = 0.5 * jnp.square(error)
+    return each_sample(jnp.where(error < delta, inside, delta * (error - 0.5 * delta)))
+
+
+def binary_cross_entropy(x: Array, labels: Array, of: str = "logits") -> Array:
+    if of == "logits":
+        losses = jnp.maximum(x, 0) - x * labels + jnp.log1p(jnp.exp(-jnp.abs(x)))
+    else:
+        losses = -(labels * jnp.log(x) + (1 - labels) * jnp.log(1 - x))
+    return each_sample(losses)
+
+
+def mean_loss(x: Array) -> Array:
+    return each_sample(x)

@@ -1,0 +1,435 @@
+"""A strategy as a Python file for another framework.
+
+The file has, in this order: how the devices are arranged, a few helpers, the functions of the
+operators that occur, where each weight lies, and a function that runs all operators, each line of
+which says how its operands lie before it runs. Helpers and functions are the text of modules of
+this package, so that they are checked and tested here.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from math import prod
+from types import ModuleType
+from typing import Any
+
+from flexlegion.errors import UserError
+from flexlegion.exporters.axes import Division
+from flexlegion.exporters.targets import Target
+from flexlegion.graph import Graph, Operator
+from flexlegion.initializers import Initializer
+from flexlegion.losses import losses_of
+from flexlegion.ops.base import Access
+from flexlegion.ops.losses import CrossEntropy, LossOperator
+from flexlegion.tensor import Tensor, TensorRole
+
+WIDTH = 100
+
+# Of the operators that look something up by number: where the dimension is that they look it up in,
+# as its number in their space.
+_LOOKS_UP: dict[str, Callable[[Any], int]] = {
+    "embedding": lambda op: len(op.space) - 1 - (op.dims[-1].name != "row"),
+    "own_logit": lambda op: len(op.output.shape),
+    "angular_margin": lambda op: 1,
+    "softmax": lambda op: len(op.output.shape) - 1,
+    "roll": lambda op: op.kind.axis,
+    "take": lambda op: op.kind.axis,
+}
+# How many elements a whole operator reduces, or has, where its function has to know.
+_COUNTS: dict[str, Callable[[Any], int]] = {
+    "reduce": lambda op: prod(op.inputs[0].shape[axis] for axis in op.kind.axes),
+    "group_norm": lambda op: op.inputs[0].shape[-1],
+}
+
+
+def missing(graph: Graph, target: Target) -> list[str]:
+    """The types of operators for which the target has no function."""
+    without = (op.kind.type for op in graph.operators if target.function(op) is None)
+    return list(dict.fromkeys(without))
+
+
+def program(
+    graph: Graph,
+    outputs: Sequence[Tensor],
+    divisions: Mapping[str, Division],
+    target: Target,
+    title: str,
+    origin: Any = None,
+) -> str:
+    """The file's text.
+
+    Parameters
+    ----------
+    graph
+        With the losses.
+    outputs
+        What the model's forward pass returns.
+    divisions
+        For every operator, what each axis of the mesh divides; the target allows it.
+    target
+        What the file is for.
+    title
+        Its docstring.
+    origin
+        Of an imported model: how module and model are arranged.
+
+    Raises
+    ------
+    UserError
+        If there are operators for which the target has no function.
+    """
+    if unknown := missing(graph, target):
+        raise UserError(f"{target.name} has no function here for operators {', '.join(unknown)}")
+    return _Program(graph, outputs, divisions, target, origin).text(title)
+
+
+@dataclass
+class _Program:
+    graph: Graph
+    outputs: Sequence[Tensor]
+    divisions: Mapping[str, Division]
+    target: Target
+    origin: Any
+
+    def text(self, title: str) -> str:
+        axes = self.target.axes
+        runtime, modules = self._runtime(), self.target.modules
+        parts = [
+            f"SIZES = {axes.sizes!r}  # of the mesh\nAXES = {_tuple(map(_quoted, axes.names))}",
+            _body(runtime),
+            _used(modules, {op.kind.type for op in self.graph.operators}),
+            self._weights(),
+            self._sources(),
+            self._forward(),
+            self._loss(),
+        ]
+        body = "\n\n\n".join(part.strip("\n") for part in parts if part)
+        head = f'"""{title}"""\n\nfrom __future__ import annotations'
+        return f"{head}\n\n{_imports(body, runtime, *modules)}\n\n{body}\n"
+
+    def _runtime(self) -> ModuleType:
+        if self.target.name == "jax":
+            from flexlegion.exporters import jax_runtime
+
+            return jax_runtime
+        from flexlegion.exporters import dtensor_runtime
+
+        return dtensor_runtime
+
+    # What lies where.
+
+    def _entry(
+        self, access: Access, role: TensorRole, dim: int | None, gradient: bool = False
+    ) -> Any:
+        """How an operand lies along an axis that divides a dimension; an axis that it is split by.
+
+        "R": whole, "P": partial; or the number of the dimension that is split.
+        """
+        if dim is None:
+            return "R"
+        for axis, its in enumerate(access.map):
+            if its.out_dim == dim and not its.prefix:
+                return axis
+        if role == "output":
+            return "P"
+        return "P" if gradient else "R"
+
+    def _placed(
+        self, op: Operator, access: Access, role: TensorRole, gradient: bool = False
+    ) -> str:
+        division = self.divisions[op.name]
+        entries = [self._entry(access, role, dim, gradient) for dim in division.dims]
+        if self.target.name == "dtensor":
+            names = [f"S{e}" if isinstance(e, int) else e for e in entries]
+            return _tuple(names)
+        if role == "output" and "P" in entries and not self.target.runs_tiles(op):
+            return "None"  # the compiler sums where the next reader wants it
+        split: list[list[str]] = [[] for _ in access.map]
+        for name, entry in zip(self.target.axes.names, entries, strict=True):
+            if isinstance(entry, int):
+                split[entry].append(name)
+        specs = [
+            "None" if not s else _quoted(s[0]) if len(s) == 1 else _tuple(map(_quoted, s))
+            for s in split
+        ]
+        while specs and specs[-1] == "None":
+            specs.pop()
+        return f"Spec({', '.join(specs)})"
+
+    def _operand(self, op: Operator, tensor: Tensor, access: Access, role: TensorRole) -> str:
+        holder = "w" if tensor.kind == "weight" else "t"
+        placed = self._placed(op, access, role)
+        if not self._is_jax:
+            placed += f", {self._placed(op, access, role, gradient=True)}"
+        once = [
+            _quoted(axis) if self._is_jax else str(number)
+            for number, (axis, dim) in enumerate(
+                zip(self.target.axes.names, self.divisions[op.name].dims, strict=True)
+            )
+            if dim is not None and dim in access.once
+        ]
+        more = f", once={_tuple(once)}" if once and self.target.runs_tiles(op) else ""
+        return f'read({holder}["{tensor.name}"], {placed}{more})'
+
+    # The file's parts.
+
+    def _weights(self) -> str:
+        """Each weight's place: as its first reader has it."""
+        lines = []
+        for weight in self.graph.weights:
+            reader = next(
+                (op, a)
+                for op in self.graph.operators
+                for _, tensor, a in op.operands
+                if tensor is weight
+            )
+            placed = self._placed(*reader, "weight")
+            lines.append(f'    "{weight.name}": ({placed}, {weight.requires_gradient}),')
+        text = "\n".join(lines)
+        kind = "Spec" if self._is_jax else "Placements"
+        head = "# Each weight's place, and whether it is trained."
+        return f"{head}\nWEIGHTS: dict[str, tuple[{kind}, bool]] = {{\n{text}\n}}"
+
+    def _sources(self) -> str:
+        if self._is_jax:
+            states = _tuple(_quoted(weight.name) for weight in self.graph.weights if weight.state)
+            return f"# Weights of which `forward` gives new values.\nSTATES = {states}"
+        head = "# Of each weight that holds a parameter of the module, which, and how."
+        if self.origin is None:
+            return f"{head}\nSOURCES: dict[str, Source] = {{}}"
+        its = {
+            place.weight: (name, place.layout)
+            for name, places in self.origin.places.items()
+            for place in places
+        }
+        lines = [
+            f'    "{weight}": Source("{name}", {tuple(at.factors)}, {tuple(at.order)}, '
+            f"{tuple(at.shape)}, {at.taken}),"
+            for weight, (name, at) in its.items()
+        ]
+        return "\n".join([head, "SOURCES: dict[str, Source] = {", *lines, "}"])
+
+    def _forward(self) -> str:
+        given = [tensor for tensor in self.graph.inputs if not self._is_label(tensor)]
+        orders = {} if self.origin is None else self.origin.inputs
+        key = ", key: Any = None" if self._is_jax else ""
+        outputs = _tuple(_quoted(tensor.name) for tensor in self.outputs)
+        lines = [
+            f"OUTPUTS = {outputs}",
+            "",
+            "",
+            f"def forward(w: Weights{_arguments(given)}{key}) -> dict[str, Any]:",
+            '    """Everything that the model computes, by name: OUTPUTS are its results."""',
+            "    t: dict[str, Any] = {}",
+            *self._take(given, orders),
+        ]
+        lines += [line for op in self._needed(self.outputs) for line in self._line(op)]
+        return "\n".join([*lines, "    return t"])
+
+    def _loss(self) -> str:
+        """All operators that the forward pass leaves out, and the mean."""
+        labels = [tensor for tensor in self.graph.inputs if self._is_label(tensor)]
+        done = set(self._needed(self.outputs))
+        lines = [
+            f"def loss(w: Weights, t: dict[str, Any]{_arguments(labels)}) -> Any:",
+            '    """The loss of what `forward` computed, a mean over the batch."""',
+            *self._take(labels, {}),
+        ]
+        lines += [line for op in self.graph.operators if op not in done for line in self._line(op)]
+        terms = []
+        for op in losses_of(self.graph).values():
+            kind = op.kind
+            assert isinstance(kind, LossOperator)
+            its = _identifier(op.inputs[-1].name) if isinstance(kind, CrossEntropy) else "None"
+            term = f'mean(t["{op.output.name}"], {its})'
+            terms.append(term if kind.weight == 1 else f"{kind.weight!r} * {term}")
+        return "\n".join([*lines, f"    return {' + '.join(terms)}"])
+
+    def _take(self, inputs: Sequence[Tensor], orders: Mapping[str, Sequence[int]]) -> list[str]:
+        """Lines that take arguments as tensors; images' channels go last."""
+        lines = []
+        for tensor in inputs:
+            name, order = _identifier(tensor.name), tuple(orders.get(tensor.name, ()))
+            if order != tuple(sorted(order)):
+                name += f".{'transpose' if self._is_jax else 'permute'}({_tuple(map(str, order))})"
+            made = f"jnp.asarray({name})" if self._is_jax else f"everywhere({name}, w.mesh)"
+            lines.append(f'    t["{tensor.name}"] = {made}')
+        return lines
+
+    @property
+    def _is_jax(self) -> bool:
+        return self.target.name == "jax"
+
+    def _is_label(self, tensor: Tensor) -> bool:
+        return tensor.name == "labels" or tensor.name.startswith("labels.")
+
+    def _needed(self, outputs: Sequence[Tensor]) -> list[Operator]:
+        """The operators that some tensors need, in order."""
+        wanted = set(outputs)
+        for op in reversed(self.graph.operators):
+            if wanted.intersection(op.outputs):
+                wanted.update(op.inputs)
+        return [op for op in self.graph.operators if wanted.intersection(op.outputs)]
+
+    def _line(self, op: Operator) -> list[str]:
+        """A comment, and the call that runs an operator."""
+        division = self.divisions[op.name]
+        operands = op.operands
+        read = [
+            self._operand(op, tensor, access, role)
+            for role, tensor, access in operands
+            if role != "output"
+        ]
+        written = [(t, a) for role, t, a in operands if role == "output"][: self._outputs_read(op)]
+        placed = [self._placed(op, access, "output") for _, access in written]
+        names = [f't["{tensor.name}"]' for tensor, _ in written]
+        if self._is_jax:
+            states = [w for w in op.weights if w.state]
+            names += [f't["{weight.name}"]' for weight in states]
+            placed += ["None"] * len(states)
+        attributes = [f"{key}={value}" for key, value in self._attributes(op, division).items()]
+        split = [
+            f"{division.parts(d)} by {dim.name}"
+            for d, dim in enumerate(op.dims)
+            if division.parts(d) > 1
+        ]
+        lines = [f"    # {op.name}: {', '.join(split) or 'whole'}"]
+        by_tiles = self._is_jax and self.target.runs_tiles(op)
+        if by_tiles and (partial := self._partial(op)):
+            attributes.insert(0, f"partial={_tuple(map(_quoted, partial))}")
+        lines.append(f"    {', '.join(names)} = {'run_tiles' if by_tiles else 'run'}(")
+        lines.append(f"        {op.kind.type},")
+        if sum(map(len, read)) + 2 * len(read) + 12 <= WIDTH:
+            lines.append(f"        [{', '.join(read)}],")
+        else:
+            lines += ["        [", *(f"            {r}," for r in read), "        ],"]
+        lines.append(f"        [{', '.join(placed)}],")
+        lines += [f"        {attribute}," for attribute in attributes]
+        return [*lines, "    )"]
+
+    def _partial(self, op: Operator) -> list[str]:
+        """The axes of the mesh along which an operator's first output is a sum."""
+        access = next(access for role, _, access in op.operands if role == "output")
+        dims = self.divisions[op.name].dims
+        entries = [self._entry(access, "output", dim) for dim in dims]
+        return [a for a, entry in zip(self.target.axes.names, entries, strict=True) if entry == "P"]
+
+    def _outputs_read(self, op: Operator) -> int:
+        """How many outputs, from the first one on, somebody reads."""
+        read = {t for other in self.graph.operators for t in other.inputs} | set(self.outputs)
+        return max([i + 1 for i, t in enumerate(op.outputs) if t in read], default=1)
+
+    def _attributes(self, op: Operator, division: Division) -> dict[str, str]:
+        """Arguments by name, those of the function that are not its operands."""
+        function = self.target.function(op)
+        assert function is not None
+        wanted = inspect.signature(function).parameters
+        result = {}
+        for field in fields(op.kind):
+            value = getattr(op.kind, field.name)
+            if field.name not in wanted or isinstance(value, Initializer) or field.name == "shape":
+                continue
+            default = None if field.default is MISSING else field.default
+            if wanted[field.name].default != value or default is None:
+                result[field.name] = _quoted(value)
+        shape = op.output.shape
+        if "shape" in wanted:
+            tile = tuple(
+                extent if self._is_jax else extent // division.parts(d)
+                for d, extent in enumerate(shape)
+            )
+            result["shape"] = repr(tile)
+        if "count" in wanted:
+            result["count"] = str(_COUNTS[op.kind.type](op))
+        if "low" in wanted:
+            d = _LOOKS_UP[op.kind.type](op)
+            along = division.along(d)
+            if self._is_jax or not along:
+                result["low"] = "0"
+            else:
+                each = op.space[d] // division.parts(d)
+                result["low"] = f"{each} * part({_tuple(map(str, along))}, w.mesh)"
+        if "key" in wanted and (op.kind.type != "multi_head_attention" or op.kind.dropout > 0):  # type: ignore[attr-defined]
+            number = op.kind.id  # type: ignore[attr-defined]
+            if self._is_jax:
+                result["key"] = f"jax.random.fold_in(key, {number})"
+            else:
+                axes = [a for a, dim in enumerate(division.dims) if dim is not None]
+                result["key"] = f"({number}, w.step, part({_tuple(map(str, axes))}, w.mesh))"
+        return result
+
+
+def _tuple(items: Any) -> str:
+    items = list(items)
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+
+
+def _quoted(value: Any) -> str:
+    """A literal, texts in double quotes."""
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _identifier(name: str) -> str:
+    return re.sub(r"\W", "_", name)
+
+
+def _arguments(inputs: Sequence[Tensor]) -> str:
+    return "".join(f", {_identifier(tensor.name)}: Any" for tensor in inputs)
+
+
+def _imports(text: str, *modules: ModuleType) -> str:
+    """The import statements of some modules, with those names alone that a text has."""
+    plain: set[str] = set()
+    named: dict[str, set[str]] = {}
+    for module in modules:
+        for node in ast.parse(inspect.getsource(module)).body:
+            if isinstance(node, ast.Import):
+                plain.update(_spelt(alias) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+                assert node.module is not None
+                if node.module.startswith("flexlegion"):
+                    continue  # the program has all of it
+                named.setdefault(node.module, set()).update(map(_spelt, node.names))
+    lines = [f"import {name}" for name in sorted(plain) if _occurs(name, text)]
+    for source, names in sorted(named.items()):
+        if kept := sorted(name for name in names if _occurs(name, text)):
+            lines.append(f"from {source} import {', '.join(kept)}")
+    return "\n".join(lines)
+
+
+def _spelt(alias: ast.alias) -> str:
+    return alias.name if alias.asname is None else f"{alias.name} as {alias.asname}"
+
+
+def _occurs(name: str, text: str) -> bool:
+    """Whether a text uses what is imported so."""
+    return re.search(rf"\b{re.escape(name.split()[-1])}\b", text) is not None
+
+
+def _body(module: ModuleType) -> str:
+    """What a module has between its marks."""
+    return inspect.getsource(module).partition("# begin")[2].partition("# end")[0]
+
+
+def _used(modules: Sequence[ModuleType], names: set[str]) -> str:
+    """The functions of those names, and what they use, in the modules' order."""
+    body = "\n\n\n".join(inspect.getsource(m).partition("# begin")[2] for m in modules)
+    pieces = [piece.strip("\n") for piece in re.split(r"\n\n\n", body) if piece.strip()]
+    named = {}
+    for piece in pieces:
+        found = re.match(r"(?:def |)(\w+)", piece)
+        assert found is not None, piece
+        named[found.group(1)] = piece
+    wanted, left = set(), list(names)
+    while left:
+        name = left.pop()
+        if name in wanted:
+            continue
+        wanted.add(name)
+        left += [other for other in named if re.search(rf"\b{other}\b", named[name])]
+    return "\n\n\n".join(text for name, text in named.items() if name in wanted)

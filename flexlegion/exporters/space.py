@@ -1,0 +1,113 @@
+"""Strategies within what a target can express: replaced where they are not, or searched for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from flexlegion.exporters.axes import Axes, Division
+from flexlegion.exporters.targets import TARGETS, Target, TargetName
+from flexlegion.graph import Operator
+from flexlegion.problem import Problem
+from flexlegion.soap import ParallelConfig
+from flexlegion.strategy import Strategy
+from flexlegion.suggestions import unknown
+
+
+def target_of(name: str, devices: int) -> Target:
+    """A target for a number of devices.
+
+    Raises
+    ------
+    UserError
+        If there is no such target.
+    """
+    if name not in TARGETS:
+        raise unknown("target", name, TARGETS)
+    which: TargetName = "jax" if name == "jax" else "dtensor"
+    return Target(which, Axes.prime(devices))
+
+
+def within(
+    problem: Problem, strategy: Strategy, target: Target, in_order: bool = False
+) -> tuple[Strategy, dict[str, str]]:
+    """A strategy with another configuration for what the target cannot divide as it says.
+
+    That is the first of these that the target can: the same degrees on the first devices in order,
+    the samples alone on all devices, another dimension, and the whole operator on each device.
+
+    Parameters
+    ----------
+    problem
+        Graph and machine.
+    strategy
+        With a configuration for each operator.
+    target
+        Where it is to run.
+    in_order
+        Whether what is not on the first devices, in order, is replaced, too: searches within a
+        target's space have no other.
+
+    Returns
+    -------
+    strategy
+        The same but for these.
+    reasons
+        Why each of them is replaced, by operator.
+    """
+    configs: dict[str, ParallelConfig] = {}
+    reasons: dict[str, str] = {}
+    for operator in problem.graph.operators:
+        config = configs[operator.name] = strategy[operator.name]
+        reason = _reason(problem, operator, config, target)
+        if in_order and config.devices != tuple(problem.devices.names[: config.tasks]):
+            reason = "its devices are not the first ones, in order"
+        if reason is not None:
+            reasons[operator.name] = reason
+            configs[operator.name] = _instead(problem, operator, config, target)
+    return (strategy.replaced(configs) if reasons else strategy), reasons
+
+
+def divisions_of(problem: Problem, strategy: Strategy, target: Target) -> Mapping[str, Division]:
+    """What each axis of the mesh divides of each operator, of a strategy `within` it."""
+    divisions = {}
+    for operator in problem.graph.operators:
+        division = _division(problem, strategy[operator.name], target)
+        assert division is not None, operator.name
+        divisions[operator.name] = division
+    return divisions
+
+
+def _division(problem: Problem, config: ParallelConfig, target: Target) -> Division | None:
+    numbers = [problem.devices.number(device) for device in config.devices]
+    return target.axes.divided(config.degrees, numbers)
+
+
+def _reason(
+    problem: Problem, operator: Operator, config: ParallelConfig, target: Target
+) -> str | None:
+    division = _division(problem, config, target)
+    if division is None:
+        return "its devices make no grid"
+    return target.refusal(operator, division)
+
+
+def _instead(
+    problem: Problem, operator: Operator, config: ParallelConfig, target: Target
+) -> ParallelConfig:
+    devices = problem.devices.names
+    rank = len(operator.dims)
+    tried = [config.degrees]
+    for d in range(len(operator.output.shape)):
+        tried.append(tuple(len(devices) if i == d else 1 for i in range(rank)))
+    tried.append((1,) * rank)
+    degrees = next(
+        its
+        for its in tried
+        if all(
+            n == 1 or (n <= extent and dim.kind in problem.dimensions)
+            for n, extent, dim in zip(its, operator.space, operator.dims, strict=True)
+        )
+        and target.allows(operator, its)
+    )
+    return ParallelConfig(degrees, tuple(devices[: prod(degrees)]))

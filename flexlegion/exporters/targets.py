@@ -1,0 +1,124 @@
+"""What DTensor and JAX can express of a strategy: for each operator, one division of one mesh.
+
+Both targets compute an operator by the same function of tensors as one device would, so that a plan
+for them computes the same whatever the strategy; what may be refused is how it is divided.
+
+For DTensor every operator runs as `local_map` of its function over tiles. That is right if a task's
+tile follows from the tiles of its operands in an even cut, as access maps say it; and DTensor's own
+rules, some of which are silently wrong (convolutions split by input channels), are never asked.
+JAX's compiler divides functions itself, halos included, as sharding constraints say; but for
+convolutions, which run as `shard_map` of their function over tiles. If it divides those, gradients
+are wrong wherever height or width is divided along one axis of the mesh and channels, or nothing,
+along another (jax 0.10.2; some divisions of groups end the process).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Literal, get_args
+
+from flexlegion.exporters.axes import Axes, Division
+from flexlegion.graph import Operator
+from flexlegion.ops.base import Access, DimKind, DimMap
+
+TargetName = Literal["dtensor", "jax"]
+TARGETS: tuple[TargetName, ...] = get_args(TargetName)
+
+
+_CONVOLUTIONS = ("conv1d", "conv2d", "conv2d_transpose")
+
+
+@dataclass(frozen=True)
+class Target:
+    """DTensor or JAX.
+
+    Parameters
+    ----------
+    name
+        Which.
+    axes
+        Of the mesh.
+    """
+
+    name: TargetName
+    axes: Axes
+
+    @property
+    def modules(self) -> tuple[ModuleType, ModuleType]:
+        """What has the operators' functions, by type."""
+        if self.name == "jax":
+            from flexlegion.exporters import jax_functions, jax_layers
+
+            return jax_functions, jax_layers
+        from flexlegion.exporters import torch_functions, torch_layers
+
+        return torch_functions, torch_layers
+
+    def function(self, operator: Operator) -> Callable[..., Any] | None:
+        """What computes an operator; None: there is nothing."""
+        found = [getattr(module, operator.kind.type, None) for module in self.modules]
+        return next(filter(None, found), None)
+
+    def refusal(self, operator: Operator, division: Division) -> str | None:
+        """Why the target cannot divide an operator in this way; None: it can."""
+        for d, dim in enumerate(operator.dims):
+            parts = division.parts(d)
+            if parts == 1:
+                continue
+            if dim.kind is DimKind.PART:
+                return "partial values stay apart"
+            if operator.space[d] % parts:
+                return f"{operator.space[d]} of {dim.name} are not cut evenly into {parts} parts"
+            if self.runs_tiles(operator) and (reason := _refused_tiles(operator, d, parts)):
+                return reason
+        return None
+
+    def runs_tiles(self, operator: Operator) -> bool:
+        """Whether the program applies an operator's function to tiles, not to whole tensors."""
+        return self.name == "dtensor" or operator.kind.type in _CONVOLUTIONS
+
+    def allows(self, operator: Operator, degrees: tuple[int, ...]) -> bool:
+        """Whether it can be split so on the first devices, in order."""
+        division = self.axes.ascending(degrees)
+        return division is not None and self.refusal(operator, division) is None
+
+
+def _refused_tiles(operator: Operator, d: int, parts: int) -> str | None:
+    """Why an operator's function of tiles does not give tiles, if a dimension is divided."""
+    name = operator.dims[d].name
+    for role, tensor, access in operator.operands:
+        for its, extent in zip(access.map, tensor.shape, strict=True):
+            if its.out_dim != d:
+                continue
+            if its.prefix:
+                return f"parts of {name} read what stands before them"
+            if not _even(its, operator.space[d], extent, parts):
+                return f"parts of {name} read halos"
+        if role == "output" and not is_along(access, d) and access.combine != "sum":
+            # DTensor's maximum of partial values has a gradient for each of them.
+            return f"parts of {name} are combined by a {access.combine.replace('_', '-')}"
+    groups = getattr(operator.kind, "groups", 1)
+    along = is_along(operator.operands[0][2], d)
+    if operator.kind.type == "conv2d" and groups > 1 and name == "channel" and not along:
+        return "parts of channel read their groups of several channels"
+    return None
+
+
+def is_along(access: Access, d: int) -> bool:
+    """Whether an operand has a dimension that goes with one of the operator's."""
+    return any(its.out_dim == d and not its.prefix for its in access.map)
+
+
+def _even(its: DimMap, space: int, extent: int, parts: int) -> bool:
+    """Whether even parts of a dimension need even parts of an operand's."""
+    if extent % parts:
+        return False
+    for part in range(parts):
+        low, high = part * space // parts, (part + 1) * space // parts
+        first = max(low * its.num // its.den + its.lo_offset, 0)
+        last = min(-(-high * its.num // its.den) + its.hi_offset, extent)
+        if (first, last) != (part * extent // parts, (part + 1) * extent // parts):
+            return False
+    return True

@@ -1,0 +1,66 @@
+"""Runs exported programs for JAX on host devices: see dtensor_worker.py.
+
+`python jax_worker.py DEVICES FOLDER NAME...`
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={sys.argv[1]}"
+os.environ["JAX_PLATFORMS"] = "cpu"
+STEPS = 3
+
+
+def steps(plan: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Losses, the first step's outputs and gradients, and the weights at the end."""
+    import jax
+    import jax.numpy as jnp
+
+    def some(prefix: str) -> dict[str, np.ndarray]:
+        return {k.removeprefix(prefix): v for k, v in given.items() if k.startswith(prefix)}
+
+    inputs, labels = list(some("input/").values()), list(some("label/").values())
+    weights = plan.distributed(some("weight/"))
+    velocity = {name: jnp.zeros_like(value) for name, value in plan.trained(weights).items()}
+
+    @jax.jit
+    def step(weights: Any, velocity: Any) -> Any:
+        def loss_of(trained: Any) -> Any:
+            mine = {**weights, **trained}
+            tensors = plan.forward(mine, *inputs, key=jax.random.key(0))
+            loss = plan.loss(mine, tensors, *labels)
+            kept = {name: tensors[name] for name in (*plan.OUTPUTS, *plan.STATES)}
+            return loss, kept
+
+        grad = jax.value_and_grad(loss_of, has_aux=True)
+        (loss, kept), gradients = grad(plan.trained(weights))
+        velocity = {name: 0.9 * velocity[name] + g for name, g in gradients.items()}
+        moved = {name: weights[name] - 0.1 * v for name, v in velocity.items()}
+        states = {name: kept[name] for name in plan.STATES}
+        return loss, kept, gradients, {**weights, **states, **moved}, velocity
+
+    result = {}
+    for number in range(STEPS):
+        loss, kept, gradients, weights, velocity = step(weights, velocity)
+        result[f"{number} loss"] = np.array(loss)
+        if number == 0:
+            result |= {name: np.asarray(kept[name]) for name in plan.OUTPUTS}
+            result |= {f"{name} gradient": np.asarray(g) for name, g in gradients.items()}
+    return result | {name: np.asarray(value) for name, value in weights.items()}
+
+
+if __name__ == "__main__":
+    from exported import loaded
+
+    folder = Path(sys.argv[2])
+    for name in sys.argv[3:]:
+        with np.load(folder / f"{name}.npz") as saved:
+            given = dict(saved)
+        np.savez(folder / f"{name}.out.npz", **steps(loaded(folder / f"{name}.py"), given))

@@ -1,0 +1,71 @@
+"""Exported programs compute what the model does, on one device and on several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from exported import (
+    BUILDERS,
+    differences,
+    give,
+    network_named,
+    random_allowed,
+    result,
+    run,
+    text_of,
+)
+from launch import run_legate
+from networks import NETWORKS
+
+HERE = Path(__file__).parent
+ALL = [*NETWORKS, *BUILDERS]
+TARGETS = ["dtensor", "jax"]
+RANDOM = 3  # strategies for each network and number of devices
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """All networks on one device, for each target."""
+    folders = {}
+    for to in TARGETS:
+        folder = folders[to] = tmp_path_factory.mktemp(to)
+        for name in ALL:
+            give(folder, name, name, text_of(network_named(name), 1, "single", to))
+        run(to, 1, folder, ALL)
+    return folders
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All networks, trained by flexlegion."""
+    folder = tmp_path_factory.mktemp("legion")
+    for name in ALL:
+        give(folder, name, name)
+    run_legate(HERE / "legion_worker.py", folder, *ALL, cpus=1, timeout=600)
+    return folder
+
+
+@pytest.mark.legion
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("to", TARGETS)
+def test_one_device(name: str, to: str, one: dict[str, Path], reference: Path) -> None:
+    """Losses, outputs, gradients, weights: as flexlegion has them."""
+    assert differences(result(one[to], name), result(reference, name)) == []
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("to", TARGETS)
+def test_random_strategies(to: str, devices: int, one: dict[str, Path], tmp_path: Path) -> None:
+    """Three steps under strategies of every dimension that a target allows: as on one device."""
+    names = []
+    for network in BUILDERS:
+        for seed in range(RANDOM):
+            strategy = random_allowed(network_named(network), devices, to, seed)
+            names.append(f"{network}-{seed}")
+            text = text_of(network_named(network), devices, strategy, to)
+            give(tmp_path, names[-1], network, text)
+    run(to, devices, tmp_path, names)
+    for name in names:
+        expected = result(one[to], name.partition("-")[0])
+        assert differences(result(tmp_path, name), expected) == [], name

@@ -1,0 +1,88 @@
+"""What targets cannot express, what is done instead, and searches among what they can."""
+
+from __future__ import annotations
+
+import pytest
+from exported import BUILDERS, network_named, setting_of
+
+import flexlegion as fl
+from flexlegion.errors import UserError
+from flexlegion.exporters import export, program_of, target_of
+from flexlegion.exporters.targets import TARGETS
+from flexlegion.soap import ParallelConfig
+from flexlegion.strategies import named
+
+
+def replaced_by(network: str, to: str, operator: str, config: ParallelConfig) -> tuple[str, str]:
+    """Reason and replacement, if one operator is split so and all others by samples."""
+    setting = setting_of(network_named(network), 4)
+    strategy = named("data", setting.problem)
+    done = program_of(setting, strategy.replaced({**strategy, operator: config}), to)
+    found = [(each.reason, each.instead) for each in done.replaced if operator in each.operators]
+    return found[0] if found else ("", "")
+
+
+def gpus(*numbers: int) -> tuple[str, ...]:
+    return tuple(f"gpu:{number}" for number in numbers)
+
+
+def test_data_parallelism_is_as_it_is() -> None:
+    for to in TARGETS:
+        done = export("lenet", "p100x4", "data", to)
+        assert done.replaced == ()
+        assert done.iteration_time_ns == done.given_time_ns
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_devices_that_make_no_grid(to: str) -> None:
+    config = ParallelConfig((4, 1, 1), gpus(0, 1, 3, 2))
+    assert replaced_by("mlp", to, "up", config) == ("its devices make no grid", "4 by sample")
+    strided = ParallelConfig((2, 1, 1), gpus(1, 3))
+    assert replaced_by("mlp", to, "up", strided) == ("", "")
+
+
+@pytest.mark.parametrize("to", TARGETS)
+def test_convolutions_with_halos(to: str) -> None:
+    by_height = ParallelConfig((1, 4, 1, 1, 1), gpus(0, 1, 2, 3))
+    reason, instead = replaced_by("convnet", to, "conv2d_1", by_height)
+    assert (reason, instead) == ("parts of height read halos", "4 by sample")
+    assert replaced_by("convnet", to, "conv2d_2", by_height) == ("", "")  # a kernel of one
+
+
+def test_jax_divides_what_reads_more_than_its_part() -> None:
+    setting = setting_of(network_named("gpt"), 4)
+    name = next(
+        op.name for op in setting.network.graph.operators if op.kind.type == "multi_head_attention"
+    )
+    by_length = ParallelConfig((1, 4, 1, 1), gpus(0, 1, 2, 3))
+    assert replaced_by("gpt", "jax", name, by_length) == ("", "")
+    reason, instead = replaced_by("gpt", "dtensor", name, by_length)
+    assert (reason, instead) == ("parts of length read what stands before them", "4 by sample")
+
+
+def test_uneven_cuts_are_named() -> None:
+    setting = setting_of(network_named("mlp"), 3)
+    done = program_of(setting, "data", "dtensor")
+    reasons = {each.reason for each in done.replaced}
+    assert reasons == {"8 of sample are not cut evenly into 3 parts"}
+    assert "8 of sample are not cut evenly into 3 parts" in done.text
+
+
+@pytest.mark.parametrize("network", BUILDERS)
+@pytest.mark.parametrize("to", TARGETS)
+def test_searches_within_a_target(network: str, to: str) -> None:
+    found = fl.search(
+        network_named(network), "p100x4", proposals=200, costs="analytic", space=to, chains=1
+    )
+    setting = setting_of(network_named(network), 4)
+    done = program_of(setting, found.strategy, to)
+    assert done.replaced == ()
+    assert found.strategy.found["space"] == to
+    for operator in setting.problem.graph.operators:
+        config = found.strategy[operator.name]
+        assert list(config.devices) == [f"gpu:{i}" for i in range(config.tasks)]
+
+
+def test_unknown_targets() -> None:
+    with pytest.raises(UserError, match=r"tensorflow.*choose|tensorflow.*dtensor, jax"):
+        target_of("tensorflow", 2)
