@@ -182,8 +182,8 @@ def _values(graph: Graph, tensor: Tensor, rng: np.random.Generator) -> np.ndarra
     return values.astype(np.float32)
 
 
-def give(folder: Path, name: str, network: str, text: str = "") -> None:
-    """Write a program, and what it is given."""
+def give(folder: Path, name: str, network: str, text: str = "", double: bool = False) -> None:
+    """Write a program, and what it is given, in double precision if that is said."""
     its = network_named(network)
     inputs, labels = made_up(its)
     given = {f"weight/{key}": value for key, value in weights_of(its, network).items()}
@@ -192,6 +192,11 @@ def give(folder: Path, name: str, network: str, text: str = "") -> None:
     for tensor in tensors:
         is_label = tensor.name.startswith("labels")
         given[f"{'label' if is_label else 'input'}/{tensor.name}"] = next(kinds[is_label])
+    if double:
+        given = {
+            key: value.astype(np.float64) if value.dtype == np.float32 else value
+            for key, value in given.items()
+        }
     np.savez(folder / f"{name}.npz", **given)
     if text:
         (folder / f"{name}.py").write_text(text)
