@@ -18,6 +18,8 @@ from exported import (
 from launch import run_legate
 from networks import NETWORKS
 
+import flexlegion as fl
+
 HERE = Path(__file__).parent
 ALL = [*NETWORKS, *BUILDERS]
 TARGETS = ["dtensor", "jax"]
@@ -52,6 +54,26 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_one_device(name: str, to: str, one: dict[str, Path], reference: Path) -> None:
     """Losses, outputs, gradients, weights: as flexlegion has them."""
     assert differences(result(one[to], name), result(reference, name)) == []
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("to", TARGETS)
+def test_known_and_found(to: str, devices: int, one: dict[str, Path], tmp_path: Path) -> None:
+    """The same of data parallelism, of Megatron's strategy, and of what a search finds."""
+    names = []
+    for network in BUILDERS:
+        its = network_named(network)
+        found = fl.search(
+            its, f"p100x{devices}", proposals=200, costs="analytic", space=to, chains=1
+        )
+        megatron = ["megatron"] if network == "gpt" else []
+        for strategy in ("data", *megatron, found.strategy):
+            names.append(f"{network}-{len(names)}")
+            give(tmp_path, names[-1], network, text_of(its, devices, strategy, to))
+    run(to, devices, tmp_path, names)
+    for name in names:
+        expected = result(one[to], name.partition("-")[0])
+        assert differences(result(tmp_path, name), expected) == [], name
 
 
 @pytest.mark.parametrize("devices", [2, 4])
