@@ -258,6 +258,8 @@ class Problem:
             key = (
                 operator.kind,
                 tuple(operator.input_shapes),
+                # They differ where what one reads, and not the other, may come in partial values.
+                tuple(access for _, _, access in operator.operands),
                 tuple((w.shape, w.requires_gradient, w.state, w.table) for w in operator.weights),
                 wanted_gradients(operator),
                 operator in self.facts.backward,
