@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 _NAMES = "abcdefghijklmnopq"  # 2^17 devices
@@ -110,9 +111,7 @@ class Axes:
         Division or None
             None: the degrees are no products of neighbouring axes.
         """
-        if prod(degrees) > self.devices:
-            return None
-        return self.divided(degrees, range(prod(degrees)))
+        return _ascending(self, tuple(degrees))
 
 
 @dataclass(frozen=True)
@@ -143,6 +142,13 @@ class Division:
         return any(
             dim is None and size > 1 for dim, size in zip(self.dims, self.axes.sizes, strict=True)
         )
+
+
+@cache  # a search asks for the same degrees of each operator
+def _ascending(axes: Axes, degrees: tuple[int, ...]) -> Division | None:
+    if prod(degrees) > axes.devices:
+        return None
+    return axes.divided(degrees, range(prod(degrees)))
 
 
 def joined(divisions: Mapping[str, Division], axes: Axes) -> tuple[Axes, dict[str, Division]]:

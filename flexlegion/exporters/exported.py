@@ -188,8 +188,9 @@ def program_of(setting: Setting, strategy: str | Strategy, to: str) -> Exported:
         raise UserError(f"{to} has no function here for operators {', '.join(unknown_types)}")
     given = named(strategy, problem)
     done, reasons = within(problem, given, target)
-    replaced = _priced(problem, given, done, reasons)
-    time, before = (full(problem, its).iteration_time_ns for its in (done, given))
+    before = full(problem, given).iteration_time_ns
+    replaced = _priced(problem, given, done, reasons, before)
+    time = full(problem, done).iteration_time_ns if replaced else before
     axes, divisions = joined(divisions_of(problem, done, target), target.axes)
     target = replace(target, axes=axes)
     name = strategy if isinstance(strategy, str) else given.source
@@ -200,15 +201,14 @@ def program_of(setting: Setting, strategy: str | Strategy, to: str) -> Exported:
 
 
 def _priced(
-    problem: Problem, given: Strategy, done: Strategy, reasons: Mapping[str, str]
+    problem: Problem, given: Strategy, done: Strategy, reasons: Mapping[str, str], before: int
 ) -> tuple[Replaced, ...]:
-    """What is replaced, by reason, with what that costs."""
+    """What is replaced, by reason, with what that costs beside the given strategy's time."""
     problem.prepare_all((op, done[op.name]) for op in problem.graph.operators)
     kinds: dict[tuple[str, str], list[str]] = {}
     for name, reason in reasons.items():
         operator = problem.graph.operators[problem.operator_numbers[name]]
         kinds.setdefault((reason, _words(operator, done[name])), []).append(name)
-    before = full(problem, given).iteration_time_ns
     replaced = []
     for (reason, instead), its in kinds.items():
         alone = given.replaced({**given, **{name: done[name] for name in its}})

@@ -18,7 +18,6 @@ from math import prod
 from types import ModuleType
 from typing import Any
 
-from flexlegion.errors import UserError
 from flexlegion.exporters.axes import Division
 from flexlegion.exporters.targets import Target
 from flexlegion.graph import Graph, Operator
@@ -71,20 +70,14 @@ def program(
         What the model's forward pass returns.
     divisions
         For every operator, what each axis of the mesh divides; the target allows it.
+        None may be `missing`.
     target
         What the file is for.
     title
         Its docstring.
     origin
         Of an imported model: how module and model are arranged.
-
-    Raises
-    ------
-    UserError
-        If there are operators for which the target has no function.
     """
-    if unknown := missing(graph, target):
-        raise UserError(f"{target.name} has no function here for operators {', '.join(unknown)}")
     return _Program(graph, outputs, divisions, target, origin).text(title)
 
 
@@ -329,9 +322,10 @@ class _Program:
         function = self.target.function(op)
         assert function is not None
         wanted = inspect.signature(function).parameters
+        kind: Any = op.kind
         result = {}
-        for field in fields(op.kind):
-            value = getattr(op.kind, field.name)
+        for field in fields(kind):
+            value = getattr(kind, field.name)
             if field.name not in wanted or isinstance(value, Initializer) or field.name == "shape":
                 continue
             default = None if field.default is MISSING else field.default
@@ -345,22 +339,22 @@ class _Program:
             )
             result["shape"] = repr(tile)
         if "count" in wanted:
-            result["count"] = str(_COUNTS[op.kind.type](op))
+            result["count"] = str(_COUNTS[kind.type](op))
         if "low" in wanted:
-            d = _LOOKS_UP[op.kind.type](op)
+            d = _LOOKS_UP[kind.type](op)
             along = division.along(d)
             if self._is_jax or not along:
                 result["low"] = "0"
             else:
                 each = op.space[d] // division.parts(d)
                 result["low"] = f"{each} * part({_tuple(map(str, along))}, w.mesh)"
-        if "key" in wanted and (op.kind.type != "multi_head_attention" or op.kind.dropout > 0):  # type: ignore[attr-defined]
-            number = op.kind.id  # type: ignore[attr-defined]
+        # Attention that drops nothing draws nothing: programs for JAX then need no key.
+        if "key" in wanted and getattr(kind, "dropout", 1) > 0:
             if self._is_jax:
-                result["key"] = f"jax.random.fold_in(key, {number})"
+                result["key"] = f"jax.random.fold_in(key, {kind.id})"
             else:
                 axes = [a for a, dim in enumerate(division.dims) if dim is not None]
-                result["key"] = f"({number}, w.step, part({_tuple(map(str, axes))}, w.mesh))"
+                result["key"] = f"({kind.id}, w.step, part({_tuple(map(str, axes))}, w.mesh))"
         return result
 
 

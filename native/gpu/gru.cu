@@ -1,6 +1,6 @@
 // gru: the steps of a layer of gated recurrent units, on a tile of samples; see ops/gru.cc.
 #include "gpu/activation.h"
-#include "gpu/blas.h"
+#include "gpu/recurrent.h"
 #include "ops/gru_cell.h"
 #include "ops/kernel.h"
 
@@ -28,21 +28,11 @@ enum Slot {
   kResult
 };
 
-// A tensor as dense memory, or null, which stands for zeros.
-float* optional_rows(const std::vector<TensorView>& views, std::size_t i, int slot) {
-  return i < views.size() ? DenseInput(views[i], slot).data() : nullptr;
-}
-
-// What both passes know of a task, as bodies capture it.
-struct Extents {
-  std::int64_t n, steps, units;
-  bool reverse;  // whether the last step comes first
+// The steps, and what is saved of them.
+struct Extents : Steps {
+  using Steps::Steps;
 
   FL_DEVICE std::int64_t width() const { return kGates * units; }
-  // Where step t of a sample stands among rows (n steps): steps are counted as they are computed.
-  FL_DEVICE std::int64_t row(std::int64_t i, std::int64_t t) const {
-    return i * steps + (reverse ? steps - 1 - t : t);
-  }
   // h0 may be null.
   FL_DEVICE float h_before(const float* y, const float* h0, std::int64_t i, std::int64_t t,
                            std::int64_t u) const {
@@ -56,17 +46,11 @@ struct Layer : Extents {
   float* h0;                    // or null
 
   Layer(const KernelTask& task, bool reverse)
-      : Extents{task.inputs[0].extent(0), task.inputs[0].extent(1), task.weights[0].extent(0),
-                reverse},
+      : Extents(task, reverse),
         x(input_matrix(task.inputs[0], kX)),
         kernel(input_matrix(task.weights[0], kKernel)),
         recurrent(input_matrix(task.weights[1], kRecurrent)),
         h0(optional_rows(task.inputs, 1, kH0)) {}
-
-  // Step t of `data` (n, steps, columns).
-  Matrix step(float* data, std::int64_t columns, std::int64_t t) const {
-    return Matrix::row_major(data + row(0, t) * columns, n, columns, steps * columns);
-  }
 };
 
 // Gates of a step, `g` the products with h before it; null at first, if that is zero.
@@ -168,8 +152,10 @@ class Gru : public Kernel {
       multiply(gx, layer.kernel, dx.matrix(), dx.adds());
       dx.commit();
     }
-    if (task.wants_weight_grad(0)) weight_gradient(task, 0, gx, layer.x);
-    if (task.wants_weight_grad(1)) weight_gradient(task, 1, gh, states_before(layer, y.data()));
+    if (task.wants_weight_grad(0)) kernel_gradient(task, 0, gx, layer.x, kResult);
+    if (task.wants_weight_grad(1)) {
+      kernel_gradient(task, 1, gh, states_before(layer, y.data()), kResult);
+    }
     for (const std::size_t i : {2, 3}) {
       if (!task.wants_weight_grad(i)) continue;
       bias_gradient(i == 2 ? gx : gh, task.weight_grads[i], kSums, task.adds_to_weight_grad(i));
@@ -177,14 +163,6 @@ class Gru : public Kernel {
   }
 
  private:
-  // gates^T x
-  static void weight_gradient(KernelTask& task, std::size_t i, const Matrix& gates,
-                              const Matrix& x) {
-    const OutputMatrix dw(task.weight_grads[i], kResult, task.adds_to_weight_grad(i));
-    multiply(gates.transposed(), x, dw.matrix(), dw.adds());
-    dw.commit();
-  }
-
   bool reverse_;
 };
 

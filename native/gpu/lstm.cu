@@ -3,7 +3,7 @@
 // The products with the inputs are one for all steps; what is left of a step is one product with
 // the recurrent kernel, and one pass over the units. The forward pass saves the gates and cells.
 #include "gpu/activation.h"
-#include "gpu/blas.h"
+#include "gpu/recurrent.h"
 #include "ops/kernel.h"
 #include "ops/lstm_cell.h"
 
@@ -34,21 +34,11 @@ enum Slot {
   kResult
 };
 
-// A tensor (n, ...) as dense memory, or null, which stands for zeros.
-float* optional_rows(const std::vector<TensorView>& views, std::size_t i, int slot) {
-  return i < views.size() ? DenseInput(views[i], slot).data() : nullptr;
-}
-
-// What both passes know of a task, as bodies capture it.
-struct Extents {
-  std::int64_t n, steps, units;
-  bool reverse;  // whether the last step comes first
+// The steps, and what is saved of them.
+struct Extents : Steps {
+  using Steps::Steps;
 
   FL_DEVICE std::int64_t width() const { return kGates * units; }
-  // Where step t of a sample stands among rows (n steps): steps are counted as they are computed.
-  FL_DEVICE std::int64_t row(std::int64_t i, std::int64_t t) const {
-    return i * steps + (reverse ? steps - 1 - t : t);
-  }
   // Of sample i's step t, unit u: where the saved planes begin.
   FL_DEVICE std::int64_t planes(std::int64_t i, std::int64_t t, std::int64_t u) const {
     return row(i, t) * kPlanes * units + u;
@@ -66,8 +56,7 @@ struct Layer : Extents {
   float *h0, *c0;               // or null
 
   Layer(const KernelTask& task, bool reverse)
-      : Extents{task.inputs[0].extent(0), task.inputs[0].extent(1), task.weights[0].extent(0),
-                reverse},
+      : Extents(task, reverse),
         x(input_matrix(task.inputs[0], kX)),
         kernel(input_matrix(task.weights[0], kKernel)),
         recurrent(input_matrix(task.weights[1], kRecurrent)),
@@ -75,10 +64,6 @@ struct Layer : Extents {
         c0(optional_rows(task.inputs, 2, kC0)) {}
 
   Matrix initial_states() const { return Matrix::row_major(h0, n, recurrent.cols, recurrent.cols); }
-  // Step t of `data` (n, steps, columns).
-  Matrix step(float* data, std::int64_t columns, std::int64_t t) const {
-    return Matrix::row_major(data + row(0, t) * columns, n, columns, steps * columns);
-  }
 };
 
 // Copies a matrix to a state's tile (n, units).
@@ -183,7 +168,7 @@ class Lstm : public Kernel {
       multiply(gates, layer.kernel, dx.matrix(), dx.adds());
       dx.commit();
     }
-    if (task.wants_weight_grad(0)) weight_gradient(task, 0, gates, layer.x);
+    if (task.wants_weight_grad(0)) kernel_gradient(task, 0, gates, layer.x, kResult);
     if (task.wants_weight_grad(1)) recurrent_gradient(task, layer, gates);
     // Of two biases, each has the gradient of their sum.
     for (std::size_t i = 2; i < task.weights.size(); ++i) {
@@ -224,20 +209,12 @@ class Lstm : public Kernel {
     return gates;
   }
 
-  // gates^T x
-  static void weight_gradient(KernelTask& task, std::size_t i, const Matrix& gates,
-                              const Matrix& x) {
-    const OutputMatrix dw(task.weight_grads[i], kResult, task.adds_to_weight_grad(i));
-    multiply(gates.transposed(), x, dw.matrix(), dw.adds());
-    dw.commit();
-  }
-
   static void recurrent_gradient(KernelTask& task, const Layer& layer, const Matrix& gates) {
     if (layer.steps > 1) {
       const DenseInput y(task.outputs[0], kY);
-      weight_gradient(task, 1, gates, states_before(layer, y.data()));
+      kernel_gradient(task, 1, gates, states_before(layer, y.data()), kResult);
     } else if (layer.h0 != nullptr) {
-      weight_gradient(task, 1, gates, layer.initial_states());
+      kernel_gradient(task, 1, gates, layer.initial_states(), kResult);
     } else if (!task.adds_to_weight_grad(1)) {
       gpu::zero_view(task.weight_grads[1]);
     }

@@ -50,9 +50,9 @@ class Conv2dTranspose : public Kernel {
       bias != nullptr ? std::copy_n(bias, t.filters, y.data() + i)
                       : std::fill_n(y.data() + i, t.filters, 0.0f);
     }
-    for_each_block(t, [&](std::int64_t first, std::int64_t count, float* columns) {
-      products_.multiply(rows_of(t, x.data(), first, count),
-                         matrix_of(t, kernel.data()).transposed(), columns_of(t, columns, count));
+    blocks(t, [&](std::int64_t first, std::int64_t count, float* columns) {
+      products_.multiply(t.rows_of(x.data(), first, count), t.matrix_of(kernel.data()).transposed(),
+                         t.columns_of(columns, count));
       for (std::int64_t n = 0; n < count; ++n) {
         const float* const from = columns + n * t.sample() * t.row();
         float* const to = y.data() + (first + n) * t.outputs();
@@ -83,7 +83,7 @@ class Conv2dTranspose : public Kernel {
     const DenseOutput dkernel(wants_kernel ? task.weight_grads[0] : none, kKernelGrad,
                               task.adds_to_weight_grad(0));
     ProductOptions adds;
-    for_each_block(t, [&](std::int64_t first, std::int64_t count, float* columns) {
+    blocks(t, [&](std::int64_t first, std::int64_t count, float* columns) {
       for (std::int64_t n = 0; n < count; ++n) {
         float* const to = columns + n * t.sample() * t.row();
         const float* const from = dy.data() + (first + n) * t.outputs();
@@ -92,14 +92,14 @@ class Conv2dTranspose : public Kernel {
                         : std::fill_n(to + at, t.filters, 0.0f);
         });
       }
-      const Matrix gradients = columns_of(t, columns, count);
+      const Matrix gradients = t.columns_of(columns, count);
       if (wants_x) {
-        products_.multiply(gradients, matrix_of(t, kernel.data()),
-                           rows_of(t, dx.data(), first, count));
+        products_.multiply(gradients, t.matrix_of(kernel.data()),
+                           t.rows_of(dx.data(), first, count));
       }
       if (wants_kernel) {
-        products_.multiply(gradients.transposed(), rows_of(t, x.data(), first, count),
-                           matrix_of(t, dkernel.data()), adds);
+        products_.multiply(gradients.transposed(), t.rows_of(x.data(), first, count),
+                           t.matrix_of(dkernel.data()), adds);
         adds.adds = true;  // from the second block on
       }
     });
@@ -108,28 +108,10 @@ class Conv2dTranspose : public Kernel {
   }
 
  private:
-  // body(first sample, how many, memory for their columns)
   template <typename Body>
-  static void for_each_block(const TransposedConvTile& t, const Body& body) {
-    if (t.sample() == 0) return;
-    const std::int64_t most = samples_at_once(t, kAtOnce);
-    float* const columns = scratch(kColumns, most * t.sample() * t.row());
-    for (std::int64_t first = 0; first < t.samples; first += most) {
-      body(first, std::min(most, t.samples - first), columns);
-    }
-  }
-
-  // Of x or its gradient.
-  static Matrix rows_of(const TransposedConvTile& t, float* x, std::int64_t first,
-                        std::int64_t count) {
-    return Matrix::row_major(x + first * t.sample() * t.channels, count * t.sample(), t.channels,
-                             t.channels);
-  }
-  static Matrix columns_of(const TransposedConvTile& t, float* columns, std::int64_t count) {
-    return Matrix::row_major(columns, count * t.sample(), t.row(), t.row());
-  }
-  static Matrix matrix_of(const TransposedConvTile& t, float* kernel) {
-    return Matrix::row_major(kernel, t.row(), t.channels, t.channels);
+  static void blocks(const TransposedConvTile& t, const Body& body) {
+    const auto memory = [](std::int64_t elements) { return scratch(kColumns, elements); };
+    for_each_block(t, kAtOnce, memory, body);
   }
 
   static void bias_gradient(KernelTask& task, const float* dy, const TransposedConvTile& t) {

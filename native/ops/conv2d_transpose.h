@@ -13,6 +13,7 @@
 
 #include "gpu/portable.h"
 #include "ops/kernel.h"
+#include "ops/matrix.h"
 
 namespace flexlegion {
 
@@ -64,6 +65,17 @@ struct TransposedConvTile {
   FL_DEVICE std::int64_t row() const { return taps() * filters; }  // columns of an input element
   FL_DEVICE std::int64_t sample() const { return h.in * w.in; }    // input elements of a sample
   FL_DEVICE std::int64_t outputs() const { return h.out * w.out * filters; }  // of a sample
+
+  // What the products are of: rows of some samples of x or its gradient, their columns, the kernel.
+  Matrix rows_of(float* x, std::int64_t first, std::int64_t count) const {
+    return Matrix::row_major(x + first * sample() * channels, count * sample(), channels, channels);
+  }
+  Matrix columns_of(float* columns, std::int64_t count) const {
+    return Matrix::row_major(columns, count * sample(), row(), row());
+  }
+  Matrix matrix_of(float* kernel) const {
+    return Matrix::row_major(kernel, row(), channels, channels);
+  }
 };
 
 struct TransposedConvLayer {
@@ -81,10 +93,19 @@ struct TransposedConvLayer {
   }
 };
 
-// As many samples at once as have columns of about so many elements.
-inline std::int64_t samples_at_once(const TransposedConvTile& tile, std::int64_t elements) {
-  const std::int64_t each = std::max<std::int64_t>(1, tile.sample() * tile.row());
-  return std::clamp<std::int64_t>(elements / each, 1, std::max<std::int64_t>(1, tile.samples));
+// body(first sample, how many, memory for their columns), for as many samples at once as have
+// columns of about `at_once` elements. `memory(elements)` gives it.
+template <typename Memory, typename Body>
+void for_each_block(const TransposedConvTile& t, std::int64_t at_once, const Memory& memory,
+                    const Body& body) {
+  const std::int64_t each = t.sample() * t.row();
+  if (each == 0) return;
+  const std::int64_t most =
+      std::clamp<std::int64_t>(at_once / each, 1, std::max<std::int64_t>(1, t.samples));
+  float* const columns = memory(most * each);
+  for (std::int64_t first = 0; first < t.samples; first += most) {
+    body(first, std::min(most, t.samples - first), columns);
+  }
 }
 
 }  // namespace flexlegion

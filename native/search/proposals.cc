@@ -288,6 +288,7 @@ bool Proposals::follow(Random& random, OpId op, const Neighbour& neighbour,
     stride[e] = volume;
     volume *= degrees[e];
   }
+  if (problem_.in_order && tasks > devices_) return false;
   config.devices.resize(static_cast<std::size_t>(tasks));
   if (problem_.in_order) {
     std::iota(config.devices.begin(), config.devices.end(), 0);
@@ -392,7 +393,7 @@ PartialStrategy Proposals::draw(Random& random, const PricedStrategy& strategy, 
     if (problem_.split(op, mine.split).can_sum_by_shards && random.chance(0.3)) {
       config.sums = mine.sums == Sums::shards ? Sums::readers : Sums::shards;
       found = true;
-    } else if (tasks <= devices_) {
+    } else if (!problem_.in_order && tasks <= devices_) {
       config.devices = random_devices(random, tasks);
       found = true;
     }
@@ -432,9 +433,12 @@ std::vector<PricedConfig> Proposals::all(OpId op) const {
 std::vector<std::vector<int>> Proposals::device_sets(int tasks) const {
   std::vector<std::vector<int>> sets;
   std::vector<int> devices(static_cast<std::size_t>(tasks));
-  if (problem_.in_order || devices_ <= kAllSubsets) {
+  if (problem_.in_order) {
     std::iota(devices.begin(), devices.end(), 0);
-    if (problem_.in_order) return {devices};
+    return {devices};
+  }
+  if (devices_ <= kAllSubsets) {
+    std::iota(devices.begin(), devices.end(), 0);
     while (true) {
       sets.push_back(devices);
       int k = tasks - 1;

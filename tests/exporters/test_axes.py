@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,9 +50,9 @@ def test_a_division_is_found_again(division: Division) -> None:
 
 
 @given(DEVICES, st.lists(st.integers(1, 4), min_size=1, max_size=3), st.randoms())
-def test_what_makes_no_grid_is_not_found(devices: int, degrees: list[int], random: object) -> None:
+def test_what_makes_no_grid_is_not_found(devices: int, degrees: list[int], random: Random) -> None:
     axes = Axes.prime(devices)
-    chosen = [random.randrange(devices) for _ in range(prod(degrees))]  # type: ignore[attr-defined]
+    chosen = [random.randrange(devices) for _ in range(prod(degrees))]
     found = axes.divided(degrees, chosen)
     if found is not None:  # then each task's device has its part
         for task, device in enumerate(chosen):
