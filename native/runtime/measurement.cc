@@ -122,7 +122,7 @@ Times Measurement::run(const RunState& state, const Repeats& repeats,
   repeat(all_, 1, state, rows);
   const std::int64_t first = std::max<std::int64_t>(1, times().back());
   if (first > kLongRun) {
-    counted_ = std::min(kRunsOfLong, repeats.most);
+    counted_ = std::min(kRunsOfLong, repeats.least);
   } else {
     if (repeats.warmups > 1) repeat(all_, repeats.warmups - 1, state, rows);
     const std::int64_t once = std::max<std::int64_t>(1, times().back());

@@ -115,7 +115,8 @@ def main() -> None:
     print("\n".join(failures))
     total = sum((its for its in counts.values()), Counter())
     print(
-        f"{total['written']:,} written, {total['refused']:,} refused; {total['run']} run, "
+        f"{total['written']:,} written, {total['refused']:,} refused; of {total['operators']:,} "
+        f"operators {total['replaced']:,} are divided otherwise; {total['run']} run, "
         f"{total['differ']} differ"
     )
     sys.exit(1 if failures else 0)
