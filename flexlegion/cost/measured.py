@@ -22,6 +22,9 @@ from flexlegion.graph import Operator
 from flexlegion.machine.topology import Device
 from flexlegion.precision import DEFAULT
 
+# Before an operand that all tasks of the operator have as a whole: neighbours read the same memory.
+SAME = "="
+
 _identities: WeakKeyDictionary[Operator, tuple[str, str, str, str]] = WeakKeyDictionary()
 
 
@@ -43,7 +46,12 @@ def task_key(operator: Operator, pass_: str, shapes: Shapes) -> TaskKey:
         )
     type_, text, gradients, data_type = identity
     tensors = (*operator.inputs, *operator.weights, *operator.outputs)
-    extents = " ".join(map(_placed, shapes, (tensor.shape for tensor in tensors)))
+    wholes = [tuple(tile) == tensor.shape for tile, tensor in zip(shapes, tensors, strict=True)]
+    split = not all(wholes)
+    extents = " ".join(
+        (SAME if split and whole else "") + _placed(tile, tensor.shape)
+        for tile, tensor, whole in zip(shapes, tensors, wholes, strict=True)
+    )
     return TaskKey(type_, text, extents, pass_, gradients if pass_ == "backward" else "", data_type)
 
 

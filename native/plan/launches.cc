@@ -168,6 +168,7 @@ void place_operator(const Graph& graph, const GraphFacts& facts, const ParallelC
   const Operator& op = graph.operators[launch.op];
   const bool idle = launch.pass == Pass::backward && facts.first_part_alone(op);
   launch.devices = config.devices;
+  launch.degrees = config.degrees;
   launch.parts = parts_of(op, config.degrees);
   for (Requirement& r : launch.requirements) {
     const Operand& operand = op.operands[r.operand];

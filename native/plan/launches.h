@@ -76,6 +76,9 @@ struct Launch {
   unsigned runs = 0;
   int parts = 1;             // of linear inputs' partial values: task k has part k modulo that
   std::vector<int> devices;  // one a task
+  // Forward and backward: how the operator's space is split, and which of its tasks is the first.
+  std::vector<int> degrees;
+  int first_task = 0;
   std::vector<Requirement> requirements;
 
   int tasks() const { return static_cast<int>(devices.size()); }

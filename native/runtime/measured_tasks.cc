@@ -23,6 +23,7 @@ namespace {
 Launch only(const Launch& launch, std::size_t part) {
   Launch one = launch;
   one.devices = {launch.devices.at(part)};
+  one.first_task = static_cast<int>(part);
   for (Requirement& r : one.requirements) {
     r.rects = {r.rects.at(part)};
     if (!r.adds.empty()) r.adds = {r.adds.at(part)};
@@ -51,7 +52,7 @@ Times measure_load(const Graph& graph, const Launch& launch, const Repeats& repe
         stage_rows(context.views[0], {reinterpret_cast<const char*>(host.data())}, context.rows,
                    context.arguments->rows);
       },
-      {}, Side::pinned);
+      {}, {}, Side::pinned);
   measurement.add_measured(
       kFeedTask, device,
       {whole(input, LEGION_WRITE_DISCARD, rect), whole(staging, LEGION_READ_ONLY, rect)},
@@ -86,21 +87,37 @@ bool is_fresh(RequirementRole role) {
   }
 }
 
-// The launch of one task as a step on a device, over regions of its own, filled with numbers.
+using Regions = std::map<std::pair<TensorId, Field>, int>;  // of tensors; states lie beside values
+
+// Operands that every task of a launch reads as a whole, as those do that are split by samples their
+// weights. Its neighbours have them from the same memory, so that caches hold them once.
+std::vector<bool> read_by_all(const Graph& graph, const Launch& launch) {
+  std::vector<bool> shared;
+  for (const Requirement& r : launch.requirements) {
+    const bool value = r.field == Field::value && r.privilege == Privilege::read && !r.tensor.none();
+    shared.push_back(value && launch.devices.size() > 1 &&
+                     r.rects.front() == Rect::of_shape(graph.tensors[r.tensor].shape));
+  }
+  return shared;
+}
+
+// The launch of one task as a step on a device, over regions of its own, filled with numbers, but
+// for those that it `shares`, which the first that asks fills.
 void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, const Launch& launch,
                    const std::string& optimizer, const Attributes& hyperparameters,
-                   std::int32_t bound) {
+                   std::int32_t bound, const std::vector<bool>& shares, Regions& shared) {
   const Graph& graph = plan.graph;
-  std::map<std::pair<TensorId, Field>, int> regions;  // of tensors; states lie beside values
+  Regions own;
   std::vector<LaunchRequirement> requirements, around;
   std::vector<bool> cold;
-  for (const Requirement& r : launch.requirements) {
+  for (std::size_t i = 0; i < launch.requirements.size(); ++i) {
+    const Requirement& r = launch.requirements[i];
     if (r.tensor.none()) throw std::invalid_argument("clipping is not measured");
     const Tensor& tensor = graph.tensors[r.tensor];
     const bool gradient = r.field == Field::gradient;
     const bool stacked = gradient || r.field == Field::partial;
     const Field of = stacked ? r.field : Field::value;
-    const auto [region, fresh] = regions.try_emplace({r.tensor, of}, 0);
+    const auto [region, fresh] = (shares[i] ? shared : own).try_emplace({r.tensor, of}, 0);
     if (fresh) {
       std::vector<std::int64_t> shape = tensor.shape;
       const int slots =
@@ -110,7 +127,8 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
     }
     LaunchRequirement mine = whole(region->second, legion_privilege(r.privilege), r.rects.front());
     if (r.field == Field::state) mine.field += 1 + static_cast<FieldID>(r.state);
-    if (!r.rects.front().empty()) {
+    const bool filled = shares[i] && !fresh;
+    if (!r.rects.front().empty() && !filled) {
       const LaunchRequirement all = surrounded(mine, tensor, stacked);
       const bool known = std::any_of(around.begin(), around.end(), [&](const auto& other) {
         return other.region == all.region && other.field == all.field && other.rects == all.rects;
@@ -122,7 +140,7 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
     }
     requirements.push_back(mine);
     cold.push_back(!is_fresh(r.role));
-    if (r.privilege == Privilege::write) continue;
+    if (r.privilege == Privilege::write || filled) continue;
     Values values;
     values.bound = bound;
     // An optimizer's state may be a mean of squares.
@@ -150,7 +168,7 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
     body = kernel_body(graph, plan.plan, launch, kernels);
   }
   measurement.add_measured(task_name(graph, launch, optimizer), device, std::move(requirements),
-                           std::move(body), cold);
+                           std::move(body), cold, shares);
 }
 
 TaskTimes with_alone(Measurement& measurement, const RunState& state, const Repeats& repeats) {
@@ -163,7 +181,8 @@ TaskTimes with_alone(Measurement& measurement, const RunState& state, const Repe
 TaskTimes measure_task(const fl_plan& plan, const std::string& optimizer,
                        const Attributes& hyperparameters, LaunchId id, int part, std::int32_t bound,
                        Precision precision, const Repeats& repeats) {
-  const Launch launch = only(plan.plan.launches.at(id.index()), static_cast<std::size_t>(part));
+  const Launch& all = plan.plan.launches.at(id.index());
+  const Launch launch = only(all, static_cast<std::size_t>(part));
   if (launch.pass == Pass::load) return {measure_load(plan.graph, launch, repeats), {}};
   RunState state;
   state.step = 1;
@@ -173,8 +192,11 @@ TaskTimes measure_task(const fl_plan& plan, const std::string& optimizer,
   state.training = 1;
   const auto run_on = [&](const std::vector<int>& devices) {
     Measurement measurement(launch.devices.front(), repeats.sweep_bytes, precision);
+    const std::vector<bool> shares = read_by_all(plan.graph, all);
+    Regions shared;
     for (int device : devices) {
-      add_plan_task(measurement, device, plan, launch, optimizer, hyperparameters, bound);
+      add_plan_task(measurement, device, plan, launch, optimizer, hyperparameters, bound, shares,
+                    shared);
     }
     return with_alone(measurement, state, repeats);
   };

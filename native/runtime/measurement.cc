@@ -96,8 +96,9 @@ void Measurement::add_fill(int device, LaunchRequirement requirement, Body body)
 
 void Measurement::add_measured(const std::string& task, int device,
                                std::vector<LaunchRequirement> requirements, Body body,
-                               const std::vector<bool>& cold, Side side) {
-  add_sweep(device, requirements, cold);
+                               const std::vector<bool>& cold, const std::vector<bool>& shared,
+                               Side side) {
+  add_sweep(device, requirements, cold, shared);
   const int launch = add_task(task, device, std::move(requirements), std::move(body), side);
   add_step(launch);
   if (device != device_) return;
@@ -140,9 +141,10 @@ Times Measurement::run_alone(const RunState& state) {
 }
 
 // Has caches before a task be what they are in an iteration. This claims to write what the task
-// uses, or else Legion would run all sweeps first; it leaves that as it is.
+// uses, or else Legion would run all sweeps first; it leaves that as it is. What is shared it claims
+// to read alone, or else Legion would run one device after the other.
 void Measurement::add_sweep(int device, const std::vector<LaunchRequirement>& requirements,
-                            const std::vector<bool>& cold) {
+                            const std::vector<bool>& cold, const std::vector<bool>& shared) {
   if (sweep_bytes_ == 0) return;
   std::vector<LaunchRequirement> touched;
   std::vector<bool> evicted;
@@ -153,7 +155,8 @@ void Measurement::add_sweep(int device, const std::vector<LaunchRequirement>& re
     };
     if (r.rects.front().empty() || std::any_of(touched.begin(), touched.end(), same)) continue;
     touched.push_back(r);
-    if (r.privilege == LEGION_READ_ONLY) touched.back().privilege = LEGION_READ_WRITE;
+    const bool alone = i >= shared.size() || !shared[i];
+    if (r.privilege == LEGION_READ_ONLY && alone) touched.back().privilege = LEGION_READ_WRITE;
     evicted.push_back(i < cold.size() && cold[i]);
   }
   if (touched.empty()) return;

@@ -41,10 +41,12 @@ class Measurement : public Executor {
   void add_fill(int device, LaunchRequirement requirement, Body body);
 
   // A task to measure: a step that logs its times, if it runs on our device; elsewhere it keeps
-  // that processor busy. The operands that are `cold` were not used for long.
+  // that processor busy. The operands that are `cold` were not used for long; those that are
+  // `shared` other devices read, too, at the same time.
   void add_measured(const std::string& task, int device,
                     std::vector<LaunchRequirement> requirements, Body body,
-                    const std::vector<bool>& cold = {}, Side side = Side::device);
+                    const std::vector<bool>& cold = {}, const std::vector<bool>& shared = {},
+                    Side side = Side::device);
 
   Times& add_log();
   void add_step(int launch) { all_.launches.push_back(launch); }
@@ -59,7 +61,7 @@ class Measurement : public Executor {
 
  private:
   void add_sweep(int device, const std::vector<LaunchRequirement>& requirements,
-                 const std::vector<bool>& cold);
+                 const std::vector<bool>& cold, const std::vector<bool>& shared);
   // Steps in an order of their own, as a trace of their own.
   struct Steps {
     std::vector<int> launches;
