@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from flexlegion.notation.signatures import B, Mesh, P, S
     from flexlegion.notation.strategy import sbp
     from flexlegion.optimizers import SGD, Adam, AdamW
+    from flexlegion.process import set_threads
     from flexlegion.references import load_model
     from flexlegion.runtime.checkpoints import Checkpoints
     from flexlegion.runtime.training import History
@@ -82,6 +83,7 @@ _LATER = {
     "report_on": "flexlegion.analysis.report",
     "sbp": "flexlegion.notation.strategy",
     "search": "flexlegion.analysis.search",
+    "set_threads": "flexlegion.process",
     "simulate": "flexlegion.analysis.simulate",
     "to_torch": "flexlegion.importers",
     "tune": "flexlegion.tuner.tune",
@@ -124,6 +126,7 @@ __all__ = [
     "report_on",
     "sbp",
     "search",
+    "set_threads",
     "simulate",
     "to_torch",
     "tune",

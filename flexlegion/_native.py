@@ -236,6 +236,7 @@ def _share_cores() -> None:
 
 
 _started: tuple[Library, Any] | None = None
+_threads: list[int] = []  # of each device, on all ranks
 
 
 @functools.cache
@@ -275,11 +276,35 @@ def rt() -> Library:
     library = Library("libflexlegion_rt.so")
     _open_kernels()
     facts = library.ffi.new("fl_running *")
-    library.check(library.lib.fl_rt_start(facts))
+    threads, cores = process.threads(), process.cores()
+    least = process.worth_sharing()
+    library.check(library.lib.fl_rt_start(len(threads), threads, len(cores), cores, least, facts))
     global _started
     _started = library, facts
     process.check_together(facts.ranks)
+    _threads[:] = _gathered_threads(library, facts)
+    mine = [facts.devices[i].threads for i in range(facts.n_devices)]
+    process.warn_of_few_cores(mine, len(cores))
     return library
+
+
+def _gathered_threads(library: Library, facts: Any) -> list[int]:
+    """Of each device, as its rank knows them."""
+    mine = library.ffi.new("int32_t[]", facts.n_devices)
+    for i in range(facts.n_devices):
+        mine[i] = facts.devices[i].threads
+    if facts.ranks == 1:
+        return list(mine)
+    everything = library.ffi.new("int32_t[]", facts.n_devices * facts.ranks)
+    size = library.ffi.sizeof(mine)
+    library.check(library.lib.fl_rt_all_gather(mine, size, everything))
+    return [max(everything[i :: facts.n_devices]) for i in range(facts.n_devices)]
+
+
+def threads() -> list[int]:
+    """How many threads compute a task on each device of the running Legion."""
+    rt()
+    return list(_threads)
 
 
 def running() -> Any:

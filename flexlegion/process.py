@@ -30,8 +30,20 @@ _HERE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 # Of the processors that a rank takes unless it is told: more are better chosen by somebody.
 MOST_CPUS = 16
+MOST_THREADS = 1024  # of a processor: more than any machine has cores
 _MEMORY_SHARE = 0.8  # of a machine's, as Legate takes where one rank runs
 _CPUS = Path("/sys/devices/system/cpu")
+# Of elements: a thread takes some microseconds to begin.
+WORTH_SHARING = 1 << 14
+
+
+class _Chosen:
+    """What `set_threads` was told."""
+
+    threads: list[int] | None = None
+    worth_sharing = WORTH_SHARING
+
+
 _GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for each
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -96,7 +108,81 @@ def default_cpus(cores: int, gpus: int, alone: bool) -> int:
     """
     if gpus > 0:
         return 1
-    return min(cores if alone or cores <= 2 else cores - 1, MOST_CPUS)
+    if cores > MOST_CPUS:
+        return numa_nodes()
+    return cores if alone or cores <= 2 else cores - 1
+
+
+def set_threads(threads: int | Sequence[int], worth_sharing: int = WORTH_SHARING) -> None:
+    """Have more than one thread compute a task on CPU processors.
+
+    A processor of several threads is one device, with one tile of each tensor: there are fewer
+    devices, which have more to do each, and fewer weights' copies to keep equal. By default a
+    processor has one thread, but on a machine of more than 16 cores its share of them.
+
+    Parameters
+    ----------
+    threads
+        Of each CPU processor of a rank; or one number for all of them.
+    worth_sharing
+        Tasks of fewer elements are computed by one thread.
+
+    Raises
+    ------
+    UserError
+        If a number is out of range, or Legion runs already.
+    """
+    numbers = [threads] if isinstance(threads, int) else list(threads)
+    if not numbers or not all(1 <= number <= MOST_THREADS for number in numbers):
+        raise UserError(
+            f"a processor has 1 to {MOST_THREADS} threads, not {', '.join(map(str, numbers))}"
+        )
+    from flexlegion import _native
+
+    if _native.rt.cache_info().currsize and numbers != _Chosen.threads:
+        raise UserError("processors get their threads before the first model is compiled")
+    _Chosen.threads, _Chosen.worth_sharing = numbers, worth_sharing
+
+
+def threads() -> list[int]:
+    """How many threads compute a task: of each CPU processor of this rank, or one for all."""
+    if _Chosen.threads:
+        return _Chosen.threads
+    number = len(os.sched_getaffinity(0))
+    if number <= MOST_CPUS or _legates("--gpus"):
+        return [1]
+    # A core is left to the threads that run Legion.
+    return [max(1, (number - 1) // (_legates("--cpus") or 1))]
+
+
+def warn_of_few_cores(threads: Sequence[int], cores: int) -> None:
+    """Say it if the threads of this rank's processors have to take turns.
+
+    Parameters
+    ----------
+    threads
+        Of each device; 0 of those of other ranks.
+    cores
+        How many this rank has.
+    """
+    if max(threads) > 1 and sum(threads) > cores:
+        there = count(cores, "core")
+        print(f"warning: {sum(threads)} threads on {there}: they take turns", file=sys.stderr)
+
+
+def worth_sharing() -> int:
+    """Of how many elements a task is at least that the threads of a processor share."""
+    return _Chosen.worth_sharing
+
+
+def numa_nodes() -> int:
+    """On how many NUMA nodes the CPUs lie that this process may use."""
+    folders = {
+        node.name
+        for cpu in os.sched_getaffinity(0)
+        for node in (_CPUS / f"cpu{cpu}").glob("node[0-9]*")
+    }
+    return max(1, len(folders))
 
 
 def visible_gpus() -> list[str]:
@@ -181,12 +267,17 @@ def _take_share() -> None:
 
 def _set_legate(option: str, value: int) -> int:
     """Choose the value of an option of legate, unless it is given; what holds then."""
-    config = os.environ.get("LEGATE_CONFIG", "")
-    given = re.findall(rf"{option}[ =]+(\d+)", config)
-    if given:
-        return int(given[-1])
-    os.environ["LEGATE_CONFIG"] = f"{config} {option} {value}"
+    given = _legates(option)
+    if given is not None:
+        return given
+    os.environ["LEGATE_CONFIG"] = f"{os.environ.get('LEGATE_CONFIG', '')} {option} {value}"
     return value
+
+
+def _legates(option: str) -> int | None:
+    """The number that legate was given for an option."""
+    given = re.findall(rf"{option}[ =]+(\d+)", os.environ.get("LEGATE_CONFIG", ""))
+    return int(given[-1]) if given else None
 
 
 def _set_legion(option: str, value: str) -> None:

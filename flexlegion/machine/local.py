@@ -82,7 +82,10 @@ def _describe(machine: RunningMachine, db: ProfileDB, measure: bool) -> Topology
     hosts, models = hosts_and_models()
     gpus = running_gpus()
     names = machine.devices.names
-    of = [gpus.of[i].name if i in gpus.of else models[machine.owners[i]] for i in range(len(names))]
+    of = [
+        gpus.of[i].name if i in gpus.of else _with_threads(models[owner], machine.threads[i])
+        for i, owner in enumerate(machine.owners)
+    ]
     rates = {
         model: _device_rates(machine, of.index(model), model, db) for model in dict.fromkeys(of)
     }
@@ -114,6 +117,11 @@ def _describe(machine: RunningMachine, db: ProfileDB, measure: bool) -> Topology
         description=f"{len(names)} processors on {machine.ranks} rank{'s' * (machine.ranks > 1)}; "
         f"rates of processors measured{links.sources}",
     )
+
+
+def _with_threads(model: str, threads: int) -> str:
+    """A processor's model: one of several threads is another device."""
+    return model if threads == 1 else f"{model}, {threads} threads"
 
 
 def hosts_and_models() -> tuple[list[str], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from flexlegion import _native
@@ -26,6 +27,8 @@ class RunningMachine:
         For each device, its memory: the number of the first device that has it.
     memory_bytes
         For each device, the size of its memory.
+    threads
+        For each device, how many threads compute a task.
     """
 
     devices: Devices
@@ -34,6 +37,13 @@ class RunningMachine:
     owners: list[int]
     memories: list[int]
     memory_bytes: list[int]
+    threads: list[int]
+
+    @property
+    def cores_left(self) -> int:
+        """This rank's cores without those that threads beyond a device's first one keep busy."""
+        mine = [t for t, owner in zip(self.threads, self.owners, strict=True) if owner == self.rank]
+        return max(1, len(os.sched_getaffinity(0)) - sum(mine) + len(mine))
 
 
 def running_machine() -> RunningMachine:
@@ -56,7 +66,9 @@ def running_machine() -> RunningMachine:
         memories.append(info.memory)
         sizes.append(info.memory_bytes)
     devices = Devices(names, owners)
-    return RunningMachine(devices, running.ranks, running.rank, owners, memories, sizes)
+    return RunningMachine(
+        devices, running.ranks, running.rank, owners, memories, sizes, _native.threads()
+    )
 
 
 def memory_in_use(device: int) -> int:

@@ -191,7 +191,10 @@ def tracks_of(topology: Topology) -> list[Track]:
 
 
 def slices_of(rows: Iterable[Row], topology: Topology) -> Iterator[Slice]:
-    """What ran on a machine's devices and links.
+    """What ran on a machine's devices and links; and what of it was the runtime's.
+
+    Where the runtime takes time of a device, a track of its own shows it, at the beginning of each
+    task that waits for it.
 
     Parameters
     ----------
@@ -204,3 +207,6 @@ def slices_of(rows: Iterable[Row], topology: Topology) -> Iterator[Slice]:
     for place, name, start, duration, args in rows:
         category = "task" if place in topology.names else "transfer"
         yield Slice(place, process_of[place], name, start, duration, category, args)
+        if taken := args.get("runtime_time_ns"):
+            track = f"runtime on {place}"
+            yield Slice(track, process_of[place], f"launching {name}", start, taken, "runtime")

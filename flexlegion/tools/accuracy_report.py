@@ -69,7 +69,17 @@ CASES = (
 )
 # What the command for all hands on to each.
 _HANDED_ON = ("strategies", "rounds", "trial_budget", "seed", "profile_db")
-_TAKEN_BY_CASES = ("ranks", "hosts", "cpus", "gpus", "legate", "batch_size", "loss", "report")
+_TAKEN_BY_CASES = (
+    "ranks",
+    "hosts",
+    "cpus",
+    "threads",
+    "gpus",
+    "legate",
+    "batch_size",
+    "loss",
+    "report",
+)
 
 
 def run_all(args: argparse.Namespace) -> None:

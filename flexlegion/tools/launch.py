@@ -7,13 +7,14 @@ import os
 import shlex
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import flexlegion
 from flexlegion.ending import raise_on_signals
 from flexlegion.errors import UserError
-from flexlegion.process import MOST_CPUS, RANKS, default_cpus, visible_gpus
+from flexlegion.process import MOST_CPUS, RANKS, default_cpus, set_threads, visible_gpus
 from flexlegion.tools.ranks import chosen_ranks, launcher_options
 from flexlegion.tools.started import stay_with
 
@@ -36,7 +37,14 @@ def add_launch_options(parser: argparse.ArgumentParser) -> None:
         "--cpus",
         type=int,
         help="CPU processors of each rank; default: as many as it has cores, less one for other "
-        f"threads if there are several ranks and cores, up to {MOST_CPUS}, but 1 beside GPUs",
+        f"threads if there are several ranks and cores; with more than {MOST_CPUS} cores, one a "
+        "NUMA node; 1 beside GPUs",
+    )
+    group.add_argument(
+        "--threads",
+        metavar="N[,N...]",
+        help="threads that compute a task on a CPU processor, the same for all or one number each; "
+        f"default: 1, or a processor's share of more than {MOST_CPUS} cores",
     )
     group.add_argument(
         "--gpus", type=int, help="GPUs of each rank; default: its share of the machine's"
@@ -68,8 +76,11 @@ def go_under_legate(args: argparse.Namespace) -> None:
         If legate is not installed, the numbers of ranks or processors make no sense, or legate runs
         already and would not obey them.
     """
+    threads = _threads_of(args.threads)
+    if threads is not None:
+        set_threads(threads)
     if not under_legate():
-        _start_legate(args)
+        _start_legate(args, threads)
     raise_on_signals()
     if RANKS in os.environ:  # as this function did, in the process that started it
         return
@@ -81,7 +92,16 @@ def go_under_legate(args: argparse.Namespace) -> None:
             )
 
 
-def _start_legate(args: argparse.Namespace) -> NoReturn:
+def _threads_of(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise UserError(f"--threads {text}: not a number, or numbers with commas between") from None
+
+
+def _start_legate(args: argparse.Namespace, threads: list[int] | None) -> NoReturn:
     ranks = chosen_ranks(args.ranks, args.hosts)
     # Legate starts the first python on the path, which knows nothing of this one's folders.
     package = Path(flexlegion.__file__).parent
@@ -93,7 +113,7 @@ def _start_legate(args: argparse.Namespace) -> NoReturn:
         **_cuda_runtime(),
     }
     command = [_legate(), *launcher_options(ranks, environment)]
-    command += _processors(args.cpus, args.gpus, ranks.number == 1)
+    command += _processors(args.cpus, args.gpus, ranks.number == 1, threads or [1])
     try:
         command += shlex.split(args.legate)
     except ValueError as e:
@@ -120,9 +140,15 @@ def _legate() -> str:
     return str(legate)
 
 
-def _processors(cpus: int | None, gpus: int | None, alone: bool) -> list[str]:
+def _processors(
+    cpus: int | None, gpus: int | None, alone: bool, threads: Sequence[int]
+) -> list[str]:
     """Legate's options for them. One of several ranks chooses by itself what was not asked for."""
     cores = len(os.sched_getaffinity(0))
+    if cpus is None and len(threads) > 1:
+        cpus = len(threads)
+    elif cpus is None and threads[0] > 1 and not gpus:
+        cpus = max(1, cores // threads[0])
     if alone:
         gpus = len(visible_gpus()) if gpus is None else gpus
         cpus = default_cpus(cores, gpus, alone) if cpus is None else cpus
@@ -133,7 +159,8 @@ def _processors(cpus: int | None, gpus: int | None, alone: bool) -> list[str]:
         options += ["--cpus", str(cpus)]
     if gpus is not None:
         options += ["--gpus", str(gpus)]
-    if alone and (cpus or 0) >= cores:  # a second utility processor would only take time from them
+    used = sum(threads) if len(threads) > 1 else threads[0] * (cpus or 0)
+    if alone and used >= cores:  # a second utility processor would only take time from them
         options += ["--utility", "1"]
     return options
 

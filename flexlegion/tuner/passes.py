@@ -29,8 +29,8 @@ from flexlegion.tuner.running import slowest
 from flexlegion.tuner.runtime_costs import software
 from flexlegion.tuner.trials import profile
 
-# Of a task in one pass. One run of a long task is enough: a mean is of many moments if as many passes
-# as can be are made in the time, not if each has several runs in a row.
+# Of a task in one pass. One run of a long task is enough: a mean is of many moments if there are as
+# many passes as the time allows, not if each has several runs in a row.
 REPEATS = Repeats(warmups=2, least=1, most=7, budget_ns=6_000_000)
 MOST = 12  # passes
 

@@ -59,11 +59,13 @@ def software(machine: RunningMachine) -> str:
     --------
     ``"legate 26.1.0, 2 processors of 1 rank on 2 cores, -ll:bgwork 1"``
     """
-    processors = sum(owner == machine.rank for owner in machine.owners)
+    owned = zip(machine.threads, machine.owners, strict=True)
+    threads = [its for its, owner in owned if owner == machine.rank]
     cores = len(os.sched_getaffinity(0))
+    several = f" with {'+'.join(map(str, threads))} threads" if max(threads) > 1 else ""
     parts = [
         f"legate {metadata.version('legate')}",
-        f"{processors} processors of {machine.ranks} ranks on {cores} cores",
+        f"{len(threads)} processors{several} of {machine.ranks} ranks on {cores} cores",
         *settings(os.environ),
     ]
     return ", ".join(parts)
@@ -153,7 +155,7 @@ def _measured(names: Sequence[str], together: Sequence[str], topology: Topology)
     wake = statistics.median(turns.pauses_ns) - dispatch if turns in chains else 0.0
     mine = np.array([*fitted(counts, work), max(0.0, dispatch), max(0.0, wake)])
     ranks = [np.frombuffer(rank) for rank in all_gather(mine.tobytes())]
-    cores = len(os.sched_getaffinity(0))
+    cores = running_machine().cores_left
     return RuntimeCosts(*[*(round(time) for time in np.mean(ranks, axis=0)), cores])
 
 

@@ -14,6 +14,7 @@ extern "C" {
 typedef enum { FL_CPU, FL_GPU } fl_device_kind;
 typedef struct {
   int32_t kind, rank, memory; /* devices with the same memory share it */
+  int32_t threads;            /* that compute a task; of other ranks' devices, 0 */
   int64_t memory_bytes;       /* without what a GPU keeps as scratch memory */
 } fl_device;
 typedef struct {
@@ -22,8 +23,13 @@ typedef struct {
   const char *kernel_library;     /* what computes, and its version: "oneDNN 3.2.1" */
 } fl_running;
 /* Starts what the runtime needs in this process; 0, or -1. Every rank has to call it, before
- * anything below. From then on ranks watch each other (watchdog.h). */
-int fl_rt_start(fl_running *out);
+ * anything below. From then on ranks watch each other (watchdog.h).
+ *
+ * `threads`: how many compute a task on each CPU processor of this rank, or one number for all.
+ * Where it is more than one, processors keep to their own of the `cores`, in their order, and share
+ * out work of so many elements at least. */
+int fl_rt_start(int n_threads, const int32_t *threads, int n_cores, const int32_t *cores,
+                int64_t worth_sharing, fl_running *out);
 /* Ends this process at once with a status that is not 0, and the other ranks with it. */
 void fl_rt_leave(int status);
 /* What a GPU of this rank is. Clocks are the highest; 0 where the driver does not tell. */

@@ -4,6 +4,7 @@
 
 #include "ops/simd.h"
 #include "ops/strided_loop.h"
+#include "ops/team.h"
 
 namespace flexlegion {
 namespace {
@@ -45,8 +46,10 @@ void activation_backward(Activation activation, const TensorView& output_grad,
   const auto run = activation == Activation::relu      ? relu_backward
                    : activation == Activation::sigmoid ? sigmoid_backward
                                                        : tanh_backward;
-  for_each_run<3>({&output_grad, &output, &result}, [&](const Offsets<3>& at, std::int64_t n) {
-    run(output_grad.f32() + at[0], output.f32() + at[1], result.f32() + at[2], n, adds);
+  share_views<3>({&output_grad, &output, &result}, [&](const Views<3>& parts) {
+    for_each_run<3>(parts, [&](const Offsets<3>& at, std::int64_t n) {
+      run(parts[0]->f32() + at[0], parts[1]->f32() + at[1], parts[2]->f32() + at[2], n, adds);
+    });
   });
 }
 

@@ -59,6 +59,7 @@ class Conv2d : public Kernel {
   explicit Conv2d(const Attributes& attributes) : layer_(attributes) {}
 
   bool accumulates() const override { return true; }
+  bool shares_out() const override { return true; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;

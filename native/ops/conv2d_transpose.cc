@@ -37,6 +37,7 @@ class Conv2dTranspose : public Kernel {
   explicit Conv2dTranspose(const Attributes& attributes) : layer_(attributes) {}
 
   bool accumulates() const override { return true; }
+  bool shares_out() const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView& output = task.outputs[0];

@@ -10,7 +10,7 @@
 namespace flexlegion {
 namespace {
 
-FLEXLEGION_SIMD void add_rows(const Matrix& rows, float* sums) {
+FLEXLEGION_SIMD void add_rows(const Matrix& rows, float* sums) {  // row-major
   for (std::int64_t r = 0; r < rows.rows; ++r) {
     const float* row = rows.data + r * rows.row;
     for (std::int64_t c = 0; c < rows.cols; ++c) sums[c] += row[c];
@@ -23,6 +23,7 @@ class Dense : public Kernel {
       : activation_(activation_of(attributes)), use_bias_(attributes.integer("use_bias") != 0) {}
 
   bool accumulates() const override { return true; }
+  bool shares_out() const override { return true; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
@@ -49,7 +50,12 @@ class Dense : public Kernel {
     if (use_bias_ && task.weight_grads[1].present()) {
       const OutputMatrix db(task.weight_grads[1], 2, task.adds_to_weight_grad(1));
       if (!db.adds()) std::fill_n(db.matrix().data, db.matrix().cols, 0.0f);
-      add_rows(dy, db.matrix().data);
+      share_range(dy.cols, dy.rows * dy.cols, [&](std::int64_t lo, std::int64_t hi) {
+        Matrix columns = dy;
+        columns.data += lo * dy.col;
+        columns.cols = hi - lo;
+        add_rows(columns, db.matrix().data + lo);
+      });
       db.commit();
     }
   }

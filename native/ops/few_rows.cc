@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ops/simd.h"
+#include "ops/team.h"
 
 namespace flexlegion::few_rows {
 namespace {
@@ -179,6 +180,24 @@ FLEXLEGION_SIMD void outer(const Matrix& a, const Matrix& b, const Matrix& c, bo
   }
 }
 
+// Calls body(lo, hi) for pieces of so many columns (or rows) of the large matrix, a thread each. A
+// piece is a number of whole groups, the last one with what is left over.
+template <typename Body>
+void share_groups(std::int64_t columns, std::int64_t elements, const Body& body) {
+  constexpr std::int64_t kGroup = kTile * kLanes;
+  const std::int64_t groups = columns / kGroup;
+  if (groups < team_size()) return body(std::int64_t{0}, columns);
+  share_range(groups, elements, [&](std::int64_t lo, std::int64_t hi) {
+    body(lo * kGroup, hi == groups ? columns : hi * kGroup);
+  });
+}
+
+Matrix columns_of(Matrix m, std::int64_t lo, std::int64_t hi) {
+  m.data += lo * m.col;
+  m.cols = hi - lo;
+  return m;
+}
+
 }  // namespace
 
 bool suits(std::int64_t rows, const Matrix& large) {
@@ -195,19 +214,29 @@ void multiply(Products& products, const Matrix& a, const Matrix& b, const Matrix
     options.adds = adds;
     return products.multiply(a, b, c, options);
   }
-  for (std::int64_t row = 0; row < c.rows && !adds; ++row) {
-    std::fill_n(c.data + row * c.row, c.cols, 0.0f);
-  }
-  if (b.col == 1) {
-    multiply_updates(a, b, c);
-  } else {
-    multiply_dots(a, b, c);
-  }
+  share_groups(b.cols, b.rows * b.cols, [&](std::int64_t lo, std::int64_t hi) {
+    const Matrix its = columns_of(b, lo, hi), result = columns_of(c, lo, hi);
+    for (std::int64_t row = 0; row < c.rows && !adds; ++row) {
+      std::fill_n(result.data + row * c.row, result.cols, 0.0f);
+    }
+    if (b.col == 1) {
+      multiply_updates(a, its, result);
+    } else {
+      multiply_dots(a, its, result);
+    }
+  });
 }
 
 void multiply_outer(Products& products, const Matrix& a, const Matrix& b, const Matrix& c,
                     bool adds) {
-  if (suits(a.rows, c)) return outer(a, b, c, adds);
+  if (suits(a.rows, c)) {
+    return share_groups(c.rows, c.rows * c.cols, [&](std::int64_t lo, std::int64_t hi) {
+      Matrix result = c;
+      result.data += lo * c.row;
+      result.rows = hi - lo;
+      outer(columns_of(a, lo, hi), b, result, adds);
+    });
+  }
   ProductOptions options;
   options.adds = adds;
   products.multiply(a.transposed(), b, c, options);

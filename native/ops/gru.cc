@@ -78,6 +78,7 @@ class Gru : public Kernel {
  public:
   explicit Gru(bool reverse) : reverse_(reverse) {}
   bool accumulates() const override { return true; }
+  bool shares_out() const override { return true; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
@@ -96,15 +97,18 @@ class Gru : public Kernel {
                                 : layer.step(y.data(), units, t - 1);
       few_rows::multiply(products_, before, layer.recurrent.transposed(),
                          Matrix::row_major(h_gates, n, width, width), false);
-      for (std::int64_t i = 0; i < n; ++i) {
-        const std::int64_t row = layer.row(i, t);
-        const float* const h = layer.h_before(y.data(), i, t);
-        for (std::int64_t u = 0; u < units; ++u) {
-          unit_forward(x_gates + row * width + kGates * u, bias + kGates * u,
-                       h_gates + i * width + kGates * u, recurrent_bias + kGates * u, h[u],
-                       saved.data() + row * kPlanes * units + u, units, y.data()[row * units + u]);
+      share_range(n, n * width, [&](std::int64_t lo, std::int64_t hi) {
+        for (std::int64_t i = lo; i < hi; ++i) {
+          const std::int64_t row = layer.row(i, t);
+          const float* const h = layer.h_before(y.data(), i, t);
+          for (std::int64_t u = 0; u < units; ++u) {
+            unit_forward(x_gates + row * width + kGates * u, bias + kGates * u,
+                         h_gates + i * width + kGates * u, recurrent_bias + kGates * u, h[u],
+                         saved.data() + row * kPlanes * units + u, units,
+                         y.data()[row * units + u]);
+          }
         }
-      }
+      });
     }
     y.commit();
     saved.commit();
@@ -129,17 +133,19 @@ class Gru : public Kernel {
     float* const dx_gates = scratch(kInputGates, n * layer.steps * width);
     float* const dh_gates = scratch(kRecurrentGates, n * layer.steps * width);
     for (std::int64_t t = layer.steps - 1; t >= 0; --t) {
-      for (std::int64_t i = 0; i < n; ++i) {
-        const std::int64_t row = layer.row(i, t);
-        const float* const h = layer.h_before(y.data(), i, t);
-        for (std::int64_t u = 0; u < units; ++u) {
-          float& gradient = dh[i * units + u];
-          if (dy != nullptr) gradient += dy[row * units + u];
-          gradient = unit_backward(saved.data() + row * kPlanes * units + u, units, h[u], gradient,
-                                   dx_gates + row * width + kGates * u,
-                                   dh_gates + row * width + kGates * u);
+      share_range(n, n * width, [&](std::int64_t lo, std::int64_t hi) {
+        for (std::int64_t i = lo; i < hi; ++i) {
+          const std::int64_t row = layer.row(i, t);
+          const float* const h = layer.h_before(y.data(), i, t);
+          for (std::int64_t u = 0; u < units; ++u) {
+            float& gradient = dh[i * units + u];
+            if (dy != nullptr) gradient += dy[row * units + u];
+            gradient = unit_backward(saved.data() + row * kPlanes * units + u, units, h[u],
+                                     gradient, dx_gates + row * width + kGates * u,
+                                     dh_gates + row * width + kGates * u);
+          }
         }
-      }
+      });
       few_rows::multiply(products_, layer.step(dh_gates, width, t), layer.recurrent,
                          Matrix::row_major(dh, n, units, units), true);
     }

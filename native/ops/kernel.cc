@@ -58,6 +58,7 @@ class NamedKernel : public Kernel {
     naming(name_, [&] { kernel_->backward(task); });
   }
   bool accumulates() const override { return kernel_->accumulates(); }
+  bool shares_out() const override { return kernel_->shares_out(); }
 
  private:
   std::string name_;

@@ -18,9 +18,11 @@
 // - A tile may cover a part of what the operator reduces: then the output is a partial value, and
 // an operand that is to be added once (a bias) is absent in all parts but one. Inputs in which the
 // operator is linear may be absent, but not all: then the outputs' tiles start as zeros.
-// - It computes with the calling thread alone, keeps primitives and scratch memory from call to
-// call, and reports
-//   failure by an exception that names the operator.
+// - On a device of several cores, a task is cut into one for each thread (runtime/subtasks.h), so a
+// kernel computes with the calling thread alone; but for one that says that it shares out what it
+// does among the threads itself, as those do that spend their time in oneDNN's primitives (team.h).
+// - It keeps primitives and scratch memory from call to call, and reports failure by an exception
+// that names the operator.
 #pragma once
 
 #include <cstdint>
@@ -123,6 +125,7 @@ class Kernel {
   virtual void forward(KernelTask& task) = 0;
   virtual void backward(KernelTask& task) = 0;
   virtual bool accumulates() const { return false; }
+  virtual bool shares_out() const { return false; }
 };
 
 using KernelFactory = std::function<std::unique_ptr<Kernel>(const Attributes&)>;

@@ -141,6 +141,7 @@ class Lstm : public Kernel {
  public:
   explicit Lstm(bool reverse) : reverse_(reverse) {}
   bool accumulates() const override { return true; }
+  bool shares_out() const override { return true; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
@@ -158,11 +159,13 @@ class Lstm : public Kernel {
         recurrent.multiply(t > 0 ? layer.step(y.data(), units, t - 1) : layer.h0.matrix(n),
                            layer.step(gates, width, t), true);
       }
-      for (std::int64_t i = 0; i < n; ++i) {
-        const std::int64_t row = layer.row(i, t);
-        step_forward(gates + row * width, bias, layer.c_before(saved.data(), i, t), units,
-                     saved.data() + layer.planes(i, t), y.data() + row * units);
-      }
+      share_range(n, n * width, [&](std::int64_t lo, std::int64_t hi) {
+        for (std::int64_t i = lo; i < hi; ++i) {
+          const std::int64_t row = layer.row(i, t);
+          step_forward(gates + row * width, bias, layer.c_before(saved.data(), i, t), units,
+                       saved.data() + layer.planes(i, t), y.data() + row * units);
+        }
+      });
     }
     y.commit();
     saved.commit();
@@ -250,11 +253,13 @@ class Lstm : public Kernel {
     float* const gates = scratch(kGateRows, n * steps * width);
     const StepFactor recurrent(products_, layer.recurrent, n, steps);
     for (std::int64_t t = steps - 1; t >= 0; --t) {
-      for (std::int64_t i = 0; i < n; ++i) {
-        step_backward(saved.data() + layer.planes(i, t), layer.c_before(saved.data(), i, t),
-                      dy.row(i, layer.row(0, t) * units), dh + i * units, units, dc + i * units,
-                      gates + layer.row(i, t) * width);
-      }
+      share_range(n, n * width, [&](std::int64_t lo, std::int64_t hi) {
+        for (std::int64_t i = lo; i < hi; ++i) {
+          step_backward(saved.data() + layer.planes(i, t), layer.c_before(saved.data(), i, t),
+                        dy.row(i, layer.row(0, t) * units), dh + i * units, units, dc + i * units,
+                        gates + layer.row(i, t) * width);
+        }
+      });
       const Matrix now = layer.step(gates, width, t);
       if (t > 0) {
         recurrent.multiply(now, Matrix::row_major(dh, n, units, units), false);

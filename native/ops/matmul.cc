@@ -20,6 +20,7 @@ TensorView input_rows(const TensorView& view, int slot) {
 class MatMul : public Kernel {
  public:
   bool accumulates() const override { return true; }
+  bool shares_out() const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView a = input_rows(task.inputs[0], 0), b = input_rows(task.inputs[1], 1);

@@ -5,19 +5,20 @@
 #include <atomic>
 #include <unordered_map>
 
+#include "ops/team.h"
+
 namespace flexlegion::onednn {
 
 dnnl::engine& engine() {
-  // omp_set_num_threads is a setting of the calling thread.
-  thread_local const bool one_thread = (omp_set_num_threads(1), true);
-  static_cast<void>(one_thread);
+  omp_set_num_threads(team_size());  // a setting of the calling thread
   // Never destroyed: threads may still hold streams when static objects go.
   static auto* const engine = new dnnl::engine(dnnl::engine::kind::cpu, 0);
   return *engine;
 }
 
 dnnl::stream& stream() {
-  thread_local dnnl::stream stream(engine());
+  dnnl::engine& its = engine();
+  thread_local dnnl::stream stream(its);
   return stream;
 }
 

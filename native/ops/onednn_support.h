@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ops/activation.h"
+#include "ops/team.h"
 #include "ops/tensor_view.h"
 
 namespace flexlegion::onednn {
@@ -19,8 +20,8 @@ namespace flexlegion::onednn {
 // The scratch slot that Prepared::execute() uses for itself.
 constexpr int kScratchpadSlot = kKernelSlots;
 
-// A thread's first use holds oneDNN to that one thread, i.e. to its task's core: both what it
-// prepares (which plans for a number of threads) and what it executes.
+// Asking for either holds oneDNN to the threads of the caller's team: both what it prepares, which
+// is planned for a number of threads, and what it executes.
 dnnl::engine& engine();
 dnnl::stream& stream();  // the calling thread's
 
@@ -66,7 +67,8 @@ class Cache {
 
   // The primitive of that key; `describe` returns its description when it is first asked for.
   template <typename Describe>
-  const Prepared& get(const Key& key, Describe&& describe) {
+  const Prepared& get(Key key, Describe&& describe) {
+    key.push_back(team_size());
     const std::lock_guard<std::mutex> lock(mutex_);
     std::unique_ptr<Prepared>& entry = entries_[key];
     if (entry == nullptr) entry = std::make_unique<Prepared>(describe());

@@ -1,6 +1,7 @@
 #include "ops/tensor_view.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <new>
@@ -9,6 +10,7 @@
 #include "ops/merge_elements.h"
 #include "ops/simd.h"
 #include "ops/strided_loop.h"
+#include "ops/team.h"
 #include "support/huge_pages.h"
 
 namespace flexlegion {
@@ -20,6 +22,21 @@ FLEXLEGION_SIMD void add_run(float* to, const float* from, std::int64_t n) {
 
 FLEXLEGION_SIMD void max_run(float* to, const float* from, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = larger(to[i], from[i]);
+}
+
+template <std::size_t N>
+using Pointers = std::array<float*, N>;
+
+// Calls run(pointers, length) for pieces that are contiguous in every view, on all threads.
+template <std::size_t N, typename Run>
+void share_runs(const Views<N>& views, const Run& run) {
+  share_views<N>(views, [&run](const Views<N>& parts) {
+    for_each_run<N>(parts, [&](const Offsets<N>& at, std::int64_t n) {
+      Pointers<N> pointers;
+      for (std::size_t v = 0; v < N; ++v) pointers[v] = parts[v]->f32() + at[v];
+      run(pointers, n);
+    });
+  });
 }
 
 struct Freed {
@@ -72,41 +89,36 @@ TensorView subview(const TensorView& view, std::int64_t i) {
 }
 
 void copy_view(const TensorView& to, const TensorView& from) {
-  for_each_run<2>({&to, &from}, [&](const Offsets<2>& at, std::int64_t n) {
-    // As integers, so that any bit pattern survives.
-    std::copy_n(from.i32() + at[1], n, to.i32() + at[0]);
+  share_runs<2>({&to, &from}, [](const Pointers<2>& at, std::int64_t n) {
+    // As bytes, so that any bit pattern survives.
+    std::memcpy(at[0], at[1], static_cast<std::size_t>(n) * sizeof(float));
   });
 }
 
 void add_view(const TensorView& to, const TensorView& from) {
-  for_each_run<2>({&to, &from}, [&](const Offsets<2>& at, std::int64_t n) {
-    add_run(to.f32() + at[0], from.f32() + at[1], n);
-  });
+  share_runs<2>({&to, &from},
+                [](const Pointers<2>& at, std::int64_t n) { add_run(at[0], at[1], n); });
 }
 
 void max_view(const TensorView& to, const TensorView& from) {
-  for_each_run<2>({&to, &from}, [&](const Offsets<2>& at, std::int64_t n) {
-    max_run(to.f32() + at[0], from.f32() + at[1], n);
-  });
+  share_runs<2>({&to, &from},
+                [](const Pointers<2>& at, std::int64_t n) { max_run(at[0], at[1], n); });
 }
 
 void log_add_exp_view(const TensorView& to, const TensorView& from) {
-  for_each_run<2>({&to, &from}, [&](const Offsets<2>& at, std::int64_t n) {
-    float* const mine = to.f32() + at[0];
-    const float* const its = from.f32() + at[1];
-    for (std::int64_t i = 0; i < n; ++i) mine[i] = log_add_exp(mine[i], its[i]);
+  share_runs<2>({&to, &from}, [](const Pointers<2>& at, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) at[0][i] = log_add_exp(at[0][i], at[1][i]);
   });
 }
 
 void zero_view(const TensorView& to) {
-  for_each_run<1>(
-      {&to}, [&](const Offsets<1>& at, std::int64_t n) { std::fill_n(to.f32() + at[0], n, 0.0f); });
+  share_runs<1>({&to}, [](const Pointers<1>& at, std::int64_t n) { std::fill_n(at[0], n, 0.0f); });
 }
 
 void zero_where_equal(const TensorView& to, const TensorView& a, const TensorView& b) {
-  for_each_run<3>({&to, &a, &b}, [&](const Offsets<3>& at, std::int64_t n) {
+  share_runs<3>({&to, &a, &b}, [](const Pointers<3>& at, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) {
-      if (same_number(a.f32()[at[1] + i], b.f32()[at[2] + i])) to.f32()[at[0] + i] = 0.0f;
+      if (same_number(at[1][i], at[2][i])) at[0][i] = 0.0f;
     }
   });
 }

@@ -6,6 +6,7 @@
 #include "ops/partial_values.h"
 #include "ops/simd.h"
 #include "ops/strided_loop.h"
+#include "ops/team.h"
 
 namespace flexlegion {
 
@@ -89,10 +90,22 @@ class Updater {
   std::vector<TensorView> parts_;
 };
 
+// A weight that is no table, on all threads.
+void update_rows(const WeightUpdate& update, float factor) {
+  const TensorView& value = update.value;
+  share_range(value.extent(0), value.volume(), [&](std::int64_t lo, std::int64_t hi) {
+    std::vector<TensorView> states;
+    for (const TensorView& state : update.states) states.push_back(rows_of(state, 0, lo, hi));
+    const TensorView mine = rows_of(value, 0, lo, hi);
+    Updater updater(update.kernel, mine, std::move(states), factor, update.run);
+    for_each_block(rows_of(update.gradient.stack, 1, lo, hi), updater);
+  });
+}
+
 void update_weight(const WeightUpdate& update) {
   const float factor = update.clip_norm > 0 ? clipping(*update.norm.f32(), update.clip_norm) : 1.0f;
+  if (!update.gradient.of_table) return update_rows(update, factor);
   Updater updater(update.kernel, update.value, update.states, factor, update.run);
-  if (!update.gradient.of_table) return for_each_block(update.gradient.stack, updater);
   for_each_row_block(update.gradient.lookups, TableRows::of(update.value), update.value.extent(1),
                      update.kernel.skips_zeros(), updater);
 }

@@ -101,9 +101,11 @@ const char* kernel_library() {
 
 }  // namespace
 
-int fl_rt_start(fl_running* out) {
+int fl_rt_start(int n_threads, const int32_t* threads, int n_cores, const int32_t* cores,
+                int64_t worth_sharing, fl_running* out) {
   return status([&] {
-    fl::MachineState::start();
+    fl::MachineState::start({threads, threads + n_threads}, {cores, cores + n_cores},
+                            worth_sharing);
     fl::watch_ranks();
     const fl::MachineState& machine = fl::MachineState::get();
     const auto& all = machine.devices();
@@ -116,7 +118,7 @@ int fl_rt_start(fl_running* out) {
       });
       const auto index = static_cast<int>(devices.size());
       devices.push_back({static_cast<int32_t>(device.kind), device.rank,
-                         static_cast<int32_t>(first - all.begin()),
+                         static_cast<int32_t>(first - all.begin()), device.threads,
                          device.memory.exists() ? static_cast<int64_t>(device.memory.capacity()) -
                                                       fl::arena_bytes(index)
                                                 : 0});

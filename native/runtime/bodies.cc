@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/strided_loop.h"
+#include "runtime/subtasks.h"
 
 namespace flexlegion {
 
@@ -152,7 +153,9 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
     if (output && b.combines && b.combine == Combine::max) maxima.emplace_back(b.position, i);
   }
   const int loss = loss_number(graph, planned.op);
-  return [bindings, blank, forward, parts, idle, maxima, loss, kernels](LeafContext& context) {
+  const Subtasks subtasks(graph, planned);
+  return [bindings, blank, forward, parts, idle, maxima, loss, kernels,
+          subtasks](LeafContext& context) {
     const DeviceFunctions& device = *context.device;
     Kernel& kernel = kernels.on(context.kind);
     KernelTask task = blank;
@@ -192,7 +195,7 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
       for (const TensorView& output : task.outputs) {
         if (part.absent) device.zero(output);
       }
-      if (!part.lacks_all()) kernel.forward(task);
+      if (!part.lacks_all()) subtasks.run(kernel, task, context.point);
     } else if (part.lacks_all()) {
       zero_results(task, device);
     } else if (!idle || context.point % parts == 0) {
@@ -202,7 +205,7 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
         gradient =
             gradient_of_first(gradient, stack, context.point % stack.extent(0), kFirstSlot, device);
       }
-      kernel.backward(task);
+      subtasks.run(kernel, task, context.point);
     }
     for (const auto& [accumulated, contribution] : to_add) device.add(accumulated, contribution);
   };

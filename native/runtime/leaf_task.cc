@@ -1,5 +1,6 @@
 #include "runtime/leaf_task.h"
 
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "ops/device_functions.h"
+#include "ops/team.h"
 #include "realm/cuda/cuda_module.h"
 #include "runtime/arenas.h"
 #include "runtime/executor.h"
@@ -100,6 +102,18 @@ void add_views(LeafContext& context, const std::vector<PhysicalRegion>& regions,
   if (!MachineState::get().has_gpus()) known = context.views;
 }
 
+// Has the calling thread keep to its device's cores, and with it the threads that it comes to lead,
+// which begin where their leader may run.
+void keep_to_cores(const Device& device) {
+  thread_local const Device* kept = nullptr;
+  if (device.cores.empty() || kept == &device) return;
+  kept = &device;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int core : device.cores) CPU_SET(core, &set);
+  sched_setaffinity(0, sizeof(set), &set);  // if it fails, the operating system decides
+}
+
 // While it lives, a GPU's task issues its work: Realm finds out by its stream when that is done.
 class GpuTask {
  public:
@@ -146,6 +160,10 @@ LeafContext run_leaf(const Task* task, const std::vector<PhysicalRegion>& region
   Executor& executor = Executor::find(arguments->executor);
   const Processor processor = Processor::get_executing_processor();
   const int device = MachineState::get().device_of(processor);
+  const MachineState& machine = MachineState::get();
+  const Device& here = machine.devices()[static_cast<std::size_t>(device)];
+  keep_to_cores(here);
+  const Team team(here.threads, machine.worth_sharing());
   LeafContext context;
   context.point = static_cast<int>(task->index_point[0]);
   context.arguments = arguments;

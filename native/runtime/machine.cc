@@ -105,7 +105,8 @@ MachineState& MachineState::get() {
   return *state;
 }
 
-MachineState& MachineState::start() {
+MachineState& MachineState::start(const std::vector<int>& threads, const std::vector<int>& cores,
+                                  std::int64_t worth_sharing) {
   if (state == nullptr) {
     if (!Runtime::has_runtime()) {
       throw std::runtime_error(
@@ -114,6 +115,8 @@ MachineState& MachineState::start() {
     if (!registration_mistake().empty()) throw UserMistake(registration_mistake());
     state = new MachineState;  // lives as long as Legion does, which may outlive static objects
     state->find_devices();
+    state->share_cores(threads, cores);
+    state->worth_sharing_ = worth_sharing;
     state->register_all();
     reserve_arenas();
   }
@@ -154,6 +157,32 @@ void MachineState::find_devices() {
 void MachineState::add_device(const Device& device) {
   index_[device.processor] = static_cast<int>(devices_.size());
   devices_.push_back(device);
+}
+
+// Processors take their cores from the front. If these are too few, the operating system decides.
+void MachineState::share_cores(const std::vector<int>& threads, const std::vector<int>& cores) {
+  std::vector<Device*> mine;
+  for (Device& device : devices_) {
+    if (device.rank != rank_) continue;
+    device.threads = 1;
+    if (device.kind == DeviceKind::cpu) mine.push_back(&device);
+  }
+  if (threads.size() != 1 && threads.size() != mine.size()) {
+    throw UserMistake(std::to_string(threads.size()) + " numbers of threads for " +
+                      std::to_string(mine.size()) +
+                      " CPU processors of a rank; give one for all, or one for each");
+  }
+  std::size_t wanted = 0;
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    mine[i]->threads = threads[threads.size() == 1 ? 0 : i];
+    wanted += static_cast<std::size_t>(mine[i]->threads);
+  }
+  if (wanted == mine.size() || wanted > cores.size()) return;
+  auto next = cores.begin();
+  for (Device* device : mine) {
+    device->cores.assign(next, next + device->threads);
+    next += device->threads;
+  }
 }
 
 void MachineState::register_all() {

@@ -26,6 +26,9 @@ struct Device {
   // reads without a copy by the host. Of a CPU processor: itself, and its own memory.
   Legion::Processor host = Legion::Processor::NO_PROC;
   Legion::Memory host_memory = Legion::Memory::NO_MEMORY, pinned = Legion::Memory::NO_MEMORY;
+  // Of this rank's: how many threads compute a task, and the cores that they keep to, if any.
+  int threads = 0;
+  std::vector<int> cores = {};
 };
 
 // Where the tasks of a launch on that side run for a device, and where their tiles lie.
@@ -35,13 +38,16 @@ Legion::Memory memory_for(const Device& device, Side side);
 class MachineState {
  public:
   // Finds the devices and registers everything. Must run inside the top-level task; the first call
-  // starts, the others return the same object.
-  static MachineState& start();
+  // starts, the others return the same object. Throws UserMistake unless `threads` has one number
+  // for all CPU processors of this rank, or one for each.
+  static MachineState& start(const std::vector<int>& threads, const std::vector<int>& cores,
+                             std::int64_t worth_sharing);
   static MachineState& get();  // after start()
 
   const std::vector<Device>& devices() const { return devices_; }
-  bool has_gpus() const { return has_gpus_; }        // any rank
-  int device_of(Legion::Processor processor) const;  // -1 if it is none of ours
+  bool has_gpus() const { return has_gpus_; }                    // any rank
+  int device_of(Legion::Processor processor) const;              // -1 if it is none of ours
+  std::int64_t worth_sharing() const { return worth_sharing_; }  // ops/team.h
   int ranks() const { return ranks_; }
   int rank() const { return rank_; }
 
@@ -58,11 +64,13 @@ class MachineState {
   MachineState() = default;
   void find_devices();
   void add_device(const Device& device);
+  void share_cores(const std::vector<int>& threads, const std::vector<int>& cores);
   void register_all();
 
   std::vector<Device> devices_;
   bool has_gpus_ = false;
   std::map<Legion::Processor, int> index_;
+  std::int64_t worth_sharing_ = 0;
   int ranks_ = 1;
   int rank_ = 0;
   Legion::MapperID mapper_id_ = 0;

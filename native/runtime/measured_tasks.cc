@@ -89,12 +89,13 @@ bool is_fresh(RequirementRole role) {
 
 using Regions = std::map<std::pair<TensorId, Field>, int>;  // of tensors; states lie beside values
 
-// Operands that every task of a launch reads as a whole, as those do that are split by samples their
-// weights. Its neighbours have them from the same memory, so that caches hold them once.
+// Operands that every task of a launch reads as a whole, as those do that are split by samples
+// their weights. Its neighbours have them from the same memory, so that caches hold them once.
 std::vector<bool> read_by_all(const Graph& graph, const Launch& launch) {
   std::vector<bool> shared;
   for (const Requirement& r : launch.requirements) {
-    const bool value = r.field == Field::value && r.privilege == Privilege::read && !r.tensor.none();
+    const bool value =
+        r.field == Field::value && r.privilege == Privilege::read && !r.tensor.none();
     shared.push_back(value && launch.devices.size() > 1 &&
                      r.rects.front() == Rect::of_shape(graph.tensors[r.tensor].shape));
   }

@@ -141,8 +141,8 @@ Times Measurement::run_alone(const RunState& state) {
 }
 
 // Has caches before a task be what they are in an iteration. This claims to write what the task
-// uses, or else Legion would run all sweeps first; it leaves that as it is. What is shared it claims
-// to read alone, or else Legion would run one device after the other.
+// uses, or else Legion would run all sweeps first; it leaves that as it is. What is shared it
+// claims to read alone, or else Legion would run one device after the other.
 void Measurement::add_sweep(int device, const std::vector<LaunchRequirement>& requirements,
                             const std::vector<bool>& cold, const std::vector<bool>& shared) {
   if (sweep_bytes_ == 0) return;

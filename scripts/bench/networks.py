@@ -3,10 +3,11 @@
     python scripts/bench/networks.py [--networks alexnet,rnnlm] [--strategy nmt=nmt.json]
 
 Every side is a process that stays; in each round, each trains for some iterations, one after the
-other, and those that wait are stopped. Sides are flexlegion on all processors and on one, and
-PyTorch in several variants: eager, with channels last, compiled, data-parallel by a process for
-each processor (DDP); each as installed, and tuned (huge pages; on AMD's processors, MKL's fast
-paths). Needs the ``dev`` extra, a C++ compiler, and a machine with nothing else to do.
+other, and those that wait are stopped. Sides are flexlegion on all processors, on one, and on one
+that has a thread for each core; and PyTorch in several variants: eager, with channels last,
+compiled, data-parallel by a process for each processor (DDP); each as installed, and tuned (huge
+pages; on AMD's processors, MKL's fast paths). Needs the ``dev`` extra, a C++ compiler, and a
+machine with nothing else to do.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class Run:
             strategy = self.args.strategies.get(self.work.network, self.args.strategies.get("*"))
             self.result.ours = self._ours(self.args.cpus, strategy or "data")
             self.result.single = self._ours(1, "single")
+            self.result.team = self._ours(1, "single", self.args.cpus)
             self._start_torch()
             command = torch_command(self.work, "--threads {cpus} --peak", self.args.cpus)
             peak = self._start("matrix products, for the peak", command, self.tuned)
@@ -89,9 +91,12 @@ class Run:
                 side.end()
         return self.result
 
-    def _ours(self, cpus: int, strategy: str) -> Side | None:
+    def _ours(self, cpus: int, strategy: str, threads: int = 1) -> Side | None:
         name = f"flexlegion {strategy}, {cpus} processor{'s' * (cpus > 1)}"
+        if threads > 1:
+            name += f" of {threads} threads"
         options = ["--workload", self.work.to_json(), "--strategy", strategy]
+        options += ["--threads", str(threads)]
         return self._start(name, legate("flexlegion_worker.py", cpus, *options), {})
 
     def _start_torch(self) -> None:

@@ -29,7 +29,8 @@ def layout(hosts: list[str]) -> Layout:
     """One processor on each host."""
     ranks = list(range(len(hosts)))
     devices = Devices([f"cpu:{rank}" for rank in ranks])
-    machine = RunningMachine(devices, len(hosts), 0, ranks, ranks, [1 << 30] * len(hosts))
+    sizes, threads = [1 << 30] * len(hosts), [1] * len(hosts)
+    machine = RunningMachine(devices, len(hosts), 0, ranks, ranks, sizes, threads)
     return layout_of(machine, hosts, ["A"] * len(hosts), {})
 
 

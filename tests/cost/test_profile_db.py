@@ -214,12 +214,16 @@ def test_what_neighbours_add(tmp_path: Path) -> None:
         assert costs.linear("sum", DEVICE) == (Linear(20, 2000, 0.5), "measured")
 
 
-def test_keys_tell_strides() -> None:
-    """A part of some rows is one run of memory, whatever the tensor; one of some columns is not."""
+def test_keys_tell_strides_and_what_all_tasks_read() -> None:
+    """A part of some rows is one run of memory, whatever the tensor; one of some columns is not.
+
+    What each task of a split operator has as a whole, its neighbours read at the same place.
+    """
     rows = task_key(dense(), "forward", HALF)
-    assert rows.shapes == "2x16 8x16 8 2x8"
+    assert rows.shapes == "2x16 =8x16 =8 2x8"
     columns: Shapes = ((4, 16), (4, 16), (4,), (4, 4))
-    assert task_key(dense(), "forward", columns).shapes == "4x16 4x16 4 4x4@8"
+    assert task_key(dense(), "forward", columns).shapes == "=4x16 4x16 4 4x4@8"
+    assert "=" not in task_key(dense(), "forward", WHOLE).shapes
     one_row: Shapes = ((1, 16), (4, 16), (4,), (1, 4))
     assert task_key(dense(), "forward", one_row).shapes == "1x16 4x16 4 1x4"
 

@@ -161,3 +161,18 @@ def test_rows_of_a_machine(tmp_path: Path) -> None:
     assert (process[transfer["pid"]], track[transfer["tid"]]) == ("network", link)
     assert (transfer["ts"], transfer["dur"]) == (Decimal("1.001"), Decimal("0.020"))
     assert (transfer["cat"], transfer["args"]) == ("transfer", {"bytes": 24})
+
+
+def test_the_runtime_has_a_track(tmp_path: Path) -> None:
+    """Of a task's time, what the runtime takes stands on a track of its own, where it begins."""
+    topology = load_machine("p100x4")
+    details = {"exe_time_ns": 900, "runtime_time_ns": 100}
+    rows = [("gpu:1", "forward fc [1]", 50, 1_000, details)]
+    path = tmp_path / "trace.json"
+    write_trace(path, slices_of(rows, topology), tracks=tracks_of(topology))
+    events = events_of(path)
+    track = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    task, runtime = (e for e in events if e["ph"] == "X")
+    assert (track[runtime["tid"]], runtime["pid"]) == ("runtime on gpu:1", task["pid"])
+    assert (runtime["name"], runtime["cat"]) == ("launching forward fc [1]", "runtime")
+    assert (runtime["ts"], runtime["dur"]) == (Decimal("0.050"), Decimal("0.100"))

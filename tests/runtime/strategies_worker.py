@@ -29,7 +29,7 @@ from training_state import (
 )
 from zoo_cases import CASES, SMALLEST, ZooCase
 
-from flexlegion import Strategy
+from flexlegion import Strategy, set_threads
 from flexlegion._native import rt
 from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.graph import Operator
@@ -120,8 +120,13 @@ def main() -> None:
         default="single",
         help="what to compare with: one device of the preferred kind, or a CPU processor",
     )
+    parser.add_argument(
+        "--threads", type=int, nargs="+", help="of each CPU processor; even small tasks are shared"
+    )
     parser.add_argument("--fail", action="store_true", help="exit with 1 if anything differs")
     args = parser.parse_args()
+    if args.threads:
+        set_threads(args.threads, worth_sharing=1)
     machine = running_machine()
     networks: dict[str, Network | ZooCase] = {**NETWORKS}
     if args.zoo:

@@ -42,6 +42,17 @@ def test_random_strategies(cpus: int, results: dict[int, dict[str, Any]]) -> Non
     assert results[cpus]["copied_bytes"] == 0
 
 
+def test_random_strategies_of_threads(tmp_path: Path) -> None:
+    """The same where a processor of one thread and one of two share the tasks, small ones as well.
+
+    The reference is computed by the one thread.
+    """
+    out = tmp_path / "result.json"
+    arguments = ["--first", 5000, "--count", 40, "--out", out, "--threads", 1, 2]
+    run_legate(WORKER, *arguments, cpus=2, timeout=600)
+    assert json.loads(Path(f"{out}.0").read_text())["failures"] == []
+
+
 def test_random_strategies_on_two_ranks(tmp_path: Path) -> None:
     """The same between memories; each rank compares everything."""
     out = tmp_path / "result.json"

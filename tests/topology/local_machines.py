@@ -18,7 +18,8 @@ def local(ranks: int, cpus: int, gpus: int, hosts: list[str], peers: bool) -> To
     names = [f"cpu:{i}" for i in range(ranks * cpus)] + [f"gpu:{i}" for i in range(ranks * gpus)]
     owners += [r for r in range(ranks) for _ in range(gpus)]
     memories += range(len(memories), len(names))
-    machine = RunningMachine(Devices(names, owners), ranks, 0, owners, memories, [1 << 34] * 99)
+    devices, many = Devices(names, owners), 99
+    machine = RunningMachine(devices, ranks, 0, owners, memories, [1 << 34] * many, [1] * many)
     models = [H200.name if name.startswith("gpu") else "EPYC" for name in names]
     numbers = [i for i, name in enumerate(names) if name.startswith("gpu")]
     pairs = {

@@ -71,6 +71,42 @@ def test_processors(machine: Path) -> None:
     assert started("--gpus", "1", "--cpus", "0")[0] == ["--cpus", "0", "--gpus", "1"]
 
 
+def test_threads(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processors of several threads: fewer of them; and a thread that runs Legion, if none is left.
+
+    What they are is handed on on the command line; legate knows nothing of it.
+    """
+    assert not list(machine.iterdir())
+    monkeypatch.setattr(process._Chosen, "threads", None)
+    alone = ["--gpus", "0", "--utility", "1"]
+    assert started("--threads", "2")[0] == ["--cpus", "2", *alone]
+    assert started("--threads", "3")[0] == ["--cpus", "1", "--gpus", "0"]
+    assert started("--threads", "9")[0] == ["--cpus", "1", *alone]
+    assert started("--threads", "1,2")[0] == ["--cpus", "2", "--gpus", "0"]
+    assert started("--threads", "1,2,1")[0] == ["--cpus", "3", *alone]
+    assert started("--threads", "2", "--cpus", "1")[0] == ["--cpus", "1", "--gpus", "0"]
+    for wrong, said in (("0", "1 to 1024 threads, not 0"), ("2,", "not a number"), ("x", "number")):
+        with pytest.raises(UserError, match=said):
+            launch.go_under_legate(parsed("--threads", wrong))
+
+
+def test_default_threads(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large machine has a processor for each NUMA node; one core is left to Legion's threads."""
+    assert not list(machine.iterdir())
+    monkeypatch.setattr(process._Chosen, "threads", None)
+    assert process.threads() == [1]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(128)))
+    for cpu in range(128):
+        (machine / f"cpu{cpu}" / f"node{cpu // 64}").mkdir(parents=True)
+    monkeypatch.setattr(process, "_CPUS", machine)
+    monkeypatch.setattr(process, "_GPUS", machine / "none")
+    assert process.numa_nodes() == 2
+    assert started()[0] == ["--cpus", "2", "--gpus", "0"]
+    for config, threads in (("--cpus 2 --gpus 0", 63), ("--cpus 200", 1), ("--cpus 1 --gpus 2", 1)):
+        monkeypatch.setenv("LEGATE_CONFIG", config)
+        assert process.threads() == [threads]
+
+
 def test_only_visible_gpus(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(3):
         (machine / f"0000:0{number}").mkdir()

@@ -27,8 +27,9 @@ class Comparison:
         What was trained.
     cpus
         Processors of each side but `single`.
-    ours, single
-        Flexlegion on all processors, and on one; none if it failed.
+    ours, single, team
+        Flexlegion on all processors, on one, and on one that has a thread for each core; none if it
+        failed.
     theirs
         PyTorch's variants, by group: "as installed", "tuned", "DDP".
     peaks
@@ -41,6 +42,7 @@ class Comparison:
     cpus: int
     ours: Side | None = None
     single: Side | None = None
+    team: Side | None = None
     theirs: dict[str, list[Side]] = field(default_factory=dict)
     peaks: list[float] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -48,7 +50,7 @@ class Comparison:
     @property
     def sides(self) -> list[Side]:
         """All that ran."""
-        ours = [side for side in (self.ours, self.single) if side is not None]
+        ours = [side for side in (self.ours, self.single, self.team) if side is not None]
         return ours + [side for group in self.theirs.values() for side in group]
 
     def gflops(self, side: Side) -> float:
@@ -67,6 +69,8 @@ class Comparison:
         rivals = {group: best(sides) for group, sides in self.theirs.items() if sides}
         if self.single is not None:
             rivals["flexlegion on 1 processor"] = self.single
+        if self.team is not None:
+            rivals[f"flexlegion on 1 processor of {self.cpus} threads"] = self.team
         paired = {group: ratios(self.ours, rival) for group, rival in rivals.items()}
         return {
             group: {

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from common.workloads import LEARNING_RATE, Workload
 
-from flexlegion import SGD, Model, ParallelConfig, Strategy
+from flexlegion import SGD, Model, ParallelConfig, Strategy, set_threads
 from flexlegion._native import rt
 from flexlegion.machine.running import all_gather, running_machine
 from flexlegion.runtime.program import TRAIN, Batch
@@ -63,7 +63,9 @@ def main() -> None:
     parser.add_argument("--workload", type=Workload.from_json, required=True)
     parser.add_argument("--strategy", required=True, help="as elsewhere, or 'parameter'")
     parser.add_argument("--precision", default="fp32", help="of GPUs; default: fp32")
+    parser.add_argument("--threads", type=int, default=1, help="of a CPU processor; default: 1")
     args = parser.parse_args()
+    set_threads(args.threads)
     work: Workload = args.workload
     model = work.model()
     loss = ZOO[work.network].loss
