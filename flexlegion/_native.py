@@ -298,7 +298,8 @@ def _gathered_threads(library: Library, facts: Any) -> list[int]:
     everything = library.ffi.new("int32_t[]", facts.n_devices * facts.ranks)
     size = library.ffi.sizeof(mine)
     library.check(library.lib.fl_rt_all_gather(mine, size, everything))
-    return [max(everything[i :: facts.n_devices]) for i in range(facts.n_devices)]
+    told = list(everything)  # cffi's arrays know no steps
+    return [max(told[i :: facts.n_devices]) for i in range(facts.n_devices)]
 
 
 def threads() -> list[int]:

@@ -135,9 +135,13 @@ def _metrics(model: Model, history: History, test: dict[str, float]) -> dict[str
 def _described(machine: RunningMachine) -> str:
     devices, ranks = len(machine.devices), count(machine.ranks, "rank")
     gpus = sum(name.startswith("gpu:") for name in machine.devices.names)
+    numbers = machine.threads[: devices - gpus]
+    same = len(set(numbers)) == 1
+    threads = f"{numbers[0]}" if same else "+".join(map(str, numbers))
+    of = f" of {threads} threads" if max(numbers, default=1) > 1 else ""
     if gpus == 0:
-        return f"{devices} processors on {ranks}"
-    return f"{count(devices - gpus, 'CPU processor')} and {count(gpus, 'GPU')} on {ranks}"
+        return f"{count(devices, 'processor')}{of} on {ranks}"
+    return f"{count(devices - gpus, 'CPU processor')}{of} and {count(gpus, 'GPU')} on {ranks}"
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -79,7 +79,7 @@ struct DeviceFunctions {
 // The sizes of what passes between the runtime and a library of such functions and kernels, as one
 // number. Raise the first factor where a meaning changes and no size does.
 constexpr std::uint64_t device_interface() {
-  std::uint64_t number = 1;
+  std::uint64_t number = 2;
   for (const std::size_t size :
        {sizeof(DeviceFunctions), sizeof(WeightUpdate), sizeof(GpuFacts), sizeof(KernelTask),
         sizeof(TensorView), sizeof(RunState), sizeof(Lookup)}) {
