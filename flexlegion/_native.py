@@ -282,24 +282,20 @@ def rt() -> Library:
     global _started
     _started = library, facts
     process.check_together(facts.ranks)
-    _threads[:] = _gathered_threads(library, facts)
-    mine = [facts.devices[i].threads for i in range(facts.n_devices)]
+    mine = [device.threads for device in library.items(facts.devices, facts.n_devices)]
     process.warn_of_few_cores(mine, len(cores))
+    _threads[:] = mine if facts.ranks == 1 else _gathered(library, mine, facts.ranks)
     return library
 
 
-def _gathered_threads(library: Library, facts: Any) -> list[int]:
-    """Of each device, as its rank knows them."""
-    mine = library.ffi.new("int32_t[]", facts.n_devices)
-    for i in range(facts.n_devices):
-        mine[i] = facts.devices[i].threads
-    if facts.ranks == 1:
-        return list(mine)
-    everything = library.ffi.new("int32_t[]", facts.n_devices * facts.ranks)
+def _gathered(library: Library, threads: list[int], ranks: int) -> list[int]:
+    """Of each device, as its rank knows them; the others say 0."""
+    mine = library.ffi.new("int32_t[]", threads)
+    everything = library.ffi.new("int32_t[]", len(threads) * ranks)
     size = library.ffi.sizeof(mine)
     library.check(library.lib.fl_rt_all_gather(mine, size, everything))
     told = list(everything)  # cffi's arrays know no steps
-    return [max(told[i :: facts.n_devices]) for i in range(facts.n_devices)]
+    return [max(told[i :: len(threads)]) for i in range(len(threads))]
 
 
 def threads() -> list[int]:

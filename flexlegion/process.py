@@ -31,10 +31,11 @@ _HERE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 # Of the processors that a rank takes unless it is told: more are better chosen by somebody.
 MOST_CPUS = 16
 MOST_THREADS = 1024  # of a processor: more than any machine has cores
+WORTH_SHARING = 1 << 14  # elements: a thread takes some microseconds to begin
 _MEMORY_SHARE = 0.8  # of a machine's, as Legate takes where one rank runs
 _CPUS = Path("/sys/devices/system/cpu")
-# Of elements: a thread takes some microseconds to begin.
-WORTH_SHARING = 1 << 14
+_GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for each
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 class _Chosen:
@@ -42,10 +43,6 @@ class _Chosen:
 
     threads: list[int] | None = None
     worth_sharing = WORTH_SHARING
-
-
-_GPUS = Path("/proc/driver/nvidia/gpus")  # a folder for each
-_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def rank() -> int:
@@ -139,7 +136,8 @@ def set_threads(threads: int | Sequence[int], worth_sharing: int = WORTH_SHARING
         )
     from flexlegion import _native
 
-    if _native.rt.cache_info().currsize and numbers != _Chosen.threads:
+    known = (_Chosen.threads, _Chosen.worth_sharing)
+    if _native.rt.cache_info().currsize and (numbers, worth_sharing) != known:
         raise UserError("processors get their threads before the first model is compiled")
     _Chosen.threads, _Chosen.worth_sharing = numbers, worth_sharing
 

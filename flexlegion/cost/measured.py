@@ -22,7 +22,8 @@ from flexlegion.graph import Operator
 from flexlegion.machine.topology import Device
 from flexlegion.precision import DEFAULT
 
-# Before an operand that all tasks of the operator have as a whole: neighbours read the same memory.
+# Before an operand that all tasks of the operator read as a whole: neighbours read the same memory
+# (native/runtime/measured_tasks.cc, read_by_all).
 SAME = "="
 
 _identities: WeakKeyDictionary[Operator, tuple[str, str, str, str]] = WeakKeyDictionary()
@@ -47,10 +48,10 @@ def task_key(operator: Operator, pass_: str, shapes: Shapes) -> TaskKey:
     type_, text, gradients, data_type = identity
     tensors = (*operator.inputs, *operator.weights, *operator.outputs)
     wholes = [tuple(tile) == tensor.shape for tile, tensor in zip(shapes, tensors, strict=True)]
-    split = not all(wholes)
+    read = len(tensors) - len(operator.outputs)  # what is written, tasks never share
     extents = " ".join(
-        (SAME if split and whole else "") + _placed(tile, tensor.shape)
-        for tile, tensor, whole in zip(shapes, tensors, wholes, strict=True)
+        (SAME if i < read and whole and not all(wholes) else "") + _placed(tile, tensor.shape)
+        for i, (tile, tensor, whole) in enumerate(zip(shapes, tensors, wholes, strict=True))
     )
     return TaskKey(type_, text, extents, pass_, gradients if pass_ == "backward" else "", data_type)
 

@@ -18,7 +18,7 @@ class TaskKey:
         Extents of the operands' parts: ``16x28x28x1 =6x5x5x1 ...``. A part that is not one run of
         the memory of its tensor has, after an ``@``, the tensor's extents that its strides come
         from: ``16x14x14x3@14x14x6``. An ``=`` stands before what all tasks of a split operator
-        have as a whole: devices that share a memory read it at the same place.
+        read as a whole: devices that share a memory read it at the same place.
     stage
         ``forward`` or ``backward``.
     gradients

@@ -50,9 +50,9 @@ void share_range(std::int64_t count, std::int64_t elements, const Body& body) {
 template <std::size_t N, typename Body>
 void share_views(const std::array<const TensorView*, N>& views, const Body& body) {
   const TensorView& first = *views[0];
+  if (team_size() == 1 || first.rank() == 0) return body(views);
   int d = 0;
   while (d < first.rank() - 1 && first.extent(d) < team_size()) ++d;
-  if (team_size() == 1 || first.rank() == 0) return body(views);
   share_range(first.extent(d), first.tile.volume(), [&](std::int64_t lo, std::int64_t hi) {
     std::array<TensorView, N> parts;
     std::array<const TensorView*, N> its;

@@ -21,7 +21,7 @@ constexpr int kFirstSlot = 2500;  // three
 
 // Where a requirement's view goes in a KernelTask: a list, and a position in it.
 struct Binding {
-  std::vector<TensorView> KernelTask::*list;
+  ViewList list;
   std::vector<bool> KernelTask::*flags;  // where a kernel that accumulates is told to
   std::size_t position;
   int operand;
@@ -33,26 +33,15 @@ struct Binding {
   int scratch_slot = kSummedSlot;
 };
 
-// Operands are numbered within their role: the kernel's inputs[i], weights[i], outputs[i].
-std::size_t position_in_role(const Operator& op, int operand) {
-  std::size_t position = 0;
-  for (int i = 0; i < operand; ++i) position += op.operands[i].role == op.operands[operand].role;
-  return position;
-}
-
 Binding bind(const Operator& op, const Plan& plan, const Requirement& r, int parts) {
   const Role role = op.operands[r.operand].role;
   Binding binding{nullptr, nullptr, position_in_role(op, r.operand), r.operand, r.adds};
   if (r.field == Field::gradient) {
-    binding.list = role == Role::input    ? &KernelTask::input_grads
-                   : role == Role::weight ? &KernelTask::weight_grads
-                                          : &KernelTask::output_grads;
+    binding.list = gradients_in(role);
     binding.flags =
         role == Role::input ? &KernelTask::adds_input_grad : &KernelTask::adds_weight_grad;
   } else {
-    binding.list = role == Role::input    ? &KernelTask::inputs
-                   : role == Role::weight ? &KernelTask::weights
-                                          : &KernelTask::outputs;
+    binding.list = values_in(role);
     binding.shared = parts > 1 && op.operands[r.operand].linear;
     binding.combine = plan.values[r.tensor].combine;
     binding.scratch_slot = kCombinedSlot;
@@ -153,7 +142,7 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
     if (output && b.combines && b.combine == Combine::max) maxima.emplace_back(b.position, i);
   }
   const int loss = loss_number(graph, planned.op);
-  const Subtasks subtasks(graph, planned);
+  const auto subtasks = std::make_shared<const Subtasks>(graph, planned);
   return [bindings, blank, forward, parts, idle, maxima, loss, kernels,
           subtasks](LeafContext& context) {
     const DeviceFunctions& device = *context.device;
@@ -195,7 +184,7 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
       for (const TensorView& output : task.outputs) {
         if (part.absent) device.zero(output);
       }
-      if (!part.lacks_all()) subtasks.run(kernel, task, context.point);
+      if (!part.lacks_all()) subtasks->run(kernel, task, context.point);
     } else if (part.lacks_all()) {
       zero_results(task, device);
     } else if (!idle || context.point % parts == 0) {
@@ -205,7 +194,7 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
         gradient =
             gradient_of_first(gradient, stack, context.point % stack.extent(0), kFirstSlot, device);
       }
-      subtasks.run(kernel, task, context.point);
+      subtasks->run(kernel, task, context.point);
     }
     for (const auto& [accumulated, contribution] : to_add) device.add(accumulated, contribution);
   };

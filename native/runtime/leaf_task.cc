@@ -159,8 +159,8 @@ LeafContext run_leaf(const Task* task, const std::vector<PhysicalRegion>& region
   const auto* arguments = static_cast<const TaskArguments*>(task->args);
   Executor& executor = Executor::find(arguments->executor);
   const Processor processor = Processor::get_executing_processor();
-  const int device = MachineState::get().device_of(processor);
   const MachineState& machine = MachineState::get();
+  const int device = machine.device_of(processor);
   const Device& here = machine.devices()[static_cast<std::size_t>(device)];
   keep_to_cores(here);
   const Team team(here.threads, machine.worth_sharing());

@@ -12,20 +12,6 @@ namespace {
 constexpr int kOwnSlot = 4000, kMostWeights = 64;
 constexpr std::int64_t kFew = 8;  // times as large a task is at least as the gradients added up
 
-using List = std::vector<TensorView> KernelTask::*;
-
-List values_in(Role role) {
-  return role == Role::input    ? &KernelTask::inputs
-         : role == Role::weight ? &KernelTask::weights
-                                : &KernelTask::outputs;
-}
-
-List gradients_in(Role role) {
-  return role == Role::input    ? &KernelTask::input_grads
-         : role == Role::weight ? &KernelTask::weight_grads
-                                : &KernelTask::output_grads;
-}
-
 TensorView narrowed_to(const TensorView& view, const Rect& rect) {
   TensorView part = view;
   for (int d = 0; d < rect.rank; ++d) part = narrowed(part, d, rect.lo[d], rect.hi[d]);
@@ -33,6 +19,24 @@ TensorView narrowed_to(const TensorView& view, const Rect& rect) {
 }
 
 }  // namespace
+
+ViewList values_in(Role role) {
+  return role == Role::input    ? &KernelTask::inputs
+         : role == Role::weight ? &KernelTask::weights
+                                : &KernelTask::outputs;
+}
+
+ViewList gradients_in(Role role) {
+  return role == Role::input    ? &KernelTask::input_grads
+         : role == Role::weight ? &KernelTask::weight_grads
+                                : &KernelTask::output_grads;
+}
+
+std::size_t position_in_role(const Operator& op, int operand) {
+  std::size_t position = 0;
+  for (int i = 0; i < operand; ++i) position += op.operands[i].role == op.operands[operand].role;
+  return position;
+}
 
 Subtasks::Subtasks(const Graph& graph, const Launch& launch)
     : forward_(launch.pass == Pass::forward),
@@ -46,15 +50,15 @@ Subtasks::Subtasks(const Graph& graph, const Launch& launch)
       dims_.push_back(d);
     }
   }
-  std::size_t counts[3] = {};
-  for (const Operand& o : op.operands) {
-    const std::size_t position = counts[static_cast<int>(o.role)]++;
+  for (int i = 0; i < static_cast<int>(op.operands.size()); ++i) {
+    const Operand& o = op.operands[i];
     const Tensor& tensor = graph.tensors[o.tensor];
-    const bool output = o.role == Role::output;
-    touched_.push_back(
-        {values_in(o.role), position, o, tensor, forward_ && (output || tensor.is_state), false});
-    touched_.push_back(
-        {gradients_in(o.role), position, o, tensor, !forward_ && !output, o.role == Role::weight});
+    const bool output = o.role == Role::output, weight = o.role == Role::weight;
+    const bool writes = forward_ ? output || tensor.is_state : !output;
+    const std::size_t position = position_in_role(op, i), number = operands_.size();
+    operands_.emplace_back(o, tensor);
+    touched_.push_back({values_in(o.role), position, number, forward_ && writes, false});
+    touched_.push_back({gradients_in(o.role), position, number, !forward_ && writes, weight});
   }
 }
 
@@ -122,7 +126,7 @@ bool Subtasks::writes_apart(const KernelTask& task, const Parts& parts) const {
     if (!t.written || !view.present() || apart(view, t, parts)) continue;
     if (!t.summed) return false;
     for (const Rect& part : parts) {
-      if (accessed(t.operand, t.tensor, part) != view.tile) return false;
+      if (rect_of(t, part) != view.tile) return false;
     }
     added += view.tile.volume() * static_cast<std::int64_t>(parts.size());
   }
@@ -134,7 +138,7 @@ bool Subtasks::apart(const TensorView& view, const Touched& touched, const Parts
   std::int64_t elements = 0;
   Rect before;
   for (const Rect& part : parts) {
-    const Rect rect = accessed(touched.operand, touched.tensor, part);
+    const Rect rect = rect_of(touched, part);
     if (!view.tile.contains(rect) || before.overlaps(rect)) return false;
     elements += rect.volume();
     before = rect;
@@ -147,7 +151,7 @@ KernelTask Subtasks::part_of(const KernelTask& task, const Parts& parts, int k) 
   for (const Touched& t : touched_) {
     TensorView& view = (mine.*t.list)[t.position];
     if (!view.present()) continue;
-    const Rect rect = accessed(t.operand, t.tensor, parts[static_cast<std::size_t>(k)]);
+    const Rect rect = rect_of(t, parts[static_cast<std::size_t>(k)]);
     view = narrowed_to(view, rect.intersect(view.tile));
     // A gradient of a thread's own is written, whatever stands in the task's.
     const bool own = k > 0 && t.summed && rect == (task.*t.list)[t.position].tile;

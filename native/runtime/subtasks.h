@@ -6,6 +6,8 @@
 // sums over all parts: each thread writes one of its own, and they are added up.
 #pragma once
 
+#include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "ops/kernel.h"
@@ -13,6 +15,13 @@
 #include "plan/launches.h"
 
 namespace flexlegion {
+
+// Where a kernel's task has the values of operands in that role, and their gradients; and which of
+// these is an operand's: the kernel's inputs[i], weights[i], outputs[i].
+using ViewList = std::vector<TensorView> KernelTask::*;
+ViewList values_in(Role role);
+ViewList gradients_in(Role role);
+std::size_t position_in_role(const Operator& op, int operand);
 
 class Subtasks {
  public:
@@ -25,10 +34,9 @@ class Subtasks {
 
  private:
   struct Touched {
-    std::vector<TensorView> KernelTask::*list;
+    ViewList list;
     std::size_t position;
-    Operand operand;
-    Tensor tensor;
+    std::size_t operand;
     bool written;
     bool summed;  // a weight's gradient
   };
@@ -41,6 +49,11 @@ class Subtasks {
   Parts split(const KernelTask& task, const Rect& tile, int threads) const;
   bool writes_apart(const KernelTask& task, const Parts& parts) const;
   bool apart(const TensorView& view, const Touched& touched, const Parts& parts) const;
+  // What a part of the tile touches of an operand.
+  Rect rect_of(const Touched& touched, const Rect& part) const {
+    const auto& [operand, tensor] = operands_[touched.operand];
+    return accessed(operand, tensor, part);
+  }
   KernelTask part_of(const KernelTask& task, const Parts& parts, int k) const;
 
   bool forward_;
@@ -48,7 +61,8 @@ class Subtasks {
   std::vector<int> degrees_;
   int first_task_;
   std::vector<int> dims_;  // in which it may be split
-  std::vector<Touched> touched_;
+  std::vector<std::pair<Operand, Tensor>> operands_;
+  std::vector<Touched> touched_;  // values and gradients
 };
 
 }  // namespace flexlegion

@@ -186,6 +186,7 @@ def main() -> None:
     result = {
         "processors": len(machine.devices),
         "ranks": machine.ranks,
+        "threads": machine.threads,
         "strategies": compared,
         "turned": turned,
         "tasks": tasks,

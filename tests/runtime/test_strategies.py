@@ -50,7 +50,9 @@ def test_random_strategies_of_threads(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     arguments = ["--first", 5000, "--count", 40, "--out", out, "--threads", 1, 2]
     run_legate(WORKER, *arguments, cpus=2, timeout=600)
-    assert json.loads(Path(f"{out}.0").read_text())["failures"] == []
+    result = json.loads(Path(f"{out}.0").read_text())
+    assert result["failures"] == []
+    assert (result["threads"], result["strategies"]) == ([1, 2], 40)
 
 
 def test_random_strategies_on_two_ranks(tmp_path: Path) -> None:
