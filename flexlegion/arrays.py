@@ -46,7 +46,7 @@ def rows_for(tensor: Tensor, value: Any, classes: int | None = None) -> Array:
         for extreme in (int(array.min()), int(array.max())):
             if not limits.min <= extreme <= limits.max:
                 raise UserError(f"{tensor.name}: got {extreme}, which is no 32-bit integer")
-    return np.ascontiguousarray(array, tensor.dtype)
+    return np.ascontiguousarray(array, tensor.host_dtype)
 
 
 def shaped(tensor: Tensor, array: Array, is_classes: bool) -> Array:

@@ -1,7 +1,7 @@
 """Fingerprints: whether two graphs have the same operators, and where they differ if not.
 
-The batch size does not count, and neither does the loss: a strategy serves all of them, as far as
-its degrees fit.
+The batch size does not count, and neither do the loss and what activations are stored as: a
+strategy serves all of them, as far as its degrees fit.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _text(operator: Operator) -> str:
     digest = _hash(
         (
             sorted(operator.kind.attributes().items()),
-            [(_source(tensor), tensor.shape[1:], tensor.dtype) for tensor in operator.inputs],
+            [(_source(t), t.shape[1:], t.host_dtype) for t in operator.inputs],
             [(weight.name, weight.shape) for weight in operator.weights],
             [tensor.shape[1:] for tensor in operator.outputs],
         )

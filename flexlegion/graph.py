@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from flexlegion.errors import UserError
 from flexlegion.initializers import Given, Initializer
 from flexlegion.ops.base import MAX_SPACE, PARTS, Access, Dim, DimKind, OperatorType, WeightSpec
 from flexlegion.tensor import (
+    INPUT_TYPES,
     MAX_ELEMENTS,
     MAX_ELEMENTS_OF_ALL,
     DataType,
@@ -172,8 +173,8 @@ class Graph:
     ) -> Tensor:
         """Add a tensor that the user's data fill."""
         self._check_new(name)
-        if dtype not in get_args(DataType):
-            choices = " or ".join(get_args(DataType))
+        if dtype not in INPUT_TYPES:
+            choices = " or ".join(INPUT_TYPES)
             raise UserError(f"input '{name}' has type {dtype}, but only {choices} are possible")
         tensor = Tensor(name, shape, dtype, "input", requires_gradient=requires_gradient)
         self._include(name, [tensor])

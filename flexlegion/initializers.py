@@ -162,7 +162,7 @@ def initializer(spec: str | Initializer | npt.NDArray[Any]) -> Initializer:
 def initial_weights(graph: Graph, seed: int) -> dict[str, Array]:
     """The first values of every weight: a function of seed and name."""
     return {
-        tensor.name: tensor.initializer(tensor.shape, tensor.name, seed, tensor.dtype)
+        tensor.name: tensor.initializer(tensor.shape, tensor.name, seed, tensor.host_dtype)
         for tensor in graph.weights
         if tensor.initializer is not None
     }

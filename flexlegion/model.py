@@ -26,7 +26,13 @@ from flexlegion.machine.running import RunningMachine, running_machine
 from flexlegion.metrics import Metrics, goal_of
 from flexlegion.optimizers import Optimizer, optimizer_of
 from flexlegion.plan import Plan
-from flexlegion.precision import DEFAULT, check_precision, check_used
+from flexlegion.precision import (
+    DEFAULT,
+    DEFAULT_STORAGE,
+    check_precision,
+    check_storage,
+    check_used,
+)
 from flexlegion.quoting import printable
 from flexlegion.report.measured import MeasuredTimeline, recorded
 from flexlegion.runtime.checkpoint_weights import fitted, read_weights, save_weights
@@ -40,6 +46,7 @@ from flexlegion.strategies import AnyStrategy, resolve
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
 from flexlegion.transforms.losses import add_losses
+from flexlegion.transforms.storage import check_stored, stored
 
 if TYPE_CHECKING:
     from flexlegion.importers.weights import Origin
@@ -101,6 +108,7 @@ class Model(Layers):
         precision: str = DEFAULT,
         loss_weights: Weights = None,
         granularity: Granularity | None = None,
+        storage: str = DEFAULT_STORAGE,
     ) -> None:
         """Fix how to train; starts Legion, and sets the initial weights.
 
@@ -135,6 +143,10 @@ class Model(Layers):
         granularity
             How finely the plan is cut where the strategy leaves it open; by default as the strategy
             states.
+        storage
+            What activations and their gradients are stored as: "fp32", or "bf16", which takes half
+            the memory, on processors that have instructions for it. Weights, their gradients and
+            sums are single precision in any case.
 
         Raises
         ------
@@ -144,23 +156,35 @@ class Model(Layers):
         outputs = self._outputs_of(output)
         if loss is None:
             loss = DEFAULT_LOSS if self.loss is None else self.loss
+        check_storage(storage)
         graph = add_losses(self.graph, outputs, loss, loss_weights)
+        graph, its_outputs = stored(graph, outputs, storage)
         goal = goal_of(graph, metrics)
         chosen = optimizer_of(optimizer)
         check_precision(precision)
         machine = running_machine()
         resolved = resolve(strategy, graph, machine.devices)
         check_used(precision, resolved.devices(), resolved.source or "the strategy")
+        check_stored(storage, resolved.devices())
         self.close()
         plan = Plan(
-            graph, resolved, machine.devices, outputs, chosen.states, chosen.clips, granularity
+            graph, resolved, machine.devices, its_outputs, chosen.states, chosen.clips, granularity
         )
         if machine.rank == 0:
             warn_of_idle(plan)
         program = Program(plan, chosen, self.seed, precision)
         binding = Binding(program, self.batch_size, self.seed)
         self._compiled = Compiled(
-            graph, outputs, goal, chosen, schedule, resolved, machine, plan, program, binding
+            graph,
+            list(its_outputs),
+            goal,
+            chosen,
+            schedule,
+            resolved,
+            machine,
+            plan,
+            program,
+            binding,
         )
         self.set_weights(initial_weights(graph, self.seed))
 

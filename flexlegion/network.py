@@ -17,13 +17,14 @@ from flexlegion.machine.topology import Topology
 from flexlegion.model import Model
 from flexlegion.ops.base import DimKind
 from flexlegion.optimizers import Optimizer, optimizer_of
-from flexlegion.precision import DEFAULT, check_precision
+from flexlegion.precision import DEFAULT, DEFAULT_STORAGE, check_precision, check_storage
 from flexlegion.problem import Problem, Space
 from flexlegion.references import described_sizes
 from flexlegion.soap import SPLIT
 from flexlegion.strategy import GRAPH
 from flexlegion.tensor import Tensor
 from flexlegion.transforms.losses import add_losses
+from flexlegion.transforms.storage import stored
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Network:
         With its states.
     precision
         In which GPUs compute.
+    storage
+        What activations are stored as.
     """
 
     model: Model
@@ -52,6 +55,7 @@ class Network:
     loss: Losses
     optimizer: Optimizer
     precision: str = DEFAULT
+    storage: str = DEFAULT_STORAGE
 
     @classmethod
     def of(
@@ -61,6 +65,7 @@ class Network:
         optimizer: str | Optimizer = "sgd",
         precision: str = DEFAULT,
         loss_weights: Weights = None,
+        storage: str = DEFAULT_STORAGE,
     ) -> Network:
         """A model with its training.
 
@@ -77,6 +82,8 @@ class Network:
             "fp32", "tf32" or "bf16".
         loss_weights
             Of several losses.
+        storage
+            What activations are stored as: "fp32" or "bf16".
 
         Raises
         ------
@@ -84,11 +91,13 @@ class Network:
             If the model has no layers, if nobody says its loss, or something does not fit.
         """
         check_precision(precision)
+        check_storage(storage)
         chosen = optimizer_of(optimizer)
         outputs = tuple(model.outputs)
         loss = _loss_of(model, outputs) if loss is None else loss
         graph = add_losses(model.graph, outputs, loss, loss_weights)
-        return cls(model, graph, outputs, loss, chosen, precision)
+        graph, outputs = stored(graph, outputs, storage)
+        return cls(model, graph, outputs, loss, chosen, precision, storage)
 
     @property
     def batch_size(self) -> int:
@@ -146,6 +155,7 @@ class Network:
             "loss": self.loss if _is_named(self.loss) else None,
             "optimizer": self.optimizer.type,
             "precision": self.precision,
+            "storage": self.storage,
             "fingerprint": self.fingerprint.value,
         }
 
@@ -156,7 +166,8 @@ class Network:
     def __str__(self) -> str:
         sizes = described_sizes(self.sizes)
         precision = "" if self.precision == DEFAULT else f", {self.precision}"
-        return f"{self.reference or 'model'} (batch {self.batch_size}{sizes}{precision})"
+        storage = "" if self.storage == DEFAULT_STORAGE else f", stored as {self.storage}"
+        return f"{self.reference or 'model'} (batch {self.batch_size}{sizes}{precision}{storage})"
 
 
 def _is_named(loss: Any) -> bool:

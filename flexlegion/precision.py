@@ -1,8 +1,13 @@
-"""How GPUs compute products and convolutions: a property of a compiled model.
+"""How GPUs compute products and convolutions, and what activations are stored as.
 
-Weights, activations, gradients and sums are single precision in any case; ``tf32`` and ``bf16``
-round the factors of products to 10 and 7 bits of mantissa first, which is what tensor cores take.
-CPU processors always compute in single precision.
+Both are properties of a compiled model. With precision ``tf32`` or ``bf16``, GPUs round the factors
+of products to 10 and 7 bits of mantissa first, which is what tensor cores take; CPU processors
+compute in single precision.
+
+With storage ``bf16``, activations and their gradients take half the memory, and what moves between
+devices half the time; products take them as they are. Weights and their gradients, the optimizer's
+states, statistics and losses stay single precision, and sums are formed in it: so a model learns as
+it does in single precision.
 """
 
 from __future__ import annotations
@@ -14,6 +19,11 @@ from flexlegion.suggestions import unknown
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 DEFAULT = PRECISIONS[0]
+STORAGES = ("fp32", "bf16")
+DEFAULT_STORAGE = STORAGES[0]
+STORAGE_HELP = (
+    f"what activations are stored as: one of {', '.join(STORAGES)}; default: {DEFAULT_STORAGE}"
+)
 # What topologies call them, in a device's peak rates.
 PEAKS = {"fp32": "float32", "tf32": "tfloat32", "bf16": "bfloat16"}
 
@@ -29,6 +39,19 @@ def check_precision(precision: str) -> str:
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
     return precision
+
+
+def check_storage(storage: str) -> str:
+    """`storage`, if there is such a one.
+
+    Raises
+    ------
+    UserError
+        If there is not.
+    """
+    if storage not in STORAGES:
+        raise unknown("storage", storage, STORAGES)
+    return storage
 
 
 def check_used(precision: str, devices: Iterable[str], what: str) -> None:

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from flexlegion._native import Arrays
 from flexlegion.cost.model import (
-    ELEMENT_BYTES,
     LINEAR_PASSES,
     TASK_PASSES,
     CostModel,
@@ -27,7 +26,7 @@ from flexlegion.native_strategy import from_native, to_native
 from flexlegion.ops.base import DimKind
 from flexlegion.soap import SPLIT, ParallelConfig, splits
 from flexlegion.strategy import Strategy
-from flexlegion.tensor import Tensor
+from flexlegion.tensor import STATE_BYTES, Tensor
 
 Degrees = tuple[int, ...]
 
@@ -328,10 +327,12 @@ class Problem:
         The gradient of a table is that of the rows that were looked up, which may be few.
         """
         fields = {
-            weight: 1 + weight.requires_gradient * (self.optimizer_states + (not weight.table))
+            weight: weight.element_bytes
+            + weight.requires_gradient * (not weight.table) * weight.gradient_bytes
+            + weight.requires_gradient * (self.optimizer_states + weight.has_master) * STATE_BYTES
             for weight in self.graph.weights
         }
-        return sum(ELEMENT_BYTES * prod(weight.shape) * n for weight, n in fields.items())
+        return sum(prod(weight.shape) * size for weight, size in fields.items())
 
     def require_room(self) -> None:
         """Raise `UserError` if no strategy can fit: before a search spends its time on it."""

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from flexlegion.notation.signatures import AnySignature, Mesh, Placed
 
 Shape = tuple[int, ...]
-DataType = Literal["float32", "int32"]
+DataType = Literal["float32", "int32", "bfloat16"]
+INPUT_TYPES: tuple[DataType, ...] = ("float32", "int32")  # of what users' data fill
+ELEMENT_BYTES: dict[DataType, int] = {"float32": 4, "int32": 4, "bfloat16": 2}
+STATE_BYTES = 4  # of an element of an optimizer's state
 TensorKind = Literal["input", "weight", "activation"]
 TensorRole = Literal["input", "weight", "output"]  # for an operator
 
@@ -64,6 +67,29 @@ class Tensor:
     table: bool = False
     state: bool = False
     detached: bool = False
+
+    @property
+    def element_bytes(self) -> int:
+        """What an element of its value takes."""
+        return ELEMENT_BYTES[self.dtype]
+
+    @property
+    def gradient_bytes(self) -> int:
+        """What an element of its gradient takes: those of weights are summed up, and stay wide."""
+        return STATE_BYTES if self.kind == "weight" else self.element_bytes
+
+    @property
+    def has_master(self) -> bool:
+        """Whether it is a trained weight that is stored narrow.
+
+        Then its value in single precision is kept like a state of the optimizer.
+        """
+        return self.kind == "weight" and self.requires_gradient and self.dtype == "bfloat16"
+
+    @property
+    def host_dtype(self) -> DataType:
+        """Its type in arrays of the host, which NumPy knows."""
+        return "float32" if self.dtype == "bfloat16" else self.dtype
 
     @property
     def constant(self) -> bool:

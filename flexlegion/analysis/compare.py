@@ -90,6 +90,7 @@ def compare(
     loss: Losses | None = None,
     optimizer: str | Optimizer | None = None,
     precision: str | None = None,
+    storage: str | None = None,
     costs: str = "auto",
     profile_db: str | None = None,
     seed: int = 0,
@@ -103,7 +104,7 @@ def compare(
 
     Parameters
     ----------
-    model, machine, loss, optimizer, precision, costs, profile_db
+    model, machine, loss, optimizer, precision, storage, costs, profile_db
         See `flexlegion.simulate`.
     budget, proposals, seed, chains, progress
         See `flexlegion.search`; each of the two searches gets all of the budget.
@@ -121,6 +122,7 @@ def compare(
         loss=loss,
         optimizer=optimizer,
         precision=precision,
+        storage=storage,
         costs=costs,
         profile_db=profile_db,
     )

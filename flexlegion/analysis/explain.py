@@ -86,6 +86,7 @@ def explain(
     loss: Losses | None = None,
     optimizer: str | Optimizer | None = None,
     precision: str | None = None,
+    storage: str | None = None,
     costs: str = "auto",
     profile_db: str | None = None,
     top: int = SHOWN,
@@ -97,7 +98,7 @@ def explain(
 
     Parameters
     ----------
-    model, machine, strategy, loss, optimizer, precision, costs, profile_db
+    model, machine, strategy, loss, optimizer, precision, storage, costs, profile_db
         See `flexlegion.simulate`.
     top
         How many groups are printed.
@@ -116,7 +117,9 @@ def explain(
     """
     if top < 1:
         raise UserError(f"the number of groups to show has to be at least 1, but is {top}")
-    network = network_of(model, loss, optimizer, precision)  # whose code may name the strategy
+    network = network_of(
+        model, loss, optimizer, precision, storage
+    )  # whose code may name the strategy
     strategy = read_strategy(strategy)
     setting = Setting.of(
         network,

@@ -134,6 +134,7 @@ def report_on(
     loss: Losses | None = None,
     optimizer: str | Optimizer | None = None,
     precision: str | None = None,
+    storage: str | None = None,
     costs: str = "auto",
     profile_db: str | None = None,
     progress: bool = True,
@@ -142,7 +143,7 @@ def report_on(
 
     Parameters
     ----------
-    model, machine, strategy, loss, optimizer, precision, costs, profile_db
+    model, machine, strategy, loss, optimizer, precision, storage, costs, profile_db
         See `flexlegion.simulate`.
     measured
         A timeline that training wrote (``flexlegion train --timeline``), to show beside the
@@ -167,6 +168,7 @@ def report_on(
         loss=loss,
         optimizer=optimizer,
         precision=precision,
+        storage=storage,
         costs=costs,
         profile_db=profile_db,
     )

@@ -128,6 +128,7 @@ def search(
     loss: Losses | None = None,
     optimizer: str | Optimizer | None = None,
     precision: str | None = None,
+    storage: str | None = None,
     costs: str = "auto",
     profile_db: str | None = None,
     start: Sequence[AnyStrategy] | None = None,
@@ -144,7 +145,7 @@ def search(
 
     Parameters
     ----------
-    model, machine, loss, optimizer, precision, costs, profile_db
+    model, machine, loss, optimizer, precision, storage, costs, profile_db
         See `flexlegion.simulate`.
     budget
         How long to search: ``"30s"``, ``"2m"``, seconds. By default a minute, or with `proposals`
@@ -199,7 +200,7 @@ def search(
     starts_from = SEARCHES[search].starts
     limits = budget_of(budget, proposals)
     check_search(seed, chains)
-    network = network_of(model, loss, optimizer, precision)  # whose code may name starts
+    network = network_of(model, loss, optimizer, precision, storage)  # whose code may name starts
     read = None if start is None else [s if s == "random" else read_strategy(s) for s in start]
     setting = Setting.of(
         network,

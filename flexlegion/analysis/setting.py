@@ -23,7 +23,7 @@ from flexlegion.model import Model
 from flexlegion.network import Network
 from flexlegion.ops.base import DimKind
 from flexlegion.optimizers import Optimizer
-from flexlegion.precision import DEFAULT, PEAKS, check_used
+from flexlegion.precision import DEFAULT, DEFAULT_STORAGE, PEAKS, check_used
 from flexlegion.problem import Problem
 from flexlegion.references import load_model
 from flexlegion.soap import SPLIT
@@ -63,6 +63,7 @@ class Setting:
         loss: Losses | None = None,
         optimizer: str | Optimizer | None = None,
         precision: str | None = None,
+        storage: str | None = None,
         costs: str = "auto",
         profile_db: str | None = None,
         dimensions: Collection[DimKind] = SPLIT,
@@ -77,7 +78,7 @@ class Setting:
         UserError
             If model, machine or costs are wrong.
         """
-        network = network_of(model, loss, optimizer, precision)
+        network = network_of(model, loss, optimizer, precision, storage)
         if isinstance(machine, Topology):
             topology, name = machine, machine.name
         else:
@@ -102,6 +103,7 @@ def network_of(
     loss: Losses | None = None,
     optimizer: str | Optimizer | None = None,
     precision: str | None = None,
+    storage: str | None = None,
 ) -> Network:
     """The network that a function of the API is given.
 
@@ -119,7 +121,13 @@ def network_of(
             f"a model is a flexlegion.Model or the name of one, but this is a "
             f"{type(model).__name__}; flexlegion.from_torch converts PyTorch's"
         )
-    return Network.of(model, loss, optimizer or "sgd", precision or DEFAULT)
+    return Network.of(
+        model,
+        loss,
+        optimizer or "sgd",
+        precision or DEFAULT,
+        storage=storage or DEFAULT_STORAGE,
+    )
 
 
 def costs_of(kind: str, path: str | None, network: Network) -> CostModel:

@@ -69,6 +69,7 @@ def simulate(
     loss: Losses | None = None,
     optimizer: str | Optimizer | None = None,
     precision: str | None = None,
+    storage: str | None = None,
     costs: str = "auto",
     profile_db: str | None = None,
     algorithm: str = "full",
@@ -83,9 +84,9 @@ def simulate(
         A shipped machine's name, as in ``p100x16``, a machine file's path, or a `Topology`.
     strategy
         A known one's name, a file's path, a `Strategy`, or a result that has one.
-    loss, optimizer, precision
+    loss, optimizer, precision, storage
         How it is trained, as `Model.compile` takes them; by default the model's own loss, "sgd" and
-        "fp32".
+        "fp32" twice.
     costs
         Tasks' times: "analytic" estimates; "measured" ones of the profile data base, and no others;
         "auto": measured where the data base has them.
@@ -112,7 +113,9 @@ def simulate(
     """
     if algorithm not in ALGORITHMS:
         raise unknown("algorithm", algorithm, ALGORITHMS)
-    network = network_of(model, loss, optimizer, precision)  # whose code may name the strategy
+    network = network_of(
+        model, loss, optimizer, precision, storage
+    )  # whose code may name the strategy
     strategy = read_strategy(strategy)
     setting = Setting.of(
         network,

@@ -15,7 +15,6 @@ from math import prod
 from flexlegion.cost.efficiency import efficiency_of
 from flexlegion.cost.model import (
     ANALYTIC,
-    ELEMENT_BYTES,
     Cost,
     CostModel,
     Linear,
@@ -44,7 +43,7 @@ class AnalyticCosts(CostModel):
     precision
         Of matrix products and convolutions: ``"float32"``, which is what the runtime computes in,
         or for machines to come another of a device's peaks (``"tfloat32"``). Devices without it
-        use float32. All data have 4 bytes an element.
+        use float32. What is stored as bfloat16 is computed with at the rate of that precision.
     """
 
     name = ANALYTIC
@@ -80,11 +79,12 @@ class AnalyticCosts(CostModel):
         efficiency = efficiency_of(device)
         peak = device.peak_flops["float32"]
         if work.family in PRODUCTS:
-            peak = device.peak_flops.get(self.precision, peak)
+            precision = self.precision if operator.output.dtype == "float32" else "bfloat16"
+            peak = device.peak_flops.get(precision, peak)
         reduced = work.reduced(shapes)
         depth = max(1.0, work.depth * reduced)
         share = _share(work, max(1, outputs), max(1, columns), depth, efficiency)
-        size = ELEMENT_BYTES * sum(volumes[i] * times for i, times in work.traffic)
+        size = sum(volumes[i] * element for i, element in work.traffic)
         bandwidth = (
             device.memory_bandwidth * efficiency.memory * efficiency.memory_by_family[work.family]
         )
@@ -117,7 +117,7 @@ class _Work:
         Of each dimension of the output before whose end something is read: that dimension, the
         operand that is read and as which dimension, and how much a whole output reads on average.
     traffic
-        (operand, how often its part is read or written).
+        (operand, the bytes of an element of its part that are read and written).
     kernels
         How many are launched.
     """
@@ -145,13 +145,13 @@ class _Work:
         primary = len(operator.inputs) + len(operator.weights)
         traffic = []
         for i, (role, tensor, access) in enumerate(operator.operands):
-            times = 1
+            size = tensor.element_bytes
             if backward:  # saved values are read; gradients are read or written
                 gradient = wanted[i] if role == "input" else role == "output" or tensor in trained
-                times = access.saved + gradient
+                size = access.saved * tensor.element_bytes + gradient * tensor.gradient_bytes
             # Of what is looked up in, a table or logits: as much as the output.
-            found = kind.family == "embedding" and role != "output" and tensor.dtype == "float32"
-            traffic.append((primary if found else i, times))
+            found = kind.family == "embedding" and role != "output" and tensor.dtype != "int32"
+            traffic.append((primary if found else i, size))
         kernels = any(wanted) + bool(trained) if backward else 1
         return cls(
             kind.family,

@@ -287,19 +287,29 @@ def _alone(
     for tensor in operator.inputs:
         if tensor not in copies:
             copies[tensor] = graph.add_input(
-                f"input{len(copies)}", tensor.shape, tensor.dtype, tensor.requires_gradient
+                f"input{len(copies)}", tensor.shape, tensor.host_dtype, tensor.requires_gradient
             )
     inputs = [copies[t] for t in operator.inputs]
     trainable = not any(weight.constant for weight in operator.weights)
     node = graph.apply(operator.kind, inputs, "measured", trainable=trainable)
+    own = (*zip(operator.weights, node.weights, strict=True), *copies.items())
+    for tensor, copy in (*own, *zip(operator.outputs, node.outputs, strict=True)):
+        copy.dtype = tensor.dtype
     if not operator.kind.is_loss:
         for i, output in enumerate(node.outputs):
             if i > 0 and whole is not None and not _is_read(operator.outputs[i], whole):
                 continue
-            target = graph.add_input(f"target{i}", output.shape, "float32")
-            graph.apply(MeanSquaredError(), [output, target], f"loss{i}")
+            _compare(graph, output, f"target{i}", f"loss{i}")
     _use_tables(operator, node, graph)
     return _plan(graph, {node.name: degrees}, device, names, 0)
+
+
+def _compare(graph: Graph, output: Tensor, target: str, loss: str) -> None:
+    """A loss that asks for an output's gradient, however that is stored."""
+    labels = graph.add_input(target, output.shape, "float32")
+    dtype, output.dtype = output.dtype, "float32"
+    graph.apply(MeanSquaredError(), [output, labels], loss)
+    output.dtype = dtype
 
 
 def _is_read(tensor: Tensor, graph: Graph) -> bool:
@@ -313,8 +323,7 @@ def _use_tables(operator: Operator, node: Operator, graph: Graph) -> None:
             rows, units = weight.shape
             x = graph.add_input("x", (1, units), "float32")
             logits = graph.add(Dense(rows, use_bias=False), [x], "product", node)
-            target = graph.add_input("product_target", logits.shape, "float32")
-            graph.apply(MeanSquaredError(), [logits, target], "product_loss")
+            _compare(graph, logits, "product_target", "product_loss")
 
 
 def _plan(
@@ -327,8 +336,7 @@ def _plan(
     """A plan on one device; operators without degrees are not split."""
     last = graph.operators[-1]
     if not last.kind.is_loss:
-        target = graph.add_input("target", last.output.shape, "float32")
-        graph.apply(MeanSquaredError(), [last.output, target], "loss")
+        _compare(graph, last.output, "target", "loss")
     configs = {}
     for operator in graph.operators:
         mine = degrees.get(operator.name, (1,) * len(operator.space))

@@ -43,7 +43,7 @@ def task_key(operator: Operator, pass_: str, shapes: Shapes) -> TaskKey:
             operator.kind.type,
             " ".join(f"{name}={value}" for name, value in attributes),
             gradients,
-            operator.output.dtype,
+            _data_type(operator),
         )
     type_, text, gradients, data_type = identity
     tensors = (*operator.inputs, *operator.weights, *operator.outputs)
@@ -54,6 +54,12 @@ def task_key(operator: Operator, pass_: str, shapes: Shapes) -> TaskKey:
         for i, (tile, tensor, whole) in enumerate(zip(shapes, tensors, wholes, strict=True))
     )
     return TaskKey(type_, text, extents, pass_, gradients if pass_ == "backward" else "", data_type)
+
+
+def _data_type(operator: Operator) -> str:
+    """What its tasks compute with: an operator's activations are all stored narrower, or none."""
+    tensors = (*operator.inputs, *operator.outputs)
+    return next((t.dtype for t in tensors if t.dtype == "bfloat16"), operator.output.dtype)
 
 
 def _placed(tile: Sequence[int], tensor: Sequence[int]) -> str:

@@ -13,7 +13,7 @@ Shapes = tuple[tuple[int, ...], ...]
 
 TASK_PASSES = ("forward", "backward")
 LINEAR_PASSES = ("update", "load", "sum")
-ELEMENT_BYTES = 4  # float32 and int32 alike
+ELEMENT_BYTES = 4  # of weights, their gradients and states
 
 ANALYTIC, MEASURED = "analytic", "measured"
 

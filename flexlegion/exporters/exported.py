@@ -139,6 +139,7 @@ def export(
     loss: Losses | None = None,
     optimizer: str | Optimizer | None = None,
     precision: str | None = None,
+    storage: str | None = None,
     costs: str = "auto",
     profile_db: str | None = None,
 ) -> Exported:
@@ -149,7 +150,7 @@ def export(
 
     Parameters
     ----------
-    model, machine, loss, optimizer, precision, costs, profile_db
+    model, machine, loss, optimizer, precision, storage, costs, profile_db
         See `flexlegion.simulate`.
     strategy
         A strategy, its file, or a known one's name.
@@ -173,6 +174,7 @@ def export(
         loss=loss,
         optimizer=optimizer,
         precision=precision,
+        storage=storage,
         costs=costs,
         profile_db=profile_db,
         granularity=granularity_of(read),

@@ -240,6 +240,10 @@ class OperatorType(ABC):
     is_loss: ClassVar[bool] = False
     output_names: ClassVar[tuple[str, ...]] = ("output",)
     detached_outputs: ClassVar[tuple[str, ...]] = ()  # through which no gradient passes
+    # Statistics and counts, which stay single precision whatever activations are stored as.
+    float32_outputs: ClassVar[tuple[str, ...]] = ()
+    # Whether its weights that are matrices are stored as activations are, beside their masters.
+    rounds_weights: ClassVar[bool] = False
     assumption: ClassVar[str] = ""  # what simulated costs take for granted of the data
 
     @abstractmethod

@@ -34,6 +34,7 @@ class Conv1D(OperatorType):
 
     type: ClassVar[str] = "conv1d"
     family: ClassVar[Family] = "convolution"
+    rounds_weights: ClassVar[bool] = True
 
     filters: int
     kernel: int

@@ -54,6 +54,7 @@ class Conv2D(OperatorType):
 
     type: ClassVar[str] = "conv2d"
     family: ClassVar[Family] = "convolution"
+    rounds_weights: ClassVar[bool] = True
 
     filters: int
     kernel_h: int

@@ -33,6 +33,7 @@ class Dense(OperatorType):
 
     type: ClassVar[str] = "dense"
     family: ClassVar[Family] = "matmul"
+    rounds_weights: ClassVar[bool] = True
 
     units: int
     use_bias: bool = True

@@ -71,6 +71,7 @@ class OwnLogit(_OfLogits):
     type: ClassVar[str] = "own_logit"
     family: ClassVar[Family] = "embedding"
     detached_outputs: ClassVar[tuple[str, ...]] = ("output",)
+    float32_outputs: ClassVar[tuple[str, ...]] = ("output",)
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         return (Access(identity(len(inputs[0]))), Access(identity(len(inputs[0]) - 1)))
@@ -91,6 +92,7 @@ class LogitStatistics(_OfLogits):
     type: ClassVar[str] = "logit_statistics"
     family: ClassVar[Family] = "loss"
     output_names: ClassVar[tuple[str, ...]] = ("log_sum", "rank")
+    float32_outputs: ClassVar[tuple[str, ...]] = ("log_sum", "rank", "mean")
     detached_outputs: ClassVar[tuple[str, ...]] = ("rank",)
 
     def output_shapes(self, inputs: Sequence[Shape]) -> Sequence[Shape]:

@@ -40,6 +40,7 @@ class BatchNormStatistics(OperatorType):
 
     type: ClassVar[str] = "batch_norm_statistics"
     family: ClassVar[Family] = "normalization"
+    float32_outputs: ClassVar[tuple[str, ...]] = ("output",)
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         _require_channels("batch_norm_statistics", inputs[0])
@@ -84,6 +85,7 @@ class BatchNormMoments(OperatorType):
 
     type: ClassVar[str] = "batch_norm_moments"
     family: ClassVar[Family] = "normalization"
+    float32_outputs: ClassVar[tuple[str, ...]] = ("output",)
 
     positions: int
     momentum: float = 0.1

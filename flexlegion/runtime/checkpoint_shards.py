@@ -96,7 +96,7 @@ class HostCopy:
             if its_rank != rank:
                 yield HostShard(one.tensor, one.field, one.state, number, None)
             elif not _volume(box):  # a part of which nothing is left: there is nothing to write
-                empty = np.empty([hi - lo for lo, hi in box], one.tensor.dtype)
+                empty = np.empty([hi - lo for lo, hi in box], one.tensor.host_dtype)
                 yield HostShard(one.tensor, one.field, one.state, number, empty)
             elif together:
                 inside = zip(box, joined, strict=True)
@@ -108,7 +108,7 @@ class HostCopy:
                 yield HostShard(one.tensor, one.field, one.state, number, self._add(one, box, box))
 
     def _add(self, one: Kept, named: Box | None, box: Box) -> Array:
-        array = np.empty([hi - lo for lo, hi in box], one.tensor.dtype)
+        array = np.empty([hi - lo for lo, hi in box], one.tensor.host_dtype)
         self.arrays[key_of(one.key, named)] = array
         return array
 

@@ -209,7 +209,7 @@ def _here(program: Program, tensors: Sequence[Tensor], batch_size: int) -> npt.N
 def arrays_for(source: BatchSource, tensors: Sequence[Tensor], rows: int) -> list[Array]:
     """Arrays that a source can write so many samples into."""
     return [
-        np.zeros((rows, *tensor.shape[1:]), tensor.dtype if values is None else np.uint8)
+        np.zeros((rows, *tensor.shape[1:]), tensor.host_dtype if values is None else np.uint8)
         for tensor, values in zip(tensors, source.byte_values, strict=True)
     ]
 
@@ -223,7 +223,7 @@ def check_source(source: BatchSource, tensors: Sequence[Tensor]) -> None:
             f"inputs and labels {_text(expected)}"
         )
     for tensor, values in zip(tensors, source.byte_values, strict=True):
-        if values is not None and tensor.dtype != "float32":
+        if values is not None and tensor.host_dtype != "float32":
             raise UserError(
                 f"{source.name}: bytes can stand for real numbers, not for '{tensor.name}'"
             )

@@ -72,7 +72,7 @@ class LoaderFeed:
         self.samples = len(dataset) if known else len(loader) * batch_size
         self._slots: list[tuple[list[int], list[Array]]] = []
         for _ in range(AHEAD + BATCHES_IN_USE):
-            arrays = [np.zeros((batch_size, *t.shape[1:]), t.dtype) for t in tensors]
+            arrays = [np.zeros((batch_size, *t.shape[1:]), t.host_dtype) for t in tensors]
             numbers = [program.add_data(t, a) for t, a in zip(tensors, arrays, strict=True)]
             self._slots.append((numbers, arrays))
         self._tensors = tensors

@@ -57,7 +57,7 @@ class MappedArrays(BatchSource):
     def byte_values(self) -> tuple[npt.NDArray[np.float32] | None, ...]:
         """Bytes stay bytes."""
         return tuple(
-            _BYTES if array.dtype == np.uint8 and tensor.dtype == "float32" else None
+            _BYTES if array.dtype == np.uint8 and tensor.host_dtype == "float32" else None
             for tensor, array in self._arrays.items()
         )
 

@@ -150,7 +150,7 @@ class Program:
         if byte_values is not None:
             byte_values = np.ascontiguousarray(byte_values, np.float32)
             table = self._rt.ffi.cast("float *", byte_values.ctypes.data)
-        array = np.ascontiguousarray(array, tensor.dtype if byte_values is None else np.uint8)
+        array = np.ascontiguousarray(array, tensor.host_dtype if byte_values is None else np.uint8)
         number = int(
             self._rt.check(
                 self._rt.lib.fl_program_add_data(
@@ -259,7 +259,7 @@ class Program:
         """A whole tensor; of a gradient, the sum of its partial values. Waits for it."""
         if field == "gradient" and self.plan.lookups(tensor):
             return self._table_gradient(tensor)
-        array = np.empty(tensor.shape, np.float32 if field != "value" else tensor.dtype)
+        array = np.empty(tensor.shape, np.float32 if field != "value" else tensor.host_dtype)
         self._rt.check(
             self._rt.lib.fl_program_read(
                 self._handle, self._number(tensor), FIELDS.index(field), state, self._pointer(array)
@@ -278,7 +278,7 @@ class Program:
 
     def write(self, tensor: Tensor, array: Array, field: str = "value", state: int = 0) -> None:
         """Set a whole weight, or one of its optimizer states."""
-        dtype = np.float32 if field != "value" else tensor.dtype
+        dtype = np.float32 if field != "value" else tensor.host_dtype
         array = np.ascontiguousarray(array, dtype)
         self._rt.check(
             self._rt.lib.fl_program_write(

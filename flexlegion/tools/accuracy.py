@@ -46,6 +46,7 @@ from flexlegion.tools.command import (
 from flexlegion.tools.launch import add_launch_options, go_under_legate, interruptible
 from flexlegion.tools.network import add_json_option, add_network_options, network_of
 from flexlegion.tools.training import check_model
+from flexlegion.transforms.storage import check_stored
 from flexlegion.tuner.calibration import calibration_by
 from flexlegion.tuner.passes import Passes
 from flexlegion.tuner.rounds import Estimation, Limits, Rest
@@ -157,6 +158,7 @@ def _measured(
 ) -> tuple[dict[str, Any], str]:
     """The result, for programs and for people."""
     check_used(network.precision, machine.devices.names, "this machine")
+    check_stored(network.storage, machine.devices.names)
     with ProfileDB(args.profile_db) as db:
         topology = local_topology(db)
         profile_runtime(topology, db)

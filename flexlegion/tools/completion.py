@@ -12,7 +12,7 @@ from flexlegion.errors import UserError
 from flexlegion.losses import LOSSES
 from flexlegion.machine.files import machine_names
 from flexlegion.optimizers import OPTIMIZERS
-from flexlegion.precision import PRECISIONS
+from flexlegion.precision import PRECISIONS, STORAGES
 from flexlegion.searches.registry import SEARCHES
 from flexlegion.strategies.registry import STRATEGIES
 from flexlegion.tools.command import Commands, add_command, parser_of
@@ -26,6 +26,7 @@ _NAMES: dict[str, Iterable[str]] = {
     "search": SEARCHES,
     "optimizer": OPTIMIZERS,
     "precision": PRECISIONS,
+    "storage": STORAGES,
 }
 _NAMES_AND_FILES: dict[str, Iterable[str]] = {
     "model": ZOO,

@@ -11,7 +11,7 @@ from flexlegion.cost import COSTS
 from flexlegion.errors import UserError
 from flexlegion.losses import LOSSES
 from flexlegion.optimizers import optimizer_of
-from flexlegion.precision import DEFAULT, PRECISIONS
+from flexlegion.precision import DEFAULT, DEFAULT_STORAGE, PRECISIONS, STORAGE_HELP
 from flexlegion.quoting import shown
 from flexlegion.references import HELP, Target, is_code, target_of
 from flexlegion.strategies import read_strategy
@@ -44,6 +44,7 @@ def add_network_options(
         "--precision",
         help=f"how GPUs compute products: one of {', '.join(PRECISIONS)}; default: {DEFAULT}",
     )
+    parser.add_argument("--storage", help=STORAGE_HELP)
 
 
 def add_machine_options(parser: argparse.ArgumentParser, *, from_file: bool = False) -> None:
@@ -103,7 +104,7 @@ def network_of(
     sizes = found_sizes(found, target, source) | given_sizes(args.size, target)
     choices = {
         key: found.get(key) if getattr(args, key) is None else getattr(args, key)
-        for key in ("batch_size", "loss", "optimizer", "precision")
+        for key in ("batch_size", "loss", "optimizer", "precision", "storage")
     }
     from flexlegion.network import Network
 
@@ -111,7 +112,13 @@ def network_of(
     optimizer = optimizer_of(choices["optimizer"] or "sgd")
     if args.clip_norm is not None:
         optimizer = replace(optimizer, clip_norm=args.clip_norm)
-    return Network.of(model, choices["loss"], optimizer, choices["precision"] or DEFAULT)
+    return Network.of(
+        model,
+        choices["loss"],
+        optimizer,
+        choices["precision"] or DEFAULT,
+        storage=choices["storage"] or DEFAULT_STORAGE,
+    )
 
 
 def _model_name(args: argparse.Namespace, found: Mapping[str, Any], source: str) -> str:

@@ -49,7 +49,13 @@ def batch_size(text: str) -> int:
     return int(text)
 
 
-_FOUND = {"batch_size": (int,), "loss": (str, list, dict), "optimizer": (str,), "precision": (str,)}
+_FOUND = {
+    "batch_size": (int,),
+    "loss": (str, list, dict),
+    "optimizer": (str,),
+    "precision": (str,),
+    "storage": (str,),
+}
 
 
 def found_for(target: Target, strategy: str | Strategy | None) -> Mapping[str, Any]:

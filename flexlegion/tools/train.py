@@ -15,7 +15,7 @@ from flexlegion.errors import DivergenceError, UserError
 from flexlegion.files import check_writable, write_json
 from flexlegion.machine.running import RunningMachine
 from flexlegion.model import Model
-from flexlegion.precision import check_precision
+from flexlegion.precision import check_precision, check_storage
 from flexlegion.report.text import count, wrapped
 from flexlegion.runtime.checkpoints import UnwrittenError
 from flexlegion.runtime.progress import format_metrics
@@ -92,6 +92,7 @@ def _check(args: argparse.Namespace) -> None:
     """Mistakes that are best found before any data are read."""
     check_model(args)
     check_precision(args.precision)
+    check_storage(args.storage)
     check_checkpoint_options(args)
     if args.epochs < 1:
         raise UserError(f"--epochs has to be at least 1, but is {args.epochs}")
@@ -164,6 +165,7 @@ def train_here(args: argparse.Namespace) -> None:
         strategy,
         schedule=schedule_from(args, -(-train.number // model.batch_size)),
         precision=args.precision,
+        storage=args.storage,
     )
     interruptible()
     first = model.machine.rank == 0

@@ -21,7 +21,7 @@ from flexlegion.losses import LOSSES, losses_of
 from flexlegion.network import Network
 from flexlegion.ops.losses import CrossEntropy, LossOperator
 from flexlegion.optimizers import SGD, Optimizer, optimizer_of
-from flexlegion.precision import DEFAULT, PRECISIONS
+from flexlegion.precision import DEFAULT, DEFAULT_STORAGE, PRECISIONS, STORAGE_HELP
 from flexlegion.references import HELP, load_model, target_of
 from flexlegion.schedules import (
     Schedule,
@@ -131,7 +131,7 @@ def prepared(
         sizes = found_sizes(found, target, strategy.source) | sizes
     model = target.load(batch_size, sizes, args.seed)
     loss = found.get("loss") if args.loss is None else args.loss
-    network = Network.of(model, loss, optimizer, args.precision)
+    network = Network.of(model, loss, optimizer, args.precision, storage=args.storage)
     if source != SYNTHETIC:
         sets = load_named(source, network.graph, args.held_out, args.seed)
         train, test = (Samples(part.x, part.y, part.samples) for part in sets)
@@ -158,7 +158,7 @@ def _prepared_for(
     train, test = splits.divided(args.held_out, args.seed)
     batch_size = BATCH_SIZE if args.batch_size is None else args.batch_size
     model = load_model(args.model, batch_size, sizes, args.seed)
-    network = Network.of(model, args.loss, optimizer, args.precision)
+    network = Network.of(model, args.loss, optimizer, args.precision, storage=args.storage)
     return Prepared(network, Samples.of(train), Samples.of(test), test)
 
 
@@ -232,6 +232,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT,
         help=f"how GPUs compute products: one of {', '.join(PRECISIONS)} (default: {DEFAULT})",
     )
+    parser.add_argument("--storage", default=DEFAULT_STORAGE, help=STORAGE_HELP)
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
 
 

@@ -8,7 +8,7 @@ from flexlegion.ending import again
 from flexlegion.errors import UserError
 from flexlegion.files import check_writable
 from flexlegion.machine.running import running_machine
-from flexlegion.precision import check_precision
+from flexlegion.precision import check_precision, check_storage
 from flexlegion.report.html.measurements import tune_page
 from flexlegion.report.html.page import save_page
 from flexlegion.searches.budget import seconds_of
@@ -102,6 +102,7 @@ def _run(args: argparse.Namespace) -> None:
     trial_seconds = seconds_of(args.trial_budget, "--trial-budget")
     Rules(args.gain, args.confidence, args.rounds, most, trial_seconds)
     check_precision(args.precision)
+    check_storage(args.storage)
     check_writable(args.out, "strategy")
     if args.report is not None:
         check_writable(args.report, "report")

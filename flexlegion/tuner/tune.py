@@ -35,6 +35,7 @@ from flexlegion.searches.budget import check_search, seconds_of
 from flexlegion.searches.mcmc import Budget, SearchResult, search
 from flexlegion.simulator import full
 from flexlegion.strategy import Strategy
+from flexlegion.transforms.storage import check_stored
 from flexlegion.tuner.calibration import calibration_by
 from flexlegion.tuner.duel import Duel, Rules
 from flexlegion.tuner.rounds import Estimation, Limits, Rest
@@ -159,6 +160,7 @@ def tune(
     loss: Losses | None = None,
     optimizer: str | Optimizer | None = None,
     precision: str | None = None,
+    storage: str | None = None,
     budget: str | float = "10s",
     finalists: int = 3,
     rounds: int = Rules.rounds,
@@ -186,8 +188,8 @@ def tune(
     loss
         As `Model.compile` takes it; by default what the model itself says (``model.loss``), or
         cross-entropy where its outputs are softmaxes.
-    optimizer, precision
-        As `Model.compile` takes them; by default "sgd" and "fp32".
+    optimizer, precision, storage
+        As `Model.compile` takes them; by default "sgd" and "fp32" twice.
     budget
         Of the search: seconds, or a text such as "30s" or "2m".
     finalists
@@ -232,9 +234,10 @@ def tune(
     if finalists < 1:
         raise UserError(f"there has to be at least 1 finalist, not {finalists}")
     check_search(seed, None)
-    network = network_of(model, loss, optimizer, precision)
+    network = network_of(model, loss, optimizer, precision, storage)
     machine = running_machine()
     check_used(network.precision, machine.devices.names, "this run")
+    check_stored(network.storage, machine.devices.names)
     if machine.ranks > 1:
         limits = Budget(seconds=None, proposals=PROPOSALS_OF_RANKS)
     shown = progress and machine.rank == 0

@@ -22,7 +22,7 @@ void activation_backward(Activation activation, const TensorView& output_grad,
 
 void bias_gradient(const Matrix& dy, const TensorView& bias_grad, int slot, bool adds) {
   const Strided db(bias_grad);
-  const float* const data = dy.data;
+  const float* const data = dy.f32();
   const std::int64_t row = dy.row, column = dy.col;
   sum_columns<1>(
       dy.rows, dy.cols, slot,

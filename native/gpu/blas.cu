@@ -56,7 +56,7 @@ void multiply_on_device(const Matrix& a, const Matrix& b, const Matrix& c, float
 void multiply_on_host(const Matrix& a, const Matrix& b, const Matrix& c, bool adds, float scale) {
   const auto element = [](const Matrix& m, std::int64_t batch, std::int64_t r,
                           std::int64_t k) -> float& {
-    return m.data[(m.batch == 1 ? 0 : batch * m.batch_stride) + r * m.row + k * m.col];
+    return m.f32()[(m.batch == 1 ? 0 : batch * m.batch_stride) + r * m.row + k * m.col];
   };
   for (std::int64_t i = 0; i < c.batch; ++i) {
     for (std::int64_t r = 0; r < c.rows; ++r) {

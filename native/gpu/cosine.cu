@@ -28,7 +28,7 @@ const float* inverse_lengths(const Matrix& m, int slot) {
   for_each_team(m.rows, m.cols, [=] FL_BODY(const Team& team, std::int64_t r) {
     float mine = 0;
     for (std::int64_t i = team.rank; i < m.cols; i += team.size) {
-      const float x = m.data[r * m.row + i * m.col];
+      const float x = m.f32()[r * m.row + i * m.col];
       mine += x * x;
     }
     const float length = sqrtf(team.sum(mine));
@@ -41,7 +41,7 @@ const float* inverse_lengths(const Matrix& m, int slot) {
 void scale(const Matrix& m, const float* a, const float* b, const Matrix& result) {
   for_each(m.rows * m.cols, [=] FL_BODY(std::int64_t i) {
     const std::int64_t r = i / m.cols, c = i % m.cols;
-    result.data[r * result.row + c] = m.data[r * m.row + c * m.col] * a[r] * b[c];
+    result.f32()[r * result.row + c] = m.f32()[r * m.row + c * m.col] * a[r] * b[c];
   });
 }
 
@@ -53,8 +53,8 @@ void gradient(const Matrix& scaled, const Matrix& others, const Matrix& rows, co
   multiply(scaled, others, to, result.adds());
   for_each(rows.rows * rows.cols, [=] FL_BODY(std::int64_t i) {
     const std::int64_t r = i / rows.cols, k = i % rows.cols;
-    to.data[r * to.row + k * to.col] -=
-        scales[r] * scales[r] * sums[r] * rows.data[r * rows.row + k * rows.col];
+    to.f32()[r * to.row + k * to.col] -=
+        scales[r] * scales[r] * sums[r] * rows.f32()[r * rows.row + k * rows.col];
   });
   result.commit();
 }
@@ -91,7 +91,7 @@ class Cosine : public Kernel {
       for_each_team(x.rows, w.rows, [=] FL_BODY(const Team& team, std::int64_t r) {
         float mine = 0;
         for (std::int64_t c = team.rank; c < dy.cols; c += team.size) {
-          mine += dy.data[r * dy.row + c * dy.col] * y.data[r * y.row + c * y.col];
+          mine += dy.f32()[r * dy.row + c * dy.col] * y.f32()[r * y.row + c * y.col];
         }
         const float sum = team.sum(mine);
         if (team.rank == 0) sums[r] = sum;
@@ -103,8 +103,8 @@ class Cosine : public Kernel {
       sum_columns<1>(
           x.rows, w.rows, kPartialSums,
           [=] FL_BODY(std::int64_t r, std::int64_t c) {
-            return Sums<1>{{static_cast<double>(dy.data[r * dy.row + c * dy.col]) *
-                            y.data[r * y.row + c * y.col]}};
+            return Sums<1>{{static_cast<double>(dy.f32()[r * dy.row + c * dy.col]) *
+                            y.f32()[r * y.row + c * y.col]}};
           },
           [=] FL_BODY(std::int64_t c, const Sums<1>& sum) {
             sums[c] = static_cast<float>(sum.of[0]);

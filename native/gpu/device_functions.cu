@@ -48,7 +48,9 @@ void update(const WeightUpdate& update) {
   };
   const WeightGradient& gradient = update.gradient;
   if (!gradient.of_table) {
-    if (gradient.stack.present()) by(update.value, summed_gradient(gradient.stack), update.states);
+    if (!gradient.stack.present()) return;
+    by(update.value, summed_gradient(gradient.stack), update.states);
+    if (update.rounded.present()) gpu::copy_view(update.rounded, update.value);
     return;
   }
   const TableRows rows = TableRows::of(update.value);

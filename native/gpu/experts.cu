@@ -55,19 +55,19 @@ struct Gpu {
   }
   static void gather(const float* from, const Block& block, const Matrix& to) {
     for_each(to.rows * to.cols, [=, numbers = block.rows] FL_BODY(std::int64_t i) {
-      to.data[i] = from[numbers[i / to.cols] * to.cols + i % to.cols];
+      to.f32()[i] = from[numbers[i / to.cols] * to.cols + i % to.cols];
     });
   }
   static void add(const Matrix& m, const Block& block, const float* by, std::int64_t by_stride,
                   float* to) {
     for_each(m.rows * m.cols, [=, numbers = block.rows] FL_BODY(std::int64_t i) {
       const std::int64_t row = numbers[i / m.cols];
-      to[row * m.cols + i % m.cols] += (by == nullptr ? 1.0f : by[row * by_stride]) * m.data[i];
+      to[row * m.cols + i % m.cols] += (by == nullptr ? 1.0f : by[row * by_stride]) * m.f32()[i];
     });
   }
   static void activate(ExpertActivation f, const Hidden& its) {
-    const float *const a = its.a.data, *const other = its.gated.data;
-    float* const h = its.h.data;
+    const float *const a = its.a.f32(), *const other = its.gated.f32();
+    float* const h = its.h.f32();
     for_each(its.a.rows * its.a.cols, [=] FL_BODY(std::int64_t i) {
       h[i] = f.value(a[i]) * (other == nullptr ? 1.0f : other[i]);
     });
@@ -77,9 +77,9 @@ struct Gpu {
     const float* const gates = of.gates + block.expert;
     for_each_team(
         block.count, of.units,
-        [=, units = of.units, experts = of.experts, rows = block.rows, e = block.expert, p = p.data,
-         a = hidden.a.data, other = hidden.gated.data,
-         h = hidden.h.data] FL_BODY(const Team& team, std::int64_t i) {
+        [=, units = of.units, experts = of.experts, rows = block.rows, e = block.expert,
+         p = p.f32(), a = hidden.a.f32(), other = hidden.gated.f32(),
+         h = hidden.h.f32()] FL_BODY(const Team& team, std::int64_t i) {
           const std::int64_t row = rows[i];
           const float weight = gates[row * experts];
           float mine = 0;

@@ -82,7 +82,7 @@ void step_backward(const Extents& e, std::int64_t t, const float* saved, const f
 // h before each step, (n steps, units).
 Matrix states_before(const Layer& layer, const float* y) {
   const Matrix states = scratch_matrix(kStates, layer.n * layer.steps, layer.units);
-  float* const to = states.data;
+  float* const to = states.f32();
   const float* const h0 = layer.h0;
   const Extents e = layer;
   for_each(states.rows * e.units, [=] FL_BODY(std::int64_t k) {
@@ -114,7 +114,7 @@ class Gru : public Kernel {
                        : Matrix::row_major(layer.h0, n, units, units),
                  layer.recurrent.transposed(), h_gates);
       }
-      step_forward(layer, t, x_gates.data, bias, zero ? nullptr : h_gates.data, recurrent_bias,
+      step_forward(layer, t, x_gates.f32(), bias, zero ? nullptr : h_gates.f32(), recurrent_bias,
                    layer.h0, saved.data(), y.data());
     }
     y.commit();
@@ -133,14 +133,14 @@ class Gru : public Kernel {
     const float* const dy = optional_rows(task.output_grads, 0, kDy);
     const float* const given = optional_rows(task.output_grads, 1, kDhGiven);
     const Matrix dh = scratch_matrix(kDh, n, units);
-    float* const gradients = dh.data;
+    float* const gradients = dh.f32();
     for_each(n * units,
              [=] FL_BODY(std::int64_t k) { gradients[k] = given == nullptr ? 0.0f : given[k]; });
     const Matrix gx = scratch_matrix(kInputGates, n * steps, layer.width());
     const Matrix gh = scratch_matrix(kRecurrentGates, n * steps, layer.width());
     for (std::int64_t t = steps - 1; t >= 0; --t) {
-      step_backward(layer, t, saved.data(), y.data(), layer.h0, dy, dh.data, gx.data, gh.data);
-      multiply(layer.step(gh.data, gh.cols, t), layer.recurrent, dh, true);
+      step_backward(layer, t, saved.data(), y.data(), layer.h0, dy, dh.f32(), gx.f32(), gh.f32());
+      multiply(layer.step(gh.f32(), gh.cols, t), layer.recurrent, dh, true);
     }
     if (task.wants_input_grad(1)) {
       const TensorView& dh0 = task.input_grads[1];

@@ -107,7 +107,7 @@ void step_backward(const Extents& e, std::int64_t t, const float* saved, const f
 Matrix states_before(const Layer& layer, const float* y) {
   const std::int64_t steps = layer.steps, hidden = layer.recurrent.cols;
   const Matrix states = scratch_matrix(kStates, layer.n * steps, hidden);
-  float* const to = states.data;
+  float* const to = states.f32();
   const float* const h0 = layer.h0;
   const std::int64_t first = layer.row(0, 0), before = layer.reverse ? hidden : -hidden;
   for_each(states.rows * hidden, [=] FL_BODY(std::int64_t k) {
@@ -148,9 +148,9 @@ class Lstm : public Kernel {
     for (std::int64_t t = 0; t < steps; ++t) {
       if (t > 0 || layer.h0 != nullptr) {
         multiply(t > 0 ? layer.step(y.data(), units, t - 1) : layer.initial_states(),
-                 layer.recurrent.transposed(), layer.step(gates.data, gates.cols, t), true);
+                 layer.recurrent.transposed(), layer.step(gates.f32(), gates.cols, t), true);
       }
-      step_forward(layer, t, gates.data, bias, layer.c0, saved.data(), y.data());
+      step_forward(layer, t, gates.f32(), bias, layer.c0, saved.data(), y.data());
     }
     y.commit();
     saved.commit();
@@ -189,13 +189,13 @@ class Lstm : public Kernel {
     float* const dc = scratch(kDc, n * units);
     const Matrix gates = scratch_matrix(kGateRows, n * layer.steps, layer.width());
     for (std::int64_t t = layer.steps - 1; t >= 0; --t) {
-      step_backward(layer, t, saved.data(), layer.c0, grads, gates.data, dc);
+      step_backward(layer, t, saved.data(), layer.c0, grads, gates.f32(), dc);
       grads.c = dc;
-      const Matrix now = layer.step(gates.data, gates.cols, t);
+      const Matrix now = layer.step(gates.f32(), gates.cols, t);
       if (t > 0) {
         const Matrix dh = scratch_matrix(kDh, n, units);
         multiply(now, layer.recurrent, dh);
-        grads.h = dh.data;
+        grads.h = dh.f32();
       } else if (task.wants_input_grad(1)) {
         const OutputMatrix dh0(task.input_grads[1], kResult, task.adds_to_input_grad(1));
         multiply(now, layer.recurrent, dh0.matrix(), dh0.adds());

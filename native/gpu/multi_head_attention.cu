@@ -163,7 +163,7 @@ void add_bias(const Scores& scores, const Bias& bias, float* to, std::int64_t ro
 void add_bias_gradients(const Operands& x, const Block& block, const Matrix& ds, const Bias& db) {
   const Scores scores = x.places(block);
   const std::int64_t samples = x.samples, count = block.groups * block.heads;
-  const float* const from = ds.data;
+  const float* const from = ds.f32();
   for_each(db.volume(), [=] FL_BODY(std::int64_t e) {
     std::int64_t rest = e, index[4];
     for (int d = 3; d >= 0; --d) {
@@ -198,8 +198,8 @@ Matrix keep(const Operands& x, const Block& block, const Matrix& weights, const 
   const std::int64_t first_sample = tile.lo[0], first_query = tile.lo[1], first_head = tile.lo[2];
   const std::int64_t all_queries = x.queries.shape[1], all_heads = x.queries.shape[2];
   const std::int64_t keys = scores.keys, all_keys = x.keys.shape[1];
-  const float* const from = weights.data;
-  float* const to = result.data;
+  const float* const from = weights.f32();
+  float* const to = result.f32();
   for_each(result.batch * result.rows * keys, [=] FL_BODY(std::int64_t i) {
     const std::int64_t r = i / keys, head = scores.first_head + r / scores.queries;
     const std::int64_t sample = first_sample + head / scores.heads;
@@ -245,7 +245,7 @@ class MultiHeadAttention : public Kernel {
       if (!dq.wanted() && !dk.wanted() && db.data == nullptr) return;
       const Matrix ds = score_matrices(kScoreGrads, x, block);
       multiply(grads, block.keys(x.v).transposed(), ds);
-      softmax_rows_backward(w.data, z.data, ds.data, ds.batch * ds.rows, ds.cols);
+      softmax_rows_backward(w.f32(), z.f32(), ds.f32(), ds.batch * ds.rows, ds.cols);
       if (db.data != nullptr) add_bias_gradients(x, block, ds, db);
       if (dq.wanted()) multiply(ds, block.keys(x.k), block.queries(dq.heads()), false, scale_);
       if (dk.wanted()) {
@@ -281,9 +281,9 @@ class MultiHeadAttention : public Kernel {
     const Matrix result = score_matrices(kWeights, x, block);
     multiply(block.queries(x.q), block.keys(x.k).transposed(), result, false, scale_);
     const std::int64_t rows = result.batch * result.rows;
-    if (x.bias.data != nullptr) add_bias(x.places(block), x.bias, result.data, rows);
+    if (x.bias.data != nullptr) add_bias(x.places(block), x.bias, result.f32(), rows);
     const RowLengths lengths{result.cols, causal_, x.queries.tile.lo[1] + 1, x.q.rows};
-    softmax_rows(result.data, rows, result.cols, lengths);
+    softmax_rows(result.f32(), rows, result.cols, lengths);
     return result;
   }
 

@@ -30,6 +30,8 @@ typedef struct {
  * out work of so many elements at least. */
 int fl_rt_start(int n_threads, const int32_t *threads, int n_cores, const int32_t *cores,
                 int64_t worth_sharing, fl_running *out);
+/* Whether this rank's CPU processors have instructions for bfloat16. */
+int fl_rt_has_bfloat16(void);
 /* Ends this process at once with a status that is not 0, and the other ranks with it. */
 void fl_rt_leave(int status);
 /* What a GPU of this rank is. Clocks are the highest; 0 where the driver does not tell. */

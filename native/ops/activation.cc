@@ -2,9 +2,8 @@
 
 #include <stdexcept>
 
+#include "ops/floats.h"
 #include "ops/simd.h"
-#include "ops/strided_loop.h"
-#include "ops/team.h"
 
 namespace flexlegion {
 namespace {
@@ -46,11 +45,15 @@ void activation_backward(Activation activation, const TensorView& output_grad,
   const auto run = activation == Activation::relu      ? relu_backward
                    : activation == Activation::sigmoid ? sigmoid_backward
                                                        : tanh_backward;
-  share_views<3>({&output_grad, &output, &result}, [&](const Views<3>& parts) {
-    for_each_run<3>(parts, [&](const Offsets<3>& at, std::int64_t n) {
-      run(parts[0]->f32() + at[0], parts[1]->f32() + at[1], parts[2]->f32() + at[2], n, adds);
+  const Views<3> views{&result, &output_grad, &output};
+  if (adds) {
+    share_floats<1, 1, 3>(
+        views, [run](const Pointers<3>& at, std::int64_t n) { run(at[1], at[2], at[0], n, true); });
+  } else {
+    share_floats<1, 0, 3>(views, [run](const Pointers<3>& at, std::int64_t n) {
+      run(at[1], at[2], at[0], n, false);
     });
-  });
+  }
 }
 
 }  // namespace flexlegion

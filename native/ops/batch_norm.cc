@@ -6,6 +6,7 @@
 #include "ops/batch_norm.h"
 
 #include <cmath>
+#include <stdexcept>
 
 #include "ops/activation.h"
 
@@ -13,10 +14,11 @@ namespace flexlegion {
 namespace {
 
 // y = (x - center) * scale + offset, plus the addend, then ReLU.
-template <bool kRelu, bool kAdds>
+template <bool kRelu, bool kAdds, typename Element>
 struct AffinePass {
-  const float *x, *addend, *center, *scale, *offset;
-  float* y;
+  const Element *x, *addend;
+  const float *center, *scale, *offset;
+  Element* y;
   Offsets<3> pitch;  // x, addend, y
 
   template <typename V, int K>
@@ -47,32 +49,48 @@ struct AffinePass {
   }
 };
 
-template <bool kRelu, bool kAdds>
-FLEXLEGION_INLINE void affine_as(const Affine& f, const float* x, const float* addend, float* y,
-                                 const RowGroup<3>& g) {
-  const AffinePass<kRelu, kAdds> pass{x + g.at[0], addend + g.at[1], f.center, f.scale,
-                                      f.offset,    y + g.at[2],      g.pitch};
+template <bool kRelu, bool kAdds, typename Element>
+FLEXLEGION_INLINE void affine_as(const Affine& f, const Element* x, const Element* addend,
+                                 Element* y, const RowGroup<3>& g) {
+  const AffinePass<kRelu, kAdds, Element> pass{x + g.at[0], addend + g.at[1], f.center, f.scale,
+                                               f.offset,    y + g.at[2],      g.pitch};
   for_each_chunk(pass, g.rows, g.cols);
 }
 
-}  // namespace
-
-FLEXLEGION_SIMD void affine(const Affine& f, const float* x, const float* addend, float* y,
-                            const RowGroup<3>& g) {
+template <typename Element>
+FLEXLEGION_INLINE void affine_of(const Affine& f, const Element* x, const Element* addend,
+                                 Element* y, const RowGroup<3>& g) {
   if (f.relu && f.adds) return affine_as<true, true>(f, x, addend, y, g);
   if (f.relu) return affine_as<true, false>(f, x, addend, y, g);
   if (f.adds) return affine_as<false, true>(f, x, addend, y, g);
   affine_as<false, false>(f, x, addend, y, g);
 }
 
+}  // namespace
+
+FLEXLEGION_SIMD void affine(const Affine& f, const float* x, const float* addend, float* y,
+                            const RowGroup<3>& g) {
+  affine_of(f, x, addend, y, g);
+}
+
+FLEXLEGION_SIMD void affine(const Affine& f, const Bfloat16* x, const Bfloat16* addend, Bfloat16* y,
+                            const RowGroup<3>& g) {
+  affine_of(f, x, addend, y, g);
+}
+
+void check_alike(const TensorView& a, const TensorView& b) {
+  if (!a.fits(b.type)) throw std::logic_error("tiles that are stored differently");
+}
+
 namespace {
 
 // An input's gradient. What to do with it is asked anew for each vector, which costs nothing beside
 // the memory; as template parameters, two of them would make nine copies of the loop.
-struct InputGrad {
-  enum class Use { none, write, add };
+enum class Use { none, write, add };
 
-  float* rows;
+template <typename Element>
+struct InputGrad {
+  Element* rows;
   Use use;
 
   template <typename V>
@@ -88,17 +106,18 @@ struct InputGrad {
 
 // What a backward pass reads and writes, and a channel's parameters and sums for as many rows as
 // are taken at once.
+template <typename Element>
 struct Backward {
-  const float *x, *dz, *z;
-  InputGrad dx, d_residual;
+  const Element *x, *dz, *z;
+  InputGrad<Element> dx, d_residual;
   const float *mean, *scale;
   double *s, *t;
 };
 
 // dz is masked by z > 0 (ReLU); then d_residual = dz; dx = dz * scale; s += dz; t += dz (x - mean).
-template <bool kRelu>
+template <bool kRelu, typename Element>
 struct BackwardPass {
-  Backward of;
+  Backward<Element> of;
   RowGroup<5> group;  // x, dz, z, dx, d_residual
 
   template <typename V, int K>
@@ -137,9 +156,18 @@ struct BackwardPass {
   }
 };
 
-FLEXLEGION_SIMD void backward_rows(const Backward& of, bool relu, const RowGroup<5>& g) {
-  if (relu) return for_each_chunk(BackwardPass<true>{of, g}, g.rows, g.cols);
-  for_each_chunk(BackwardPass<false>{of, g}, g.rows, g.cols);
+template <typename Element>
+FLEXLEGION_INLINE void backward_of(const Backward<Element>& of, bool relu, const RowGroup<5>& g) {
+  if (relu) return for_each_chunk(BackwardPass<true, Element>{of, g}, g.rows, g.cols);
+  for_each_chunk(BackwardPass<false, Element>{of, g}, g.rows, g.cols);
+}
+
+FLEXLEGION_SIMD void backward_rows(const Backward<float>& of, bool relu, const RowGroup<5>& g) {
+  backward_of(of, relu, g);
+}
+
+FLEXLEGION_SIMD void backward_rows(const Backward<Bfloat16>& of, bool relu, const RowGroup<5>& g) {
+  backward_of(of, relu, g);
 }
 
 class BatchNorm : public Kernel {
@@ -148,6 +176,7 @@ class BatchNorm : public Kernel {
       : epsilon_(attributes.number("epsilon")),
         relu_(activation_of(attributes) == Activation::relu) {}
   bool accumulates() const override { return true; }
+  bool takes_bfloat16() const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &y = task.outputs[0];
@@ -156,8 +185,12 @@ class BatchNorm : public Kernel {
     const bool adds = task.inputs.size() > kResidual;
     const TensorView& residual = adds ? task.inputs[kResidual] : x;
     const Affine f{p.mean, p.scale, p.beta, relu_, adds};
-    for_each_row_group<3>({&x, &residual, &y}, p.at_once, [&](const RowGroup<3>& group) {
-      affine(f, x.f32(), residual.f32(), y.f32(), group);
+    for (const TensorView* view : {&residual, &y}) check_alike(x, *view);
+    with_element(x.type, [&](auto element) {
+      using Element = decltype(element);
+      for_each_row_group<3>({&x, &residual, &y}, p.at_once, [&](const RowGroup<3>& group) {
+        affine(f, x.as<Element>(), residual.as<Element>(), y.as<Element>(), group);
+      });
     });
   }
 
@@ -172,17 +205,22 @@ class BatchNorm : public Kernel {
     const TensorView& dx = task.wants_input_grad(0) ? task.input_grads[0] : x;
     const TensorView& d_residual =
         task.wants_input_grad(kResidual) ? task.input_grads[kResidual] : x;
-    const Backward of{x.f32(),
-                      dz.f32(),
-                      z.f32(),
-                      {dx.f32(), use(task, 0)},
-                      {d_residual.f32(), use(task, kResidual)},
-                      p.mean,
-                      p.scale,
-                      s,
-                      t};
-    for_each_row_group<5>({&x, &dz, &z, &dx, &d_residual}, p.at_once,
-                          [&](const RowGroup<5>& group) { backward_rows(of, relu_, group); });
+    const Views<5> views{&x, &dz, &z, &dx, &d_residual};
+    for (const TensorView* view : views) check_alike(x, *view);
+    with_element(x.type, [&](auto element) {
+      using Element = decltype(element);
+      const Backward<Element> of{x.as<Element>(),
+                                 dz.as<Element>(),
+                                 z.as<Element>(),
+                                 {dx.as<Element>(), use(task, 0)},
+                                 {d_residual.as<Element>(), use(task, kResidual)},
+                                 p.mean,
+                                 p.scale,
+                                 s,
+                                 t};
+      for_each_row_group<5>(views, p.at_once,
+                            [&](const RowGroup<5>& group) { backward_rows(of, relu_, group); });
+    });
     fold(s, p.channels, p.at_once);
     fold(t, p.channels, p.at_once);
     write_gradients(task, p, s, t);
@@ -191,9 +229,9 @@ class BatchNorm : public Kernel {
  private:
   static constexpr std::size_t kResidual = 2;  // among the inputs, after x and the moments
 
-  static InputGrad::Use use(const KernelTask& task, std::size_t input) {
-    if (!task.wants_input_grad(input)) return InputGrad::Use::none;
-    return task.adds_to_input_grad(input) ? InputGrad::Use::add : InputGrad::Use::write;
+  static Use use(const KernelTask& task, std::size_t input) {
+    if (!task.wants_input_grad(input)) return Use::none;
+    return task.adds_to_input_grad(input) ? Use::add : Use::write;
   }
 
   // Each channel's, for as many rows as are taken at once (scratch slot 0).

@@ -26,5 +26,10 @@ struct Affine {
 // it then is; without an addend, it is not touched.
 void affine(const Affine& f, const float* x, const float* addend, float* y,
             const RowGroup<3>& group);
+void affine(const Affine& f, const Bfloat16* x, const Bfloat16* addend, Bfloat16* y,
+            const RowGroup<3>& group);
+
+// Tiles of one operator are all stored alike; throws std::logic_error if they are not.
+void check_alike(const TensorView& a, const TensorView& b);
 
 }  // namespace flexlegion

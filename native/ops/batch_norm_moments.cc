@@ -10,8 +10,10 @@ namespace flexlegion {
 namespace {
 
 // sum += x - shift, square += (x - shift)^2
+template <typename Element>
 struct SumsPass {
-  const float *x, *shift;
+  const Element* x;
+  const float* shift;
   double *sum, *square;
   std::int64_t pitch;
 
@@ -37,24 +39,35 @@ struct SumsPass {
   }
 };
 
-FLEXLEGION_SIMD void shifted_sums(const SumsPass& pass, std::int64_t rows, std::int64_t cols) {
+FLEXLEGION_SIMD void shifted_sums(const SumsPass<float>& pass, std::int64_t rows,
+                                  std::int64_t cols) {
+  for_each_chunk(pass, rows, cols);
+}
+
+FLEXLEGION_SIMD void shifted_sums(const SumsPass<Bfloat16>& pass, std::int64_t rows,
+                                  std::int64_t cols) {
   for_each_chunk(pass, rows, cols);
 }
 
 // The mean of rows `step` apart.
-FLEXLEGION_SIMD void mean_of_rows(const float* x, std::int64_t rows, std::int64_t step,
-                                  std::int64_t cols, float* mean) {
+template <typename Element>
+void mean_of_rows(const Element* x, std::int64_t rows, std::int64_t step, std::int64_t cols,
+                  float* mean) {
   const float share = 1.0f / static_cast<float>(rows);
   for (std::int64_t c = 0; c < cols; ++c) mean[c] = 0;
   for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t c = 0; c < cols; ++c) mean[c] += share * x[r * step + c];
+    for (std::int64_t c = 0; c < cols; ++c) {
+      float value;
+      load(value, x + r * step + c);
+      mean[c] += share * value;
+    }
   }
 }
 
 // One sample of a tile.
 TensorView sample(const TensorView& view, std::int64_t i) {
   TensorView one = view;
-  one.data = view.f32() + i * view.stride[0];
+  one.data = view.at(i * view.stride[0]);
   one.tile.lo[0] += i;
   one.tile.hi[0] = one.tile.lo[0] + 1;
   return one;
@@ -67,12 +80,15 @@ std::int64_t positions_of(const TensorView& x) {
 class BatchNormStatistics : public Kernel {
  public:
   bool accumulates() const override { return true; }
+  bool takes_bfloat16() const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &y = task.outputs[0];
     if (task.run.training == 0 || y.tile.empty()) return;
     for (std::int64_t i = 0; i < x.extent(0); ++i) {
-      reduce(sample(x, i), MeanAndVariance(y, i));
+      with_element(x.type, [&](auto element) {
+        reduce<decltype(element)>(sample(x, i), MeanAndVariance(y, i));
+      });
     }
   }
 
@@ -81,6 +97,7 @@ class BatchNormStatistics : public Kernel {
     if (task.input_grads.empty() || !task.input_grads[0].present()) return;
     const TensorView &x = task.inputs[0], &dx = task.input_grads[0];
     if (dx.tile.empty()) return;
+    check_alike(x, dx);
     const std::int64_t channels = x.extent(x.rank() - 1), at_once = rows_at_once(channels);
     const std::int64_t width = channels * at_once;
     const float share = 1.0f / static_cast<float>(positions_of(x));
@@ -96,13 +113,17 @@ class BatchNormStatistics : public Kernel {
       }
       for (float* values : {center, scale, offset}) repeat(values, channels, at_once);
       const TensorView from = sample(x, i), to = sample(dx, i);
-      for_each_row_group<3>({&from, &to, &to}, at_once, [&](const RowGroup<3>& group) {
-        affine(f, from.f32(), to.f32(), to.f32(), group);
+      with_element(from.type, [&](auto element) {
+        using Element = decltype(element);
+        for_each_row_group<3>({&from, &to, &to}, at_once, [&](const RowGroup<3>& group) {
+          affine(f, from.as<Element>(), to.as<Element>(), to.as<Element>(), group);
+        });
       });
     }
   }
 
  private:
+  template <typename Element>
   static void reduce(const TensorView& x, const MeanAndVariance& result) {
     constexpr std::int64_t kShiftRows = 8;
     const std::int64_t channels = x.extent(x.rank() - 1), at_once = rows_at_once(channels);
@@ -112,7 +133,7 @@ class BatchNormStatistics : public Kernel {
     std::fill_n(sum, 2 * width, 0.0);
     bool first = true;
     for_each_row_group<1>({&x}, at_once, [&](const RowGroup<1>& group) {
-      const float* const rows = x.f32() + group.at[0];
+      const Element* const rows = x.as<Element>() + group.at[0];
       if (first) {
         // Also of joined rows the first channels: any value near the mean will do.
         const std::int64_t taken = std::min(kShiftRows, group.rows);
@@ -120,7 +141,8 @@ class BatchNormStatistics : public Kernel {
         repeat(shift, channels, at_once);
         first = false;
       }
-      shifted_sums({rows, shift, sum, square, group.pitch[0]}, group.rows, group.cols);
+      shifted_sums(SumsPass<Element>{rows, shift, sum, square, group.pitch[0]}, group.rows,
+                   group.cols);
     });
     fold(sum, channels, at_once);
     fold(square, channels, at_once);

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "ops/bfloat16.h"
 #include "ops/simd.h"
 #include "ops/strided_loop.h"
 
@@ -25,6 +26,31 @@ FLEXLEGION_INLINE void load(V& value, const float* from) {
 template <typename V>
 FLEXLEGION_INLINE void store(float* to, const V& value) {
   std::memcpy(to, &value, sizeof(V));
+}
+using Halves = Bfloat16 __attribute__((vector_size(2 * kLanes)));
+using Words = std::uint32_t __attribute__((vector_size(4 * kLanes)));
+FLEXLEGION_INLINE void load(Floats& value, const Bfloat16* from) {
+  Halves halves;
+  std::memcpy(&halves, from, sizeof(halves));
+  const Words words = __builtin_convertvector(halves, Words) << 16;
+  std::memcpy(&value, &words, sizeof(value));
+}
+FLEXLEGION_INLINE void store(Bfloat16* to, const Floats& value) {
+  Words words;
+  std::memcpy(&words, &value, sizeof(words));
+  round_bits(words, (words & 0x7fffffffU) > 0x7f800000U);
+  const Halves result = __builtin_convertvector(words >> 16, Halves);
+  std::memcpy(to, &result, sizeof(result));
+}
+FLEXLEGION_INLINE void load(float& value, const Bfloat16* from) {
+  const std::uint32_t bits = static_cast<std::uint32_t>(*from) << 16;
+  std::memcpy(&value, &bits, sizeof(value));
+}
+FLEXLEGION_INLINE void store(Bfloat16* to, const float& value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  round_bits(bits, (bits & 0x7fffffff) > 0x7f800000);
+  *to = static_cast<Bfloat16>(bits >> 16);
 }
 template <typename V>
 FLEXLEGION_INLINE void add_to(double* totals, const V& sums) {

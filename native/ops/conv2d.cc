@@ -14,30 +14,45 @@ using dnnl::memory;
 using onednn::f32_desc;
 using onednn::Prepared;
 
-// A convolution as oneDNN is told of it.
+// A convolution as oneDNN is told of it: of activations of that type, and of a kernel of it; the
+// user's kernel may be of another. The kernel's gradient and biases are floats.
 struct OnednnTile : ConvTile {
-  explicit OnednnTile(const ConvTile& tile) : ConvTile(tile) {}
+  DataType type;
+
+  // oneDNN 3.2's gradients of kernels are wrong for bfloat16 where an image is smaller than they
+  // are.
+  OnednnTile(const ConvTile& tile, DataType stored)
+      : ConvTile(tile), type(is_small(h) || is_small(w) ? DataType::float32 : stored) {}
 
   onednn::Cache::Key key(std::int64_t primitive) const {
-    return {primitive, samples, channels, filters, groups,   h.in,   h.out,
-            h.before,  h.after, w.in,     w.out,   w.before, w.after};
+    return {primitive, static_cast<std::int64_t>(type),
+            samples,   channels,
+            filters,   groups,
+            h.in,      h.out,
+            h.before,  h.after,
+            w.in,      w.out,
+            w.before,  w.after};
   }
 
   memory::desc input() const {
-    return f32_desc({samples, channels, h.in, w.in}, memory::format_tag::nhwc);
+    return onednn::desc(type, {samples, channels, h.in, w.in}, memory::format_tag::nhwc);
   }
   memory::desc output() const {
-    return f32_desc({samples, filters, h.out, w.out}, memory::format_tag::nhwc);
+    return onednn::desc(type, {samples, filters, h.out, w.out}, memory::format_tag::nhwc);
   }
   // As it lies in the user's tensor.
-  memory::desc kernel() const {
+  memory::desc kernel(DataType stored) const {
     const std::int64_t i = channels / groups, row = h_w_size() * i;
     const memory::dims strides{filters / groups * row, row, 1, w.kernel * i, i};
     const auto skipped = groups > 1 ? 0 : 1;
-    return f32_desc(kernel_dims(), memory::dims(strides.begin() + skipped, strides.end()));
+    return onednn::desc(stored, kernel_dims(),
+                        memory::dims(strides.begin() + skipped, strides.end()));
   }
   // As the primitive likes it.
-  memory::desc any_kernel() const { return f32_desc(kernel_dims(), memory::format_tag::any); }
+  memory::desc any_kernel() const {
+    return onednn::desc(type, kernel_dims(), memory::format_tag::any);
+  }
+  memory::desc any_gradient() const { return f32_desc(kernel_dims(), memory::format_tag::any); }
   memory::desc bias() const { return f32_desc({filters}, memory::format_tag::a); }
   memory::dims strides() const { return {h.stride, w.stride}; }
   memory::dims dilates() const {
@@ -47,6 +62,9 @@ struct OnednnTile : ConvTile {
   memory::dims padding_after() const { return {h.after, w.after}; }
 
  private:
+  static bool is_small(const WindowTile& axis) {
+    return axis.in < (axis.kernel - 1) * axis.dilation + 1;
+  }
   std::int64_t h_w_size() const { return h.kernel * w.kernel; }
   memory::dims kernel_dims() const {
     if (groups == 1) return {filters, channels, h.kernel, w.kernel};
@@ -60,6 +78,7 @@ class Conv2d : public Kernel {
 
   bool accumulates() const override { return true; }
   bool shares_out() const override { return true; }
+  bool takes_bfloat16() const override { return true; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
@@ -93,46 +112,45 @@ class Conv2d : public Kernel {
   static constexpr int kLikedSlot = 4;
 
   void forward_part(const ConvViews& views) {
-    const OnednnTile tile(layer_.tile(views, views.y));
-    const DenseInput x(views.x, 0), kernel(views.kernel, 1);
-    const DenseOutput y(views.y, 2);
+    const OnednnTile tile(layer_.tile(views, views.y), views.y.type);
+    const DenseInput x(views.x, 0, tile.type);
+    const DenseOutput y(views.y, 2, false, tile.type);
     const bool biased = layer_.use_bias && views.bias.present();
     const std::int64_t which = primitive(kForward, biased);
     const Prepared& convolution = cache_.get(
         tile.key(which), [&] { return describe_forward(tile, layer_.activation, biased); });
-    float* const w = liked_layout(tile, which, convolution, kernel.data());
+    void* const w = liked_layout(tile, which, convolution, views.kernel, 1);
     if (biased) {
       const DenseInput bias(views.bias, 3);
-      convolution.execute({{DNNL_ARG_SRC, x.data()},
+      convolution.execute({{DNNL_ARG_SRC, x.memory()},
                            {DNNL_ARG_WEIGHTS, w},
                            {DNNL_ARG_BIAS, bias.data()},
-                           {DNNL_ARG_DST, y.data()}});
+                           {DNNL_ARG_DST, y.memory()}});
     } else {
       convolution.execute(
-          {{DNNL_ARG_SRC, x.data()}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, y.data()}});
+          {{DNNL_ARG_SRC, x.memory()}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, y.memory()}});
     }
     y.commit();
   }
 
   void backward_part(const ConvViews& views) {
-    const OnednnTile tile(layer_.tile(views, views.dy));
-    const TensorView dy = before_activation(views);
-    if (views.dx.present()) backward_data(tile, dy.f32(), views);
-    if (views.dkernel.present()) backward_weights(tile, dy.f32(), views);
+    const OnednnTile tile(layer_.tile(views, views.dy), views.dy.type);
+    const TensorView dy = before_activation(views, tile.type);
+    if (views.dx.present()) backward_data(tile, dy.data, views);
+    if (views.dkernel.present()) backward_weights(tile, dy.data, views);
   }
 
   // The gradient with respect to what the activation was applied to: dense (scratch slot 0).
-  TensorView before_activation(const ConvViews& views) const {
+  TensorView before_activation(const ConvViews& views, DataType type) const {
     const TensorView& dy = views.dy;
-    if (layer_.activation == Activation::none && dy.dense()) return dy;
-    const TensorView result = dense_view(scratch(0, dy.volume()), dy.tile, dy.shape);
+    if (layer_.activation == Activation::none && dy.dense() && dy.fits(type)) return dy;
+    const TensorView result = scratch_view(0, dy, type);
     activation_backward(layer_.activation, dy, views.y, result);
     return result;
   }
 
-  void backward_data(const OnednnTile& tile, const float* dy, const ConvViews& views) {
-    const DenseInput kernel(views.kernel, 2);
-    const DenseOutput dx(views.dx, 3, views.adds_dx);
+  void backward_data(const OnednnTile& tile, void* dy, const ConvViews& views) {
+    const DenseOutput dx(views.dx, 3, views.adds_dx, tile.type);
     const Prepared& convolution = cache_.get(tile.key(kBackwardData), [&] {
       return dnnl::convolution_backward_data::primitive_desc(
           onednn::engine(), dnnl::algorithm::convolution_direct, tile.input(), tile.any_kernel(),
@@ -140,26 +158,26 @@ class Conv2d : public Kernel {
           tile.padding_after(), describe_forward(tile, Activation::none, layer_.use_bias),
           onednn::attributes());
     });
-    float* const w = liked_layout(tile, kBackwardData, convolution, kernel.data());
-    convolution.execute({{DNNL_ARG_DIFF_DST, const_cast<float*>(dy)},
-                         {DNNL_ARG_WEIGHTS, w},
-                         {DNNL_ARG_DIFF_SRC, dx.data()}});
+    void* const w = liked_layout(tile, kBackwardData, convolution, views.kernel, 2);
+    convolution.execute(
+        {{DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DIFF_SRC, dx.memory()}});
     dx.commit();
   }
 
-  void backward_weights(const OnednnTile& tile, const float* dy, const ConvViews& views) {
+  void backward_weights(const OnednnTile& tile, void* dy, const ConvViews& views) {
     const bool biased = layer_.use_bias && views.dbias.present();
     const std::int64_t which = primitive(kBackwardWeights, biased);
     const Prepared& convolution = cache_.get(tile.key(which), [&] {
       const auto bias = biased ? tile.bias() : memory::desc();
       return dnnl::convolution_backward_weights::primitive_desc(
-          onednn::engine(), dnnl::algorithm::convolution_direct, tile.input(), tile.any_kernel(),
+          onednn::engine(), dnnl::algorithm::convolution_direct, tile.input(), tile.any_gradient(),
           bias, tile.output(), tile.strides(), tile.dilates(), tile.padding_before(),
           tile.padding_after(), describe_forward(tile, Activation::none, biased),
           onednn::attributes());
     });
-    const auto liked = convolution.layout(DNNL_ARG_DIFF_WEIGHTS), ours = tile.kernel();
-    const DenseInput x(views.x, 2);
+    const auto liked = convolution.layout(DNNL_ARG_DIFF_WEIGHTS);
+    const auto ours = tile.kernel(DataType::float32);
+    const DenseInput x(views.x, 2, tile.type);
     // The reorder can add as well as write.
     const bool reorders = liked != ours;
     const bool reorder_adds = reorders && views.adds_dkernel && views.dkernel.dense();
@@ -167,15 +185,14 @@ class Conv2d : public Kernel {
     float* const dw_liked = reorders ? liked_memory(liked) : dw.data();
     if (biased) {
       const DenseOutput db(views.dbias, 5, views.adds_dbias);
-      convolution.execute({{DNNL_ARG_SRC, x.data()},
-                           {DNNL_ARG_DIFF_DST, const_cast<float*>(dy)},
+      convolution.execute({{DNNL_ARG_SRC, x.memory()},
+                           {DNNL_ARG_DIFF_DST, dy},
                            {DNNL_ARG_DIFF_WEIGHTS, dw_liked},
                            {DNNL_ARG_DIFF_BIAS, db.data()}});
       db.commit();
     } else {
-      convolution.execute({{DNNL_ARG_SRC, x.data()},
-                           {DNNL_ARG_DIFF_DST, const_cast<float*>(dy)},
-                           {DNNL_ARG_DIFF_WEIGHTS, dw_liked}});
+      convolution.execute(
+          {{DNNL_ARG_SRC, x.memory()}, {DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_DIFF_WEIGHTS, dw_liked}});
     }
     if (reorders) {
       const std::int64_t direction = which + (reorder_adds ? kAdd : kReorder);
@@ -210,18 +227,21 @@ class Conv2d : public Kernel {
     return scratch(kLikedSlot, static_cast<std::int64_t>(desc.get_size() + 3) / 4);
   }
 
-  // The kernel in the layout that this convolution likes.
-  float* liked_layout(const OnednnTile& tile, std::int64_t direction, const Prepared& convolution,
-                      float* kernel) {
-    const auto liked = convolution.layout(DNNL_ARG_WEIGHTS), ours = tile.kernel();
-    if (liked == ours) return kernel;
+  // The kernel in the layout, and of the type, that this convolution likes.
+  void* liked_layout(const OnednnTile& tile, std::int64_t direction, const Prepared& convolution,
+                     const TensorView& kernel, int slot) {
+    const auto liked = convolution.layout(DNNL_ARG_WEIGHTS), ours = tile.kernel(kernel.type);
+    const DenseInput dense(kernel, slot, kernel.type);
+    if (liked == ours) return dense.memory();
     float* const memory = liked_memory(liked);
-    reorder(tile.key(kReorder + direction), ours, kernel, liked, memory, false);
+    onednn::Cache::Key key = tile.key(kReorder + direction);
+    key.push_back(kernel.narrow());
+    reorder(key, ours, dense.memory(), liked, memory, false);
     return memory;
   }
 
-  void reorder(const onednn::Cache::Key& key, const memory::desc& from_desc, float* from,
-               const memory::desc& to_desc, float* to, bool adds) {
+  void reorder(const onednn::Cache::Key& key, const memory::desc& from_desc, void* from,
+               const memory::desc& to_desc, void* to, bool adds) {
     const Prepared& primitive =
         cache_.get(key, [&] { return onednn::reorder(from_desc, to_desc, adds); });
     primitive.execute({{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});

@@ -37,7 +37,7 @@ FLEXLEGION_SIMD float inverse_length(const float* x, std::int64_t n) {
 
 const float* inverse_lengths(const Matrix& m, int slot) {
   float* const result = scratch(slot, m.rows);
-  for (std::int64_t r = 0; r < m.rows; ++r) result[r] = inverse_length(m.data + r * m.row, m.cols);
+  for (std::int64_t r = 0; r < m.rows; ++r) result[r] = inverse_length(m.f32() + r * m.row, m.cols);
   return result;
 }
 
@@ -75,7 +75,7 @@ class Cosine : public Kernel {
     const OutputMatrix y(task.outputs[0], kResult);
     products_.multiply(x, w.transposed(), y.matrix());
     for (std::int64_t r = 0; r < x.rows; ++r) {
-      float* const row = y.matrix().data + r * y.matrix().row;
+      float* const row = y.matrix().f32() + r * y.matrix().row;
       scale_row(row, a[r], b, w.rows, row);
     }
     y.commit();
@@ -95,9 +95,9 @@ class Cosine : public Kernel {
     const Matrix scaled =
         Matrix::row_major(scratch(kScaled, x.rows * w.rows), x.rows, w.rows, w.rows);
     for (std::int64_t r = 0; r < x.rows; ++r) {
-      const float* const row = dy.data + r * dy.row;
-      of_inputs[r] = add_products(row, y.data + r * y.row, w.rows, of_kernel);
-      scale_row(row, a[r], b, w.rows, scaled.data + r * scaled.row);
+      const float* const row = dy.f32() + r * dy.row;
+      of_inputs[r] = add_products(row, y.f32() + r * y.row, w.rows, of_kernel);
+      scale_row(row, a[r], b, w.rows, scaled.f32() + r * scaled.row);
     }
     if (task.wants_input_grad(0)) {
       gradient(scaled, w, x, a, of_inputs, task.input_grads[0], task.adds_to_input_grad(0));
@@ -117,8 +117,8 @@ class Cosine : public Kernel {
     options.adds = result.adds();
     products_.multiply(scaled, others, result.matrix(), options);
     for (std::int64_t r = 0; r < rows.rows; ++r) {
-      subtract_scaled(rows.data + r * rows.row, scales[r] * scales[r] * sums[r], rows.cols,
-                      result.matrix().data + r * result.matrix().row);
+      subtract_scaled(rows.f32() + r * rows.row, scales[r] * scales[r] * sums[r], rows.cols,
+                      result.matrix().f32() + r * result.matrix().row);
     }
     result.commit();
   }

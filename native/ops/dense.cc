@@ -10,10 +10,21 @@
 namespace flexlegion {
 namespace {
 
-FLEXLEGION_SIMD void add_rows(const Matrix& rows, float* sums) {  // row-major
-  for (std::int64_t r = 0; r < rows.rows; ++r) {
-    const float* row = rows.data + r * rows.row;
-    for (std::int64_t c = 0; c < rows.cols; ++c) sums[c] += row[c];
+FLEXLEGION_SIMD void add_row(const float* row, std::int64_t n, float* sums) {
+  for (std::int64_t c = 0; c < n; ++c) sums[c] += row[c];
+}
+
+void add_rows(const Matrix& rows, float* sums) {  // row-major
+  constexpr std::int64_t kPiece = 1024;           // columns
+  float copy[kPiece];
+  const bool narrow = rows.type == DataType::bfloat16;
+  for (std::int64_t c = 0; c < rows.cols; c += kPiece) {
+    const std::int64_t n = std::min(kPiece, rows.cols - c);
+    for (std::int64_t r = 0; r < rows.rows; ++r) {
+      void* const row = rows.at(r * rows.row + c);
+      if (narrow) widen(static_cast<const Bfloat16*>(row), copy, n);
+      add_row(narrow ? copy : static_cast<const float*>(row), n, sums + c);
+    }
   }
 }
 
@@ -24,12 +35,14 @@ class Dense : public Kernel {
 
   bool accumulates() const override { return true; }
   bool shares_out() const override { return true; }
+  bool takes_bfloat16() const override { return true; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
-    const Matrix x = input_matrix(task.inputs[0], 0);
-    const Matrix w = input_matrix(task.weights[0], 1);
-    const OutputMatrix y(task.outputs[0], 2);
+    const DataType type = task.outputs[0].type;
+    const Matrix x = input_matrix(task.inputs[0], 0, type);
+    const Matrix w = input_matrix(task.weights[0], 1, type);
+    const OutputMatrix y(task.outputs[0], 2, false, type);
     ProductOptions options;
     options.bias = use_bias_ ? DenseInput(task.weights[1], 3).data() : nullptr;
     options.activation = activation_;
@@ -38,23 +51,21 @@ class Dense : public Kernel {
   }
 
   void backward(KernelTask& task) override {
-    const Matrix dy = input_matrix(before_activation(task), 1);
+    const DataType type = task.output_grads[0].type;
+    const Matrix dy = input_matrix(before_activation(task), 1, type);
     if (!task.input_grads.empty() && task.input_grads[0].present()) {
-      gradient(dy, input_matrix(task.weights[0], 3), task.input_grads[0],
+      gradient(dy, input_matrix(task.weights[0], 3, type), task.input_grads[0],
                task.adds_to_input_grad(0));
     }
     if (task.weight_grads[0].present()) {
-      gradient(dy.transposed(), input_matrix(task.inputs[0], 3), task.weight_grads[0],
+      gradient(dy.transposed(), input_matrix(task.inputs[0], 3, type), task.weight_grads[0],
                task.adds_to_weight_grad(0));
     }
     if (use_bias_ && task.weight_grads[1].present()) {
       const OutputMatrix db(task.weight_grads[1], 2, task.adds_to_weight_grad(1));
-      if (!db.adds()) std::fill_n(db.matrix().data, db.matrix().cols, 0.0f);
+      if (!db.adds()) std::fill_n(db.matrix().f32(), db.matrix().cols, 0.0f);
       share_range(dy.cols, dy.rows * dy.cols, [&](std::int64_t lo, std::int64_t hi) {
-        Matrix columns = dy;
-        columns.data += lo * dy.col;
-        columns.cols = hi - lo;
-        add_rows(columns, db.matrix().data + lo);
+        add_rows(columns(dy, lo, hi - lo), db.matrix().f32() + lo);
       });
       db.commit();
     }
@@ -65,13 +76,13 @@ class Dense : public Kernel {
   TensorView before_activation(const KernelTask& task) const {
     const TensorView& dy = task.output_grads[0];
     if (activation_ == Activation::none) return dy;
-    const TensorView result = dense_view(scratch(0, dy.volume()), dy.tile, dy.shape);
+    const TensorView result = scratch_view(0, dy, dy.type);
     activation_backward(activation_, dy, task.outputs[0], result);
     return result;
   }
 
   void gradient(const Matrix& a, const Matrix& b, const TensorView& grad, bool adds) {
-    const OutputMatrix result(grad, 2, adds);
+    const OutputMatrix result(grad, 2, adds, grad.type);
     ProductOptions options;
     options.adds = result.adds();
     products_.multiply(a, b, result.matrix(), options);

@@ -33,6 +33,8 @@ struct WeightUpdate {
   // One element: the norm of all gradients, which is to be at most `clip_norm`; 0: not clipped.
   TensorView norm;
   double clip_norm = 0;
+  // Where the new value is rounded to, if it is stored as bfloat16 as well.
+  TensorView rounded;
 };
 
 // What a GPU is, as its driver tells it.
@@ -79,7 +81,7 @@ struct DeviceFunctions {
 // The sizes of what passes between the runtime and a library of such functions and kernels, as one
 // number. Raise the first factor where a meaning changes and no size does.
 constexpr std::uint64_t device_interface() {
-  std::uint64_t number = 2;
+  std::uint64_t number = 3;
   for (const std::size_t size :
        {sizeof(DeviceFunctions), sizeof(WeightUpdate), sizeof(GpuFacts), sizeof(KernelTask),
         sizeof(TensorView), sizeof(RunState), sizeof(Lookup)}) {

@@ -2,9 +2,9 @@
 //
 // The functions themselves are oneDNN's, whose vectorised exp and erf are much faster than the C
 // library's; relu is a loop of our own, which needs no packing of strided tiles.
+#include "ops/floats.h"
 #include "ops/onednn_support.h"
 #include "ops/simd.h"
-#include "ops/strided_loop.h"
 
 namespace flexlegion {
 namespace {
@@ -72,11 +72,11 @@ class ElementWise : public Kernel {
 
 class Relu : public ElementWise {
  public:
+  bool takes_bfloat16() const override { return true; }
   void forward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &y = task.outputs[0];
-    for_each_run<2>({&x, &y}, [&](const Offsets<2>& at, std::int64_t n) {
-      relu(x.f32() + at[0], y.f32() + at[1], n);
-    });
+    share_floats<1, 0, 2>({&y, &x},
+                          [](const Pointers<2>& at, std::int64_t n) { relu(at[1], at[0], n); });
   }
 
  private:

@@ -72,29 +72,29 @@ class Cpu {
   // Rows that round up their number are 0.
   static void gather(const float* from, const Block& block, const Matrix& to) {
     for (std::int64_t i = 0; i < block.count; ++i) {
-      std::copy_n(from + block.rows[i] * to.cols, to.cols, to.data + i * to.cols);
+      std::copy_n(from + block.rows[i] * to.cols, to.cols, to.f32() + i * to.cols);
     }
-    std::fill(to.data + block.count * to.cols, to.data + to.rows * to.cols, 0.0f);
+    std::fill(to.f32() + block.count * to.cols, to.f32() + to.rows * to.cols, 0.0f);
   }
   static void add(const Matrix& m, const Block& block, const float* by, std::int64_t by_stride,
                   float* to) {
     for (std::int64_t i = 0; i < block.count; ++i) {
       const std::int64_t row = block.rows[i];
-      add_scaled(m.data + i * m.cols, by == nullptr ? 1.0f : by[row * by_stride], m.cols,
+      add_scaled(m.f32() + i * m.cols, by == nullptr ? 1.0f : by[row * by_stride], m.cols,
                  to + row * m.cols);
     }
   }
   static void activate(ExpertActivation f, const Hidden& its) {
-    experts::activate(f, its.a.data, its.gated.data, its.a.rows * its.a.cols, its.h.data);
+    experts::activate(f, its.a.f32(), its.gated.f32(), its.a.rows * its.a.cols, its.h.f32());
   }
   static void before_activation(ExpertActivation f, const Operands& of, const Block& block,
                                 const Hidden& hidden, const Matrix& p, float* dgates) {
     for (std::int64_t i = 0; i < p.rows; ++i) {
       const std::int64_t at = i * of.units;
       const std::int64_t gate_at = i < block.count ? block.rows[i] * of.experts + block.expert : -1;
-      float* const gated = of.gated() ? hidden.gated.data + at : nullptr;
-      const float sum = differentiate(f, gate_at < 0 ? 0.0f : of.gates[gate_at], p.data + at,
-                                      of.units, hidden.a.data + at, gated, hidden.h.data + at);
+      float* const gated = of.gated() ? hidden.gated.f32() + at : nullptr;
+      const float sum = differentiate(f, gate_at < 0 ? 0.0f : of.gates[gate_at], p.f32() + at,
+                                      of.units, hidden.a.f32() + at, gated, hidden.h.f32() + at);
       if (gate_at >= 0 && dgates != nullptr) dgates[gate_at] = sum;
     }
   }

@@ -136,7 +136,7 @@ FLEXLEGION_INLINE void for_each_row_tile(std::int64_t rows, Body&& body) {
 FLEXLEGION_INLINE Tile tile_at(const Matrix& a, std::int64_t at_a, const Matrix& b,
                                std::int64_t at_b, const Matrix& c, std::int64_t at_c,
                                std::int64_t b_row) {
-  return {a.data + at_a, b.data + at_b, c.data + at_c, a.row, b_row, c.row};
+  return {a.f32() + at_a, b.f32() + at_b, c.f32() + at_c, a.row, b_row, c.row};
 }
 
 // b is transposed: its columns are contiguous.
@@ -192,10 +192,8 @@ void share_groups(std::int64_t columns, std::int64_t elements, const Body& body)
   });
 }
 
-Matrix columns_of(Matrix m, std::int64_t lo, std::int64_t hi) {
-  m.data += lo * m.col;
-  m.cols = hi - lo;
-  return m;
+Matrix columns_of(const Matrix& m, std::int64_t lo, std::int64_t hi) {
+  return columns(m, lo, hi - lo);
 }
 
 }  // namespace
@@ -217,7 +215,7 @@ void multiply(Products& products, const Matrix& a, const Matrix& b, const Matrix
   share_groups(b.cols, b.rows * b.cols, [&](std::int64_t lo, std::int64_t hi) {
     const Matrix its = columns_of(b, lo, hi), result = columns_of(c, lo, hi);
     for (std::int64_t row = 0; row < c.rows && !adds; ++row) {
-      std::fill_n(result.data + row * c.row, result.cols, 0.0f);
+      std::fill_n(result.f32() + row * c.row, result.cols, 0.0f);
     }
     if (b.col == 1) {
       multiply_updates(a, its, result);
@@ -232,7 +230,7 @@ void multiply_outer(Products& products, const Matrix& a, const Matrix& b, const 
   if (suits(a.rows, c)) {
     return share_groups(c.rows, c.rows * c.cols, [&](std::int64_t lo, std::int64_t hi) {
       Matrix result = c;
-      result.data += lo * c.row;
+      result.data = c.at(lo * c.row);
       result.rows = hi - lo;
       outer(columns_of(a, lo, hi), b, result, adds);
     });

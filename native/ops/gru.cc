@@ -187,7 +187,7 @@ class Gru : public Kernel {
   static void bias_gradient(KernelTask& task, std::size_t i, const Matrix& gates) {
     float* const sums = zeros(kResult, gates.cols);
     for (std::int64_t r = 0; r < gates.rows; ++r) {
-      for (std::int64_t c = 0; c < gates.cols; ++c) sums[c] += gates.data[r * gates.row + c];
+      for (std::int64_t c = 0; c < gates.cols; ++c) sums[c] += gates.f32()[r * gates.row + c];
     }
     const TensorView& gradient = task.weight_grads[i];
     write_or_add_view(gradient, dense_view(sums, gradient.tile, gradient.shape),

@@ -59,6 +59,7 @@ class NamedKernel : public Kernel {
   }
   bool accumulates() const override { return kernel_->accumulates(); }
   bool shares_out() const override { return kernel_->shares_out(); }
+  bool takes_bfloat16() const override { return kernel_->takes_bfloat16(); }
 
  private:
   std::string name_;

@@ -18,6 +18,9 @@
 // - A tile may cover a part of what the operator reduces: then the output is a partial value, and
 // an operand that is to be added once (a bias) is absent in all parts but one. Inputs in which the
 // operator is linear may be absent, but not all: then the outputs' tiles start as zeros.
+// - Tiles that are stored as bfloat16 are brought as floats, and results rounded
+// (runtime/subtasks.h); but to a kernel that says that it takes them as they are. What it computes
+// is float32 all the same.
 // - On a device of several cores, a task is cut into one for each thread (runtime/subtasks.h), so a
 // kernel computes with the calling thread alone; but for one that says that it shares out what it
 // does among the threads itself, as those do that spend their time in oneDNN's primitives (team.h).
@@ -126,6 +129,7 @@ class Kernel {
   virtual void backward(KernelTask& task) = 0;
   virtual bool accumulates() const { return false; }
   virtual bool shares_out() const { return false; }
+  virtual bool takes_bfloat16() const { return false; }
 };
 
 using KernelFactory = std::function<std::unique_ptr<Kernel>(const Attributes&)>;

@@ -63,7 +63,7 @@ FLEXLEGION_SIMD void step_backward(const float* __restrict__ saved,
 
 FLEXLEGION_SIMD void add_rows(const Matrix& rows, float* sums) {
   for (std::int64_t r = 0; r < rows.rows; ++r) {
-    const float* const row = rows.data + r * rows.row;
+    const float* const row = rows.f32() + r * rows.row;
     for (std::int64_t c = 0; c < rows.cols; ++c) sums[c] += row[c];
   }
 }

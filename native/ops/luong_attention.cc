@@ -38,19 +38,19 @@ class Cpu {
   static void write(const TensorView& to, const TensorView& from, bool adds) {
     write_or_add_view(to, from, adds);
   }
-  static void tanh(const Matrix& m) { tanh_in_place(m.data, m.rows * m.cols); }
+  static void tanh(const Matrix& m) { tanh_in_place(m.f32(), m.rows * m.cols); }
   static void tanh_backward(const TensorView& dy, const TensorView& y, const TensorView& dz) {
     activation_backward(Activation::tanh, dy, y, dz);
   }
   static void softmax_rows(const Matrix& m) {
     for (std::int64_t r = 0; r < m.rows; ++r) {
-      float* const row = m.data + r * m.row;
+      float* const row = m.f32() + r * m.row;
       scale(row, 1.0f / row_softmax(row, m.cols, row).sum, m.cols);
     }
   }
   static void softmax_rows_backward(const Matrix& y, const Matrix& dy) {
     for (std::int64_t r = 0; r < y.rows; ++r) {
-      softmax_backward(y.data + r * y.row, dy.data + r * dy.row, y.cols);
+      softmax_backward(y.f32() + r * y.row, dy.f32() + r * dy.row, y.cols);
     }
   }
   void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds = false) {

@@ -70,7 +70,7 @@ class LuongAttention : public Kernel {
 
   // The columns from `first` on of a matrix of all steps, as a tensor like the states `like`.
   static TensorView columns_view(const Matrix& m, std::int64_t first, const TensorView& like) {
-    TensorView view = dense_view(m.data + first, like.tile, like.shape);
+    TensorView view = dense_view(m.f32() + first, like.tile, like.shape);
     view.stride[1] = m.row;
     view.stride[0] = like.extent(1) * m.row;
     return view;

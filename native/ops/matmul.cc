@@ -11,31 +11,35 @@ namespace {
 
 bool contiguous_rows(const TensorView& view) { return view.dense_from(view.rank() - 1); }
 
-// A tile whose rows are contiguous: packed into scratch `slot` where they are not.
-TensorView input_rows(const TensorView& view, int slot) {
-  if (contiguous_rows(view)) return view;
-  return dense_view(DenseInput(view, slot).data(), view.tile, view.shape);
+// A tile whose rows are contiguous, and of that type: packed into scratch `slot` where they are
+// not.
+TensorView input_rows(const TensorView& view, int slot, DataType type) {
+  if (contiguous_rows(view) && view.fits(type)) return view;
+  return dense_view(DenseInput(view, slot, type).memory(), view.tile, view.shape, type);
 }
 
 class MatMul : public Kernel {
  public:
   bool accumulates() const override { return true; }
   bool shares_out() const override { return true; }
+  bool takes_bfloat16() const override { return true; }
 
   void forward(KernelTask& task) override {
-    const TensorView a = input_rows(task.inputs[0], 0), b = input_rows(task.inputs[1], 1);
+    const DataType type = task.outputs[0].type;
+    const TensorView a = input_rows(task.inputs[0], 0, type);
+    const TensorView b = input_rows(task.inputs[1], 1, type);
     multiply(a, false, b, false, task.outputs[0], false);
   }
 
   void backward(KernelTask& task) override {
     const TensorView& dc = task.output_grads[0];
-    const TensorView rows = input_rows(dc, 0);
+    const TensorView rows = input_rows(dc, 0, dc.type);
     if (task.wants_input_grad(0)) {
-      const TensorView b = input_rows(task.inputs[1], 1);
+      const TensorView b = input_rows(task.inputs[1], 1, dc.type);
       multiply(rows, false, b, true, task.input_grads[0], task.adds_to_input_grad(0));
     }
     if (task.wants_input_grad(1)) {
-      const TensorView a = input_rows(task.inputs[0], 1);
+      const TensorView a = input_rows(task.inputs[0], 1, dc.type);
       multiply(a, true, rows, false, task.input_grads[1], task.adds_to_input_grad(1));
     }
   }
@@ -45,7 +49,7 @@ class MatMul : public Kernel {
   void multiply(const TensorView& a, bool transpose_a, const TensorView& b, bool transpose_b,
                 const TensorView& c, bool add) {
     if (c.tile.empty()) return;
-    const OutputTile result(c, 2, add, contiguous_rows(c));
+    const OutputTile result(c, 2, add, contiguous_rows(c), a.type);
     ProductOptions options;
     options.adds = result.adds();
     const int batch = c.rank() - 3;

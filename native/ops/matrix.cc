@@ -5,7 +5,10 @@
 namespace flexlegion {
 
 Matrix columns(const Matrix& m, std::int64_t first, std::int64_t count) {
-  return Matrix::row_major(m.data + first, m.rows, count, m.row);
+  Matrix some = m;
+  some.data = m.at(first * m.col);
+  some.cols = count;
+  return some;
 }
 
 Matrix by_sample(const Matrix& rows, std::int64_t samples) {
@@ -18,8 +21,8 @@ Matrix by_sample(const Matrix& rows, std::int64_t samples) {
 
 Matrix matrices(const TensorView& view, std::int64_t offset, int first_of_batch) {
   const int last = view.rank() - 1;
-  Matrix m = Matrix::row_major(view.f32() + offset, view.extent(last - 1), view.extent(last),
-                               std::max(view.stride[last - 1], view.extent(last)));
+  Matrix m = Matrix::row_major(view.at(offset), view.extent(last - 1), view.extent(last),
+                               std::max(view.stride[last - 1], view.extent(last)), view.type);
   for (int d = first_of_batch; d < last - 1; ++d) m.batch *= view.extent(d);
   m.batch_stride = view.stride[last - 2];
   return m;
@@ -28,7 +31,7 @@ Matrix matrices(const TensorView& view, std::int64_t offset, int first_of_batch)
 bool matrix_in_place(const TensorView& view, Matrix& matrix) {
   const int last = view.rank() - 1;
   if (!view.dense_from(last)) return false;
-  matrix = Matrix::row_major(view.f32(), 1, view.extent(last), view.extent(last));
+  matrix = Matrix::row_major(view.data, 1, view.extent(last), view.extent(last), view.type);
   for (int d = last - 1; d >= 0; --d) {
     if (view.extent(d) == 1) continue;
     if (matrix.rows == 1) matrix.row = view.stride[d];

@@ -1,27 +1,39 @@
 // Matrices, as tiles hold them.
 #pragma once
 
+#include <cassert>
 #include <cstdint>
 
+#include "gpu/portable.h"
 #include "ops/tensor_view.h"
 
 namespace flexlegion {
 
 // A matrix in memory, or a batch of them: element (b, r, c) at
-// data[b * batch_stride + r * row + c * col]. One of row and col is 1.
+// b * batch_stride + r * row + c * col of `data`. One of row and col is 1.
 struct Matrix {
-  float* data = nullptr;
+  void* data = nullptr;
   std::int64_t rows = 0, cols = 0;
   std::int64_t row = 0, col = 1;  // strides, in elements
   std::int64_t batch = 1, batch_stride = 0;
+  DataType type = DataType::float32;
 
-  static Matrix row_major(float* data, std::int64_t rows, std::int64_t cols, std::int64_t ld) {
-    return {data, rows, cols, ld};
+  static Matrix row_major(void* data, std::int64_t rows, std::int64_t cols, std::int64_t ld,
+                          DataType type = DataType::float32) {
+    return {data, rows, cols, ld, 1, 1, 0, type};
   }
-  Matrix transposed() const { return {data, cols, rows, col, row, batch, batch_stride}; }
+  Matrix transposed() const { return {data, cols, rows, col, row, batch, batch_stride, type}; }
+  FL_DEVICE float* f32() const {
+    assert(type == DataType::float32);
+    return static_cast<float*>(data);
+  }
+  // So many elements from the first.
+  void* at(std::int64_t offset) const {
+    return static_cast<char*>(data) + offset * element_bytes(type);
+  }
 };
 
-// Some of the columns of a row-major matrix.
+// Some of the columns of a matrix.
 Matrix columns(const Matrix& m, std::int64_t first, std::int64_t count);
 
 // The rows of all samples as a batch of one matrix a sample.

@@ -1,9 +1,9 @@
 // add and multiply: element-wise sum of several inputs, product of two.
 #include <algorithm>
 
+#include "ops/floats.h"
 #include "ops/kernel.h"
 #include "ops/simd.h"
-#include "ops/strided_loop.h"
 
 namespace flexlegion {
 namespace {
@@ -22,6 +22,7 @@ bool present(const TensorView& view) { return view.present(); }
 class Add : public Kernel {
  public:
   bool accumulates() const override { return true; }
+  bool takes_bfloat16() const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView &a = task.inputs[0], &b = task.inputs[1], &y = task.outputs[0];
@@ -31,8 +32,8 @@ class Add : public Kernel {
       }
       return;
     }
-    for_each_run<3>({&a, &b, &y}, [&](const Offsets<3>& at, std::int64_t n) {
-      sum_run(a.f32() + at[0], b.f32() + at[1], y.f32() + at[2], n);
+    share_floats<1, 0, 3>({&y, &a, &b}, [](const Pointers<3>& at, std::int64_t n) {
+      sum_run(at[1], at[2], at[0], n);
     });
     for (std::size_t i = 2; i < task.inputs.size(); ++i) add_view(y, task.inputs[i]);
   }

@@ -158,7 +158,7 @@ template <typename Body>
 void for_each_matrix_row(const Matrix& m, Body&& body) {
   for (std::int64_t b = 0; b < m.batch; ++b) {
     for (std::int64_t r = 0; r < m.rows; ++r) {
-      body(m.data + b * m.batch_stride + r * m.row, b * m.rows + r, r);
+      body(m.f32() + b * m.batch_stride + r * m.row, b * m.rows + r, r);
     }
   }
 }
@@ -310,7 +310,7 @@ class MultiHeadAttention : public Kernel {
       const std::int64_t query = x.q.tile.lo[1] + block.row + r;
       const std::int64_t place =
           ((sample * x.q.shape[2] + head) * x.q.shape[1] + query) * x.k.shape[1];
-      keep_row(row, result.data + i * block.keys, block.keys, mask,
+      keep_row(row, result.f32() + i * block.keys, block.keys, mask,
                static_cast<std::uint64_t>(place));
     });
     return result;
@@ -320,7 +320,7 @@ class MultiHeadAttention : public Kernel {
   static Matrix scaled_gradients(const Block& block, const TensorView& dy, const Weights& weights) {
     const Matrix result = block.packed(kScaledGrads, dy.extent(3)), from = block.queries(dy);
     for_each_matrix_row(from, [&](const float* row, std::int64_t i, std::int64_t) {
-      scale_row(row, weights.inverse_sums[i], result.data + i * result.row, result.cols);
+      scale_row(row, weights.inverse_sums[i], result.f32() + i * result.row, result.cols);
     });
     return result;
   }
@@ -330,8 +330,8 @@ class MultiHeadAttention : public Kernel {
     const Matrix grads = block.packed(kScoreGrads, block.keys);
     products_.multiply(scaled, block.attended(v).transposed(), grads);
     for_each_matrix_row(grads, [&](float* row, std::int64_t i, std::int64_t) {
-      softmax_backward(weights.exponentials.data + i * block.keys,
-                       weights.kept.data + i * block.keys, weights.inverse_sums[i], scale_, row,
+      softmax_backward(weights.exponentials.f32() + i * block.keys,
+                       weights.kept.f32() + i * block.keys, weights.inverse_sums[i], scale_, row,
                        block.keys);
     });
     return grads;

@@ -77,7 +77,7 @@ dnnl::memory::desc Prepared::layout(int argument) const {
 
 void Prepared::execute(Arguments arguments) const {
   Memories& memories = memories_of(id_);
-  const auto set = [&](int argument, float* data) {
+  const auto set = [&](int argument, void* data) {
     const auto found = memories.find(argument);
     if (found != memories.end()) {
       found->second.set_data_handle(data);

@@ -30,6 +30,12 @@ dnnl::stream& stream();  // the calling thread's
 dnnl::primitive_attr attributes(Activation activation = Activation::none,
                                 dnnl::post_ops post_ops = {});
 
+// Of a tensor of that type: by a tag, or by strides.
+template <typename Layout>
+dnnl::memory::desc desc(DataType type, const dnnl::memory::dims& dims, const Layout& layout) {
+  using Type = dnnl::memory::data_type;
+  return {dims, type == DataType::bfloat16 ? Type::bf16 : Type::f32, layout};
+}
 inline dnnl::memory::desc f32_desc(const dnnl::memory::dims& dims, dnnl::memory::format_tag tag) {
   return {dims, dnnl::memory::data_type::f32, tag};
 }
@@ -46,7 +52,7 @@ dnnl::reorder::primitive_desc reorder(const dnnl::memory::desc& from, const dnnl
 class Prepared {
  public:
   // DNNL_ARG_..., memory; without memory, the argument is left out.
-  using Arguments = std::initializer_list<std::pair<int, float*>>;
+  using Arguments = std::initializer_list<std::pair<int, void*>>;
 
   explicit Prepared(const dnnl::primitive_desc_base& desc);
   void execute(Arguments arguments) const;

@@ -24,7 +24,12 @@ TensorView combined(const TensorView& stack, Merge merge, int scratch_slot,
 }
 
 TensorView summed(const TensorView& stack, int scratch_slot, const DeviceFunctions& device) {
-  return combined(stack, device.add, scratch_slot, device);
+  const TensorView sum = combined(stack, device.add, scratch_slot, device);
+  if (!sum.present() || !sum.narrow()) return sum;
+  const TensorView floats =
+      dense_view(device.scratch(scratch_slot, sum.volume()), sum.tile, sum.shape);
+  device.copy(floats, sum);
+  return floats;
 }
 
 TensorView gradient_of_first(const TensorView& gradient, const TensorView& maxima,

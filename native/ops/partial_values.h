@@ -21,7 +21,7 @@ void combine(const TensorView& stack, Merge merge, const TensorView& to,
 TensorView combined(const TensorView& stack, Merge merge, int scratch_slot,
                     const DeviceFunctions& device);
 
-// The value of a gradient.
+// The value of a gradient, as floats.
 TensorView summed(const TensorView& stack, int scratch_slot, const DeviceFunctions& device);
 
 // A maximum's gradient goes to the first element that has it. So of the tasks that computed its

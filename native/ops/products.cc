@@ -7,32 +7,33 @@ namespace flexlegion {
 namespace {
 
 using dnnl::memory;
-using onednn::f32_desc;
+using onednn::desc;
 
 // The scratch slots that multiply_packed() uses for itself.
 constexpr int kLeftSlot = kKernelSlots + 1, kResultSlot = kKernelSlots + 2;
 
 enum Primitive { kPlain, kPacked, kLiking, kPack };  // first in each key
 
-Matrix packed_matrix(float* data, const TensorView& view) {
+Matrix packed_matrix(void* data, const TensorView& view, DataType type) {
   const std::int64_t cols = view.extent(view.rank() - 1);
-  return Matrix::row_major(data, cols == 0 ? 0 : view.volume() / cols, cols, cols);
+  return Matrix::row_major(data, cols == 0 ? 0 : view.volume() / cols, cols, cols, type);
 }
 
 memory::desc desc_of(const Matrix& m) {
-  if (m.batch == 1) return f32_desc({m.rows, m.cols}, memory::dims{m.row, m.col});
-  return f32_desc({m.batch, m.rows, m.cols}, memory::dims{m.batch_stride, m.row, m.col});
+  if (m.batch == 1) return desc(m.type, {m.rows, m.cols}, memory::dims{m.row, m.col});
+  return desc(m.type, {m.batch, m.rows, m.cols}, memory::dims{m.batch_stride, m.row, m.col});
 }
 
 // A factor of a product of `batch` matrices: as many dimensions as the result.
 memory::desc factor_desc(const Matrix& m, std::int64_t batch) {
   if (m.batch == batch) return desc_of(m);
-  return f32_desc({1, m.rows, m.cols}, memory::dims{m.rows * m.cols, m.row, m.col});
+  return desc(m.type, {1, m.rows, m.cols}, memory::dims{m.rows * m.cols, m.row, m.col});
 }
 
 memory::desc bias_desc(const Matrix& c) {
-  if (c.batch == 1) return f32_desc({1, c.cols}, memory::format_tag::ab);
-  return f32_desc({1, 1, c.cols}, memory::format_tag::abc);
+  const DataType type = DataType::float32;
+  if (c.batch == 1) return desc(type, {1, c.cols}, memory::format_tag::ab);
+  return desc(type, {1, 1, c.cols}, memory::format_tag::abc);
 }
 
 std::int64_t bits_of(float value) {
@@ -42,7 +43,8 @@ std::int64_t bits_of(float value) {
 }
 
 void append(onednn::Cache::Key& key, const Matrix& m) {
-  key.insert(key.end(), {m.rows, m.cols, m.row, m.col, m.batch, m.batch_stride});
+  key.insert(key.end(), {m.rows, m.cols, m.row, m.col, m.batch, m.batch_stride,
+                         static_cast<std::int64_t>(m.type)});
 }
 
 onednn::Cache::Key key_of(Primitive primitive, const Matrix& a, const Matrix& b, const Matrix& c,
@@ -50,7 +52,7 @@ onednn::Cache::Key key_of(Primitive primitive, const Matrix& a, const Matrix& b,
   onednn::Cache::Key key{primitive, options.bias != nullptr,
                          static_cast<std::int64_t>(options.activation), options.adds,
                          bits_of(options.scale)};
-  key.reserve(key.size() + 18);
+  key.reserve(key.size() + 21);
   append(key, a);
   append(key, b);
   append(key, c);
@@ -83,10 +85,10 @@ dnnl::matmul::primitive_desc describe(const memory::desc& a, const memory::desc&
   return {onednn::engine(), a, b, bias_desc(c), desc_of(c), attributes};
 }
 
-void execute(const onednn::Prepared& product, const float* a, const float* b, const Matrix& c,
+void execute(const onednn::Prepared& product, void* a, void* b, const Matrix& c,
              const ProductOptions& options) {
-  product.execute({{DNNL_ARG_SRC, const_cast<float*>(a)},
-                   {DNNL_ARG_WEIGHTS, const_cast<float*>(b)},
+  product.execute({{DNNL_ARG_SRC, a},
+                   {DNNL_ARG_WEIGHTS, b},
                    {DNNL_ARG_BIAS, options.bias},
                    {DNNL_ARG_DST, c.data}});
 }
@@ -102,7 +104,7 @@ Matrix dense_matrix(float* data, const Matrix& extents) {
 }
 
 TensorView view_of(const Matrix& m) {
-  TensorView view = dense_view(m.data, Rect::of_shape({m.batch, m.rows, m.cols}), {});
+  TensorView view = dense_view(m.data, Rect::of_shape({m.batch, m.rows, m.cols}), {}, m.type);
   view.stride[0] = m.batch_stride;
   view.stride[1] = m.row;
   view.stride[2] = m.col;
@@ -113,15 +115,15 @@ bool empty(const Matrix& m) { return m.rows == 0 || m.cols == 0 || m.batch == 0;
 
 }  // namespace
 
-Matrix input_matrix(const TensorView& view, int slot) {
+Matrix input_matrix(const TensorView& view, int slot, DataType type) {
   Matrix matrix;
-  if (matrix_in_place(view, matrix)) return matrix;
-  return packed_matrix(DenseInput(view, slot).data(), view);
+  if (view.fits(type) && matrix_in_place(view, matrix)) return matrix;
+  return packed_matrix(DenseInput(view, slot, type).memory(), view, type);
 }
 
-OutputTile::OutputTile(const TensorView& tile, int slot, bool add, bool in_place)
-    : tile_(tile), view_(tile), add_(add), in_place_(in_place) {
-  if (!in_place) view_ = dense_view(scratch(slot, tile.volume()), tile.tile, tile.shape);
+OutputTile::OutputTile(const TensorView& tile, int slot, bool add, bool in_place, DataType type)
+    : tile_(tile), view_(tile), add_(add), in_place_(in_place && tile.fits(type)) {
+  if (!in_place_) view_ = scratch_view(slot, tile, type);
 }
 
 void OutputTile::commit() const {
@@ -133,8 +135,9 @@ void OutputTile::commit() const {
   }
 }
 
-OutputMatrix::OutputMatrix(const TensorView& tile, int slot, bool add)
-    : OutputTile(tile, slot, add, tile.dense()), matrix_(packed_matrix(view().f32(), tile)) {}
+OutputMatrix::OutputMatrix(const TensorView& tile, int slot, bool add, DataType type)
+    : OutputTile(tile, slot, add, tile.dense(), type),
+      matrix_(packed_matrix(view().data, tile, type)) {}
 
 void Products::multiply(const Matrix& a, const Matrix& b, const Matrix& c,
                         const ProductOptions& options) {
@@ -156,7 +159,7 @@ void Products::multiply(const Matrix& a, const Matrix& b, const Matrix& c,
 const onednn::Prepared& Products::liking(const Matrix& b, std::int64_t rows) {
   return cache_.get({kLiking, b.batch, rows, b.rows, b.cols}, [&] {
     const auto any = [&](std::int64_t r, std::int64_t c, memory::format_tag plain) {
-      return b.batch == 1 ? f32_desc({r, c}, plain) : f32_desc({b.batch, r, c}, plain);
+      return b.batch == 1 ? desc(b.type, {r, c}, plain) : desc(b.type, {b.batch, r, c}, plain);
     };
     const auto rows_first = b.batch == 1 ? memory::format_tag::ab : memory::format_tag::abc;
     return dnnl::matmul::primitive_desc(onednn::engine(), any(rows, b.rows, rows_first),
@@ -203,13 +206,13 @@ void Products::multiply_packed(const Matrix& a, const Matrix& b_shape, const flo
     return options.adds ? add_view(view_of(c), view_of(copy))
                         : copy_view(view_of(c), view_of(copy));
   }
-  const Matrix left = dense_matrix(a.data, a), right = dense_matrix(nullptr, b_shape),
-               result = dense_matrix(c.data, c);
+  const Matrix left = dense_matrix(a.f32(), a), right = dense_matrix(nullptr, b_shape),
+               result = dense_matrix(c.f32(), c);
   const memory::desc layout = packed_layout(right, a.rows);
   const onednn::Prepared& product = cache_.get(key_of(kPacked, left, right, result, options), [&] {
     return describe(factor_desc(left, c.batch), layout, result, options);
   });
-  execute(product, left.data, packed, result, options);
+  execute(product, left.data, const_cast<float*>(packed), result, options);
 }
 
 }  // namespace flexlegion

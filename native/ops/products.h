@@ -11,15 +11,16 @@
 namespace flexlegion {
 
 // All dimensions but the last as rows; packed into scratch `slot` where they do not lie at equal
-// distances.
-Matrix input_matrix(const TensorView& view, int slot);
+// distances, or are not of that type.
+Matrix input_matrix(const TensorView& view, int slot, DataType type = DataType::float32);
 
 // The counterpart for a result: multiply into view(), with adds(), then call commit(). With `add`,
-// the result is added to what stands in the tile. If not `in_place`, view() is dense scratch
-// memory.
+// the result is added to what stands in the tile. If not `in_place`, or of another type, view() is
+// dense scratch memory.
 class OutputTile {
  public:
-  OutputTile(const TensorView& tile, int slot, bool add, bool in_place);
+  OutputTile(const TensorView& tile, int slot, bool add, bool in_place,
+             DataType type = DataType::float32);
   const TensorView& view() const { return view_; }
   bool adds() const { return add_ && in_place_; }  // what ProductOptions::adds has to be
   void commit() const;
@@ -35,7 +36,8 @@ class OutputTile {
 // a tenth slower than it computes them, far more than copying them takes.
 class OutputMatrix : public OutputTile {
  public:
-  OutputMatrix(const TensorView& tile, int slot, bool add = false);
+  OutputMatrix(const TensorView& tile, int slot, bool add = false,
+               DataType type = DataType::float32);
   const Matrix& matrix() const { return matrix_; }
 
  private:
@@ -51,8 +53,9 @@ struct ProductOptions {
   float scale = 1.0f;  // of a b
 };
 
-// c = activation(scale * a b + bias). Prepares a product when its shape is first asked for; any
-// number of threads may use one object at once.
+// c = activation(scale * a b + bias). The factors are of one type, c and bias of that or floats;
+// sums are floats. Prepares a product when its shape is first asked for; any number of threads may
+// use one object at once.
 class Products {
  public:
   // Any of the three may be transposed. A batch of matrices has as many of a, b and c, but a or b

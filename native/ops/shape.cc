@@ -37,6 +37,7 @@ bool joined(const TensorView& view, const std::vector<DimGroup>& groups,
             std::vector<int> DimGroup::*side, TensorView& result) {
   result = TensorView();
   result.data = view.data;
+  result.type = view.type;
   result.tile.rank = static_cast<int>(groups.size());
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const std::vector<int>& dims = groups[g].*side;
@@ -105,6 +106,7 @@ class Transpose : public Kernel {
   explicit Transpose(const Attributes& attributes) : permutation_(permutation_of(attributes)) {}
 
   bool accumulates() const override { return true; }
+  bool takes_bfloat16() const override { return true; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
@@ -122,7 +124,7 @@ class Transpose : public Kernel {
   void move(const TensorView& from, const TensorView& to, bool adds) {
     const int rank = to.rank(), last = rank - 1;
     if (permutation_.back() == last) return write_or_add_view(to, from, adds);
-    onednn::Cache::Key key{adds};
+    onednn::Cache::Key key{adds, from.narrow(), to.narrow()};
     dnnl::memory::dims extents, from_strides, to_strides;
     for (int d = 0; d < rank; ++d) {
       extents.push_back(to.extent(d));
@@ -133,10 +135,10 @@ class Transpose : public Kernel {
       key.insert(key.end(), list->begin(), list->end());
     }
     const onednn::Prepared& primitive = cache_.get(key, [&] {
-      return onednn::reorder(onednn::f32_desc(extents, from_strides),
-                             onednn::f32_desc(extents, to_strides), adds);
+      return onednn::reorder(onednn::desc(from.type, extents, from_strides),
+                             onednn::desc(to.type, extents, to_strides), adds);
     });
-    primitive.execute({{DNNL_ARG_FROM, from.f32()}, {DNNL_ARG_TO, to.f32()}});
+    primitive.execute({{DNNL_ARG_FROM, from.data}, {DNNL_ARG_TO, to.data}});
   }
 
   std::vector<int> permutation_;

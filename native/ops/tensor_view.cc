@@ -1,5 +1,6 @@
 #include "ops/tensor_view.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -7,10 +8,9 @@
 #include <new>
 #include <stdexcept>
 
+#include "ops/floats.h"
 #include "ops/merge_elements.h"
 #include "ops/simd.h"
-#include "ops/strided_loop.h"
-#include "ops/team.h"
 #include "support/huge_pages.h"
 
 namespace flexlegion {
@@ -24,18 +24,12 @@ FLEXLEGION_SIMD void max_run(float* to, const float* from, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = larger(to[i], from[i]);
 }
 
-template <std::size_t N>
-using Pointers = std::array<float*, N>;
-
-// Calls run(pointers, length) for pieces that are contiguous in every view, on all threads.
+// Calls run(offsets, length) for pieces that are contiguous in every view, on all threads; with the
+// views of which these are offsets.
 template <std::size_t N, typename Run>
 void share_runs(const Views<N>& views, const Run& run) {
   share_views<N>(views, [&run](const Views<N>& parts) {
-    for_each_run<N>(parts, [&](const Offsets<N>& at, std::int64_t n) {
-      Pointers<N> pointers;
-      for (std::size_t v = 0; v < N; ++v) pointers[v] = parts[v]->f32() + at[v];
-      run(pointers, n);
-    });
+    for_each_run<N>(parts, [&](const Offsets<N>& at, std::int64_t n) { run(parts, at, n); });
   });
 }
 
@@ -62,11 +56,12 @@ bool TensorView::dense_from(int first) const {
 }
 
 TensorView dense_view(void* buffer, const Rect& tile,
-                      const std::array<std::int64_t, kMaxRegionRank>& shape) {
+                      const std::array<std::int64_t, kMaxRegionRank>& shape, DataType type) {
   TensorView view;
   view.data = buffer;
   view.tile = tile;
   view.shape = shape;
+  view.type = type;
   std::int64_t stride = 1;
   for (int d = tile.rank - 1; d >= 0; --d) {
     view.stride[d] = stride;
@@ -77,7 +72,8 @@ TensorView dense_view(void* buffer, const Rect& tile,
 
 TensorView subview(const TensorView& view, std::int64_t i) {
   TensorView part;
-  part.data = view.f32() + i * view.stride[0];
+  part.data = view.at(i * view.stride[0]);
+  part.type = view.type;
   part.tile.rank = view.rank() - 1;
   for (int d = 0; d < part.rank(); ++d) {
     part.tile.lo[d] = view.tile.lo[d + 1];
@@ -89,34 +85,44 @@ TensorView subview(const TensorView& view, std::int64_t i) {
 }
 
 void copy_view(const TensorView& to, const TensorView& from) {
-  share_runs<2>({&to, &from}, [](const Pointers<2>& at, std::int64_t n) {
-    // As bytes, so that any bit pattern survives.
-    std::memcpy(at[0], at[1], static_cast<std::size_t>(n) * sizeof(float));
+  share_runs<2>({&to, &from}, [](const Views<2>& parts, const Offsets<2>& at, std::int64_t n) {
+    const TensorView &its = *parts[0], &source = *parts[1];
+    if (its.fits(source.type)) {  // as bytes, so that any bit pattern survives
+      std::memcpy(its.at(at[0]), source.at(at[1]),
+                  static_cast<std::size_t>(n * element_bytes(its.type)));
+    } else if (its.narrow()) {
+      round_off(source.f32() + at[1], its.bf16() + at[0], n);
+    } else {
+      widen(source.bf16() + at[1], its.f32() + at[0], n);
+    }
   });
 }
 
 void add_view(const TensorView& to, const TensorView& from) {
-  share_runs<2>({&to, &from},
-                [](const Pointers<2>& at, std::int64_t n) { add_run(at[0], at[1], n); });
+  share_floats<1, 1, 2>({&to, &from},
+                        [](const Pointers<2>& at, std::int64_t n) { add_run(at[0], at[1], n); });
 }
 
 void max_view(const TensorView& to, const TensorView& from) {
-  share_runs<2>({&to, &from},
-                [](const Pointers<2>& at, std::int64_t n) { max_run(at[0], at[1], n); });
+  share_floats<1, 1, 2>({&to, &from},
+                        [](const Pointers<2>& at, std::int64_t n) { max_run(at[0], at[1], n); });
 }
 
 void log_add_exp_view(const TensorView& to, const TensorView& from) {
-  share_runs<2>({&to, &from}, [](const Pointers<2>& at, std::int64_t n) {
+  share_floats<1, 1, 2>({&to, &from}, [](const Pointers<2>& at, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) at[0][i] = log_add_exp(at[0][i], at[1][i]);
   });
 }
 
 void zero_view(const TensorView& to) {
-  share_runs<1>({&to}, [](const Pointers<1>& at, std::int64_t n) { std::fill_n(at[0], n, 0.0f); });
+  share_runs<1>({&to}, [](const Views<1>& parts, const Offsets<1>& at, std::int64_t n) {
+    const auto bytes = static_cast<std::size_t>(n * element_bytes(parts[0]->type));
+    std::memset(parts[0]->at(at[0]), 0, bytes);
+  });
 }
 
 void zero_where_equal(const TensorView& to, const TensorView& a, const TensorView& b) {
-  share_runs<3>({&to, &a, &b}, [](const Pointers<3>& at, std::int64_t n) {
+  share_floats<1, 1, 3>({&to, &a, &b}, [](const Pointers<3>& at, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) {
       if (same_number(at[1][i], at[2][i])) at[0][i] = 0.0f;
     }
@@ -129,7 +135,7 @@ void write_or_add_view(const TensorView& to, const TensorView& from, bool adds) 
 
 TensorView narrowed(const TensorView& view, int d, std::int64_t lo, std::int64_t hi) {
   TensorView part = view;
-  if (view.present()) part.data = view.f32() + (lo - view.tile.lo[d]) * view.stride[d];
+  if (view.present()) part.data = view.at((lo - view.tile.lo[d]) * view.stride[d]);
   part.tile.lo[d] = lo;
   part.tile.hi[d] = hi;
   return part;
@@ -152,20 +158,27 @@ float* scratch(int slot, std::int64_t elements) {
   return buffer.memory.get();
 }
 
-DenseInput::DenseInput(const TensorView& view, int scratch_slot) : data_(view.f32()) {
-  if (!view.present() || view.dense()) return;
-  data_ = scratch(scratch_slot, view.volume());
-  copy_view(dense_view(data_, view.tile, view.shape), view);
+TensorView scratch_view(int slot, const TensorView& like, DataType type) {
+  const std::int64_t floats = (like.volume() * element_bytes(type) + 3) / 4;
+  return dense_view(scratch(slot, floats), like.tile, like.shape, type);
 }
 
-DenseOutput::DenseOutput(const TensorView& view, int scratch_slot, bool adds)
+DenseInput::DenseInput(const TensorView& view, int scratch_slot, DataType type)
+    : memory_(view.data) {
+  if (!view.present() || (view.dense() && view.fits(type))) return;
+  const TensorView copy = scratch_view(scratch_slot, view, type);
+  copy_view(copy, view);
+  memory_ = copy.data;
+}
+
+DenseOutput::DenseOutput(const TensorView& view, int scratch_slot, bool adds, DataType type)
     : view_(view),
-      data_(view.dense() && !adds ? view.f32() : scratch(scratch_slot, view.volume())),
+      result_(view.dense() && view.fits(type) && !adds ? view
+                                                       : scratch_view(scratch_slot, view, type)),
       adds_(adds) {}
 
 void DenseOutput::commit() const {
-  if (data_ == view_.f32()) return;
-  write_or_add_view(view_, dense_view(data_, view_.tile, view_.shape), adds_);
+  if (result_.data != view_.data) write_or_add_view(view_, result_, adds_);
 }
 
 }  // namespace flexlegion

@@ -2,9 +2,12 @@
 // every kernel needs.
 #pragma once
 
+#include <cassert>
 #include <cstdint>
 #include <vector>
 
+#include "ops/bfloat16.h"
+#include "support/data_type.h"
 #include "support/rect.h"
 
 namespace flexlegion {
@@ -15,13 +18,30 @@ struct TensorView {
   Rect tile;    // in the tensor's own (global) coordinates
   std::array<std::int64_t, kMaxRegionRank> stride{};  // in elements
   std::array<std::int64_t, kMaxRegionRank> shape{};   // extents of the whole tensor, absent or not
+  DataType type = DataType::float32;
 
   bool present() const { return data != nullptr; }
   int rank() const { return tile.rank; }
   std::int64_t extent(int d) const { return tile.extent(d); }
   std::int64_t volume() const { return tile.volume(); }
-  float* f32() const { return static_cast<float*>(data); }
+  float* f32() const {
+    assert(type != DataType::bfloat16);
+    return static_cast<float*>(data);
+  }
+  Bfloat16* bf16() const { return static_cast<Bfloat16*>(data); }
+  template <typename Element>
+  Element* as() const {
+    return static_cast<Element*>(data);
+  }
   std::int32_t* i32() const { return static_cast<std::int32_t*>(data); }
+
+  bool narrow() const { return type == DataType::bfloat16; }
+  // Whether elements of that type have its size. (Whole numbers are moved as floats are.)
+  bool fits(DataType other) const { return narrow() == (other == DataType::bfloat16); }
+  // So many elements from the first.
+  void* at(std::int64_t offset) const {
+    return static_cast<char*>(data) + offset * element_bytes(type);
+  }
 
   // True if the tile is one contiguous, row-major piece of memory.
   bool dense() const;
@@ -31,19 +51,31 @@ struct TensorView {
 
 // A row-major tensor of that tile over `buffer`.
 TensorView dense_view(void* buffer, const Rect& tile,
-                      const std::array<std::int64_t, kMaxRegionRank>& shape);
+                      const std::array<std::int64_t, kMaxRegionRank>& shape,
+                      DataType type = DataType::float32);
 
 // Index `i` of the first dimension, counted from the tile's start: a view of one rank less.
 TensorView subview(const TensorView& view, std::int64_t i);
 
-// Element-wise over tiles of equal extents (32-bit elements). Strides may differ.
+// Element-wise over tiles of equal extents. Strides may differ, and so may types, if both are of
+// real numbers; what is computed is float32, and rounded once where it is stored narrower.
 void copy_view(const TensorView& to, const TensorView& from);
-void add_view(const TensorView& to, const TensorView& from);  // float: to += from
+void add_view(const TensorView& to, const TensorView& from);  // to += from
 void max_view(const TensorView& to, const TensorView& from);  // to = max(to, from); of NaN, NaN
 void log_add_exp_view(const TensorView& to, const TensorView& from);  // to = log(e^to + e^from)
 void zero_view(const TensorView& to);
 void zero_where_equal(const TensorView& to, const TensorView& a, const TensorView& b);
 void write_or_add_view(const TensorView& to, const TensorView& from, bool adds);
+
+// Calls body() with an element of that type.
+template <typename Body>
+void with_element(DataType type, Body&& body) {
+  if (type == DataType::bfloat16) {
+    body(Bfloat16());
+  } else {
+    body(float());
+  }
+}
 
 // The range [lo, hi) of dimension d, in global coordinates, of a view that holds it.
 TensorView narrowed(const TensorView& view, int d, std::int64_t lo, std::int64_t hi);
@@ -56,28 +88,33 @@ constexpr int kKernelSlots = 32;
 // Valid until the thread asks again for the same slot; grows, is never given back, 64-byte aligned.
 float* scratch(int slot, std::int64_t elements);
 
-// A tile as dense memory: the tile itself if it is dense, else a packed copy in scratch memory;
-// null if it is absent.
+// A dense tile of the same extents as another in scratch memory, of its own type or another.
+TensorView scratch_view(int slot, const TensorView& like, DataType type = DataType::float32);
+
+// A tile as dense memory: the tile itself if it is dense and of that type, else a copy in scratch
+// memory; null if it is absent.
 class DenseInput {
  public:
-  DenseInput(const TensorView& view, int scratch_slot);
-  float* data() const { return data_; }
+  DenseInput(const TensorView& view, int scratch_slot, DataType type = DataType::float32);
+  float* data() const { return static_cast<float*>(memory_); }
+  void* memory() const { return memory_; }  // of any type
 
  private:
-  float* data_;
+  void* memory_;
 };
 
 // The counterpart for a result: write to data(), then call commit(), which, if the result `adds`,
 // adds it to what stands in the view.
 class DenseOutput {
  public:
-  DenseOutput(const TensorView& view, int scratch_slot, bool adds = false);
-  float* data() const { return data_; }
+  DenseOutput(const TensorView& view, int scratch_slot, bool adds = false,
+              DataType type = DataType::float32);
+  float* data() const { return result_.f32(); }
+  void* memory() const { return result_.data; }
   void commit() const;
 
  private:
-  TensorView view_;
-  float* data_;
+  TensorView view_, result_;
   bool adds_;
 };
 

@@ -66,8 +66,13 @@ float clipping(float norm, double clip_norm) {
 class Updater {
  public:
   Updater(UpdateKernel& kernel, const TensorView& value, std::vector<TensorView> states,
-          float factor, const RunState& run)
-      : kernel_(kernel), value_(value), states_(std::move(states)), factor_(factor), run_(run) {}
+          float factor, const RunState& run, const TensorView& rounded)
+      : kernel_(kernel),
+        value_(value),
+        states_(std::move(states)),
+        factor_(factor),
+        run_(run),
+        rounded_(rounded) {}
 
   // Rows [lo, hi) of the shard, by a dense gradient.
   void operator()(std::int64_t lo, std::int64_t hi, TensorView gradient) {
@@ -78,7 +83,9 @@ class Updater {
     }
     parts_.clear();
     for (const TensorView& state : states_) parts_.push_back(rows_of(state, 0, lo, hi));
-    kernel_.update(rows_of(value_, 0, lo, hi), gradient, parts_, run_);
+    const TensorView rows = rows_of(value_, 0, lo, hi);
+    kernel_.update(rows, gradient, parts_, run_);
+    if (rounded_.present()) copy_view(rows_of(rounded_, 0, lo, hi), rows);
   }
 
  private:
@@ -87,6 +94,7 @@ class Updater {
   const std::vector<TensorView> states_;
   const float factor_;
   const RunState& run_;
+  const TensorView rounded_;
   std::vector<TensorView> parts_;
 };
 
@@ -97,7 +105,9 @@ void update_rows(const WeightUpdate& update, float factor) {
     std::vector<TensorView> states;
     for (const TensorView& state : update.states) states.push_back(rows_of(state, 0, lo, hi));
     const TensorView mine = rows_of(value, 0, lo, hi);
-    Updater updater(update.kernel, mine, std::move(states), factor, update.run);
+    TensorView rounded = update.rounded;
+    if (rounded.present()) rounded = rows_of(rounded, 0, lo, hi);
+    Updater updater(update.kernel, mine, std::move(states), factor, update.run, rounded);
     for_each_block(rows_of(update.gradient.stack, 1, lo, hi), updater);
   });
 }
@@ -105,7 +115,7 @@ void update_rows(const WeightUpdate& update, float factor) {
 void update_weight(const WeightUpdate& update) {
   const float factor = update.clip_norm > 0 ? clipping(*update.norm.f32(), update.clip_norm) : 1.0f;
   if (!update.gradient.of_table) return update_rows(update, factor);
-  Updater updater(update.kernel, update.value, update.states, factor, update.run);
+  Updater updater(update.kernel, update.value, update.states, factor, update.run, update.rounded);
   for_each_row_block(update.gradient.lookups, TableRows::of(update.value), update.value.extent(1),
                      update.kernel.skips_zeros(), updater);
 }

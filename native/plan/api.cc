@@ -14,7 +14,8 @@ namespace fl = flexlegion;
 namespace {
 
 using fl::same;
-static_assert(same(FL_FLOAT32, fl::DataType::float32) && same(FL_INT32, fl::DataType::int32));
+static_assert(same(FL_FLOAT32, fl::DataType::float32) && same(FL_INT32, fl::DataType::int32) &&
+              same(FL_BFLOAT16, fl::DataType::bfloat16));
 static_assert(same(FL_INPUT, fl::TensorKind::input) && same(FL_WEIGHT, fl::TensorKind::weight) &&
               same(FL_ACTIVATION, fl::TensorKind::activation));
 static_assert(same(FL_ROLE_INPUT, fl::Role::input) && same(FL_ROLE_WEIGHT, fl::Role::weight) &&
@@ -94,7 +95,7 @@ fl::Tensor tensor_of(const fl_tensor& its) {
                                   std::to_string(kMaxElements));
     }
   }
-  check_constant(its.data_type, FL_INT32, "data type");
+  check_constant(its.data_type, FL_BFLOAT16, "data type");
   check_constant(its.kind, FL_DETACHED, "kind of tensors");
   tensor.type = static_cast<fl::DataType>(its.data_type);
   tensor.is_state = its.kind == FL_OPERATOR_STATE;
@@ -313,5 +314,6 @@ int fl_plan_verify(const fl_plan* plan, int n_devices) {
 }
 
 int64_t fl_plan_bytes_on_device(const fl_plan* plan, int device) {
-  return fl::guarded(std::int64_t{-1}, [&] { return fl::bytes_on_device(plan->plan, device); });
+  return fl::guarded(std::int64_t{-1},
+                     [&] { return fl::bytes_on_device(plan->graph, plan->plan, device); });
 }

@@ -30,9 +30,13 @@ struct LaunchKey {
 
 // What has to be known of the optimizer.
 constexpr int kMaxStates = 1000;
+constexpr DataType kStateType = DataType::float32;
 struct Optimizer {
   int states = 0;      // fields that it keeps for each trained weight
   bool clips = false;  // by the norm of all gradients together
+
+  // Those of a trained weight, with its master if it has one.
+  int states_of(const Tensor& weight) const { return states + (weight.has_master() ? 1 : 0); }
 };
 
 struct GraphFacts {

@@ -8,13 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "support/data_type.h"
 #include "support/ids.h"
 #include "support/rect.h"
 
 namespace flexlegion {
 
-enum class DataType { float32, int32 };
-constexpr std::int64_t kElementBytes = 4;  // of both
 // An operator may read a weight that is not its own, too, among its inputs.
 enum class TensorKind { input, weight, activation };
 
@@ -35,6 +34,15 @@ struct Tensor {
   // An activation through which no gradient passes.
   bool detached = false;
 
+  // Gradients of weights are summed up, so they are floats whatever their values are stored as.
+  DataType gradient_type() const { return kind == TensorKind::weight ? DataType::float32 : type; }
+  // A weight that is trained and stored narrow has a *master*: its value as floats, which updates
+  // change, and of which the value is rounded. It is kept as the last of the optimizer's states.
+  bool has_master() const {
+    return kind == TensorKind::weight && needs_gradient && type == DataType::bfloat16;
+  }
+  std::int64_t value_bytes() const { return element_bytes(type); }  // of an element
+  std::int64_t gradient_bytes() const { return element_bytes(gradient_type()); }
   // A weight that nothing changes: every task may keep a copy of what it reads.
   bool is_constant() const { return kind == TensorKind::weight && !needs_gradient && !is_state; }
 };

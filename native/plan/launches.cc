@@ -86,7 +86,7 @@ void add_update(const Graph& graph, const GraphFacts& facts, OpId op, std::vecto
     const TensorId weight = graph.operators[op].operands[i].tensor;
     add_weight_gradient(graph, facts, i, weight, uses);
     add(uses, R::updated, i, weight);
-    for (int s = 0; s < facts.optimizer.states; ++s) {
+    for (int s = 0; s < facts.optimizer.states_of(graph.tensors[weight]); ++s) {
       add(uses, R::optimizer_state, i, weight).state = s;
     }
   }
@@ -218,6 +218,18 @@ Field field_of(RequirementRole role) {
       return Field::total_norm;
     default:
       return Field::value;
+  }
+}
+
+DataType type_of(const Graph& graph, TensorId tensor, Field field) {
+  switch (field) {
+    case Field::value:
+    case Field::partial:
+      return graph.tensors[tensor].type;
+    case Field::gradient:
+      return graph.tensors[tensor].gradient_type();
+    default:
+      return kStateType;
   }
 }
 

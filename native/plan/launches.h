@@ -49,6 +49,8 @@ enum class RequirementRole {
 };
 
 Field field_of(RequirementRole role);
+// What a field's elements are stored as; of the iteration's fields, the tensor is none.
+DataType type_of(const Graph& graph, TensorId tensor, Field field);
 Privilege privilege_of(RequirementRole role);
 
 // A field of a tensor that a launch touches.

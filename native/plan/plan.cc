@@ -163,12 +163,15 @@ bool starts_as_zeros(const Plan& plan, const Requirement& r) {
          !plan.gradients[r.tensor].fully_written;
 }
 
-std::int64_t bytes_on_device(const Plan& plan, int device) {
+std::int64_t bytes_on_device(const Graph& graph, const Plan& plan, int device) {
   struct Touched {
     Rect read, written;
   };
   std::map<std::tuple<TensorId, Field, int>, Touched> fields;
-  std::int64_t elements = 0;
+  const auto bytes_of = [&graph](TensorId tensor, Field field) {  // of an element
+    return element_bytes(type_of(graph, tensor, field));
+  };
+  std::int64_t bytes = 0;
   for (const Launch& launch : plan.launches) {
     Rect staged;
     for (const Requirement& r : launch.requirements) {
@@ -185,12 +188,14 @@ std::int64_t bytes_on_device(const Plan& plan, int device) {
         if (launch.pass == Pass::load) staged = staged.bounding(r.rects[k]);
       }
     }
-    elements += staged.volume();
+    if (staged.empty()) continue;
+    bytes += staged.volume() * bytes_of(launch.requirements.front().tensor, Field::value);
   }
   for (const auto& [key, field] : fields) {
-    elements += held_elements(field.read, field.written);
+    const auto& [tensor, which, state] = key;
+    bytes += held_elements(field.read, field.written) * bytes_of(tensor, which);
   }
-  return elements * kElementBytes;
+  return bytes;
 }
 
 }  // namespace flexlegion

@@ -68,6 +68,6 @@ bool starts_as_zeros(const Plan& plan, const Requirement& r);
 // The memory that `device` needs if it has one of its own, in bytes: the instances (rect.h,
 // share_instance) of all that its tasks touch, and the next batch, which is staged while the
 // present one computes.
-std::int64_t bytes_on_device(const Plan& plan, int device);
+std::int64_t bytes_on_device(const Graph& graph, const Plan& plan, int device);
 
 }  // namespace flexlegion

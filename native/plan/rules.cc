@@ -114,6 +114,7 @@ std::int64_t updated_elements(const Graph& graph, const GraphFacts& facts, Tenso
 std::vector<Shard> shards_of(const Graph& graph, OpId op, TensorId tensor,
                              const DistinctRects& parts, const std::vector<int>& devices) {
   const Rect whole = Rect::of_shape(graph.tensors[tensor].shape);
+  const std::int64_t bytes = graph.tensors[tensor].value_bytes();
   std::vector<Rect> rects = parts.rects;
   std::vector<std::vector<int>> users(rects.size());
   std::int64_t volume = 0;
@@ -141,7 +142,7 @@ std::vector<Shard> shards_of(const Graph& graph, OpId op, TensorId tensor,
     const auto replicas = static_cast<std::int64_t>(users[i].size());
     std::int64_t count = std::min(rect.extent(longest), replicas);
     if (graph.shard_bytes > 0) {
-      count = std::clamp<std::int64_t>(rect.volume() * kElementBytes / graph.shard_bytes, 1, count);
+      count = std::clamp<std::int64_t>(rect.volume() * bytes / graph.shard_bytes, 1, count);
     }
     // Along the outermost dimension that can be cut evenly: such a shard is one piece of memory,
     // which moves in one message. Others are gathered through buffers, several messages each.

@@ -245,7 +245,8 @@ class Verifier {
           fail("touches other shards of " + name(r) + " than it updates");
         }
       }
-      if (states != plan_.optimizer.states) fail("lacks a state of " + name(updated));
+      const int expected = plan_.optimizer.states_of(graph_.tensors[updated.tensor]);
+      if (states != expected) fail("lacks a state of " + name(updated));
     }
   }
 

@@ -128,6 +128,8 @@ int fl_rt_start(int n_threads, const int32_t* threads, int n_cores, const int32_
   });
 }
 
+int fl_rt_has_bfloat16(void) { return fl::has_bfloat16() ? 1 : 0; }
+
 void fl_rt_leave(int status) { fl::end_all_ranks(status); }
 
 int fl_rt_gpu(int device, fl_gpu* out) {

@@ -51,7 +51,7 @@ class Arenas : public Executor {
       const std::int64_t bytes = arena_bytes(d);
       const auto elements = bytes / static_cast<std::int64_t>(sizeof(float));
       LaunchRequirement all;
-      all.region = regions_.add({elements}, 1);
+      all.region = regions_.add({elements});
       all.field = kValueField;
       all.privilege = LEGION_WRITE_DISCARD;
       all.rects = {Rect::of_shape({elements})};

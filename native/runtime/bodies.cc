@@ -18,6 +18,7 @@ constexpr int kSummedSlot = 1000;    // gradients
 constexpr int kCombinedSlot = 1500;  // values
 constexpr int kAddedSlot = 2000;
 constexpr int kFirstSlot = 2500;  // three
+constexpr int kStagedSlot = 2600;
 
 // Where a requirement's view goes in a KernelTask: a list, and a position in it.
 struct Binding {
@@ -184,7 +185,7 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
       for (const TensorView& output : task.outputs) {
         if (part.absent) device.zero(output);
       }
-      if (!part.lacks_all()) subtasks->run(kernel, task, context.point);
+      if (!part.lacks_all()) subtasks->run(kernel, task, context.point, device);
     } else if (part.lacks_all()) {
       zero_results(task, device);
     } else if (!idle || context.point % parts == 0) {
@@ -194,7 +195,7 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
         gradient =
             gradient_of_first(gradient, stack, context.point % stack.extent(0), kFirstSlot, device);
       }
-      subtasks->run(kernel, task, context.point);
+      subtasks->run(kernel, task, context.point, device);
     }
     for (const auto& [accumulated, contribution] : to_add) device.add(accumulated, contribution);
   };
@@ -217,7 +218,13 @@ Body combine_body(const Plan& plan, const Launch& planned) {
     for (const auto& [tensor, output] : found) {
       const TensorView& value = context.views[output.summed];
       if (!value.present()) continue;
-      combine(context.views[output.partial], merge_of(output.combine, device), value, device);
+      const TensorView& stack = context.views[output.partial];
+      const Merge merge = merge_of(output.combine, device);
+      if (value.narrow()) {  // which is rounded once
+        device.copy(value, combined(stack, merge, kCombinedSlot, device));
+      } else {
+        combine(stack, merge, value, device);
+      }
     }
   };
 }
@@ -228,21 +235,30 @@ void zero_body(LeafContext& context) {
   if (context.views[0].present()) context.device->zero(context.views[0]);
 }
 
-void fill_body(LeafContext& context, DataType type, const Values& values) {
+void fill_body(LeafContext& context, const Values& values) {
   const TensorView& view = context.views[0];
   if (!view.present()) return;
   std::uint32_t state = 1;
+  const auto draw = [&](std::int32_t& number) {
+    state = state * 1664525U + 1013904223U;  // Numerical Recipes' generator: cheap, and no pattern
+    number = static_cast<std::int32_t>((state >> 8) % values.bound);
+  };
+  const auto draw_real = [&] {
+    state = state * 1664525U + 1013904223U;
+    const float share = 0.25f + 0.75f * static_cast<float>(state >> 8) * 0x1p-24f;
+    const float magnitude = share * values.largest;
+    return values.positive || (state & 0x80U) != 0 ? magnitude : -magnitude;
+  };
   for_each_run<1>({&view}, [&](const Offsets<1>& at, std::int64_t n) {
-    for (std::int64_t i = 0; i < n; ++i) {
-      state =
-          state * 1664525U + 1013904223U;  // Numerical Recipes' generator: cheap, and no pattern
-      if (type == DataType::int32) {
-        view.i32()[at[0] + i] = static_cast<std::int32_t>((state >> 8) % values.bound);
-        continue;
+    for (std::int64_t i = at[0]; i < at[0] + n; ++i) {
+      if (view.type == DataType::int32) {
+        draw(view.i32()[i]);
+      } else if (view.narrow()) {
+        const float value = draw_real();
+        round_off(&value, view.bf16() + i, 1);
+      } else {
+        view.f32()[i] = draw_real();
       }
-      const float share = 0.25f + 0.75f * static_cast<float>(state >> 8) * 0x1p-24f;
-      const float magnitude = share * values.largest;
-      view.f32()[at[0] + i] = values.positive || (state & 0x80U) != 0 ? magnitude : -magnitude;
     }
   });
 }
@@ -251,23 +267,29 @@ void sum_body(LeafContext& context) { summed(context.views[0], kSummedSlot, *con
 
 void stage_rows(const TensorView& tile, const HostArray& array, const std::int64_t* rows,
                 std::int64_t count) {
-  std::size_t elements = 1;
-  for (int d = 1; d < tile.rank(); ++d) elements *= static_cast<std::size_t>(tile.shape[d]);
-  const std::size_t row_bytes = elements * sizeof(float);
+  std::int64_t elements = 1;
+  for (int d = 1; d < tile.rank(); ++d) elements *= tile.shape[d];
+  const auto row_bytes = static_cast<std::size_t>(elements * element_bytes(tile.type));
+  const bool bytes = array.byte_values != nullptr;
+  const std::int64_t host_bytes = elements * (bytes ? 1 : element_bytes(DataType::float32));
   for (std::int64_t i = tile.tile.lo[0]; i < tile.tile.hi[0]; ++i) {
-    float* to = tile.f32() + (i - tile.tile.lo[0]) * tile.stride[0];
+    void* const to = tile.at((i - tile.tile.lo[0]) * tile.stride[0]);
     if (i >= count) {
       std::memset(to, 0, row_bytes);
       continue;
     }
-    const auto row = static_cast<std::size_t>(rows[i]);
-    if (array.byte_values == nullptr) {
-      std::memcpy(to, array.base + row * row_bytes, row_bytes);
-      continue;
+    const char* const row = array.base + rows[i] * host_bytes;
+    if (!bytes && !tile.narrow()) {
+      std::memcpy(to, row, row_bytes);
+    } else if (!bytes) {
+      round_off(reinterpret_cast<const float*>(row), static_cast<Bfloat16*>(to), elements);
+    } else {
+      auto* const values = tile.narrow() ? scratch(kStagedSlot, elements) : static_cast<float*>(to);
+      const auto* const first = reinterpret_cast<const unsigned char*>(row);
+      std::transform(first, first + elements, values,
+                     [&](unsigned char byte) { return (*array.byte_values)[byte]; });
+      if (tile.narrow()) round_off(values, static_cast<Bfloat16*>(to), elements);
     }
-    const auto* const bytes = reinterpret_cast<const unsigned char*>(array.base) + row * elements;
-    const std::array<float, 256>& values = *array.byte_values;
-    std::transform(bytes, bytes + elements, to, [&](unsigned char byte) { return values[byte]; });
   }
 }
 
@@ -280,7 +302,7 @@ void store_tile(const TensorView& tile, const char* base) {
   }
   TensorView host = dense_view(const_cast<char*>(base), whole, tile.shape);
   for (int d = 0; d < whole.rank; ++d) {
-    host.data = host.f32() + tile.tile.lo[d] * host.stride[d];
+    host.data = host.at(tile.tile.lo[d] * host.stride[d]);
   }
   host.tile = tile.tile;
   copy_view(tile, host);

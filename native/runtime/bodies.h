@@ -72,7 +72,7 @@ struct Values {
 };
 // views[0] becomes such numbers. None of them is tiny; see that no results are, either: arithmetic
 // with denormal numbers takes many times as long.
-void fill_body(LeafContext& context, DataType type, const Values& values);
+void fill_body(LeafContext& context, const Values& values);
 // The partial values in views[0] are summed as before their reader computes.
 void sum_body(LeafContext& context);
 // A row-major host array, of the tensor's elements or of bytes that stand for them.

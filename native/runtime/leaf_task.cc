@@ -90,7 +90,9 @@ void add_views(LeafContext& context, const std::vector<PhysicalRegion>& regions,
     const std::size_t place = places == nullptr ? i : static_cast<std::size_t>((*places)[i]);
     TensorView view;  // of nothing, if the task has no part of that tensor
     view.tile = rect;
-    if (!rect.empty()) view = view_of(regions[place], r.field, rect);
+    const DataType type = store.type(r.region, r.field);
+    if (!rect.empty()) view = view_of(regions[place], r.field, rect, type);
+    view.type = type;
     if (r.privilege != LEGION_READ_ONLY && context.kind == DeviceKind::cpu) {
       prefer_huge_pages(view);
     }

@@ -44,8 +44,8 @@ Times measure_load(const Graph& graph, const Launch& launch, const Repeats& repe
   const Rect& rect = into.rects.front();
   const int device = launch.devices.front();
   Measurement measurement(device, repeats.sweep_bytes);
-  const int staging = measurement.add_region(tensor.shape, 1);
-  const int input = measurement.add_region(tensor.shape, 1);
+  const int staging = measurement.add_region(tensor.shape, tensor.type);
+  const int input = measurement.add_region(tensor.shape, tensor.type);
   measurement.add_measured(
       kStageTask, device, {whole(staging, LEGION_WRITE_DISCARD, rect)},
       [&host](LeafContext& context) {
@@ -124,7 +124,8 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
       const int slots =
           gradient ? plan.plan.gradients[r.tensor].slots : plan.plan.values[r.tensor].slots;
       if (stacked) shape.insert(shape.begin(), slots);
-      region->second = measurement.add_region(shape, stacked ? 1 : 1 + plan.plan.optimizer.states);
+      const int states = stacked ? 0 : plan.plan.optimizer.states_of(tensor);
+      region->second = measurement.add_region(shape, type_of(graph, r.tensor, of), states);
     }
     LaunchRequirement mine = whole(region->second, legion_privilege(r.privilege), r.rects.front());
     if (r.field == Field::state) mine.field += 1 + static_cast<FieldID>(r.state);
@@ -152,8 +153,7 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
       values.largest = 1.0f / std::sqrt(static_cast<float>(std::max<std::int64_t>(1, inputs)));
     }
     measurement.add_fill(device, mine,
-                         [type = gradient ? DataType::float32 : tensor.type,
-                          values](LeafContext& context) { fill_body(context, type, values); });
+                         [values](LeafContext& context) { fill_body(context, values); });
   }
   Body body;
   if (launch.pass == Pass::sum) {
@@ -212,11 +212,10 @@ TaskTimes measure_sum(int device, std::int64_t slots, std::int64_t elements,
                       const Repeats& repeats) {
   Measurement measurement(device, repeats.sweep_bytes);
   for (int each : neighbours(device)) {
-    const int region = measurement.add_region({slots, elements}, 1);
+    const int region = measurement.add_region({slots, elements});
     const LaunchRequirement stack =
         whole(region, LEGION_READ_ONLY, Rect::of_shape({slots, elements}));
-    measurement.add_fill(
-        each, stack, [](LeafContext& context) { fill_body(context, DataType::float32, Values()); });
+    measurement.add_fill(each, stack, [](LeafContext& context) { fill_body(context, Values()); });
     measurement.add_measured(kSumTask, each, {stack}, sum_body);
   }
   return with_alone(measurement, RunState{}, repeats);

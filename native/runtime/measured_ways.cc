@@ -31,7 +31,7 @@ Times measure_round_trips(const std::vector<std::pair<int, int>>& ways, std::int
   Times& log = measurement.add_log();
   std::vector<int> outward, homeward;
   for (const auto& [from, to] : ways) {
-    const int region = measurement.add_region({elements}, 1);
+    const int region = measurement.add_region({elements});
     measurement.add_fill(from, whole(region, LEGION_WRITE_DISCARD, rect), zero_body);
     const LaunchRequirement both = whole(region, LEGION_READ_WRITE, rect);
     outward.push_back(measurement.add_task(kTouchTask, to, {both}, [](LeafContext&) {}));
@@ -56,7 +56,7 @@ Times measure_round_trips(const std::vector<std::pair<int, int>>& ways, std::int
 Times measure_clocks(int here, int there, int trips) {
   const Rect rect = Rect::of_shape({2});  // a time, in elements of four bytes
   Measurement measurement(here, 0);
-  const int region = measurement.add_region({2}, 1);
+  const int region = measurement.add_region({2});
   measurement.add_fill(here, whole(region, LEGION_WRITE_DISCARD, rect), zero_body);
   const LaunchRequirement both = whole(region, LEGION_READ_WRITE, rect);
   const int answer = measurement.add_task(kTouchTask, there, {both}, [](LeafContext& context) {

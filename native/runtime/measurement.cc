@@ -37,7 +37,7 @@ void evict(const TensorView& view) {
   static const bool unordered = __builtin_cpu_supports("clflushopt") != 0;
   std::int64_t elements = 1;  // from the first to the last
   for (int d = 0; d < view.rank(); ++d) elements += (view.extent(d) - 1) * view.stride[d];
-  const auto bytes = elements * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t bytes = elements * element_bytes(view.type);
   (unordered ? flush_unordered : flush)(static_cast<const char*>(view.data), bytes);
   _mm_mfence();
 #endif

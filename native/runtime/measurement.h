@@ -29,8 +29,9 @@ class Measurement : public Executor {
       : Executor(precision), device_(device), sweep_bytes_(sweep_bytes) {}
   ~Measurement() override { wait_quietly(); }
 
-  int add_region(const std::vector<std::int64_t>& shape, int fields) {
-    return regions_.add(shape, fields);
+  int add_region(const std::vector<std::int64_t>& shape, DataType type = DataType::float32,
+                 int states = 0) {
+    return regions_.add(shape, Content::other, type, states);
   }
 
   // A launch of one task.

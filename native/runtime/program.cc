@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 #include "flexlegion_rt.h"
@@ -173,12 +174,23 @@ Program::AllMetrics Program::metrics(const std::vector<std::int64_t>& tickets, s
   return all;
 }
 
-void Program::write(TensorId tensor, Field field, int state, const void* host) {
-  const auto [region, field_id] = place_of(tensor, field, state);
-  const auto store = stores_.find({region, field_id});
+std::pair<Field, int> Program::exact(TensorId tensor, Field field, int state) const {
+  const Tensor& what = graph_.tensors.at(tensor.index());
+  if (field != Field::value || !what.has_master()) return {field, state};
+  return {Field::state, plan_.optimizer.states_of(what) - 1};
+}
+
+void Program::store(TensorId tensor, Field field, int state, int data) {
+  const auto store = stores_.find(place_of(tensor, field, state));
   if (store == stores_.end()) throw std::invalid_argument("only weights can be written");
-  const int data = add_data(tensor, host, 0);
   issue(store->second, RunState{}, data);
+}
+
+void Program::write(TensorId tensor, Field field, int state, const void* host) {
+  const auto its = exact(tensor, field, state);
+  const int data = add_data(tensor, host, 0);
+  store(tensor, its.first, its.second, data);
+  if (its.first != field) store(tensor, field, state, data);  // rounded
   wait();  // the host array is the caller's again
   const std::lock_guard<std::mutex> lock(data_mutex_);
   data_.erase(data);
@@ -187,7 +199,8 @@ void Program::write(TensorId tensor, Field field, int state, const void* host) {
 void Program::save(const std::vector<HostShard>& shards) {
   std::vector<int> launches;
   for (const HostShard& shard : shards) {
-    const auto [region, field] = place_of(shard.tensor, shard.field, shard.state);
+    const auto its = exact(shard.tensor, shard.field, shard.state);
+    const auto [region, field] = place_of(shard.tensor, its.first, its.second);
     const auto save = saves_.find({region, field});
     if (save == saves_.end() || !written(region, field)) {
       throw std::invalid_argument("only weights that have been set can be saved");
@@ -206,6 +219,7 @@ void Program::read(TensorId tensor, Field field, int state, void* host) {
   const ValueStack& values = plan_.values[tensor];
   // Where a reduction is split, and nobody but its readers combines it, there is no value.
   if (field == Field::value && values.slots > 1 && !values.summed) field = Field::partial;
+  std::tie(field, state) = exact(tensor, field, state);
   const auto [region, field_id] = place_of(tensor, field, state);
   // Legion ends the process at a read of what nothing wrote.
   if (region < 0 || !written(region, field_id)) {
@@ -222,9 +236,11 @@ void Program::read(TensorId tensor, Field field, int state, void* host) {
   Rect box;
   box.rank = regions_.region(region).get_dim();
   box.hi = regions_.shape(region);
-  const TensorView view = view_of(physical, field_id, box);
+  const TensorView view = view_of(physical, field_id, box, regions_.type(region, field_id));
   const Rect whole = Rect::of_shape(what.shape);
-  const TensorView to = dense_view(host, whole, whole.hi);
+  // What is stored narrow is read as floats.
+  const DataType type = what.type == DataType::int32 ? DataType::int32 : DataType::float32;
+  const TensorView to = dense_view(host, whole, whole.hi, type);
   if (field == Field::gradient || field == Field::partial) {
     const DeviceFunctions& host_functions = *device_functions(DeviceKind::cpu);
     const Combine way = field == Field::partial ? values.combine : Combine::sum;

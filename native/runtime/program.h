@@ -119,6 +119,10 @@ class Program : public Executor {
   std::pair<int, Legion::FieldID> place_of(TensorId tensor, Field field, int state) const;
   int first_user(TensorId tensor) const;
 
+  // Of a weight with a master, that is its value to the outside.
+  std::pair<Field, int> exact(TensorId tensor, Field field, int state) const;
+  void store(TensorId tensor, Field field, int state, int data);
+
   bool written(int region, Legion::FieldID field) const;
   void check_batch(const Batch& batch);
   void issue_stage(unsigned runs, const Batch& batch);

@@ -86,27 +86,29 @@ void Program::create_regions() {
     const Content content = weight                             ? Content::weights
                             : tensor.kind == TensorKind::input ? Content::batches
                                                                : Content::activations;
-    value_region_.push_back(regions_.add(tensor.shape, 1 + states_of(t), content));
-    const auto add_stack = [&](int slots, Content of) {
+    value_region_.push_back(regions_.add(tensor.shape, content, tensor.type, states_of(t)));
+    const auto add_stack = [&](int slots, Content of, DataType type) {
       std::vector<std::int64_t> stacked = {slots};
       stacked.insert(stacked.end(), tensor.shape.begin(), tensor.shape.end());
-      return regions_.add(stacked, 1, of);
+      return regions_.add(stacked, of, type);
     };
     const int values = plan_.values[t].slots, gradients = plan_.gradients[t].slots;
-    partial_region_.push_back(values > 1 ? add_stack(values, Content::activations) : -1);
+    partial_region_.push_back(values > 1 ? add_stack(values, Content::activations, tensor.type)
+                                         : -1);
     gradient_region_.push_back(
         gradients == 0 ? -1
-                       : add_stack(gradients, weight ? Content::gradients : Content::activations));
+                       : add_stack(gradients, weight ? Content::gradients : Content::activations,
+                                   tensor.gradient_type()));
   }
   if (plan_.norms == 0) return;
-  norms_region_ = regions_.add({plan_.norms}, 1);
-  total_norm_region_ = regions_.add({1}, 1);
+  norms_region_ = regions_.add({plan_.norms});
+  total_norm_region_ = regions_.add({1});
 }
 
 int Program::states_of(TensorId tensor) const {
   const Tensor& what = graph_.tensors[tensor];
   const bool trained = what.kind == TensorKind::weight && what.needs_gradient;
-  return trained ? plan_.optimizer.states : 0;
+  return trained ? plan_.optimizer.states_of(what) : 0;
 }
 
 std::pair<int, FieldID> Program::place_of(TensorId t, Field field, int state) const {
@@ -193,7 +195,7 @@ void Program::add_answer(LaunchId planned, int number, RuntimeLaunch& loss) {
   const auto tasks = static_cast<std::int64_t>(loss.devices.size());
   constexpr auto kElements = static_cast<std::int64_t>(sizeof(Metrics) / sizeof(float));
   LaunchRequirement r;
-  r.region = regions_.add({tasks, kElements}, 1);
+  r.region = regions_.add({tasks, kElements});
   r.field = kValueField;
   r.privilege = LEGION_WRITE_DISCARD;
   for (std::int64_t k = 0; k < tasks; ++k) {
@@ -235,7 +237,7 @@ void Program::add_load(const Launch& planned) {
   input.tensor = into.tensor;
   input.runs = planned.runs;
   LaunchRequirement staging;
-  staging.region = regions_.add(tensor.shape, 1, Content::batches);
+  staging.region = regions_.add(tensor.shape, Content::batches, tensor.type);
   staging.field = kValueField;
   staging.privilege = LEGION_WRITE_DISCARD;
   staging.rects = into.rects;

@@ -78,20 +78,25 @@ IndexPartition partition_of(const Rect& box, const std::vector<Rect>& rects) {
 
 }  // namespace
 
-int RegionStore::add(const std::vector<std::int64_t>& shape, int fields, Content content) {
+int RegionStore::add(const std::vector<std::int64_t>& shape, Content content, DataType type,
+                     int states) {
   Runtime* runtime = Runtime::get_runtime();
   Context ctx = Runtime::get_context();
   Entry entry;
   entry.box = Rect::of_shape(shape);
   entry.content = content;
+  entry.type = type;
   entry.field_space = runtime->create_field_space(ctx);
   FieldAllocator allocator = runtime->create_field_allocator(ctx, entry.field_space);
-  for (int f = 0; f < fields; ++f) {
-    allocator.allocate_field(sizeof(float), kValueField + static_cast<FieldID>(f));
-  }
   entry.region = runtime->create_logical_region(ctx, space_of(entry.box).space, entry.field_space);
   entries_.push_back(std::move(entry));
-  return static_cast<int>(entries_.size()) - 1;
+  const int index = static_cast<int>(entries_.size()) - 1;
+  for (int f = 0; f <= states; ++f) {
+    const FieldID field = kValueField + static_cast<FieldID>(f);
+    allocator.allocate_field(static_cast<std::size_t>(element_bytes(this->type(index, field))),
+                             field);
+  }
+  return index;
 }
 
 IndexSpace RegionStore::colors(std::int64_t count) {
@@ -157,10 +162,10 @@ std::map<Memory, ContentBytes> RegionStore::bytes_by_content() const {
     for (const auto& [use, box] : entry.touched) {
       const auto& [field, memory, reads] = use;
       if (!instances.insert({field, memory, box}).second) continue;
-      const bool state = entry.content == Content::weights && field != kValueField;
+      const bool state = field != kValueField;
       const Content content = state ? Content::states : entry.content;
       total[memory][static_cast<std::size_t>(content)] +=
-          box.volume() * static_cast<std::int64_t>(sizeof(float));
+          box.volume() * element_bytes(state ? DataType::float32 : entry.type);
     }
   }
   return total;

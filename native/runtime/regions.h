@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "legion.h"
+#include "support/data_type.h"
 #include "support/rect.h"
 
 namespace flexlegion {
@@ -26,11 +27,16 @@ using ContentBytes = std::array<std::int64_t, kContents>;
 
 class RegionStore {
  public:
-  // Creates a region over `shape` with `fields` 4-byte fields; returns its index.
-  int add(const std::vector<std::int64_t>& shape, int fields, Content content = Content::other);
+  // Creates a region over `shape` with a field of that type, and so many states, which are floats;
+  // returns its index.
+  int add(const std::vector<std::int64_t>& shape, Content content = Content::other,
+          DataType type = DataType::float32, int states = 0);
 
   Legion::LogicalRegion region(int index) const { return entries_[index].region; }
   std::array<std::int64_t, kMaxRegionRank> shape(int index) const { return entries_[index].box.hi; }
+  DataType type(int index, Legion::FieldID field) const {
+    return field == kValueField ? entries_[index].type : DataType::float32;
+  }
 
   // The partition whose k-th part is rects[k]; equal lists share one partition.
   Legion::LogicalPartition partition(int index, const std::vector<Rect>& rects) const;
@@ -61,6 +67,7 @@ class RegionStore {
     Legion::FieldSpace field_space;
     Rect box;
     Content content;
+    DataType type;
     // (field, memory, reads) -> footprint. Each field has its own: the states of a weight's shard,
     // say, need not lie where only its value is read.
     std::map<Use, Rect> touched;

@@ -8,9 +8,11 @@ namespace flexlegion {
 
 namespace {
 
-// Scratch slots of gradients of a thread's own, + its number and the weight's.
-constexpr int kOwnSlot = 4000, kMostWeights = 64;
+// Scratch slots of a thread: gradients of its own, of its parts and of one of them, + the weight's
+// number; and tiles of another type, + the view's.
+constexpr int kOwnSlot = 4000, kPartSlot = 5000, kGivenSlot = 6000;
 constexpr std::int64_t kFew = 8;  // times as large a task is at least as the gradients added up
+constexpr std::int64_t kBlock = 1 << 15;  // elements of a tile, of which several stay in the cache
 
 TensorView narrowed_to(const TensorView& view, const Rect& rect) {
   TensorView part = view;
@@ -57,62 +59,159 @@ Subtasks::Subtasks(const Graph& graph, const Launch& launch)
     const bool writes = forward_ ? output || tensor.is_state : !output;
     const std::size_t position = position_in_role(op, i), number = operands_.size();
     operands_.emplace_back(o, tensor);
-    touched_.push_back({values_in(o.role), position, number, forward_ && writes, false});
-    touched_.push_back({gradients_in(o.role), position, number, !forward_ && writes, weight});
+    const auto adds = o.role == Role::input ? &KernelTask::adds_input_grad
+                      : weight              ? &KernelTask::adds_weight_grad
+                                            : nullptr;
+    touched_.push_back(
+        {values_in(o.role), position, number, tensor.type, forward_ && writes, false, nullptr});
+    touched_.push_back({gradients_in(o.role), position, number, tensor.gradient_type(),
+                        !forward_ && writes, weight, adds});
   }
 }
 
-void Subtasks::run(Kernel& kernel, KernelTask& task, int point) const {
-  const int threads = team_size();
-  if (threads == 1 || kernel.shares_out()) return compute(kernel, task);
-  if (!is_large(task)) {
+void Subtasks::run(Kernel& kernel, KernelTask& task, int point,
+                   const DeviceFunctions& device) const {
+  const std::int64_t size = largest(task);
+  const bool cut = !kernel.shares_out() && &device == device_functions(DeviceKind::cpu);
+  const int threads = cut && size >= worth_sharing() ? team_size() : 1;
+  const std::int64_t blocks = cut && converts(kernel, task) ? (size + kBlock - 1) / kBlock : 1;
+  const Parts parts =
+      threads > 1 || blocks > 1
+          ? split(task, tile_of(space_, degrees_, first_task_ + point), threads, blocks)
+          : Parts();
+  if (!parts.empty()) return run_parts(kernel, task, parts, threads, device);
+  // Then the team has what the kernel gives to oneDNN, if anything; but not of small tasks.
+  if (cut && threads < team_size()) {
     const Team alone(1);
-    return compute(kernel, task);
+    return compute(kernel, task, device);
   }
-  const Parts parts = split(task, tile_of(space_, degrees_, first_task_ + point), threads);
-  // Then the team has what the kernel gives to oneDNN, if anything.
-  if (parts.empty()) return compute(kernel, task);
-  std::vector<KernelTask> tasks;
-  std::vector<Metrics> metrics(parts.size());
-  for (int k = 0; k < threads; ++k) {
-    tasks.push_back(part_of(task, parts, k));
-    if (task.metrics != nullptr) tasks.back().metrics = &metrics[static_cast<std::size_t>(k)];
-  }
-  share_out(threads, [&](int k) {
-    KernelTask& mine = tasks[static_cast<std::size_t>(k)];
-    for (const Touched& t : touched_) {  // in this thread's scratch memory
-      if (!t.summed || k == 0) continue;
-      TensorView& gradient = (mine.*t.list)[t.position];
-      if (!gradient.present() || apart((task.*t.list)[t.position], t, parts)) continue;
-      const int slot = kOwnSlot + k * kMostWeights + static_cast<int>(t.position);
-      gradient = dense_view(scratch(slot, gradient.volume()), gradient.tile, gradient.shape);
-    }
-    compute(kernel, mine);
-  });
+  compute(kernel, task, device);
+}
+
+void Subtasks::run_parts(Kernel& kernel, const KernelTask& task, const Parts& parts, int threads,
+                         const DeviceFunctions& device) const {
+  const auto count = static_cast<int>(parts.size());
+  std::vector<const Touched*> gradients;  // that are sums over the parts
   for (const Touched& t : touched_) {
     const TensorView& whole = (task.*t.list)[t.position];
-    if (!t.summed || !whole.present() || apart(whole, t, parts)) continue;
-    for (std::size_t k = 1; k < parts.size(); ++k) add_view(whole, (tasks[k].*t.list)[t.position]);
+    if (t.summed && whole.present() && !apart(whole, t, parts)) gradients.push_back(&t);
+  }
+  // Each thread adds up the gradients of its parts: the first in the task's own, the others in
+  // scratch memory, from which they come to the first one's.
+  std::vector<KernelTask> sums(static_cast<std::size_t>(threads), task);
+  std::vector<Metrics> metrics(static_cast<std::size_t>(threads));
+  const auto run_range = [&](int thread) {
+    KernelTask& mine = sums[static_cast<std::size_t>(thread)];
+    for (const Touched* t : gradients) {
+      mine.adds_weight_grad.resize(mine.weight_grads.size());
+      if (thread == 0) continue;
+      TensorView& sum = mine.weight_grads[t->position];
+      const int slot = kOwnSlot + static_cast<int>(t->position);
+      sum = dense_view(scratch(slot, sum.volume()), sum.tile, sum.shape);
+      mine.adds_weight_grad[t->position] = false;
+    }
+    const int first = thread * count / threads, last = (thread + 1) * count / threads;
+    for (int k = first; k < last; ++k) {
+      KernelTask part = part_of(mine, parts[static_cast<std::size_t>(k)]);
+      if (task.metrics != nullptr) part.metrics = &metrics[static_cast<std::size_t>(thread)];
+      std::vector<std::pair<TensorView, TensorView>> to_add;
+      for (const Touched* t : gradients) {
+        if (k == first) break;
+        if (kernel.accumulates()) {
+          part.adds_weight_grad[t->position] = true;
+          continue;
+        }
+        TensorView& gradient = part.weight_grads[t->position];
+        const TensorView sum = gradient;
+        const int slot = kPartSlot + static_cast<int>(t->position);
+        gradient = dense_view(scratch(slot, sum.volume()), sum.tile, sum.shape);
+        to_add.emplace_back(sum, gradient);
+      }
+      compute(kernel, part, device);
+      for (const auto& [sum, gradient] : to_add) add_view(sum, gradient);
+    }
+  };
+  if (threads == 1) {
+    run_range(0);
+  } else {
+    share_out(threads, run_range);
+  }
+  for (const Touched* t : gradients) {
+    for (int thread = 1; thread < threads; ++thread) {
+      const KernelTask& its = sums[static_cast<std::size_t>(thread)];
+      add_view(task.weight_grads[t->position], its.weight_grads[t->position]);
+    }
   }
   for (const Metrics& its : metrics) {
     if (task.metrics != nullptr) task.metrics->add(its);
   }
 }
 
-bool Subtasks::is_large(const KernelTask& task) const {
+DataType Subtasks::given(const Touched& touched, const Kernel& kernel) const {
+  const bool as_floats = touched.stored == DataType::bfloat16 && !kernel.takes_bfloat16();
+  return as_floats ? DataType::float32 : touched.stored;
+}
+
+// Partial values, and contributions to gradients, may be floats where the tensor is stored narrow.
+bool Subtasks::converts(const Kernel& kernel, const KernelTask& task) const {
   return std::any_of(touched_.begin(), touched_.end(), [&](const Touched& t) {
-    return (task.*t.list)[t.position].tile.volume() >= worth_sharing();
+    const TensorView& view = (task.*t.list)[t.position];
+    return view.present() && view.type != given(t, kernel);
   });
 }
 
-// The tile in as many parts, along the first dimension that allows it; or nothing.
-Subtasks::Parts Subtasks::split(const KernelTask& task, const Rect& tile, int threads) const {
+// Where a term of the inputs is absent, outputs are zeros, to which kernels may add.
+bool Subtasks::starts_as_zeros(const Touched& touched, const KernelTask& task) const {
+  if (touched.list != &KernelTask::outputs) return false;
+  return std::any_of(touched_.begin(), touched_.end(), [&](const Touched& t) {
+    return t.list == &KernelTask::inputs && operands_[t.operand].first.linear &&
+           !(task.*t.list)[t.position].present();
+  });
+}
+
+// Gives the kernel its tiles as it wants them, and stores its results as they are kept.
+void Subtasks::compute(Kernel& kernel, KernelTask& task, const DeviceFunctions& device) const {
+  std::vector<std::pair<TensorView, TensorView>> to_store;
+  for (std::size_t i = 0; i < touched_.size(); ++i) {
+    const Touched& t = touched_[i];
+    TensorView& view = (task.*t.list)[t.position];
+    const DataType type = given(t, kernel);
+    if (!view.present() || view.type == type) continue;
+    const TensorView kept = view;
+    const std::int64_t floats = (view.volume() * element_bytes(type) + 3) / 4;
+    float* const buffer = device.scratch(kGivenSlot + static_cast<int>(i), floats);
+    view = dense_view(buffer, kept.tile, kept.shape, type);
+    const bool adds =
+        t.adds != nullptr && t.position < (task.*t.adds).size() && (task.*t.adds)[t.position];
+    if (!t.written || adds || starts_as_zeros(t, task)) device.copy(view, kept);
+    if (t.written) to_store.emplace_back(kept, view);
+  }
+  forward_ ? kernel.forward(task) : kernel.backward(task);
+  for (const auto& [kept, result] : to_store) device.copy(kept, result);
+}
+
+std::int64_t Subtasks::largest(const KernelTask& task) const {
+  std::int64_t most = 0;
+  for (const Touched& t : touched_) {
+    most = std::max(most, (task.*t.list)[t.position].tile.volume());
+  }
+  return most;
+}
+
+// The tile in parts, along the first dimension that allows it; or none. There are as many as
+// threads, or several times as many where so many blocks are wanted.
+Subtasks::Parts Subtasks::split(const KernelTask& task, const Rect& tile, int threads,
+                                std::int64_t blocks) const {
+  const std::int64_t wanted = (blocks + threads - 1) / threads * threads;
   for (int d : dims_) {
-    if (tile.extent(d) < threads) continue;
+    // Blocks of the last dimension would be rows of few elements each.
+    const std::int64_t most = d + 1 == tile.rank ? threads : wanted;
+    const std::int64_t count = std::min(most, tile.extent(d) / threads * threads);
+    if (count < 2) continue;
     std::vector<int> degrees(static_cast<std::size_t>(tile.rank), 1);
-    degrees[static_cast<std::size_t>(d)] = threads;
+    degrees[static_cast<std::size_t>(d)] = static_cast<int>(count);
     Parts parts;
-    for (int k = 0; k < threads; ++k) parts.push_back(tile_of(tile, degrees, k));
+    for (int k = 0; k < count; ++k) parts.push_back(tile_of(tile, degrees, k));
     if (writes_apart(task, parts)) return parts;
   }
   return {};
@@ -146,18 +245,11 @@ bool Subtasks::apart(const TensorView& view, const Touched& touched, const Parts
   return elements == view.tile.volume();
 }
 
-KernelTask Subtasks::part_of(const KernelTask& task, const Parts& parts, int k) const {
+KernelTask Subtasks::part_of(const KernelTask& task, const Rect& part) const {
   KernelTask mine = task;
   for (const Touched& t : touched_) {
     TensorView& view = (mine.*t.list)[t.position];
-    if (!view.present()) continue;
-    const Rect rect = rect_of(t, parts[static_cast<std::size_t>(k)]);
-    view = narrowed_to(view, rect.intersect(view.tile));
-    // A gradient of a thread's own is written, whatever stands in the task's.
-    const bool own = k > 0 && t.summed && rect == (task.*t.list)[t.position].tile;
-    if (own && t.position < mine.adds_weight_grad.size()) {
-      mine.adds_weight_grad[t.position] = false;
-    }
+    if (view.present()) view = narrowed_to(view, rect_of(t, part).intersect(view.tile));
   }
   return mine;
 }

@@ -114,8 +114,13 @@ Body update_body(const Launch& planned, const UpdateKernels& kernels, double cli
       const TensorView& value = views[weight.value];
       if (!value.present()) continue;
       WeightUpdate update{kernels.on(context.kind), value, {}, gradient_in(context, weight),
-                          context.arguments->run,   {},    0};
+                          context.arguments->run,   {},    0,  {}};
       for (std::size_t i : weight.states) update.states.push_back(views[i]);
+      if (value.narrow()) {  // then its master is the last of the states (plan/graph.h)
+        update.rounded = value;
+        update.value = update.states.back();
+        update.states.pop_back();
+      }
       if (norm >= 0) {
         update.norm = views[static_cast<std::size_t>(norm)];
         update.clip_norm = clip_norm;

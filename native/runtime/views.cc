@@ -6,10 +6,11 @@ using namespace Legion;
 
 namespace {
 
-template <int DIM>
+// `Element` is of the field's size.
+template <typename Element, int DIM>
 TensorView view_in(const PhysicalRegion& region, FieldID field, const Rect& rect) {
   using Accessor =
-      UnsafeFieldAccessor<float, DIM, coord_t, Realm::AffineAccessor<float, DIM, coord_t>>;
+      UnsafeFieldAccessor<Element, DIM, coord_t, Realm::AffineAccessor<Element, DIM, coord_t>>;
   const Accessor access(region, field, /*silence_warnings=*/true);
   Point<DIM> lo;
   for (int d = 0; d < DIM; ++d) lo[d] = rect.lo[d];
@@ -17,29 +18,36 @@ TensorView view_in(const PhysicalRegion& region, FieldID field, const Rect& rect
   view.tile = rect;
   view.data = access.accessor.ptr(lo);
   for (int d = 0; d < DIM; ++d) {
-    view.stride[d] = static_cast<std::int64_t>(access.accessor.strides[d] / sizeof(float));
+    view.stride[d] = static_cast<std::int64_t>(access.accessor.strides[d] / sizeof(Element));
   }
   return view;
 }
 
-}  // namespace
-
-// Every field's element has four bytes (float32 and int32), so one accessor type serves.
-TensorView view_of(const PhysicalRegion& region, FieldID field, const Rect& rect) {
+template <typename Element>
+TensorView view_of_rank(const PhysicalRegion& region, FieldID field, const Rect& rect) {
   switch (rect.rank) {
     case 1:
-      return view_in<1>(region, field, rect);
+      return view_in<Element, 1>(region, field, rect);
     case 2:
-      return view_in<2>(region, field, rect);
+      return view_in<Element, 2>(region, field, rect);
     case 3:
-      return view_in<3>(region, field, rect);
+      return view_in<Element, 3>(region, field, rect);
     case 4:
-      return view_in<4>(region, field, rect);
+      return view_in<Element, 4>(region, field, rect);
     case 5:
-      return view_in<5>(region, field, rect);
+      return view_in<Element, 5>(region, field, rect);
     default:
-      return view_in<6>(region, field, rect);
+      return view_in<Element, 6>(region, field, rect);
   }
+}
+
+}  // namespace
+
+TensorView view_of(const PhysicalRegion& region, FieldID field, const Rect& rect, DataType type) {
+  TensorView view = type == DataType::bfloat16 ? view_of_rank<Bfloat16>(region, field, rect)
+                                               : view_of_rank<float>(region, field, rect);
+  view.type = type;
+  return view;
 }
 
 }  // namespace flexlegion

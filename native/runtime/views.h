@@ -7,7 +7,9 @@
 
 namespace flexlegion {
 
-// The part `rect` (not empty) of a mapped region. The view's `shape` is left to the caller.
-TensorView view_of(const Legion::PhysicalRegion& region, Legion::FieldID field, const Rect& rect);
+// The part `rect` (not empty) of a mapped region whose elements are of that type. The view's
+// `shape` is left to the caller.
+TensorView view_of(const Legion::PhysicalRegion& region, Legion::FieldID field, const Rect& rect,
+                   DataType type);
 
 }  // namespace flexlegion

@@ -77,10 +77,11 @@ void Bounds::fill(Node& node) {
       const auto devices = load_config(graph, source, split.degrees, config.devices).devices;
       const int parts = static_cast<int>(devices.size());
       const Partition& partition = geometry_.load_partition(operand.tensor, parts);
+      const std::int64_t bytes = graph.tensors[operand.tensor].value_bytes();
       Time least = kNever;
       for (int k = 0; k < parts; ++k) {
         const Rect& tile = partition.of_task(k);
-        least = std::min(least, load_time(problem_, devices[k], tile.volume()));
+        least = std::min(least, load_time(problem_, devices[k], tile.volume() * bytes));
       }
       const Partition& read = geometry_.partition(node.op, i, config.split);
       for (std::size_t k = 0; k < heads.size(); ++k) {
@@ -118,36 +119,44 @@ void Bounds::fill_updates(Node& node) {
     // Between a part and a device's shards, all weights travel together.
     std::vector<std::vector<std::int64_t>> sent(devices.size());
     for (auto& bytes : sent) bytes.assign(static_cast<std::size_t>(machine.devices()), 0);
+    const auto tensor_of = [&](int w) {
+      return graph.operators[node.op].operands[owned[w]].tensor;
+    };
+    struct Bytes {
+      std::int64_t gradients = 0, values = 0;
+    };
     const auto common = [&](const ShardTask& task, int k) {
-      std::int64_t elements = 0;
+      Bytes bytes;
       for (const auto& [w, shard] : task.shards) {
-        elements +=
-            partitions[w]->parts.rects[partitions[w]->parts.of_part[k]].intersect(shard).volume();
+        const Rect& part = partitions[w]->parts.rects[partitions[w]->parts.of_part[k]];
+        const std::int64_t elements = part.intersect(shard).volume();
+        bytes.gradients += elements * graph.tensors[tensor_of(w)].gradient_bytes();
+        bytes.values += elements * graph.tensors[tensor_of(w)].value_bytes();
       }
-      return elements;
+      return bytes;
     };
     for (const ShardTask& task : tasks) {
       for (std::size_t k = 0; k < devices.size(); ++k) {
-        sent[k][task.device] += common(task, static_cast<int>(k));
+        sent[k][task.device] += common(task, static_cast<int>(k)).gradients;
       }
     }
     for (const ShardTask& task : tasks) {
       std::int64_t touched = 0;
       Time back = 0;
       for (const auto& [w, shard] : task.shards) {
-        touched += updated(problem_, graph.operators[node.op].operands[owned[w]].tensor, shard);
+        touched += updated(problem_, tensor_of(w), shard);
       }
       for (std::size_t k = 0; k < devices.size(); ++k) {
-        const std::int64_t elements = common(task, static_cast<int>(k));
-        touched += elements;
-        if (elements > 0)
-          back = std::max(back, arrival(machine, task.device, devices[k], elements));
+        const Bytes bytes = common(task, static_cast<int>(k));
+        touched += bytes.gradients;
+        if (bytes.values == 0) continue;
+        back = std::max(back, arrival(machine, task.device, devices[k], bytes.values));
       }
       const Time time = update_time(problem_, task.device, touched);
       node.load[c][task.device] += time;
       node.work[c] += time;
       for (std::size_t k = 0; k < devices.size(); ++k) {
-        if (common(task, static_cast<int>(k)) == 0) continue;
+        if (common(task, static_cast<int>(k)).values == 0) continue;
         const Time there = arrival(machine, devices[k], task.device, sent[k][task.device]);
         tails[k] = std::max(tails[k], there + time + back);
       }
@@ -188,22 +197,23 @@ void Bounds::add_sums(OpId writer, int output, const PricedConfig& theirs, const
   const Partition& written = geometry_.partition(writer, output, theirs.split);
   const int values = problem_.split(writer, theirs.split).partial_values;
   const std::vector<int> outputs = problem_.graph.operators[writer].outputs();
+  const TensorId tensor = problem_.graph.operators[writer].operands[output].tensor;
+  const std::int64_t bytes = problem_.graph.tensors[tensor].value_bytes();
   for (const ShardTask& task : shard_tasks_of(problem_, geometry_, writer, outputs, theirs)) {
-    std::int64_t elements = 0;
-    for (const auto& [which, shard] : task.shards) elements += shard.volume();
-    const Time sum = sum_time(problem_, task.device, values * elements, elements);
+    const std::int64_t own = summed_bytes(problem_.graph, writer, outputs, task);
+    const Time sum = sum_time(problem_, task.device, values * own, own);
     for (const auto& [which, shard] : task.shards) {
       if (outputs[static_cast<std::size_t>(which)] != output) continue;
       for (int j = 0; j < forward.width; ++j) {
-        const std::int64_t reads = read.of_task(j).intersect(shard).volume();
+        const std::int64_t reads = read.of_task(j).intersect(shard).volume() * bytes;
         if (reads == 0) continue;
         const Time back = arrival(problem_.machine, task.device, mine.devices[j], reads);
         written.index.visit(shard, [&](int rect, std::int64_t volume) {
           for (int k = written.first_task(rect, values); k <= written.last_task[rect]; ++k) {
             Time& there = forward.at[static_cast<std::size_t>(k * forward.width + j)];
-            there =
-                std::max(there, arrival(problem_.machine, theirs.devices[k], task.device, volume) +
-                                    sum + back);
+            const Time gathered =
+                arrival(problem_.machine, theirs.devices[k], task.device, volume * bytes);
+            there = std::max(there, gathered + sum + back);
           }
         });
       }
@@ -228,6 +238,7 @@ void Bounds::fill(Edge& edge) {
             edge.operands.begin(), edge.operands.begin() + static_cast<std::ptrdiff_t>(o),
             [output = output](const auto& other) { return other.first == output; });
         const TensorId tensor = graph.operators[reader.op].operands[input].tensor;
+        const std::int64_t bytes = graph.tensors[tensor].value_bytes();
         const bool back = problem_.facts.differentiable[tensor] &&
                           problem_.facts.backward[reader.op] && problem_.facts.backward[writer.op];
         const Partition& written = geometry_.partition(writer.op, output, theirs.split);
@@ -240,30 +251,31 @@ void Bounds::fill(Edge& edge) {
         for (int j = 0; j < forward.width; ++j) {
           const int rect = read.parts.of_part[j];
           if (read.ids[rect] < 0) continue;
-          const std::int64_t its = read.parts.rects[rect].volume();
+          const std::int64_t its = read.parts.rects[rect].volume() * bytes;
           // Who reads partial values combines them first.
           const Time combining =
               summed ? 0 : sum_time(problem_, mine.devices[j], values * its, its);
           for (int i = overlaps.first[rect]; i < overlaps.first[rect + 1]; ++i) {
             const RectIndex::Item& item = overlaps.items[i];
+            const std::int64_t moved = item.volume * bytes;
             for (int k = written.first_task(item.rect, values); k <= written.last_task[item.rect];
                  ++k) {
               Time& there = forward.at[static_cast<std::size_t>(k * forward.width + j)];
               if (!summed) {
                 there = std::max(there, combining + arrival(problem_.machine, theirs.devices[k],
-                                                            mine.devices[j], item.volume));
+                                                            mine.devices[j], moved));
               }
-              partial[k] += item.volume;
+              partial[k] += moved;
               if (!back) continue;
               Time& again = backward.at[static_cast<std::size_t>(j * backward.width + k)];
-              again = std::max(again, arrival(problem_.machine, mine.devices[j], theirs.devices[k],
-                                              item.volume));
+              again = std::max(
+                  again, arrival(problem_.machine, mine.devices[j], theirs.devices[k], moved));
             }
           }
         }
         // The sum of partial values lengthens the writer's backward task.
         for (int k = 0; k < backward.width && back && !again_read; ++k) {
-          const std::int64_t own = written.of_task(k).volume();
+          const std::int64_t own = written.of_task(k).volume() * bytes;
           const Time sum = sum_time(problem_, theirs.devices[k], partial[k], own);
           for (int j = 0; j < forward.width; ++j) {
             Time& again = backward.at[static_cast<std::size_t>(j * backward.width + k)];

@@ -91,8 +91,9 @@ OperatorCost operator_cost(const Problem& problem, Geometry& geometry, OpId op, 
     tensors.push_back(tensor);
     weights.push_back(i);
   }
-  const std::vector<Rect> tiles =
-      accessed_rects(graph, op, graph.operators[op].primary_output(), split.degrees);
+  const Operand& output = graph.operators[op].primary_output();
+  const std::vector<Rect> tiles = accessed_rects(graph, op, output, split.degrees);
+  const std::int64_t looked_up = graph.tensors[output.tensor].gradient_bytes();
   Traffic gathered(problem.machine), returned(problem.machine);
   std::int64_t update = 0;
   for (const ShardTask& task : shard_tasks_of(problem, geometry, op, weights, config)) {
@@ -105,10 +106,12 @@ OperatorCost operator_cost(const Problem& problem, Geometry& geometry, OpId op, 
         const std::int64_t elements = parts.rects[parts.of_part[k]].intersect(shard).volume();
         if (elements == 0) continue;
         // Of a table, it is that of the task's output, which comes from its readers.
-        const std::int64_t gradient = is_table ? tiles[k].volume() : elements;
+        const Tensor& weight = graph.tensors[tensors[w]];
+        const std::int64_t gradient =
+            is_table ? tiles[k].volume() * looked_up : elements * weight.gradient_bytes();
         touched += gradient;
-        gathered.send(k, task.device, gradient * kElementBytes);
-        returned.send(task.device, k, elements * kElementBytes);
+        gathered.send(k, task.device, gradient);
+        returned.send(task.device, k, elements * weight.value_bytes());
       }
     }
     update = std::max(update, update_time(problem, task.device, touched));
@@ -145,6 +148,7 @@ std::vector<std::int64_t> transfer_costs(const Problem& problem, OpId writer,
     readers.push_back(tiles_of(reader, operand, degrees));
   }
   const bool alike = ways_back_alike(problem.machine);
+  const std::int64_t bytes = graph.tensors[tensor].value_bytes();
   Traffic values(problem.machine), gradients(problem.machine);
   std::vector<std::int64_t> costs, partial;
   for (const auto& degrees : writer_degrees) {
@@ -157,17 +161,18 @@ std::vector<std::int64_t> transfer_costs(const Problem& problem, OpId writer,
       for (int j = 0; j < static_cast<int>(read->parts.of_part.size()); ++j) {
         written->index.visit(read->of_task(j), [&](int rect, std::int64_t elements) {
           for (int k = written->first_task(rect, parts); k <= written->last_task[rect]; ++k) {
-            values.send(k, j, elements * kElementBytes);
-            if (back && !alike) gradients.send(j, k, elements * kElementBytes);
-            partial[k] += elements;
+            values.send(k, j, elements * bytes);
+            if (back && !alike) gradients.send(j, k, elements * bytes);
+            partial[k] += elements * bytes;
           }
         });
-        const std::int64_t own = read->of_task(j).volume();
+        const std::int64_t own = read->of_task(j).volume() * bytes;
         combined = std::max(combined, sum_time(problem, j, parts * own, own));
       }
       std::int64_t sums = 0;
       for (int k = 0; k < tasks && back; ++k) {
-        sums = std::max(sums, sum_time(problem, k, partial[k], written->of_task(k).volume()));
+        sums =
+            std::max(sums, sum_time(problem, k, partial[k], written->of_task(k).volume() * bytes));
       }
       const std::int64_t forth = values.time();
       costs.push_back(forth + combined + (back && alike ? forth : gradients.time()) + sums);

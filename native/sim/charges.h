@@ -13,21 +13,25 @@
 namespace flexlegion {
 
 // Bringing a tile of a batch from the host.
-std::int64_t load_time(const Problem& problem, int device, std::int64_t elements);
+std::int64_t load_time(const Problem& problem, int device, std::int64_t bytes);
 
-// Summing `partial` elements, the partial values of a tile of `own` elements. A tile that has one
-// value for each of its elements, or none, is not summed.
+// Summing `partial` bytes, the partial values of a tile of `own` bytes. A tile that has one value
+// for each of its elements, or none, is not summed.
 std::int64_t sum_time(const Problem& problem, int device, std::int64_t partial, std::int64_t own);
+
+// What a sum task writes, in bytes: of these outputs of `op`, the shards that it has.
+std::int64_t summed_bytes(const Graph& graph, OpId op, const std::vector<int>& outputs,
+                          const ShardTask& task);
 
 // The tasks of an update of `weights`, operands of `op`, by the devices of its configuration.
 std::vector<ShardTask> shard_tasks_of(const Problem& problem, Geometry& geometry, OpId op,
                                       const std::vector<int>& weights, const PricedConfig& config);
 
-// What an update reads and writes of a shard: its value, and as much for each optimizer state. The
-// partial gradients that it sums come on top.
-std::int64_t updated(const Problem& problem, TensorId tensor, const Rect& shard);  // elements
-// An update task that touches so many elements.
-std::int64_t update_time(const Problem& problem, int device, std::int64_t elements);
+// What an update reads and writes of a shard, in bytes: its value, and its states. The partial
+// gradients that it sums come on top.
+std::int64_t updated(const Problem& problem, TensorId tensor, const Rect& shard);
+// An update task that touches so many bytes.
+std::int64_t update_time(const Problem& problem, int device, std::int64_t bytes);
 
 // A transfer passes its links cut-through, as one hop a link: a hop is ready when the one before it
 // has begun (the first: when the writing task has ended) and the link's latency has passed, and
@@ -56,6 +60,6 @@ class Passage {
 };
 // From the end of a task to the arrival of what it wrote in the memory of another device, in ns; 0
 // where they share one.
-std::int64_t arrival(const MachineModel& machine, int from, int to, std::int64_t elements);
+std::int64_t arrival(const MachineModel& machine, int from, int to, std::int64_t bytes);
 
 }  // namespace flexlegion

@@ -84,7 +84,7 @@ void FlowBuilder::need(int writer, const Need& need, int memory, TaskRef reader)
   if (!known) {
     needs_.push_back({need, cell.first_need});
     cell.first_need = static_cast<int>(needs_.size()) - 1;
-    cell.elements += need.volume;
+    cell.bytes += need.volume * need.bytes;
   }
   if (reader.party < 0) return;
   for (int c = cell.last_consumer; c >= 0; c = consumers_[c].next) {
@@ -101,15 +101,21 @@ void FlowBuilder::hold(int memory, Content content, std::int64_t bytes) {
   held_[entry] += bytes;
 }
 
-std::int64_t FlowBuilder::elements_of(const Cell& cell) const {
-  if (!cell.overlapping) return cell.elements;
-  std::map<int, RectUnion> stacks;
+std::int64_t FlowBuilder::bytes_of(const Cell& cell) const {
+  if (!cell.overlapping) return cell.bytes;
+  struct Stack {
+    RectUnion rects;
+    std::int64_t bytes = 0;
+  };
+  std::map<int, Stack> stacks;
   for (int n = cell.first_need; n >= 0; n = needs_[n].next) {
     const Need& need = needs_[n].need;
-    stacks[need.stack].add(geometry_.rect(need.wrote).intersect(geometry_.rect(need.reads)));
+    Stack& stack = stacks[need.stack];
+    stack.rects.add(geometry_.rect(need.wrote).intersect(geometry_.rect(need.reads)));
+    stack.bytes = need.bytes;
   }
   std::int64_t sum = 0;
-  for (const auto& [stack, rects] : stacks) sum += rects.volume();
+  for (const auto& [number, stack] : stacks) sum += stack.rects.volume() * stack.bytes;
   return sum;
 }
 
@@ -118,7 +124,7 @@ void FlowBuilder::emit(int writer, const Cell& cell, Flow& flow) {
   transfer.writer = writer;
   transfer.from = writer_memory_[writer];
   transfer.to = cell.memory;
-  transfer.bytes = elements_of(cell) * kElementBytes;
+  transfer.bytes = bytes_of(cell);
   transfer.first_hop = static_cast<int>(flow.hops.size());
   transfer.first_consumer = static_cast<int>(flow.consumers.size());
   const std::vector<int>& route = machine_.route(transfer.from, transfer.to);

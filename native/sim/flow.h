@@ -135,11 +135,12 @@ class FlowBuilder {
 
   void edge(int writer, TaskRef to);
 
-  // A reading task (or, without one, just a memory) needs `volume` elements that `writer` wrote:
-  // what rectangles `wrote` and `reads` have in common. Equal values of `stack` mean that the
-  // rectangles live in one array, where overlaps are sent once; `partition` is a
-  // disjoint one that has them, or -1.
+  // A reading task (or, without one, just a memory) needs `volume` elements that `writer` wrote, of
+  // `bytes` each: what rectangles `wrote` and `reads` have in common. Equal values of `stack` mean
+  // that the rectangles live in one array, where overlaps are sent once; `partition` is a disjoint
+  // one that has them, or -1.
   struct Need {
+    std::int64_t bytes;
     int stack = 0, wrote = 0, reads = 0, partition = -1;
     std::int64_t volume = 0;
   };
@@ -154,7 +155,7 @@ class FlowBuilder {
   struct Cell {  // a transfer in the making
     int writer, memory, next, first_need, last_consumer;
     bool overlapping;
-    std::int64_t elements;
+    std::int64_t bytes;
   };
   struct Listed {
     Need need;
@@ -168,7 +169,7 @@ class FlowBuilder {
   // The first writer of a party, or if there is none such, the number of writers.
   int first_of(int party) const;
   int cell_of(int writer, int memory);
-  std::int64_t elements_of(const Cell& cell) const;
+  std::int64_t bytes_of(const Cell& cell) const;
   void emit(int writer, const Cell& cell, Flow& flow);
   void find_bounds(const std::vector<int>& reading_parts, Flow& flow);
   std::int64_t party_load(int party, const Flow& flow);

@@ -67,6 +67,7 @@ std::int32_t FlowRules::contention(int launch, int device, int part) const {
 
 Block FlowRules::without_contention(int launch) {
   const MachineModel& machine = problem_.machine;
+  const Graph& graph = problem_.graph;
   const auto [pass, op, loaded] = launch_graph_.launches[launch];
   Block block;
   // All of their time depends on what the flow of weights brings, or that of norms.
@@ -79,10 +80,9 @@ Block FlowRules::without_contention(int launch) {
   if (pass == Pass::sum) {
     const int values = problem_.split(op, configs_[op].split).partial_values;
     for (const ShardTask& task : sums_of(op)) {
-      std::int64_t elements = 0;
-      for (const auto& [output, shard] : task.shards) elements += shard.volume();
+      const std::int64_t own = summed_bytes(graph, op, graph.operators[op].outputs(), task);
       block.device.push_back(task.device);
-      block.exe_time.push_back(sum_time(problem_, task.device, values * elements, elements));
+      block.exe_time.push_back(sum_time(problem_, task.device, values * own, own));
     }
     return block;
   }
@@ -92,7 +92,8 @@ Block FlowRules::without_contention(int launch) {
     const Partition& partition = geometry_.load_partition(loaded, parts);
     for (int k = 0; k < parts; ++k) {
       const Rect& tile = partition.of_task(k);
-      block.exe_time.push_back(load_time(problem_, block.device[k], tile.volume()));
+      block.exe_time.push_back(
+          load_time(problem_, block.device[k], tile.volume() * value_bytes(loaded)));
     }
     return block;
   }
@@ -231,11 +232,11 @@ void FlowRules::box(int memory, const Rect& rect, bool written) {
 
 // Counts the memory of a tensor's field, or of several alike (optimizer states), once its boxes are
 // complete. The plan's rule says which instances follow from the boxes (rect.h).
-void FlowRules::hold_boxes(Content content, int fields) {
+void FlowRules::hold_boxes(Content content, std::int64_t element_bytes, int fields) {
   for (int memory : boxed_) {
     Boxes& boxes = boxes_[memory];
     builder_.hold(memory, content,
-                  fields * held_elements(boxes.read, boxes.written) * kElementBytes);
+                  fields * held_elements(boxes.read, boxes.written) * element_bytes);
     boxes = {};
   }
   boxed_.clear();
@@ -322,7 +323,7 @@ Flow FlowRules::gradient(const FlowId& id) {
   begin(id);
   add_contributions(id.tensor, id);
   if (id.fed.empty()) {
-    hold_boxes(Content::gradient);
+    hold_boxes(Content::gradient, gradient_bytes(id.tensor));
     return finish(id);
   }
   const OpId op = launch_graph_.producers[id.tensor].op;
@@ -333,7 +334,8 @@ Flow FlowRules::gradient(const FlowId& id) {
   // Of these tasks, one each reads.
   const int parts = problem_.facts.first_part_alone(problem_.graph.operators[op]) ? split.parts : 1;
   const auto& devices = configs_[op].devices;
-  std::vector<std::int64_t> partial(devices.size(), 0);  // elements of all partial values
+  const std::int64_t bytes = gradient_bytes(id.tensor);
+  std::vector<std::int64_t> partial(devices.size(), 0);  // bytes of all partial values
   for (int p = 0; p < static_cast<int>(pieces_.size()); ++p) {
     const Piece& piece = pieces_[p];
     const Contributions::Piece& last = contributions_.pieces()[p];
@@ -341,7 +343,7 @@ Flow FlowRules::gradient(const FlowId& id) {
     const Overlaps& overlaps = geometry_.relation(*piece.partition, partition).overlaps;
     for (int i = overlaps.first[piece.distinct]; i < overlaps.first[piece.distinct + 1]; ++i) {
       const RectIndex::Item& item = overlaps.items[i];
-      FlowBuilder::Need need;
+      FlowBuilder::Need need{bytes};
       need.stack = p;
       need.wrote = last.rect;
       need.reads = partition.ids[item.rect];
@@ -352,20 +354,20 @@ Flow FlowRules::gradient(const FlowId& id) {
            k += parts) {
         builder_.need(writer, need, memory_of(devices[k]), {reader, k});
         read_piece(p, k, item.volume, partition.parts.rects[item.rect].volume());
-        partial[k] += item.volume;
+        partial[k] += item.volume * bytes;
       }
     }
   }
   for (std::size_t k = 0; k < devices.size(); k += static_cast<std::size_t>(parts)) {
     const Rect& rect = partition.of_task(k);
-    reading_.alike = reading_.alike && partial[k] == rect.volume();
+    reading_.alike = reading_.alike && partial[k] == rect.volume() * bytes;
     if (!rect.empty()) box_stack(id.tensor, memory_of(devices[k]), rect);
   }
   end_reading(reader);
-  hold_boxes(Content::gradient);
+  hold_boxes(Content::gradient, gradient_bytes(id.tensor));
   Flow flow = finish(id);
   for (std::size_t k = 0; k < devices.size(); ++k) {
-    const std::int64_t own = partition.of_task(k).volume();
+    const std::int64_t own = partition.of_task(k).volume() * bytes;
     const std::int64_t time = sum_time(problem_, devices[k], partial[k], own);
     if (time == 0) continue;
     if (flow.fed_times.empty()) flow.fed_times = {std::vector<std::int64_t>(devices.size(), 0)};

@@ -63,7 +63,8 @@ class FlowRules {
   void read_tokens(OpId op);
   std::vector<std::vector<std::int64_t>> combining_times(const FlowId& id);
   void add_contributions(TensorId tensor, const FlowId& id);
-  std::int64_t gather_shard(const Rect& shard, int device, TaskRef task, int first_stack);
+  std::int64_t gather_shard(TensorId tensor, const Rect& shard, int device, TaskRef task,
+                            int first_stack);
   void read_piece(int piece, int part, std::int64_t elements, std::int64_t own);
   void end_reading(int party);
   void set_apart(int party, int writer);
@@ -75,7 +76,13 @@ class FlowRules {
 
   void box(int memory, const Rect& rect, bool written);
   void box_stack(TensorId tensor, int memory, const Rect& rect);
-  void hold_boxes(Content content, int fields = 1);
+  void hold_boxes(Content content, std::int64_t element_bytes, int fields = 1);
+  std::int64_t value_bytes(TensorId tensor) const {
+    return problem_.graph.tensors[tensor].value_bytes();
+  }
+  std::int64_t gradient_bytes(TensorId tensor) const {
+    return problem_.graph.tensors[tensor].gradient_bytes();
+  }
 
   const Problem& problem_;
   const LaunchGraph& launch_graph_;
@@ -130,6 +137,7 @@ class FlowRules {
   // tasks combined these, a shard each.
   struct Written {
     const Partition* tiles = nullptr;
+    std::int64_t bytes = 0;  // of an element
     int values = 1;
     bool summed = false;
     bool is_sum = true;        // of these values

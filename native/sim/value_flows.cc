@@ -12,6 +12,7 @@ namespace flexlegion {
 void FlowRules::find_written(TensorId tensor) {
   const auto [op, output] = launch_graph_.producers[tensor];
   written_.tiles = &writer_partition(tensor);
+  written_.bytes = value_bytes(tensor);
   written_.values = op.none() ? 1 : problem_.split(op, configs_[op].split).partial_values;
   written_.summed = !op.none() && configs_[op].sums == Sums::shards;
   written_.is_sum =
@@ -61,10 +62,10 @@ void FlowRules::hold_value(TensorId tensor) {
   if (loaded) {
     // The next batch is staged while the present one computes.
     for (int memory : boxed_) {
-      builder_.hold(memory, Content::batch, boxes_[memory].written.volume() * kElementBytes);
+      builder_.hold(memory, Content::batch, boxes_[memory].written.volume() * value_bytes(tensor));
     }
   }
-  hold_boxes(loaded ? Content::batch : Content::activation);
+  hold_boxes(loaded ? Content::batch : Content::activation, value_bytes(tensor));
 }
 
 // How the value is read: the parts of a linear input share out the partial values of a sum; what is
@@ -143,7 +144,7 @@ void FlowRules::read_value(const Read& read, const std::vector<int>& devices, in
     const int memory = memory_of(devices[k]);
     const Slots slots = slots_of(read, k);
     box(memory, as_read(rect, slots), false);
-    FlowBuilder::Need need;
+    FlowBuilder::Need need{written_.bytes};
     need.reads = partition.ids[mine];
     need.partition = partition.disjoint ? partition.number : -1;
     if (written_.summed) {
@@ -170,7 +171,7 @@ void FlowRules::read_tokens(OpId op) {
                                  [&](int its) { return tiles.parts.rects[its].contains(rect); });
   if (!given) set_apart(party, writing_.first);
   const Slots all{0, written_.values};
-  FlowBuilder::Need need;
+  FlowBuilder::Need need{written_.bytes};
   need.reads = geometry_.id_of(rect);
   for (int j = 0; j < static_cast<int>(devices.size()); ++j) {
     const int memory = memory_of(devices[j]);
@@ -231,7 +232,7 @@ std::vector<std::vector<std::int64_t>> FlowRules::combining_times(const FlowId& 
     const Read read = read_of(use);
     const std::vector<int>& devices = configs_[use.op].devices;
     for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
-      const std::int64_t own = read.partition->of_task(k).volume();
+      const std::int64_t own = read.partition->of_task(k).volume() * value_bytes(id.tensor);
       const Slots slots = slots_of(read, k);
       times[static_cast<std::size_t>(at)][k] +=
           sum_time(problem_, devices[k], (slots.last - slots.first) * own, own);
@@ -261,7 +262,7 @@ Flow FlowRules::untrained(const FlowId& id) {
       const Rect& shard = written_.shards[j];
       box(memory_of(sums_of(producer)[j].device), shard.in_slots(0, written_.values), false);
     }
-    hold_boxes(Content::activation);
+    hold_boxes(Content::activation, value_bytes(id.tensor));
     box_summed(producer);
   }
   hold_value(id.tensor);
@@ -274,7 +275,7 @@ Flow FlowRules::partial(const FlowId& id) {
   find_written(id.tensor);
   box_tiles(blocks_[id.parties[0]].device);
   const auto& devices = blocks_[id.parties[1]].device;
-  FlowBuilder::Need need;
+  FlowBuilder::Need need{written_.bytes};
   need.partition = kShards;
   for (int j = 0; j < static_cast<int>(devices.size()); ++j) {
     const Rect& shard = written_.shards[static_cast<std::size_t>(j)];
@@ -288,7 +289,7 @@ Flow FlowRules::partial(const FlowId& id) {
     });
   }
   set_apart(1, 0);
-  hold_boxes(Content::activation);
+  hold_boxes(Content::activation, value_bytes(id.tensor));
   return finish(id);
 }
 

@@ -8,6 +8,12 @@
 
 namespace flexlegion {
 
+namespace {
+
+constexpr std::int64_t kNormBytes = element_bytes(kStateType);  // of a norm
+
+}  // namespace
+
 Flow FlowRules::weights(const FlowId& id) {
   const OpId op = id.op;
   const Graph& graph = problem_.graph;
@@ -18,7 +24,7 @@ Flow FlowRules::weights(const FlowId& id) {
   begin(id);
   const int party = party_of_launch_[update];
   const int reader = party_of_launch_[id.fed.front()];  // the update, or the norm launch before it
-  // Elements of gradients, and of what is updated.
+  // Bytes of gradients, and of what is updated.
   std::vector<std::int64_t> gathered(tasks.size(), 0), touched(tasks.size(), 0);
   int stack = 0;
   for (int w = 0; w < static_cast<int>(owned.size()); ++w) {
@@ -32,12 +38,12 @@ Flow FlowRules::weights(const FlowId& id) {
         for (const auto& [weight, shard] : tasks[j].shards) {
           if (weight != w) continue;
           const Rect rect = is_table ? looked_up_gradient(graph, from, shard) : shard;
-          gathered[j] += gather_shard(rect, tasks[j].device, {reader, j}, stack);
+          gathered[j] += gather_shard(source, rect, tasks[j].device, {reader, j}, stack);
           box_stack(source, memory_of(tasks[j].device), rect);
         }
       }
       end_reading(reader);
-      hold_boxes(is_table ? Content::gradient : Content::weight_gradient);
+      hold_boxes(is_table ? Content::gradient : Content::weight_gradient, gradient_bytes(source));
       stack += static_cast<int>(pieces_.size());
     }
     for (int j = 0; j < static_cast<int>(tasks.size()); ++j) {
@@ -47,7 +53,8 @@ Flow FlowRules::weights(const FlowId& id) {
         box(memory_of(tasks[j].device), shard, true);
       }
     }
-    hold_boxes(Content::optimizer_state, problem_.facts.optimizer.states);
+    hold_boxes(Content::optimizer_state, element_bytes(kStateType),
+               problem_.facts.optimizer.states_of(graph.tensors[tensor]));
     return_weight(tensor, w, tasks, builder_.writer(party, 0), stack++);
   }
   apart_[party] = apart_[reader];
@@ -73,7 +80,7 @@ Flow FlowRules::norms(const FlowId& id) {
   const int clip = party_of_launch_[id.fed.front()];
   const int device = blocks_[id.fed.front()].device.front();
   const Rect all = Rect::of_shape({count});
-  FlowBuilder::Need need;
+  FlowBuilder::Need need{kNormBytes};
   need.reads = geometry_.id_of(all);
   need.partition = kShards;
   need.volume = 1;
@@ -89,10 +96,10 @@ Flow FlowRules::norms(const FlowId& id) {
     }
   }
   box(memory_of(device), all, false);
-  hold_boxes(Content::weight_gradient);
+  hold_boxes(Content::weight_gradient, kNormBytes);
   if (count > 1) set_apart(clip, id.writers - 1);
   Flow flow = finish(id);
-  flow.fed_times = {{update_time(problem_, device, count)}};
+  flow.fed_times = {{update_time(problem_, device, count * kNormBytes)}};
   return flow;
 }
 
@@ -100,7 +107,7 @@ Flow FlowRules::norms(const FlowId& id) {
 Flow FlowRules::total_norm(const FlowId& id) {
   begin(id);
   const Rect one = Rect::of_shape({1});
-  FlowBuilder::Need need;
+  FlowBuilder::Need need{kNormBytes};
   need.reads = need.wrote = geometry_.id_of(one);
   need.partition = kShards;
   need.volume = 1;
@@ -113,12 +120,13 @@ Flow FlowRules::total_norm(const FlowId& id) {
     }
     if (devices.size() > 1) set_apart(party, 0);
   }
-  hold_boxes(Content::weight_gradient);
+  hold_boxes(Content::weight_gradient, kNormBytes);
   return finish(id);
 }
 
-// The partial gradients that an update task sums for one shard; returns their elements.
-std::int64_t FlowRules::gather_shard(const Rect& shard, int device, TaskRef task, int first_stack) {
+// The partial gradients of a tensor that an update task sums for one shard; returns their bytes.
+std::int64_t FlowRules::gather_shard(TensorId tensor, const Rect& shard, int device, TaskRef task,
+                                     int first_stack) {
   const int memory = memory_of(device);
   const int id = geometry_.id_of(shard);
   const std::int64_t own = shard.volume();
@@ -134,7 +142,7 @@ std::int64_t FlowRules::gather_shard(const Rect& shard, int device, TaskRef task
     if (volume == 0) continue;
     elements += volume;
     read_piece(p, task.part, volume, own);
-    FlowBuilder::Need need;
+    FlowBuilder::Need need{gradient_bytes(tensor)};
     need.stack = first_stack + p;
     need.wrote = rect;
     need.reads = id;
@@ -143,7 +151,7 @@ std::int64_t FlowRules::gather_shard(const Rect& shard, int device, TaskRef task
     builder_.need(builder_.writer(party_of_launch_[last.launch], last.part), need, memory, task);
   }
   reading_.alike = reading_.alike && elements == own;
-  return elements;
+  return elements * gradient_bytes(tensor);
 }
 
 // What the next iteration's readers need of the updated shards.
@@ -183,11 +191,12 @@ void FlowRules::return_weight(TensorId tensor, int weight, const std::vector<Sha
           volume = geometry_.rect(rect).intersect(shard).volume();
         }
         if (volume == 0) continue;
-        builder_.need(first_writer + j, {stack, id, r.rect, r.partition, volume}, r.memory, {});
+        builder_.need(first_writer + j,
+                      {value_bytes(tensor), stack, id, r.rect, r.partition, volume}, r.memory, {});
       }
     }
   }
-  hold_boxes(Content::weight);
+  hold_boxes(Content::weight, value_bytes(tensor));
 }
 
 // The tasks of an operator hold what they read of a weight; they write it as well, if it is the
@@ -214,7 +223,7 @@ Flow FlowRules::kept(const FlowId& id) {
       box(memory_of(device), looked_up_tokens(problem_.graph, op), false);
     }
   }
-  hold_boxes(Content::weight);
+  hold_boxes(Content::weight, value_bytes(id.tensor));
   return finish(id);
 }
 

@@ -28,6 +28,7 @@ from common.workloads import Workload
 from rich.console import Console
 
 from flexlegion.errors import UserError
+from flexlegion.precision import STORAGES
 from flexlegion.references import target_of
 from flexlegion.tools.sizes import given_sizes
 from flexlegion.zoo import ZOO
@@ -56,10 +57,10 @@ DDP = {
 }
 
 
-def torch_command(work: Workload, options: str, cpus: int) -> list[str]:
+def torch_command(work: Workload, options: str, args: argparse.Namespace) -> list[str]:
     """How to start a worker."""
     command = [sys.executable, str(WORKERS / "torch_worker.py"), "--workload", work.to_json()]
-    return [*command, *options.format(cpus=cpus).split()]
+    return [*command, "--precision", args.storage, *options.format(cpus=args.cpus).split()]
 
 
 class Run:
@@ -79,7 +80,7 @@ class Run:
             self.result.single = self._ours(1, "single")
             self.result.team = self._ours(1, "single", self.args.cpus)
             self._start_torch()
-            command = torch_command(self.work, "--threads {cpus} --peak", self.args.cpus)
+            command = torch_command(self.work, "--threads {cpus} --peak", self.args)
             peak = self._start("matrix products, for the peak", command, self.tuned)
             for number in range(1, self.args.rounds + 1):
                 for side in list(self.running):
@@ -96,7 +97,7 @@ class Run:
         if threads > 1:
             name += f" of {threads} threads"
         options = ["--workload", self.work.to_json(), "--strategy", strategy]
-        options += ["--threads", str(threads)]
+        options += ["--threads", str(threads), "--storage", self.args.storage]
         return self._start(name, legate("flexlegion_worker.py", cpus, *options), {})
 
     def _start_torch(self) -> None:
@@ -110,7 +111,7 @@ class Run:
             for variant, options in variants.items():
                 if variant not in self.args.torch or ("channels_last" in variant and not images):
                     continue
-                command = torch_command(self.work, options, self.args.cpus)
+                command = torch_command(self.work, options, self.args)
                 name = f"PyTorch {variant}" + (", tuned" if variables else "")
                 side = self._start(name, command, variables)
                 if side is not None:
@@ -172,6 +173,12 @@ def options() -> argparse.Namespace:
         help="variants of PyTorch, separated by commas; default: all",
     )
     parser.add_argument("--cpus", type=int, default=2, help="processors; default: 2")
+    parser.add_argument(
+        "--storage",
+        choices=STORAGES,
+        default=STORAGES[0],
+        help="of activations; with bf16, PyTorch runs under autocast; default: fp32",
+    )
     parser.add_argument("--rounds", type=int, default=5, help="default: 5")
     parser.add_argument("--iterations", type=int, help="of a round; default: the network's")
     parser.add_argument("--batch-size", type=int, help="default: the network's")

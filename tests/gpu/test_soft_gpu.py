@@ -14,6 +14,7 @@ import operators
 import pytest
 from common.workloads import Workload
 from launch import (
+    BFLOAT16,
     ROOT,
     SOFT_GPU,
     legate_command,
@@ -105,6 +106,14 @@ def test_random_strategies_mix_gpus_and_processors(tmp_path: Path) -> None:
     assert result["failures"] == []
     assert result["processors"] == 4
     assert result["copied_bytes"] > 0
+
+
+@pytest.mark.skipif(not BFLOAT16, reason="no AVX512-BF16")
+def test_random_strategies_stored_as_bf16(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    arguments = ["--first", 20000, "--count", 20, "--reference", "cpu", "--out", out]
+    run_legate(STRATEGIES_WORKER, *arguments, "--storage", "bf16", cpus=1, gpus=2)
+    assert json.loads(Path(f"{out}.0").read_text())["failures"] == []
 
 
 def test_random_strategies_of_networks(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ TEST_CASE("the simulator fuses what the runtime fuses, and finds the plan's memo
       const auto users = std::count(machine.memory_of.begin(), machine.memory_of.end(), memory);
       if (users > 1) continue;
       CHECK(simulator.graph().memory()[static_cast<std::size_t>(memory)] ==
-            bytes_on_device(plan, d));
+            bytes_on_device(graph, plan, d));
     }
     const IdVector<LaunchId, int> runs = run_numbers(graph, plan, kTrains, machine.memory_of);
     MergedUses merged;

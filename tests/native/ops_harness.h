@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <list>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -93,6 +94,7 @@ class TestedKernel : public Kernel {
     on_device([&] { kernel_->backward(task); });
   }
   bool accumulates() const override { return kernel_->accumulates(); }
+  bool takes_bfloat16() const override { return kernel_->takes_bfloat16(); }
 
  private:
   std::unique_ptr<Kernel> kernel_;
@@ -134,6 +136,9 @@ struct Case {
   bool trains_weights = true;  // or else they are the operator's state, without gradients
   // Inputs without gradients, such as numbers of elements; none unless it says so.
   std::function<bool(int input)> wants_input_grad = [](int) { return true; };
+  // Inputs, and whether outputs, that are stored as bfloat16 where activations are.
+  std::function<bool(int input)> narrow_input = [](int) { return true; };
+  bool narrow_output = true;
 };
 
 struct Results {
@@ -202,6 +207,97 @@ inline void check_adds(Kernel& kernel, KernelTask task, const GradientTiles& inp
   compare(weights, weight_grads);
 }
 
+// Tiles of their own. Those that are narrow are bfloat16, or floats of the same values.
+class Stored {
+ public:
+  Stored(const std::vector<TensorView>& views, const std::function<bool(int)>& narrow,
+         bool as_bf16) {
+    for (std::size_t i = 0; i < views.size(); ++i) {
+      const TensorView& from = views[i];
+      const bool rounds = narrow(static_cast<int>(i));
+      const DataType type = rounds && as_bf16 ? DataType::bfloat16 : from.type;
+      buffers_.emplace_back(static_cast<std::size_t>(from.present() ? from.volume() : 0), 0.0f);
+      TensorView to;
+      to.shape = from.shape;
+      if (from.present()) to = dense_view(buffers_.back().data(), from.tile, from.shape, type);
+      if (from.present() && rounds) {
+        std::vector<Bfloat16> rounded(buffers_.back().size());
+        const TensorView half =
+            dense_view(rounded.data(), from.tile, from.shape, DataType::bfloat16);
+        copy_view(half, from);
+        copy_view(to, half);
+      } else if (from.present()) {
+        copy_view(to, from);
+      }
+      this->views.push_back(to);
+    }
+  }
+  std::vector<TensorView> views;
+
+ private:
+  std::list<Array<float>> buffers_;
+};
+
+// A kernel that takes bfloat16 computes with it what it computes with floats of the same values.
+inline void check_bfloat16(Kernel& kernel, const Case& c, const KernelTask& forward,
+                           const KernelTask& backward) {
+  if (!kernel.takes_bfloat16()) return;
+  const auto output = [&c](int) { return c.narrow_output; };
+  const auto none = [](int) { return false; };
+  const auto all = [](int) { return true; };
+  std::vector<std::vector<TensorView>> results[2];
+  std::list<Stored> kept;
+  const auto stored = [&kept](const auto& views, const auto& narrow, bool as_bf16) {
+    return kept.emplace_back(views, narrow, as_bf16).views;
+  };
+  for (const bool as_bf16 : {false, true}) {
+    KernelTask task = forward;
+    task.inputs = stored(forward.inputs, c.narrow_input, as_bf16);
+    // Those that are factors are rounded in any case.
+    task.weights = stored(forward.weights, all, false);
+    task.outputs = stored(forward.outputs, output, as_bf16);
+    kernel.forward(task);
+    results[as_bf16].push_back(task.outputs);
+    const auto saved = [](const auto& views, const auto& wanted) {
+      std::vector<TensorView> present = views;
+      for (std::size_t i = 0; i < present.size(); ++i) {
+        if (!wanted[i].present()) present[i] = wanted[i];
+      }
+      return present;
+    };
+    KernelTask back = backward;
+    back.inputs = saved(task.inputs, backward.inputs);
+    back.weights = task.weights;
+    // What the backward pass reads was rounded when it was stored.
+    back.outputs = saved(stored(task.outputs, output, as_bf16), backward.outputs);
+    back.output_grads = stored(backward.output_grads, output, as_bf16);
+    back.input_grads = stored(backward.input_grads, c.narrow_input, as_bf16);
+    back.weight_grads = stored(backward.weight_grads, none, as_bf16);
+    kernel.backward(back);
+    results[as_bf16].push_back(back.input_grads);
+    results[as_bf16].push_back(back.weight_grads);
+  }
+  // By the norm of all outputs, or gradients, together: one that is a sum of terms that cancel is
+  // off by what the terms are.
+  const char* const what[] = {"outputs are", "gradients of inputs are", "gradients of weights are"};
+  for (std::size_t list = 0; list < 3; ++list) {
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < results[0][list].size(); ++i) {
+      const TensorView &floats = results[0][list][i], &rounded = results[1][list][i];
+      if (!floats.present() || floats.tile.empty()) continue;
+      const DenseInput a(floats, 900), b(rounded, 901);
+      for (std::int64_t k = 0; k < floats.volume(); ++k) {
+        difference += std::pow(static_cast<double>(a.data()[k]) - b.data()[k], 2);
+        size += std::pow(static_cast<double>(a.data()[k]), 2);
+      }
+    }
+    if (!(difference <= 4e-4 * size + 1e-12)) {
+      throw std::logic_error(std::string("with bfloat16, ") + what[list] + " off by " +
+                             std::to_string(std::sqrt(difference / size)));
+    }
+  }
+}
+
 // The inputs up to the last one that has a gradient: the others come behind them.
 inline std::vector<Tensor> with_gradients(const Case& c) {
   std::size_t count = c.inputs.size();
@@ -241,6 +337,7 @@ inline Results run_tiles(Case& c, const std::vector<Rect>& tiles, Tensor output_
     backward.weight_grads = weight_grads.views;
     kernel->backward(backward);
     check_adds(*kernel, backward, input_grads, weight_grads);
+    check_bfloat16(*kernel, c, forward, backward);
     input_grads.add_to(results.input_grads);
     weight_grads.add_to(results.weight_grads);
   }

@@ -28,7 +28,7 @@ struct Factor {
 };
 
 float& at(const Matrix& m, std::int64_t b, std::int64_t r, std::int64_t c) {
-  return m.data[(m.batch == 1 ? 0 : b) * m.batch_stride + r * m.row + c * m.col];
+  return m.f32()[(m.batch == 1 ? 0 : b) * m.batch_stride + r * m.row + c * m.col];
 }
 
 // Writes what the product should be over c.
@@ -120,7 +120,7 @@ TEST_CASE("products that do not fit are refused") {
   options.activation = Activation::relu;
   CHECK_THROWS_AS(products.multiply(c.matrix, c.matrix, c.matrix, options), std::invalid_argument);
   options = ProductOptions();
-  options.bias = c.matrix.data;
+  options.bias = c.matrix.f32();
   options.scale = 2;
   CHECK_THROWS_AS(products.multiply(c.matrix, c.matrix, c.matrix, options), std::invalid_argument);
   options.scale = 1;

@@ -443,11 +443,11 @@ TEST_CASE("an operator without an output throws") {
 TEST_CASE("bytes_on_device") {
   const DenseNet net;
   const Plan split = plan_of(net.graph, {{{2, 1}, {0, 1}}, {{2}, {0, 1}}}, {net.y}, {1});
-  CHECK(bytes_on_device(split, 0) == 258 * 4);
-  CHECK(bytes_on_device(split, 1) == 258 * 4);
-  CHECK(bytes_on_device(split, 7) == 0);
+  CHECK(bytes_on_device(net.graph, split, 0) == 258 * 4);
+  CHECK(bytes_on_device(net.graph, split, 1) == 258 * 4);
+  CHECK(bytes_on_device(net.graph, split, 7) == 0);
   const Plan single = plan_of(net.graph, {{{1, 1}, {0}}, {{1}, {0}}}, {net.y}, {1});
-  CHECK(bytes_on_device(single, 0) == 292 * 4);
+  CHECK(bytes_on_device(net.graph, single, 0) == 292 * 4);
   const Plan two_states = plan_of(net.graph, {{{1, 1}, {0}}, {{1}, {0}}}, {net.y}, {2});
-  CHECK(bytes_on_device(two_states, 0) == (292 + 56) * 4);
+  CHECK(bytes_on_device(net.graph, two_states, 0) == (292 + 56) * 4);
 }

@@ -299,7 +299,8 @@ TEST_CASE("partial values are combined by who reads them, or by who wrote them")
     }
     const Plan plan = plan_of(net.graph, {dense, loss}, {}, {});
     for (int d = 0; d < 2; ++d) {
-      CHECK(simulator.graph().memory()[static_cast<std::size_t>(d)] == bytes_on_device(plan, d));
+      CHECK(simulator.graph().memory()[static_cast<std::size_t>(d)] ==
+            bytes_on_device(net.graph, plan, d));
     }
     const std::int64_t end = simulator.iteration_time();
     CHECK(simulator.longest_path() <= end);

@@ -102,7 +102,7 @@ Scaled scaled(std::int64_t rows, const DimMap& map, int tasks, int threads) {
         task.output_grads = {dy.view(tile)};
       }
       Scale kernel;
-      Subtasks(net.graph, launch).run(kernel, task, point);
+      Subtasks(net.graph, launch).run(kernel, task, point, *device_functions(DeviceKind::cpu));
       auto& parts = pass == Pass::forward ? all.forward : all.backward;
       for (const Rect& part : kernel.parts()) parts.push_back(part);
     }

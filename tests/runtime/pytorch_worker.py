@@ -1,6 +1,6 @@
 """Runs every case on Legion and saves all tensors (.npz); test_pytorch.py reads them.
 
-Usage: legate pytorch_worker.py FILE [PRECISION [STRATEGY [BEGINNING]]]
+Usage: legate pytorch_worker.py FILE [PRECISION [STRATEGY [BEGINNING [STORAGE]]]]
 
 With a beginning, only of the cases whose names begin so.
 
@@ -22,14 +22,14 @@ from pytorch_layers import BATCH, LISTS, SOURCES, Case, sources
 
 from flexlegion.metrics import MetricSums
 from flexlegion.model import Model
-from flexlegion.precision import DEFAULT
+from flexlegion.precision import DEFAULT, DEFAULT_STORAGE
 from flexlegion.runtime.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Batch
 from flexlegion.sequence_layers import GRUOutput, LSTMOutput
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
-def build(case: Case, precision: str, strategy: str) -> Model:
+def build(case: Case, precision: str, strategy: str, storage: str) -> Model:
     """The case's network, compiled."""
     model = Model(BATCH, seed=3)
     if case.vocabulary:
@@ -58,7 +58,9 @@ def build(case: Case, precision: str, strategy: str) -> Model:
         if isinstance(made, GRUOutput):
             made = made.y
         tensors.extend(made if kind == "split" else [made])
-    model.compile(case.optimizer, case.loss, strategy=strategy, precision=precision)
+    model.compile(
+        case.optimizer, case.loss, strategy=strategy, precision=precision, storage=storage
+    )
     return model
 
 
@@ -93,11 +95,12 @@ def trained(model: Model, states: int, when: int) -> Arrays:
     return arrays
 
 
-def run(name: str, case: Case, precision: str, strategy: str) -> Arrays:
+def run(name: str, case: Case, precision: str, strategy: str, storage: str) -> Arrays:
     """One case."""
-    model = build(case, precision, strategy)
+    model = build(case, precision, strategy, storage)
     program, inputs = model.program, model.plan.graph.inputs
-    output = model.graph.operators[-1].output
+    last = model.graph.operators[-1].output
+    output = next(t for t in model.plan.graph.tensors if t.name == last.name)
     x, y = case.data(name, output.shape)
     arrays = {"initial/value/x": x, "initial/value/labels": y}
     arrays |= {f"initial/weight/{key}": value for key, value in model.get_weights().items()}
@@ -129,13 +132,14 @@ def run(name: str, case: Case, precision: str, strategy: str) -> Arrays:
 def main() -> None:
     """All cases."""
     file, *given = sys.argv[1:]
-    precision, strategy, beginning = [*given, *[DEFAULT, "single", ""][len(given) :]]
+    defaults = [DEFAULT, "single", "", DEFAULT_STORAGE]
+    precision, strategy, beginning, storage = [*given, *defaults[len(given) :]]
     saved: Arrays = {}
     for name, case in CASES.items():
         if not name.startswith(beginning):
             continue
         try:
-            arrays = run(name, case, precision, strategy)
+            arrays = run(name, case, precision, strategy, storage)
         except Exception:
             arrays = {"error": np.array(traceback.format_exc())}
         saved |= {f"{name}/{key}": value for key, value in arrays.items()}

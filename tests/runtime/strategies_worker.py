@@ -21,6 +21,7 @@ from networks import NETWORKS, Network
 from training_state import (
     State,
     differences,
+    differences_of_rounded,
     errors,
     misplaced,
     of_first_forward_pass,
@@ -35,6 +36,7 @@ from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.graph import Operator
 from flexlegion.machine.running import running_machine
 from flexlegion.ops.base import DimKind
+from flexlegion.precision import DEFAULT_STORAGE
 from flexlegion.soap import ParallelConfig, random_config
 
 REDUCES = (DimKind.REDUCTION, DimKind.PART)
@@ -123,6 +125,7 @@ def main() -> None:
     parser.add_argument(
         "--threads", type=int, nargs="+", help="of each CPU processor; even small tasks are shared"
     )
+    parser.add_argument("--storage", default=DEFAULT_STORAGE, help="of activations")
     parser.add_argument("--fail", action="store_true", help="exit with 1 if anything differs")
     args = parser.parse_args()
     if args.threads:
@@ -132,13 +135,16 @@ def main() -> None:
     if args.zoo:
         networks = {name: CASES[name] for name in args.zoo}
     names = list(networks)
-    references = {}
+    references, exact = {}, {}
     drawn = args.count * (1 + DRAWN_ANEW * bool(args.zoo))
     seeds = range(args.first, args.first + drawn)
     for name in [names[seed % len(names)] for seed in seeds[: len(names)]]:
         one = on_one_processor(networks[name]) if args.reference == "cpu" else "single"
-        model, references[name] = train(networks[name], one)
+        model, references[name] = train(networks[name], one, storage=args.storage)
         model.close()
+        if args.storage != DEFAULT_STORAGE:
+            model, exact[name] = train(networks[name], one)
+            model.close()
     if machine.ranks == 1:
         rt().check(rt().lib.fl_rt_count_copies(1))
     failures, split_dims, tasks = [], set(), 0
@@ -156,7 +162,7 @@ def main() -> None:
         network = networks[name]
         names_here = machine.devices.names
         strategy = random_strategy(network, seed, names_here, turn, args.reductions)
-        model, state = train(network, strategy, granularity)
+        model, state = train(network, strategy, granularity, args.storage)
         zoo = isinstance(network, ZooCase)
         bounds = (network.tolerance, SMALLEST) if isinstance(network, ZooCase) else ()
         reference = references[name]
@@ -165,7 +171,11 @@ def main() -> None:
             turned += 1
         else:
             compared += 1
-        found = [*differences(state, reference, *bounds), *misplaced(model)]
+        if args.storage == DEFAULT_STORAGE:
+            found = differences(state, reference, *bounds)
+        else:
+            found = differences_of_rounded(model.plan.graph, state, reference, exact[name])
+        found += misplaced(model)
         worst_of(errors(state, reference, SMALLEST if zoo else 0.0), worst)
         for operator in model.plan.graph.operators:
             config = model.strategy[operator.name]
@@ -177,7 +187,7 @@ def main() -> None:
                     reduced[operator.kind.type] += dim.kind in REDUCES
         model.close()
         if args.reductions:
-            model, again = train(network, strategy, granularity)
+            model, again = train(network, strategy, granularity, args.storage)
             model.close()
             found += other_bits(state, again)
         failures += [f"{name} seed {seed}: {failure}" for failure in found]

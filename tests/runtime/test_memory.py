@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from common.workloads import Workload
-from launch import ROOT, run_legate, run_ranks
+from launch import BFLOAT16, ROOT, run_legate, run_ranks
 from workers.memory_worker import RESULTS
 from zoo_cases import CASES
 
@@ -47,6 +47,15 @@ def test_processors_that_share_a_memory(name: str, tmp_path: Path) -> None:
     for result in results:
         check(result)
         assert result["left"] <= RESULTS
+
+
+@pytest.mark.skipif(not BFLOAT16, reason="no AVX512-BF16")
+@pytest.mark.parametrize("name", ["resnet101", "transformer"])
+def test_stored_as_bf16(name: str, tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    run_legate(WORKER, *arguments(name, out), "--storage", "bf16", cpus=CPUS)
+    for result in json.loads(Path(f"{out}.0").read_text()):
+        check(result)
 
 
 def test_memories_of_their_own(tmp_path: Path) -> None:

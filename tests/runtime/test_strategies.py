@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch import run_legate, run_ranks
+from launch import BFLOAT16, run_legate, run_ranks
 from networks import NETWORKS, Network
 
 from flexlegion.graph import Operator
@@ -16,7 +16,6 @@ from flexlegion.ops.base import DimKind
 WORKER = Path(__file__).parent / "strategies_worker.py"
 PROCESSORS = [1, 2, 3, 4]  # more than this machine may have cores
 COUNT = 80  # strategies for each; 320 in all
-
 pytestmark = pytest.mark.legion
 
 
@@ -53,6 +52,17 @@ def test_random_strategies_of_threads(tmp_path: Path) -> None:
     result = json.loads(Path(f"{out}.0").read_text())
     assert result["failures"] == []
     assert (result["threads"], result["strategies"]) == ([1, 2], 40)
+
+
+@pytest.mark.skipif(not BFLOAT16, reason="no AVX512-BF16")
+def test_random_strategies_stored_as_bf16(tmp_path: Path) -> None:
+    """The first step of one device that stores activations so, within 2e-2."""
+    out = tmp_path / "result.json"
+    arguments = ["--first", 20000, "--count", 100, "--out", out, "--storage", "bf16"]
+    run_legate(WORKER, *arguments, cpus=3, timeout=600)
+    result = json.loads(Path(f"{out}.0").read_text())
+    assert result["failures"] == []
+    assert (result["strategies"], result["copied_bytes"]) == (100, 0)
 
 
 def test_random_strategies_on_two_ranks(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from zoo_cases import ZooCase
 from flexlegion import Model, Strategy
 from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.graph import Graph
+from flexlegion.precision import DEFAULT_STORAGE
 from flexlegion.runtime.program import NO_BATCH, TRAIN, Batch
 
 State = dict[str, np.ndarray]
@@ -18,6 +19,7 @@ def train(
     network: Network | ZooCase,
     strategy: str | Strategy,
     granularity: Granularity = DEFAULT_GRANULARITY,
+    storage: str = DEFAULT_STORAGE,
 ) -> tuple[Model, State]:
     """Train for the network's number of steps, the last with a short batch.
 
@@ -32,6 +34,7 @@ def train(
         strategy=strategy,
         loss_weights=weights,
         granularity=granularity,
+        storage=storage,
     )
     program, graph = model.program, model.plan.graph
     batch = model.batch_size
@@ -121,6 +124,36 @@ def differences(
     """What differs, in words; `share` as of `errors`."""
     found = errors(state, reference, share)
     return [f"{name}: {error:.2e}" for name, error in found.items() if not error <= tolerance]
+
+
+def differences_of_rounded(
+    graph: Graph, state: State, reference: State, exact: State, tolerance: float = 2e-2
+) -> list[str]:
+    """What differs in the first step where activations are rounded, in words.
+
+    Losses and outputs one by one, and the gradients of all weights together: some are sums of terms
+    that cancel, and off by what the terms are. Where rounding alone moves the gradients of one
+    device, another strategy, which rounds elsewhere, may move them three times as far.
+
+    Parameters
+    ----------
+    graph, state, reference
+        What was trained, and how by a strategy and on one device, both rounded.
+    exact
+        The same on one device, in single precision.
+    """
+    first = of_first_forward_pass(reference)
+    found = {name: relative_error(state[name], value) for name, value in first.items()}
+    wrong = [f"{name}: {error:.2e}" for name, error in found.items() if not error <= tolerance]
+    names = [f"0 {weight.name} gradient" for weight in graph.trained_weights]
+    ours, one, unrounded = (
+        np.concatenate([its[name].ravel() for name in names if name in its])
+        for its in (state, reference, exact)
+    )
+    error = relative_error(ours, one)
+    if not error <= max(tolerance, 3 * relative_error(one, unrounded)):
+        wrong.append(f"0 gradients of all weights: {error:.2e}")
+    return wrong
 
 
 def misplaced(model: Model) -> list[str]:

@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # The virtual environment's; its Python is a link, and what it points to is elsewhere.
 BIN = Path(sys.executable).parent
 SOFT_GPU = ROOT / "build" / "cuda" / "tests" / "soft_gpu"  # where scripts/test.sh builds it
+# Whether CPU processors can store activations so.
+BFLOAT16 = "avx512_bf16" in Path("/proc/cpuinfo").read_text()
 TAIL = 4000  # characters of a failed command's output to show
 GRACE = 20  # seconds that a command has to end when it is asked to
 

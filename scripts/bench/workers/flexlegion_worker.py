@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("--workload", type=Workload.from_json, required=True)
     parser.add_argument("--strategy", required=True, help="as elsewhere, or 'parameter'")
     parser.add_argument("--precision", default="fp32", help="of GPUs; default: fp32")
+    parser.add_argument("--storage", default="fp32", help="of activations; default: fp32")
     parser.add_argument("--threads", type=int, default=1, help="of a CPU processor; default: 1")
     args = parser.parse_args()
     set_threads(args.threads)
@@ -72,7 +73,13 @@ def main() -> None:
     parameter = args.strategy == "parameter"
     strategy = parameter_parallel(model, loss) if parameter else args.strategy
     library = rt()
-    model.compile(SGD(LEARNING_RATE), loss, strategy=strategy, precision=args.precision)
+    model.compile(
+        SGD(LEARNING_RATE),
+        loss,
+        strategy=strategy,
+        precision=args.precision,
+        storage=args.storage,
+    )
     program = model.program
     alone = program.ranks == 1  # elsewhere copies cannot be counted
     if alone:

@@ -21,6 +21,7 @@ from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.machine.local import local_topology
 from flexlegion.machine.running import memory_in_use, running_machine
 from flexlegion.machine.topology import Topology
+from flexlegion.precision import DEFAULT_STORAGE
 from flexlegion.problem import Problem
 from flexlegion.runtime.program import NO_BATCH, PREDICT, TRAIN, Batch
 from flexlegion.runtime.trainer import run_series
@@ -39,7 +40,7 @@ def resident(peak: bool = False) -> int:
     return int(found[1]) << 10
 
 
-def measure(work: Workload, strategy: str, topology: Topology) -> dict[str, Any]:
+def measure(work: Workload, strategy: str, topology: Topology, storage: str) -> dict[str, Any]:
     """Train, then predict a batch, and note what lies in this rank's memory after each."""
     machine = running_machine()
     names = machine.devices.names
@@ -48,7 +49,7 @@ def measure(work: Workload, strategy: str, topology: Topology) -> dict[str, Any]
     before, resident_before = memory_in_use(mine[0]), resident()
     model = work.model()
     optimizer = Adam(LEARNING_RATE)
-    model.compile(optimizer, ZOO[work.network].loss, strategy=strategy)
+    model.compile(optimizer, ZOO[work.network].loss, strategy=strategy, storage=storage)
     program, graph = model.program, model.plan.graph
     data, _ = model.bind(*work.data())
     batches = [Batch(data, rows) for rows in work.batch_rows(0)]
@@ -96,12 +97,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--workload", type=Workload.from_json, required=True)
     parser.add_argument("--strategies", required=True, help="separated by commas")
+    parser.add_argument("--storage", default=DEFAULT_STORAGE, help="of activations")
     parser.add_argument("--out", required=True, metavar="FILE")
     args = parser.parse_args()
     rank = running_machine().rank
     with ProfileDB(f"{args.out}.db.{rank}") as db:  # nothing of this is for the user's own
         topology = local_topology(db, measure=False)
-    results = [measure(args.workload, name, topology) for name in args.strategies.split(",")]
+    results = [
+        measure(args.workload, name, topology, args.storage) for name in args.strategies.split(",")
+    ]
     Path(f"{args.out}.{rank}").write_text(json.dumps(results) + "\n")
 
 

@@ -1,0 +1,128 @@
+"""Activations that are stored as bfloat16: which they are, and what they then take and move."""
+
+from __future__ import annotations
+
+import pytest
+from networks import NETWORKS
+from zoo_cases import CASES
+
+from flexlegion import Model, UserError
+from flexlegion.coherence import moved_bytes
+from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.cost.measured import task_key
+from flexlegion.machine.files import load_machine
+from flexlegion.network import Network
+from flexlegion.plan import Plan
+from flexlegion.simulator import full
+from flexlegion.strategies import resolve
+
+STRATEGIES = ("single", "data", "model", "expert", *(f"random:{seed}" for seed in range(1, 4)))
+
+
+def mlp(loss: str = "sparse_categorical_crossentropy") -> Model:
+    """A normalised hidden layer; its input has a gradient."""
+    model = Model(8)
+    x = model.input((12,), name="x", requires_gradient=True)
+    hidden = model.batch_norm(model.dense(x, 16, name="hidden"), name="norm")
+    model.dense(hidden, 4, name="out")
+    model.loss = loss
+    return model
+
+
+def types(network: Network) -> dict[str, str]:
+    return {tensor.name: tensor.dtype for tensor in network.graph.tensors}
+
+
+def test_which_tensors_are_narrow() -> None:
+    """Activations, and weights that are matrices; not biases, labels, statistics, nor losses.
+
+    The model's own graph stays.
+    """
+    model = mlp()
+    network = Network.of(model, storage="bf16")
+    found = types(network)
+    narrow = {name for name, dtype in found.items() if dtype == "bfloat16"}
+    activations = {"x", "hidden.output", "norm.output", "out.output"}
+    assert narrow == activations | {"hidden.kernel", "out.kernel"}
+    assert found["labels"] == "int32"
+    assert {tensor.dtype for tensor in model.graph.tensors} == {"float32"}
+    assert set(types(Network.of(model)).values()) == {"float32", "int32"}
+    assert all(t in network.graph for t in network.outputs)
+    masters = {tensor.name for tensor in network.graph.weights if tensor.has_master}
+    assert masters == {"hidden.kernel", "out.kernel"}
+    assert network.fingerprint == Network.of(model).fingerprint
+    assert "stored as bf16" in str(network)
+    assert network.about()["storage"] == "bf16"
+
+
+def test_targets_of_real_numbers_keep_their_precision() -> None:
+    network = Network.of(mlp("mean_squared_error"), storage="bf16")
+    assert types(network)["labels"] == "float32"
+    assert types(network)["out.output"] == "bfloat16"
+
+
+def test_tasks_are_measured_apart() -> None:
+    """By what the activations of an operator are, whatever its output is."""
+    keys = {}
+    for storage in ("fp32", "bf16"):
+        graph = Network.of(mlp(), storage=storage).graph
+        for operator in graph.operators:
+            shapes = tuple(tensor.shape for _, tensor, _ in operator.operands)
+            keys[storage, operator.name] = task_key(operator, "forward", shapes).data_type
+    assert keys["fp32", "norm.statistics"] == keys["fp32", "hidden"] == "float32"
+    assert keys["bf16", "norm.statistics"] == keys["bf16", "hidden"] == "bfloat16"
+    assert keys["bf16", "norm.moments"] == "float32"
+
+
+@pytest.mark.parametrize("name", [*CASES, *NETWORKS])
+def test_plan_and_simulator_agree(name: str) -> None:
+    """On the bytes of each memory, and on those that move between memories."""
+    case = CASES[name] if name in CASES else NETWORKS[name]
+    weights = getattr(case, "loss_weights", None)
+    topology = load_machine("p100x4")
+    networks = [
+        Network.of(case.model(), case.loss, case.optimizer, loss_weights=weights, storage=storage)
+        for storage in ("fp32", "bf16")
+    ]
+    for strategy in STRATEGIES:
+        wide, narrow = [], []
+        for network, sizes in zip(networks, (wide, narrow), strict=True):
+            problem = network.problem(topology, AnalyticCosts())
+            graph, states = network.graph, network.optimizer.states
+            resolved = resolve(strategy, graph, topology.names)
+            plan = Plan(
+                graph, resolved, topology.names, network.outputs, states, network.optimizer.clips
+            )
+            timeline = full(problem, resolved)
+            moved = moved_bytes(plan, {device.name: device.memory for device in topology.devices})
+            assert timeline.bytes_moved == moved, strategy
+            for device in topology.devices:
+                planned = plan.bytes_on(device.name)
+                assert timeline.allocated_bytes[device.memory] == planned, (strategy, device.name)
+            sizes.append(moved)
+        assert 2 * narrow[0] >= wide[0] >= narrow[0]
+
+
+def test_what_moves_is_halved() -> None:
+    """By hand: (8, 16) from one GPU to another and its gradient back, of 2 bytes an element."""
+    model = Model(8)
+    x = model.input((12,), name="x")
+    model.dense(model.dense(x, 16, name="a"), 4, name="b")
+    for storage, size in (("fp32", 4), ("bf16", 2)):
+        network = Network.of(model, "sparse_categorical_crossentropy", storage=storage)
+        problem = network.problem(load_machine("p100x4"), AnalyticCosts())
+        strategy = resolve("single", network.graph, problem.devices)
+        configs = {op.name: strategy[op.name] for op in network.graph.operators}
+        first = configs["a"]
+        configs["a"] = type(first)(first.degrees, ("gpu:1",))
+        assert full(problem, type(strategy)(configs)).bytes_moved == 2 * 8 * 16 * size
+
+
+def test_mistakes() -> None:
+    with pytest.raises(
+        UserError,
+        match=r"unknown storage 'fp16' \(did you mean 'bf16'\?\); choose one of fp32, bf16",
+    ):
+        Network.of(mlp(), storage="fp16")
+    with pytest.raises(UserError, match="has type bfloat16, but only float32 or int32"):
+        Model(8).input((4,), "bfloat16")  # type: ignore[arg-type]
