@@ -71,9 +71,9 @@ def _array(graph: Graph, tensor: Tensor, samples: int, seed: int) -> Array:
         classes = rng.integers(shape[-1], size=shape[:-1])
         return np.eye(shape[-1], dtype=np.float32)[classes]
     below = _bounds(graph, tensor)
-    if tensor.dtype == "float32" and not below.any():
+    if tensor.host_dtype == "float32" and not below.any():
         return rng.standard_normal(shape, np.float32)
-    return rng.integers(np.where(below > 0, below, ANY_BELOW), size=shape).astype(tensor.dtype)
+    return rng.integers(np.where(below > 0, below, ANY_BELOW), size=shape).astype(tensor.host_dtype)
 
 
 def _bounds(graph: Graph, tensor: Tensor) -> npt.NDArray[np.int64]:

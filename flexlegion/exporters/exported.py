@@ -91,7 +91,7 @@ class Exported:
         """What `others` begin with, by name."""
         seed = self.setting.network.model.seed
         return {
-            weight.name: weight.initializer(weight.shape, weight.name, seed, weight.dtype)
+            weight.name: weight.initializer(weight.shape, weight.name, seed, weight.host_dtype)
             for weight in self.others
             if weight.initializer is not None
         }

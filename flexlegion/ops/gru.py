@@ -46,6 +46,8 @@ class GRU(OperatorType):
     type: ClassVar[str] = "gru"
     family: ClassVar[Family] = "matmul"
     output_names: ClassVar[tuple[str, ...]] = ("y", "h", "gates")
+    # Gates never leave their task's device.
+    float32_outputs: ClassVar[tuple[str, ...]] = ("gates",)
 
     hidden: int
     kernel_initializer: Initializer = field(default=GlorotUniform(), compare=False)

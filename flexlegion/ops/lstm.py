@@ -52,6 +52,8 @@ class LSTM(OperatorType):
     type: ClassVar[str] = "lstm"
     family: ClassVar[Family] = "matmul"
     output_names: ClassVar[tuple[str, ...]] = ("y", "h", "c", "gates")
+    # Cells are added up step by step, and gates never leave their task's device.
+    float32_outputs: ClassVar[tuple[str, ...]] = ("c", "gates")
 
     hidden: int
     kernel_initializer: Initializer = field(default=GlorotUniform(), compare=False)

@@ -4,7 +4,8 @@
 
 The six networks of FlexFlow's evaluation, reduced, learn the samples that come along: handwritten
 digits and texts. Both sides have the same data, initial weights, order of samples and optimizer, so
-that they differ by rounding, and AlexNet in what dropout drops. Of the metric on the test set, the
+that they differ by rounding, and AlexNet in what dropout drops. With ``--storage bf16``, the other
+side is flexlegion in single precision. Of the metric on the test set, the
 table shows mean, lowest and highest over the seeds, beside what knows only how frequent labels are.
 Exit status 1 unless the means of both sides reach the goal. Needs the ``dev`` extra.
 """
@@ -26,6 +27,7 @@ from common.sides import WORKERS, environment, legate
 from rich.console import Console
 from rich.table import Table
 
+from flexlegion.precision import DEFAULT_STORAGE, STORAGES
 from flexlegion.report.progress import ProgressBar
 
 SEEDS = 3
@@ -59,15 +61,20 @@ def train(name: str, command: list[str], seeds: int) -> list[dict[str, Any]]:
 def compare(task: LearningTask, args: argparse.Namespace) -> dict[str, Any]:
     """Both sides of one network."""
     options = ["--network", task.network, "--seeds", str(args.seeds)]
-    ours = legate(
-        "learning_worker.py", args.cpus, *options, "--strategy", args.strategy or task.strategy
-    )
-    torch = [sys.executable, str(WORKERS / "torch_learning_worker.py"), *options]
-    torch += ["--threads", str(args.cpus)]
+    strategy = ["--strategy", args.strategy or task.strategy]
+
+    def ours(storage: str) -> list[str]:
+        its = ["--storage", storage]
+        return legate("learning_worker.py", args.cpus, *options, *strategy, *its)
+
+    other = ours(DEFAULT_STORAGE)
+    if args.storage == DEFAULT_STORAGE:
+        other = [sys.executable, str(WORKERS / "torch_learning_worker.py"), *options]
+        other += ["--threads", str(args.cpus)]
     train_set, test_set, sizes = task.data()
     results = {
-        "flexlegion": train(f"{task.network}, flexlegion", ours, args.seeds),
-        "pytorch": train(f"{task.network}, PyTorch", torch, args.seeds),
+        side: train(f"{task.network}, {side}", command, args.seeds)
+        for side, command in zip(sides(args), (ours(args.storage), other), strict=True)
     }
     means = {side: statistics.mean(values(runs)) for side, runs in results.items()}
     return {
@@ -82,6 +89,13 @@ def compare(task: LearningTask, args: argparse.Namespace) -> dict[str, Any]:
         "means": means,
         "reached": all(map(task.reached, means.values())),
     }
+
+
+def sides(args: argparse.Namespace) -> tuple[str, str]:
+    """What is compared."""
+    if args.storage == DEFAULT_STORAGE:
+        return "flexlegion", "PyTorch"
+    return f"flexlegion in {args.storage}", f"flexlegion in {DEFAULT_STORAGE}"
 
 
 def _described(task: LearningTask) -> str:
@@ -107,7 +121,7 @@ def table(results: dict[str, dict[str, Any]], args: argparse.Namespace) -> Table
     found = Table(title=f"{args.cpus} processors, {args.seeds} seeds; mean (lowest to highest)")
     for column in ("network", "training", "metric", "without input", "goal"):
         found.add_column(column)
-    for column in ("flexlegion", "PyTorch", "reached"):
+    for column in (*sides(args), "reached"):
         found.add_column(column, justify="right")
     for name, result in results.items():
         task, metric = TASKS[name], result["metric"]
@@ -125,8 +139,7 @@ def table(results: dict[str, dict[str, Any]], args: argparse.Namespace) -> Table
             metric,
             figure(result["untrained"]),
             ("at least " if percent else "at most ") + figure(task.goal),
-            spread(values(result["flexlegion"]), metric),
-            spread(values(result["pytorch"]), metric),
+            *(spread(values(result[side]), metric) for side in sides(args)),
             "yes" if result["reached"] else "[red]no[/red]",
             end_section=True,
         )
@@ -146,6 +159,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"default: {SEEDS}")
     parser.add_argument("--strategy", help="of flexlegion; default: data, for some a hybrid")
     parser.add_argument("--cpus", type=int, default=2, help="of each side; default: 2")
+    parser.add_argument(
+        "--storage", choices=STORAGES, default=DEFAULT_STORAGE, help="of activations; default: fp32"
+    )
     parser.add_argument("--json", metavar="FILE", help="write all figures there")
     args = parser.parse_args()
     names = args.networks.split(",")

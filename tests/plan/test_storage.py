@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from networks import NETWORKS
 from zoo_cases import CASES
@@ -10,6 +11,7 @@ from flexlegion import Model, UserError
 from flexlegion.coherence import moved_bytes
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.measured import task_key
+from flexlegion.data.made_up import made_up
 from flexlegion.machine.files import load_machine
 from flexlegion.network import Network
 from flexlegion.plan import Plan
@@ -59,6 +61,14 @@ def test_targets_of_real_numbers_keep_their_precision() -> None:
     network = Network.of(mlp("mean_squared_error"), storage="bf16")
     assert types(network)["labels"] == "float32"
     assert types(network)["out.output"] == "bfloat16"
+
+
+def test_data_of_the_host_know_nothing_of_it() -> None:
+    """What is made up for a network has types that NumPy knows."""
+    wide, narrow = (Network.of(mlp(), storage=storage) for storage in ("fp32", "bf16"))
+    made = [made_up(its.graph, 4) for its in (wide, narrow)]
+    assert [x.dtype for x in made[1][0].values()] == [np.float32]
+    np.testing.assert_equal(made[0], made[1])
 
 
 def test_tasks_are_measured_apart() -> None:

@@ -74,6 +74,7 @@ def main() -> None:
     parser.add_argument("--network", required=True, choices=TASKS)
     parser.add_argument("--seeds", type=int, required=True, help="how many: 0, 1, ...")
     parser.add_argument("--strategy", required=True)
+    parser.add_argument("--storage", default="fp32", help="of activations; default: fp32")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--to-goal", action="store_true")
     parser.add_argument("--search", metavar="TIME", help="with --to-goal; none: --strategy")
@@ -86,7 +87,7 @@ def main() -> None:
         if args.to_goal:
             print(json.dumps({"seed": seed} | to_goal(task, model, train, test, args)), flush=True)
             continue
-        model.compile(task.optimizer, loss, (task.metric,), args.strategy)
+        model.compile(task.optimizer, loss, (task.metric,), args.strategy, storage=args.storage)
         started = time.perf_counter()
         history = model.fit(train.x, train.y, task.epochs, progress=False)
         seconds = time.perf_counter() - started
