@@ -30,10 +30,12 @@ if(cuda_wanted)
   find_path(CUDNN_INCLUDE cudnn.h HINTS ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} ${site_folders} PATH_SUFFIXES include)
   find_library(CUBLAS_LIBRARY NAMES cublas libcublas.so.13 libcublas.so.12
                HINTS ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES} ${site_folders} PATH_SUFFIXES lib lib64)
+  find_library(CUBLASLT_LIBRARY NAMES cublasLt libcublasLt.so.13 libcublasLt.so.12
+               HINTS ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES} ${site_folders} PATH_SUFFIXES lib lib64)
   find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9
                HINTS ${CMAKE_CUDA_IMPLICIT_LINK_DIRECTORIES} ${site_folders} PATH_SUFFIXES lib lib64)
 endif()
-if(cuda_wanted AND CUBLAS_INCLUDE AND CUDNN_INCLUDE AND CUBLAS_LIBRARY AND CUDNN_LIBRARY)
+if(cuda_wanted AND CUBLAS_INCLUDE AND CUDNN_INCLUDE AND CUBLAS_LIBRARY AND CUBLASLT_LIBRARY AND CUDNN_LIBRARY)
   message(STATUS "flexlegion: GPU kernels by ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSION}, ${CUBLAS_LIBRARY}, "
                  "${CUDNN_LIBRARY}")
   file(GLOB cuda_sources CONFIGURE_DEPENDS native/gpu/*.cu)
@@ -42,7 +44,7 @@ if(cuda_wanted AND CUBLAS_INCLUDE AND CUDNN_INCLUDE AND CUBLAS_LIBRARY AND CUDNN
                          -Xcompiler=-Wall)
   target_include_directories(flexlegion_cuda_ops PUBLIC native)
   target_include_directories(flexlegion_cuda_ops SYSTEM PUBLIC ${CUBLAS_INCLUDE} ${CUDNN_INCLUDE})
-  target_link_libraries(flexlegion_cuda_ops PUBLIC ${CUBLAS_LIBRARY} ${CUDNN_LIBRARY})
+  target_link_libraries(flexlegion_cuda_ops PUBLIC ${CUBLAS_LIBRARY} ${CUBLASLT_LIBRARY} ${CUDNN_LIBRARY})
   if(TARGET flexlegion_rt)
     add_library(flexlegion_cuda SHARED)
     target_link_libraries(flexlegion_cuda PRIVATE flexlegion_cuda_ops flexlegion_rt)

@@ -29,6 +29,8 @@ class MetricSums:
         Number of labels that count.
     samples
         Number of samples.
+    overflows
+        Of the first loss: iterations whose scaled gradients were not finite, and changed nothing.
     """
 
     loss: float = 0.0
@@ -38,6 +40,7 @@ class MetricSums:
     absolute_error: float = 0.0
     labels: int = 0
     samples: int = 0
+    overflows: int = 0
 
     def add(self, other: MetricSums) -> None:
         """Add another batch's sums."""

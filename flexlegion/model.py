@@ -144,9 +144,10 @@ class Model(Layers):
             How finely the plan is cut where the strategy leaves it open; by default as the strategy
             states.
         storage
-            What activations and their gradients are stored as: "fp32", or "bf16", which takes half
-            the memory, on processors that have instructions for it. Weights, their gradients and
-            sums are single precision in any case.
+            What activations and their gradients are stored as: "fp32"; "bf16", which takes half
+            the memory, on devices that have instructions for it; or "fp16", for GPUs without them:
+            losses are scaled then. Weights, their gradients and sums are single precision in any
+            case.
 
         Raises
         ------

@@ -83,7 +83,7 @@ class Network:
         loss_weights
             Of several losses.
         storage
-            What activations are stored as: "fp32" or "bf16".
+            What activations are stored as: "fp32", "bf16" or "fp16".
 
         Raises
         ------

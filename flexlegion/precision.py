@@ -7,7 +7,9 @@ compute in single precision.
 With storage ``bf16``, activations and their gradients take half the memory, and what moves between
 devices half the time; products take them as they are. Weights and their gradients, the optimizer's
 states, statistics and losses stay single precision, and sums are formed in it: so a model learns as
-it does in single precision.
+it does in single precision. ``fp16`` is for GPUs that lack bfloat16 (V100, P100): the same, but
+gradients are scaled, as float16 holds a smaller range of numbers (``runtime/loss_scale.py``). CPU
+processors compute with it in single precision.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from flexlegion.suggestions import unknown
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 DEFAULT = PRECISIONS[0]
-STORAGES = ("fp32", "bf16")
+STORAGES = ("fp32", "bf16", "fp16")
 DEFAULT_STORAGE = STORAGES[0]
 STORAGE_HELP = (
     f"what activations are stored as: one of {', '.join(STORAGES)}; default: {DEFAULT_STORAGE}"

@@ -11,9 +11,10 @@ if TYPE_CHECKING:
     from flexlegion.notation.signatures import AnySignature, Mesh, Placed
 
 Shape = tuple[int, ...]
-DataType = Literal["float32", "int32", "bfloat16"]
+DataType = Literal["float32", "int32", "bfloat16", "float16"]
 INPUT_TYPES: tuple[DataType, ...] = ("float32", "int32")  # of what users' data fill
-ELEMENT_BYTES: dict[DataType, int] = {"float32": 4, "int32": 4, "bfloat16": 2}
+ELEMENT_BYTES: dict[DataType, int] = {"float32": 4, "int32": 4, "bfloat16": 2, "float16": 2}
+NARROW: tuple[DataType, ...] = ("bfloat16", "float16")  # real numbers of two bytes
 STATE_BYTES = 4  # of an element of an optimizer's state
 TensorKind = Literal["input", "weight", "activation"]
 TensorRole = Literal["input", "weight", "output"]  # for an operator
@@ -84,12 +85,12 @@ class Tensor:
 
         Then its value in single precision is kept like a state of the optimizer.
         """
-        return self.kind == "weight" and self.requires_gradient and self.dtype == "bfloat16"
+        return self.kind == "weight" and self.requires_gradient and self.dtype in NARROW
 
     @property
     def host_dtype(self) -> DataType:
         """Its type in arrays of the host, which NumPy knows."""
-        return "float32" if self.dtype == "bfloat16" else self.dtype
+        return "float32" if self.dtype in NARROW else self.dtype
 
     @property
     def constant(self) -> bool:

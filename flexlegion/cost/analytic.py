@@ -26,6 +26,7 @@ from flexlegion.graph import Operator
 from flexlegion.machine.efficiency import Efficiency
 from flexlegion.machine.topology import Device
 from flexlegion.ops.base import Family
+from flexlegion.tensor import NARROW
 
 PRODUCTS = ("convolution", "matmul")
 
@@ -43,7 +44,7 @@ class AnalyticCosts(CostModel):
     precision
         Of matrix products and convolutions: ``"float32"``, which is what the runtime computes in,
         or for machines to come another of a device's peaks (``"tfloat32"``). Devices without it
-        use float32. What is stored as bfloat16 is computed with at the rate of that precision.
+        use float32. What is stored as bfloat16 or float16 is computed with at the rate of that.
     """
 
     name = ANALYTIC
@@ -79,7 +80,8 @@ class AnalyticCosts(CostModel):
         efficiency = efficiency_of(device)
         peak = device.peak_flops["float32"]
         if work.family in PRODUCTS:
-            precision = self.precision if operator.output.dtype == "float32" else "bfloat16"
+            stored = operator.output.dtype
+            precision = stored if stored in NARROW else self.precision
             peak = device.peak_flops.get(precision, peak)
         reduced = work.reduced(shapes)
         depth = max(1.0, work.depth * reduced)

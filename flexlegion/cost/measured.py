@@ -21,6 +21,7 @@ from flexlegion.cost.records import TaskKey, Times
 from flexlegion.graph import Operator
 from flexlegion.machine.topology import Device
 from flexlegion.precision import DEFAULT
+from flexlegion.tensor import NARROW
 
 # Before an operand that all tasks of the operator read as a whole: neighbours read the same memory
 # (native/runtime/measured_tasks.cc, read_by_all).
@@ -59,7 +60,7 @@ def task_key(operator: Operator, pass_: str, shapes: Shapes) -> TaskKey:
 def _data_type(operator: Operator) -> str:
     """What its tasks compute with: an operator's activations are all stored narrower, or none."""
     tensors = (*operator.inputs, *operator.outputs)
-    return next((t.dtype for t in tensors if t.dtype == "bfloat16"), operator.output.dtype)
+    return next((t.dtype for t in tensors if t.dtype in NARROW), operator.output.dtype)
 
 
 def _placed(tile: Sequence[int], tensor: Sequence[int]) -> str:

@@ -20,25 +20,26 @@ from flexlegion.cost.timing import kernel_library
 from flexlegion.machine.running import RunningMachine, all_gather, running_machine
 from flexlegion.precision import DEFAULT, in_library
 
-# Multiply-adds that a multiprocessor does in a clock: (float32, tfloat32, bfloat16), dense, sums in
-# float32; 0: it cannot. Sources: float32 from the table "Throughput of Native Arithmetic
-# Instructions" of NVIDIA's CUDA C++ Programming Guide; tensor cores from the architectures' white
-# papers (A100: 512 and 1024; GA102 of data centres, AD102: 256 and 512; H100: 1024 and 2048) and,
-# for 10.0 and 12.0, from the rates, multiprocessors and clocks of the B200's and RTX 5090's data
-# sheets. Capabilities that are not listed count as the last one before them.
-PER_CLOCK: Mapping[tuple[int, int], tuple[int, int, int]] = {
-    (3, 0): (192, 0, 0),
-    (5, 0): (128, 0, 0),
-    (6, 0): (64, 0, 0),
-    (6, 1): (128, 0, 0),
-    (7, 0): (64, 0, 0),
-    (8, 0): (64, 512, 1024),
-    (8, 6): (128, 256, 512),
-    (9, 0): (128, 1024, 2048),
-    (10, 0): (128, 2048, 4096),
-    (12, 0): (128, 128, 256),
+# Multiply-adds that a multiprocessor does in a clock: (float32, tfloat32, bfloat16, float16), dense
+# ones, sums in float32; 0: it has no instructions for it. Sources: float32 from the table
+# "Throughput of Native Arithmetic Instructions" of NVIDIA's CUDA C++ Programming Guide; tensor
+# cores from the architectures' white papers (V100, T4: 512; A100: 512 and 1024; GA102 of data
+# centres, AD102: 256 and 512; H100: 1024 and 2048) and, for 10.0 and 12.0, from the rates,
+# multiprocessors and clocks of the B200's and RTX 5090's data sheets. Capabilities that are not
+# listed count as the last one before them.
+PER_CLOCK: Mapping[tuple[int, int], tuple[int, int, int, int]] = {
+    (3, 0): (192, 0, 0, 0),
+    (5, 0): (128, 0, 0, 0),
+    (6, 0): (64, 0, 0, 0),
+    (6, 1): (128, 0, 0, 0),
+    (7, 0): (64, 0, 0, 512),
+    (8, 0): (64, 512, 1024, 1024),
+    (8, 6): (128, 256, 512, 512),
+    (9, 0): (128, 1024, 2048, 2048),
+    (10, 0): (128, 2048, 4096, 4096),
+    (12, 0): (128, 128, 256, 256),
 }
-NAMES = ("float32", "tfloat32", "bfloat16")
+NAMES = ("float32", "tfloat32", "bfloat16", "float16")
 _DRIVER = Path("/proc/driver/nvidia/version")
 _TEXT_BYTES = 512  # of a GPU's description, when ranks exchange them
 

@@ -54,6 +54,7 @@ class LSTM(OperatorType):
     output_names: ClassVar[tuple[str, ...]] = ("y", "h", "c", "gates")
     # Cells are added up step by step, and gates never leave their task's device.
     float32_outputs: ClassVar[tuple[str, ...]] = ("c", "gates")
+    rounds_weights: ClassVar[bool] = True
 
     hidden: int
     kernel_initializer: Initializer = field(default=GlorotUniform(), compare=False)

@@ -12,12 +12,13 @@ from flexlegion.metrics import MetricSums
 
 _MOST = 1 << 62
 _LARGEST = 1.7e308  # of numbers; JSON's may be larger than any float
-_COUNTS = ("labels", "samples")  # those of `MetricSums` that are whole numbers
+_COUNTS = ("labels", "samples", "overflows")  # those of `MetricSums` that are whole numbers
 _KEYS = (
     *("training", "seed", "batch_size", "model", "optimizer", "learning_rate", "fingerprint"),
     *("operators", "strategy", "devices", "ranks", "versions"),
 )
 _TRAINING = ("position", "began", "samples", "seconds", "total", "history", "callbacks")
+_LARGEST_SCALE = 2.0**100
 
 
 def checked_state(document: Any, path: Path) -> dict[str, Any]:
@@ -45,7 +46,7 @@ def checked_state(document: Any, path: Path) -> dict[str, Any]:
 
 
 def _check_training(value: Any, where: str) -> None:
-    training = Section.of(value, where, _TRAINING)
+    training = Section.of(value, where, _TRAINING, ("loss_scale",))
     position = Section.of(value["position"], f"{where}: 'position'", ("epoch", "batch", "step"))
     for key in position.values:
         position.integer(key, 0, _MOST)
@@ -54,13 +55,19 @@ def _check_training(value: Any, where: str) -> None:
     _check(training, "seconds", _is_number, "a number")
     _check(training, "history", lambda its: _all(its, list, _are_values), "a list of epochs")
     _check(training, "callbacks", lambda its: _all(its, dict, _is_object), "objects by name")
+    if value.get("loss_scale") is not None:
+        scale = Section.of(value["loss_scale"], f"{where}: 'loss_scale'", ("value", "good"))
+        scale.number("value", _LARGEST_SCALE)
+        scale.integer("good", 0, _MOST)
     total = Section.of(value["total"], f"{where}: 'total'", ("losses", "samples", "batches"))
     total.integer("samples", 0, _MOST)
     total.integer("batches", 0, _MOST)
     for sums in total.items("losses"):
         names = [each.name for each in fields(MetricSums)]
-        its = Section.of(sums, f"{where}: 'total': 'losses'", names)
-        for name in names:
+        newer = ("overflows",)  # than some checkpoints
+        known = [name for name in names if name not in newer]
+        its = Section.of(sums, f"{where}: 'total': 'losses'", known, newer)
+        for name in its.values:
             if name in _COUNTS:
                 its.integer(name, 0, _MOST)
             else:

@@ -18,7 +18,9 @@ from flexlegion.ops.losses import LossOperator
 from flexlegion.optimizers import Optimizer
 from flexlegion.plan import FIELDS, Box, Plan
 from flexlegion.precision import DEFAULT
+from flexlegion.runtime.loss_scale import LossScale
 from flexlegion.tensor import Tensor
+from flexlegion.transforms.storage import scales_gradients
 
 _RUNS = _native.enumeration("fl_run")
 TRAIN, EVALUATE, PREDICT = _RUNS["trains"], _RUNS["evaluates"], _RUNS["predicts"]
@@ -81,6 +83,11 @@ class Program:
         Seed of dropout's masks.
     precision
         In which GPUs compute.
+
+    Attributes
+    ----------
+    loss_scale
+        Of gradients that are stored as float16; None: gradients are not scaled.
     """
 
     def __init__(
@@ -91,6 +98,10 @@ class Program:
         self.ranks = int(_native.running().ranks)
         self._data: dict[int, tuple[Tensor, Array]] = {}  # by number
         self._losses = list(losses_of(plan.graph).values())
+        # Of gradients that are stored as float16; with which scale each iteration was issued.
+        self.loss_scale = LossScale() if scales_gradients(plan.graph) else None
+        self._scaled: dict[int, float] = {}
+        self._last_scale = 1.0
         # Of each loss, of each staged sample: how many of its values count.
         self._staged = np.zeros((len(self._losses), 0), np.int64)
         array, attributes = _native.Arrays(), optimizer.attributes()
@@ -208,6 +219,7 @@ class Program:
                     len(self._losses),
                     self._label_shares(valid_samples),
                     lr,
+                    0.0 if self.loss_scale is None else self.loss_scale.value,
                     len(following.data),
                     list(following.data),
                     len(rows),
@@ -216,6 +228,8 @@ class Program:
             )
         )
         self._staged = self._values_that_count(following)
+        if self.loss_scale is not None and run == TRAIN:
+            self._scaled[ticket] = self._last_scale = self.loss_scale.value
         return ticket
 
     def finish(self, ticket: int) -> None:
@@ -253,10 +267,15 @@ class Program:
             )
         )
         sums = [MetricSums(**{name: getattr(one, name) for name in _METRICS}) for one in out]
-        return [sums[i : i + count] for i in range(0, len(sums), count)], int(heard)
+        each = [sums[i : i + count] for i in range(0, len(sums), count)]
+        for ticket, its in zip(tickets, each, strict=True):
+            scale = self._scaled.pop(ticket, None)
+            if self.loss_scale is not None and scale is not None:
+                self.loss_scale.finished(scale, its[0].overflows > 0)
+        return each, int(heard)
 
     def read(self, tensor: Tensor, field: str = "value", state: int = 0) -> Array:
-        """A whole tensor; of a gradient, the sum of its partial values. Waits for it."""
+        """A whole tensor; of a gradient, the sum of its partial values, unscaled. Waits for it."""
         if field == "gradient" and self.plan.lookups(tensor):
             return self._table_gradient(tensor)
         array = np.empty(tensor.shape, np.float32 if field != "value" else tensor.host_dtype)
@@ -265,6 +284,8 @@ class Program:
                 self._handle, self._number(tensor), FIELDS.index(field), state, self._pointer(array)
             )
         )
+        if field == "gradient":
+            array /= self._last_scale
         return array
 
     def _table_gradient(self, table: Tensor) -> Array:

@@ -16,6 +16,7 @@ from flexlegion.errors import DivergenceError, UserError
 from flexlegion.metrics import MetricSums, Totals
 from flexlegion.report.text import count
 from flexlegion.runtime.feeds import Feed
+from flexlegion.runtime.loss_scale import LossScale
 from flexlegion.runtime.position import Position
 from flexlegion.runtime.program import EVALUATE, TRAIN
 from flexlegion.runtime.progress import EpochProgress
@@ -44,6 +45,7 @@ class History:
 # that a bit for each callback that is due.
 _STOP = 1 << 8
 _FIRST_DUE = 9
+_ADVICE = "training has diverged; try a lower learning rate or clip_norm (allow_nan would go on)"
 
 
 class Training:
@@ -125,7 +127,8 @@ class Training:
         It is as JSON takes it, but for values that are not finite; see `Model.resume_training`.
         """
         states = [callback.state() for callback in self._callbacks]
-        return {
+        scale = self._compiled.program.loss_scale
+        state = {
             "position": asdict(self.position),
             "began": self._began,
             "samples": self._samples,
@@ -134,6 +137,7 @@ class Training:
             "history": self.history.epochs,
             "callbacks": dict(zip(self._names(), states, strict=True)),
         }
+        return state if scale is None else state | {"loss_scale": asdict(scale)}
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state`; values that are None were not finite.
@@ -155,6 +159,8 @@ class Training:
             )
         self._total = Totals(losses, total["samples"], total["batches"])
         self._seconds = state["seconds"]
+        if state.get("loss_scale") is not None and self._compiled.program.loss_scale is not None:
+            self._compiled.program.loss_scale = LossScale(**state["loss_scale"])
         self.history.epochs = [_finite_or_nan(values) for values in state["history"]]
         for name, callback in zip(self._names(), self._callbacks, strict=True):
             if name not in state["callbacks"]:
@@ -281,16 +287,19 @@ class Training:
         raise ended(wishes.signal, "; ".join(texts))
 
     def _failure(self, losses: Sequence[MetricSums], where: str) -> DivergenceError | None:
-        """What to raise if one of the losses is not finite."""
+        """What to raise if a loss is not finite, or gradients that nothing scales any more."""
         if self._allow_nan:
             return None
+        scale = self._compiled.program.loss_scale
+        if losses[0].overflows and scale is not None and scale.exhausted:
+            return DivergenceError(
+                f"gradients are not finite {where}, although they are not scaled any more; "
+                f"{_ADVICE}"
+            )
         for term, sums in zip(self._compiled.goal.terms, losses, strict=True):
             if not math.isfinite(sums.loss):
                 of = f" of '{term.name}'" if term.name else ""
-                return DivergenceError(
-                    f"the loss{of} is {sums.loss} {where}; training has diverged; try a lower "
-                    "learning rate or clip_norm (allow_nan would go on)"
-                )
+                return DivergenceError(f"the loss{of} is {sums.loss} {where}; {_ADVICE}")
         return None
 
     def _names(self) -> list[str]:
@@ -364,7 +373,7 @@ class _Steps(_Wishes):
             return
         training = self.training
         training.position = position = training.position.after(1)
-        if not all(math.isfinite(sums.loss) for sums in losses):
+        if losses[0].overflows or not all(math.isfinite(sums.loss) for sums in losses):
             where = f"in iteration {position.step} (epoch {training.epoch + 1})"
             self.failure = training._failure(losses, where)
             if self.failure is not None:

@@ -8,10 +8,12 @@ from dataclasses import replace
 from flexlegion import _native
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph, Operator
+from flexlegion.machine.gpus import running_gpus
 from flexlegion.precision import DEFAULT_STORAGE
 from flexlegion.tensor import DataType, Tensor
 
-_NARROW: dict[str, DataType] = {"bf16": "bfloat16"}
+_NARROW: dict[str, DataType] = {"bf16": "bfloat16", "fp16": "float16"}
+_HAVE_BFLOAT16 = (8, 0)  # GPUs' compute capability
 
 
 def check_stored(storage: str, devices: Iterable[str]) -> None:
@@ -19,11 +21,19 @@ def check_stored(storage: str, devices: Iterable[str]) -> None:
     if storage == DEFAULT_STORAGE:
         return
     on_cpus = any(name.startswith("cpu:") for name in devices)
+    if storage != "bf16":
+        return
     if on_cpus and not _native.rt().lib.fl_rt_has_bfloat16():
         raise UserError(
             f"storage {storage} needs CPU processors with AVX512-BF16 or AMX instructions, which "
             "this machine's lack"
         )
+    for gpu in running_gpus().of.values():
+        if (gpu.major, gpu.minor) < _HAVE_BFLOAT16:
+            raise UserError(
+                f"storage {storage} needs GPUs of compute capability 8.0, but {gpu.name} has "
+                f"{gpu.major}.{gpu.minor}; take fp16"
+            )
 
 
 def stored(
@@ -70,6 +80,11 @@ def stored(
         Graph([copies[tensor] for tensor in graph.tensors], operators),
         tuple(copies[tensor] for tensor in outputs),
     )
+
+
+def scales_gradients(graph: Graph) -> bool:
+    """Whether gradients have to be scaled up, for their tensors to hold them."""
+    return any(tensor.dtype == "float16" for tensor in graph.tensors)
 
 
 def _narrow(graph: Graph) -> set[Tensor]:

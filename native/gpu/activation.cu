@@ -1,12 +1,14 @@
 #include "gpu/activation.h"
 
+#include "gpu/blas.h"
+
 namespace flexlegion::gpu {
 
-void add_bias_and_activate(float* y, const float* bias, std::int64_t rows, std::int64_t columns,
-                           Activation activation) {
-  if (bias == nullptr && activation == Activation::none) return;
+void add_bias_and_activate(const Reals& x, const Reals& y, const Reals& bias, std::int64_t rows,
+                           std::int64_t columns, Activation activation) {
   for_each(rows * columns, [=] FL_BODY(std::int64_t i) {
-    y[i] = apply(activation, bias == nullptr ? y[i] : y[i] + bias[i % columns]);
+    const float product = x[i];
+    y[i] = apply(activation, bias.present() ? product + bias[i % columns] : product);
   });
 }
 
@@ -22,7 +24,7 @@ void activation_backward(Activation activation, const TensorView& output_grad,
 
 void bias_gradient(const Matrix& dy, const TensorView& bias_grad, int slot, bool adds) {
   const Strided db(bias_grad);
-  const float* const data = dy.f32();
+  const Reals data = reals(dy);
   const std::int64_t row = dy.row, column = dy.col;
   sum_columns<1>(
       dy.rows, dy.cols, slot,

@@ -34,9 +34,10 @@ FL_DEVICE inline float derivative(Activation activation, float y) {
   }
 }
 
-// y(r, c) = f(y(r, c) + bias[c]) over dense rows; without a bias, null.
-void add_bias_and_activate(float* y, const float* bias, std::int64_t rows, std::int64_t columns,
-                           Activation activation);
+// y(r, c) = f(x(r, c) + bias[c]) over dense rows; y may lie where x does, and the bias may be
+// absent.
+void add_bias_and_activate(const Reals& x, const Reals& y, const Reals& bias, std::int64_t rows,
+                           std::int64_t columns, Activation activation);
 
 // As ops/activation.h's activation_backward().
 void activation_backward(Activation activation, const TensorView& output_grad,

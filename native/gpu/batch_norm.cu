@@ -34,6 +34,7 @@ class BatchNorm : public Kernel {
       : epsilon_(attributes.number("epsilon")),
         relu_(activation_of(attributes) == Activation::relu) {}
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView& output = task.outputs[0];

@@ -10,6 +10,7 @@ namespace {
 class BatchNormStatistics : public Kernel {
  public:
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     if (task.run.training == 0 || task.outputs[0].tile.empty()) return;

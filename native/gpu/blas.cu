@@ -6,9 +6,9 @@ namespace flexlegion::gpu {
 
 namespace {
 
-Matrix packed_matrix(float* data, const TensorView& view) {
+Matrix packed_matrix(void* data, const TensorView& view, DataType type) {
   const std::int64_t cols = view.extent(view.rank() - 1);
-  return Matrix::row_major(data, cols == 0 ? 0 : view.volume() / cols, cols, cols);
+  return Matrix::row_major(data, cols == 0 ? 0 : view.volume() / cols, cols, cols, type);
 }
 
 bool rows_at_equal_distances(const TensorView& view) {
@@ -18,45 +18,33 @@ bool rows_at_equal_distances(const TensorView& view) {
 
 #if FLEXLEGION_CUDA
 
-// A row-major matrix is its transpose, stored by columns, which is what cuBLAS calls a matrix.
-struct Factor {
-  cublasOperation_t operation;
-  int ld;
-  explicit Factor(const Matrix& m)
-      : operation(m.col == 1 ? CUBLAS_OP_N : CUBLAS_OP_T),
-        ld(static_cast<int>(std::max<std::int64_t>(
-            {1, m.col == 1 ? m.row : m.col, m.col == 1 ? m.cols : m.rows}))) {}
-};
-
 void multiply_on_device(const Matrix& a, const Matrix& b, const Matrix& c, float beta,
                         float scale) {
   // c^T = b^T a^T
-  const Factor left(b), right(a);
-  const auto compute = precision() == Precision::bf16   ? CUBLAS_COMPUTE_32F_FAST_16BF
-                       : precision() == Precision::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                        : CUBLAS_COMPUTE_32F;
+  const ColumnMajor left(b), right(a);
+  const cublasComputeType_t compute = compute_type(a.type, precision());
+  const cudaDataType_t factors = cuda_type(a.type), result = cuda_type(c.type);
   const int rows = static_cast<int>(c.cols), columns = static_cast<int>(c.rows);
   const int inner = static_cast<int>(a.cols);
   const int ld = static_cast<int>(std::max<std::int64_t>({1, c.row, c.cols}));
   if (c.batch == 1) {
     check(cublasGemmEx(blas(), left.operation, right.operation, rows, columns, inner, &scale,
-                       b.data, CUDA_R_32F, left.ld, a.data, CUDA_R_32F, right.ld, &beta, c.data,
-                       CUDA_R_32F, ld, compute, CUBLAS_GEMM_DEFAULT));
+                       b.data, factors, left.ld, a.data, factors, right.ld, &beta, c.data, result,
+                       ld, compute, CUBLAS_GEMM_DEFAULT));
     return;
   }
   const auto stride = [](const Matrix& m) { return m.batch == 1 ? 0 : m.batch_stride; };
-  check(cublasGemmStridedBatchedEx(
-      blas(), left.operation, right.operation, rows, columns, inner, &scale, b.data, CUDA_R_32F,
-      left.ld, stride(b), a.data, CUDA_R_32F, right.ld, stride(a), &beta, c.data, CUDA_R_32F, ld,
-      c.batch_stride, static_cast<int>(c.batch), compute, CUBLAS_GEMM_DEFAULT));
+  check(cublasGemmStridedBatchedEx(blas(), left.operation, right.operation, rows, columns, inner,
+                                   &scale, b.data, factors, left.ld, stride(b), a.data, factors,
+                                   right.ld, stride(a), &beta, c.data, result, ld, c.batch_stride,
+                                   static_cast<int>(c.batch), compute, CUBLAS_GEMM_DEFAULT));
 }
 
 #else
 
 void multiply_on_host(const Matrix& a, const Matrix& b, const Matrix& c, bool adds, float scale) {
-  const auto element = [](const Matrix& m, std::int64_t batch, std::int64_t r,
-                          std::int64_t k) -> float& {
-    return m.f32()[(m.batch == 1 ? 0 : batch * m.batch_stride) + r * m.row + k * m.col];
+  const auto element = [](const Matrix& m, std::int64_t batch, std::int64_t r, std::int64_t k) {
+    return reals(m)[(m.batch == 1 ? 0 : batch * m.batch_stride) + r * m.row + k * m.col];
   };
   for (std::int64_t i = 0; i < c.batch; ++i) {
     for (std::int64_t r = 0; r < c.rows; ++r) {
@@ -75,8 +63,32 @@ void multiply_on_host(const Matrix& a, const Matrix& b, const Matrix& c, bool ad
 
 }  // namespace
 
+#if FLEXLEGION_CUDA
+
+ColumnMajor::ColumnMajor(const Matrix& m)
+    : operation(m.col == 1 ? CUBLAS_OP_N : CUBLAS_OP_T),
+      ld(static_cast<int>(
+          std::max<std::int64_t>({1, m.col == 1 ? m.row : m.col, m.col == 1 ? m.cols : m.rows}))) {}
+
+cudaDataType_t cuda_type(DataType type) {
+  return type == DataType::bfloat16  ? CUDA_R_16BF
+         : type == DataType::float16 ? CUDA_R_16F
+                                     : CUDA_R_32F;
+}
+
+// Factors of two bytes are what tensor cores take.
+cublasComputeType_t compute_type(DataType factors, Precision precision) {
+  return is_narrow(factors)             ? CUBLAS_COMPUTE_32F
+         : precision == Precision::bf16 ? CUBLAS_COMPUTE_32F_FAST_16BF
+         : precision == Precision::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                        : CUBLAS_COMPUTE_32F;
+}
+
+#endif
+
 void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds, float scale) {
-  if (a.cols != b.rows || c.rows != a.rows || c.cols != b.cols) {
+  if (a.cols != b.rows || c.rows != a.rows || c.cols != b.cols || a.type != b.type ||
+      (c.type != a.type && c.type != DataType::float32)) {
     throw std::logic_error("factors and product do not fit");
   }
   if (c.col != 1) {
@@ -90,27 +102,27 @@ void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds, floa
 #endif
 }
 
-Matrix input_matrix(const TensorView& view, int slot) {
+Matrix input_matrix(const TensorView& view, int slot, DataType type) {
   Matrix matrix;
-  if (matrix_in_place(view, matrix)) return matrix;
-  return packed_matrix(DenseInput(view, slot).data(), view);
+  if (view.fits(type) && matrix_in_place(view, matrix)) return matrix;
+  return packed_matrix(DenseInput(view, slot, type).memory(), view, type);
 }
 
 Matrix scratch_matrix(int slot, std::int64_t rows, std::int64_t cols) {
   return Matrix::row_major(scratch(slot, rows * cols), rows, cols, cols);
 }
 
-OutputTile::OutputTile(const TensorView& tile, int slot, bool add, bool in_place)
-    : tile_(tile), view_(tile), add_(add), in_place_(in_place) {
-  if (!in_place) view_ = dense_view(scratch(slot, tile.volume()), tile.tile, tile.shape);
+OutputTile::OutputTile(const TensorView& tile, int slot, bool add, bool in_place, DataType type)
+    : tile_(tile), view_(tile), add_(add), in_place_(in_place && tile.fits(type)) {
+  if (!in_place_) view_ = gpu::scratch_view(slot, tile, type);
 }
 
 void OutputTile::commit() const {
   if (!in_place_) gpu::write_or_add_view(tile_, view_, add_);
 }
 
-OutputMatrix::OutputMatrix(const TensorView& tile, int slot, bool add)
-    : OutputTile(tile, slot, add, rows_at_equal_distances(tile)) {
+OutputMatrix::OutputMatrix(const TensorView& tile, int slot, bool add, DataType type)
+    : OutputTile(tile, slot, add, rows_at_equal_distances(tile), type) {
   matrix_in_place(view(), matrix_);
 }
 

@@ -10,6 +10,7 @@ class Conv2d : public Kernel {
   explicit Conv2d(const Attributes& attributes) : layer_(attributes) {}
 
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView& output = task.outputs[0];
@@ -33,35 +34,41 @@ class Conv2d : public Kernel {
   // Scratch memory; the convolutions take more.
   enum Slot { kOutputGrad, kInput, kKernel, kBias, kOutput, kInputGrad, kKernelGrad, kSums };
 
+  static Reals dense(const TensorView& view, Slot slot, DataType type) {
+    return {DenseInput(view, slot, type).memory(), type};
+  }
+
   void forward_part(const ConvViews& views) const {
     const ConvTile tile = layer_.tile(views, views.y);
-    const DenseInput x(views.x, kInput), kernel(views.kernel, kKernel);
-    const DenseOutput y(views.y, kOutput);
-    convolve(tile, x.data(), kernel.data(), y.data());
-    const float* bias = layer_.use_bias ? DenseInput(views.bias, kBias).data() : nullptr;
-    add_bias_and_activate(y.data(), bias, views.y.volume() / tile.filters, tile.filters,
-                          layer_.activation);
+    const DataType type = views.y.type;
+    const DenseOutput y(views.y, kOutput, false, type);
+    const Reals result(y.memory(), type);
+    const Reals bias = layer_.use_bias ? dense(views.bias, kBias, DataType::float32) : Reals();
+    convolve(tile, dense(views.x, kInput, type), dense(views.kernel, kKernel, views.kernel.type),
+             bias, layer_.activation, result);
     y.commit();
   }
 
   void backward_part(const ConvViews& views) const {
     const ConvTile tile = layer_.tile(views, views.dy);
     const TensorView dy = before_activation(views);
+    const DataType type = dy.type;
+    const Reals grad(dy.data, type);
     if (views.dx.present()) {
-      const DenseInput kernel(views.kernel, kKernel);
-      const DenseOutput dx(views.dx, kInputGrad, views.adds_dx);
-      convolve_backward_data(tile, kernel.data(), dy.f32(), dx.data());
+      const DenseOutput dx(views.dx, kInputGrad, views.adds_dx, type);
+      convolve_backward_data(tile, dense(views.kernel, kKernel, views.kernel.type), grad,
+                             {dx.memory(), type});
       dx.commit();
     }
     if (views.dkernel.present()) {
-      const DenseInput x(views.x, kInput);
       const DenseOutput dkernel(views.dkernel, kKernelGrad, views.adds_dkernel);
-      convolve_backward_kernel(tile, x.data(), dy.f32(), dkernel.data());
+      convolve_backward_kernel(tile, dense(views.x, kInput, type), grad,
+                               {dkernel.memory(), DataType::float32});
       dkernel.commit();
     }
     if (layer_.use_bias && views.dbias.present()) {
       const std::int64_t rows = dy.volume() / tile.filters;
-      bias_gradient(Matrix::row_major(dy.f32(), rows, tile.filters, tile.filters), views.dbias,
+      bias_gradient(Matrix::row_major(dy.data, rows, tile.filters, tile.filters, type), views.dbias,
                     kSums, views.adds_dbias);
     }
   }
@@ -70,7 +77,7 @@ class Conv2d : public Kernel {
   TensorView before_activation(const ConvViews& views) const {
     const TensorView& dy = views.dy;
     if (layer_.activation == Activation::none && dy.dense()) return dy;
-    const TensorView result = dense_view(scratch(kOutputGrad, dy.volume()), dy.tile, dy.shape);
+    const TensorView result = gpu::scratch_view(kOutputGrad, dy, dy.type);
     gpu::activation_backward(layer_.activation, dy, views.y, result);
     return result;
   }

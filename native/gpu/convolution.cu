@@ -5,11 +5,9 @@
 #include <memory>
 #include <tuple>
 
-#if FLEXLEGION_CUDA
-#include <cuda_bf16.h>
+#include <vector>
 
 #include "gpu/launch.h"
-#endif
 
 namespace flexlegion::gpu {
 
@@ -25,6 +23,8 @@ std::int64_t outputs(const ConvTile& v) { return v.samples * v.h.out * v.w.out *
 #if !FLEXLEGION_CUDA
 
 namespace {
+
+constexpr int kSumsSlot = 10;
 
 std::int64_t inputs(const ConvTile& v) { return v.samples * v.h.in * v.w.in * v.channels; }
 
@@ -53,25 +53,39 @@ void for_each_product(const ConvTile& v, const Body& body) {
   }
 }
 
+// Sums are floats, and rounded once.
+template <typename Body>
+void sum_up(const ConvTile& conv, const Reals& result, std::int64_t n, const Body& body) {
+  std::vector<float> sums(static_cast<std::size_t>(n));
+  for_each_product(
+      conv, [&](std::int64_t i, std::int64_t k, std::int64_t o) { body(sums.data(), i, k, o); });
+  for (std::int64_t i = 0; i < n; ++i) result[i] = sums[static_cast<std::size_t>(i)];
+}
+
 }  // namespace
 
-void convolve(const ConvTile& conv, const float* x, const float* kernel, float* y) {
-  std::fill_n(y, outputs(conv), 0.0f);
-  for_each_product(
-      conv, [=](std::int64_t i, std::int64_t k, std::int64_t o) { y[o] += x[i] * kernel[k]; });
+void convolve(const ConvTile& conv, const Reals& x, const Reals& kernel, const Reals& bias,
+              Activation activation, const Reals& y) {
+  const Reals sums(scratch(kSumsSlot, outputs(conv)), DataType::float32);
+  sum_up(conv, sums, outputs(conv), [&](float* of, std::int64_t i, std::int64_t k, std::int64_t o) {
+    of[o] += x[i] * kernel[k];
+  });
+  add_bias_and_activate(sums, y, bias, outputs(conv) / conv.filters, conv.filters, activation);
 }
 
-void convolve_backward_data(const ConvTile& conv, const float* kernel, const float* dy, float* dx) {
-  std::fill_n(dx, inputs(conv), 0.0f);
-  for_each_product(
-      conv, [=](std::int64_t i, std::int64_t k, std::int64_t o) { dx[i] += dy[o] * kernel[k]; });
+void convolve_backward_data(const ConvTile& conv, const Reals& kernel, const Reals& dy,
+                            const Reals& dx) {
+  sum_up(conv, dx, inputs(conv), [&](float* sums, std::int64_t i, std::int64_t k, std::int64_t o) {
+    sums[i] += dy[o] * kernel[k];
+  });
 }
 
-void convolve_backward_kernel(const ConvTile& conv, const float* x, const float* dy,
-                              float* dkernel) {
-  std::fill_n(dkernel, kernels(conv), 0.0f);
-  for_each_product(
-      conv, [=](std::int64_t i, std::int64_t k, std::int64_t o) { dkernel[k] += dy[o] * x[i]; });
+void convolve_backward_kernel(const ConvTile& conv, const Reals& x, const Reals& dy,
+                              const Reals& dkernel) {
+  sum_up(conv, dkernel, kernels(conv),
+         [&](float* sums, std::int64_t i, std::int64_t k, std::int64_t o) {
+           sums[k] += dy[o] * x[i];
+         });
 }
 
 #else
@@ -79,10 +93,23 @@ void convolve_backward_kernel(const ConvTile& conv, const float* x, const float*
 namespace {
 
 constexpr int kPaddedSlot = 10, kWorkspaceSlot = 11;
-constexpr int kRoundedInputSlot = 13, kRoundedKernelSlot = 14, kRoundedOutputSlot = 15;
+constexpr int kBiasSlot = 12, kInputSlot = 13, kKernelSlot = 14,
+              kOutputSlot = 15;  // of cuDNN's type
 
-// Descriptors, and for each direction the algorithms that can compute it, best first by cuDNN's
-// heuristics: asking them takes longer than many a convolution.
+cudnnDataType_t cudnn_type(DataType type) {
+  return type == DataType::bfloat16  ? CUDNN_DATA_BFLOAT16
+         : type == DataType::float16 ? CUDNN_DATA_HALF
+                                     : CUDNN_DATA_FLOAT;
+}
+
+constexpr float kOne = 1.0f, kZero = 0.0f;
+
+float* workspace(std::size_t bytes) {
+  return scratch(kWorkspaceSlot, static_cast<std::int64_t>(bytes / sizeof(float) + 1));
+}
+
+// A convolution of tensors of one type: descriptors, and for each direction the algorithms that can
+// compute it, best first by cuDNN's heuristics: asking them takes longer than many a convolution.
 struct Plan {
   static constexpr int kAlgorithms = 8;
   template <typename Performance>
@@ -91,7 +118,7 @@ struct Plan {
     int count = 0;
   };
 
-  cudnnTensorDescriptor_t x{}, y{};
+  cudnnTensorDescriptor_t x{}, y{}, bias{};
   cudnnFilterDescriptor_t kernel{};
   cudnnConvolutionDescriptor_t conv{};
   AxisPadding h, w;
@@ -99,13 +126,15 @@ struct Plan {
   Algorithms<cudnnConvolutionFwdAlgoPerf_t> forward;
   Algorithms<cudnnConvolutionBwdDataAlgoPerf_t> backward_data;
   Algorithms<cudnnConvolutionBwdFilterAlgoPerf_t> backward_kernel;
-  bool usable = true;  // until cuDNN says that it cannot compute it in this precision
+  const DataType type;
+  bool usable = true;  // until cuDNN says that it cannot compute it with this type
 
-  Plan(const ConvTile& v, Precision precision)
+  Plan(const ConvTile& v, DataType type, Precision precision)
       : h(v.h),
         w(v.w),
         in_h(v.h.in + h.before + h.after),
         in_w(v.w.in + w.before + w.after),
+        type(type),
         precision_(precision) {
     describe(v);
     usable =
@@ -120,25 +149,24 @@ struct Plan {
   ~Plan() {
     cudnnDestroyTensorDescriptor(x);
     cudnnDestroyTensorDescriptor(y);
+    cudnnDestroyTensorDescriptor(bias);
     cudnnDestroyFilterDescriptor(kernel);
     cudnnDestroyConvolutionDescriptor(conv);
   }
 
   bool pads_in_memory() const { return h.in_memory() || w.in_memory(); }
 
-  bool rounds() const { return precision_ == Precision::bf16; }
-
-  // False if cuDNN lacks that in bf16, of which it has less than of the others: GPUs without it,
-  // some shapes. Other failures are thrown.
+  // False if cuDNN lacks that for a narrow type, of which it has less than of floats: GPUs without
+  // it, some shapes. Other failures are thrown.
   bool accepted(cudnnStatus_t status) const {
     const bool lacks = status >= CUDNN_STATUS_NOT_SUPPORTED && status < kNextCategory;
-    if (rounds() && (lacks || status == CUDNN_STATUS_BAD_PARAM)) return false;
+    if (is_narrow(type) && (lacks || status == CUDNN_STATUS_BAD_PARAM)) return false;
     check(status);
     return true;
   }
 
   // The best algorithm whose workspace fits into the scratch memory that is left; `conv` computes
-  // as it does from now on. In bf16, null if there is none.
+  // as it does from now on. Of a narrow type, null if there is none.
   template <typename Performance>
   const Performance* choose(const Algorithms<Performance>& algorithms) const {
     for (int i = 0; i < algorithms.count; ++i) {
@@ -148,45 +176,78 @@ struct Plan {
         continue;
       }
       // Single precision stays that.
-      if (precision_ != Precision::fp32) check(cudnnSetConvolutionMathType(conv, one.mathType));
+      const bool rounds = is_narrow(type) || precision_ != Precision::fp32;
+      if (rounds) check(cudnnSetConvolutionMathType(conv, one.mathType));
       return &one;
     }
-    if (rounds()) return nullptr;
+    if (is_narrow(type)) return nullptr;
     throw std::runtime_error("cuDNN has no algorithm for a convolution in the scratch memory left");
+  }
+
+  // y = x * kernel + bias, with a ReLU or without. False if cuDNN has none for this shape and type;
+  // then it is not asked again.
+  bool run_fused(const void* in, const void* weights, const void* its_bias, bool relu, void* out) {
+    const auto* const best = fuses_ ? choose(forward) : nullptr;
+    if (best == nullptr) return false;
+    // Without an activation, cuDNN has this one algorithm.
+    const auto algorithm = relu ? best->algo : CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;
+    std::size_t bytes = 0;
+    const auto done = [&](cudnnStatus_t status) { return status == CUDNN_STATUS_SUCCESS; };
+    fuses_ = done(cudnnGetConvolutionForwardWorkspaceSize(dnn(), x, kernel, conv, y, algorithm,
+                                                          &bytes)) &&
+             static_cast<std::int64_t>(bytes) + 1024 <= scratch_left() &&
+             done(cudnnConvolutionBiasActivationForward(
+                 dnn(), &kOne, x, in, kernel, weights, conv, algorithm, workspace(bytes), bytes,
+                 &kZero, y, out, bias, its_bias, activation_of(relu), y, out));
+    return fuses_;
   }
 
  private:
   static constexpr int kNextCategory = CUDNN_STATUS_NOT_SUPPORTED + 1000;
 
   void describe(const ConvTile& v) {
-    const auto type = rounds() ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
+    const auto its = cudnn_type(type);
     const auto i = [](std::int64_t n) { return static_cast<int>(n); };
     check(cudnnCreateTensorDescriptor(&x));
     check(cudnnCreateTensorDescriptor(&y));
+    check(cudnnCreateTensorDescriptor(&bias));
     check(cudnnCreateFilterDescriptor(&kernel));
     check(cudnnCreateConvolutionDescriptor(&conv));
-    check(cudnnSetTensor4dDescriptor(x, CUDNN_TENSOR_NHWC, type, i(v.samples), i(v.channels),
+    check(cudnnSetTensor4dDescriptor(x, CUDNN_TENSOR_NHWC, its, i(v.samples), i(v.channels),
                                      i(in_h), i(in_w)));
-    check(cudnnSetTensor4dDescriptor(y, CUDNN_TENSOR_NHWC, type, i(v.samples), i(v.filters),
+    check(cudnnSetTensor4dDescriptor(y, CUDNN_TENSOR_NHWC, its, i(v.samples), i(v.filters),
                                      i(v.h.out), i(v.w.out)));
-    check(cudnnSetFilter4dDescriptor(kernel, type, CUDNN_TENSOR_NHWC, i(v.filters),
+    check(cudnnSetTensor4dDescriptor(bias, CUDNN_TENSOR_NHWC, its, 1, i(v.filters), 1, 1));
+    check(cudnnSetFilter4dDescriptor(kernel, its, CUDNN_TENSOR_NHWC, i(v.filters),
                                      i(v.channels / v.groups), i(v.h.kernel), i(v.w.kernel)));
     check(cudnnSetConvolution2dDescriptor(conv, i(h.both), i(w.both), i(v.h.stride), i(v.w.stride),
                                           i(v.h.dilation), i(v.w.dilation), CUDNN_CROSS_CORRELATION,
                                           CUDNN_DATA_FLOAT));
     check(cudnnSetConvolutionGroupCount(conv, i(v.groups)));
-    check(cudnnSetConvolutionMathType(conv, precision_ == Precision::fp32 ? CUDNN_FMA_MATH
-                                            : precision_ == Precision::tf32
-                                                ? CUDNN_DEFAULT_MATH
-                                                : CUDNN_TENSOR_OP_MATH));
+    check(cudnnSetConvolutionMathType(conv, is_narrow(type)                 ? CUDNN_TENSOR_OP_MATH
+                                            : precision_ == Precision::fp32 ? CUDNN_FMA_MATH
+                                                                            : CUDNN_DEFAULT_MATH));
+  }
+
+  static cudnnActivationDescriptor_t activation_of(bool relu) {
+    thread_local cudnnActivationDescriptor_t descriptors[2] = {};
+    cudnnActivationDescriptor_t& descriptor = descriptors[relu ? 1 : 0];
+    if (descriptor == nullptr) {
+      check(cudnnCreateActivationDescriptor(&descriptor));
+      check(cudnnSetActivationDescriptor(descriptor,
+                                         relu ? CUDNN_ACTIVATION_RELU : CUDNN_ACTIVATION_IDENTITY,
+                                         CUDNN_PROPAGATE_NAN, 0.0));
+    }
+    return descriptor;
   }
 
   Precision precision_;
+  bool fuses_ = true;
 };
 
 // A thread is one device's, so its plans are, too.
-Plan& plan_of(const ConvTile& v, Precision p) {
-  using Key = std::array<std::int64_t, 19>;
+Plan& plan_of(const ConvTile& v, DataType type, Precision p) {
+  using Key = std::array<std::int64_t, 20>;
   thread_local std::map<Key, std::unique_ptr<Plan> > plans;
   const Key key{v.samples,
                 v.channels,
@@ -206,70 +267,70 @@ Plan& plan_of(const ConvTile& v, Precision p) {
                 v.w.kernel,
                 v.w.stride,
                 v.w.dilation,
+                static_cast<std::int64_t>(type),
                 static_cast<std::int64_t>(p)};
   std::unique_ptr<Plan>& plan = plans[key];
-  if (plan == nullptr) plan = std::make_unique<Plan>(v, p);
+  if (plan == nullptr) plan = std::make_unique<Plan>(v, type, p);
   return *plan;
 }
 
-float* workspace(std::size_t bytes) {
-  return scratch(kWorkspaceSlot, static_cast<std::int64_t>(bytes / sizeof(float) + 1));
-}
-
-TensorView interior_of(float* padded, const ConvTile& v, const Plan& plan) {
-  const TensorView whole =
-      dense_view(padded, Rect::of_shape({v.samples, plan.in_h, plan.in_w, v.channels}), {});
+TensorView interior_of(void* padded, const ConvTile& v, const Plan& plan) {
+  const Rect all = Rect::of_shape({v.samples, plan.in_h, plan.in_w, v.channels});
+  const TensorView whole = dense_view(padded, all, {}, plan.type);
   const std::int64_t top = plan.h.before, left = plan.w.before;
   return narrowed(narrowed(whole, 1, top, top + v.h.in), 2, left, left + v.w.in);
 }
 
-TensorView dense_input(float* x, const ConvTile& v) {
-  return dense_view(x, Rect::of_shape({v.samples, v.h.in, v.w.in, v.channels}), {});
+TensorView dense_input(const Reals& x, const ConvTile& v) {
+  return dense_view(x.data(), Rect::of_shape({v.samples, v.h.in, v.w.in, v.channels}), {},
+                    x.type());
 }
 
 std::int64_t padded_volume(const ConvTile& v, const Plan& plan) {
   return v.samples * plan.in_h * plan.in_w * v.channels;
 }
 
-const float* padded_input(const ConvTile& v, const Plan& plan, const float* x) {
-  if (!plan.pads_in_memory()) return x;
-  float* const padded = scratch(kPaddedSlot, padded_volume(v, plan));
-  check(cudaMemsetAsync(padded, 0, static_cast<std::size_t>(padded_volume(v, plan)) * sizeof(float),
-                        stream()));
-  gpu::copy_view(interior_of(padded, v, plan), dense_input(const_cast<float*>(x), v));
-  return padded;
+// n elements as cuDNN takes them.
+Reals buffer(const Plan& plan, int slot, std::int64_t n) {
+  return {scratch(slot, (n * element_bytes(plan.type) + 3) / 4), plan.type};
 }
 
-constexpr float kOne = 1.0f, kZero = 0.0f;
-
-// What cuDNN reads: the numbers themselves, or a rounded copy of them.
-const void* operand(const Plan& plan, int slot, const float* values, std::int64_t n) {
-  if (!plan.rounds()) return values;
-  auto* const rounded = reinterpret_cast<__nv_bfloat16*>(scratch(slot, (n + 1) / 2));
-  for_each(n, [=] FL_BODY(std::int64_t i) { rounded[i] = __float2bfloat16(values[i]); });
-  return rounded;
+TensorView row_of(const Reals& values, std::int64_t n) {
+  return dense_view(values.data(), Rect::of_shape({n}), {n}, values.type());
 }
 
-// Where cuDNN writes, and how that becomes the result.
+// What cuDNN reads: the numbers themselves, or a copy of them in its type.
+const void* operand(const Plan& plan, int slot, const Reals& values, std::int64_t n) {
+  if (values.type() == plan.type) return values.data();
+  const Reals copy = buffer(plan, slot, n);
+  gpu::copy_view(row_of(copy, n), row_of(values, n));
+  return copy.data();
+}
+
+const void* padded_input(const ConvTile& v, const Plan& plan, const Reals& x) {
+  const std::int64_t n = padded_volume(v, plan);
+  if (!plan.pads_in_memory()) return operand(plan, kInputSlot, x, n);
+  const Reals padded = buffer(plan, kPaddedSlot, n);
+  const auto bytes = static_cast<std::size_t>(n * element_bytes(plan.type));
+  check(cudaMemsetAsync(padded.data(), 0, bytes, stream()));
+  gpu::copy_view(interior_of(padded.data(), v, plan), dense_input(x, v));
+  return padded.data();
+}
+
+// Where cuDNN writes n elements, and how these become the result.
 class Result {
  public:
-  Result(const Plan& plan, int slot, float* values, std::int64_t n)
-      : values_(values),
-        n_(n),
-        rounded_(plan.rounds() ? reinterpret_cast<__nv_bfloat16*>(scratch(slot, (n + 1) / 2))
-                               : nullptr) {}
-  void* data() const { return rounded_ == nullptr ? static_cast<void*>(values_) : rounded_; }
+  Result(const Plan& plan, int slot, const Reals& values, std::int64_t n)
+      : values_(values), n_(n), its_(values.type() == plan.type ? values : buffer(plan, slot, n)) {}
+  void* data() const { return its_.data(); }
   void commit() const {
-    if (rounded_ == nullptr) return;
-    float* const values = values_;
-    const __nv_bfloat16* const rounded = rounded_;
-    for_each(n_, [=] FL_BODY(std::int64_t i) { values[i] = __bfloat162float(rounded[i]); });
+    if (its_.data() != values_.data()) gpu::copy_view(row_of(values_, n_), row_of(its_, n_));
   }
 
  private:
-  float* values_;
+  Reals values_;
   std::int64_t n_;
-  __nv_bfloat16* rounded_;
+  Reals its_;
 };
 
 // Whether rounded copies of all operands leave room for as much again.
@@ -277,27 +338,39 @@ bool rounded_fits(const ConvTile& v, const Plan& plan) {
   return 4 * (2 * padded_volume(v, plan) + kernels(v) + outputs(v)) < scratch_left();
 }
 
-// body(plan) computes, or returns false if cuDNN cannot in that precision: then tf32 does.
+// body(plan) computes, or returns false if cuDNN cannot with that type. Tensors stored narrow are
+// taken as they are; in bf16, rounded; and where cuDNN cannot, as floats.
 template <typename Body>
-void compute(const ConvTile& v, const Body& body) {
-  if (precision() == Precision::bf16) {
-    Plan& plan = plan_of(v, Precision::bf16);
-    if (plan.usable && rounded_fits(v, plan)) {
+void compute(const ConvTile& v, DataType stored, const Body& body) {
+  const bool rounds = !is_narrow(stored) && precision() == Precision::bf16;
+  const DataType type = rounds ? DataType::bfloat16 : stored;
+  if (is_narrow(type)) {
+    Plan& plan = plan_of(v, type, Precision::fp32);
+    if (plan.usable && (!rounds || rounded_fits(v, plan))) {
       plan.usable = body(plan);
       if (plan.usable) return;
     }
   }
-  body(plan_of(v, precision() == Precision::fp32 ? Precision::fp32 : Precision::tf32));
+  const bool exact = precision() == Precision::fp32 && !is_narrow(stored);
+  body(plan_of(v, DataType::float32, exact ? Precision::fp32 : Precision::tf32));
 }
 
 }  // namespace
 
-void convolve(const ConvTile& conv, const float* x, const float* kernel, float* y) {
-  compute(conv, [&](const Plan& plan) {
-    const void* const in =
-        operand(plan, kRoundedInputSlot, padded_input(conv, plan, x), padded_volume(conv, plan));
-    const void* const weights = operand(plan, kRoundedKernelSlot, kernel, kernels(conv));
-    const Result out(plan, kRoundedOutputSlot, y, outputs(conv));
+void convolve(const ConvTile& conv, const Reals& x, const Reals& kernel, const Reals& bias,
+              Activation activation, const Reals& y) {
+  const bool relu = activation == Activation::relu, plain = activation == Activation::none;
+  const std::int64_t rows = outputs(conv) / std::max<std::int64_t>(1, conv.filters);
+  compute(conv, x.type(), [&](Plan& plan) {
+    const void* const in = padded_input(conv, plan, x);
+    const void* const weights = operand(plan, kKernelSlot, kernel, kernels(conv));
+    const Result out(plan, kOutputSlot, y, outputs(conv));
+    if (bias.present() && (relu || plain) &&
+        plan.run_fused(in, weights, operand(plan, kBiasSlot, bias, conv.filters), relu,
+                       out.data())) {
+      out.commit();
+      return true;
+    }
     const auto* const best = plan.choose(plan.forward);
     if (best == nullptr ||
         !plan.accepted(cudnnConvolutionForward(dnn(), &kOne, plan.x, in, plan.kernel, weights,
@@ -306,18 +379,22 @@ void convolve(const ConvTile& conv, const float* x, const float* kernel, float* 
       return false;
     }
     out.commit();
+    if (bias.present() || !plain) {
+      add_bias_and_activate(y, y, bias, rows, conv.filters, activation);
+    }
     return true;
   });
 }
 
-void convolve_backward_data(const ConvTile& conv, const float* kernel, const float* dy, float* dx) {
-  compute(conv, [&](const Plan& plan) {
+void convolve_backward_data(const ConvTile& conv, const Reals& kernel, const Reals& dy,
+                            const Reals& dx) {
+  compute(conv, dy.type(), [&](const Plan& plan) {
     const bool pads = plan.pads_in_memory();
     const std::int64_t volume = padded_volume(conv, plan);
-    float* const padded = pads ? scratch(kPaddedSlot, volume) : dx;
-    const void* const weights = operand(plan, kRoundedKernelSlot, kernel, kernels(conv));
-    const void* const in = operand(plan, kRoundedOutputSlot, dy, outputs(conv));
-    const Result out(plan, kRoundedInputSlot, padded, volume);
+    const Reals all = pads ? buffer(plan, kPaddedSlot, volume) : dx;
+    const void* const weights = operand(plan, kKernelSlot, kernel, kernels(conv));
+    const void* const in = operand(plan, kOutputSlot, dy, outputs(conv));
+    const Result out(plan, kInputSlot, all, volume);
     const auto* const best = plan.choose(plan.backward_data);
     if (best == nullptr ||
         !plan.accepted(cudnnConvolutionBackwardData(dnn(), &kOne, plan.kernel, weights, plan.y, in,
@@ -326,18 +403,17 @@ void convolve_backward_data(const ConvTile& conv, const float* kernel, const flo
       return false;
     }
     out.commit();
-    if (pads) gpu::copy_view(dense_input(dx, conv), interior_of(padded, conv, plan));
+    if (pads) gpu::copy_view(dense_input(dx, conv), interior_of(all.data(), conv, plan));
     return true;
   });
 }
 
-void convolve_backward_kernel(const ConvTile& conv, const float* x, const float* dy,
-                              float* dkernel) {
-  compute(conv, [&](const Plan& plan) {
-    const void* const in =
-        operand(plan, kRoundedInputSlot, padded_input(conv, plan, x), padded_volume(conv, plan));
-    const void* const gradient = operand(plan, kRoundedOutputSlot, dy, outputs(conv));
-    const Result out(plan, kRoundedKernelSlot, dkernel, kernels(conv));
+void convolve_backward_kernel(const ConvTile& conv, const Reals& x, const Reals& dy,
+                              const Reals& dkernel) {
+  compute(conv, x.type(), [&](const Plan& plan) {
+    const void* const in = padded_input(conv, plan, x);
+    const void* const gradient = operand(plan, kOutputSlot, dy, outputs(conv));
+    const Result out(plan, kKernelSlot, dkernel, kernels(conv));
     const auto* const best = plan.choose(plan.backward_kernel);
     if (best == nullptr ||
         !plan.accepted(cudnnConvolutionBackwardFilter(

@@ -1,6 +1,6 @@
 // dense: output(..., o) = f(sum over i of input(..., i) * kernel(o, i) + bias(o)).
 #include "gpu/activation.h"
-#include "gpu/blas.h"
+#include "gpu/fused_product.h"
 #include "ops/kernel.h"
 
 namespace flexlegion::gpu {
@@ -12,26 +12,32 @@ class Dense : public Kernel {
       : activation_(activation_of(attributes)), use_bias_(attributes.integer("use_bias") != 0) {}
 
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
-    const Matrix x = input_matrix(task.inputs[0], 0), w = input_matrix(task.weights[0], 1);
-    const DenseOutput y(task.outputs[0], 2);
+    const DataType type = task.outputs[0].type;
+    const Matrix x = input_matrix(task.inputs[0], 0, type);
+    const Matrix w = input_matrix(task.weights[0], 1, type);
+    const DenseOutput y(task.outputs[0], 2, false, type);
     const std::int64_t rows = x.rows, columns = w.rows;
-    multiply(x, w.transposed(), Matrix::row_major(y.data(), rows, columns, columns));
-    const float* bias = use_bias_ ? DenseInput(task.weights[1], 3).data() : nullptr;
-    add_bias_and_activate(y.data(), bias, rows, columns, activation_);
+    Reals bias;
+    if (use_bias_) bias = {DenseInput(task.weights[1], 3).memory(), DataType::float32};
+    multiply_and_activate(x, w.transposed(),
+                          Matrix::row_major(y.memory(), rows, columns, columns, type), bias,
+                          activation_, 6);
     y.commit();
   }
 
   void backward(KernelTask& task) override {
-    const Matrix dy = input_matrix(before_activation(task), 1);
+    const DataType type = task.output_grads[0].type;
+    const Matrix dy = input_matrix(before_activation(task), 1, type);
     if (task.wants_input_grad(0)) {
-      gradient(dy, input_matrix(task.weights[0], 3), task.input_grads[0],
+      gradient(dy, input_matrix(task.weights[0], 3, type), task.input_grads[0],
                task.adds_to_input_grad(0));
     }
     if (task.wants_weight_grad(0)) {
-      gradient(dy.transposed(), input_matrix(task.inputs[0], 3), task.weight_grads[0],
+      gradient(dy.transposed(), input_matrix(task.inputs[0], 3, type), task.weight_grads[0],
                task.adds_to_weight_grad(0));
     }
     if (use_bias_ && task.wants_weight_grad(1)) {
@@ -44,13 +50,13 @@ class Dense : public Kernel {
   TensorView before_activation(const KernelTask& task) const {
     const TensorView& dy = task.output_grads[0];
     if (activation_ == Activation::none) return dy;
-    const TensorView result = dense_view(scratch(0, dy.volume()), dy.tile, dy.shape);
+    const TensorView result = gpu::scratch_view(0, dy, dy.type);
     gpu::activation_backward(activation_, dy, task.outputs[0], result);
     return result;
   }
 
   static void gradient(const Matrix& a, const Matrix& b, const TensorView& grad, bool adds) {
-    const OutputMatrix result(grad, 4, adds);
+    const OutputMatrix result(grad, 4, adds, product_type(a.type, grad.type));
     multiply(a, b, result.matrix(), result.adds());
     result.commit();
   }

@@ -35,6 +35,7 @@ namespace {
 struct State {
   cudaStream_t stream = nullptr;
   cublasHandle_t blas = nullptr;
+  cublasLtHandle_t blas_lt = nullptr;
   cudnnHandle_t dnn = nullptr;
   char* arena = nullptr;
   std::int64_t bytes = 0, used = 0;
@@ -81,6 +82,12 @@ cublasHandle_t blas() {
   check(cublasSetMathMode(mine.blas,
                           p == Precision::fp32 ? CUBLAS_DEFAULT_MATH : CUBLAS_TF32_TENSOR_OP_MATH));
   return mine.blas;
+}
+
+cublasLtHandle_t blas_lt() {
+  State& mine = state();
+  if (mine.blas_lt == nullptr) check(cublasLtCreate(&mine.blas_lt));
+  return mine.blas_lt;
 }
 
 cudnnHandle_t dnn() {

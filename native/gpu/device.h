@@ -8,6 +8,7 @@
 #include "ops/precision.h"
 
 #if FLEXLEGION_CUDA
+#include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 #include <cudnn.h>
@@ -40,7 +41,8 @@ void read_integers(const std::int32_t* from, std::int64_t n, std::int32_t* to);
 void begin_task(cudaStream_t stream, void* arena, std::int64_t arena_bytes);
 
 cudaStream_t stream();
-cublasHandle_t blas();        // set to the stream and the precision
+cublasHandle_t blas();  // set to the stream and the precision
+cublasLtHandle_t blas_lt();
 cudnnHandle_t dnn();          // set to the stream
 std::int64_t scratch_left();  // bytes
 

@@ -20,17 +20,17 @@ namespace {
 constexpr int kSummedSlot = 3000, kScaledSlot = 3001, kSquaresSlot = 3002, kTableSlot = 3010,
               kGatheredSlot = 3020;
 
-// gradient * min(1, clip_norm / (norm + 1e-6)), as PyTorch: the small number keeps a norm of zero
-// from dividing.
-TensorView clipped(const TensorView& gradient, const TensorView& norm, double clip_norm) {
+// The gradient as it is used, if the norm of all gradients says how.
+TensorView used(const TensorView& gradient, const WeightUpdate& update) {
+  if (!update.norm.present()) return gradient;
   const TensorView result =
       dense_view(scratch(kScaledSlot, gradient.volume()), gradient.tile, gradient.shape);
   const Strided from(gradient);
   float* const to = result.f32();
-  const float* const whole = norm.f32();
+  const float* const norm = update.norm.f32();
+  const double clip_norm = update.clip_norm, loss_scale = update.run.loss_scale;
   for_each(gradient.volume(), [=] FL_BODY(std::int64_t i) {
-    const double factor = clip_norm / (static_cast<double>(*whole) + 1e-6);
-    to[i] = from[i] * static_cast<float>(factor < 1.0 ? factor : 1.0);
+    to[i] = from[i] * gradient_factor(*norm, clip_norm, loss_scale);
   });
   return result;
 }
@@ -42,9 +42,8 @@ TensorView summed_gradient(const TensorView& stack) {
 void update(const WeightUpdate& update) {
   const auto by = [&](const TensorView& value, const TensorView& gradient,
                       const std::vector<TensorView>& states) {
-    update.kernel.update(
-        value, update.clip_norm > 0 ? clipped(gradient, update.norm, update.clip_norm) : gradient,
-        states, update.run);
+    const float* const guard = update.scaled() ? update.norm.f32() : nullptr;
+    update.kernel.update(value, used(gradient, update), states, update.run, guard);
   };
   const WeightGradient& gradient = update.gradient;
   if (!gradient.of_table) {

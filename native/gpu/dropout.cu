@@ -6,6 +6,7 @@ namespace flexlegion::gpu {
 namespace {
 
 struct Gpu {
+  static constexpr bool kTakesNarrow = true;
   static void write(const TensorView& to, const TensorView& from, bool adds) {
     gpu::write_or_add_view(to, from, adds);
   }

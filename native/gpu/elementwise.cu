@@ -9,6 +9,7 @@ class ElementWise : public Kernel {
  public:
   explicit ElementWise(Activation activation) : activation_(activation) {}
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const Tiles<2> tiles({&task.inputs[0], &task.outputs[0]});
@@ -31,6 +32,7 @@ class ElementWise : public Kernel {
 class Gelu : public Kernel {
  public:
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const Tiles<2> tiles({&task.inputs[0], &task.outputs[0]});

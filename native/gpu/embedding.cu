@@ -10,6 +10,7 @@ namespace {
 class Embedding : public Kernel {
  public:
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const Strided tokens(task.inputs[0]), table(task.weights[0]), y(task.outputs[0]);

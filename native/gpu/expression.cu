@@ -12,14 +12,14 @@ namespace {
 // What a body needs to read the inputs of an element.
 struct Operands {
   Program program;
-  const float* data[Program::kMostInputs] = {};
+  Reals data[Program::kMostInputs];
   Spread spread[Program::kMostInputs];
 
   FL_DEVICE float operator()(int v, std::int64_t i) const {
     const std::int64_t at = spread[v](i);
     return program.integers[v]
-               ? static_cast<float>(reinterpret_cast<const std::int32_t*>(data[v])[at])
-               : data[v][at];
+               ? static_cast<float>(static_cast<const std::int32_t*>(data[v].data())[at])
+               : static_cast<float>(data[v][at]);
   }
 };
 
@@ -73,7 +73,7 @@ FL_DEVICE void differentiate(const Operands& x, const BackwardWork& work, std::i
 struct Sinks {
   int count = 0;
   int value[Program::kMostInputs] = {};
-  float* data[Program::kMostInputs] = {};
+  Reals data[Program::kMostInputs];
   Spread spread[Program::kMostInputs];
   bool adds[Program::kMostInputs] = {};
 };
@@ -83,7 +83,7 @@ void sum_gradient(const Operands& x, const BackwardWork& work, int v, const Tens
                   const TensorView& dy, bool adds) {
   const Folded folded(dx, dy);
   const Strided from(dy);
-  float* const to = dx.f32();
+  const Reals to(dx.data, dx.type);
   sum_columns<1>(
       folded.rows.volume, folded.columns.volume, 0,
       [=] FL_BODY(std::int64_t row, std::int64_t column) {
@@ -102,6 +102,7 @@ class Expression : public Kernel {
   explicit Expression(const Attributes& attributes) : program_(program_of(attributes)) {}
 
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView& y = task.outputs[0];
@@ -128,7 +129,7 @@ class Expression : public Kernel {
         sum_gradient(x, work, v, dx, dy, adds);
       } else {
         sinks.value[sinks.count] = v;
-        sinks.data[sinks.count] = dx.f32();
+        sinks.data[sinks.count] = {dx.data, dx.type};
         sinks.spread[sinks.count] = spread;
         sinks.adds[sinks.count++] = adds;
       }
@@ -151,7 +152,7 @@ class Expression : public Kernel {
     for (int v = 0; v < program_.inputs; ++v) {
       const TensorView& input = task.inputs[static_cast<std::size_t>(v)];
       if (!input.present()) continue;
-      x.data[v] = input.f32();
+      x.data[v] = {input.data, input.type};
       x.spread[v] = Spread(input, output);
     }
     return x;

@@ -63,6 +63,7 @@ class GroupNorm : public Kernel {
   explicit GroupNorm(const Attributes& attributes) : layer_(attributes) {}
 
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView& output = task.outputs[0];

@@ -35,6 +35,7 @@ class LayerNorm : public Kernel {
  public:
   explicit LayerNorm(const Attributes& attributes) : norm_(attributes) {}
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView& output = task.outputs[0];

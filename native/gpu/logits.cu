@@ -23,6 +23,7 @@ struct Classes {
 
 class OwnLogit : public Kernel {
  public:
+  bool takes(DataType) const override { return true; }
   void forward(KernelTask& task) override {
     const LabelRows rows(task.outputs[0], task.run);
     const Classes classes(task.inputs[0]);
@@ -39,6 +40,7 @@ class OwnLogit : public Kernel {
 class LogitStatistics : public Kernel {
  public:
   explicit LogitStatistics(bool smoothed) : smoothed_(smoothed) {}
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const LabelRows rows(task.outputs[0], task.run);

@@ -111,6 +111,7 @@ class SoftmaxCrossEntropy : public Kernel {
  public:
   explicit SoftmaxCrossEntropy(const Attributes& attributes)
       : smoothing_(smoothing_of(attributes)) {}
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView &losses = task.outputs[0], &x = task.inputs[0];

@@ -21,16 +21,16 @@ struct Gpu {
     gpu::write_or_add_view(to, from, adds);
   }
   static void tanh(const Matrix& m) {
-    add_bias_and_activate(m.f32(), nullptr, m.rows, m.cols, Activation::tanh);
+    add_bias_and_activate(reals(m), reals(m), Reals(), m.rows, m.cols, Activation::tanh);
   }
   static void tanh_backward(const TensorView& dy, const TensorView& y, const TensorView& dz) {
     gpu::activation_backward(Activation::tanh, dy, y, dz);
   }
   static void softmax_rows(const Matrix& m) {
-    gpu::softmax_rows(m.f32(), m.rows, m.cols, {m.cols});
+    gpu::softmax_rows(m.f32(), reals(m), m.rows, m.cols, {m.cols});
   }
   static void softmax_rows_backward(const Matrix& y, const Matrix& dy) {
-    gpu::softmax_rows_backward(y.f32(), dy.f32(), dy.rows, dy.cols);
+    gpu::softmax_rows_backward(reals(y), reals(y), dy.f32(), reals(dy), dy.rows, dy.cols);
   }
   static void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds = false) {
     gpu::multiply(a, b, c, adds);

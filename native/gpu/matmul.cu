@@ -10,10 +10,11 @@ namespace {
 
 bool contiguous_rows(const TensorView& view) { return view.dense_from(view.rank() - 1); }
 
-// A tile whose rows are contiguous: packed into scratch `slot` where they are not.
-TensorView input_rows(const TensorView& view, int slot) {
-  if (contiguous_rows(view)) return view;
-  return dense_view(DenseInput(view, slot).data(), view.tile, view.shape);
+// A tile whose rows are contiguous, and of that type: packed into scratch `slot` where they are
+// not.
+TensorView input_rows(const TensorView& view, int slot, DataType type) {
+  if (contiguous_rows(view) && view.fits(type)) return view;
+  return dense_view(DenseInput(view, slot, type).memory(), view.tile, view.shape, type);
 }
 
 // The first of the dimensions that number, up to the last two, matrices at equal distances.
@@ -27,7 +28,7 @@ int first_of_batch(const TensorView& view) {
 void multiply_tiles(const TensorView& a, bool transpose_a, const TensorView& b, bool transpose_b,
                     const TensorView& c, bool add) {
   if (c.tile.empty()) return;
-  const OutputTile result(c, 2, add, contiguous_rows(c));
+  const OutputTile result(c, 2, add, contiguous_rows(c), product_type(a.type, c.type));
   const TensorView& to = result.view();
   const int batch = std::max({first_of_batch(to), first_of_batch(a), first_of_batch(b)});
   for_each_index<3>({&to, &a, &b}, batch, [&](const Offsets<3>& at) {
@@ -41,20 +42,24 @@ void multiply_tiles(const TensorView& a, bool transpose_a, const TensorView& b, 
 class MatMul : public Kernel {
  public:
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
-    const TensorView a = input_rows(task.inputs[0], 0), b = input_rows(task.inputs[1], 1);
+    const DataType type = task.outputs[0].type;
+    const TensorView a = input_rows(task.inputs[0], 0, type);
+    const TensorView b = input_rows(task.inputs[1], 1, type);
     multiply_tiles(a, false, b, false, task.outputs[0], false);
   }
 
   void backward(KernelTask& task) override {
-    const TensorView rows = input_rows(task.output_grads[0], 0);
+    const DataType type = task.output_grads[0].type;
+    const TensorView rows = input_rows(task.output_grads[0], 0, type);
     if (task.wants_input_grad(0)) {
-      const TensorView b = input_rows(task.inputs[1], 1);
+      const TensorView b = input_rows(task.inputs[1], 1, type);
       multiply_tiles(rows, false, b, true, task.input_grads[0], task.adds_to_input_grad(0));
     }
     if (task.wants_input_grad(1)) {
-      const TensorView a = input_rows(task.inputs[0], 1);
+      const TensorView a = input_rows(task.inputs[0], 1, type);
       multiply_tiles(a, true, rows, false, task.input_grads[1], task.adds_to_input_grad(1));
     }
   }

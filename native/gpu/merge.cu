@@ -12,6 +12,7 @@ bool present(const TensorView& view) { return view.present(); }
 class Add : public Kernel {
  public:
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView& y = task.outputs[0];
@@ -49,6 +50,7 @@ void product(const TensorView& a, const TensorView& b, const TensorView& to, boo
 class Multiply : public Kernel {
  public:
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     product(task.inputs[0], task.inputs[1], task.outputs[0], false);

@@ -27,6 +27,7 @@ enum Slot {
   kQueryGrads,
   kKeyGrads,
   kValueGrads,
+  kProducts,  // scores, and their gradients
   kWeights,
   kKept,
   kScoreGrads
@@ -44,15 +45,16 @@ TensorView by_head(const TensorView& view) {
 
 // Packed matrices, one a sample and head.
 struct Heads {
-  float* data = nullptr;  // null: a gradient that nobody wants
+  Reals data;  // absent: a gradient that nobody wants
   std::int64_t rows = 0, cols = 0;
 
-  Heads(float* packed, const TensorView& tile)
+  Heads(const Reals& packed, const TensorView& tile)
       : data(packed), rows(tile.extent(1)), cols(tile.extent(3)) {}
   // `count` matrices from `first` on; of each `joined` of them, the rows are one matrix's.
   Matrix some(std::int64_t first, std::int64_t joined, std::int64_t count) const {
     const std::int64_t size = joined * rows * cols;
-    return {data + first * rows * cols, joined * rows, cols, cols, 1, count, size};
+    const Reals begin = data + first * rows * cols;
+    return {begin.data(), joined * rows, cols, cols, 1, count, size, data.type()};
   }
 };
 
@@ -65,31 +67,33 @@ struct Block {
   Matrix queries(const Heads& x) const { return x.some(head, heads, groups); }
 };
 
-Heads packed(const TensorView& view, Slot slot) {
-  return {DenseInput(by_head(view), slot).data(), view};
+Heads packed(const TensorView& view, Slot slot, DataType type) {
+  return {{DenseInput(by_head(view), slot, type).memory(), type}, view};
 }
 
 // The gradient of input i, to be packed; absent if nobody wants it.
 class Gradient {
  public:
-  Gradient(const KernelTask& task, std::size_t i, Slot slot)
+  Gradient(const KernelTask& task, std::size_t i, Slot slot, DataType factors)
       : tile_(task.wants_input_grad(i) ? task.input_grads[i] : TensorView()),
-        result_(by_head(tile_), slot, task.adds_to_input_grad(i)) {}
+        type_(product_type(factors, tile_.type)),
+        result_(by_head(tile_), slot, task.adds_to_input_grad(i), type_) {}
   bool wanted() const { return tile_.present(); }
-  Heads heads() const { return {result_.data(), tile_}; }
+  Heads heads() const { return {{result_.memory(), type_}, tile_}; }
   void commit() const { result_.commit(); }
 
  private:
   TensorView tile_;
+  DataType type_;
   DenseOutput result_;
 };
 
 // A tile of a bias, or of its gradient. Where its extent is 1, it is the same for all.
 struct Bias {
-  float* data;  // null: there is none
+  Reals data;  // absent: there is none
   std::int64_t extent[4], step[4];
 
-  explicit Bias(const TensorView& view) : data(view.f32()) {
+  explicit Bias(const TensorView& view) : data(view.data, view.type) {
     for (int d = 0; d < 4; ++d) {
       extent[d] = view.present() ? view.extent(d) : 0;
       step[d] = extent[d] == 1 ? 0 : view.stride[d];
@@ -110,10 +114,10 @@ struct Scores {
   std::int64_t first_head, heads, queries, keys;
 
   // Element (r, 0) of a bias.
-  FL_DEVICE float* bias_row(const Bias& bias, std::int64_t r) const {
+  FL_DEVICE Reals bias_row(const Bias& bias, std::int64_t r) const {
     const std::int64_t head = first_head + r / queries;
-    return bias.data + head / heads * bias.step[0] + head % heads * bias.step[1] +
-           r % queries * bias.step[2];
+    return bias.data +
+           (head / heads * bias.step[0] + head % heads * bias.step[1] + r % queries * bias.step[2]);
   }
 };
 
@@ -124,12 +128,12 @@ struct Operands {
   std::int64_t samples, heads, groups;
   std::int64_t sharing;  // heads that share a group's keys
 
-  explicit Operands(const KernelTask& task)
+  Operands(const KernelTask& task, DataType type)  // of the factors
       : queries(task.inputs[0]),
         keys(task.inputs[1]),
-        q(packed(task.inputs[0], kQueries)),
-        k(packed(task.inputs[1], kKeys)),
-        v(packed(task.inputs[2], kValues)),
+        q(packed(task.inputs[0], kQueries, type)),
+        k(packed(task.inputs[1], kKeys, type)),
+        v(packed(task.inputs[2], kValues, type)),
         bias(task.inputs.size() > 3 ? task.inputs[3] : TensorView()),
         samples(queries.extent(0)),
         heads(queries.extent(2)),
@@ -143,15 +147,21 @@ struct Operands {
   Scores places(const Block& block) const { return {block.head, heads, q.rows, k.rows}; }
 };
 
-Matrix score_matrices(Slot slot, const Operands& x, const Block& block) {
+Matrix score_matrices(Slot slot, const Operands& x, const Block& block, DataType type) {
   const std::int64_t rows = block.heads * x.q.rows, cols = x.k.rows;
-  return {
-      scratch(slot, block.groups * rows * cols), rows, cols, cols, 1, block.groups, rows * cols};
+  const std::int64_t floats = (block.groups * rows * cols * element_bytes(type) + 3) / 4;
+  return {scratch(slot, floats), rows, cols, cols, 1, block.groups, rows * cols, type};
+}
+
+// Floats in place, or made narrow beside them.
+Matrix beside(const Matrix& scores, Slot slot, const Operands& x, const Block& block) {
+  const DataType type = x.q.data.type();
+  return type == DataType::float32 ? scores : score_matrices(slot, x, block, type);
 }
 
 void add_bias(const Scores& scores, const Bias& bias, float* to, std::int64_t rows) {
   for_each_team(rows, scores.keys, [=] FL_BODY(const Team& team, std::int64_t r) {
-    const float* const from = scores.bias_row(bias, r);
+    const Reals from = scores.bias_row(bias, r);
     float* const row = to + r * scores.keys;
     for (std::int64_t j = team.rank; j < scores.keys; j += team.size) {
       row[j] += from[j * bias.step[3]];
@@ -163,7 +173,7 @@ void add_bias(const Scores& scores, const Bias& bias, float* to, std::int64_t ro
 void add_bias_gradients(const Operands& x, const Block& block, const Matrix& ds, const Bias& db) {
   const Scores scores = x.places(block);
   const std::int64_t samples = x.samples, count = block.groups * block.heads;
-  const float* const from = ds.f32();
+  const Reals from = reals(ds);
   for_each(db.volume(), [=] FL_BODY(std::int64_t e) {
     std::int64_t rest = e, index[4];
     for (int d = 3; d >= 0; --d) {
@@ -178,28 +188,26 @@ void add_bias_gradients(const Operands& x, const Block& block, const Matrix& ds,
         const std::int64_t matrix = n * scores.heads + h - scores.first_head;
         if (matrix < 0 || matrix >= count) continue;  // another block's
         for (std::int64_t i = of_query.first; i < of_query.last; ++i) {
-          const float* const row = from + (matrix * scores.queries + i) * scores.keys;
+          const Reals row = from + (matrix * scores.queries + i) * scores.keys;
           for (std::int64_t j = of_key.first; j < of_key.last; ++j) sum += row[j];
         }
       }
     }
-    float* const to = db.data + index[0] * db.step[0] + index[1] * db.step[1] +
-                      index[2] * db.step[2] + index[3] * db.step[3];
-    *to += static_cast<float>(sum);
+    db.data[index[0] * db.step[0] + index[1] * db.step[1] + index[2] * db.step[2] +
+            index[3] * db.step[3]] += static_cast<float>(sum);
   });
 }
 
 // What dropout keeps of a block's weights. A weight's place is that of its score among all
 // samples, heads, queries and keys, however these are split.
 Matrix keep(const Operands& x, const Block& block, const Matrix& weights, const DropoutMask& mask) {
-  const Matrix result = score_matrices(kKept, x, block);
+  const Matrix result = score_matrices(kKept, x, block, weights.type);
   const Scores scores = x.places(block);
   const Rect& tile = x.queries.tile;
   const std::int64_t first_sample = tile.lo[0], first_query = tile.lo[1], first_head = tile.lo[2];
   const std::int64_t all_queries = x.queries.shape[1], all_heads = x.queries.shape[2];
   const std::int64_t keys = scores.keys, all_keys = x.keys.shape[1];
-  const float* const from = weights.f32();
-  float* const to = result.f32();
+  const Reals from = reals(weights), to = reals(result);
   for_each(result.batch * result.rows * keys, [=] FL_BODY(std::int64_t i) {
     const std::int64_t r = i / keys, head = scores.first_head + r / scores.queries;
     const std::int64_t sample = first_sample + head / scores.heads;
@@ -218,12 +226,14 @@ class MultiHeadAttention : public Kernel {
         scale_(static_cast<float>(attributes.number("scale"))),
         dropout_(attributes, "dropout") {}
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
-    const Operands x(task);
-    const DenseOutput y(by_head(task.outputs[0]), kOutput);
-    const Heads outputs(y.data(), task.outputs[0]);
+    const DataType type = task.outputs[0].type;
+    const Operands x(task, type);
+    const DenseOutput y(by_head(task.outputs[0]), kOutput, false, type);
+    const Heads outputs({y.memory(), type}, task.outputs[0]);
     for_each_block(x, [&](const Block& block) {
       const Matrix w = weights(x, block);
       multiply(kept(x, block, w, task.run), block.keys(x.v), block.queries(outputs));
@@ -233,20 +243,23 @@ class MultiHeadAttention : public Kernel {
 
   void backward(KernelTask& task) override {
     if (task.output_grads[0].tile.empty()) return no_gradients(task);
-    const Operands x(task);
-    const Heads dy = packed(task.output_grads[0], kOutput);
-    const Gradient dq(task, 0, kQueryGrads), dk(task, 1, kKeyGrads), dv(task, 2, kValueGrads);
+    const DataType type = task.output_grads[0].type;
+    const Operands x(task, type);
+    const Heads dy = packed(task.output_grads[0], kOutput, type);
+    const Gradient dq(task, 0, kQueryGrads, type), dk(task, 1, kKeyGrads, type),
+        dv(task, 2, kValueGrads, type);
     const Bias db(task.wants_input_grad(3) ? task.input_grads[3] : TensorView());
-    if (db.data != nullptr && !task.adds_to_input_grad(3)) gpu::zero_view(task.input_grads[3]);
+    if (db.data.present() && !task.adds_to_input_grad(3)) gpu::zero_view(task.input_grads[3]);
     for_each_block(x, [&](const Block& block) {
       const Matrix w = weights(x, block), z = kept(x, block, w, task.run);
       const Matrix grads = block.queries(dy);
       if (dv.wanted()) multiply(z.transposed(), grads, block.keys(dv.heads()));
-      if (!dq.wanted() && !dk.wanted() && db.data == nullptr) return;
-      const Matrix ds = score_matrices(kScoreGrads, x, block);
-      multiply(grads, block.keys(x.v).transposed(), ds);
-      softmax_rows_backward(w.f32(), z.f32(), ds.f32(), ds.batch * ds.rows, ds.cols);
-      if (db.data != nullptr) add_bias_gradients(x, block, ds, db);
+      if (!dq.wanted() && !dk.wanted() && !db.data.present()) return;
+      const Matrix dz = score_matrices(kProducts, x, block, DataType::float32);
+      multiply(grads, block.keys(x.v).transposed(), dz);
+      const Matrix ds = beside(dz, kScoreGrads, x, block);
+      softmax_rows_backward(reals(w), reals(z), dz.f32(), reals(ds), ds.batch * ds.rows, ds.cols);
+      if (db.data.present()) add_bias_gradients(x, block, ds, db);
       if (dq.wanted()) multiply(ds, block.keys(x.k), block.queries(dq.heads()), false, scale_);
       if (dk.wanted()) {
         multiply(ds.transposed(), block.queries(x.q), block.keys(dk.heads()), false, scale_);
@@ -278,12 +291,15 @@ class MultiHeadAttention : public Kernel {
 
   // The softmax of a block's scores.
   Matrix weights(const Operands& x, const Block& block) const {
-    const Matrix result = score_matrices(kWeights, x, block);
-    multiply(block.queries(x.q), block.keys(x.k).transposed(), result, false, scale_);
-    const std::int64_t rows = result.batch * result.rows;
-    if (x.bias.data != nullptr) add_bias(x.places(block), x.bias, result.f32(), rows);
-    const RowLengths lengths{result.cols, causal_, x.queries.tile.lo[1] + 1, x.q.rows};
-    softmax_rows(result.f32(), rows, result.cols, lengths);
+    const bool narrow = is_narrow(x.q.data.type());
+    const Matrix scores =
+        score_matrices(narrow ? kProducts : kWeights, x, block, DataType::float32);
+    multiply(block.queries(x.q), block.keys(x.k).transposed(), scores, false, scale_);
+    const std::int64_t rows = scores.batch * scores.rows;
+    if (x.bias.data.present()) add_bias(x.places(block), x.bias, scores.f32(), rows);
+    const RowLengths lengths{scores.cols, causal_, x.queries.tile.lo[1] + 1, x.q.rows};
+    const Matrix result = beside(scores, kWeights, x, block);
+    softmax_rows(scores.f32(), reals(result), rows, scores.cols, lengths);
     return result;
   }
 

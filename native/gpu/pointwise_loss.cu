@@ -66,6 +66,7 @@ template <typename Formula>
 class PointwiseLoss : public Kernel {
  public:
   explicit PointwiseLoss(const Attributes& attributes) : formula_(attributes) {}
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     // A loss without targets has the values for them.

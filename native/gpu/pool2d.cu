@@ -33,16 +33,16 @@ struct Place {
     n = i / tile.extent[1];
   }
   // In any tile of these samples and channels: where their plane of (h, w) begins.
-  FL_DEVICE float* plane(const Strided& tile) const {
-    return tile.data + n * tile.stride[0] + c * tile.stride[3];
+  FL_DEVICE Reals plane(const Strided& tile) const {
+    return tile.data + (n * tile.stride[0] + c * tile.stride[3]);
   }
-  FL_DEVICE float& in(const Strided& tile) const {
+  FL_DEVICE Real in(const Strided& tile) const {
     return plane(tile)[h * tile.stride[1] + w * tile.stride[2]];
   }
 };
 
 FL_DEVICE inline float maximum_of(const PoolTile& t, const Strided& x, const Place& at) {
-  const float* const plane = at.plane(x);
+  const Reals plane = at.plane(x);
   float best = plane[t.h.begin(at.h) * x.stride[1] + t.w.begin(at.w) * x.stride[2]];
   for (std::int64_t h = t.h.begin(at.h); h < t.h.end(at.h); ++h) {
     for (std::int64_t w = t.w.begin(at.w); w < t.w.end(at.w); ++w) {
@@ -54,7 +54,7 @@ FL_DEVICE inline float maximum_of(const PoolTile& t, const Strided& x, const Pla
 }
 
 FL_DEVICE inline float average_of(const PoolTile& t, const Strided& x, const Place& at) {
-  const float* const plane = at.plane(x);
+  const Reals plane = at.plane(x);
   float sum = 0;
   for (std::int64_t h = t.h.begin(at.h); h < t.h.end(at.h); ++h) {
     for (std::int64_t w = t.w.begin(at.w); w < t.w.end(at.w); ++w) {
@@ -67,7 +67,7 @@ FL_DEVICE inline float average_of(const PoolTile& t, const Strided& x, const Pla
 // Whether the element is the first largest one, in row-major order, of window (oh, ow).
 FL_DEVICE inline bool wins(const PoolTile& t, const Strided& x, const Place& at, std::int64_t oh,
                            std::int64_t ow) {
-  const float* const plane = at.plane(x);
+  const Reals plane = at.plane(x);
   const float mine = at.in(x);
   for (std::int64_t h = t.h.begin(oh); h < t.h.end(oh); ++h) {
     for (std::int64_t w = t.w.begin(ow); w < t.w.end(ow); ++w) {
@@ -83,7 +83,7 @@ FL_DEVICE inline bool wins(const PoolTile& t, const Strided& x, const Place& at,
 template <typename Share>
 FL_DEVICE float gathered(const PoolTile& t, const Strided& dy, const Place& at,
                          const Share& share) {
-  const float* const plane = at.plane(dy);
+  const Reals plane = at.plane(dy);
   float sum = 0;
   for (std::int64_t oh = t.h.first_over(at.h); oh < t.h.end_over(at.h); ++oh) {
     for (std::int64_t ow = t.w.first_over(at.w); ow < t.w.end_over(at.w); ++ow) {
@@ -114,6 +114,7 @@ class Pool2d : public Kernel {
   explicit Pool2d(const Attributes& attributes) : layer_(attributes) {}
 
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView& output = task.outputs[0];

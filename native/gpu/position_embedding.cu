@@ -9,6 +9,7 @@ namespace {
 TensorView repeated(const TensorView& table, const TensorView& batch) {
   TensorView view = batch;
   view.data = table.data;
+  view.type = table.type;
   view.stride = {0, table.stride[0], table.stride[1]};
   return view;
 }
@@ -16,6 +17,7 @@ TensorView repeated(const TensorView& table, const TensorView& batch) {
 class PositionEmbedding : public Kernel {
  public:
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView& y = task.outputs[0];

@@ -9,7 +9,7 @@ namespace {
 void sum(const TensorView& x, const TensorView& y, float factor) {
   const Folded folded(y, x);
   const Strided from(x);
-  float* const to = y.f32();
+  const Reals to(y.data, y.type);
   const std::int64_t last = x.rank() - 1;
   if (y.shape[last] == 1 && x.shape[last] != 1) {  // neighbours are summed
     for_each_team(folded.columns.volume, folded.rows.volume,
@@ -39,7 +39,7 @@ void sum(const TensorView& x, const TensorView& y, float factor) {
 void maximum(const TensorView& x, const TensorView& y) {
   const Folded folded(y, x);
   const Strided from(x);
-  float* const to = y.f32();
+  const Reals to(y.data, y.type);
   for_each_team(folded.columns.volume, folded.rows.volume,
                 [=] FL_BODY(const Team& team, std::int64_t column) {
                   float mine = -INFINITY;
@@ -56,7 +56,7 @@ void maximum(const TensorView& x, const TensorView& y) {
 void spread(const TensorView& dy, const TensorView& dx, float factor, bool adds) {
   const Spread places(dy, dx);
   const Strided to(dx);
-  const float* const from = dy.f32();
+  const Reals from(dy.data, dy.type);
   for_each(dx.volume(),
            [=] FL_BODY(std::int64_t i) { put(to[i], factor * from[places(i)], adds); });
 }
@@ -66,7 +66,7 @@ void reward(const TensorView& x, const TensorView& y, const TensorView& dy, cons
             bool adds) {
   const Folded folded(y, x), gradients(dy, x);
   const Strided from(x), to(dx);
-  const float *const most = y.f32(), *const grad = dy.f32();
+  const Reals most(y.data, y.type), grad(dy.data, dy.type);
   for_each_team(folded.columns.volume, folded.rows.volume,
                 [=] FL_BODY(const Team& team, std::int64_t column) {
                   const std::int64_t first = folded.columns(column), rows = folded.rows.volume;
@@ -89,6 +89,7 @@ class Reduce : public Kernel {
   explicit Reduce(const Attributes& attributes) : reduction_(attributes) {}
 
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView& x = task.inputs[0];

@@ -12,6 +12,7 @@ class Resize2d : public Kernel {
   explicit Resize2d(const Attributes& attributes) : h_(attributes, "h"), w_(attributes, "w") {}
 
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView& output = task.outputs[0];
@@ -22,9 +23,9 @@ class Resize2d : public Kernel {
     for_each(output.volume(), [=] FL_BODY(std::int64_t i) {
       const std::int64_t c = i % y.extent[3], place = i / y.extent[3];
       const ResizeTaps row = h.taps(place / w.out % h.out), column = w.taps(place % w.out);
-      const float* const plane = x.data + place / w.out / h.out * x.stride[0] + c * x.stride[3];
+      const Reals plane = x.data + (place / w.out / h.out * x.stride[0] + c * x.stride[3]);
       const auto at = [&](std::int64_t r, std::int64_t q) {
-        return plane[r * x.stride[1] + q * x.stride[2]];
+        return static_cast<float>(plane[r * x.stride[1] + q * x.stride[2]]);
       };
       const float above = (1.0f - column.share) * at(row.first, column.first) +
                           column.share * at(row.first, column.second);
@@ -48,7 +49,7 @@ class Resize2d : public Kernel {
     for_each(input_grad.volume(), [=] FL_BODY(std::int64_t i) {
       const std::int64_t c = i % dx.extent[3], place = i / dx.extent[3];
       const std::int64_t iw = place % w.in, ih = place / w.in % h.in;
-      const float* const plane = dy.data + place / w.in / h.in * dy.stride[0] + c * dy.stride[3];
+      const Reals plane = dy.data + (place / w.in / h.in * dy.stride[0] + c * dy.stride[3]);
       float sum = 0;
       for (std::int64_t oh = h.first_of(ih); oh < h.end_of(ih); ++oh) {
         const float row = h.taps(oh).weight_of(ih);

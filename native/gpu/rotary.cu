@@ -9,6 +9,7 @@ namespace {
 TensorView repeated(const TensorView& angles, const TensorView& x) {
   TensorView view = x;
   view.data = angles.data;
+  view.type = angles.type;
   const std::int64_t sample = angles.extent(0) == 1 ? 0 : angles.stride[0];
   view.stride = {sample, angles.stride[1], 0, angles.stride[angles.rank() - 1]};
   return view;
@@ -24,8 +25,8 @@ void turn(const KernelTask& task, const TensorView& from, const TensorView& to, 
     const auto e = tiles(i);
     const bool first = i % channels / gap % 2 == 0;  // of its pair
     const std::int64_t other = first ? gap : -gap;
-    const float sine = e.at[3][back ? other * sine_step : 0];
-    const float x = e.at[1][other * x_step];
+    const float sine = e.at(3)[back ? other * sine_step : 0];
+    const float x = e.at(1)[other * x_step];
     put(e[0], e[1] * e[2] + (first != back ? -x : x) * sine, adds);
   });
 }
@@ -35,6 +36,7 @@ class Rotary : public Kernel {
   explicit Rotary(const Attributes& attributes)
       : interleaved_(attributes.integer("interleaved") != 0) {}
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     turn(task, task.inputs[0], task.outputs[0], interleaved_, false, false);

@@ -15,7 +15,7 @@ void keep_largest(std::int64_t k, const TensorView& values, const TensorView& gr
   const std::int64_t n = values.extent(values.rank() - 1);
   for_each(values.volume(), [=] FL_BODY(std::int64_t i) {
     const std::int64_t row = i / n, c = i % n;
-    const bool kept = among_largest(&x(row, 0), x.step, n, c, k);
+    const bool kept = among_largest(x.outer.data + x.outer.offset_of(row), x.step, n, c, k);
     put(to(row, c), kept ? from(row, c) : 0.0f, adds);
   });
 }
@@ -41,6 +41,7 @@ class TopK : public Kernel {
  public:
   explicit TopK(const Attributes& attributes) : k_(attributes.integer("k")) {}
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
   void forward(KernelTask& task) override {
     keep_largest(k_, task.inputs[0], task.inputs[0], task.outputs[0], false);
   }
@@ -58,6 +59,7 @@ class Capacity : public Kernel {
  public:
   explicit Capacity(const Attributes& attributes) : most_(attributes.integer("most")) {}
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
   void forward(KernelTask& task) override {
     keep_first(most_, task.inputs[0], task.inputs[0], task.outputs[0], false);
   }

@@ -10,9 +10,9 @@
 namespace flexlegion::gpu {
 
 struct Row {
-  float* data;
+  Reals data;
   std::int64_t step;
-  FL_DEVICE float& operator[](std::int64_t i) const { return data[i * step]; }
+  FL_DEVICE Real operator[](std::int64_t i) const { return data[i * step]; }
 };
 
 FL_DEVICE inline Row row_of(const Strided& tile, std::int64_t i) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "gpu/launch.h"
+#include "gpu/real.h"
 
 namespace flexlegion::gpu {
 
@@ -13,10 +14,14 @@ struct RowSoftmax {
   float sum = 0;  // of exp(x - maximum)
 };
 
-// Of one row of a team.
-FL_DEVICE inline RowSoftmax row_softmax(const Team& team, const float* x, std::int64_t n) {
+// Of one row of a team: floats, or Reals.
+template <typename Values>
+FL_DEVICE RowSoftmax row_softmax(const Team& team, const Values& x, std::int64_t n) {
   float maximum = -INFINITY;
-  for (std::int64_t j = team.rank; j < n; j += team.size) maximum = x[j] > maximum ? x[j] : maximum;
+  for (std::int64_t j = team.rank; j < n; j += team.size) {
+    const float value = x[j];
+    maximum = value > maximum ? value : maximum;
+  }
   maximum = team.maximum(maximum);
   float sum = 0;
   for (std::int64_t j = team.rank; j < n; j += team.size) sum += expf(x[j] - maximum);
@@ -36,16 +41,15 @@ struct RowLengths {
   }
 };
 
-// In place, over dense rows of `width`. Of a row of -infinity, all results are zero.
-void softmax_rows(float* x, std::int64_t rows, std::int64_t width, const RowLengths& lengths);
+// y = softmax(x), over dense rows of `width`; y may lie where x does. Of a row of -infinity, all
+// results are zero.
+void softmax_rows(const float* x, const Reals& y, std::int64_t rows, std::int64_t width,
+                  const RowLengths& lengths);
 
-// From the gradients of its results y to those of its arguments, in place: dy_j = y_j (dy_j - sum
-// over k of y_k dy_k).
-void softmax_rows_backward(const float* y, float* dy, std::int64_t rows, std::int64_t width);
-
-// The same where dropout made z of the results y, and dy are the gradients of z:
-// dy_j = z_j dy_j - y_j * sum over k of z_k dy_k.
-void softmax_rows_backward(const float* y, const float* z, float* dy, std::int64_t rows,
-                           std::int64_t width);
+// From the gradients of its results y to those of its arguments: dx_j = y_j (dy_j - sum over k of
+// y_k dy_k). Where dropout made z of the results, and dz are the gradients of z: dx_j = z_j dz_j -
+// y_j * sum over k of z_k dz_k. dx may lie where dz does.
+void softmax_rows_backward(const Reals& y, const Reals& z, const float* dz, const Reals& dx,
+                           std::int64_t rows, std::int64_t width);
 
 }  // namespace flexlegion::gpu

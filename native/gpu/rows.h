@@ -10,7 +10,7 @@ namespace flexlegion::gpu {
 // distances are one.
 inline Strided joined(const TensorView& view, int first, int last) {
   Strided result;
-  result.data = view.f32();
+  result.data = {view.data, view.type};
   int& rank = result.rank;
   for (int d = first; d < last; ++d) {
     if (view.extent(d) == 1) continue;
@@ -39,8 +39,8 @@ struct Rows {
     outer = joined(view, 0, last);
     step = view.stride[last];
   }
-  FL_DEVICE bool present() const { return outer.data != nullptr; }
-  FL_DEVICE float& operator()(std::int64_t row, std::int64_t column) const {
+  FL_DEVICE bool present() const { return outer.data.present(); }
+  FL_DEVICE Real operator()(std::int64_t row, std::int64_t column) const {
     return outer.data[outer.offset_of(row) + column * step];
   }
 };

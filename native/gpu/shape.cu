@@ -25,6 +25,7 @@ class Transpose : public Kernel {
   }
 
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     Gpu::write(task.outputs[0], permuted(task.inputs[0], permutation_), false);

@@ -10,6 +10,7 @@ namespace {
 class Softmax : public Kernel {
  public:
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
@@ -19,8 +20,7 @@ class Softmax : public Kernel {
     const std::int64_t lo = task.outputs[0].tile.lo[last];
     for_each_team(task.outputs[0].volume() / length, classes,
                   [=] FL_BODY(const Team& team, std::int64_t r) {
-                    const float* const from = x.row(r);
-                    float* const to = y.row(r);
+                    const Reals from = x.row(r), to = y.row(r);
                     const RowSoftmax softmax = row_softmax(team, from, classes);
                     const float scale = 1.0f / softmax.sum;
                     for (std::int64_t j = team.rank; j < length; j += team.size) {
@@ -39,8 +39,7 @@ class Softmax : public Kernel {
     const std::int64_t lo = task.output_grads[0].tile.lo[last];
     for_each_team(task.input_grads[0].volume() / std::max<std::int64_t>(1, classes), classes,
                   [=] FL_BODY(const Team& team, std::int64_t r) {
-                    const float *const from = x.row(r), *const grad = dy.row(r);
-                    float* const to = dx.row(r);
+                    const Reals from = x.row(r), grad = dy.row(r), to = dx.row(r);
                     const RowSoftmax softmax = row_softmax(team, from, classes);
                     const float scale = 1.0f / softmax.sum;
                     float mean = 0;

@@ -56,15 +56,15 @@ void add_to_first(const Lookup& lookup, std::int64_t begin, const std::int32_t* 
 }  // namespace
 
 void add_looked_up(const std::vector<Lookup>& lookups, const TensorView& rows) {
-  const Strided table(rows);
-  const std::int64_t begin = rows.tile.lo[0], columns = rows.extent(1);
+  float* const table = rows.f32();
+  const std::int64_t begin = rows.tile.lo[0], count = rows.extent(0), columns = rows.extent(1);
+  const std::int64_t row_step = rows.stride[0], step = rows.stride[1];
   for (const Lookup& lookup : lookups) {
     const Strided tokens(lookup.tokens), gradient(lookup.gradient);
     for_each(lookup.gradient.volume(), [=] FL_BODY(std::int64_t i) {
       const std::int64_t row = tokens.integer(i / columns) - begin;
-      if (row < 0 || row >= table.extent[0]) return;
-      add_atomically(&table.data[row * table.stride[0] + i % columns * table.stride[1]],
-                     gradient[i]);
+      if (row < 0 || row >= count) return;
+      add_atomically(&table[row * row_step + i % columns * step], gradient[i]);
     });
   }
 }

@@ -23,10 +23,10 @@ void copy_elements(const TensorView& to, const TensorView& from) {
 void copy_view(const TensorView& to, const TensorView& from) {
   if (to.tile.empty()) return;
   if (!to.fits(from.type)) {
-    const Reals<2> tiles({&to, &from});
+    const Tiles<2> tiles({&to, &from});
     for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
       const auto element = tiles(i);
-      element.put(0, element[1]);
+      element[0] = element[1];
     });
     return;
   }
@@ -48,44 +48,66 @@ void copy_view(const TensorView& to, const TensorView& from) {
 }
 
 void add_view(const TensorView& to, const TensorView& from) {
-  const Reals<2> tiles({&to, &from});
+  const Tiles<2> tiles({&to, &from});
   for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
     const auto element = tiles(i);
-    element.put(0, element[0] + element[1]);
+    element[0] = element[0] + element[1];
   });
 }
 
 void max_view(const TensorView& to, const TensorView& from) {
-  const Reals<2> tiles({&to, &from});
+  const Tiles<2> tiles({&to, &from});
   for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
     const auto element = tiles(i);
-    element.put(0, larger(element[0], element[1]));
+    element[0] = larger(element[0], element[1]);
   });
 }
 
 void log_add_exp_view(const TensorView& to, const TensorView& from) {
-  const Reals<2> tiles({&to, &from});
+  const Tiles<2> tiles({&to, &from});
   for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
     const auto element = tiles(i);
-    element.put(0, log_add_exp(element[0], element[1]));
+    element[0] = log_add_exp(element[0], element[1]);
   });
 }
 
 void zero_view(const TensorView& to) {
-  const Reals<1> tiles({&to});
-  for_each(to.volume(), [=] FL_BODY(std::int64_t i) { tiles(i).put(0, 0.0f); });
+  const Tiles<1> tiles({&to});
+  for_each(to.volume(), [=] FL_BODY(std::int64_t i) { tiles(i)[0] = 0.0f; });
 }
 
 void zero_where_equal(const TensorView& to, const TensorView& a, const TensorView& b) {
-  const Reals<3> tiles({&to, &a, &b});
+  const Tiles<3> tiles({&to, &a, &b});
   for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
     const auto element = tiles(i);
-    if (same_number(element[1], element[2])) element.put(0, 0.0f);
+    if (same_number(element[1], element[2])) element[0] = 0.0f;
   });
 }
 
 void write_or_add_view(const TensorView& to, const TensorView& from, bool adds) {
   (adds ? add_view : copy_view)(to, from);
+}
+
+TensorView scratch_view(int slot, const TensorView& like, DataType type) {
+  const std::int64_t floats = (like.volume() * element_bytes(type) + 3) / 4;
+  return dense_view(scratch(slot, floats), like.tile, like.shape, type);
+}
+
+DenseInput::DenseInput(const TensorView& view, int slot, DataType type) : memory_(view.data) {
+  if (!view.present() || (view.dense() && view.fits(type))) return;
+  const TensorView copy = gpu::scratch_view(slot, view, type);
+  gpu::copy_view(copy, view);
+  memory_ = copy.data;
+}
+
+DenseOutput::DenseOutput(const TensorView& view, int slot, bool adds, DataType type)
+    : view_(view),
+      result_(view.dense() && view.fits(type) && !adds ? view
+                                                       : gpu::scratch_view(slot, view, type)),
+      adds_(adds) {}
+
+void DenseOutput::commit() const {
+  if (result_.data != view_.data) gpu::write_or_add_view(view_, result_, adds_);
 }
 
 }  // namespace flexlegion::gpu

@@ -2,21 +2,21 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "gpu/launch.h"
+#include "gpu/real.h"
 #include "ops/tensor_view.h"
 
 namespace flexlegion::gpu {
 
 // A tile as a body captures it; elements are numbered row-major over its own extents.
 struct Strided {
-  float* data = nullptr;
+  Reals data;
   int rank = 0;
   std::int64_t extent[kMaxRegionRank] = {}, stride[kMaxRegionRank] = {};
 
   Strided() = default;
-  explicit Strided(const TensorView& view) : data(view.f32()), rank(view.rank()) {
+  explicit Strided(const TensorView& view) : data(view.data, view.type), rank(view.rank()) {
     for (int d = 0; d < rank; ++d) {
       extent[d] = view.extent(d);
       stride[d] = view.stride[d];
@@ -33,12 +33,12 @@ struct Strided {
     return dims > 0 ? offset + i * stride[0] : 0;
   }
   FL_DEVICE std::int64_t offset_of(std::int64_t i) const { return offset_of(i, rank); }
-  FL_DEVICE float& operator[](std::int64_t i) const { return data[offset_of(i)]; }
+  FL_DEVICE Real operator[](std::int64_t i) const { return data[offset_of(i)]; }
   FL_DEVICE std::int32_t integer(std::int64_t i) const {
-    return reinterpret_cast<const std::int32_t*>(data)[offset_of(i)];
+    return static_cast<const std::int32_t*>(data.data())[offset_of(i)];
   }
   // Row i: all dimensions but the last. Its elements are `stride[rank - 1]` apart.
-  FL_DEVICE float* row(std::int64_t i) const { return data + offset_of(i, rank - 1); }
+  FL_DEVICE Reals row(std::int64_t i) const { return data + offset_of(i, rank - 1); }
 };
 
 // Where bodies find the same element of tiles of equal extents, numbered as a Strided's. What
@@ -77,76 +77,24 @@ struct TileOffsets {
   }
 };
 
-// The elements themselves, of tiles of floats.
+// The elements themselves, of tiles of real numbers.
 template <int N>
 struct Tiles {
   struct Element {
-    float* at[N];
-    FL_DEVICE float& operator[](int tile) const { return *at[tile]; }
+    const Tiles& tiles;
+    const typename TileOffsets<N>::Offsets offsets;
+    FL_DEVICE Reals at(int tile) const { return tiles.data[tile] + offsets.of[tile]; }
+    FL_DEVICE Real operator[](int tile) const { return tiles.data[tile][offsets.of[tile]]; }
   };
 
   TileOffsets<N> places;
-  float* data[N];
+  Reals data[N];
 
   explicit Tiles(const TensorView* const (&views)[N]) : places(views) {
-    for (int v = 0; v < N; ++v) data[v] = views[v]->f32();
+    for (int v = 0; v < N; ++v) data[v] = Reals(views[v]->data, views[v]->type);
   }
 
-  FL_DEVICE Element operator()(std::int64_t i) const {
-    const auto offsets = places(i);
-    Element element;
-    for (int v = 0; v < N; ++v) element.at[v] = data[v] + offsets.of[v];
-    return element;
-  }
-};
-
-// Their values, of tiles of real numbers, however these are stored.
-template <int N>
-struct Reals {
-  TileOffsets<N> places;
-  void* data[N];
-  bool narrow[N];
-
-  explicit Reals(const TensorView* const (&views)[N]) : places(views) {
-    for (int v = 0; v < N; ++v) {
-      data[v] = views[v]->data;
-      narrow[v] = views[v]->narrow();
-    }
-  }
-
-  class Element {
-   public:
-    FL_DEVICE Element(const Reals& of, std::int64_t i) : of_(of), at_(of.places(i)) {}
-    FL_DEVICE float operator[](int tile) const {
-      const std::int64_t at = at_.of[tile];
-      if (!of_.narrow[tile]) return static_cast<const float*>(of_.data[tile])[at];
-      const std::uint32_t bits = static_cast<const Bfloat16*>(of_.data[tile])[at];
-      return as<float>(bits << 16);
-    }
-    FL_DEVICE void put(int tile, float value) const {
-      const std::int64_t at = at_.of[tile];
-      if (!of_.narrow[tile]) {
-        static_cast<float*>(of_.data[tile])[at] = value;
-        return;
-      }
-      auto bits = as<std::uint32_t>(value);
-      round_bits(bits, value != value);
-      static_cast<Bfloat16*>(of_.data[tile])[at] = static_cast<Bfloat16>(bits >> 16);
-    }
-
-   private:
-    template <typename To, typename From>
-    FL_DEVICE static To as(const From& from) {
-      To to;
-      std::memcpy(&to, &from, sizeof(to));
-      return to;
-    }
-
-    const Reals& of_;
-    const typename TileOffsets<N>::Offsets at_;
-  };
-
-  FL_DEVICE Element operator()(std::int64_t i) const { return {*this, i}; }
+  FL_DEVICE Element operator()(std::int64_t i) const { return {*this, places(i)}; }
 };
 
 // As in ops/tensor_view.h, on the task's stream. Called as gpu::copy_view() and so on: their
@@ -161,37 +109,35 @@ void write_or_add_view(const TensorView& to, const TensorView& from, bool adds);
 
 // y(i) = or += f(i), for tiles of equal extents.
 FL_DEVICE inline void put(float& to, float value, bool adds) { to = adds ? to + value : value; }
+FL_DEVICE inline void put(const Real& to, float value, bool adds) {
+  to = adds ? to + value : value;
+}
 
-// Of floats, whatever the tile is stored as.
+// A dense tile of the same extents in scratch memory, of that type.
+TensorView scratch_view(int slot, const TensorView& like, DataType type = DataType::float32);
+
+// A tile as dense memory of that type: the tile itself, or a copy in scratch memory.
 class DenseInput {
  public:
-  DenseInput(const TensorView& view, int slot) : data_(static_cast<float*>(view.data)) {
-    if (!view.present() || (view.dense() && !view.narrow())) return;
-    data_ = scratch(slot, view.volume());
-    gpu::copy_view(dense_view(data_, view.tile, view.shape), view);
-  }
-  float* data() const { return data_; }
+  DenseInput(const TensorView& view, int slot, DataType type = DataType::float32);
+  float* data() const { return static_cast<float*>(memory_); }
+  void* memory() const { return memory_; }  // of any type
 
  private:
-  float* data_;
+  void* memory_;
 };
 
 // Write to data(), then call commit().
 class DenseOutput {
  public:
-  DenseOutput(const TensorView& view, int slot, bool adds = false)
-      : view_(view),
-        data_(view.dense() && !view.narrow() && !adds ? view.f32() : scratch(slot, view.volume())),
-        adds_(adds) {}
-  float* data() const { return data_; }
-  void commit() const {
-    if (data_ == view_.data) return;
-    gpu::write_or_add_view(view_, dense_view(data_, view_.tile, view_.shape), adds_);
-  }
+  DenseOutput(const TensorView& view, int slot, bool adds = false,
+              DataType type = DataType::float32);
+  float* data() const { return result_.f32(); }
+  void* memory() const { return result_.data; }
+  void commit() const;
 
  private:
-  TensorView view_;
-  float* data_;
+  TensorView view_, result_;
   bool adds_;
 };
 

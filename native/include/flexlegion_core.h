@@ -37,7 +37,7 @@ typedef struct {
 void fl_last_error(fl_error *out);
 
 /* Enumerations. Python reads them here; static_asserts compare them with those of C++. */
-typedef enum { FL_FLOAT32, FL_INT32, FL_BFLOAT16 } fl_data_type;
+typedef enum { FL_FLOAT32, FL_INT32, FL_BFLOAT16, FL_FLOAT16 } fl_data_type;
 /* A state is a weight that its operator's forward pass reads and writes. Other weights that need no
  * gradient are constants. What is detached is an activation through which no gradient passes. */
 typedef enum { FL_INPUT, FL_WEIGHT, FL_ACTIVATION, FL_OPERATOR_STATE, FL_DETACHED } fl_tensor_kind;

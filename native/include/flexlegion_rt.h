@@ -107,14 +107,18 @@ int fl_program_stage(fl_program *program, int runs, int n_data, const int32_t *d
                      const int64_t *rows);
 /* Issues one iteration over what was staged, of which the first `valid_samples` count, and stages
  * the next batch meanwhile (n_data 0: none). A value of a loss that counts adds `label_shares` of
- * it to what training minimises: one a loss operator, in the graph's order. Returns a ticket. */
+ * it to what training minimises: one a loss operator, in the graph's order. Gradients are
+ * multiplied with `loss_scale` until they are used, and are not used if they overflow; 0: they are
+ * as they are, unless tensors are stored as float16. Returns a ticket. */
 int64_t fl_program_step(fl_program *program, int runs, int64_t step, int64_t valid_samples,
-                        int n_losses, const double *label_shares, double learning_rate, int n_data,
-                        const int32_t *data, int n_rows, const int64_t *rows);
+                        int n_losses, const double *label_shares, double learning_rate,
+                        double loss_scale, int n_data, const int32_t *data, int n_rows,
+                        const int64_t *rows);
 
 typedef struct {
   double loss, correct, correct_top5, squared_error, absolute_error;
   int64_t labels, samples; /* losses that count, one a sample, or a sample and step */
+  int64_t overflows;       /* of the first loss: iterations whose gradients were not finite */
 } fl_metrics;
 /* Waits until this rank has read that iteration's batch and computed its part of the losses; -1:
  * until all that was issued is done. */

@@ -176,7 +176,7 @@ class BatchNorm : public Kernel {
       : epsilon_(attributes.number("epsilon")),
         relu_(activation_of(attributes) == Activation::relu) {}
   bool accumulates() const override { return true; }
-  bool takes_bfloat16() const override { return true; }
+  bool takes(DataType type) const override { return type == DataType::bfloat16; }
 
   void forward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &y = task.outputs[0];

@@ -80,7 +80,7 @@ std::int64_t positions_of(const TensorView& x) {
 class BatchNormStatistics : public Kernel {
  public:
   bool accumulates() const override { return true; }
-  bool takes_bfloat16() const override { return true; }
+  bool takes(DataType type) const override { return type == DataType::bfloat16; }
 
   void forward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &y = task.outputs[0];

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "ops/bfloat16.h"
+#include "ops/narrow.h"
 #include "ops/simd.h"
 #include "ops/strided_loop.h"
 

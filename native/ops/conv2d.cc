@@ -78,7 +78,7 @@ class Conv2d : public Kernel {
 
   bool accumulates() const override { return true; }
   bool shares_out() const override { return true; }
-  bool takes_bfloat16() const override { return true; }
+  bool takes(DataType type) const override { return type == DataType::bfloat16; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;

@@ -10,24 +10,6 @@
 namespace flexlegion {
 namespace {
 
-FLEXLEGION_SIMD void add_row(const float* row, std::int64_t n, float* sums) {
-  for (std::int64_t c = 0; c < n; ++c) sums[c] += row[c];
-}
-
-void add_rows(const Matrix& rows, float* sums) {  // row-major
-  constexpr std::int64_t kPiece = 1024;           // columns
-  float copy[kPiece];
-  const bool narrow = rows.type == DataType::bfloat16;
-  for (std::int64_t c = 0; c < rows.cols; c += kPiece) {
-    const std::int64_t n = std::min(kPiece, rows.cols - c);
-    for (std::int64_t r = 0; r < rows.rows; ++r) {
-      void* const row = rows.at(r * rows.row + c);
-      if (narrow) widen(static_cast<const Bfloat16*>(row), copy, n);
-      add_row(narrow ? copy : static_cast<const float*>(row), n, sums + c);
-    }
-  }
-}
-
 class Dense : public Kernel {
  public:
   explicit Dense(const Attributes& attributes)
@@ -35,7 +17,7 @@ class Dense : public Kernel {
 
   bool accumulates() const override { return true; }
   bool shares_out() const override { return true; }
-  bool takes_bfloat16() const override { return true; }
+  bool takes(DataType type) const override { return type == DataType::bfloat16; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;

@@ -30,12 +30,25 @@ struct WeightUpdate {
   std::vector<TensorView> states;
   WeightGradient gradient;
   const RunState& run;
-  // One element: the norm of all gradients, which is to be at most `clip_norm`; 0: not clipped.
+  // One element, or absent: the norm of all gradients, which is to be at most `clip_norm`; 0: any.
+  // Scaled gradients (RunState::loss_scale) of a norm that is not finite change nothing.
   TensorView norm;
   double clip_norm = 0;
-  // Where the new value is rounded to, if it is stored as bfloat16 as well.
+  // Where the new value is rounded to, if it is stored in two bytes as well.
   TensorView rounded;
+
+  bool scaled() const { return run.loss_scale > 0; }
 };
+
+// What gradients of that norm are multiplied with before they are used, so that they are not scaled
+// any more and their norm is at most `clip_norm`. As in PyTorch, a small number keeps a norm of
+// zero from dividing.
+FL_DEVICE inline float gradient_factor(float norm, double clip_norm, double loss_scale) {
+  const double scale = loss_scale > 0 ? 1.0 / loss_scale : 1.0;
+  if (!(clip_norm > 0)) return static_cast<float>(scale);
+  const double bound = clip_norm / (static_cast<double>(norm) * scale + 1e-6);
+  return static_cast<float>(bound < 1.0 ? bound * scale : scale);
+}
 
 // What a GPU is, as its driver tells it.
 struct GpuFacts {
@@ -81,7 +94,7 @@ struct DeviceFunctions {
 // The sizes of what passes between the runtime and a library of such functions and kernels, as one
 // number. Raise the first factor where a meaning changes and no size does.
 constexpr std::uint64_t device_interface() {
-  std::uint64_t number = 3;
+  std::uint64_t number = 4;
   for (const std::size_t size :
        {sizeof(DeviceFunctions), sizeof(WeightUpdate), sizeof(GpuFacts), sizeof(KernelTask),
         sizeof(TensorView), sizeof(RunState), sizeof(Lookup)}) {

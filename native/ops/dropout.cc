@@ -43,6 +43,7 @@ void drop_samples(const TensorView& from, const TensorView& to, const DropoutMas
 }
 
 struct Cpu {
+  static constexpr bool kTakesNarrow = false;
   static void write(const TensorView& to, const TensorView& from, bool adds) {
     write_or_add_view(to, from, adds);
   }

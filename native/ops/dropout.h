@@ -79,13 +79,15 @@ struct Places {
 // probability 1 - rate and scaled by 1 / (1 - rate). Every strategy drops the same elements, and
 // backward need not store a mask.
 //
-// A Device has functions write(to, from, adds), and drop(from, to, mask, samples, adds).
+// A Device has functions write(to, from, adds), and drop(from, to, mask, samples, adds); and it
+// says whether these take tiles of two bytes (kTakesNarrow).
 template <typename Device>
 class Dropout : public Kernel {
  public:
   Dropout(const Attributes& attributes, bool samples) : layer_(attributes), samples_(samples) {}
 
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return Device::kTakesNarrow; }
 
   void forward(KernelTask& task) override {
     apply(task.inputs[0], task.outputs[0], task.run, false);

@@ -72,7 +72,7 @@ class ElementWise : public Kernel {
 
 class Relu : public ElementWise {
  public:
-  bool takes_bfloat16() const override { return true; }
+  bool takes(DataType) const override { return true; }
   void forward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &y = task.outputs[0];
     share_floats<1, 0, 2>({&y, &x},

@@ -203,7 +203,8 @@ bool suits(std::int64_t rows, const Matrix& large) {
   const std::int64_t across = transposed ? large.cols : large.rows;
   const std::int64_t length = transposed ? large.rows : large.cols;
   static const bool wide_vectors = __builtin_cpu_supports("avx512f") != 0;
-  return wide_vectors && rows <= kMostRows && across % kTile == 0 && length >= kLanes;
+  return wide_vectors && large.type == DataType::float32 && rows <= kMostRows &&
+         across % kTile == 0 && length >= kLanes;
 }
 
 void multiply(Products& products, const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
@@ -227,7 +228,7 @@ void multiply(Products& products, const Matrix& a, const Matrix& b, const Matrix
 
 void multiply_outer(Products& products, const Matrix& a, const Matrix& b, const Matrix& c,
                     bool adds) {
-  if (suits(a.rows, c)) {
+  if (a.type == DataType::float32 && suits(a.rows, c)) {
     return share_groups(c.rows, c.rows * c.cols, [&](std::int64_t lo, std::int64_t hi) {
       Matrix result = c;
       result.data = c.at(lo * c.row);

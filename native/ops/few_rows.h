@@ -7,8 +7,8 @@
 
 namespace flexlegion::few_rows {
 
-// Whether the functions below are made for a product of `rows` rows with a large matrix, and beat
-// oneDNN's on this machine.
+// Whether the functions below are made for a product of `rows` rows with a large matrix, of floats,
+// and beat oneDNN's on this machine.
 bool suits(std::int64_t rows, const Matrix& large);
 
 // c = a b, or c += a b, with a large b. All are row-major, or b is transposed. By oneDNN, if this

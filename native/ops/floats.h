@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-#include "ops/bfloat16.h"
+#include "ops/narrow.h"
 #include "ops/strided_loop.h"
 #include "ops/team.h"
 
@@ -35,13 +35,13 @@ void share_floats(const Views<N>& views, const Run& run) {
           const TensorView& part = *parts[v];
           pointers[v] = part.narrow() ? copies[v] : part.f32() + at[v] + i;
           if (part.narrow() && (v < kUpdated || v >= kWritten)) {
-            widen(part.bf16() + at[v] + i, copies[v], count);
+            widen(part.type, part.bits() + at[v] + i, copies[v], count);
           }
         }
         run(pointers, count);
         for (std::size_t v = 0; v < kWritten; ++v) {
           const TensorView& part = *parts[v];
-          if (part.narrow()) round_off(copies[v], part.bf16() + at[v] + i, count);
+          if (part.narrow()) round_off(part.type, copies[v], part.bits() + at[v] + i, count);
         }
       }
     });

@@ -59,7 +59,7 @@ class NamedKernel : public Kernel {
   }
   bool accumulates() const override { return kernel_->accumulates(); }
   bool shares_out() const override { return kernel_->shares_out(); }
-  bool takes_bfloat16() const override { return kernel_->takes_bfloat16(); }
+  bool takes(DataType type) const override { return kernel_->takes(type); }
 
  private:
   std::string name_;

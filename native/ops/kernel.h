@@ -18,7 +18,7 @@
 // - A tile may cover a part of what the operator reduces: then the output is a partial value, and
 // an operand that is to be added once (a bias) is absent in all parts but one. Inputs in which the
 // operator is linear may be absent, but not all: then the outputs' tiles start as zeros.
-// - Tiles that are stored as bfloat16 are brought as floats, and results rounded
+// - Tiles that are stored in two bytes (ops/narrow.h) are brought as floats, and results rounded
 // (runtime/subtasks.h); but to a kernel that says that it takes them as they are. What it computes
 // is float32 all the same.
 // - On a device of several cores, a task is cut into one for each thread (runtime/subtasks.h), so a
@@ -64,6 +64,9 @@ struct RunState {
   // over these values.
   double label_share = 0;
   double learning_rate = 0;
+  // What all gradients are multiplied with, so that float16 holds them: in the losses' label_share,
+  // and again, the other way round, before they are used. 0: they are not.
+  double loss_scale = 0;
   std::uint64_t seed = 0;
   std::int32_t training = 0;
 };
@@ -76,8 +79,9 @@ struct Metrics {
   double correct_top5 = 0;
   double squared_error = 0;
   double absolute_error = 0;
-  std::int64_t labels = 0;   // losses that count
-  std::int64_t samples = 0;  // each counted by the task that has its first step
+  std::int64_t labels = 0;     // losses that count
+  std::int64_t samples = 0;    // each counted by the task that has its first step
+  std::int64_t overflows = 0;  // iterations whose scaled gradients were not finite
 
   // A label's loss, and how many classes are likelier than its own.
   void add_class(double its_loss, std::int64_t rank) {
@@ -95,6 +99,7 @@ struct Metrics {
     absolute_error += other.absolute_error;
     labels += other.labels;
     samples += other.samples;
+    overflows += other.overflows;
   }
 };
 
@@ -129,18 +134,20 @@ class Kernel {
   virtual void backward(KernelTask& task) = 0;
   virtual bool accumulates() const { return false; }
   virtual bool shares_out() const { return false; }
-  virtual bool takes_bfloat16() const { return false; }
+  virtual bool takes(DataType) const { return false; }  // of two bytes
 };
 
 using KernelFactory = std::function<std::unique_ptr<Kernel>(const Attributes&)>;
 
 // An optimizer's update of one shard of a weight. `gradient` is dense; `states` are the optimizer's
-// fields.
+// fields. A GPU's changes nothing if there is a number in its memory, `only_if_finite`, that is not
+// finite: the host does not know it.
 class UpdateKernel {
  public:
   virtual ~UpdateKernel() = default;
   virtual void update(const TensorView& value, const TensorView& gradient,
-                      const std::vector<TensorView>& states, const RunState& run) = 0;
+                      const std::vector<TensorView>& states, const RunState& run,
+                      const float* only_if_finite) = 0;
   // Whether an update by a gradient of zeros changes nothing.
   virtual bool skips_zeros() const { return false; }
 };

@@ -4,7 +4,11 @@
 // what is left in the loop is one product a step with the recurrent kernel, and one pass over the
 // units. The forward pass saves the gates and cells, so that the backward pass has two products for
 // each of the forward pass's.
+//
+// Where x is bfloat16, so are the factors of all products: y, kernels, and the gradients of the
+// gates' arguments. Gates, cells and their gradients are floats.
 #include <algorithm>
+#include <cstring>
 #include <functional>
 
 #include "ops/few_rows.h"
@@ -37,7 +41,8 @@ enum Slot {
   kDy,
   kDh,
   kDc,
-  kResult
+  kResult,
+  kRow
 };
 constexpr int kStates = kDy;  // needed after it
 
@@ -61,12 +66,26 @@ FLEXLEGION_SIMD void step_backward(const float* __restrict__ saved,
   }
 }
 
-FLEXLEGION_SIMD void add_rows(const Matrix& rows, float* sums) {
-  for (std::int64_t r = 0; r < rows.rows; ++r) {
-    const float* const row = rows.f32() + r * rows.row;
-    for (std::int64_t c = 0; c < rows.cols; ++c) sums[c] += row[c];
+// A row of numbers of some type, for a function that computes floats: written in place, or where
+// they are rounded from.
+class WrittenRow {
+ public:
+  WrittenRow(void* data, DataType type, std::int64_t elements)
+      : data_(data),
+        type_(type),
+        elements_(elements),
+        floats_(is_narrow(type) ? scratch(kRow, elements) : static_cast<float*>(data)) {}
+  float* floats() const { return floats_; }
+  void commit() const {
+    if (is_narrow(type_)) round_off(type_, floats_, static_cast<Narrow*>(data_), elements_);
   }
-}
+
+ private:
+  void* data_;
+  DataType type_;
+  std::int64_t elements_;
+  float* floats_;
+};
 
 // A tensor (n, ...) as dense memory, or nothing, which stands for zeros.
 class OptionalRows {
@@ -81,7 +100,6 @@ class OptionalRows {
   const float* row(std::int64_t i, std::int64_t offset = 0) const {
     return present() ? data_ + i * row_ + offset : zeros_;
   }
-  Matrix matrix(std::int64_t rows) const { return Matrix::row_major(data_, rows, row_, row_); }
 
  private:
   const float* zeros_;
@@ -105,29 +123,47 @@ float* zeros(int slot, std::int64_t elements) {
 struct Layer {
   std::int64_t n, steps, units;
   bool reverse;                 // whether the last step comes first
+  DataType type;                // of factors
   Matrix x, kernel, recurrent;  // (n steps, d), (4 units, d), (4 units, hidden)
+  Matrix h0;                    // (n, hidden); without data, it is zero
   const float* zero_row;        // of as many elements as there are units
-  OptionalRows h0, c0;
+  OptionalRows c0;
 
   Layer(const KernelTask& task, bool reverse)
       : n(task.inputs[0].extent(0)),
         steps(task.inputs[0].extent(1)),
         units(task.weights[0].extent(0)),
         reverse(reverse),
-        x(input_matrix(task.inputs[0], kX)),
-        kernel(input_matrix(task.weights[0], kKernel)),
-        recurrent(input_matrix(task.weights[1], kRecurrent)),
+        type(task.inputs[0].type),
+        x(input_matrix(task.inputs[0], kX, type)),
+        kernel(input_matrix(task.weights[0], kKernel, type)),
+        recurrent(input_matrix(task.weights[1], kRecurrent, type)),
         zero_row(zeros(kZeroRow, units)),
-        h0(task.inputs, 1, kH0, zero_row),
-        c0(task.inputs, 2, kC0, zero_row) {}
+        c0(task.inputs, 2, kC0, zero_row) {
+    if (task.inputs.size() > 1 && task.inputs[1].present()) {
+      h0 = input_matrix(task.inputs[1], kH0, type);
+    }
+  }
 
   // Where step t of a sample stands among rows (n steps): steps are counted as they are computed.
   std::int64_t row(std::int64_t i, std::int64_t t) const {
     return i * steps + (reverse ? steps - 1 - t : t);
   }
-  // Step t of `data` (n, steps, width).
-  Matrix step(float* data, std::int64_t width, std::int64_t t) const {
-    return Matrix::row_major(data + row(0, t) * width, n, width, steps * width);
+  // Step t of rows (n steps, width), which lie next to each other.
+  Matrix step(const Matrix& rows, std::int64_t t) const {
+    return Matrix::row_major(rows.at(row(0, t) * rows.cols), n, rows.cols, steps * rows.cols,
+                             rows.type);
+  }
+  // All steps of `data` (n, steps, width).
+  Matrix rows(void* data, std::int64_t width, DataType its) const {
+    return Matrix::row_major(data, n * steps, width, width, its);
+  }
+  // The last step of `data` (n, steps, ...) as a tile like that of a state (n, width).
+  TensorView last(void* data, DataType its, std::int64_t width, const TensorView& like) const {
+    TensorView view = dense_view(data, like.tile, like.shape, its);
+    view.data = view.at(row(0, steps - 1) * width);
+    view.stride[0] = steps * width;
+    return view;
   }
   // The saved planes of a sample's step.
   std::int64_t planes(std::int64_t i, std::int64_t t) const { return row(i, t) * kPlanes * units; }
@@ -142,6 +178,7 @@ class Lstm : public Kernel {
   explicit Lstm(bool reverse) : reverse_(reverse) {}
   bool accumulates() const override { return true; }
   bool shares_out() const override { return true; }
+  bool takes(DataType type) const override { return type == DataType::bfloat16; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
@@ -149,34 +186,32 @@ class Lstm : public Kernel {
     const std::int64_t n = layer.n, steps = layer.steps, units = layer.units;
     const std::int64_t width = kGates * units;
     const float* const bias = bias_of(task);
-    const DenseOutput y(task.outputs[0], kY), saved(task.outputs[3], kSaved);
-    float* const gates = scratch(kGateRows, n * steps * width);
-    few_rows::multiply(products_, layer.x, layer.kernel.transposed(),
-                       Matrix::row_major(gates, n * steps, width, width), false);
+    const DenseOutput out(task.outputs[0], kY, false, layer.type), saved(task.outputs[3], kSaved);
+    const Matrix y = layer.rows(out.memory(), units, layer.type);
+    const Matrix gates =
+        layer.rows(scratch(kGateRows, n * steps * width), width, DataType::float32);
+    few_rows::multiply(products_, layer.x, layer.kernel.transposed(), gates, false);
     const StepFactor recurrent(products_, layer.recurrent.transposed(), n, steps);
     for (std::int64_t t = 0; t < steps; ++t) {
-      if (t > 0 || layer.h0.present()) {
-        recurrent.multiply(t > 0 ? layer.step(y.data(), units, t - 1) : layer.h0.matrix(n),
-                           layer.step(gates, width, t), true);
+      if (t > 0 || layer.h0.data != nullptr) {
+        recurrent.multiply(t > 0 ? layer.step(y, t - 1) : layer.h0, layer.step(gates, t), true);
       }
       share_range(n, n * width, [&](std::int64_t lo, std::int64_t hi) {
         for (std::int64_t i = lo; i < hi; ++i) {
           const std::int64_t row = layer.row(i, t);
-          step_forward(gates + row * width, bias, layer.c_before(saved.data(), i, t), units,
-                       saved.data() + layer.planes(i, t), y.data() + row * units);
+          const WrittenRow h(y.at(row * units), y.type, units);
+          step_forward(gates.f32() + row * width, bias, layer.c_before(saved.data(), i, t), units,
+                       saved.data() + layer.planes(i, t), h.floats());
+          h.commit();
         }
       });
     }
-    y.commit();
+    out.commit();
     saved.commit();
-    float* const h = scratch(kDh, n * units);
-    float* const c = scratch(kDc, n * units);
-    for (std::int64_t i = 0; i < n; ++i) {
-      std::copy_n(y.data() + layer.row(i, steps - 1) * units, units, h + i * units);
-      std::copy_n(layer.c_before(saved.data(), i, steps), units, c + i * units);
-    }
-    give(h, task.outputs[1], false);
-    give(c, task.outputs[2], false);
+    const TensorView &h = task.outputs[1], &c = task.outputs[2];
+    copy_view(h, layer.last(out.memory(), layer.type, units, h));
+    float* const cells = saved.data() + kCell * units;
+    copy_view(c, layer.last(cells, DataType::float32, kPlanes * units, c));
   }
 
   void backward(KernelTask& task) override {
@@ -200,6 +235,11 @@ class Lstm : public Kernel {
   }
 
  private:
+  // Of so many elements of that type.
+  static void* memory(int slot, std::int64_t elements, DataType type) {
+    return scratch(slot, (elements * element_bytes(type) + 3) / 4);
+  }
+
   // The bias, or the sum of both.
   static const float* bias_of(const KernelTask& task) {
     const float* const bias = DenseInput(task.weights[2], kBias).data();
@@ -237,7 +277,7 @@ class Lstm : public Kernel {
   };
 
   void multiply_into(const TensorView& gradient, bool adds, const Matrix& a, const Matrix& b) {
-    const OutputMatrix result(gradient, kResult, adds);
+    const OutputMatrix result(gradient, kResult, adds, product_type(a.type, gradient.type));
     few_rows::multiply(products_, a, b, result.matrix(), result.adds());
     result.commit();
   }
@@ -250,17 +290,20 @@ class Lstm : public Kernel {
     const OptionalRows dy(task.output_grads, 0, kDy, layer.zero_row);
     float* const dh = state_gradient(task.output_grads[1], kDh, n * units);
     float* const dc = state_gradient(task.output_grads[2], kDc, n * units);
-    float* const gates = scratch(kGateRows, n * steps * width);
+    const Matrix gates =
+        layer.rows(memory(kGateRows, n * steps * width, layer.type), width, layer.type);
     const StepFactor recurrent(products_, layer.recurrent, n, steps);
     for (std::int64_t t = steps - 1; t >= 0; --t) {
       share_range(n, n * width, [&](std::int64_t lo, std::int64_t hi) {
         for (std::int64_t i = lo; i < hi; ++i) {
+          const WrittenRow dx(gates.at(layer.row(i, t) * width), gates.type, width);
           step_backward(saved.data() + layer.planes(i, t), layer.c_before(saved.data(), i, t),
                         dy.row(i, layer.row(0, t) * units), dh + i * units, units, dc + i * units,
-                        gates + layer.row(i, t) * width);
+                        dx.floats());
+          dx.commit();
         }
       });
-      const Matrix now = layer.step(gates, width, t);
+      const Matrix now = layer.step(gates, t);
       if (t > 0) {
         recurrent.multiply(now, Matrix::row_major(dh, n, units, units), false);
       } else if (task.wants_input_grad(1)) {
@@ -272,7 +315,7 @@ class Lstm : public Kernel {
     if (task.wants_input_grad(2)) {
       give(dc, task.input_grads[2], task.adds_to_input_grad(2));
     }
-    return Matrix::row_major(gates, n * steps, width, width);
+    return gates;
   }
 
   static float* state_gradient(const TensorView& gradient, int slot, std::int64_t elements) {
@@ -285,17 +328,26 @@ class Lstm : public Kernel {
   // h before each step, (n steps, hidden); without data if all of them are zero.
   static Matrix states_before(const KernelTask& task, const Layer& layer) {
     const std::int64_t n = layer.n, steps = layer.steps;
-    if (steps == 1) return layer.h0.matrix(n);
+    if (steps == 1) return layer.h0;
     const std::int64_t hidden = layer.units;
-    const DenseInput y(task.outputs[0], kY);
-    float* const states = scratch(kStates, n * steps * hidden);
+    const DenseInput dense(task.outputs[0], kY, layer.type);
+    const Matrix y = layer.rows(dense.memory(), hidden, layer.type);
+    const Matrix states =
+        layer.rows(memory(kStates, n * steps * hidden, layer.type), hidden, layer.type);
+    const auto bytes = static_cast<std::size_t>(element_bytes(layer.type) * hidden);
+    const bool starts_at_zero = layer.h0.data == nullptr;
     for (std::int64_t i = 0; i < n; ++i) {
-      float* const rows = states + i * steps * hidden;
-      const float* const others = y.data() + (i * steps + layer.reverse) * hidden;
-      std::copy_n(layer.h0.row(i), hidden, states + layer.row(i, 0) * hidden);
-      std::copy_n(others, (steps - 1) * hidden, rows + (layer.reverse ? 0 : hidden));
+      void* const first = states.at(layer.row(i, 0) * hidden);
+      if (starts_at_zero) {
+        std::memset(first, 0, bytes);
+      } else {
+        std::memcpy(first, layer.h0.at(i * layer.h0.row), bytes);
+      }
+      std::memcpy(states.at((i * steps + (layer.reverse ? 0 : 1)) * hidden),
+                  y.at((i * steps + layer.reverse) * hidden),
+                  static_cast<std::size_t>(steps - 1) * bytes);
     }
-    return Matrix::row_major(states, n * steps, hidden, hidden);
+    return states;
   }
 
   // gates^T x

@@ -22,7 +22,7 @@ class MatMul : public Kernel {
  public:
   bool accumulates() const override { return true; }
   bool shares_out() const override { return true; }
-  bool takes_bfloat16() const override { return true; }
+  bool takes(DataType type) const override { return type == DataType::bfloat16; }
 
   void forward(KernelTask& task) override {
     const DataType type = task.outputs[0].type;

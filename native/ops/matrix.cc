@@ -2,7 +2,31 @@
 
 #include <algorithm>
 
+#include "ops/simd.h"
+
 namespace flexlegion {
+
+namespace {
+
+FLEXLEGION_SIMD void add_row(const float* row, std::int64_t n, float* sums) {
+  for (std::int64_t c = 0; c < n; ++c) sums[c] += row[c];
+}
+
+}  // namespace
+
+void add_rows(const Matrix& rows, float* sums) {
+  constexpr std::int64_t kPiece = 1024;  // columns
+  float copy[kPiece];
+  for (std::int64_t c = 0; c < rows.cols; c += kPiece) {
+    const std::int64_t n = std::min(kPiece, rows.cols - c);
+    for (std::int64_t r = 0; r < rows.rows; ++r) {
+      void* const row = rows.at(r * rows.row + c);
+      const bool narrow = is_narrow(rows.type);
+      if (narrow) widen(rows.type, static_cast<const Narrow*>(row), copy, n);
+      add_row(narrow ? copy : static_cast<const float*>(row), n, sums + c);
+    }
+  }
+}
 
 Matrix columns(const Matrix& m, std::int64_t first, std::int64_t count) {
   Matrix some = m;

@@ -33,6 +33,15 @@ struct Matrix {
   }
 };
 
+// What a product of factors of that type is computed as, where its tile is stored as `stored`: it
+// is of their type, or of floats.
+inline DataType product_type(DataType factors, DataType stored) {
+  return factors == stored ? stored : DataType::float32;
+}
+
+// sums[c] += the sum of column c, of a row-major matrix.
+void add_rows(const Matrix& rows, float* sums);
+
 // Some of the columns of a matrix.
 Matrix columns(const Matrix& m, std::int64_t first, std::int64_t count);
 

@@ -22,7 +22,7 @@ bool present(const TensorView& view) { return view.present(); }
 class Add : public Kernel {
  public:
   bool accumulates() const override { return true; }
-  bool takes_bfloat16() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView &a = task.inputs[0], &b = task.inputs[1], &y = task.outputs[0];

@@ -39,7 +39,7 @@ template <typename Device>
 class Reshape : public Kernel {
  public:
   bool accumulates() const override { return true; }
-  bool takes_bfloat16() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView& y = task.outputs[0];
@@ -110,7 +110,7 @@ class Slice : public Kernel {
       : axis_(static_cast<int>(attributes.integer("axis"))), step_(attributes.integer("step", 1)) {}
 
   bool accumulates() const override { return true; }
-  bool takes_bfloat16() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     Device::write(task.outputs[0], taken(task.inputs[0]), false);
@@ -144,7 +144,7 @@ class Concat : public Kernel {
       : axis_(static_cast<int>(attributes.integer("axis"))) {}
 
   bool accumulates() const override { return true; }
-  bool takes_bfloat16() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     std::int64_t offset = 0;
@@ -182,7 +182,7 @@ class Pad : public Kernel {
   explicit Pad(const Attributes& attributes) : before_(integers_of(attributes, "before")) {}
 
   bool accumulates() const override { return true; }
-  bool takes_bfloat16() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &y = task.outputs[0];
@@ -218,7 +218,7 @@ class Roll : public Kernel {
       : axis_(static_cast<int>(attributes.integer("axis"))), shift_(attributes.integer("shift")) {}
 
   bool accumulates() const override { return true; }
-  bool takes_bfloat16() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     for (const Part& part : parts_of(task.outputs[0])) {

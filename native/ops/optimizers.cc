@@ -59,7 +59,8 @@ class Sgd : public UpdateKernel {
   explicit Sgd(const Attributes& attributes) : rule_(attributes) {}
 
   void update(const TensorView& value, const TensorView& gradient,
-              const std::vector<TensorView>& states, const RunState& run) override {
+              const std::vector<TensorView>& states, const RunState& run,
+              const float* /*only_if_finite*/) override {
     const SgdConstants c = rule_.constants(run);
     if (!rule_.has_momentum()) {
       for_each_run<2>({&value, &gradient}, [&](const Offsets<2>& at, std::int64_t n) {
@@ -84,7 +85,8 @@ class Adam : public UpdateKernel {
   Adam(const Attributes& attributes, bool decoupled) : rule_(attributes, decoupled) {}
 
   void update(const TensorView& value, const TensorView& gradient,
-              const std::vector<TensorView>& states, const RunState& run) override {
+              const std::vector<TensorView>& states, const RunState& run,
+              const float* /*only_if_finite*/) override {
     const AdamConstants c = rule_.constants(run);
     const TensorView &m = states.at(0), &v = states.at(1);
     for_each_run<4>({&value, &gradient, &m, &v}, [&](const Offsets<4>& at, std::int64_t n) {

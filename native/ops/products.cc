@@ -98,9 +98,15 @@ bool dense(const Matrix& m) {
          (m.batch == 1 || m.batch_stride == m.rows * m.cols);
 }
 
-Matrix dense_matrix(float* data, const Matrix& extents) {
+Matrix dense_matrix(void* data, const Matrix& extents) {
   const std::int64_t rows = extents.rows, cols = extents.cols;
-  return {data, rows, cols, cols, 1, extents.batch, rows * cols};
+  return {data, rows, cols, cols, 1, extents.batch, rows * cols, extents.type};
+}
+
+// The same, in scratch memory.
+Matrix scratch_matrix(int slot, const Matrix& extents) {
+  const std::int64_t elements = extents.batch * extents.rows * extents.cols;
+  return dense_matrix(scratch(slot, (elements * element_bytes(extents.type) + 3) / 4), extents);
 }
 
 TensorView view_of(const Matrix& m) {
@@ -157,15 +163,18 @@ void Products::multiply(const Matrix& a, const Matrix& b, const Matrix& c,
 }
 
 const onednn::Prepared& Products::liking(const Matrix& b, std::int64_t rows) {
-  return cache_.get({kLiking, b.batch, rows, b.rows, b.cols}, [&] {
-    const auto any = [&](std::int64_t r, std::int64_t c, memory::format_tag plain) {
-      return b.batch == 1 ? desc(b.type, {r, c}, plain) : desc(b.type, {b.batch, r, c}, plain);
-    };
-    const auto rows_first = b.batch == 1 ? memory::format_tag::ab : memory::format_tag::abc;
-    return dnnl::matmul::primitive_desc(onednn::engine(), any(rows, b.rows, rows_first),
-                                        any(b.rows, b.cols, memory::format_tag::any),
-                                        any(rows, b.cols, rows_first), onednn::attributes());
-  });
+  return cache_.get(
+      {kLiking, b.batch, rows, b.rows, b.cols, static_cast<std::int64_t>(b.type)}, [&] {
+        const auto any = [&](DataType type, std::int64_t r, std::int64_t c,
+                             memory::format_tag plain) {
+          return b.batch == 1 ? desc(type, {r, c}, plain) : desc(type, {b.batch, r, c}, plain);
+        };
+        const auto rows_first = b.batch == 1 ? memory::format_tag::ab : memory::format_tag::abc;
+        return dnnl::matmul::primitive_desc(onednn::engine(), any(b.type, rows, b.rows, rows_first),
+                                            any(b.type, b.rows, b.cols, memory::format_tag::any),
+                                            any(DataType::float32, rows, b.cols, rows_first),
+                                            onednn::attributes());
+      });
 }
 
 memory::desc Products::packed_layout(const Matrix& b, std::int64_t rows) {
@@ -194,20 +203,20 @@ void Products::multiply_packed(const Matrix& a, const Matrix& b_shape, const flo
   check(a, b_shape, c, options);
   if (empty(c)) return;
   if (!dense(a)) {
-    const Matrix copy = dense_matrix(scratch(kLeftSlot, a.batch * a.rows * a.cols), a);
+    const Matrix copy = scratch_matrix(kLeftSlot, a);
     copy_view(view_of(copy), view_of(a));
     return multiply_packed(copy, b_shape, packed, c, options);
   }
   if (!dense(c)) {
-    const Matrix copy = dense_matrix(scratch(kResultSlot, c.batch * c.rows * c.cols), c);
+    const Matrix copy = scratch_matrix(kResultSlot, c);
     ProductOptions writing = options;
     writing.adds = false;
     multiply_packed(a, b_shape, packed, copy, writing);
     return options.adds ? add_view(view_of(c), view_of(copy))
                         : copy_view(view_of(c), view_of(copy));
   }
-  const Matrix left = dense_matrix(a.f32(), a), right = dense_matrix(nullptr, b_shape),
-               result = dense_matrix(c.f32(), c);
+  const Matrix left = dense_matrix(a.data, a), right = dense_matrix(nullptr, b_shape),
+               result = dense_matrix(c.data, c);
   const memory::desc layout = packed_layout(right, a.rows);
   const onednn::Prepared& product = cache_.get(key_of(kPacked, left, right, result, options), [&] {
     return describe(factor_desc(left, c.batch), layout, result, options);

@@ -65,9 +65,9 @@ class Products {
 
   // The layout of right factors that products with `rows` rows on the left like best, for a factor
   // that is used again and again (a recurrent kernel over the steps of a sequence): pack() writes b
-  // so into `packed` of packed_size() floats, 64-byte aligned; c = a b is then multiply_packed()
-  // with the same rows of a, where of b_shape only the extents count. An a or c whose rows do not
-  // lie next to each other goes through scratch memory.
+  // so into `packed` of packed_size() floats, 64-byte aligned; c = a b, floats, is then
+  // multiply_packed() with the same rows of a, where of b_shape only the extents and the type
+  // count. An a or c whose rows do not lie next to each other goes through scratch memory.
   std::int64_t packed_size(const Matrix& b, std::int64_t rows);
   void pack(const Matrix& b, std::int64_t rows, float* packed);
   void multiply_packed(const Matrix& a, const Matrix& b_shape, const float* packed, const Matrix& c,

@@ -106,7 +106,7 @@ class Transpose : public Kernel {
   explicit Transpose(const Attributes& attributes) : permutation_(permutation_of(attributes)) {}
 
   bool accumulates() const override { return true; }
-  bool takes_bfloat16() const override { return true; }
+  bool takes(DataType type) const override { return type == DataType::bfloat16; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;

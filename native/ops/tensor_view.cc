@@ -91,9 +91,9 @@ void copy_view(const TensorView& to, const TensorView& from) {
       std::memcpy(its.at(at[0]), source.at(at[1]),
                   static_cast<std::size_t>(n * element_bytes(its.type)));
     } else if (its.narrow()) {
-      round_off(source.f32() + at[1], its.bf16() + at[0], n);
+      round_off(its.type, source.f32() + at[1], its.bits() + at[0], n);
     } else {
-      widen(source.bf16() + at[1], its.f32() + at[0], n);
+      widen(source.type, source.bits() + at[1], its.f32() + at[0], n);
     }
   });
 }

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/bfloat16.h"
+#include "ops/narrow.h"
 #include "support/data_type.h"
 #include "support/rect.h"
 
@@ -25,19 +25,20 @@ struct TensorView {
   std::int64_t extent(int d) const { return tile.extent(d); }
   std::int64_t volume() const { return tile.volume(); }
   float* f32() const {
-    assert(type != DataType::bfloat16);
+    assert(!is_narrow(type));
     return static_cast<float*>(data);
   }
-  Bfloat16* bf16() const { return static_cast<Bfloat16*>(data); }
+  Narrow* bits() const { return static_cast<Narrow*>(data); }  // of numbers of two bytes
   template <typename Element>
   Element* as() const {
     return static_cast<Element*>(data);
   }
   std::int32_t* i32() const { return static_cast<std::int32_t*>(data); }
 
-  bool narrow() const { return type == DataType::bfloat16; }
-  // Whether elements of that type have its size. (Whole numbers are moved as floats are.)
-  bool fits(DataType other) const { return narrow() == (other == DataType::bfloat16); }
+  bool narrow() const { return is_narrow(type); }
+  // Whether elements of that type can be moved as its own are. (Whole numbers are moved as floats
+  // are.)
+  bool fits(DataType other) const { return type == other || !(narrow() || is_narrow(other)); }
   // So many elements from the first.
   void* at(std::int64_t offset) const {
     return static_cast<char*>(data) + offset * element_bytes(type);
@@ -67,7 +68,7 @@ void zero_view(const TensorView& to);
 void zero_where_equal(const TensorView& to, const TensorView& a, const TensorView& b);
 void write_or_add_view(const TensorView& to, const TensorView& from, bool adds);
 
-// Calls body() with an element of that type.
+// Calls body() with an element of that type: a float, or a bfloat16.
 template <typename Body>
 void with_element(DataType type, Body&& body) {
   if (type == DataType::bfloat16) {

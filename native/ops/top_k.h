@@ -9,7 +9,8 @@ namespace flexlegion {
 
 // Whether x[i * step] is one of the k largest of n values; of equal ones, the first count as
 // larger.
-FL_DEVICE inline bool among_largest(const float* x, std::int64_t step, std::int64_t n,
+template <typename Values>
+FL_DEVICE inline bool among_largest(const Values& x, std::int64_t step, std::int64_t n,
                                     std::int64_t i, std::int64_t k) {
   const float mine = x[i * step];
   std::int64_t larger = 0;

@@ -56,12 +56,6 @@ FLEXLEGION_SIMD void scale_row(const float* x, float factor, float* y, std::int6
   for (std::int64_t i = 0; i < n; ++i) y[i] = factor * x[i];
 }
 
-// What the gradient is multiplied with so that its norm is at most `clip_norm`.
-float clipping(float norm, double clip_norm) {
-  // As PyTorch: the small number keeps a norm of zero from dividing.
-  return static_cast<float>(std::min(1.0, clip_norm / (static_cast<double>(norm) + 1e-6)));
-}
-
 // Updates one weight's shard, block by block.
 class Updater {
  public:
@@ -84,7 +78,7 @@ class Updater {
     parts_.clear();
     for (const TensorView& state : states_) parts_.push_back(rows_of(state, 0, lo, hi));
     const TensorView rows = rows_of(value_, 0, lo, hi);
-    kernel_.update(rows, gradient, parts_, run_);
+    kernel_.update(rows, gradient, parts_, run_, nullptr);
     if (rounded_.present()) copy_view(rows_of(rounded_, 0, lo, hi), rows);
   }
 
@@ -113,7 +107,12 @@ void update_rows(const WeightUpdate& update, float factor) {
 }
 
 void update_weight(const WeightUpdate& update) {
-  const float factor = update.clip_norm > 0 ? clipping(*update.norm.f32(), update.clip_norm) : 1.0f;
+  float factor = 1.0f;
+  if (update.norm.present()) {
+    const float norm = *update.norm.f32();
+    if (update.scaled() && !std::isfinite(norm)) return;
+    factor = gradient_factor(norm, update.clip_norm, update.run.loss_scale);
+  }
   if (!update.gradient.of_table) return update_rows(update, factor);
   Updater updater(update.kernel, update.value, update.states, factor, update.run, update.rounded);
   for_each_row_block(update.gradient.lookups, TableRows::of(update.value), update.value.extent(1),

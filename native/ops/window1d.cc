@@ -37,7 +37,7 @@ class Window1d : public Kernel {
   }
 
   bool accumulates() const override { return kernel_->accumulates(); }
-  bool takes_bfloat16() const override { return kernel_->takes_bfloat16(); }
+  bool takes(DataType type) const override { return kernel_->takes(type); }
 
   void forward(KernelTask& task) override {
     KernelTask image = images(task);

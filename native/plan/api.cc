@@ -15,7 +15,7 @@ namespace {
 
 using fl::same;
 static_assert(same(FL_FLOAT32, fl::DataType::float32) && same(FL_INT32, fl::DataType::int32) &&
-              same(FL_BFLOAT16, fl::DataType::bfloat16));
+              same(FL_BFLOAT16, fl::DataType::bfloat16) && same(FL_FLOAT16, fl::DataType::float16));
 static_assert(same(FL_INPUT, fl::TensorKind::input) && same(FL_WEIGHT, fl::TensorKind::weight) &&
               same(FL_ACTIVATION, fl::TensorKind::activation));
 static_assert(same(FL_ROLE_INPUT, fl::Role::input) && same(FL_ROLE_WEIGHT, fl::Role::weight) &&
@@ -95,7 +95,7 @@ fl::Tensor tensor_of(const fl_tensor& its) {
                                   std::to_string(kMaxElements));
     }
   }
-  check_constant(its.data_type, FL_BFLOAT16, "data type");
+  check_constant(its.data_type, FL_FLOAT16, "data type");
   check_constant(its.kind, FL_DETACHED, "kind of tensors");
   tensor.type = static_cast<fl::DataType>(its.data_type);
   tensor.is_state = its.kind == FL_OPERATOR_STATE;

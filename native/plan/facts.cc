@@ -78,6 +78,7 @@ bool GraphFacts::contributes(const Operand& operand) const {
 
 GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs, Optimizer optimizer) {
   GraphFacts facts;
+  optimizer.needs_norm = optimizer.needs_norm || scales_gradients(graph);
   facts.optimizer = optimizer;
   facts.runs = runs_of(graph, outputs);
   facts.differentiable = differentiable_tensors(graph);
@@ -127,7 +128,7 @@ GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs, Op
   for (OpId op : ops.reversed()) {
     if (facts.runs[op] & kTrains && !facts.owned_weights(graph, op).empty()) updated.push_back(op);
   }
-  if (optimizer.clips && !updated.empty()) {
+  if (optimizer.needs_norm && !updated.empty()) {
     for (OpId op : updated) facts.launches.push_back({Pass::norm, op});
     facts.launches.push_back({Pass::clip, updated.back()});  // whose gradients are there last
   }

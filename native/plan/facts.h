@@ -11,9 +11,9 @@ namespace flexlegion {
 
 // `load` brings a batch from the host into an input tensor; it belongs to no operator. `sum` is of
 // operators that reduce: it combines partial values of their outputs, where the strategy says so
-// (Sums::shards). Only if the
-// optimizer clips gradients: `norm` finds, of each task of an update, the norm of the gradients
-// that it is about to use; then `clip`, one task for all operators, finds the norm of these norms.
+// (Sums::shards). Only where the norm of all gradients is needed, to clip them by it, or to know
+// whether they are finite: `norm` finds, of each task of an update, the norm of the gradients that
+// it is about to use; then `clip`, one task for all operators, finds the norm of these norms.
 enum class Pass { load, forward, sum, backward, norm, clip, update };
 constexpr int kPasses = 7;
 
@@ -32,8 +32,8 @@ struct LaunchKey {
 constexpr int kMaxStates = 1000;
 constexpr DataType kStateType = DataType::float32;
 struct Optimizer {
-  int states = 0;      // fields that it keeps for each trained weight
-  bool clips = false;  // by the norm of all gradients together
+  int states = 0;           // fields that it keeps for each trained weight
+  bool needs_norm = false;  // that of all gradients together, before any of them is used
 
   // Those of a trained weight, with its master if it has one.
   int states_of(const Tensor& weight) const { return states + (weight.has_master() ? 1 : 0); }

@@ -8,6 +8,7 @@
 namespace flexlegion {
 
 bool fusible(const Graph& graph, const LaunchKey& key) {
+  if (key.pass == Pass::clip) return !scales_gradients(graph);  // it tells of their norm
   return key.pass != Pass::forward || !graph.operators[key.op].is_loss;
 }
 

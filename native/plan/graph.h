@@ -39,7 +39,7 @@ struct Tensor {
   // A weight that is trained and stored narrow has a *master*: its value as floats, which updates
   // change, and of which the value is rounded. It is kept as the last of the optimizer's states.
   bool has_master() const {
-    return kind == TensorKind::weight && needs_gradient && type == DataType::bfloat16;
+    return kind == TensorKind::weight && needs_gradient && is_narrow(type);
   }
   std::int64_t value_bytes() const { return element_bytes(type); }  // of an element
   std::int64_t gradient_bytes() const { return element_bytes(gradient_type()); }
@@ -126,6 +126,9 @@ struct Graph {
   std::int64_t shard_bytes = 0;
   int fused_launches = kLongestRun;
 };
+
+// Whether gradients have to be scaled up, for tensors of float16 to hold them (ops/narrow.h).
+bool scales_gradients(const Graph& graph);
 
 // What a task that computes `tile` of the operator's space touches of `operand`.
 Rect accessed(const Operand& operand, const Tensor& tensor, const Rect& tile);

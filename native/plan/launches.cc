@@ -90,7 +90,7 @@ void add_update(const Graph& graph, const GraphFacts& facts, OpId op, std::vecto
       add(uses, R::optimizer_state, i, weight).state = s;
     }
   }
-  if (facts.optimizer.clips) add(uses, R::clipped_by);
+  if (facts.optimizer.needs_norm) add(uses, R::clipped_by);
 }
 
 void place_load(const Graph& graph, const GraphFacts& facts, TensorId tensor,

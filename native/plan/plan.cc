@@ -19,7 +19,7 @@ class PlanBuilder {
   PlanBuilder(const Graph& graph, const Strategy& strategy, const std::vector<TensorId>& outputs,
               Optimizer optimizer)
       : graph_(graph), strategy_(strategy), facts_(facts_of(graph, outputs, optimizer)) {
-    plan_.optimizer = optimizer;
+    plan_.optimizer = facts_.optimizer;
   }
 
   Plan build() {

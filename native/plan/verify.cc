@@ -273,7 +273,7 @@ class Verifier {
     const bool reads = std::any_of(all.begin(), all.end(), [](const Requirement& r) {
       return r.role == RequirementRole::clipped_by;
     });
-    if (reads != plan_.optimizer.clips || reads != clips_) {
+    if (reads != plan_.optimizer.needs_norm || reads != clips_) {
       fail("clips its gradients, or should, by a norm that is not there");
     }
   }

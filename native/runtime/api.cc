@@ -249,13 +249,15 @@ int fl_program_stage(fl_program* program, int runs, int n_data, const int32_t* d
 }
 
 int64_t fl_program_step(fl_program* program, int runs, int64_t step, int64_t valid_samples,
-                        int n_losses, const double* label_shares, double learning_rate, int n_data,
-                        const int32_t* data, int n_rows, const int64_t* rows) {
+                        int n_losses, const double* label_shares, double learning_rate,
+                        double loss_scale, int n_data, const int32_t* data, int n_rows,
+                        const int64_t* rows) {
   return fl::guarded(std::int64_t{-1}, [&] {
     fl::RunState state;
     state.step = step;
     state.valid_samples = valid_samples;
     state.learning_rate = learning_rate;
+    state.loss_scale = loss_scale;
     return program->program.step(static_cast<unsigned>(runs), state,
                                  {label_shares, label_shares + n_losses},
                                  batch_of(n_data, data, n_rows, rows));
@@ -282,7 +284,7 @@ int64_t fl_program_metrics(fl_program* program, int n_tickets, const int64_t* ti
     for (const std::vector<fl::Metrics>& sums : all.sums) {
       for (const fl::Metrics& m : sums) {
         *out++ = {m.loss,           m.correct, m.correct_top5, m.squared_error,
-                  m.absolute_error, m.labels,  m.samples};
+                  m.absolute_error, m.labels,  m.samples,      m.overflows};
       }
     }
     return all.heard;

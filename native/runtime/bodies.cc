@@ -255,7 +255,7 @@ void fill_body(LeafContext& context, const Values& values) {
         draw(view.i32()[i]);
       } else if (view.narrow()) {
         const float value = draw_real();
-        round_off(&value, view.bf16() + i, 1);
+        view.bits()[i] = rounded(view.type, value);
       } else {
         view.f32()[i] = draw_real();
       }
@@ -282,13 +282,13 @@ void stage_rows(const TensorView& tile, const HostArray& array, const std::int64
     if (!bytes && !tile.narrow()) {
       std::memcpy(to, row, row_bytes);
     } else if (!bytes) {
-      round_off(reinterpret_cast<const float*>(row), static_cast<Bfloat16*>(to), elements);
+      round_off(tile.type, reinterpret_cast<const float*>(row), static_cast<Narrow*>(to), elements);
     } else {
       auto* const values = tile.narrow() ? scratch(kStagedSlot, elements) : static_cast<float*>(to);
       const auto* const first = reinterpret_cast<const unsigned char*>(row);
       std::transform(first, first + elements, values,
                      [&](unsigned char byte) { return (*array.byte_values)[byte]; });
-      if (tile.narrow()) round_off(values, static_cast<Bfloat16*>(to), elements);
+      if (tile.narrow()) round_off(tile.type, values, static_cast<Narrow*>(to), elements);
     }
   }
 }

@@ -24,8 +24,9 @@ Program::Program(const fl_plan& plan, const std::string& optimizer,
       optimizer_(optimizer),
       hyperparameters_(hyperparameters),
       seed_(seed),
-      clip_norm_(clip_norm) {
-  if (plan_.optimizer.clips != (clip_norm > 0)) {
+      clip_norm_(clip_norm),
+      scales_(scales_gradients(graph_)) {
+  if (plan_.optimizer.needs_norm != (clip_norm > 0 || scales_)) {
     throw std::invalid_argument("the plan clips gradients and the optimizer does not, or it does");
   }
   build();
@@ -110,8 +111,14 @@ std::int64_t Program::step(unsigned runs, const RunState& state,
   RunState run = state;
   run.seed = seed_;
   run.training = (runs & kTrains) != 0;
+  if (scales_ && run.training != 0 && !(run.loss_scale > 0)) {
+    throw std::invalid_argument("gradients that are stored as float16 have to be scaled");
+  }
   std::vector<std::int64_t> shares(label_shares.size());  // as they follow a task's arguments
-  std::memcpy(shares.data(), label_shares.data(), shares.size() * sizeof(double));
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    const double share = label_shares[i] * (run.loss_scale > 0 ? run.loss_scale : 1.0);
+    std::memcpy(&shares[i], &share, sizeof(share));
+  }
   const std::int64_t ticket = schedule.answers ? log_.open(schedule.telling) : 0;
   runtime->begin_trace(ctx, schedule.trace);
   for (const InputTensor& input : inputs_) {

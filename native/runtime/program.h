@@ -53,8 +53,9 @@ class Program : public Executor {
                     const Batch& next);
   // Waits until this rank has read that iteration's batch and computed its part of the losses.
   void finish(std::int64_t ticket);
-  // Of each ticket, of each of the graph's losses, the sums over the batch, of all ranks; waits for
-  // them. A ticket can be asked once. Every rank says a number, too, and hears the first rank's.
+  // Of each ticket, of each of the graph's losses, the sums over the batch, of all ranks (overflows
+  // are the first loss's); waits for them. A ticket can be asked once. Every rank says a number,
+  // too, and hears the first rank's.
   struct AllMetrics {
     std::vector<std::vector<Metrics>> sums;
     std::int64_t heard = 0;
@@ -109,6 +110,9 @@ class Program : public Executor {
   void add_planned(LaunchId id);
   void add_load(const Launch& planned);
   void add_answer(LaunchId planned, int number, RuntimeLaunch& loss);
+  void add_overflow_answer(LaunchId planned, RuntimeLaunch& clip);
+  void answer_on_host(LaunchId planned, const std::vector<int>& devices,
+                      LaunchRequirement requirement, Body body);
   int tasks_here(const RuntimeLaunch& launch) const;
   void add_zeroing();
   void add_store(TensorId tensor, Field field, int state);
@@ -134,6 +138,7 @@ class Program : public Executor {
   const Attributes hyperparameters_;
   const std::uint64_t seed_;
   const double clip_norm_;  // 0: gradients are not clipped
+  const bool scales_;       // whether they are scaled up: then updates wait for their norm
   IdVector<TensorId, int> value_region_, partial_region_, gradient_region_;  // -1: none
   int norms_region_ = -1, total_norm_region_ = -1;
   int losses_ = 0;  // operators of the graph
@@ -141,7 +146,7 @@ class Program : public Executor {
   IdVector<LaunchId, int> planned_;  // a launch of the plan: its index in launches_
   IdVector<OpId, int> forward_;      // that of its forward launch
   std::vector<int> zeroing_;         // launches that run once
-  std::map<LaunchId, int> answers_;  // of a loss on GPUs: the launch that reads its metrics
+  std::map<LaunchId, int> answers_;  // of what GPUs have to tell: the launch that reads it
   std::map<OpId, OperatorKernels> kernels_;
   std::map<std::pair<int, Legion::FieldID>, int> stores_;  // (region, field) -> store launch
   std::map<std::pair<int, Legion::FieldID>, int> saves_;   // (region, field) -> save launch

@@ -1,6 +1,7 @@
 // How a program is made from a plan: regions, launches and what they need, once. program.cc then
 // only issues.
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
@@ -25,6 +26,13 @@ namespace {
 const Launch& update_of(const Plan& plan, OpId op) {
   return *std::find_if(plan.launches.begin(), plan.launches.end(), [op](const Launch& launch) {
     return launch.pass == Pass::update && launch.op == op;
+  });
+}
+
+bool on_gpus(const RuntimeLaunch& launch) {
+  const auto& devices = MachineState::get().devices();
+  return std::any_of(launch.devices.begin(), launch.devices.end(), [&](int device) {
+    return devices[static_cast<std::size_t>(device)].kind == DeviceKind::gpu;
   });
 }
 
@@ -161,6 +169,7 @@ void Program::add_planned(LaunchId id) {
     launch.closing = true;
     launch.body = planned.pass == Pass::norm ? norm_body(planned, update_of(plan_, planned.op))
                                              : clip_body(planned);
+    if (planned.pass == Pass::clip && scales_) add_overflow_answer(id, launch);
   } else {
     // Forward and backward share the kernel object, and so what it keeps from call to call.
     OperatorKernels& kernels = kernels_[planned.op];
@@ -181,11 +190,7 @@ void Program::add_answer(LaunchId planned, int number, RuntimeLaunch& loss) {
   const auto tell = [this, number](const LeafContext& context) {
     log_.answer(context.arguments->ticket, {number, context.point, context.metrics});
   };
-  const auto& devices = MachineState::get().devices();
-  const bool on_gpu = std::any_of(loss.devices.begin(), loss.devices.end(), [&](int device) {
-    return devices[static_cast<std::size_t>(device)].kind == DeviceKind::gpu;
-  });
-  if (!on_gpu) {
+  if (!on_gpus(loss)) {
     loss.body = [tell, compute = std::move(loss.body)](LeafContext& context) {
       compute(context);
       tell(context);
@@ -204,18 +209,49 @@ void Program::add_answer(LaunchId planned, int number, RuntimeLaunch& loss) {
     row.hi[0] = k + 1;
     r.rects.push_back(row);
   }
-  RuntimeLaunch answer;
-  answer.task = MachineState::get().task_id(kAnswerTask);
-  answer.devices = loss.devices;
-  answer.side = Side::host;
-  answer.answers = true;
-  answer.requirements = {r};
-  answer.requirements.front().privilege = LEGION_READ_ONLY;
-  answer.body = [tell](LeafContext& context) {
+  answer_on_host(planned, loss.devices, r, [tell](LeafContext& context) {
     std::memcpy(&context.metrics, context.views[0].data, sizeof(Metrics));
     tell(context);
-  };
+  });
   loss.requirements.push_back(std::move(r));
+}
+
+// The task that finds the norm of all gradients tells the log whether it is finite, as a part of
+// the first loss's answers.
+void Program::add_overflow_answer(LaunchId planned, RuntimeLaunch& clip) {
+  clip.answers = true;
+  const auto tell = [this](const LeafContext& context, const TensorView& norm) {
+    Metrics metrics;
+    metrics.overflows = std::isfinite(*norm.f32()) ? 0 : 1;
+    constexpr int kNoTask = -1;  // of a loss
+    log_.answer(context.arguments->ticket, {0, kNoTask, metrics});
+  };
+  const auto& requirements = plan_.launches[planned].requirements;
+  const auto total =
+      std::find_if(requirements.begin(), requirements.end(),
+                   [](const Requirement& r) { return r.role == RequirementRole::total_norm; });
+  const auto place = static_cast<std::size_t>(total - requirements.begin());
+  if (on_gpus(clip)) {
+    answer_on_host(planned, clip.devices, clip.requirements[place],
+                   [tell](LeafContext& context) { tell(context, context.views[0]); });
+    return;
+  }
+  clip.body = [tell, place, compute = std::move(clip.body)](LeafContext& context) {
+    compute(context);
+    tell(context, context.views[place]);
+  };
+}
+
+void Program::answer_on_host(LaunchId planned, const std::vector<int>& devices,
+                             LaunchRequirement requirement, Body body) {
+  RuntimeLaunch answer;
+  answer.task = MachineState::get().task_id(kAnswerTask);
+  answer.devices = devices;
+  answer.side = Side::host;
+  answer.answers = true;
+  requirement.privilege = LEGION_READ_ONLY;
+  answer.requirements = {std::move(requirement)};
+  answer.body = std::move(body);
   answers_[planned] = add_launch(std::move(answer));
 }
 

@@ -148,7 +148,7 @@ void Subtasks::run_parts(Kernel& kernel, const KernelTask& task, const Parts& pa
 }
 
 DataType Subtasks::given(const Touched& touched, const Kernel& kernel) const {
-  const bool as_floats = touched.stored == DataType::bfloat16 && !kernel.takes_bfloat16();
+  const bool as_floats = is_narrow(touched.stored) && !kernel.takes(touched.stored);
   return as_floats ? DataType::float32 : touched.stored;
 }
 

@@ -18,8 +18,8 @@ class UpdateKernels : public KernelsOfKinds<UpdateKernel> {
                const std::vector<int>& devices);
 };
 
-// A planned update launch's body. If the plan clips gradients, and the norm of them all is above
-// `clip_norm`, they are scaled down to it.
+// A planned update launch's body. If the norm of all gradients is above `clip_norm`, they are
+// scaled down to it; 0: whatever it is.
 Body update_body(const Launch& planned, const UpdateKernels& kernels, double clip_norm = 0);
 
 // A planned norm launch's body: it writes the norm of its gradients. `update` is the launch that is

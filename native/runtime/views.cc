@@ -44,8 +44,8 @@ TensorView view_of_rank(const PhysicalRegion& region, FieldID field, const Rect&
 }  // namespace
 
 TensorView view_of(const PhysicalRegion& region, FieldID field, const Rect& rect, DataType type) {
-  TensorView view = type == DataType::bfloat16 ? view_of_rank<Bfloat16>(region, field, rect)
-                                               : view_of_rank<float>(region, field, rect);
+  TensorView view = is_narrow(type) ? view_of_rank<Narrow>(region, field, rect)
+                                    : view_of_rank<float>(region, field, rect);
   view.type = type;
   return view;
 }

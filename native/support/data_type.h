@@ -5,10 +5,14 @@
 
 namespace flexlegion {
 
-// bfloat16 is the upper half of a float32. Nothing is computed in it: kernels read it, and round
-// their results to it.
-enum class DataType { float32, int32, bfloat16 };
+// bfloat16 is the upper half of a float32; float16 is IEEE 754's. Nothing is computed in either:
+// kernels read them, and round their results to them.
+enum class DataType { float32, int32, bfloat16, float16 };
 
-constexpr std::int64_t element_bytes(DataType type) { return type == DataType::bfloat16 ? 2 : 4; }
+constexpr bool is_narrow(DataType type) {
+  return type == DataType::bfloat16 || type == DataType::float16;
+}
+
+constexpr std::int64_t element_bytes(DataType type) { return is_narrow(type) ? 2 : 4; }
 
 }  // namespace flexlegion

@@ -40,6 +40,7 @@ from flexlegion.runtime.checkpoint_shards import HostCopy, Kept
 from flexlegion.runtime.checkpoint_weights import fitted, read_weights, save_weights
 from flexlegion.runtime.checkpoint_writer import Writer
 from flexlegion.runtime.checkpoints import Checkpoints, interval
+from flexlegion.runtime.loss_scale import LossScale
 from flexlegion.runtime.position import Position
 from flexlegion.runtime.training import Training
 from flexlegion.tensor import Tensor
@@ -205,12 +206,33 @@ def test_states_that_nobody_wrote(state: object, what: str, tmp_path: Path) -> N
         written(tmp_path / "step-00000003", state).check_all()
 
 
-def training_of(callback: Callback, *losses: str) -> Training:
+def training_of(callback: Callback, *losses: str, scale: LossScale | None = None) -> Training:
     """A call of `fit` that is not run."""
     goal = Goal(tuple(Term(name, 1.0, ()) for name in losses))
-    compiled: Any = SimpleNamespace(position=Position(), goal=goal)
+    compiled: Any = SimpleNamespace(
+        position=Position(), goal=goal, program=SimpleNamespace(loss_scale=scale)
+    )
     model: Any = None
     return Training(model, compiled, 1, [callback])
+
+
+def test_the_scale_of_losses_is_taken_up(tmp_path: Path) -> None:
+    """If there is one; older checkpoints have none."""
+    state = json.loads(json.dumps(TRAINING))
+    for given, expected in (
+        ({"value": 512.0, "good": 7}, LossScale(512.0, 7)),
+        (None, LossScale()),
+    ):
+        its = training_of(EarlyStopping(), "", scale=LossScale())
+        its.resume(state | ({} if given is None else {"loss_scale": given}))
+        assert its._compiled.program.loss_scale == expected
+        assert its.state()["loss_scale"] == asdict(expected)
+    for k, wrong in enumerate(
+        ({"value": 0, "good": 1}, {"value": 2.0}, {"value": 2.0, "good": -1})
+    ):
+        wrong_state = GOOD | {"training": TRAINING | {"loss_scale": wrong}}
+        with pytest.raises(DamagedError, match="loss_scale"):
+            written(tmp_path / f"step-0000000{k}", wrong_state).check_all()
 
 
 def test_what_training_and_callbacks_take_up() -> None:

@@ -23,7 +23,10 @@ from launch import (
     run_legate,
     run_ranks,
 )
+from narrow_cases import worst_error
 from networks import NETWORKS
+from pytorch_cases import CASES as OPERATORS
+from pytorch_reference import load
 from sbp_cases import PAIRS
 from tables import problem_of, simulated
 from workers.memory_worker import RESULTS
@@ -97,6 +100,17 @@ def test_operators(precision: str, tolerance: float, tmp_path: Path) -> None:
         assert worst > 1e-3
 
 
+@pytest.mark.parametrize("storage", ["bf16", "fp16"])
+def test_operators_stored_narrow(storage: str, tmp_path: Path) -> None:
+    """All of them, as on CPU processors (tests/runtime/test_operators_narrow.py)."""
+    file = tmp_path / "saved.npz"
+    arguments = [file, "fp32", "single", "", storage]
+    run_legate(RUNTIME_TESTS / "pytorch_worker.py", *arguments, gpus=1)
+    saved = load(file)
+    errors = {name: worst_error(name, saved[name]) for name in OPERATORS}
+    assert {name: its for name, its in errors.items() if not its[0] <= 1} == {}
+
+
 def test_random_strategies_mix_gpus_and_processors(tmp_path: Path) -> None:
     """Whatever runs where: as on one CPU processor."""
     out = tmp_path / "result.json"
@@ -108,11 +122,18 @@ def test_random_strategies_mix_gpus_and_processors(tmp_path: Path) -> None:
     assert result["copied_bytes"] > 0
 
 
-@pytest.mark.skipif(not BFLOAT16, reason="no AVX512-BF16")
-def test_random_strategies_stored_as_bf16(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("storage", "cpus"),
+    [
+        pytest.param("bf16", 1, marks=pytest.mark.skipif(not BFLOAT16, reason="no AVX512-BF16")),
+        ("fp16", 1),
+    ],
+)
+def test_random_strategies_stored_narrow(storage: str, cpus: int, tmp_path: Path) -> None:
+    """GPUs take tiles as they are stored; processors, which share the tasks, may not."""
     out = tmp_path / "result.json"
     arguments = ["--first", 20000, "--count", 20, "--reference", "cpu", "--out", out]
-    run_legate(STRATEGIES_WORKER, *arguments, "--storage", "bf16", cpus=1, gpus=2)
+    run_legate(STRATEGIES_WORKER, *arguments, "--storage", storage, cpus=cpus, gpus=2)
     assert json.loads(Path(f"{out}.0").read_text())["failures"] == []
 
 

@@ -94,7 +94,7 @@ class TestedKernel : public Kernel {
     on_device([&] { kernel_->backward(task); });
   }
   bool accumulates() const override { return kernel_->accumulates(); }
-  bool takes_bfloat16() const override { return kernel_->takes_bfloat16(); }
+  bool takes(DataType type) const override { return kernel_->takes(type); }
 
  private:
   std::unique_ptr<Kernel> kernel_;
@@ -104,8 +104,9 @@ class TestedUpdateKernel : public UpdateKernel {
  public:
   explicit TestedUpdateKernel(std::unique_ptr<UpdateKernel> kernel) : kernel_(std::move(kernel)) {}
   void update(const TensorView& value, const TensorView& gradient,
-              const std::vector<TensorView>& states, const RunState& run) override {
-    on_device([&] { kernel_->update(value, gradient, states, run); });
+              const std::vector<TensorView>& states, const RunState& run,
+              const float* only_if_finite) override {
+    on_device([&] { kernel_->update(value, gradient, states, run, only_if_finite); });
   }
   bool skips_zeros() const override { return kernel_->skips_zeros(); }
 
@@ -207,23 +208,22 @@ inline void check_adds(Kernel& kernel, KernelTask task, const GradientTiles& inp
   compare(weights, weight_grads);
 }
 
-// Tiles of their own. Those that are narrow are bfloat16, or floats of the same values.
+// Tiles of their own. Those that are narrow are of that type, or floats of the same values.
 class Stored {
  public:
-  Stored(const std::vector<TensorView>& views, const std::function<bool(int)>& narrow,
-         bool as_bf16) {
+  Stored(const std::vector<TensorView>& views, const std::function<bool(int)>& narrow, DataType as,
+         bool as_floats) {
     for (std::size_t i = 0; i < views.size(); ++i) {
       const TensorView& from = views[i];
       const bool rounds = narrow(static_cast<int>(i));
-      const DataType type = rounds && as_bf16 ? DataType::bfloat16 : from.type;
+      const DataType type = rounds && !as_floats ? as : from.type;
       buffers_.emplace_back(static_cast<std::size_t>(from.present() ? from.volume() : 0), 0.0f);
       TensorView to;
       to.shape = from.shape;
       if (from.present()) to = dense_view(buffers_.back().data(), from.tile, from.shape, type);
       if (from.present() && rounds) {
-        std::vector<Bfloat16> rounded(buffers_.back().size());
-        const TensorView half =
-            dense_view(rounded.data(), from.tile, from.shape, DataType::bfloat16);
+        std::vector<Narrow> rounded(buffers_.back().size());
+        const TensorView half = dense_view(rounded.data(), from.tile, from.shape, as);
         copy_view(half, from);
         copy_view(to, half);
       } else if (from.present()) {
@@ -238,26 +238,27 @@ class Stored {
   std::list<Array<float>> buffers_;
 };
 
-// A kernel that takes bfloat16 computes with it what it computes with floats of the same values.
-inline void check_bfloat16(Kernel& kernel, const Case& c, const KernelTask& forward,
-                           const KernelTask& backward) {
-  if (!kernel.takes_bfloat16()) return;
+// A kernel that takes a narrow type computes with it what it computes with floats of the same
+// values.
+inline void check_narrow(DataType type, Kernel& kernel, const Case& c, const KernelTask& forward,
+                         const KernelTask& backward) {
+  if (!kernel.takes(type)) return;
   const auto output = [&c](int) { return c.narrow_output; };
   const auto none = [](int) { return false; };
   const auto all = [](int) { return true; };
   std::vector<std::vector<TensorView>> results[2];
   std::list<Stored> kept;
-  const auto stored = [&kept](const auto& views, const auto& narrow, bool as_bf16) {
-    return kept.emplace_back(views, narrow, as_bf16).views;
+  const auto stored = [&kept, type](const auto& views, const auto& narrow, bool as_floats) {
+    return kept.emplace_back(views, narrow, type, as_floats).views;
   };
-  for (const bool as_bf16 : {false, true}) {
+  for (const bool as_floats : {true, false}) {
     KernelTask task = forward;
-    task.inputs = stored(forward.inputs, c.narrow_input, as_bf16);
+    task.inputs = stored(forward.inputs, c.narrow_input, as_floats);
     // Those that are factors are rounded in any case.
-    task.weights = stored(forward.weights, all, false);
-    task.outputs = stored(forward.outputs, output, as_bf16);
+    task.weights = stored(forward.weights, all, true);
+    task.outputs = stored(forward.outputs, output, as_floats);
     kernel.forward(task);
-    results[as_bf16].push_back(task.outputs);
+    results[as_floats ? 0 : 1].push_back(task.outputs);
     const auto saved = [](const auto& views, const auto& wanted) {
       std::vector<TensorView> present = views;
       for (std::size_t i = 0; i < present.size(); ++i) {
@@ -269,13 +270,13 @@ inline void check_bfloat16(Kernel& kernel, const Case& c, const KernelTask& forw
     back.inputs = saved(task.inputs, backward.inputs);
     back.weights = task.weights;
     // What the backward pass reads was rounded when it was stored.
-    back.outputs = saved(stored(task.outputs, output, as_bf16), backward.outputs);
-    back.output_grads = stored(backward.output_grads, output, as_bf16);
-    back.input_grads = stored(backward.input_grads, c.narrow_input, as_bf16);
-    back.weight_grads = stored(backward.weight_grads, none, as_bf16);
+    back.outputs = saved(stored(task.outputs, output, as_floats), backward.outputs);
+    back.output_grads = stored(backward.output_grads, output, as_floats);
+    back.input_grads = stored(backward.input_grads, c.narrow_input, as_floats);
+    back.weight_grads = stored(backward.weight_grads, none, as_floats);
     kernel.backward(back);
-    results[as_bf16].push_back(back.input_grads);
-    results[as_bf16].push_back(back.weight_grads);
+    results[as_floats ? 0 : 1].push_back(back.input_grads);
+    results[as_floats ? 0 : 1].push_back(back.weight_grads);
   }
   // By the norm of all outputs, or gradients, together: one that is a sum of terms that cancel is
   // off by what the terms are.
@@ -292,8 +293,9 @@ inline void check_bfloat16(Kernel& kernel, const Case& c, const KernelTask& forw
       }
     }
     if (!(difference <= 4e-4 * size + 1e-12)) {
-      throw std::logic_error(std::string("with bfloat16, ") + what[list] + " off by " +
-                             std::to_string(std::sqrt(difference / size)));
+      throw std::logic_error(
+          std::string(type == DataType::float16 ? "with float16, " : "with bfloat16, ") +
+          what[list] + " off by " + std::to_string(std::sqrt(difference / size)));
     }
   }
 }
@@ -337,7 +339,9 @@ inline Results run_tiles(Case& c, const std::vector<Rect>& tiles, Tensor output_
     backward.weight_grads = weight_grads.views;
     kernel->backward(backward);
     check_adds(*kernel, backward, input_grads, weight_grads);
-    check_bfloat16(*kernel, c, forward, backward);
+    for (const DataType type : {DataType::bfloat16, DataType::float16}) {
+      check_narrow(type, *kernel, c, forward, backward);
+    }
     input_grads.add_to(results.input_grads);
     weight_grads.add_to(results.weight_grads);
   }

@@ -444,7 +444,7 @@ void check_optimizer(const std::string& name, const Attributes& attributes, int 
       copy_view(gradient, g.view(tile));
       std::vector<TensorView> views{s0.view(tile), s1.view(tile)};
       views.resize(static_cast<std::size_t>(states));
-      kernel->update(w.view(tile), gradient, views, run);
+      kernel->update(w.view(tile), gradient, views, run, nullptr);
     }
     for (std::size_t i = 0; i < ew.size(); ++i) step(ew[i], g.data[i], e0[i], e1[i], t);
   }

@@ -17,6 +17,7 @@ from flexlegion.network import Network
 from flexlegion.plan import Plan
 from flexlegion.simulator import full
 from flexlegion.strategies import resolve
+from flexlegion.transforms.storage import scales_gradients
 
 STRATEGIES = ("single", "data", "model", "expert", *(f"random:{seed}" for seed in range(1, 4)))
 
@@ -71,6 +72,21 @@ def test_data_of_the_host_know_nothing_of_it() -> None:
     np.testing.assert_equal(made[0], made[1])
 
 
+def test_gradients_of_float16_are_scaled() -> None:
+    """Their norm is found before they are used, whether or not the optimizer clips."""
+    passes = {}
+    for storage in ("bf16", "fp16"):
+        network = Network.of(mlp(), storage=storage)
+        assert scales_gradients(network.graph) == (storage == "fp16")
+        names = load_machine("p100x2").names
+        plan = Plan(network.graph, resolve("data", network.graph, names), names, network.outputs)
+        passes[storage] = [launch.pass_ for launch in plan.launches]
+    others = [pass_ for pass_ in passes["fp16"] if pass_ not in ("norm", "clip")]
+    assert others == passes["bf16"]
+    assert passes["fp16"].count("clip") == 1
+    assert passes["fp16"].count("norm") == passes["fp16"].count("update") > 0
+
+
 def test_tasks_are_measured_apart() -> None:
     """By what the activations of an operator are, whatever its output is."""
     keys = {}
@@ -92,11 +108,11 @@ def test_plan_and_simulator_agree(name: str) -> None:
     topology = load_machine("p100x4")
     networks = [
         Network.of(case.model(), case.loss, case.optimizer, loss_weights=weights, storage=storage)
-        for storage in ("fp32", "bf16")
+        for storage in ("fp32", "bf16", "fp16")
     ]
     for strategy in STRATEGIES:
-        wide, narrow = [], []
-        for network, sizes in zip(networks, (wide, narrow), strict=True):
+        wide, narrow, scaled = [], [], []
+        for network, sizes in zip(networks, (wide, narrow, scaled), strict=True):
             problem = network.problem(topology, AnalyticCosts())
             graph, states = network.graph, network.optimizer.states
             resolved = resolve(strategy, graph, topology.names)
@@ -111,6 +127,8 @@ def test_plan_and_simulator_agree(name: str) -> None:
                 assert timeline.allocated_bytes[device.memory] == planned, (strategy, device.name)
             sizes.append(moved)
         assert 2 * narrow[0] >= wide[0] >= narrow[0]
+        if case.optimizer.clips:  # or norms move as well
+            assert scaled == narrow
 
 
 def test_what_moves_is_halved() -> None:
@@ -131,8 +149,8 @@ def test_what_moves_is_halved() -> None:
 def test_mistakes() -> None:
     with pytest.raises(
         UserError,
-        match=r"unknown storage 'fp16' \(did you mean 'bf16'\?\); choose one of fp32, bf16",
+        match=r"unknown storage 'bf8'; choose one of fp32, bf16, fp16",
     ):
-        Network.of(mlp(), storage="fp16")
+        Network.of(mlp(), storage="bf8")
     with pytest.raises(UserError, match="has type bfloat16, but only float32 or int32"):
         Model(8).input((4,), "bfloat16")  # type: ignore[arg-type]

@@ -54,15 +54,21 @@ def test_random_strategies_of_threads(tmp_path: Path) -> None:
     assert (result["threads"], result["strategies"]) == ([1, 2], 40)
 
 
-@pytest.mark.skipif(not BFLOAT16, reason="no AVX512-BF16")
-def test_random_strategies_stored_as_bf16(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("storage", "count"),
+    [
+        pytest.param("bf16", 100, marks=pytest.mark.skipif(not BFLOAT16, reason="no AVX512-BF16")),
+        ("fp16", 40),
+    ],
+)
+def test_random_strategies_stored_narrow(storage: str, count: int, tmp_path: Path) -> None:
     """The first step of one device that stores activations so, within 2e-2."""
     out = tmp_path / "result.json"
-    arguments = ["--first", 20000, "--count", 100, "--out", out, "--storage", "bf16"]
+    arguments = ["--first", 20000, "--count", count, "--out", out, "--storage", storage]
     run_legate(WORKER, *arguments, cpus=3, timeout=600)
     result = json.loads(Path(f"{out}.0").read_text())
     assert result["failures"] == []
-    assert (result["strategies"], result["copied_bytes"]) == (100, 0)
+    assert (result["strategies"], result["copied_bytes"]) == (count, 0)
 
 
 def test_random_strategies_on_two_ranks(tmp_path: Path) -> None:

@@ -268,6 +268,31 @@ def test_mistakes_are_named_where_they_are(mistake: str, start: str, results: Re
     assert results("errors")["after compile"][mistake].startswith(start)
 
 
+def test_scaled_gradients_that_overflow_change_nothing(results: Results) -> None:
+    """The scale is halved until they are finite; then the update is that of single precision."""
+    its = results("overflows")
+    assert its["overflows"] == [1] * (len(its["overflows"]) - 1) + [0]
+    assert its["changed"] == [False] * (len(its["changed"]) - 1) + [True]
+    assert its["scales"] == [2.0 ** (16 - i) for i in range(len(its["scales"]))]
+    assert len(its["scales"]) > 2
+    for name, initial in its["initial"].items():
+        narrow, wide = (np.array(its[key][name]) - initial for key in ("narrow", "wide"))
+        assert np.linalg.norm(narrow - wide) <= 5e-3 * np.linalg.norm(wide), name
+    narrow, wide = (np.array(its[f"{key} gradient"]) for key in ("narrow", "wide"))
+    assert np.linalg.norm(narrow - wide) <= 5e-3 * np.linalg.norm(wide)
+
+
+def test_training_with_float16_goes_as_in_single_precision(results: Results) -> None:
+    its = results("stored_as_float16")
+    np.testing.assert_allclose(its["losses"]["fp16"], its["losses"]["fp32"], rtol=1e-2)
+    assert its["scales"] == [512.0]
+
+
+def test_gradients_that_overflow_unscaled_end_training(results: Results) -> None:
+    failure = results("gradients_without_end")["failure"]
+    assert "although they are not scaled any more; training has diverged" in failure
+
+
 def test_mistakes_change_nothing(results: Results) -> None:
     assert results("errors")["unchanged"] is True
     assert results("errors")["trains"] == 1

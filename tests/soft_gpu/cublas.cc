@@ -2,9 +2,11 @@
 #include <cublas_v2.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "driver.h"
+#include "gpu/real.h"
 #include "rounding.h"
 
 namespace {
@@ -14,8 +16,26 @@ struct Handle {
 };
 Handle& of(cublasHandle_t handle) { return *reinterpret_cast<Handle*>(handle); }
 
+using flexlegion::DataType;
+using flexlegion::gpu::Reals;
+
+std::optional<DataType> type_of(cudaDataType type) {
+  switch (type) {
+    case CUDA_R_32F:
+      return DataType::float32;
+    case CUDA_R_16BF:
+      return DataType::bfloat16;
+    case CUDA_R_16F:
+      return DataType::float16;
+    default:
+      return std::nullopt;
+  }
+}
+
+Reals reals(const void* data, DataType type) { return {const_cast<void*>(data), type}; }
+
 struct Factor {
-  const float* data;
+  Reals data;
   long long ld, stride;
   bool transposed;
 
@@ -64,19 +84,28 @@ cublasStatus_t cublasSetMathMode(cublasHandle_t, cublasMath_t) { return CUBLAS_S
 // Matrices by columns: c = alpha op(a) op(b) + beta c, for each of a batch.
 cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t op_a,
                                           cublasOperation_t op_b, int m, int n, int k,
-                                          const void* alpha, const void* a, cudaDataType, int lda,
-                                          long long stride_a, const void* b, cudaDataType, int ldb,
-                                          long long stride_b, const void* beta, void* c,
-                                          cudaDataType, int ldc, long long stride_c, int count,
+                                          const void* alpha, const void* a, cudaDataType type_a,
+                                          int lda, long long stride_a, const void* b,
+                                          cudaDataType type_b, int ldb, long long stride_b,
+                                          const void* beta, void* c, cudaDataType type_c, int ldc,
+                                          long long stride_c, int count,
                                           cublasComputeType_t compute, cublasGemmAlgo_t) {
   const bool a_turned = op_a != CUBLAS_OP_N, b_turned = op_b != CUBLAS_OP_N;
   if (m < 0 || n < 0 || k < 0 || count < 0 || lda < std::max(1, a_turned ? k : m) ||
       ldb < std::max(1, b_turned ? n : k) || ldc < std::max(1, m)) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  const Factor left{static_cast<const float*>(a), lda, stride_a, a_turned};
-  const Factor right{static_cast<const float*>(b), ldb, stride_b, b_turned};
-  auto* const product = static_cast<float*>(c);
+  const auto factors = type_of(type_a), result = type_of(type_c);
+  if (!factors || !result || type_a != type_b) return CUBLAS_STATUS_INVALID_VALUE;
+  // Floats become narrow in no product, and narrow numbers are multiplied as they are.
+  const bool narrow = flexlegion::is_narrow(*factors);
+  if (*result != *factors && (!narrow || *result != DataType::float32)) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
+  if (narrow && compute != CUBLAS_COMPUTE_32F) return CUBLAS_STATUS_INVALID_VALUE;
+  const Factor left{reals(a, *factors), lda, stride_a, a_turned};
+  const Factor right{reals(b, *factors), ldb, stride_b, b_turned};
+  const Reals product = reals(c, *result);
   const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
   const int bits = compute == CUBLAS_COMPUTE_32F_FAST_16BF   ? 7
                    : compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? 10
@@ -101,7 +130,7 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
         for (int row = 0; row < m; ++row) {
           const double sum = dot(rows.data() + static_cast<std::size_t>(row) * inner,
                                  columns.data() + static_cast<std::size_t>(column) * inner, k);
-          float& to = product[i * stride_c + static_cast<long long>(column) * ldc + row];
+          const auto to = product[i * stride_c + static_cast<long long>(column) * ldc + row];
           // With beta 0, what was there is not read.
           to = scale * static_cast<float>(sum) + (keep == 0 ? 0 : keep * to);
         }

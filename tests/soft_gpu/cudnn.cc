@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "driver.h"
+#include "gpu/real.h"
 #include "rounding.h"
 
 namespace {
@@ -26,7 +27,14 @@ struct Block {
     return ((static_cast<std::int64_t>(n_) * h + h_) * w + w_) * c + c_;
   }
   std::int64_t volume() const { return at(n, 0, 0, 0); }
-  bool bf16() const { return type == CUDNN_DATA_BFLOAT16; }
+  bool narrow() const { return type != CUDNN_DATA_FLOAT; }
+  // Its elements.
+  flexlegion::gpu::Reals in(const void* data) const {
+    using flexlegion::DataType;
+    return {const_cast<void*>(data), type == CUDNN_DATA_BFLOAT16 ? DataType::bfloat16
+                                     : type == CUDNN_DATA_HALF   ? DataType::float16
+                                                                 : DataType::float32};
+  }
 };
 
 struct Convolution {
@@ -49,26 +57,6 @@ cudnnStatus_t destroy(Descriptor descriptor) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-float read(const Block& block, const void* data, std::int64_t i) {
-  if (!block.bf16()) return static_cast<const float*>(data)[i];
-  const std::uint32_t word = static_cast<std::uint32_t>(static_cast<const std::uint16_t*>(data)[i])
-                             << 16;
-  float value = 0;
-  std::memcpy(&value, &word, sizeof(word));
-  return value;
-}
-
-void write(const Block& block, void* data, std::int64_t i, float value) {
-  if (!block.bf16()) {
-    static_cast<float*>(data)[i] = value;
-    return;
-  }
-  value = soft_gpu::rounded_to(value, 7);
-  std::uint32_t word = 0;
-  std::memcpy(&word, &value, sizeof(word));
-  static_cast<std::uint16_t*>(data)[i] = static_cast<std::uint16_t>(word >> 16);
-}
-
 struct Problem {
   Block x, w, y;
   Convolution conv;
@@ -88,7 +76,7 @@ struct Problem {
                       x.type == w.type && x.type == y.type;
     if (!fits || x.volume() <= 0 || y.volume() <= 0) return CUDNN_STATUS_BAD_PARAM;
     // Tensor cores take channels by eight.
-    if (x.bf16() && (x.c % 8 != 0 || y.c % 8 != 0)) return CUDNN_STATUS_NOT_SUPPORTED;
+    if (x.narrow() && (x.c % 8 != 0 || y.c % 8 != 0)) return CUDNN_STATUS_NOT_SUPPORTED;
     return CUDNN_STATUS_SUCCESS;
   }
 
@@ -125,9 +113,15 @@ struct Problem {
 // sums[target] += a[i] b[j], into `out`.
 enum class Target { x, w, y };
 
+// What happens to sums before they are rounded.
+struct Ending {
+  const void* bias = nullptr;  // one a channel, of the result's type
+  bool relu = false;
+};
+
 cudnnStatus_t convolve(cudnnHandle_t handle, const Problem& problem, Target target, const void* x,
                        const void* w, const void* y, void* out, void* workspace,
-                       std::size_t workspace_bytes) {
+                       std::size_t workspace_bytes, Ending ending = {}) {
   const cudnnStatus_t valid = problem.valid();
   if (valid != CUDNN_STATUS_SUCCESS) return valid;
   if (workspace == nullptr || workspace_bytes < kWorkspace) return CUDNN_STATUS_BAD_PARAM;
@@ -141,7 +135,7 @@ cudnnStatus_t convolve(cudnnHandle_t handle, const Problem& problem, Target targ
       const auto volume = static_cast<std::size_t>(data == nullptr ? 0 : of_block.volume());
       std::unique_ptr<float[]> values(new float[volume]);
       for (std::size_t i = 0; i < volume; ++i) {
-        values[i] = p.kept(read(of_block, data, static_cast<std::int64_t>(i)));
+        values[i] = p.kept(of_block.in(data)[static_cast<std::int64_t>(i)]);
       }
       return values;
     };
@@ -160,7 +154,12 @@ cudnnStatus_t convolve(cudnnHandle_t handle, const Problem& problem, Target targ
       for (int c = 0; c < run; ++c) to[c] += dy * factors[c];
     });
     for (std::size_t i = 0; i < n; ++i) {
-      write(block, out, static_cast<std::int64_t>(i), static_cast<float>(sums[i]));
+      double sum = sums[i];
+      if (ending.bias != nullptr) {
+        sum += block.in(ending.bias)[static_cast<std::int64_t>(i) % block.c];
+      }
+      if (ending.relu && sum < 0) sum = 0;
+      block.in(out)[static_cast<std::int64_t>(i)] = static_cast<float>(sum);
     }
   });
   return CUDNN_STATUS_SUCCESS;
@@ -273,6 +272,45 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t handle, const void*,
                                       cudnnConvolutionFwdAlgo_t, void* workspace, std::size_t bytes,
                                       const void*, const cudnnTensorDescriptor_t y_, void* y) {
   return convolve(handle, Problem(x_, w_, y_, conv), Target::y, x, w, nullptr, y, workspace, bytes);
+}
+cudnnStatus_t cudnnCreateActivationDescriptor(cudnnActivationDescriptor_t* d) {
+  return make<cudnnActivationMode_t>(d);
+}
+cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t d,
+                                           cudnnActivationMode_t mode, cudnnNanPropagation_t,
+                                           double) {
+  of<cudnnActivationMode_t>(d) = mode;
+  return CUDNN_STATUS_SUCCESS;
+}
+cudnnStatus_t cudnnGetConvolutionForwardWorkspaceSize(cudnnHandle_t, const cudnnTensorDescriptor_t,
+                                                      const cudnnFilterDescriptor_t,
+                                                      const cudnnConvolutionDescriptor_t,
+                                                      const cudnnTensorDescriptor_t,
+                                                      cudnnConvolutionFwdAlgo_t,
+                                                      std::size_t* bytes) {
+  *bytes = kWorkspace;
+  return CUDNN_STATUS_SUCCESS;
+}
+// None for an odd number of channels, so that the way without it is taken, too.
+cudnnStatus_t cudnnConvolutionBiasActivationForward(
+    cudnnHandle_t handle, const void*, const cudnnTensorDescriptor_t x_, const void* x,
+    const cudnnFilterDescriptor_t w_, const void* w, const cudnnConvolutionDescriptor_t conv,
+    cudnnConvolutionFwdAlgo_t algorithm, void* workspace, std::size_t bytes, const void*,
+    const cudnnTensorDescriptor_t, const void* z, const cudnnTensorDescriptor_t bias_,
+    const void* bias, const cudnnActivationDescriptor_t activation_,
+    const cudnnTensorDescriptor_t y_, void* y) {
+  const Problem problem(x_, w_, y_, conv);
+  const Block& its = of<Block>(bias_);
+  if (z != y || its.c != problem.y.c || its.n != 1 || its.type != problem.y.type) {
+    return CUDNN_STATUS_BAD_PARAM;
+  }
+  const auto activation = of<cudnnActivationMode_t>(activation_);
+  if (problem.y.c % 2 != 0 || (activation == CUDNN_ACTIVATION_IDENTITY &&
+                               algorithm != CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM)) {
+    return CUDNN_STATUS_NOT_SUPPORTED;
+  }
+  return convolve(handle, problem, Target::y, x, w, nullptr, y, workspace, bytes,
+                  {bias, activation == CUDNN_ACTIVATION_RELU});
 }
 cudnnStatus_t cudnnConvolutionBackwardData(cudnnHandle_t handle, const void*,
                                            const cudnnFilterDescriptor_t w_, const void* w,

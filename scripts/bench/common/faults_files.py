@@ -232,7 +232,11 @@ def read_checkpoint(path: Path, good: Path) -> None:
 
 def take_up(checkpoint: Checkpoint) -> None:
     """Go on from a checkpoint's state, as `Model.fit` does after it has set the weights."""
-    compiled: Any = SimpleNamespace(position=Position(), goal=Goal((Term("", 1.0, ()),)))
+    compiled: Any = SimpleNamespace(
+        position=Position(),
+        goal=Goal((Term("", 1.0, ()),)),
+        program=SimpleNamespace(loss_scale=None),
+    )
     model: Any = None
     training = Training(model, compiled, 2, [EarlyStopping()])
     training.resume(checkpoint.state["training"])

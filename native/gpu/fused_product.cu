@@ -1,0 +1,196 @@
+#include "gpu/fused_product.h"
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "gpu/activation.h"
+
+namespace flexlegion::gpu {
+
+#if FLEXLEGION_CUDA
+
+namespace {
+
+constexpr std::size_t kMostWorkspace = std::size_t{32} << 20;  // bytes, as cuBLAS advises
+
+// The largest power of two up to 256 that an address is a multiple of.
+std::int64_t alignment_of(const void* address) {
+  const auto value = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(address) | 256U);
+  return value & -value;
+}
+
+// As cuBLASLt is told of it, whose matrices are stored by columns: c^T = b^T a^T, and the bias
+// belongs to rows.
+struct Shape {
+  ColumnMajor left, right;
+  int rows, columns, inner, ld;
+  DataType factors, result;
+  Precision precision;
+  cublasLtEpilogue_t epilogue;
+  std::array<std::int64_t, 3> alignment;
+
+  Shape(const Matrix& a, const Matrix& b, const Matrix& c, bool biased, bool relu)
+      : left(b),
+        right(a),
+        rows(static_cast<int>(c.cols)),
+        columns(static_cast<int>(c.rows)),
+        inner(static_cast<int>(a.cols)),
+        ld(static_cast<int>(std::max<std::int64_t>({1, c.row, c.cols}))),
+        factors(a.type),
+        result(c.type),
+        precision(is_narrow(a.type) ? Precision::fp32 : gpu::precision()),
+        epilogue(biased && relu ? CUBLASLT_EPILOGUE_RELU_BIAS
+                 : biased       ? CUBLASLT_EPILOGUE_BIAS
+                                : CUBLASLT_EPILOGUE_RELU),
+        alignment{alignment_of(b.data), alignment_of(a.data), alignment_of(c.data)} {}
+
+  using Key = std::array<std::int64_t, 15>;
+  Key key() const {
+    return {left.operation,
+            left.ld,
+            right.operation,
+            right.ld,
+            rows,
+            columns,
+            inner,
+            ld,
+            static_cast<std::int64_t>(factors),
+            static_cast<std::int64_t>(result),
+            static_cast<std::int64_t>(precision),
+            static_cast<std::int64_t>(epilogue),
+            alignment[0],
+            alignment[1],
+            alignment[2]};
+  }
+};
+
+// What cuBLASLt needs to know of a shape, and the algorithm that its heuristics like best: asking
+// them takes longer than many a product.
+class FusedProduct {
+ public:
+  explicit FusedProduct(const Shape& shape) {
+    const cublasComputeType_t compute = compute_type(shape.factors, shape.precision);
+    check(cublasLtMatmulDescCreate(&product_, compute, CUDA_R_32F));
+    set(CUBLASLT_MATMUL_DESC_TRANSA, shape.left.operation);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, shape.right.operation);
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, shape.epilogue);
+    left_ = layout(shape.left, shape.factors, shape.rows, shape.inner);
+    right_ = layout(shape.right, shape.factors, shape.inner, shape.columns);
+    check(cublasLtMatrixLayoutCreate(&result_, cuda_type(shape.result),
+                                     static_cast<std::uint64_t>(shape.rows),
+                                     static_cast<std::uint64_t>(shape.columns), shape.ld));
+    choose(shape);
+  }
+  FusedProduct(const FusedProduct&) = delete;
+  ~FusedProduct() {
+    cublasLtMatmulDescDestroy(product_);
+    for (cublasLtMatrixLayout_t layout : {left_, right_, result_}) {
+      cublasLtMatrixLayoutDestroy(layout);
+    }
+  }
+
+  // False if cuBLASLt has none, or there is not enough scratch memory for it.
+  bool run(const Matrix& a, const Matrix& b, const Matrix& c, const void* bias, int slot) {
+    const auto bytes = static_cast<std::int64_t>(best_.workspaceSize);
+    if (!found_ || 2 * bytes > scratch_left()) return false;
+    if (bias != nullptr) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    const float one = 1.0f, zero = 0.0f;
+    void* const workspace = scratch(slot, bytes / 4 + 1);
+    check(cublasLtMatmul(blas_lt(), product_, &one, b.data, left_, a.data, right_, &zero, c.data,
+                         result_, c.data, result_, &best_.algo, workspace, best_.workspaceSize,
+                         stream()));
+    return true;
+  }
+
+ private:
+  template <typename Value>
+  void set(cublasLtMatmulDescAttributes_t attribute, const Value& value) {
+    check(cublasLtMatmulDescSetAttribute(product_, attribute, &value, sizeof(value)));
+  }
+
+  // Of a factor that has so many rows and columns once it is turned.
+  static cublasLtMatrixLayout_t layout(const ColumnMajor& factor, DataType type, int rows,
+                                       int columns) {
+    if (factor.operation != CUBLAS_OP_N) std::swap(rows, columns);
+    cublasLtMatrixLayout_t layout{};
+    check(cublasLtMatrixLayoutCreate(&layout, cuda_type(type), static_cast<std::uint64_t>(rows),
+                                     static_cast<std::uint64_t>(columns), factor.ld));
+    return layout;
+  }
+
+  void choose(const Shape& shape) {
+    cublasLtMatmulPreference_t preference{};
+    check(cublasLtMatmulPreferenceCreate(&preference));
+    const auto prefer = [preference](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)));
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspace);
+    const auto aligned = [&shape](int i) {
+      return static_cast<std::uint32_t>(shape.alignment[static_cast<std::size_t>(i)]);
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, aligned(0));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, aligned(1));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, aligned(2));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned(2));
+    int count = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        blas_lt(), product_, left_, right_, result_, result_, preference, 1, &best_, &count);
+    cublasLtMatmulPreferenceDestroy(preference);
+    found_ = status == CUBLAS_STATUS_SUCCESS && count == 1;
+  }
+
+  cublasLtMatmulDesc_t product_{};
+  cublasLtMatrixLayout_t left_{}, right_{}, result_{};
+  cublasLtMatmulHeuristicResult_t best_{};
+  bool found_ = false;
+};
+
+// A thread is one device's, so its products are, too.
+FusedProduct& product_of(const Shape& shape) {
+  thread_local std::map<Shape::Key, std::unique_ptr<FusedProduct> > products;
+  std::unique_ptr<FusedProduct>& product = products[shape.key()];
+  if (product == nullptr) product = std::make_unique<FusedProduct>(shape);
+  return *product;
+}
+
+bool fused(const Matrix& a, const Matrix& b, const Matrix& c, const Reals& bias,
+           Activation activation, int slot) {
+  const bool relu = activation == Activation::relu;
+  if (!relu && activation != Activation::none) return false;
+  if (c.rows == 0 || c.cols == 0 || a.cols == 0) return false;
+  // Of the result's type.
+  const void* beside = bias.data();
+  if (bias.present() && bias.type() != c.type) {
+    const Rect all = Rect::of_shape({c.cols});
+    const TensorView floats = dense_view(bias.data(), all, {c.cols}, bias.type());
+    const TensorView rounded = gpu::scratch_view(slot + 1, floats, c.type);
+    gpu::copy_view(rounded, floats);
+    beside = rounded.data;
+  }
+  return product_of(Shape(a, b, c, bias.present(), relu)).run(a, b, c, beside, slot);
+}
+
+}  // namespace
+
+#endif
+
+void multiply_and_activate(const Matrix& a, const Matrix& b, const Matrix& c, const Reals& bias,
+                           Activation activation, int slot) {
+  const bool plain = !bias.present() && activation == Activation::none;
+#if FLEXLEGION_CUDA
+  if (!plain && fused(a, b, c, bias, activation, slot)) return;
+#endif
+  if (plain || c.type == DataType::float32) {
+    multiply(a, b, c);
+    if (!plain) add_bias_and_activate(reals(c), reals(c), bias, c.rows, c.cols, activation);
+    return;
+  }
+  const Matrix sums = scratch_matrix(slot, c.rows, c.cols);
+  multiply(a, b, sums);
+  add_bias_and_activate(reals(sums), reals(c), bias, c.rows, c.cols, activation);
+}
+
+}  // namespace flexlegion::gpu

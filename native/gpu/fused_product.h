@@ -1,0 +1,15 @@
+// A product, with what a dense layer does to it: cuBLASLt's kernels end with a bias and a ReLU, so
+// that the result is written once.
+#pragma once
+
+#include "gpu/blas.h"
+#include "ops/activation.h"
+
+namespace flexlegion::gpu {
+
+// c(r, j) = f(sum over i of a(r, i) b(i, j) + bias[j]), of dense rows c; the bias, of floats, may
+// be absent. Rounded once, if c is narrow. Takes scratch slots `slot` and `slot` + 1.
+void multiply_and_activate(const Matrix& a, const Matrix& b, const Matrix& c, const Reals& bias,
+                           Activation activation, int slot);
+
+}  // namespace flexlegion::gpu
