@@ -43,7 +43,7 @@ def error(ours: Arrays, reference: Arrays, keys: list[str]) -> float:
 def worst_error(name: str, ours: Arrays) -> tuple[float, str]:
     """Of each output of the first step, and of the gradients of all weights, or the input, together.
 
-    As a share of what it may be; and of what it is. Numbers that are not finite are infinitely far.
+    As a share of what it may be; and of what it is. What is not finite is infinitely far.
     """
     assert "error" not in ours, str(ours["error"])
     reference = Reference(CASES[name], ours).run()
