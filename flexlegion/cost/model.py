@@ -80,7 +80,8 @@ class RuntimeCosts:
         How much more, if what it waits for ends on another device.
     cores
         What the devices that share a memory, and their utility processor, share. More than there
-        are such devices: no task waits for the utility processor.
+        are such devices: no task waits for the utility processor. So it is beside devices of
+        several cores, whose threads wait for each other at the end of every task.
     """
 
     iteration_ns: int = 0

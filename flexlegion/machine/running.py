@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from flexlegion import _native
@@ -38,12 +37,6 @@ class RunningMachine:
     memories: list[int]
     memory_bytes: list[int]
     threads: list[int]
-
-    @property
-    def cores_left(self) -> int:
-        """This rank's cores without those that threads beyond a device's first one keep busy."""
-        mine = [t for t, owner in zip(self.threads, self.owners, strict=True) if owner == self.rank]
-        return max(1, len(os.sched_getaffinity(0)) - sum(mine) + len(mine))
 
 
 def running_machine() -> RunningMachine:

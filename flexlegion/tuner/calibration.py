@@ -14,6 +14,7 @@ from flexlegion.strategy import Strategy
 from flexlegion.tuner.trials import problem_of
 
 STEPS = 8  # of the secant method
+LEAST_SHOWN = 0.05  # of what tasks take: less of the runtime tells nothing of other strategies
 MOST = 20.0  # times as long as measured by itself is the most that the runtime is taken to need
 
 
@@ -64,6 +65,9 @@ def calibrated(
     # The rest of the iteration is the runtime's: it grows with what that takes, almost evenly.
     before, there = 0.0, simulate(Calibration(factor, 0.0)).iteration_time_ns
     runtime = 1.0
+    shown = simulate(Calibration(factor, runtime)).iteration_time_ns - there
+    if shown < LEAST_SHOWN * there:  # a ratio of two small numbers says nothing of others
+        return Calibration(factor * (measured_ns - shown) / max(there, 1), runtime)
     for _ in range(STEPS):
         here = simulate(Calibration(factor, runtime)).iteration_time_ns
         if abs(here - measured_ns) <= measured_ns / 1000 or runtime == before or here == there:

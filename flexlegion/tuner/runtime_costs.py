@@ -155,7 +155,7 @@ def _measured(names: Sequence[str], together: Sequence[str], topology: Topology)
     wake = statistics.median(turns.pauses_ns) - dispatch if turns in chains else 0.0
     mine = np.array([*fitted(counts, work), max(0.0, dispatch), max(0.0, wake)])
     ranks = [np.frombuffer(rank) for rank in all_gather(mine.tobytes())]
-    cores = running_machine().cores_left
+    cores = len(os.sched_getaffinity(0))
     return RuntimeCosts(*[*(round(time) for time in np.mean(ranks, axis=0)), cores])
 
 

@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "ops/team.h"
 #include "runtime/leaf_task.h"
 #include "runtime/machine.h"
 
@@ -163,10 +164,14 @@ void Measurement::add_sweep(int device, const std::vector<LaunchRequirement>& re
   const int launch = add_task(kTouchTask, device, std::move(touched),
                               [bytes = sweep_bytes_, evicted](LeafContext& context) {
                                 if (context.kind != DeviceKind::cpu) return;
-                                sweep(bytes);
+                                const int threads = team_size();
+                                share_out(threads, [bytes](int) { sweep(bytes); });
                                 for (std::size_t i = 0; i < evicted.size(); ++i) {
                                   if (evicted[i]) evict(context.views[i]);
                                 }
+                                // In an iteration, tasks follow each other so closely that a
+                                // team's threads are awake.
+                                if (threads > 1) share_out(threads, [](int) {});
                               });
   add_step(launch);
   if (device == device_) own_.launches.push_back(launch);

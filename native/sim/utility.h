@@ -8,7 +8,9 @@
 // each task, and with each dependency of a task on one of another device, whose end is an event
 // that somebody has to hear of. While a core of that memory has nothing to do, it is done there,
 // for nothing. A task that starts while all cores are taken pays what is owed by then: it ends that
-// much later.
+// much later. A device takes one core, also one of several: its threads wait for each other at the
+// end of every task, and between tasks, and the runtime's threads run then. (Measured: of what a
+// processor of two threads would have paid on two cores, a sixth or less showed.)
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ def test_calibration() -> None:
 
     def simulate(calibration: Calibration) -> Any:
         factor, runtime = calibration.factor, calibration.runtime
-        chains = (MS * (4 * factor + 2.5 * runtime), MS * (6 * factor + 0.5 * runtime))
+        chains = (MS * (4 * factor + 2.5 * runtime), MS * (6 * factor + runtime))
         return SimpleNamespace(
             problem=SimpleNamespace(devices=SimpleNamespace(names=["cpu:0", "cpu:1"])),
             load_ns={"cpu:0": 2 * MS * factor, "cpu:1": 6 * MS * factor, "a link": 7 * MS},
@@ -29,10 +29,20 @@ def test_calibration() -> None:
     assert calibrated(simulate, 15 * MS, 12 * MS) == Calibration(1.5, pytest.approx(3.6, rel=2e-3))
     assert calibrated(simulate, 5 * MS, 8 * MS) == Calibration(1.0, 0)  # the runtime takes nothing
     assert calibrated(simulate, 900 * MS, 8 * MS) == Calibration(1.0, MOST)
-    # Where no launch takes time, nothing can be told of it.
-    idle = SimpleNamespace(
-        problem=SimpleNamespace(devices=SimpleNamespace(names=["gpu:0"])),
-        load_ns={"gpu:0": 4 * MS},
-        iteration_time_ns=4 * MS,
-    )
-    assert calibrated(lambda _: idle, 5 * MS, 6 * MS) == Calibration(1.5, 1.0)
+
+
+@pytest.mark.parametrize("launches", [0.0, 0.1])
+def test_a_runtime_that_hardly_shows_tells_nothing(launches: float) -> None:
+    """Then tasks, which take 4 ms, have all of the difference."""
+
+    def simulate(calibration: Calibration) -> Any:
+        tasks = 4 * MS * calibration.factor
+        return SimpleNamespace(
+            problem=SimpleNamespace(devices=SimpleNamespace(names=["cpu:0"])),
+            load_ns={"cpu:0": tasks},
+            iteration_time_ns=round(tasks + MS * launches * calibration.runtime),
+        )
+
+    found = calibrated(simulate, 6 * MS, 5 * MS)
+    assert found == Calibration(pytest.approx((6 - launches) / 4), 1.0)
+    assert simulate(found).iteration_time_ns == pytest.approx(6 * MS)

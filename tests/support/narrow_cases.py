@@ -41,7 +41,7 @@ def error(ours: Arrays, reference: Arrays, keys: list[str]) -> float:
 
 
 def worst_error(name: str, ours: Arrays) -> tuple[float, str]:
-    """Of each output of the first step, and of the gradients of all weights, or the input, together.
+    """Of each output of the first step, and of all weights' gradients, or the input's, together.
 
     As a share of what it may be; and of what it is. What is not finite is infinitely far.
     """
