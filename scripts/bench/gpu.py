@@ -4,7 +4,8 @@
 
 As scripts/bench/networks.py does on CPUs: every side is a process that stays; in each round, each
 trains for some iterations, one after the other, and those that wait are stopped. Of PyTorch's
-variants (eager, channels last, compiled) the best one counts. The batch sizes are the paper's.
+variants (eager, channels last, compiled) the best one counts. In bf16, PyTorch runs under autocast,
+and flexlegion stores activations as bfloat16. The batch sizes are the paper's.
 Afterwards, how much of an iteration the GPU computes, and the simulated time of an iteration, with
 tasks' times measured on this GPU, beside the measured one.
 """
@@ -113,14 +114,18 @@ class Run:
     def compare(self) -> Comparison:
         """Start all sides, alternate rounds, end them; then profile ours."""
         result, precision = self.result, self.result.precision
-        options = ["--workload", result.work.to_json(), "--precision", precision]
+        options = ["--workload", result.work.to_json()]
+        # What is not stored narrow, of a network that is, is computed in tf32.
+        narrow = precision == "bf16"
         ours = ["--strategy", self.args.strategy]
+        ours += ["--precision", "tf32" if narrow else precision]
+        ours += ["--storage", "bf16" if narrow else "fp32"]
         try:
             result.ours = self._start(
                 "flexlegion", self._legate("flexlegion_worker.py", *options, *ours)
             )
             torch = [sys.executable, str(WORKERS / "torch_worker.py"), *options]
-            torch += ["--device", "cuda", "--threads", "4"]
+            torch += ["--precision", precision, "--device", "cuda", "--threads", "4"]
             images = len(result.work.graph().inputs[0].shape) == 4
             for name in self.args.torch:
                 if "channels_last" in name and not images:

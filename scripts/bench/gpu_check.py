@@ -262,6 +262,10 @@ def checking_steps(folder: Path) -> list[Step]:
         options = ["--precision", precision, "--tolerance", str(tolerance)]
         command = [sys.executable, str(script), *options]
         steps.append(Step(f"operators {precision}", command, 150, no_torch))
+    for storage in ("bf16", "fp16"):
+        script = ROOT / "tests" / "gpu" / "operators.py"
+        command = [sys.executable, str(script), "--storage", storage]
+        steps.append(Step(f"operators stored {storage}", command, 150, no_torch))
     for name in MIXED:
         out = folder / f"mixed-{name}.json"
         options = ["--first", "100", "--count", "3", "--reference", "cpu", "--out", str(out)]
@@ -276,6 +280,10 @@ def checking_steps(folder: Path) -> list[Step]:
         options = ["--model", "lenet", "--epochs", "3", "--precision", precision]
         command = legate(ROOT / "scripts" / "train.py", *options)
         steps.append(Step(f"train lenet {precision}", command, 90))
+    for storage in ("bf16", "fp16"):
+        options = ["--model", "lenet", "--epochs", "3", "--storage", storage]
+        command = legate(ROOT / "scripts" / "train.py", *options)
+        steps.append(Step(f"train lenet stored {storage}", command, 90))
     return steps
 
 

@@ -2,11 +2,12 @@
 
     python scripts/bench/learning.py [--networks rnnlm,nmt] [--seeds 3] [--json FILE]
 
-The six networks of FlexFlow's evaluation, reduced, learn the samples that come along: handwritten
-digits and texts. Both sides have the same data, initial weights, order of samples and optimizer, so
-that they differ by rounding, and AlexNet in what dropout drops. With ``--storage bf16``, the other
-side is flexlegion in single precision. Of the metric on the test set, the
-table shows mean, lowest and highest over the seeds, beside what knows only how frequent labels are.
+The six networks of FlexFlow's evaluation and a transformer, reduced, learn the samples that come
+along: handwritten digits and texts. Both sides have the same data, initial weights, order of
+samples and optimizer, so that they differ by rounding, and AlexNet in what dropout drops. With
+``--storage bf16``, the other side is flexlegion in single precision. Of the metric on the test set,
+the table shows mean, lowest and highest over the seeds, beside what knows only how frequent labels
+are.
 Exit status 1 unless the means of both sides reach the goal. Needs the ``dev`` extra.
 """
 

@@ -110,5 +110,6 @@ TASKS = {
         LearningTask("rnntc", 10, 0.3),
         LearningTask("rnnlm", 4, 200, Adam(0.01)),
         LearningTask("nmt", 10, 150, Adam(0.003)),
+        LearningTask("transformer", 4, 200),
     )
 }

@@ -30,19 +30,21 @@ def main() -> None:
     parser.add_argument("--workload", type=Workload.from_json, required=True)
     parser.add_argument("--strategy", required=True)
     parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--storage", default="fp32")
     parser.add_argument("--profile-db", metavar="FILE")
     args = parser.parse_args()
     work: Workload = args.workload
     loss = ZOO[work.network].loss
     model = work.model()
     optimizer = SGD(LEARNING_RATE)
-    model.compile(optimizer, loss, strategy=args.strategy, precision=args.precision)
+    how = {"precision": args.precision, "storage": args.storage}
+    model.compile(optimizer, loss, strategy=args.strategy, **how)
     timeline = model.timeline(*work.data(), ITERATIONS)
     model.close()
     everywhere = timeline.busy_ns()
     busy = {name: everywhere[name] for name in timeline.machine.devices.preferred}
     layers = build(work.network, work.batch_size, **work.sizes)
-    network = Network.of(layers, loss, "sgd", args.precision)
+    network = Network.of(layers, loss, "sgd", args.precision, storage=args.storage)
     with ProfileDB(args.profile_db) as db:
         topology = local_topology(db)
         strategy = resolve(args.strategy, network.graph, topology.names)
