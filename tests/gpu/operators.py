@@ -104,13 +104,14 @@ def main() -> int:
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--storage", default="fp32", help="of activations; default: fp32")
     parser.add_argument("--tolerance", type=float, default=1e-4, help="relative, by norm")
+    parser.add_argument("--fbmem", type=int, default=12000, help="MiB of the GPU's memory")
     parser.add_argument("--gpus", type=int, default=1, help="0: on a CPU processor; default: 1")
     args = parser.parse_args()
     from pytorch_cases import CASES
 
     machine = ["--cpus", "1", "--gpus", str(args.gpus), "--sysmem", "4000"]
     if args.gpus:
-        machine += ["--zcmem", "512", "--fbmem", "12000"]
+        machine += ["--zcmem", "512", "--fbmem", str(args.fbmem)]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "saved.npz"
         worker = RUNTIME_TESTS / "pytorch_worker.py"
