@@ -36,6 +36,8 @@ class GraphFacts:
     lookups
         Of each trained table that is used in no other way: the operators that look rows up in it
         while training.
+    scales
+        Whether gradients are scaled, for float16 to hold them.
     """
 
     trained: list[Operator]
@@ -44,6 +46,7 @@ class GraphFacts:
     differentiable: set[Tensor]
     updated: set[Tensor]
     lookups: dict[Tensor, list[Operator]]
+    scales: bool
 
 
 class NativeGraph:
@@ -140,6 +143,7 @@ class NativeGraph:
             {tensor for tensor, wanted in zip(graph.tensors, gradient, strict=True) if wanted},
             {tensor for tensor, owner in zip(graph.tensors, owners, strict=True) if owner >= 0},
             lookups,
+            bool(its.scales),
         )
 
     def _operator(self, array: Arrays, operator: Operator) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from flexlegion.plan import FIELDS, Box, Plan
 from flexlegion.precision import DEFAULT
 from flexlegion.runtime.loss_scale import LossScale
 from flexlegion.tensor import Tensor
-from flexlegion.transforms.storage import scales_gradients
 
 _RUNS = _native.enumeration("fl_run")
 TRAIN, EVALUATE, PREDICT = _RUNS["trains"], _RUNS["evaluates"], _RUNS["predicts"]
@@ -99,7 +98,7 @@ class Program:
         self._data: dict[int, tuple[Tensor, Array]] = {}  # by number
         self._losses = list(losses_of(plan.graph).values())
         # Of gradients that are stored as float16; with which scale each iteration was issued.
-        self.loss_scale = LossScale() if scales_gradients(plan.graph) else None
+        self.loss_scale = LossScale() if plan.facts.scales else None
         self._scaled: dict[int, float] = {}
         self._last_scale = 1.0
         # Of each loss, of each staged sample: how many of its values count.

@@ -82,11 +82,6 @@ def stored(
     )
 
 
-def scales_gradients(graph: Graph) -> bool:
-    """Whether gradients have to be scaled up, for their tensors to hold them."""
-    return any(tensor.dtype == "float16" for tensor in graph.tensors)
-
-
 def _narrow(graph: Graph) -> set[Tensor]:
     """The tensors of real numbers that may be narrower.
 

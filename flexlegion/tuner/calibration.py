@@ -64,15 +64,15 @@ def calibrated(
     factor = computing_ns / sum(alone.load_ns[device] for device in alone.problem.devices.names)
     # The rest of the iteration is the runtime's: it grows with what that takes, almost evenly.
     before, there = 0.0, simulate(Calibration(factor, 0.0)).iteration_time_ns
-    runtime = 1.0
-    shown = simulate(Calibration(factor, runtime)).iteration_time_ns - there
+    runtime, here = 1.0, simulate(Calibration(factor, 1.0)).iteration_time_ns
+    shown = here - there
     if shown < LEAST_SHOWN * there:  # a ratio of two small numbers says nothing of others
         return Calibration(factor * (measured_ns - shown) / max(there, 1), runtime)
     for _ in range(STEPS):
-        here = simulate(Calibration(factor, runtime)).iteration_time_ns
         if abs(here - measured_ns) <= measured_ns / 1000 or runtime == before or here == there:
             break
         slope = (here - there) / (runtime - before)
         before, there = runtime, here
         runtime = min(max(0.0, runtime + (measured_ns - here) / slope), MOST)
+        here = simulate(Calibration(factor, runtime)).iteration_time_ns
     return Calibration(factor, runtime)

@@ -184,10 +184,12 @@ struct Plan {
     throw std::runtime_error("cuDNN has no algorithm for a convolution in the scratch memory left");
   }
 
+  // Whether the next function is worth a call.
+  bool fuses() const { return fuses_; }
   // y = x * kernel + bias, with a ReLU or without. False if cuDNN has none for this shape and type;
   // then it is not asked again.
   bool run_fused(const void* in, const void* weights, const void* its_bias, bool relu, void* out) {
-    const auto* const best = fuses_ ? choose(forward) : nullptr;
+    const auto* const best = choose(forward);
     if (best == nullptr) return false;
     // Without an activation, cuDNN has this one algorithm.
     const auto algorithm = relu ? best->algo : CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;
@@ -365,7 +367,7 @@ void convolve(const ConvTile& conv, const Reals& x, const Reals& kernel, const R
     const void* const in = padded_input(conv, plan, x);
     const void* const weights = operand(plan, kKernelSlot, kernel, kernels(conv));
     const Result out(plan, kOutputSlot, y, outputs(conv));
-    if (bias.present() && (relu || plain) &&
+    if (plan.fuses() && bias.present() && (relu || plain) &&
         plan.run_fused(in, weights, operand(plan, kBiasSlot, bias, conv.filters), relu,
                        out.data())) {
       out.commit();

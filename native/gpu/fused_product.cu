@@ -93,16 +93,18 @@ class FusedProduct {
   }
 
   // False if cuBLASLt has none, or there is not enough scratch memory for it.
-  bool run(const Matrix& a, const Matrix& b, const Matrix& c, const void* bias, int slot) {
+  bool usable() const {
+    return found_ && 2 * static_cast<std::int64_t>(best_.workspaceSize) < scratch_left();
+  }
+
+  void run(const Matrix& a, const Matrix& b, const Matrix& c, const void* bias, int slot) {
     const auto bytes = static_cast<std::int64_t>(best_.workspaceSize);
-    if (!found_ || 2 * bytes > scratch_left()) return false;
     if (bias != nullptr) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     const float one = 1.0f, zero = 0.0f;
     void* const workspace = scratch(slot, bytes / 4 + 1);
     check(cublasLtMatmul(blas_lt(), product_, &one, b.data, left_, a.data, right_, &zero, c.data,
                          result_, c.data, result_, &best_.algo, workspace, best_.workspaceSize,
                          stream()));
-    return true;
   }
 
  private:
@@ -161,6 +163,8 @@ bool fused(const Matrix& a, const Matrix& b, const Matrix& c, const Reals& bias,
   const bool relu = activation == Activation::relu;
   if (!relu && activation != Activation::none) return false;
   if (c.rows == 0 || c.cols == 0 || a.cols == 0) return false;
+  FusedProduct& product = product_of(Shape(a, b, c, bias.present(), relu));
+  if (!product.usable()) return false;
   // Of the result's type.
   const void* beside = bias.data();
   if (bias.present() && bias.type() != c.type) {
@@ -170,7 +174,8 @@ bool fused(const Matrix& a, const Matrix& b, const Matrix& c, const Reals& bias,
     gpu::copy_view(rounded, floats);
     beside = rounded.data;
   }
-  return product_of(Shape(a, b, c, bias.present(), relu)).run(a, b, c, beside, slot);
+  product.run(a, b, c, beside, slot);
+  return true;
 }
 
 }  // namespace

@@ -8,7 +8,8 @@
 namespace flexlegion::gpu {
 
 // c(r, j) = f(sum over i of a(r, i) b(i, j) + bias[j]), of dense rows c; the bias, of floats, may
-// be absent. Rounded once, if c is narrow. Takes scratch slots `slot` and `slot` + 1.
+// be absent. If c is narrow, the sum is rounded once, and cuBLASLt takes the bias rounded. Takes
+// scratch slots `slot` and `slot` + 1.
 void multiply_and_activate(const Matrix& a, const Matrix& b, const Matrix& c, const Reals& bias,
                            Activation activation, int slot);
 

@@ -103,6 +103,7 @@ typedef struct {
   const int32_t *table; /* of each operator: the trained table in which it looks rows up, or -1 */
   const uint8_t *gradient; /* of each tensor: whether training wants its gradient */
   const int32_t *owner;    /* of each tensor: the operator whose update launch covers it, or -1 */
+  int32_t scales;          /* whether gradients are scaled, for float16 to hold them */
 } fl_graph_facts;
 fl_graph *fl_graph_create(const fl_graph_contents *contents, fl_graph_facts *out);
 void fl_graph_destroy(fl_graph *graph);

@@ -203,8 +203,8 @@ fl_graph* fl_graph_create(const fl_graph_contents* its, fl_graph_facts* out) {
     handle->gradient.assign(facts.differentiable.begin(), facts.differentiable.end());
     handle->table = numbers(facts.table);
     handle->owner = numbers(facts.owner);
-    *out = {handle->runs.data(), handle->backward.data(), handle->table.data(),
-            handle->gradient.data(), handle->owner.data()};
+    *out = {handle->runs.data(),     handle->backward.data(), handle->table.data(),
+            handle->gradient.data(), handle->owner.data(),    facts.optimizer.scales ? 1 : 0};
     return handle.release();
   });
 }

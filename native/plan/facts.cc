@@ -78,7 +78,10 @@ bool GraphFacts::contributes(const Operand& operand) const {
 
 GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs, Optimizer optimizer) {
   GraphFacts facts;
-  optimizer.needs_norm = optimizer.needs_norm || scales_gradients(graph);
+  optimizer.scales =
+      std::any_of(graph.tensors.begin(), graph.tensors.end(),
+                  [](const Tensor& tensor) { return tensor.type == DataType::float16; });
+  optimizer.needs_norm = optimizer.needs_norm || optimizer.scales;
   facts.optimizer = optimizer;
   facts.runs = runs_of(graph, outputs);
   facts.differentiable = differentiable_tensors(graph);

@@ -28,12 +28,13 @@ struct LaunchKey {
   TensorId tensor = {};
 };
 
-// What has to be known of the optimizer.
+// What has to be known of the optimizer, and of how the gradients come to it.
 constexpr int kMaxStates = 1000;
 constexpr DataType kStateType = DataType::float32;
 struct Optimizer {
   int states = 0;           // fields that it keeps for each trained weight
   bool needs_norm = false;  // that of all gradients together, before any of them is used
+  bool scales = false;      // gradients are scaled up: float16 has to hold them (ops/narrow.h)
 
   // Those of a trained weight, with its master if it has one.
   int states_of(const Tensor& weight) const { return states + (weight.has_master() ? 1 : 0); }
@@ -63,7 +64,8 @@ struct GraphFacts {
   std::vector<int> owned_weights(const Graph& graph, OpId op) const;
 };
 
-// `outputs` are the tensors that prediction wants.
+// `outputs` are the tensors that prediction wants. Whether gradients are scaled follows from the
+// graph, too; if they are, their norm is needed.
 GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs,
                     Optimizer optimizer = {});
 

@@ -7,8 +7,8 @@
 
 namespace flexlegion {
 
-bool fusible(const Graph& graph, const LaunchKey& key) {
-  if (key.pass == Pass::clip) return !scales_gradients(graph);  // it tells of their norm
+bool fusible(const Graph& graph, const Optimizer& optimizer, const LaunchKey& key) {
+  if (key.pass == Pass::clip) return !optimizer.scales;
   return key.pass != Pass::forward || !graph.operators[key.op].is_loss;
 }
 
@@ -215,7 +215,7 @@ IdVector<LaunchId, int> run_numbers(const Graph& graph, const Plan& plan, unsign
     if (launch.pass == Pass::load || !(launch.runs & runs)) continue;
     Issued issued;
     issued.devices = &launch.devices;
-    issued.fusible = fusible(graph, {launch.pass, launch.op});
+    issued.fusible = fusible(graph, plan.optimizer, {launch.pass, launch.op});
     issued.closing = closing(launch.pass);
     if (launch.pass == Pass::forward) forward[launch.op] = static_cast<int>(order.size());
     if (launch.pass == Pass::backward) issued.forward = forward[launch.op];

@@ -20,8 +20,8 @@
 namespace flexlegion {
 
 // Whether a launch can be fused at all. One that computes the goal sends the loss to the host, so
-// it is issued by itself.
-bool fusible(const Graph& graph, const LaunchKey& key);
+// it is issued by itself; so is that which tells whether scaled gradients are finite.
+bool fusible(const Graph& graph, const Optimizer& optimizer, const LaunchKey& key);
 // Whether it ends an iteration: updates, and what they wait for alone.
 inline bool closing(Pass pass) { return pass >= Pass::norm; }
 

@@ -31,11 +31,6 @@ std::vector<int> Operator::outputs() const {
   return result;
 }
 
-bool scales_gradients(const Graph& graph) {
-  return std::any_of(graph.tensors.begin(), graph.tensors.end(),
-                     [](const Tensor& tensor) { return tensor.type == DataType::float16; });
-}
-
 int Operand::named_by() const {
   for (const DimMap& m : map) {
     if (m.named_by >= 0) return m.named_by;

@@ -127,9 +127,6 @@ struct Graph {
   int fused_launches = kLongestRun;
 };
 
-// Whether gradients have to be scaled up, for tensors of float16 to hold them (ops/narrow.h).
-bool scales_gradients(const Graph& graph);
-
 // What a task that computes `tile` of the operator's space touches of `operand`.
 Rect accessed(const Operand& operand, const Tensor& tensor, const Rect& tile);
 

@@ -24,9 +24,8 @@ Program::Program(const fl_plan& plan, const std::string& optimizer,
       optimizer_(optimizer),
       hyperparameters_(hyperparameters),
       seed_(seed),
-      clip_norm_(clip_norm),
-      scales_(scales_gradients(graph_)) {
-  if (plan_.optimizer.needs_norm != (clip_norm > 0 || scales_)) {
+      clip_norm_(clip_norm) {
+  if (plan_.optimizer.needs_norm != (clip_norm > 0 || plan_.optimizer.scales)) {
     throw std::invalid_argument("the plan clips gradients and the optimizer does not, or it does");
   }
   build();
@@ -111,7 +110,7 @@ std::int64_t Program::step(unsigned runs, const RunState& state,
   RunState run = state;
   run.seed = seed_;
   run.training = (runs & kTrains) != 0;
-  if (scales_ && run.training != 0 && !(run.loss_scale > 0)) {
+  if (plan_.optimizer.scales && run.training != 0 && !(run.loss_scale > 0)) {
     throw std::invalid_argument("gradients that are stored as float16 have to be scaled");
   }
   std::vector<std::int64_t> shares(label_shares.size());  // as they follow a task's arguments

@@ -138,7 +138,6 @@ class Program : public Executor {
   const Attributes hyperparameters_;
   const std::uint64_t seed_;
   const double clip_norm_;  // 0: gradients are not clipped
-  const bool scales_;       // whether they are scaled up: then updates wait for their norm
   IdVector<TensorId, int> value_region_, partial_region_, gradient_region_;  // -1: none
   int norms_region_ = -1, total_norm_region_ = -1;
   int losses_ = 0;  // operators of the graph

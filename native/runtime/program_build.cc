@@ -169,7 +169,7 @@ void Program::add_planned(LaunchId id) {
     launch.closing = true;
     launch.body = planned.pass == Pass::norm ? norm_body(planned, update_of(plan_, planned.op))
                                              : clip_body(planned);
-    if (planned.pass == Pass::clip && scales_) add_overflow_answer(id, launch);
+    if (planned.pass == Pass::clip && plan_.optimizer.scales) add_overflow_answer(id, launch);
   } else {
     // Forward and backward share the kernel object, and so what it keeps from call to call.
     OperatorKernels& kernels = kernels_[planned.op];

@@ -54,6 +54,7 @@ void FusedLaunches::collect(int f) {
 }
 
 void FusedLaunches::find(std::vector<char>& runs_on) {
+  const Problem& problem = graph_.problem();
   const auto& launches = graph_.launches();
   find_order();
   for (std::vector<Wait>& waits : waits_) waits.clear();
@@ -62,7 +63,8 @@ void FusedLaunches::find(std::vector<char>& runs_on) {
   rule_.begin(static_cast<int>(order_.size()));
   for (const int l : order_) {
     const auto& devices = graph_.blocks()[l].device;
-    rule_.add(devices, fusible(graph_.problem().graph, launches[l]), closing(launches[l].pass));
+    rule_.add(devices, fusible(problem.graph, problem.facts.optimizer, launches[l]),
+              closing(launches[l].pass));
     for (const Wait& wait : waits_[l]) {
       rule_.wait(wait.part, wait.before, wait.other, wait.one_memory);
     }

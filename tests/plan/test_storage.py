@@ -17,7 +17,6 @@ from flexlegion.network import Network
 from flexlegion.plan import Plan
 from flexlegion.simulator import full
 from flexlegion.strategies import resolve
-from flexlegion.transforms.storage import scales_gradients
 
 STRATEGIES = ("single", "data", "model", "expert", *(f"random:{seed}" for seed in range(1, 4)))
 
@@ -77,9 +76,9 @@ def test_gradients_of_float16_are_scaled() -> None:
     passes = {}
     for storage in ("bf16", "fp16"):
         network = Network.of(mlp(), storage=storage)
-        assert scales_gradients(network.graph) == (storage == "fp16")
         names = load_machine("p100x2").names
         plan = Plan(network.graph, resolve("data", network.graph, names), names, network.outputs)
+        assert plan.facts.scales == (storage == "fp16")
         passes[storage] = [launch.pass_ for launch in plan.launches]
     others = [pass_ for pass_ in passes["fp16"] if pass_ not in ("norm", "clip")]
     assert others == passes["bf16"]

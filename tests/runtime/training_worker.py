@@ -2,8 +2,8 @@
 
 Usage: legate training_worker.py FILE
 
-The file has an entry a function of this module that is marked as a scenario. One that raises has
-the traceback under "error".
+The file has an entry a function that is marked as a scenario, here or in scaling_scenarios.py. One
+that raises has the traceback under "error".
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import cupynumeric as cnp
 import numpy as np
+from scaling_scenarios import SCALED
 from training_cases import (
     BATCH,
     CLASSES,
@@ -27,32 +28,11 @@ from training_cases import (
     image_data,
     table_data,
 )
+from training_scenarios import LOSS, SCENARIOS, Result, message, network, plain, scenario
 
 from flexlegion import SGD, Adam, Model, UserError
-from flexlegion.runtime.program import NO_BATCH, TRAIN, Batch
-from flexlegion.runtime.training import Training
+from flexlegion.runtime.program import TRAIN, Batch
 from flexlegion.sources import BatchSource
-
-Result = dict[str, Any]
-SCENARIOS: dict[str, Callable[[], Result]] = {}
-
-LOSS = "sparse_categorical_crossentropy"
-
-
-def scenario(function: Callable[[], Result]) -> Callable[[], Result]:
-    """Mark a function to be run."""
-    SCENARIOS[function.__name__] = function
-    return function
-
-
-def network(seed: int = 5, rate: float = 0.0) -> Model:
-    """Two dense layers, and dropout between them if `rate` says so; not compiled."""
-    model = Model(BATCH, seed)
-    x = model.input((FEATURES,))
-    x = model.dense(x, UNITS, activation="tanh", name="hidden")
-    x = model.dropout(x, rate) if rate else x
-    model.softmax(model.dense(x, CLASSES, name="output"))
-    return model
 
 
 def compiled(optimizer: Any = None, strategy: str = "single", **options: Any) -> Model:
@@ -60,11 +40,6 @@ def compiled(optimizer: Any = None, strategy: str = "single", **options: Any) ->
     model = network(**options)
     model.compile(optimizer or SGD(0.2, momentum=0.9), LOSS, ["accuracy"], strategy)
     return model
-
-
-def plain(weights: dict[str, Any]) -> dict[str, Any]:
-    """Weights as JSON takes them; every float32 is exactly a float of Python's."""
-    return {name: value.tolist() for name, value in weights.items()}
 
 
 def train(model: Model, *epochs: int, **options: Any) -> dict[str, Any]:
@@ -368,17 +343,6 @@ def labels() -> Result:
     return result
 
 
-def message(call: Callable[[], Any]) -> str:
-    """The message of the `UserError` that a call raises; or what happened instead."""
-    try:
-        call()
-    except UserError as e:
-        return str(e)
-    except Exception:
-        return traceback.format_exc()
-    return "no error"
-
-
 @scenario
 def errors() -> Result:
     """Mistakes; and training afterwards."""
@@ -436,70 +400,6 @@ def errors() -> Result:
     return result
 
 
-@scenario
-def overflows() -> Result:
-    """Of gradients in float16: what each iteration says, and changes; then in single precision."""
-    x, y = table_data()
-    result: Result = {"overflows": [], "scales": [], "changed": []}
-    for storage, key in (("fp16", "narrow"), ("fp32", "wide")):
-        model = network()
-        model.compile(
-            SGD(0.002, momentum=0.9, clip_norm=50.0),
-            LOSS,
-            strategy="data",
-            loss_weights=[100.0],
-            storage=storage,
-        )
-        data, _ = model.bind(x, y)
-        before = plain(model.get_weights())
-        result["initial"] = before
-        for step in range(20):
-            program = model.program
-            program.stage(TRAIN, Batch(data, np.arange(BATCH)))
-            if program.loss_scale is not None:
-                result["scales"].append(program.loss_scale.value)
-            sums = program.metrics(program.step(TRAIN, BATCH, NO_BATCH, step, 0.002))[0]
-            after = plain(model.get_weights())
-            if storage == "fp16":
-                result["overflows"].append(sums.overflows)
-                result["changed"].append(after != before)
-            gradient = program.read(model.plan.graph.weights[0], "gradient")
-            result[f"{key} gradient"] = gradient.tolist()
-            if after != before:
-                break
-        result[key] = after
-        model.close()
-    return result
-
-
-@scenario
-def stored_as_float16() -> Result:
-    """Losses of some epochs beside those in single precision; the scale that another takes over."""
-    losses, scales = {}, []
-    for storage in ("fp32", "fp16"):
-        model = network()
-        model.compile(SGD(0.2, momentum=0.9), LOSS, strategy="data", storage=storage)
-        losses[storage] = [e["loss"] for e in model.fit(*table_data(), 4, progress=False).epochs]
-        if storage == "fp16":
-            state = Training(model, model._compiled, 1).state()
-            state["loss_scale"]["value"] = 512.0
-            model.resume_training(state)
-            model.fit(*table_data(), epochs=1, progress=False)
-            scales.append(model.program.loss_scale.value)
-        model.close()
-    return {"losses": losses, "scales": scales}
-
-
-@scenario
-def gradients_without_end() -> Result:
-    """Gradients that are not finite however they are scaled end training."""
-    model = network()
-    model.compile(SGD(0.1), LOSS, strategy="data", loss_weights=[1e9], storage="fp16")
-    failure = message(lambda: model.fit(*table_data(), epochs=20, progress=False))
-    model.close()
-    return {"failure": failure}
-
-
 class UnknownOptimizer(SGD):
     """Has no kernel, so that compiling fails at the very end."""
 
@@ -527,6 +427,8 @@ def failed_compile() -> Result:
 def main() -> None:
     """All scenarios."""
     results = {}
+    for function in SCALED:
+        scenario(function)
     for name, function in SCENARIOS.items():
         try:
             results[name] = function()

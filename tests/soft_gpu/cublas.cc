@@ -2,7 +2,6 @@
 #include <cublas_v2.h>
 
 #include <algorithm>
-#include <optional>
 #include <vector>
 
 #include "driver.h"
@@ -18,19 +17,7 @@ Handle& of(cublasHandle_t handle) { return *reinterpret_cast<Handle*>(handle); }
 
 using flexlegion::DataType;
 using flexlegion::gpu::Reals;
-
-std::optional<DataType> type_of(cudaDataType type) {
-  switch (type) {
-    case CUDA_R_32F:
-      return DataType::float32;
-    case CUDA_R_16BF:
-      return DataType::bfloat16;
-    case CUDA_R_16F:
-      return DataType::float16;
-    default:
-      return std::nullopt;
-  }
-}
+using soft_gpu::type_of;
 
 Reals reals(const void* data, DataType type) { return {const_cast<void*>(data), type}; }
 

@@ -7,6 +7,7 @@
 
 #include "driver.h"
 #include "gpu/real.h"
+#include "rounding.h"
 
 namespace {
 
@@ -49,12 +50,6 @@ bool has_bias(cublasLtEpilogue_t epilogue) {
 }
 bool has_relu(cublasLtEpilogue_t epilogue) {
   return epilogue == CUBLASLT_EPILOGUE_RELU || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
-}
-
-DataType type_of(cudaDataType type) {
-  return type == CUDA_R_16BF  ? DataType::bfloat16
-         : type == CUDA_R_16F ? DataType::float16
-                              : DataType::float32;
 }
 
 }  // namespace
@@ -173,7 +168,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t product, co
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   reinterpret_cast<soft_gpu::Stream*>(stream)->issue(soft_gpu::By::device, [=] {
     std::memset(workspace, 0xff, kWorkspace);
-    const DataType type = type_of(result.type);
+    const DataType type = *soft_gpu::type_of(result.type);  // or the product was refused
     const Reals values(d, type), bias(const_cast<void*>(its.bias), type);
     for (std::uint64_t column = 0; column < n; ++column) {
       for (std::uint64_t row = 0; row < m; ++row) {

@@ -1,10 +1,29 @@
-// What tensor cores keep of a single-precision number.
+// Numbers as GPUs have them: of which types, and what tensor cores keep of single precision.
 #pragma once
+
+#include <library_types.h>
 
 #include <cstdint>
 #include <cstring>
+#include <optional>
+
+#include "support/data_type.h"
 
 namespace soft_gpu {
+
+// Of those that our kernels store.
+inline std::optional<flexlegion::DataType> type_of(cudaDataType type) {
+  switch (type) {
+    case CUDA_R_32F:
+      return flexlegion::DataType::float32;
+    case CUDA_R_16BF:
+      return flexlegion::DataType::bfloat16;
+    case CUDA_R_16F:
+      return flexlegion::DataType::float16;
+    default:
+      return std::nullopt;
+  }
+}
 
 // The nearest number with `bits` bits of fraction: 7 of bf16, 10 of tf32.
 inline float rounded_to(float value, int bits) {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from pytorch_cases import CASES
 from pytorch_reference import Arrays, Reference
@@ -28,10 +30,10 @@ JUMPS = {
     "optimizer_adamw",
     "optimizer_adamw_decay",
     "optimizer_sgd_clipped",
-    "optimizer_sgd_decay",
-    "optimizer_sgd_momentum_decay",
     "function_hardtanh",
 }
+# GPUs round otherwise: of each of these, one of 288 pooling windows takes another element there.
+JUMPS_ON_GPUS = JUMPS | {"optimizer_sgd_decay", "optimizer_sgd_momentum_decay"}
 
 
 def error(ours: Arrays, reference: Arrays, keys: list[str]) -> float:
@@ -40,7 +42,7 @@ def error(ours: Arrays, reference: Arrays, keys: list[str]) -> float:
     return float(np.linalg.norm(a - b) / max(float(np.linalg.norm(b)), 1e-12))
 
 
-def worst_error(name: str, ours: Arrays) -> tuple[float, str]:
+def worst_error(name: str, ours: Arrays, jumps: Collection[str] = JUMPS) -> tuple[float, str]:
     """Of each output of the first step, and of all weights' gradients, or the input's, together.
 
     As a share of what it may be; and of what it is. What is not finite is infinitely far.
@@ -55,6 +57,6 @@ def worst_error(name: str, ours: Arrays) -> tuple[float, str]:
     weights = {key.split("/")[2] for key in ours if key.startswith("initial/weight/")}
     those = [key for key in gradients if key.split("/")[2] in weights] or gradients
     if those:
-        bound = JUMPING if name in JUMPS else bound
+        bound = JUMPING if name in jumps else bound
         found.append((error(ours, reference, those) / bound, "gradients"))
     return max((share if share == share else float("inf"), key) for share, key in found)
