@@ -35,12 +35,6 @@ struct Gpu {
   static void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds = false) {
     gpu::multiply(a, b, c, adds);
   }
-  static void outer(const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
-    gpu::multiply(a.transposed(), b, c, adds);
-  }
-  static void multiply_batch(const Matrix& a, const Matrix& b, const Matrix& c, bool adds = false) {
-    gpu::multiply(a, b, c, adds);
-  }
 };
 
 const RegisterKernel registered(

@@ -4,6 +4,7 @@
 
 #include "ops/floats.h"
 #include "ops/simd.h"
+#include "ops/vector_math.h"
 
 namespace flexlegion {
 namespace {
@@ -28,6 +29,18 @@ FLEXLEGION_SIMD void tanh_backward(const float* dy, const float* y, float* dx, s
   });
 }
 
+FLEXLEGION_SIMD void relu(float* x, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) x[i] = x[i] > 0 ? x[i] : 0.0f;
+}
+
+FLEXLEGION_SIMD void sigmoid(float* x, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) x[i] = vector_sigmoid(x[i]);
+}
+
+FLEXLEGION_SIMD void tanh(float* x, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) x[i] = vector_tanh(x[i]);
+}
+
 }  // namespace
 
 Activation activation_of(const Attributes& attributes) {
@@ -37,6 +50,15 @@ Activation activation_of(const Attributes& attributes) {
   if (name == "sigmoid") return Activation::sigmoid;
   if (name == "tanh") return Activation::tanh;
   throw std::invalid_argument("activation '" + name + "' is none of: none relu sigmoid tanh");
+}
+
+void activate(Activation activation, const TensorView& x) {
+  if (activation == Activation::none) return;
+  const auto run = activation == Activation::relu      ? relu
+                   : activation == Activation::sigmoid ? sigmoid
+                                                       : tanh;
+  share_floats<1, 1, 1>(Views<1>{&x},
+                        [run](const Pointers<1>& at, std::int64_t n) { run(at[0], n); });
 }
 
 void activation_backward(Activation activation, const TensorView& output_grad,

@@ -36,12 +36,12 @@ class Dense : public Kernel {
     const DataType type = task.output_grads[0].type;
     const Matrix dy = input_matrix(before_activation(task), 1, type);
     if (!task.input_grads.empty() && task.input_grads[0].present()) {
-      gradient(dy, input_matrix(task.weights[0], 3, type), task.input_grads[0],
-               task.adds_to_input_grad(0));
+      products_.multiply_into(task.input_grads[0], 2, task.adds_to_input_grad(0), dy,
+                              input_matrix(task.weights[0], 3, type));
     }
     if (task.weight_grads[0].present()) {
-      gradient(dy.transposed(), input_matrix(task.inputs[0], 3, type), task.weight_grads[0],
-               task.adds_to_weight_grad(0));
+      products_.multiply_into(task.weight_grads[0], 2, task.adds_to_weight_grad(0), dy.transposed(),
+                              input_matrix(task.inputs[0], 3, type));
     }
     if (use_bias_ && task.weight_grads[1].present()) {
       const OutputMatrix db(task.weight_grads[1], 2, task.adds_to_weight_grad(1));
@@ -61,14 +61,6 @@ class Dense : public Kernel {
     const TensorView result = scratch_view(0, dy, dy.type);
     activation_backward(activation_, dy, task.outputs[0], result);
     return result;
-  }
-
-  void gradient(const Matrix& a, const Matrix& b, const TensorView& grad, bool adds) {
-    const OutputMatrix result(grad, 2, adds, grad.type);
-    ProductOptions options;
-    options.adds = result.adds();
-    products_.multiply(a, b, result.matrix(), options);
-    result.commit();
   }
 
   Activation activation_;

@@ -99,9 +99,7 @@ class Cpu {
     }
   }
   void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds = false) {
-    ProductOptions options;
-    options.adds = adds;
-    products_.multiply(a, b, c, options);
+    products_.multiply(a, b, c, adding(adds));
   }
 
  private:

@@ -9,7 +9,7 @@
 namespace flexlegion::few_rows {
 namespace {
 
-constexpr std::int64_t kMostRows = 32;  // with more, oneDNN's products no longer wait for memory
+constexpr int kSumsSlot = kKernelSlots + 3;
 constexpr int kLanes = 16;
 constexpr int kTile = 4;      // large matrix: rows, or vectors of a row, in a tile of registers
 constexpr int kTileRows = 6;  // few rows in a tile: with kTile, 24 sums of AVX-512's 32 registers
@@ -166,6 +166,10 @@ FLEXLEGION_SIMD void multiply_updates(const Matrix& a, const Matrix& b, const Ma
   }
 }
 
+FLEXLEGION_SIMD void add_row(const float* from, std::int64_t n, float* to) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
 FLEXLEGION_SIMD void outer(const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
   for (std::int64_t row = 0; row < c.rows; row += kTile) {
     for_each_vector_tile(
@@ -196,49 +200,87 @@ Matrix columns_of(const Matrix& m, std::int64_t lo, std::int64_t hi) {
   return columns(m, lo, hi - lo);
 }
 
-}  // namespace
-
-bool suits(std::int64_t rows, const Matrix& large) {
-  const bool transposed = large.col != 1;
-  const std::int64_t across = transposed ? large.cols : large.rows;
-  const std::int64_t length = transposed ? large.rows : large.cols;
+bool can_use(const Matrix& m) {
   static const bool wide_vectors = __builtin_cpu_supports("avx512f") != 0;
-  return wide_vectors && large.type == DataType::float32 && rows <= kMostRows &&
-         across % kTile == 0 && length >= kLanes;
+  return wide_vectors && m.type == DataType::float32 && m.batch == 1;
 }
 
-void multiply(Products& products, const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
-  if (!suits(a.rows, b)) {
-    ProductOptions options;
-    options.adds = adds;
-    return products.multiply(a, b, c, options);
-  }
+void zero_rows(const Matrix& c) {
+  for (std::int64_t row = 0; row < c.rows; ++row) std::fill_n(c.f32() + row * c.row, c.cols, 0.0f);
+}
+
+// c = a b, or c += a b, of a transposed b: a thread has some of its columns, which are contiguous.
+void multiply_transposed(const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
   share_groups(b.cols, b.rows * b.cols, [&](std::int64_t lo, std::int64_t hi) {
-    const Matrix its = columns_of(b, lo, hi), result = columns_of(c, lo, hi);
-    for (std::int64_t row = 0; row < c.rows && !adds; ++row) {
-      std::fill_n(result.f32() + row * c.row, result.cols, 0.0f);
-    }
-    if (b.col == 1) {
-      multiply_updates(a, its, result);
-    } else {
-      multiply_dots(a, its, result);
+    const Matrix result = columns_of(c, lo, hi);
+    if (!adds) zero_rows(result);
+    multiply_dots(a, columns_of(b, lo, hi), result);
+  });
+}
+
+// The same of a row-major b: a thread has some of its rows, since parts of rows are read more
+// slowly, and a sum of its own, which is small and is added to the first thread's.
+void multiply_row_major(const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
+  if (!adds) zero_rows(c);
+  const int parts = team_size();
+  if (parts == 1 || b.rows < parts * kDepth || b.rows * b.cols < worth_sharing()) {
+    return multiply_updates(a, b, c);
+  }
+  const std::int64_t elements = c.rows * c.cols;
+  float* const sums = scratch(kSumsSlot, (parts - 1) * elements);
+  const auto sum_of = [&](int part) {
+    return part == 0 ? c : Matrix::row_major(sums + (part - 1) * elements, c.rows, c.cols, c.cols);
+  };
+  share_out(parts, [&](int part) {
+    const std::int64_t lo = part * b.rows / parts, hi = (part + 1) * b.rows / parts;
+    Matrix its = b;
+    its.data = b.at(lo * b.row);
+    its.rows = hi - lo;
+    if (part > 0) zero_rows(sum_of(part));
+    multiply_updates(columns_of(a, lo, hi), its, sum_of(part));
+  });
+  share_range(c.rows, parts * elements, [&](std::int64_t lo, std::int64_t hi) {
+    for (int part = 1; part < parts; ++part) {
+      for (std::int64_t row = lo; row < hi; ++row) {
+        add_row(sum_of(part).f32() + row * c.cols, c.cols, c.f32() + row * c.row);
+      }
     }
   });
 }
 
-void multiply_outer(Products& products, const Matrix& a, const Matrix& b, const Matrix& c,
-                    bool adds) {
-  if (a.type == DataType::float32 && suits(a.rows, c)) {
-    return share_groups(c.rows, c.rows * c.cols, [&](std::int64_t lo, std::int64_t hi) {
-      Matrix result = c;
-      result.data = c.at(lo * c.row);
-      result.rows = hi - lo;
-      outer(columns_of(a, lo, hi), b, result, adds);
-    });
-  }
-  ProductOptions options;
-  options.adds = adds;
-  products.multiply(a.transposed(), b, c, options);
+// c = a^T b, or c += a^T b.
+void multiply_outer(const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
+  share_groups(c.rows, c.rows * c.cols, [&](std::int64_t lo, std::int64_t hi) {
+    Matrix result = c;
+    result.data = c.at(lo * c.row);
+    result.rows = hi - lo;
+    outer(columns_of(a, lo, hi), b, result, adds);
+  });
+}
+
+}  // namespace
+
+// Up to how many rows these are the faster ones was measured: docs/results.md, "Products of
+// matrices".
+bool suits(std::int64_t rows, const Matrix& factor) {
+  if (!can_use(factor)) return false;
+  if (factor.col != 1) return rows <= 32 && factor.cols % kTile == 0 && factor.rows >= kLanes;
+  // Libraries cut such a factor into panels of some columns. Where its rows lie a page or more
+  // apart, each row of a panel is on another page.
+  constexpr std::int64_t kPage = 1024;
+  return rows <= (factor.row >= kPage ? 64 : 4) && factor.cols >= kLanes;
+}
+
+bool suits(const Matrix& a, const Matrix& b, const Matrix& c) {
+  if (!can_use(a) || !can_use(c) || c.col != 1) return false;
+  if (a.col == 1) return suits(a.rows, b);
+  return can_use(b) && b.col == 1 && b.rows <= 8 && c.rows % kTile == 0 && c.cols >= kLanes;
+}
+
+void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
+  if (a.col != 1) return multiply_outer(a.transposed(), b, c, adds);
+  if (b.col != 1) return multiply_transposed(a, b, c, adds);
+  multiply_row_major(a, b, c, adds);
 }
 
 }  // namespace flexlegion::few_rows

@@ -3,20 +3,17 @@
 // packing it, as libraries do, takes longer than the product.
 #pragma once
 
-#include "ops/products.h"
+#include "ops/matrix.h"
 
 namespace flexlegion::few_rows {
 
-// Whether the functions below are made for a product of `rows` rows with a large matrix, of floats,
-// and beat oneDNN's on this machine.
-bool suits(std::int64_t rows, const Matrix& large);
+// Whether multiply() is made for these matrices, and beats oneDNN's products on this machine.
+bool suits(const Matrix& a, const Matrix& b, const Matrix& c);
 
-// c = a b, or c += a b, with a large b. All are row-major, or b is transposed. By oneDNN, if this
-// does not suit.
-void multiply(Products& products, const Matrix& a, const Matrix& b, const Matrix& c, bool adds);
+// The same of a product of `rows` rows with a right factor, whose result is row-major.
+bool suits(std::int64_t rows, const Matrix& factor);
 
-// c = a^T b, or c += a^T b, with a large c. All are row-major. By oneDNN, if this does not suit.
-void multiply_outer(Products& products, const Matrix& a, const Matrix& b, const Matrix& c,
-                    bool adds);
+// c = a b, or c += a b, of matrices that it suits().
+void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds);
 
 }  // namespace flexlegion::few_rows

@@ -6,7 +6,6 @@
 // the weights' gradients at the end.
 #include <algorithm>
 
-#include "ops/few_rows.h"
 #include "ops/gru_cell.h"
 #include "ops/kernel.h"
 #include "ops/products.h"
@@ -89,14 +88,13 @@ class Gru : public Kernel {
     const DenseOutput y(task.outputs[0], kY), saved(task.outputs[2], kSaved);
     float* const x_gates = scratch(kInputGates, n * layer.steps * width);
     float* const h_gates = scratch(kRecurrentGates, n * width);
-    few_rows::multiply(products_, layer.x, layer.kernel.transposed(), layer.rows(x_gates, width),
-                       false);
+    products_.multiply(layer.x, layer.kernel.transposed(), layer.rows(x_gates, width));
     for (std::int64_t t = 0; t < layer.steps; ++t) {
       const Matrix before = t == 0
                                 ? Matrix::row_major(const_cast<float*>(layer.h0), n, units, units)
                                 : layer.step(y.data(), units, t - 1);
-      few_rows::multiply(products_, before, layer.recurrent.transposed(),
-                         Matrix::row_major(h_gates, n, width, width), false);
+      products_.multiply(before, layer.recurrent.transposed(),
+                         Matrix::row_major(h_gates, n, width, width));
       share_range(n, n * width, [&](std::int64_t lo, std::int64_t hi) {
         for (std::int64_t i = lo; i < hi; ++i) {
           const std::int64_t row = layer.row(i, t);
@@ -146,8 +144,8 @@ class Gru : public Kernel {
           }
         }
       });
-      few_rows::multiply(products_, layer.step(dh_gates, width, t), layer.recurrent,
-                         Matrix::row_major(dh, n, units, units), true);
+      products_.multiply(layer.step(dh_gates, width, t), layer.recurrent,
+                         Matrix::row_major(dh, n, units, units), adding(true));
     }
     if (task.wants_input_grad(1)) {
       const TensorView& dh0 = task.input_grads[1];
@@ -155,9 +153,8 @@ class Gru : public Kernel {
     }
     const Matrix gx = layer.rows(dx_gates, width), gh = layer.rows(dh_gates, width);
     if (task.wants_input_grad(0)) {
-      const OutputMatrix dx(task.input_grads[0], kResult, task.adds_to_input_grad(0));
-      few_rows::multiply(products_, gx, layer.kernel, dx.matrix(), dx.adds());
-      dx.commit();
+      products_.multiply_into(task.input_grads[0], kResult, task.adds_to_input_grad(0), gx,
+                              layer.kernel);
     }
     if (task.wants_weight_grad(0)) weight_gradient(task, 0, gx, layer.x);
     if (task.wants_weight_grad(1)) weight_gradient(task, 1, gh, states_before(layer, y.data()));
@@ -179,9 +176,8 @@ class Gru : public Kernel {
 
   // gates^T x
   void weight_gradient(KernelTask& task, std::size_t i, const Matrix& gates, const Matrix& x) {
-    const OutputMatrix dw(task.weight_grads[i], kResult, task.adds_to_weight_grad(i));
-    few_rows::multiply_outer(products_, gates, x, dw.matrix(), dw.adds());
-    dw.commit();
+    products_.multiply_into(task.weight_grads[i], kResult, task.adds_to_weight_grad(i),
+                            gates.transposed(), x);
   }
 
   static void bias_gradient(KernelTask& task, std::size_t i, const Matrix& gates) {

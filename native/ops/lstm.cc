@@ -22,7 +22,9 @@ namespace {
 
 using namespace lstm;
 
-constexpr std::int64_t kManySteps = 4;  // packing the recurrent kernel pays from here on
+// Packing the recurrent kernel pays for so many steps, of more rows than few_rows multiplies as
+// fast.
+constexpr std::int64_t kManySteps = 8, kFewRows = 16;
 
 enum Slot {
   kX,
@@ -190,7 +192,7 @@ class Lstm : public Kernel {
     const Matrix y = layer.rows(out.memory(), units, layer.type);
     const Matrix gates =
         layer.rows(scratch(kGateRows, n * steps * width), width, DataType::float32);
-    few_rows::multiply(products_, layer.x, layer.kernel.transposed(), gates, false);
+    products_.multiply(layer.x, layer.kernel.transposed(), gates);
     const StepFactor recurrent(products_, layer.recurrent.transposed(), n, steps);
     for (std::int64_t t = 0; t < steps; ++t) {
       if (t > 0 || layer.h0.data != nullptr) {
@@ -219,7 +221,8 @@ class Lstm : public Kernel {
     const Layer layer(task, reverse_);
     const Matrix gates = gate_gradients(task, layer);
     if (task.wants_input_grad(0)) {
-      multiply_into(task.input_grads[0], task.adds_to_input_grad(0), gates, layer.kernel);
+      products_.multiply_into(task.input_grads[0], kResult, task.adds_to_input_grad(0), gates,
+                              layer.kernel);
     }
     if (task.wants_weight_grad(0)) weight_gradient(task, 0, gates, layer.x);
     if (task.wants_weight_grad(1)) {
@@ -256,17 +259,15 @@ class Lstm : public Kernel {
    public:
     StepFactor(Products& products, const Matrix& factor, std::int64_t rows, std::int64_t steps)
         : products_(products), factor_(factor) {
-      if (steps < kManySteps || few_rows::suits(rows, factor)) return;
+      if (steps < kManySteps || (rows <= kFewRows && few_rows::suits(rows, factor))) return;
       packed_ = scratch(kPacked, products.packed_size(factor, rows));
       products.pack(factor, rows, packed_);
     }
     void multiply(const Matrix& a, const Matrix& c, bool adds) const {
-      ProductOptions options;
-      options.adds = adds;
       if (packed_ != nullptr) {
-        products_.multiply_packed(a, factor_, packed_, c, options);
+        products_.multiply_packed(a, factor_, packed_, c, adding(adds));
       } else {
-        few_rows::multiply(products_, a, factor_, c, adds);
+        products_.multiply(a, factor_, c, adding(adds));
       }
     }
 
@@ -275,12 +276,6 @@ class Lstm : public Kernel {
     Matrix factor_;
     float* packed_ = nullptr;
   };
-
-  void multiply_into(const TensorView& gradient, bool adds, const Matrix& a, const Matrix& b) {
-    const OutputMatrix result(gradient, kResult, adds, product_type(a.type, gradient.type));
-    few_rows::multiply(products_, a, b, result.matrix(), result.adds());
-    result.commit();
-  }
 
   // The gradients of the gates' arguments, (n steps, 4 units), and with them those of the state.
   Matrix gate_gradients(KernelTask& task, const Layer& layer) {
@@ -358,9 +353,7 @@ class Lstm : public Kernel {
       if (!adds) zero_view(gradient);
       return;
     }
-    const OutputMatrix dw(gradient, kResult, adds);
-    few_rows::multiply_outer(products_, gates, x, dw.matrix(), dw.adds());
-    dw.commit();
+    products_.multiply_into(gradient, kResult, adds, gates.transposed(), x);
   }
 
   bool reverse_;

@@ -1,6 +1,6 @@
 #include "ops/luong_attention.h"
 
-#include "ops/few_rows.h"
+#include "ops/products.h"
 #include "ops/row_softmax.h"
 #include "ops/simd.h"
 
@@ -54,15 +54,7 @@ class Cpu {
     }
   }
   void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds = false) {
-    few_rows::multiply(products_, a, b, c, adds);
-  }
-  void outer(const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
-    few_rows::multiply_outer(products_, a, b, c, adds);
-  }
-  void multiply_batch(const Matrix& a, const Matrix& b, const Matrix& c, bool adds = false) {
-    ProductOptions options;
-    options.adds = adds;
-    products_.multiply(a, b, c, options);
+    products_.multiply(a, b, c, adding(adds));
   }
 
  private:

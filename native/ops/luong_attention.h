@@ -11,7 +11,7 @@
 namespace flexlegion {
 
 // A Device has a class OutputMatrix, an Output (DenseOutput), and functions for what is done to all
-// elements or rows. Its products: multiply and outer (a^T b) of whole matrices, multiply_batch.
+// elements or rows. multiply() is for matrices, and for batches of them.
 template <typename Device>
 class LuongAttention : public Kernel {
  public:
@@ -45,9 +45,8 @@ class LuongAttention : public Kernel {
     memory_gradient(task, attention, joined_grad, score_grads);
     if (!task.wants_input_grad(0) && !task.wants_weight_grad(0)) return;
     const Matrix query_grads = device_.scratch_matrix(kQueryGrads, dz.rows, attention.e);
-    device_.multiply_batch(by_sample(score_grads, attention.n),
-                           by_sample(attention.memory, attention.n),
-                           by_sample(query_grads, attention.n));
+    device_.multiply(by_sample(score_grads, attention.n), by_sample(attention.memory, attention.n),
+                     by_sample(query_grads, attention.n));
     weight_gradient(task, 0, attention.h, query_grads);
     state_gradient(task, attention, joined_grad, query_grads);
   }
@@ -98,11 +97,11 @@ class LuongAttention : public Kernel {
           weights(device.scratch_matrix(kWeights, n * steps, source)),
           joined(device.scratch_matrix(kJoined, n * steps, e + d)) {
       device.multiply(h, score_kernel, queries);
-      device.multiply_batch(by_sample(queries, n), by_sample(memory, n).transposed(),
-                            by_sample(weights, n));
+      device.multiply(by_sample(queries, n), by_sample(memory, n).transposed(),
+                      by_sample(weights, n));
       device.softmax_rows(weights);
-      device.multiply_batch(by_sample(weights, n), by_sample(memory, n),
-                            by_sample(columns(joined, 0, e), n));
+      device.multiply(by_sample(weights, n), by_sample(memory, n),
+                      by_sample(columns(joined, 0, e), n));
       device.write(columns_view(joined, e, task.inputs[0]), task.inputs[0], false);
     }
   };
@@ -112,15 +111,15 @@ class LuongAttention : public Kernel {
     if (!task.wants_weight_grad(i)) return;
     const typename Device::OutputMatrix dw(task.weight_grads[i], kResult,
                                            task.adds_to_weight_grad(i));
-    device_.outer(a, b, dw.matrix(), dw.adds());
+    device_.multiply(a.transposed(), b, dw.matrix(), dw.adds());
     dw.commit();
   }
 
   Matrix score_gradients(const Attention& attention, const Matrix& joined_grad) {
     const std::int64_t n = attention.n;
     const Matrix result = device_.scratch_matrix(kWeightGrads, joined_grad.rows, attention.source);
-    device_.multiply_batch(by_sample(columns(joined_grad, 0, attention.e), n),
-                           by_sample(attention.memory, n).transposed(), by_sample(result, n));
+    device_.multiply(by_sample(columns(joined_grad, 0, attention.e), n),
+                     by_sample(attention.memory, n).transposed(), by_sample(result, n));
     device_.softmax_rows_backward(attention.weights, result);
     return result;
   }
@@ -133,10 +132,10 @@ class LuongAttention : public Kernel {
     const typename Device::OutputMatrix ds(task.input_grads[1], kResult,
                                            task.adds_to_input_grad(1));
     const Matrix to = by_sample(ds.matrix(), n);
-    device_.multiply_batch(by_sample(attention.weights, n).transposed(),
-                           by_sample(columns(joined_grad, 0, attention.e), n), to, ds.adds());
-    device_.multiply_batch(by_sample(score_grads, n).transposed(), by_sample(attention.queries, n),
-                           to, true);
+    device_.multiply(by_sample(attention.weights, n).transposed(),
+                     by_sample(columns(joined_grad, 0, attention.e), n), to, ds.adds());
+    device_.multiply(by_sample(score_grads, n).transposed(), by_sample(attention.queries, n), to,
+                     true);
     ds.commit();
   }
 

@@ -242,12 +242,6 @@ class MultiHeadAttention : public Kernel {
     const float* inverse_sums;
   };
 
-  static ProductOptions adding(bool adds) {
-    ProductOptions options;
-    options.adds = adds;
-    return options;
-  }
-
   // The number of keys that the first `rows` queries of a tile attend to.
   std::int64_t attended_keys(const Operands& x, std::int64_t rows) const {
     return causal_ ? std::min(x.k.extent(1), x.q.tile.lo[1] + rows) : x.k.extent(1);

@@ -1,7 +1,11 @@
 #include "ops/products.h"
 
+#include <oneapi/dnnl/dnnl.h>
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
+
+#include "ops/few_rows.h"
 
 namespace flexlegion {
 namespace {
@@ -85,6 +89,43 @@ dnnl::matmul::primitive_desc describe(const memory::desc& a, const memory::desc&
   return {onednn::engine(), a, b, bias_desc(c), desc_of(c), attributes};
 }
 
+TensorView view_of(const Matrix& m) {
+  TensorView view = dense_view(m.data, Rect::of_shape({m.batch, m.rows, m.cols}), {}, m.type);
+  view.stride[0] = m.batch_stride;
+  view.stride[1] = m.row;
+  view.stride[2] = m.col;
+  return view;
+}
+
+// c = activation(a b + bias), or c += a b, of matrices that few_rows suits.
+void multiply_few_rows(const Matrix& a, const Matrix& b, const Matrix& c,
+                       const ProductOptions& options) {
+  for (std::int64_t row = 0; row < c.rows && options.bias != nullptr; ++row) {
+    std::copy_n(options.bias, c.cols, c.f32() + row * c.row);
+  }
+  few_rows::multiply(a, b, c, options.adds || options.bias != nullptr);
+  activate(options.activation, view_of(c));
+}
+
+// Whether oneDNN's product after the BLAS computes this. It is the faster one where b is row-major,
+// as in both products of a dense layer's backward pass: there the primitive, made for inference,
+// spends up to half of its time on moving the factors into its own layout.
+bool suits_gemm(const Matrix& a, const Matrix& b, const Matrix& c, const ProductOptions& options) {
+  return a.type == DataType::float32 && c.type == DataType::float32 && c.batch == 1 && b.col == 1 &&
+         c.col == 1 && options.bias == nullptr && options.activation == Activation::none;
+}
+
+void multiply_gemm(const Matrix& a, const Matrix& b, const Matrix& c,
+                   const ProductOptions& options) {
+  onednn::engine();  // holds oneDNN to the team's threads
+  const bool transposed = a.col != 1;
+  const auto status = dnnl_sgemm(
+      transposed ? 'T' : 'N', 'N', c.rows, c.cols, a.cols, options.scale, a.f32(),
+      transposed ? std::max(a.col, a.rows) : std::max(a.row, a.cols), b.f32(),
+      std::max(b.row, b.cols), options.adds ? 1.0f : 0.0f, c.f32(), std::max(c.row, c.cols));
+  if (status != dnnl_success) throw std::runtime_error("oneDNN refused a product of matrices");
+}
+
 void execute(const onednn::Prepared& product, void* a, void* b, const Matrix& c,
              const ProductOptions& options) {
   product.execute({{DNNL_ARG_SRC, a},
@@ -107,14 +148,6 @@ Matrix dense_matrix(void* data, const Matrix& extents) {
 Matrix scratch_matrix(int slot, const Matrix& extents) {
   const std::int64_t elements = extents.batch * extents.rows * extents.cols;
   return dense_matrix(scratch(slot, (elements * element_bytes(extents.type) + 3) / 4), extents);
-}
-
-TensorView view_of(const Matrix& m) {
-  TensorView view = dense_view(m.data, Rect::of_shape({m.batch, m.rows, m.cols}), {}, m.type);
-  view.stride[0] = m.batch_stride;
-  view.stride[1] = m.row;
-  view.stride[2] = m.col;
-  return view;
 }
 
 bool empty(const Matrix& m) { return m.rows == 0 || m.cols == 0 || m.batch == 0; }
@@ -156,6 +189,20 @@ void Products::multiply(const Matrix& a, const Matrix& b, const Matrix& c,
     if (!options.adds) zero_view(view_of(c));
     return;
   }
+  if (options.scale == 1.0f && few_rows::suits(a, b, c)) return multiply_few_rows(a, b, c, options);
+  if (suits_gemm(a, b, c, options)) return multiply_gemm(a, b, c, options);
+  multiply_prepared(a, b, c, options);
+}
+
+void Products::multiply_into(const TensorView& tile, int slot, bool adds, const Matrix& a,
+                             const Matrix& b) {
+  const OutputMatrix result(tile, slot, adds, product_type(a.type, tile.type));
+  multiply(a, b, result.matrix(), adding(result.adds()));
+  result.commit();
+}
+
+void Products::multiply_prepared(const Matrix& a, const Matrix& b, const Matrix& c,
+                                 const ProductOptions& options) {
   const onednn::Prepared& product = cache_.get(key_of(kPlain, a, b, c, options), [&] {
     return describe(factor_desc(a, c.batch), factor_desc(b, c.batch), c, options);
   });

@@ -1,4 +1,6 @@
-// Matrix products by oneDNN, for all kernels that need them: prepared once a shape, for one thread.
+// Matrix products for all kernels that need them, by whichever of three ways is the fastest for a
+// shape on CPUs: oneDNN's primitives, prepared once a shape; its product after the BLAS; and, of a
+// few rows, our own (few_rows.h).
 #pragma once
 
 #include <cstdint>
@@ -52,16 +54,26 @@ struct ProductOptions {
   bool adds = false;   // c += scale * a b (then neither bias nor activation)
   float scale = 1.0f;  // of a b
 };
+inline ProductOptions adding(bool adds) {
+  ProductOptions options;
+  options.adds = adds;
+  return options;
+}
 
 // c = activation(scale * a b + bias). The factors are of one type, c and bias of that or floats;
-// sums are floats. Prepares a product when its shape is first asked for; any number of threads may
-// use one object at once.
+// sums are floats. Which way a product is computed depends on types, shapes and layouts alone, so
+// that it gives the same bits whenever it is computed on a machine. Any number of threads may use
+// one object at once.
 class Products {
  public:
   // Any of the three may be transposed. A batch of matrices has as many of a, b and c, but a or b
   // may be one for all (batch 1).
   void multiply(const Matrix& a, const Matrix& b, const Matrix& c,
                 const ProductOptions& options = {});
+
+  // a b, written to a tile or added to it, by way of scratch `slot` if need be: all dimensions but
+  // the last are rows.
+  void multiply_into(const TensorView& tile, int slot, bool adds, const Matrix& a, const Matrix& b);
 
   // The layout of right factors that products with `rows` rows on the left like best, for a factor
   // that is used again and again (a recurrent kernel over the steps of a sequence): pack() writes b
@@ -74,6 +86,8 @@ class Products {
                        const ProductOptions& options = {});
 
  private:
+  void multiply_prepared(const Matrix& a, const Matrix& b, const Matrix& c,
+                         const ProductOptions& options);
   dnnl::memory::desc packed_layout(const Matrix& b, std::int64_t rows);
   const onednn::Prepared& liking(const Matrix& b, std::int64_t rows);
 

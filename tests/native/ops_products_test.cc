@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ops/products.h"
+#include "ops/team.h"
 #include "ops_harness.h"
 
 namespace flexlegion::testing {
@@ -100,7 +101,30 @@ TEST_CASE("products: layouts, batches and options") {
     check_product(1, 33, 20, 70, layout, false);
     check_product(2, 1, 16, 1, layout, false);
   }
-  check_product(1, 16, 300, 130, 2, false);
+}
+
+// Shapes of which each way of computing them gets some: few rows with a large factor as it lies or
+// transposed, the sum of a few outer products, and oneDNN's two.
+TEST_CASE("products: few rows, and many") {
+  for (int layout = 0; layout < 8; ++layout) {
+    check_product(1, 16, 300, 132, layout, false);
+    check_product(1, 16, 300, 130, layout, false);
+    check_product(1, 3, 20, 50, layout, false);
+    check_product(1, 40, 21, 1030, layout, false);
+    check_product(1, 64, 8, 36, layout, false);
+    check_product(1, 70, 80, 90, layout, false);
+    check_product(1, 1, 48, 64, layout, false);
+    check_product(1, 64, 1, 48, layout, false);
+  }
+}
+
+TEST_CASE("products of few rows, shared out to a team") {
+  const Team team(3, 1);
+  for (int layout = 0; layout < 8; ++layout) {
+    check_product(1, 16, 300, 196, layout, false);
+    check_product(1, 3, 200, 1100, layout, false);
+    check_product(1, 300, 5, 40, layout, false);
+  }
 }
 
 TEST_CASE("products with packed right factors") {
