@@ -108,8 +108,9 @@ Matrix input_matrix(const TensorView& view, int slot, DataType type) {
   return packed_matrix(DenseInput(view, slot, type).memory(), view, type);
 }
 
-Matrix scratch_matrix(int slot, std::int64_t rows, std::int64_t cols) {
-  return Matrix::row_major(scratch(slot, rows * cols), rows, cols, cols);
+Matrix scratch_matrix(int slot, std::int64_t rows, std::int64_t cols, DataType type) {
+  const std::int64_t floats = (rows * cols * element_bytes(type) + 3) / 4;
+  return Matrix::row_major(scratch(slot, floats), rows, cols, cols, type);
 }
 
 OutputTile::OutputTile(const TensorView& tile, int slot, bool add, bool in_place, DataType type)

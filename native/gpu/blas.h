@@ -34,7 +34,8 @@ inline Reals reals(const Matrix& m) { return {m.data, m.type}; }
 Matrix input_matrix(const TensorView& view, int slot, DataType type = DataType::float32);
 
 // A dense matrix in scratch memory.
-Matrix scratch_matrix(int slot, std::int64_t rows, std::int64_t cols);
+Matrix scratch_matrix(int slot, std::int64_t rows, std::int64_t cols,
+                      DataType type = DataType::float32);
 
 // The counterpart for a result: multiply into view(), with adds(), then call commit(). With `add`,
 // the result is added to what stands in the tile. If not `in_place`, or of another type, view() is

@@ -11,11 +11,13 @@ struct Gpu {
   using Output = DenseOutput;
   using OutputMatrix = gpu::OutputMatrix;
 
-  static Matrix input_matrix(const TensorView& view, int slot) {
-    return gpu::input_matrix(view, slot);
+  static bool takes(DataType) { return true; }
+  static Matrix input_matrix(const TensorView& view, int slot, DataType type) {
+    return gpu::input_matrix(view, slot, type);
   }
-  static Matrix scratch_matrix(int slot, std::int64_t rows, std::int64_t cols) {
-    return gpu::scratch_matrix(slot, rows, cols);
+  static Matrix scratch_matrix(int slot, std::int64_t rows, std::int64_t cols,
+                               DataType type = DataType::float32) {
+    return gpu::scratch_matrix(slot, rows, cols, type);
   }
   static void write(const TensorView& to, const TensorView& from, bool adds) {
     gpu::write_or_add_view(to, from, adds);

@@ -7,13 +7,25 @@
 
 #include "gpu/blas.h"
 #include "gpu/portable.h"
+#include "gpu/real.h"
 #include "ops/kernel.h"
 
 namespace flexlegion::gpu {
 
-// A tensor (n, ...) as dense memory, or null, which stands for zeros.
-inline float* optional_rows(const std::vector<TensorView>& views, std::size_t i, int slot) {
-  return i < views.size() ? DenseInput(views[i], slot).data() : nullptr;
+// A tensor (n, ...) as dense memory, of its own type; nothing stands for zeros.
+inline Reals optional_rows(const std::vector<TensorView>& views, std::size_t i, int slot) {
+  if (i >= views.size() || !views[i].present()) return {};
+  const DataType type = views[i].type;
+  return {DenseInput(views[i], slot, type).memory(), type};
+}
+// An element of it.
+FL_DEVICE inline float at(const Reals& rows, std::int64_t k) {
+  return rows.present() ? static_cast<float>(rows[k]) : 0.0f;
+}
+
+template <int N>
+FL_DEVICE inline void store(const float (&values)[N], const Reals& to) {
+  for (int k = 0; k < N; ++k) to[k] = values[k];
 }
 
 // What a layer's passes know of a task, as bodies capture it.
@@ -31,18 +43,25 @@ struct Steps {
   FL_DEVICE std::int64_t row(std::int64_t i, std::int64_t t) const {
     return i * steps + (reverse ? steps - 1 - t : t);
   }
-  // Step t of `data` (n, steps, columns).
-  Matrix step(float* data, std::int64_t columns, std::int64_t t) const {
-    return Matrix::row_major(data + row(0, t) * columns, n, columns, steps * columns);
+  // Step t of rows (n steps, columns).
+  Matrix step(const Matrix& rows, std::int64_t t) const {
+    return Matrix::row_major(rows.at(row(0, t) * rows.cols), n, rows.cols, steps * rows.cols,
+                             rows.type);
   }
 };
+
+// A gradient as a product, stored as it is.
+inline void multiply_into(const TensorView& gradient, bool adds, const Matrix& gates,
+                          const Matrix& kernel, int slot) {
+  const OutputMatrix result(gradient, slot, adds, product_type(gates.type, gradient.type));
+  multiply(gates, kernel, result.matrix(), result.adds());
+  result.commit();
+}
 
 // Of weight i, by which x was multiplied to the gates' arguments: gates^T x.
 inline void kernel_gradient(KernelTask& task, std::size_t i, const Matrix& gates, const Matrix& x,
                             int slot) {
-  const OutputMatrix dw(task.weight_grads[i], slot, task.adds_to_weight_grad(i));
-  multiply(gates.transposed(), x, dw.matrix(), dw.adds());
-  dw.commit();
+  multiply_into(task.weight_grads[i], task.adds_to_weight_grad(i), gates.transposed(), x, slot);
 }
 
 }  // namespace flexlegion::gpu

@@ -4,11 +4,16 @@
 // one product a step with the recurrent kernel, and one pass over the units. The forward pass saves
 // the gates. Backwards, the gradients of both products' results are kept for all steps, and make
 // the weights' gradients at the end.
+//
+// Where x is bfloat16, so are the factors of all products: states, kernels, and the gradients of
+// the gates' arguments. What is computed of units is floats; so is h, from step to step.
 #include <algorithm>
 
 #include "ops/gru_cell.h"
 #include "ops/kernel.h"
 #include "ops/products.h"
+#include "ops/simd.h"
+#include "ops/written_row.h"
 
 namespace flexlegion {
 namespace {
@@ -29,8 +34,37 @@ enum Slot {
   kDy,
   kDh,
   kStates,
+  kFactor,
+  kInputRow,
+  kRecurrentRow,
   kResult
 };
+
+// One sample's step, as gru_cell.h has it for one unit.
+FLEXLEGION_SIMD void step_forward(const float* __restrict__ x, const float* __restrict__ bias,
+                                  const float* __restrict__ g,
+                                  const float* __restrict__ recurrent_bias,
+                                  const float* __restrict__ h_before, std::int64_t units,
+                                  float* __restrict__ saved, float* __restrict__ y) {
+#pragma omp simd
+  for (std::int64_t u = 0; u < units; ++u) {
+    unit_forward(x + kGates * u, bias + kGates * u, g + kGates * u, recurrent_bias + kGates * u,
+                 h_before[u], saved + u, units, y[u]);
+  }
+}
+
+// Of the gradients dy, which may be absent, and dh, which becomes that of h_before.
+FLEXLEGION_SIMD void step_backward(const float* __restrict__ saved,
+                                   const float* __restrict__ h_before, const float* __restrict__ dy,
+                                   std::int64_t units, float* __restrict__ dh,
+                                   float* __restrict__ dx, float* __restrict__ dg) {
+#pragma omp simd
+  for (std::int64_t u = 0; u < units; ++u) {
+    const float gradient = dy == nullptr ? dh[u] : dh[u] + dy[u];
+    dh[u] =
+        unit_backward(saved + u, units, h_before[u], gradient, dx + kGates * u, dg + kGates * u);
+  }
+}
 
 float* zeros(int slot, std::int64_t elements) {
   float* const data = scratch(slot, elements);
@@ -42,6 +76,7 @@ float* zeros(int slot, std::int64_t elements) {
 struct Layer {
   std::int64_t n, steps, units, width;
   bool reverse;                 // whether the last step comes first
+  DataType type;                // of factors
   Matrix x, kernel, recurrent;  // (n steps, d), (3 units, d), (3 units, units)
   const float* h0;              // (n, units); zeros unless given
 
@@ -51,9 +86,10 @@ struct Layer {
         units(task.weights[0].extent(0)),
         width(kGates * units),
         reverse(reverse),
-        x(input_matrix(task.inputs[0], kX)),
-        kernel(input_matrix(task.weights[0], kKernel)),
-        recurrent(input_matrix(task.weights[1], kRecurrent)),
+        type(task.inputs[0].type),
+        x(input_matrix(task.inputs[0], kX, type)),
+        kernel(input_matrix(task.weights[0], kKernel, type)),
+        recurrent(input_matrix(task.weights[1], kRecurrent, type)),
         h0(task.inputs.size() > 1 ? DenseInput(task.inputs[1], kH0).data()
                                   : zeros(kH0, n * units)) {}
 
@@ -61,15 +97,47 @@ struct Layer {
   std::int64_t row(std::int64_t i, std::int64_t t) const {
     return i * steps + (reverse ? steps - 1 - t : t);
   }
-  // Step t of `data` (n, steps, columns).
-  Matrix step(float* data, std::int64_t columns, std::int64_t t) const {
-    return Matrix::row_major(data + row(0, t) * columns, n, columns, steps * columns);
+  // Step t of rows (n steps, columns).
+  Matrix step(const Matrix& rows, std::int64_t t) const {
+    return Matrix::row_major(rows.at(row(0, t) * rows.cols), n, rows.cols, steps * rows.cols,
+                             rows.type);
+  }
+  // Factors of products, (n steps, columns).
+  Matrix factors(int slot, std::int64_t columns) const {
+    const std::int64_t elements = n * steps * columns;
+    return Matrix::row_major(scratch(slot, (elements * element_bytes(type) + 3) / 4), n * steps,
+                             columns, columns, type);
   }
   Matrix rows(float* data, std::int64_t columns) const {
     return Matrix::row_major(data, n * steps, columns, columns);
   }
+  // The states before step t, (n, units).
+  Matrix states_before(const float* y, std::int64_t t) const {
+    Matrix states = factors(kFactor, units);
+    states.rows = n;
+    for (std::int64_t i = 0; i < n; ++i) put(h_before(y, i, t), states, i);
+    return states;
+  }
+  // The same before each step, (n steps, units).
+  Matrix states_before(const float* y) const {
+    const Matrix states = factors(kStates, units);
+    for (std::int64_t i = 0; i < n; ++i) {
+      for (std::int64_t t = 0; t < steps; ++t) put(h_before(y, i, t), states, row(i, t));
+    }
+    return states;
+  }
   const float* h_before(const float* y, std::int64_t i, std::int64_t t) const {
     return t == 0 ? h0 + i * units : y + row(i, t - 1) * units;
+  }
+
+ private:
+  void put(const float* h, const Matrix& states, std::int64_t i) const {
+    void* const to = states.at(i * units);
+    if (is_narrow(type)) {
+      round_off(type, h, static_cast<Narrow*>(to), units);
+    } else {
+      std::copy_n(h, units, static_cast<float*>(to));
+    }
   }
 };
 
@@ -78,6 +146,7 @@ class Gru : public Kernel {
   explicit Gru(bool reverse) : reverse_(reverse) {}
   bool accumulates() const override { return true; }
   bool shares_out() const override { return true; }
+  bool takes(DataType type) const override { return type == DataType::bfloat16; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
@@ -90,21 +159,14 @@ class Gru : public Kernel {
     float* const h_gates = scratch(kRecurrentGates, n * width);
     products_.multiply(layer.x, layer.kernel.transposed(), layer.rows(x_gates, width));
     for (std::int64_t t = 0; t < layer.steps; ++t) {
-      const Matrix before = t == 0
-                                ? Matrix::row_major(const_cast<float*>(layer.h0), n, units, units)
-                                : layer.step(y.data(), units, t - 1);
-      products_.multiply(before, layer.recurrent.transposed(),
+      products_.multiply(layer.states_before(y.data(), t), layer.recurrent.transposed(),
                          Matrix::row_major(h_gates, n, width, width));
       share_range(n, n * width, [&](std::int64_t lo, std::int64_t hi) {
         for (std::int64_t i = lo; i < hi; ++i) {
           const std::int64_t row = layer.row(i, t);
-          const float* const h = layer.h_before(y.data(), i, t);
-          for (std::int64_t u = 0; u < units; ++u) {
-            unit_forward(x_gates + row * width + kGates * u, bias + kGates * u,
-                         h_gates + i * width + kGates * u, recurrent_bias + kGates * u, h[u],
-                         saved.data() + row * kPlanes * units + u, units,
-                         y.data()[row * units + u]);
-          }
+          step_forward(x_gates + row * width, bias, h_gates + i * width, recurrent_bias,
+                       layer.h_before(y.data(), i, t), units, saved.data() + row * kPlanes * units,
+                       y.data() + row * units);
         }
       });
     }
@@ -128,52 +190,38 @@ class Gru : public Kernel {
       copy_view(dense_view(dh, task.output_grads[1].tile, task.output_grads[1].shape),
                 task.output_grads[1]);
     }
-    float* const dx_gates = scratch(kInputGates, n * layer.steps * width);
-    float* const dh_gates = scratch(kRecurrentGates, n * layer.steps * width);
+    const Matrix gx = layer.factors(kInputGates, width), gh = layer.factors(kRecurrentGates, width);
     for (std::int64_t t = layer.steps - 1; t >= 0; --t) {
       share_range(n, n * width, [&](std::int64_t lo, std::int64_t hi) {
         for (std::int64_t i = lo; i < hi; ++i) {
           const std::int64_t row = layer.row(i, t);
-          const float* const h = layer.h_before(y.data(), i, t);
-          for (std::int64_t u = 0; u < units; ++u) {
-            float& gradient = dh[i * units + u];
-            if (dy != nullptr) gradient += dy[row * units + u];
-            gradient = unit_backward(saved.data() + row * kPlanes * units + u, units, h[u],
-                                     gradient, dx_gates + row * width + kGates * u,
-                                     dh_gates + row * width + kGates * u);
-          }
+          const WrittenRow dx(gx.at(row * width), gx.type, width, kInputRow);
+          const WrittenRow dg(gh.at(row * width), gh.type, width, kRecurrentRow);
+          step_backward(saved.data() + row * kPlanes * units, layer.h_before(y.data(), i, t),
+                        dy == nullptr ? nullptr : dy + row * units, units, dh + i * units,
+                        dx.floats(), dg.floats());
+          dx.commit();
+          dg.commit();
         }
       });
-      products_.multiply(layer.step(dh_gates, width, t), layer.recurrent,
-                         Matrix::row_major(dh, n, units, units), adding(true));
+      products_.multiply(layer.step(gh, t), layer.recurrent, Matrix::row_major(dh, n, units, units),
+                         adding(true));
     }
     if (task.wants_input_grad(1)) {
       const TensorView& dh0 = task.input_grads[1];
       write_or_add_view(dh0, dense_view(dh, dh0.tile, dh0.shape), task.adds_to_input_grad(1));
     }
-    const Matrix gx = layer.rows(dx_gates, width), gh = layer.rows(dh_gates, width);
     if (task.wants_input_grad(0)) {
       products_.multiply_into(task.input_grads[0], kResult, task.adds_to_input_grad(0), gx,
                               layer.kernel);
     }
     if (task.wants_weight_grad(0)) weight_gradient(task, 0, gx, layer.x);
-    if (task.wants_weight_grad(1)) weight_gradient(task, 1, gh, states_before(layer, y.data()));
+    if (task.wants_weight_grad(1)) weight_gradient(task, 1, gh, layer.states_before(y.data()));
     if (task.wants_weight_grad(2)) bias_gradient(task, 2, gx);
     if (task.wants_weight_grad(3)) bias_gradient(task, 3, gh);
   }
 
  private:
-  // h before each step, (n steps, units).
-  static Matrix states_before(const Layer& layer, const float* y) {
-    float* const states = scratch(kStates, layer.n * layer.steps * layer.units);
-    for (std::int64_t i = 0; i < layer.n; ++i) {
-      for (std::int64_t t = 0; t < layer.steps; ++t) {
-        std::copy_n(layer.h_before(y, i, t), layer.units, states + layer.row(i, t) * layer.units);
-      }
-    }
-    return layer.rows(states, layer.units);
-  }
-
   // gates^T x
   void weight_gradient(KernelTask& task, std::size_t i, const Matrix& gates, const Matrix& x) {
     products_.multiply_into(task.weight_grads[i], kResult, task.adds_to_weight_grad(i),
@@ -182,9 +230,7 @@ class Gru : public Kernel {
 
   static void bias_gradient(KernelTask& task, std::size_t i, const Matrix& gates) {
     float* const sums = zeros(kResult, gates.cols);
-    for (std::int64_t r = 0; r < gates.rows; ++r) {
-      for (std::int64_t c = 0; c < gates.cols; ++c) sums[c] += gates.f32()[r * gates.row + c];
-    }
+    add_rows(gates, sums);
     const TensorView& gradient = task.weight_grads[i];
     write_or_add_view(gradient, dense_view(sums, gradient.tile, gradient.shape),
                       task.adds_to_weight_grad(i));

@@ -16,6 +16,7 @@
 #include "ops/lstm_cell.h"
 #include "ops/products.h"
 #include "ops/simd.h"
+#include "ops/written_row.h"
 
 namespace flexlegion {
 namespace {
@@ -67,27 +68,6 @@ FLEXLEGION_SIMD void step_backward(const float* __restrict__ saved,
     dc[u] = unit_backward(saved + u, units, c_before[u], dy[u] + dh[u], dc[u], dx + kGates * u);
   }
 }
-
-// A row of numbers of some type, for a function that computes floats: written in place, or where
-// they are rounded from.
-class WrittenRow {
- public:
-  WrittenRow(void* data, DataType type, std::int64_t elements)
-      : data_(data),
-        type_(type),
-        elements_(elements),
-        floats_(is_narrow(type) ? scratch(kRow, elements) : static_cast<float*>(data)) {}
-  float* floats() const { return floats_; }
-  void commit() const {
-    if (is_narrow(type_)) round_off(type_, floats_, static_cast<Narrow*>(data_), elements_);
-  }
-
- private:
-  void* data_;
-  DataType type_;
-  std::int64_t elements_;
-  float* floats_;
-};
 
 // A tensor (n, ...) as dense memory, or nothing, which stands for zeros.
 class OptionalRows {
@@ -201,7 +181,7 @@ class Lstm : public Kernel {
       share_range(n, n * width, [&](std::int64_t lo, std::int64_t hi) {
         for (std::int64_t i = lo; i < hi; ++i) {
           const std::int64_t row = layer.row(i, t);
-          const WrittenRow h(y.at(row * units), y.type, units);
+          const WrittenRow h(y.at(row * units), y.type, units, kRow);
           step_forward(gates.f32() + row * width, bias, layer.c_before(saved.data(), i, t), units,
                        saved.data() + layer.planes(i, t), h.floats());
           h.commit();
@@ -291,7 +271,7 @@ class Lstm : public Kernel {
     for (std::int64_t t = steps - 1; t >= 0; --t) {
       share_range(n, n * width, [&](std::int64_t lo, std::int64_t hi) {
         for (std::int64_t i = lo; i < hi; ++i) {
-          const WrittenRow dx(gates.at(layer.row(i, t) * width), gates.type, width);
+          const WrittenRow dx(gates.at(layer.row(i, t) * width), gates.type, width, kRow);
           step_backward(saved.data() + layer.planes(i, t), layer.c_before(saved.data(), i, t),
                         dy.row(i, layer.row(0, t) * units), dh + i * units, units, dc + i * units,
                         dx.floats());

@@ -29,11 +29,14 @@ class Cpu {
   using Output = DenseOutput;
   using OutputMatrix = flexlegion::OutputMatrix;
 
-  static Matrix input_matrix(const TensorView& view, int slot) {
-    return flexlegion::input_matrix(view, slot);
+  static bool takes(DataType type) { return type == DataType::bfloat16; }
+  static Matrix input_matrix(const TensorView& view, int slot, DataType type) {
+    return flexlegion::input_matrix(view, slot, type);
   }
-  static Matrix scratch_matrix(int slot, std::int64_t rows, std::int64_t cols) {
-    return Matrix::row_major(scratch(slot, rows * cols), rows, cols, cols);
+  static Matrix scratch_matrix(int slot, std::int64_t rows, std::int64_t cols,
+                               DataType type = DataType::float32) {
+    const std::int64_t floats = (rows * cols * element_bytes(type) + 3) / 4;
+    return Matrix::row_major(scratch(slot, floats), rows, cols, cols, type);
   }
   static void write(const TensorView& to, const TensorView& from, bool adds) {
     write_or_add_view(to, from, adds);

@@ -3,6 +3,9 @@
 //
 // The backward pass computes the weights and contexts again: of their products only the one with
 // W_a is large.
+//
+// The factors of products are of h's type, where the device multiplies that; scores, softmaxes and
+// what is added up are floats.
 #pragma once
 
 #include "ops/kernel.h"
@@ -16,6 +19,7 @@ template <typename Device>
 class LuongAttention : public Kernel {
  public:
   bool accumulates() const override { return true; }
+  bool takes(DataType type) const override { return Device::takes(type); }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
@@ -32,19 +36,20 @@ class LuongAttention : public Kernel {
     const TensorView& dy = task.output_grads[0];
     if (dy.tile.empty()) return;
     const Attention attention(task, device_);
-    const Matrix dz =
-        device_.scratch_matrix(kOutputGrad, attention.joined.rows, attention.kernel.rows);
-    device_.tanh_backward(dy, task.outputs[0], dense_view(dz.data, dy.tile, dy.shape));
+    const Matrix dz = device_.scratch_matrix(kOutputGrad, attention.joined.rows,
+                                             attention.kernel.rows, attention.type);
+    device_.tanh_backward(dy, task.outputs[0], dense_view(dz.data, dy.tile, dy.shape, dz.type));
     weight_gradient(task, 1, dz, attention.joined);
     if (!task.wants_input_grad(0) && !task.wants_input_grad(1) && !task.wants_weight_grad(0)) {
       return;
     }
-    const Matrix joined_grad = device_.scratch_matrix(kJoinedGrad, dz.rows, attention.joined.cols);
+    const Matrix joined_grad =
+        device_.scratch_matrix(kJoinedGrad, dz.rows, attention.joined.cols, dz.type);
     device_.multiply(dz, attention.kernel, joined_grad);
     const Matrix score_grads = score_gradients(attention, joined_grad);
     memory_gradient(task, attention, joined_grad, score_grads);
     if (!task.wants_input_grad(0) && !task.wants_weight_grad(0)) return;
-    const Matrix query_grads = device_.scratch_matrix(kQueryGrads, dz.rows, attention.e);
+    const Matrix query_grads = device_.scratch_matrix(kQueryGrads, dz.rows, attention.e, dz.type);
     device_.multiply(by_sample(score_grads, attention.n), by_sample(attention.memory, attention.n),
                      by_sample(query_grads, attention.n));
     weight_gradient(task, 0, attention.h, query_grads);
@@ -64,12 +69,26 @@ class LuongAttention : public Kernel {
     kJoinedGrad,
     kWeightGrads,
     kQueryGrads,
+    kWeightFactor,
+    kScoreFactor,
     kResult
   };
 
+  static TensorView view_of(const Matrix& m) {
+    return dense_view(m.data, Rect::of_shape({m.rows, m.cols}), {}, m.type);
+  }
+
+  // A dense matrix as a factor of that type.
+  static Matrix factor(Device& device, const Matrix& m, Slot slot, DataType type) {
+    if (m.type == type) return m;
+    const Matrix result = device.scratch_matrix(slot, m.rows, m.cols, type);
+    device.write(view_of(result), view_of(m), false);
+    return result;
+  }
+
   // The columns from `first` on of a matrix of all steps, as a tensor like the states `like`.
   static TensorView columns_view(const Matrix& m, std::int64_t first, const TensorView& like) {
-    TensorView view = dense_view(m.f32() + first, like.tile, like.shape);
+    TensorView view = dense_view(m.at(first), like.tile, like.shape, m.type);
     view.stride[1] = m.row;
     view.stride[0] = like.extent(1) * m.row;
     return view;
@@ -78,9 +97,11 @@ class LuongAttention : public Kernel {
   // A task's operands, and what both passes compute: rows are steps of samples.
   struct Attention {
     std::int64_t n, steps, source, d, e;
+    DataType type;                // of factors
     Matrix h, memory;             // (n steps, d), (n source, e)
     Matrix score_kernel, kernel;  // (d, e), (units, e + d)
     Matrix queries, weights;      // h W_a, (n steps, e); softmax, (n steps, source)
+    Matrix weight_factor;         // the same weights
     Matrix joined;                // [context; h], (n steps, e + d)
 
     Attention(const KernelTask& task, Device& device)
@@ -89,18 +110,20 @@ class LuongAttention : public Kernel {
           source(task.inputs[1].extent(1)),
           d(task.inputs[0].extent(2)),
           e(task.inputs[1].extent(2)),
-          h(device.input_matrix(task.inputs[0], kStates)),
-          memory(device.input_matrix(task.inputs[1], kMemory)),
-          score_kernel(device.input_matrix(task.weights[0], kScoreKernel)),
-          kernel(device.input_matrix(task.weights[1], kKernel)),
-          queries(device.scratch_matrix(kQueries, n * steps, e)),
+          type(task.inputs[0].type),
+          h(device.input_matrix(task.inputs[0], kStates, type)),
+          memory(device.input_matrix(task.inputs[1], kMemory, type)),
+          score_kernel(device.input_matrix(task.weights[0], kScoreKernel, type)),
+          kernel(device.input_matrix(task.weights[1], kKernel, type)),
+          queries(device.scratch_matrix(kQueries, n * steps, e, type)),
           weights(device.scratch_matrix(kWeights, n * steps, source)),
-          joined(device.scratch_matrix(kJoined, n * steps, e + d)) {
+          joined(device.scratch_matrix(kJoined, n * steps, e + d, type)) {
       device.multiply(h, score_kernel, queries);
       device.multiply(by_sample(queries, n), by_sample(memory, n).transposed(),
                       by_sample(weights, n));
       device.softmax_rows(weights);
-      device.multiply(by_sample(weights, n), by_sample(memory, n),
+      weight_factor = factor(device, weights, kWeightFactor, type);
+      device.multiply(by_sample(weight_factor, n), by_sample(memory, n),
                       by_sample(columns(joined, 0, e), n));
       device.write(columns_view(joined, e, task.inputs[0]), task.inputs[0], false);
     }
@@ -121,7 +144,7 @@ class LuongAttention : public Kernel {
     device_.multiply(by_sample(columns(joined_grad, 0, attention.e), n),
                      by_sample(attention.memory, n).transposed(), by_sample(result, n));
     device_.softmax_rows_backward(attention.weights, result);
-    return result;
+    return factor(device_, result, kScoreFactor, attention.type);
   }
 
   // Through the contexts, and through the scores.
@@ -132,7 +155,7 @@ class LuongAttention : public Kernel {
     const typename Device::OutputMatrix ds(task.input_grads[1], kResult,
                                            task.adds_to_input_grad(1));
     const Matrix to = by_sample(ds.matrix(), n);
-    device_.multiply(by_sample(attention.weights, n).transposed(),
+    device_.multiply(by_sample(attention.weight_factor, n).transposed(),
                      by_sample(columns(joined_grad, 0, attention.e), n), to, ds.adds());
     device_.multiply(by_sample(score_grads, n).transposed(), by_sample(attention.queries, n), to,
                      true);

@@ -7,6 +7,9 @@
 // Queries are taken in blocks whose scores stay in the cache; nothing of the size s * t is ever in
 // memory, and the backward pass computes the scores again. Heads are matrices whose rows lie apart,
 // used where they stand. In causal attention a block reads the keys up to its last query only.
+//
+// Where queries are bfloat16, so are the factors of all products: exponentials, the gradients of
+// scores. Scores, sums and what is added up over blocks are floats.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -37,6 +40,8 @@ enum Slot {  // scratch memory
   kBias,
   kBiasGrads,
   kKept,
+  kFactor,
+  kScaledFactor,
   kBiasRow = kScoreGrads  // which is written later
 };
 
@@ -103,10 +108,21 @@ FLEXLEGION_SIMD void softmax_backward(const float* e, const float* k, float inve
   for (std::int64_t i = 0; i < n; ++i) g[i] = scale * (k[i] * g[i] - e[i] * mean);
 }
 
-// A tile whose channels are contiguous: packed where they are not.
-TensorView rows_of(const TensorView& view, Slot slot) {
-  if (view.dense_from(3)) return view;
-  return dense_view(DenseInput(view, slot).data(), view.tile, view.shape);
+// A tile of that type whose channels are contiguous: packed where they are not.
+TensorView rows_of(const TensorView& view, Slot slot, DataType type = DataType::float32) {
+  if (view.dense_from(3) && view.fits(type)) return view;
+  return dense_view(DenseInput(view, slot, type).memory(), view.tile, view.shape, type);
+}
+
+// A dense matrix of floats as a factor of a product: rounded where factors are of another type.
+Matrix factor(const Matrix& m, Slot slot, DataType type) {
+  if (type == m.type) return m;
+  Matrix rounded = m;
+  const std::int64_t elements = m.batch * m.rows * m.cols;
+  rounded.data = scratch(slot, (elements * element_bytes(type) + 3) / 4);
+  rounded.type = type;
+  round_off(type, m.f32(), static_cast<Narrow*>(rounded.data), elements);
+  return rounded;
 }
 
 // The gradient of input i, if the trainer wants it (else absent).
@@ -147,9 +163,9 @@ struct Block {
  private:
   Matrix matrices(const TensorView& view, std::int64_t first_head, std::int64_t from,
                   std::int64_t count) const {
-    float* const data =
-        view.f32() + sample * view.stride[0] + from * view.stride[1] + first_head * view.stride[2];
-    return {data, count, view.extent(3), view.stride[1], 1, heads, view.stride[2]};
+    void* const data =
+        view.at(sample * view.stride[0] + from * view.stride[1] + first_head * view.stride[2]);
+    return {data, count, view.extent(3), view.stride[1], 1, heads, view.stride[2], view.type};
   }
 };
 
@@ -170,6 +186,7 @@ class MultiHeadAttention : public Kernel {
         scale_(static_cast<float>(attributes.number("scale"))),
         dropout_(attributes, "dropout") {}
   bool accumulates() const override { return true; }
+  bool takes(DataType type) const override { return type == DataType::bfloat16; }
 
   void forward(KernelTask& task) override {
     const Operands x(task);
@@ -177,7 +194,7 @@ class MultiHeadAttention : public Kernel {
     for_each_block(x, [&](const Block& block) {
       const Weights weights = compute_weights(block, x, task.run);
       const Matrix out = block.queries(y.view());
-      products_.multiply(weights.kept, block.attended(x.v), out);
+      products_.multiply(weights.factor, block.attended(x.v), out);
       for_each_matrix_row(out, [&](float* row, std::int64_t i, std::int64_t) {
         scale_row(row, weights.inverse_sums[i], row, out.cols);
       });
@@ -197,14 +214,15 @@ class MultiHeadAttention : public Kernel {
     if (db.view().present() && !db.adds()) zero_view(db.view());
     for_each_block(x, [&](const Block& block) {
       const Weights weights = compute_weights(block, x, task.run);
-      const Matrix scaled = scaled_gradients(block, dy, weights);
+      const Matrix scaled = factor(scaled_gradients(block, dy, weights), kScaledFactor, x.q.type);
       if (dv.view().present()) {
-        products_.multiply(weights.kept.transposed(), scaled, block.attended(dv.view()),
+        products_.multiply(weights.factor.transposed(), scaled, block.attended(dv.view()),
                            adding(!block.first || dv.adds()));
       }
       if (!dq.view().present() && !dk.view().present() && !db.view().present()) return;
-      const Matrix ds = score_gradients(block, scaled, x.v, weights);
-      if (db.view().present()) add_bias_gradients(block, ds, {db.view()});
+      const Matrix score_grads = score_gradients(block, scaled, x.v, weights);
+      if (db.view().present()) add_bias_gradients(block, score_grads, {db.view()});
+      const Matrix ds = factor(score_grads, kFactor, x.q.type);
       if (dq.view().present()) {
         products_.multiply(ds, block.attended(x.k), block.queries(dq.view()), adding(dq.adds()));
       }
@@ -223,9 +241,9 @@ class MultiHeadAttention : public Kernel {
     std::int64_t sharing;  // heads that share a group's keys
 
     explicit Operands(const KernelTask& task)
-        : q(rows_of(task.inputs[0], kQueries)),
-          k(rows_of(task.inputs[1], kKeys)),
-          v(rows_of(task.inputs[2], kValues)),
+        : q(rows_of(task.inputs[0], kQueries, task.inputs[0].type)),
+          k(rows_of(task.inputs[1], kKeys, q.type)),
+          v(rows_of(task.inputs[2], kValues, q.type)),
           sharing(q.shape[2] / k.shape[2]) {
       if (task.inputs.size() > 3) bias.view = rows_of(task.inputs[3], kBias);
     }
@@ -238,7 +256,8 @@ class MultiHeadAttention : public Kernel {
   // The softmax of a block's scores: row i is exponentials * inverse_sums[i].
   struct Weights {
     Matrix exponentials;
-    Matrix kept;  // by dropout
+    Matrix kept;    // by dropout
+    Matrix factor;  // the same, as a factor
     const float* inverse_sums;
   };
 
@@ -279,7 +298,8 @@ class MultiHeadAttention : public Kernel {
       inverse_sums[i] = sum > 0 ? 1.0f / sum : 0.0f;
       std::fill(row + keys, row + block.keys, 0.0f);
     });
-    return {scores, dropout_.drops_in(run) ? kept(block, x, scores, run) : scores, inverse_sums};
+    const Matrix kept = dropout_.drops_in(run) ? keep(block, x, scores, run) : scores;
+    return {scores, kept, factor(kept, kFactor, x.q.type), inverse_sums};
   }
 
   // Of row i of a block's scores.
@@ -294,7 +314,7 @@ class MultiHeadAttention : public Kernel {
 
   // What dropout keeps of a block's exponentials. A weight's place is that of its score among all
   // samples, heads, queries and keys, however these are split.
-  Matrix kept(const Block& block, const Operands& x, const Matrix& exponentials,
+  Matrix keep(const Block& block, const Operands& x, const Matrix& exponentials,
               const RunState& run) const {
     const Matrix result = block.packed(kKept, block.keys);
     const DropoutMask mask = dropout_.mask(run);
