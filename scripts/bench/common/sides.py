@@ -21,6 +21,7 @@ BENCH = Path(__file__).resolve().parents[1]
 ROOT = BENCH.parents[1]
 WORKERS = BENCH / "workers"
 TICKS = os.sysconf("SC_CLK_TCK")
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # what processes, and their shells, end with
 
 
 class WorkerError(Exception):
@@ -165,8 +166,10 @@ class Side:
                 answer: dict[str, Any] = json.loads(line)
                 return answer
         self._errors.seek(0)
-        said = self._errors.read().strip().splitlines()
-        raise WorkerError(f"{self.name} ended: " + (said[-1] if said else "it said nothing"))
+        said = self._errors.read().strip().splitlines() or ["it said nothing"]
+        if self.process.wait() in KILLED:
+            said.append("it was killed, most likely because memory ran out: take fewer sides")
+        raise WorkerError(f"{self.name} ended: {said[-1]}")
 
 
 def alternate(commands: Mapping[str, Sequence[str]], rounds: int) -> list[Side]:
