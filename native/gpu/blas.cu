@@ -109,7 +109,7 @@ Matrix input_matrix(const TensorView& view, int slot, DataType type) {
 }
 
 Matrix scratch_matrix(int slot, std::int64_t rows, std::int64_t cols, DataType type) {
-  const std::int64_t floats = (rows * cols * element_bytes(type) + 3) / 4;
+  const std::int64_t floats = floats_for(rows * cols, type);
   return Matrix::row_major(scratch(slot, floats), rows, cols, cols, type);
 }
 
@@ -125,6 +125,12 @@ void OutputTile::commit() const {
 OutputMatrix::OutputMatrix(const TensorView& tile, int slot, bool add, DataType type)
     : OutputTile(tile, slot, add, rows_at_equal_distances(tile), type) {
   matrix_in_place(view(), matrix_);
+}
+
+void multiply_into(const TensorView& tile, int slot, bool adds, const Matrix& a, const Matrix& b) {
+  const OutputMatrix result(tile, slot, adds, product_type(a.type, tile.type));
+  multiply(a, b, result.matrix(), result.adds());
+  result.commit();
 }
 
 }  // namespace flexlegion::gpu

@@ -64,4 +64,8 @@ class OutputMatrix : public OutputTile {
   Matrix matrix_;
 };
 
+// a b, written to a tile or added to it, by way of scratch `slot` if need be: all dimensions but
+// the last are rows.
+void multiply_into(const TensorView& tile, int slot, bool adds, const Matrix& a, const Matrix& b);
+
 }  // namespace flexlegion::gpu

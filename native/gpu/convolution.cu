@@ -294,7 +294,7 @@ std::int64_t padded_volume(const ConvTile& v, const Plan& plan) {
 
 // n elements as cuDNN takes them.
 Reals buffer(const Plan& plan, int slot, std::int64_t n) {
-  return {scratch(slot, (n * element_bytes(plan.type) + 3) / 4), plan.type};
+  return {scratch(slot, floats_for(n, plan.type)), plan.type};
 }
 
 TensorView row_of(const Reals& values, std::int64_t n) {

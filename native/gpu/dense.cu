@@ -33,12 +33,12 @@ class Dense : public Kernel {
     const DataType type = task.output_grads[0].type;
     const Matrix dy = input_matrix(before_activation(task), 1, type);
     if (task.wants_input_grad(0)) {
-      gradient(dy, input_matrix(task.weights[0], 3, type), task.input_grads[0],
-               task.adds_to_input_grad(0));
+      multiply_into(task.input_grads[0], 4, task.adds_to_input_grad(0), dy,
+                    input_matrix(task.weights[0], 3, type));
     }
     if (task.wants_weight_grad(0)) {
-      gradient(dy.transposed(), input_matrix(task.inputs[0], 3, type), task.weight_grads[0],
-               task.adds_to_weight_grad(0));
+      multiply_into(task.weight_grads[0], 4, task.adds_to_weight_grad(0), dy.transposed(),
+                    input_matrix(task.inputs[0], 3, type));
     }
     if (use_bias_ && task.wants_weight_grad(1)) {
       bias_gradient(dy, task.weight_grads[1], 5, task.adds_to_weight_grad(1));
@@ -53,12 +53,6 @@ class Dense : public Kernel {
     const TensorView result = gpu::scratch_view(0, dy, dy.type);
     gpu::activation_backward(activation_, dy, task.outputs[0], result);
     return result;
-  }
-
-  static void gradient(const Matrix& a, const Matrix& b, const TensorView& grad, bool adds) {
-    const OutputMatrix result(grad, 4, adds, product_type(a.type, grad.type));
-    multiply(a, b, result.matrix(), result.adds());
-    result.commit();
   }
 
   Activation activation_;

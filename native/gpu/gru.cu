@@ -159,7 +159,7 @@ class Gru : public Kernel {
                              task.adds_to_input_grad(1));
     }
     if (task.wants_input_grad(0)) {
-      multiply_into(task.input_grads[0], task.adds_to_input_grad(0), gx, layer.kernel, kResult);
+      multiply_into(task.input_grads[0], kResult, task.adds_to_input_grad(0), gx, layer.kernel);
     }
     if (task.wants_weight_grad(0)) kernel_gradient(task, 0, gx, layer.x, kResult);
     if (task.wants_weight_grad(1)) {

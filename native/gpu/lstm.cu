@@ -175,7 +175,7 @@ class Lstm : public Kernel {
     const Layer layer(task, reverse_);
     const Matrix gates = gate_gradients(task, layer);
     if (task.wants_input_grad(0)) {
-      multiply_into(task.input_grads[0], task.adds_to_input_grad(0), gates, layer.kernel, kResult);
+      multiply_into(task.input_grads[0], kResult, task.adds_to_input_grad(0), gates, layer.kernel);
     }
     if (task.wants_weight_grad(0)) kernel_gradient(task, 0, gates, layer.x, kResult);
     if (task.wants_weight_grad(1)) recurrent_gradient(task, layer, gates);
@@ -206,8 +206,8 @@ class Lstm : public Kernel {
         multiply(now, layer.recurrent, dh);
         grads.h = reals(dh);
       } else if (task.wants_input_grad(1)) {
-        multiply_into(task.input_grads[1], task.adds_to_input_grad(1), now, layer.recurrent,
-                      kResult);
+        multiply_into(task.input_grads[1], kResult, task.adds_to_input_grad(1), now,
+                      layer.recurrent);
       }
     }
     if (task.wants_input_grad(2)) {

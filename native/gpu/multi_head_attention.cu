@@ -149,7 +149,7 @@ struct Operands {
 
 Matrix score_matrices(Slot slot, const Operands& x, const Block& block, DataType type) {
   const std::int64_t rows = block.heads * x.q.rows, cols = x.k.rows;
-  const std::int64_t floats = (block.groups * rows * cols * element_bytes(type) + 3) / 4;
+  const std::int64_t floats = floats_for(block.groups * rows * cols, type);
   return {scratch(slot, floats), rows, cols, cols, 1, block.groups, rows * cols, type};
 }
 

@@ -50,18 +50,10 @@ struct Steps {
   }
 };
 
-// A gradient as a product, stored as it is.
-inline void multiply_into(const TensorView& gradient, bool adds, const Matrix& gates,
-                          const Matrix& kernel, int slot) {
-  const OutputMatrix result(gradient, slot, adds, product_type(gates.type, gradient.type));
-  multiply(gates, kernel, result.matrix(), result.adds());
-  result.commit();
-}
-
 // Of weight i, by which x was multiplied to the gates' arguments: gates^T x.
 inline void kernel_gradient(KernelTask& task, std::size_t i, const Matrix& gates, const Matrix& x,
                             int slot) {
-  multiply_into(task.weight_grads[i], task.adds_to_weight_grad(i), gates.transposed(), x, slot);
+  multiply_into(task.weight_grads[i], slot, task.adds_to_weight_grad(i), gates.transposed(), x);
 }
 
 }  // namespace flexlegion::gpu

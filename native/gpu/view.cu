@@ -89,7 +89,7 @@ void write_or_add_view(const TensorView& to, const TensorView& from, bool adds) 
 }
 
 TensorView scratch_view(int slot, const TensorView& like, DataType type) {
-  const std::int64_t floats = (like.volume() * element_bytes(type) + 3) / 4;
+  const std::int64_t floats = floats_for(like.volume(), type);
   return dense_view(scratch(slot, floats), like.tile, like.shape, type);
 }
 

@@ -166,10 +166,6 @@ FLEXLEGION_SIMD void multiply_updates(const Matrix& a, const Matrix& b, const Ma
   }
 }
 
-FLEXLEGION_SIMD void add_row(const float* from, std::int64_t n, float* to) {
-  for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
-}
-
 FLEXLEGION_SIMD void outer(const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
   for (std::int64_t row = 0; row < c.rows; row += kTile) {
     for_each_vector_tile(
@@ -239,13 +235,7 @@ void multiply_row_major(const Matrix& a, const Matrix& b, const Matrix& c, bool 
     if (part > 0) zero_rows(sum_of(part));
     multiply_updates(columns_of(a, lo, hi), its, sum_of(part));
   });
-  share_range(c.rows, parts * elements, [&](std::int64_t lo, std::int64_t hi) {
-    for (int part = 1; part < parts; ++part) {
-      for (std::int64_t row = lo; row < hi; ++row) {
-        add_row(sum_of(part).f32() + row * c.cols, c.cols, c.f32() + row * c.row);
-      }
-    }
-  });
+  for (int part = 1; part < parts; ++part) add_view(view_of(c), view_of(sum_of(part)));
 }
 
 // c = a^T b, or c += a^T b.

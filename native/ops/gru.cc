@@ -105,8 +105,8 @@ struct Layer {
   // Factors of products, (n steps, columns).
   Matrix factors(int slot, std::int64_t columns) const {
     const std::int64_t elements = n * steps * columns;
-    return Matrix::row_major(scratch(slot, (elements * element_bytes(type) + 3) / 4), n * steps,
-                             columns, columns, type);
+    return Matrix::row_major(scratch(slot, floats_for(elements, type)), n * steps, columns, columns,
+                             type);
   }
   Matrix rows(float* data, std::int64_t columns) const {
     return Matrix::row_major(data, n * steps, columns, columns);

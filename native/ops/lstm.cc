@@ -220,7 +220,7 @@ class Lstm : public Kernel {
  private:
   // Of so many elements of that type.
   static void* memory(int slot, std::int64_t elements, DataType type) {
-    return scratch(slot, (elements * element_bytes(type) + 3) / 4);
+    return scratch(slot, floats_for(elements, type));
   }
 
   // The bias, or the sum of both.

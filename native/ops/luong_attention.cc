@@ -7,11 +7,6 @@
 namespace flexlegion {
 namespace {
 
-FLEXLEGION_SIMD void tanh_in_place(float* x, std::int64_t n) {
-#pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) x[i] = vector_tanh(x[i]);
-}
-
 FLEXLEGION_SIMD void scale(float* x, float by, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) x[i] *= by;
 }
@@ -35,13 +30,13 @@ class Cpu {
   }
   static Matrix scratch_matrix(int slot, std::int64_t rows, std::int64_t cols,
                                DataType type = DataType::float32) {
-    const std::int64_t floats = (rows * cols * element_bytes(type) + 3) / 4;
+    const std::int64_t floats = floats_for(rows * cols, type);
     return Matrix::row_major(scratch(slot, floats), rows, cols, cols, type);
   }
   static void write(const TensorView& to, const TensorView& from, bool adds) {
     write_or_add_view(to, from, adds);
   }
-  static void tanh(const Matrix& m) { tanh_in_place(m.f32(), m.rows * m.cols); }
+  static void tanh(const Matrix& m) { activate(Activation::tanh, view_of(m)); }
   static void tanh_backward(const TensorView& dy, const TensorView& y, const TensorView& dz) {
     activation_backward(Activation::tanh, dy, y, dz);
   }

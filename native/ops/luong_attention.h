@@ -74,10 +74,6 @@ class LuongAttention : public Kernel {
     kResult
   };
 
-  static TensorView view_of(const Matrix& m) {
-    return dense_view(m.data, Rect::of_shape({m.rows, m.cols}), {}, m.type);
-  }
-
   // A dense matrix as a factor of that type.
   static Matrix factor(Device& device, const Matrix& m, Slot slot, DataType type) {
     if (m.type == type) return m;

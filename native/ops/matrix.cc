@@ -28,6 +28,14 @@ void add_rows(const Matrix& rows, float* sums) {
   }
 }
 
+TensorView view_of(const Matrix& m) {
+  TensorView view = dense_view(m.data, Rect::of_shape({m.batch, m.rows, m.cols}), {}, m.type);
+  view.stride[0] = m.batch_stride;
+  view.stride[1] = m.row;
+  view.stride[2] = m.col;
+  return view;
+}
+
 Matrix columns(const Matrix& m, std::int64_t first, std::int64_t count) {
   Matrix some = m;
   some.data = m.at(first * m.col);

@@ -42,6 +42,9 @@ inline DataType product_type(DataType factors, DataType stored) {
 // sums[c] += the sum of column c, of a row-major matrix.
 void add_rows(const Matrix& rows, float* sums);
 
+// The same memory as a tile (batch, rows, cols).
+TensorView view_of(const Matrix& m);
+
 // Some of the columns of a matrix.
 Matrix columns(const Matrix& m, std::int64_t first, std::int64_t count);
 

@@ -118,10 +118,9 @@ TensorView rows_of(const TensorView& view, Slot slot, DataType type = DataType::
 Matrix factor(const Matrix& m, Slot slot, DataType type) {
   if (type == m.type) return m;
   Matrix rounded = m;
-  const std::int64_t elements = m.batch * m.rows * m.cols;
-  rounded.data = scratch(slot, (elements * element_bytes(type) + 3) / 4);
+  rounded.data = scratch(slot, floats_for(m.batch * m.rows * m.cols, type));
   rounded.type = type;
-  round_off(type, m.f32(), static_cast<Narrow*>(rounded.data), elements);
+  copy_view(view_of(rounded), view_of(m));
   return rounded;
 }
 

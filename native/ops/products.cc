@@ -89,14 +89,6 @@ dnnl::matmul::primitive_desc describe(const memory::desc& a, const memory::desc&
   return {onednn::engine(), a, b, bias_desc(c), desc_of(c), attributes};
 }
 
-TensorView view_of(const Matrix& m) {
-  TensorView view = dense_view(m.data, Rect::of_shape({m.batch, m.rows, m.cols}), {}, m.type);
-  view.stride[0] = m.batch_stride;
-  view.stride[1] = m.row;
-  view.stride[2] = m.col;
-  return view;
-}
-
 // c = activation(a b + bias), or c += a b, of matrices that few_rows suits.
 void multiply_few_rows(const Matrix& a, const Matrix& b, const Matrix& c,
                        const ProductOptions& options) {
@@ -147,7 +139,7 @@ Matrix dense_matrix(void* data, const Matrix& extents) {
 // The same, in scratch memory.
 Matrix scratch_matrix(int slot, const Matrix& extents) {
   const std::int64_t elements = extents.batch * extents.rows * extents.cols;
-  return dense_matrix(scratch(slot, (elements * element_bytes(extents.type) + 3) / 4), extents);
+  return dense_matrix(scratch(slot, floats_for(elements, extents.type)), extents);
 }
 
 bool empty(const Matrix& m) { return m.rows == 0 || m.cols == 0 || m.batch == 0; }

@@ -178,7 +178,7 @@ void Subtasks::compute(Kernel& kernel, KernelTask& task, const DeviceFunctions& 
     const DataType type = given(t, kernel);
     if (!view.present() || view.type == type) continue;
     const TensorView kept = view;
-    const std::int64_t floats = (view.volume() * element_bytes(type) + 3) / 4;
+    const std::int64_t floats = floats_for(view.volume(), type);
     float* const buffer = device.scratch(kGivenSlot + static_cast<int>(i), floats);
     view = dense_view(buffer, kept.tile, kept.shape, type);
     const bool adds =

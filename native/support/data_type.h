@@ -15,4 +15,9 @@ constexpr bool is_narrow(DataType type) {
 
 constexpr std::int64_t element_bytes(DataType type) { return is_narrow(type) ? 2 : 4; }
 
+// As how many floats memory for so many elements is asked for.
+constexpr std::int64_t floats_for(std::int64_t elements, DataType type) {
+  return (elements * element_bytes(type) + 3) / 4;
+}
+
 }  // namespace flexlegion
