@@ -183,10 +183,14 @@ class BatchNorm(OperatorType):
 
     def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         channel = along(len(inputs[0]) - 1)
-        return (Access((channel,), saved=True), Access((channel,)))
+        masked = self.activation != "none" and len(inputs) == 2
+        return (Access((channel,), saved=True), Access((channel,), saved=masked))
 
-    def output_saved(self) -> bool:
-        return self.activation != "none"
+    def output_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        # Where the ReLU let values through follows from the input and beta, but for a residual,
+        # which the backward pass does not read.
+        masks = self.activation != "none" and len(inputs) > 2
+        return (Access(identity(len(inputs[0])), saved=masks),)
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         relu, residual = self.activation != "none", len(inputs) > 2

@@ -58,8 +58,12 @@ class BatchNorm : public Kernel {
   void backward(KernelTask& task) override {
     const TensorView& output_grad = task.output_grads[0];
     if (output_grad.tile.empty()) return;
-    const Rows x(task.inputs[0]), dz(output_grad), z(relu_ ? task.outputs[0] : TensorView()),
-        dx(input_grad(task, 0)), d_residual(input_grad(task, kResidual));
+    // Where the ReLU let values through follows from x, but for a residual (ops/batch_norm.cc).
+    const bool residual = task.inputs.size() > kResidual;
+    const float* const beta = relu_ && !residual ? task.weights[1].f32() : nullptr;
+    const Rows x(task.inputs[0]), dz(output_grad),
+        z(relu_ && residual ? task.outputs[0] : TensorView()), dx(input_grad(task, 0)),
+        d_residual(input_grad(task, kResidual));
     const bool adds_dx = task.adds_to_input_grad(0),
                adds_residual = task.adds_to_input_grad(kResidual);
     const MeansAndVariances moments(task.inputs[1]), d_moments(input_grad(task, 1));
@@ -71,10 +75,14 @@ class BatchNorm : public Kernel {
     sum_columns<2>(
         output_grad.volume() / channels, channels, kSumsSlot,
         [=] FL_BODY(std::int64_t row, std::int64_t c) {
-          const float grad = z.present() && !(z(row, c) > 0.0f) ? 0.0f : dz(row, c);
+          const float from_mean = x(row, c) - moments.mean(0, c);
+          float passed = 1;
+          if (z.present()) passed = z(row, c);
+          if (beta != nullptr) passed = from_mean * scale[c] + beta[c];
+          const float grad = passed > 0.0f ? dz(row, c) : 0.0f;
           if (dx.present()) put(dx(row, c), grad * scale[c], adds_dx);
           if (d_residual.present()) put(d_residual(row, c), grad, adds_residual);
-          return Sums<2>{{grad, grad * (x(row, c) - moments.mean(0, c))}};
+          return Sums<2>{{grad, grad * from_mean}};
         },
         [=, epsilon = epsilon_] FL_BODY(std::int64_t c, const Sums<2>& sums) {
           const double r = reciprocal_deviation(moments.variance(0, c), epsilon);

@@ -2,7 +2,9 @@
 // is a third input; with the ReLU after it, that is one pass over the memory instead of three.
 //
 // A gradient goes back through the sums s of dz and t of dz (x - mean) of a channel, which the pass
-// that writes dx and the residual's gradient takes along.
+// that writes dx and the residual's gradient takes along. Where the ReLU let a value through is
+// computed once more from x, which is read anyway: cheaper than reading the output as well. Only
+// with a residual, which is not read again, does the output tell.
 #include "ops/batch_norm.h"
 
 #include <cmath>
@@ -110,12 +112,15 @@ template <typename Element>
 struct Backward {
   const Element *x, *dz, *z;
   InputGrad<Element> dx, d_residual;
-  const float *mean, *scale;
+  const float *mean, *scale, *beta;
   double *s, *t;
 };
 
+// What tells where a ReLU let a value through.
+enum class Mask { none, input, output };
+
 // dz is masked by z > 0 (ReLU); then d_residual = dz; dx = dz * scale; s += dz; t += dz (x - mean).
-template <bool kRelu, typename Element>
+template <Mask kMask, typename Element>
 struct BackwardPass {
   Backward<Element> of;
   RowGroup<5> group;  // x, dz, z, dx, d_residual
@@ -123,10 +128,11 @@ struct BackwardPass {
   template <typename V, int K>
   FLEXLEGION_INLINE void chunk(std::int64_t row, std::int64_t rows, std::int64_t col) const {
     constexpr std::int64_t kWidth = sizeof(V) / sizeof(float);
-    V center[K], factor[K], sums[K]{}, products[K]{}, grad[K];
+    V center[K], factor[K], offset[K], sums[K]{}, products[K]{}, grad[K];
     for (int k = 0; k < K; ++k) {
       load(center[k], of.mean + col + k * kWidth);
       load(factor[k], of.scale + col + k * kWidth);
+      if (kMask == Mask::input) load(offset[k], of.beta + col + k * kWidth);
     }
     for (std::int64_t r = row; r < row + rows; ++r) {
       Offsets<5> at;
@@ -136,13 +142,18 @@ struct BackwardPass {
         V x;
         load(x, of.x + at[0] + k * kWidth);
         load(grad[k], of.dz + at[1] + k * kWidth);
-        if (kRelu) {
+        x -= center[k];
+        if (kMask != Mask::none) {
           V z;
-          load(z, of.z + at[2] + k * kWidth);
+          if (kMask == Mask::input) {
+            z = x * factor[k] + offset[k];
+          } else {
+            load(z, of.z + at[2] + k * kWidth);
+          }
           grad[k] = z > V{} ? grad[k] : V{};
         }
         sums[k] += grad[k];
-        products[k] += grad[k] * (x - center[k]);
+        products[k] += grad[k] * x;
         of.dx.put(at[3] + k * kWidth, grad[k] * factor[k]);
       }
       // By itself, because stores that change between two streams take a quarter longer.
@@ -157,17 +168,23 @@ struct BackwardPass {
 };
 
 template <typename Element>
-FLEXLEGION_INLINE void backward_of(const Backward<Element>& of, bool relu, const RowGroup<5>& g) {
-  if (relu) return for_each_chunk(BackwardPass<true, Element>{of, g}, g.rows, g.cols);
-  for_each_chunk(BackwardPass<false, Element>{of, g}, g.rows, g.cols);
+FLEXLEGION_INLINE void backward_of(const Backward<Element>& of, Mask mask, const RowGroup<5>& g) {
+  switch (mask) {
+    case Mask::none:
+      return for_each_chunk(BackwardPass<Mask::none, Element>{of, g}, g.rows, g.cols);
+    case Mask::input:
+      return for_each_chunk(BackwardPass<Mask::input, Element>{of, g}, g.rows, g.cols);
+    case Mask::output:
+      return for_each_chunk(BackwardPass<Mask::output, Element>{of, g}, g.rows, g.cols);
+  }
 }
 
-FLEXLEGION_SIMD void backward_rows(const Backward<float>& of, bool relu, const RowGroup<5>& g) {
-  backward_of(of, relu, g);
+FLEXLEGION_SIMD void backward_rows(const Backward<float>& of, Mask mask, const RowGroup<5>& g) {
+  backward_of(of, mask, g);
 }
 
-FLEXLEGION_SIMD void backward_rows(const Backward<Bfloat16>& of, bool relu, const RowGroup<5>& g) {
-  backward_of(of, relu, g);
+FLEXLEGION_SIMD void backward_rows(const Backward<Bfloat16>& of, Mask mask, const RowGroup<5>& g) {
+  backward_of(of, mask, g);
 }
 
 class BatchNorm : public Kernel {
@@ -197,11 +214,12 @@ class BatchNorm : public Kernel {
   void backward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &dz = task.output_grads[0];
     if (dz.tile.empty()) return;
-    const Parameters p(task, epsilon_, nullptr);
+    const Mask mask = mask_of(task);
+    const Parameters p(task, epsilon_, mask == Mask::input ? task.weights[1].f32() : nullptr);
     double *const s = doubles(1, 2 * p.width), *const t = s + p.width;
     std::fill_n(s, 2 * p.width, 0.0);
     // What is not there is not touched; anything of x's extents stands in.
-    const TensorView& z = relu_ ? task.outputs[0] : x;
+    const TensorView& z = mask == Mask::output ? task.outputs[0] : x;
     const TensorView& dx = task.wants_input_grad(0) ? task.input_grads[0] : x;
     const TensorView& d_residual =
         task.wants_input_grad(kResidual) ? task.input_grads[kResidual] : x;
@@ -216,10 +234,11 @@ class BatchNorm : public Kernel {
                                  {d_residual.as<Element>(), use(task, kResidual)},
                                  p.mean,
                                  p.scale,
+                                 p.beta,
                                  s,
                                  t};
       for_each_row_group<5>(views, p.at_once,
-                            [&](const RowGroup<5>& group) { backward_rows(of, relu_, group); });
+                            [&](const RowGroup<5>& group) { backward_rows(of, mask, group); });
     });
     fold(s, p.channels, p.at_once);
     fold(t, p.channels, p.at_once);
@@ -228,6 +247,11 @@ class BatchNorm : public Kernel {
 
  private:
   static constexpr std::size_t kResidual = 2;  // among the inputs, after x and the moments
+
+  Mask mask_of(const KernelTask& task) const {
+    if (!relu_) return Mask::none;
+    return task.inputs.size() > kResidual ? Mask::output : Mask::input;
+  }
 
   static Use use(const KernelTask& task, std::size_t input) {
     if (!task.wants_input_grad(input)) return Use::none;
