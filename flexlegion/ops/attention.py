@@ -45,6 +45,7 @@ class LuongAttention(OperatorType):
 
     type: ClassVar[str] = "luong_attention"
     family: ClassVar[Family] = "matmul"
+    rounds_weights: ClassVar[bool] = True
 
     units: int
     kernel_initializer: Initializer = field(default=GlorotUniform(), compare=False)

@@ -38,6 +38,7 @@ class Conv2DTranspose(OperatorType):
 
     type: ClassVar[str] = "conv2d_transpose"
     family: ClassVar[Family] = "convolution"
+    rounds_weights: ClassVar[bool] = True
 
     filters: int
     kernel_h: int

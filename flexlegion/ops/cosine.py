@@ -35,6 +35,7 @@ class Cosine(OperatorType):
 
     type: ClassVar[str] = "cosine"
     family: ClassVar[Family] = "matmul"
+    rounds_weights: ClassVar[bool] = True
 
     units: int
     kernel_initializer: Initializer = field(default=Normal(), compare=False)

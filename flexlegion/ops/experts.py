@@ -123,6 +123,7 @@ class Experts(OperatorType):
 
     type: ClassVar[str] = "experts"
     family: ClassVar[Family] = "matmul"
+    rounds_weights: ClassVar[bool] = True
     assumption: ClassVar[str] = "each expert computes as many rows as any other"
 
     units: int

@@ -48,6 +48,7 @@ class GRU(OperatorType):
     output_names: ClassVar[tuple[str, ...]] = ("y", "h", "gates")
     # Gates never leave their task's device.
     float32_outputs: ClassVar[tuple[str, ...]] = ("gates",)
+    rounds_weights: ClassVar[bool] = True
 
     hidden: int
     kernel_initializer: Initializer = field(default=GlorotUniform(), compare=False)

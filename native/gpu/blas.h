@@ -27,7 +27,7 @@ cublasComputeType_t compute_type(DataType factors, Precision precision);
 #endif
 
 // Its elements; of a dense matrix, in their order.
-inline Reals reals(const Matrix& m) { return {m.data, m.type}; }
+FL_DEVICE inline Reals reals(const Matrix& m) { return {m.data, m.type}; }
 
 // All dimensions but the last as rows; packed into scratch `slot` where they do not lie at equal
 // distances, or are not of that type.

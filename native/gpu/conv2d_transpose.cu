@@ -1,5 +1,6 @@
 // conv2d_transpose over (n, h, w, c), as ops/conv2d_transpose.h describes it. Each output element
-// gathers its columns, so that sums have one order.
+// gathers its columns, so that sums have one order. The products have factors of the tiles' type;
+// what falls on an output element is summed in floats.
 #include "gpu/activation.h"
 #include "gpu/blas.h"
 #include "ops/conv2d_transpose.h"
@@ -13,7 +14,7 @@ enum Slot { kInput, kKernel, kBias, kOutput, kColumns, kInputGrad, kKernelGrad, 
 
 // y (of some samples) = bias + what falls on it.
 void gather(const TransposedConvTile& t, std::int64_t samples, const float* columns,
-            const float* bias, float* y) {
+            const float* bias, const Reals& y) {
   for_each(samples * t.outputs(), [=] FL_BODY(std::int64_t at) {
     const std::int64_t o = at % t.filters, place = at / t.filters;
     const std::int64_t ow = place % t.w.out, oh = place / t.w.out % t.h.out;
@@ -34,8 +35,8 @@ void gather(const TransposedConvTile& t, std::int64_t samples, const float* colu
 }
 
 // The gradients of columns: of each, that of the output element on which it fell.
-void scatter_back(const TransposedConvTile& t, std::int64_t samples, const float* dy,
-                  float* columns) {
+void scatter_back(const TransposedConvTile& t, std::int64_t samples, const Reals& dy,
+                  const Reals& columns) {
   for_each(samples * t.sample() * t.row(), [=] FL_BODY(std::int64_t at) {
     const std::int64_t o = at % t.filters, tap = at / t.filters % t.taps();
     const std::int64_t place = at / t.row();
@@ -43,7 +44,9 @@ void scatter_back(const TransposedConvTile& t, std::int64_t samples, const float
     const std::int64_t n = place / t.w.in / t.h.in;
     const std::int64_t oh = t.h.falls_on(ih, tap / t.w.taps);
     const std::int64_t ow = t.w.falls_on(iw, tap % t.w.taps);
-    columns[at] = oh < 0 || ow < 0 ? 0.0f : dy[((n * t.h.out + oh) * t.w.out + ow) * t.filters + o];
+    const bool beside = oh < 0 || ow < 0;
+    const std::int64_t from = ((n * t.h.out + oh) * t.w.out + ow) * t.filters + o;
+    columns[at] = beside ? 0.0f : static_cast<float>(dy[from]);
   });
 }
 
@@ -52,22 +55,26 @@ class Conv2dTranspose : public Kernel {
   explicit Conv2dTranspose(const Attributes& attributes) : layer_(attributes) {}
 
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView& output = task.outputs[0];
     if (output.tile.empty()) return;
     const TransposedConvTile t = layer_.tile(task.inputs[0], output, task.weights[0]);
-    const DenseInput x(task.inputs[0], kInput), kernel(task.weights[0], kKernel);
-    const DenseOutput y(output, kOutput);
+    const DataType type = output.type;
+    const DenseInput x(task.inputs[0], kInput, type), kernel(task.weights[0], kKernel, type);
+    const DenseOutput out(output, kOutput, false, type);
+    const Reals y(out.memory(), type);
     const bool biased = layer_.use_bias && task.weights[1].present();
     const float* const bias = biased ? DenseInput(task.weights[1], kBias).data() : nullptr;
-    if (t.sample() == 0) gather(t, t.samples, nullptr, bias, y.data());
+    if (t.sample() == 0) gather(t, t.samples, nullptr, bias, y);
     blocks(t, [&](std::int64_t first, std::int64_t count, float* columns) {
-      multiply(t.rows_of(x.data(), first, count), t.matrix_of(kernel.data()).transposed(),
-               t.columns_of(columns, count));
-      gather(t, count, columns, bias, y.data() + first * t.outputs());
+      multiply(t.rows_of(x.memory(), type, first, count),
+               t.matrix_of(kernel.memory(), type).transposed(),
+               t.columns_of(columns, DataType::float32, count));
+      gather(t, count, columns, bias, y + first * t.outputs());
     });
-    y.commit();
+    out.commit();
   }
 
   void backward(KernelTask& task) override {
@@ -75,33 +82,35 @@ class Conv2dTranspose : public Kernel {
     if (output_grad.tile.empty()) return;
     const bool wants_x = task.wants_input_grad(0), wants_kernel = task.wants_weight_grad(0);
     const TransposedConvTile t = layer_.tile(task.inputs[0], output_grad, task.weights[0]);
-    const DenseInput dy(output_grad, kOutput);
+    const DataType type = output_grad.type;
+    const Reals dy(DenseInput(output_grad, kOutput, type).memory(), type);
     if (layer_.use_bias && task.wants_weight_grad(1)) {
       const std::int64_t rows = output_grad.volume() / std::max<std::int64_t>(1, t.filters);
-      bias_gradient(Matrix::row_major(dy.data(), rows, t.filters, t.filters), task.weight_grads[1],
-                    kSums, task.adds_to_weight_grad(1));
+      bias_gradient(Matrix::row_major(dy.data(), rows, t.filters, t.filters, type),
+                    task.weight_grads[1], kSums, task.adds_to_weight_grad(1));
     }
     if (!wants_x && !wants_kernel) return;
     if (t.sample() == 0) {  // outputs on which nothing falls
       if (wants_kernel && !task.adds_to_weight_grad(0)) gpu::zero_view(task.weight_grads[0]);
       return;
     }
-    const DenseInput x(task.inputs[0], kInput), kernel(task.weights[0], kKernel);
+    const DenseInput x(task.inputs[0], kInput, type), kernel(task.weights[0], kKernel, type);
     const TensorView none;
     const DenseOutput dx(wants_x ? task.input_grads[0] : none, kInputGrad,
-                         task.adds_to_input_grad(0));
+                         task.adds_to_input_grad(0), type);
     const DenseOutput dkernel(wants_kernel ? task.weight_grads[0] : none, kKernelGrad,
                               task.adds_to_weight_grad(0));
     bool adds = false;
     blocks(t, [&](std::int64_t first, std::int64_t count, float* columns) {
-      scatter_back(t, count, dy.data() + first * t.outputs(), columns);
-      const Matrix gradients = t.columns_of(columns, count);
+      const Matrix gradients = t.columns_of(columns, type, count);
+      scatter_back(t, count, dy + first * t.outputs(), reals(gradients));
       if (wants_x) {
-        multiply(gradients, t.matrix_of(kernel.data()), t.rows_of(dx.data(), first, count));
+        multiply(gradients, t.matrix_of(kernel.memory(), type),
+                 t.rows_of(dx.memory(), type, first, count));
       }
       if (wants_kernel) {
-        multiply(gradients.transposed(), t.rows_of(x.data(), first, count),
-                 t.matrix_of(dkernel.data()), adds);
+        multiply(gradients.transposed(), t.rows_of(x.memory(), type, first, count),
+                 t.matrix_of(dkernel.memory(), DataType::float32), adds);
         adds = true;  // from the second block on
       }
     });

@@ -1,6 +1,6 @@
 // cosine: output(..., c) = x . w(c) / (|x| |w(c)|), of rows x of the input and w(c) of the kernel.
 //
-// The gradients are derived in ops/cosine.cc.
+// The gradients are derived in ops/cosine.cc. The products have factors of x's type.
 #include "gpu/blas.h"
 #include "ops/kernel.h"
 
@@ -28,7 +28,7 @@ const float* inverse_lengths(const Matrix& m, int slot) {
   for_each_team(m.rows, m.cols, [=] FL_BODY(const Team& team, std::int64_t r) {
     float mine = 0;
     for (std::int64_t i = team.rank; i < m.cols; i += team.size) {
-      const float x = m.f32()[r * m.row + i * m.col];
+      const float x = reals(m)[r * m.row + i * m.col];
       mine += x * x;
     }
     const float length = sqrtf(team.sum(mine));
@@ -41,7 +41,7 @@ const float* inverse_lengths(const Matrix& m, int slot) {
 void scale(const Matrix& m, const float* a, const float* b, const Matrix& result) {
   for_each(m.rows * m.cols, [=] FL_BODY(std::int64_t i) {
     const std::int64_t r = i / m.cols, c = i % m.cols;
-    result.f32()[r * result.row + c] = m.f32()[r * m.row + c * m.col] * a[r] * b[c];
+    reals(result)[r * result.row + c] = reals(m)[r * m.row + c * m.col] * a[r] * b[c];
   });
 }
 
@@ -54,7 +54,7 @@ void gradient(const Matrix& scaled, const Matrix& others, const Matrix& rows, co
   for_each(rows.rows * rows.cols, [=] FL_BODY(std::int64_t i) {
     const std::int64_t r = i / rows.cols, k = i % rows.cols;
     to.f32()[r * to.row + k * to.col] -=
-        scales[r] * scales[r] * sums[r] * rows.f32()[r * rows.row + k * rows.col];
+        scales[r] * scales[r] * sums[r] * reals(rows)[r * rows.row + k * rows.col];
   });
   result.commit();
 }
@@ -62,11 +62,13 @@ void gradient(const Matrix& scaled, const Matrix& others, const Matrix& rows, co
 class Cosine : public Kernel {
  public:
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
-    const Matrix x = input_matrix(task.inputs[0], kInput);
-    const Matrix w = input_matrix(task.weights[0], kKernel);
+    const DataType type = task.inputs[0].type;
+    const Matrix x = input_matrix(task.inputs[0], kInput, type);
+    const Matrix w = input_matrix(task.weights[0], kKernel, type);
     const float* const a = inverse_lengths(x, kInputScales);
     const float* const b = inverse_lengths(w, kKernelScales);
     const DenseOutput y(task.outputs[0], kResult);
@@ -78,20 +80,21 @@ class Cosine : public Kernel {
 
   void backward(KernelTask& task) override {
     if (task.output_grads[0].tile.empty()) return;
-    const Matrix x = input_matrix(task.inputs[0], kInput);
-    const Matrix w = input_matrix(task.weights[0], kKernel);
-    const Matrix y = input_matrix(task.outputs[0], kOutput);
-    const Matrix dy = input_matrix(task.output_grads[0], kOutputGrad);
+    const DataType type = task.inputs[0].type;
+    const Matrix x = input_matrix(task.inputs[0], kInput, type);
+    const Matrix w = input_matrix(task.weights[0], kKernel, type);
+    const Matrix y = input_matrix(task.outputs[0], kOutput, type);
+    const Matrix dy = input_matrix(task.output_grads[0], kOutputGrad, type);
     const float* const a = inverse_lengths(x, kInputScales);
     const float* const b = inverse_lengths(w, kKernelScales);
-    const Matrix scaled = scratch_matrix(kScaled, x.rows, w.rows);
+    const Matrix scaled = scratch_matrix(kScaled, x.rows, w.rows, type);
     scale(dy, a, b, scaled);
     if (task.wants_input_grad(0)) {
       float* const sums = scratch(kInputSums, x.rows);
       for_each_team(x.rows, w.rows, [=] FL_BODY(const Team& team, std::int64_t r) {
         float mine = 0;
         for (std::int64_t c = team.rank; c < dy.cols; c += team.size) {
-          mine += dy.f32()[r * dy.row + c * dy.col] * y.f32()[r * y.row + c * y.col];
+          mine += reals(dy)[r * dy.row + c * dy.col] * reals(y)[r * y.row + c * y.col];
         }
         const float sum = team.sum(mine);
         if (team.rank == 0) sums[r] = sum;
@@ -103,8 +106,8 @@ class Cosine : public Kernel {
       sum_columns<1>(
           x.rows, w.rows, kPartialSums,
           [=] FL_BODY(std::int64_t r, std::int64_t c) {
-            return Sums<1>{{static_cast<double>(dy.f32()[r * dy.row + c * dy.col]) *
-                            y.f32()[r * y.row + c * y.col]}};
+            return Sums<1>{{static_cast<double>(reals(dy)[r * dy.row + c * dy.col]) *
+                            reals(y)[r * y.row + c * y.col]}};
           },
           [=] FL_BODY(std::int64_t c, const Sums<1>& sum) {
             sums[c] = static_cast<float>(sum.of[0]);

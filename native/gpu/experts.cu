@@ -45,18 +45,20 @@ struct Gpu {
     const std::int32_t* list_;
   };
 
+  static bool takes(DataType) { return true; }
   static void zero(float* data, std::int64_t n) {
     for_each(n, [=] FL_BODY(std::int64_t i) { data[i] = 0; });
   }
   static void zero_view(const TensorView& view) { gpu::zero_view(view); }
   // In scratch memory that suffices for any block: a slot that grows leaves its memory unused.
-  static Matrix matrix(int slot, const Block& block, std::int64_t cols) {
-    return Matrix::row_major(scratch(slot, block.most * cols), block.count, cols, cols);
+  static Matrix matrix(int slot, const Block& block, std::int64_t cols, DataType type) {
+    return Matrix::row_major(scratch(slot, floats_for(block.most * cols, type)), block.count, cols,
+                             cols, type);
   }
-  static void gather(const float* from, const Block& block, const Matrix& to) {
-    for_each(to.rows * to.cols, [=, numbers = block.rows] FL_BODY(std::int64_t i) {
-      to.f32()[i] = from[numbers[i / to.cols] * to.cols + i % to.cols];
-    });
+  static void gather(const Matrix& from, const Block& block, const Matrix& to) {
+    for_each(to.rows * to.cols,
+             [numbers = block.rows, cols = to.cols, from = reals(from), to = reals(to)] FL_BODY(
+                 std::int64_t i) { to[i] = from[numbers[i / cols] * cols + i % cols]; });
   }
   static void add(const Matrix& m, const Block& block, const float* by, std::int64_t by_stride,
                   float* to) {
@@ -67,28 +69,30 @@ struct Gpu {
   }
   static void activate(ExpertActivation f, const Hidden& its) {
     const float *const a = its.a.f32(), *const other = its.gated.f32();
-    float* const h = its.h.f32();
-    for_each(its.a.rows * its.a.cols, [=] FL_BODY(std::int64_t i) {
+    for_each(its.a.rows * its.a.cols, [=, h = reals(its.h)] FL_BODY(std::int64_t i) {
       h[i] = f.value(a[i]) * (other == nullptr ? 1.0f : other[i]);
     });
   }
   static void before_activation(ExpertActivation f, const Operands& of, const Block& block,
-                                const Hidden& hidden, const Matrix& p, float* dgates) {
+                                const Hidden& hidden, const Matrix& p, const Hidden& grads,
+                                float* dgates) {
     const float* const gates = of.gates + block.expert;
     for_each_team(
         block.count, of.units,
         [=, units = of.units, experts = of.experts, rows = block.rows, e = block.expert,
-         p = p.f32(), a = hidden.a.f32(), other = hidden.gated.f32(),
-         h = hidden.h.f32()] FL_BODY(const Team& team, std::int64_t i) {
+         p = p.f32(), a = hidden.a.f32(), other = hidden.gated.f32(), d_a = reals(grads.a),
+         d_other = reals(grads.gated),
+         weighted = reals(grads.h)] FL_BODY(const Team& team, std::int64_t i) {
           const std::int64_t row = rows[i];
           const float weight = gates[row * experts];
           float mine = 0;
           for (std::int64_t k = i * units + team.rank; k < (i + 1) * units; k += team.size) {
-            mine += p[k] * h[k];
-            h[k] *= weight;
+            const float gated = other == nullptr ? 1.0f : other[k];
             const float grad = weight * p[k], value = f.value(a[k]), slope = f.slope(a[k]);
-            a[k] = grad * slope * (other == nullptr ? 1.0f : other[k]);
-            if (other != nullptr) other[k] = grad * value;
+            mine += p[k] * value * gated;
+            weighted[k] = weight * value * gated;
+            d_a[k] = grad * slope * gated;
+            if (other != nullptr) d_other[k] = grad * value;
           }
           const float sum = team.sum(mine);
           if (team.rank == 0 && dgates != nullptr) dgates[row * experts + e] = sum;

@@ -12,15 +12,16 @@ class Take : public Kernel {
       : axis_(static_cast<int>(attributes.integer("axis"))) {}
 
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView& output = task.outputs[0];
     if (output.tile.empty()) return;
     const TakeTile t(task.inputs[0], output, axis_);
-    const DenseInput in(task.inputs[0], 0);
-    const DenseOutput out(output, 1);
-    const float* const x = in.data();
-    float* const y = out.data();
+    const DataType type = output.type;
+    const DenseInput in(task.inputs[0], 0, type);
+    const DenseOutput out(output, 1, false, type);
+    const Reals x(in.memory(), type), y(out.memory(), type);
     const std::int32_t* const numbers = task.inputs[1].i32();
     for_each(output.volume(), [=] FL_BODY(std::int64_t i) {
       const std::int64_t inner = i % t.inner, j = i / t.inner % t.out, o = i / t.inner / t.out;
@@ -33,10 +34,10 @@ class Take : public Kernel {
     if (!task.wants_input_grad(0)) return;
     const TensorView &input_grad = task.input_grads[0], &output_grad = task.output_grads[0];
     const TakeTile t(input_grad, output_grad, axis_);
-    const DenseInput in(output_grad, 1);
-    const DenseOutput out(input_grad, 0, task.adds_to_input_grad(0));
-    const float* const dy = in.data();
-    float* const dx = out.data();
+    const DataType type = output_grad.type;
+    const DenseInput in(output_grad, 1, type);
+    const DenseOutput out(input_grad, 0, task.adds_to_input_grad(0), type);
+    const Reals dy(in.memory(), type), dx(out.memory(), type);
     const std::int32_t* const order = task.inputs[2].i32();
     const std::int32_t* const starts = task.inputs[3].i32();
     for_each(input_grad.volume(), [=] FL_BODY(std::int64_t i) {

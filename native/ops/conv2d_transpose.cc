@@ -1,5 +1,8 @@
-// conv2d_transpose over (n, h, w, c), as ops/conv2d_transpose.h describes it.
+// conv2d_transpose over (n, h, w, c), as ops/conv2d_transpose.h describes it. The products have
+// factors of the tiles' type; what falls on an output element is summed in floats.
 #include "ops/conv2d_transpose.h"
+
+#include <cstring>
 
 #include "ops/products.h"
 #include "ops/simd.h"
@@ -38,12 +41,14 @@ class Conv2dTranspose : public Kernel {
 
   bool accumulates() const override { return true; }
   bool shares_out() const override { return true; }
+  bool takes(DataType type) const override { return type == DataType::bfloat16; }
 
   void forward(KernelTask& task) override {
     const TensorView& output = task.outputs[0];
     if (output.tile.empty()) return;
     const TransposedConvTile t = layer_.tile(task.inputs[0], output, task.weights[0]);
-    const DenseInput x(task.inputs[0], kInput), kernel(task.weights[0], kKernel);
+    const DataType type = output.type;
+    const DenseInput x(task.inputs[0], kInput, type), kernel(task.weights[0], kKernel, type);
     const DenseOutput y(output, kOutput);
     const bool biased = layer_.use_bias && task.weights[1].present();
     const float* const bias = biased ? DenseInput(task.weights[1], kBias).data() : nullptr;
@@ -52,8 +57,9 @@ class Conv2dTranspose : public Kernel {
                       : std::fill_n(y.data() + i, t.filters, 0.0f);
     }
     blocks(t, [&](std::int64_t first, std::int64_t count, float* columns) {
-      products_.multiply(t.rows_of(x.data(), first, count), t.matrix_of(kernel.data()).transposed(),
-                         t.columns_of(columns, count));
+      products_.multiply(t.rows_of(x.memory(), type, first, count),
+                         t.matrix_of(kernel.memory(), type).transposed(),
+                         t.columns_of(columns, DataType::float32, count));
       for (std::int64_t n = 0; n < count; ++n) {
         const float* const from = columns + n * t.sample() * t.row();
         float* const to = y.data() + (first + n) * t.outputs();
@@ -70,37 +76,42 @@ class Conv2dTranspose : public Kernel {
     if (output_grad.tile.empty()) return;
     const bool wants_x = task.wants_input_grad(0), wants_kernel = task.wants_weight_grad(0);
     const TransposedConvTile t = layer_.tile(task.inputs[0], output_grad, task.weights[0]);
-    const DenseInput dy(output_grad, kOutput);
-    if (layer_.use_bias && task.wants_weight_grad(1)) bias_gradient(task, dy.data(), t);
+    const DataType type = output_grad.type;
+    void* const dy = DenseInput(output_grad, kOutput, type).memory();
+    const Matrix grads =
+        Matrix::row_major(dy, output_grad.volume() / std::max<std::int64_t>(1, t.filters),
+                          t.filters, t.filters, type);
+    if (layer_.use_bias && task.wants_weight_grad(1)) bias_gradient(task, grads);
     if (!wants_x && !wants_kernel) return;
     if (t.sample() == 0) {  // outputs on which nothing falls
       if (wants_kernel && !task.adds_to_weight_grad(0)) zero_view(task.weight_grads[0]);
       return;
     }
-    const DenseInput x(task.inputs[0], kInput), kernel(task.weights[0], kKernel);
+    const DenseInput x(task.inputs[0], kInput, type), kernel(task.weights[0], kKernel, type);
     const TensorView none;
     const DenseOutput dx(wants_x ? task.input_grads[0] : none, kInputGrad,
-                         task.adds_to_input_grad(0));
+                         task.adds_to_input_grad(0), type);
     const DenseOutput dkernel(wants_kernel ? task.weight_grads[0] : none, kKernelGrad,
                               task.adds_to_weight_grad(0));
     ProductOptions adds;
     blocks(t, [&](std::int64_t first, std::int64_t count, float* columns) {
+      const Matrix gradients = t.columns_of(columns, type, count);
+      const auto bytes = static_cast<std::size_t>(t.filters * element_bytes(type));
       for (std::int64_t n = 0; n < count; ++n) {
-        float* const to = columns + n * t.sample() * t.row();
-        const float* const from = dy.data() + (first + n) * t.outputs();
+        const std::int64_t to = n * t.sample() * t.row(), from = (first + n) * t.outputs();
         for_each_tap(t, [&](std::int64_t at, std::int64_t falls_on) {
-          falls_on >= 0 ? std::copy_n(from + falls_on, t.filters, to + at)
-                        : std::fill_n(to + at, t.filters, 0.0f);
+          void* const column = gradients.at(to + at);
+          falls_on >= 0 ? std::memcpy(column, grads.at(from + falls_on), bytes)
+                        : std::memset(column, 0, bytes);
         });
       }
-      const Matrix gradients = t.columns_of(columns, count);
       if (wants_x) {
-        products_.multiply(gradients, t.matrix_of(kernel.data()),
-                           t.rows_of(dx.data(), first, count));
+        products_.multiply(gradients, t.matrix_of(kernel.memory(), type),
+                           t.rows_of(dx.memory(), type, first, count));
       }
       if (wants_kernel) {
-        products_.multiply(gradients.transposed(), t.rows_of(x.data(), first, count),
-                           t.matrix_of(dkernel.data()), adds);
+        products_.multiply(gradients.transposed(), t.rows_of(x.memory(), type, first, count),
+                           t.matrix_of(dkernel.memory(), DataType::float32), adds);
         adds.adds = true;  // from the second block on
       }
     });
@@ -115,13 +126,11 @@ class Conv2dTranspose : public Kernel {
     for_each_block(t, kAtOnce, memory, body);
   }
 
-  static void bias_gradient(KernelTask& task, const float* dy, const TransposedConvTile& t) {
+  static void bias_gradient(KernelTask& task, const Matrix& grads) {
     const TensorView& gradient = task.weight_grads[1];
-    float* const sums = scratch(kSums, t.filters);
-    std::fill_n(sums, t.filters, 0.0f);
-    for (std::int64_t i = 0; i < t.samples * t.outputs(); i += t.filters) {
-      add_row(dy + i, sums, t.filters);
-    }
+    float* const sums = scratch(kSums, grads.cols);
+    std::fill_n(sums, grads.cols, 0.0f);
+    add_rows(grads, sums);
     write_or_add_view(gradient, dense_view(sums, gradient.tile, gradient.shape),
                       task.adds_to_weight_grad(1));
   }

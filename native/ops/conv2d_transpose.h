@@ -67,14 +67,16 @@ struct TransposedConvTile {
   FL_DEVICE std::int64_t outputs() const { return h.out * w.out * filters; }  // of a sample
 
   // What the products are of: rows of some samples of x or its gradient, their columns, the kernel.
-  Matrix rows_of(float* x, std::int64_t first, std::int64_t count) const {
-    return Matrix::row_major(x + first * sample() * channels, count * sample(), channels, channels);
+  Matrix rows_of(void* x, DataType type, std::int64_t first, std::int64_t count) const {
+    Matrix rows = Matrix::row_major(x, count * sample(), channels, channels, type);
+    rows.data = rows.at(first * sample() * channels);
+    return rows;
   }
-  Matrix columns_of(float* columns, std::int64_t count) const {
-    return Matrix::row_major(columns, count * sample(), row(), row());
+  Matrix columns_of(void* columns, DataType type, std::int64_t count) const {
+    return Matrix::row_major(columns, count * sample(), row(), row(), type);
   }
-  Matrix matrix_of(float* kernel) const {
-    return Matrix::row_major(kernel, row(), channels, channels);
+  Matrix matrix_of(void* kernel, DataType type) const {
+    return Matrix::row_major(kernel, row(), channels, channels, type);
   }
 };
 

@@ -1,7 +1,10 @@
 #include "ops/experts.h"
 
+#include <cstring>
+
 #include "ops/products.h"
 #include "ops/simd.h"
+#include "ops/written_row.h"
 
 namespace flexlegion::experts {
 namespace {
@@ -15,22 +18,34 @@ FLEXLEGION_SIMD void activate(ExpertActivation f, const float* a, const float* g
   for (std::int64_t i = 0; i < n; ++i) h[i] *= gated[i];
 }
 
-// One row of a block: from p to the gradients before the activation, in place of a and `gated`; h
-// becomes weight * h. Returns the gate's gradient.
-FLEXLEGION_SIMD float differentiate(ExpertActivation f, float weight, const float* p,
-                                    std::int64_t n, float* a, float* gated, float* h) {
+// One row of a block: what is between the layers, and where its gradients go, with weight * h.
+// Without a gate, `gated` and `d_gated` are null.
+struct HiddenRow {
+  const float *p, *a, *gated;
+  float *d_a, *d_gated, *weighted;
+};
+
+// Returns the gate's gradient.
+FLEXLEGION_SIMD float differentiate(ExpertActivation f, float weight, const HiddenRow& row,
+                                    std::int64_t n) {
   float sum = 0;
+  if (row.gated == nullptr) {
 #pragma omp simd reduction(+ : sum)
-  for (std::int64_t i = 0; i < n; ++i) sum += p[i] * h[i];
-  for (std::int64_t i = 0; i < n; ++i) h[i] *= weight;
-  if (gated == nullptr) {
-    for (std::int64_t i = 0; i < n; ++i) a[i] = weight * p[i] * f.slope(a[i]);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const float h = f.value(row.a[i]);
+      sum += row.p[i] * h;
+      row.weighted[i] = weight * h;
+      row.d_a[i] = weight * row.p[i] * f.slope(row.a[i]);
+    }
     return sum;
   }
+#pragma omp simd reduction(+ : sum)
   for (std::int64_t i = 0; i < n; ++i) {
-    const float grad = weight * p[i], value = f.value(a[i]);
-    a[i] = grad * gated[i] * f.slope(a[i]);
-    gated[i] = grad * value;
+    const float grad = weight * row.p[i], value = f.value(row.a[i]);
+    sum += row.p[i] * value * row.gated[i];
+    row.weighted[i] = weight * value * row.gated[i];
+    row.d_a[i] = grad * row.gated[i] * f.slope(row.a[i]);
+    row.d_gated[i] = grad * value;
   }
   return sum;
 }
@@ -63,18 +78,21 @@ class Cpu {
     std::vector<std::vector<std::int32_t>> chosen_;
   };
 
+  static bool takes(DataType type) { return type == DataType::bfloat16; }
   static void zero(float* data, std::int64_t n) { std::fill_n(data, n, 0.0f); }
   static void zero_view(const TensorView& view) { flexlegion::zero_view(view); }
-  static Matrix matrix(int slot, const Block& block, std::int64_t cols) {
+  static Matrix matrix(int slot, const Block& block, std::int64_t cols, DataType type) {
     const std::int64_t rows = (block.count + kRounded - 1) / kRounded * kRounded;
-    return Matrix::row_major(scratch(slot, rows * cols), rows, cols, cols);
+    return Matrix::row_major(scratch(slot, floats_for(rows * cols, type)), rows, cols, cols, type);
   }
   // Rows that round up their number are 0.
-  static void gather(const float* from, const Block& block, const Matrix& to) {
+  static void gather(const Matrix& from, const Block& block, const Matrix& to) {
+    const auto bytes = static_cast<std::size_t>(to.cols * element_bytes(to.type));
     for (std::int64_t i = 0; i < block.count; ++i) {
-      std::copy_n(from + block.rows[i] * to.cols, to.cols, to.f32() + i * to.cols);
+      std::memcpy(to.at(i * to.cols), from.at(block.rows[i] * to.cols), bytes);
     }
-    std::fill(to.f32() + block.count * to.cols, to.f32() + to.rows * to.cols, 0.0f);
+    std::memset(to.at(block.count * to.cols), 0,
+                static_cast<std::size_t>(to.rows - block.count) * bytes);
   }
   static void add(const Matrix& m, const Block& block, const float* by, std::int64_t by_stride,
                   float* to) {
@@ -85,16 +103,24 @@ class Cpu {
     }
   }
   static void activate(ExpertActivation f, const Hidden& its) {
-    experts::activate(f, its.a.f32(), its.gated.f32(), its.a.rows * its.a.cols, its.h.f32());
+    const std::int64_t units = its.a.cols;
+    for (std::int64_t i = 0; i < its.a.rows; ++i) {
+      const WrittenRow h = written(its.h, i, kRow);
+      experts::activate(f, floats(its.a, i), floats(its.gated, i), units, h.floats());
+      h.commit();
+    }
   }
   static void before_activation(ExpertActivation f, const Operands& of, const Block& block,
-                                const Hidden& hidden, const Matrix& p, float* dgates) {
+                                const Hidden& hidden, const Matrix& p, const Hidden& grads,
+                                float* dgates) {
     for (std::int64_t i = 0; i < p.rows; ++i) {
-      const std::int64_t at = i * of.units;
       const std::int64_t gate_at = i < block.count ? block.rows[i] * of.experts + block.expert : -1;
-      float* const gated = of.gated() ? hidden.gated.f32() + at : nullptr;
-      const float sum = differentiate(f, gate_at < 0 ? 0.0f : of.gates[gate_at], p.f32() + at,
-                                      of.units, hidden.a.f32() + at, gated, hidden.h.f32() + at);
+      const WrittenRow d_a = written(grads.a, i, kRow), d_gated = written(grads.gated, i, kRow + 1),
+                       weighted = written(grads.h, i, kRow + 2);
+      const HiddenRow row{floats(p, i), floats(hidden.a, i), floats(hidden.gated, i),
+                          d_a.floats(), d_gated.floats(),    weighted.floats()};
+      const float sum = differentiate(f, gate_at < 0 ? 0.0f : of.gates[gate_at], row, of.units);
+      for (const WrittenRow* its : {&d_a, &d_gated, &weighted}) its->commit();
       if (gate_at >= 0 && dgates != nullptr) dgates[gate_at] = sum;
     }
   }
@@ -103,6 +129,17 @@ class Cpu {
   }
 
  private:
+  // Row i of a dense matrix, or nothing of a missing one.
+  static void* row_of(const Matrix& m, std::int64_t i) {
+    return m.data == nullptr ? nullptr : m.at(i * m.cols);
+  }
+  static float* floats(const Matrix& m, std::int64_t i) {
+    return static_cast<float*>(row_of(m, i));
+  }
+  static WrittenRow written(const Matrix& m, std::int64_t i, int slot) {
+    return {row_of(m, i), m.type, m.cols, slot};
+  }
+
   Products products_;
 };
 

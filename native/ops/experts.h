@@ -5,6 +5,9 @@
 // they give is added where the rows came from. The backward pass computes h again. With g the
 // gathered gradients of the outputs, and p = g down(e), a gate's gradient is the sum of p h over
 // the units: the forward pass's last product is not needed again.
+//
+// The factors of all products are of x's type, be it floats or of two bytes: rows, weights, h, and
+// gradients before the activation. All else are floats.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +34,11 @@ enum Slot {
   kGated,
   kHidden,
   kHiddenGrad,
-  kResult,
+  kUpGrad,
+  kGatedGrad,
+  kWeighted,
+  kRow,  // of three
+  kResult = kRow + 3,
   kWeight,                   // of three weights
   kWeightGrad = kWeight + 3  // of three weights
 };
@@ -51,38 +58,44 @@ struct Block {
 // A task's operands, as dense matrices of its rows.
 struct Operands {
   std::int64_t rows, d, units, experts;
-  const float *x, *gates;
-  std::vector<float*> weights;  // up (experts, units, d), down (experts, d, units), gate as up
+  DataType type;  // of factors
+  Matrix x;
+  const float* gates;
+  std::vector<void*> weights;  // up (experts, units, d), down (experts, d, units), gate as up
 
   bool gated() const { return weights.size() > gate; }
   Matrix weight(Weight which, std::int64_t expert) const {
-    float* const data = weights[which] + expert * units * d;
-    return which == down ? Matrix::row_major(data, d, units, units)
-                         : Matrix::row_major(data, units, d, d);
+    Matrix m = which == down ? Matrix::row_major(weights[which], d, units, units, type)
+                             : Matrix::row_major(weights[which], units, d, d, type);
+    m.data = m.at(expert * units * d);
+    return m;
   }
 };
 
-// What is between the layers: up(e) x, gate(e) x, and h.
+// What is between the layers: up(e) x, gate(e) x, and h. Or, as factors, the gradients of the first
+// two, and h times the row's gate.
 struct Hidden {
   Matrix a, gated, h;
 };
 
 // A Device has classes Input, Output (DenseInput, DenseOutput) and OutputMatrix; a class Rows with,
 // for each expert, the rows whose gate for it is not 0; and these functions:
+//   takes(type): whether products have factors of that type
 //   zero(data, n), zero_view(view), multiply(a, b, c, adds)
-//   matrix(slot, block, cols): scratch memory for the rows of a block
-//   gather(from, block, to): these rows of a dense matrix
+//   matrix(slot, block, cols, type): scratch memory for the rows of a block
+//   gather(from, block, to): these rows of a dense matrix of the same type
 //   add(m, block, by, by_stride, to): to(row) += by(row) m(i), for each of them; `by` null: 1
 //   activate(f, hidden): h
-//   before_activation(f, operands, block, hidden, p, dgates): from the gradient p of h / gate to
-//     the gradients before the activation, in place of a and `gated`; h becomes h times the row's
-//     gate, whose gradient is the row's sum of p h.
+//   before_activation(f, operands, block, hidden, p, grads, dgates): from the gradient p of h /
+//     gate to those before the activation, and to h times the row's gate, whose gradient is the
+//     row's sum of p h.
 template <typename Device>
 class Experts : public Kernel {
  public:
   explicit Experts(const Attributes& attributes) : f_(attributes.text("activation")) {}
 
   bool accumulates() const override { return true; }
+  bool takes(DataType type) const override { return Device::takes(type); }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
@@ -92,8 +105,8 @@ class Experts : public Kernel {
     for_each_block(
         of,
         [&](const Block& block) {
-          const Hidden hidden = hidden_of(of, block, gathered(of.x, block, of.d, kRows));
-          const Matrix result = device_.matrix(kResult, block, of.d);
+          const Hidden hidden = hidden_of(of, block, gathered(of.x, block, kRows));
+          const Matrix result = floats(kResult, block, of.d);
           device_.multiply(hidden.h, of.weight(down, block.expert).transposed(), result);
           device_.add(result, block, of.gates + block.expert, of.experts, y.data());
         },
@@ -104,7 +117,7 @@ class Experts : public Kernel {
   void backward(KernelTask& task) override {
     if (task.output_grads[0].tile.empty()) return;
     const Operands of = operands_of(task);
-    const float* const dy = Input(task.output_grads[0], kOutputGrad).data();
+    const Matrix dy = rows_of(task.output_grads[0], kOutputGrad, of.d, of.type);
     const Gradient dx(*this, task, 0, kInputGrad), dgates(*this, task, 1, kGateGrad);
     for_each_block(
         of, [&](const Block& block) { differentiate(task, of, block, dy, dx, dgates); },
@@ -124,14 +137,19 @@ class Experts : public Kernel {
 
   static Operands operands_of(const KernelTask& task) {
     const TensorView& first = task.weights[up];
-    Operands of{0, first.extent(2), first.extent(1), first.extent(0), nullptr, nullptr, {}};
-    of.rows = task.inputs[0].volume() / of.d;
-    of.x = Input(task.inputs[0], kInput).data();
+    const DataType type = task.inputs[0].type;
+    Operands of{0, first.extent(2), first.extent(1), first.extent(0), type, Matrix(), nullptr, {}};
+    of.x = rows_of(task.inputs[0], kInput, of.d, type);
+    of.rows = of.x.rows;
     of.gates = Input(task.inputs[1], kGates).data();
     for (std::size_t i = 0; i < task.weights.size(); ++i) {
-      of.weights.push_back(Input(task.weights[i], kWeight + static_cast<int>(i)).data());
+      of.weights.push_back(Input(task.weights[i], kWeight + static_cast<int>(i), type).memory());
     }
     return of;
+  }
+
+  static Matrix rows_of(const TensorView& view, int slot, std::int64_t d, DataType type) {
+    return Matrix::row_major(Input(view, slot, type).memory(), view.volume() / d, d, d, type);
   }
 
   // An input's gradient, to which rows are added one by one.
@@ -163,41 +181,49 @@ class Experts : public Kernel {
     }
   }
 
-  Matrix gathered(const float* from, const Block& block, std::int64_t cols, int slot) {
-    const Matrix m = device_.matrix(slot, block, cols);
+  Matrix gathered(const Matrix& from, const Block& block, int slot) {
+    const Matrix m = device_.matrix(slot, block, from.cols, from.type);
     device_.gather(from, block, m);
     return m;
   }
 
+  Matrix floats(int slot, const Block& block, std::int64_t cols) {
+    return device_.matrix(slot, block, cols, DataType::float32);
+  }
+
   Hidden hidden_of(const Operands& of, const Block& block, const Matrix& x) {
     Hidden hidden;
-    hidden.a = device_.matrix(kUp, block, of.units);
-    hidden.h = device_.matrix(kHidden, block, of.units);
+    hidden.a = floats(kUp, block, of.units);
+    hidden.h = device_.matrix(kHidden, block, of.units, of.type);
     device_.multiply(x, of.weight(up, block.expert).transposed(), hidden.a);
     if (of.gated()) {
-      hidden.gated = device_.matrix(kGated, block, of.units);
+      hidden.gated = floats(kGated, block, of.units);
       device_.multiply(x, of.weight(gate, block.expert).transposed(), hidden.gated);
     }
     device_.activate(f_, hidden);
     return hidden;
   }
 
-  void differentiate(KernelTask& task, const Operands& of, const Block& block, const float* dy,
+  void differentiate(KernelTask& task, const Operands& of, const Block& block, const Matrix& dy,
                      const Gradient& dx, const Gradient& dgates) {
-    const Matrix x = gathered(of.x, block, of.d, kRows);
-    const Matrix g = gathered(dy, block, of.d, kRowGrads);
+    const Matrix x = gathered(of.x, block, kRows);
+    const Matrix g = gathered(dy, block, kRowGrads);
     const Hidden hidden = hidden_of(of, block, x);
-    const Matrix p = device_.matrix(kHiddenGrad, block, of.units);
+    const Matrix p = floats(kHiddenGrad, block, of.units);
     device_.multiply(g, of.weight(down, block.expert), p);
-    device_.before_activation(f_, of, block, hidden, p, dgates.data());
-    weight_gradient(task, block, down, g, hidden.h);
-    weight_gradient(task, block, up, hidden.a, x);
-    if (of.gated()) weight_gradient(task, block, gate, hidden.gated, x);
+    Hidden grads;
+    grads.a = device_.matrix(kUpGrad, block, of.units, of.type);
+    grads.h = device_.matrix(kWeighted, block, of.units, of.type);
+    if (of.gated()) grads.gated = device_.matrix(kGatedGrad, block, of.units, of.type);
+    device_.before_activation(f_, of, block, hidden, p, grads, dgates.data());
+    weight_gradient(task, block, down, g, grads.h);
+    weight_gradient(task, block, up, grads.a, x);
+    if (of.gated()) weight_gradient(task, block, gate, grads.gated, x);
     if (dx.data() == nullptr) return;
-    const Matrix result = device_.matrix(kResult, block, of.d);
-    device_.multiply(hidden.a, of.weight(up, block.expert), result);
+    const Matrix result = floats(kResult, block, of.d);
+    device_.multiply(grads.a, of.weight(up, block.expert), result);
     if (of.gated()) {
-      device_.multiply(hidden.gated, of.weight(gate, block.expert), result, true);
+      device_.multiply(grads.gated, of.weight(gate, block.expert), result, true);
     }
     device_.add(result, block, nullptr, 0, dx.data());
   }
