@@ -10,44 +10,49 @@ namespace flexlegion {
 namespace {
 
 using dnnl::algorithm;
+using dnnl::memory;
 
-// Applies oneDNN's `function`, or its derivative, to dense memory.
+// Applies oneDNN's `function`, or its derivative, to dense memory, of floats or bfloat16.
 class OneDnnEltwise {
  public:
   explicit OneDnnEltwise(algorithm function) : function_(function) {}
 
   void forward(const TensorView& x, const TensorView& y) {
-    const DenseInput in(x, 0);
-    const DenseOutput out(y, 1);
-    const onednn::Prepared& primitive = cache_.get(
-        {0, x.volume()}, [&] { return forward_desc(x.volume(), dnnl::prop_kind::forward); });
-    primitive.execute({{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_DST, out.data()}});
+    const DataType type = y.type;
+    const DenseInput in(x, 0, type);
+    const DenseOutput out(y, 1, false, type);
+    const memory::desc elements = desc_of(x.volume(), type);
+    const onednn::Prepared& primitive = cache_.get({0, x.volume(), type == DataType::float32}, [&] {
+      return forward_desc(elements, dnnl::prop_kind::forward);
+    });
+    primitive.execute({{DNNL_ARG_SRC, in.memory()}, {DNNL_ARG_DST, out.memory()}});
     out.commit();
   }
 
   void backward(const TensorView& x, const TensorView& dy, const TensorView& dx, bool adds) {
-    const DenseInput in(x, 0), grad(dy, 1);
-    const DenseOutput out(dx, 2, adds);
-    const onednn::Prepared& primitive = cache_.get({1, x.volume()}, [&] {
-      const auto desc = desc_of(x.volume());
+    const DataType type = dx.type;
+    const DenseInput in(x, 0, type), grad(dy, 1, type);
+    const DenseOutput out(dx, 2, adds, type);
+    const memory::desc elements = desc_of(x.volume(), type);
+    const onednn::Prepared& primitive = cache_.get({1, x.volume(), type == DataType::float32}, [&] {
       return dnnl::eltwise_backward::primitive_desc(
-          onednn::engine(), function_, desc, desc, desc, 0.0f, 0.0f,
-          forward_desc(x.volume(), dnnl::prop_kind::forward_training), onednn::attributes());
+          onednn::engine(), function_, elements, elements, elements, 0.0f, 0.0f,
+          forward_desc(elements, dnnl::prop_kind::forward_training), onednn::attributes());
     });
-    primitive.execute({{DNNL_ARG_SRC, in.data()},
-                       {DNNL_ARG_DIFF_DST, grad.data()},
-                       {DNNL_ARG_DIFF_SRC, out.data()}});
+    primitive.execute({{DNNL_ARG_SRC, in.memory()},
+                       {DNNL_ARG_DIFF_DST, grad.memory()},
+                       {DNNL_ARG_DIFF_SRC, out.memory()}});
     out.commit();
   }
 
  private:
-  static dnnl::memory::desc desc_of(std::int64_t elements) {
-    return onednn::f32_desc({elements}, dnnl::memory::format_tag::a);
+  static memory::desc desc_of(std::int64_t elements, DataType type) {
+    return onednn::desc(type, {elements}, memory::format_tag::a);
   }
-  dnnl::eltwise_forward::primitive_desc forward_desc(std::int64_t elements,
+  dnnl::eltwise_forward::primitive_desc forward_desc(const memory::desc& elements,
                                                      dnnl::prop_kind kind) const {
-    return {onednn::engine(),  kind, function_, desc_of(elements),
-            desc_of(elements), 0.0f, 0.0f,      onednn::attributes()};
+    return {onednn::engine(), kind, function_, elements,
+            elements,         0.0f, 0.0f,      onednn::attributes()};
   }
 
   algorithm function_;
@@ -91,6 +96,7 @@ class Squashing : public ElementWise {
  public:
   Squashing(algorithm function, Activation activation)
       : function_(function), activation_(activation) {}
+  bool takes(DataType type) const override { return type == DataType::bfloat16; }
   void forward(KernelTask& task) override {
     if (!task.outputs[0].tile.empty()) function_.forward(task.inputs[0], task.outputs[0]);
   }
@@ -107,6 +113,7 @@ class Squashing : public ElementWise {
 
 class Gelu : public ElementWise {
  public:
+  bool takes(DataType type) const override { return type == DataType::bfloat16; }
   void forward(KernelTask& task) override {
     if (!task.outputs[0].tile.empty()) function_.forward(task.inputs[0], task.outputs[0]);
   }

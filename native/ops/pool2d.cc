@@ -4,9 +4,10 @@
 // largest element of the window in row-major order; it is found again in backward.
 #include "ops/pool2d.h"
 
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 
+#include "ops/channel_rows.h"
 #include "ops/simd.h"
 
 namespace flexlegion {
@@ -25,58 +26,115 @@ struct PoolTile {
         out_row(w.out * channels) {}
 };
 
-FLEXLEGION_SIMD void maximum_row(const float* from, float* to, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) to[i] = from[i] > to[i] ? from[i] : to[i];
+// Calls body(some V, first element) for `n` elements: V is a vector, or float for what is left.
+template <typename Body>
+FLEXLEGION_INLINE void for_each_vector(std::int64_t n, Body&& body) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) body(Floats{}, i);
+  for (; i < n; ++i) body(0.0f, i);
 }
 
-FLEXLEGION_SIMD void add_row(const float* from, float* to, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
+// Of `count` rows of n elements, `step` apart: their maximum, or their sum times `scale`.
+struct Combined {
+  bool maximum;
+  std::int64_t count, step, n;
+  float scale;
+};
+
+template <bool kMaximum, typename From, typename To>
+FLEXLEGION_INLINE void combine_as(const Combined& of, const From* from, To* to) {
+  for_each_vector(of.n, [&](const auto& like, std::int64_t i) FLEXLEGION_INLINE_LAMBDA {
+    auto result = like, value = like;
+    load(result, from + i);
+    for (std::int64_t k = 1; k < of.count; ++k) {
+      load(value, from + k * of.step + i);
+      if (kMaximum) {
+        result = value > result ? value : result;
+      } else {
+        result += value;
+      }
+    }
+    if (!kMaximum) result *= of.scale;
+    store(to + i, result);
+  });
 }
 
-FLEXLEGION_SIMD void scale_row(const float* from, float factor, float* to, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) to[i] = from[i] * factor;
+template <typename From, typename To>
+FLEXLEGION_INLINE void combine_of(const Combined& of, const From* from, To* to) {
+  of.maximum ? combine_as<true>(of, from, to) : combine_as<false>(of, from, to);
 }
 
-using Floats = float __attribute__((vector_size(32)));
-using Places = std::int32_t __attribute__((vector_size(32)));
+FLEXLEGION_SIMD void combine(const Combined& of, const float* from, float* to) {
+  combine_of(of, from, to);
+}
+FLEXLEGION_SIMD void combine(const Combined& of, const Bfloat16* from, float* to) {
+  combine_of(of, from, to);
+}
+FLEXLEGION_SIMD void combine(const Combined& of, const float* from, Bfloat16* to) {
+  combine_of(of, from, to);
+}
 
-// Gives dy to the first largest element of a window of `rows` by `cols`, whose first is x: for one
-// channel (float, int32_t) or eight (Floats, Places).
-template <typename Value, typename Place>
+// Gives dy to the first largest element of a window of `rows` by `cols`, whose first is x, of some
+// channels (V, and as many Places). All elements are added to, be it zero: that is faster than to
+// take the vector apart.
+template <typename Places, typename V, typename Element>
 FLEXLEGION_INLINE void reward_maximum(const PoolTile& t, std::int64_t rows, std::int64_t cols,
-                                      const float* x, const float* dy, float* dx) {
-  constexpr int kChannels = sizeof(Value) / sizeof(float);
-  Value best;
-  std::memcpy(&best, x, sizeof(best));
-  Place where{};
+                                      const Element* x, const V& dy, float* dx) {
+  V best, value;
+  load(best, x);
+  Places where{};
   for (std::int64_t h = 0; h < rows; ++h) {
     for (std::int64_t w = 0; w < cols; ++w) {
       const std::int64_t at = h * t.in_row + w * t.channels;
-      Value value;
-      std::memcpy(&value, x + at, sizeof(value));
-      where = value > best ? Place{} + static_cast<std::int32_t>(at) : where;
+      load(value, x + at);
+      where = value > best ? Places{} + static_cast<std::int32_t>(at) : where;
       best = value > best ? value : best;
     }
   }
-  std::int32_t places[kChannels];
-  std::memcpy(places, &where, sizeof(places));
-  for (int c = 0; c < kChannels; ++c) dx[places[c] + c] += dy[c];
+  for (std::int64_t h = 0; h < rows; ++h) {
+    for (std::int64_t w = 0; w < cols; ++w) {
+      const std::int64_t at = h * t.in_row + w * t.channels;
+      load(value, dx + at);
+      value += where == Places{} + static_cast<std::int32_t>(at) ? dy : V{};
+      store(dx + at, value);
+    }
+  }
 }
 
-FLEXLEGION_SIMD void maximum_backward_row(const PoolTile& t, std::int64_t oh, const float* x,
-                                          const float* dy, float* dx) {
+using VectorPlaces = std::int32_t __attribute__((vector_size(4 * kLanes)));
+
+template <typename Element>
+FLEXLEGION_INLINE void maximum_backward_of(const PoolTile& t, std::int64_t oh, const Element* x,
+                                           const Element* dy, float* dx) {
   const std::int64_t top = t.h.begin(oh), rows = t.h.end(oh) - top;
   for (std::int64_t ow = 0; ow < t.w.out; ++ow, dy += t.channels) {
     const std::int64_t left = t.w.begin(ow), cols = t.w.end(ow) - left;
     const std::int64_t first = top * t.in_row + left * t.channels;
     std::int64_t c = 0;
-    for (; c + 8 <= t.channels; c += 8) {
-      reward_maximum<Floats, Places>(t, rows, cols, x + first + c, dy + c, dx + first + c);
+    for (; c + kLanes <= t.channels; c += kLanes) {
+      Floats grad;
+      load(grad, dy + c);
+      reward_maximum<VectorPlaces>(t, rows, cols, x + first + c, grad, dx + first + c);
     }
     for (; c < t.channels; ++c) {
-      reward_maximum<float, std::int32_t>(t, rows, cols, x + first + c, dy + c, dx + first + c);
+      float grad;
+      load(grad, dy + c);
+      reward_maximum<std::int32_t>(t, rows, cols, x + first + c, grad, dx + first + c);
     }
   }
+}
+
+FLEXLEGION_SIMD void maximum_backward_row(const PoolTile& t, std::int64_t oh, const float* x,
+                                          const float* dy, float* dx) {
+  maximum_backward_of(t, oh, x, dy, dx);
+}
+FLEXLEGION_SIMD void maximum_backward_row(const PoolTile& t, std::int64_t oh, const Bfloat16* x,
+                                          const Bfloat16* dy, float* dx) {
+  maximum_backward_of(t, oh, x, dy, dx);
+}
+
+FLEXLEGION_SIMD void add_row(const float* from, float* to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
 }
 
 class Pool2d : public Kernel {
@@ -84,72 +142,91 @@ class Pool2d : public Kernel {
   explicit Pool2d(const Attributes& attributes) : layer_(attributes) {}
 
   bool accumulates() const override { return true; }
+  bool takes(DataType type) const override { return type == DataType::bfloat16; }
 
   void forward(KernelTask& task) override {
     const TensorView& output = task.outputs[0];
     if (output.tile.empty()) return;
     const PoolTile tile(layer_, task.inputs[0], output);
-    const DenseInput x(task.inputs[0], 0);
-    const DenseOutput y(output, 1);
-    for (std::int64_t n = 0; n < output.extent(0); ++n) {
-      forward_sample(tile, x.data() + n * tile.h.in * tile.in_row,
-                     y.data() + n * tile.h.out * tile.out_row);
-    }
+    const DenseInput x(task.inputs[0], kInput, output.type);
+    const DenseOutput y(output, kOutput, false, output.type);
+    with_element(output.type, [&](auto element) {
+      using Element = decltype(element);
+      for (std::int64_t n = 0; n < output.extent(0); ++n) {
+        forward_sample(tile, static_cast<const Element*>(x.memory()) + n * tile.h.in * tile.in_row,
+                       static_cast<Element*>(y.memory()) + n * tile.h.out * tile.out_row);
+      }
+    });
     y.commit();
   }
 
   void backward(KernelTask& task) override {
     if (!task.wants_input_grad(0)) return;
     const TensorView &input_grad = task.input_grads[0], &output_grad = task.output_grads[0];
-    // Windows add up anyhow, so a dense tile needs no sum of its own.
-    const bool adds = task.adds_to_input_grad(0), in_place = adds && input_grad.dense();
-    const DenseOutput dx(input_grad, 0, adds && !in_place);
-    if (!in_place) std::fill_n(dx.data(), input_grad.volume(), 0.0f);
-    if (!output_grad.tile.empty()) {
-      const PoolTile tile(layer_, input_grad, output_grad);
-      const DenseInput dy(output_grad, 1);
-      const float* const x = layer_.maximum ? DenseInput(task.inputs[0], 2).data() : nullptr;
-      for (std::int64_t n = 0; n < output_grad.extent(0); ++n) {
-        const std::int64_t in = n * tile.h.in * tile.in_row, out = n * tile.h.out * tile.out_row;
-        if (layer_.maximum) {
-          for (std::int64_t oh = 0; oh < tile.h.out; ++oh) {
-            maximum_backward_row(tile, oh, x + in, dy.data() + out + oh * tile.out_row,
-                                 dx.data() + in);
-          }
-        } else {
-          average_backward(tile, dy.data() + out, dx.data() + in);
-        }
-      }
+    const bool adds = task.adds_to_input_grad(0);
+    if (output_grad.tile.empty()) {
+      if (!adds) zero_view(input_grad);
+      return;
     }
-    dx.commit();
+    const PoolTile tile(layer_, input_grad, output_grad);
+    const DataType type = output_grad.type;
+    const DenseInput dy(output_grad, kOutputGrad, type);
+    const void* const x =
+        layer_.maximum ? DenseInput(task.inputs[0], kInput, type).memory() : nullptr;
+    with_element(type, [&](auto element) {
+      using Element = decltype(element);
+      for (std::int64_t n = 0; n < output_grad.extent(0); ++n) {
+        const auto* const grads =
+            static_cast<const Element*>(dy.memory()) + n * tile.h.out * tile.out_row;
+        write_sample(subview(input_grad, n), adds, [&](float* dx) {
+          if (layer_.maximum) {
+            const auto* const in = static_cast<const Element*>(x) + n * tile.h.in * tile.in_row;
+            for (std::int64_t oh = 0; oh < tile.h.out; ++oh) {
+              maximum_backward_row(tile, oh, in, grads + oh * tile.out_row, dx);
+            }
+          } else {
+            average_backward(tile, grads, dx);
+          }
+        });
+      }
+    });
   }
 
  private:
+  enum Slot { kInput, kOutput, kOutputGrad, kRow, kSample };
+
   // First down the columns, over whole rows, then along the row.
-  void forward_sample(const PoolTile& t, const float* x, float* y) const {
-    const auto combine = layer_.maximum ? maximum_row : add_row;
-    float* const column = scratch(3, t.in_row);
-    for (std::int64_t oh = 0; oh < t.h.out; ++oh, y += t.out_row) {
-      std::copy_n(x + t.h.begin(oh) * t.in_row, t.in_row, column);
-      for (std::int64_t h = t.h.begin(oh) + 1; h < t.h.end(oh); ++h) {
-        combine(x + h * t.in_row, column, t.in_row);
-      }
-      for (std::int64_t ow = 0; ow < t.w.out; ++ow) {
-        float* const out = y + ow * t.channels;
-        std::copy_n(column + t.w.begin(ow) * t.channels, t.channels, out);
-        for (std::int64_t w = t.w.begin(ow) + 1; w < t.w.end(ow); ++w) {
-          combine(column + w * t.channels, out, t.channels);
-        }
-        if (!layer_.maximum) scale_row(out, weight(t, oh, ow), out, t.channels);
+  template <typename Element>
+  void forward_sample(const PoolTile& t, const Element* x, Element* y) const {
+    float* const column = scratch(kRow, t.in_row);
+    for (std::int64_t oh = 0; oh < t.h.out; ++oh) {
+      const std::int64_t top = t.h.begin(oh), rows = t.h.end(oh) - top;
+      combine({layer_.maximum, rows, t.in_row, t.in_row, 1}, x + top * t.in_row, column);
+      for (std::int64_t ow = 0; ow < t.w.out; ++ow, y += t.channels) {
+        const std::int64_t left = t.w.begin(ow), cols = t.w.end(ow) - left;
+        combine({layer_.maximum, cols, t.channels, t.channels, weight(t, oh, ow)},
+                column + left * t.channels, y);
       }
     }
   }
 
-  void average_backward(const PoolTile& t, const float* dy, float* dx) const {
-    float* const share = scratch(3, t.channels);
+  // Windows overlap, so a sample's gradient adds up in floats: in place, where they lie so.
+  template <typename Body>
+  static void write_sample(const TensorView& gradient, bool adds, const Body& body) {
+    const bool in_place = gradient.dense() && !gradient.narrow();
+    float* const dx = in_place ? gradient.f32() : scratch(kSample, gradient.volume());
+    if (!in_place || !adds) std::fill_n(dx, gradient.volume(), 0.0f);
+    body(dx);
+    if (in_place) return;
+    write_or_add_view(gradient, dense_view(dx, gradient.tile, gradient.shape), adds);
+  }
+
+  template <typename Element>
+  void average_backward(const PoolTile& t, const Element* dy, float* dx) const {
+    float* const share = scratch(kRow, t.channels);
     for (std::int64_t oh = 0; oh < t.h.out; ++oh) {
       for (std::int64_t ow = 0; ow < t.w.out; ++ow, dy += t.channels) {
-        scale_row(dy, weight(t, oh, ow), share, t.channels);
+        combine({false, 1, 0, t.channels, weight(t, oh, ow)}, dy, share);
         for (std::int64_t h = t.h.begin(oh); h < t.h.end(oh); ++h) {
           for (std::int64_t w = t.w.begin(ow); w < t.w.end(ow); ++w) {
             add_row(share, dx + h * t.in_row + w * t.channels, t.channels);
