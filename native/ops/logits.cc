@@ -24,15 +24,8 @@ std::int64_t class_of(const TensorView& labels, const Place& at, std::int64_t cl
   return label < 0 || label >= classes ? kNone : label;
 }
 
-// An element of a tile of real numbers.
-float element(const TensorView& view, std::int64_t offset) {
-  return view.narrow() ? widened(view.type, view.bits()[offset]) : view.f32()[offset];
-}
-
 class OwnLogit : public Kernel {
  public:
-  bool takes(DataType /*type*/) const override { return true; }
-
   void forward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &labels = task.inputs[1], &y = task.outputs[0];
     const int last = x.rank() - 1;
@@ -43,7 +36,7 @@ class OwnLogit : public Kernel {
       const std::int64_t label = labels.i32()[offset(labels, at)];
       if (label >= x.shape[last]) refuse(labels, at, label, x.shape[last]);
       if (label < x.tile.lo[last] || label >= x.tile.hi[last]) return;
-      own = element(x, offset(x, at) + (label - x.tile.lo[last]) * x.stride[last]);
+      own = x.f32()[offset(x, at) + (label - x.tile.lo[last]) * x.stride[last]];
     });
   }
 
