@@ -183,14 +183,18 @@ class BatchNorm(OperatorType):
 
     def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         channel = along(len(inputs[0]) - 1)
-        masked = self.activation != "none" and len(inputs) == 2
-        return (Access((channel,), saved=True), Access((channel,), saved=masked))
+        beta = self.activation != "none" and not self._output_tells(inputs)
+        return (Access((channel,), saved=True), Access((channel,), saved=beta))
 
     def output_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
-        # Where the ReLU let values through follows from the input and beta, but for a residual,
-        # which the backward pass does not read.
-        masks = self.activation != "none" and len(inputs) > 2
-        return (Access(identity(len(inputs[0])), saved=masks),)
+        return (Access(identity(len(inputs[0])), saved=self._output_tells(inputs)),)
+
+    def _output_tells(self, inputs: Sequence[Shape]) -> bool:
+        """Whether the backward pass has to read from the output what the ReLU let through.
+
+        It follows from the input and beta, but for a residual, which that pass does not read.
+        """
+        return self.activation != "none" and len(inputs) > 2
 
     def flops(self, inputs: Sequence[Shape]) -> int:
         relu, residual = self.activation != "none", len(inputs) > 2

@@ -58,12 +58,10 @@ class BatchNorm : public Kernel {
   void backward(KernelTask& task) override {
     const TensorView& output_grad = task.output_grads[0];
     if (output_grad.tile.empty()) return;
-    // Where the ReLU let values through follows from x, but for a residual (ops/batch_norm.cc).
-    const bool residual = task.inputs.size() > kResidual;
-    const float* const beta = relu_ && !residual ? task.weights[1].f32() : nullptr;
-    const Rows x(task.inputs[0]), dz(output_grad),
-        z(relu_ && residual ? task.outputs[0] : TensorView()), dx(input_grad(task, 0)),
-        d_residual(input_grad(task, kResidual));
+    // What the ReLU let through tells the output, if it is there, or else x.
+    const Rows x(task.inputs[0]), dz(output_grad), z(relu_ ? task.outputs[0] : TensorView()),
+        dx(input_grad(task, 0)), d_residual(input_grad(task, kResidual));
+    const float* const beta = relu_ && !z.present() ? task.weights[1].f32() : nullptr;
     const bool adds_dx = task.adds_to_input_grad(0),
                adds_residual = task.adds_to_input_grad(kResidual);
     const MeansAndVariances moments(task.inputs[1]), d_moments(input_grad(task, 1));

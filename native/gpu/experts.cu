@@ -73,9 +73,9 @@ struct Gpu {
       h[i] = f.value(a[i]) * (other == nullptr ? 1.0f : other[i]);
     });
   }
-  static void before_activation(ExpertActivation f, const Operands& of, const Block& block,
-                                const Hidden& hidden, const Matrix& p, const Hidden& grads,
-                                float* dgates) {
+  static void differentiate(ExpertActivation f, const Operands& of, const Block& block,
+                            const Hidden& hidden, const Matrix& p, const Hidden& grads,
+                            float* dgates) {
     const float* const gates = of.gates + block.expert;
     for_each_team(
         block.count, of.units,

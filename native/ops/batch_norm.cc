@@ -248,9 +248,10 @@ class BatchNorm : public Kernel {
  private:
   static constexpr std::size_t kResidual = 2;  // among the inputs, after x and the moments
 
+  // The output is there if the operator's access maps say that it is needed.
   Mask mask_of(const KernelTask& task) const {
     if (!relu_) return Mask::none;
-    return task.inputs.size() > kResidual ? Mask::output : Mask::input;
+    return task.outputs[0].present() ? Mask::output : Mask::input;
   }
 
   static Use use(const KernelTask& task, std::size_t input) {

@@ -4,11 +4,14 @@
 // a b(c), less what would only lengthen a row:
 //   dx    = sum over c of dy(c) a b(c) w(c) - a^2 (sum over c of dy(c) y(c)) x
 //   dw(c) = sum over rows of dy(c) a b(c) x - b(c)^2 (sum over rows of dy(c) y(c)) w(c)
+//
+// The products have factors of x's type; lengths and sums are floats.
 #include <algorithm>
 #include <cmath>
 
 #include "ops/products.h"
 #include "ops/simd.h"
+#include "ops/written_row.h"
 
 namespace flexlegion {
 namespace {
@@ -23,7 +26,9 @@ enum Slot {
   kKernelScales,
   kInputSums,
   kKernelSums,
-  kResult
+  kResult,
+  kRow,
+  kOtherRow
 };
 
 constexpr float kShortest = 1e-12f;  // a shorter row counts as one of this length
@@ -37,7 +42,8 @@ FLEXLEGION_SIMD float inverse_length(const float* x, std::int64_t n) {
 
 const float* inverse_lengths(const Matrix& m, int slot) {
   float* const result = scratch(slot, m.rows);
-  for (std::int64_t r = 0; r < m.rows; ++r) result[r] = inverse_length(m.f32() + r * m.row, m.cols);
+  for (std::int64_t r = 0; r < m.rows; ++r)
+    result[r] = inverse_length(read_row(m, r, kRow), m.cols);
   return result;
 }
 
@@ -65,11 +71,13 @@ FLEXLEGION_SIMD void subtract_scaled(const float* x, float by, std::int64_t n, f
 class Cosine : public Kernel {
  public:
   bool accumulates() const override { return true; }
+  bool takes(DataType type) const override { return type == DataType::bfloat16; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
-    const Matrix x = input_matrix(task.inputs[0], kInput);
-    const Matrix w = input_matrix(task.weights[0], kKernel);
+    const DataType type = task.inputs[0].type;
+    const Matrix x = input_matrix(task.inputs[0], kInput, type);
+    const Matrix w = input_matrix(task.weights[0], kKernel, type);
     const float* const a = inverse_lengths(x, kInputScales);
     const float* const b = inverse_lengths(w, kKernelScales);
     const OutputMatrix y(task.outputs[0], kResult);
@@ -83,21 +91,24 @@ class Cosine : public Kernel {
 
   void backward(KernelTask& task) override {
     if (task.output_grads[0].tile.empty()) return;
-    const Matrix x = input_matrix(task.inputs[0], kInput);
-    const Matrix w = input_matrix(task.weights[0], kKernel);
-    const Matrix y = input_matrix(task.outputs[0], kOutput);
-    const Matrix dy = input_matrix(task.output_grads[0], kOutputGrad);
+    const DataType type = task.inputs[0].type;
+    const Matrix x = input_matrix(task.inputs[0], kInput, type);
+    const Matrix w = input_matrix(task.weights[0], kKernel, type);
+    const Matrix y = input_matrix(task.outputs[0], kOutput, type);
+    const Matrix dy = input_matrix(task.output_grads[0], kOutputGrad, type);
     const float* const a = inverse_lengths(x, kInputScales);
     const float* const b = inverse_lengths(w, kKernelScales);
     float* const of_inputs = scratch(kInputSums, x.rows);
     float* const of_kernel = scratch(kKernelSums, w.rows);
     std::fill_n(of_kernel, w.rows, 0.0f);
-    const Matrix scaled =
-        Matrix::row_major(scratch(kScaled, x.rows * w.rows), x.rows, w.rows, w.rows);
+    const Matrix scaled = Matrix::row_major(scratch(kScaled, floats_for(x.rows * w.rows, type)),
+                                            x.rows, w.rows, w.rows, type);
     for (std::int64_t r = 0; r < x.rows; ++r) {
-      const float* const row = dy.f32() + r * dy.row;
-      of_inputs[r] = add_products(row, y.f32() + r * y.row, w.rows, of_kernel);
-      scale_row(row, a[r], b, w.rows, scaled.f32() + r * scaled.row);
+      const float* const row = read_row(dy, r, kRow);
+      of_inputs[r] = add_products(row, read_row(y, r, kOtherRow), w.rows, of_kernel);
+      const WrittenRow to(scaled.at(r * scaled.row), type, w.rows, kOtherRow);
+      scale_row(row, a[r], b, w.rows, to.floats());
+      to.commit();
     }
     if (task.wants_input_grad(0)) {
       gradient(scaled, w, x, a, of_inputs, task.input_grads[0], task.adds_to_input_grad(0));
@@ -117,7 +128,7 @@ class Cosine : public Kernel {
     options.adds = result.adds();
     products_.multiply(scaled, others, result.matrix(), options);
     for (std::int64_t r = 0; r < rows.rows; ++r) {
-      subtract_scaled(rows.f32() + r * rows.row, scales[r] * scales[r] * sums[r], rows.cols,
+      subtract_scaled(read_row(rows, r, kRow), scales[r] * scales[r] * sums[r], rows.cols,
                       result.matrix().f32() + r * result.matrix().row);
     }
     result.commit();

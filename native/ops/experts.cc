@@ -110,16 +110,17 @@ class Cpu {
       h.commit();
     }
   }
-  static void before_activation(ExpertActivation f, const Operands& of, const Block& block,
-                                const Hidden& hidden, const Matrix& p, const Hidden& grads,
-                                float* dgates) {
+  static void differentiate(ExpertActivation f, const Operands& of, const Block& block,
+                            const Hidden& hidden, const Matrix& p, const Hidden& grads,
+                            float* dgates) {
     for (std::int64_t i = 0; i < p.rows; ++i) {
       const std::int64_t gate_at = i < block.count ? block.rows[i] * of.experts + block.expert : -1;
       const WrittenRow d_a = written(grads.a, i, kRow), d_gated = written(grads.gated, i, kRow + 1),
                        weighted = written(grads.h, i, kRow + 2);
       const HiddenRow row{floats(p, i), floats(hidden.a, i), floats(hidden.gated, i),
                           d_a.floats(), d_gated.floats(),    weighted.floats()};
-      const float sum = differentiate(f, gate_at < 0 ? 0.0f : of.gates[gate_at], row, of.units);
+      const float sum =
+          experts::differentiate(f, gate_at < 0 ? 0.0f : of.gates[gate_at], row, of.units);
       for (const WrittenRow* its : {&d_a, &d_gated, &weighted}) its->commit();
       if (gate_at >= 0 && dgates != nullptr) dgates[gate_at] = sum;
     }

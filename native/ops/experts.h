@@ -32,11 +32,10 @@ enum Slot {
   kRowGrads,
   kUp,
   kGated,
-  kHidden,
+  kHidden,  // backward: times the gate
   kHiddenGrad,
   kUpGrad,
   kGatedGrad,
-  kWeighted,
   kRow,  // of three
   kResult = kRow + 3,
   kWeight,                   // of three weights
@@ -86,9 +85,9 @@ struct Hidden {
 //   gather(from, block, to): these rows of a dense matrix of the same type
 //   add(m, block, by, by_stride, to): to(row) += by(row) m(i), for each of them; `by` null: 1
 //   activate(f, hidden): h
-//   before_activation(f, operands, block, hidden, p, grads, dgates): from the gradient p of h /
-//     gate to those before the activation, and to h times the row's gate, whose gradient is the
-//     row's sum of p h.
+//   differentiate(f, operands, block, hidden, p, grads, dgates): from the gradient p of h / gate to
+//     those before the activation, and to h times the row's gate, whose gradient is the row's sum
+//     of p h.
 template <typename Device>
 class Experts : public Kernel {
  public:
@@ -105,7 +104,9 @@ class Experts : public Kernel {
     for_each_block(
         of,
         [&](const Block& block) {
-          const Hidden hidden = hidden_of(of, block, gathered(of.x, block, kRows));
+          Hidden hidden = before_activation(of, block, gathered(of.x, block, kRows));
+          hidden.h = device_.matrix(kHidden, block, of.units, of.type);
+          device_.activate(f_, hidden);
           const Matrix result = floats(kResult, block, of.d);
           device_.multiply(hidden.h, of.weight(down, block.expert).transposed(), result);
           device_.add(result, block, of.gates + block.expert, of.experts, y.data());
@@ -191,16 +192,15 @@ class Experts : public Kernel {
     return device_.matrix(slot, block, cols, DataType::float32);
   }
 
-  Hidden hidden_of(const Operands& of, const Block& block, const Matrix& x) {
+  // All but h.
+  Hidden before_activation(const Operands& of, const Block& block, const Matrix& x) {
     Hidden hidden;
     hidden.a = floats(kUp, block, of.units);
-    hidden.h = device_.matrix(kHidden, block, of.units, of.type);
     device_.multiply(x, of.weight(up, block.expert).transposed(), hidden.a);
     if (of.gated()) {
       hidden.gated = floats(kGated, block, of.units);
       device_.multiply(x, of.weight(gate, block.expert).transposed(), hidden.gated);
     }
-    device_.activate(f_, hidden);
     return hidden;
   }
 
@@ -208,14 +208,14 @@ class Experts : public Kernel {
                      const Gradient& dx, const Gradient& dgates) {
     const Matrix x = gathered(of.x, block, kRows);
     const Matrix g = gathered(dy, block, kRowGrads);
-    const Hidden hidden = hidden_of(of, block, x);
+    const Hidden hidden = before_activation(of, block, x);
     const Matrix p = floats(kHiddenGrad, block, of.units);
     device_.multiply(g, of.weight(down, block.expert), p);
     Hidden grads;
     grads.a = device_.matrix(kUpGrad, block, of.units, of.type);
-    grads.h = device_.matrix(kWeighted, block, of.units, of.type);
+    grads.h = device_.matrix(kHidden, block, of.units, of.type);
     if (of.gated()) grads.gated = device_.matrix(kGatedGrad, block, of.units, of.type);
-    device_.before_activation(f_, of, block, hidden, p, grads, dgates.data());
+    device_.differentiate(f_, of, block, hidden, p, grads, dgates.data());
     weight_gradient(task, block, down, g, grads.h);
     weight_gradient(task, block, up, grads.a, x);
     if (of.gated()) weight_gradient(task, block, gate, grads.gated, x);

@@ -28,6 +28,14 @@ void add_rows(const Matrix& rows, float* sums) {
   }
 }
 
+const float* read_row(const Matrix& m, std::int64_t r, int slot) {
+  void* const row = m.at(r * m.row);
+  if (!is_narrow(m.type)) return static_cast<const float*>(row);
+  float* const floats = scratch(slot, m.cols);
+  widen(m.type, static_cast<const Narrow*>(row), floats, m.cols);
+  return floats;
+}
+
 TensorView view_of(const Matrix& m) {
   TensorView view = dense_view(m.data, Rect::of_shape({m.batch, m.rows, m.cols}), {}, m.type);
   view.stride[0] = m.batch_stride;

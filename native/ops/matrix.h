@@ -42,6 +42,9 @@ inline DataType product_type(DataType factors, DataType stored) {
 // sums[c] += the sum of column c, of a row-major matrix.
 void add_rows(const Matrix& rows, float* sums);
 
+// Row r of a row-major matrix as floats: where it lies, or widened into scratch `slot`.
+const float* read_row(const Matrix& m, std::int64_t r, int slot);
+
 // The same memory as a tile (batch, rows, cols).
 TensorView view_of(const Matrix& m);
 

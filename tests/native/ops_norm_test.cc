@@ -188,7 +188,7 @@ Case batch_norm_case(const Shape& shape, const std::string& activation, bool res
     return of_channels(out, Rect::of_shape({channels}));
   };
   c.reads_input = true;
-  c.reads_output = activation == "relu";
+  c.reads_output = activation == "relu" && residual;
   c.run = training(shape.front());
   return c;
 }
