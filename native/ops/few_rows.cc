@@ -3,43 +3,62 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ops/simd.h"
+#include "ops/register_tiles.h"
 #include "ops/team.h"
 
 namespace flexlegion::few_rows {
 namespace {
 
 constexpr int kSumsSlot = kKernelSlots + 3;
-constexpr int kLanes = 16;
-constexpr int kTile = 4;      // large matrix: rows, or vectors of a row, in a tile of registers
-constexpr int kTileRows = 6;  // few rows in a tile: with kTile, 24 sums of AVX-512's 32 registers
-constexpr std::int64_t kDepth = 32;  // rows of the large matrix between two visits of a sum
+constexpr int kColumns = 4;  // columns of a transposed large matrix in a tile of registers
 
-using Floats = float __attribute__((vector_size(4 * kLanes)));
-using Indices = std::int32_t __attribute__((vector_size(4 * kLanes)));
+// How a tile fits into the registers of a kind of processor: the lanes of its vectors, how many of
+// them lie side by side, and of how many rows the tile is (where dot products are summed, too). Of
+// a row-major large matrix, so many rows are read between two visits of a sum.
+struct Avx512 {  // 32 registers
+  static constexpr int kLanes = 16, kVectors = 4, kRows = 6, kDotRows = 6, kDepth = 32;
+};
+struct Avx2 {  // 16 registers, and caches that hold fewer lines at a distance of pages
+  static constexpr int kLanes = 8, kVectors = 2, kRows = 6, kDotRows = 3, kDepth = 8;
+};
+constexpr std::int64_t kDepth = Avx512::kDepth;  // of the two, the larger
+constexpr std::int64_t kGroup = 64;              // columns: whole vectors of every kind
 
-FLEXLEGION_INLINE void load(const float* from, Floats& v) { std::memcpy(&v, from, sizeof(v)); }
-FLEXLEGION_INLINE void store(float* to, const Floats& v) { std::memcpy(to, &v, sizeof(v)); }
+bool wide_vectors() {
+  static const bool supported = __builtin_cpu_supports("avx512f") != 0;
+  return supported;
+}
 
-// The last `count` of the kLanes elements at `from`, zeros before them.
+// The last `count` elements of the vector at `from`, zeros before them.
+template <typename Floats>
 FLEXLEGION_INLINE void load_last(const float* from, std::int64_t count, Floats& v) {
-  const Indices lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  constexpr int kLanes = kLanesOf<Floats>;
+  typename VectorOf<kLanes>::Indices lane;
+  for (int i = 0; i < kLanes; ++i) lane[i] = i;
   load(from, v);
   v = lane >= static_cast<std::int32_t>(kLanes - count) ? v : Floats{};
 }
 
+using Floats8 = VectorOf<8>::Floats;
+
+FLEXLEGION_INLINE void fold(const VectorOf<16>::Floats& v, Floats8& folded) {
+  Floats8 halves[2];
+  std::memcpy(halves, &v, sizeof(v));
+  folded = halves[0] + halves[1];
+}
+FLEXLEGION_INLINE void fold(const Floats8& v, Floats8& folded) { folded = v; }
+
 // Adds the sums of four vectors' lanes to four numbers.
+template <typename Floats>
 FLEXLEGION_INLINE void add_lanes(const Floats* v, float* to) {
-  const Indices low8 = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23};
-  const Indices low4 = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27};
-  const Indices swap2 = {2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13};
-  const Indices swap1 = {1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14};
-  const Floats a = __builtin_shuffle(v[0], v[1], low8) + __builtin_shuffle(v[0], v[1], low8 + 8);
-  const Floats b = __builtin_shuffle(v[2], v[3], low8) + __builtin_shuffle(v[2], v[3], low8 + 8);
-  Floats sums = __builtin_shuffle(a, b, low4) + __builtin_shuffle(a, b, low4 + 4);
-  sums += __builtin_shuffle(sums, swap2);
-  sums += __builtin_shuffle(sums, swap1);
-  for (int j = 0; j < kTile; ++j) to[j] += sums[4 * j];
+  using Indices = VectorOf<8>::Indices;
+  const Indices low4 = {0, 1, 2, 3, 8, 9, 10, 11}, low2 = {0, 1, 4, 5, 8, 9, 12, 13};
+  Floats8 f[kColumns];
+  for (int j = 0; j < kColumns; ++j) fold(v[j], f[j]);
+  const Floats8 a = __builtin_shuffle(f[0], f[1], low4) + __builtin_shuffle(f[0], f[1], low4 + 4);
+  const Floats8 b = __builtin_shuffle(f[2], f[3], low4) + __builtin_shuffle(f[2], f[3], low4 + 4);
+  const Floats8 sums = __builtin_shuffle(a, b, low2) + __builtin_shuffle(a, b, low2 + 2);
+  for (int j = 0; j < kColumns; ++j) to[j] += sums[2 * j] + sums[2 * j + 1];
 }
 
 // Where a tile of a product lies: the first of its elements in each matrix, and how far their rows
@@ -50,16 +69,17 @@ struct Tile {
   std::int64_t a_row, b_row, c_row;
 };
 
-// N rows of a, with kTile rows of b, of `inner` elements each: c += a b^T.
-template <int N>
+// N rows of a, with kColumns rows of b, of `inner` elements each: c += a b^T.
+template <int N, int kLanes>
 FLEXLEGION_INLINE void dot_tile(const Tile& t, std::int64_t inner) {
-  Floats sums[N][kTile] = {};
+  using Floats = typename VectorOf<kLanes>::Floats;
+  Floats sums[N][kColumns] = {};
   const auto add = [&](std::int64_t k, std::int64_t count) FLEXLEGION_INLINE_LAMBDA {
-    Floats factor[kTile], x;
-    for (int j = 0; j < kTile; ++j) load(t.b + j * t.b_row + k, factor[j]);
-    for (int i = 0; i < N; ++i) {
-      load_last(t.a + i * t.a_row + k, count, x);
-      for (int j = 0; j < kTile; ++j) sums[i][j] += x * factor[j];
+    Floats x[N], factor;
+    for (int i = 0; i < N; ++i) load_last(t.a + i * t.a_row + k, count, x[i]);
+    for (int j = 0; j < kColumns; ++j) {
+      load(t.b + j * t.b_row + k, factor);
+      for (int i = 0; i < N; ++i) sums[i][j] += x[i] * factor;
     }
   };
   std::int64_t k = 0;
@@ -70,8 +90,9 @@ FLEXLEGION_INLINE void dot_tile(const Tile& t, std::int64_t inner) {
 
 // N rows of a, of `depth` elements, with V vectors of each of `depth` rows of b: c += a b. Of each
 // vector, the last `count` elements.
-template <int N, int V>
+template <int N, int V, int kLanes>
 FLEXLEGION_INLINE void update_tile(const Tile& t, std::int64_t depth, std::int64_t count) {
+  using Floats = typename VectorOf<kLanes>::Floats;
   Floats sums[N][V], factor[V];
   for (int i = 0; i < N; ++i) {
     for (int j = 0; j < V; ++j) load(t.c + i * t.c_row + j * kLanes, sums[i][j]);
@@ -87,50 +108,41 @@ FLEXLEGION_INLINE void update_tile(const Tile& t, std::int64_t depth, std::int64
   }
 }
 
-// kTile rows and V vectors of c: c = a^T b, or += for the last `count` elements of each vector.
-template <int V>
+// kOuterRows rows and V vectors of c: c = a^T b, or += for the last `count` elements of each
+// vector.
+constexpr int kOuterRows = 4;
+template <int V, int kLanes>
 FLEXLEGION_INLINE void outer_tile(const Tile& t, std::int64_t rows, bool adds, std::int64_t count) {
-  Floats sums[kTile][V] = {}, factor[V];
+  using Floats = typename VectorOf<kLanes>::Floats;
+  Floats sums[kOuterRows][V] = {}, factor[V];
   if (adds) {
-    for (int i = 0; i < kTile; ++i) {
+    for (int i = 0; i < kOuterRows; ++i) {
       for (int j = 0; j < V; ++j) load(t.c + i * t.c_row + j * kLanes, sums[i][j]);
     }
   }
   for (std::int64_t k = 0; k < rows; ++k) {
     for (int j = 0; j < V; ++j) load_last(t.b + k * t.b_row + j * kLanes, count, factor[j]);
-    for (int i = 0; i < kTile; ++i) {
+    for (int i = 0; i < kOuterRows; ++i) {
       for (int j = 0; j < V; ++j) sums[i][j] += t.a[k * t.a_row + i] * factor[j];
     }
   }
-  for (int i = 0; i < kTile; ++i) {
+  for (int i = 0; i < kOuterRows; ++i) {
     for (int j = 0; j < V; ++j) store(t.c + i * t.c_row + j * kLanes, sums[i][j]);
   }
 }
 
-// Calls body(first column, number of vectors, elements that count) for tiles of a row of `cols`
-// elements. The last one overlaps the one before it, if it has to.
-template <typename Body>
+// Calls body(first column, constant number of vectors, elements that count) for tiles of a row of
+// `cols` elements. The last one overlaps the one before it, if it has to.
+template <typename Registers, typename Body>
 FLEXLEGION_INLINE void for_each_vector_tile(std::int64_t cols, Body&& body) {
+  constexpr std::int64_t kLanes = Registers::kLanes, kVectors = Registers::kVectors;
+  const std::integral_constant<int, 1> one;
   std::int64_t col = 0;
-  for (; col + kTile * kLanes <= cols; col += kTile * kLanes) body(col, kTile, kLanes);
-  for (; col + kLanes <= cols; col += kLanes) body(col, 1, kLanes);
-  if (col < cols) body(cols - kLanes, 1, cols - col);
-}
-
-// Calls body(first row, constant number of rows) for `rows` in tiles of nearly equal sizes.
-template <typename Body>
-FLEXLEGION_INLINE void for_each_row_tile(std::int64_t rows, Body&& body) {
-  const std::int64_t tiles = (rows + kTileRows - 1) / kTileRows;
-  for (std::int64_t tile = 0, row = 0; tile < tiles; ++tile) {
-    const std::int64_t n = rows / tiles + (tile < rows % tiles);
-    if (n == 1) body(row, std::integral_constant<int, 1>());
-    if (n == 2) body(row, std::integral_constant<int, 2>());
-    if (n == 3) body(row, std::integral_constant<int, 3>());
-    if (n == 4) body(row, std::integral_constant<int, 4>());
-    if (n == 5) body(row, std::integral_constant<int, 5>());
-    if (n == 6) body(row, std::integral_constant<int, 6>());
-    row += n;
+  for (; col + kVectors * kLanes <= cols; col += kVectors * kLanes) {
+    body(col, std::integral_constant<int, kVectors>(), kLanes);
   }
+  for (; col + kLanes <= cols; col += kLanes) body(col, one, kLanes);
+  if (col < cols) body(cols - kLanes, one, cols - col);
 }
 
 FLEXLEGION_INLINE Tile tile_at(const Matrix& a, std::int64_t at_a, const Matrix& b,
@@ -139,43 +151,63 @@ FLEXLEGION_INLINE Tile tile_at(const Matrix& a, std::int64_t at_a, const Matrix&
   return {a.f32() + at_a, b.f32() + at_b, c.f32() + at_c, a.row, b_row, c.row};
 }
 
-// b is transposed: its columns are contiguous.
-FLEXLEGION_SIMD void multiply_dots(const Matrix& a, const Matrix& b, const Matrix& c) {
-  for (std::int64_t col = 0; col < b.cols; col += kTile) {
-    for_each_row_tile(a.rows, [&](std::int64_t row, auto n) FLEXLEGION_INLINE_LAMBDA {
-      dot_tile<n>(tile_at(a, row * a.row, b, col * b.col, c, row * c.row + col, b.col), b.rows);
-    });
-  }
-}
-
-FLEXLEGION_SIMD void multiply_updates(const Matrix& a, const Matrix& b, const Matrix& c) {
-  for (std::int64_t k = 0; k < b.rows; k += kDepth) {
-    const std::int64_t depth = std::min(kDepth, b.rows - k);
-    for_each_vector_tile(
-        b.cols, [&](std::int64_t col, int vectors, std::int64_t count) FLEXLEGION_INLINE_LAMBDA {
-          for_each_row_tile(a.rows, [&](std::int64_t row, auto n) FLEXLEGION_INLINE_LAMBDA {
-            const Tile tile =
-                tile_at(a, row * a.row + k, b, k * b.row + col, c, row * c.row + col, b.row);
-            if (vectors == kTile) {
-              update_tile<n, kTile>(tile, depth, kLanes);
-            } else {
-              update_tile<n, 1>(tile, depth, count);
-            }
-          });
+template <typename Registers>
+FLEXLEGION_INLINE void dots(const Matrix& a, const Matrix& b, const Matrix& c) {
+  for (std::int64_t col = 0; col < b.cols; col += kColumns) {
+    for_each_row_tile<Registers::kDotRows>(
+        a.rows, [&](std::int64_t row, auto n) FLEXLEGION_INLINE_LAMBDA {
+          dot_tile<n, Registers::kLanes>(
+              tile_at(a, row * a.row, b, col * b.col, c, row * c.row + col, b.col), b.rows);
         });
   }
 }
 
+template <typename Registers>
+FLEXLEGION_INLINE void updates(const Matrix& a, const Matrix& b, const Matrix& c) {
+  for (std::int64_t k = 0; k < b.rows; k += Registers::kDepth) {
+    const std::int64_t depth = std::min<std::int64_t>(Registers::kDepth, b.rows - k);
+    for_each_vector_tile<Registers>(
+        b.cols, [&](std::int64_t col, auto vectors, std::int64_t count) FLEXLEGION_INLINE_LAMBDA {
+          for_each_row_tile<Registers::kRows>(
+              a.rows, [&](std::int64_t row, auto n) FLEXLEGION_INLINE_LAMBDA {
+                update_tile<n, vectors, Registers::kLanes>(
+                    tile_at(a, row * a.row + k, b, k * b.row + col, c, row * c.row + col, b.row),
+                    depth, count);
+              });
+        });
+  }
+}
+
+FLEXLEGION_SIMD void dots_of_16(const Matrix& a, const Matrix& b, const Matrix& c) {
+  dots<Avx512>(a, b, c);
+}
+FLEXLEGION_SIMD void dots_of_8(const Matrix& a, const Matrix& b, const Matrix& c) {
+  dots<Avx2>(a, b, c);
+}
+FLEXLEGION_SIMD void updates_of_16(const Matrix& a, const Matrix& b, const Matrix& c) {
+  updates<Avx512>(a, b, c);
+}
+FLEXLEGION_SIMD void updates_of_8(const Matrix& a, const Matrix& b, const Matrix& c) {
+  updates<Avx2>(a, b, c);
+}
+
+// b is transposed: its columns are contiguous.
+void multiply_dots(const Matrix& a, const Matrix& b, const Matrix& c) {
+  (wide_vectors() ? dots_of_16 : dots_of_8)(a, b, c);
+}
+
+void multiply_updates(const Matrix& a, const Matrix& b, const Matrix& c) {
+  (wide_vectors() ? updates_of_16 : updates_of_8)(a, b, c);
+}
+
 FLEXLEGION_SIMD void outer(const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
-  for (std::int64_t row = 0; row < c.rows; row += kTile) {
-    for_each_vector_tile(
-        c.cols, [&](std::int64_t col, int vectors, std::int64_t count) FLEXLEGION_INLINE_LAMBDA {
-          const Tile tile = tile_at(a, row, b, col, c, row * c.row + col, b.row);
-          if (vectors == kTile) {
-            outer_tile<kTile>(tile, a.rows, adds, kLanes);
-          } else {  // without `adds`, what overlaps is written twice
-            outer_tile<1>(tile, a.rows, adds, adds ? count : kLanes);
-          }
+  constexpr std::int64_t kLanes = Avx512::kLanes;
+  for (std::int64_t row = 0; row < c.rows; row += kOuterRows) {
+    for_each_vector_tile<Avx512>(
+        c.cols, [&](std::int64_t col, auto vectors, std::int64_t count) FLEXLEGION_INLINE_LAMBDA {
+          // Without `adds`, what overlaps is written twice.
+          outer_tile<vectors, kLanes>(tile_at(a, row, b, col, c, row * c.row + col, b.row), a.rows,
+                                      adds, adds ? count : kLanes);
         });
   }
 }
@@ -184,7 +216,6 @@ FLEXLEGION_SIMD void outer(const Matrix& a, const Matrix& b, const Matrix& c, bo
 // piece is a number of whole groups, the last one with what is left over.
 template <typename Body>
 void share_groups(std::int64_t columns, std::int64_t elements, const Body& body) {
-  constexpr std::int64_t kGroup = kTile * kLanes;
   const std::int64_t groups = columns / kGroup;
   if (groups < team_size()) return body(std::int64_t{0}, columns);
   share_range(groups, elements, [&](std::int64_t lo, std::int64_t hi) {
@@ -197,8 +228,9 @@ Matrix columns_of(const Matrix& m, std::int64_t lo, std::int64_t hi) {
 }
 
 bool can_use(const Matrix& m) {
-  static const bool wide_vectors = __builtin_cpu_supports("avx512f") != 0;
-  return wide_vectors && m.type == DataType::float32 && m.batch == 1;
+  static const bool supported =
+      wide_vectors() || (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
+  return supported && m.type == DataType::float32 && m.batch == 1;
 }
 
 void zero_rows(const Matrix& c) {
@@ -254,17 +286,21 @@ void multiply_outer(const Matrix& a, const Matrix& b, const Matrix& c, bool adds
 // matrices".
 bool suits(std::int64_t rows, const Matrix& factor) {
   if (!can_use(factor)) return false;
-  if (factor.col != 1) return rows <= 32 && factor.cols % kTile == 0 && factor.rows >= kLanes;
+  if (factor.col != 1) {
+    return rows <= 32 && factor.cols % kColumns == 0 && factor.rows >= Avx512::kLanes;
+  }
   // Libraries cut such a factor into panels of some columns. Where its rows lie a page or more
   // apart, each row of a panel is on another page.
   constexpr std::int64_t kPage = 1024;
-  return rows <= (factor.row >= kPage ? 64 : 4) && factor.cols >= kLanes;
+  const std::int64_t most = wide_vectors() && factor.row >= kPage ? 64 : 4;
+  return rows <= most && factor.cols >= Avx512::kLanes;
 }
 
 bool suits(const Matrix& a, const Matrix& b, const Matrix& c) {
   if (!can_use(a) || !can_use(c) || c.col != 1) return false;
   if (a.col == 1) return suits(a.rows, b);
-  return can_use(b) && b.col == 1 && b.rows <= 8 && c.rows % kTile == 0 && c.cols >= kLanes;
+  return wide_vectors() && can_use(b) && b.col == 1 && b.rows <= 8 && c.rows % kOuterRows == 0 &&
+         c.cols >= Avx512::kLanes;
 }
 
 void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {

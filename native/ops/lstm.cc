@@ -11,7 +11,6 @@
 #include <cstring>
 #include <functional>
 
-#include "ops/few_rows.h"
 #include "ops/kernel.h"
 #include "ops/lstm_cell.h"
 #include "ops/products.h"
@@ -22,10 +21,6 @@ namespace flexlegion {
 namespace {
 
 using namespace lstm;
-
-// Packing the recurrent kernel pays for so many steps, of more rows than few_rows multiplies as
-// fast.
-constexpr std::int64_t kManySteps = 8, kFewRows = 16;
 
 enum Slot {
   kX,
@@ -239,13 +234,13 @@ class Lstm : public Kernel {
    public:
     StepFactor(Products& products, const Matrix& factor, std::int64_t rows, std::int64_t steps)
         : products_(products), factor_(factor) {
-      if (steps < kManySteps || (rows <= kFewRows && few_rows::suits(rows, factor))) return;
+      if (!products.packing_pays(factor, rows, steps)) return;
       packed_ = scratch(kPacked, products.packed_size(factor, rows));
       products.pack(factor, rows, packed_);
     }
     void multiply(const Matrix& a, const Matrix& c, bool adds) const {
       if (packed_ != nullptr) {
-        products_.multiply_packed(a, factor_, packed_, c, adding(adds));
+        products_.multiply_packed(a, factor_, packed_, c, adds);
       } else {
         products_.multiply(a, factor_, c, adding(adds));
       }

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "ops/few_rows.h"
+#include "ops/panels.h"
 
 namespace flexlegion {
 namespace {
@@ -89,13 +90,14 @@ dnnl::matmul::primitive_desc describe(const memory::desc& a, const memory::desc&
   return {onednn::engine(), a, b, bias_desc(c), desc_of(c), attributes};
 }
 
-// c = activation(a b + bias), or c += a b, of matrices that few_rows suits.
-void multiply_few_rows(const Matrix& a, const Matrix& b, const Matrix& c,
-                       const ProductOptions& options) {
+// c = activation(a b + bias), or c += a b, by a product of our own.
+void multiply_ours(void (*product)(const Matrix&, const Matrix&, const Matrix&, bool),
+                   const Matrix& a, const Matrix& b, const Matrix& c,
+                   const ProductOptions& options) {
   for (std::int64_t row = 0; row < c.rows && options.bias != nullptr; ++row) {
     std::copy_n(options.bias, c.cols, c.f32() + row * c.row);
   }
-  few_rows::multiply(a, b, c, options.adds || options.bias != nullptr);
+  product(a, b, c, options.adds || options.bias != nullptr);
   activate(options.activation, view_of(c));
 }
 
@@ -181,7 +183,12 @@ void Products::multiply(const Matrix& a, const Matrix& b, const Matrix& c,
     if (!options.adds) zero_view(view_of(c));
     return;
   }
-  if (options.scale == 1.0f && few_rows::suits(a, b, c)) return multiply_few_rows(a, b, c, options);
+  if (options.scale == 1.0f && few_rows::suits(a, b, c)) {
+    return multiply_ours(few_rows::multiply, a, b, c, options);
+  }
+  if (options.scale == 1.0f && panels::suits(a, b, c)) {
+    return multiply_ours(panels::multiply, a, b, c, options);
+  }
   if (suits_gemm(a, b, c, options)) return multiply_gemm(a, b, c, options);
   multiply_prepared(a, b, c, options);
 }
@@ -202,30 +209,32 @@ void Products::multiply_prepared(const Matrix& a, const Matrix& b, const Matrix&
 }
 
 const onednn::Prepared& Products::liking(const Matrix& b, std::int64_t rows) {
-  return cache_.get(
-      {kLiking, b.batch, rows, b.rows, b.cols, static_cast<std::int64_t>(b.type)}, [&] {
-        const auto any = [&](DataType type, std::int64_t r, std::int64_t c,
-                             memory::format_tag plain) {
-          return b.batch == 1 ? desc(type, {r, c}, plain) : desc(type, {b.batch, r, c}, plain);
-        };
-        const auto rows_first = b.batch == 1 ? memory::format_tag::ab : memory::format_tag::abc;
-        return dnnl::matmul::primitive_desc(onednn::engine(), any(b.type, rows, b.rows, rows_first),
-                                            any(b.type, b.rows, b.cols, memory::format_tag::any),
-                                            any(DataType::float32, rows, b.cols, rows_first),
-                                            onednn::attributes());
-      });
+  return cache_.get({kLiking, rows, b.rows, b.cols, static_cast<std::int64_t>(b.type)}, [&] {
+    return dnnl::matmul::primitive_desc(
+        onednn::engine(), desc(b.type, {rows, b.rows}, memory::format_tag::ab),
+        desc(b.type, {b.rows, b.cols}, memory::format_tag::any),
+        desc(DataType::float32, {rows, b.cols}, memory::format_tag::ab), onednn::attributes());
+  });
 }
 
 memory::desc Products::packed_layout(const Matrix& b, std::int64_t rows) {
   return liking(b, rows).layout(DNNL_ARG_WEIGHTS);
 }
 
+bool Products::packing_pays(const Matrix& b, std::int64_t rows, std::int64_t products) {
+  constexpr std::int64_t kMany = 8, kFewRows = 16;
+  if (products < kMany) return false;
+  return panels::suits_packing(b) || rows > kFewRows || !few_rows::suits(rows, b);
+}
+
 std::int64_t Products::packed_size(const Matrix& b, std::int64_t rows) {
+  if (panels::suits_packing(b)) return panels::packed_size(b);
   return static_cast<std::int64_t>(packed_layout(b, rows).get_size() + sizeof(float) - 1) /
          static_cast<std::int64_t>(sizeof(float));
 }
 
 void Products::pack(const Matrix& b, std::int64_t rows, float* packed) {
+  if (panels::suits_packing(b)) return panels::pack(b, packed);
   onednn::Cache::Key key{kPack, rows};
   append(key, b);
   const memory::desc to = packed_layout(b, rows);
@@ -236,29 +245,28 @@ void Products::pack(const Matrix& b, std::int64_t rows, float* packed) {
   reorder.execute({{DNNL_ARG_FROM, b.data}, {DNNL_ARG_TO, packed}});
 }
 
-// oneDNN multiplies packed factors fast only if the other matrices are dense.
 void Products::multiply_packed(const Matrix& a, const Matrix& b_shape, const float* packed,
-                               const Matrix& c, const ProductOptions& options) {
+                               const Matrix& c, bool adds) {
+  const ProductOptions options = adding(adds);
   check(a, b_shape, c, options);
   if (empty(c)) return;
-  if (!dense(a)) {
+  const bool ours = panels::suits_packing(b_shape);
+  if (ours ? a.col != 1 : !dense(a)) {
     const Matrix copy = scratch_matrix(kLeftSlot, a);
     copy_view(view_of(copy), view_of(a));
-    return multiply_packed(copy, b_shape, packed, c, options);
+    return multiply_packed(copy, b_shape, packed, c, adds);
   }
-  if (!dense(c)) {
+  if (ours ? c.col != 1 : !dense(c)) {
     const Matrix copy = scratch_matrix(kResultSlot, c);
-    ProductOptions writing = options;
-    writing.adds = false;
-    multiply_packed(a, b_shape, packed, copy, writing);
-    return options.adds ? add_view(view_of(c), view_of(copy))
-                        : copy_view(view_of(c), view_of(copy));
+    multiply_packed(a, b_shape, packed, copy, false);
+    return write_or_add_view(view_of(c), view_of(copy), adds);
   }
+  if (ours) return panels::multiply_packed(a, b_shape, packed, c, adds);
   const Matrix left = dense_matrix(a.data, a), right = dense_matrix(nullptr, b_shape),
                result = dense_matrix(c.data, c);
   const memory::desc layout = packed_layout(right, a.rows);
   const onednn::Prepared& product = cache_.get(key_of(kPacked, left, right, result, options), [&] {
-    return describe(factor_desc(left, c.batch), layout, result, options);
+    return describe(desc_of(left), layout, result, options);
   });
   execute(product, left.data, const_cast<float*>(packed), result, options);
 }

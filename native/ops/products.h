@@ -1,6 +1,6 @@
-// Matrix products for all kernels that need them, by whichever of three ways is the fastest for a
-// shape on CPUs: oneDNN's primitives, prepared once a shape; its product after the BLAS; and, of a
-// few rows, our own (few_rows.h).
+// Matrix products for all kernels that need them, by whichever of four ways is the fastest for a
+// shape on this CPU: oneDNN's primitives, prepared once a shape; its product after the BLAS; and
+// our own, of a few rows (few_rows.h) and by way of panels (panels.h).
 #pragma once
 
 #include <cstdint>
@@ -75,15 +75,18 @@ class Products {
   // the last are rows.
   void multiply_into(const TensorView& tile, int slot, bool adds, const Matrix& a, const Matrix& b);
 
-  // The layout of right factors that products with `rows` rows on the left like best, for a factor
-  // that is used again and again (a recurrent kernel over the steps of a sequence): pack() writes b
-  // so into `packed` of packed_size() floats, 64-byte aligned; c = a b, floats, is then
+  // A right factor that is used again and again (a recurrent kernel over the steps of a sequence)
+  // in the layout that is the fastest for products with `rows` rows on the left: pack() writes b so
+  // into `packed` of packed_size() floats, 64-byte aligned; c = a b or c += a b, floats, is then
   // multiply_packed() with the same rows of a, where of b_shape only the extents and the type
-  // count. An a or c whose rows do not lie next to each other goes through scratch memory.
+  // count. An a or c in another order than the product needs goes through scratch memory.
+  //
+  // b is one matrix. packing_pays() tells whether so many products are faster so.
+  bool packing_pays(const Matrix& b, std::int64_t rows, std::int64_t products);
   std::int64_t packed_size(const Matrix& b, std::int64_t rows);
   void pack(const Matrix& b, std::int64_t rows, float* packed);
   void multiply_packed(const Matrix& a, const Matrix& b_shape, const float* packed, const Matrix& c,
-                       const ProductOptions& options = {});
+                       bool adds);
 
  private:
   void multiply_prepared(const Matrix& a, const Matrix& b, const Matrix& c,

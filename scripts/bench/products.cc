@@ -5,7 +5,8 @@
 //   ninja -C build/native bench_products && build/native/bench_products [threads]
 //
 // "prepared" is oneDNN's matrix product as a primitive, "gemm" its product after the BLAS, "few"
-// our own of few rows, where it is made for the shape; "chosen" is what Products::multiply() takes.
+// our own of few rows and "panels" by way of panels, where they are made for the shape; "chosen" is
+// what Products::multiply() takes, and "packed" a product with a factor that is kept packed.
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <sys/mman.h>
@@ -14,10 +15,12 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <memory>
 
 #include "ops/few_rows.h"
+#include "ops/panels.h"
 #include "ops/products.h"
 #include "ops/team.h"
 #include "support/huge_pages.h"
@@ -79,12 +82,24 @@ void show(const char* name, const Matrix& a, const Matrix& b, const Matrix& c) {
   std::printf("  %-4s prepared %4.0f  gemm %4.0f", name,
               rate(flops, [&] { prepared(a, b, c, product); }),
               rate(flops, [&] { gemm(a, b, c); }));
-  if (few_rows::suits(a, b, c)) {
-    std::printf("  few %4.0f", rate(flops, [&] { few_rows::multiply(a, b, c, false); }));
-  } else {
-    std::printf("          ");
+  const auto ours = [&](const char* its, bool suits, auto& multiply) {
+    if (suits) {
+      std::printf("  %s %4.0f", its, rate(flops, [&] { multiply(a, b, c, false); }));
+    } else {
+      std::printf("  %*s", static_cast<int>(std::strlen(its)) + 5, "");
+    }
+  };
+  ours("few", few_rows::suits(a, b, c), few_rows::multiply);
+  ours("panels", panels::suits(a, b, c), panels::multiply);
+  std::printf("  chosen %4.0f", rate(flops, [&] { products.multiply(a, b, c); }));
+  if (a.col == 1) {
+    const Memory packed = floats(products.packed_size(b, a.rows));
+    products.pack(b, a.rows, packed.get());
+    std::printf("  packed %4.0f",
+                rate(flops, [&] { products.multiply_packed(a, b, packed.get(), c, false); }));
   }
-  std::printf("  chosen %4.0f\n", rate(flops, [&] { products.multiply(a, b, c); }));
+  std::printf("\n");
+  std::fflush(stdout);
 }
 
 void show_layer(std::int64_t rows, std::int64_t inputs, std::int64_t outputs) {
