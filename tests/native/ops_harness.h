@@ -340,6 +340,7 @@ inline Results run_tiles(Case& c, const std::vector<Rect>& tiles, Tensor output_
     kernel->backward(backward);
     check_adds(*kernel, backward, input_grads, weight_grads);
     for (const DataType type : {DataType::bfloat16, DataType::float16}) {
+      if (type == DataType::bfloat16 && !has_bfloat16()) continue;  // oneDNN refuses its products
       check_narrow(type, *kernel, c, forward, backward);
     }
     input_grads.add_to(results.input_grads);

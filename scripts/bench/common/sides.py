@@ -103,6 +103,8 @@ class Side:
             text=True,
             env=environment(root) | dict(variables or {}),
         )
+        # Kept, since the children of one that was killed are no longer found below it.
+        self._processes: set[int] = set()
         self.answers: list[dict[str, Any]] = []
         self.other_load: list[float] = []  # share of the machine that others took in a round
         try:
@@ -142,7 +144,8 @@ class Side:
         self._errors.close()
 
     def _signal(self, number: signal.Signals) -> None:
-        for pid in descendants(self.process.pid):
+        self._processes.update(descendants(self.process.pid))
+        for pid in self._processes:
             try:
                 os.kill(pid, number)
             except ProcessLookupError:
