@@ -5,6 +5,8 @@
 // activations, so reordering one at each call costs little.
 #include "ops/conv2d.h"
 
+#include "ops/kernel_gradient.h"
+#include "ops/matrix.h"
 #include "ops/onednn_support.h"
 
 namespace flexlegion {
@@ -137,7 +139,12 @@ class Conv2d : public Kernel {
     const OnednnTile tile(layer_.tile(views, views.dy), views.dy.type);
     const TensorView dy = before_activation(views, tile.type);
     if (views.dx.present()) backward_data(tile, dy.data, views);
-    if (views.dkernel.present()) backward_weights(tile, dy.data, views);
+    if (!views.dkernel.present()) return;
+    if (tile.type == DataType::float32 && kernel_gradient::suits(tile)) {
+      backward_weights_by_panels(tile, dy, views);
+    } else {
+      backward_weights(tile, dy.data, views);
+    }
   }
 
   // The gradient with respect to what the activation was applied to: dense (scratch slot 0).
@@ -162,6 +169,22 @@ class Conv2d : public Kernel {
     convolution.execute(
         {{DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DIFF_SRC, dx.memory()}});
     dx.commit();
+  }
+
+  void backward_weights_by_panels(const OnednnTile& tile, const TensorView& dy,
+                                  const ConvViews& views) {
+    const DenseInput x(views.x, 2);
+    const bool in_place = views.dkernel.dense();
+    const DenseOutput dw(views.dkernel, 3, views.adds_dkernel && !in_place);
+    kernel_gradient::compute(tile, x.data(), dy.f32(), dw.data(), views.adds_dkernel && in_place);
+    dw.commit();
+    if (!layer_.use_bias || !views.dbias.present()) return;
+    float* const sums = scratch(5, tile.filters);
+    std::fill_n(sums, tile.filters, 0.0f);
+    const std::int64_t positions = dy.tile.volume() / tile.filters;
+    add_rows(Matrix::row_major(dy.data, positions, tile.filters, tile.filters), sums);
+    write_or_add_view(views.dbias, dense_view(sums, views.dbias.tile, views.dbias.shape),
+                      views.adds_dbias);
   }
 
   void backward_weights(const OnednnTile& tile, void* dy, const ConvViews& views) {

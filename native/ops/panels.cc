@@ -2,94 +2,25 @@
 
 #include <algorithm>
 
-#include "ops/register_tiles.h"
-#include "ops/team.h"
+#include "ops/panel_tile.h"
 
 namespace flexlegion::panels {
 namespace {
 
 constexpr int kBlockSlot = kKernelSlots + 4;
-constexpr int kLanes = 8, kWidth = 2 * kLanes;  // of a panel: a cache line
-constexpr int kTileRows = 6;                    // with two vectors, 12 sums of AVX2's 16 registers
-// Rows of a panel at a time: 16 KB, which stay in the first cache while all rows of a meet them.
-constexpr std::int64_t kDepth = 256;
-constexpr std::int64_t kBlock = 128;      // columns that are copied at a time: 128 KB
 constexpr std::int64_t kLarge = 1 << 20;  // elements of a factor that no cache holds
-
-using Floats = VectorOf<kLanes>::Floats;
-
-bool narrow_vectors() {
-  static const bool supported = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                                !__builtin_cpu_supports("avx512f");
-  return supported;
-}
 
 bool plain(const Matrix& m) { return m.type == DataType::float32 && m.batch == 1; }
 
-// The lines that are wanted next: `rows` times `lines` of them, rows `stride` floats apart. They
-// are fetched one by one while others are computed with, since memory would otherwise rest
-// meanwhile.
-struct Ahead {
-  const float* line = nullptr;
-  std::int64_t stride = 0, lines = 0, rows = 0, fetched = 0;
-
-  FLEXLEGION_INLINE void fetch_one() {
-    if (rows == 0) return;
-    __builtin_prefetch(line);
-    line += kWidth;
-    if (++fetched < lines) return;
-    fetched = 0;
-    line += stride - lines * kWidth;
-    --rows;
-  }
-};
-
-// Some rows of a panel, and the rows of a and the part of c that meet them.
-struct Tile {
-  const float *a, *panel;
-  float* c;
-  std::int64_t a_row, c_row, depth;
-};
-
-// N rows of a with `depth` rows of a panel: c += a b. Of the lines ahead, one is fetched every so
-// many rows of the panel.
-template <int N>
-FLEXLEGION_INLINE void multiply_tile(const Tile& t, std::int64_t every, Ahead& ahead) {
-  Floats sums[N][2], factor[2];
-  for (int i = 0; i < N; ++i) {
-    for (int j = 0; j < 2; ++j) load(t.c + i * t.c_row + j * kLanes, sums[i][j]);
-  }
-  for (std::int64_t k = 0; k < t.depth;) {
-    ahead.fetch_one();
-    for (const std::int64_t end = std::min(t.depth, k + every); k < end; ++k) {
-      for (int j = 0; j < 2; ++j) load(t.panel + k * kWidth + j * kLanes, factor[j]);
-      for (int i = 0; i < N; ++i) {
-        for (int j = 0; j < 2; ++j) sums[i][j] += t.a[i * t.a_row + k] * factor[j];
-      }
-    }
-  }
-  for (int i = 0; i < N; ++i) {
-    for (int j = 0; j < 2; ++j) store(t.c + i * t.c_row + j * kLanes, sums[i][j]);
-  }
-}
-
-// The same for all rows of a (from its column k on) and a column `col` of c, where a panel begins.
-// The last panel of a matrix may be wider than what is left of it: its sums go through a tile.
+// All rows of a, from its column k on, with some rows of the panel that begins with column `col`.
 FLEXLEGION_INLINE void multiply_panel(const Matrix& a, std::int64_t k, const float* panel,
                                       std::int64_t depth, const Matrix& c, std::int64_t col,
                                       Ahead& ahead) {
-  const std::int64_t every = (a.rows + kTileRows - 1) / kTileRows, cols = c.cols - col;
+  const std::int64_t every = (a.rows + kTileRows - 1) / kTileRows;
   for_each_row_tile<kTileRows>(a.rows, [&](std::int64_t row, auto n) FLEXLEGION_INLINE_LAMBDA {
-    Tile tile{a.f32() + row * a.row + k, panel, c.f32() + row * c.row + col, a.row, c.row, depth};
-    if (cols >= kWidth) return multiply_tile<n>(tile, every, ahead);
-    float sums[kTileRows * kWidth] = {};
-    float* const to = tile.c;
-    tile.c = sums;
-    tile.c_row = kWidth;
-    multiply_tile<n>(tile, every, ahead);
-    for (std::int64_t i = 0; i < n; ++i) {
-      for (std::int64_t j = 0; j < cols; ++j) to[i * c.row + j] += sums[i * kWidth + j];
-    }
+    const Tile tile{
+        a.f32() + row * a.row + k, panel, c.f32() + row * c.row + col, a.row, c.row, depth};
+    multiply_edge<n, false>(tile, c.cols - col, every, ahead);
   });
 }
 
@@ -100,7 +31,7 @@ FLEXLEGION_INLINE void pack_panel(const Matrix& b, std::int64_t k, std::int64_t 
   const float* const from = b.f32() + k * b.row + col * b.col;
   if (cols < kWidth) std::fill_n(to, depth * kWidth, 0.0f);
   if (b.col == 1 && cols == kWidth) {
-    Floats v;
+    VectorOf<kLanes>::Floats v;
     for (std::int64_t r = 0; r < depth; ++r) {
       for (int j = 0; j < kWidth; j += kLanes) {
         load(from + r * b.row + j, v);
@@ -159,18 +90,6 @@ FLEXLEGION_SIMD void multiply_columns(const Matrix& a, const Matrix& b, const Ma
       }
     }
   }
-}
-
-// Calls body(lo, hi, part) for ranges of `cols` columns, a thread each. They begin with a panel.
-template <typename Body>
-void share_panels(std::int64_t cols, std::int64_t elements, const Body& body) {
-  const std::int64_t panels = (cols + kWidth - 1) / kWidth;
-  const int parts = elements < worth_sharing() || panels < team_size() ? 1 : team_size();
-  if (parts == 1) return body(std::int64_t{0}, cols, 0);
-  share_out(parts, [&](int part) {
-    const std::int64_t lo = part * panels / parts, hi = (part + 1) * panels / parts;
-    body(lo * kWidth, std::min(cols, hi * kWidth), part);
-  });
 }
 
 void zero_rows(const Matrix& c, std::int64_t lo, std::int64_t hi) {

@@ -23,6 +23,12 @@ struct VectorOf<8> {
   using Indices = std::int32_t __attribute__((vector_size(32)));
   using Unaligned = float __attribute__((vector_size(32), aligned(4), may_alias));
 };
+template <>
+struct VectorOf<4> {
+  using Floats = float __attribute__((vector_size(16)));
+  using Indices = std::int32_t __attribute__((vector_size(16)));
+  using Unaligned = float __attribute__((vector_size(16), aligned(4), may_alias));
+};
 template <typename Floats>
 constexpr int kLanesOf = sizeof(Floats) / sizeof(float);
 

@@ -6,6 +6,8 @@
 #ifdef FLEXLEGION_TEST_GPU
 #include "gpu/convolution.h"
 #endif
+#include "ops/kernel_gradient.h"
+#include "ops/team.h"
 #include "ops_harness.h"
 
 namespace flexlegion::testing {
@@ -183,14 +185,16 @@ void check_pool(const Window& g, bool maximum, bool count_padding, const std::ve
 
 // n, h, w, c, o, then kernel, stride and padding, each for h and w.
 const Window kWindows[] = {
-    {3, 12, 12, 1, 6, 5, 5, 1, 1, 0, 0},   // LeNet's first
-    {2, 9, 11, 6, 16, 5, 5, 1, 1, 2, 2},   // LeNet's second, padded
-    {2, 13, 10, 3, 20, 3, 3, 2, 2, 1, 1},  // strided
-    {2, 11, 9, 4, 5, 3, 2, 1, 2, 2, 0},    // nothing square
-    {2, 14, 15, 3, 7, 2, 3, 3, 5, 1, 2},   // stride > kernel: elements that no window touches
-    {1, 7, 7, 18, 33, 1, 1, 1, 1, 0, 0},   // 1x1
-    {1, 8, 6, 16, 32, 3, 3, 1, 1, 1, 1},   // whole vectors of channels
-    {1, 20, 45, 2, 3, 4, 7, 1, 1, 3, 6},   // wide, as much padding as there can be
+    {3, 12, 12, 1, 6, 5, 5, 1, 1, 0, 0},    // LeNet's first
+    {2, 9, 11, 6, 16, 5, 5, 1, 1, 2, 2},    // LeNet's second, padded
+    {2, 13, 10, 3, 20, 3, 3, 2, 2, 1, 1},   // strided
+    {2, 11, 9, 4, 5, 3, 2, 1, 2, 2, 0},     // nothing square
+    {2, 14, 15, 3, 7, 2, 3, 3, 5, 1, 2},    // stride > kernel: elements that no window touches
+    {1, 7, 7, 18, 33, 1, 1, 1, 1, 0, 0},    // 1x1
+    {1, 8, 6, 16, 32, 3, 3, 1, 1, 1, 1},    // whole vectors of channels
+    {1, 20, 45, 2, 3, 4, 7, 1, 1, 3, 6},    // wide, as much padding as there can be
+    {2, 20, 19, 16, 17, 3, 3, 1, 1, 1, 1},  // kernels whose gradients are computed by way of panels
+    {1, 23, 22, 3, 20, 7, 7, 2, 2, 3, 3},  {1, 12, 13, 130, 18, 1, 1, 2, 2, 0, 0},
 };
 
 TEST_CASE("conv2d: tiles of any cut compute what the whole does") {
@@ -208,8 +212,44 @@ TEST_CASE("conv2d: tiles of any cut compute what the whole does") {
   }
 }
 
+// The same on every machine, of which only some take them.
+TEST_CASE("conv2d: gradients of kernels by way of panels") {
+  const Window more[] = {{1, 14, 15, 16, 18, 3, 3, 1, 2, 2, 2, 2, 2},
+                         {2, 9, 8, 5, 7, 3, 2, 2, 3, 1, 0}};
+  std::vector<Window> windows(std::begin(kWindows), std::end(kWindows));
+  windows.insert(windows.end(), std::begin(more), std::end(more));
+  for (const Window& g : windows) {
+    CAPTURE(g.kh);
+    CAPTURE(g.c);
+    Tensor x = Tensor::random({g.n, g.h, g.w, g.c}, 1);
+    Tensor dy = Tensor::random({g.n, g.oh(), g.ow(), g.o}, 2), dw({g.o, g.kh, g.kw, g.c});
+    KernelTask task;
+    task.inputs = {x.view(x.whole())};
+    task.weights = {dw.view(dw.whole())};
+    auto attributes = g.attributes();
+    attributes.insert(attributes.end(),
+                      {{"groups", "1"}, {"activation", "none"}, {"use_bias", "0"}});
+    const ConvTile tile =
+        ConvLayer(Attributes(attributes)).tile(ConvViews(task), dy.view(dy.whole()));
+    Tensor expected({g.o, g.kh, g.kw, g.c});
+    g.for_each([&](auto b, auto y, auto z, auto r, auto q, auto i, auto j) {
+      for (std::int64_t o = 0; o < g.o; ++o) {
+        for (std::int64_t c = 0; c < g.c; ++c)
+          expected.at(o, i, j, c) += dy.at(b, y, z, o) * x.at(b, r, q, c);
+      }
+    });
+    kernel_gradient::compute(tile, x.data.data(), dy.data.data(), dw.data.data(), false);
+    CHECK(largest_difference(dw, expected) < kTolerance);
+    const Team team(3, 1);
+    kernel_gradient::compute(tile, x.data.data(), dy.data.data(), dw.data.data(), true);
+    for (float& value : expected.data) value *= 2;
+    CHECK(largest_difference(dw, expected) < kTolerance);
+  }
+}
+
 TEST_CASE("conv2d: what a kernel reads may lie apart") {
   const Window dilated[] = {
+      {1, 14, 15, 16, 18, 3, 3, 1, 2, 2, 2, 2, 2},  // by way of panels
       {2, 11, 10, 3, 5, 3, 3, 1, 1, 2, 2, 2, 2},    // as large as without
       {2, 13, 12, 16, 16, 3, 2, 1, 1, 0, 1, 3, 4},  // whole vectors
       {1, 12, 9, 4, 6, 2, 3, 2, 2, 3, 1, 4, 2},     // strided, more padding than taps
