@@ -44,7 +44,7 @@ struct AffinePass {
           load(more, addend + r * pitch[1] + at);
           value += more;
         }
-        if (kRelu) value = value > V{} ? value : V{};
+        if (kRelu) where_positive(value, value, value);
         store(y + r * pitch[2] + at, value);
       }
     }
@@ -150,7 +150,7 @@ struct BackwardPass {
           } else {
             load(z, of.z + at[2] + k * kWidth);
           }
-          grad[k] = z > V{} ? grad[k] : V{};
+          where_positive(z, grad[k], grad[k]);
         }
         sums[k] += grad[k];
         products[k] += grad[k] * x;

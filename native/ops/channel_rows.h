@@ -10,25 +10,33 @@
 #include <stdexcept>
 
 #include "ops/narrow.h"
+#include "ops/register_tiles.h"
 #include "ops/simd.h"
 #include "ops/strided_loop.h"
 
 namespace flexlegion {
 
 constexpr int kLanes = 16;
-using Floats = float __attribute__((vector_size(4 * kLanes)));
-
-// Values go by reference: a vector as a result would depend on the machine it is compiled for.
-template <typename V>
-FLEXLEGION_INLINE void load(V& value, const float* from) {
-  std::memcpy(&value, from, sizeof(V));
-}
-template <typename V>
-FLEXLEGION_INLINE void store(float* to, const V& value) {
-  std::memcpy(to, &value, sizeof(V));
-}
-using Halves = Bfloat16 __attribute__((vector_size(2 * kLanes)));
+using Floats = VectorOf<kLanes>::Floats;
 using Words = std::uint32_t __attribute__((vector_size(4 * kLanes)));
+
+FLEXLEGION_INLINE void load(float& value, const float* from) { value = *from; }
+FLEXLEGION_INLINE void store(float* to, const float& value) { *to = value; }
+
+// result = z > 0 ? value : 0. For vectors, bits tell: where the machine's are narrower than these,
+// GCC compares them element by element. As whole numbers, the bits of a positive number have no
+// sign, but their negation has one; those of 0 have none in either, those of -0 in both.
+FLEXLEGION_INLINE void where_positive(const Floats& z, const Floats& value, Floats& result) {
+  using Signed = VectorOf<kLanes>::Indices;
+  const Words bits = reinterpret_cast<Words>(z);
+  const Signed positive = reinterpret_cast<Signed>(-bits & ~bits) >> 31;
+  result = reinterpret_cast<Floats>(reinterpret_cast<Signed>(value) & positive);
+}
+FLEXLEGION_INLINE void where_positive(const float& z, const float& value, float& result) {
+  result = z > 0 ? value : 0.0f;
+}
+
+using Halves = Bfloat16 __attribute__((vector_size(2 * kLanes)));
 FLEXLEGION_INLINE void load(Floats& value, const Bfloat16* from) {
   Halves halves;
   std::memcpy(&halves, from, sizeof(halves));

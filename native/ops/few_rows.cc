@@ -35,7 +35,7 @@ FLEXLEGION_INLINE void load_last(const float* from, std::int64_t count, Floats& 
   constexpr int kLanes = kLanesOf<Floats>;
   typename VectorOf<kLanes>::Indices lane;
   for (int i = 0; i < kLanes; ++i) lane[i] = i;
-  load(from, v);
+  load(v, from);
   v = lane >= static_cast<std::int32_t>(kLanes - count) ? v : Floats{};
 }
 
@@ -78,7 +78,7 @@ FLEXLEGION_INLINE void dot_tile(const Tile& t, std::int64_t inner) {
     Floats x[N], factor;
     for (int i = 0; i < N; ++i) load_last(t.a + i * t.a_row + k, count, x[i]);
     for (int j = 0; j < kColumns; ++j) {
-      load(t.b + j * t.b_row + k, factor);
+      load(factor, t.b + j * t.b_row + k);
       for (int i = 0; i < N; ++i) sums[i][j] += x[i] * factor;
     }
   };
@@ -95,7 +95,7 @@ FLEXLEGION_INLINE void update_tile(const Tile& t, std::int64_t depth, std::int64
   using Floats = typename VectorOf<kLanes>::Floats;
   Floats sums[N][V], factor[V];
   for (int i = 0; i < N; ++i) {
-    for (int j = 0; j < V; ++j) load(t.c + i * t.c_row + j * kLanes, sums[i][j]);
+    for (int j = 0; j < V; ++j) load(sums[i][j], t.c + i * t.c_row + j * kLanes);
   }
   for (std::int64_t k = 0; k < depth; ++k) {
     for (int j = 0; j < V; ++j) load_last(t.b + k * t.b_row + j * kLanes, count, factor[j]);
@@ -117,7 +117,7 @@ FLEXLEGION_INLINE void outer_tile(const Tile& t, std::int64_t rows, bool adds, s
   Floats sums[kOuterRows][V] = {}, factor[V];
   if (adds) {
     for (int i = 0; i < kOuterRows; ++i) {
-      for (int j = 0; j < V; ++j) load(t.c + i * t.c_row + j * kLanes, sums[i][j]);
+      for (int j = 0; j < V; ++j) load(sums[i][j], t.c + i * t.c_row + j * kLanes);
     }
   }
   for (std::int64_t k = 0; k < rows; ++k) {

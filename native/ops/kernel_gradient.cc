@@ -30,7 +30,7 @@ struct Product {
 template <int Lanes>
 FLEXLEGION_INLINE void copy_vector(const float* from, float* to) {
   typename VectorOf<Lanes>::Floats v;
-  load(from, v);
+  load(v, from);
   store(to, v);
 }
 

@@ -61,7 +61,7 @@ FLEXLEGION_INLINE void multiply_tile(const Tile& t, std::int64_t every, Ahead& a
   for (std::int64_t k = 0; k < t.depth;) {
     ahead.fetch_one();
     for (const std::int64_t end = std::min(t.depth, k + every); k < end; ++k) {
-      for (int j = 0; j < 2; ++j) load(t.panel + k * kWidth + j * kLanes, factor[j]);
+      for (int j = 0; j < 2; ++j) load(factor[j], t.panel + k * kWidth + j * kLanes);
       for (int i = 0; i < N; ++i) {
         const float a = kLeftInPanels ? t.a[k * N + i] : t.a[i * t.a_row + k];
         for (int j = 0; j < 2; ++j) sums[i][j] += a * factor[j];
@@ -71,7 +71,7 @@ FLEXLEGION_INLINE void multiply_tile(const Tile& t, std::int64_t every, Ahead& a
   for (int i = 0; i < N; ++i) {
     for (int j = 0; j < 2; ++j) {
       float* const c = t.c + i * t.c_row + j * kLanes;
-      load(c, factor[j]);
+      load(factor[j], c);
       store(c, factor[j] + sums[i][j]);
     }
   }

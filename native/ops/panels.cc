@@ -34,7 +34,7 @@ FLEXLEGION_INLINE void pack_panel(const Matrix& b, std::int64_t k, std::int64_t 
     VectorOf<kLanes>::Floats v;
     for (std::int64_t r = 0; r < depth; ++r) {
       for (int j = 0; j < kWidth; j += kLanes) {
-        load(from + r * b.row + j, v);
+        load(v, from + r * b.row + j);
         store(to + r * kWidth + j, v);
       }
     }

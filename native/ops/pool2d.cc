@@ -26,11 +26,20 @@ struct PoolTile {
         out_row(w.out * channels) {}
 };
 
-// Calls body(some V, first element) for `n` elements: V is a vector, or float for what is left.
-template <typename Body>
+// Vectors of AVX2, for machines without wider ones: GCC would compare wider ones element by
+// element.
+using NarrowFloats = VectorOf<8>::Floats;
+
+bool wide_vectors() {
+  static const bool supported = __builtin_cpu_supports("avx512f") != 0;
+  return supported;
+}
+
+// Calls body(some V, first element) for `n` elements: V is Vector, or float for what is left.
+template <typename Vector, typename Body>
 FLEXLEGION_INLINE void for_each_vector(std::int64_t n, Body&& body) {
   std::int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) body(Floats{}, i);
+  for (; i + kLanesOf<Vector> <= n; i += kLanesOf<Vector>) body(Vector{}, i);
   for (; i < n; ++i) body(0.0f, i);
 }
 
@@ -41,9 +50,9 @@ struct Combined {
   float scale;
 };
 
-template <bool kMaximum, typename From, typename To>
+template <bool kMaximum, typename Vector, typename From, typename To>
 FLEXLEGION_INLINE void combine_as(const Combined& of, const From* from, To* to) {
-  for_each_vector(of.n, [&](const auto& like, std::int64_t i) FLEXLEGION_INLINE_LAMBDA {
+  for_each_vector<Vector>(of.n, [&](const auto& like, std::int64_t i) FLEXLEGION_INLINE_LAMBDA {
     auto result = like, value = like;
     load(result, from + i);
     for (std::int64_t k = 1; k < of.count; ++k) {
@@ -59,13 +68,19 @@ FLEXLEGION_INLINE void combine_as(const Combined& of, const From* from, To* to) 
   });
 }
 
-template <typename From, typename To>
+template <typename Vector = Floats, typename From, typename To>
 FLEXLEGION_INLINE void combine_of(const Combined& of, const From* from, To* to) {
-  of.maximum ? combine_as<true>(of, from, to) : combine_as<false>(of, from, to);
+  of.maximum ? combine_as<true, Vector>(of, from, to) : combine_as<false, Vector>(of, from, to);
 }
 
-FLEXLEGION_SIMD void combine(const Combined& of, const float* from, float* to) {
+FLEXLEGION_SIMD void combine_wide(const Combined& of, const float* from, float* to) {
   combine_of(of, from, to);
+}
+FLEXLEGION_SIMD void combine_narrow(const Combined& of, const float* from, float* to) {
+  combine_of<NarrowFloats>(of, from, to);
+}
+void combine(const Combined& of, const float* from, float* to) {
+  (wide_vectors() ? combine_wide : combine_narrow)(of, from, to);
 }
 FLEXLEGION_SIMD void combine(const Combined& of, const Bfloat16* from, float* to) {
   combine_of(of, from, to);
@@ -101,9 +116,7 @@ FLEXLEGION_INLINE void reward_maximum(const PoolTile& t, std::int64_t rows, std:
   }
 }
 
-using VectorPlaces = std::int32_t __attribute__((vector_size(4 * kLanes)));
-
-template <typename Element>
+template <typename Vector = Floats, typename Element>
 FLEXLEGION_INLINE void maximum_backward_of(const PoolTile& t, std::int64_t oh, const Element* x,
                                            const Element* dy, float* dx) {
   const std::int64_t top = t.h.begin(oh), rows = t.h.end(oh) - top;
@@ -111,10 +124,11 @@ FLEXLEGION_INLINE void maximum_backward_of(const PoolTile& t, std::int64_t oh, c
     const std::int64_t left = t.w.begin(ow), cols = t.w.end(ow) - left;
     const std::int64_t first = top * t.in_row + left * t.channels;
     std::int64_t c = 0;
-    for (; c + kLanes <= t.channels; c += kLanes) {
-      Floats grad;
+    for (; c + kLanesOf<Vector> <= t.channels; c += kLanesOf<Vector>) {
+      Vector grad;
       load(grad, dy + c);
-      reward_maximum<VectorPlaces>(t, rows, cols, x + first + c, grad, dx + first + c);
+      reward_maximum<typename VectorOf<kLanesOf<Vector>>::Indices>(t, rows, cols, x + first + c,
+                                                                   grad, dx + first + c);
     }
     for (; c < t.channels; ++c) {
       float grad;
@@ -124,9 +138,17 @@ FLEXLEGION_INLINE void maximum_backward_of(const PoolTile& t, std::int64_t oh, c
   }
 }
 
-FLEXLEGION_SIMD void maximum_backward_row(const PoolTile& t, std::int64_t oh, const float* x,
-                                          const float* dy, float* dx) {
+FLEXLEGION_SIMD void maximum_backward_wide(const PoolTile& t, std::int64_t oh, const float* x,
+                                           const float* dy, float* dx) {
   maximum_backward_of(t, oh, x, dy, dx);
+}
+FLEXLEGION_SIMD void maximum_backward_narrow(const PoolTile& t, std::int64_t oh, const float* x,
+                                             const float* dy, float* dx) {
+  maximum_backward_of<NarrowFloats>(t, oh, x, dy, dx);
+}
+void maximum_backward_row(const PoolTile& t, std::int64_t oh, const float* x, const float* dy,
+                          float* dx) {
+  (wide_vectors() ? maximum_backward_wide : maximum_backward_narrow)(t, oh, x, dy, dx);
 }
 FLEXLEGION_SIMD void maximum_backward_row(const PoolTile& t, std::int64_t oh, const Bfloat16* x,
                                           const Bfloat16* dy, float* dx) {

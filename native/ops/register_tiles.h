@@ -32,8 +32,9 @@ struct VectorOf<4> {
 template <typename Floats>
 constexpr int kLanesOf = sizeof(Floats) / sizeof(float);
 
+// Values go by reference: a vector as a result would depend on the machine it is compiled for.
 template <typename Floats>
-FLEXLEGION_INLINE void load(const float* from, Floats& v) {
+FLEXLEGION_INLINE void load(Floats& v, const float* from) {
   v = *reinterpret_cast<const typename VectorOf<kLanesOf<Floats>>::Unaligned*>(from);
 }
 template <typename Floats>
