@@ -1,7 +1,6 @@
 #include "ops/few_rows.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "ops/register_tiles.h"
 #include "ops/team.h"
@@ -39,25 +38,28 @@ FLEXLEGION_INLINE void load_last(const float* from, std::int64_t count, Floats& 
   v = lane >= static_cast<std::int32_t>(kLanes - count) ? v : Floats{};
 }
 
-using Floats8 = VectorOf<8>::Floats;
-
-FLEXLEGION_INLINE void fold(const VectorOf<16>::Floats& v, Floats8& folded) {
-  Floats8 halves[2];
-  std::memcpy(halves, &v, sizeof(v));
-  folded = halves[0] + halves[1];
-}
-FLEXLEGION_INLINE void fold(const Floats8& v, Floats8& folded) { folded = v; }
-
 // Adds the sums of four vectors' lanes to four numbers.
-template <typename Floats>
-FLEXLEGION_INLINE void add_lanes(const Floats* v, float* to) {
+FLEXLEGION_INLINE void add_lanes(const VectorOf<16>::Floats* v, float* to) {
+  using Floats = VectorOf<16>::Floats;
+  using Indices = VectorOf<16>::Indices;
+  const Indices low8 = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23};
+  const Indices low4 = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27};
+  const Indices swap2 = {2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13};
+  const Indices swap1 = {1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14};
+  const Floats a = __builtin_shuffle(v[0], v[1], low8) + __builtin_shuffle(v[0], v[1], low8 + 8);
+  const Floats b = __builtin_shuffle(v[2], v[3], low8) + __builtin_shuffle(v[2], v[3], low8 + 8);
+  Floats sums = __builtin_shuffle(a, b, low4) + __builtin_shuffle(a, b, low4 + 4);
+  sums += __builtin_shuffle(sums, swap2);
+  sums += __builtin_shuffle(sums, swap1);
+  for (int j = 0; j < kColumns; ++j) to[j] += sums[4 * j];
+}
+FLEXLEGION_INLINE void add_lanes(const VectorOf<8>::Floats* v, float* to) {
+  using Floats = VectorOf<8>::Floats;
   using Indices = VectorOf<8>::Indices;
   const Indices low4 = {0, 1, 2, 3, 8, 9, 10, 11}, low2 = {0, 1, 4, 5, 8, 9, 12, 13};
-  Floats8 f[kColumns];
-  for (int j = 0; j < kColumns; ++j) fold(v[j], f[j]);
-  const Floats8 a = __builtin_shuffle(f[0], f[1], low4) + __builtin_shuffle(f[0], f[1], low4 + 4);
-  const Floats8 b = __builtin_shuffle(f[2], f[3], low4) + __builtin_shuffle(f[2], f[3], low4 + 4);
-  const Floats8 sums = __builtin_shuffle(a, b, low2) + __builtin_shuffle(a, b, low2 + 2);
+  const Floats a = __builtin_shuffle(v[0], v[1], low4) + __builtin_shuffle(v[0], v[1], low4 + 4);
+  const Floats b = __builtin_shuffle(v[2], v[3], low4) + __builtin_shuffle(v[2], v[3], low4 + 4);
+  const Floats sums = __builtin_shuffle(a, b, low2) + __builtin_shuffle(a, b, low2 + 2);
   for (int j = 0; j < kColumns; ++j) to[j] += sums[2 * j] + sums[2 * j + 1];
 }
 
