@@ -8,6 +8,7 @@
 #include "ops/kernel_gradient.h"
 #include "ops/matrix.h"
 #include "ops/onednn_support.h"
+#include "ops/panel_tile.h"
 
 namespace flexlegion {
 namespace {
@@ -156,7 +157,27 @@ class Conv2d : public Kernel {
     return result;
   }
 
+  // Filters of one tap that step over some of x: the gradient of what lies under them, as if there
+  // were nothing else. oneDNN's own such convolution reaches a quarter of the speed on AVX2.
+  void backward_data_of_some(OnednnTile tile, void* dy, ConvViews views) {
+    if (!views.adds_dx) zero_view(views.dx);
+    for (const int d : {1, 2}) {
+      WindowTile& axis = d == 1 ? tile.h : tile.w;
+      views.dx.data = views.dx.at(axis.under(0, 0) * views.dx.stride[d]);
+      views.dx.stride[d] *= axis.stride;
+      views.dx.tile.hi[d] = views.dx.tile.lo[d] + axis.out;
+      axis.in = axis.out;
+      axis.before = axis.after = 0;
+      axis.stride = 1;
+    }
+    backward_data(tile, dy, views);
+  }
+
   void backward_data(const OnednnTile& tile, void* dy, const ConvViews& views) {
+    const bool one_tap = tile.h.kernel == 1 && tile.w.kernel == 1;
+    if (one_tap && (tile.h.stride > 1 || tile.w.stride > 1) && panels::narrow_vectors()) {
+      return backward_data_of_some(tile, dy, views);
+    }
     const DenseOutput dx(views.dx, 3, views.adds_dx, tile.type);
     const Prepared& convolution = cache_.get(tile.key(kBackwardData), [&] {
       return dnnl::convolution_backward_data::primitive_desc(

@@ -11,7 +11,7 @@
 
 namespace flexlegion::kernel_gradient {
 
-// Whether add() is made for this convolution, and beats oneDNN's.
+// Whether compute() is made for this convolution, and beats oneDNN's.
 bool suits(const ConvTile& tile);
 
 // dw (filters, kh, kw, channels) = or += the gradient, from x (samples, h, w, channels) and dy
