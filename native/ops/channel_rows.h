@@ -25,7 +25,8 @@ FLEXLEGION_INLINE void store(float* to, const float& value) { *to = value; }
 
 // result = z > 0 ? value : 0. For vectors, bits tell: where the machine's are narrower than these,
 // GCC compares them element by element. As whole numbers, the bits of a positive number have no
-// sign, but their negation has one; those of 0 have none in either, those of -0 in both.
+// sign, but their negation has one; those of 0 have none in either, those of -0 in both. A NaN
+// counts by its sign.
 FLEXLEGION_INLINE void where_positive(const Floats& z, const Floats& value, Floats& result) {
   using Signed = VectorOf<kLanes>::Indices;
   const Words bits = reinterpret_cast<Words>(z);
@@ -33,7 +34,9 @@ FLEXLEGION_INLINE void where_positive(const Floats& z, const Floats& value, Floa
   result = reinterpret_cast<Floats>(reinterpret_cast<Signed>(value) & positive);
 }
 FLEXLEGION_INLINE void where_positive(const float& z, const float& value, float& result) {
-  result = z > 0 ? value : 0.0f;
+  std::int32_t bits;
+  std::memcpy(&bits, &z, sizeof(bits));
+  result = bits > 0 ? value : 0.0f;
 }
 
 using Halves = Bfloat16 __attribute__((vector_size(2 * kLanes)));

@@ -8,7 +8,8 @@
 #include "ops/kernel_gradient.h"
 #include "ops/matrix.h"
 #include "ops/onednn_support.h"
-#include "ops/panel_tile.h"
+#include "ops/products.h"
+#include "ops/register_tiles.h"
 
 namespace flexlegion {
 namespace {
@@ -175,7 +176,7 @@ class Conv2d : public Kernel {
 
   void backward_data(const OnednnTile& tile, void* dy, const ConvViews& views) {
     const bool one_tap = tile.h.kernel == 1 && tile.w.kernel == 1;
-    if (one_tap && (tile.h.stride > 1 || tile.w.stride > 1) && panels::narrow_vectors()) {
+    if (one_tap && (tile.h.stride > 1 || tile.w.stride > 1) && narrow_vectors()) {
       return backward_data_of_some(tile, dy, views);
     }
     const DenseOutput dx(views.dx, 3, views.adds_dx, tile.type);
@@ -195,9 +196,8 @@ class Conv2d : public Kernel {
   void backward_weights_by_panels(const OnednnTile& tile, const TensorView& dy,
                                   const ConvViews& views) {
     const DenseInput x(views.x, 2);
-    const bool in_place = views.dkernel.dense();
-    const DenseOutput dw(views.dkernel, 3, views.adds_dkernel && !in_place);
-    kernel_gradient::compute(tile, x.data(), dy.f32(), dw.data(), views.adds_dkernel && in_place);
+    const OutputTile dw(views.dkernel, 3, views.adds_dkernel, views.dkernel.dense());
+    kernel_gradient::compute(tile, x.data(), dy.f32(), dw.view().f32(), dw.adds());
     dw.commit();
     if (!layer_.use_bias || !views.dbias.present()) return;
     float* const sums = scratch(5, tile.filters);

@@ -23,11 +23,6 @@ struct Avx2 {  // 16 registers, and caches that hold fewer lines at a distance o
 constexpr std::int64_t kDepth = Avx512::kDepth;  // of the two, the larger
 constexpr std::int64_t kGroup = 64;              // columns: whole vectors of every kind
 
-bool wide_vectors() {
-  static const bool supported = __builtin_cpu_supports("avx512f") != 0;
-  return supported;
-}
-
 // The last `count` elements of the vector at `from`, zeros before them.
 template <typename Floats>
 FLEXLEGION_INLINE void load_last(const float* from, std::int64_t count, Floats& v) {
@@ -230,9 +225,7 @@ Matrix columns_of(const Matrix& m, std::int64_t lo, std::int64_t hi) {
 }
 
 bool can_use(const Matrix& m) {
-  static const bool supported =
-      wide_vectors() || (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"));
-  return supported && m.type == DataType::float32 && m.batch == 1;
+  return (wide_vectors() || narrow_vectors()) && m.type == DataType::float32 && m.batch == 1;
 }
 
 void zero_rows(const Matrix& c) {

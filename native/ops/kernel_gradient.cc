@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/matrix.h"
 #include "ops/panel_tile.h"
 
 namespace flexlegion::kernel_gradient {
@@ -166,13 +167,12 @@ bool suits(const ConvTile& tile) {
 
 void compute(const ConvTile& tile, const float* x, const float* dy, float* dw, bool adds) {
   const Product product(tile, x, dy, dw);
+  const Matrix gradient = Matrix::row_major(dw, tile.filters, product.columns, product.columns);
   const std::int64_t gradients = tile.filters * kDepth, both = gradients + kBlock * kDepth;
   float* const memory = scratch(kFactorsSlot, team_size() * both);
   share_panels(product.columns, product.positions * product.columns,
                [&](std::int64_t lo, std::int64_t hi, int part) {
-                 for (std::int64_t f = 0; f < tile.filters && !adds; ++f) {
-                   std::fill_n(dw + f * product.columns + lo, hi - lo, 0.0f);
-                 }
+                 if (!adds) zero_view(view_of(columns(gradient, lo, hi - lo)));
                  float* const its = memory + part * both;
                  add_columns(product, lo, hi, its, its + gradients);
                });

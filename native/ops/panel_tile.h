@@ -17,13 +17,6 @@ constexpr int kTileRows = 6;                    // with two vectors, 12 sums of 
 constexpr std::int64_t kDepth = 256;
 constexpr std::int64_t kBlock = 128;  // columns that are copied at a time: 128 KB
 
-// Whether this machine has AVX2, and no wider vectors.
-inline bool narrow_vectors() {
-  static const bool supported = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                                !__builtin_cpu_supports("avx512f");
-  return supported;
-}
-
 // The lines that are wanted next: `rows` times `lines` of them, rows `stride` floats apart. They
 // are fetched one by one while others are computed with, since memory would otherwise rest
 // meanwhile.

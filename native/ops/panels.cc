@@ -8,7 +8,7 @@ namespace flexlegion::panels {
 namespace {
 
 constexpr int kBlockSlot = kKernelSlots + 4;
-constexpr std::int64_t kLarge = 1 << 20;  // elements of a factor that no cache holds
+constexpr std::int64_t kLarge = 1 << 20;  // elements of a factor that is read from memory
 
 bool plain(const Matrix& m) { return m.type == DataType::float32 && m.batch == 1; }
 
@@ -92,15 +92,9 @@ FLEXLEGION_SIMD void multiply_columns(const Matrix& a, const Matrix& b, const Ma
   }
 }
 
-void zero_rows(const Matrix& c, std::int64_t lo, std::int64_t hi) {
-  for (std::int64_t row = 0; row < c.rows; ++row) {
-    std::fill_n(c.f32() + row * c.row + lo, hi - lo, 0.0f);
-  }
-}
-
 }  // namespace
 
-// From how many rows on was measured: docs/results.md, "Products of matrices". Up to how many, is
+// From how many rows on was measured: docs/results.md, "Without AVX-512". Up to how many, is
 // oneDNN's own rule, by which it leaves a factor where it lies.
 bool suits(const Matrix& a, const Matrix& b, const Matrix& c) {
   if (!narrow_vectors() || !plain(a) || !plain(b) || !plain(c)) return false;
@@ -113,12 +107,14 @@ bool suits(const Matrix& a, const Matrix& b, const Matrix& c) {
 void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds) {
   float* const blocks = scratch(kBlockSlot, team_size() * kDepth * kBlock);
   share_panels(b.cols, b.rows * b.cols, [&](std::int64_t lo, std::int64_t hi, int part) {
-    if (!adds) zero_rows(c, lo, hi);
+    if (!adds) zero_view(view_of(columns(c, lo, hi - lo)));
     multiply_columns(a, b, c, lo, hi, blocks + part * kDepth * kBlock);
   });
 }
 
-bool suits_packing(const Matrix& b) { return narrow_vectors() && plain(b); }
+bool suits_packing(std::int64_t rows, const Matrix& b) {
+  return narrow_vectors() && plain(b) && rows <= 256;
+}
 
 std::int64_t packed_size(const Matrix& b) {
   return (b.cols + kWidth - 1) / kWidth * kWidth * b.rows;
@@ -133,7 +129,7 @@ void multiply_packed(const Matrix& a, const Matrix& b_shape, const float* packed
                      bool adds) {
   share_panels(b_shape.cols, b_shape.rows * b_shape.cols,
                [&](std::int64_t lo, std::int64_t hi, int) {
-                 if (!adds) zero_rows(c, lo, hi);
+                 if (!adds) zero_view(view_of(columns(c, lo, hi - lo)));
                  multiply_packed_columns(a, packed, c, lo, hi);
                });
 }

@@ -17,9 +17,9 @@ bool suits(const Matrix& a, const Matrix& b, const Matrix& c);
 void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds);
 
 // The same for a factor b that many products share: it is copied once, into `packed` of
-// packed_size() floats, 64-byte aligned; of b_shape only the extents count. Where suits_packing(b),
-// that is the fastest way for any number of rows of a.
-bool suits_packing(const Matrix& b);
+// packed_size() floats, 64-byte aligned; of b_shape only the extents count. suits_packing() tells
+// whether that is the fastest layout for products with so many rows on the left.
+bool suits_packing(std::int64_t rows, const Matrix& b);
 std::int64_t packed_size(const Matrix& b);
 void pack(const Matrix& b, float* packed);
 void multiply_packed(const Matrix& a, const Matrix& b_shape, const float* packed, const Matrix& c,

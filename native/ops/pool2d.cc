@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "ops/channel_rows.h"
+#include "ops/register_tiles.h"
 #include "ops/simd.h"
 
 namespace flexlegion {
@@ -29,11 +30,6 @@ struct PoolTile {
 // Vectors of AVX2, for machines without wider ones: GCC would compare wider ones element by
 // element.
 using NarrowFloats = VectorOf<8>::Floats;
-
-bool wide_vectors() {
-  static const bool supported = __builtin_cpu_supports("avx512f") != 0;
-  return supported;
-}
 
 // Calls body(some V, first element) for `n` elements: V is Vector, or float for what is left.
 template <typename Vector, typename Body>

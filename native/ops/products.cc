@@ -224,17 +224,17 @@ memory::desc Products::packed_layout(const Matrix& b, std::int64_t rows) {
 bool Products::packing_pays(const Matrix& b, std::int64_t rows, std::int64_t products) {
   constexpr std::int64_t kMany = 8, kFewRows = 16;
   if (products < kMany) return false;
-  return panels::suits_packing(b) || rows > kFewRows || !few_rows::suits(rows, b);
+  return panels::suits_packing(rows, b) || rows > kFewRows || !few_rows::suits(rows, b);
 }
 
 std::int64_t Products::packed_size(const Matrix& b, std::int64_t rows) {
-  if (panels::suits_packing(b)) return panels::packed_size(b);
+  if (panels::suits_packing(rows, b)) return panels::packed_size(b);
   return static_cast<std::int64_t>(packed_layout(b, rows).get_size() + sizeof(float) - 1) /
          static_cast<std::int64_t>(sizeof(float));
 }
 
 void Products::pack(const Matrix& b, std::int64_t rows, float* packed) {
-  if (panels::suits_packing(b)) return panels::pack(b, packed);
+  if (panels::suits_packing(rows, b)) return panels::pack(b, packed);
   onednn::Cache::Key key{kPack, rows};
   append(key, b);
   const memory::desc to = packed_layout(b, rows);
@@ -250,7 +250,7 @@ void Products::multiply_packed(const Matrix& a, const Matrix& b_shape, const flo
   const ProductOptions options = adding(adds);
   check(a, b_shape, c, options);
   if (empty(c)) return;
-  const bool ours = panels::suits_packing(b_shape);
+  const bool ours = panels::suits_packing(a.rows, b_shape);
   if (ours ? a.col != 1 : !dense(a)) {
     const Matrix copy = scratch_matrix(kLeftSlot, a);
     copy_view(view_of(copy), view_of(a));

@@ -9,6 +9,17 @@
 
 namespace flexlegion {
 
+// Whether this machine has AVX-512, or AVX2 and nothing wider.
+inline bool wide_vectors() {
+  static const bool supported = __builtin_cpu_supports("avx512f") != 0;
+  return supported;
+}
+inline bool narrow_vectors() {
+  static const bool supported =
+      !wide_vectors() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  return supported;
+}
+
 template <int Lanes>
 struct VectorOf;
 template <>
@@ -26,7 +37,6 @@ struct VectorOf<8> {
 template <>
 struct VectorOf<4> {
   using Floats = float __attribute__((vector_size(16)));
-  using Indices = std::int32_t __attribute__((vector_size(16)));
   using Unaligned = float __attribute__((vector_size(16), aligned(4), may_alias));
 };
 template <typename Floats>

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/panels.h"
 #include "ops/products.h"
 #include "ops/team.h"
 #include "ops_harness.h"
@@ -80,7 +81,7 @@ void check_product(std::int64_t batch, std::int64_t rows, std::int64_t inner, st
   }
   const bool transposed = layout / 4 % 2 == 1;
   for (int which = 0; which < (transposed ? kOptions - 2 : kOptions); ++which) {
-    if (packed && which != 0 && which != 2) continue;
+    if (packed && which != 0 && which != 2) continue;  // such products write or add, no more
     CAPTURE(which);
     const ProductOptions options = options_of(which, bias);
     Factor expected(batch, rows, cols, transposed, 4), result(batch, rows, cols, transposed, 4);
@@ -133,18 +134,47 @@ TEST_CASE("products with packed right factors") {
     check_product(1, 5, 7, 9, layout, true);
     check_product(1, 16, 70, 100, layout, true);
     check_product(1, 33, 600, 36, layout, true);
+    check_product(1, 260, 20, 36, layout, true);
     const Team team(3, 1);
     check_product(1, 16, 300, 100, layout, true);
   }
 }
 
-// Where there are no wider vectors than AVX2's, row-major factors are copied into panels.
-TEST_CASE("products by way of panels") {
+// Where there are no wider vectors than AVX2's, Products copies row-major factors into panels.
+TEST_CASE("products of which some go by way of panels") {
   for (int layout = 0; layout < 8; ++layout) {
     check_product(1, 25, 300, 300, layout, false);
     check_product(1, 9, 1025, 1030, layout, false);
     const Team team(3, 1);
     check_product(1, 100, 20, 196, layout, false);
+  }
+}
+
+// Themselves, on every machine.
+TEST_CASE("panels: whole and partial ones, by block or packed") {
+  struct Shape {
+    std::int64_t rows, inner, cols;
+  };
+  for (const Shape& s : {Shape{1, 5, 7}, {7, 300, 130}, {25, 600, 300}, {9, 1025, 1030}}) {
+    CAPTURE(s.cols);
+    for (const int threads : {1, 3}) {
+      const Team team(threads, 1);
+      for (const bool adds : {false, true}) {
+        for (const bool transposed : {false, true}) {
+          const Factor a(1, s.rows, s.inner, false, 1), b(1, s.inner, s.cols, transposed, 2);
+          Factor expected(1, s.rows, s.cols, false, 4), result(1, s.rows, s.cols, false, 4);
+          reference(a.matrix, b.matrix, expected.matrix, adding(adds));
+          Factor packed(1, s.rows, s.cols, false, 4);
+          float* const memory = scratch(0, panels::packed_size(b.matrix));
+          panels::pack(b.matrix, memory);
+          panels::multiply_packed(a.matrix, b.matrix, memory, packed.matrix, adds);
+          CHECK(largest_difference(packed.memory, expected.memory) < kTolerance);
+          if (transposed) continue;
+          panels::multiply(a.matrix, b.matrix, result.matrix, adds);
+          CHECK(largest_difference(result.memory, expected.memory) < kTolerance);
+        }
+      }
+    }
   }
 }
 
