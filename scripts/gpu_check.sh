@@ -4,7 +4,7 @@
 # Prints a table; exits with 1 if a step failed, and with 2 if there is nothing to check with.
 #
 # Usage: scripts/gpu_check.sh [--python PYTHON] [--json FILE] [--only STEP,...] [--seconds N]
-#                             [--at-once N] [--fbmem MIB]
+#                             [--at-once N] [--fbmem MIB] [--built]
 #
 # The Python (also FLEXLEGION_PYTHON; otherwise that of .venv, or python3) needs legate, cffi, h5py,
 # numpy, pillow, rich and, for references and the benchmark, PyTorch; oneDNN, CUDA, cuBLAS and cuDNN

@@ -99,6 +99,9 @@ unpack() {
   "$python" -m venv --system-site-packages --without-pip "$folder" ||
     fail "$python could not make a virtual environment in $folder."
   tar -C "$folder" -xf "$archive"
+  # The packages of a virtual environment's interpreter are not the system's.
+  "$python" -c 'import sysconfig; print(f"import site; site.addsitedir({sysconfig.get_path("purelib")!r})")' \
+    >"$folder/lib/$version/site-packages/of_interpreter.pth"
   printf 'offline: ready; run scripts/gpu_check.sh --python %s/bin/python\n' "$folder"
 }
 

@@ -3,11 +3,12 @@
     python scripts/bench/gpu.py [--networks alexnet,rnnlm] [--precisions tf32,bf16]
 
 As scripts/bench/networks.py does on CPUs: every side is a process that stays; in each round, each
-trains for some iterations, one after the other, and those that wait are stopped. Of PyTorch's
-variants (eager, channels last, compiled) the best one counts. In bf16, PyTorch runs under autocast,
-and flexlegion stores activations as bfloat16. The batch sizes are the paper's.
-Afterwards, how much of an iteration the GPU computes, and the simulated time of an iteration, with
-tasks' times measured on this GPU, beside the measured one.
+trains for some iterations, one after the other, and those that wait are stopped. They start beside
+each other, and warm up one after the other. Of PyTorch's variants (eager, channels last, compiled)
+the best one counts. In bf16, PyTorch runs under autocast, and flexlegion stores activations as
+bfloat16. The batch sizes are the paper's. Afterwards, how much of an iteration the GPU computes,
+and the simulated time of an iteration, with tasks' times measured on this GPU, beside the measured
+one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import json
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +39,7 @@ from flexlegion.zoo import ZOO
 
 NETWORKS = ("alexnet", "inception_v3", "resnet101", "rnntc", "rnnlm", "nmt", "transformer")
 ITERATIONS = {"alexnet": 20, "rnntc": 20, "rnnlm": 20}
+CPUS, THREADS = 1, 10  # processors that serve the GPU, and threads of each
 BATCHES = 4  # of data
 STEPS_PER_OP = 40  # of recurrent networks: all in one operator
 VARIANTS = {
@@ -110,43 +114,56 @@ class Run:
         self.args = args
         self.result = Comparison(work, precision)
         self.running: list[Side] = []
+        self._peak: Side | None = None
 
-    def compare(self) -> Comparison:
-        """Start all sides, alternate rounds, end them; then profile ours."""
+    def start(self) -> None:
+        """Start all sides, beside each other."""
         result, precision = self.result, self.result.precision
         options = ["--workload", result.work.to_json()]
+        turns = ["--turn", self.args.turns]
+        ours = [*options, *self._ours(), "--threads", str(THREADS), *turns]
+        torch = [sys.executable, str(WORKERS / "torch_worker.py"), *options]
+        torch += ["--precision", precision, "--device", "cuda", "--threads", "4"]
+        images = len(result.work.graph().inputs[0].shape) == 4
+        commands = {"flexlegion": self._legate("flexlegion_worker.py", *ours)}
+        for name in self.args.torch:
+            if images or "channels_last" not in name:
+                commands[f"PyTorch {name}"] = [*torch, *VARIANTS[name], *turns]
+        commands["peak"] = [*torch, "--peak"]
+        with ThreadPoolExecutor(len(commands)) as pool:
+            sides = list(pool.map(self._start, commands, commands.values()))
+        result.ours, *theirs, self._peak = sides
+        result.theirs = [side for side in theirs if side is not None]
+
+    def measure(self) -> None:
+        """Have the sides take turns, round by round."""
+        for number in range(1, self.args.rounds + 1):
+            for side in list(self.running):
+                self._round(side, number)
+        if self._peak is not None:
+            self.result.peaks = [float(answer["gflops"]) for answer in self._peak.answers]
+
+    def end(self) -> None:
+        """End all sides."""
+        for side in self.running:
+            side.end()
+
+    def profile(self) -> None:
+        """Find out how much of our iteration the GPU computes, and what the simulator says."""
+        if self.result.ours is None or self.args.no_profile:
+            return
+        options = ["--workload", self.result.work.to_json(), *self._ours()]
+        self._profile(self._legate("gpu_worker.py", *options, *self.args.profile))
+
+    def _ours(self) -> list[str]:
         # What is not stored narrow, of a network that is, is computed in tf32.
-        narrow = precision == "bf16"
-        ours = ["--strategy", self.args.strategy]
-        ours += ["--precision", "tf32" if narrow else precision]
-        ours += ["--storage", "bf16" if narrow else "fp32"]
-        try:
-            result.ours = self._start(
-                "flexlegion", self._legate("flexlegion_worker.py", *options, *ours)
-            )
-            torch = [sys.executable, str(WORKERS / "torch_worker.py"), *options]
-            torch += ["--precision", precision, "--device", "cuda", "--threads", "4"]
-            images = len(result.work.graph().inputs[0].shape) == 4
-            for name in self.args.torch:
-                if "channels_last" in name and not images:
-                    continue
-                side = self._start(f"PyTorch {name}", [*torch, *VARIANTS[name]])
-                result.theirs += [side] if side else []
-            peak = self._start("matrix products, for the peak", [*torch, "--peak"])
-            for number in range(1, self.args.rounds + 1):
-                for side in list(self.running):
-                    self._round(side, number)
-            if peak is not None:
-                result.peaks = [float(answer["gflops"]) for answer in peak.answers]
-        finally:
-            for side in self.running:
-                side.end()
-        if result.ours is not None:
-            self._profile(self._legate("gpu_worker.py", *options, *ours, *self.args.profile))
-        return result
+        narrow = self.result.precision == "bf16"
+        precision, storage = ("tf32", "bf16") if narrow else (self.result.precision, "fp32")
+        strategy = ["--strategy", self.args.strategy]
+        return [*strategy, "--precision", precision, "--storage", storage]
 
     def _legate(self, script: str, *options: str) -> list[str]:
-        command = legate(script, 2, *options, sysmem=8000, gpus=1)
+        command = legate(script, CPUS, *options, sysmem=8000, gpus=1)
         at = command.index("--gpus")
         return [*command[:at], "--fbmem", str(self.args.fbmem), "--zcmem", "2048", *command[at:]]
 
@@ -246,6 +263,7 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--fbmem", type=int, default=40000, help="MiB of the GPU for Legion; default: 40000"
     )
+    parser.add_argument("--no-profile", action="store_true", help="only compare rates")
     parser.add_argument("--profile-db", metavar="FILE", help="default: the user's own")
     parser.add_argument("--json", metavar="FILE", help="write all figures there")
     args = parser.parse_args()
@@ -267,6 +285,15 @@ def options() -> argparse.Namespace:
     return args
 
 
+def tell(comparisons: list[Comparison], args: argparse.Namespace) -> None:
+    """What the last one lacks; and all figures so far, should what follows be interrupted."""
+    for failure in comparisons[-1].failures:
+        args.console.print(f"[red]failed:[/red] {failure}", highlight=False)
+    if args.json:
+        figures = [comparison.to_json() for comparison in comparisons]
+        Path(args.json).write_text(json.dumps(figures, indent=2) + "\n")
+
+
 def main() -> int:
     """Run everything and print the table; 1 if a side of ours failed."""
     args = options()
@@ -279,16 +306,25 @@ def main() -> int:
         print(f"error: {e}", file=sys.stderr)
         return 2
     comparisons: list[Comparison] = []
-    for work in works:
-        for precision in args.precisions:
-            comparisons.append(Run(work, precision, args).compare())
-            for failure in comparisons[-1].failures:
-                args.console.print(f"[red]failed:[/red] {failure}", highlight=False)
-            if args.json:  # as far as it is known, should what follows be interrupted
-                figures = [comparison.to_json() for comparison in comparisons]
-                Path(args.json).write_text(json.dumps(figures, indent=2) + "\n")
+    with tempfile.NamedTemporaryFile() as turns:
+        args.turns = turns.name
+        for work in works:
+            runs = [Run(work, precision, args) for precision in args.precisions]
+            try:
+                with ThreadPoolExecutor(len(runs)) as pool:
+                    list(pool.map(Run.start, runs))
+                for run in runs:
+                    run.measure()
+            finally:
+                for run in runs:
+                    run.end()
+            for run in runs:
+                run.profile()
+                comparisons.append(run.result)
+                tell(comparisons, args)
     args.console.print(table_of(comparisons))
-    return int(any(c.ours is None or not c.profile for c in comparisons))
+    lacking = [c for c in comparisons if c.ours is None or not (c.profile or args.no_profile)]
+    return int(bool(lacking))
 
 
 if __name__ == "__main__":

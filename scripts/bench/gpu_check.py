@@ -249,7 +249,8 @@ def legate(fbmem: int, script: Path, *args: object, cpus: int = 1) -> list[str]:
 def checking_steps(folder: Path, fbmem: int = FBMEM) -> list[Step]:
     """What finds out whether results are right."""
     tests = BUILD / "cuda_tests"
-    no_tests = "" if has_doctest() else "doctest is not installed, so it was not built"
+    there = has_doctest() or tests.exists()
+    no_tests = "" if there else "doctest is not installed, so it was not built"
     no_torch = "" if package_folder("torch") else "PyTorch is not installed"
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     no_sanitizer = "" if Path(sanitizer).exists() else "compute-sanitizer is not installed"
@@ -314,6 +315,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", help="write all results there")
     parser.add_argument("--only", metavar="STEP,...", help="steps whose names begin so; and builds")
     parser.add_argument(
+        "--built", action="store_true", help="build nothing: build/gpu has what is needed"
+    )
+    parser.add_argument(
         "--seconds", type=float, default=SECONDS, help=f"for everything; default: {SECONDS}"
     )
     parser.add_argument(
@@ -329,19 +333,19 @@ def options() -> argparse.Namespace:
 
 
 def run_all(
-    check: Check, folder: Path, wanted: Callable[[Step], bool], at_once: int, fbmem: int
+    check: Check, folder: Path, wanted: Callable[[Step], bool], args: argparse.Namespace
 ) -> list[Result]:
     """All steps, in their order; those that measure run alone."""
     results = []
     link_native()
-    for step in build_steps():
+    for step in [] if args.built else build_steps():
         results.append(check.run(step))
         if results[-1].outcome == FAILED:  # nothing of what follows could run
             return results
-    with ThreadPoolExecutor(at_once) as pool:
-        results += pool.map(check.run, filter(wanted, checking_steps(folder, fbmem)))
+    with ThreadPoolExecutor(args.at_once) as pool:
+        results += pool.map(check.run, filter(wanted, checking_steps(folder, args.fbmem)))
     bench = folder / "bench.json"
-    results += map(check.run, filter(wanted, timing_steps(folder, bench, fbmem)))
+    results += map(check.run, filter(wanted, timing_steps(folder, bench, args.fbmem)))
     return results
 
 
@@ -368,7 +372,7 @@ def main() -> int:
         def wanted(step: Step) -> bool:
             return step.name.startswith(tuple(only))
 
-        results = run_all(check, folder, wanted, args.at_once, args.fbmem)
+        results = run_all(check, folder, wanted, args)
         bench = folder / "bench.json"
         benchmark = json.loads(bench.read_text()) if bench.exists() else None
     width = max(len(result.name) for result in results)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -17,3 +20,14 @@ def descendants(pid: int) -> list[int]:
             except OSError:  # ended meanwhile
                 continue
     return found
+
+
+@contextmanager
+def turn(file: str | None) -> Iterator[None]:
+    """While it lasts, no other process that was told of this file has its turn."""
+    if file is None:
+        yield
+        return
+    with Path(file).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

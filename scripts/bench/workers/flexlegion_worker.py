@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+from common.processes import turn
 from common.workloads import LEARNING_RATE, Workload
 
 from flexlegion import SGD, Model, ParallelConfig, Strategy, set_threads
@@ -65,6 +66,7 @@ def main() -> None:
     parser.add_argument("--precision", default="fp32", help="of GPUs; default: fp32")
     parser.add_argument("--storage", default="fp32", help="of activations; default: fp32")
     parser.add_argument("--threads", type=int, default=1, help="of a CPU processor; default: 1")
+    parser.add_argument("--turn", metavar="FILE", help="warm up when others who know it do not")
     args = parser.parse_args()
     set_threads(args.threads)
     work: Workload = args.workload
@@ -93,7 +95,8 @@ def main() -> None:
         program.wait()
         return work.batch_size * len(series) / (time.perf_counter() - started)
 
-    one_round(0)  # warm: the trace is recorded here, and with it every copy that an iteration makes
+    with turn(args.turn):
+        one_round(0)  # warm: the trace is recorded, and with it every copy that an iteration makes
     launches = [launch for launch in model.plan.launches if launch.runs & TRAIN]
     ready = {
         "ready": True,
