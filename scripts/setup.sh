@@ -337,6 +337,7 @@ driver_version() {
 # compile. Without nvcc, PyPI's, which there is of CUDA 13 alone.
 install_cuda_packages() {
   local major=13 driver package packages=(nvidia-cublas nvidia-cudnn-cu13)
+  local headers=nvidia-cudnn-frontend
   has_gpu || [[ $profile == dev ]] || return 0
   if command -v nvcc >/dev/null; then
     major=$(nvcc --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
@@ -356,8 +357,11 @@ install_cuda_packages() {
     "$python" -m pip show -q "$package" 2>/dev/null && continue
     say "installing ${packages[*]} (about 1 GB)"
     pip_install "${packages[*]}" "${packages[@]}"
-    return
+    break
   done
+  # Its headers are all that is wanted of it; what its Python code needs (CUTLASS) is left out.
+  "$python" -m pip show -q "$headers" 2>/dev/null ||
+    pip_install "$headers" --no-deps "$headers"
 }
 
 # legate looks for CUDA's runtime library beside its own libraries, not where its wheel puts it.
