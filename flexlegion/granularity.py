@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from flexlegion.errors import UserError
+from flexlegion.machine.devices import Devices
 from flexlegion.quoting import shown
 
 MAX_SHARD_BYTES = 10**15
@@ -47,6 +48,17 @@ class Granularity:
 
 
 DEFAULT_GRANULARITY = Granularity()
+
+# On a machine with GPUs, where a longer run is no more than a longer list of what the GPU does next,
+# and the host, which only issues it, stages the next batch meanwhile.
+LONGEST_RUN_ON_GPUS = 128
+
+
+def longest_run(granularity: Granularity, devices: Devices) -> int:
+    """So many launches at most run as one; 0: the native library's default."""
+    if granularity.fused_launches is not None:
+        return granularity.fused_launches
+    return LONGEST_RUN_ON_GPUS if devices.has_gpus else 0
 
 
 def to_json(granularity: Granularity) -> dict[str, int]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from flexlegion import _native
 from flexlegion._native import Arrays, enumeration
-from flexlegion.granularity import Granularity
+from flexlegion.granularity import Granularity, longest_run
 from flexlegion.graph import Graph, Operator
+from flexlegion.machine.devices import Devices
 from flexlegion.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -60,10 +61,16 @@ class NativeGraph:
         The tensor, or tensors, that prediction returns.
     granularity
         How finely its plans are cut.
+    devices
+        Where they run.
     """
 
     def __init__(
-        self, graph: Graph, outputs: Tensor | Sequence[Tensor], granularity: Granularity
+        self,
+        graph: Graph,
+        outputs: Tensor | Sequence[Tensor],
+        granularity: Granularity,
+        devices: Devices,
     ) -> None:
         self.graph = graph
         self.core = _native.core()
@@ -74,7 +81,7 @@ class NativeGraph:
         operators = [self._operator(array, operator) for operator in graph.operators]
         contents = {
             "shard_bytes": granularity.shard_bytes,
-            "fused_launches": granularity.fused_launches or 0,
+            "fused_launches": longest_run(granularity, devices),
             "n_tensors": len(graph.tensors),
             "n_operators": len(graph.operators),
             "n_outputs": len(outputs),

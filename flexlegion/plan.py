@@ -127,7 +127,7 @@ class Plan:
         self.graph = graph
         self.devices = devices
         self.granularity = granularity or strategy.granularity or DEFAULT_GRANULARITY
-        native_graph = NativeGraph(graph, outputs, self.granularity)
+        native_graph = NativeGraph(graph, outputs, self.granularity, devices)
         self.facts = native_graph.facts
         self.core = native_graph.core
         self.tensor_numbers = native_graph.tensor_numbers

@@ -119,7 +119,7 @@ class Problem:
         self.granularity = granularity
         self.dimensions = frozenset(dimensions)
         self.space = space
-        self.native = NativeGraph(graph, outputs, granularity)
+        self.native = NativeGraph(graph, outputs, granularity, topology.names)
         self.facts = self.native.facts
         self.core = self.native.core
         self.devices = topology.names

@@ -48,6 +48,11 @@ class Devices:
         return cls([f"cpu:{i}" for i in range(cpus)] + [f"gpu:{i}" for i in range(gpus)])
 
     @property
+    def has_gpus(self) -> bool:
+        """Whether there is one."""
+        return any(name.startswith("gpu:") for name in self.names)
+
+    @property
     def preferred(self) -> list[str]:
         """The devices that built-in strategies use: the GPUs if there are any, else the CPUs."""
         return [name for name in self.names if name.startswith("gpu:")] or self.names

@@ -31,10 +31,13 @@ void read_integers(const std::int32_t* from, std::int64_t n, std::int32_t* to) {
 
 namespace {
 
+constexpr std::size_t kBlasBytes = std::size_t{32} << 20;  // what cuBLAS takes on Hopper GPUs
+
 // A thread is one GPU processor's: it keeps one device's handles.
 struct State {
   cudaStream_t stream = nullptr;
   cublasHandle_t blas = nullptr;
+  void* blas_memory = nullptr;
   cublasLtHandle_t blas_lt = nullptr;
   cudnnHandle_t dnn = nullptr;
   char* arena = nullptr;
@@ -76,8 +79,13 @@ cudaStream_t stream() { return state().stream; }
 
 cublasHandle_t blas() {
   State& mine = state();
-  if (mine.blas == nullptr) check(cublasCreate(&mine.blas));
+  if (mine.blas == nullptr) {
+    check(cublasCreate(&mine.blas));
+    check(cudaMalloc(&mine.blas_memory, kBlasBytes));
+  }
   check(cublasSetStream(mine.blas, mine.stream));
+  // Not its own, which it would give each stream, and allocate while work is recorded.
+  check(cublasSetWorkspace(mine.blas, mine.blas_memory, kBlasBytes));
   const Precision p = precision();
   check(cublasSetMathMode(mine.blas,
                           p == Precision::fp32 ? CUBLAS_DEFAULT_MATH : CUBLAS_TF32_TENSOR_OP_MATH));
@@ -98,6 +106,13 @@ cudnnHandle_t dnn() {
 }
 
 std::int64_t scratch_left() { return state().bytes - state().used; }
+
+bool scratch_fits(int slot, std::int64_t elements) {
+  const State& mine = state();
+  const auto its = mine.slots.find(slot);
+  if (its != mine.slots.end() && elements <= its->second.second) return true;
+  return 2 * elements * static_cast<std::int64_t>(sizeof(float)) <= scratch_left();
+}
 
 float* scratch(int slot, std::int64_t elements) {
   State& mine = state();

@@ -45,6 +45,8 @@ cublasHandle_t blas();  // set to the stream and the precision
 cublasLtHandle_t blas_lt();
 cudnnHandle_t dnn();          // set to the stream
 std::int64_t scratch_left();  // bytes
+// Whether scratch() has that memory already, or as much again is left besides it.
+bool scratch_fits(int slot, std::int64_t elements);
 
 // Throw std::runtime_error with the library's own text.
 void check(cudaError_t status);

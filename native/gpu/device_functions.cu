@@ -140,6 +140,38 @@ void end() noexcept {
   cudaEventRecord(mine.done, gpu::stream());
 }
 
+// Into a stream of our own: Realm looks after its streams while their tasks run.
+Recording record(void* arena, std::int64_t bytes, Precision precision, int parts,
+                 const std::function<void(int)>& issue) {
+  thread_local cudaStream_t own = nullptr;
+  if (own == nullptr) check(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking));
+  check(cudaStreamBeginCapture(own, cudaStreamCaptureModeThreadLocal));
+  bool failed = false;
+  try {
+    for (int i = 0; i < parts; ++i) {
+      begin_task(own, arena, bytes);
+      set_precision(precision);
+      issue(i);
+    }
+  } catch (const std::exception&) {  // what really is wrong shows when it is issued
+    failed = true;
+  }
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t work = nullptr;
+  failed = cudaStreamEndCapture(own, &graph) != cudaSuccess || failed;
+  failed = failed || cudaGraphInstantiate(&work, graph, 0) != cudaSuccess;
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (failed) {
+    cudaGetLastError();  // it is no fault of what comes next
+    return nullptr;
+  }
+  return {work, [](void* its) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(its)); }};
+}
+
+void replay(const Recording& recording) {
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(recording.get()), gpu::stream()));
+}
+
 // An event at which the host looked at its own clock, for others of that device to count from.
 // Distances between events are single-precision milliseconds, whose last place within this age is
 // half of an event's own resolution, about 500 ns.
@@ -258,6 +290,8 @@ DeviceFunctions functions() {
 #if FLEXLEGION_CUDA
   result.begin_task = begin;
   result.end_task = end;
+  result.record = record;
+  result.replay = replay;
   result.mark = mark;
   result.time_of = time_of;
   result.describe = describe;

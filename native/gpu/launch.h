@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <memory>
+#include <functional>
 
 #include "gpu/device.h"
 
@@ -83,15 +83,8 @@ __global__ void run_teams(std::int64_t teams, int size, Body body) {
 
 #elif FLEXLEGION_CUDA
 
-// Without a compiler for devices, the stream's own host does the work.
-template <typename Work>
-void issue_to_host(const Work& work) {
-  const auto run = [](void* data) {
-    const std::unique_ptr<const Work> mine(static_cast<const Work*>(data));
-    (*mine)();
-  };
-  check(cudaLaunchHostFunc(stream(), run, new Work(work)));
-}
+// Without a compiler for devices, the stream's own host does the work (tests/soft_gpu/runtime.cc).
+void issue_to_host(cudaStream_t stream, std::function<void()> work);
 
 #endif
 
@@ -104,7 +97,7 @@ void for_each(std::int64_t n, const Body& body) {
   run_each<<<static_cast<unsigned>(blocks), kThreads, 0, stream()>>>(n, body);
   check(cudaGetLastError());
 #elif FLEXLEGION_CUDA
-  issue_to_host([=] {
+  issue_to_host(stream(), [=] {
     for (std::int64_t i = 0; i < n; ++i) body(i);
   });
 #else
@@ -124,7 +117,7 @@ void for_each_team(std::int64_t teams, std::int64_t width, const Body& body) {
   check(cudaGetLastError());
 #elif FLEXLEGION_CUDA
   (void)width;
-  issue_to_host([=] {
+  issue_to_host(stream(), [=] {
     for (std::int64_t i = 0; i < teams; ++i) body(Team(), i);
   });
 #else
@@ -154,42 +147,6 @@ FL_DEVICE inline void add_atomically(std::int64_t* to, std::int64_t value) {
 #else
   *to += value;
 #endif
-}
-
-template <int N>
-struct Sums {
-  double of[N] = {};
-};
-
-// Sums over the rows of a rows x columns table: value(r, c) returns the N numbers of an element,
-// and finish(c, sums) is called once a column. They are added in double precision, and in an order
-// that depends on the extents alone. Takes scratch slot `slot`.
-template <int N, typename Value, typename Finish>
-void sum_columns(std::int64_t rows, std::int64_t columns, int slot, const Value& value,
-                 const Finish& finish) {
-  // Enough parts of the rows that all of a device's threads have some.
-  const std::int64_t enough = 1 << 18;
-  const std::int64_t parts = std::clamp<std::int64_t>(enough / std::max<std::int64_t>(1, columns),
-                                                      1, std::max<std::int64_t>(1, rows / 16));
-  const std::int64_t each = (rows + parts - 1) / parts;
-  double* const partial = scratch_doubles(slot, parts * columns * N);
-  for_each(parts * columns, [=] FL_BODY(std::int64_t i) {
-    const std::int64_t part = i / columns, c = i % columns;
-    const std::int64_t end = rows < (part + 1) * each ? rows : (part + 1) * each;
-    double sums[N] = {};
-    for (std::int64_t r = part * each; r < end; ++r) {
-      const Sums<N> element = value(r, c);
-      for (int k = 0; k < N; ++k) sums[k] += element.of[k];
-    }
-    for (int k = 0; k < N; ++k) partial[(part * columns + c) * N + k] = sums[k];
-  });
-  for_each(columns, [=] FL_BODY(std::int64_t c) {
-    Sums<N> total;
-    for (std::int64_t part = 0; part < parts; ++part) {
-      for (int k = 0; k < N; ++k) total.of[k] += partial[(part * columns + c) * N + k];
-    }
-    finish(c, total);
-  });
 }
 
 }  // namespace flexlegion::gpu

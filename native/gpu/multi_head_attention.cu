@@ -6,11 +6,13 @@
 //
 // Operands are packed with a matrix a sample and head, so that one product does many of these; the
 // queries of heads that share keys are one matrix. The scores of some of them are in memory at a
-// time; the backward pass computes them again.
+// time; the backward pass computes them again. Where cuDNN has one kernel for all of it, that is
+// taken instead (fused_attention.h).
 #include <algorithm>
 #include <utility>
 
 #include "gpu/blas.h"
+#include "gpu/fused_attention.h"
 #include "gpu/row_softmax.h"
 #include "ops/dropout.h"
 
@@ -227,9 +229,11 @@ class MultiHeadAttention : public Kernel {
         dropout_(attributes, "dropout") {}
   bool accumulates() const override { return true; }
   bool takes(DataType) const override { return true; }
+  bool repeats() const override { return dropout_.rate == 0; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
+    if (!dropout_.drops_in(task.run) && fused_attention(task, causal_, scale_)) return;
     const DataType type = task.outputs[0].type;
     const Operands x(task, type);
     const DenseOutput y(by_head(task.outputs[0]), kOutput, false, type);
@@ -243,6 +247,7 @@ class MultiHeadAttention : public Kernel {
 
   void backward(KernelTask& task) override {
     if (task.output_grads[0].tile.empty()) return no_gradients(task);
+    if (!dropout_.drops_in(task.run) && fused_attention_backward(task, causal_, scale_)) return;
     const DataType type = task.output_grads[0].type;
     const Operands x(task, type);
     const Heads dy = packed(task.output_grads[0], kOutput, type);

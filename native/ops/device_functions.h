@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -60,6 +62,9 @@ struct GpuFacts {
   int memory_bus_bits = 0;
 };
 
+// Work of a GPU, to be done again and again; null: of none.
+using Recording = std::shared_ptr<void>;
+
 struct DeviceFunctions {
   // As ops/tensor_view.h's.
   void (*copy)(const TensorView& to, const TensorView& from) = nullptr;
@@ -79,6 +84,12 @@ struct DeviceFunctions {
   // that stream and that precision, and an arena of device memory for scratch().
   void (*begin_task)(void* stream, void* arena, std::int64_t bytes, Precision precision) = nullptr;
   void (*end_task)() = nullptr;
+  // Records what issue(i) issues for each i below `parts`, each as a task of its own, instead of
+  // doing it; null if some of it cannot be recorded. Absent of devices that record nothing.
+  Recording (*record)(void* arena, std::int64_t bytes, Precision precision, int parts,
+                      const std::function<void(int)>& issue) = nullptr;
+  // Issues what was recorded, to the running task's stream.
+  void (*replay)(const Recording& recording) = nullptr;
   // Notes the moment at which the stream comes to this point; a number to name it by.
   int (*mark)() = nullptr;
   // When that was, in ns of the host's steady clock; waits for it. Forgets the moment.
@@ -94,7 +105,7 @@ struct DeviceFunctions {
 // The sizes of what passes between the runtime and a library of such functions and kernels, as one
 // number. Raise the first factor where a meaning changes and no size does.
 constexpr std::uint64_t device_interface() {
-  std::uint64_t number = 4;
+  std::uint64_t number = 5;
   for (const std::size_t size :
        {sizeof(DeviceFunctions), sizeof(WeightUpdate), sizeof(GpuFacts), sizeof(KernelTask),
         sizeof(TensorView), sizeof(RunState), sizeof(Lookup)}) {

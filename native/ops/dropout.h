@@ -88,6 +88,7 @@ class Dropout : public Kernel {
 
   bool accumulates() const override { return true; }
   bool takes(DataType) const override { return Device::kTakesNarrow; }
+  bool repeats() const override { return layer_.rate == 0; }
 
   void forward(KernelTask& task) override {
     apply(task.inputs[0], task.outputs[0], task.run, false);

@@ -94,6 +94,7 @@ class Experts : public Kernel {
   explicit Experts(const Attributes& attributes) : f_(attributes.text("activation")) {}
 
   bool accumulates() const override { return true; }
+  bool repeats() const override { return false; }
   bool takes(DataType type) const override { return Device::takes(type); }
 
   void forward(KernelTask& task) override {

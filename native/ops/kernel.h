@@ -135,6 +135,9 @@ class Kernel {
   virtual bool accumulates() const { return false; }
   virtual bool shares_out() const { return false; }
   virtual bool takes(DataType) const { return false; }  // of two bytes
+  // Whether a GPU is asked for the same work whatever the step is: then that can be recorded
+  // (runtime/recorded_work.h). Not so if the host waits for what was computed.
+  virtual bool repeats() const { return true; }
 };
 
 using KernelFactory = std::function<std::unique_ptr<Kernel>(const Attributes&)>;
@@ -150,6 +153,8 @@ class UpdateKernel {
                       const float* only_if_finite) = 0;
   // Whether an update by a gradient of zeros changes nothing.
   virtual bool skips_zeros() const { return false; }
+  // Whether a GPU is asked for the same work as long as the learning rate stays.
+  virtual bool repeats() const { return false; }
 };
 
 using UpdateKernelFactory = std::function<std::unique_ptr<UpdateKernel>(const Attributes&)>;

@@ -20,7 +20,7 @@ using namespace Legion;
 namespace {
 
 constexpr const char* kVariable = "FLEXLEGION_GPU_SCRATCH";
-constexpr std::int64_t kMiB = 1 << 20, kMost = 1024 * kMiB;
+constexpr std::int64_t kMiB = 1 << 20, kMost = 2048 * kMiB;
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/strided_loop.h"
+#include "ops/team.h"
 #include "runtime/subtasks.h"
 
 namespace flexlegion {
@@ -19,6 +20,7 @@ constexpr int kCombinedSlot = 1500;  // values
 constexpr int kAddedSlot = 2000;
 constexpr int kFirstSlot = 2500;  // three
 constexpr int kStagedSlot = 2600;
+constexpr int kMetricsSlot = 2700;
 
 // Where a requirement's view goes in a KernelTask: a list, and a position in it.
 struct Binding {
@@ -157,6 +159,10 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
     if (context.views.size() > bindings.size()) {  // a place for them on the device
       device.zero(context.views.back());
       task.metrics = static_cast<Metrics*>(context.views.back().data);
+    } else if (context.kind == DeviceKind::gpu) {  // which cannot reach ours
+      constexpr auto kFloats = static_cast<std::int64_t>(sizeof(Metrics) / sizeof(float));
+      task.metrics =
+          loss < 0 ? nullptr : reinterpret_cast<Metrics*>(device.scratch(kMetricsSlot, kFloats));
     }
     std::vector<std::pair<TensorView, TensorView>> to_add;  // (accumulated, contribution)
     for (std::size_t i = 0; i < bindings.size(); ++i) {
@@ -199,6 +205,12 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
     }
     for (const auto& [accumulated, contribution] : to_add) device.add(accumulated, contribution);
   };
+}
+
+Recordable recordable_kernel(const Operator& op, const Launch& planned,
+                             const OperatorKernels& kernels) {
+  const bool tells = op.is_loss && planned.pass == Pass::forward;
+  return !tells && kernels.repeat_on(planned.devices) ? Recordable::always : Recordable::never;
 }
 
 Body combine_body(const Plan& plan, const Launch& planned) {
@@ -272,11 +284,11 @@ void stage_rows(const TensorView& tile, const HostArray& array, const std::int64
   const auto row_bytes = static_cast<std::size_t>(elements * element_bytes(tile.type));
   const bool bytes = array.byte_values != nullptr;
   const std::int64_t host_bytes = elements * (bytes ? 1 : element_bytes(DataType::float32));
-  for (std::int64_t i = tile.tile.lo[0]; i < tile.tile.hi[0]; ++i) {
+  const auto stage_row = [&](std::int64_t i) {
     void* const to = tile.at((i - tile.tile.lo[0]) * tile.stride[0]);
     if (i >= count) {
       std::memset(to, 0, row_bytes);
-      continue;
+      return;
     }
     const char* const row = array.base + rows[i] * host_bytes;
     if (!bytes && !tile.narrow()) {
@@ -290,7 +302,11 @@ void stage_rows(const TensorView& tile, const HostArray& array, const std::int64
                      [&](unsigned char byte) { return (*array.byte_values)[byte]; });
       if (tile.narrow()) round_off(tile.type, values, static_cast<Narrow*>(to), elements);
     }
-  }
+  };
+  const std::int64_t first = tile.tile.lo[0], staged = tile.tile.hi[0] - first;
+  share_range(staged, staged * elements, [&](std::int64_t lo, std::int64_t hi) {
+    for (std::int64_t i = first + lo; i < first + hi; ++i) stage_row(i);
+  });
 }
 
 void store_tile(const TensorView& tile, const char* base) {

@@ -1,6 +1,7 @@
 // What the tasks of each kind of launch do with their views.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <memory>
@@ -23,6 +24,14 @@ template <typename AnyKernel>
 class KernelsOfKinds {
  public:
   AnyKernel& on(DeviceKind kind) const { return *of_[static_cast<int>(kind)]; }
+  // Whether that of those devices that are GPUs repeats.
+  bool repeat_on(const std::vector<int>& devices) const {
+    return std::all_of(devices.begin(), devices.end(), [this](int device) {
+      const auto& all = MachineState::get().devices();
+      const DeviceKind kind = all[static_cast<std::size_t>(device)].kind;
+      return kind != DeviceKind::gpu || on(kind).repeats();
+    });
+  }
 
  protected:
   // Makes what `devices` (numbers) lack.
@@ -52,6 +61,11 @@ int loss_number(const Graph& graph, OpId op);
 // combines partial values before, and adds to earlier contributions after it.
 Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
                  const OperatorKernels& kernels);
+
+// Whether GPUs' tasks of such a launch can be recorded. Those of a loss tell the host what they
+// found.
+Recordable recordable_kernel(const Operator& op, const Launch& planned,
+                             const OperatorKernels& kernels);
 
 // A planned sum launch's body: combines shards of an operator's partial values.
 Body combine_body(const Plan& plan, const Launch& planned);

@@ -47,6 +47,7 @@ int Executor::add_launch(RuntimeLaunch launch) {
   launch.elapsed.assign(tasks, -1);
   launch.given.resize(tasks);
   for (FusedPart& part : launch.parts) part.given.resize(tasks);
+  for (std::size_t k = 0; k < tasks; ++k) launch.recorded.emplace_back(launch.stretches.size());
   launches_.push_back(std::move(launch));
   return static_cast<int>(launches_.size()) - 1;
 }
@@ -178,9 +179,9 @@ void Executor::note(const TaskRecord& record) {
   records_.push_back(record);
 }
 
-void Executor::note_later(const TaskRecord& record, int begin, int end) {
+void Executor::note_later(const TaskRecord& record, int begin, int end, int times) {
   const std::lock_guard<std::mutex> lock(records_mutex_);
-  pending_.push_back({record, begin, end});
+  pending_.push_back({record, begin, end, times});
 }
 
 void Executor::settle() {
@@ -193,8 +194,8 @@ void Executor::settle() {
   const DeviceFunctions& device = *device_functions(DeviceKind::gpu);
   for (Pending& task : pending) {
     task.record.start = device.time_of(task.begin);
-    task.record.end = device.time_of(task.end);
-    task.record.computed = task.record.end - task.record.start;
+    task.record.computed = (device.time_of(task.end) - task.record.start) / task.times;
+    task.record.end = task.record.start + task.record.computed;
     note(task.record);
   }
 }

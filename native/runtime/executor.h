@@ -49,8 +49,8 @@ class Executor {
   virtual void on_failure() {}
   // A task that has run here.
   void note(const TaskRecord& record);
-  // A GPU's task whose work is issued; the marks are DeviceFunctions::mark()'s.
-  void note_later(const TaskRecord& record, int begin, int end);
+  // A GPU's task whose work is issued, so many times; the marks are DeviceFunctions::mark()'s.
+  void note_later(const TaskRecord& record, int begin, int end, int times = 1);
   // Whether somebody wants to know when that launch's tasks run.
   bool times(const RuntimeLaunch& launch) const { return recording_ || launch.log != nullptr; }
 
@@ -88,7 +88,7 @@ class Executor {
   std::mutex records_mutex_;
   struct Pending {
     TaskRecord record;
-    int begin, end;
+    int begin, end, times;
   };
   std::vector<TaskRecord> records_;
   std::vector<Pending> pending_;

@@ -58,6 +58,7 @@ RuntimeLaunch fused(const std::deque<RuntimeLaunch>& launches, const std::vector
   for (int member : members) {
     FusedPart& part = launch.parts.emplace_back();
     part.launch = member;
+    part.recordable = launches[static_cast<std::size_t>(member)].recordable;
     for (const LaunchRequirement& r : launches[static_cast<std::size_t>(member)].requirements) {
       const std::size_t place = merged.add(use_of(r));
       part.places.push_back(static_cast<int>(place));
@@ -65,6 +66,7 @@ RuntimeLaunch fused(const std::deque<RuntimeLaunch>& launches, const std::vector
       launch.requirements[place].privilege = legion_privilege(merged.uses()[place].privilege);
     }
   }
+  launch.stretches = stretches_of(launch.parts);
   return launch;
 }
 

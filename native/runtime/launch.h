@@ -12,6 +12,7 @@
 #include "legion.h"
 #include "ops/device_functions.h"
 #include "ops/kernel.h"
+#include "runtime/recorded_work.h"
 #include "support/rect.h"
 
 namespace flexlegion {
@@ -71,14 +72,15 @@ enum class Side {
   pinned,  // the same, in memory that the device reads as well
 };
 
-// The views of each task, once they are known. Without GPUs, the mapper gives a field one instance
-// in a memory for as long as the program lives, so they stay the same; to ask Legion for them takes
-// longer than many a task.
+// The views of each task, once they are known. In a GPU's memory, and without GPUs in the host's,
+// the mapper gives a field one instance for as long as the program lives, so they stay the same; to
+// ask Legion for them takes longer than many a task.
 using Given = std::vector<std::vector<TensorView>>;
 
 // A launch that another one stands for, see fusion.h.
 struct FusedPart {
   int launch = 0;
+  Recordable recordable = Recordable::never;
   std::vector<int> places;  // of its requirements among the other's
   Given given;
 };
@@ -89,10 +91,15 @@ struct RuntimeLaunch {
   Side side = Side::device;
   bool answers = false;  // with a loss: it stays alone, so that its answer does not wait for others
   bool closing = false;  // what ends an iteration: updates, and what they wait for alone
-  int forward = -1;      // of a backward launch: its operator's forward launch
+  Recordable recordable = Recordable::never;
+  int forward = -1;  // of a backward launch: its operator's forward launch
   std::vector<LaunchRequirement> requirements;
   std::function<void(LeafContext&)> body;
-  std::vector<FusedPart> parts;  // instead of a body
+  std::vector<FusedPart> parts;                     // instead of a body
+  std::vector<Stretch> stretches;                   // of the parts
+  std::vector<std::vector<RecordedWork>> recorded;  // a task: of each stretch
+  RecordedWork measured;  // of the one task whose times are logged, and how often it has that
+  int measured_times = 0;
   Given given;
   // Filled when the program is complete.
   std::unique_ptr<Legion::IndexTaskLauncher> launcher;

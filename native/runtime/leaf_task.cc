@@ -100,8 +100,8 @@ void add_views(LeafContext& context, const std::vector<PhysicalRegion>& regions,
     context.views.push_back(view);
   }
   // Beside GPUs, a copy on the host of what one of them computes may be given up, and be another
-  // one next time (mapper.cc), whoever uses it.
-  if (!MachineState::get().has_gpus()) known = context.views;
+  // one next time (mapper.cc), whoever uses it. What lies in a GPU's own memory stays.
+  if (context.kind == DeviceKind::gpu || !MachineState::get().has_gpus()) known = context.views;
 }
 
 // Has the calling thread keep to its device's cores, and with it the threads that it comes to lead,
@@ -134,6 +134,34 @@ class GpuTask {
   const DeviceFunctions& device_;
 };
 
+// Of a task shorter than that, an iteration's recording has many: what a GPU takes to begin one is
+// no part of its time.
+constexpr std::int64_t kShortTask = 50'000;  // ns
+constexpr int kTimes = 8;
+
+// Runs a GPU's task that is measured, and that programs record, as they run it: by a recording,
+// which has short tasks several times. False if it has to be run otherwise.
+bool run_measured(Executor& executor, RuntimeLaunch& launch, const LeafContext& context,
+                  const TaskRecord& record) {
+  if (launch.log == nullptr || launch.recordable == Recordable::never) return false;
+  const std::int64_t last = launch.elapsed[static_cast<std::size_t>(context.point)];
+  const Stretch stretch{0, last >= 0 && last < kShortTask ? kTimes : 1, launch.recordable};
+  if (launch.measured_times == 0 && last >= 0) launch.measured_times = stretch.last;
+  const RecordingKey key(*context.arguments, context.rows, launch.recordable);
+  const auto issue = [&](int) {
+    LeafContext own = context;
+    launch.body(own);
+  };
+  const auto replay = [&](const Recording& recording) {
+    const GpuTask task(*context.device, record.device, executor.precision());
+    const int begin = context.device->mark();
+    context.device->replay(recording);
+    executor.note_later(record, begin, context.device->mark(), launch.measured_times);
+  };
+  return launch.measured.run(*context.device, key, arena_of(record.device), executor.precision(),
+                             issue, stretch, replay);
+}
+
 // Runs a launch's own code, and notes when.
 void run_body(Executor& executor, int index, LeafContext& context, int device,
               const std::vector<PhysicalRegion>& regions, const std::vector<int>* places,
@@ -151,10 +179,45 @@ void run_body(Executor& executor, int index, LeafContext& context, int device,
     executor.note(record);
     return;
   }
+  if (run_measured(executor, launch, context, record)) return;
   const GpuTask task(*context.device, device, executor.precision());
   const int begin = timed ? context.device->mark() : -1;
   launch.body(context);
   if (timed) executor.note_later(record, begin, context.device->mark());
+}
+
+// Runs the parts of a fused launch; of a GPU's, those that repeat by their recordings.
+void run_parts(Executor& executor, RuntimeLaunch& launch, const LeafContext& context, int device,
+               const std::vector<PhysicalRegion>& regions) {
+  const auto replay = [&](const Recording& recording) {
+    const GpuTask task(*context.device, device, executor.precision());
+    context.device->replay(recording);
+  };
+  const auto issue = [&](int i) {
+    FusedPart& part = launch.parts[static_cast<std::size_t>(i)];
+    RuntimeLaunch& its = executor.launch(part.launch);
+    LeafContext own = context;
+    add_views(own, regions, &part.places, its, executor.regions(), part.given);
+    its.body(own);
+  };
+  for (std::size_t s = 0; s < launch.stretches.size(); ++s) {
+    const Stretch& stretch = launch.stretches[s];
+    const auto first = static_cast<std::size_t>(stretch.first);
+    const bool timed = executor.times(executor.launch(launch.parts[first].launch));
+    if (context.kind == DeviceKind::gpu && stretch.recordable != Recordable::never && !timed) {
+      const RecordingKey key(*context.arguments, context.rows, stretch.recordable);
+      RecordedWork& recorded = launch.recorded[static_cast<std::size_t>(context.point)][s];
+      if (recorded.run(*context.device, key, arena_of(device), executor.precision(), issue, stretch,
+                       replay)) {
+        continue;
+      }
+    }
+    for (int i = stretch.first; i < stretch.last; ++i) {
+      FusedPart& part = launch.parts[static_cast<std::size_t>(i)];
+      LeafContext its = context;
+      run_body(executor, part.launch, its, device, regions, &part.places, part.given);
+    }
+  }
 }
 
 LeafContext run_leaf(const Task* task, const std::vector<PhysicalRegion>& regions) {
@@ -176,11 +239,9 @@ LeafContext run_leaf(const Task* task, const std::vector<PhysicalRegion>& region
   // outside reports it.
   try {
     RuntimeLaunch& launch = executor.launch(arguments->launch);
-    for (FusedPart& part : launch.parts) {
-      LeafContext its = context;
-      run_body(executor, part.launch, its, device, regions, &part.places, part.given);
-    }
-    if (launch.parts.empty()) {
+    if (!launch.parts.empty()) {
+      run_parts(executor, launch, context, device, regions);
+    } else {
       run_body(executor, arguments->launch, context, device, regions, nullptr, launch.given);
     }
   } catch (const std::exception& e) {

@@ -156,20 +156,23 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
                          [values](LeafContext& context) { fill_body(context, values); });
   }
   Body body;
+  Recordable recordable = Recordable::always;
   if (launch.pass == Pass::sum) {
     body = combine_body(plan.plan, launch);
   } else if (launch.pass == Pass::update) {
     UpdateKernels kernels;
     kernels.provide(optimizer, hyperparameters, {device});
     body = update_body(launch, kernels);
+    recordable = recordable_update(kernels, {device});
   } else {
     const Operator& op = graph.operators[launch.op];
     OperatorKernels kernels;
     kernels.provide(op, {device});
     body = kernel_body(graph, plan.plan, launch, kernels);
+    recordable = recordable_kernel(op, launch, kernels);
   }
   measurement.add_measured(task_name(graph, launch, optimizer), device, std::move(requirements),
-                           std::move(body), cold, shares);
+                           std::move(body), cold, shares, Side::device, recordable);
 }
 
 TaskTimes with_alone(Measurement& measurement, const RunState& state, const Repeats& repeats) {

@@ -98,12 +98,14 @@ void Measurement::add_fill(int device, LaunchRequirement requirement, Body body)
 void Measurement::add_measured(const std::string& task, int device,
                                std::vector<LaunchRequirement> requirements, Body body,
                                const std::vector<bool>& cold, const std::vector<bool>& shared,
-                               Side side) {
+                               Side side, Recordable recordable) {
   add_sweep(device, requirements, cold, shared);
   const int launch = add_task(task, device, std::move(requirements), std::move(body), side);
   add_step(launch);
   if (device != device_) return;
-  launches_[static_cast<std::size_t>(launch)].log = &add_log();
+  RuntimeLaunch& measured = launches_[static_cast<std::size_t>(launch)];
+  measured.log = &add_log();
+  measured.recordable = recordable;
   own_.launches.push_back(launch);
 }
 

@@ -43,11 +43,11 @@ class Measurement : public Executor {
 
   // A task to measure: a step that logs its times, if it runs on our device; elsewhere it keeps
   // that processor busy. The operands that are `cold` were not used for long; those that are
-  // `shared` other devices read, too, at the same time.
+  // `shared` other devices read, too, at the same time. Programs record it if it is `recordable`.
   void add_measured(const std::string& task, int device,
                     std::vector<LaunchRequirement> requirements, Body body,
                     const std::vector<bool>& cold = {}, const std::vector<bool>& shared = {},
-                    Side side = Side::device);
+                    Side side = Side::device, Recordable recordable = Recordable::never);
 
   Times& add_log();
   void add_step(int launch) { all_.launches.push_back(launch); }

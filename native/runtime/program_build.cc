@@ -162,11 +162,14 @@ void Program::add_planned(LaunchId id) {
     UpdateKernels kernels;
     kernels.provide(optimizer_, hyperparameters_, planned.devices);
     launch.closing = true;
+    launch.recordable = recordable_update(kernels, planned.devices);
     launch.body = update_body(planned, kernels, clip_norm_);
   } else if (planned.pass == Pass::sum) {
+    launch.recordable = Recordable::always;
     launch.body = combine_body(plan_, planned);
   } else if (planned.pass == Pass::norm || planned.pass == Pass::clip) {
     launch.closing = true;
+    launch.recordable = Recordable::always;
     launch.body = planned.pass == Pass::norm ? norm_body(planned, update_of(plan_, planned.op))
                                              : clip_body(planned);
     if (planned.pass == Pass::clip && plan_.optimizer.scales) add_overflow_answer(id, launch);
@@ -175,6 +178,7 @@ void Program::add_planned(LaunchId id) {
     OperatorKernels& kernels = kernels_[planned.op];
     kernels.provide(graph_.operators[planned.op], planned.devices);
     launch.body = kernel_body(graph_, plan_, planned, kernels);
+    launch.recordable = recordable_kernel(graph_.operators[planned.op], planned, kernels);
     if (planned.pass == Pass::backward) launch.forward = forward_[planned.op];
     const int loss = loss_number(graph_, planned.op);
     if (planned.pass == Pass::forward && loss >= 0) add_answer(id, loss, launch);

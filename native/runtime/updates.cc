@@ -130,6 +130,10 @@ Body update_body(const Launch& planned, const UpdateKernels& kernels, double cli
   };
 }
 
+Recordable recordable_update(const UpdateKernels& kernels, const std::vector<int>& devices) {
+  return kernels.repeat_on(devices) ? Recordable::at_one_rate : Recordable::never;
+}
+
 Body norm_body(const Launch& planned, const Launch& update) {
   return [weights = updated_weights(planned, update),
           norm = place_of(planned, RequirementRole::norm)](LeafContext& context) {

@@ -52,9 +52,24 @@ Stream::~Stream() {
 
 void Stream::issue(By by, std::function<void()> work) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (captures_) {
+    captured_.push_back({by, std::move(work)});
+    return;
+  }
   items_.push_back({by, std::move(work)});
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   changed_.notify_all();
+}
+
+void Stream::begin_capture() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  captures_ = true;
+}
+
+std::vector<Item> Stream::end_capture() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  captures_ = false;
+  return std::exchange(captured_, {});
 }
 
 std::shared_ptr<Mark> Stream::mark() {

@@ -53,6 +53,11 @@ class Event {
 // What device code does may touch device memory, what the host does may not.
 enum class By { device, host };
 
+struct Item {
+  By by;
+  std::function<void()> work;
+};
+
 class Stream {
  public:
   Stream() = default;
@@ -64,18 +69,19 @@ class Stream {
   std::shared_ptr<Mark> mark();
   void wait_for(const Event& event);
 
+  // Until end_capture(), what is issued is not done, but kept, to be issued as often as one likes.
+  void begin_capture();
+  std::vector<Item> end_capture();
+
  private:
-  struct Item {
-    By by;
-    std::function<void()> work;
-  };
 
   void run();
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Item> items_;
-  bool ends_ = false;
+  bool ends_ = false, captures_ = false;
+  std::vector<Item> captured_;
   std::thread thread_;  // from the first item on
 };
 

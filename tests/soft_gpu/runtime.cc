@@ -15,6 +15,12 @@ Stream& stream_of(cudaStream_t stream) {
 }
 Event& event_of(cudaEvent_t event) { return *reinterpret_cast<Event*>(event); }
 
+using Work = std::vector<Item>;
+template <typename Handle>
+Work& work_of(Handle handle) {
+  return *reinterpret_cast<Work*>(handle);
+}
+
 }  // namespace
 
 extern "C" {
@@ -64,9 +70,30 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   stream_of(stream).wait_for(event_of(event));
   return cudaSuccess;
 }
-// Compiled without nvcc, kernels are host functions of their stream (native/gpu/launch.h).
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
-  stream_of(stream).issue(By::device, [=] { function(data); });
+
+// A graph is what was captured, in its order; an executable one is the same.
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  stream_of(stream).begin_capture();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = reinterpret_cast<cudaGraph_t>(new Work(stream_of(stream).end_capture()));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* work, cudaGraph_t graph, unsigned long long) {
+  *work = reinterpret_cast<cudaGraphExec_t>(new Work(work_of(graph)));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t work, cudaStream_t stream) {
+  for (const Item& item : work_of(work)) stream_of(stream).issue(item.by, item.work);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete &work_of(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t work) {
+  delete &work_of(work);
   return cudaSuccess;
 }
 
@@ -114,3 +141,12 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
   return cudaSuccess;
 }
 }
+
+namespace flexlegion::gpu {
+
+// Compiled without nvcc, kernels are host functions of their stream (native/gpu/launch.h).
+void issue_to_host(cudaStream_t stream, std::function<void()> work) {
+  stream_of(stream).issue(By::device, std::move(work));
+}
+
+}  // namespace flexlegion::gpu
