@@ -2,6 +2,7 @@
 // the shift s is the first of the values: so near the mean that nothing cancels.
 // batch_norm_moments: the batch's, from its samples', and the running averages.
 #include "gpu/batch_norm.h"
+#include "gpu/column_sums.h"
 #include "ops/batch_moments.h"
 
 namespace flexlegion::gpu {
@@ -20,12 +21,16 @@ class BatchNormStatistics : public Kernel {
     const std::int64_t positions = task.inputs[0].volume() / samples / channels;
     const double share = 1.0 / static_cast<double>(positions);
     // A column is a sample's channel.
-    sum_columns<2>(
-        positions, samples * channels, 0,
-        [=] FL_BODY(std::int64_t r, std::int64_t k) {
-          const std::int64_t first = k / channels * positions, c = k % channels;
-          const float value = x(first + r, c) - x(first, c);
-          return Sums<2>{{value, value * value}};
+    sum_wide_columns<2>(
+        positions, samples * channels, x.aligned() && channels % kWide == 0, 0,
+        [=] FL_BODY(auto width, std::int64_t r, std::int64_t k, auto& sums) {
+          const std::int64_t i = k / channels, first = i * positions, c = k - i * channels;
+          const auto values = x.load(width, first + r, c), shift = x.load(width, first, c);
+          for (int w = 0; w < width.value; ++w) {
+            const float value = values[w] - shift[w];
+            sums[0][w] += value;
+            sums[1][w] += value * value;
+          }
         },
         [=] FL_BODY(std::int64_t k, const Sums<2>& sums) {
           const std::int64_t i = k / channels, c = k % channels;
@@ -44,11 +49,19 @@ class BatchNormStatistics : public Kernel {
     const std::int64_t positions = volume / task.outputs[0].extent(0) / channels;
     const float share = 1.0f / static_cast<float>(positions);
     const bool adds = task.adds_to_input_grad(0);
-    for_each(volume, [=] FL_BODY(std::int64_t k) {
-      const std::int64_t row = k / channels, c = k % channels, i = row / positions;
-      const float spread = 2 * dy.variance(i, c) * (x(row, c) - y.mean(i, c));
-      put(dx(row, c), share * (dy.mean(i, c) + spread), adds);
-    });
+    for_each_in_rows(volume / channels, channels,
+                     all_aligned({x, dx}) && y.aligned() && dy.aligned(),
+                     [=] FL_BODY(auto width, std::int64_t row, std::int64_t c) {
+                       const std::int64_t i = row / positions;
+                       const auto values = x.load(width, row, c);
+                       const auto mean = y.means(width, i, c), dmean = dy.means(width, i, c),
+                                  dvariance = dy.variances(width, i, c);
+                       auto grad = values;
+                       for (int w = 0; w < width.value; ++w) {
+                         grad[w] = share * (dmean[w] + 2 * dvariance[w] * (values[w] - mean[w]));
+                       }
+                       dx.put(row, c, grad, adds);
+                     });
   }
 };
 

@@ -2,6 +2,7 @@
 //
 // The gradients are derived in ops/cosine.cc. The products have factors of x's type.
 #include "gpu/blas.h"
+#include "gpu/column_sums.h"
 #include "ops/kernel.h"
 
 namespace flexlegion::gpu {

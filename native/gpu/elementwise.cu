@@ -12,10 +12,10 @@ class ElementWise : public Kernel {
   bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
-    const Tiles<2> tiles({&task.inputs[0], &task.outputs[0]});
-    for_each(task.outputs[0].volume(), [tiles, f = activation_] FL_BODY(std::int64_t i) {
-      const auto e = tiles(i);
-      e[1] = apply(f, e[0]);
+    for_each_element<2>({&task.inputs[0], &task.outputs[0]}, [f = activation_] FL_BODY(auto e) {
+      auto values = e[0];
+      for (int k = 0; k < e.kWidth; ++k) values[k] = apply(f, values[k]);
+      e.set(1, values);
     });
   }
 
@@ -35,25 +35,31 @@ class Gelu : public Kernel {
   bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
-    const Tiles<2> tiles({&task.inputs[0], &task.outputs[0]});
-    for_each(task.outputs[0].volume(), [=] FL_BODY(std::int64_t i) {
-      const auto e = tiles(i);
-      const float x = e[0];
-      e[1] = 0.5f * x * (1.0f + erff(x * kRootHalf));
+    for_each_element<2>({&task.inputs[0], &task.outputs[0]}, [=] FL_BODY(auto e) {
+      auto values = e[0];
+      for (int k = 0; k < e.kWidth; ++k) {
+        const float x = values[k];
+        values[k] = 0.5f * x * (1.0f + erff(x * kRootHalf));
+      }
+      e.set(1, values);
     });
   }
 
   void backward(KernelTask& task) override {
     if (!task.wants_input_grad(0)) return;
-    const Tiles<3> tiles({&task.inputs[0], &task.output_grads[0], &task.input_grads[0]});
     const bool adds = task.adds_to_input_grad(0);
-    for_each(task.input_grads[0].volume(), [=] FL_BODY(std::int64_t i) {
-      const auto e = tiles(i);
-      const float x = e[0];
-      const float density = kDensity * expf(-0.5f * x * x);
-      const float below = 0.5f * (1.0f + erff(x * kRootHalf));
-      put(e[2], e[1] * (below + x * density), adds);
-    });
+    for_each_element<3>({&task.inputs[0], &task.output_grads[0], &task.input_grads[0]},
+                        [=] FL_BODY(auto e) {
+                          const auto values = e[0];
+                          auto grads = e[1];
+                          for (int k = 0; k < e.kWidth; ++k) {
+                            const float x = values[k];
+                            const float density = kDensity * expf(-0.5f * x * x);
+                            const float below = 0.5f * (1.0f + erff(x * kRootHalf));
+                            grads[k] *= below + x * density;
+                          }
+                          e.put(2, grads, adds);
+                        });
   }
 
  private:

@@ -1,7 +1,7 @@
 // embedding: output(n, ..., :) = table(tokens(n, ...), :), of some of the table's columns and rows;
 // zeros for a token whose row is not among them.
+#include "gpu/rows.h"
 #include "gpu/table_gradient.h"
-#include "gpu/view.h"
 #include "ops/kernel.h"
 
 namespace flexlegion::gpu {
@@ -13,14 +13,19 @@ class Embedding : public Kernel {
   bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
-    const Strided tokens(task.inputs[0]), table(task.weights[0]), y(task.outputs[0]);
-    const std::int64_t units = task.outputs[0].extent(y.rank - 1);
+    const Strided tokens(task.inputs[0]), table(task.weights[0]);
+    const std::int64_t units = task.outputs[0].extent(task.outputs[0].rank() - 1);
     const std::int64_t first = task.weights[0].tile.lo[0];
-    for_each(task.outputs[0].volume(), [=] FL_BODY(std::int64_t i) {
-      const std::int64_t row = tokens.integer(i / units) - first;
-      const bool is_here = row >= 0 && row < table.extent[0];
-      y[i] = is_here ? table.row(row)[i % units * table.stride[1]] : 0.0f;
-    });
+    const Rows rows(task.outputs[0]), of(task.weights[0]);
+    for_each_in_rows(task.outputs[0].volume() / std::max<std::int64_t>(1, units), units,
+                     all_aligned({rows, of}),
+                     [=] FL_BODY(auto width, std::int64_t i, std::int64_t c) {
+                       const std::int64_t row = tokens.integer(i) - first;
+                       const bool is_here = row >= 0 && row < table.extent[0];
+                       Lanes<width.value> values{};
+                       if (is_here) values = of.load(width, row, c);
+                       rows.put(i, c, values);
+                     });
   }
 
   void backward(KernelTask& task) override {

@@ -4,6 +4,7 @@
 // over elements, each of whose terms is computed anew: nothing of the output's size is kept.
 #include "ops/expression.h"
 
+#include "gpu/column_sums.h"
 #include "gpu/folded.h"
 
 namespace flexlegion::gpu {

@@ -5,6 +5,7 @@
 // h sum(g h) / n), dgamma = sum of dy h, dbeta = sum of dy.
 #include "ops/group_norm.h"
 
+#include "gpu/column_sums.h"
 #include "gpu/rows.h"
 
 namespace flexlegion::gpu {

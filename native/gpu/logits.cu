@@ -82,19 +82,25 @@ class LogitStatistics : public Kernel {
     const Strided dmeans = smoothed ? Strided(task.output_grads[2]) : Strided();
     for_each_team(rows.count, classes.count, [=] FL_BODY(const Team& team, std::int64_t row) {
       const Row out = row_of(dx, row), logits = row_of(x, row);
+      const std::int64_t n = classes.count, head = head_of(out);
+      const bool alike = out.step == 1 && logits.step == 1 && head == head_of(logits);
       const std::int64_t label = row < rows.valid ? classes.of(labels, row) : -1;
-      if (label < 0) {
-        for (std::int64_t i = team.rank; i < classes.count; i += team.size) out[i] = 0.0f;
-        return;
-      }
-      const float log_sum = owns[row] + log_sums[row], whole = dlog_sums[row];
-      const float dmean = smoothed ? dmeans[row] : 0.0f;
+      const bool counts = label >= 0;
+      const float log_sum = counts ? owns[row] + log_sums[row] : 0.0f;
+      const float whole = counts ? static_cast<float>(dlog_sums[row]) : 0.0f;
+      const float dmean = smoothed && counts ? static_cast<float>(dmeans[row]) : 0.0f;
       const float even = dmean / static_cast<float>(classes.all);
       const std::int64_t own = label - classes.first;
-      for (std::int64_t i = team.rank; i < classes.count; i += team.size) {
-        const float gradient = expf(logits[i] - log_sum) * whole + even;
-        out[i] = i == own ? gradient - (whole + dmean) : gradient;
-      }
+      visit_row(team, n, alike ? head : -1, [&](auto width, std::int64_t i) {
+        constexpr int W = decltype(width)::value;
+        Lanes<W> values{};
+        if (counts) values = logits.load(width, i);
+        for (int k = 0; counts && k < W; ++k) {
+          const float gradient = expf(values[k] - log_sum) * whole + even;
+          values[k] = i + k == own ? gradient - (whole + dmean) : gradient;
+        }
+        store(out.data, i * out.step, values);
+      });
     });
   }
 

@@ -22,10 +22,11 @@ class Add : public Kernel {
       }
       return;
     }
-    const Tiles<3> tiles({&task.inputs[0], &task.inputs[1], &y});
-    for_each(y.volume(), [=] FL_BODY(std::int64_t i) {
-      const auto e = tiles(i);
-      e[2] = e[0] + e[1];
+    for_each_element<3>({&task.inputs[0], &task.inputs[1], &y}, [=] FL_BODY(auto e) {
+      auto sum = e[0];
+      const auto other = e[1];
+      for (int k = 0; k < e.kWidth; ++k) sum[k] += other[k];
+      e.set(2, sum);
     });
     for (std::size_t i = 2; i < task.inputs.size(); ++i) gpu::add_view(y, task.inputs[i]);
   }
@@ -40,10 +41,11 @@ class Add : public Kernel {
 
 // to = or += a * b
 void product(const TensorView& a, const TensorView& b, const TensorView& to, bool adds) {
-  const Tiles<3> tiles({&a, &b, &to});
-  for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
-    const auto e = tiles(i);
-    put(e[2], e[0] * e[1], adds);
+  for_each_element<3>({&a, &b, &to}, [=] FL_BODY(auto e) {
+    auto result = e[0];
+    const auto other = e[1];
+    for (int k = 0; k < e.kWidth; ++k) result[k] *= other[k];
+    e.put(2, result, adds);
   });
 }
 
@@ -66,15 +68,19 @@ class Multiply : public Kernel {
       }
       return;
     }
-    const Tiles<5> tiles(
-        {&dy, &task.inputs[0], &task.inputs[1], &task.input_grads[0], &task.input_grads[1]});
     const bool adds_a = task.adds_to_input_grad(0), adds_b = task.adds_to_input_grad(1);
-    for_each(dy.volume(), [=] FL_BODY(std::int64_t i) {
-      const auto e = tiles(i);
-      const float grad = e[0];
-      put(e[3], grad * e[2], adds_a);
-      put(e[4], grad * e[1], adds_b);
-    });
+    for_each_element<5>(
+        {&dy, &task.inputs[0], &task.inputs[1], &task.input_grads[0], &task.input_grads[1]},
+        [=] FL_BODY(auto e) {
+          const auto grad = e[0];
+          auto by_a = e[1], by_b = e[2];
+          for (int k = 0; k < e.kWidth; ++k) {
+            by_a[k] *= grad[k];
+            by_b[k] *= grad[k];
+          }
+          e.put(3, by_b, adds_a);
+          e.put(4, by_a, adds_b);
+        });
   }
 };
 

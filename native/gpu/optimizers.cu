@@ -16,22 +16,26 @@ class Sgd : public UpdateKernel {
               const float* only_if_finite) override {
     const SgdConstants c = rule_.constants(run);
     const bool momentum = rule_.has_momentum();
-    const Tiles<3> tiles({&value, &gradient, momentum ? &states.at(0) : &value});
-    for_each(value.volume(), [=] FL_BODY(std::int64_t i) {
-      if (only_if_finite != nullptr && !is_finite(*only_if_finite)) return;
-      const auto e = tiles(i);
-      float weight = e[0], velocity = e[2];
-      if (momentum) {
-        momentum_step(weight, e[1], velocity, c);
-        e[2] = velocity;
-      } else {
-        sgd_step(weight, e[1], c);
-      }
-      e[0] = weight;
-    });
+    for_each_element<3>({&value, &gradient, momentum ? &states.at(0) : &value},
+                        [=] FL_BODY(auto e) {
+                          if (only_if_finite != nullptr && !is_finite(*only_if_finite)) return;
+                          auto weights = e[0];
+                          const auto grads = e[1];
+                          if (momentum) {
+                            auto velocities = e[2];
+                            for (int k = 0; k < e.kWidth; ++k) {
+                              momentum_step(weights[k], grads[k], velocities[k], c);
+                            }
+                            e.set(2, velocities);
+                          } else {
+                            for (int k = 0; k < e.kWidth; ++k) sgd_step(weights[k], grads[k], c);
+                          }
+                          e.set(0, weights);
+                        });
   }
 
   bool skips_zeros() const override { return rule_.skips_zeros(); }
+  bool repeats() const override { return true; }
 
  private:
   SgdRule rule_;
@@ -45,15 +49,16 @@ class Adam : public UpdateKernel {
               const std::vector<TensorView>& states, const RunState& run,
               const float* only_if_finite) override {
     const AdamConstants c = rule_.constants(run);
-    const Tiles<4> tiles({&value, &gradient, &states.at(0), &states.at(1)});
-    for_each(value.volume(), [=] FL_BODY(std::int64_t i) {
+    for_each_element<4>({&value, &gradient, &states.at(0), &states.at(1)}, [=] FL_BODY(auto e) {
       if (only_if_finite != nullptr && !is_finite(*only_if_finite)) return;
-      const auto e = tiles(i);
-      float weight = e[0], mean = e[2], square = e[3];
-      adam_step(weight, e[1], mean, square, c);
-      e[0] = weight;
-      e[2] = mean;
-      e[3] = square;
+      auto weights = e[0], means = e[2], squares = e[3];
+      const auto grads = e[1];
+      for (int k = 0; k < e.kWidth; ++k) {
+        adam_step(weights[k], grads[k], means[k], squares[k], c);
+      }
+      e.set(0, weights);
+      e.set(2, means);
+      e.set(3, squares);
     });
   }
 

@@ -1,13 +1,17 @@
 // pool2d: the maximum or the average of each window, over (n, h, w, c).
 //
 // A gradient is gathered: each element of the input looks at the windows that it lies in. So
-// windows that overlap need no atomic additions, and the sums have one order.
+// windows that overlap need no atomic additions, and the sums have one order. Of a maximum, it has
+// to know which element of a window won: that is found first, once a window, and kept in scratch
+// memory.
 #include "ops/pool2d.h"
 
 #include "gpu/view.h"
 
 namespace flexlegion::gpu {
 namespace {
+
+constexpr int kWinnersSlot = 0;
 
 // The windows of a tile.
 struct PoolTile {
@@ -18,15 +22,22 @@ struct PoolTile {
       : h(layer.h, input, output, 1),
         w(layer.w, input, output, 2),
         count_padding(layer.count_padding) {}
+
+  // Which of its window's elements (h, w) is.
+  FL_DEVICE std::int64_t number(std::int64_t oh, std::int64_t ow, std::int64_t row,
+                                std::int64_t column) const {
+    return (row - h.begin(oh)) * w.kernel + column - w.begin(ow);
+  }
 };
 
-// A place in a tile of (n, h, w, c).
+// A place in a tile of (n, h, w, c), and as many channels from there as its width says.
 struct Place {
   std::int64_t n, h, w, c;
 
-  FL_DEVICE Place(const Strided& tile, std::int64_t i) {
-    c = i % tile.extent[3];
-    i /= tile.extent[3];
+  FL_DEVICE Place(const Strided& tile, std::int64_t i, int width) {
+    const std::int64_t groups = tile.extent[3] / width;
+    c = i % groups * width;
+    i /= groups;
     w = i % tile.extent[2];
     i /= tile.extent[2];
     h = i % tile.extent[1];
@@ -36,78 +47,140 @@ struct Place {
   FL_DEVICE Reals plane(const Strided& tile) const {
     return tile.data + (n * tile.stride[0] + c * tile.stride[3]);
   }
-  FL_DEVICE Real in(const Strided& tile) const {
-    return plane(tile)[h * tile.stride[1] + w * tile.stride[2]];
+  FL_DEVICE std::int64_t offset_in(const Strided& tile) const {
+    return h * tile.stride[1] + w * tile.stride[2];
   }
 };
 
-FL_DEVICE inline float maximum_of(const PoolTile& t, const Strided& x, const Place& at) {
+// body(width, place) of all elements of a tile, as many of them as all tiles have aligned.
+template <typename Body>
+void for_each_place(const TensorView& of, const TensorView& other, const Body& body) {
+  const auto aligned = [](const TensorView& view) {
+    bool whole = view.stride[3] == 1 && begins_wide({view.data, view.type});
+    for (int d = 0; d < 3; ++d) whole = whole && view.stride[d] % kWide == 0;
+    return whole;
+  };
+  const Strided tile(of);
+  if (of.extent(3) % kWide == 0 && aligned(of) && aligned(other)) {
+    for_each(of.volume() / kWide,
+             [=] FL_BODY(std::int64_t i) { body(Width<kWide>(), Place(tile, i, kWide)); });
+  } else {
+    for_each(of.volume(), [=] FL_BODY(std::int64_t i) { body(Width<1>(), Place(tile, i, 1)); });
+  }
+}
+
+// The first largest elements of a window, and which of the window's these are.
+template <int W>
+struct Winners {
+  Lanes<W> values;
+  std::int32_t numbers[W] = {};
+
+  FL_DEVICE Winners(const PoolTile& t, const Strided& x, const Place& at) {
+    const Reals plane = at.plane(x);
+    const std::int64_t top = t.h.begin(at.h), left = t.w.begin(at.w);
+    values = load(Width<W>(), plane, top * x.stride[1] + left * x.stride[2]);
+    for (std::int64_t h = top; h < t.h.end(at.h); ++h) {
+      for (std::int64_t w = left; w < t.w.end(at.w); ++w) {
+        const auto its = load(Width<W>(), plane, h * x.stride[1] + w * x.stride[2]);
+        const auto number = static_cast<std::int32_t>(t.number(at.h, at.w, h, w));
+        for (int k = 0; k < W; ++k) {
+          if (!(its[k] > values[k])) continue;
+          values[k] = its[k];
+          numbers[k] = number;
+        }
+      }
+    }
+  }
+};
+
+template <int W>
+FL_DEVICE Lanes<W> averages(Width<W> width, const PoolTile& t, const Strided& x, const Place& at) {
   const Reals plane = at.plane(x);
-  float best = plane[t.h.begin(at.h) * x.stride[1] + t.w.begin(at.w) * x.stride[2]];
+  Lanes<W> sum{};
   for (std::int64_t h = t.h.begin(at.h); h < t.h.end(at.h); ++h) {
     for (std::int64_t w = t.w.begin(at.w); w < t.w.end(at.w); ++w) {
-      const float value = plane[h * x.stride[1] + w * x.stride[2]];
-      best = value > best ? value : best;
+      const auto its = load(width, plane, h * x.stride[1] + w * x.stride[2]);
+      for (int k = 0; k < W; ++k) sum[k] += its[k];
     }
   }
-  return best;
+  const float weight = average_weight(t.h, t.w, at.h, at.w, t.count_padding);
+  for (int k = 0; k < W; ++k) sum[k] *= weight;
+  return sum;
 }
 
-FL_DEVICE inline float average_of(const PoolTile& t, const Strided& x, const Place& at) {
-  const Reals plane = at.plane(x);
-  float sum = 0;
-  for (std::int64_t h = t.h.begin(at.h); h < t.h.end(at.h); ++h) {
-    for (std::int64_t w = t.w.begin(at.w); w < t.w.end(at.w); ++w) {
-      sum += plane[h * x.stride[1] + w * x.stride[2]];
-    }
-  }
-  return sum * average_weight(t.h, t.w, at.h, at.w, t.count_padding);
-}
-
-// Whether the element is the first largest one, in row-major order, of window (oh, ow).
-FL_DEVICE inline bool wins(const PoolTile& t, const Strided& x, const Place& at, std::int64_t oh,
-                           std::int64_t ow) {
-  const Reals plane = at.plane(x);
-  const float mine = at.in(x);
-  for (std::int64_t h = t.h.begin(oh); h < t.h.end(oh); ++h) {
-    for (std::int64_t w = t.w.begin(ow); w < t.w.end(ow); ++w) {
-      const float other = plane[h * x.stride[1] + w * x.stride[2]];
-      const bool earlier = h < at.h || (h == at.h && w < at.w);
-      if (earlier ? !(mine > other) : other > mine) return false;
-    }
-  }
-  return true;
-}
-
-// The sum of share(oh, ow, dy) over the windows that an element of the input lies in.
-template <typename Share>
-FL_DEVICE float gathered(const PoolTile& t, const Strided& dy, const Place& at,
-                         const Share& share) {
+// The sum of share(oh, ow, dy) over the windows that elements of the input lie in.
+template <int W, typename Share>
+FL_DEVICE Lanes<W> gathered(Width<W> width, const PoolTile& t, const Strided& dy, const Place& at,
+                            const Share& share) {
   const Reals plane = at.plane(dy);
-  float sum = 0;
+  Lanes<W> sum{};
   for (std::int64_t oh = t.h.first_over(at.h); oh < t.h.end_over(at.h); ++oh) {
     for (std::int64_t ow = t.w.first_over(at.w); ow < t.w.end_over(at.w); ++ow) {
-      sum += share(oh, ow, plane[oh * dy.stride[1] + ow * dy.stride[2]]);
+      auto grads = load(width, plane, oh * dy.stride[1] + ow * dy.stride[2]);
+      share(oh, ow, grads);
+      for (int k = 0; k < W; ++k) sum[k] += grads[k];
     }
   }
   return sum;
 }
 
-struct WinnersShare {
+// What of the gradients of a window's average an element of it has.
+struct AverageShare {
   const PoolTile& tile;
-  const Strided& x;
-  const Place& at;
-  FL_DEVICE float operator()(std::int64_t oh, std::int64_t ow, float dy) const {
-    return wins(tile, x, at, oh, ow) ? dy : 0.0f;
+
+  template <int W>
+  FL_DEVICE void operator()(std::int64_t oh, std::int64_t ow, Lanes<W>& grads) const {
+    const float weight = average_weight(tile.h, tile.w, oh, ow, tile.count_padding);
+    for (int k = 0; k < W; ++k) grads[k] *= weight;
   }
 };
 
-struct AverageShare {
-  const PoolTile& tile;
-  FL_DEVICE float operator()(std::int64_t oh, std::int64_t ow, float dy) const {
-    return dy * average_weight(tile.h, tile.w, oh, ow, tile.count_padding);
+// Who won, of each element of a dense output (n, h, w, c).
+template <typename Number>
+struct WinnerTable {
+  Number* data;
+  std::int64_t heights, widths, channels;
+
+  FL_DEVICE Number* at(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t c) const {
+    return data + (((n * heights + h) * widths + w) * channels + c);
   }
 };
+
+// Of a window's maximum, its winner has all, and the others nothing.
+template <typename Number>
+struct WinnersShare {
+  const PoolTile& tile;
+  const WinnerTable<Number>& winners;
+  const Place& at;
+
+  template <int W>
+  FL_DEVICE void operator()(std::int64_t oh, std::int64_t ow, Lanes<W>& grads) const {
+    const Number* const its = winners.at(at.n, oh, ow, at.c);
+    const std::int64_t mine = tile.number(oh, ow, at.h, at.w);
+    for (int k = 0; k < W; ++k) {
+      if (its[k] != mine) grads[k] = 0.0f;
+    }
+  }
+};
+
+template <typename Number>
+void maximum_backward(const KernelTask& task, const PoolTile& tile) {
+  const TensorView &input_grad = task.input_grads[0], &output_grad = task.output_grads[0];
+  const bool adds = task.adds_to_input_grad(0);
+  const Strided x(task.inputs[0]), dx(input_grad), dy(output_grad);
+  const auto bytes = static_cast<std::int64_t>(sizeof(Number)) * output_grad.volume();
+  auto* const memory = reinterpret_cast<Number*>(scratch(kWinnersSlot, bytes / 4 + 1));
+  const WinnerTable<Number> winners{memory, dy.extent[1], dy.extent[2], dy.extent[3]};
+  for_each_place(output_grad, task.inputs[0], [=] FL_BODY(auto width, const Place& at) {
+    const Winners<width.value> its(tile, x, at);
+    Number* const to = winners.at(at.n, at.h, at.w, at.c);
+    for (int k = 0; k < width.value; ++k) to[k] = static_cast<Number>(its.numbers[k]);
+  });
+  for_each_place(input_grad, output_grad, [=] FL_BODY(auto width, const Place& at) {
+    const WinnersShare<Number> share{tile, winners, at};
+    put(at.plane(dx), at.offset_in(dx), gathered(width, tile, dy, at, share), adds);
+  });
+}
 
 class Pool2d : public Kernel {
  public:
@@ -122,14 +195,13 @@ class Pool2d : public Kernel {
     const PoolTile tile(layer_, task.inputs[0], output);
     const Strided x(task.inputs[0]), y(output);
     if (layer_.maximum) {
-      for_each(output.volume(), [=] FL_BODY(std::int64_t i) {
-        const Place at(y, i);
-        at.in(y) = maximum_of(tile, x, at);
+      for_each_place(output, task.inputs[0], [=] FL_BODY(auto width, const Place& at) {
+        const Winners<width.value> winners(tile, x, at);
+        store(at.plane(y), at.offset_in(y), winners.values);
       });
     } else {
-      for_each(output.volume(), [=] FL_BODY(std::int64_t i) {
-        const Place at(y, i);
-        at.in(y) = average_of(tile, x, at);
+      for_each_place(output, task.inputs[0], [=] FL_BODY(auto width, const Place& at) {
+        store(at.plane(y), at.offset_in(y), averages(width, tile, x, at));
       });
     }
   }
@@ -144,17 +216,15 @@ class Pool2d : public Kernel {
     }
     const PoolTile tile(layer_, input_grad, output_grad);
     const Strided dx(input_grad), dy(output_grad);
-    if (layer_.maximum) {
-      const Strided x(task.inputs[0]);
-      for_each(input_grad.volume(), [=] FL_BODY(std::int64_t i) {
-        const Place at(dx, i);
-        put(at.in(dx), gathered(tile, dy, at, WinnersShare{tile, x, at}), adds);
+    if (!layer_.maximum) {
+      for_each_place(input_grad, output_grad, [=] FL_BODY(auto width, const Place& at) {
+        const AverageShare share{tile};
+        put(at.plane(dx), at.offset_in(dx), gathered(width, tile, dy, at, share), adds);
       });
+    } else if (tile.h.kernel * tile.w.kernel <= 1 << 8) {
+      maximum_backward<std::uint8_t>(task, tile);
     } else {
-      for_each(input_grad.volume(), [=] FL_BODY(std::int64_t i) {
-        const Place at(dx, i);
-        put(at.in(dx), gathered(tile, dy, at, AverageShare{tile}), adds);
-      });
+      maximum_backward<std::int32_t>(task, tile);
     }
   }
 

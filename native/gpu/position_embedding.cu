@@ -1,4 +1,5 @@
 // position_embedding: output(n, t, c) = input(n, t, c) + table(t, c).
+#include "gpu/column_sums.h"
 #include "gpu/view.h"
 #include "ops/kernel.h"
 

@@ -1,6 +1,7 @@
 // reduce: mean, sum or maximum over whole dimensions. A team for each result.
 #include "ops/reduce.h"
 
+#include "gpu/column_sums.h"
 #include "gpu/folded.h"
 
 namespace flexlegion::gpu {

@@ -13,10 +13,36 @@ struct Row {
   Reals data;
   std::int64_t step;
   FL_DEVICE Real operator[](std::int64_t i) const { return data[i * step]; }
+  // Elements [i, i + W).
+  template <int W>
+  FL_DEVICE Lanes<W> load(Width<W> width, std::int64_t i) const {
+    return gpu::load(width, data, i * step);
+  }
 };
 
 FL_DEVICE inline Row row_of(const Strided& tile, std::int64_t i) {
   return {tile.row(i), tile.stride[tile.rank - 1]};
+}
+
+// How many elements of a row come before the first that begins sixteen bytes.
+FL_DEVICE inline std::int64_t head_of(const Row& row) {
+  const auto address = reinterpret_cast<std::uintptr_t>(row.data.data());
+  const auto past = static_cast<std::int64_t>(address % kPieceBytes);
+  return (kPieceBytes - past) % kPieceBytes / element_bytes(row.data.type());
+}
+
+// visit(width, i) for elements [i, i + width) of a row, dealt out to a team. Rows of classes begin
+// anywhere, as there are any number of classes: the first `head` elements and the last ones are
+// visited one by one, and all where the head is negative.
+template <typename Visit>
+FL_DEVICE void visit_row(const Team& team, std::int64_t n, std::int64_t head, const Visit& visit) {
+  const std::int64_t begin = head < 0 || head > n ? n : head;
+  const std::int64_t end = begin + (n - begin) / kWide * kWide;
+  for (std::int64_t i = team.rank; i < begin; i += team.size) visit(Width<1>(), i);
+  for (std::int64_t i = begin + team.rank * kWide; i < end; i += team.size * kWide) {
+    visit(Width<kWide>(), i);
+  }
+  for (std::int64_t i = end + team.rank; i < n; i += team.size) visit(Width<1>(), i);
 }
 
 // As ops/row_softmax.h's row_log_sum().
@@ -24,15 +50,23 @@ FL_DEVICE inline RowLogSum log_sum_of(const Team& team, const Row& x, std::int64
                                       std::int64_t place) {
   float maximum = std::numeric_limits<float>::lowest();
   double sum = 0, before = 0;  // sum: of exp(x - maximum)
-  for (std::int64_t i = team.rank; i < n; i += team.size) {
-    const float value = x[i];
-    if (value > maximum) {
-      sum *= expf(maximum - value);
-      maximum = value;
+  visit_row(team, n, x.step == 1 ? head_of(x) : -1, [&](auto width, std::int64_t i) {
+    constexpr int W = decltype(width)::value;
+    const Lanes<W> values = x.load(width, i);
+    float most = maximum, its = 0;
+    for (int k = 0; k < W; ++k) most = values[k] > most ? values[k] : most;
+    if (most > maximum) {
+      sum *= expf(maximum - most);
+      maximum = most;
     }
-    sum += expf(value - maximum);
-    before += value > own || (value == own && i < place) ? 1 : 0;
-  }
+    int earlier = 0;
+    for (int k = 0; k < W; ++k) {
+      its += expf(values[k] - maximum);
+      earlier += values[k] > own || (values[k] == own && i + k < place) ? 1 : 0;
+    }
+    sum += its;
+    before += earlier;
+  });
   const float top = team.maximum(maximum);
   const double total = team.sum(sum * expf(maximum - top));
   const double rank = team.sum(before);

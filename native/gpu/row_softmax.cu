@@ -1,33 +1,68 @@
 #include "gpu/row_softmax.h"
 
+#include "gpu/lanes.h"
+
 namespace flexlegion::gpu {
 
 void softmax_rows(const float* x, const Reals& y, std::int64_t rows, std::int64_t width,
                   const RowLengths& lengths) {
-  for_each_team(rows, width, [=] FL_BODY(const Team& team, std::int64_t r) {
-    const float* const from = x + r * width;
-    const Reals to = y + r * width;
-    const std::int64_t n = lengths.of(r);
-    const RowSoftmax softmax = row_softmax(team, from, n);
-    const float scale = 1.0f / softmax.sum;
-    for (std::int64_t j = team.rank; j < width; j += team.size) {
-      // Not so if all are: infinity less infinity is no number.
-      const bool counts = j < n && from[j] != -INFINITY;
-      to[j] = counts ? expf(from[j] - softmax.maximum) * scale : 0.0f;
+  const Reals from(const_cast<float*>(x), DataType::float32);
+  const bool aligned = begins_wide(from) && begins_wide(y);
+  for_each_row_team(rows, width, aligned, [=] FL_BODY(auto wide, const Team& team, std::int64_t r) {
+    constexpr int kWidth = wide.value;
+    const std::int64_t n = lengths.of(r), first = r * width;
+    // The maximum, and the sum of exp(x - maximum) as if that were what was found so far.
+    float maximum = -INFINITY, sum = 0;
+    for (std::int64_t j = team.rank * kWidth; j < n; j += team.size * kWidth) {
+      const auto values = load(wide, from, first + j);
+      float most = maximum;
+      for (int k = 0; k < kWidth; ++k) {
+        if (j + k < n && values[k] > most) most = values[k];
+      }
+      if (most == -INFINITY) continue;
+      sum *= expf(maximum - most);
+      maximum = most;
+      for (int k = 0; k < kWidth; ++k) {
+        if (j + k < n) sum += expf(values[k] - maximum);
+      }
+    }
+    const float top = team.maximum(maximum);
+    // A row without numbers has no maximum, and a thread may have found none.
+    const float mine = maximum == -INFINITY ? 0.0f : sum * expf(maximum - top);
+    const float scale = 1.0f / team.sum(mine);
+    for (std::int64_t j = team.rank * kWidth; j < width; j += team.size * kWidth) {
+      Lanes<kWidth> results{};
+      if (j < n) {
+        const auto values = load(wide, from, first + j);
+        for (int k = 0; k < kWidth; ++k) {
+          // Not so if all are: infinity less infinity is no number.
+          const bool counts = j + k < n && values[k] != -INFINITY;
+          results[k] = counts ? expf(values[k] - top) * scale : 0.0f;
+        }
+      }
+      store(y, first + j, results);
     }
   });
 }
 
 void softmax_rows_backward(const Reals& y, const Reals& z, const float* dz, const Reals& dx,
                            std::int64_t rows, std::int64_t width) {
-  for_each_team(rows, width, [=] FL_BODY(const Team& team, std::int64_t r) {
-    const Reals weights = y + r * width, kept = z + r * width, to = dx + r * width;
-    const float* const grad = dz + r * width;
+  const Reals grad(const_cast<float*>(dz), DataType::float32);
+  const bool aligned = begins_wide(y) && begins_wide(z) && begins_wide(grad) && begins_wide(dx);
+  for_each_row_team(rows, width, aligned, [=] FL_BODY(auto wide, const Team& team, std::int64_t r) {
+    constexpr int kWidth = wide.value;
+    const std::int64_t first = r * width;
     float sum = 0;
-    for (std::int64_t j = team.rank; j < width; j += team.size) sum += kept[j] * grad[j];
+    for (std::int64_t j = team.rank * kWidth; j < width; j += team.size * kWidth) {
+      const auto kept = load(wide, z, first + j), grads = load(wide, grad, first + j);
+      for (int k = 0; k < kWidth; ++k) sum += kept[k] * grads[k];
+    }
     sum = team.sum(sum);
-    for (std::int64_t j = team.rank; j < width; j += team.size) {
-      to[j] = kept[j] * grad[j] - weights[j] * sum;
+    for (std::int64_t j = team.rank * kWidth; j < width; j += team.size * kWidth) {
+      auto kept = load(wide, z, first + j);
+      const auto grads = load(wide, grad, first + j), weights = load(wide, y, first + j);
+      for (int k = 0; k < kWidth; ++k) kept[k] = kept[k] * grads[k] - weights[k] * sum;
+      store(dx, first + j, kept);
     }
   });
 }

@@ -1,6 +1,9 @@
 // Tiles of many dimensions as few, so that finding an element takes few divisions.
 #pragma once
 
+#include <algorithm>
+#include <initializer_list>
+
 #include "gpu/view.h"
 #include "ops/kernel.h"
 
@@ -40,10 +43,35 @@ struct Rows {
     step = view.stride[last];
   }
   FL_DEVICE bool present() const { return outer.data.present(); }
+  FL_DEVICE std::int64_t offset_of(std::int64_t row) const {
+    return outer.rank == 1 ? row * outer.stride[0] : outer.offset_of(row);
+  }
   FL_DEVICE Real operator()(std::int64_t row, std::int64_t column) const {
-    return outer.data[outer.offset_of(row) + column * step];
+    return outer.data[offset_of(row) + column * step];
+  }
+
+  // Several columns at a time.
+  template <int W>
+  FL_DEVICE Lanes<W> load(Width<W> width, std::int64_t row, std::int64_t column) const {
+    return gpu::load(width, outer.data, offset_of(row) + column * step);
+  }
+  template <int W>
+  FL_DEVICE void put(std::int64_t row, std::int64_t column, const Lanes<W>& lanes,
+                     bool adds = false) const {
+    gpu::put(outer.data, offset_of(row) + column * step, lanes, adds);
+  }
+  // Whether kWide of them, from a multiple of that on, can be loaded and stored together.
+  bool aligned() const {
+    if (!present()) return true;
+    const auto whole = [](std::int64_t stride) { return stride % kWide == 0; };
+    return step == 1 && begins_wide(outer.data) &&
+           std::all_of(outer.stride, outer.stride + outer.rank, whole);
   }
 };
+
+inline bool all_aligned(std::initializer_list<Rows> tiles) {
+  return std::all_of(tiles.begin(), tiles.end(), [](const Rows& rows) { return rows.aligned(); });
+}
 
 // Where the gradient of a weight of channels goes; without memory, if it is not wanted, or there is
 // no such weight (-1).

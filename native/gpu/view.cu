@@ -12,22 +12,48 @@ void copy_elements(const TensorView& to, const TensorView& from) {
   const TileOffsets<2> places({&to, &from});
   auto* const results = static_cast<Integer*>(to.data);
   const auto* const values = static_cast<const Integer*>(from.data);
+  constexpr auto kWidth = kPieceBytes / static_cast<std::int64_t>(sizeof(Integer));
+  const auto aligned = [](const TensorView& view) { return begins_wide({view.data, view.type}); };
+  if (aligned(to) && aligned(from) && places.follow_each_other(kWidth)) {
+    for_each(to.volume() / kWidth, [=] FL_BODY(std::int64_t i) {
+      const auto at = places(i * kWidth);
+      store_piece(results + at.of[0], load_piece(values + at.of[1]));
+    });
+    return;
+  }
   for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
     const auto at = places(i);
     results[at.of[0]] = values[at.of[1]];
   });
 }
 
+// to = f(to, from)
+template <typename Function>
+void merge(const TensorView& to, const TensorView& from, const Function& f) {
+  for_each_element<2>({&to, &from}, [=] FL_BODY(auto e) {
+    auto mine = e[0];
+    const auto its = e[1];
+    for (int k = 0; k < e.kWidth; ++k) mine[k] = f(mine[k], its[k]);
+    e.set(0, mine);
+  });
+}
+
+struct Sum {
+  FL_DEVICE float operator()(float a, float b) const { return a + b; }
+};
+struct Larger {
+  FL_DEVICE float operator()(float a, float b) const { return larger(a, b); }
+};
+struct LogAddExp {
+  FL_DEVICE float operator()(float a, float b) const { return log_add_exp(a, b); }
+};
+
 }  // namespace
 
 void copy_view(const TensorView& to, const TensorView& from) {
   if (to.tile.empty()) return;
   if (!to.fits(from.type)) {
-    const Tiles<2> tiles({&to, &from});
-    for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
-      const auto element = tiles(i);
-      element[0] = element[1];
-    });
+    for_each_element<2>({&to, &from}, [=] FL_BODY(auto e) { e.set(0, e[1]); });
     return;
   }
   if (to.dense() && from.dense()) {
@@ -47,40 +73,31 @@ void copy_view(const TensorView& to, const TensorView& from) {
   }
 }
 
-void add_view(const TensorView& to, const TensorView& from) {
-  const Tiles<2> tiles({&to, &from});
-  for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
-    const auto element = tiles(i);
-    element[0] = element[0] + element[1];
-  });
-}
-
-void max_view(const TensorView& to, const TensorView& from) {
-  const Tiles<2> tiles({&to, &from});
-  for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
-    const auto element = tiles(i);
-    element[0] = larger(element[0], element[1]);
-  });
-}
-
+void add_view(const TensorView& to, const TensorView& from) { merge(to, from, Sum()); }
+void max_view(const TensorView& to, const TensorView& from) { merge(to, from, Larger()); }
 void log_add_exp_view(const TensorView& to, const TensorView& from) {
-  const Tiles<2> tiles({&to, &from});
-  for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
-    const auto element = tiles(i);
-    element[0] = log_add_exp(element[0], element[1]);
-  });
+  merge(to, from, LogAddExp());
 }
 
 void zero_view(const TensorView& to) {
-  const Tiles<1> tiles({&to});
-  for_each(to.volume(), [=] FL_BODY(std::int64_t i) { tiles(i)[0] = 0.0f; });
+#if FLEXLEGION_CUDA
+  if (to.dense()) {
+    const auto bytes = static_cast<std::size_t>(to.volume() * element_bytes(to.type));
+    if (bytes > 0) check(cudaMemsetAsync(to.data, 0, bytes, stream()));
+    return;
+  }
+#endif
+  for_each_element<1>({&to}, [=] FL_BODY(auto e) { e.set(0, Lanes<e.kWidth>{}); });
 }
 
 void zero_where_equal(const TensorView& to, const TensorView& a, const TensorView& b) {
-  const Tiles<3> tiles({&to, &a, &b});
-  for_each(to.volume(), [=] FL_BODY(std::int64_t i) {
-    const auto element = tiles(i);
-    if (same_number(element[1], element[2])) element[0] = 0.0f;
+  for_each_element<3>({&to, &a, &b}, [=] FL_BODY(auto e) {
+    auto mine = e[0];
+    const auto one = e[1], other = e[2];
+    for (int k = 0; k < e.kWidth; ++k) {
+      if (same_number(one[k], other[k])) mine[k] = 0.0f;
+    }
+    e.set(0, mine);
   });
 }
 

@@ -1,8 +1,10 @@
 // Tiles of device memory: TensorViews whose `data` a GPU can read.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
+#include "gpu/lanes.h"
 #include "gpu/launch.h"
 #include "gpu/real.h"
 #include "ops/tensor_view.h"
@@ -66,6 +68,18 @@ struct TileOffsets {
     }
   }
 
+  // Whether each `width` of them, from a multiple of that on, follow each other in all tiles.
+  bool follow_each_other(std::int64_t width) const {
+    if (rank == 0 || extent[rank - 1] % width != 0) return false;
+    for (int v = 0; v < N; ++v) {
+      if (stride[v][rank - 1] != 1) return false;
+      for (int d = 0; d < rank - 1; ++d) {
+        if (stride[v][d] % width != 0) return false;
+      }
+    }
+    return true;
+  }
+
   FL_DEVICE Offsets operator()(std::int64_t i) const {
     Offsets offsets{};
     for (int d = rank - 1; d >= 0; --d) {
@@ -77,9 +91,10 @@ struct TileOffsets {
   }
 };
 
-// The elements themselves, of tiles of real numbers.
+// Tiles of real numbers, of equal extents.
 template <int N>
 struct Tiles {
+  // One element of each.
   struct Element {
     const Tiles& tiles;
     const typename TileOffsets<N>::Offsets offsets;
@@ -93,9 +108,43 @@ struct Tiles {
   explicit Tiles(const TensorView* const (&views)[N]) : places(views) {
     for (int v = 0; v < N; ++v) data[v] = Reals(views[v]->data, views[v]->type);
   }
-
   FL_DEVICE Element operator()(std::int64_t i) const { return {*this, places(i)}; }
+  bool wide() const {
+    return std::all_of(data, data + N, begins_wide) && places.follow_each_other(kWide);
+  }
 };
+
+// The same W elements of each of them.
+template <int W, int N>
+struct Elements {
+  static constexpr int kWidth = W;
+  const Tiles<N>& tiles;
+  const typename TileOffsets<N>::Offsets offsets;
+
+  FL_DEVICE Lanes<W> operator[](int tile) const {
+    return load(Width<W>(), tiles.data[tile], offsets.of[tile]);
+  }
+  FL_DEVICE void set(int tile, const Lanes<W>& lanes) const {
+    store(tiles.data[tile], offsets.of[tile], lanes);
+  }
+  FL_DEVICE void put(int tile, const Lanes<W>& lanes, bool adds) const {
+    gpu::put(tiles.data[tile], offsets.of[tile], lanes, adds);
+  }
+};
+
+// body(elements) for all elements of the tiles, W at a time: [=] FL_BODY(auto e) { ... }.
+template <int N, typename Body>
+void for_each_element(const TensorView* const (&views)[N], const Body& body) {
+  const Tiles<N> tiles(views);
+  const std::int64_t n = views[0]->volume();
+  if (tiles.wide()) {
+    for_each(n / kWide, [=] FL_BODY(std::int64_t i) {
+      body(Elements<kWide, N>{tiles, tiles.places(i * kWide)});
+    });
+  } else {
+    for_each(n, [=] FL_BODY(std::int64_t i) { body(Elements<1, N>{tiles, tiles.places(i)}); });
+  }
+}
 
 // As in ops/tensor_view.h, on the task's stream. Called as gpu::copy_view() and so on: their
 // parameters make those of the CPU candidates, too.
