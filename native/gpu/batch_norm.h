@@ -22,20 +22,6 @@ struct MeansAndVariances {
   FL_DEVICE float& variance(std::int64_t i, std::int64_t c) const {
     return data[i * sample + row + c * channel];
   }
-
-  // Of several channels at a time.
-  template <int W>
-  FL_DEVICE Lanes<W> means(Width<W> width, std::int64_t i, std::int64_t c) const {
-    return load(width, {data, DataType::float32}, i * sample + c * channel);
-  }
-  template <int W>
-  FL_DEVICE Lanes<W> variances(Width<W> width, std::int64_t i, std::int64_t c) const {
-    return load(width, {data, DataType::float32}, i * sample + row + c * channel);
-  }
-  bool aligned() const {
-    return channel == 1 && sample % kWide == 0 && row % kWide == 0 &&
-           begins_wide({data, DataType::float32});
-  }
 };
 
 }  // namespace flexlegion::gpu

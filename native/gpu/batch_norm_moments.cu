@@ -8,6 +8,86 @@
 namespace flexlegion::gpu {
 namespace {
 
+// A tile's elements as a table of positions and, as columns, the channels of all samples.
+struct Planes {
+  Rows rows;
+  std::int64_t positions, channels;
+
+  template <int W>
+  FL_DEVICE Lanes<W> load(Width<W> width, std::int64_t position, std::int64_t k) const {
+    const std::int64_t i = k / channels;
+    return rows.load(width, i * positions + position, k - i * channels);
+  }
+  template <int W>
+  FL_DEVICE void put(std::int64_t position, std::int64_t k, const Lanes<W>& lanes,
+                     bool adds) const {
+    const std::int64_t i = k / channels;
+    rows.put(i * positions + position, k - i * channels, lanes, adds);
+  }
+  // Whether kWide columns can be moved together: then these are of one sample.
+  bool aligned() const { return rows.aligned() && channels % kWide == 0; }
+};
+
+struct StatisticsRows {
+  Planes x;
+
+  template <int W>
+  FL_DEVICE Lanes<W> column(Width<W> width, std::int64_t k) const {
+    return x.load(width, 0, k);
+  }
+  template <int W>
+  FL_DEVICE Lanes<W> read(Width<W> width, std::int64_t position, std::int64_t k) const {
+    return x.load(width, position, k);
+  }
+  template <int W, typename Some>
+  FL_DEVICE void add(Width<W>, const Lanes<W>& shift, const Lanes<W>& values, std::int64_t,
+                     std::int64_t, Some (&sums)[2][W]) const {
+    for (int w = 0; w < W; ++w) {
+      const float value = values[w] - shift[w];
+      sums[0][w] += value;
+      sums[1][w] += value * value;
+    }
+  }
+};
+
+// dx = dmean / p + dvariance (x - mean) 2 / p, for p positions.
+struct StatisticsGradient {
+  template <int W>
+  struct Column {
+    Lanes<W> mean, constant, slope;
+  };
+
+  Planes x, dx;
+  MeansAndVariances y, dy;
+  bool adds;
+
+  template <int W>
+  FL_DEVICE Column<W> column(Width<W>, std::int64_t k) const {
+    const float share = 1.0f / static_cast<float>(x.positions);
+    Column<W> of;
+    for (int w = 0; w < W; ++w) {
+      const std::int64_t i = (k + w) / x.channels, c = k + w - i * x.channels;
+      of.mean[w] = y.mean(i, c);
+      of.constant[w] = share * dy.mean(i, c);
+      of.slope[w] = 2 * share * dy.variance(i, c);
+    }
+    return of;
+  }
+  template <int W>
+  FL_DEVICE Lanes<W> read(Width<W> width, std::int64_t position, std::int64_t k) const {
+    return x.load(width, position, k);
+  }
+  template <int W, typename None>
+  FL_DEVICE void add(Width<W>, const Column<W>& of, const Lanes<W>& values, std::int64_t position,
+                     std::int64_t k, None&) const {
+    Lanes<W> grads;
+    for (int w = 0; w < W; ++w) {
+      grads[w] = of.constant[w] + of.slope[w] * (values[w] - of.mean[w]);
+    }
+    dx.put(position, k, grads, adds);
+  }
+};
+
 class BatchNormStatistics : public Kernel {
  public:
   bool accumulates() const override { return true; }
@@ -15,53 +95,32 @@ class BatchNormStatistics : public Kernel {
 
   void forward(KernelTask& task) override {
     if (task.run.training == 0 || task.outputs[0].tile.empty()) return;
-    const Rows x(task.inputs[0]);
     const MeansAndVariances y(task.outputs[0]);
     const std::int64_t samples = task.inputs[0].extent(0), channels = task.outputs[0].extent(2);
     const std::int64_t positions = task.inputs[0].volume() / samples / channels;
+    const Planes x{Rows(task.inputs[0]), positions, channels};
     const double share = 1.0 / static_cast<double>(positions);
-    // A column is a sample's channel.
-    sum_wide_columns<2>(
-        positions, samples * channels, x.aligned() && channels % kWide == 0, 0,
-        [=] FL_BODY(auto width, std::int64_t r, std::int64_t k, auto& sums) {
-          const std::int64_t i = k / channels, first = i * positions, c = k - i * channels;
-          const auto values = x.load(width, first + r, c), shift = x.load(width, first, c);
-          for (int w = 0; w < width.value; ++w) {
-            const float value = values[w] - shift[w];
-            sums[0][w] += value;
-            sums[1][w] += value * value;
-          }
-        },
-        [=] FL_BODY(std::int64_t k, const Sums<2>& sums) {
-          const std::int64_t i = k / channels, c = k % channels;
-          const double mean = sums.of[0] * share, variance = sums.of[1] * share - mean * mean;
-          y.mean(i, c) = static_cast<float>(x(i * positions, c) + mean);
-          y.variance(i, c) = variance > 0 ? static_cast<float>(variance) : 0.0f;
-        });
+    run_and_sum_columns<2>(positions, samples * channels, x.aligned(), 0, StatisticsRows{x},
+                           [=] FL_BODY(std::int64_t k, const Sums<2>& sums) {
+                             const std::int64_t i = k / channels, c = k % channels;
+                             const double mean = sums.of[0] * share;
+                             const double variance = sums.of[1] * share - mean * mean;
+                             const float first = x.load(Width<1>(), 0, k)[0];
+                             y.mean(i, c) = static_cast<float>(first + mean);
+                             y.variance(i, c) = variance > 0 ? static_cast<float>(variance) : 0.0f;
+                           });
   }
 
-  // dx = dmean / p + dvariance (x - mean) 2 / p, for p positions.
   void backward(KernelTask& task) override {
     if (!task.wants_input_grad(0) || task.input_grads[0].tile.empty()) return;
-    const Rows x(task.inputs[0]), dx(task.input_grads[0]);
-    const MeansAndVariances y(task.outputs[0]), dy(task.output_grads[0]);
-    const std::int64_t channels = task.outputs[0].extent(2), volume = task.input_grads[0].volume();
-    const std::int64_t positions = volume / task.outputs[0].extent(0) / channels;
-    const float share = 1.0f / static_cast<float>(positions);
-    const bool adds = task.adds_to_input_grad(0);
-    for_each_in_rows(volume / channels, channels,
-                     all_aligned({x, dx}) && y.aligned() && dy.aligned(),
-                     [=] FL_BODY(auto width, std::int64_t row, std::int64_t c) {
-                       const std::int64_t i = row / positions;
-                       const auto values = x.load(width, row, c);
-                       const auto mean = y.means(width, i, c), dmean = dy.means(width, i, c),
-                                  dvariance = dy.variances(width, i, c);
-                       auto grad = values;
-                       for (int w = 0; w < width.value; ++w) {
-                         grad[w] = share * (dmean[w] + 2 * dvariance[w] * (values[w] - mean[w]));
-                       }
-                       dx.put(row, c, grad, adds);
-                     });
+    const std::int64_t samples = task.outputs[0].extent(0), channels = task.outputs[0].extent(2);
+    const std::int64_t positions = task.input_grads[0].volume() / samples / channels;
+    const StatisticsGradient body{{Rows(task.inputs[0]), positions, channels},
+                                  {Rows(task.input_grads[0]), positions, channels},
+                                  MeansAndVariances(task.outputs[0]),
+                                  MeansAndVariances(task.output_grads[0]),
+                                  task.adds_to_input_grad(0)};
+    run_columns(positions, samples * channels, body.x.aligned() && body.dx.aligned(), body);
   }
 };
 

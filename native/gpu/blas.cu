@@ -22,6 +22,24 @@ constexpr int kAlignedSlot = 4000;  // three
 // Of so many rows or columns at least, products are worth a copy of a factor.
 constexpr std::int64_t kWorthCopying = 128;
 
+// to = or += from, of equal extents and alike in what of them is contiguous. Not both are aligned:
+// what is read is read one by one.
+void copy_rows(const Matrix& to, const Matrix& from, bool adds) {
+  const bool rows = to.col == 1;
+  const std::int64_t count = rows ? to.rows : to.cols, width = rows ? to.cols : to.rows;
+  const std::int64_t to_step = rows ? to.row : to.col, from_step = rows ? from.row : from.col;
+  const Reals results = reals(to), values = reals(from);
+  for_each_team(count, width, [=] FL_BODY(const Team& team, std::int64_t r) {
+    const Reals row = results + r * to_step, its = values + r * from_step;
+    visit_row(team, width, head_of(row), [&](auto wide, std::int64_t i) {
+      constexpr int W = decltype(wide)::value;
+      Lanes<W> lanes;
+      for (int k = 0; k < W; ++k) lanes[k] = its[i + k];
+      put(row, i, lanes, adds);
+    });
+  });
+}
+
 // Tensor cores are several times as fast where all rows begin at a multiple of 16 bytes. A matrix
 // whose rows do not has a copy in its stead, in scratch memory, if that is worth it: if as many
 // rows or columns of another matrix meet each of its elements.
@@ -43,10 +61,10 @@ class Aligned {
   const Matrix& matrix() const { return matrix_; }
   bool copied() const { return matrix_.data != given_.data; }
   void read() const {
-    if (copied()) gpu::copy_view(view_of(matrix_), view_of(given_));
+    if (copied()) copy_rows(matrix_, given_, false);
   }
   void commit(bool adds) const {
-    if (copied()) gpu::write_or_add_view(view_of(given_), view_of(matrix_), adds);
+    if (copied()) copy_rows(given_, matrix_, adds);
   }
 
  private:

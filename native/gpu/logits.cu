@@ -82,8 +82,8 @@ class LogitStatistics : public Kernel {
     const Strided dmeans = smoothed ? Strided(task.output_grads[2]) : Strided();
     for_each_team(rows.count, classes.count, [=] FL_BODY(const Team& team, std::int64_t row) {
       const Row out = row_of(dx, row), logits = row_of(x, row);
-      const std::int64_t n = classes.count, head = head_of(out);
-      const bool alike = out.step == 1 && logits.step == 1 && head == head_of(logits);
+      const std::int64_t n = classes.count, head = head_of(out.data);
+      const bool alike = out.step == 1 && logits.step == 1 && head == head_of(logits.data);
       const std::int64_t label = row < rows.valid ? classes.of(labels, row) : -1;
       const bool counts = label >= 0;
       const float log_sum = counts ? owns[row] + log_sums[row] : 0.0f;

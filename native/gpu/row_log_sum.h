@@ -24,33 +24,12 @@ FL_DEVICE inline Row row_of(const Strided& tile, std::int64_t i) {
   return {tile.row(i), tile.stride[tile.rank - 1]};
 }
 
-// How many elements of a row come before the first that begins sixteen bytes.
-FL_DEVICE inline std::int64_t head_of(const Row& row) {
-  const auto address = reinterpret_cast<std::uintptr_t>(row.data.data());
-  const auto past = static_cast<std::int64_t>(address % kPieceBytes);
-  return (kPieceBytes - past) % kPieceBytes / element_bytes(row.data.type());
-}
-
-// visit(width, i) for elements [i, i + width) of a row, dealt out to a team. Rows of classes begin
-// anywhere, as there are any number of classes: the first `head` elements and the last ones are
-// visited one by one, and all where the head is negative.
-template <typename Visit>
-FL_DEVICE void visit_row(const Team& team, std::int64_t n, std::int64_t head, const Visit& visit) {
-  const std::int64_t begin = head < 0 || head > n ? n : head;
-  const std::int64_t end = begin + (n - begin) / kWide * kWide;
-  for (std::int64_t i = team.rank; i < begin; i += team.size) visit(Width<1>(), i);
-  for (std::int64_t i = begin + team.rank * kWide; i < end; i += team.size * kWide) {
-    visit(Width<kWide>(), i);
-  }
-  for (std::int64_t i = end + team.rank; i < n; i += team.size) visit(Width<1>(), i);
-}
-
 // As ops/row_softmax.h's row_log_sum().
 FL_DEVICE inline RowLogSum log_sum_of(const Team& team, const Row& x, std::int64_t n, float own,
                                       std::int64_t place) {
   float maximum = std::numeric_limits<float>::lowest();
   double sum = 0, before = 0;  // sum: of exp(x - maximum)
-  visit_row(team, n, x.step == 1 ? head_of(x) : -1, [&](auto width, std::int64_t i) {
+  visit_row(team, n, x.step == 1 ? head_of(x.data) : -1, [&](auto width, std::int64_t i) {
     constexpr int W = decltype(width)::value;
     const Lanes<W> values = x.load(width, i);
     float most = maximum, its = 0;

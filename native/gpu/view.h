@@ -29,8 +29,9 @@ struct Strided {
   FL_DEVICE std::int64_t offset_of(std::int64_t i, int dims) const {
     std::int64_t offset = 0;
     for (int d = dims - 1; d > 0; --d) {
-      offset += i % extent[d] * stride[d];
-      i /= extent[d];
+      const std::int64_t before = divided(i, extent[d]);
+      offset += (i - before * extent[d]) * stride[d];
+      i = before;
     }
     return dims > 0 ? offset + i * stride[0] : 0;
   }
@@ -82,11 +83,12 @@ struct TileOffsets {
 
   FL_DEVICE Offsets operator()(std::int64_t i) const {
     Offsets offsets{};
-    for (int d = rank - 1; d >= 0; --d) {
-      const std::int64_t index = d > 0 ? i % extent[d] : i;
+    for (int d = rank - 1; d > 0; --d) {
+      const std::int64_t before = divided(i, extent[d]), index = i - before * extent[d];
       for (int v = 0; v < N; ++v) offsets.of[v] += index * stride[v][d];
-      if (d > 0) i /= extent[d];
+      i = before;
     }
+    for (int v = 0; v < N; ++v) offsets.of[v] += i * stride[v][0];
     return offsets;
   }
 };
