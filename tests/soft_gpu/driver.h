@@ -74,7 +74,6 @@ class Stream {
   std::vector<Item> end_capture();
 
  private:
-
   void run();
 
   std::mutex mutex_;

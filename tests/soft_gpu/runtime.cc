@@ -3,6 +3,8 @@
 
 #include <cstdio>
 #include <cstring>
+#include <functional>
+#include <utility>
 
 #include "driver.h"
 
