@@ -49,7 +49,7 @@ class Granularity:
 
 DEFAULT_GRANULARITY = Granularity()
 
-# On a machine with GPUs, where a longer run is no more than a longer list of what the GPU does next,
+# On a machine with GPUs. There a longer run is no more than a longer list of what a GPU does next,
 # and the host, which only issues it, stages the next batch meanwhile.
 LONGEST_RUN_ON_GPUS = 128
 

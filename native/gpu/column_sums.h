@@ -32,7 +32,7 @@ namespace columns {
 // precision, for speed; all other sums are in double precision.
 template <int W>
 using Some = std::conditional_t<W == 1, double, float>;
-constexpr std::int64_t kMostInSingle = 64;
+constexpr std::int64_t kMostInSingle = 16;
 
 // A strip: the rows [row, end), `step` apart, of W columns from c on.
 template <int N, int W, typename Body>

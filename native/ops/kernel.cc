@@ -60,6 +60,7 @@ class NamedKernel : public Kernel {
   bool accumulates() const override { return kernel_->accumulates(); }
   bool shares_out() const override { return kernel_->shares_out(); }
   bool takes(DataType type) const override { return kernel_->takes(type); }
+  bool repeats() const override { return kernel_->repeats(); }
 
  private:
   std::string name_;

@@ -296,6 +296,21 @@ TEST_CASE("dropout: a GPU drops what a CPU drops") {
   };
   CHECK(dropped(DeviceKind::gpu) == dropped(DeviceKind::cpu));
 }
+
+TEST_CASE("what a GPU may do again as it was recorded") {
+  const auto repeats = [](const Case& c) {
+    return make_kernel(c.type, Attributes(c.attributes), DeviceKind::gpu)->repeats();
+  };
+  CHECK_FALSE(repeats(dropout_case("0.3", "5")));  // which drops other elements at each step
+  CHECK(repeats(dropout_case("0", "5")));
+  const auto update = [](const char* optimizer) {
+    const Entries entries = {{"momentum", "0"}, {"nesterov", "0"}, {"weight_decay", "0"},
+                             {"beta1", "0.9"},  {"beta2", "0.99"}, {"epsilon", "1e-8"}};
+    return make_update_kernel(optimizer, Attributes(entries), DeviceKind::gpu)->repeats();
+  };
+  CHECK(update("sgd"));
+  CHECK_FALSE(update("adam"));  // whose steps are corrected by their number
+}
 #endif
 
 TEST_CASE("one kernel serves several threads at once") {
