@@ -20,7 +20,8 @@ usage() { fail "usage: scripts/offline.sh pack ARCHIVE [PYTHON [LEGATE]] | unpac
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 packages=(cffi "h5py<3.16" jinja2 markdown-it-py markupsafe mdurl "numpy<2.5" pillow pycparser
-  pygments rich safetensors shtab xxhash onednn-devel-cpu-gomp==2023.2.0 onednn-cpu-gomp==2023.2.0)
+  pygments rich safetensors shtab xxhash onednn-devel-cpu-gomp==2023.2.0 onednn-cpu-gomp==2023.2.0
+  nvidia-cudnn-frontend)
 # Newest first; legate's wheels need the first, oneDNN's is of the last.
 platforms=(manylinux_2_28_x86_64 manylinux_2_27_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64
   manylinux1_x86_64)
@@ -75,6 +76,7 @@ pack() {
   "$here" -m pip download "${options[@]}" -d "$dir/wheels" "legate==$legate" "${packages[@]}" ||
     fail "pip could not download the packages for Python $version and legate $legate."
   for wheel in "$dir"/wheels/*.whl; do unpack_wheel "$wheel" "$site" "$env"; done
+  rm -r "$site"/cudnn "$site"/nvidia_cudnn_frontend-* # its headers are all that is wanted of it
   link_repeated "$env"
   find "$env" -type d \( -name tests -o -name __pycache__ \) -prune -exec rm -r {} +
   if [[ -e /usr/include/doctest/doctest.h && -d /usr/lib/cmake/doctest ]]; then

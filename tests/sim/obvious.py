@@ -228,9 +228,11 @@ def running_on(
     """The tasks of launches that are fused with the one before them.
 
     Both have their tasks on the same devices, wait, at last, for the same launches of other
-    devices, and no other device needs the first one's results next. Inside a run of at most 16, no
-    task needs what another one of the same device computed, nor more memory than was touched there.
+    devices, and no other device needs the first one's results next. Inside a run of at most 16 (on
+    machines with GPUs, 128), no task needs what another one of the same device computed, nor more
+    memory than was touched there.
     """
+    longest = 128 if any(task.device.startswith("gpu:") for task in tasks) else 16
     place = {number: i for i, issued in enumerate(order) for number in issued.tasks}
     far: list[set[int]] = []
     awaited: set[int] = set()
@@ -257,7 +259,7 @@ def running_on(
     for i, issued in enumerate(order[1:], 1):
         devices = [[tasks[number].device for number in each.tasks] for each in order[i - 1 : i + 1]]
         if (
-            i - first < 16
+            i - first < longest
             and devices[0] == devices[1]
             and far[i - 1] == far[i]
             and i - 1 not in awaited
