@@ -64,7 +64,7 @@ if(cuda_wanted AND CUBLAS_INCLUDE AND CUDNN_INCLUDE AND CUBLAS_LIBRARY AND CUBLA
     target_include_directories(flexlegion_cuda_ops PRIVATE native/gpu/no_nvrtc)
     target_include_directories(flexlegion_cuda_ops SYSTEM PRIVATE ${CUDNN_FRONTEND_INCLUDE})
     # Descriptions of graphs, made once a shape: to optimise all that the front end has takes a minute.
-    set_source_files_properties(native/gpu/fused_attention.cu PROPERTIES COMPILE_OPTIONS -Xcompiler=-O1)
+    set_source_files_properties(native/gpu/fused_attention.cu PROPERTIES COMPILE_OPTIONS -O1)
   endif()
   target_link_libraries(flexlegion_cuda_ops PUBLIC ${CUBLAS_LIBRARY} ${CUBLASLT_LIBRARY} ${CUDNN_LIBRARY})
   if(TARGET flexlegion_rt)
