@@ -50,12 +50,16 @@ class Devices:
     @property
     def has_gpus(self) -> bool:
         """Whether there is one."""
-        return any(name.startswith("gpu:") for name in self.names)
+        return bool(self._gpus)
+
+    @property
+    def _gpus(self) -> list[str]:
+        return [name for name in self.names if name.startswith("gpu:")]
 
     @property
     def preferred(self) -> list[str]:
         """The devices that built-in strategies use: the GPUs if there are any, else the CPUs."""
-        return [name for name in self.names if name.startswith("gpu:")] or self.names
+        return self._gpus or self.names
 
     @property
     def preferred_by_node(self) -> list[list[str]]:

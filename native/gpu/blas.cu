@@ -18,7 +18,7 @@ bool rows_at_equal_distances(const TensorView& view) {
 
 #if FLEXLEGION_CUDA
 
-constexpr int kAlignedSlot = 4000;  // three
+constexpr int kAlignedSlot = 4000, kResultSlot = 4002;  // two factors; the result
 // Of so many rows or columns at least, products are worth a copy of a factor.
 constexpr std::int64_t kWorthCopying = 128;
 
@@ -40,23 +40,45 @@ void copy_rows(const Matrix& to, const Matrix& from, bool adds) {
   });
 }
 
-// Tensor cores are several times as fast where all rows begin at a multiple of 16 bytes. A matrix
-// whose rows do not has a copy in its stead, in scratch memory, if that is worth it: if as many
-// rows or columns of another matrix meet each of its elements.
+bool on_tensor_cores(DataType factors) {
+  return is_narrow(factors) || precision() != Precision::fp32;
+}
+
+// A matrix's elements that follow each other in memory: how many, how many such rows, and how far
+// apart these are.
+struct MemoryRows {
+  std::int64_t length, count, stride;
+  std::int64_t padded, floats;  // a length that keeps rows aligned, and the memory of all of them
+
+  explicit MemoryRows(const Matrix& m)
+      : length(m.col == 1 ? m.cols : m.rows),
+        count(m.col == 1 ? m.rows : m.cols),
+        stride(m.col == 1 ? m.row : m.col) {
+    const std::int64_t vector = kPieceBytes / element_bytes(m.type);
+    padded = (length + vector - 1) / vector * vector;
+    floats = floats_for(count * padded, m.type);
+  }
+};
+
+// Tensor cores are several times as fast where all rows begin at a multiple of 16 bytes. Whether a
+// matrix whose rows do not is worth a copy: as many rows or columns of another matrix meet each of
+// its elements, and there is scratch memory.
+bool worth_aligning(const Matrix& m, std::int64_t met, int slot) {
+  const MemoryRows rows(m);
+  const bool aligned = begins_wide(reals(m)) &&
+                       (rows.count == 1 || rows.stride * element_bytes(m.type) % kPieceBytes == 0);
+  return !aligned && met >= kWorthCopying && rows.length >= kWorthCopying &&
+         scratch_fits(slot, rows.floats);
+}
+
+// A matrix, or the copy of it in scratch memory that is worth it.
 class Aligned {
  public:
   Aligned(const Matrix& m, std::int64_t met, int slot) : given_(m), matrix_(m) {
-    const std::int64_t row = m.col == 1 ? m.cols : m.rows, rows = m.col == 1 ? m.rows : m.cols;
-    const std::int64_t stride = m.col == 1 ? m.row : m.col;
-    const std::int64_t vector = kPieceBytes / element_bytes(m.type);
-    const bool aligned = begins_wide(reals(m)) && (rows == 1 || stride % vector == 0);
-    const std::int64_t padded = (row + vector - 1) / vector * vector;
-    const std::int64_t floats = floats_for(rows * padded, m.type);
-    if (aligned || met < kWorthCopying || row < kWorthCopying || !scratch_fits(slot, floats)) {
-      return;
-    }
-    matrix_.data = scratch(slot, floats);
-    (m.col == 1 ? matrix_.row : matrix_.col) = padded;
+    if (!worth_aligning(m, met, slot)) return;
+    const MemoryRows rows(m);
+    matrix_.data = scratch(slot, rows.floats);
+    (m.col == 1 ? matrix_.row : matrix_.col) = rows.padded;
   }
   const Matrix& matrix() const { return matrix_; }
   bool copied() const { return matrix_.data != given_.data; }
@@ -129,6 +151,10 @@ cudaDataType_t cuda_type(DataType type) {
                                      : CUDA_R_32F;
 }
 
+bool aligns_result(const Matrix& a, const Matrix& c) {
+  return on_tensor_cores(a.type) && c.batch == 1 && worth_aligning(c, a.cols, kResultSlot);
+}
+
 // Factors of two bytes are what tensor cores take.
 cublasComputeType_t compute_type(DataType factors, Precision precision) {
   return is_narrow(factors)             ? CUBLAS_COMPUTE_32F
@@ -149,10 +175,11 @@ void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds, floa
   }
   if (c.rows == 0 || c.cols == 0 || c.batch == 0) return;
 #if FLEXLEGION_CUDA
-  const bool cores = is_narrow(a.type) || precision() != Precision::fp32;
-  if (!cores || c.batch > 1) return multiply_on_device(a, b, c, adds ? 1.0f : 0.0f, scale);
+  if (!on_tensor_cores(a.type) || c.batch > 1) {
+    return multiply_on_device(a, b, c, adds ? 1.0f : 0.0f, scale);
+  }
   const Aligned left(a, c.cols, kAlignedSlot), right(b, c.rows, kAlignedSlot + 1),
-      result(c, a.cols, kAlignedSlot + 2);
+      result(c, a.cols, kResultSlot);
   left.read();
   right.read();
   const bool in_place = adds && !result.copied();

@@ -21,6 +21,9 @@ struct ColumnMajor {
   explicit ColumnMajor(const Matrix& m);
 };
 
+// Whether multiply() computes c, of a and another factor, by way of a copy.
+bool aligns_result(const Matrix& a, const Matrix& c);
+
 cudaDataType_t cuda_type(DataType type);
 cublasComputeType_t compute_type(DataType factors, Precision precision);
 

@@ -186,9 +186,7 @@ void multiply_and_activate(const Matrix& a, const Matrix& b, const Matrix& c, co
                            Activation activation, int slot) {
   const bool plain = !bias.present() && activation == Activation::none;
 #if FLEXLEGION_CUDA
-  // A product of rows that are not aligned is faster by another way (multiply()).
-  const bool aligned = c.row * element_bytes(c.type) % kPieceBytes == 0;
-  if (!plain && aligned && fused(a, b, c, bias, activation, slot)) return;
+  if (!plain && !aligns_result(a, c) && fused(a, b, c, bias, activation, slot)) return;
 #endif
   if (plain || c.type == DataType::float32) {
     multiply(a, b, c);

@@ -144,9 +144,11 @@ constexpr int kTimes = 8;
 bool run_measured(Executor& executor, RuntimeLaunch& launch, const LeafContext& context,
                   const TaskRecord& record) {
   if (launch.log == nullptr || launch.recordable == Recordable::never) return false;
+  // The first run has libraries load and choose their kernels: it tells nothing of the next ones.
   const std::int64_t last = launch.elapsed[static_cast<std::size_t>(context.point)];
-  const Stretch stretch{0, last >= 0 && last < kShortTask ? kTimes : 1, launch.recordable};
-  if (launch.measured_times == 0 && last >= 0) launch.measured_times = stretch.last;
+  if (last < 0) return false;
+  if (launch.measured.empty()) launch.measured_times = last < kShortTask ? kTimes : 1;
+  const Stretch stretch{0, launch.measured_times, launch.recordable};
   const RecordingKey key(*context.arguments, context.rows, launch.recordable);
   const auto issue = [&](int) {
     LeafContext own = context;
@@ -203,8 +205,8 @@ void run_parts(Executor& executor, RuntimeLaunch& launch, const LeafContext& con
   for (std::size_t s = 0; s < launch.stretches.size(); ++s) {
     const Stretch& stretch = launch.stretches[s];
     const auto first = static_cast<std::size_t>(stretch.first);
-    const bool timed = executor.times(executor.launch(launch.parts[first].launch));
-    if (context.kind == DeviceKind::gpu && stretch.recordable != Recordable::never && !timed) {
+    if (context.kind == DeviceKind::gpu && stretch.recordable != Recordable::never &&
+        !executor.times(executor.launch(launch.parts[first].launch))) {
       const RecordingKey key(*context.arguments, context.rows, stretch.recordable);
       RecordedWork& recorded = launch.recorded[static_cast<std::size_t>(context.point)][s];
       if (recorded.run(*context.device, key, arena_of(device), executor.precision(), issue, stretch,

@@ -46,7 +46,7 @@ bool RecordedWork::run(const DeviceFunctions& device, const RecordingKey& key, c
   const bool again = issued_ && last_ == key;
   issued_ = true;
   last_ = key;
-  if (!again || known_.size() == kMost) return false;
+  if (!again) return false;
   Recording recording =
       device.record(arena.data, arena.bytes, precision, stretch.last - stretch.first,
                     [&](int i) { issue(stretch.first + i); });
@@ -55,6 +55,8 @@ bool RecordedWork::run(const DeviceFunctions& device, const RecordingKey& key, c
     return false;
   }
   replay(recording);
+  // What the oldest gave the GPU is done: this task would not run yet else.
+  if (known_.size() == kMost) known_.erase(known_.begin());
   known_.emplace_back(key, std::move(recording));
   return true;
 }

@@ -52,9 +52,11 @@ class RecordedWork {
   bool run(const DeviceFunctions& device, const RecordingKey& key, const Arena& arena,
            Precision precision, const std::function<void(int part)>& issue, const Stretch& stretch,
            const std::function<void(const Recording&)>& replay);
+  // Whether there is none yet.
+  bool empty() const { return known_.empty(); }
 
  private:
-  static constexpr std::size_t kMost = 4;  // keys: whole and last batches, training or not
+  static constexpr std::size_t kMost = 4;  // keys: whole and last batches, training or not; rates
 
   std::vector<std::pair<RecordingKey, Recording>> known_;
   RecordingKey last_;  // of what was issued

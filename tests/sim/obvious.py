@@ -214,7 +214,8 @@ def build(
             before = len(tasks) - 1
         for consumer in consumers:
             tasks[consumer].before.append((before, False, 0))
-    for number in running_on(order, tasks, waits, memory):
+    longest = 128 if topology.names.has_gpus else 16
+    for number in running_on(order, tasks, waits, memory, longest):
         tasks[number].issued = False
     return tasks
 
@@ -224,15 +225,15 @@ def running_on(
     tasks: list[Task],
     waits: Mapping[int, set[int]],
     memory: Callable[[int], int],
+    longest: int,
 ) -> list[int]:
     """The tasks of launches that are fused with the one before them.
 
     Both have their tasks on the same devices, wait, at last, for the same launches of other
-    devices, and no other device needs the first one's results next. Inside a run of at most 16 (on
-    machines with GPUs, 128), no task needs what another one of the same device computed, nor more
-    memory than was touched there.
+    devices, and no other device needs the first one's results next. Inside a run, of the `longest`
+    at most, no task needs what another one of the same device computed, nor more memory than was
+    touched there.
     """
-    longest = 128 if any(task.device.startswith("gpu:") for task in tasks) else 16
     place = {number: i for i, issued in enumerate(order) for number in issued.tasks}
     far: list[set[int]] = []
     awaited: set[int] = set()

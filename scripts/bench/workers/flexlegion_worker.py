@@ -8,17 +8,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Iterator
 
 from common.processes import turn
+from common.rounds import seconds_of_round
 from common.workloads import LEARNING_RATE, Workload
 
 from flexlegion import SGD, Model, ParallelConfig, Strategy, set_threads
 from flexlegion._native import rt
 from flexlegion.machine.running import all_gather, running_machine
-from flexlegion.runtime.program import TRAIN, Batch
-from flexlegion.runtime.trainer import run_series
+from flexlegion.runtime.program import TRAIN
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO
 
@@ -89,11 +88,8 @@ def main() -> None:
     data, _ = model.bind(*work.data())
 
     def one_round(number: int) -> float:
-        series = [Batch(data, rows) for rows in work.batch_rows(number)]
-        started = time.perf_counter()
-        run_series(program, TRAIN, series, lr=LEARNING_RATE)
-        program.wait()
-        return work.batch_size * len(series) / (time.perf_counter() - started)
+        samples = work.batch_size * work.iterations
+        return samples / seconds_of_round(program, work, data, number)
 
     with turn(args.turn):
         one_round(0)  # warm: the trace is recorded, and with it every copy that an iteration makes

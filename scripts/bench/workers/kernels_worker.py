@@ -14,14 +14,12 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import time
 
 from common.processes import turn
+from common.rounds import seconds_of_round
 from common.workloads import LEARNING_RATE, Workload
 
 from flexlegion import SGD, set_threads
-from flexlegion.runtime.program import TRAIN, Batch
-from flexlegion.runtime.trainer import run_series
 from flexlegion.zoo import ZOO
 
 
@@ -52,12 +50,8 @@ def main() -> None:
     program = model.program
     data, _ = model.bind(*work.data())
 
-    def one_round(number: int) -> tuple[float, int]:
-        series = [Batch(data, rows) for rows in work.batch_rows(number)]
-        started = time.perf_counter()
-        run_series(program, TRAIN, series, lr=LEARNING_RATE)
-        program.wait()
-        return time.perf_counter() - started, len(series)
+    def one_round(number: int) -> float:
+        return seconds_of_round(program, work, data, number)
 
     with turn(args.turn):
         one_round(0)  # warm
@@ -65,23 +59,23 @@ def main() -> None:
 
     with turn(args.turn):
         one_round(1)
-        seconds, iterations = one_round(2)
+        seconds = one_round(2)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-            profiled, _ = one_round(3)
+            profiled = one_round(3)
     kernels: dict[str, list[float]] = {}
     for event in profiler.events():
         if event.device_type.name != "CUDA":
             continue
         its = kernels.setdefault(short(event.name), [0.0, 0])
-        its[0] += event.device_time / iterations
-        its[1] += 1 / iterations
+        its[0] += event.device_time / work.iterations
+        its[1] += 1 / work.iterations
     listed = sorted(((us, n, name) for name, (us, n) in kernels.items()), reverse=True)
     result = {
         "network": work.network,
         "precision": args.precision,
         "storage": args.storage,
-        "iteration_us": 1e6 * seconds / iterations,
-        "profiled_iteration_us": 1e6 * profiled / iterations,
+        "iteration_us": 1e6 * seconds / work.iterations,
+        "profiled_iteration_us": 1e6 * profiled / work.iterations,
         "kernels_us": sum(us for us, _, _ in listed),
         "kernels": listed,
     }
