@@ -143,9 +143,14 @@ def set_threads(threads: int | Sequence[int], worth_sharing: int = WORTH_SHARING
 
 
 def threads() -> list[int]:
-    """How many threads compute a task: of each CPU processor of this rank, or one for all."""
+    """How many threads compute a task: of each CPU processor of this rank, or one for all.
+
+    0 stands for as many as Legion gives it: Legate's groups of OpenMP threads.
+    """
     if _Chosen.threads:
         return _Chosen.threads
+    if _legates("--omps"):
+        return [0]
     number = len(os.sched_getaffinity(0))
     if number <= MOST_CPUS or _legates("--gpus"):
         return [1]

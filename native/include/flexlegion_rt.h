@@ -25,9 +25,10 @@ typedef struct {
 /* Starts what the runtime needs in this process; 0, or -1. Every rank has to call it, before
  * anything below. From then on ranks watch each other (watchdog.h).
  *
- * `threads`: how many compute a task on each CPU processor of this rank, or one number for all.
- * Where it is more than one, processors keep to their own of the `cores`, in their order, and share
- * out work of so many elements at least. */
+ * `threads`: how many compute a task on each CPU processor of this rank, or one number for all;
+ * 0: as many as Realm has cores for it, where these threads run then. Where more than one is told,
+ * processors keep to their own of the `cores`, in their order. Teams share out work of so many
+ * elements at least. */
 int fl_rt_start(int n_threads, const int32_t *threads, int n_cores, const int32_t *cores,
                 int64_t worth_sharing, fl_running *out);
 /* Whether this rank's CPU processors have instructions for bfloat16. */

@@ -282,9 +282,7 @@ std::vector<LeafTask> leaf_tasks() {
 
 void register_leaf_task(Runtime* runtime, TaskID id, const LeafTask& leaf) {
   runtime->attach_name(id, leaf.name.c_str(), false, /*local_only=*/true);
-  const std::pair<Processor::Kind, VariantID> variants[] = {{Processor::LOC_PROC, kCpuVariant},
-                                                            {Processor::TOC_PROC, kGpuVariant}};
-  for (const auto& [kind, variant] : variants) {
+  for (const auto& [kind, variant] : kVariants) {
     if (kind == Processor::TOC_PROC && device_functions(DeviceKind::gpu) == nullptr) continue;
     TaskVariantRegistrar registrar(id, leaf.name.c_str(), /*global=*/false);
     registrar.add_constraint(ProcessorConstraint(kind));

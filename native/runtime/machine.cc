@@ -55,6 +55,13 @@ std::vector<Processor> processors(Legion::Machine machine, Processor::Kind kind)
   return found;
 }
 
+// The CPU processors: groups of OpenMP threads where Legate was given any, which are to have the
+// cores; else those of one core each.
+std::vector<Processor> cpu_processors(Legion::Machine machine) {
+  const std::vector<Processor> groups = processors(machine, Processor::OMP_PROC);
+  return groups.empty() ? processors(machine, Processor::LOC_PROC) : groups;
+}
+
 std::string file_of(void* library) {
   link_map* its = nullptr;
   return dlinfo(library, RTLD_DI_LINKMAP, &its) == 0 ? its->l_name : "a library";
@@ -129,7 +136,7 @@ void MachineState::find_devices() {
   rank_ =
       static_cast<int>(runtime->get_executing_processor(Runtime::get_context()).address_space());
   ranks_ = static_cast<int>(machine.get_address_space_count());
-  const std::vector<Processor> cpus = processors(machine, Processor::LOC_PROC);
+  const std::vector<Processor> cpus = cpu_processors(machine);
   for (const Processor& processor : cpus) {
     const Memory memory = memory_of(machine, processor, Memory::SYSTEM_MEM);
     add_device({DeviceKind::cpu, static_cast<int>(processor.address_space()), processor, memory,
@@ -159,7 +166,8 @@ void MachineState::add_device(const Device& device) {
   devices_.push_back(device);
 }
 
-// Processors take their cores from the front. If these are too few, the operating system decides.
+// Processors take their cores from the front. If these are too few, the operating system decides;
+// of a group of OpenMP threads, Realm did.
 void MachineState::share_cores(const std::vector<int>& threads, const std::vector<int>& cores) {
   std::vector<Device*> mine;
   for (Device& device : devices_) {
@@ -173,11 +181,14 @@ void MachineState::share_cores(const std::vector<int>& threads, const std::vecto
                       " CPU processors of a rank; give one for all, or one for each");
   }
   std::size_t wanted = 0;
+  bool placed = false;
   for (std::size_t i = 0; i < mine.size(); ++i) {
-    mine[i]->threads = threads[threads.size() == 1 ? 0 : i];
+    const int asked = threads[threads.size() == 1 ? 0 : i];
+    mine[i]->threads = asked > 0 ? asked : mine[i]->processor.get_num_cores();
+    placed = placed || asked == 0;
     wanted += static_cast<std::size_t>(mine[i]->threads);
   }
-  if (wanted == mine.size() || wanted > cores.size()) return;
+  if (placed || wanted == mine.size() || wanted > cores.size()) return;
   auto next = cores.begin();
   for (Device* device : mine) {
     device->cores.assign(next, next + device->threads);

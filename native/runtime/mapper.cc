@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <stdexcept>
 #include <utility>
 
 #include "runtime/executor.h"
@@ -30,6 +31,13 @@ const RuntimeLaunch& launch_of(const Task& task) {
 
 const Device& device_of(const RuntimeLaunch& launch, const DomainPoint& point) {
   return MachineState::get().devices()[launch.devices[static_cast<std::size_t>(point[0])]];
+}
+
+VariantID variant_for(Processor processor) {
+  for (const Variant& variant : kVariants) {
+    if (variant.kind == processor.kind()) return variant.id;
+  }
+  throw std::logic_error("a device's processor is of a kind that no task is registered for");
 }
 
 // Row-major, one field: the layout that the kernels' views expect. It begins at a cache line (a
@@ -104,9 +112,9 @@ void PlanMapper::map_task(MapperContext ctx, const Task& task, const MapTaskInpu
                           MapTaskOutput& output) {
   const RuntimeLaunch& launch = launch_of(task);
   const Device& device = device_of(launch, task.index_point);
-  const bool on_gpu = device.kind == DeviceKind::gpu && launch.side == Side::device;
-  output.chosen_variant = on_gpu ? kGpuVariant : kCpuVariant;
-  output.target_procs.push_back(processor_for(device, launch.side));
+  const Processor processor = processor_for(device, launch.side);
+  output.chosen_variant = variant_for(processor);
+  output.target_procs.push_back(processor);
   const Memory memory = memory_for(device, launch.side);
   // Where a task of the host reads what a GPU computed, the host's copy may be discarded after it:
   // the GPU's instance stays.

@@ -9,7 +9,14 @@
 
 namespace flexlegion {
 
-constexpr Legion::VariantID kCpuVariant = 1, kGpuVariant = 2;
+// The kinds of processors that tasks run on, and the variant of a leaf task for each.
+struct Variant {
+  Legion::Processor::Kind kind;
+  Legion::VariantID id;
+};
+constexpr Variant kVariants[] = {{Legion::Processor::LOC_PROC, 1},
+                                 {Legion::Processor::OMP_PROC, 2},
+                                 {Legion::Processor::TOC_PROC, 3}};
 
 class PlanMapper : public Legion::Mapping::DefaultMapper {
  public:

@@ -105,6 +105,8 @@ def test_default_threads(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for config, threads in (("--cpus 2 --gpus 0", 63), ("--cpus 200", 1), ("--cpus 1 --gpus 2", 1)):
         monkeypatch.setenv("LEGATE_CONFIG", config)
         assert process.threads() == [threads]
+    monkeypatch.setenv("LEGATE_CONFIG", "--cpus 1 --omps 2 --ompthreads 8")
+    assert process.threads() == [0]  # Realm knows how many a group has
 
 
 def test_only_visible_gpus(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
