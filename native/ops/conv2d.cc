@@ -1,10 +1,13 @@
-// conv2d over (n, h, w, c), by oneDNN, in groups of channels.
+// conv2d over (n, h, w, c), by oneDNN, in groups of channels; with a channel each, by our own loops.
 //
 // The user's kernel is (o, kh, kw, i / groups). oneDNN is asked which layout it likes best: with a
 // layout imposed it falls back to reference loops, a hundred times slower. Kernels are small beside
 // activations, so reordering one at each call costs little.
 #include "ops/conv2d.h"
 
+#include <optional>
+
+#include "ops/depthwise.h"
 #include "ops/kernel_gradient.h"
 #include "ops/matrix.h"
 #include "ops/onednn_support.h"
@@ -116,7 +119,9 @@ class Conv2d : public Kernel {
   static constexpr int kLikedSlot = 4;
 
   void forward_part(const ConvViews& views) {
-    const OnednnTile tile(layer_.tile(views, views.y), views.y.type);
+    const ConvTile shapes = layer_.tile(views, views.y);
+    if (depthwise::suits(shapes, layer_.activation)) return forward_depthwise(shapes, views);
+    const OnednnTile tile(shapes, views.y.type);
     const DenseInput x(views.x, 0, tile.type);
     const DenseOutput y(views.y, 2, false, tile.type);
     const bool biased = layer_.use_bias && views.bias.present();
@@ -138,7 +143,9 @@ class Conv2d : public Kernel {
   }
 
   void backward_part(const ConvViews& views) {
-    const OnednnTile tile(layer_.tile(views, views.dy), views.dy.type);
+    const ConvTile shapes = layer_.tile(views, views.dy);
+    if (depthwise::suits(shapes, layer_.activation)) return backward_depthwise(shapes, views);
+    const OnednnTile tile(shapes, views.dy.type);
     const TensorView dy = before_activation(views, tile.type);
     if (views.dx.present()) backward_data(tile, dy.data, views);
     if (!views.dkernel.present()) return;
@@ -147,6 +154,36 @@ class Conv2d : public Kernel {
     } else {
       backward_weights(tile, dy.data, views);
     }
+  }
+
+  void forward_depthwise(const ConvTile& tile, const ConvViews& views) const {
+    const DataType type = views.y.type;
+    const DenseInput x(views.x, 0, type), kernel(views.kernel, 1), bias(views.bias, 3);
+    const DenseOutput y(views.y, 2, false, type);
+    depthwise::forward(tile, type, x.memory(), kernel.data(), bias.data(), layer_.activation,
+                       y.memory());
+    y.commit();
+  }
+
+  void backward_depthwise(const ConvTile& tile, const ConvViews& views) const {
+    const DataType type = views.dy.type;
+    const TensorView dy = before_activation(views, type);
+    if (views.dx.present()) {
+      const DenseInput kernel(views.kernel, 2);
+      const DenseOutput dx(views.dx, 3, views.adds_dx, type);
+      depthwise::backward_data(tile, type, dy.data, kernel.data(), dx.memory());
+      dx.commit();
+    }
+    if (!views.dkernel.present()) return;
+    const DenseInput x(views.x, 2, type);
+    const DenseOutput dkernel(views.dkernel, 3, views.adds_dkernel);
+    const bool biased = layer_.use_bias && views.dbias.present();
+    std::optional<DenseOutput> dbias;
+    if (biased) dbias.emplace(views.dbias, 5, views.adds_dbias);
+    depthwise::backward_weights(tile, type, x.memory(), dy.data, dkernel.data(),
+                                biased ? dbias->data() : nullptr);
+    dkernel.commit();
+    if (biased) dbias->commit();
   }
 
   // The gradient with respect to what the activation was applied to: dense (scratch slot 0).

@@ -127,21 +127,36 @@ def outputs_of(result: Any) -> dict[str, torch.Tensor]:
     return dict(sorted(found.items(), key=lambda item: item[0] != "logits"))
 
 
-def _loss(module: torch.nn.Module, batch: Any, step: int) -> torch.Tensor:
-    """The loss of one step's batch, in the precision of the module."""
-    outputs = outputs_of(_called(module, batch))
+def trained_outputs(result: Any) -> list[tuple[torch.Tensor, str]]:
+    """Those of a module's outputs that have a loss, and which."""
+    outputs = outputs_of(result)
     kinds = losses(list(outputs), [output.shape for output in outputs.values()])
-    given = [(o, kind) for o, kind in zip(outputs.values(), kinds, strict=True) if kind is not None]
+    return [(o, kind) for o, kind in zip(outputs.values(), kinds, strict=True) if kind is not None]
+
+
+def targets_of(given: Sequence[tuple[torch.Tensor, str]], step: int) -> list[torch.Tensor]:
+    """Random labels for outputs that have a loss."""
     y = labels(step, [output.shape for output, _ in given], [kind for _, kind in given])
+    return [torch.from_numpy(label) for label in y]
+
+
+def loss_of(
+    given: Sequence[tuple[torch.Tensor, str]], targets: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """The sum of the losses, in the precision of the outputs."""
     loss = torch.zeros((), dtype=given[0][0].dtype)
-    for (output, kind), label in zip(given, y, strict=True):
-        target = torch.from_numpy(label)
+    for (output, kind), target in zip(given, targets, strict=True):
         if kind == "mean_squared_error":
             loss = loss + F.mse_loss(output, target.to(output.dtype))
         else:
             classes = output.shape[-1]
             loss = loss + F.cross_entropy(output.reshape(-1, classes), target.long().reshape(-1))
     return loss
+
+
+def _loss(module: torch.nn.Module, batch: Any, step: int) -> torch.Tensor:
+    given = trained_outputs(called(module, batch))
+    return loss_of(given, targets_of(given, step))
 
 
 def reference(
@@ -295,7 +310,7 @@ def export_onnx(module: torch.nn.Module, example: Any, path: str) -> None:
     )
     kwargs = example if isinstance(example, dict) else {}
     with torch.no_grad():
-        names = list(outputs_of(_called(copy.deepcopy(module), example)))
+        names = list(outputs_of(called(copy.deepcopy(module), example)))
     batch = torch.export.Dim("batch")
     dynamic = {name: {0: batch} for name in kwargs} or tuple({0: batch} for _ in args)
     torch.onnx.export(
@@ -312,7 +327,8 @@ def export_onnx(module: torch.nn.Module, example: Any, path: str) -> None:
     )
 
 
-def _called(module: torch.nn.Module, inputs: Any) -> Any:
+def called(module: torch.nn.Module, inputs: Any) -> Any:
+    """What the module computes of its inputs, a dictionary of them or a list."""
     if isinstance(inputs, dict):
         return module(**inputs)
     return module(*inputs) if isinstance(inputs, list | tuple) else module(inputs)

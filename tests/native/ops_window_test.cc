@@ -281,6 +281,12 @@ TEST_CASE("conv2d: groups, cut within and at their borders") {
       {{1, 6, 6, 12, 4, 1, 1, 1, 1, 0, 0}, 4},    // one filter of three channels
       {{2, 7, 6, 32, 64, 3, 3, 1, 1, 1, 1}, 2},   // whole vectors
       {{1, 7, 6, 48, 48, 3, 3, 1, 1, 1, 1}, 48},  // depthwise, whole vectors
+      {{2, 12, 17, 40, 40, 5, 5, 1, 1, 2, 2}, 40},        // and half of one
+      {{2, 20, 11, 16, 16, 7, 7, 1, 1, 3, 3}, 16},        // images not much larger than kernels
+      {{1, 14, 15, 24, 24, 3, 5, 2, 2, 1, 2}, 24},        // windows that step
+      {{2, 11, 12, 17, 17, 2, 3, 3, 4, 1, 2}, 17},        // elements that no window touches
+      {{1, 15, 14, 16, 16, 3, 4, 2, 3, 2, 4, 2, 3}, 16},  // taps that lie apart
+      {{1, 3, 2, 32, 32, 5, 5, 1, 1, 2, 2}, 32},          // images smaller than kernels
   };
   unsigned seed = 1;
   for (const Grouped& g : cases) {
