@@ -10,6 +10,13 @@ FLEXLEGION_SIMD void add_to_sums(double* to, const float* more, std::int64_t n) 
 FLEXLEGION_SIMD void give(float* to, const float* from, std::int64_t n, bool adds) {
   write_or_add(adds, to, n, [=](std::int64_t i) FLEXLEGION_INLINE_LAMBDA { return from[i]; });
 }
+void give(DataType type, Narrow* to, const float* from, std::int64_t n, bool adds) {
+  if (!adds) return round_off(type, from, to, n);
+  float sums[kBlock];
+  widen(type, to, sums, n);
+  give(sums, from, n, true);
+  round_off(type, sums, to, n);
+}
 FLEXLEGION_SIMD float sum_of(const float* x, std::int64_t n) {
   float lanes[16] = {};
   std::int64_t i = 0;

@@ -44,16 +44,18 @@ void for_each_piece(const Spread& spread, std::int64_t first, std::int64_t count
 void add_to_sums(double* to, const float* more, std::int64_t n);
 float sum_of(const float* x, std::int64_t n);
 void give(float* to, const float* from, std::int64_t n, bool adds);  // writes, or adds
+void give(DataType type, Narrow* to, const float* from, std::int64_t n, bool adds);
 
-// An operand that is read: a block's elements, in place if they are dense, or gathered.
+// An operand that is read: a block's elements as floats, in place if they are dense floats, or
+// gathered.
 class Source {
  public:
   Source() = default;
   Source(const TensorView& view, const TensorView& output, bool integers, float* buffer)
-      : data_(view.f32()), spread_(view, output), buffer_(buffer), integers_(integers) {}
+      : view_(view), spread_(view, output), buffer_(buffer), integers_(integers) {}
 
   const float* block(std::int64_t first, std::int64_t n) const {
-    if (spread_.dense() && !integers_) return data_ + first;
+    if (spread_.dense() && !integers_ && !view_.narrow()) return view_.f32() + first;
     for_each_piece(spread_, first, n,
                    [this](std::int64_t offset, std::int64_t at, std::int64_t count,
                           std::int64_t step) { gather(offset, buffer_ + at, count, step); });
@@ -63,11 +65,17 @@ class Source {
  private:
   void gather(std::int64_t offset, float* to, std::int64_t n, std::int64_t step) const {
     if (integers_) {
-      const auto* from = reinterpret_cast<const std::int32_t*>(data_) + offset;
+      const std::int32_t* const from = view_.i32() + offset;
       for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(from[i * step]);
       return;
     }
-    const float* const from = data_ + offset;
+    if (view_.narrow()) {
+      const Narrow* const from = view_.bits() + offset;
+      if (step == 1) return widen(view_.type, from, to, n);
+      for (std::int64_t i = 0; i < n; ++i) to[i] = widened(view_.type, from[i * step]);
+      return;
+    }
+    const float* const from = view_.f32() + offset;
     if (step == 1) {
       std::memcpy(to, from, static_cast<std::size_t>(n) * sizeof(float));
     } else if (step == 0) {
@@ -77,7 +85,7 @@ class Source {
     }
   }
 
-  const float* data_ = nullptr;
+  TensorView view_;
   Spread spread_;
   float* buffer_ = nullptr;
   bool integers_ = false;
@@ -98,7 +106,8 @@ class Sink {
 
   // Where a block may be written at once; null: by put().
   float* block(std::int64_t first) const {
-    return spread_.dense() && sums_ == nullptr && !adds_ ? view_.f32() + first : nullptr;
+    const bool in_place = spread_.dense() && sums_ == nullptr && !adds_ && !view_.narrow();
+    return in_place ? view_.f32() + first : nullptr;
   }
 
   void put(const float* from, std::int64_t first, std::int64_t n) const {
@@ -106,7 +115,7 @@ class Sink {
         spread_, first, n,
         [&](std::int64_t offset, std::int64_t at, std::int64_t count, std::int64_t step) {
           if (sums_ == nullptr) {
-            store(view_.f32() + offset, from + at, count, step);
+            store(offset, from + at, count, step);
           } else if (step == 1) {
             add_to_sums(sums_ + offset, from + at, count);
           } else if (step == 0) {
@@ -122,16 +131,27 @@ class Sink {
     if (sums_ == nullptr) return;
     std::int64_t i = 0;
     for_each_index<1>({&view_}, view_.rank(), [&](const Offsets<1>& at) {
-      float& to = view_.f32()[at[0]];
-      to = (adds_ ? to : 0.0f) + static_cast<float>(factor * sums_[i++]);
+      store_one(at[0], static_cast<float>(factor * sums_[i++]));
     });
   }
 
  private:
-  void store(float* to, const float* from, std::int64_t n, std::int64_t step) const {
-    if (step == 1) return give(to, from, n, adds_);
-    for (std::int64_t i = 0; i < n; ++i) {
-      to[i * step] = adds_ ? to[i * step] + from[i] : from[i];
+  void store(std::int64_t offset, const float* from, std::int64_t n, std::int64_t step) const {
+    if (step != 1) {
+      for (std::int64_t i = 0; i < n; ++i) store_one(offset + i * step, from[i]);
+    } else if (view_.narrow()) {
+      give(view_.type, view_.bits() + offset, from, n, adds_);
+    } else {
+      give(view_.f32() + offset, from, n, adds_);
+    }
+  }
+  void store_one(std::int64_t offset, float value) const {
+    if (view_.narrow()) {
+      Narrow& to = view_.bits()[offset];
+      to = rounded(view_.type, adds_ ? widened(view_.type, to) + value : value);
+    } else {
+      float& to = view_.f32()[offset];
+      to = adds_ ? to + value : value;
     }
   }
 

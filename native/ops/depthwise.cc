@@ -10,9 +10,11 @@
 namespace flexlegion::depthwise {
 namespace {
 
-constexpr int kKernelSlot = 6, kSumsSlot = 7;  // conv2d's own slots end before
+// conv2d's own slots end before.
+constexpr int kKernelSlot = 6, kSumsSlot = 7, kFirstSlot = 8, kSecondSlot = 9;
 constexpr int kResults = 6;  // that are summed at a time: with two vectors of AVX2 each, 12 of 16
-constexpr std::int64_t kRowsAtOnce = 16;  // whose products are summed before the next channels
+// Of the rows that are worked on before the next ones: elements, which stay in the second cache.
+constexpr std::int64_t kSlabElements = 1 << 16;
 
 // Channels are taken in blocks of a vector. The last block ends with the last channel, and may
 // begin within the one before.
@@ -37,6 +39,43 @@ const float* in_blocks(const ConvTile& tile, const float* kernel) {
   return result;
 }
 
+// Rows of images, each w x c, as floats: where they lie, or copies in scratch memory.
+class Rows {
+ public:
+  // The rows [lo, hi) of a sample, as far as there are such.
+  Rows(const void* tensor, DataType type, std::int64_t sample, std::int64_t height,
+       std::int64_t row, std::int64_t lo, std::int64_t hi, int slot)
+      : first_(std::clamp<std::int64_t>(lo, 0, height)), row_(row) {
+    const std::int64_t end = std::clamp<std::int64_t>(hi, first_, height);
+    const std::int64_t offset = (sample * height + first_) * row, count = (end - first_) * row;
+    if (is_narrow(type)) {
+      float* const copy = scratch(slot, count);
+      widen(type, static_cast<const Narrow*>(tensor) + offset, copy, count);
+      data_ = copy;
+    } else {
+      data_ = static_cast<const float*>(tensor) + offset;
+    }
+  }
+  FLEXLEGION_INLINE const float* at(std::int64_t row) const { return data_ + (row - first_) * row_; }
+
+ private:
+  std::int64_t first_, row_;
+  const float* data_;
+};
+
+// Calls body(sample, first, last) for the rows [lo, hi) of all samples, few of one sample at a
+// time.
+template <typename Body>
+void for_each_slab(std::int64_t lo, std::int64_t hi, std::int64_t height, std::int64_t row,
+                   const Body& body) {
+  const std::int64_t most = std::max<std::int64_t>(1, kSlabElements / row);
+  for (std::int64_t r = lo, end = lo; r < hi; r = end) {
+    const std::int64_t sample = r / height, first = sample * height;
+    end = std::min({hi, first + height, r + most});
+    body(sample, r - first, end - first);
+  }
+}
+
 // Which results [lo, hi) of `count` read within `extent`, where result j reads at
 // first + j * stride.
 struct Range {
@@ -49,17 +88,18 @@ struct Range {
                                                       count)) {}
 };
 
-// What one tap adds to a row of results: result j reads at offset + j * from_pitch, if j is in
-// the range.
+// What one tap adds to a row of results: result j reads at from + offset + j * from_pitch, if j is
+// in the range.
 struct Tap {
-  std::int64_t number, offset;
+  std::int64_t number;
+  const float* from;
+  std::int64_t offset;
   Range range;
 };
 
 // A row of results, each the sum of what its taps read times their weights.
 template <typename Element>
 struct Row {
-  const Element* from;
   Element* to;
   std::int64_t count, from_pitch, to_pitch;
   std::vector<Tap>& taps;
@@ -93,7 +133,7 @@ FLEXLEGION_INLINE void sum_taps(const Row<Element>& row, const Channels& of, std
   for (const Tap& tap : row.taps) {
     if (!kAll && (j < tap.range.lo || j >= tap.range.hi)) continue;
     load(weight, of.weights + tap.number * kLanes);
-    const Element* const from = row.from + (tap.offset + j * row.from_pitch + of.first);
+    const float* const from = tap.from + (tap.offset + j * row.from_pitch + of.first);
     for (int i = 0; i < N; ++i) {
       load(x, from + i * row.from_pitch);
       sums[i] += weight * x;
@@ -126,70 +166,77 @@ void sum_all_channels(const ConvTile& tile, const Row<Element>& row, const float
 }
 
 template <typename Element>
-void forward_rows(const ConvTile& tile, const Element* x, const float* kernel, const float* bias,
-                  bool relu, Element* y, std::int64_t lo, std::int64_t hi) {
+void forward_rows(const ConvTile& tile, const void* x, const float* kernel, const float* bias,
+                  bool relu, Element* y, DataType type, std::int64_t lo, std::int64_t hi) {
   const WindowTile &h = tile.h, &w = tile.w;
+  const std::int64_t channels = tile.channels, in_row = w.in * channels, out_row = w.out * channels;
   std::vector<Tap> taps;
-  for (std::int64_t r = lo; r < hi; ++r) {
-    const std::int64_t sample = r / h.out, oh = r % h.out;
-    taps.clear();
-    Row<Element> row{x, y + r * w.out * tile.channels, w.out, w.stride * tile.channels,
-                     tile.channels, taps};
-    for (std::int64_t kh = 0; kh < h.kernel; ++kh) {
-      const std::int64_t ih = h.under(oh, kh);
-      if (ih < 0 || ih >= h.in) continue;
-      for (std::int64_t kw = 0; kw < w.kernel; ++kw) {
-        const std::int64_t iw = w.under(0, kw);
-        row.add({kh * w.kernel + kw, ((sample * h.in + ih) * w.in + iw) * tile.channels,
-                 Range(iw, w.stride, w.in, w.out)});
+  for_each_slab(lo, hi, h.out, out_row, [&](auto sample, auto first, auto last) {
+    const Rows rows(x, type, sample, h.in, in_row, h.under(first, 0),
+                    h.under(last - 1, h.kernel - 1) + 1, kFirstSlot);
+    for (std::int64_t oh = first; oh < last; ++oh) {
+      taps.clear();
+      Row<Element> row{y + (sample * h.out + oh) * out_row, w.out, w.stride * channels, channels,
+                       taps};
+      for (std::int64_t kh = 0; kh < h.kernel; ++kh) {
+        const std::int64_t ih = h.under(oh, kh);
+        if (ih < 0 || ih >= h.in) continue;
+        for (std::int64_t kw = 0; kw < w.kernel; ++kw) {
+          const std::int64_t iw = w.under(0, kw);
+          row.add({kh * w.kernel + kw, rows.at(ih), iw * channels,
+                   Range(iw, w.stride, w.in, w.out)});
+        }
       }
+      sum_all_channels(tile, row, kernel, bias, relu);
     }
-    sum_all_channels(tile, row, kernel, bias, relu);
-  }
+  });
 }
 
 // Windows of stride s meet an element of x with every s-th of their taps: all elements that are s
 // apart with the same ones. So a row of dx is s rows of results.
 template <typename Element>
-void backward_rows(const ConvTile& tile, const Element* dy, const float* kernel, Element* dx,
-                   std::int64_t lo, std::int64_t hi) {
+void backward_rows(const ConvTile& tile, const void* dy, const float* kernel, Element* dx,
+                   DataType type, std::int64_t lo, std::int64_t hi) {
   const WindowTile &h = tile.h, &w = tile.w;
+  const std::int64_t channels = tile.channels, in_row = w.in * channels, out_row = w.out * channels;
   std::vector<Tap> taps;
-  for (std::int64_t r = lo; r < hi; ++r) {
-    const std::int64_t sample = r / h.in, ih = r % h.in;
-    for (std::int64_t phase = 0; phase < std::min(w.stride, w.in); ++phase) {
-      const std::int64_t count = (w.in - phase + w.stride - 1) / w.stride;
-      taps.clear();
-      Row<Element> row{dy, dx + (r * w.in + phase) * tile.channels, count, tile.channels,
-                       w.stride * tile.channels, taps};
-      for (std::int64_t kh = 0; kh < h.kernel; ++kh) {
-        const std::int64_t top = ih + h.before - kh * h.dilation, oh = top / h.stride;
-        if (top < 0 || top % h.stride != 0 || oh >= h.out) continue;
-        for (std::int64_t kw = 0; kw < w.kernel; ++kw) {
-          const std::int64_t left = phase + w.before - kw * w.dilation;
-          if (left % w.stride != 0) continue;
-          const std::int64_t ow = left / w.stride;
-          row.add({kh * w.kernel + kw, ((sample * h.out + oh) * w.out + ow) * tile.channels,
-                   Range(ow, 1, w.out, count)});
+  for_each_slab(lo, hi, h.in, in_row, [&](auto sample, auto first, auto last) {
+    const std::int64_t top_most = first + h.before - (h.kernel - 1) * h.dilation;
+    const Rows rows(dy, type, sample, h.out, out_row, top_most / h.stride,
+                    (last - 1 + h.before) / h.stride + 1, kFirstSlot);
+    for (std::int64_t ih = first; ih < last; ++ih) {
+      for (std::int64_t phase = 0; phase < std::min(w.stride, w.in); ++phase) {
+        const std::int64_t count = (w.in - phase + w.stride - 1) / w.stride;
+        taps.clear();
+        Row<Element> row{dx + (sample * h.in + ih) * in_row + phase * channels, count, channels,
+                         w.stride * channels, taps};
+        for (std::int64_t kh = 0; kh < h.kernel; ++kh) {
+          const std::int64_t top = ih + h.before - kh * h.dilation, oh = top / h.stride;
+          if (top < 0 || top % h.stride != 0 || oh >= h.out) continue;
+          for (std::int64_t kw = 0; kw < w.kernel; ++kw) {
+            const std::int64_t left = phase + w.before - kw * w.dilation;
+            if (left % w.stride != 0) continue;
+            const std::int64_t ow = left / w.stride;
+            row.add({kh * w.kernel + kw, rows.at(oh), ow * channels, Range(ow, 1, w.out, count)});
+          }
         }
+        sum_all_channels(tile, row, kernel, nullptr, false);
       }
-      sum_all_channels(tile, row, kernel, nullptr, false);
     }
-  }
+  });
 }
 
-template <typename Element>
-struct Gradients {
+// What the gradient of a kernel is summed from: output rows [lo, hi) of one sample.
+struct Slab {
   const ConvTile& tile;
-  const Element *x, *dy;
+  std::int64_t lo, hi;
+  Rows x, dy;
 };
 
-// Rows [lo, hi) of one sample: what K taps beside each other add to the kernel's gradient of a
-// block of channels.
-template <int K, typename Element>
-FLEXLEGION_INLINE void add_products(const Gradients<Element>& of, std::int64_t sample,
-                                    std::int64_t lo, std::int64_t hi, std::int64_t kh,
-                                    std::int64_t kw, std::int64_t channel, float* to) {
+// What K taps beside each other add to the gradient of a block of channels.
+template <int K>
+FLEXLEGION_INLINE void add_products(const Slab& of, std::int64_t kh, std::int64_t kw,
+                                    std::int64_t channel, float* to) {
   const WindowTile &h = of.tile.h, &w = of.tile.w;
   const std::int64_t channels = of.tile.channels, step = w.stride * channels;
   Floats sums[2][K], gradient[2], x;
@@ -202,11 +249,10 @@ FLEXLEGION_INLINE void add_products(const Gradients<Element>& of, std::int64_t s
     first = std::max(first, range.lo);
     last = std::max(first, std::min(last, range.hi));
   }
-  for (std::int64_t oh = lo; oh < hi; ++oh) {
+  for (std::int64_t oh = of.lo; oh < of.hi; ++oh) {
     const std::int64_t ih = h.under(oh, kh);
     if (ih < 0 || ih >= h.in) continue;
-    const Element* const dy = of.dy + (sample * h.out + oh) * w.out * channels + channel;
-    const Element* const row = of.x + (sample * h.in + ih) * w.in * channels + channel;
+    const float *const dy = of.dy.at(oh) + channel, *const row = of.x.at(ih) + channel;
     const auto at_edge = [&](std::int64_t ow) FLEXLEGION_INLINE_LAMBDA {
       load(gradient[0], dy + ow * channels);
       for (int k = 0; k < K; ++k) {
@@ -221,7 +267,7 @@ FLEXLEGION_INLINE void add_products(const Gradients<Element>& of, std::int64_t s
     for (; ow + 2 <= last; ow += 2) {
       for (int i = 0; i < 2; ++i) load(gradient[i], dy + (ow + i) * channels);
       for (int k = 0; k < K; ++k) {
-        const Element* const its = row + from[k] * channels + ow * step;
+        const float* const its = row + from[k] * channels + ow * step;
         for (int i = 0; i < 2; ++i) {
           load(x, its + i * step);
           sums[i][k] += gradient[i] * x;
@@ -233,86 +279,30 @@ FLEXLEGION_INLINE void add_products(const Gradients<Element>& of, std::int64_t s
   for (int k = 0; k < K; ++k) store(to + k * kLanes, sums[0][k] + sums[1][k]);
 }
 
-// Rows [lo, hi) of one sample, all taps of a block of channels; and of a bias, after the taps.
-template <typename Element>
-FLEXLEGION_INLINE void add_block_of(const Gradients<Element>& of, std::int64_t sample,
-                                    std::int64_t lo, std::int64_t hi, std::int64_t channel,
-                                    bool biased, float* to) {
-  const std::int64_t width = of.tile.w.kernel;
-  for (std::int64_t kh = 0; kh < of.tile.h.kernel; ++kh) {
-    for (std::int64_t kw = 0; kw < width;) {
-      const std::int64_t left = width - kw;
-      float* const its = to + (kh * width + kw) * kLanes;
-      if (left >= 3) add_products<3>(of, sample, lo, hi, kh, kw, channel, its);
-      if (left == 2) add_products<2>(of, sample, lo, hi, kh, kw, channel, its);
-      if (left == 1) add_products<1>(of, sample, lo, hi, kh, kw, channel, its);
-      kw += std::min<std::int64_t>(left, 3);
+// All taps of a block of channels; and of a bias, after the taps.
+FLEXLEGION_SIMD void add_block(const Slab& of, std::int64_t channel, bool biased, float* to) {
+  const WindowTile &h = of.tile.h, &w = of.tile.w;
+  for (std::int64_t kh = 0; kh < h.kernel; ++kh) {
+    for (std::int64_t kw = 0; kw < w.kernel; kw += 3) {
+      const std::int64_t left = w.kernel - kw;
+      float* const its = to + (kh * w.kernel + kw) * kLanes;
+      if (left >= 3) add_products<3>(of, kh, kw, channel, its);
+      if (left == 2) add_products<2>(of, kh, kw, channel, its);
+      if (left == 1) add_products<1>(of, kh, kw, channel, its);
     }
   }
   if (!biased) return;
-  to += taps_of(of.tile) * kLanes;
-  const std::int64_t row = of.tile.w.out * of.tile.channels;
+  to += h.kernel * w.kernel * kLanes;
   Floats sum, value;
   load(sum, to);
-  const Element* dy = of.dy + (sample * of.tile.h.out + lo) * row + channel;
-  for (const Element* const end = dy + (hi - lo) * row; dy < end; dy += of.tile.channels) {
-    load(value, dy);
-    sum += value;
+  for (std::int64_t oh = of.lo; oh < of.hi; ++oh) {
+    const float* const dy = of.dy.at(oh) + channel;
+    for (std::int64_t ow = 0; ow < w.out; ++ow) {
+      load(value, dy + ow * of.tile.channels);
+      sum += value;
+    }
   }
   store(to, sum);
-}
-FLEXLEGION_SIMD void add_block(const Gradients<float>& of, std::int64_t sample, std::int64_t lo,
-                               std::int64_t hi, std::int64_t channel, bool biased, float* to) {
-  add_block_of(of, sample, lo, hi, channel, biased, to);
-}
-FLEXLEGION_SIMD void add_block(const Gradients<Bfloat16>& of, std::int64_t sample, std::int64_t lo,
-                               std::int64_t hi, std::int64_t channel, bool biased, float* to) {
-  add_block_of(of, sample, lo, hi, channel, biased, to);
-}
-
-// The rows [lo, hi) of all samples; `sums` are [block][tap][channel of the block].
-template <typename Element>
-void add_rows_of(const Gradients<Element>& of, std::int64_t lo, std::int64_t hi, bool biased,
-                 float* sums) {
-  const ConvTile& tile = of.tile;
-  const std::int64_t size = (taps_of(tile) + 1) * kLanes, rows = tile.h.out;
-  for (std::int64_t r = lo, end = lo; r < hi; r = end) {
-    const std::int64_t sample = r / rows;
-    end = std::min({hi, (sample + 1) * rows, r + kRowsAtOnce});
-    for (std::int64_t block = 0; block < blocks_of(tile); ++block) {
-      add_block(of, sample, r - sample * rows, end - sample * rows, first_channel(tile, block),
-                biased, sums + block * size);
-    }
-  }
-}
-
-template <typename Element>
-void add_all(const Gradients<Element>& of, float* dkernel, float* dbias) {
-  const ConvTile& tile = of.tile;
-  const std::int64_t taps = taps_of(tile), size = (taps + 1) * kLanes;
-  const std::int64_t all = blocks_of(tile) * size, rows = tile.samples * tile.h.out;
-  const bool shared = rows * tile.w.out * tile.channels >= worth_sharing() && rows >= team_size();
-  const int parts = shared ? team_size() : 1;
-  float* const sums = scratch(kSumsSlot, parts * all);
-  std::fill_n(sums, parts * all, 0.0f);
-  const auto part = [&](int k) {
-    add_rows_of(of, k * rows / parts, (k + 1) * rows / parts, dbias != nullptr, sums + k * all);
-  };
-  parts == 1 ? part(0) : share_out(parts, part);
-  for (std::int64_t i = 0; i < (parts - 1) * all; ++i) sums[i % all] += sums[all + i];
-  for (std::int64_t block = 0; block < blocks_of(tile); ++block) {
-    const std::int64_t first = first_channel(tile, block);
-    const float* const its = sums + block * size;
-    for (std::int64_t c = 0; c < kLanes; ++c) {
-      for (std::int64_t t = 0; t < taps; ++t) dkernel[(first + c) * taps + t] = its[t * kLanes + c];
-      if (dbias != nullptr) dbias[first + c] = its[taps * kLanes + c];
-    }
-  }
-}
-
-template <typename Element>
-const Element* elements(const void* memory) {
-  return static_cast<const Element*>(memory);
 }
 
 }  // namespace
@@ -327,10 +317,9 @@ void forward(const ConvTile& tile, DataType type, const void* x, const float* ke
   const float* const weights = in_blocks(tile, kernel);
   const std::int64_t rows = tile.samples * tile.h.out;
   with_element(type, [&](auto like) {
-    using Element = decltype(like);
+    auto* const result = static_cast<decltype(like)*>(y);
     share_range(rows, rows * tile.w.out * tile.channels, [&](std::int64_t lo, std::int64_t hi) {
-      forward_rows(tile, elements<Element>(x), weights, bias, activation == Activation::relu,
-                   static_cast<Element*>(y), lo, hi);
+      forward_rows(tile, x, weights, bias, activation == Activation::relu, result, type, lo, hi);
     });
   });
 }
@@ -340,19 +329,47 @@ void backward_data(const ConvTile& tile, DataType type, const void* dy, const fl
   const float* const weights = in_blocks(tile, kernel);
   const std::int64_t rows = tile.samples * tile.h.in;
   with_element(type, [&](auto like) {
-    using Element = decltype(like);
+    auto* const result = static_cast<decltype(like)*>(dx);
     share_range(rows, rows * tile.w.in * tile.channels, [&](std::int64_t lo, std::int64_t hi) {
-      backward_rows(tile, elements<Element>(dy), weights, static_cast<Element*>(dx), lo, hi);
+      backward_rows(tile, dy, weights, result, type, lo, hi);
     });
   });
 }
 
 void backward_weights(const ConvTile& tile, DataType type, const void* x, const void* dy,
                       float* dkernel, float* dbias) {
-  with_element(type, [&](auto like) {
-    using Element = decltype(like);
-    add_all<Element>({tile, elements<Element>(x), elements<Element>(dy)}, dkernel, dbias);
-  });
+  const WindowTile &h = tile.h, &w = tile.w;
+  const std::int64_t in_row = w.in * tile.channels, out_row = w.out * tile.channels;
+  const std::int64_t taps = taps_of(tile), blocks = blocks_of(tile), size = (taps + 1) * kLanes;
+  const std::int64_t all = blocks * size, rows = tile.samples * h.out;
+  // [part][block][tap][channel of the block]
+  const int parts = rows * out_row < worth_sharing() || rows < team_size() ? 1 : team_size();
+  float* const sums = scratch(kSumsSlot, parts * all);
+  std::fill_n(sums, parts * all, 0.0f);
+  const auto part = [&](int k) {
+    for_each_slab(
+        k * rows / parts, (k + 1) * rows / parts, h.out, out_row,
+        [&](auto sample, auto first, auto last) {
+          const Slab slab{tile, first, last,
+                          Rows(x, type, sample, h.in, in_row, h.under(first, 0),
+                               h.under(last - 1, h.kernel - 1) + 1, kFirstSlot),
+                          Rows(dy, type, sample, h.out, out_row, first, last, kSecondSlot)};
+          for (std::int64_t block = 0; block < blocks; ++block) {
+            add_block(slab, first_channel(tile, block), dbias != nullptr,
+                      sums + k * all + block * size);
+          }
+        });
+  };
+  parts == 1 ? part(0) : share_out(parts, part);
+  for (std::int64_t i = 0; i < (parts - 1) * all; ++i) sums[i % all] += sums[all + i];
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const std::int64_t first = first_channel(tile, block);
+    const float* const its = sums + block * size;
+    for (std::int64_t c = 0; c < kLanes; ++c) {
+      for (std::int64_t t = 0; t < taps; ++t) dkernel[(first + c) * taps + t] = its[t * kLanes + c];
+      if (dbias != nullptr) dbias[first + c] = its[taps * kLanes + c];
+    }
+  }
 }
 
 }  // namespace flexlegion::depthwise

@@ -161,6 +161,7 @@ class Expression : public Kernel {
   explicit Expression(const Attributes& attributes) : program_(program_of(attributes)) {}
 
   bool accumulates() const override { return true; }
+  bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
     const TensorView& y = task.outputs[0];

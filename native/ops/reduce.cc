@@ -13,6 +13,8 @@ class Reduce : public Kernel {
   explicit Reduce(const Attributes& attributes) : reduction_(attributes) {}
 
   bool accumulates() const override { return true; }
+  // A maximum grows where it is kept.
+  bool takes(DataType) const override { return reduction_.kind != Reduction::Kind::maximum; }
 
   void forward(KernelTask& task) override {
     const TensorView& x = task.inputs[0];
