@@ -48,20 +48,19 @@ void round_off(DataType type, const float* from, Narrow* to, std::int64_t n);
 struct Float16 {
   static constexpr int kFraction = 23 - 10;  // bits of a float's that are dropped
   static constexpr std::uint32_t kSign = 0x8000, kInfinity = 0x7c00, kNan = 0x7e00;
+  static constexpr std::uint32_t kNormal = 0x400;  // from here on, numbers have an exponent
   static constexpr std::uint32_t kFloatInfinity = 0x7f800000;
   static constexpr std::uint32_t kBias = (127 - 15) << 23;
   static constexpr std::uint32_t kTooLarge = (16 + 127) << 23;  // 2^16, and what is above
   static constexpr std::uint32_t kLeast = (127 - 14) << 23;     // 2^-14: with an exponent
 
   FL_DEVICE static FLEXLEGION_INLINE float widened(Narrow narrow) {
-    const std::uint32_t magnitude = static_cast<std::uint32_t>(narrow & 0x7fffU) << kFraction;
+    const std::uint32_t magnitude = narrow & 0x7fffU, fraction = magnitude << kFraction;
     const std::uint32_t sign = static_cast<std::uint32_t>(narrow & kSign) << 16;
-    // As if the exponent's bias were a float's, the number is this too small; so also without one.
-    constexpr float kScale = 0x1p112f;
-    const float value = same_bits<float>(magnitude) * kScale;
-    const bool finite = magnitude < kInfinity << kFraction;
-    const std::uint32_t bits =
-        finite ? same_bits<std::uint32_t>(value) : magnitude | kFloatInfinity;
+    const float small = static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-24f;
+    const std::uint32_t bits = magnitude < kNormal      ? same_bits<std::uint32_t>(small)
+                               : magnitude < kInfinity ? fraction + kBias
+                                                        : fraction | kFloatInfinity;
     return same_bits<float>(bits | sign);
   }
 

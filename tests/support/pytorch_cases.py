@@ -66,6 +66,11 @@ def _conv2d_cases() -> dict[str, Case]:
     for groups, o in [(2, 12), (16, 16), (16, 32)]:
         layer = conv2d(o, 3, padding=1, activation="tanh", groups=groups)
         cases[f"conv2d_{groups}_groups_{o}_filters"] = Case((6, 5, 16), (layer,))
+    for label, layer in {
+        "3": conv2d(24, 3, padding=1, groups=24),
+        "5_stride_2": conv2d(24, 5, stride=2, padding=2, groups=24, activation="relu"),
+    }.items():
+        cases[f"conv2d_depthwise_{label}"] = Case((9, 10, 24), (layer,))
     for i, o in [(1, 16), (3, 1), (16, 16), (16, 17), (17, 3), (17, 17)]:
         layer = conv2d(o, 3, padding=1, activation="tanh")
         cases[f"conv2d_channels_{i}_{o}"] = Case((6, 5, i), (layer,))
