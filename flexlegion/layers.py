@@ -11,7 +11,7 @@ from flexlegion.ops.attention import MatMul
 from flexlegion.ops.cosine import Cosine
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.elementwise import Dropout, DropPath
-from flexlegion.ops.normalization import BatchNorm
+from flexlegion.ops.normalization import BATCH_NORM_ACTIVATIONS, BatchNorm
 from flexlegion.ops.reduce import Reduce
 from flexlegion.ops.softmax import Softmax
 from flexlegion.shape_layers import ShapeLayers
@@ -77,7 +77,7 @@ class Layers(ShapeLayers):
     def batch_norm(
         self,
         x: Tensor,
-        activation: Literal["relu"] | None = None,
+        activation: Literal["relu", "relu6", "silu", "hardswish"] | None = None,
         epsilon: float = 1e-3,
         momentum: float = 0.1,
         name: str | None = None,
@@ -86,7 +86,7 @@ class Layers(ShapeLayers):
         share: Tensor | None = None,
         trainable: bool = True,
     ) -> Tensor:
-        """Batch normalisation over all dimensions but the last, plus a residual, then ReLU.
+        """Batch normalisation over all dimensions but the last, a residual, an activation.
 
         Three operators: ``NAME.statistics`` takes each sample's mean and variance;
         ``NAME.moments`` combines them to those of the global batch, whatever the strategy, and
@@ -99,7 +99,8 @@ class Layers(ShapeLayers):
         x
             Shape (n, ..., channel).
         activation
-            None or "relu", of the sum if there is a residual.
+            None, "relu", "relu6", "silu" or "hardswish"; of the sum if there is a residual, and
+            then None or "relu".
         epsilon
             Added to the variance.
         momentum
@@ -126,8 +127,11 @@ class Layers(ShapeLayers):
         UserError
             If an argument does not fit.
         """
-        if activation not in (None, "relu"):
-            raise UserError(f"batch_norm's activation is None or 'relu', but is '{activation}'")
+        if activation is not None and activation not in BATCH_NORM_ACTIVATIONS:
+            raise UserError(
+                f"batch_norm's activation is None or one of {', '.join(BATCH_NORM_ACTIVATIONS)}, "
+                f"but is '{activation}'"
+            )
         if not 0 <= momentum <= 1:
             raise UserError(f"batch_norm's momentum has to be 0 to 1, but is {momentum}")
         kind = BatchNorm(self._epsilon(epsilon), activation or "none")

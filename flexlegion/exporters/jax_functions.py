@@ -28,6 +28,8 @@ def activated(x: Array, activation: str) -> Array:
         "tanh": jnp.tanh,
         "gelu": gelu,
         "silu": jax.nn.silu,
+        "relu6": jax.nn.relu6,
+        "hardswish": jax.nn.hard_swish,
     }
     return known[activation](x)
 

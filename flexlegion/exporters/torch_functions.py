@@ -30,6 +30,8 @@ def activated(x: Tensor, activation: str) -> Tensor:
         "tanh": torch.tanh,
         "gelu": F.gelu,
         "silu": F.silu,
+        "relu6": F.relu6,
+        "hardswish": F.hardswish,
     }
     return known[activation](x)
 

@@ -127,17 +127,22 @@ class BatchNormMoments(OperatorType):
         return 5 * prod(inputs[0]) // 2
 
 
+# What a batch normalisation can end with, and operations an element.
+BATCH_NORM_ACTIVATIONS = {"relu": 1, "relu6": 2, "silu": 4, "hardswish": 5}
+
+
 @dataclass(frozen=True)
 class BatchNorm(OperatorType):
     """Batch normalisation (Ioffe and Szegedy 2015) of x (n, ..., c), by its moments (1, 2, c).
 
     Output gamma (x - mean) / sqrt(variance + epsilon) + beta, plus the third input, a residual of
-    x's shape, if there is one, then ReLU if that is the activation; gamma and beta have shape (c).
+    x's shape, if there is one, then the activation: one of `BATCH_NORM_ACTIVATIONS`, or after a
+    residual ReLU at most; gamma and beta have shape (c).
     Each task reads the moments of its channels, so every strategy normalises by those of the global
     batch while training, and by the running averages otherwise.
 
-    Residual and ReLU are no operators of their own, because they cost as much memory traffic as the
-    normalisation itself.
+    Residual and activation are no operators of their own, because they cost as much memory traffic
+    as the normalisation itself.
     """
 
     type: ClassVar[str] = "batch_norm"
@@ -151,6 +156,10 @@ class BatchNorm(OperatorType):
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         x, moments, *residual = inputs
         _require_channels("batch_norm", x)
+        if residual and self.activation not in ("none", "relu"):
+            raise UserError(
+                f"batch_norm with a residual ends with relu or nothing, but not {self.activation}"
+            )
         if moments != (1, 2, x[-1]):
             raise UserError(
                 f"batch_norm of shape {list(x)} takes moments of shape {[1, 2, x[-1]]}, "
@@ -197,8 +206,8 @@ class BatchNorm(OperatorType):
         return self.activation != "none" and len(inputs) > 2
 
     def flops(self, inputs: Sequence[Shape]) -> int:
-        relu, residual = self.activation != "none", len(inputs) > 2
-        return (4 + residual + relu) * prod(inputs[0])  # difference, two products, sum
+        ends = BATCH_NORM_ACTIVATIONS.get(self.activation, 0)
+        return (4 + (len(inputs) > 2) + ends) * prod(inputs[0])  # difference, two products, sum
 
     def backward_flops(self, inputs: Sequence[Shape]) -> int:
         # The sums for gamma, beta and moments, then the input; the residual's is a copy.

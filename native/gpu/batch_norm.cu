@@ -1,12 +1,12 @@
 // batch_norm: normalises by the moments that batch_norm_moments gives, adds a residual if there is
-// a third input, then applies a ReLU if asked for.
+// a third input, then applies the epilogue.
 //
 // A gradient goes back through the sums s of dz and t of dz (x - mean) of a channel, which the pass
 // that writes dx and the residual's gradient takes along.
 #include "gpu/batch_norm.h"
 #include "gpu/column_sums.h"
 
-#include "ops/activation.h"
+#include "ops/epilogue.h"
 
 namespace flexlegion::gpu {
 namespace {
@@ -55,7 +55,7 @@ struct ForwardRows {
 
   Rows x, residual, y;
   Channels channels;
-  bool relu;
+  Epilogue epilogue;
 
   template <int W>
   FL_DEVICE Affine<W> column(Width<W> width, std::int64_t c) const {
@@ -71,14 +71,15 @@ struct ForwardRows {
     Lanes<W> values;
     for (int k = 0; k < W; ++k) {
       const float value = (read.x[k] - of.mean[k]) * of.scale[k] + of.beta[k] + read.residual[k];
-      values[k] = relu && !(value > 0.0f) ? 0.0f : value;
+      values[k] = ended(epilogue, value);
     }
     y.put(row, c, values);
   }
 };
 
 // Adds the gradients of rows to their channels' s and t, and writes what goes on from there. What
-// the ReLU let through tells the output z, if it is there, or else x.
+// a ReLU let through tells the output z, if it is there; else, what went into the epilogue is
+// computed again.
 struct BackwardRows {
   template <int W>
   struct Read {
@@ -87,7 +88,8 @@ struct BackwardRows {
 
   Rows x, dz, z, dx, d_residual;
   Channels channels;
-  bool relu, adds_dx, adds_residual;
+  Epilogue epilogue;
+  bool adds_dx, adds_residual;
 
   template <int W>
   FL_DEVICE Affine<W> column(Width<W> width, std::int64_t c) const {
@@ -105,7 +107,7 @@ struct BackwardRows {
     for (int k = 0; k < W; ++k) {
       const float from_mean = read.x[k] - of.mean[k];
       const float output = z.present() ? read.z[k] : from_mean * of.scale[k] + of.beta[k];
-      grads[k] = !relu || output > 0.0f ? read.dz[k] : 0.0f;
+      grads[k] = through(epilogue, output, read.dz[k]);
       scaled[k] = grads[k] * of.scale[k];
       sums[0][k] += grads[k];
       sums[1][k] += grads[k] * from_mean;
@@ -119,7 +121,7 @@ class BatchNorm : public Kernel {
  public:
   explicit BatchNorm(const Attributes& attributes)
       : epsilon_(attributes.number("epsilon")),
-        relu_(activation_of(attributes) == Activation::relu) {}
+        epilogue_(epilogue_of(attributes)) {}
   bool accumulates() const override { return true; }
   bool takes(DataType) const override { return true; }
 
@@ -128,7 +130,7 @@ class BatchNorm : public Kernel {
     if (output.tile.empty()) return;
     const bool adds = task.inputs.size() > kResidual;
     const ForwardRows body{Rows(task.inputs[0]), Rows(adds ? task.inputs[kResidual] : TensorView()),
-                           Rows(output), Channels(task, epsilon_), relu_};
+                           Rows(output), Channels(task, epsilon_), epilogue_};
     const std::int64_t count = output.extent(output.rank() - 1);
     run_columns(output.volume() / count, count, all_aligned({body.x, body.residual, body.y}), body);
   }
@@ -139,13 +141,14 @@ class BatchNorm : public Kernel {
     const TensorView& output_grad = task.output_grads[0];
     if (output_grad.tile.empty()) return;
     const std::int64_t count = output_grad.extent(output_grad.rank() - 1);
+    const bool output_tells = epilogue_ != Epilogue::none && task.inputs.size() > kResidual;
     const BackwardRows body{Rows(task.inputs[0]),
                             Rows(output_grad),
-                            Rows(relu_ ? task.outputs[0] : TensorView()),
+                            Rows(output_tells ? task.outputs[0] : TensorView()),
                             Rows(input_grad(task, 0)),
                             Rows(input_grad(task, kResidual)),
                             Channels(task, epsilon_),
-                            relu_,
+                            epilogue_,
                             task.adds_to_input_grad(0),
                             task.adds_to_input_grad(kResidual)};
     const MeansAndVariances moments(task.inputs[1]), d_moments(input_grad(task, 1));
@@ -177,7 +180,7 @@ class BatchNorm : public Kernel {
   }
 
   double epsilon_;
-  bool relu_;
+  Epilogue epilogue_;
 };
 
 const RegisterKernel registered(

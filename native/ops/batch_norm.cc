@@ -1,22 +1,55 @@
 // batch_norm: normalises by the moments that batch_norm_moments gives, and adds a residual if there
-// is a third input; with the ReLU after it, that is one pass over the memory instead of three.
+// is a third input; with the activation after it, that is one pass over the memory instead of three.
 //
 // A gradient goes back through the sums s of dz and t of dz (x - mean) of a channel, which the pass
-// that writes dx and the residual's gradient takes along. Where the ReLU let a value through is
-// computed once more from x, which is read anyway: cheaper than reading the output as well. Only
-// with a residual, which is not read again, does the output tell.
+// that writes dx and the residual's gradient takes along. What went into the activation is computed
+// once more from x, which is read anyway: cheaper than reading the output as well. Only with a
+// residual, which is not read again, does the output tell where a ReLU let a value through.
 #include "ops/batch_norm.h"
 
 #include <cmath>
 #include <stdexcept>
 
-#include "ops/activation.h"
-
 namespace flexlegion {
 namespace {
 
-// y = (x - center) * scale + offset, plus the addend, then ReLU.
-template <bool kRelu, bool kAdds, typename Element>
+// values = body(value of `first`, value of `second`), lane by lane.
+template <typename Body>
+FLEXLEGION_INLINE void lane_by_lane(const Floats& first, const Floats& second, Floats& values,
+                                    const Body& body) {
+  float a[kLanes], b[kLanes];
+  store(a, first);
+  store(b, second);
+  for (int i = 0; i < kLanes; ++i) a[i] = body(a[i], b[i]);
+  load(values, a);
+}
+template <typename Body>
+FLEXLEGION_INLINE void lane_by_lane(const float& first, const float& second, float& value,
+                                    const Body& body) {
+  value = body(first, second);
+}
+
+// z becomes its activation.
+template <Epilogue kEpilogue, typename V>
+FLEXLEGION_INLINE void end(V& z) {
+  if (kEpilogue == Epilogue::none) return;
+  if (kEpilogue == Epilogue::relu) return where_positive(z, z, z);
+  lane_by_lane(z, z, z, [](float value, float)
+                            FLEXLEGION_INLINE_LAMBDA { return ended(kEpilogue, value); });
+}
+
+// The gradient of an activation of z becomes that of z.
+template <Epilogue kEpilogue, typename V>
+FLEXLEGION_INLINE void go_through(const V& z, V& grad) {
+  if (kEpilogue == Epilogue::none) return;
+  if (kEpilogue == Epilogue::relu) return where_positive(z, grad, grad);
+  lane_by_lane(z, grad, grad, [](float value, float gradient) FLEXLEGION_INLINE_LAMBDA {
+    return through(kEpilogue, value, gradient);
+  });
+}
+
+// y = (x - center) * scale + offset, plus the addend, then the epilogue.
+template <Epilogue kEpilogue, bool kAdds, typename Element>
 struct AffinePass {
   const Element *x, *addend;
   const float *center, *scale, *offset;
@@ -44,28 +77,41 @@ struct AffinePass {
           load(more, addend + r * pitch[1] + at);
           value += more;
         }
-        if (kRelu) where_positive(value, value, value);
+        end<kEpilogue>(value);
         store(y + r * pitch[2] + at, value);
       }
     }
   }
 };
 
-template <bool kRelu, bool kAdds, typename Element>
+template <Epilogue kEpilogue, bool kAdds, typename Element>
 FLEXLEGION_INLINE void affine_as(const Affine& f, const Element* x, const Element* addend,
                                  Element* y, const RowGroup<3>& g) {
-  const AffinePass<kRelu, kAdds, Element> pass{x + g.at[0], addend + g.at[1], f.center, f.scale,
-                                               f.offset,    y + g.at[2],      g.pitch};
+  const AffinePass<kEpilogue, kAdds, Element> pass{x + g.at[0], addend + g.at[1], f.center, f.scale,
+                                                   f.offset,    y + g.at[2],      g.pitch};
   for_each_chunk(pass, g.rows, g.cols);
 }
 
 template <typename Element>
 FLEXLEGION_INLINE void affine_of(const Affine& f, const Element* x, const Element* addend,
                                  Element* y, const RowGroup<3>& g) {
-  if (f.relu && f.adds) return affine_as<true, true>(f, x, addend, y, g);
-  if (f.relu) return affine_as<true, false>(f, x, addend, y, g);
-  if (f.adds) return affine_as<false, true>(f, x, addend, y, g);
-  affine_as<false, false>(f, x, addend, y, g);
+  using E = Epilogue;
+  if (f.adds) {
+    return f.epilogue == E::relu ? affine_as<E::relu, true>(f, x, addend, y, g)
+                                 : affine_as<E::none, true>(f, x, addend, y, g);
+  }
+  switch (f.epilogue) {
+    case E::none:
+      return affine_as<E::none, false>(f, x, addend, y, g);
+    case E::relu:
+      return affine_as<E::relu, false>(f, x, addend, y, g);
+    case E::relu6:
+      return affine_as<E::relu6, false>(f, x, addend, y, g);
+    case E::silu:
+      return affine_as<E::silu, false>(f, x, addend, y, g);
+    case E::hardswish:
+      return affine_as<E::hardswish, false>(f, x, addend, y, g);
+  }
 }
 
 }  // namespace
@@ -114,13 +160,13 @@ struct Backward {
   InputGrad<Element> dx, d_residual;
   const float *mean, *scale, *beta;
   double *s, *t;
+  Epilogue epilogue;
+  bool output_tells;
 };
 
-// What tells where a ReLU let a value through.
-enum class Mask { none, input, output };
-
-// dz is masked by z > 0 (ReLU); then d_residual = dz; dx = dz * scale; s += dz; t += dz (x - mean).
-template <Mask kMask, typename Element>
+// dz goes through the epilogue; then d_residual = dz; dx = dz * scale; s += dz;
+// t += dz (x - mean). If the output tells, the epilogue is a ReLU.
+template <Epilogue kEpilogue, bool kOutputTells, typename Element>
 struct BackwardPass {
   Backward<Element> of;
   RowGroup<5> group;  // x, dz, z, dx, d_residual
@@ -132,7 +178,7 @@ struct BackwardPass {
     for (int k = 0; k < K; ++k) {
       load(center[k], of.mean + col + k * kWidth);
       load(factor[k], of.scale + col + k * kWidth);
-      if (kMask == Mask::input) load(offset[k], of.beta + col + k * kWidth);
+      if (!kOutputTells) load(offset[k], of.beta + col + k * kWidth);
     }
     for (std::int64_t r = row; r < row + rows; ++r) {
       Offsets<5> at;
@@ -143,15 +189,13 @@ struct BackwardPass {
         load(x, of.x + at[0] + k * kWidth);
         load(grad[k], of.dz + at[1] + k * kWidth);
         x -= center[k];
-        if (kMask != Mask::none) {
-          V z;
-          if (kMask == Mask::input) {
-            z = x * factor[k] + offset[k];
-          } else {
-            load(z, of.z + at[2] + k * kWidth);
-          }
-          where_positive(z, grad[k], grad[k]);
+        V z;
+        if (kOutputTells) {
+          load(z, of.z + at[2] + k * kWidth);
+        } else {
+          z = x * factor[k] + offset[k];
         }
+        go_through<kEpilogue>(z, grad[k]);
         sums[k] += grad[k];
         products[k] += grad[k] * x;
         of.dx.put(at[3] + k * kWidth, grad[k] * factor[k]);
@@ -167,31 +211,42 @@ struct BackwardPass {
   }
 };
 
+template <Epilogue kEpilogue, bool kOutputTells, typename Element>
+FLEXLEGION_INLINE void backward_as(const Backward<Element>& of, const RowGroup<5>& g) {
+  for_each_chunk(BackwardPass<kEpilogue, kOutputTells, Element>{of, g}, g.rows, g.cols);
+}
+
 template <typename Element>
-FLEXLEGION_INLINE void backward_of(const Backward<Element>& of, Mask mask, const RowGroup<5>& g) {
-  switch (mask) {
-    case Mask::none:
-      return for_each_chunk(BackwardPass<Mask::none, Element>{of, g}, g.rows, g.cols);
-    case Mask::input:
-      return for_each_chunk(BackwardPass<Mask::input, Element>{of, g}, g.rows, g.cols);
-    case Mask::output:
-      return for_each_chunk(BackwardPass<Mask::output, Element>{of, g}, g.rows, g.cols);
+FLEXLEGION_INLINE void backward_of(const Backward<Element>& of, const RowGroup<5>& g) {
+  using E = Epilogue;
+  if (of.output_tells) return backward_as<E::relu, true>(of, g);
+  switch (of.epilogue) {
+    case E::none:
+      return backward_as<E::none, false>(of, g);
+    case E::relu:
+      return backward_as<E::relu, false>(of, g);
+    case E::relu6:
+      return backward_as<E::relu6, false>(of, g);
+    case E::silu:
+      return backward_as<E::silu, false>(of, g);
+    case E::hardswish:
+      return backward_as<E::hardswish, false>(of, g);
   }
 }
 
-FLEXLEGION_SIMD void backward_rows(const Backward<float>& of, Mask mask, const RowGroup<5>& g) {
-  backward_of(of, mask, g);
+FLEXLEGION_SIMD void backward_rows(const Backward<float>& of, const RowGroup<5>& g) {
+  backward_of(of, g);
 }
 
-FLEXLEGION_SIMD void backward_rows(const Backward<Bfloat16>& of, Mask mask, const RowGroup<5>& g) {
-  backward_of(of, mask, g);
+FLEXLEGION_SIMD void backward_rows(const Backward<Bfloat16>& of, const RowGroup<5>& g) {
+  backward_of(of, g);
 }
 
 class BatchNorm : public Kernel {
  public:
   explicit BatchNorm(const Attributes& attributes)
       : epsilon_(attributes.number("epsilon")),
-        relu_(activation_of(attributes) == Activation::relu) {}
+        epilogue_(epilogue_of(attributes)) {}
   bool accumulates() const override { return true; }
   bool takes(DataType type) const override { return type == DataType::bfloat16; }
 
@@ -201,7 +256,7 @@ class BatchNorm : public Kernel {
     const Parameters p(task, epsilon_, task.weights[1].f32());
     const bool adds = task.inputs.size() > kResidual;
     const TensorView& residual = adds ? task.inputs[kResidual] : x;
-    const Affine f{p.mean, p.scale, p.beta, relu_, adds};
+    const Affine f{p.mean, p.scale, p.beta, epilogue_, adds};
     for (const TensorView* view : {&residual, &y}) check_alike(x, *view);
     with_element(x.type, [&](auto element) {
       using Element = decltype(element);
@@ -214,12 +269,13 @@ class BatchNorm : public Kernel {
   void backward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &dz = task.output_grads[0];
     if (dz.tile.empty()) return;
-    const Mask mask = mask_of(task);
-    const Parameters p(task, epsilon_, mask == Mask::input ? task.weights[1].f32() : nullptr);
+    const bool output_tells = epilogue_ != Epilogue::none && task.inputs.size() > kResidual;
+    const bool again = epilogue_ != Epilogue::none && !output_tells;
+    const Parameters p(task, epsilon_, again ? task.weights[1].f32() : nullptr);
     double *const s = doubles(1, 2 * p.width), *const t = s + p.width;
     std::fill_n(s, 2 * p.width, 0.0);
     // What is not there is not touched; anything of x's extents stands in.
-    const TensorView& z = mask == Mask::output ? task.outputs[0] : x;
+    const TensorView& z = output_tells ? task.outputs[0] : x;
     const TensorView& dx = task.wants_input_grad(0) ? task.input_grads[0] : x;
     const TensorView& d_residual =
         task.wants_input_grad(kResidual) ? task.input_grads[kResidual] : x;
@@ -236,9 +292,11 @@ class BatchNorm : public Kernel {
                                  p.scale,
                                  p.beta,
                                  s,
-                                 t};
+                                 t,
+                                 epilogue_,
+                                 output_tells};
       for_each_row_group<5>(views, p.at_once,
-                            [&](const RowGroup<5>& group) { backward_rows(of, mask, group); });
+                            [&](const RowGroup<5>& group) { backward_rows(of, group); });
     });
     fold(s, p.channels, p.at_once);
     fold(t, p.channels, p.at_once);
@@ -247,12 +305,6 @@ class BatchNorm : public Kernel {
 
  private:
   static constexpr std::size_t kResidual = 2;  // among the inputs, after x and the moments
-
-  // The output is there if the operator's access maps say that it is needed.
-  Mask mask_of(const KernelTask& task) const {
-    if (!relu_) return Mask::none;
-    return task.outputs[0].present() ? Mask::output : Mask::input;
-  }
 
   static Use use(const KernelTask& task, std::size_t input) {
     if (!task.wants_input_grad(input)) return Use::none;
@@ -307,7 +359,7 @@ class BatchNorm : public Kernel {
   }
 
   double epsilon_;
-  bool relu_;
+  Epilogue epilogue_;
 };
 
 const RegisterKernel registered("batch_norm",

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "ops/channel_rows.h"
+#include "ops/epilogue.h"
 #include "ops/kernel.h"
 
 namespace flexlegion {
@@ -15,11 +16,12 @@ struct MeanAndVariance {
       : mean(view.f32() + i * view.stride[0]), variance(mean + view.stride[1]) {}
 };
 
-// y = (x - center) * scale + offset, plus an addend if it adds one, then ReLU if asked for. The
-// parameters are a channel's each, for a row of the group.
+// y = (x - center) * scale + offset, plus an addend if it adds one, then the epilogue: with an
+// addend, a ReLU at most. The parameters are a channel's each, for a row of the group.
 struct Affine {
   const float *center, *scale, *offset;
-  bool relu = false, adds = false;
+  Epilogue epilogue = Epilogue::none;
+  bool adds = false;
 };
 
 // The group's rows are those of x, the addend and y. The addend may be y itself, whose old values

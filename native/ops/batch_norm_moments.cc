@@ -103,7 +103,7 @@ class BatchNormStatistics : public Kernel {
     const float share = 1.0f / static_cast<float>(positions_of(x));
     float *const center = scratch(0, 3 * width), *const scale = center + width,
                  *const offset = scale + width;
-    const Affine f{center, scale, offset, false, adds(task.adds_input_grad, 0)};
+    const Affine f{center, scale, offset, Epilogue::none, adds(task.adds_input_grad, 0)};
     for (std::int64_t i = 0; i < x.extent(0); ++i) {
       const MeanAndVariance of(task.outputs[0], i), gradient(task.output_grads[0], i);
       for (std::int64_t c = 0; c < channels; ++c) {

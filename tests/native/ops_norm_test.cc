@@ -193,8 +193,25 @@ Case batch_norm_case(const Shape& shape, const std::string& activation, bool res
   return c;
 }
 
+// An activation, and its slope.
+std::pair<double, double> activated(const std::string& activation, double z) {
+  if (activation == "relu") return z > 0 ? std::pair(z, 1.0) : std::pair(0.0, 0.0);
+  if (activation == "relu6" && z >= 6) return {6.0, 0.0};
+  if (activation == "relu6") return activated("relu", z);
+  if (activation == "silu") {
+    const double gate = 1 / (1 + std::exp(-z));
+    return {z * gate, gate + z * gate * (1 - gate)};
+  }
+  if (activation == "hardswish") {
+    if (z <= -3) return {0.0, 0.0};
+    if (z >= 3) return {z, 1.0};
+    return {z * (z + 3) / 6, (2 * z + 3) / 6};
+  }
+  return {z, 1.0};
+}
+
 // What batch_norm should give for the whole tensor.
-Results expected_batch_norm(const Case& c, const Tensor& dz, bool relu) {
+Results expected_batch_norm(const Case& c, const Tensor& dz, const std::string& activation) {
   const Tensor &x = c.inputs[0], &moments = c.inputs[1];
   const bool residual = c.inputs.size() > 2;
   Results e{Tensor(x.shape), {Tensor(x.shape), Tensor(moments.shape)}, c.weights};
@@ -207,8 +224,9 @@ Results expected_batch_norm(const Case& c, const Tensor& dz, bool relu) {
     for (std::size_t i = k; i < rows * channels; i += channels) {
       const double y =
           (x.data[i] - mean) * r * gamma + beta + (residual ? c.inputs[2].data[i] : 0.0f);
-      const double grad = relu && y <= 0 ? 0.0 : dz.data[i];
-      e.output.data[i] = static_cast<float>(relu ? std::max(y, 0.0) : y);
+      const auto [value, slope] = activated(activation, y);
+      const double grad = slope * dz.data[i];
+      e.output.data[i] = static_cast<float>(value);
       e.input_grads[0].data[i] = static_cast<float>(grad * gamma * r);
       if (residual) e.input_grads[2].data[i] = static_cast<float>(grad);
       s += grad;
@@ -232,14 +250,15 @@ void check_results(const Results& results, const Results& expected) {
   }
 }
 
-// Calls check(case, output gradient, expected) with and without ReLU and residual.
+// Calls check(case, output gradient, expected) with every activation, with and without residual.
 template <typename Check>
 void for_each_batch_norm(const Shape& shape, Check&& check) {
-  for (const std::string activation : {"none", "relu"}) {
+  for (const std::string activation : {"none", "relu", "relu6", "silu", "hardswish"}) {
     for (const bool residual : {false, true}) {
+      if (residual && activation != "none" && activation != "relu") continue;
       Case c = batch_norm_case(shape, activation, residual);
       Tensor dz = Tensor::random(shape, 5);
-      check(c, dz, expected_batch_norm(c, dz, activation == "relu"));
+      check(c, dz, expected_batch_norm(c, dz, activation));
     }
   }
 }

@@ -200,6 +200,9 @@ def _normalization_cases() -> dict[str, Case]:
         "plain": {},
         "relu": {"activation": "relu"},
         "options": {"activation": "relu", "epsilon": 1e-2, "momentum": 0.7},
+        "relu6": {"activation": "relu6"},
+        "silu": {"activation": "silu"},
+        "hardswish": {"activation": "hardswish"},
     }.items():
         layer: Layer = ("batch_norm", options)
         cases[f"batch_norm_{label}"] = Case(IMAGE, (layer, conv2d(4, 2)), **some_steps)

@@ -23,6 +23,7 @@ from flexlegion.losses import (
     Huber,
     MeanAbsoluteError,
 )
+from flexlegion.ops.normalization import BATCH_NORM_ACTIVATIONS
 from flexlegion.optimizers import SGD, Adam, AdamW
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -176,7 +177,8 @@ class Reference:
             else:
                 x = self._layer(name, kind, options, outputs[of], step)
             activation = options.get("activation")
-            if activation is not None and activation not in FUSED:
+            fused = BATCH_NORM_ACTIVATIONS if kind == "batch_norm" else FUSED
+            if activation is not None and activation not in fused:
                 x = self._keep(f"{name}.output", x, step, tensors)
                 name = f"{name}.{activation}"
             worker = self.saved.get(f"{step}/value/{name}.output")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flexlegion.importers.passes.matching import only, operands
 from flexlegion.importers.program import Node, Program
+from flexlegion.ops.normalization import BATCH_NORM_ACTIVATIONS
 
 _FUSING = ("conv2d", "conv1d", "linear", "addmm")
 _ACTIVATIONS = ("relu", "sigmoid", "tanh")
@@ -38,8 +39,9 @@ def _fuse_normalisation(
         if len(others) == 1 and others[0].shape == node.shape and others[0] not in mapping.values():
             residual, last = others[0], reader
             reader = only(users[reader])
-    if reader is not None and reader.op == "relu":
-        node.args["activation"] = "relu"
+    ends = BATCH_NORM_ACTIVATIONS if residual is None else ("relu",)
+    if reader is not None and _activation(reader) in ends:
+        node.args["activation"] = _activation(reader)
         mapping[reader] = node
     if residual is not None:
         # Of two normalisations that are added, the later one takes the earlier one's result.
@@ -49,6 +51,14 @@ def _fuse_normalisation(
             return
         node.args["residual"] = residual
         mapping[last] = node
+
+
+def _activation(node: Node) -> str:
+    """The node's operation, or the activation that it is an instance of."""
+    bounds = {"hardtanh": ("min_val", "max_val"), "clamp": ("min", "max")}.get(node.op)
+    if bounds is not None and [node.get(bound) for bound in bounds] == [0, 6]:
+        return "relu6"
+    return node.op
 
 
 def _in_order(program: Program) -> list[Node]:

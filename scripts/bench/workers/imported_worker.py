@@ -13,12 +13,12 @@ import time
 from common.workloads import LEARNING_RATE
 from imports_case import labels, losses, samples_of
 from pytorch.full import FULL
-from workers.flexlegion_worker import times
 
 from flexlegion import SGD, from_torch, set_threads
 from flexlegion.model import Model
 from flexlegion.runtime.program import TRAIN, Batch
 from flexlegion.runtime.trainer import run_series
+from workers.flexlegion_worker import times
 
 
 def compiled(args: argparse.Namespace) -> tuple[Model, list[int], int]:
