@@ -120,8 +120,7 @@ struct BackwardRows {
 class BatchNorm : public Kernel {
  public:
   explicit BatchNorm(const Attributes& attributes)
-      : epsilon_(attributes.number("epsilon")),
-        epilogue_(epilogue_of(attributes)) {}
+      : epsilon_(attributes.number("epsilon")), epilogue_(epilogue_of(attributes)) {}
   bool accumulates() const override { return true; }
   bool takes(DataType) const override { return true; }
 

@@ -1,5 +1,6 @@
 // batch_norm: normalises by the moments that batch_norm_moments gives, and adds a residual if there
-// is a third input; with the activation after it, that is one pass over the memory instead of three.
+// is a third input; with the activation after it, that is one pass over the memory instead of
+// three.
 //
 // A gradient goes back through the sums s of dz and t of dz (x - mean) of a channel, which the pass
 // that writes dx and the residual's gradient takes along. What went into the activation is computed
@@ -34,8 +35,8 @@ template <Epilogue kEpilogue, typename V>
 FLEXLEGION_INLINE void end(V& z) {
   if (kEpilogue == Epilogue::none) return;
   if (kEpilogue == Epilogue::relu) return where_positive(z, z, z);
-  lane_by_lane(z, z, z, [](float value, float)
-                            FLEXLEGION_INLINE_LAMBDA { return ended(kEpilogue, value); });
+  lane_by_lane(z, z, z,
+               [](float value, float) FLEXLEGION_INLINE_LAMBDA { return ended(kEpilogue, value); });
 }
 
 // The gradient of an activation of z becomes that of z.
@@ -245,8 +246,7 @@ FLEXLEGION_SIMD void backward_rows(const Backward<Bfloat16>& of, const RowGroup<
 class BatchNorm : public Kernel {
  public:
   explicit BatchNorm(const Attributes& attributes)
-      : epsilon_(attributes.number("epsilon")),
-        epilogue_(epilogue_of(attributes)) {}
+      : epsilon_(attributes.number("epsilon")), epilogue_(epilogue_of(attributes)) {}
   bool accumulates() const override { return true; }
   bool takes(DataType type) const override { return type == DataType::bfloat16; }
 

@@ -1,4 +1,5 @@
-// conv2d over (n, h, w, c), by oneDNN, in groups of channels; with a channel each, by our own loops.
+// conv2d over (n, h, w, c), by oneDNN, in groups of channels; with a channel each, by our own
+// loops.
 //
 // The user's kernel is (o, kh, kw, i / groups). oneDNN is asked which layout it likes best: with a
 // layout imposed it falls back to reference loops, a hundred times slower. Kernels are small beside

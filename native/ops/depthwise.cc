@@ -56,7 +56,9 @@ class Rows {
       data_ = static_cast<const float*>(tensor) + offset;
     }
   }
-  FLEXLEGION_INLINE const float* at(std::int64_t row) const { return data_ + (row - first_) * row_; }
+  FLEXLEGION_INLINE const float* at(std::int64_t row) const {
+    return data_ + (row - first_) * row_;
+  }
 
  private:
   std::int64_t first_, row_;
@@ -83,9 +85,9 @@ struct Range {
 
   Range(std::int64_t first, std::int64_t stride, std::int64_t extent, std::int64_t count)
       : lo(std::clamp<std::int64_t>(first < 0 ? (-first + stride - 1) / stride : 0, 0, count)),
-        hi(first >= extent ? lo
-                           : std::clamp<std::int64_t>((extent - 1 - first) / stride + 1, lo,
-                                                      count)) {}
+        hi(first >= extent
+               ? lo
+               : std::clamp<std::int64_t>((extent - 1 - first) / stride + 1, lo, count)) {}
 };
 
 // What one tap adds to a row of results: result j reads at from + offset + j * from_pitch, if j is
@@ -183,8 +185,8 @@ void forward_rows(const ConvTile& tile, const void* x, const float* kernel, cons
         if (ih < 0 || ih >= h.in) continue;
         for (std::int64_t kw = 0; kw < w.kernel; ++kw) {
           const std::int64_t iw = w.under(0, kw);
-          row.add({kh * w.kernel + kw, rows.at(ih), iw * channels,
-                   Range(iw, w.stride, w.in, w.out)});
+          row.add(
+              {kh * w.kernel + kw, rows.at(ih), iw * channels, Range(iw, w.stride, w.in, w.out)});
         }
       }
       sum_all_channels(tile, row, kernel, bias, relu);
@@ -347,18 +349,18 @@ void backward_weights(const ConvTile& tile, DataType type, const void* x, const 
   float* const sums = scratch(kSumsSlot, parts * all);
   std::fill_n(sums, parts * all, 0.0f);
   const auto part = [&](int k) {
-    for_each_slab(
-        k * rows / parts, (k + 1) * rows / parts, h.out, out_row,
-        [&](auto sample, auto first, auto last) {
-          const Slab slab{tile, first, last,
-                          Rows(x, type, sample, h.in, in_row, h.under(first, 0),
-                               h.under(last - 1, h.kernel - 1) + 1, kFirstSlot),
-                          Rows(dy, type, sample, h.out, out_row, first, last, kSecondSlot)};
-          for (std::int64_t block = 0; block < blocks; ++block) {
-            add_block(slab, first_channel(tile, block), dbias != nullptr,
-                      sums + k * all + block * size);
-          }
-        });
+    for_each_slab(k * rows / parts, (k + 1) * rows / parts, h.out, out_row,
+                  [&](auto sample, auto first, auto last) {
+                    const Slab slab{
+                        tile, first, last,
+                        Rows(x, type, sample, h.in, in_row, h.under(first, 0),
+                             h.under(last - 1, h.kernel - 1) + 1, kFirstSlot),
+                        Rows(dy, type, sample, h.out, out_row, first, last, kSecondSlot)};
+                    for (std::int64_t block = 0; block < blocks; ++block) {
+                      add_block(slab, first_channel(tile, block), dbias != nullptr,
+                                sums + k * all + block * size);
+                    }
+                  });
   };
   parts == 1 ? part(0) : share_out(parts, part);
   for (std::int64_t i = 0; i < (parts - 1) * all; ++i) sums[i % all] += sums[all + i];

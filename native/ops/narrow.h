@@ -58,9 +58,9 @@ struct Float16 {
     const std::uint32_t magnitude = narrow & 0x7fffU, fraction = magnitude << kFraction;
     const std::uint32_t sign = static_cast<std::uint32_t>(narrow & kSign) << 16;
     const float small = static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-24f;
-    const std::uint32_t bits = magnitude < kNormal      ? same_bits<std::uint32_t>(small)
+    const std::uint32_t bits = magnitude < kNormal     ? same_bits<std::uint32_t>(small)
                                : magnitude < kInfinity ? fraction + kBias
-                                                        : fraction | kFloatInfinity;
+                                                       : fraction | kFloatInfinity;
     return same_bits<float>(bits | sign);
   }
 

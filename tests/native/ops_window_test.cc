@@ -275,12 +275,12 @@ TEST_CASE("conv2d: groups, cut within and at their borders") {
     std::int64_t groups;
   };
   const Grouped cases[] = {
-      {{2, 9, 8, 6, 9, 3, 3, 1, 1, 1, 1}, 3},     // 2 channels and 3 filters a group
-      {{2, 8, 7, 7, 7, 3, 2, 2, 1, 1, 0}, 7},     // depthwise
-      {{2, 6, 7, 5, 15, 3, 3, 1, 1, 1, 1}, 5},    // three filters a channel
-      {{1, 6, 6, 12, 4, 1, 1, 1, 1, 0, 0}, 4},    // one filter of three channels
-      {{2, 7, 6, 32, 64, 3, 3, 1, 1, 1, 1}, 2},   // whole vectors
-      {{1, 7, 6, 48, 48, 3, 3, 1, 1, 1, 1}, 48},  // depthwise, whole vectors
+      {{2, 9, 8, 6, 9, 3, 3, 1, 1, 1, 1}, 3},             // 2 channels and 3 filters a group
+      {{2, 8, 7, 7, 7, 3, 2, 2, 1, 1, 0}, 7},             // depthwise
+      {{2, 6, 7, 5, 15, 3, 3, 1, 1, 1, 1}, 5},            // three filters a channel
+      {{1, 6, 6, 12, 4, 1, 1, 1, 1, 0, 0}, 4},            // one filter of three channels
+      {{2, 7, 6, 32, 64, 3, 3, 1, 1, 1, 1}, 2},           // whole vectors
+      {{1, 7, 6, 48, 48, 3, 3, 1, 1, 1, 1}, 48},          // depthwise, whole vectors
       {{2, 12, 17, 40, 40, 5, 5, 1, 1, 2, 2}, 40},        // and half of one
       {{2, 20, 11, 16, 16, 7, 7, 1, 1, 3, 3}, 16},        // images not much larger than kernels
       {{1, 14, 15, 24, 24, 3, 5, 2, 2, 1, 2}, 24},        // windows that step

@@ -10,6 +10,7 @@ import json
 import sys
 import time
 
+import numpy as np
 from common.workloads import LEARNING_RATE
 from imports_case import labels, losses, samples_of
 from pytorch.full import FULL
@@ -50,14 +51,14 @@ def main() -> None:
     args = parser.parse_args()
     set_threads(args.threads)
     model, data, samples = compiled(args)
-    rows = range(samples)
+    rows = np.arange(samples)
 
     def one_round() -> float:
         series = [Batch(data, rows) for _ in range(args.iterations)]
         started = time.perf_counter()
         run_series(model.program, TRAIN, series, lr=LEARNING_RATE)
         model.program.wait()
-        return args.iterations * samples / (time.perf_counter() - started)
+        return float(args.iterations * samples / (time.perf_counter() - started))
 
     one_round()  # warm: the trace is recorded
     launches = sum(1 for launch in model.plan.launches if launch.runs & TRAIN)

@@ -29,6 +29,7 @@ def training(args: argparse.Namespace) -> Callable[[], float]:
     run: Any = torch.compile(module) if args.compiled else module
     with torch.no_grad():
         targets = targets_of(trained_outputs(called(module, example)), 0)
+    samples: int = args.iterations * samples_of(example)
     optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE, fused=True)
 
     def one_round() -> float:
@@ -40,7 +41,7 @@ def training(args: argparse.Namespace) -> Callable[[], float]:
             loss.backward()  # type: ignore[no-untyped-call]  # PyTorch's stubs
             optimizer.step()
         loss.item()
-        return args.iterations * samples_of(example) / (time.perf_counter() - started)
+        return samples / (time.perf_counter() - started)
 
     return one_round
 
