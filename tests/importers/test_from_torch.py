@@ -90,6 +90,33 @@ class Masked(nn.Module):
         return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
 
 
+@pytest.mark.parametrize("activation", ["ReLU", "ReLU6", "SiLU", "Hardswish"])
+def test_a_normalisation_takes_the_activation_after_it(activation: str) -> None:
+    parts = nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4), getattr(nn, activation)(inplace=True)
+    model = fl.from_torch(nn.Sequential(*parts), torch.randn(2, 3, 6, 8))
+    last = model.graph.operators[-1].kind
+    assert (last.type, last.attributes()["activation"]) == ("batch_norm", activation.lower())
+
+
+class Branch(nn.Module):
+    """A normalised convolution beside its input, and a SiLU of their sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(4, 4, 1, bias=False)
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.silu(self.norm(self.convolution(x)) + x)
+
+
+def test_after_a_residual_only_a_relu_is_taken_along() -> None:
+    model = fl.from_torch(Branch(), torch.randn(2, 4, 6, 8))
+    norm = model.graph.operators[-2]
+    assert (norm.kind.type, norm.kind.attributes()["activation"]) == ("batch_norm", "none")
+    assert model.graph.operators[-1].kind.type == "expression"
+
+
 def test_a_causal_mask_is_recognised() -> None:
     model = fl.from_torch(Masked(), torch.randn(3, 2, 5, 4))
     (attention,) = [op for op in model.graph.operators if op.kind.type == "multi_head_attention"]

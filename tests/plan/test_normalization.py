@@ -5,6 +5,7 @@ Rectangles are those of the native plan's forward launch, derived by hand in the
 
 from __future__ import annotations
 
+import pytest
 from touched import DEVICES, boxes, dims, last, reads, refusal, weights
 
 from flexlegion import Model, ParallelConfig
@@ -68,6 +69,17 @@ def test_batch_norm_with_residual() -> None:
     assert norm.kind.backward_flops(norm.input_shapes) == 2 * 5 * 960
 
 
+@pytest.mark.parametrize("activation", ["relu", "relu6", "silu", "hardswish"])
+def test_what_an_activation_needs(activation: str) -> None:
+    """Its backward pass computes from x and beta what went into it, and reads no output."""
+    model = Model(4)
+    model.batch_norm(model.input((5, 6, 8)), activation)
+    norm = last(model)
+    beta = norm.kind.weight_access(norm.input_shapes)[1]
+    output = norm.kind.output_access(norm.input_shapes)[0]
+    assert (beta.saved, output.saved) == (True, False)
+
+
 def test_batch_norm_refuses() -> None:
     model = Model(4)
     x = model.batch_norm(model.input((5, 6, 8), name="x"), "relu", name="b")
@@ -89,7 +101,10 @@ def test_batch_norm_refuses() -> None:
     assert "takes at least 2 dimensions" in refusal(model.batch_norm, model.input(()))
     assert [op.name for op in model.graph.operators] == names  # none of the three was added
     assert refusal(model.batch_norm, x, "tanh") == (
-        "batch_norm's activation is None or 'relu', but is 'tanh'"
+        "batch_norm's activation is None or one of relu, relu6, silu, hardswish, but is 'tanh'"
+    )
+    assert refusal(model.batch_norm, x, "silu", residual=x) == (
+        "batch_norm with a residual ends with relu or nothing, but not silu"
     )
     assert "epsilon has to be above 0" in refusal(model.batch_norm, x, epsilon=0.0)
     assert refusal(model.batch_norm, x, momentum=1.5) == (
