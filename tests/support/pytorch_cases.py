@@ -68,7 +68,7 @@ def _conv2d_cases() -> dict[str, Case]:
         cases[f"conv2d_{groups}_groups_{o}_filters"] = Case((6, 5, 16), (layer,))
     for label, layer in {
         "3": conv2d(24, 3, padding=1, groups=24),
-        "5_stride_2": conv2d(24, 5, stride=2, padding=2, groups=24, activation="relu"),
+        "5_stride_2": conv2d(24, 5, stride=2, padding=2, groups=24),
     }.items():
         cases[f"conv2d_depthwise_{label}"] = Case((9, 10, 24), (layer,))
     for i, o in [(1, 16), (3, 1), (16, 16), (16, 17), (17, 3), (17, 17)]:
