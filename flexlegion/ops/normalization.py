@@ -129,6 +129,8 @@ class BatchNormMoments(OperatorType):
 
 # What a batch normalisation can end with, and operations an element.
 BATCH_NORM_ACTIVATIONS = {"relu": 1, "relu6": 2, "silu": 4, "hardswish": 5}
+# Of these, after a residual, whose sum the backward pass does not compute again: the output tells.
+AFTER_RESIDUAL = ("relu",)
 
 
 @dataclass(frozen=True)
@@ -156,9 +158,10 @@ class BatchNorm(OperatorType):
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         x, moments, *residual = inputs
         _require_channels("batch_norm", x)
-        if residual and self.activation not in ("none", "relu"):
+        if residual and self.activation not in ("none", *AFTER_RESIDUAL):
             raise UserError(
-                f"batch_norm with a residual ends with relu or nothing, but not {self.activation}"
+                f"batch_norm with a residual ends with {' or '.join(AFTER_RESIDUAL)} or nothing, "
+                f"but not {self.activation}"
             )
         if moments != (1, 2, x[-1]):
             raise UserError(

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "ops/channel_rows.h"
-#include "ops/matrix.h"
 #include "ops/team.h"
 
 namespace flexlegion::depthwise {

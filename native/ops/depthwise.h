@@ -1,8 +1,8 @@
 // Depthwise convolutions: every filter reads one channel, and every channel is read by one filter.
 // There is next to nothing to multiply, so they should take as long as reading and writing their
-// tensors does. oneDNN 3.2 has such kernels for images whose channels come last only where an
-// output is wide enough or its windows do not overlap; other gradients fall to its convolutions of
-// groups, which take ten to thirty times as long, most of all in bfloat16.
+// tensors does. For images whose channels come last, oneDNN 3.2 has kernels of its own for some
+// shapes only; the other gradients it computes as convolutions of groups, many times as slowly
+// (docs/results.md, "How fast they train").
 #pragma once
 
 #include "ops/conv2d.h"

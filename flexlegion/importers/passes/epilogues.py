@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flexlegion.importers.passes.matching import only, operands
 from flexlegion.importers.program import Node, Program
-from flexlegion.ops.normalization import BATCH_NORM_ACTIVATIONS
+from flexlegion.ops.normalization import AFTER_RESIDUAL, BATCH_NORM_ACTIVATIONS
 
 _FUSING = ("conv2d", "conv1d", "linear", "addmm")
 _ACTIVATIONS = ("relu", "sigmoid", "tanh")
@@ -39,7 +39,7 @@ def _fuse_normalisation(
         if len(others) == 1 and others[0].shape == node.shape and others[0] not in mapping.values():
             residual, last = others[0], reader
             reader = only(users[reader])
-    ends = BATCH_NORM_ACTIVATIONS if residual is None else ("relu",)
+    ends = BATCH_NORM_ACTIVATIONS if residual is None else AFTER_RESIDUAL
     if reader is not None and _activation(reader) in ends:
         node.args["activation"] = _activation(reader)
         mapping[reader] = node

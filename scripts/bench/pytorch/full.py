@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pytorch.models import Built, LanguageModel, UNet, images, vision
+from pytorch.models import Built, LanguageModel, UNet, hugging_face, images, vision
 
 FULL: dict[str, Callable[[], Built]] = {}
 CLASSES = 1000
@@ -60,28 +60,22 @@ def lstm_lm() -> Built:
 
 @_full
 def bert_base() -> Built:
-    vision()  # which transformers imports where it is installed
-    from transformers import BertConfig, BertForMaskedLM
-
-    config = BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    return BertForMaskedLM(config), {"input_ids": _tokens(4, 128, config.vocab_size)}
+    package = hugging_face()
+    config = package.BertConfig(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    return package.BertForMaskedLM(config), {"input_ids": _tokens(4, 128, config.vocab_size)}
 
 
 @_full
 def gpt2() -> Built:
-    vision()
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
-    return GPT2LMHeadModel(config), {"input_ids": _tokens(4, 128, config.vocab_size)}
+    package = hugging_face()
+    config = package.GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
+    return package.GPT2LMHeadModel(config), {"input_ids": _tokens(4, 128, config.vocab_size)}
 
 
 @_full
 def llama() -> Built:
-    vision()
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
+    package = hugging_face()
+    config = package.LlamaConfig(
         hidden_size=768,
         intermediate_size=2048,
         num_hidden_layers=12,
@@ -90,17 +84,15 @@ def llama() -> Built:
         max_position_embeddings=1024,
         use_cache=False,
     )
-    return LlamaForCausalLM(config), {"input_ids": _tokens(4, 128, config.vocab_size)}
+    return package.LlamaForCausalLM(config), {"input_ids": _tokens(4, 128, config.vocab_size)}
 
 
 @_full
 def t5_small() -> Built:
-    vision()
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    config = T5Config(dropout_rate=0.0, use_cache=False)
+    package = hugging_face()
+    config = package.T5Config(dropout_rate=0.0, use_cache=False)
     inputs = {
         "input_ids": _tokens(4, 128, config.vocab_size),
         "decoder_input_ids": _tokens(4, 64, config.vocab_size),
     }
-    return T5ForConditionalGeneration(config), inputs
+    return package.T5ForConditionalGeneration(config), inputs

@@ -46,7 +46,8 @@ def vision() -> Any:
     return torchvision.models
 
 
-def _transformers() -> Any:
+def hugging_face() -> Any:
+    """The package transformers."""
     vision()  # which transformers imports where it is installed
     import transformers
 
@@ -211,7 +212,7 @@ def convnext_tiny() -> Built:
 
 @_model
 def hf_vit() -> Built:
-    transformers = _transformers()
+    transformers = hugging_face()
     config = transformers.ViTConfig(
         hidden_size=64,
         num_hidden_layers=2,
@@ -228,7 +229,7 @@ def hf_vit() -> Built:
 
 @_model
 def whisper_enc() -> Built:
-    _transformers()
+    hugging_face()
     from transformers import WhisperConfig
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
@@ -254,7 +255,7 @@ def efficientnet_b0() -> Built:
 
 @_model
 def llama() -> Built:
-    transformers = _transformers()
+    transformers = hugging_face()
     config = transformers.LlamaConfig(
         vocab_size=200,
         hidden_size=64,
@@ -270,7 +271,7 @@ def llama() -> Built:
 
 @_model
 def gpt2() -> Built:
-    transformers = _transformers()
+    transformers = hugging_face()
     config = transformers.GPT2Config(
         vocab_size=200,
         n_positions=32,
@@ -287,7 +288,7 @@ def gpt2() -> Built:
 
 @_model
 def bert() -> Built:
-    transformers = _transformers()
+    transformers = hugging_face()
     config = transformers.BertConfig(
         vocab_size=200,
         hidden_size=64,
@@ -316,7 +317,7 @@ def swin_t() -> Built:
 
 @_model
 def t5() -> Built:
-    transformers = _transformers()
+    transformers = hugging_face()
     config = transformers.T5Config(
         vocab_size=200,
         d_model=64,
@@ -333,7 +334,7 @@ def t5() -> Built:
 
 @_model
 def mixtral() -> Built:
-    transformers = _transformers()
+    transformers = hugging_face()
     config = transformers.MixtralConfig(
         vocab_size=200,
         hidden_size=64,
@@ -363,7 +364,7 @@ def squeezenet() -> Built:
 
 @_own
 def distilbert() -> Built:
-    transformers = _transformers()
+    transformers = hugging_face()
     config = transformers.DistilBertConfig(
         vocab_size=200,
         dim=64,
@@ -383,7 +384,7 @@ def distilbert() -> Built:
 
 @_own
 def qwen2() -> Built:
-    transformers = _transformers()
+    transformers = hugging_face()
     config = transformers.Qwen2Config(
         vocab_size=200,
         hidden_size=64,

@@ -23,6 +23,7 @@ def training(args: argparse.Namespace) -> Callable[[], float]:
     module, example = FULL[args.model]()
     module.train()
     layout = torch.channels_last if args.channels_last else torch.contiguous_format
+    # PyTorch documents this call, but its stubs lack the overload.
     module = module.to(memory_format=layout)  # type: ignore[call-overload]
     if isinstance(example, torch.Tensor) and example.ndim == 4:
         example = example.contiguous(memory_format=layout)
