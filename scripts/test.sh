@@ -7,13 +7,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 headline() { printf '\n== %s ==\n' "$*"; }
 
-# native_tests DIRECTORY CMAKE_OPTIONS...: configures, builds and runs the native unit tests. The
-# runtime is left out: it is tested on Legion, from Python.
+# native_tests DIRECTORY CMAKE_ARGUMENTS...: configures, builds and runs the native unit tests.
 native_tests() {
-  cmake -S . -B "$1" -G Ninja -DFLEXLEGION_TESTS=ON -DFLEXLEGION_RUNTIME=OFF \
-    -DFLEXLEGION_CUDA=OFF "${@:2}"
-  cmake --build "$1"
-  ctest --test-dir "$1" --output-on-failure --no-tests=error
+  cmake -B "$1" -DFLEXLEGION_TESTS=ON "${@:2}"
+  cmake --build "$1" --target tests
+  ctest --test-dir "$1" --output-on-failure --no-tests=error --exclude-regex cuda_tests -j 2
 }
 
 headline "setup"
@@ -33,10 +31,13 @@ find native tests/native tests/fuzz tests/soft_gpu -name '*.h' -o -name '*.cc' -
   sort | xargs -r clang-format --dry-run -Werror
 
 headline "native unit tests"
-native_tests build/native
+# Where the installed libraries were built, of whose objects they consist.
+native_tests "$(echo build/cp"$(python -c 'import sys; print("%d%d" % sys.version_info[:2])')"-*)"
 
 headline "native unit tests, with sanitizers"
-native_tests build/sanitize -DFLEXLEGION_SANITIZE=ON
+# Without the runtime, which is tested on Legion, from Python.
+native_tests build/sanitize -S . -G Ninja -DFLEXLEGION_SANITIZE=ON -DFLEXLEGION_RUNTIME=OFF \
+  -DFLEXLEGION_CUDA=OFF
 
 headline "GPU kernels, compiled"
 # For one architecture: it is only to be seen that they compile. And once more for a GPU in software,
@@ -51,7 +52,8 @@ fi
 
 headline "tests without Legion"
 # Two files at a time: most tests keep one core busy, and what a file's tests share is made once.
-python -m pytest tests -m "not legion" --durations=10 -n 2 --dist loadfile
+two_at_a_time=(-n 2 --dist loadfile --no-loadscope-reorder)
+python -m pytest tests -m "not legion" --durations=10 "${two_at_a_time[@]}"
 
 headline "tests on Legion"
-python -m pytest tests -m legion --durations=30
+python -m pytest tests -m legion --durations=30 "${two_at_a_time[@]}"

@@ -23,19 +23,30 @@ import flexlegion as fl
 HERE = Path(__file__).parent
 ALL = [*NETWORKS, *BUILDERS]
 TARGETS = ["dtensor", "jax"]
-RANDOM = 3  # strategies for each network and number of devices
+RANDOM = 2  # strategies for each network and number of devices; tests/long/exports.py tries more
+
+
+def on_one_device(factory: pytest.TempPathFactory, names: list[str]) -> dict[str, Path]:
+    """Where the results of these networks on one device are, for each target."""
+    folders = {}
+    for to in TARGETS:
+        folder = folders[to] = factory.mktemp(to)
+        for name in names:
+            give(folder, name, name, text_of(network_named(name), 1, "single", to))
+        run(to, 1, folder, names)
+    return folders
 
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """All networks on one device, for each target."""
-    folders = {}
-    for to in TARGETS:
-        folder = folders[to] = tmp_path_factory.mktemp(to)
-        for name in ALL:
-            give(folder, name, name, text_of(network_named(name), 1, "single", to))
-        run(to, 1, folder, ALL)
-    return folders
+    """Those that are run on several devices, too."""
+    return on_one_device(tmp_path_factory, [*BUILDERS])
+
+
+@pytest.fixture(scope="module")
+def all_on_one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """All networks."""
+    return on_one_device(tmp_path_factory, ALL)
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +62,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.legion
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("to", TARGETS)
-def test_one_device(name: str, to: str, one: dict[str, Path], reference: Path) -> None:
+def test_one_device(name: str, to: str, all_on_one: dict[str, Path], reference: Path) -> None:
     """Losses, outputs, gradients, weights: as flexlegion has them."""
-    assert differences(result(one[to], name), result(reference, name)) == []
+    assert differences(result(all_on_one[to], name), result(reference, name)) == []
 
 
 @pytest.mark.parametrize("devices", [2, 4])

@@ -50,6 +50,7 @@ PATIENCE = 300  # seconds for a run that nobody interrupts
 POLL = 0.0005
 SENTENCE = re.compile(r"^interrupted\b.*", re.MULTILINE)
 AMISS = re.compile(r"^.*(?:Traceback|Exception ignored|error: |0x0000|mpirun).*", re.MULTILINE)
+OUR_FRAME = re.compile(r'^ *File "[^"]*flexlegion/(?!__)\w+\.py"', re.MULTILINE)  # of a traceback
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 MARK = "FLEXLEGION_SIGNALS_RUN"  # in the environment of every process of a run
 
@@ -318,7 +319,7 @@ def _struck(
     if run.status == command.usual and not sentences:
         run.done = True
         return run
-    ours = re.search(r"flexlegion/(?!__)\w+\.py", run.said)
+    ours = OUR_FRAME.search(run.said)
     by_python = (
         run.status == -number
         or run.said.rstrip().endswith("KeyboardInterrupt")

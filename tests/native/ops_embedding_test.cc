@@ -141,7 +141,12 @@ TEST_CASE("embedding: tokens without a row") {
     task.inputs = {tokens.view(y.whole())};
     task.weights = {table.view(table.whole())};
     task.outputs = {y.view(y.whole())};
-#ifdef FLEXLEGION_TEST_GPU
+    if (!of_gpus()) {
+      const std::string message =
+          "embedding: token " + std::to_string(wrong) + " is not a row of 0 to 6";
+      CHECK_THROWS_WITH_AS(kernel->forward(task), message.c_str(), std::invalid_argument);
+      continue;
+    }
     // A device cannot throw: such a token reads zeros, and has no gradient.
     table.data.assign(table.data.size(), 1.0f);
     kernel->forward(task);
@@ -155,11 +160,6 @@ TEST_CASE("embedding: tokens without a row") {
     CHECK(read == (kSamples * kSteps - 1) * kUnits);
     CHECK(y.at(1, 2, 3) == 0);
     CHECK(gradients == read);
-#else
-    const std::string message =
-        "embedding: token " + std::to_string(wrong) + " is not a row of 0 to 6";
-    CHECK_THROWS_WITH_AS(kernel->forward(task), message.c_str(), std::invalid_argument);
-#endif
   }
 }
 

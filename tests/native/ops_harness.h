@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <list>
@@ -72,14 +73,20 @@ inline double largest_difference(const Tensor& a, const Tensor& b) {
 
 constexpr double kTolerance = 2e-5;
 
-// The kernels that are tested: these very tests are compiled for CPU and for GPU kernels.
-struct Tested {
-#ifdef FLEXLEGION_TEST_GPU
-  static constexpr DeviceKind kKind = DeviceKind::gpu;
+// The kernels that are tested, by these very tests: those of CPUs, or those of GPUs where the
+// environment says FLEXLEGION_TEST_KERNELS=gpu, and on a real GPU.
+inline DeviceKind tested_kind() {
+#ifdef FLEXLEGION_CUDA_TESTS
+  return DeviceKind::gpu;
 #else
-  static constexpr DeviceKind kKind = DeviceKind::cpu;
+  const char* name = std::getenv("FLEXLEGION_TEST_KERNELS");
+  return name && std::string(name) == "gpu" ? DeviceKind::gpu : DeviceKind::cpu;
 #endif
-  constexpr operator DeviceKind() const { return kKind; }
+}
+inline bool of_gpus() { return tested_kind() == DeviceKind::gpu; }
+
+struct Tested {
+  operator DeviceKind() const { return tested_kind(); }
 };
 constexpr Tested kTested{};
 
@@ -117,12 +124,12 @@ class TestedUpdateKernel : public UpdateKernel {
 // Of the tested kind, instead of ops/kernel.h's functions of these names.
 inline std::unique_ptr<Kernel> make_kernel(const std::string& type, const Attributes& attributes,
                                            Tested) {
-  return std::make_unique<TestedKernel>(flexlegion::make_kernel(type, attributes, Tested::kKind));
+  return std::make_unique<TestedKernel>(flexlegion::make_kernel(type, attributes, tested_kind()));
 }
 inline std::unique_ptr<UpdateKernel> make_update_kernel(const std::string& optimizer,
                                                         const Attributes& attributes, Tested) {
   return std::make_unique<TestedUpdateKernel>(
-      flexlegion::make_update_kernel(optimizer, attributes, Tested::kKind));
+      flexlegion::make_update_kernel(optimizer, attributes, tested_kind()));
 }
 
 // A kernel of `type` and what its operator says of it.

@@ -5,10 +5,8 @@
 #include <vector>
 
 #include "doctest/doctest.h"
-#ifdef FLEXLEGION_TEST_GPU
 #include "gpu/table_gradient.h"
 #include "gpu/view.h"
-#endif
 #include "ops/table_gradient.h"
 #include "ops_harness.h"
 
@@ -103,8 +101,6 @@ TEST_CASE("a token that is no row of the table is refused") {
                   std::invalid_argument);
 }
 
-#ifdef FLEXLEGION_TEST_GPU
-
 namespace {
 
 constexpr int kSlot = 100;
@@ -178,5 +174,3 @@ TEST_CASE("on a GPU: the rows of a table that tokens name are updated alone") {
   for (const float x : looked_up.expected.data) expected += static_cast<double>(x) * x;
   CHECK(squares == doctest::Approx(expected).epsilon(1e-5));  // as for a gradient's norm
 }
-
-#endif

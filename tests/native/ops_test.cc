@@ -282,7 +282,6 @@ TEST_CASE("dropout: one mask, whatever the tiles") {
   CHECK(run_tiles(c, random_tiles(c.output_shape, {2, 2, 2}, 1), ones).output.data == ones.data);
 }
 
-#ifdef FLEXLEGION_TEST_GPU
 TEST_CASE("dropout: a GPU drops what a CPU drops") {
   Case c = dropout_case("0.3", "5");
   const auto dropped = [&](DeviceKind kind) {
@@ -311,7 +310,6 @@ TEST_CASE("what a GPU may do again as it was recorded") {
   CHECK(update("sgd"));
   CHECK_FALSE(update("adam"));  // whose steps are corrected by their number
 }
-#endif
 
 TEST_CASE("one kernel serves several threads at once") {
   Case c;

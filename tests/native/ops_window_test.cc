@@ -3,9 +3,7 @@
 
 #include <stdexcept>
 
-#ifdef FLEXLEGION_TEST_GPU
 #include "gpu/convolution.h"
-#endif
 #include "ops/kernel_gradient.h"
 #include "ops/team.h"
 #include "ops_harness.h"
@@ -330,7 +328,6 @@ TEST_CASE("a window with more padding than kernel is refused") {
                        std::invalid_argument);
 }
 
-#ifdef FLEXLEGION_TEST_GPU
 TEST_CASE("cuDNN's padding and the padding in memory make up a tile's") {
   for (const Window& g : kWindows) {
     Tensor x({g.n, g.h, g.w, g.c}), y({g.n, g.oh(), g.ow(), g.o});
@@ -351,7 +348,6 @@ TEST_CASE("cuDNN's padding and the padding in memory make up a tile's") {
     CHECK(!gpu::AxisPadding(t).in_memory());
   }
 }
-#endif
 
 }  // namespace
 }  // namespace flexlegion::testing
