@@ -9,7 +9,7 @@ import numpy as np
 from flexlegion.errors import UserError
 from flexlegion.ops.flatten import Flatten
 from flexlegion.ops.merge import Concat
-from flexlegion.ops.shape import Pad, Reshape, Roll, Slice, Take, Transpose
+from flexlegion.ops.shape import Pad, Rearrange, Reshape, Roll, Slice, Take, Transpose
 from flexlegion.tensor import MAX_RANK, Tensor
 from flexlegion.window_layers import WindowLayers
 
@@ -40,6 +40,45 @@ class ShapeLayers(WindowLayers):
         (n, i, j) -> (n, j, i).
         """
         return self._add(Transpose(tuple(permutation)), x, self._name("transpose", name))
+
+    def rearrange(
+        self,
+        x: Tensor,
+        extents: Sequence[int],
+        order: Sequence[int],
+        shape: Sequence[int],
+        name: str | None = None,
+    ) -> Tensor:
+        """A reshape, a transpose and a reshape of samples, in one copy.
+
+        Windows of 7 x 7 positions of images (n, 56, 56, 96) become rows (n, 64, 49, 96) by extents
+        (8, 7, 8, 7, 96), order (0, 2, 1, 3, 4) and shape (64, 49, 96).
+
+        Parameters
+        ----------
+        x
+            What to rearrange, ``(n, ...)``.
+        extents
+            Of the axes that its other dimensions are cut into, the major one first.
+        order
+            Axis i of the output is axis ``order[i]`` of the input.
+        shape
+            Of the output's samples: of axes that follow each other.
+        name
+            Of the operator.
+
+        Raises
+        ------
+        UserError
+            If the axes do not make up the dimensions of both sides.
+        """
+        if not 1 <= len(shape) < MAX_RANK:
+            raise UserError(
+                f"rearrange takes a sample's shape of 1 to {MAX_RANK - 1} extents, but got "
+                f"{list(shape)}"
+            )
+        kind = Rearrange(tuple(extents), tuple(order), tuple(shape))
+        return self._add(kind, x, self._name("rearrange", name))
 
     def split(
         self, x: Tensor, sizes: Sequence[int], axis: int = -1, name: str | None = None

@@ -119,6 +119,89 @@ class Transpose(_Move):
         return (Access(tuple(map(along, order)), linear=True),)
 
 
+def _axes_of(shape: Sequence[int], extents: Sequence[int]) -> list[range] | None:
+    """Which axes each dimension is cut into; None if they do not fit."""
+    found, at = [], 0
+    for extent in shape:
+        begin, product = at, 1
+        while product < extent and at < len(extents):
+            product *= extents[at]
+            at += 1
+        if product != extent:
+            return None
+        found.append(range(begin, at))
+    return found if at == len(extents) else None
+
+
+@dataclass(frozen=True)
+class Rearrange(_Move):
+    """A reshape, a transpose and a reshape in one copy; einops has the name.
+
+    The input's dimensions but the samples' are cut into axes of `extents`, the major one first.
+    Axis i of the output is the input's axis order[i]; together they have the dimensions `shape`.
+
+    An output's dimension can be split if it is one axis, the major one of an input's dimension. Of
+    others a range would be elements that lie apart in the input.
+    """
+
+    type: ClassVar[str] = "rearrange"
+
+    extents: tuple[int, ...]  # each at least 2
+    order: tuple[int, ...]
+    shape: tuple[int, ...]  # without the sample dimension
+
+    def _axes(self, before: Shape) -> tuple[list[range], list[range]]:
+        """Which axes the dimensions of the input, and of the output, have."""
+        numbers = range(len(self.extents))
+        if sorted(self.order) != list(numbers) or min(self.extents, default=2) < 2:
+            raise UserError(
+                f"rearrange takes extents of at least 2 and an order of their numbers, but got "
+                f"{list(self.extents)} and {list(self.order)}"
+            )
+        ordered = [self.extents[i] for i in self.order]
+        sides = (("input", before, self.extents), ("output", self.shape, ordered))
+        found = []
+        for name, shape, extents in sides:
+            axes = _axes_of(shape, extents)
+            if axes is None:
+                raise UserError(
+                    f"rearrange takes axes that make up dimensions, but its {name}'s, "
+                    f"{list(shape)}, are not made up of {list(extents)}"
+                )
+            found.append(axes)
+        return found[0], found[1]
+
+    def _split(self, before: Shape) -> dict[int, tuple[int, int]]:
+        """What can be split: dimension of the output to that of the input, and elements a step."""
+        inner = {}
+        axes, made = self._axes(before)
+        for d, its in enumerate(axes):
+            if its:
+                inner[its[0]] = (d, prod(self.extents[i] for i in its[1:]))
+        alone = {o: self.order[its[0]] for o, its in enumerate(made) if len(its) == 1}
+        return {o: inner[axis] for o, axis in alone.items() if axis in inner}
+
+    def output_shape(self, inputs: Sequence[Shape]) -> Shape:
+        self._axes(inputs[0][1:])
+        return (inputs[0][0], *self.shape)
+
+    def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
+        split = self._split(inputs[0][1:])
+        return (
+            SAMPLE,
+            *(
+                Dim(dim.name, dim.kind if d in split else DimKind.NONE)
+                for d, dim in enumerate(outer_dims(len(self.shape) + 1)[1:])
+            ),
+        )
+
+    def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
+        maps = [WHOLE] * (len(inputs[0]) - 1)
+        for o, (d, inner) in self._split(inputs[0][1:]).items():
+            maps[d] = DimMap(o + 1, inner)
+        return (Access((along(0), *maps), linear=True),)
+
+
 @dataclass(frozen=True)
 class Slice(_Move):
     """`size` elements of dimension `axis` from `start` on, each `step`th; the others whole."""

@@ -5,16 +5,25 @@
 namespace flexlegion::gpu {
 namespace {
 
+// Neighbouring threads write neighbouring elements; what they read may be apart.
+struct Mover {
+  static bool takes(DataType) { return true; }
+  void move(const TensorView& from, const TensorView& to, bool adds) const {
+    gpu::write_or_add_view(to, from, adds);
+  }
+};
+
 struct Gpu {
   using Input = DenseInput;
   using Output = DenseOutput;
+  using Mover = gpu::Mover;
   static void write(const TensorView& to, const TensorView& from, bool adds) {
     gpu::write_or_add_view(to, from, adds);
   }
   static void zero(const TensorView& view) { gpu::zero_view(view); }
 };
 
-// Neighbouring threads write neighbouring elements, in both directions; what they read is apart.
+// To neighbouring elements in both directions.
 class Transpose : public Kernel {
  public:
   explicit Transpose(const Attributes& attributes)
@@ -45,6 +54,9 @@ const RegisterKernel flatten(
     "flatten", [](const Attributes&) { return std::make_unique<Reshape<Gpu>>(); }, DeviceKind::gpu);
 const RegisterKernel reshape(
     "reshape", [](const Attributes&) { return std::make_unique<Reshape<Gpu>>(); }, DeviceKind::gpu);
+const RegisterKernel rearrange(
+    "rearrange", [](const Attributes& a) { return std::make_unique<Rearrange<Gpu>>(a); },
+    DeviceKind::gpu);
 const RegisterKernel slice(
     "slice", [](const Attributes& a) { return std::make_unique<Slice<Gpu>>(a); }, DeviceKind::gpu);
 const RegisterKernel concat(

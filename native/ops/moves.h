@@ -1,8 +1,8 @@
-// Operators that move elements, for every kind of device: reshape and flatten, slice, concat, and
-// how a transpose sees its input. Each is a copy between two views of equal extents.
+// Operators that move elements, for every kind of device: reshape and flatten, rearrange, slice,
+// concat, and how a transpose sees its input. Each is a copy between two views of equal extents.
 //
 // A Device has what ops/tensor_view.h offers CPU kernels: classes Input and Output (DenseInput,
-// DenseOutput), and functions write(to, from, adds) and zero(view).
+// DenseOutput) and Mover, and functions write(to, from, adds) and zero(view).
 #pragma once
 
 #include <algorithm>
@@ -99,6 +99,121 @@ class Reshape : public Kernel {
       view = narrowed(view, d, tile.lo[d], tile.hi[d]);
     }
   }
+};
+
+// (n, d1, d2, ...) seen along axes, of which each dimension has some, the major one first; these in
+// another order; (n, e1, e2, ...) of these: a reshape, a transpose and a reshape in one copy. A
+// tile has all of an axis, but of a dimension's major one, which may be cut.
+//
+// A Device's Mover copies between two views, of whatever strides: move(from, to, adds).
+template <typename Device>
+class Rearrange : public Kernel {
+ public:
+  explicit Rearrange(const Attributes& attributes)
+      : extents_(integers_of(attributes, "extents")), order_(integers_of(attributes, "order")) {
+    for (int axis : order_) ordered_.push_back(extents_.at(static_cast<std::size_t>(axis)));
+  }
+
+  bool accumulates() const override { return true; }
+  bool takes(DataType type) const override { return Device::Mover::takes(type); }
+
+  void forward(KernelTask& task) override {
+    const TensorView &x = task.inputs[0], &y = task.outputs[0];
+    if (y.tile.empty()) return;
+    const std::vector<Axis> from = along(x, extents_), to = along(y, ordered_);
+    std::vector<Pair> axes{{to[0].extent, from[0].stride, to[0].stride}};
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      const auto axis = static_cast<std::size_t>(order_[i]);
+      axes.push_back({to[i + 1].extent, from[axis + 1].stride, to[i + 1].stride});
+    }
+    move(axes, x, y, false);
+  }
+
+  void backward(KernelTask& task) override {
+    if (!task.wants_input_grad(0) || task.input_grads[0].tile.empty()) return;
+    const TensorView &dx = task.input_grads[0], &dy = task.output_grads[0];
+    const std::vector<Axis> from = along(dy, ordered_), to = along(dx, extents_);
+    std::vector<Pair> axes(to.size());
+    axes[0] = {to[0].extent, from[0].stride, to[0].stride};
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      const auto axis = static_cast<std::size_t>(order_[i]);
+      axes[axis + 1] = {to[axis + 1].extent, from[i + 1].stride, to[axis + 1].stride};
+    }
+    move(axes, dy, dx, task.adds_to_input_grad(0));
+  }
+
+ private:
+  struct Axis {
+    std::int64_t extent, stride;
+  };
+  struct Pair {  // the same axis on both sides
+    std::int64_t extent, from, to;
+  };
+
+  // The samples, then the axes of a view's tile.
+  static std::vector<Axis> along(const TensorView& view, const std::vector<int>& extents) {
+    std::vector<Axis> axes{{view.extent(0), view.stride[0]}};
+    std::size_t at = 0;
+    for (int d = 1; d < view.rank(); ++d) {
+      const std::size_t first = axes.size();
+      std::int64_t whole = 1;
+      while (whole < view.shape[d]) {
+        whole *= extents.at(at);
+        axes.push_back({extents[at++], 0});
+      }
+      std::int64_t inner = 1;
+      for (std::size_t i = axes.size(); i-- > first;) {
+        axes[i].stride = view.stride[d] * inner;
+        if (i == first) axes[i].extent = view.extent(d) / inner;
+        inner *= axes[i].extent;
+      }
+    }
+    return axes;
+  }
+
+  void move(const std::vector<Pair>& axes, const TensorView& from, const TensorView& to,
+            bool adds) {
+    std::vector<Pair> joined;  // without what follows itself on both sides
+    for (const Pair& axis : axes) {
+      if (axis.extent == 1) continue;
+      if (!joined.empty() && joined.back().from == axis.extent * axis.from &&
+          joined.back().to == axis.extent * axis.to) {
+        joined.back() = {joined.back().extent * axis.extent, axis.from, axis.to};
+      } else {
+        joined.push_back(axis);
+      }
+    }
+    if (joined.empty()) joined.push_back({1, 1, 1});
+    move_from(0, joined, from, to, adds);
+  }
+
+  // Views have kMaxRegionRank dimensions; axes beyond that are walked one by one.
+  void move_from(std::size_t first, const std::vector<Pair>& axes, const TensorView& from,
+                 const TensorView& to, bool adds) {
+    if (axes.size() - first > kMaxRegionRank) {
+      TensorView source = from, target = to;
+      for (std::int64_t i = 0; i < axes[first].extent; ++i) {
+        source.data = from.at(i * axes[first].from);
+        target.data = to.at(i * axes[first].to);
+        move_from(first + 1, axes, source, target, adds);
+      }
+      return;
+    }
+    TensorView source, target;
+    source.data = from.data, source.type = from.type;
+    target.data = to.data, target.type = to.type;
+    source.tile.rank = target.tile.rank = static_cast<int>(axes.size() - first);
+    for (std::size_t d = 0; first + d < axes.size(); ++d) {
+      const Pair& axis = axes[first + d];
+      source.tile.hi[d] = source.shape[d] = target.tile.hi[d] = target.shape[d] = axis.extent;
+      source.stride[d] = axis.from;
+      target.stride[d] = axis.to;
+    }
+    mover_.move(source, target, adds);
+  }
+
+  std::vector<int> extents_, order_, ordered_;
+  typename Device::Mover mover_;
 };
 
 // A range of one dimension, or each `step`th element of it. A task's input tile is its output tile,

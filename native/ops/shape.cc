@@ -92,38 +92,16 @@ TensorView permuted(const TensorView& input, const std::vector<int>& permutation
 
 namespace {
 
-struct Cpu {
-  using Input = DenseInput;
-  using Output = DenseOutput;
-  static void write(const TensorView& to, const TensorView& from, bool adds) {
-    write_or_add_view(to, from, adds);
-  }
-  static void zero(const TensorView& view) { zero_view(view); }
-};
-
-class Transpose : public Kernel {
+// Rows that stay rows are copied; oneDNN knows how to transpose the others.
+class Mover {
  public:
-  explicit Transpose(const Attributes& attributes) : permutation_(permutation_of(attributes)) {}
+  static bool takes(DataType type) { return type == DataType::bfloat16; }
 
-  bool accumulates() const override { return true; }
-  bool takes(DataType type) const override { return type == DataType::bfloat16; }
-
-  void forward(KernelTask& task) override {
-    if (task.outputs[0].tile.empty()) return;
-    move(permuted(task.inputs[0], permutation_), task.outputs[0], false);
-  }
-
-  void backward(KernelTask& task) override {
-    if (!task.wants_input_grad(0) || task.input_grads[0].tile.empty()) return;
-    move(task.output_grads[0], permuted(task.input_grads[0], permutation_),
-         task.adds_to_input_grad(0));
-  }
-
- private:
-  // Rows that stay rows are copied; oneDNN knows how to transpose the others.
   void move(const TensorView& from, const TensorView& to, bool adds) {
-    const int rank = to.rank(), last = rank - 1;
-    if (permutation_.back() == last) return write_or_add_view(to, from, adds);
+    const int rank = to.rank();
+    if (rank == 0 || (from.stride[rank - 1] == 1 && to.stride[rank - 1] == 1)) {
+      return write_or_add_view(to, from, adds);
+    }
     onednn::Cache::Key key{adds, from.narrow(), to.narrow()};
     dnnl::memory::dims extents, from_strides, to_strides;
     for (int d = 0; d < rank; ++d) {
@@ -141,8 +119,41 @@ class Transpose : public Kernel {
     primitive.execute({{DNNL_ARG_FROM, from.data}, {DNNL_ARG_TO, to.data}});
   }
 
-  std::vector<int> permutation_;
+ private:
   onednn::Cache cache_;
+};
+
+struct Cpu {
+  using Input = DenseInput;
+  using Output = DenseOutput;
+  using Mover = flexlegion::Mover;
+  static void write(const TensorView& to, const TensorView& from, bool adds) {
+    write_or_add_view(to, from, adds);
+  }
+  static void zero(const TensorView& view) { zero_view(view); }
+};
+
+class Transpose : public Kernel {
+ public:
+  explicit Transpose(const Attributes& attributes) : permutation_(permutation_of(attributes)) {}
+
+  bool accumulates() const override { return true; }
+  bool takes(DataType type) const override { return Mover::takes(type); }
+
+  void forward(KernelTask& task) override {
+    if (task.outputs[0].tile.empty()) return;
+    mover_.move(permuted(task.inputs[0], permutation_), task.outputs[0], false);
+  }
+
+  void backward(KernelTask& task) override {
+    if (!task.wants_input_grad(0) || task.input_grads[0].tile.empty()) return;
+    mover_.move(task.output_grads[0], permuted(task.input_grads[0], permutation_),
+                task.adds_to_input_grad(0));
+  }
+
+ private:
+  std::vector<int> permutation_;
+  Mover mover_;
 };
 
 const RegisterKernel registered_flatten("flatten", [](const Attributes&) {
@@ -150,6 +161,9 @@ const RegisterKernel registered_flatten("flatten", [](const Attributes&) {
 });
 const RegisterKernel registered_reshape("reshape", [](const Attributes&) {
   return std::make_unique<Reshape<Cpu>>();
+});
+const RegisterKernel registered_rearrange("rearrange", [](const Attributes& a) {
+  return std::make_unique<Rearrange<Cpu>>(a);
 });
 const RegisterKernel registered_slice("slice", [](const Attributes& a) {
   return std::make_unique<Slice<Cpu>>(a);

@@ -73,6 +73,73 @@ TEST_CASE("transpose: tiles of any cut, any order of the dimensions") {
   }
 }
 
+TEST_CASE("rearrange: axes of dimensions in another order") {
+  struct Move {
+    Shape input;             // without samples
+    std::vector<int> axes;   // that it is cut into
+    std::vector<int> order;  // of these in the output
+    Shape output;
+    std::vector<int> parts;  // that tiles are cut into: of samples, and of what can be split
+    std::vector<std::array<int, 3>> split;  // dimensions of output and input, elements a step
+  };
+  const Move moves[] = {
+      {{6, 10, 5}, {3, 2, 2, 5, 5}, {0, 2, 1, 3, 4}, {6, 10, 5}, {2, 1, 1, 2}, {{3, 3, 1}}},
+      {{4, 3, 6}, {2, 2, 3, 6}, {0, 2, 3, 1}, {2, 3, 12}, {2, 2, 3, 1}, {{1, 1, 2}, {2, 2, 1}}},
+      {{4, 3, 6}, {2, 2, 3, 6}, {3, 1, 0, 2}, {6, 2, 6}, {3, 2, 1, 1}, {{1, 3, 1}}},
+      {{4, 1, 35}, {4, 5, 7}, {0, 2, 1}, {4, 35, 1}, {1, 4, 1, 1}, {{1, 1, 1}}},
+      // more axes than views have dimensions
+      {{8, 8, 8}, {2, 2, 2, 2, 2, 2, 2, 2, 2}, {3, 0, 6, 4, 1, 7, 5, 2, 8}, {64, 8}, {2, 1, 1}, {}},
+  };
+  const auto text = [](const std::vector<int>& list) {
+    std::string joined;
+    for (int x : list) joined += (joined.empty() ? "" : ",") + std::to_string(x);
+    return joined;
+  };
+  for (const Move& move : moves) {
+    Case c;
+    c.type = "rearrange";
+    c.attributes = {{"extents", text(move.axes)}, {"order", text(move.order)}};
+    Shape input{3}, output{3};
+    input.insert(input.end(), move.input.begin(), move.input.end());
+    output.insert(output.end(), move.output.begin(), move.output.end());
+    c.inputs = {Tensor::random(input, 3)};
+    c.output_shape = output;
+    c.input_tile = [&](const Rect& out, int) {
+      Rect in = Rect::of_shape(input);
+      in.lo[0] = out.lo[0];
+      in.hi[0] = out.hi[0];
+      for (const auto& [to, from, step] : move.split) {
+        in.lo[from] = out.lo[to] * step;
+        in.hi[from] = out.hi[to] * step;
+      }
+      return in;
+    };
+    Tensor y(output), dy = Tensor::random(output, 4), dx(input);
+    const std::size_t axes = move.axes.size(), elements = y.data.size() / 3;
+    for (std::size_t i = 0; i < y.data.size(); ++i) {
+      std::size_t rest = i % elements, inner = 1, from = 0;
+      std::vector<std::size_t> at(axes);
+      for (std::size_t a = axes; a-- > 0;) {
+        const auto axis = static_cast<std::size_t>(move.order[a]);
+        const auto extent = static_cast<std::size_t>(move.axes[axis]);
+        at[axis] = rest % extent;
+        rest /= extent;
+      }
+      for (std::size_t a = axes; a-- > 0; inner *= static_cast<std::size_t>(move.axes[a])) {
+        from += at[a] * inner;
+      }
+      from += i / elements * elements;
+      y.data[i] = c.inputs[0].data[from];
+      dx.data[from] = dy.data[i];
+    }
+    for (unsigned seed = 0; seed < 4; ++seed) {
+      const Results tiled = run_tiles(c, random_tiles(output, move.parts, seed), dy);
+      CHECK(tiled.output.data == y.data);
+      CHECK(tiled.input_grads[0].data == dx.data);
+    }
+  }
+}
+
 TEST_CASE("slice: tiles of any cut") {
   Case c;
   c.type = "slice";

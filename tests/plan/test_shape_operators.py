@@ -6,6 +6,7 @@ import pytest
 from touched import boxes, dims, last, refusal, weights
 
 from flexlegion import Model
+from flexlegion.ops.base import DimKind
 from flexlegion.plan import Box
 
 
@@ -62,6 +63,38 @@ def test_transpose() -> None:
     assert op.kind.attributes() == {"permutation": "0,3,1,2"}
     for wrong in ((1, 0, 2, 3), (0, 1), (0, 1, 1, 2)):
         assert "begins with 0, the sample" in refusal(model.transpose, x, wrong)
+
+
+def test_rearrange() -> None:
+    """An output's dimension that is the major axis of an input's can be split."""
+    model = Model(2)
+    x = model.input((4, 3, 6), name="x")
+    assert model.rearrange(x, (2, 2, 3, 6), (0, 2, 3, 1), (2, 3, 12)).shape == (2, 2, 3, 12)
+    op = last(model)
+    assert [dim.kind is DimKind.NONE for dim in op.dims] == [False, False, False, True]
+    assert boxes(op, model, 2, 2, 1, 1)["x"] == [
+        ((0, 1), (0, 2), (0, 3), (0, 6)),
+        ((0, 1), (2, 4), (0, 3), (0, 6)),
+        ((1, 2), (0, 2), (0, 3), (0, 6)),
+        ((1, 2), (2, 4), (0, 3), (0, 6)),
+    ]
+    assert boxes(op, model, 1, 1, 3, 1)["x"] == [
+        ((0, 2), (0, 4), (j, j + 1), (0, 6)) for j in range(3)
+    ]
+    assert op.kind.attributes() == {"extents": "2,2,3,6", "order": "0,2,3,1", "shape": "2,3,12"}
+    windows = model.input((4, 4, 2), name="windows")
+    model.rearrange(windows, (2, 2, 2, 2, 2), (0, 2, 1, 3, 4), (4, 4, 2))
+    split = [dim.kind is not DimKind.NONE for dim in last(model).dims]
+    assert split == [True, False, False, True]
+    wrong = {
+        "order of their numbers": ((2, 2, 3, 6), (0, 1, 2), (4, 18)),
+        "extents of at least 2": ((4, 1, 3, 6), (0, 1, 2, 3), (4, 18)),
+        "its input's, [4, 3, 6], are not made up of [2, 6, 6]": ((2, 6, 6), (0, 1, 2), (72,)),
+        "its output's, [8, 9], are not made up of [4, 3, 6]": ((4, 3, 6), (0, 1, 2), (8, 9)),
+        "1 to 4 extents": ((4, 3, 6), (0, 1, 2), ()),
+    }
+    for sentence, (extents, order, shape) in wrong.items():
+        assert sentence in refusal(model.rearrange, x, extents, order, shape)
 
 
 def test_split() -> None:

@@ -316,12 +316,13 @@ def _reductions(m: Model) -> None:
 
 
 def _enlarged(m: Model) -> None:
-    """Images enlarged, padded, turned, and cut; a kernel that reads apart, elements by number."""
+    """Images enlarged, padded, turned, shuffled, and cut; a kernel that reads apart; a take."""
     x = m.input((6, 5, 3), requires_gradient=True)
     a = m.conv2d(x, 4, 3, padding=2, activation="tanh", dilation=2)
     b = m.conv2d_transpose(a, 5, 3, stride=2, padding=1, extra=1)
     c = m.pad(m.upsample2d(x), ((0, 0), (0, 0), (1, 1)))
     d = m.roll(m.add([b, c]), 3, axis=1)
+    d = m.rearrange(d, (2, 6, 10, 5), (1, 0, 2, 3), (12, 10, 5))
     e = m.concat([d, m.upsample2d(a, 2, "bilinear")])
     e = m.take(e, (8, 0, 8, 3, 1), axis=3)
     f = m.pool2d(m.conv2d_transpose(e, 3, 2, stride=2, use_bias=False), 4, kind="average")

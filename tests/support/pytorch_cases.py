@@ -249,6 +249,14 @@ def _shape_cases() -> dict[str, Case]:
         "transpose": ("transpose", {"permutation": (0, 2, 1, 3)}),
         "transpose_last": ("transpose", {"permutation": (0, 3, 1, 2)}),
         "transpose_rows": ("transpose", {"permutation": (0, 1, 3, 2)}),
+        "rearrange": (
+            "rearrange",
+            {"extents": (3, 2, 2, 5), "order": (1, 0, 3, 2), "shape": (6, 10)},
+        ),
+        "rearrange_split": (
+            "rearrange",
+            {"extents": (3, 2, 2, 5), "order": (1, 3, 0, 2), "shape": (2, 5, 6)},
+        ),
     }
     cases = {
         name: Case((3, 4, 5), (("tanh", {}), layer, FLATTEN, dense(4)))

@@ -370,6 +370,10 @@ class Reference:
             )  # what the optimizer changes is not seen
         if kind == "reshape":
             return x.reshape(len(x), *options["shape"])
+        if kind == "rearrange":
+            axes = (0, *(i + 1 for i in options["order"]))
+            cut = x.reshape(len(x), *options["extents"])
+            return cut.permute(axes).reshape(len(x), *options["shape"])
         return x.permute(options["permutation"]) if kind == "transpose" else self._unary(kind, x)
 
     @staticmethod

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from flexlegion.importers.weights import Layout, Origin, Place
 from flexlegion.initializers import Given, Initializer
 from flexlegion.model import Model
 from flexlegion.ops.base import OperatorType
-from flexlegion.ops.shape import Reshape, Transpose
+from flexlegion.ops.shape import Rearrange, Reshape, Transpose
 from flexlegion.tensor import MAX_RANK, Tensor
 
 Result = Value | tuple[Value, ...]
@@ -170,32 +168,26 @@ class Lowerer:
         order = [axes.index(axis) for axis in wanted]
         key = (tensor, tuple(axis.extent for axis in axes), tuple(order), shape)
         if key not in self._arranged:
-            self._arranged[key] = self._move(tensor, axes, wanted, shape)
+            self._arranged[key] = self._move(value, runs, shape[1:])
         return self._arranged[key]
 
-    def _move(
-        self, tensor: Tensor, axes: list[Axis], wanted: list[Axis], shape: tuple[int, ...]
-    ) -> Tensor:
-        if wanted != axes:
-            blocks = _blocks(axes, wanted)
-            if axes[0].extent != SAMPLES:
-                blocks = [[], *blocks]
-            if len(blocks) > MAX_RANK:
-                between = _halfway(axes, wanted)
-                if between is None:
-                    raise Unsupported(
-                        f"it moves {len(blocks)} dimensions, but {MAX_RANK} are possible"
-                    )
-                whole = (shape[0], prod(shape[1:]))
-                tensor = self._move(tensor, axes, between, whole)
-                return self._move(tensor, between, wanted, shape)
-            places = sorted(range(len(blocks)), key=lambda b: axes.index(blocks[b][0]) if b else -1)
-            cut = tuple(extent_of(blocks[b]) for b in places[1:])
-            tensor = self.reshape(tensor, cut)
-            order = tuple(places.index(b) for b in range(len(blocks)))
-            kind = Transpose(order)
-            tensor = self.model.graph.add(kind, [tensor], self._derived(tensor, "transpose"))
-        return self.reshape(tensor, shape[1:])
+    def _move(self, value: Value, runs: tuple[Run, ...], shape: tuple[int, ...]) -> Tensor:
+        tensor: Tensor = value.source
+        wanted = [axis for run in runs for axis in run]
+        if wanted == value.axes:
+            return self.reshape(tensor, shape)
+        before, after = value.stored[1:], runs[1:]
+        blocks = _blocks(before, after)
+        numbers = {block[0]: i for i, block in enumerate(blocks)}
+        order = tuple(numbers[axis] for run in after for axis in run if axis in numbers)
+        one_each = all(before) and all(after) and len(before) == len(after) == len(blocks)
+        kind: OperatorType
+        if one_each:
+            kind = Transpose((0, *(i + 1 for i in order)))
+        else:
+            kind = Rearrange(tuple(map(extent_of, blocks)), order, shape or (1,))
+        name = self._derived(tensor, kind.type)
+        return self.model.graph.add(kind, [tensor], name)
 
     def reshape(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
         """A tensor whose samples have another shape; itself if they have it."""
@@ -366,31 +358,18 @@ _KINDS = {"scaled_dot_product_attention": "attention"}
 _WHOLE_MODULES = ("rms_norm",)  # patterns that are all that a module of any class computes
 
 
-def _blocks(axes: list[Axis], wanted: list[Axis]) -> list[list[Axis]]:
-    """`wanted` in the longest runs that are neighbours among `axes`, too; samples by themselves."""
+def _blocks(before: Sequence[Run], after: Sequence[Run]) -> list[list[Axis]]:
+    """The axes, as long as they follow each other within one dimension on both sides."""
+    places = {axis: (d, i) for d, run in enumerate(after) for i, axis in enumerate(run)}
     blocks: list[list[Axis]] = []
-    for axis in wanted:
-        place = axes.index(axis)
-        follows = blocks and place and axes[place - 1] is blocks[-1][-1]
-        if follows and axes[place - 1].extent != SAMPLES:
-            blocks[-1].append(axis)
-        else:
-            blocks.append([axis])
+    for run in before:
+        for i, axis in enumerate(run):
+            d, at = places[axis]
+            if i and places[run[i - 1]] == (d, at - 1):
+                blocks[-1].append(axis)
+            else:
+                blocks.append([axis])
     return blocks
-
-
-def _halfway(axes: list[Axis], wanted: list[Axis]) -> list[Axis] | None:
-    """An order by way of which two moves, of as many blocks as are possible, do for one."""
-    first = 1 if axes[0].extent == SAMPLES else 0
-    room = MAX_RANK if first else MAX_RANK - 1  # one for the samples that it has not got
-    for lo, hi in itertools.combinations(range(first, len(axes) + 1), 2):
-        rest = axes[:lo] + axes[hi:]
-        for place in range(first, len(rest) + 1):
-            between = rest[:place] + axes[lo:hi] + rest[place:]
-            counts = (len(_blocks(axes, between)), len(_blocks(between, wanted)))
-            if max(counts) <= room:
-                return between
-    return None
 
 
 def _neighbours(value: Value, run: Run) -> bool:
