@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -335,6 +336,7 @@ class Lowerer:
             else:
                 others.append(run)
             samples = value.stored[0] if isinstance(value.source, Tensor) else ()
+            others = _joined(others, value.seen)  # others may move along
             value = self.stored_as(value, self._short((samples, *others)))
             run = value.seen[d]
         new = (Axis(extent_of(run)),)
@@ -379,6 +381,18 @@ def _neighbours(value: Value, run: Run) -> bool:
         return False
     at = axes.index(run[0])
     return axes[at : at + len(run)] == list(run)
+
+
+def _joined(runs: list[Run], seen: Sequence[Run]) -> list[Run]:
+    """Neighbours that follow each other in a dimension that is seen, too, made one."""
+    before = {b: a for run in seen for a, b in itertools.pairwise(run)}
+    joined: list[Run] = []
+    for run in runs:
+        if joined and before.get(run[0]) is joined[-1][-1]:
+            joined[-1] = (*joined[-1], *run)
+        else:
+            joined.append(run)
+    return joined
 
 
 def _without(run: Run, others: Run, but: Axis | None) -> Run:

@@ -158,10 +158,8 @@ def _slots(values: list[Value]) -> tuple[dict[tuple[int, int], Axis], list[dict[
     return result, slots
 
 
-def _order(
-    values: list[Value], result: dict[tuple[int, int], Axis], slots: list[dict[Axis, Axis]]
-) -> list[Axis]:
-    """The result's axes in the order in which they are stored."""
+def _leader(values: list[Value], slots: list[dict[Axis, Axis]]) -> int:
+    """The largest operand, which stays as it is stored."""
 
     def size(i: int) -> tuple[int, bool]:
         product = 1
@@ -169,7 +167,14 @@ def _order(
             product *= 1 if axis.repeated else axis.extent
         return product, isinstance(values[i].source, Tensor)
 
-    leader = max(range(len(values)), key=size)
+    return max(range(len(values)), key=size)
+
+
+def _order(
+    values: list[Value], result: dict[tuple[int, int], Axis], slots: list[dict[Axis, Axis]]
+) -> list[Axis]:
+    """The result's axes in the order in which they are stored."""
+    leader = _leader(values, slots)
     of_own = {own: axis for axis, own in slots[leader].items()}
     order = [of_own[own] for own in values[leader].axes]
     previous: Axis | None = None
@@ -195,10 +200,9 @@ def _runs(
         presence = {a: tuple(_stored(slot.get(a)) is not None for slot in slots) for a in order}
     else:  # parts: nothing is broadcast, and the dimension along which they follow is major
         presence = {a: (a is alone,) for a in order}
-    cuts = {run[0] for value in values for run in value.stored if run}
-    starts = {
-        axis for slot in slots for axis, own in slot.items() if own in cuts and not own.repeated
-    }
+    leader = _leader(values, slots)
+    cuts = {run[0] for run in values[leader].stored if run}
+    starts = {axis for axis, own in slots[leader].items() if own in cuts}
     for keep_cuts in (True, False):
         runs: list[list[Axis]] = [[]]
         for axis in order:
