@@ -336,7 +336,7 @@ class Lowerer:
             else:
                 others.append(run)
             samples = value.stored[0] if isinstance(value.source, Tensor) else ()
-            others = _joined(others, value.seen)  # others may move along
+            others = _joined(others, value.seen)  # as they are moved anyway
             value = self.stored_as(value, self._short((samples, *others)))
             run = value.seen[d]
         new = (Axis(extent_of(run)),)
