@@ -7,7 +7,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 headline() { printf '\n== %s ==\n' "$*"; }
 
-# native_tests DIRECTORY CMAKE_ARGUMENTS...: configures, builds and runs the native unit tests.
+# native_tests DIRECTORY CMAKE_ARGUMENTS...: configures, builds and runs the native unit tests; those that
+# need a GPU are scripts/gpu_check.sh's.
 native_tests() {
   cmake -B "$1" -DFLEXLEGION_TESTS=ON "${@:2}"
   cmake --build "$1" --target tests
@@ -52,7 +53,7 @@ fi
 
 headline "tests without Legion"
 # Two files at a time: most tests keep one core busy, and what a file's tests share is made once.
-two_at_a_time=(-n 2 --dist loadfile --no-loadscope-reorder)
+two_at_a_time=(-n 2 --dist loadfile)
 python -m pytest tests -m "not legion" --durations=10 "${two_at_a_time[@]}"
 
 headline "tests on Legion"

@@ -87,15 +87,8 @@ def reshape(x: Array, shape: tuple[int, ...]) -> Array:
 def rearrange(
     x: Array, extents: tuple[int, ...], order: tuple[int, ...], shape: tuple[int, ...]
 ) -> Array:
-    local, rest = list(extents), list(order)  # a tile has a part of an axis that is a dimension
-    for extent in shape[1:]:
-        found = 1
-        while found < extent:
-            axis = rest.pop(0)
-            local[axis] = min(local[axis], extent)
-            found *= local[axis]
     axes = (0, *(i + 1 for i in order))
-    return x.reshape(x.shape[0], *local).transpose(axes).reshape(shape)
+    return x.reshape(x.shape[0], *extents).transpose(axes).reshape(shape)
 
 
 def transpose(x: Array, permutation: tuple[int, ...]) -> Array:

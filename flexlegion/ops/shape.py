@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 from typing import ClassVar
@@ -53,6 +53,17 @@ def _groups(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
     return groups
 
 
+def _dims(rank: int, split: Container[int]) -> tuple[Dim, ...]:
+    """The samples, and `rank` dimensions of which these can be split."""
+    return (
+        SAMPLE,
+        *(
+            Dim(dim.name, dim.kind if d in split else DimKind.NONE)
+            for d, dim in enumerate(outer_dims(rank + 1)[1:])
+        ),
+    )
+
+
 @dataclass(frozen=True)
 class Reshape(_Move):
     """Input (n, ...), output (n, *shape), row-major.
@@ -76,13 +87,7 @@ class Reshape(_Move):
 
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
         outer = {after[0] for _, after in _groups(inputs[0][1:], self.shape)}
-        return (
-            SAMPLE,
-            *(
-                Dim(dim.name, dim.kind if d in outer else DimKind.NONE)
-                for d, dim in enumerate(outer_dims(len(self.shape) + 1)[1:])
-            ),
-        )
+        return _dims(len(self.shape), outer)
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         before, after = inputs[0][1:], self.shape
@@ -186,14 +191,7 @@ class Rearrange(_Move):
         return (inputs[0][0], *self.shape)
 
     def dims(self, inputs: Sequence[Shape]) -> tuple[Dim, ...]:
-        split = self._split(inputs[0][1:])
-        return (
-            SAMPLE,
-            *(
-                Dim(dim.name, dim.kind if d in split else DimKind.NONE)
-                for d, dim in enumerate(outer_dims(len(self.shape) + 1)[1:])
-            ),
-        )
+        return _dims(len(self.shape), self._split(inputs[0][1:]))
 
     def input_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         maps = [WHOLE] * (len(inputs[0]) - 1)

@@ -23,7 +23,7 @@ struct Gpu {
   static void zero(const TensorView& view) { gpu::zero_view(view); }
 };
 
-// To neighbouring elements in both directions.
+// In both directions by the order of what is written.
 class Transpose : public Kernel {
  public:
   explicit Transpose(const Attributes& attributes)

@@ -110,8 +110,14 @@ template <typename Device>
 class Rearrange : public Kernel {
  public:
   explicit Rearrange(const Attributes& attributes)
-      : extents_(integers_of(attributes, "extents")), order_(integers_of(attributes, "order")) {
-    for (int axis : order_) ordered_.push_back(extents_.at(static_cast<std::size_t>(axis)));
+      : extents_(integers_of(attributes, "extents")),
+        order_(integers_of(attributes, "order")),
+        inverse_(order_.size()) {
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      const auto axis = static_cast<std::size_t>(order_[i]);
+      ordered_.push_back(extents_.at(axis));
+      inverse_.at(axis) = static_cast<int>(i);
+    }
   }
 
   bool accumulates() const override { return true; }
@@ -120,26 +126,14 @@ class Rearrange : public Kernel {
   void forward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &y = task.outputs[0];
     if (y.tile.empty()) return;
-    const std::vector<Axis> from = along(x, extents_), to = along(y, ordered_);
-    std::vector<Pair> axes{{to[0].extent, from[0].stride, to[0].stride}};
-    for (std::size_t i = 0; i < order_.size(); ++i) {
-      const auto axis = static_cast<std::size_t>(order_[i]);
-      axes.push_back({to[i + 1].extent, from[axis + 1].stride, to[i + 1].stride});
-    }
-    move(axes, x, y, false);
+    move(paired(along(x, extents_), along(y, ordered_), order_), x, y, false);
   }
 
   void backward(KernelTask& task) override {
     if (!task.wants_input_grad(0) || task.input_grads[0].tile.empty()) return;
     const TensorView &dx = task.input_grads[0], &dy = task.output_grads[0];
-    const std::vector<Axis> from = along(dy, ordered_), to = along(dx, extents_);
-    std::vector<Pair> axes(to.size());
-    axes[0] = {to[0].extent, from[0].stride, to[0].stride};
-    for (std::size_t i = 0; i < order_.size(); ++i) {
-      const auto axis = static_cast<std::size_t>(order_[i]);
-      axes[axis + 1] = {to[axis + 1].extent, from[i + 1].stride, to[axis + 1].stride};
-    }
-    move(axes, dy, dx, task.adds_to_input_grad(0));
+    move(paired(along(dy, ordered_), along(dx, extents_), inverse_), dy, dx,
+         task.adds_to_input_grad(0));
   }
 
  private:
@@ -149,6 +143,17 @@ class Rearrange : public Kernel {
   struct Pair {  // the same axis on both sides
     std::int64_t extent, from, to;
   };
+
+  // In the order of `to`, whose axis i is axis numbers[i] of `from`; samples are before both.
+  static std::vector<Pair> paired(const std::vector<Axis>& from, const std::vector<Axis>& to,
+                                  const std::vector<int>& numbers) {
+    std::vector<Pair> pairs{{to[0].extent, from[0].stride, to[0].stride}};
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      const auto axis = static_cast<std::size_t>(numbers[i]);
+      pairs.push_back({to[i + 1].extent, from[axis + 1].stride, to[i + 1].stride});
+    }
+    return pairs;
+  }
 
   // The samples, then the axes of a view's tile.
   static std::vector<Axis> along(const TensorView& view, const std::vector<int>& extents) {
@@ -212,7 +217,7 @@ class Rearrange : public Kernel {
     mover_.move(source, target, adds);
   }
 
-  std::vector<int> extents_, order_, ordered_;
+  std::vector<int> extents_, order_, inverse_, ordered_;  // ordered: the output's extents
   typename Device::Mover mover_;
 };
 

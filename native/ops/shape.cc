@@ -99,7 +99,7 @@ class Mover {
 
   void move(const TensorView& from, const TensorView& to, bool adds) {
     const int rank = to.rank();
-    if (rank == 0 || (from.stride[rank - 1] == 1 && to.stride[rank - 1] == 1)) {
+    if (from.stride[rank - 1] == 1 && to.stride[rank - 1] == 1) {
       return write_or_add_view(to, from, adds);
     }
     onednn::Cache::Key key{adds, from.narrow(), to.narrow()};

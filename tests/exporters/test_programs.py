@@ -23,7 +23,7 @@ import flexlegion as fl
 HERE = Path(__file__).parent
 ALL = [*NETWORKS, *BUILDERS]
 TARGETS = ["dtensor", "jax"]
-RANDOM = 2  # strategies for each network and number of devices; tests/long/exports.py tries more
+RANDOM = 3  # strategies for each network and number of devices
 
 
 def on_one_device(factory: pytest.TempPathFactory, names: list[str]) -> dict[str, Path]:

@@ -1,6 +1,6 @@
 """SIGINT and SIGTERM to every command, in a terminal and without one, from its start to its end.
 
-    python tests/long/signals.py [--commands search,train,...] [--moments 20ms,...] [--limit 5]
+    python tests/long/signals.py [--commands "search;train;..."] [--moments 20ms,...] [--limit 5]
 
 Each command is first run to its end, to know how long that takes now. Then it is started again and
 again, and gets a signal
@@ -50,7 +50,8 @@ PATIENCE = 300  # seconds for a run that nobody interrupts
 POLL = 0.0005
 SENTENCE = re.compile(r"^interrupted\b.*", re.MULTILINE)
 AMISS = re.compile(r"^.*(?:Traceback|Exception ignored|error: |0x0000|mpirun).*", re.MULTILINE)
-OUR_FRAME = re.compile(r'^ *File "[^"]*flexlegion/(?!__)\w+\.py"', re.MULTILINE)  # of a traceback
+# A line of a traceback; what Python itself runs first has lists of our files in its lines, too.
+OUR_FRAME = re.compile(r'^ *File "[^"]*flexlegion/(?:\w+/)*(?!__)\w+\.py"', re.MULTILINE)
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 MARK = "FLEXLEGION_SIGNALS_RUN"  # in the environment of every process of a run
 
@@ -430,15 +431,18 @@ def main() -> int:
     """Interrupt all, and print the table; 1 if anything was amiss."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--commands", default=";".join(COMMANDS), help="separated by semicolons")
-    parser.add_argument("--moments", default=",".join(MOMENTS))
+    parser.add_argument("--moments", default=",".join(MOMENTS), help="separated by commas")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for an end; default: 5")
     args = parser.parse_args()
-    moments = args.moments.split(",")
+    commands, moments = args.commands.split(";"), args.moments.split(",")
+    for names, known in ((commands, COMMANDS), (moments, MOMENTS)):
+        if unknown := [name for name in names if name not in known]:
+            parser.error(f"{', '.join(unknown)}: not one of {', '.join(known)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left behind
     table = Table("command", "takes", *moments, title="longest seconds to the end, and good runs")
     amiss: list[str] = []
     runs: list[Run] = []
-    for name in args.commands.split(";"):
+    for name in commands:
         command = COMMANDS[name]
         with tempfile.TemporaryDirectory() as there:
             make_input(name, Path(there))

@@ -62,11 +62,13 @@ def transformer(m: Model) -> None:
 
 
 def convolutional(m: Model) -> None:
-    """Convolutions with halos and without, batch normalisation, poolings, a residual."""
+    """Convolutions with halos and without, normalisations, a pooling, a residual, axes moved."""
     x = m.input((8, 8, 4))
     x = m.batch_norm(m.conv2d(x, 8, 3, padding=1, use_bias=False), activation="relu")
     y = m.conv2d(x, 8, 1, use_bias=False)
     x = m.batch_norm(y, residual=x, activation="relu")
+    x = m.rearrange(x, (4, 2, 8, 8), (0, 2, 1, 3), (4, 16, 8))  # rows by pairs, and back
+    x = m.rearrange(x, (4, 8, 2, 8), (0, 2, 1, 3), (8, 8, 8))
     x = m.pool2d(x, 2, stride=2)
     x = m.conv2d(x, 8, 2, stride=2, activation="tanh")
     x = m.reduce(x, "mean", (1, 2))

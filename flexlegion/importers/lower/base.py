@@ -336,7 +336,7 @@ class Lowerer:
             else:
                 others.append(run)
             samples = value.stored[0] if isinstance(value.source, Tensor) else ()
-            others = _joined(others, value.seen)  # as they are moved anyway
+            others = _merged(others, value.seen)  # as they are moved anyway
             value = self.stored_as(value, self._short((samples, *others)))
             run = value.seen[d]
         new = (Axis(extent_of(run)),)
@@ -383,16 +383,16 @@ def _neighbours(value: Value, run: Run) -> bool:
     return axes[at : at + len(run)] == list(run)
 
 
-def _joined(runs: list[Run], seen: Sequence[Run]) -> list[Run]:
+def _merged(runs: list[Run], seen: Sequence[Run]) -> list[Run]:
     """Neighbours that follow each other in a dimension that is seen, too, made one."""
     before = {b: a for run in seen for a, b in itertools.pairwise(run)}
-    joined: list[Run] = []
+    merged: list[Run] = []
     for run in runs:
-        if joined and before.get(run[0]) is joined[-1][-1]:
-            joined[-1] = (*joined[-1], *run)
+        if merged and before.get(run[0]) is merged[-1][-1]:
+            merged[-1] = (*merged[-1], *run)
         else:
-            joined.append(run)
-    return joined
+            merged.append(run)
+    return merged
 
 
 def _without(run: Run, others: Run, but: Axis | None) -> Run:
