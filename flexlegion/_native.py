@@ -250,6 +250,7 @@ def rt() -> Library:
     NativeError
         If the libraries cannot be loaded.
     """
+    commanded = "LEGATE_CONFIG" in os.environ
     process.prepare()
     if process.processes() > 1:
         _take_others_along()
@@ -265,18 +266,16 @@ def rt() -> Library:
     except RuntimeError as e:
         # Legate's message is a page; its causes are numbered, the first being the innermost.
         cause = re.search(r"#0 [\w:]+: (.*)", str(e))
-        asked = os.environ.get("LEGATE_CONFIG")  # the legate command's options
-        advice = (
-            f"legate was asked for '{asked}', which this machine may lack"
-            if asked
-            else "run the script with the legate command, for example "
-            "legate --cpus 2 --gpus 0 scripts/train.py"
-        )
-        raise UserError(f"Legion cannot start ({cause[1] if cause else e}); {advice}") from None
+        raise UserError(
+            f"Legion cannot start ({cause[1] if cause else e}); legate was asked for "
+            f"'{os.environ['LEGATE_CONFIG'].strip()}', which this machine may lack"
+        ) from None
     library = Library("libflexlegion_rt.so")
     _open_kernels()
     facts = library.ffi.new("fl_running *")
     threads, cores = process.threads(), process.cores()
+    if not commanded:  # what was chosen is not meant for the processes that this one starts
+        del os.environ["LEGATE_CONFIG"]
     least = process.worth_sharing()
     library.check(library.lib.fl_rt_start(len(threads), threads, len(cores), cores, least, facts))
     global _started

@@ -31,6 +31,9 @@ _HERE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 # Of the processors that a rank takes unless it is told: more are better chosen by somebody.
 MOST_CPUS = 16
 MOST_THREADS = 1024  # of a processor: more than any machine has cores
+# Legate's default. Legion's locks spin, so that on one core, to which Realm binds them where it is
+# the last one, two such threads take five times as long as one does.
+LEGATES_UTILITIES = 2
 WORTH_SHARING = 1 << 14  # elements: a thread takes some microseconds to begin
 _MEMORY_SHARE = 0.8  # of a machine's, as Legate takes where one rank runs
 _CPUS = Path("/sys/devices/system/cpu")
@@ -63,6 +66,8 @@ def prepare() -> None:
     if processes() > 1:
         _take_share()
         _set_legion("-ll:bgwork", "1")  # such threads poll the network without end: one is enough
+    else:
+        _take_all()
     # That a processor has no core by itself, which `_take_share` says better; and where there is no
     # GPU, that there is none, which is an error to Realm.
     _set_legion("-level", "threads=5" if visible_gpus() else "threads=5,gpu=6")
@@ -91,7 +96,7 @@ def check_together(ranks: int) -> None:
 
 
 def default_cpus(cores: int, gpus: int, alone: bool) -> int:
-    """How many processors a rank takes.
+    """How many CPU processors a rank takes, of the threads that `set_threads` was told.
 
     Parameters
     ----------
@@ -103,8 +108,13 @@ def default_cpus(cores: int, gpus: int, alone: bool) -> int:
         Whether it is the only one. Others leave a core, if they have several, to the threads that
         run Legion and the network.
     """
+    chosen = _Chosen.threads or [1]
+    if len(chosen) > 1:
+        return len(chosen)
     if gpus > 0:
         return 1
+    if chosen[0] > 1:
+        return max(1, cores // chosen[0])
     if cores > MOST_CPUS:
         return numa_nodes()
     return cores if alone or cores <= 2 else cores - 1
@@ -237,6 +247,20 @@ def memory_bytes() -> int:
         if limit.is_file() and (text := limit.read_text().strip()) != "max":
             sizes.append(int(text))
     return min(sizes)
+
+
+def _take_all() -> None:
+    """Choose the processors of the only rank, and how many threads run Legion beside them."""
+    number = len(os.sched_getaffinity(0))
+    gpus = _set_legate("--gpus", len(visible_gpus()))
+    groups = _legates("--omps") or 0  # of OpenMP threads, which are to have the cores
+    cpus = _set_legate("--cpus", 1 if groups else default_cpus(number, gpus, alone=True))
+    each = threads()
+    busy = gpus + groups * (_legates("--ompthreads") or 1)
+    if not groups:
+        busy += sum(each) if len(each) > 1 else each[0] * cpus
+    if number - busy < LEGATES_UTILITIES:
+        _set_legate("--utility", 1)
 
 
 def _take_share() -> None:

@@ -225,7 +225,7 @@ def load_machine(spec: str | Path) -> Topology:
     ----------
     spec
         A shipped machine's name and a number of GPUs (``p100x8``), a machine file's path, or
-        ``local``: the machine that this program runs on, under legate.
+        ``local``: the machine that this program runs on.
 
     Raises
     ------

@@ -7,14 +7,13 @@ import os
 import shlex
 import sys
 import sysconfig
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import flexlegion
 from flexlegion.ending import raise_on_signals
 from flexlegion.errors import UserError
-from flexlegion.process import MOST_CPUS, RANKS, default_cpus, set_threads, visible_gpus
+from flexlegion.process import MOST_CPUS, RANKS, set_threads, visible_gpus
 from flexlegion.tools.ranks import chosen_ranks, launcher_options
 from flexlegion.tools.started import stay_with
 
@@ -80,7 +79,7 @@ def go_under_legate(args: argparse.Namespace) -> None:
     if threads is not None:
         set_threads(threads)
     if not under_legate():
-        _start_legate(args, threads)
+        _start_legate(args)
     raise_on_signals()
     if RANKS in os.environ:  # as this function did, in the process that started it
         return
@@ -101,7 +100,7 @@ def _threads_of(text: str | None) -> list[int] | None:
         raise UserError(f"--threads {text}: not a number, or numbers with commas between") from None
 
 
-def _start_legate(args: argparse.Namespace, threads: list[int] | None) -> NoReturn:
+def _start_legate(args: argparse.Namespace) -> NoReturn:
     ranks = chosen_ranks(args.ranks, args.hosts)
     # Legate starts the first python on the path, which knows nothing of this one's folders.
     package = Path(flexlegion.__file__).parent
@@ -113,7 +112,7 @@ def _start_legate(args: argparse.Namespace, threads: list[int] | None) -> NoRetu
         **_cuda_runtime(),
     }
     command = [_legate(), *launcher_options(ranks, environment)]
-    command += _processors(args.cpus, args.gpus, ranks.number == 1, threads or [1])
+    command += _asked(args.cpus, args.gpus)
     try:
         command += shlex.split(args.legate)
     except ValueError as e:
@@ -140,29 +139,13 @@ def _legate() -> str:
     return str(legate)
 
 
-def _processors(
-    cpus: int | None, gpus: int | None, alone: bool, threads: Sequence[int]
-) -> list[str]:
-    """Legate's options for them. One of several ranks chooses by itself what was not asked for."""
-    cores = len(os.sched_getaffinity(0))
-    if cpus is None and len(threads) > 1:
-        cpus = len(threads)
-    elif cpus is None and threads[0] > 1 and not gpus:
-        cpus = max(1, cores // threads[0])
-    if alone:
-        gpus = len(visible_gpus()) if gpus is None else gpus
-        cpus = default_cpus(cores, gpus, alone) if cpus is None else cpus
-    if min(cpus or 0, gpus or 0) < 0 or (cpus == 0 and gpus == 0):
-        raise UserError(f"--cpus {cpus} and --gpus {gpus} leave no processor to train on")
-    options = []
-    if cpus is not None:
-        options += ["--cpus", str(cpus)]
-    if gpus is not None:
-        options += ["--gpus", str(gpus)]
-    used = sum(threads) if len(threads) > 1 else threads[0] * (cpus or 0)
-    if alone and used >= cores:  # a second utility processor would only take time from them
-        options += ["--utility", "1"]
-    return options
+def _asked(cpus: int | None, gpus: int | None) -> list[str]:
+    """Legate's options for them; each rank chooses by itself what was not asked for."""
+    there = len(visible_gpus()) if gpus is None else gpus
+    if min(cpus or 0, there) < 0 or (cpus == 0 and there == 0):
+        raise UserError(f"--cpus {cpus} and --gpus {there} leave no processor to train on")
+    asked = {"--cpus": cpus, "--gpus": gpus}
+    return [word for name, n in asked.items() if n is not None for word in (name, str(n))]
 
 
 def _cuda_runtime() -> dict[str, str]:

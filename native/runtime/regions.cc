@@ -13,6 +13,11 @@ using namespace Legion;
 
 namespace {
 
+// Legion has a deletion depend on every operation since the last fence, so the deletions of a large
+// network would take a time that grows with the square of their number: seconds for Inception-v3.
+// There is a fence after so many of them, which costs little and waits for nothing here.
+constexpr int kDeletions = 16;
+
 // The mapper's view of all living programs: (region tree, field, memory, reads) -> footprint.
 std::shared_mutex footprints_mutex;
 std::map<std::tuple<RegionTreeID, FieldID, Memory, bool>, LogicalRegion> footprints;
@@ -60,6 +65,24 @@ Space& space_of(const Rect& box) {
   return found->second;
 }
 
+// Field spaces stay, too: they differ by the type of the value and the number of states alone.
+FieldSpace fields_of(DataType type, int states) {
+  static std::map<std::pair<DataType, int>, FieldSpace> spaces;
+  auto [found, fresh] = spaces.try_emplace({type, states});
+  if (fresh) {
+    Runtime* runtime = Runtime::get_runtime();
+    Context ctx = Runtime::get_context();
+    found->second = runtime->create_field_space(ctx);
+    FieldAllocator allocator = runtime->create_field_allocator(ctx, found->second);
+    for (int f = 0; f <= states; ++f) {
+      const DataType its = f == 0 ? type : DataType::float32;
+      allocator.allocate_field(static_cast<std::size_t>(element_bytes(its)),
+                               kValueField + static_cast<FieldID>(f));
+    }
+  }
+  return found->second;
+}
+
 IndexPartition partition_of(const Rect& box, const std::vector<Rect>& rects) {
   Space& space = space_of(box);
   auto [found, fresh] = space.partitions.try_emplace(rects);
@@ -86,17 +109,10 @@ int RegionStore::add(const std::vector<std::int64_t>& shape, Content content, Da
   entry.box = Rect::of_shape(shape);
   entry.content = content;
   entry.type = type;
-  entry.field_space = runtime->create_field_space(ctx);
-  FieldAllocator allocator = runtime->create_field_allocator(ctx, entry.field_space);
-  entry.region = runtime->create_logical_region(ctx, space_of(entry.box).space, entry.field_space);
+  entry.region =
+      runtime->create_logical_region(ctx, space_of(entry.box).space, fields_of(type, states));
   entries_.push_back(std::move(entry));
-  const int index = static_cast<int>(entries_.size()) - 1;
-  for (int f = 0; f <= states; ++f) {
-    const FieldID field = kValueField + static_cast<FieldID>(f);
-    allocator.allocate_field(static_cast<std::size_t>(element_bytes(this->type(index, field))),
-                             field);
-  }
-  return index;
+  return static_cast<int>(entries_.size()) - 1;
 }
 
 IndexSpace RegionStore::colors(std::int64_t count) {
@@ -181,6 +197,7 @@ LogicalRegion RegionStore::footprint(RegionTreeID tree, FieldID field, Memory me
 void RegionStore::destroy() {
   Runtime* runtime = Runtime::get_runtime();
   Context ctx = Runtime::get_context();
+  int destroyed = 0;
   for (Entry& entry : entries_) {
     {
       const std::unique_lock<std::shared_mutex> lock(footprints_mutex);
@@ -190,7 +207,7 @@ void RegionStore::destroy() {
       }
     }
     runtime->destroy_logical_region(ctx, entry.region);
-    runtime->destroy_field_space(ctx, entry.field_space);
+    if (++destroyed % kDeletions == 0) runtime->issue_mapping_fence(ctx);
   }
   entries_.clear();
 }

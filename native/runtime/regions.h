@@ -64,7 +64,6 @@ class RegionStore {
   using Use = std::tuple<Legion::FieldID, Legion::Memory, bool>;
   struct Entry {
     Legion::LogicalRegion region;
-    Legion::FieldSpace field_space;
     Rect box;
     Content content;
     DataType type;

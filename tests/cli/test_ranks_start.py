@@ -231,7 +231,7 @@ def test_gpus_are_shared(cores: list[set[int]], monkeypatch: pytest.MonkeyPatch)
 def test_one_process_keeps_the_machine(cores: list[set[int]]) -> None:
     process.prepare()
     assert cores == []
-    assert "LEGATE_CONFIG" not in os.environ
+    assert os.environ["LEGATE_CONFIG"].split() == ["--gpus", "0", "--cpus", "8", "--utility", "1"]
     assert os.environ["LEGION_DEFAULT_ARGS"] == "-level threads=5,gpu=6"
 
 

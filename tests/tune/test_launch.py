@@ -58,17 +58,41 @@ def started(*options: str) -> tuple[list[str], dict[str, str]]:
     return command[5:-4], environment
 
 
+def chosen(*options: str) -> list[str]:
+    """What Legion is started with by ``train`` with these options: what was asked for, the rest."""
+    asked, _ = started(*options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "environ", os.environ | {"LEGATE_CONFIG": " ".join(asked)})
+        process.prepare()
+        return os.environ["LEGATE_CONFIG"].split()
+
+
 def test_processors(machine: Path) -> None:
-    assert started()[0] == ["--cpus", "4", "--gpus", "0", "--utility", "1"]
-    assert started("--cpus", "2")[0] == ["--cpus", "2", "--gpus", "0"]
-    assert started("--cpus", "2", "--legate", "--sysmem 400 --fbmem 5")[0] == (
-        ["--cpus", "2", "--gpus", "0", "--sysmem", "400", "--fbmem", "5"]
+    """One thread runs Legion, unless two cores have nothing else to do."""
+    assert started()[0] == []
+    assert chosen() == ["--gpus", "0", "--cpus", "4", "--utility", "1"]
+    assert chosen("--cpus", "2") == ["--cpus", "2", "--gpus", "0"]
+    assert chosen("--cpus", "3") == ["--cpus", "3", "--gpus", "0", "--utility", "1"]
+    assert chosen("--cpus", "2", "--legate", "--sysmem 400 --fbmem 5") == (
+        ["--cpus", "2", "--sysmem", "400", "--fbmem", "5", "--gpus", "0"]
+    )
+    assert chosen("--legate", "--utility 3") == ["--utility", "3", "--gpus", "0", "--cpus", "4"]
+    assert chosen("--legate", "--omps 2 --ompthreads 1") == (
+        ["--omps", "2", "--ompthreads", "1", "--gpus", "0", "--cpus", "1"]
     )
     for number in range(3):
         (machine / f"0000:0{number}").mkdir()
-    assert started()[0] == ["--cpus", "1", "--gpus", "3"]
-    assert started("--gpus", "0")[0] == ["--cpus", "4", "--gpus", "0", "--utility", "1"]
-    assert started("--gpus", "1", "--cpus", "0")[0] == ["--cpus", "0", "--gpus", "1"]
+    assert chosen() == ["--gpus", "3", "--cpus", "1", "--utility", "1"]
+    assert chosen("--gpus", "0") == ["--gpus", "0", "--cpus", "4", "--utility", "1"]
+    assert chosen("--gpus", "1", "--cpus", "0") == ["--cpus", "0", "--gpus", "1"]
+
+
+def test_no_processor(machine: Path) -> None:
+    for options in (["--cpus", "0"], ["--cpus", "0", "--gpus", "0"], ["--gpus", "-1"]):
+        with pytest.raises(UserError, match="leave no processor to train on"):
+            started(*options)
+    (machine / "0000:00").mkdir()
+    assert started("--cpus", "0")[0] == ["--cpus", "0"]
 
 
 def test_threads(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,13 +102,15 @@ def test_threads(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     assert not list(machine.iterdir())
     monkeypatch.setattr(process._Chosen, "threads", None)
-    alone = ["--gpus", "0", "--utility", "1"]
-    assert started("--threads", "2")[0] == ["--cpus", "2", *alone]
-    assert started("--threads", "3")[0] == ["--cpus", "1", "--gpus", "0"]
-    assert started("--threads", "9")[0] == ["--cpus", "1", *alone]
-    assert started("--threads", "1,2")[0] == ["--cpus", "2", "--gpus", "0"]
-    assert started("--threads", "1,2,1")[0] == ["--cpus", "3", *alone]
-    assert started("--threads", "2", "--cpus", "1")[0] == ["--cpus", "1", "--gpus", "0"]
+    alone = ["--utility", "1"]
+    assert started("--threads", "2")[0] == []
+    assert chosen("--threads", "2") == ["--gpus", "0", "--cpus", "2", *alone]
+    assert chosen("--threads", "3") == ["--gpus", "0", "--cpus", "1", *alone]
+    assert chosen("--threads", "9") == ["--gpus", "0", "--cpus", "1", *alone]
+    assert chosen("--threads", "1,2") == ["--gpus", "0", "--cpus", "2", *alone]
+    assert chosen("--threads", "1,1") == ["--gpus", "0", "--cpus", "2"]
+    assert chosen("--threads", "1,2,1") == ["--gpus", "0", "--cpus", "3", *alone]
+    assert chosen("--threads", "2", "--cpus", "1") == ["--cpus", "1", "--gpus", "0"]
     for wrong, said in (("0", "1 to 1024 threads, not 0"), ("2,", "not a number"), ("x", "number")):
         with pytest.raises(UserError, match=said):
             launch.go_under_legate(parsed("--threads", wrong))
@@ -101,7 +127,7 @@ def test_default_threads(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(process, "_CPUS", machine)
     monkeypatch.setattr(process, "_GPUS", machine / "none")
     assert process.numa_nodes() == 2
-    assert started()[0] == ["--cpus", "2", "--gpus", "0"]
+    assert chosen() == ["--gpus", "0", "--cpus", "2"]
     for config, threads in (("--cpus 2 --gpus 0", 63), ("--cpus 200", 1), ("--cpus 1 --gpus 2", 1)):
         monkeypatch.setenv("LEGATE_CONFIG", config)
         assert process.threads() == [threads]
@@ -114,7 +140,7 @@ def test_only_visible_gpus(machine: Path, monkeypatch: pytest.MonkeyPatch) -> No
         (machine / f"0000:0{number}").mkdir()
     for visible, number in (("0,2", "2"), ("", "0"), ("-1", "0"), ("0,1,2,3", "3")):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-        assert started()[0][3] == number
+        assert chosen()[:2] == ["--gpus", number]
 
 
 def test_legate_finds_this_python(machine: Path) -> None:
