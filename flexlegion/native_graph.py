@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from flexlegion import _native
@@ -11,11 +12,15 @@ from flexlegion._native import Arrays, enumeration
 from flexlegion.granularity import Granularity, longest_run
 from flexlegion.graph import Graph, Operator
 from flexlegion.machine.devices import Devices
+from flexlegion.ops.base import DimMap
 from flexlegion.tensor import Tensor
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+# The header's ``fl_dim_map``; `dataclasses.astuple`, which copies deeply, takes 45 times as long.
+_numbers_of = attrgetter(*(field.name for field in fields(DimMap)))
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,7 @@ class NativeGraph:
                 "combine": combine[access.combine],
                 "linear": access.part >= 0,
                 "once": sum(1 << dim for dim in access.once),
-                "map": array("fl_dim_map", [astuple(axis) for axis in access.map]),
+                "map": array("fl_dim_map", [_numbers_of(axis) for axis in access.map]),
             }
             for role, tensor, access in operator.operands
         ]

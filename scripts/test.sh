@@ -19,6 +19,7 @@ headline "setup"
 scripts/setup.sh dev
 # Of the virtual environment, so that CMake finds its Python, and cmake may come from it, too.
 export VIRTUAL_ENV=$PWD/.venv PATH=$PWD/.venv/bin:$PATH
+unset PYTHONDONTWRITEBYTECODE # hundreds of processes import the package
 
 headline "ruff"
 ruff check .
