@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from flexlegion import process
+from flexlegion.ending import handler_kept
 from flexlegion.errors import NativeError, UserError
 
 if TYPE_CHECKING:
@@ -256,9 +257,10 @@ def rt() -> Library:
         _take_others_along()
     _share_cores()
     try:
-        from legate.core import get_legate_runtime
+        with handler_kept():
+            from legate.core import get_legate_runtime
 
-        get_legate_runtime()
+            get_legate_runtime()
     except ImportError as e:
         raise UserError(
             f"training needs the legate package, which cannot be imported: {e}"

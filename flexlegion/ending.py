@@ -119,6 +119,21 @@ def raise_on_signals() -> None:
 
 
 @contextmanager
+def handler_kept() -> Iterator[None]:
+    """Meanwhile Legion starts, whose own handler of SIGINT prints a backtrace of native code.
+
+    What was to happen before happens again afterwards, be it that SIGINT is ignored, as it is by
+    what a shell script starts in the background.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if _in_main_thread() and before is not None:  # None: not Python's
+            signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def deferred() -> Iterator[Request]:
     """Meanwhile, only note the first signal; the second one raises at once.
 

@@ -141,6 +141,21 @@ def test_without_the_legate_command(tmp_path: Path) -> None:
     assert (int(number) >= 1, told) == (True, "False")
 
 
+def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
+    """Though Legion, when it starts, handles it by a backtrace and the process's end."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal\n"
+        "from flexlegion.machine.running import running_machine\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "running_machine()\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "print('goes on')\n"
+    )
+    done = outside_legate(str(script))
+    assert (done.returncode, done.stdout) == (0, "goes on\n"), done.stderr
+
+
 def test_more_gpus_than_there_are() -> None:
     """The command starts legate by itself: no advice to use it."""
     done = outside_legate("-m", "flexlegion", "train", "--cpus", "2", "--gpus", "64")
