@@ -110,17 +110,13 @@ def end_at_once(sentence: str = INTERRUPTED) -> None:
 
 
 def raise_on_signals() -> None:
-    """Have SIGINT and SIGTERM raise `Interrupted` and `Terminated` from now on.
-
-    To be called again once Legion runs: its own handler of SIGINT prints a backtrace of native
-    code, and aborts.
-    """
+    """Have SIGINT and SIGTERM raise `Interrupted` and `Terminated` from now on."""
     _handle(_raise, *_signals())
 
 
 @contextmanager
 def handler_kept() -> Iterator[None]:
-    """Meanwhile Legion starts, whose own handler of SIGINT prints a backtrace of native code.
+    """Meanwhile Legion starts, whose own handler of SIGINT prints native code's stack, and ends.
 
     What was to happen before happens again afterwards, be it that SIGINT is ignored, as it is by
     what a shell script starts in the background.

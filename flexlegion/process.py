@@ -32,8 +32,8 @@ _HERE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 MOST_CPUS = 16
 MOST_THREADS = 1024  # of a processor: more than any machine has cores
 # Legate's default. Legion's locks spin, so that on one core, to which Realm binds them where it is
-# the last one, two such threads take five times as long as one does.
-LEGATES_UTILITIES = 2
+# the last one, two such threads take three to five times as long as one does.
+_LEGATES_UTILITIES = 2
 WORTH_SHARING = 1 << 14  # elements: a thread takes some microseconds to begin
 _MEMORY_SHARE = 0.8  # of a machine's, as Legate takes where one rank runs
 _CPUS = Path("/sys/devices/system/cpu")
@@ -259,7 +259,7 @@ def _take_all() -> None:
     busy = gpus + groups * (_legates("--ompthreads") or 1)
     if not groups:
         busy += sum(each) if len(each) > 1 else each[0] * cpus
-    if number - busy < LEGATES_UTILITIES:
+    if number - busy < _LEGATES_UTILITIES:
         _set_legate("--utility", 1)
 
 

@@ -43,7 +43,7 @@ from flexlegion.tools.command import (
     logs_on_stderr,
     note,
 )
-from flexlegion.tools.launch import add_launch_options, go_under_legate, interruptible
+from flexlegion.tools.launch import add_launch_options, go_under_legate
 from flexlegion.tools.network import add_json_option, add_network_options, network_of
 from flexlegion.tools.training import check_model
 from flexlegion.transforms.storage import check_stored
@@ -144,7 +144,6 @@ def _run(args: argparse.Namespace) -> None:
     network = network_of(args)
     with logs_on_stderr():
         machine = running_machine()
-        interruptible()
         facts, text = _measured(network, machine, args)
     if machine.rank == 0:
         if args.report is not None:

@@ -112,7 +112,7 @@ def _start_legate(args: argparse.Namespace) -> NoReturn:
         **_cuda_runtime(),
     }
     command = [_legate(), *launcher_options(ranks, environment)]
-    command += _asked(args.cpus, args.gpus)
+    command += _asked(args.cpus, args.gpus, ranks.number == 1)
     try:
         command += shlex.split(args.legate)
     except ValueError as e:
@@ -121,11 +121,6 @@ def _start_legate(args: argparse.Namespace) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     stay_with(command, environment, ranks.number)
-
-
-def interruptible() -> None:
-    """Have signals raise exceptions again; to be called once Legion runs."""
-    raise_on_signals()
 
 
 def _legate() -> str:
@@ -139,13 +134,19 @@ def _legate() -> str:
     return str(legate)
 
 
-def _asked(cpus: int | None, gpus: int | None) -> list[str]:
-    """Legate's options for them; each rank chooses by itself what was not asked for."""
-    there = len(visible_gpus()) if gpus is None else gpus
-    if min(cpus or 0, there) < 0 or (cpus == 0 and there == 0):
-        raise UserError(f"--cpus {cpus} and --gpus {there} leave no processor to train on")
+def _asked(cpus: int | None, gpus: int | None, alone: bool) -> list[str]:
+    """Legate's options for them; each rank chooses by itself what was not asked for.
+
+    Of several, others may run on machines whose GPUs are not known here.
+    """
     asked = {"--cpus": cpus, "--gpus": gpus}
-    return [word for name, n in asked.items() if n is not None for word in (name, str(n))]
+    options = {name: str(number) for name, number in asked.items() if number is not None}
+    there = len(visible_gpus()) if gpus is None and alone else gpus
+    if min(cpus or 0, gpus or 0) < 0 or (cpus == 0 and there == 0):
+        text = " and ".join(map(" ".join, options.items()))
+        leave = "leave" if len(options) > 1 else "leaves"
+        raise UserError(f"{text} {leave} no processor to train on")
+    return [word for option in options.items() for word in option]
 
 
 def _cuda_runtime() -> dict[str, str]:

@@ -12,7 +12,6 @@ from flexlegion.tools.command import Commands, add_command, answer, logs_on_stde
 from flexlegion.tools.launch import (
     add_launch_options,
     go_under_legate,
-    interruptible,
     under_legate,
 )
 from flexlegion.tools.network import add_json_option
@@ -88,7 +87,6 @@ def _measure(args: argparse.Namespace) -> None:
     go_under_legate(args)
     with logs_on_stderr():
         shown = running_machine().rank == 0
-        interruptible()
         check_nodes(args.nodes or 1, measured_nodes())
         document = measured_document(args.nodes)
         topology = parse_machine(document, Path(args.out).stem, args.out).topology()

@@ -34,7 +34,7 @@ from flexlegion.tools.following import (
     check_following,
     validates,
 )
-from flexlegion.tools.launch import add_launch_options, go_under_legate, interruptible
+from flexlegion.tools.launch import add_launch_options, go_under_legate
 from flexlegion.tools.training import (
     Samples,
     add_model_options,
@@ -167,7 +167,6 @@ def train_here(args: argparse.Namespace) -> None:
         precision=args.precision,
         storage=args.storage,
     )
-    interruptible()
     first = model.machine.rank == 0
     if first:
         print(

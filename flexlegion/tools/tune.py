@@ -20,7 +20,7 @@ from flexlegion.tools.command import (
     answer,
     logs_on_stderr,
 )
-from flexlegion.tools.launch import add_launch_options, go_under_legate, interruptible
+from flexlegion.tools.launch import add_launch_options, go_under_legate
 from flexlegion.tools.network import add_json_option
 from flexlegion.tools.training import (
     add_model_options,
@@ -112,7 +112,6 @@ def _run(args: argparse.Namespace) -> None:
     with logs_on_stderr():
         ready = prepared(args, optimizer)
         machine = running_machine()
-        interruptible()
         found: list[Strategy] = []
         try:
             result = tune(

@@ -75,9 +75,9 @@ FieldSpace fields_of(DataType type, int states) {
     found->second = runtime->create_field_space(ctx);
     FieldAllocator allocator = runtime->create_field_allocator(ctx, found->second);
     for (int f = 0; f <= states; ++f) {
-      const DataType its = f == 0 ? type : DataType::float32;
-      allocator.allocate_field(static_cast<std::size_t>(element_bytes(its)),
-                               kValueField + static_cast<FieldID>(f));
+      const FieldID field = kValueField + static_cast<FieldID>(f);
+      allocator.allocate_field(static_cast<std::size_t>(element_bytes(type_of(type, field))),
+                               field);
     }
   }
   return found->second;
@@ -181,7 +181,7 @@ std::map<Memory, ContentBytes> RegionStore::bytes_by_content() const {
       const bool state = field != kValueField;
       const Content content = state ? Content::states : entry.content;
       total[memory][static_cast<std::size_t>(content)] +=
-          box.volume() * element_bytes(state ? DataType::float32 : entry.type);
+          box.volume() * element_bytes(type_of(entry.type, field));
     }
   }
   return total;

@@ -20,6 +20,11 @@ namespace flexlegion {
 
 constexpr Legion::FieldID kValueField = 100;  // optimizer state s is field kValueField + 1 + s
 
+// What a field is stored as, of a region whose values are of that type: states are floats.
+inline DataType type_of(DataType value, Legion::FieldID field) {
+  return field == kValueField ? value : DataType::float32;
+}
+
 // What a region holds, for tables of memory. Fields of weights after the first are states.
 enum class Content { weights, gradients, states, activations, batches, other };
 constexpr std::size_t kContents = 6;
@@ -35,7 +40,7 @@ class RegionStore {
   Legion::LogicalRegion region(int index) const { return entries_[index].region; }
   std::array<std::int64_t, kMaxRegionRank> shape(int index) const { return entries_[index].box.hi; }
   DataType type(int index, Legion::FieldID field) const {
-    return field == kValueField ? entries_[index].type : DataType::float32;
+    return type_of(entries_[index].type, field);
   }
 
   // The partition whose k-th part is rects[k]; equal lists share one partition.

@@ -88,9 +88,14 @@ def test_processors(machine: Path) -> None:
 
 
 def test_no_processor(machine: Path) -> None:
-    for options in (["--cpus", "0"], ["--cpus", "0", "--gpus", "0"], ["--gpus", "-1"]):
-        with pytest.raises(UserError, match="leave no processor to train on"):
+    for options, said in (
+        (["--cpus", "0"], "--cpus 0 leaves"),
+        (["--cpus", "0", "--gpus", "0"], "--cpus 0 and --gpus 0 leave"),
+        (["--gpus", "-1"], "--gpus -1 leaves"),
+    ):
+        with pytest.raises(UserError, match=f"^{said} no processor to train on$"):
             started(*options)
+    assert launch._asked(0, None, alone=False) == ["--cpus", "0"]  # GPUs are elsewhere
     (machine / "0000:00").mkdir()
     assert started("--cpus", "0")[0] == ["--cpus", "0"]
 
