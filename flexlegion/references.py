@@ -6,6 +6,7 @@ A user's code runs when the user names it, and at no other time.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import io
 import logging
 import os
@@ -212,20 +213,14 @@ class _Exported(Target):
         check_archive(Path(path), "an exported program")
 
     def _build(self, wanted: _Wanted) -> Model:
-        try:
-            import torch
-        except ImportError:
+        if importlib.util.find_spec("torch") is None:
             raise UserError(
                 f"{self.name}: reading it needs PyTorch, which is not installed; pip install torch"
-            ) from None
-        try:
-            with _quiet():
-                program = torch.export.load(self.name)
-        except Exception:
-            raise UserError(
-                f"{self.name}: not a file that torch.export.save has written, or cut short, or "
-                f"of another version than this PyTorch, {torch.__version__}"
-            ) from None
+            )
+        from flexlegion.importers import pt2
+
+        with _quiet():
+            program = pt2.load(Path(self.name))
         with _users_code(self.name, None):
             return _imported(program, None, wanted)
 

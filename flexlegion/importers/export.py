@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any
 import torch
 from torch.export import Dim, ExportedProgram
 
-from flexlegion.data.reading import check_archive
 from flexlegion.errors import UserError
+from flexlegion.importers import pt2
 
 
 def export(module: Any, example_inputs: Any) -> tuple[ExportedProgram, tuple[str, ...], int | None]:
@@ -41,7 +40,8 @@ def export(module: Any, example_inputs: Any) -> tuple[ExportedProgram, tuple[str
     if isinstance(module, ExportedProgram):
         return module, (), _samples_of(module)
     if isinstance(module, str | Path):
-        program = load(Path(module))
+        with _quiet():
+            program = pt2.load(Path(module))
         return program, (), _samples_of(program)
     if not isinstance(module, torch.nn.Module):
         raise UserError(
@@ -80,18 +80,6 @@ def export(module: Any, example_inputs: Any) -> tuple[ExportedProgram, tuple[str
         for part, training in modes.items():
             part.training = training
     return program, notes, samples
-
-
-def load(path: Path) -> ExportedProgram:
-    """The program of a ``.pt2``."""
-    if not os.path.exists(path):
-        raise UserError(f"there is no file {path}")
-    check_archive(path, "an exported program")
-    try:
-        with _quiet():
-            return torch.export.load(path)
-    except Exception as e:
-        raise UserError(f"{path} is not an exported program (.pt2): {_reason(e)}") from e
 
 
 def _arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

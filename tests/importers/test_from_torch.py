@@ -202,7 +202,7 @@ class Integers(nn.Module):
         (Branches(), ["torch.export cannot export Branches"]),
         (Complex(), ["output", "complex"]),
         (Integers(), ["output", "int64"]),
-        ("no.pt2", ["no file no.pt2"]),
+        ("no.pt2", ["no.pt2: no such file"]),
         (3, ["torch.nn.Module", "int"]),
     ],
     ids=["unknown", "in_place", "graph_break", "complex", "integers", "no_file", "no_module"],
