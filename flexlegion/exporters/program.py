@@ -12,38 +12,21 @@ import ast
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
-from math import prod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from flexlegion.exporters.arguments import attributes, looked_up_in
 from flexlegion.exporters.axes import Division
 from flexlegion.exporters.targets import Target
 from flexlegion.graph import Graph, Operator
-from flexlegion.initializers import Initializer
 from flexlegion.losses import losses_of
 from flexlegion.ops.base import Access
 from flexlegion.ops.losses import CrossEntropy, LossOperator
 from flexlegion.tensor import Tensor, TensorRole
 
 WIDTH = 100
-
-# Of the operators that look something up by number: where the dimension is that they look it up in,
-# as its number in their space.
-_LOOKS_UP: dict[str, Callable[[Any], int]] = {
-    "embedding": lambda op: len(op.space) - 1 - (op.dims[-1].name != "row"),
-    "own_logit": lambda op: len(op.output.shape),
-    "angular_margin": lambda op: 1,
-    "softmax": lambda op: len(op.output.shape) - 1,
-    "roll": lambda op: op.kind.axis,
-    "take": lambda op: op.kind.axis,
-}
-# How many elements a whole operator reduces, or has, where its function has to know.
-_COUNTS: dict[str, Callable[[Any], int]] = {
-    "reduce": lambda op: prod(op.inputs[0].shape[axis] for axis in op.kind.axes),
-    "group_norm": lambda op: op.inputs[0].shape[-1],
-}
 
 
 def missing(graph: Graph, target: Target) -> list[str]:
@@ -323,14 +306,7 @@ class _Program:
         assert function is not None
         wanted = inspect.signature(function).parameters
         kind: Any = op.kind
-        result = {}
-        for field in fields(kind):
-            value = getattr(kind, field.name)
-            if field.name not in wanted or isinstance(value, Initializer) or field.name == "shape":
-                continue
-            default = None if field.default is MISSING else field.default
-            if wanted[field.name].default != value or default is None:
-                result[field.name] = _quoted(value)
+        result = {name: _quoted(value) for name, value in attributes(op, function).items()}
         shape = op.output.shape
         if "shape" in wanted:
             tile = tuple(
@@ -338,10 +314,8 @@ class _Program:
                 for d, extent in enumerate(shape)
             )
             result["shape"] = repr(tile)
-        if "count" in wanted:
-            result["count"] = str(_COUNTS[kind.type](op))
         if "low" in wanted:
-            d = _LOOKS_UP[kind.type](op)
+            d = looked_up_in(op)
             along = division.along(d)
             if self._is_jax or not along:
                 result["low"] = "0"

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, get_args
 
+from flexlegion.exporters.arguments import function_of
 from flexlegion.exporters.axes import Axes, Division
 from flexlegion.graph import Operator
 from flexlegion.ops.base import Access, DimKind, DimMap
@@ -58,8 +59,7 @@ class Target:
 
     def function(self, operator: Operator) -> Callable[..., Any] | None:
         """What computes an operator; None: there is nothing."""
-        found = [getattr(module, operator.kind.type, None) for module in self.modules]
-        return next(filter(None, found), None)
+        return function_of(operator, self.modules)
 
     def refusal(self, operator: Operator, division: Division) -> str | None:
         """Why the target cannot divide an operator in this way; None: it can."""
