@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -32,21 +33,60 @@ def rows_for(tensor: Tensor, value: Any, classes: int | None = None) -> Array:
     UserError
         If shape, type or values do not fit.
     """
-    array = shaped(tensor, np.asarray(value), classes is not None)
-    if tensor.dtype == "int32" and array.dtype.kind == "f":
-        # NaN is unequal to itself; infinity is not a fraction.
-        if np.any(array != np.trunc(array)):
-            raise UserError(f"{tensor.name}: got fractions, expected integers")
-        if np.any(np.isinf(array)):
-            raise UserError(f"{tensor.name}: got infinities, expected integers")
+    array = shaped(tensor, array_of(tensor.name, value), classes is not None)
+    if tensor.dtype == "int32":
+        check_integers(tensor.name, array)
     if classes is not None:
         check_labels(tensor.name, array, classes)
-    elif tensor.dtype == "int32" and not np.can_cast(array.dtype, np.int32):
+    return np.ascontiguousarray(array, tensor.host_dtype)
+
+
+def array_of(name: str, value: Any) -> Array:
+    """What NumPy makes of a user's value: an array, a tensor, a frame, nested lists.
+
+    A tensor of PyTorch's gives its values alone, also where gradients are asked of it, and
+    bfloat16, which NumPy lacks, as float32. A frame of columns of several types, all numbers, gives
+    real numbers.
+
+    Parameters
+    ----------
+    name
+        Of the input or weight, for messages.
+    value
+        Anything.
+
+    Raises
+    ------
+    UserError
+        If it is no array: its rows have different lengths, say.
+    """
+    torch = sys.modules.get("torch")  # a tensor's owner has imported it
+    try:
+        if torch is not None and isinstance(value, torch.Tensor):
+            value = value.detach().cpu()
+            return np.asarray(value.float() if value.dtype == torch.bfloat16 else value)
+        return np.asarray(value)
+    except Exception as e:  # whatever an object of the user's raises
+        reason = " ".join(str(e).split())[:200] or type(e).__name__
+        if "inhomogeneous" in reason:
+            reason = "its rows have different lengths"
+        what = type(value).__name__
+        raise UserError(f"{name}: no array can be made of the {what} ({reason})") from None
+
+
+def check_integers(name: str, array: Array) -> None:
+    """Raise `UserError` unless all numbers are integers of 32 bits."""
+    if array.dtype.kind == "f":
+        # NaN is unequal to itself; infinity is not a fraction.
+        if np.any(array != np.trunc(array)):
+            raise UserError(f"{name}: got fractions, expected integers")
+        if np.any(np.isinf(array)):
+            raise UserError(f"{name}: got infinities, expected integers")
+    if array.size and not np.can_cast(array.dtype, np.int32):
         limits = np.iinfo(np.int32)
         for extreme in (int(array.min()), int(array.max())):
             if not limits.min <= extreme <= limits.max:
-                raise UserError(f"{tensor.name}: got {extreme}, which is no 32-bit integer")
-    return np.ascontiguousarray(array, tensor.host_dtype)
+                raise UserError(f"{name}: got {extreme}, which is no 32-bit integer")
 
 
 def shaped(tensor: Tensor, array: Array, is_classes: bool) -> Array:

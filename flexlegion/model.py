@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion import summary as _summary
-from flexlegion.arrays import check_numbers
+from flexlegion.arrays import array_of, check_integers, check_numbers
 from flexlegion.binding import Binding, is_loader
 from flexlegion.callbacks import Callback
 from flexlegion.compiled import Compiled, warn_of_idle
@@ -347,15 +347,17 @@ class Model(Layers):
         for name, value in weights.items():
             if name not in tensors:
                 raise UserError(f"no weight '{name}'; the model has {', '.join(tensors)}")
-            array = np.asarray(value)
+            array = array_of(name, value)
             check_numbers(name, array)
+            if tensors[name].dtype == "int32":
+                check_integers(name, array)
             if array.shape != tensors[name].shape:
                 raise UserError(
                     f"weight '{name}' has shape {list(tensors[name].shape)}, "
                     f"but the value's shape is {list(array.shape)}"
                 )
         for name, value in weights.items():
-            state.program.write(tensors[name], np.asarray(value))
+            state.program.write(tensors[name], array_of(name, value))
 
     def save_weights(self, path: str | Path) -> None:
         """Write all weights to a file, in the format of its ending: ``.safetensors`` or ``.npz``.
@@ -376,7 +378,8 @@ class Model(Layers):
         ----------
         path
             What `save_weights` wrote, or a checkpoint's folder; of an imported model also a
-            ``.safetensors`` file of the module's parameters, as Hugging Face has them.
+            ``.safetensors`` file of the module's parameters, as Hugging Face has them, or the index
+            or the folder of several.
 
         Raises
         ------

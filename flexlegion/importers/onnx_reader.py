@@ -115,7 +115,7 @@ class Reader:
             raise UserError("the network has no output of real numbers")
         real.sort(key=lambda item: item[0] != "logits")  # first, whatever else there is
         self._note_folded()
-        return Program(self.nodes, real, {}, self.notes)
+        return Program(self.nodes, real, notes=self.notes)
 
     # Values
 

@@ -109,6 +109,8 @@ class Program:
         Names and nodes of the results.
     aliases
         Names that each parameter has, by the name that its node carries.
+    buffers
+        Values, by name, of buffers that are constants here.
     notes
         What the user should know of the import.
     """
@@ -116,6 +118,7 @@ class Program:
     nodes: list[Node]
     outputs: list[tuple[str, Node]]
     aliases: dict[str, list[str]] = field(default_factory=dict)
+    buffers: dict[str, Array] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def users(self) -> dict[Node, list[Node]]:

@@ -7,6 +7,7 @@ subgraphs are read where they are called.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +18,14 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from flexlegion.errors import UserError
-from flexlegion.importers.constants import PROBE, evaluate, is_random, shared_by_samples
-from flexlegion.importers.program import SAMPLES, Node, Program, Shape, Type
+from flexlegion.importers.constants import (
+    PROBE,
+    evaluate,
+    is_random,
+    numbers,
+    shared_by_samples,
+)
+from flexlegion.importers.program import SAMPLES, Array, Node, Program, Shape, Type
 
 # Results that share memory with their first argument.
 _VIEWS = frozenset(
@@ -95,6 +102,7 @@ class _Reader:
         self.values: dict[Any, Any] = {}  # of an fx node: Node, tuple of Nodes, tensor, number
         self.roots: dict[Node, Node] = {}  # whose memory a view shows
         self.overwritten: dict[Node, Node] = {}  # what an operation in place made of a value
+        self.buffers: dict[str, Array] = {}  # values of those that are constants
         self.batch = self._batch_symbol()
 
     def read(self) -> Program:
@@ -114,7 +122,8 @@ class _Reader:
             if spec.kind == OutputKind.USER_OUTPUT
         ]
         named = self._outputs(users)
-        return Program(self.nodes, named, self._aliases(specs, state))
+        notes = _of_precision(node.type.dtype for node in self.nodes if node.op == "parameter")
+        return Program(self.nodes, named, self._aliases(specs, state), self.buffers, notes)
 
     # Sources
 
@@ -162,11 +171,13 @@ class _Reader:
             spec.kind == InputKind.BUFFER and spec.target in mutated
         ):
             kind = "parameter" if spec.kind == InputKind.PARAMETER else "buffer"
-            array = tensor.detach().cpu().numpy()
+            array = numbers(tensor)
             return self._new(
                 Node(kind, {}, type_, name=spec.target, value=array, trainable=tensor.requires_grad)
             )
         tensor = tensor.detach().cpu().clone()  # operations in place may write to it
+        if spec.kind == InputKind.BUFFER and fx_node.users:
+            self.buffers[spec.target] = numbers(tensor).copy()
         return _Folded(tensor, tuple(tensor.shape))
 
     def _mutated_buffers(self, specs: dict[str, Any]) -> set[str]:
@@ -335,7 +346,7 @@ class _Reader:
     def _constant(self, constant: _Folded, path: str) -> Node:
         value = shared_by_samples(constant.tensor, constant.shape)
         if value is None:
-            value = constant.tensor.numpy()
+            value = numbers(constant.tensor)
         type_ = Type(constant.shape, str(constant.tensor.dtype).removeprefix("torch."))
         return self._new(Node("constant", {}, type_, path, value=np.asarray(value)))
 
@@ -413,6 +424,17 @@ class _Reader:
         if len(paths) != count or len(set(paths)) != count or not all(paths):
             return [f"output_{i}" if count > 1 else "output" for i in range(count)]
         return paths
+
+
+def _of_precision(types: Iterable[str]) -> list[str]:
+    """What is to be said of parameters that are not in the precision that models compute in."""
+    others = sorted({type_ for type_ in types if type_.startswith(("float", "bfloat"))})
+    return [
+        f"the module's {type_} parameters are float32 here, and it computes in single precision; "
+        "compile(storage=...) stores activations narrower"
+        for type_ in others
+        if type_ != "float32"
+    ]
 
 
 def _key_name(path: Any) -> str:

@@ -68,8 +68,13 @@ class Origin:
     ----------
     places
         Where each parameter and running average is, by its name in the module; all its parts.
+    shapes
+        Of each of these in the module.
     aliases
         Further names of parameters, for those that several layers share.
+    buffers
+        Values of the module's buffers that nothing trains or averages, by name: what was computed
+        of them is constant in the model.
     inputs, outputs
         For each, by name, the order in which it has PyTorch's dimensions: images have their
         channels last here, (0, 2, 3, 1).
@@ -78,7 +83,9 @@ class Origin:
     """
 
     places: dict[str, tuple[Place, ...]] = field(default_factory=dict)
+    shapes: dict[str, Shape] = field(default_factory=dict)
     aliases: dict[str, list[str]] = field(default_factory=dict)
+    buffers: dict[str, Array] = field(default_factory=dict)
     inputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
     outputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -143,12 +150,13 @@ def to_torch(model: Model, module: Any) -> None:
         if not targets:
             raise UserError(f"the module has no parameter '{name}', which the model was made from")
         for target in targets:
-            if state[target].numel() != value.size:
+            shape = origin.shapes[name]
+            if tuple(state[target].shape) != shape:
                 raise UserError(
                     f"parameter '{target}' has shape {list(state[target].shape)}, but the model was"
-                    f" made from one of {value.size} elements"
+                    f" made from one of shape {list(shape)}"
                 )
-            values[target] = value.reshape(state[target].shape)
+            values[target] = value.reshape(shape)
     with torch.no_grad():
         for target, value in values.items():
             state[target].copy_(torch.from_numpy(value))

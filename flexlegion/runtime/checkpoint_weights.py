@@ -1,12 +1,16 @@
-"""Weights alone: files of ours, checkpoints, and safetensors files of PyTorch and Hugging Face."""
+"""Weights alone: files of ours, checkpoints, and safetensors files of PyTorch and Hugging Face.
+
+A weight is never taken because it happens to have as many elements: its shape has to be the
+module's, or ours.
+"""
 
 from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +24,12 @@ from flexlegion.runtime.checkpoint_files import (
     folders,
     newest_whole,
     tensor_file,
+)
+from flexlegion.runtime.safetensors_files import (
+    INDEX_SUFFIX,
+    in_folder,
+    read_safetensors,
+    read_shards,
 )
 
 if TYPE_CHECKING:
@@ -51,8 +61,9 @@ def read_weights(path: str | Path) -> dict[str, Array]:
     Parameters
     ----------
     path
-        A ``.npz`` or ``.safetensors`` file, a checkpoint's folder, or a folder of checkpoints, of
-        which the newest is taken.
+        A ``.npz`` or ``.safetensors`` file; the index of several (``.safetensors.index.json``), or
+        the folder that has it or a ``model.safetensors``; a checkpoint's folder, or a folder of
+        checkpoints, of which the newest is taken.
 
     Raises
     ------
@@ -62,17 +73,24 @@ def read_weights(path: str | Path) -> dict[str, Array]:
     path = Path(path)
     shown = printable(str(path))
     if os.path.isdir(path):
-        return _of_checkpoint(path)
+        file = in_folder(path)
+        if file is None:
+            return _of_checkpoint(path)
+        path, shown = file, printable(str(file))
     if path.suffix in _PICKLES:
         raise UserError(
             f"{shown}: reading a pickle could run any code; save the module's state_dict by "
             "safetensors.torch.save_file"
         )
     try:
+        if path.name.endswith(INDEX_SUFFIX):
+            return read_shards(path)
         check_regular(path)
         if not zipfile.is_zipfile(path):
-            return dict(_of_safetensors(path))
+            return dict(read_safetensors(path))
         return dict(load_npz(path, dict))
+    except UserError:
+        raise
     except OSError as e:
         reason = e.strerror or "it is damaged"
         raise UserError(f"{shown}: the weights cannot be read ({reason})") from None
@@ -109,7 +127,10 @@ def fitted(
     UserError
         If they do not fit, with what is missing or differs.
     """
-    if origin is not None and not needed <= arrays.keys():
+    ours = arrays.keys() <= shapes.keys() and all(
+        name in arrays and arrays[name].shape == shapes[name] for name in needed
+    )
+    if origin is not None and not ours:
         arrays = _from_module(arrays, origin, source)
     missing, extra = needed - arrays.keys(), arrays.keys() - shapes.keys()
     if missing or extra:
@@ -126,23 +147,46 @@ def fitted(
 
 
 def _from_module(arrays: Mapping[str, Array], origin: Origin, source: str) -> dict[str, Array]:
+    """Our weights of arrays by the names of the module's parameters, whose shapes they have."""
     names = {name: {name, *origin.aliases.get(name, ())} for name in origin.places}
     prefix = _prefix(arrays, set().union(*names.values()))
     weights: dict[str, Array] = {}
     for name, places in origin.places.items():
-        found = [prefix(alias) for alias in names[name] if prefix(alias) in arrays]
+        found = sorted(prefix(alias) for alias in names[name] if prefix(alias) in arrays)
         if not found:
             raise UserError(
                 f"{source}: the weights are those of another model: it has no '{printable(name)}'"
             )
         array = arrays[found[0]]
-        if array.size != int(np.prod(places[0].layout.factors)):
+        if array.shape != origin.shapes[name]:
             raise UserError(
-                f"{source}: '{printable(found[0])}' has shape {list(array.shape)}, which is not "
-                f"that of the model's {list(places[0].layout.shape)}"
+                f"{source}: '{printable(found[0])}' has shape {list(array.shape)}, but the "
+                f"module's parameter '{printable(name)}' has {list(origin.shapes[name])}"
             )
+        for other in found[1:]:
+            if not np.array_equal(array, arrays[other]):
+                raise UserError(
+                    f"{source}: '{printable(found[0])}' and '{printable(other)}' are one weight of "
+                    "the model, but differ in the file"
+                )
         weights |= {place.weight: place.layout.of(array) for place in places}
+    for name, value in origin.buffers.items():
+        there = arrays.get(prefix(name))
+        if there is not None and not _same(there, value):
+            raise UserError(
+                f"{source}: the buffer '{printable(name)}' has other values than the module had, "
+                "and what was computed of them is part of the model; import the module with these"
+            )
     return weights
+
+
+def _same(array: Array, buffer: Array) -> bool:
+    """Whether a buffer's values are those of the module, up to the precision of the file."""
+    if array.shape != buffer.shape:
+        return False
+    if buffer.dtype.kind != "f":
+        return np.array_equal(array, buffer)
+    return bool(np.allclose(array, buffer, rtol=2**-8, atol=1e-30, equal_nan=True))
 
 
 def _prefix(arrays: Mapping[str, Array], names: set[str]) -> Callable[[str], str]:
@@ -169,36 +213,6 @@ def _of_checkpoint(path: Path) -> dict[str, Array]:
     assert checkpoint is not None
     checkpoint.check_all()
     return {name: checkpoint.read(name) for name in checkpoint if "/" not in name}
-
-
-def _of_safetensors(path: Path) -> Iterator[tuple[str, Array]]:
-    import safetensors
-    from safetensors import SafetensorError, safe_open
-
-    deserialize: Any = safetensors.deserialize
-
-    try:
-        with safe_open(str(path), framework="numpy") as file:
-            kinds = {key: file.get_slice(key).get_dtype() for key in file.keys()}  # noqa: SIM118
-            if "BF16" not in kinds.values():
-                for key in kinds:
-                    yield key, _as_ours(file.get_tensor(key))
-                return
-        # NumPy has no such type: these are the upper halves of float32.
-        for key, its in deserialize(path.read_bytes()):
-            if its["dtype"] == "BF16":
-                halves = np.frombuffer(its["data"], np.uint16).astype(np.uint32)
-                yield key, (halves << 16).view(np.float32).reshape(its["shape"])
-            else:
-                kind = {"F16": np.float16, "F64": np.float64, "I32": np.int32, "I64": np.int64}
-                array = np.frombuffer(its["data"], kind.get(its["dtype"], np.float32))
-                yield key, _as_ours(array.reshape(its["shape"]))
-    except SafetensorError as e:
-        raise ValueError(str(e)) from None
-
-
-def _as_ours(array: Array) -> Array:
-    return array.astype(np.float32 if array.dtype.kind == "f" else np.int32, copy=False)
 
 
 def _some(names: set[str]) -> str:

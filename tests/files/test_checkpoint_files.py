@@ -155,7 +155,7 @@ def test_a_modules_names_in_half_precision(tmp_path: Path) -> None:
     """A file of the network with a head: its names have a prefix."""
     save_file({"bert.dense.weight": WHOLE.astype(np.float16)}, tmp_path / "w.safetensors")
     layout = Layout((4, 6), (1, 0), (6, 4))
-    origin = Origin({"dense.weight": (Place("dense.kernel", layout),)})
+    origin = Origin({"dense.weight": (Place("dense.kernel", layout),)}, {"dense.weight": (4, 6)})
     arrays = read_weights(tmp_path / "w.safetensors")
     weights = fitted(arrays, {"dense.kernel": (6, 4)}, {"dense.kernel"}, origin, "w")
     assert (weights["dense.kernel"] == WHOLE.T).all()

@@ -80,9 +80,9 @@ def lower(program: Program, model: Model) -> Origin:
             + "; ".join(list(problems)[:20])
             + (f"; and {len(problems) - 20} more" if len(problems) > 20 else "")
         )
-    outputs = [_output(lowerer, name, node) for name, node in program.outputs]
+    outputs = [_checked_output(lowerer, name, node) for name, node in program.outputs]
     model.set_outputs(outputs)
-    lowerer.origin.aliases = program.aliases
+    lowerer.origin.aliases, lowerer.origin.buffers = program.aliases, program.buffers
     lowerer.origin.notes = program.notes + lowerer.origin.notes
     return lowerer.origin
 
@@ -133,6 +133,18 @@ def _is_image(node: Node, users: dict[Node, list[Node]]) -> bool:
         if user.op in ("expression", "dropout") and len(user.shape) == len(node.shape):
             return _is_image(user, users)
     return False
+
+
+def _checked_output(lowerer: Lowerer, name: str, node: Node) -> Tensor:
+    if node.op in ("parameter", "buffer"):
+        raise UserError(
+            f"output '{name}' is the {node.op} '{node.name}' itself, which has no samples; leave it "
+            "out of the outputs: get_weights and to_torch return it"
+        )
+    try:
+        return _output(lowerer, name, node)
+    except Unsupported as e:
+        raise UserError(f"output '{name}' cannot be imported: {e}") from None
 
 
 def _output(lowerer: Lowerer, name: str, node: Node) -> Tensor:

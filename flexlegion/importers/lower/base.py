@@ -23,6 +23,9 @@ Result = Value | tuple[Value, ...]
 Lowering = Callable[["Lowerer", Node], Result]
 LOWERINGS: dict[str, Lowering] = {}
 
+# What is added to a parameter's name where its elements are stored in another order.
+_REORDERED = "reordered"
+
 
 class Unsupported(Exception):
     """Why a node cannot be lowered."""
@@ -116,6 +119,7 @@ class Lowerer:
         """Remember which weight holds a parameter or buffer."""
         if node.op == "constant":
             return
+        self.origin.shapes[node.name] = node.shape
         self._weights.setdefault((node.name, layout), tensor)
         places = self.origin.places.get(node.name, ())
         part = [
@@ -252,7 +256,10 @@ class Lowerer:
         node: Node = value.source
         given, layout = self.weight(node, runs[1:] or ((),), value)
         trainable = node.trainable and node.op == "parameter"
-        name = self.unique(node.name)
+        # Called as in the module only where its elements lie as there, so that a file by names is
+        # never read in another order than it was written in.
+        in_order = layout.order == tuple(sorted(layout.order))
+        name = self.unique(node.name if in_order else f"{node.name}.{_REORDERED}")
         tensor = self.model.parameter(layout.shape, given, name, trainable)
         self.own(node, replace(layout, shape=tensor.shape), tensor)  # which begins with 1
         return tensor
