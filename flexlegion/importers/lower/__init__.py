@@ -138,8 +138,8 @@ def _is_image(node: Node, users: dict[Node, list[Node]]) -> bool:
 def _checked_output(lowerer: Lowerer, name: str, node: Node) -> Tensor:
     if node.op in ("parameter", "buffer"):
         raise UserError(
-            f"output '{name}' is the {node.op} '{node.name}' itself, which has no samples; leave it "
-            "out of the outputs: get_weights and to_torch return it"
+            f"output '{name}' is the {node.op} '{node.name}' itself, which has no samples; leave "
+            "it out of the outputs: get_weights and to_torch return it"
         )
     try:
         return _output(lowerer, name, node)
