@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from flexlegion.errors import UserError
 from flexlegion.files import check_writable
+from flexlegion.quoting import say
 from flexlegion.report.text import count
 from flexlegion.runtime.position import Position
 
@@ -215,10 +216,9 @@ class EarlyStopping(_Best):
                 self._weights = training.model.get_weights()
         elif training.epoch - self.best_epoch >= self.patience:
             if training.prints:
-                print(
+                say(
                     f"stopped early: no better for {count(self.patience, 'epoch')} than "
-                    f"{self.best:.4g} after epoch {self.best_epoch}",
-                    flush=True,
+                    f"{self.best:.4g} after epoch {self.best_epoch}"
                 )
             training.stop()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from flexlegion.errors import UserError
 from flexlegion.initializers import Given, Initializer
 from flexlegion.ops.base import MAX_SPACE, PARTS, Access, Dim, DimKind, OperatorType, WeightSpec
+from flexlegion.quoting import printable
 from flexlegion.tensor import (
     INPUT_TYPES,
     MAX_ELEMENTS,
@@ -421,6 +422,8 @@ class Graph:
             )
 
     def _check_new(self, name: str) -> None:
+        if "\0" in name or not _is_unicode(name):
+            raise UserError(f"the name '{printable(name)}' has characters that are none of Unicode")
         if self.has(name):
             raise UserError(f"the name '{name}' is taken; names have to be unique in a model")
 
@@ -442,6 +445,15 @@ def _owner(share: Operator | Tensor | Sequence[Tensor | None] | None) -> Operato
     if isinstance(share, Tensor):
         return layer_of(share)
     return share if isinstance(share, Operator) else None
+
+
+def _is_unicode(name: str) -> bool:
+    """Whether a name can be handed to the native libraries, and written to files."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # halves of characters
+        return False
+    return True
 
 
 def _weight(spec: WeightSpec, name: str, trainable: bool) -> Tensor:

@@ -17,6 +17,7 @@ from flexlegion.graph import Graph, Operator
 from flexlegion.machine.devices import Devices
 from flexlegion.native_graph import NativeGraph
 from flexlegion.native_strategy import to_native
+from flexlegion.quoting import printable
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
 
@@ -245,7 +246,7 @@ class Plan:
 
     def _describe_launch(self, launch: Launch) -> list[str]:
         written = launch.requirements[-1].tensor
-        name = launch.operator.name if launch.operator else written.name
+        name = printable(launch.operator.name if launch.operator else written.name)
         tasks = len(launch.devices)
         only = " (prediction only)" if launch.runs == self.core.lib.FL_PREDICTS else ""
         lines = [f"{launch.pass_} {name}: {tasks} task{'s' * (tasks > 1)}{only}"]
@@ -282,7 +283,8 @@ class Plan:
         for lo, hi in requirement.boxes[k]:
             size *= hi - lo
         field = f" {requirement.field}" if requirement.field in ("gradient", "state") else ""
-        return f"{how:<20} {requirement.tensor.name}{field} [{tile}]  {size:,} bytes"
+        name = printable(requirement.tensor.name)
+        return f"{how:<20} {name}{field} [{tile}]  {size:,} bytes"
 
 
 def _box(bounds: Iterator[int], rank: int) -> Box:

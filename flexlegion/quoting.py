@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from typing import Any
 
 MAX_LINE = 1900  # characters of a line for people; a message and what a shell adds stay below 2,000
@@ -41,6 +42,24 @@ def printable(text: str, longest: int = MAX_LINE) -> str:
 def printable_lines(text: str) -> str:
     """Several lines, each as `printable` has it."""
     return "\n".join(map(printable, text.split("\n")))
+
+
+def say(text: str, *, beside: bool = False) -> None:
+    """Print lines; nothing else in this package prints text with names in it.
+
+    `beside` the result: to standard error.
+    """
+    print(printable_lines(text), file=sys.stderr if beside else sys.stdout, flush=True)
+
+
+def note(text: str) -> None:
+    """Tell the user something beside the result."""
+    say(f"note: {printable(text)}", beside=True)
+
+
+def warn(text: str) -> None:
+    """Tell the user that something is not as it should be."""
+    say(f"warning: {printable(text)}", beside=True)
 
 
 def shown(value: Any) -> str:

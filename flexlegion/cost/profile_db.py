@@ -21,7 +21,7 @@ from flexlegion.cost.records import DeviceRates, LinkRates, Sample, TaskKey, Tim
 from flexlegion.errors import UserError
 from flexlegion.files import check_regular
 from flexlegion.precision import DEFAULT, of_library
-from flexlegion.quoting import printable, shown
+from flexlegion.quoting import note, printable, shown, warn
 
 SCHEMA_VERSION = 4
 _APPLICATION_ID = 0x464C4547  # "FLEG", in the file's header: tells it from other programs' files
@@ -174,7 +174,7 @@ class ProfileDB:
                 if waited > _SAID_AFTER and not said:
                     said = True
                     text = f"{self.path}: another program has locked it; waiting {_PATIENCE:g} s"
-                    print(f"note: {printable(text)}", file=sys.stderr, flush=True)
+                    note(text)
                 time.sleep(0.01)  # the journal's mode alone does not wait by itself
 
     def _about(self) -> tuple[int, int, int]:
@@ -285,7 +285,7 @@ class ProfileDB:
                 f"{self.path}: {column} is {shown(str(value))} in the row {printable(place, 300)}; "
                 "it is left out, and measured anew where that is done"
             )
-            print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
+            warn(text)
         return False
 
     def add_task(self, device: str, library: str, key: TaskKey, sample: Sample) -> None:

@@ -170,7 +170,10 @@ class Weights(torch.nn.Module):
         self.names: dict[str, str] = {}
         for name, (placements, trained) in WEIGHTS.items():
             value = torch.as_tensor(values[name]).to(mesh.device_type)
-            self.names[name] = attribute = name.replace(".", "/")
+            attribute = name.replace(".", "/")
+            while hasattr(self, attribute) or not attribute:  # a name that modules use, or a twin
+                attribute += "_"
+            self.names[name] = attribute
             placed = distribute_tensor(value.clone(), mesh, placements)
             if trained:
                 self.register_parameter(attribute, torch.nn.Parameter(placed))

@@ -11,6 +11,7 @@ from flexlegion.errors import UserError
 from flexlegion.exporters.axes import joined
 from flexlegion.exporters.program import missing, program
 from flexlegion.exporters.space import divisions_of, target_of, within
+from flexlegion.exporters.spelling import comment
 from flexlegion.exporters.targets import Target
 from flexlegion.graph import Operator
 from flexlegion.losses import Losses
@@ -236,4 +237,4 @@ def _title(setting: Setting, name: str, target: Target, replaced: tuple[Replaced
         lines += ["", "Otherwise than the strategy says are divided:", ""]
         lines += [f"- {', '.join(r.operators)} ({r.reason}): {r.instead}" for r in replaced]
         lines.append("")
-    return "\n".join(lines).replace("\\", "\\\\").replace('"""', "'''")
+    return "\n".join(map(comment, lines))

@@ -9,16 +9,19 @@ this package, so that they are checked and tested here.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
-import json
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from flexlegion.exporters.arguments import attributes, looked_up_in
 from flexlegion.exporters.axes import Division
+from flexlegion.exporters.spelling import comment, docstring, identifiers, literal, sequence
 from flexlegion.exporters.targets import Target
 from flexlegion.graph import Graph, Operator
 from flexlegion.losses import losses_of
@@ -27,6 +30,15 @@ from flexlegion.ops.losses import CrossEntropy, LossOperator
 from flexlegion.tensor import Tensor, TensorRole
 
 WIDTH = 100
+# The modules whose text programs have.
+_MODULES = (
+    "dtensor_runtime",
+    "torch_functions",
+    "torch_layers",
+    "jax_runtime",
+    "jax_functions",
+    "jax_layers",
+)
 
 
 def missing(graph: Graph, target: Target) -> list[str]:
@@ -76,7 +88,7 @@ class _Program:
         axes = self.target.axes
         runtime, modules = self._runtime(), self.target.modules
         parts = [
-            f"SIZES = {axes.sizes!r}  # of the mesh\nAXES = {_tuple(map(_quoted, axes.names))}",
+            f"SIZES = {axes.sizes!r}  # of the mesh\nAXES = {sequence(map(literal, axes.names))}",
             _body(runtime),
             _used(modules, {op.kind.type for op in self.graph.operators}),
             self._weights(),
@@ -85,7 +97,7 @@ class _Program:
             self._loss(),
         ]
         body = "\n\n\n".join(part.strip("\n") for part in parts if part)
-        head = f'"""{title}"""\n\nfrom __future__ import annotations'
+        head = f"{docstring(title)}\n\nfrom __future__ import annotations"
         return f"{head}\n\n{_imports(body, runtime, *modules)}\n\n{body}\n"
 
     def _runtime(self) -> ModuleType:
@@ -122,7 +134,7 @@ class _Program:
         entries = [self._entry(access, role, dim, gradient) for dim in division.dims]
         if self.target.name == "dtensor":
             names = [f"S{e}" if isinstance(e, int) else e for e in entries]
-            return _tuple(names)
+            return sequence(names)
         if role == "output" and "P" in entries and not self.target.runs_tiles(op):
             return "None"  # the compiler sums where the next reader wants it
         split: list[list[str]] = [[] for _ in access.map]
@@ -130,7 +142,7 @@ class _Program:
             if isinstance(entry, int):
                 split[entry].append(name)
         specs = [
-            "None" if not s else _quoted(s[0]) if len(s) == 1 else _tuple(map(_quoted, s))
+            "None" if not s else literal(s[0]) if len(s) == 1 else sequence(map(literal, s))
             for s in split
         ]
         while specs and specs[-1] == "None":
@@ -143,14 +155,14 @@ class _Program:
         if not self._is_jax:
             placed += f", {self._placed(op, access, role, gradient=True)}"
         once = [
-            _quoted(axis) if self._is_jax else str(number)
+            literal(axis) if self._is_jax else str(number)
             for number, (axis, dim) in enumerate(
                 zip(self.target.axes.names, self.divisions[op.name].dims, strict=True)
             )
             if dim is not None and dim in access.once
         ]
-        more = f", once={_tuple(once)}" if once and self.target.runs_tiles(op) else ""
-        return f'read({holder}["{tensor.name}"], {placed}{more})'
+        more = f", once={sequence(once)}" if once and self.target.runs_tiles(op) else ""
+        return f"read({holder}[{literal(tensor.name)}], {placed}{more})"
 
     # The file's parts.
 
@@ -165,7 +177,7 @@ class _Program:
                 if tensor is weight
             )
             placed = self._placed(*reader, "weight")
-            lines.append(f'    "{weight.name}": ({placed}, {weight.requires_gradient}),')
+            lines.append(f"    {literal(weight.name)}: ({placed}, {weight.requires_gradient}),")
         text = "\n".join(lines)
         kind = "Spec" if self._is_jax else "Placements"
         head = "# Each weight's place, and whether it is trained."
@@ -173,7 +185,7 @@ class _Program:
 
     def _sources(self) -> str:
         if self._is_jax:
-            states = _tuple(_quoted(weight.name) for weight in self.graph.weights if weight.state)
+            states = sequence(literal(weight.name) for weight in self.graph.weights if weight.state)
             return f"# Weights of which `forward` gives new values.\nSTATES = {states}"
         head = "# Of each weight that holds a parameter of the module, which, and how."
         if self.origin is None:
@@ -184,8 +196,8 @@ class _Program:
             for place in places
         }
         lines = [
-            f'    "{weight}": Source("{name}", {tuple(at.factors)}, {tuple(at.order)}, '
-            f"{tuple(at.shape)}, {at.taken}),"
+            f"    {literal(weight)}: Source({literal(name)}, {tuple(at.factors)}, "
+            f"{tuple(at.order)}, {tuple(at.shape)}, {at.taken}),"
             for weight, (name, at) in its.items()
         ]
         return "\n".join([head, "SOURCES: dict[str, Source] = {", *lines, "}"])
@@ -194,12 +206,12 @@ class _Program:
         given = [tensor for tensor in self.graph.inputs if not self._is_label(tensor)]
         orders = {} if self.origin is None else self.origin.inputs
         key = ", key: Any = None" if self._is_jax else ""
-        outputs = _tuple(_quoted(tensor.name) for tensor in self.outputs)
+        outputs = sequence(literal(tensor.name) for tensor in self.outputs)
         lines = [
             f"OUTPUTS = {outputs}",
             "",
             "",
-            f"def forward(w: Weights{_arguments(given)}{key}) -> dict[str, Any]:",
+            f"def forward(w: Weights{self._arguments(given)}{key}) -> dict[str, Any]:",
             '    """Everything that the model computes, by name: OUTPUTS are its results."""',
             "    t: dict[str, Any] = {}",
             *self._take(given, orders),
@@ -212,7 +224,7 @@ class _Program:
         labels = [tensor for tensor in self.graph.inputs if self._is_label(tensor)]
         done = set(self._needed(self.outputs))
         lines = [
-            f"def loss(w: Weights, t: dict[str, Any]{_arguments(labels)}) -> Any:",
+            f"def loss(w: Weights, t: dict[str, Any]{self._arguments(labels)}) -> Any:",
             '    """The loss of what `forward` computed, a mean over the batch."""',
             *self._take(labels, {}),
         ]
@@ -221,8 +233,9 @@ class _Program:
         for op in losses_of(self.graph).values():
             kind = op.kind
             assert isinstance(kind, LossOperator)
-            its = _identifier(op.inputs[-1].name) if isinstance(kind, CrossEntropy) else "None"
-            term = f'mean(t["{op.output.name}"], {its})'
+            is_entropy = isinstance(kind, CrossEntropy)
+            its = self._identifiers[op.inputs[-1].name] if is_entropy else "None"
+            term = f"mean(t[{literal(op.output.name)}], {its})"
             terms.append(term if kind.weight == 1 else f"{kind.weight!r} * {term}")
         return "\n".join([*lines, f"    return {' + '.join(terms)}"])
 
@@ -230,12 +243,21 @@ class _Program:
         """Lines that take arguments as tensors; images' channels go last."""
         lines = []
         for tensor in inputs:
-            name, order = _identifier(tensor.name), tuple(orders.get(tensor.name, ()))
+            name, order = self._identifiers[tensor.name], tuple(orders.get(tensor.name, ()))
             if order != tuple(sorted(order)):
-                name += f".{'transpose' if self._is_jax else 'permute'}({_tuple(map(str, order))})"
+                method = "transpose" if self._is_jax else "permute"
+                name += f".{method}({sequence(map(str, order))})"
             made = f"jnp.asarray({name})" if self._is_jax else f"everywhere({name}, w.mesh)"
-            lines.append(f'    t["{tensor.name}"] = {made}')
+            lines.append(f"    t[{literal(tensor.name)}] = {made}")
         return lines
+
+    @functools.cached_property
+    def _identifiers(self) -> dict[str, str]:
+        """The argument that each input is."""
+        return identifiers((tensor.name for tensor in self.graph.inputs), _taken())
+
+    def _arguments(self, inputs: Sequence[Tensor]) -> str:
+        return "".join(f", {self._identifiers[tensor.name]}: Any" for tensor in inputs)
 
     @property
     def _is_jax(self) -> bool:
@@ -263,10 +285,10 @@ class _Program:
         ]
         written = [(t, a) for role, t, a in operands if role == "output"][: self._outputs_read(op)]
         placed = [self._placed(op, access, "output") for _, access in written]
-        names = [f't["{tensor.name}"]' for tensor, _ in written]
+        names = [f"t[{literal(tensor.name)}]" for tensor, _ in written]
         if self._is_jax:
             states = [w for w in op.weights if w.state]
-            names += [f't["{weight.name}"]' for weight in states]
+            names += [f"t[{literal(weight.name)}]" for weight in states]
             placed += ["None"] * len(states)
         attributes = [f"{key}={value}" for key, value in self._attributes(op, division).items()]
         split = [
@@ -274,10 +296,10 @@ class _Program:
             for d, dim in enumerate(op.dims)
             if division.parts(d) > 1
         ]
-        lines = [f"    # {op.name}: {', '.join(split) or 'whole'}"]
+        lines = [f"    # {comment(op.name)}: {', '.join(split) or 'whole'}"]
         by_tiles = self._is_jax and self.target.runs_tiles(op)
         if by_tiles and (partial := self._partial(op)):
-            attributes.insert(0, f"partial={_tuple(map(_quoted, partial))}")
+            attributes.insert(0, f"partial={sequence(map(literal, partial))}")
         lines.append(f"    {', '.join(names)} = {'run_tiles' if by_tiles else 'run'}(")
         lines.append(f"        {op.kind.type},")
         if sum(map(len, read)) + 2 * len(read) + 12 <= WIDTH:
@@ -306,7 +328,7 @@ class _Program:
         assert function is not None
         wanted = inspect.signature(function).parameters
         kind: Any = op.kind
-        result = {name: _quoted(value) for name, value in attributes(op, function).items()}
+        result = {name: literal(value) for name, value in attributes(op, function).items()}
         shape = op.output.shape
         if "shape" in wanted:
             tile = tuple(
@@ -321,33 +343,36 @@ class _Program:
                 result["low"] = "0"
             else:
                 each = op.space[d] // division.parts(d)
-                result["low"] = f"{each} * part({_tuple(map(str, along))}, w.mesh)"
+                result["low"] = f"{each} * part({sequence(map(str, along))}, w.mesh)"
         # Attention that drops nothing draws nothing: programs for JAX then need no key.
         if "key" in wanted and getattr(kind, "dropout", 1) > 0:
             if self._is_jax:
                 result["key"] = f"jax.random.fold_in(key, {kind.id})"
             else:
                 axes = [a for a, dim in enumerate(division.dims) if dim is not None]
-                result["key"] = f"({kind.id}, w.step, part({_tuple(map(str, axes))}, w.mesh))"
+                result["key"] = f"({kind.id}, w.step, part({sequence(map(str, axes))}, w.mesh))"
         return result
 
 
-def _tuple(items: Any) -> str:
-    items = list(items)
-    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+@functools.cache
+def _taken() -> frozenset[str]:
+    """Names that programs of either target use: so an input has one name in both.
 
-
-def _quoted(value: Any) -> str:
-    """A literal, texts in double quotes."""
-    return json.dumps(value) if isinstance(value, str) else repr(value)
-
-
-def _identifier(name: str) -> str:
-    return re.sub(r"\W", "_", name)
-
-
-def _arguments(inputs: Sequence[Tensor]) -> str:
-    return "".join(f", {_identifier(tensor.name)}: Any" for tensor in inputs)
+    They are read from the modules' sources, because importing JAX's takes seconds.
+    """
+    taken = {"OUTPUTS", "STATES", "forward", "loss", "w", "t", "key", "dict"}
+    for module in _MODULES:
+        source = Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                taken.update(_spelt(alias).split()[-1] for alias in node.names)
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+                taken.add(node.name)
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                walked = itertools.chain.from_iterable(map(ast.walk, targets))
+                taken.update(name.id for name in walked if isinstance(name, ast.Name))
+    return frozenset(taken)
 
 
 def _imports(text: str, *modules: ModuleType) -> str:

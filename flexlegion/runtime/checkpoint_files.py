@@ -17,7 +17,6 @@ import os
 import re
 import shutil
 import struct
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -32,7 +31,7 @@ import numpy.typing as npt
 from flexlegion.documents import Section, read_json
 from flexlegion.errors import UserError
 from flexlegion.files import check_regular, json_text, open_file
-from flexlegion.quoting import printable
+from flexlegion.quoting import printable, warn
 from flexlegion.runtime.checkpoint_state import checked_state
 from flexlegion.runtime.direct_file import DirectFile
 
@@ -326,7 +325,7 @@ def newest_whole(directory: Path) -> Checkpoint | None:
             checkpoint.check_all()
         except DamagedError as e:
             damaged = str(e)
-            print(f"warning: {damaged}; taking the one before it", file=sys.stderr, flush=True)
+            warn(f"{damaged}; taking the one before it")
         else:
             return checkpoint
     if damaged:

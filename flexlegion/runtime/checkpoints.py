@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
@@ -24,7 +23,7 @@ from flexlegion.files import json_text
 from flexlegion.fingerprint import Fingerprint, difference
 from flexlegion.machine.running import all_gather
 from flexlegion.optimizers import Optimizer
-from flexlegion.quoting import printable
+from flexlegion.quoting import note, printable, say, warn
 from flexlegion.runtime.checkpoint_files import (
     TEMPORARY,
     Checkpoint,
@@ -142,10 +141,9 @@ class Checkpoints(Callback):
             self._together(lambda: restore(model, compiled, newest))
             self._written = newest.step
             if rank == 0:
-                print(f"resuming after iteration {newest.step}: {newest.folder}", flush=True)
+                say(f"resuming after iteration {newest.step}: {newest.folder}")
                 if changed := changed_settings(newest, compiled):
-                    note = f"note: {newest.folder}: training goes on with {changed}"
-                    print(note, file=sys.stderr, flush=True)
+                    note(f"{newest.folder}: training goes on with {changed}")
         self._compiled, program = compiled, compiled.program
         self._copies = {
             "weights": HostCopy(program, rank, weights_of(program)),
@@ -421,7 +419,7 @@ def _with_states(optimizer: str, keys: Set[str]) -> str:
 
 def _warn(training: Training, text: str) -> None:
     if training.first_rank:
-        print(f"warning: {text}", file=sys.stderr, flush=True)
+        warn(text)
 
 
 def _reason(error: Exception) -> str:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from types import TracebackType
 
 from flexlegion.metrics import Goal, Totals
+from flexlegion.quoting import say
 from flexlegion.report.progress import ProgressBar
 from flexlegion.report.text import wrapped
 
@@ -80,4 +81,4 @@ class EpochProgress:
             if left > 0:
                 speed += f", {timedelta(seconds=math.ceil(left))} left"
             line = f"{self.label}  {format_metrics(values)}  {speed}"
-            print(wrapped(line, indent=len(self.label) + 2), flush=True)
+            say(wrapped(line, indent=len(self.label) + 2))

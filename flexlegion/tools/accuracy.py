@@ -23,6 +23,7 @@ from flexlegion.network import Network
 from flexlegion.ops.base import DimKind
 from flexlegion.precision import check_used
 from flexlegion.problem import Problem
+from flexlegion.quoting import note
 from flexlegion.report.accuracy import Comparison, Parts, described, summary
 from flexlegion.report.html.measurements import accuracy_page
 from flexlegion.report.html.page import save_page
@@ -41,7 +42,6 @@ from flexlegion.tools.command import (
     add_report_option,
     answer,
     logs_on_stderr,
-    note,
 )
 from flexlegion.tools.launch import add_launch_options, go_under_legate
 from flexlegion.tools.network import add_json_option, add_network_options, network_of

@@ -21,8 +21,9 @@ from typing import Any
 from flexlegion.documents import Section, read_json
 from flexlegion.errors import UserError
 from flexlegion.files import check_writable, write_json
+from flexlegion.quoting import note
 from flexlegion.report.text import count, table
-from flexlegion.tools.command import answer, note
+from flexlegion.tools.command import answer
 
 SCHEMA_VERSION = 1
 FAILED = 2  # the status where some networks could not be compared

@@ -162,13 +162,3 @@ def logs_on_stderr() -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(output, sys.stdout.fileno())
         os.close(output)
-
-
-def note(text: str) -> None:
-    """Tell the user something beside the result."""
-    print(f"note: {printable(text)}", file=sys.stderr, flush=True)
-
-
-def warn(text: str) -> None:
-    """Tell the user that something is not as it should be."""
-    print(f"warning: {printable(text)}", file=sys.stderr, flush=True)

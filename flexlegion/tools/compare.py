@@ -6,8 +6,9 @@ import argparse
 
 from flexlegion.ending import again
 from flexlegion.files import check_writable
+from flexlegion.quoting import note
 from flexlegion.tools.budget import add_budget_options
-from flexlegion.tools.command import Commands, add_command, add_report_option, answer, note
+from flexlegion.tools.command import Commands, add_command, add_report_option, answer
 from flexlegion.tools.network import (
     add_json_option,
     add_machine_options,

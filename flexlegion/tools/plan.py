@@ -11,6 +11,7 @@ from flexlegion.machine.devices import MAX_DEVICES, Devices
 from flexlegion.network import Network
 from flexlegion.notation.description import described
 from flexlegion.plan import Plan
+from flexlegion.quoting import say
 from flexlegion.strategies import granularity_of, named, resolve
 from flexlegion.strategies.registry import strategy_names
 from flexlegion.strategy import Strategy
@@ -81,20 +82,20 @@ def _plan(args: argparse.Namespace) -> None:
         network.graph, strategy, devices, network.outputs, optimizer.states, optimizer.clips
     )
     if args.sbp:
-        print(described(plan, strategy, memory_of))
+        say(described(plan, strategy, memory_of))
     elif args.check:
         plan.verify()
         launches = len(plan.launches)
         tasks = sum(len(launch.devices) for launch in plan.launches)
-        print(f"the plan is in order: {launches:,} launches, {tasks:,} tasks on {devices}")
+        say(f"the plan is in order: {launches:,} launches, {tasks:,} tasks on {devices}")
     else:
-        print(plan.describe())
+        say(plan.describe())
 
 
 def _strategy(args: argparse.Namespace) -> None:
     network, devices, strategy, _ = _resolved(args)
     strategy.renamed(args.out, network.found({})).save(args.out, network.graph)
-    print(f"wrote {args.out}: {len(strategy)} operators on {devices}")
+    say(f"wrote {args.out}: {len(strategy)} operators on {devices}")
 
 
 def _resolved(

@@ -10,12 +10,13 @@ from flexlegion.ending import again
 from flexlegion.errors import UserError
 from flexlegion.files import check_writable
 from flexlegion.ops.base import DimKind
+from flexlegion.quoting import note
 from flexlegion.searches.mcmc import SearchOptions
 from flexlegion.searches.registry import ANNEALING, SEARCHES
 from flexlegion.soap import SPLIT
 from flexlegion.strategies.registry import strategy_names
 from flexlegion.tools.budget import add_budget_options
-from flexlegion.tools.command import Commands, add_command, answer, note
+from flexlegion.tools.command import Commands, add_command, answer
 from flexlegion.tools.network import (
     add_json_option,
     add_machine_options,

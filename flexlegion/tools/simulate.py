@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 
 from flexlegion.files import check_writable
+from flexlegion.quoting import warn
 from flexlegion.simulator import ALGORITHMS
 from flexlegion.strategies.registry import strategy_names
-from flexlegion.tools.command import Commands, add_command, answer, warn
+from flexlegion.tools.command import Commands, add_command, answer
 from flexlegion.tools.network import (
     add_json_option,
     add_machine_options,

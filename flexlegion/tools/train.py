@@ -16,6 +16,7 @@ from flexlegion.files import check_writable, write_json
 from flexlegion.machine.running import RunningMachine
 from flexlegion.model import Model
 from flexlegion.precision import check_precision, check_storage
+from flexlegion.quoting import say
 from flexlegion.report.text import count, wrapped
 from flexlegion.runtime.checkpoints import UnwrittenError
 from flexlegion.runtime.progress import format_metrics
@@ -169,10 +170,9 @@ def train_here(args: argparse.Namespace) -> None:
     )
     first = model.machine.rank == 0
     if first:
-        print(
+        say(
             f"{args.model}: {train.number} samples to train, {test.number} to test; "
-            f"{_described(model.machine)}; {model.strategy.source}",
-            flush=True,
+            f"{_described(model.machine)}; {model.strategy.source}"
         )
     if args.weights:
         model.load_weights(args.weights)
@@ -190,7 +190,7 @@ def train_here(args: argparse.Namespace) -> None:
         if timeline is not None:
             timeline.save(args.timeline, about)
         rate = f"{metrics['samples_per_second']:,.0f} samples/s in training"
-        print(wrapped(f"test  {format_metrics(values)}  {rate}", indent=6), flush=True)
+        say(wrapped(f"test  {format_metrics(values)}  {rate}", indent=6))
         if args.json:
             write_json(args.json, metrics, "metrics")
     if unwritten is not None:
