@@ -34,9 +34,15 @@ def printable(text: str, longest: int = MAX_LINE) -> str:
     if len(text) > longest:
         # Before the escapes, which would take long for millions of characters.
         text = _middle_left_out(text, longest)
-    if not _PLAIN.fullmatch(text) and not text.isprintable():
-        text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    text = escaped(text)
     return text if len(text) <= longest else _middle_left_out(text, longest)
+
+
+def escaped(text: str) -> str:
+    """All of a text as one line, with an escape for each character that is not printable."""
+    if _PLAIN.fullmatch(text) or text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def printable_lines(text: str) -> str:

@@ -19,7 +19,7 @@ from flexlegion.report.html import views
 from flexlegion.report.html.groups import levels
 from flexlegion.report.html.page import page, save_page
 from flexlegion.report.html.picture import Picture
-from flexlegion.report.html.tracks import link_loads, measured_tracks, simulated_tracks
+from flexlegion.report.html.tracks import LINKS_DRAWN, link_loads, measured_tracks, simulated_tracks
 from flexlegion.report.progress import ProgressBar
 from flexlegion.report.timelines import memory_excess
 from flexlegion.simulator import full
@@ -83,8 +83,7 @@ class Report(Result):
         data = {
             "facts": facts,
             "graphs": [graph["nodes"] for graph in graphs],
-            "timeline": simulated_tracks(timeline)
-            | {"links": [{"name": load["name"], "bins": load["bins"]} for load in loads]},
+            "timeline": simulated_tracks(timeline) | {"links": loads[:LINKS_DRAWN]},
             "measured": self.measured,
         }
         shown = {

@@ -39,8 +39,8 @@ def chromium() -> Iterator[WebDriver]:
         browser.quit()
 
 
-def look(browser: WebDriver, width: int, dark: bool = False) -> None:
-    """Show pages at a width, in light or dark."""
+def look(browser: WebDriver, width: int, dark: bool = False, scale: int = 1) -> None:
+    """Show pages at a width, in light or dark; with so many pixels of the screen a pixel."""
     preferences = {
         "prefers-color-scheme": "dark" if dark else "light",
         # Pages scroll at once then: a link that still glides away is not where it is clicked.
@@ -48,7 +48,7 @@ def look(browser: WebDriver, width: int, dark: bool = False) -> None:
     }
     features = [{"name": name, "value": value} for name, value in preferences.items()]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    size = {"width": width, "height": 900, "deviceScaleFactor": scale, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 

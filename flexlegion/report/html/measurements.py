@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from flexlegion.report.html.page import page
@@ -77,6 +78,9 @@ def tune_page(title: str, facts: Mapping[str, Any]) -> str:
 _TIMES = ("iteration_time_ns", "measured_iteration_time_ns")
 
 
+_LABEL_WIDTH = 125  # of "100.0 ms" in the units of the accuracy page's picture
+
+
 class _Scale:
     """Times by their logarithms, from 0 to 1000."""
 
@@ -88,11 +92,16 @@ class _Scale:
         return 1000 * (math.log(max(time, 1)) - self.low) / self.length
 
     def ticks(self) -> list[Json]:
-        """Times of one digit, 1, 2 or 5, within the scale."""
+        """Times of one digit within the scale: 1, 2 and 5, or as few that labels are apart."""
         low, high = math.exp(self.low), math.exp(self.low + self.length)
-        steps = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        times = [digit * 10**step for step in steps for digit in (1, 2, 5)]
-        return [{"ns": int(t), "at": self.place(t)} for t in times if low <= t <= high and t >= 1]
+        last = math.ceil(math.log10(high))
+        for digits, stride in ((1, 2, 5), 1), ((1,), 1), ((1,), 2), ((1,), 3):
+            steps = range(max(0, math.floor(math.log10(low))), last + 1, stride)
+            times = [digit * 10**step for step in steps for digit in digits]
+            places = [(t, self.place(t)) for t in times if low <= t <= high]
+            if all(b - a >= _LABEL_WIDTH for (_, a), (_, b) in pairwise(places)):
+                break
+        return [{"ns": t, "at": at} for t, at in places]
 
 
 def _scale(times: Sequence[int]) -> _Scale:

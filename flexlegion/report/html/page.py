@@ -20,15 +20,18 @@ from markupsafe import Markup
 
 import flexlegion
 from flexlegion.files import write_text
-from flexlegion.quoting import printable
+from flexlegion.quoting import escaped, printable
 from flexlegion.report.text import count, duration, memory, volume
 
-LONGEST_TEXT = 200
+LONGEST_LABEL = 200
 
 
-def shown(text: object) -> str:
-    """A name out of a file: without control characters, and cut where it is very long."""
-    return printable(str(text), LONGEST_TEXT)
+def label(text: object) -> str:
+    """A name out of a file as a label: without control characters, its middle cut if it is long.
+
+    Only labels are cut. A page's data and its sentences are complete.
+    """
+    return printable(str(text), LONGEST_LABEL)
 
 
 def markup(template: str, values: Mapping[str, Any]) -> str:
@@ -74,11 +77,11 @@ def save_page(path: str | Path, text: str) -> None:
 
 
 def _clean(value: Any) -> Any:
-    """Data with every text as `shown`."""
+    """Data without control characters in its texts. Nothing is cut: a text may be a series."""
     if isinstance(value, str):
-        return shown(value)
+        return escaped(value)
     if isinstance(value, Mapping):
-        return {shown(key): _clean(item) for key, item in value.items()}
+        return {escaped(str(key)): _clean(item) for key, item in value.items()}
     return [_clean(item) for item in value] if isinstance(value, list | tuple) else value
 
 
@@ -94,9 +97,10 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: value if isinstance(value, Markup) else shown(value),
+        finalize=lambda value: value if isinstance(value, Markup) else printable(str(value)),
     )
     environment.filters |= {
+        "label": label,
         "duration": duration,
         "memory": memory,
         "volume": volume,

@@ -23,7 +23,8 @@ from flexlegion.simulator import Timeline
 
 MOST_SLICES = 60_000
 LINK_BINS = 480
-_LEVELS = "0123456789abcdefghijklmnopqrstuvwxyz"  # of a link's load, from idle to always busy
+LINKS_DRAWN = 24
+BUSY = 1000  # the load of a bin during which a link is busy all the time
 _LABEL = re.compile(rf"({'|'.join(PASSES)}) (.{{1,2000}}?)(?: \[([0-9]{{1,9}})\])?", re.DOTALL)
 _LONGEST_NS = 10**15
 
@@ -102,13 +103,17 @@ def measured_tracks(path: str | Path) -> dict[str, Any]:
 
 
 def link_loads(timeline: Timeline) -> list[dict[str, Any]]:
-    """For each link in use: how busy it is over the iteration, as a digit to base 36 a bin."""
+    """What passes each link that is in use, the busiest first.
+
+    The first `LINKS_DRAWN` have ``bins``: how busy the link is in each of `LINK_BINS` equal parts
+    of the iteration, in thousandths, rounded up so that no transfer disappears.
+    """
     problem = timeline.problem
     devices = len(problem.devices.names)
     moves = timeline.tasks[timeline.tasks["hop"] >= 0]
     moves = moves[np.lexsort((moves["start_time"], moves["device"]))]
-    edges = np.linspace(0, max(timeline.iteration_time_ns, 1), LINK_BINS + 1)
-    loads = []
+    loads: list[dict[str, Any]] = []
+    transfers: dict[str, npt.NDArray[Any]] = {}
     for number, name in enumerate(problem.topology.channels):
         low, high = np.searchsorted(moves["device"], [devices + number, devices + number + 1])
         its = moves[low:high]
@@ -119,19 +124,23 @@ def link_loads(timeline: Timeline) -> list[dict[str, Any]]:
                     "bytes": int(its["bytes"].sum()),
                     "busy_ns": timeline.load_ns[name],
                     "transfers": len(its),
-                    "bins": _bins(its, edges),
                 }
             )
-    return sorted(loads, key=lambda load: -load["busy_ns"])
+            transfers[name] = its
+    loads.sort(key=lambda load: -load["busy_ns"])
+    edges = np.linspace(0, max(timeline.iteration_time_ns, 1), LINK_BINS + 1)
+    for load in loads[:LINKS_DRAWN]:
+        load["bins"] = _bins(transfers[load["name"]], edges)
+    return loads
 
 
-def _bins(moves: npt.NDArray[Any], edges: npt.NDArray[np.float64]) -> str:
+def _bins(moves: npt.NDArray[Any], edges: npt.NDArray[np.float64]) -> list[int]:
     times = np.stack([moves["start_time"], moves["end_time"]], axis=1).ravel()
     busy = np.cumsum(moves["end_time"] - moves["start_time"])
     so_far = np.stack([np.concatenate([[0], busy[:-1]]), busy], axis=1).ravel()
     shares = np.diff(np.interp(edges, times, so_far)) / np.diff(edges)
-    most = len(_LEVELS) - 1
-    return "".join(_LEVELS[min(most, math.ceil(most * share))] for share in shares)
+    # The differences of floats may leave a trace of a transfer in a bin that has none.
+    return [min(BUSY, math.ceil(BUSY * share - 1e-6)) for share in shares]
 
 
 def _is_time(value: Any) -> bool:

@@ -23,6 +23,7 @@ Json = dict[str, Any]
 
 DEVIATIONS_SHOWN = 30
 CONFIGURATIONS_SHOWN = 12
+POINTS_SHOWN = 2000
 
 
 def headline(
@@ -224,11 +225,11 @@ def search_view(found: Mapping[str, Any]) -> Json | None:
     starts = found.get("start_times_ns")
     if not isinstance(starts, Mapping):
         return None
-    times = {str(name)[:200]: t for name, t in starts.items() if t is None or _is_time(t)}
+    times = {str(name): t for name, t in starts.items() if t is None or _is_time(t)}
     best = found.get("iteration_time_ns")
     trace = found.get("trace")
     points = (
-        [(p[0], p[1]) for p in trace[:2000] if _is_point(p)]
+        _thinned([(p[0], p[1]) for p in trace if _is_point(p)])
         if isinstance(trace, list | tuple)
         else []
     )
@@ -242,6 +243,12 @@ def search_view(found: Mapping[str, Any]) -> Json | None:
         "most": max([1, *(t for t in times.values() if t is not None)]),
         "chart": _steps(points) if len(points) > 1 else None,
     }
+
+
+def _thinned(points: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """At most about 2,000 points of a staircase, the last among them: it is the result."""
+    step = -(-len(points) // POINTS_SHOWN) or 1
+    return [*points[:-1:step], *points[-1:]]
 
 
 def _is_time(value: Any) -> bool:

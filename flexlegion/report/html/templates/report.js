@@ -23,6 +23,11 @@
     return `${Math.round(ns)} ns`;
   };
 
+  const percent = (share) => `${Number((100 * share).toPrecision(3))} %`;
+
+  // Only what is shown of a name is cut, in its middle.
+  const short = (name) => (name.length > 200 ? `${name.slice(0, 128)} ... ${name.slice(-66)}` : name);
+
   // --- light and dark ---
 
   const redraws = [];
@@ -63,10 +68,10 @@
     const configs = element("ul");
     for (const config of node.configs) {
       const times = config.number > 1 ? ` ×${config.number}` : "";
-      configs.append(element("li", config.operators + times, element("span", config.configuration)));
+      configs.append(element("li", short(config.operators) + times, element("span", config.configuration)));
     }
     if (node.more) configs.append(element("li", `and ${node.more} more configurations`));
-    panel.replaceChildren(element("h3", node.repeats > 1 ? `${node.name} ×${node.repeats}` : node.name), facts, configs);
+    panel.replaceChildren(element("h3", node.repeats > 1 ? `${short(node.name)} ×${node.repeats}` : short(node.name)), facts, configs);
   };
 
   all(".level").forEach((level) => {
@@ -170,14 +175,15 @@
     measure() {
       const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
       this.font = rem * 0.74;
-      this.height = Math.max(rem * this.rowRem(), 8);
-      this.axis = rem * 1.3;
+      // Whole pixels, or rows would be blurred.
+      this.height = Math.max(Math.round(rem * this.rowRem()), 8);
+      this.axis = Math.round(rem * 1.3);
       this.width = this.canvas.clientWidth;
-      this.left = Math.min(this.width * 0.3, this.label() * this.font * 0.62 + 14);
+      this.left = Math.round(Math.min(this.width * 0.3, this.label() * this.font * 0.62 + 14));
     }
 
     // The same for all, so that times are below each other.
-    label() { return Math.max(5, ...charts.flatMap((chart) => chart.rows.map((row) => row.name.length))); }
+    label() { return Math.max(5, ...charts.flatMap((chart) => chart.rows.map((row) => short(row.name).length))); }
 
     x(time) { return this.left + ((time - from) / (to - from)) * (this.width - this.left); }
 
@@ -208,7 +214,7 @@
         pen.restore();
         pen.fillStyle = i === this.row && document.activeElement === this.canvas ? colour("mark") : colour("soft");
         pen.textAlign = "left";
-        pen.fillText(row.name, 6, y + this.height / 2, this.left - 10);
+        pen.fillText(short(row.name), 6, y + this.height / 2, this.left - 10);
       });
     }
 
@@ -226,7 +232,8 @@
         pen.moveTo(x, 0);
         pen.lineTo(x, height - this.axis);
         pen.stroke();
-        if (x < this.width - 24 && x > this.left + 12) pen.fillText(duration(t), x, height - this.axis / 2);
+        const half = pen.measureText(duration(t)).width / 2;
+        if (x + half <= this.width && x - half >= 0 && x >= this.left) pen.fillText(duration(t), x, height - this.axis / 2);
       }
     }
 
@@ -319,14 +326,14 @@
           pen.clip();
           pen.fillStyle = "#fff";
           pen.textAlign = "left";
-          pen.fillText(this.labels[label][1], x + 5, y + height / 2);
+          pen.fillText(short(this.labels[label][1]), x + 5, y + height / 2);
           pen.restore();
         }
       }
     }
 
     describe([start, end, label, part]) {
-      const what = label < 0 ? `${part} short tasks` : `${this.labels[label][0] < OTHER ? `${PASSES[this.labels[label][0]]} ` : ""}${this.labels[label][1]} [${part}]`;
+      const what = label < 0 ? `${part} short tasks` : `${this.labels[label][0] < OTHER ? `${PASSES[this.labels[label][0]]} ` : ""}${short(this.labels[label][1])} [${part}]`;
       return `${what}: ${duration(end - start)}, from ${duration(start)}`;
     }
 
@@ -357,41 +364,63 @@
   }
 
   class Loads extends Chart {
-    rowRem() { return 1; }
-
-    share(row, time) {
-      const bin = Math.floor((time / data.timeline.end) * row.bins.length);
-      return parseInt(row.bins[bin] || "0", 36) / 35;
+    constructor(canvas, links) {
+      super(canvas, links);
+      // For each link, how much of its load lies before each bin, in bins of full load.
+      this.before = links.map(({ bins }) => {
+        const sums = [0];
+        for (const load of bins) sums.push(sums[sums.length - 1] + load / 1000);
+        return sums;
+      });
     }
 
-    drawRow(pen, row, y, height, colour) {
+    rowRem() { return 1; }
+
+    // The load before a time, which may be within a bin.
+    loadBefore(number, time) {
+      const sums = this.before[number];
+      const at = Math.min(Math.max(0, time / data.timeline.end), 1) * (sums.length - 1);
+      const bin = Math.min(Math.floor(at), sums.length - 2);
+      return sums[bin] + (at - bin) * (sums[bin + 1] - sums[bin]);
+    }
+
+    // A column of pixels shows the mean load during its time: a bin may be wider or narrower.
+    drawRow(pen, row, y, height, colour, number) {
       pen.fillStyle = colour("link");
+      const ratio = window.devicePixelRatio || 1;
       const bins = row.bins.length;
-      for (let i = 0; i < bins; i++) {
-        const share = parseInt(row.bins[i], 36) / 35;
-        if (!share) continue;
-        const x = this.x((i / bins) * data.timeline.end);
-        const end = this.x(((i + 1) / bins) * data.timeline.end);
-        if (end < this.left || x > this.width) continue;
-        pen.globalAlpha = 0.12 + 0.88 * share;
-        pen.fillRect(x, y, end - x + 0.3, height);
+      const first = Math.ceil(this.left * ratio);
+      const last = Math.min(Math.ceil(this.x(data.timeline.end) * ratio), this.canvas.width);
+      const share = (column) => {
+        const [start, end] = [this.time(column / ratio), this.time((column + 1) / ratio)];
+        const length = ((end - start) / data.timeline.end) * bins;
+        return Math.min(1, (this.loadBefore(number, end) - this.loadBefore(number, start)) / length);
+      };
+      for (let column = first; column < last;) {
+        const load = share(column);
+        const begin = column++;
+        while (column < last && Math.abs(share(column) - load) < 1e-3) column++;
+        if (load < 1e-6) continue;
+        pen.globalAlpha = 0.12 + 0.88 * load;
+        pen.fillRect(begin / ratio, y, (column - begin) / ratio, height);
       }
       pen.globalAlpha = 1;
     }
 
     told(row, time) {
-      return time > data.timeline.end ? "" : `${row.name}: busy ${Math.round(100 * this.share(row, time))} % about ${duration(time)}`;
+      if (time >= data.timeline.end) return "";
+      const share = row.bins[Math.floor((time / data.timeline.end) * row.bins.length)] / 1000;
+      return `${row.name}: busy ${percent(share)} about ${duration(time)}`;
     }
 
     choose(row) {
-      const busy = [...row.bins].reduce((sum, digit) => sum + parseInt(digit, 36) / 35, 0) / row.bins.length;
-      byId("task").textContent = `${row.name}: busy for about ${Math.round(100 * busy)} % of the iteration`;
+      byId("task").textContent = `${row.name}: busy for ${percent(row.busy_ns / data.timeline.end)} of the iteration`;
     }
   }
 
   new Tasks(byId("simulated"), data.timeline);
   if (byId("measured")) new Tasks(byId("measured"), data.measured);
-  if (byId("linkloads")) new Loads(byId("linkloads"), data.timeline.links.slice(0, 24));
+  if (byId("linkloads")) new Loads(byId("linkloads"), data.timeline.links);
   redraws.push(draw);
   draw();
 })();
