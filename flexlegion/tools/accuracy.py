@@ -35,7 +35,7 @@ from flexlegion.searches.budget import seconds_of
 from flexlegion.searches.mcmc import Budget, SearchOptions, search
 from flexlegion.simulator import Timeline, full
 from flexlegion.strategy import Strategy
-from flexlegion.tools.accuracy_report import run_all
+from flexlegion.tools.accuracy_report import asked, run_all
 from flexlegion.tools.command import (
     Commands,
     add_command,
@@ -177,7 +177,14 @@ def _measured(
                     _comparison(trial, its, problem, calibrated)
                     for trial, its in zip(trials, measured, strict=True)
                 ]
+    trained = {
+        "optimizer": network.optimizer.type,
+        "clip_norm": network.optimizer.clip_norm,
+        "precision": network.precision,
+        "storage": network.storage,
+    }
     facts = network.about() | {
+        "options": asked(args) | trained,
         "machine": str(machine.devices),
         "tasks_measured": passes.measured,
         "passes": passes.count,

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any
 from flexlegion.documents import Section, read_json
 from flexlegion.errors import UserError
 from flexlegion.files import check_writable, write_json
+from flexlegion.precision import DEFAULT, DEFAULT_STORAGE
 from flexlegion.quoting import note
 from flexlegion.report.text import count, table
 from flexlegion.tools.command import answer
@@ -68,9 +69,21 @@ CASES = (
     _case("alexnet", 32, ranks=2),
     _case("transformer", 4, *_TRANSFORMER, ranks=2),
 )
-# What the command for all hands on to each.
-_HANDED_ON = ("strategies", "rounds", "trial_budget", "seed", "profile_db")
-_TAKEN_BY_CASES = (
+# Every option of the command is in one of these three. Each network's command is given the first
+# ones, and says in its result with what it ran.
+HANDED_ON = (
+    "strategies",
+    "rounds",
+    "trial_budget",
+    "seed",
+    "profile_db",
+    "optimizer",
+    "clip_norm",
+    "precision",
+    "storage",
+)
+OF_ONE_NETWORK = (
+    "size",
     "ranks",
     "hosts",
     "cpus",
@@ -81,6 +94,12 @@ _TAKEN_BY_CASES = (
     "loss",
     "report",
 )
+OF_ALL = ("all", "out", "compare", "model", "json")
+
+
+def asked(args: argparse.Namespace) -> dict[str, Any]:
+    """The values of `HANDED_ON`."""
+    return {name: getattr(args, name) for name in HANDED_ON}
 
 
 def run_all(args: argparse.Namespace) -> None:
@@ -96,9 +115,9 @@ def run_all(args: argparse.Namespace) -> None:
     UserError
         If the report cannot be written, or is of another machine or other options.
     """
-    for option in _TAKEN_BY_CASES:
-        if getattr(args, option) not in (None, "") or args.size:
-            name = "size" if args.size else option.replace("_", "-")
+    for option in OF_ONE_NETWORK:
+        if getattr(args, option) not in (None, "", []):
+            name = option.replace("_", "-")
             raise UserError(f"--{name} is of one network; leave it out with --all")
     if args.out is None:
         raise UserError("--all needs the name of a report to write; give --out report.json")
@@ -122,7 +141,7 @@ def _begun(path: Path, args: argparse.Namespace) -> dict[str, Any]:
     about = {
         "schema_version": SCHEMA_VERSION,
         "machine": _machine(),
-        "options": {name: getattr(args, name) for name in _HANDED_ON if name != "profile_db"},
+        "options": {name: value for name, value in asked(args).items() if name != "profile_db"},
     }
     if path.is_file() and path.stat().st_size:
         found = _read(path)
@@ -165,8 +184,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _compared(case: Case, args: argparse.Namespace) -> dict[str, Any]:
     """What the command for one network says, or why it failed."""
     command = ["accuracy", *case.options, "--json"]
-    for name in _HANDED_ON:
-        value = getattr(args, name)
+    for name, value in asked(args).items():
         if value is not None:
             command += [f"--{name.replace('_', '-')}", str(value)]
     begin = time.monotonic()
@@ -184,9 +202,20 @@ def _compared(case: Case, args: argparse.Namespace) -> dict[str, Any]:
         "seconds": round(time.monotonic() - begin, 1),
     }
     try:
-        return result | {"facts": json.loads(output)}
+        facts = json.loads(output)
     except ValueError:
         return result | {"error": f"it ended with status {process.returncode}"}
+    difference = _difference(facts, args)
+    return result | ({"facts": facts} if difference is None else {"error": difference})
+
+
+def _difference(facts: dict[str, Any], args: argparse.Namespace) -> str | None:
+    """Where a network's command says that it ran otherwise than it was asked to; None: nowhere."""
+    ran = facts["options"]
+    for name, value in asked(args).items():
+        if value is not None and ran[name] != value:
+            return f"it ran with {name.replace('_', ' ')} {ran[name]}, but {value} was asked for"
+    return None
 
 
 def described(reports: Sequence[dict[str, Any]]) -> str:
@@ -202,9 +231,26 @@ def _table(report: dict[str, Any]) -> str:
     heading = (
         f"{machine['processor']}, {machine['cores']} cores, {machine['software']}; "
         f"{report['begun']}; {options['strategies']} strategies, seed {options['seed']}"
+        f"{_trained(report['cases'].values())}"
     )
     rows = [_row(name, case) for name, case in report["cases"].items()]
     return f"{heading}\n\n{table(_COLUMNS, rows, (0, 6)).rstrip()}"
+
+
+def _trained(cases: Iterable[dict[str, Any]]) -> str:
+    """How the networks were trained, as their own results say."""
+    text = ""
+    for key, what, usual in (
+        ("optimizer", "optimizer", "sgd"),
+        ("clip_norm", "clipped to norm", None),
+        ("precision", "precision", DEFAULT),
+        ("storage", "stored as", DEFAULT_STORAGE),
+    ):
+        ran = [case["facts"].get("options", case["facts"]) for case in cases if "facts" in case]
+        values = {options.get(key, usual) for options in ran}
+        if values - {usual}:
+            text += f", {what} {' and '.join(sorted(map(str, values)))}"
+    return text
 
 
 def _row(name: str, case: dict[str, Any]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from flexlegion.cli import main
-from flexlegion.tools import accuracy_report
+from flexlegion.tools import accuracy, accuracy_report
 from flexlegion.tools.accuracy_report import CASES, Case, described
 
 SMALL = ("--model", "mlp", "--size", "input_shape=32", "--size", "hidden=16", "--batch-size", "8")
@@ -59,6 +60,46 @@ def test_goes_on_where_it_was(
     assert "small (" not in err
     assert out.count("\nsmall ") == 2  # in both reports
     assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.legion
+def test_options_reach_every_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What was asked for is what the networks' own processes say; else there is no result."""
+    monkeypatch.delenv("LEGATE_CONFIG", raising=False)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["tests/tune", "."]))
+    monkeypatch.setattr(accuracy_report, "CASES", (Case("small", SMALL),))
+    options = {"storage": "bf16", "precision": "fp32", "optimizer": "adamw", "clip_norm": 0.5}
+    words = [w for name, v in options.items() for w in (f"--{name.replace('_', '-')}", str(v))]
+    assert all_of(tmp_path, *words, "--seed", "3") == 0
+    report = report_of(tmp_path)
+    wanted = options | {"strategies": 3, "rounds": 1, "trial_budget": "0.1s", "seed": 3}
+    assert report["options"] == wanted
+    ran = report["cases"]["small"]["facts"]
+    assert {name: ran["options"][name] for name in wanted} == wanted
+    assert {name: ran[name] for name in ("storage", "precision", "optimizer")} == {
+        name: options[name] for name in ("storage", "precision", "optimizer")
+    }
+    heading = "optimizer adamw, clipped to norm 0.5, stored as bf16"
+    assert heading in " ".join(capfd.readouterr().out.split())
+
+
+def test_every_option_is_handed_on_or_refused_or_of_all() -> None:
+    commands = argparse.ArgumentParser().add_subparsers()
+    accuracy.add(commands)
+    parser = commands.choices["accuracy"]
+    known = [action.dest for action in parser._actions if action.dest != "help"]
+    rest = (*accuracy_report.OF_ONE_NETWORK, *accuracy_report.OF_ALL)
+    assert sorted(known) == sorted((*accuracy_report.HANDED_ON, *rest))
+
+
+def test_a_network_that_ran_otherwise_is_no_result() -> None:
+    args = argparse.Namespace(**(dict.fromkeys(accuracy_report.HANDED_ON) | {"storage": "bf16"}))
+    ran = dict.fromkeys(accuracy_report.HANDED_ON)
+    assert accuracy_report._difference({"options": ran | {"storage": "bf16"}}, args) is None
+    message = "it ran with storage fp32, but bf16 was asked for"
+    assert accuracy_report._difference({"options": ran | {"storage": "fp32"}}, args) == message
 
 
 def test_the_networks_of_the_paper_are_there() -> None:
