@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from common.guardian import guarded
 from common.processes import descendants
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -196,13 +197,17 @@ def environment_of(folder: Path) -> dict[str, str]:
     # Legate links NCCL, but does not look where NCCL's wheel puts it.
     nccl = package_folder("nvidia.nccl")
     libraries = [os.environ.get("LD_LIBRARY_PATH", ""), str(nccl / "lib") if nccl else ""]
-    return os.environ | {
-        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
-        "PATH": os.pathsep.join([str(folder), os.environ.get("PATH", os.defpath), str(cuda)]),
-        "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "FLEXLEGION_NATIVE_ROOT": str(NATIVE),
-        "FLEXLEGION_PROFILE_DB": str(folder / "profiles.sqlite"),
-    }
+    return (
+        os.environ
+        | guarded()
+        | {
+            "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries)),
+            "PATH": os.pathsep.join([str(folder), os.environ.get("PATH", os.defpath), str(cuda)]),
+            "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "FLEXLEGION_NATIVE_ROOT": str(NATIVE),
+            "FLEXLEGION_PROFILE_DB": str(folder / "profiles.sqlite"),
+        }
+    )
 
 
 def has_doctest() -> bool:

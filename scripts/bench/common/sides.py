@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.guardian import guarded
 from common.processes import descendants
 
 BENCH = Path(__file__).resolve().parents[1]
@@ -31,7 +32,8 @@ class WorkerError(Exception):
 def environment(root: Path | None = None) -> dict[str, str]:
     """Of workers: the legate command starts the first Python on the path; modules are from here.
 
-    With another checkout's folder, commands and modules are that one's.
+    With another checkout's folder, commands and modules are that one's. What is started with it
+    ends when this process ends.
     """
     python = Path(sys.executable).parent if root is None else root / ".venv" / "bin"
     bench = BENCH if root is None else root / BENCH.relative_to(ROOT)
@@ -41,7 +43,7 @@ def environment(root: Path | None = None) -> dict[str, str]:
         for name, folder in first.items()
     }
     as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return os.environ | as_root | paths
+    return os.environ | guarded() | as_root | paths
 
 
 def legate(
