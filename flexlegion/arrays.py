@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.arrangement import Form
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.ops.embedding import Embedding
@@ -16,7 +17,9 @@ from flexlegion.tensor import Tensor
 Array = npt.NDArray[Any]
 
 
-def rows_for(tensor: Tensor, value: Any, classes: int | None = None) -> Array:
+def rows_for(
+    tensor: Tensor, value: Any, classes: int | None = None, form: Form | None = None
+) -> Array:
     """`value` as rows for batches of `tensor`.
 
     Parameters
@@ -27,13 +30,15 @@ def rows_for(tensor: Tensor, value: Any, classes: int | None = None) -> Array:
         A NumPy or cuPyNumeric array (or what NumPy makes one of), shape (rows, ...).
     classes
         For class labels, the number of classes. A label of -1 does not count.
+    form
+        In which shapes the data may be given; only in the tensor's own unless said.
 
     Raises
     ------
     UserError
         If shape, type or values do not fit.
     """
-    array = shaped(tensor, array_of(tensor.name, value), classes is not None)
+    array = shaped(tensor, array_of(tensor.name, value), form)
     if tensor.dtype == "int32":
         check_integers(tensor.name, array)
     if classes is not None:
@@ -89,23 +94,18 @@ def check_integers(name: str, array: Array) -> None:
                 raise UserError(f"{name}: got {extreme}, which is no 32-bit integer")
 
 
-def shaped(tensor: Tensor, array: Array, is_classes: bool) -> Array:
-    """Data for batches of `tensor`, in its shape; class numbers may come in rows of one.
+def shaped(tensor: Tensor, array: Array, form: Form | None = None) -> Array:
+    """Data for batches of `tensor`, in its shape; see `flexlegion.arrangement.Form`.
 
     Raises
     ------
     UserError
         If their shape does not fit, or they are no numbers.
     """
-    expected = tensor.shape[1:]
     check_numbers(tensor.name, array)
-    if array.ndim == len(expected) + 2 and array.shape[-1] == 1 and is_classes:
-        array = array[..., 0]
-    if array.shape[1:] != expected or array.ndim == 0:
-        wanted = ", ".join(["n", *map(str, expected)])
-        raise UserError(
-            f"{tensor.name}: got data of shape {list(array.shape)}, expected [{wanted}]"
-        )
+    if array.ndim == 0 or array.shape[1:] != tensor.shape[1:]:
+        array = (form or Form(tensor.shape)).arranged(tensor.name, array)
+        array = array.reshape(len(array), *tensor.shape[1:])
     if len(array) == 0:
         raise UserError(f"{tensor.name}: got no samples")
     return array

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.arrangement import Form
 from flexlegion.arrays import check_labels, check_rows, check_tokens, rows_for, shaped
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
@@ -36,10 +37,19 @@ class Binding:
         Samples a batch.
     seed
         Of what loaders draw.
+    forms
+        In which shapes inputs and labels may be given; only in their own where none is said.
     """
 
-    def __init__(self, program: Program, batch_size: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        program: Program,
+        batch_size: int,
+        seed: int = 0,
+        forms: Mapping[Tensor, Form] | None = None,
+    ) -> None:
         self.program, self.batch_size, self.seed = program, batch_size, seed
+        self.forms = forms or {}
         self.graph: Graph = program.plan.graph
         self.labels = labels_of(self.graph)
         self.inputs = [t for t in self.graph.inputs if t not in self.labels.values()]
@@ -59,8 +69,10 @@ class Binding:
             If they do not fit.
         """
         inputs, labels = self._given(x, y, labelled)
-        arrays = {t: rows_for(t, value) for t, value in inputs.items()}
-        arrays |= {t: rows_for(t, value, self._classes.get(t)) for t, value in labels.items()}
+        arrays = {
+            t: rows_for(t, value, self._classes.get(t), self.forms.get(t))
+            for t, value in (inputs | labels).items()
+        }
         check_tokens(self.graph, arrays)
         check_rows(arrays)
         return arrays
@@ -162,7 +174,7 @@ class Binding:
         if not any(isinstance(value, np.memmap) for part in given for value in part.values()):
             return None
         inputs, labels = (
-            {t: shaped(t, np.asanyarray(value), t in self._classes) for t, value in part.items()}
+            {t: shaped(t, np.asanyarray(value), self.forms.get(t)) for t, value in part.items()}
             for part in given
         )
         return MappedArrays(inputs, labels)

@@ -13,7 +13,10 @@ from flexlegion.graph import Graph, Operator, layer_of
 from flexlegion.ops import losses as operators
 from flexlegion.ops.base import OperatorType
 from flexlegion.ops.cosine import AngularMargin
+from flexlegion.ops.expression import Expression
+from flexlegion.ops.formula import outermost
 from flexlegion.ops.losses import LossOperator
+from flexlegion.ops.shape import Rearrange, Reshape, Transpose
 from flexlegion.tensor import DataType, Shape, Tensor
 
 LOSS_NAME = "loss"
@@ -22,13 +25,21 @@ DEFAULT_LOSS = "sparse_categorical_crossentropy"
 
 
 @dataclass(frozen=True)
+class Read:
+    """What a loss reads for an output: a tensor, behind operators of these kinds."""
+
+    tensor: Tensor
+    moves: tuple[OperatorType, ...] = ()
+
+
+@dataclass(frozen=True)
 class Loss:
     """What training minimises of an output: the mean of its values over a batch."""
 
     name: ClassVar[str]
 
-    def operator(self, output: Tensor) -> tuple[LossOperator, Tensor]:
-        """The operator that computes it, and which tensor it reads for the output."""
+    def operator(self, output: Tensor) -> tuple[LossOperator, Read]:
+        """The operator that computes it, and what it reads for the output."""
         raise NotImplementedError
 
     def labels(self, prediction: Shape) -> tuple[Shape, DataType]:
@@ -45,7 +56,8 @@ class CategoricalCrossentropy(Loss):
     """Cross-entropy of a softmax, or of logits, with labels that are probabilities (n, ..., c).
 
     Of a softmax it reads the softmax's input: the two together are the numerically stable pair, and
-    the gradient does not pass through the softmax. Any other output it takes to be logits.
+    the gradient does not pass through the softmax. Any other output it takes to be logits. What
+    only moves rows of classes, as a reshape, may stand behind the softmax.
 
     Parameters
     ----------
@@ -63,10 +75,10 @@ class CategoricalCrossentropy(Loss):
                 f"label_smoothing has to be at least 0 and below 1, but is {self.label_smoothing}"
             )
 
-    def operator(self, output: Tensor) -> tuple[LossOperator, Tensor]:
+    def operator(self, output: Tensor) -> tuple[LossOperator, Read]:
         """See `Loss`."""
         kind = operators.SoftmaxCrossEntropy(float(self.label_smoothing))
-        return kind, _before(output, "softmax")
+        return kind, _in_rows(_before(output, "softmax"), output.shape)
 
 
 @dataclass(frozen=True)
@@ -75,10 +87,10 @@ class SparseCategoricalCrossentropy(CategoricalCrossentropy):
 
     name: ClassVar[str] = "sparse_categorical_crossentropy"
 
-    def operator(self, output: Tensor) -> tuple[LossOperator, Tensor]:
+    def operator(self, output: Tensor) -> tuple[LossOperator, Read]:
         """See `Loss`."""
-        logits = _before(output, "softmax")
-        classes = logits.shape[-1]
+        logits = _in_rows(_before(output, "softmax"), output.shape)
+        classes = output.shape[-1]
         return operators.CrossEntropy(float(self.label_smoothing), classes=classes), logits
 
     def labels(self, prediction: Shape) -> tuple[Shape, DataType]:
@@ -139,7 +151,8 @@ class BinaryCrossentropy(Loss):
     """Cross-entropy of two classes, of each of a sample's values, with labels from 0 to 1.
 
     Of a sigmoid layer it reads that layer's input, which is numerically stable. Of a layer with the
-    activation "sigmoid" it takes the probabilities, and of any other output logits.
+    activation "sigmoid", or a formula that is a sigmoid, it takes the probabilities, and of any
+    other output logits. What only moves elements may stand behind them.
 
     Parameters
     ----------
@@ -151,17 +164,16 @@ class BinaryCrossentropy(Loss):
 
     from_logits: bool | None = None
 
-    def operator(self, output: Tensor) -> tuple[LossOperator, Tensor]:
+    def operator(self, output: Tensor) -> tuple[LossOperator, Read]:
         """See `Loss`."""
         if self.from_logits:
-            return operators.BinaryCrossEntropy("logits"), output
+            return operators.BinaryCrossEntropy("logits"), Read(output)
         before = _before(output, "sigmoid")
-        if before is not output:
+        if before.tensor is not output:
             return operators.BinaryCrossEntropy("logits"), before
-        producer = output.producer
-        fused = producer is not None and getattr(producer.kind, "activation", "") == "sigmoid"
-        probabilities = fused or self.from_logits is False
-        return operators.BinaryCrossEntropy("probabilities" if probabilities else "logits"), output
+        probabilities = self.from_logits is False or _is_sigmoid(output)
+        kind = operators.BinaryCrossEntropy("probabilities" if probabilities else "logits")
+        return kind, Read(output)
 
 
 @dataclass(frozen=True)
@@ -170,9 +182,9 @@ class MeanSquaredError(Loss):
 
     name: ClassVar[str] = "mean_squared_error"
 
-    def operator(self, output: Tensor) -> tuple[LossOperator, Tensor]:
+    def operator(self, output: Tensor) -> tuple[LossOperator, Read]:
         """See `Loss`."""
-        return operators.MeanSquaredError(), output
+        return operators.MeanSquaredError(), Read(output)
 
 
 @dataclass(frozen=True)
@@ -181,9 +193,9 @@ class MeanAbsoluteError(Loss):
 
     name: ClassVar[str] = "mean_absolute_error"
 
-    def operator(self, output: Tensor) -> tuple[LossOperator, Tensor]:
+    def operator(self, output: Tensor) -> tuple[LossOperator, Read]:
         """See `Loss`."""
-        return operators.MeanAbsoluteError(), output
+        return operators.MeanAbsoluteError(), Read(output)
 
 
 @dataclass(frozen=True)
@@ -204,9 +216,9 @@ class Huber(Loss):
         if not 0 < self.delta < math.inf:
             raise UserError(f"Huber's delta has to be a number above 0, but is {self.delta}")
 
-    def operator(self, output: Tensor) -> tuple[LossOperator, Tensor]:
+    def operator(self, output: Tensor) -> tuple[LossOperator, Read]:
         """See `Loss`."""
-        return operators.Huber(float(self.delta)), output
+        return operators.Huber(float(self.delta)), Read(output)
 
 
 @dataclass(frozen=True)
@@ -328,9 +340,57 @@ def near(name: str, names: Sequence[str]) -> str:
     return f"there {'is' if len(names) == 1 else 'are'} {', '.join(names)}"
 
 
-def _before(output: Tensor, activation: str) -> Tensor:
-    """What an activation reads if the output is one of that kind, otherwise the output."""
+def _before(output: Tensor, activation: str) -> Read:
+    """What an activation reads if the output is one of that kind, otherwise the output.
+
+    Behind the activation there may be operators that move elements; behind a softmax, none that
+    moves elements of its rows apart.
+    """
+    moves: list[OperatorType] = []
+    tensor = output
+    while (producer := tensor.producer) is not None:
+        if producer.kind.type == activation:
+            return Read(producer.inputs[0], tuple(reversed(moves)))
+        if not _moves(producer) or (activation == "softmax" and not _moves_rows(producer)):
+            break
+        moves.append(producer.kind)
+        tensor = producer.inputs[0]
+    return Read(output)
+
+
+def _in_rows(logits: Read, shape: Shape) -> Read:
+    """With one dimension for all that are between samples and classes: what kernels read."""
+    if len(shape) <= 3:
+        return logits
+    rows = Reshape((math.prod(shape[1:-1]), shape[-1]))
+    return Read(logits.tensor, (*logits.moves, rows))
+
+
+def _moves(op: Operator) -> bool:
+    return isinstance(op.kind, Reshape | Transpose | Rearrange)
+
+
+def _moves_rows(op: Operator) -> bool:
+    """Whether an operator that moves elements moves those of the last dimension as a whole."""
+    kind, before = op.kind, op.inputs[0].shape
+    if len(before) < 2 or len(op.output.shape) < 2 or op.output.shape[-1] != before[-1]:
+        return False
+    if isinstance(kind, Transpose):
+        return kind.permutation[-1] == len(kind.permutation) - 1
+    if isinstance(kind, Rearrange):
+        return kind.order[-1] == len(kind.extents) - 1 and kind.extents[-1] == before[-1]
+    return True
+
+
+def _is_sigmoid(output: Tensor) -> bool:
+    """Whether an output are probabilities: another operator has the sigmoid within it."""
     producer = output.producer
-    if producer is not None and producer.kind.type == activation:
-        return producer.inputs[0]
-    return output
+    while producer is not None:
+        kind = producer.kind
+        function = outermost(kind.formula) if isinstance(kind, Expression) else kind.type
+        if "sigmoid" in (function, getattr(kind, "activation", "")):
+            return True
+        if not _moves(producer) and function != "x0":  # which only expands
+            return False
+        producer = producer.inputs[0].producer
+    return False

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion import summary as _summary
+from flexlegion.arrangement import forms_of
 from flexlegion.arrays import array_of, check_integers, check_numbers
 from flexlegion.binding import Binding, is_loader
 from flexlegion.callbacks import Callback
@@ -174,7 +175,8 @@ class Model(Layers):
         if machine.rank == 0:
             warn_of_idle(plan)
         program = Program(plan, chosen, self.seed, precision)
-        binding = Binding(program, self.batch_size, self.seed)
+        its = forms_of(self.origin, graph, its_outputs)
+        binding = Binding(program, self.batch_size, self.seed, its)
         self._compiled = Compiled(
             graph,
             list(its_outputs),
@@ -216,9 +218,10 @@ class Model(Layers):
             its own.
         y
             Labels: int (n) for the sparse loss, or (n, steps) of sequences, otherwise float
-            (n, ...) like the output. Of the sparse loss, labels of -1 do not count: neither in the
-            loss, which is the mean over all the others of a batch, nor in metrics. For several
-            outputs a list of them, or a dict by the outputs' names.
+            (n, ...) like the output; extents of 1 may be left out or added. Those of an imported
+            model may be arranged as in its module. Of the sparse loss, labels of -1 do not count:
+            neither in the loss, which is the mean over all the others of a batch, nor in metrics.
+            For several outputs a list of them, or a dict by the outputs' names.
         epochs
             Passes over the samples. A last, short batch counts only its own samples.
         validation_data

@@ -103,7 +103,7 @@ def differences(
             model.graph, model.outputs, as_inputs(model, inputs, dtype), weights, dtype=dtype
         )
     found = []
-    for name, ours in as_outputs(model, tensors, expected).items():
+    for name, ours in as_outputs(model, tensors).items():
         how = compared(ours, expected[name], TOLERANCE[dtype])
         if how is not None:
             found.append(Difference(f"output '{name}'", how))
@@ -150,18 +150,15 @@ def as_inputs(model: Model, inputs: Arrays, dtype: torch.dtype) -> dict[str, tor
     return result
 
 
-def as_outputs(
-    model: Model, tensors: list[torch.Tensor], expected: Arrays
-) -> dict[str, torch.Tensor]:
+def as_outputs(model: Model, tensors: list[torch.Tensor]) -> dict[str, torch.Tensor]:
     """The outputs by name, arranged as in what was imported."""
     origin = model.origin
     assert isinstance(origin, Origin)
     result = {}
-    for (name, order), tensor in zip(origin.outputs.items(), tensors, strict=True):
-        ours = tensor.permute([order.index(d) for d in range(len(order))])
-        shape = expected[name].shape
-        # Extents of 1 may be left out, and samples merged with positions, (n T, classes).
-        result[name] = ours.reshape(shape) if ours.numel() == np.prod(shape) else ours
+    for name, tensor in zip(origin.output_names, tensors, strict=True):
+        its = origin.arrangements[origin.output_names[name]]
+        part = tensor if its.has_samples else tensor[:1]
+        result[name] = part.permute(its.places).reshape(its.shape(part.shape))
     return result
 
 

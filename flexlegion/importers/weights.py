@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flexlegion.arrangement import Arrangement
+from flexlegion.arrays import array_of
 from flexlegion.errors import UserError
 from flexlegion.importers.program import Array, Shape
+from flexlegion.suggestions import unknown
 
 if TYPE_CHECKING:
     from flexlegion.model import Model
@@ -75,9 +78,12 @@ class Origin:
     buffers
         Values of the module's buffers that nothing trains or averages, by name: what was computed
         of them is constant in the model.
-    inputs, outputs
-        For each, by name, the order in which it has PyTorch's dimensions: images have their
-        channels last here, (0, 2, 3, 1).
+    input_names
+        The module's inputs, in order; so are the model's called.
+    output_names
+        The module's outputs by name, in the order of `Model.outputs`: each the name of its tensor.
+    arrangements
+        How inputs and outputs have the module's dimensions, by the names of their tensors.
     notes
         What the user should know of the import.
     """
@@ -86,9 +92,20 @@ class Origin:
     shapes: dict[str, Shape] = field(default_factory=dict)
     aliases: dict[str, list[str]] = field(default_factory=dict)
     buffers: dict[str, Array] = field(default_factory=dict)
-    inputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    outputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    input_names: list[str] = field(default_factory=list)
+    output_names: dict[str, str] = field(default_factory=dict)
+    arrangements: dict[str, Arrangement] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def inputs(self) -> dict[str, tuple[int, ...]]:
+        """For each input the order in which it has PyTorch's dimensions: of images (0, 2, 3, 1)."""
+        return {name: self.arrangements[name].order for name in self.input_names}
+
+    @property
+    def outputs(self) -> dict[str, tuple[int, ...]]:
+        """The same for outputs."""
+        return {name: self.arrangements[t].order for name, t in self.output_names.items()}
 
     def parameter(self, name: str, weights: Mapping[str, Array]) -> Array:
         """A parameter's elements, in their order in the module."""
@@ -99,23 +116,73 @@ class Origin:
         return values
 
     def arrays(self, inputs: Any) -> list[Array]:
-        """Inputs as the module takes them, a tensor, tuple or dict, as the model takes them."""
-        if isinstance(inputs, dict):
-            given = [inputs[name] for name in self.inputs]
-        else:
-            given = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
-        if len(given) != len(self.inputs):
-            raise UserError(f"the model has {len(self.inputs)} inputs, but {len(given)} were given")
+        """A module's inputs as the model takes them.
+
+        Parameters
+        ----------
+        inputs
+            A tensor or array; or a tuple, list or dict of them, in which more of these may lie.
+            Those of a dict are found by the inputs' names.
+
+        Returns
+        -------
+        list of Array
+            One for each input, in the model's order: float32 or int32, images (n, h, w, c).
+
+        Raises
+        ------
+        UserError
+            If there are other inputs than the model has, or of other ranks.
+        """
+        given = _leaves(inputs)
+        by_name = isinstance(inputs, dict) and all(name in given for name in self.input_names)
+        values = [given[name] for name in self.input_names] if by_name else list(given.values())
+        if len(values) != len(self.input_names) or len(given) != len(values):
+            raise UserError(
+                f"the model has {len(self.input_names)} inputs, {', '.join(self.input_names)}, but "
+                f"{len(given)} were given"
+            )
         arrays = []
-        for value, order in zip(given, self.inputs.values(), strict=True):
-            array = np.asarray(value)
+        for name, value in zip(self.input_names, values, strict=True):
+            array = array_of(name, value)
+            its = self.arrangements[name]
+            if array.ndim != len(its.dims):
+                raise UserError(
+                    f"input '{name}' has {len(its.dims)} dimensions in the module, but shape "
+                    f"{list(array.shape)} was given"
+                )
             kind = np.float32 if array.dtype.kind == "f" else np.int32
-            arrays.append(np.ascontiguousarray(array.transpose(order), kind))
+            arrays.append(np.ascontiguousarray(array.transpose(its.order), kind))
         return arrays
 
     def as_module(self, name: str, output: Array) -> Array:
-        """An output of the model with its dimensions in the module's order."""
-        return np.ascontiguousarray(output.transpose(np.argsort(self.outputs[name])))
+        """An output of the model as the module has it.
+
+        Parameters
+        ----------
+        name
+            Of the output in the module, as in `output_names`.
+        output
+            What `Model.predict` returned for it.
+
+        Raises
+        ------
+        UserError
+            If there is no such output.
+        """
+        if name not in self.output_names:
+            raise unknown("output", name, self.output_names)
+        return self.arrangements[self.output_names[name]].to_module(output)
+
+
+def _leaves(value: Any, name: str = "") -> dict[str, Any]:
+    """Tensors in nested tuples, lists and dicts, by their place: ``batch_tokens``, ``images_0``."""
+    if not isinstance(value, dict | list | tuple):
+        return {name: value}
+    leaves: dict[str, Any] = {}
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+        leaves |= _leaves(part, f"{name}_{key}" if name else str(key))
+    return leaves
 
 
 def to_torch(model: Model, module: Any) -> None:

@@ -215,6 +215,14 @@ def program_of(formula: str) -> Program:
     return _Builder(formula).build()
 
 
+def outermost(formula: str) -> str:
+    """The function that a formula ends with, the input that is all of it, or else nothing."""
+    match _parsed(formula):
+        case ast.Call(ast.Name(name), _) | ast.Name(name):
+            return name
+    return ""
+
+
 class _Builder:
     """Turns a formula into instructions; equal ones are computed once."""
 

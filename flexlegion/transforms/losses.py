@@ -86,9 +86,12 @@ def _add(graph: Graph, output: Tensor, loss: Loss | Tensor, weight: float, suffi
         labels = graph.add_input(f"{LABELS_NAME}{suffix}", *loss.labels(output.shape))
         _add_mean(graph, _written(graph, loss, output, labels), weight, suffix)
         return
-    kind, prediction = loss.operator(output)
-    labels = graph.add_input(f"{LABELS_NAME}{suffix}", *loss.labels(prediction.shape))
+    kind, source = loss.operator(output)
     name = f"{LOSS_NAME}{suffix}"
+    prediction = source.tensor
+    for number, move in enumerate(source.moves):
+        prediction = graph.add(move, [prediction], f"{name}.{move.type}_{number}")
+    labels = graph.add_input(f"{LABELS_NAME}{suffix}", *loss.labels(prediction.shape))
     if (before := loss.before()) is not None:
         prediction = graph.add(before, [prediction, labels], f"{name}.{before.type}")
     read = [prediction]

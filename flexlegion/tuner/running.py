@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.arrangement import forms_of
 from flexlegion.binding import Binding
 from flexlegion.data.made_up import made_up
 from flexlegion.initializers import initial_weights
@@ -71,7 +72,9 @@ class Running:
 
     def arrays(self, data: Data, samples: int) -> dict[Tensor, npt.NDArray[Any]]:
         """What a user gave, checked, as arrays by input tensor."""
-        return Binding(self.program, self._batch_size).first(*data, samples)
+        graph, outputs = self.program.plan.graph, self._network.outputs
+        its = forms_of(self._network.model.origin, graph, outputs)
+        return Binding(self.program, self._batch_size, forms=its).first(*data, samples)
 
     def warm_up(self, arrays: Mapping[Tensor, npt.NDArray[Any]] | None = None) -> None:
         """Take the data, made up unless given, and train until Legion has its trace."""

@@ -90,9 +90,10 @@ def test_device_that_this_run_does_not_have(tmp_path: Path, strategy: Path) -> N
     )
 
 
-def test_batch_smaller_than_a_degree(tmp_path: Path) -> None:
-    assert train(tmp_path, "--strategy", "data", "--batch-size", "1") == (
-        "strategy 'data': operator 'c1' splits dimension 'sample' into 2 parts, but it has a batch "
+def test_batch_smaller_than_a_degree(tmp_path: Path, strategy: Path) -> None:
+    change(strategy, "c1", [2, 1, 1, 1, 1], ["cpu:0", "cpu:1"])
+    assert train(tmp_path, "--strategy", "s.json", "--batch-size", "1") == (
+        "s.json: operator 'c1' splits dimension 'sample' into 2 parts, but it has a batch "
         "of 1; use at most 1"
     )
 

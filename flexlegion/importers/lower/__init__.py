@@ -20,11 +20,11 @@ from flexlegion.importers.lower import (
     shapes,
 )
 from flexlegion.importers.lower.base import LOWERINGS, Lowerer, Unsupported
-from flexlegion.importers.program import SAMPLES, Node, Program
-from flexlegion.importers.views import Axis, Value, plain
+from flexlegion.importers.lower.ends import lower_input, lower_output
+from flexlegion.importers.program import Node, Program
+from flexlegion.importers.views import plain
 from flexlegion.importers.weights import Origin
 from flexlegion.model import Model
-from flexlegion.tensor import MAX_RANK, Tensor
 
 __all__ = [
     "attention",
@@ -42,15 +42,6 @@ __all__ = [
 ]
 
 SOURCES = ("input", "parameter", "buffer", "constant")
-_CHANNELS_SECOND = (
-    "conv_transpose2d",
-    "conv2d",
-    "conv1d",
-    "max_pool2d",
-    "avg_pool2d",
-    "max_pool1d",
-    "avg_pool1d",
-)
 
 
 def lower(program: Program, model: Model) -> Origin:
@@ -80,7 +71,12 @@ def lower(program: Program, model: Model) -> Origin:
             + "; ".join(list(problems)[:20])
             + (f"; and {len(problems) - 20} more" if len(problems) > 20 else "")
         )
-    outputs = [_checked_output(lowerer, name, node) for name, node in program.outputs]
+    outputs = []
+    for name, node in program.outputs:
+        try:
+            outputs.append(lower_output(lowerer, name, node))
+        except Unsupported as e:
+            raise UserError(f"output '{name}' cannot be imported: {e}") from e
     model.set_outputs(outputs)
     lowerer.origin.aliases, lowerer.origin.buffers = program.aliases, program.buffers
     lowerer.origin.notes = program.notes + lowerer.origin.notes
@@ -89,7 +85,7 @@ def lower(program: Program, model: Model) -> Origin:
 
 def _lower(lowerer: Lowerer, node: Node, users: dict[Node, list[Node]]) -> Any:
     if node.op == "input":
-        return _input(lowerer, node, users)
+        return lower_input(lowerer, node, users)
     if node.op == "constant":
         assert node.value is not None
         if len(node.value.shape) != len(node.shape) or any(
@@ -107,65 +103,6 @@ class _PerSample:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-
-
-def _input(lowerer: Lowerer, node: Node, users: dict[Node, list[Node]]) -> Value:
-    """An input; where images are read, the channels come last."""
-    rank = len(node.shape)
-    order = list(range(rank))
-    if rank > 2 and _is_image(node, users):
-        order = [0, *range(2, rank), 1]
-    if node.shape[:1] != (SAMPLES,) or SAMPLES in node.shape[1:] or rank > MAX_RANK:
-        raise Unsupported("its first dimension alone has to be the samples'")
-    dtype = "float32" if node.type.is_float else "int32"
-    shape = [node.shape[d] for d in order[1:]] or [1]
-    tensor = lowerer.model.input(shape, dtype, node.name)  # type: ignore[arg-type]
-    axes = tuple((Axis(e),) if e > 1 else () for e in node.shape)
-    lowerer.origin.inputs[node.name] = tuple(order)
-    return Value(tensor, tuple(axes[d] for d in order), axes)
-
-
-def _is_image(node: Node, users: dict[Node, list[Node]]) -> bool:
-    """Whether what reads a value, first of all, has its channels in the second dimension."""
-    for user in users[node]:
-        if user.op in _CHANNELS_SECOND or (user.op == "batch_norm" and len(node.shape) > 2):
-            return True
-        if user.op in ("expression", "dropout") and len(user.shape) == len(node.shape):
-            return _is_image(user, users)
-    return False
-
-
-def _checked_output(lowerer: Lowerer, name: str, node: Node) -> Tensor:
-    if node.op in ("parameter", "buffer"):
-        raise UserError(
-            f"output '{name}' is the {node.op} '{node.name}' itself, which has no samples; leave "
-            "it out of the outputs: get_weights and to_torch return it"
-        )
-    try:
-        return _output(lowerer, name, node)
-    except Unsupported as e:
-        raise UserError(f"output '{name}' cannot be imported: {e}") from None
-
-
-def _output(lowerer: Lowerer, name: str, node: Node) -> Tensor:
-    """An output's tensor: its dimensions in the order in which they lie, the samples first.
-
-    Samples that are merged with positions, as (n T, classes), stand apart from them here.
-    """
-    value = lowerer.value(node)
-    for d, run in enumerate(value.seen):
-        if len(run) > 1 and all(axis.extent != SAMPLES for axis in run):
-            value = lowerer.fused(value, d)
-    value = lowerer.in_graph(value)
-    if any(axis.repeated for run in value.seen for axis in run):
-        raise UserError(f"output '{name}' repeats elements; leave out the expansion")
-    runs: list[tuple[Axis, ...]] = [(axis,) for axis in value.axes if axis.extent != SAMPLES]
-    tensor = lowerer.arranged(value, [value.stored[0], *runs])
-    place = {axis: d for d, run in enumerate(value.seen) for axis in run}
-    seen = [place[run[0]] for run in (value.stored[0], *runs) if run]
-    whole = sorted(seen) == list(range(len(value.seen)))
-    lowerer.origin.outputs[name] = tuple(seen if whole else range(len(tensor.shape)))
-    return lowerer.over_samples(tensor)
 
 
 def _where(node: Node) -> str:

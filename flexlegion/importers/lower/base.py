@@ -196,9 +196,10 @@ class Lowerer:
 
     def reshape(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
         """A tensor whose samples have another shape; itself if they have it."""
+        shape = shape or (1,)
         if tensor.shape[1:] == shape:
             return tensor
-        kind = Reshape(shape or (1,))
+        kind = Reshape(shape)
         return self.model.graph.add(kind, [tensor], self._derived(tensor, "reshape"))
 
     def _expanded(self, tensor: Tensor, runs: tuple[Run, ...]) -> Tensor:
