@@ -43,8 +43,9 @@ class ElementwiseLayers(LayerBase):
         formula
             Over ``x0``, ``x1``, ...: the inputs. In Python's syntax: numbers, ``+ - * / **``,
             comparisons (which give 0 or 1), ``where(condition, a, b)``, ``minimum(a, b)``,
-            ``maximum(a, b)``, ``clamp(x, low, high)``, and the functions of `unary`:
-            ``"x0 * sigmoid(x1) + 0.5"``.
+            ``maximum(a, b)``, ``clamp(x, low, high)``, ``hardtanh(x, low, high)``, and the
+            functions of `unary`: ``"x0 * sigmoid(x1) + 0.5"``. Slopes where a function has two
+            branches are PyTorch's; so `clamp` has slope 1 at its bounds, and `hardtanh` 0.
         inputs
             One to eight. As in NumPy, an extent of 1 is repeated; so is a sample extent of 1. The
             samples always go with the samples: (n, c) goes with (n, h, w, c). Integers are
@@ -123,7 +124,7 @@ class ElementwiseLayers(LayerBase):
 
     def elu(self, x: Tensor, alpha: float = 1.0, name: str | None = None) -> Tensor:
         """x where it is positive, else alpha * (exp(x) - 1)."""
-        formula = f"where(x0 > 0, x0, {float(alpha)!r} * expm1(minimum(x0, 0)))"
+        formula = f"where(x0 > 0, x0, {float(alpha)!r} * expm1(where(x0 > 0, 0, x0)))"
         return self._elementwise(formula, [x], self._name("elu", name))
 
     def prelu(

@@ -146,6 +146,10 @@ class Layers(ShapeLayers):
         """Softmax over the last dimension."""
         return self._add(Softmax(), x, self._name("softmax", name))
 
+    def log_softmax(self, x: Tensor, name: str | None = None) -> Tensor:
+        """The logarithm of `softmax`, also where a softmax is too small for a number."""
+        return self._add(Softmax(log=True), x, self._name("log_softmax", name))
+
     def matmul(self, a: Tensor, b: Tensor, name: str | None = None) -> Tensor:
         """Matrix products of each sample: (n, ..., i, k) x (n, ..., k, j) -> (n, ..., i, j)."""
         return self.graph.add(MatMul(), [a, b], self._name("matmul", name))
@@ -153,7 +157,7 @@ class Layers(ShapeLayers):
     def reduce(
         self,
         x: Tensor,
-        kind: Literal["mean", "sum", "max"],
+        kind: Literal["mean", "sum", "max", "amax"],
         axes: int | Sequence[int],
         keepdims: bool = False,
         name: str | None = None,
@@ -165,7 +169,8 @@ class Layers(ShapeLayers):
         x
             What to reduce.
         kind
-            A maximum's gradient goes to the first element that has it.
+            Both "max" and "amax" are maxima. The gradient of the first goes to the first element
+            that has it, that of the second is shared evenly by all that have it.
         axes
             One dimension or several, not the samples'; from the end if negative.
         keepdims
@@ -183,8 +188,8 @@ class Layers(ShapeLayers):
         UserError
             If there are no such dimensions.
         """
-        if kind not in ("mean", "sum", "max"):
-            raise UserError(f"unknown reduction '{kind}'; use 'mean', 'sum' or 'max'")
+        if kind not in ("mean", "sum", "max", "amax"):
+            raise UserError(f"unknown reduction '{kind}'; use 'mean', 'sum', 'max' or 'amax'")
         given = [axes] if isinstance(axes, int) else list(axes)
         rank = len(x.shape)
         dims = tuple(sorted({axis + rank if axis < 0 else axis for axis in given}))

@@ -28,8 +28,8 @@ def activated(x: Array, activation: str) -> Array:
         "tanh": jnp.tanh,
         "gelu": gelu,
         "silu": jax.nn.silu,
-        "relu6": jax.nn.relu6,
-        "hardswish": jax.nn.hard_swish,
+        "relu6": lambda x: hardtanh(x, 0.0, 6.0),
+        "hardswish": lambda x: x * hardtanh(x + 3, 0.0, 6.0) / 6,
     }
     return known[activation](x)
 
@@ -50,8 +50,18 @@ def gelu(x: Array) -> Array:
     return jax.nn.gelu(x, approximate=False)
 
 
-def softmax(x: Array) -> Array:
-    return jax.nn.softmax(x, -1)
+def softmax(x: Array, log: bool = False) -> Array:
+    return (jax.nn.log_softmax if log else jax.nn.softmax)(x, -1)
+
+
+def hardtanh(x: Array, low: Any = -1.0, high: Any = 1.0) -> Array:
+    """x between two bounds, at which its slope is 0."""
+    return jnp.where(x <= low, low, jnp.where(x >= high, high, x))
+
+
+def clamp(x: Array, low: Any, high: Any) -> Array:
+    """x between two bounds, at which its slope is 1."""
+    return jnp.where(x < low, low, jnp.where(x > high, high, x))
 
 
 def dropout(x: Array, rate: float, key: Array) -> Array:
@@ -112,8 +122,9 @@ def take(x: Array, numbers: Array, order: Array, starts: Array, axis: int) -> Ar
 
 
 def reduce(x: Array, kind: str, axes: tuple[int, ...], keepdims: bool = False) -> Array:
-    if kind != "max":
-        return (jnp.mean if kind == "mean" else jnp.sum)(x, axis=axes, keepdims=keepdims)
+    if kind != "max":  # amax's gradient is shared by all elements that have the maximum
+        functions: dict[str, Any] = {"mean": jnp.mean, "sum": jnp.sum, "amax": jnp.max}
+        return functions[kind](x, axis=axes, keepdims=keepdims)
     # A maximum's gradient goes to the first element that has it.
     kept = [d for d in range(x.ndim) if d not in axes]
     flat = x.transpose(*kept, *axes).reshape(*(x.shape[d] for d in kept), -1)
@@ -136,7 +147,7 @@ FORMULAS: dict[str, Any] = {
     "where": lambda c, a, b: jnp.where(c != 0, a, b),
     "minimum": jnp.minimum,
     "maximum": jnp.maximum,
-    "clamp": jnp.clip,
+    "clamp": clamp,
     "relu": jax.nn.relu,
     "sigmoid": jax.nn.sigmoid,
     "tanh": jnp.tanh,
@@ -145,13 +156,13 @@ FORMULAS: dict[str, Any] = {
     "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
     "silu": jax.nn.silu,
     "mish": jax.nn.mish,
-    "hardswish": jax.nn.hard_swish,
-    "hardsigmoid": jax.nn.hard_sigmoid,
-    "hardtanh": jax.nn.hard_tanh,
-    "relu6": jax.nn.relu6,
+    "hardswish": lambda x: x * hardtanh(x + 3, 0.0, 6.0) / 6,
+    "hardsigmoid": lambda x: hardtanh(x + 3, 0.0, 6.0) / 6,
+    "hardtanh": hardtanh,
+    "relu6": lambda x: hardtanh(x, 0.0, 6.0),
     "elu": jax.nn.elu,
     "selu": jax.nn.selu,
-    "leaky_relu": jax.nn.leaky_relu,
+    "leaky_relu": lambda x: jnp.where(x > 0, x, 0.01 * x),
     "softplus": jax.nn.softplus,
     "log_sigmoid": jax.nn.log_sigmoid,
     "softsign": jax.nn.soft_sign,
@@ -231,7 +242,8 @@ def binary_cross_entropy(x: Array, labels: Array, of: str = "logits") -> Array:
     if of == "logits":
         losses = jnp.maximum(x, 0) - x * labels + jnp.log1p(jnp.exp(-jnp.abs(x)))
     else:
-        losses = -(labels * jnp.log(x) + (1 - labels) * jnp.log(1 - x))
+        yes, no = (jnp.maximum(jnp.log(p), -100.0) for p in (x, 1 - x))  # as PyTorch bounds them
+        losses = -(labels * yes + (1 - labels) * no)
     return each_sample(losses)
 
 

@@ -156,21 +156,24 @@ def batch_norm_statistics(x: Array) -> Array:
 
 def batch_norm_moments(
     statistics: Array,
-    running_mean: Array,
-    running_variance: Array,
+    *averages: Array,
     positions: int,
     momentum: float = 0.1,
-) -> tuple[Array, Array, Array]:
-    """The batch's mean and variance, (1, 2, c), and the running averages."""
+    running: bool = True,
+) -> Any:
+    """The batch's mean and variance, (1, 2, c), and the running averages, if there are any."""
     means, variances = statistics[:, 0], statistics[:, 1]
     mean, variance = means.mean(0), variances.mean(0) + means.var(0)
     count = positions * statistics.shape[0]
     unbiased = variance * (count / max(count - 1, 1))
-    return (
-        jnp.stack([mean, variance])[None],
-        lax.stop_gradient((1 - momentum) * running_mean + momentum * mean),
-        lax.stop_gradient((1 - momentum) * running_variance + momentum * unbiased),
+    result = jnp.stack([mean, variance])[None]
+    if not running:
+        return result
+    moved = (
+        lax.stop_gradient((1 - momentum) * average + momentum * value)
+        for average, value in zip(averages, (mean, unbiased), strict=True)
     )
+    return (result, *moved)
 
 
 def batch_norm(
@@ -229,7 +232,11 @@ def multi_head_attention(
     if causal:
         s, t = scores.shape[-2:]
         scores = jnp.where(jnp.triu(jnp.ones((s, t), bool), 1), -jnp.inf, scores)
-    weights = jnp.nan_to_num(jax.nn.softmax(scores, -1))
+    if bias:  # a query that may attend to nothing does so, and has no gradient
+        nothing = (scores == -jnp.inf).all(-1, keepdims=True)
+        weights = jnp.where(nothing, 0.0, jax.nn.softmax(jnp.where(nothing, 0.0, scores), -1))
+    else:
+        weights = jax.nn.softmax(scores, -1)
     if dropout > 0:
         kept = jax.random.bernoulli(key, 1 - dropout, weights.shape)
         weights = weights * kept / (1 - dropout)

@@ -52,8 +52,8 @@ def gelu(x: Tensor) -> Tensor:
     return F.gelu(x)
 
 
-def softmax(x: Tensor, low: int, shape: tuple[int, ...]) -> Tensor:
-    return F.softmax(x, -1).narrow(-1, low, shape[-1])
+def softmax(x: Tensor, low: int, shape: tuple[int, ...], log: bool = False) -> Tensor:
+    return (F.log_softmax if log else F.softmax)(x, -1).narrow(-1, low, shape[-1])
 
 
 def dropout(x: Tensor, rate: float, key: tuple[int, ...]) -> Tensor:
@@ -155,6 +155,8 @@ def reduce(
             if keepdims
             else most
         )
+    if kind == "amax":  # whose gradient all elements share that have it
+        return x.amax(axes, keepdims)
     total = x.sum(axes, keepdim=keepdims)
     return total / count if kind == "mean" else total
 
@@ -189,7 +191,7 @@ FORMULAS: dict[str, Any] = {
     "where": lambda c, a, b: _each(torch.where)(c != 0, a, b),
     "minimum": _each(torch.minimum),
     "maximum": _each(torch.maximum),
-    "clamp": lambda x, low, high: x.clamp(low, high),
+    "clamp": _each(torch.clamp),
     "relu": F.relu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,

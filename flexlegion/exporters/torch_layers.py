@@ -165,19 +165,20 @@ def batch_norm_statistics(x: Tensor) -> Tensor:
 
 def batch_norm_moments(
     statistics: Tensor,
-    running_mean: Tensor,
-    running_variance: Tensor,
+    *averages: Tensor,
     positions: int,
     momentum: float = 0.1,
+    running: bool = True,
 ) -> Tensor:
-    """The batch's mean and variance, (1, 2, c); moves the running averages."""
+    """The batch's mean and variance, (1, 2, c); moves the running averages, if there are any."""
     means, variances = statistics[:, 0], statistics[:, 1]
     mean = means.mean(0)
     variance = variances.mean(0) + means.var(0, correction=0)
     count = positions * statistics.shape[0]
+    unbiased = variance * (count / max(count - 1, 1))
     with torch.no_grad():
-        running_mean.lerp_(mean, momentum)
-        running_variance.lerp_(variance * (count / max(count - 1, 1)), momentum)
+        for average, value in zip(averages, (mean, unbiased), strict=running):
+            average.lerp_(value, momentum)
     return torch.stack([mean, variance]).unsqueeze(0)
 
 
@@ -251,7 +252,11 @@ def multi_head_attention(
         s, t = scores.shape[-2:]
         later = torch.ones(s, t, dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, -math.inf)
-    weights = torch.nan_to_num(F.softmax(scores, -1))
+    if bias is not None:  # a query that may attend to nothing does so, and has no gradient
+        nothing = (scores == -math.inf).all(-1, keepdim=True)
+        weights = F.softmax(scores.masked_fill(nothing, 0), -1).masked_fill(nothing, 0)
+    else:
+        weights = F.softmax(scores, -1)
     if dropout > 0:
         mask = torch.rand(weights.shape, generator=generator(key, q.device), device=q.device)
         weights = weights * (mask >= dropout) / (1 - dropout)

@@ -1,8 +1,12 @@
 """Formulas in text, as element-wise operators take them, and the programs that kernels run.
 
 A formula is an expression over ``x0``, ``x1``, ... in Python's syntax: numbers, ``+ - * / **``,
-comparisons (0 or 1), ``where(c, a, b)``, ``minimum``, ``maximum``, ``clamp(x, low, high)``, and the
-functions of one argument in `FUNCTIONS`.
+comparisons (0 or 1), ``where(c, a, b)``, ``minimum``, ``maximum``, ``clamp(x, low, high)``,
+``hardtanh(x, low, high)``, and the functions of one argument in `FUNCTIONS`.
+
+Where a function has two branches, its slope is PyTorch's: `clamp` has slope 1 at its bounds, and
+`hardtanh`, which has the same values, has slope 0. Of equal arguments, `minimum` and `maximum` give
+half the gradient to each. NaN stays NaN.
 """
 
 from __future__ import annotations
@@ -29,12 +33,12 @@ FUNCTIONS: dict[str, str | None] = {
     "quick_gelu": "x * sigmoid(1.702 * x)",
     "silu": "x * sigmoid(x)",
     "mish": "x * tanh(softplus(x))",
-    "hardswish": "x * clamp(x + 3, 0, 6) / 6",
-    "hardsigmoid": "clamp(x + 3, 0, 6) / 6",
-    "hardtanh": "clamp(x, -1, 1)",
-    "relu6": "clamp(x, 0, 6)",
-    "elu": "where(x > 0, x, expm1(minimum(x, 0)))",
-    "selu": "1.0507009873554805 * where(x > 0, x, 1.6732632423543772 * expm1(minimum(x, 0)))",
+    "hardswish": "x * hardtanh(x + 3, 0, 6) / 6",
+    "hardsigmoid": "hardtanh(x + 3, 0, 6) / 6",
+    "hardtanh": "hardtanh(x, -1, 1)",
+    "relu6": "hardtanh(x, 0, 6)",
+    "elu": "where(x > 0, x, expm1(where(x > 0, 0, x)))",
+    "selu": "1.0507009873554805 * where(x > 0, x, 1.6732632423543772 * expm1(where(x > 0, 0, x)))",
     "leaky_relu": "where(x > 0, x, 0.01 * x)",
     "softplus": "maximum(x, 0) + log1p(exp(-abs(x)))",
     "log_sigmoid": "minimum(x, 0) - log1p(exp(-abs(x)))",
@@ -89,6 +93,8 @@ _SLOPES: dict[str, tuple[str, ...]] = {
     "minimum": ("01", "01"),
     "maximum": ("01", "01"),
     "where": ("", "0", "0"),
+    "clamp": ("012", "012", "012"),
+    "hardtanh": ("012", "012", "012"),
     "power": ("01", "01"),
     "negate": ("",),
     "abs": ("0",),
@@ -319,13 +325,12 @@ class _Builder:
 
     def _call(self, function: str, of: list[int]) -> int:
         counts = {"where": 3, "clamp": 3, "minimum": 2, "maximum": 2} | dict.fromkeys(FUNCTIONS, 1)
+        if function == "hardtanh" and len(of) == 3:
+            return self._add(Instruction(function, tuple(of)))
         if function not in counts:
             raise self._wrong(f"there is no function '{function}'; there are {', '.join(counts)}")
         if len(of) != counts[function]:
             raise self._wrong(f"{function} takes {counts[function]} arguments, but got {len(of)}")
-        if function == "clamp":
-            low = self._add(Instruction("maximum", (of[0], of[1])))
-            return self._add(Instruction("minimum", (low, of[2])))
         inner = FUNCTIONS.get(function)
         if inner is not None:
             return self._value(_parsed(inner), {"x": of[0]})

@@ -34,13 +34,20 @@ def _require_channels(name: str, shape: Shape) -> None:
 class BatchNormStatistics(OperatorType):
     """Input (n, ..., c), output (n, 2, c): each sample's mean and variance over its positions.
 
-    The first step of batch normalisation; `BatchNormMoments` is the second. Evaluation has no use
-    for them, and leaves the output as it is.
+    The first step of batch normalisation; `BatchNormMoments` is the second.
+
+    Parameters
+    ----------
+    evaluated
+        Whether evaluation and prediction need them. They do not if there are running averages, and
+        leave the output as it is.
     """
 
     type: ClassVar[str] = "batch_norm_statistics"
     family: ClassVar[Family] = "normalization"
     float32_outputs: ClassVar[tuple[str, ...]] = ("output",)
+
+    evaluated: bool = False
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         _require_channels("batch_norm_statistics", inputs[0])
@@ -81,6 +88,9 @@ class BatchNormMoments(OperatorType):
         Of a sample: how many values of a channel its statistics are of.
     momentum
         The share of the batch in a running average.
+    running
+        Whether there are running averages. Without them, evaluation and prediction normalise by
+        their own batch, too.
     """
 
     type: ClassVar[str] = "batch_norm_moments"
@@ -89,6 +99,7 @@ class BatchNormMoments(OperatorType):
 
     positions: int
     momentum: float = 0.1
+    running: bool = True
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         (statistics,) = inputs
@@ -100,6 +111,8 @@ class BatchNormMoments(OperatorType):
         return (1, *statistics[1:])
 
     def weights(self, inputs: Sequence[Shape]) -> Sequence[WeightSpec]:
+        if not self.running:
+            return ()
         shape = inputs[0][-1:]
         return (
             WeightSpec("running_mean", shape, Zeros(), use="state"),
@@ -117,7 +130,7 @@ class BatchNormMoments(OperatorType):
         return (Access((WHOLE, along(1), along(2)), saved=True),)
 
     def weight_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
-        return (Access((along(2),)), Access((along(2),)))
+        return (Access((along(2),)),) * (2 if self.running else 0)
 
     def output_saved(self) -> bool:
         return True

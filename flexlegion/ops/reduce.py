@@ -28,13 +28,15 @@ from flexlegion.tensor import Shape
 class Reduce(OperatorType):
     """The mean, sum or maximum over some dimensions of each sample.
 
-    A maximum's gradient goes to the first element that has it; so of what it
-    reduces the outermost dimension alone can be split.
+    The gradient of "max" goes to the first element that has the maximum; so of what it reduces the
+    outermost dimension alone can be split. The gradient of "amax" is shared evenly by all elements
+    that have it; so none of what it reduces can be split, as each part would have to know how many
+    of these the others have. (PyTorch's `max` with a dimension, and its `amax`, differ so.)
 
     Parameters
     ----------
     kind
-        "mean", "sum" or "max".
+        "mean", "sum", "max" or "amax".
     axes
         The dimensions, in order; not the samples'.
     keepdims
@@ -67,9 +69,9 @@ class Reduce(OperatorType):
     def _spanned(self, inputs: Sequence[Shape]) -> tuple[int, ...]:
         """The reduced axes that are dimensions of the space, which has a few at most.
 
-        Of a maximum, the outermost: so the first part that has it has the first element, too.
+        Of a "max", the outermost: so the first part that has it has the first element, too.
         """
-        most = 1 if self.kind == "max" else MAX_SPACE - len(self.output_shape(inputs))
+        most = {"max": 1, "amax": 0}.get(self.kind, MAX_SPACE - len(self.output_shape(inputs)))
         return self.axes[:most]
 
     def _reduced(self, inputs: Sequence[Shape], axis: int) -> Dim:
@@ -86,13 +88,15 @@ class Reduce(OperatorType):
                 return along(space + spanned.index(d))
             return WHOLE if d in self.axes else along(outputs.index(d))
 
-        most = self.kind == "max"
+        most = self.kind in ("max", "amax")
         return (Access(tuple(its(d) for d in range(rank)), saved=most, linear=not most),)
 
     def output_access(self, inputs: Sequence[Shape]) -> Sequence[Access]:
         rank = len(self.output_shape(inputs))
         if self.kind == "max":
             return (Access(identity(rank), saved=True, combine="max"),)
+        if self.kind == "amax":
+            return (Access(identity(rank), saved=True),)
         return (Access(identity(rank)),)
 
     def flops(self, inputs: Sequence[Shape]) -> int:

@@ -1,4 +1,4 @@
-"""Softmax over the last dimension."""
+"""Softmax over the last dimension, and its logarithm."""
 
 from __future__ import annotations
 
@@ -18,10 +18,18 @@ class Softmax(OperatorType):
 
     A task that computes a range of the classes reads all of them. Its share of the Jacobian's
     product is linear in its share of the output's gradient, so the sum over tasks is the whole.
+
+    Parameters
+    ----------
+    log
+        Whether the output is the softmax's logarithm. It is computed as such: below e^-103 a
+        softmax is 0, but its logarithm is a number.
     """
 
     type: ClassVar[str] = "softmax"
     family: ClassVar[Family] = "normalization"
+
+    log: bool = False
 
     def output_shape(self, inputs: Sequence[Shape]) -> Shape:
         if len(inputs[0]) < 2:

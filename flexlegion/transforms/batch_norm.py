@@ -9,7 +9,9 @@ from flexlegion.ops.normalization import BatchNormMoments, BatchNormStatistics
 from flexlegion.tensor import Tensor
 
 
-def add_moments(graph: Graph, x: Tensor, momentum: float, name: str) -> Operator:
+def add_moments(
+    graph: Graph, x: Tensor, momentum: float, name: str, running: bool = True
+) -> Operator:
     """Take mean and variance of a batch, and keep their running averages.
 
     ``NAME.statistics`` takes those of each sample, so that samples can be split; ``NAME.moments``
@@ -25,13 +27,15 @@ def add_moments(graph: Graph, x: Tensor, momentum: float, name: str) -> Operator
         The share of each batch in the running averages, 0 to 1.
     name
         Of the batch normalisation.
+    running
+        Whether there are running averages, by which evaluation normalises.
 
     Returns
     -------
     Operator
         ``NAME.moments``: its output, (1, 2, channel), is what `BatchNorm` normalises by, and its
-        weights are the running mean and variance.
+        weights are the running mean and variance, if there are any.
     """
-    statistics = graph.add(BatchNormStatistics(), [x], f"{name}.statistics")
-    positions = math.prod(x.shape[1:-1])
-    return graph.apply(BatchNormMoments(positions, momentum), [statistics], f"{name}.moments")
+    statistics = graph.add(BatchNormStatistics(not running), [x], f"{name}.statistics")
+    moments = BatchNormMoments(math.prod(x.shape[1:-1]), momentum, running)
+    return graph.apply(moments, [statistics], f"{name}.moments")

@@ -10,7 +10,7 @@ namespace flexlegion::gpu {
 FL_DEVICE inline float apply(Activation activation, float x) {
   switch (activation) {
     case Activation::relu:
-      return x > 0.0f ? x : 0.0f;
+      return relu_of(x);
     case Activation::sigmoid:
       return 1.0f / (1.0f + expf(-x));
     case Activation::tanh:
@@ -24,7 +24,7 @@ FL_DEVICE inline float apply(Activation activation, float x) {
 FL_DEVICE inline float derivative(Activation activation, float y) {
   switch (activation) {
     case Activation::relu:
-      return y > 0.0f ? 1.0f : 0.0f;
+      return y <= 0.0f ? 0.0f : 1.0f;
     case Activation::sigmoid:
       return y * (1.0f - y);
     case Activation::tanh:

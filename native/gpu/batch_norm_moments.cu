@@ -90,11 +90,13 @@ struct StatisticsGradient {
 
 class BatchNormStatistics : public Kernel {
  public:
+  explicit BatchNormStatistics(const Attributes& attributes)
+      : evaluated_(attributes.integer("evaluated") != 0) {}
   bool accumulates() const override { return true; }
   bool takes(DataType) const override { return true; }
 
   void forward(KernelTask& task) override {
-    if (task.run.training == 0 || task.outputs[0].tile.empty()) return;
+    if ((task.run.training == 0 && !evaluated_) || task.outputs[0].tile.empty()) return;
     const MeansAndVariances y(task.outputs[0]);
     const std::int64_t samples = task.inputs[0].extent(0), channels = task.outputs[0].extent(2);
     const std::int64_t positions = task.inputs[0].volume() / samples / channels;
@@ -107,7 +109,7 @@ class BatchNormStatistics : public Kernel {
                              const double variance = sums.of[1] * share - mean * mean;
                              const float first = x.load(Width<1>(), 0, k)[0];
                              y.mean(i, c) = static_cast<float>(first + mean);
-                             y.variance(i, c) = variance > 0 ? static_cast<float>(variance) : 0.0f;
+                             y.variance(i, c) = variance < 0 ? 0.0f : static_cast<float>(variance);
                            });
   }
 
@@ -122,22 +124,26 @@ class BatchNormStatistics : public Kernel {
                                   task.adds_to_input_grad(0)};
     run_columns(positions, samples * channels, body.x.aligned() && body.dx.aligned(), body);
   }
+
+ private:
+  bool evaluated_;  // in evaluation and prediction, too
 };
 
 class BatchNormMoments : public Kernel {
  public:
   explicit BatchNormMoments(const Attributes& attributes)
       : positions_(attributes.integer("positions")),
-        momentum_(static_cast<float>(attributes.number("momentum"))) {}
+        momentum_(static_cast<float>(attributes.number("momentum"))),
+        running_(attributes.integer("running") != 0) {}
   bool accumulates() const override { return true; }
 
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
     const MeansAndVariances x(task.inputs[0]), y(task.outputs[0]);
-    float *const running_mean = task.weights[0].f32(), *const running_variance =
-                                                           task.weights[1].f32();
+    float* const running_mean = running_ ? task.weights[0].f32() : nullptr;
+    float* const running_variance = running_ ? task.weights[1].f32() : nullptr;
     const std::int64_t channels = task.outputs[0].extent(2);
-    if (task.run.training == 0) {
+    if (running_ && task.run.training == 0) {
       for_each(channels, [=] FL_BODY(std::int64_t c) {
         y.mean(0, c) = running_mean[c];
         y.variance(0, c) = running_variance[c];
@@ -161,6 +167,7 @@ class BatchNormMoments : public Kernel {
           if (team.rank != 0) return;
           y.mean(0, c) = mean;
           y.variance(0, c) = variance;
+          if (running_mean == nullptr) return;
           running_mean[c] = averaged(running_mean[c], mean, momentum);
           running_variance[c] = averaged(running_variance[c], unbiased * variance, momentum);
         });
@@ -191,11 +198,12 @@ class BatchNormMoments : public Kernel {
 
   std::int64_t positions_;
   float momentum_;
+  bool running_;  // whether there are running averages; else, evaluation takes the batch's, too
 };
 
 const RegisterKernel registered_statistics(
     "batch_norm_statistics",
-    [](const Attributes&) { return std::make_unique<BatchNormStatistics>(); }, DeviceKind::gpu);
+    [](const Attributes& a) { return std::make_unique<BatchNormStatistics>(a); }, DeviceKind::gpu);
 const RegisterKernel registered_moments(
     "batch_norm_moments", [](const Attributes& a) { return std::make_unique<BatchNormMoments>(a); },
     DeviceKind::gpu);

@@ -64,8 +64,9 @@ FL_DEVICE void differentiate(const Operands& x, const BackwardWork& work, std::i
     if (!work.wanted[v]) continue;
     for (int n = 0; n < arguments_of(code.operation); ++n) {
       if (!work.wanted[code.of[n]] || !has_slope(code.operation, n)) continue;
-      gradient[code.of[n]] += slope_of<LibraryMath>(code.operation, n, value[code.of[0]],
-                                                    value[code.of[1]], value[v], gradient[v]);
+      gradient[code.of[n]] +=
+          slope_of<LibraryMath>(code.operation, n, value[code.of[0]], value[code.of[1]],
+                                value[code.of[2]], value[v], gradient[v]);
     }
   }
 }

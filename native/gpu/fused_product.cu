@@ -29,10 +29,9 @@ struct Shape {
   int rows, columns, inner, ld;
   DataType factors, result;
   Precision precision;
-  cublasLtEpilogue_t epilogue;
   std::array<std::int64_t, 3> alignment;
 
-  Shape(const Matrix& a, const Matrix& b, const Matrix& c, bool biased, bool relu)
+  Shape(const Matrix& a, const Matrix& b, const Matrix& c)
       : left(b),
         right(a),
         rows(static_cast<int>(c.cols)),
@@ -42,12 +41,9 @@ struct Shape {
         factors(a.type),
         result(c.type),
         precision(is_narrow(a.type) ? Precision::fp32 : gpu::precision()),
-        epilogue(biased && relu ? CUBLASLT_EPILOGUE_RELU_BIAS
-                 : biased       ? CUBLASLT_EPILOGUE_BIAS
-                                : CUBLASLT_EPILOGUE_RELU),
         alignment{alignment_of(b.data), alignment_of(a.data), alignment_of(c.data)} {}
 
-  using Key = std::array<std::int64_t, 15>;
+  using Key = std::array<std::int64_t, 14>;
   Key key() const {
     return {left.operation,
             left.ld,
@@ -60,7 +56,6 @@ struct Shape {
             static_cast<std::int64_t>(factors),
             static_cast<std::int64_t>(result),
             static_cast<std::int64_t>(precision),
-            static_cast<std::int64_t>(epilogue),
             alignment[0],
             alignment[1],
             alignment[2]};
@@ -76,7 +71,8 @@ class FusedProduct {
     check(cublasLtMatmulDescCreate(&product_, compute, CUDA_R_32F));
     set(CUBLASLT_MATMUL_DESC_TRANSA, shape.left.operation);
     set(CUBLASLT_MATMUL_DESC_TRANSB, shape.right.operation);
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, shape.epilogue);
+    const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
     left_ = layout(shape.left, shape.factors, shape.rows, shape.inner);
     right_ = layout(shape.right, shape.factors, shape.inner, shape.columns);
     check(cublasLtMatrixLayoutCreate(&result_, cuda_type(shape.result),
@@ -99,7 +95,7 @@ class FusedProduct {
 
   void run(const Matrix& a, const Matrix& b, const Matrix& c, const void* bias, int slot) {
     const auto bytes = static_cast<std::int64_t>(best_.workspaceSize);
-    if (bias != nullptr) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     const float one = 1.0f, zero = 0.0f;
     void* const workspace = scratch(slot, bytes / 4 + 1);
     check(cublasLtMatmul(blas_lt(), product_, &one, b.data, left_, a.data, right_, &zero, c.data,
@@ -158,16 +154,17 @@ FusedProduct& product_of(const Shape& shape) {
   return *product;
 }
 
+// A product and its bias in one kernel. A ReLU follows in another: cuBLASLt does not say that its
+// own leaves NaN as it is, and one that does not would hide that training diverges.
 bool fused(const Matrix& a, const Matrix& b, const Matrix& c, const Reals& bias,
            Activation activation, int slot) {
-  const bool relu = activation == Activation::relu;
-  if (!relu && activation != Activation::none) return false;
+  if (activation != Activation::none && activation != Activation::relu) return false;
   if (c.rows == 0 || c.cols == 0 || a.cols == 0) return false;
-  FusedProduct& product = product_of(Shape(a, b, c, bias.present(), relu));
+  FusedProduct& product = product_of(Shape(a, b, c));
   if (!product.usable()) return false;
   // Of the result's type.
   const void* beside = bias.data();
-  if (bias.present() && bias.type() != c.type) {
+  if (bias.type() != c.type) {
     const Rect all = Rect::of_shape({c.cols});
     const TensorView floats = dense_view(bias.data(), all, {c.cols}, bias.type());
     const TensorView rounded = gpu::scratch_view(slot + 1, floats, c.type);
@@ -175,6 +172,9 @@ bool fused(const Matrix& a, const Matrix& b, const Matrix& c, const Reals& bias,
     beside = rounded.data;
   }
   product.run(a, b, c, beside, slot);
+  if (activation != Activation::none) {
+    add_bias_and_activate(reals(c), reals(c), Reals(), c.rows, c.cols, activation);
+  }
   return true;
 }
 
@@ -186,7 +186,7 @@ void multiply_and_activate(const Matrix& a, const Matrix& b, const Matrix& c, co
                            Activation activation, int slot) {
   const bool plain = !bias.present() && activation == Activation::none;
 #if FLEXLEGION_CUDA
-  if (!plain && !aligns_result(a, c) && fused(a, b, c, bias, activation, slot)) return;
+  if (bias.present() && !aligns_result(a, c) && fused(a, b, c, bias, activation, slot)) return;
 #endif
   if (plain || c.type == DataType::float32) {
     multiply(a, b, c);

@@ -1,5 +1,5 @@
-// A product, with what a dense layer does to it: cuBLASLt's kernels end with a bias and a ReLU, so
-// that the result is written once.
+// A product, with what a dense layer does to it: cuBLASLt's kernels end with a bias, so that
+// without an activation the result is written once.
 #pragma once
 
 #include "gpu/blas.h"

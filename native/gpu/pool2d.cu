@@ -84,7 +84,7 @@ struct Winners {
         const auto its = load(Width<W>(), plane, h * x.stride[1] + w * x.stride[2]);
         const auto number = static_cast<std::int32_t>(t.number(at.h, at.w, h, w));
         for (int k = 0; k < W; ++k) {
-          if (!(its[k] > values[k])) continue;
+          if (!(its[k] > values[k] || its[k] != its[k])) continue;
           values[k] = its[k];
           numbers[k] = number;
         }

@@ -3,6 +3,7 @@
 
 #include "gpu/column_sums.h"
 #include "gpu/folded.h"
+#include "ops/merge_elements.h"
 
 namespace flexlegion::gpu {
 namespace {
@@ -85,6 +86,29 @@ void reward(const TensorView& x, const TensorView& y, const TensorView& dy, cons
                 });
 }
 
+// All elements that have the maximum take an equal part of its gradient.
+void share(const TensorView& x, const TensorView& y, const TensorView& dy, const TensorView& dx,
+           bool adds) {
+  const Folded folded(y, x), gradients(dy, x);
+  const Strided from(x), to(dx);
+  const Reals most(y.data, y.type), grad(dy.data, dy.type);
+  for_each_team(folded.columns.volume, folded.rows.volume,
+                [=] FL_BODY(const Team& team, std::int64_t column) {
+                  const std::int64_t first = folded.columns(column), rows = folded.rows.volume;
+                  const float maximum = most[folded.kept(column)];
+                  double mine = 0;
+                  for (std::int64_t r = team.rank; r < rows; r += team.size) {
+                    mine += same_number(from[first + folded.rows(r)], maximum) ? 1 : 0;
+                  }
+                  const auto number = static_cast<float>(team.sum(mine));
+                  const float each = grad[gradients.kept(column)] / number;
+                  for (std::int64_t r = team.rank; r < rows; r += team.size) {
+                    const std::int64_t at = first + folded.rows(r);
+                    put(to[at], same_number(from[at], maximum) ? each : 0.0f, adds);
+                  }
+                });
+}
+
 class Reduce : public Kernel {
  public:
   explicit Reduce(const Attributes& attributes) : reduction_(attributes) {}
@@ -108,7 +132,8 @@ class Reduce : public Kernel {
     if (reduction_.kind != Reduction::Kind::maximum) {
       return spread(dy, dx, static_cast<float>(reduction_.factor(dx)), adds);
     }
-    reward(task.inputs[0], reduction_.beside(dx, task.outputs[0]), dy, dx, adds);
+    const TensorView y = reduction_.beside(dx, task.outputs[0]);
+    (reduction_.shares ? share : reward)(task.inputs[0], y, dy, dx, adds);
   }
 
  private:

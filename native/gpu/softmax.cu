@@ -1,5 +1,5 @@
-// softmax over the last dimension. A task sees whole rows of its input and may own a slice of their
-// softmax; its contribution to the input's gradient covers the whole row.
+// softmax over the last dimension, or its logarithm. A task sees whole rows of its input and may
+// own a slice of their softmax; its contribution to the input's gradient covers the whole row.
 #include "gpu/row_softmax.h"
 #include "gpu/view.h"
 #include "ops/kernel.h"
@@ -9,6 +9,7 @@ namespace {
 
 class Softmax : public Kernel {
  public:
+  explicit Softmax(const Attributes& attributes) : log_(attributes.integer("log") != 0) {}
   bool accumulates() const override { return true; }
   bool takes(DataType) const override { return true; }
 
@@ -19,17 +20,20 @@ class Softmax : public Kernel {
     const std::int64_t classes = x.extent[last], length = y.extent[last];
     const std::int64_t lo = task.outputs[0].tile.lo[last];
     for_each_team(task.outputs[0].volume() / length, classes,
-                  [=] FL_BODY(const Team& team, std::int64_t r) {
+                  [=, log = log_] FL_BODY(const Team& team, std::int64_t r) {
                     const Reals from = x.row(r), to = y.row(r);
                     const RowSoftmax softmax = row_softmax(team, from, classes);
                     const float scale = 1.0f / softmax.sum;
+                    const float log_sum = logf(softmax.sum);
                     for (std::int64_t j = team.rank; j < length; j += team.size) {
-                      to[j] = expf(from[lo + j] - softmax.maximum) * scale;
+                      const float below = from[lo + j] - softmax.maximum;
+                      to[j] = log ? below - log_sum : expf(below) * scale;
                     }
                   });
   }
 
-  // dx_j = y_j (dy_j - sum_k dy_k y_k), where dy is zero outside of the task's slice.
+  // dx_j = y_j (dy_j - sum_k dy_k y_k), where dy is zero outside of the task's slice; of the
+  // logarithm, dy_j - y_j sum_k dy_k.
   void backward(KernelTask& task) override {
     if (!task.wants_input_grad(0)) return;
     const bool adds = task.adds_to_input_grad(0);
@@ -38,25 +42,30 @@ class Softmax : public Kernel {
     const std::int64_t classes = x.extent[last], length = dy.extent[last];
     const std::int64_t lo = task.output_grads[0].tile.lo[last];
     for_each_team(task.input_grads[0].volume() / std::max<std::int64_t>(1, classes), classes,
-                  [=] FL_BODY(const Team& team, std::int64_t r) {
+                  [=, log = log_] FL_BODY(const Team& team, std::int64_t r) {
                     const Reals from = x.row(r), grad = dy.row(r), to = dx.row(r);
                     const RowSoftmax softmax = row_softmax(team, from, classes);
                     const float scale = 1.0f / softmax.sum;
                     float mean = 0;
                     for (std::int64_t j = team.rank; j < length; j += team.size) {
-                      mean += grad[j] * expf(from[lo + j] - softmax.maximum) * scale;
+                      const float each = expf(from[lo + j] - softmax.maximum) * scale;
+                      mean += log ? static_cast<float>(grad[j]) : grad[j] * each;
                     }
                     mean = team.sum(mean);
                     for (std::int64_t j = team.rank; j < classes; j += team.size) {
                       const float own = j >= lo && j < lo + length ? grad[j - lo] : 0.0f;
-                      put(to[j], expf(from[j] - softmax.maximum) * scale * (own - mean), adds);
+                      const float each = expf(from[j] - softmax.maximum) * scale;
+                      put(to[j], log ? own - each * mean : each * (own - mean), adds);
                     }
                   });
   }
+
+ private:
+  bool log_;
 };
 
 const RegisterKernel registered(
-    "softmax", [](const Attributes&) { return std::make_unique<Softmax>(); }, DeviceKind::gpu);
+    "softmax", [](const Attributes& a) { return std::make_unique<Softmax>(a); }, DeviceKind::gpu);
 
 }  // namespace
 }  // namespace flexlegion::gpu

@@ -12,7 +12,7 @@ namespace {
 FLEXLEGION_SIMD void relu_backward(const float* dy, const float* y, float* dx, std::int64_t n,
                                    bool adds) {
   write_or_add(adds, dx, n,
-               [=](std::int64_t i) FLEXLEGION_INLINE_LAMBDA { return y[i] > 0 ? dy[i] : 0.0f; });
+               [=](std::int64_t i) FLEXLEGION_INLINE_LAMBDA { return y[i] <= 0 ? 0.0f : dy[i]; });
 }
 
 FLEXLEGION_SIMD void sigmoid_backward(const float* dy, const float* y, float* dx, std::int64_t n,
@@ -30,7 +30,7 @@ FLEXLEGION_SIMD void tanh_backward(const float* dy, const float* y, float* dx, s
 }
 
 FLEXLEGION_SIMD void relu(float* x, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) x[i] = x[i] > 0 ? x[i] : 0.0f;
+  for (std::int64_t i = 0; i < n; ++i) x[i] = relu_of(x[i]);
 }
 
 FLEXLEGION_SIMD void sigmoid(float* x, std::int64_t n) {

@@ -79,12 +79,14 @@ std::int64_t positions_of(const TensorView& x) {
 
 class BatchNormStatistics : public Kernel {
  public:
+  explicit BatchNormStatistics(const Attributes& attributes)
+      : evaluated_(attributes.integer("evaluated") != 0) {}
   bool accumulates() const override { return true; }
   bool takes(DataType type) const override { return type == DataType::bfloat16; }
 
   void forward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &y = task.outputs[0];
-    if (task.run.training == 0 || y.tile.empty()) return;
+    if ((task.run.training == 0 && !evaluated_) || y.tile.empty()) return;
     for (std::int64_t i = 0; i < x.extent(0); ++i) {
       with_element(x.type, [&](auto element) {
         reduce<decltype(element)>(sample(x, i), MeanAndVariance(y, i));
@@ -150,16 +152,20 @@ class BatchNormStatistics : public Kernel {
     for (std::int64_t c = 0; c < channels; ++c) {
       const double mean = sum[c] * share;
       result.mean[c] = static_cast<float>(shift[c] + mean);
-      result.variance[c] = static_cast<float>(std::max(0.0, square[c] * share - mean * mean));
+      const double variance = square[c] * share - mean * mean;
+      result.variance[c] = static_cast<float>(variance < 0 ? 0.0 : variance);  // NaN stays
     }
   }
+
+  bool evaluated_;  // in evaluation and prediction, too
 };
 
 class BatchNormMoments : public Kernel {
  public:
   explicit BatchNormMoments(const Attributes& attributes)
       : positions_(attributes.integer("positions")),
-        momentum_(static_cast<float>(attributes.number("momentum"))) {}
+        momentum_(static_cast<float>(attributes.number("momentum"))),
+        running_(attributes.integer("running") != 0) {}
   bool accumulates() const override { return true; }
 
   void forward(KernelTask& task) override {
@@ -167,6 +173,10 @@ class BatchNormMoments : public Kernel {
     if (y.tile.empty()) return;
     const MeanAndVariance result(y, 0);
     const std::int64_t channels = y.extent(2);
+    if (!running_) {
+      join(task, result, channels);
+      return;
+    }
     float *const running_mean = task.weights[0].f32(), *const running_variance =
                                                            task.weights[1].f32();
     if (task.run.training == 0) {
@@ -248,10 +258,11 @@ class BatchNormMoments : public Kernel {
 
   std::int64_t positions_;
   float momentum_;
+  bool running_;  // whether there are running averages; else, evaluation takes the batch's, too
 };
 
-const RegisterKernel registered_statistics("batch_norm_statistics", [](const Attributes&) {
-  return std::make_unique<BatchNormStatistics>();
+const RegisterKernel registered_statistics("batch_norm_statistics", [](const Attributes& a) {
+  return std::make_unique<BatchNormStatistics>(a);
 });
 const RegisterKernel registered_moments("batch_norm_moments", [](const Attributes& a) {
   return std::make_unique<BatchNormMoments>(a);

@@ -141,7 +141,7 @@ FLEXLEGION_INLINE void sum_taps(const Row<Element>& row, const Channels& of, std
     }
   }
   for (int i = 0; i < N; ++i) {
-    if (of.relu) where_positive(sums[i], sums[i], sums[i]);
+    if (of.relu) relu_of(sums[i], sums[i]);
     store(row.to + (j + i) * row.to_pitch + of.first, sums[i]);
   }
 }

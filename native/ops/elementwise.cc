@@ -60,7 +60,7 @@ class OneDnnEltwise {
 };
 
 FLEXLEGION_SIMD void relu(const float* x, float* y, std::int64_t n) {
-  for (std::int64_t i = 0; i < n; ++i) y[i] = x[i] > 0 ? x[i] : 0.0f;
+  for (std::int64_t i = 0; i < n; ++i) y[i] = relu_of(x[i]);
 }
 
 class ElementWise : public Kernel {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "gpu/portable.h"
+#include "ops/activation.h"
 #include "ops/kernel.h"
 #include "ops/vector_math.h"
 
@@ -24,9 +25,10 @@ inline Epilogue epilogue_of(const Attributes& attributes) {
   throw std::invalid_argument("no normalisation ends with '" + name + "'");
 }
 
+// x between 0 and `most`; NaN stays NaN.
 FL_DEVICE FLEXLEGION_INLINE float clamped(float x, float most) {
-  const float positive = x > 0.0f ? x : 0.0f;
-  return positive < most ? positive : most;
+  const float positive = relu_of(x);
+  return positive > most ? most : positive;
 }
 
 // The activation of z.
@@ -35,7 +37,7 @@ FL_DEVICE FLEXLEGION_INLINE float ended(Epilogue epilogue, float z) {
     case Epilogue::none:
       return z;
     case Epilogue::relu:
-      return z > 0.0f ? z : 0.0f;
+      return relu_of(z);
     case Epilogue::relu6:
       return clamped(z, 6.0f);
     case Epilogue::silu:
@@ -52,16 +54,16 @@ FL_DEVICE FLEXLEGION_INLINE float through(Epilogue epilogue, float z, float grad
     case Epilogue::none:
       return grad;
     case Epilogue::relu:
-      return z > 0.0f ? grad : 0.0f;
+      return z <= 0.0f ? 0.0f : grad;
     case Epilogue::relu6:
-      return z > 0.0f && z < 6.0f ? grad : 0.0f;
+      return z <= 0.0f || z >= 6.0f ? 0.0f : grad;
     case Epilogue::silu: {
       const float gate = vector_sigmoid(z);
       return grad * (gate * (1.0f + z * (1.0f - gate)));
     }
     case Epilogue::hardswish: {
-      const float slope = z * (1.0f / 3.0f) + 0.5f, right = z < 3.0f ? slope : 1.0f;
-      return grad * (z > -3.0f ? right : 0.0f);
+      const float slope = z * (1.0f / 3.0f) + 0.5f, right = z >= 3.0f ? 1.0f : slope;
+      return grad * (z <= -3.0f ? 0.0f : right);
     }
   }
   return grad;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gpu/portable.h"
+#include "ops/activation.h"
 #include "ops/kernel.h"
 #include "ops/vector_math.h"
 
@@ -23,12 +24,12 @@ struct ExpertActivation {
   }
 
   FL_DEVICE FLEXLEGION_INLINE float value(float x) const {
-    if (function == relu) return x > 0 ? x : 0.0f;
+    if (function == relu) return relu_of(x);
     if (function == gelu) return x * below(x);
     return x * vector_sigmoid(x);
   }
   FL_DEVICE FLEXLEGION_INLINE float slope(float x) const {
-    if (function == relu) return x > 0 ? 1.0f : 0.0f;
+    if (function == relu) return x <= 0 ? 0.0f : 1.0f;
     if (function == gelu) return below(x) + x * 0.39894228f * vector_exp(-0.5f * x * x);
     const float s = vector_sigmoid(x);
     return s * (1.0f + x * (1.0f - s));

@@ -25,10 +25,10 @@ namespace flexlegion {
 namespace {
 
 constexpr const char* kNames[] = {
-    "number",     "add",   "subtract", "multiply", "divide", "minimum", "maximum", "less",
-    "less_equal", "equal", "where",    "power",    "negate", "abs",     "sign",    "floor",
-    "reciprocal", "sqrt",  "rsqrt",    "exp",      "expm1",  "log",     "log1p",   "sin",
-    "cos",        "tanh",  "sigmoid",  "erf",      "relu"};
+    "number",     "add",   "subtract",   "multiply", "divide",   "minimum", "maximum", "less",
+    "less_equal", "equal", "where",      "clamp",    "hardtanh", "power",   "negate",  "abs",
+    "sign",       "floor", "reciprocal", "sqrt",     "rsqrt",    "exp",     "expm1",   "log",
+    "log1p",      "sin",   "cos",        "tanh",     "sigmoid",  "erf",     "relu"};
 
 Instruction instruction_of(const std::string& text, int values) {
   std::istringstream words(text);
@@ -112,15 +112,15 @@ FLEXLEGION_INLINE void run_slope(int argument, const Arguments& x, const float* 
                                  float* dx, std::int64_t n) {
   if (argument == 0) {
     for (std::int64_t i = 0; i < n; ++i) {
-      dx[i] = slope_of<VectorMath>(kOperation, 0, x.a[i], x.b[i], y[i], dy[i]);
+      dx[i] = slope_of<VectorMath>(kOperation, 0, x.a[i], x.b[i], x.c[i], y[i], dy[i]);
     }
   } else if (argument == 1) {
     for (std::int64_t i = 0; i < n; ++i) {
-      dx[i] = slope_of<VectorMath>(kOperation, 1, x.a[i], x.b[i], y[i], dy[i]);
+      dx[i] = slope_of<VectorMath>(kOperation, 1, x.a[i], x.b[i], x.c[i], y[i], dy[i]);
     }
   } else {
     for (std::int64_t i = 0; i < n; ++i) {
-      dx[i] = slope_of<VectorMath>(kOperation, 2, x.a[i], x.b[i], y[i], dy[i]);
+      dx[i] = slope_of<VectorMath>(kOperation, 2, x.a[i], x.b[i], x.c[i], y[i], dy[i]);
     }
   }
 }
@@ -327,8 +327,8 @@ class Expression : public Kernel {
       }
       if (sines(code) && too_large(x.a, n)) {
         for (std::int64_t i = 0; i < n; ++i) {
-          slope[i] =
-              slope_of<LibraryMath>(code.operation, k, x.a[i], x.b[i], y[i], gradient_[v][i]);
+          slope[i] = slope_of<LibraryMath>(code.operation, k, x.a[i], x.b[i], x.c[i], y[i],
+                                           gradient_[v][i]);
         }
         return;
       }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ops/activation.h"
 #include "ops/broadcast.h"
 #include "ops/kernel.h"
 #include "ops/vector_math.h"
@@ -24,7 +25,9 @@ enum class Operation : std::uint8_t {
   less,
   less_equal,
   equal,
-  where,  // a != 0 ? b : c
+  where,     // a != 0 ? b : c
+  clamp,     // a between b and c; the slope at both is 1
+  hardtanh,  // the same, but the slope at both is 0
   power,
   negate,
   absolute,
@@ -68,7 +71,7 @@ Program program_of(const Attributes& attributes);
 
 FL_DEVICE constexpr int arguments_of(Operation operation) {
   if (operation == Operation::number) return 0;
-  if (operation == Operation::where) return 3;
+  if (operation >= Operation::where && operation <= Operation::hardtanh) return 3;
   return operation >= Operation::negate ? 1 : 2;
 }
 
@@ -127,6 +130,11 @@ FL_DEVICE FLEXLEGION_INLINE float value_of(Operation operation, float a, float b
       return a == b ? 1.0f : 0.0f;
     case Operation::where:
       return a != 0.0f ? b : c;
+    case Operation::clamp:
+    case Operation::hardtanh: {  // NaN stays NaN
+      const float low = a < b ? b : a;
+      return low > c ? c : low;
+    }
     case Operation::power:
       return powf(a, b);
     case Operation::negate:
@@ -162,7 +170,7 @@ FL_DEVICE FLEXLEGION_INLINE float value_of(Operation operation, float a, float b
     case Operation::erf:
       return Math::erf(a);
     case Operation::relu:
-      return a > 0.0f ? a : 0.0f;
+      return relu_of(a);
     default:
       return 0.0f;
   }
@@ -172,7 +180,7 @@ FL_DEVICE FLEXLEGION_INLINE float value_of(Operation operation, float a, float b
 // maximum give each a half.
 template <typename Math>
 FL_DEVICE FLEXLEGION_INLINE float slope_of(Operation operation, int argument, float a, float b,
-                                           float y, float dy) {
+                                           float c, float y, float dy) {
   constexpr float kTwoByRootPi = 1.1283791670955126f;
   const float half = a == b ? 0.5f * dy : 0.0f;
   switch (operation) {
@@ -190,6 +198,12 @@ FL_DEVICE FLEXLEGION_INLINE float slope_of(Operation operation, int argument, fl
       return (argument == 0 ? a > b : b > a) ? dy : half;
     case Operation::where:
       return (argument == 1) == (a != 0.0f) ? dy : 0.0f;
+    case Operation::clamp:
+      if (argument == 0) return a >= b && a <= c ? dy : 0.0f;
+      return (argument == 1 ? a < b && b < c : a > c || b > c) ? dy : 0.0f;
+    case Operation::hardtanh:
+      if (argument == 0) return a <= b || a >= c ? 0.0f : dy;
+      return (argument == 1 ? a <= b && b < c : a >= c || b > c) ? dy : 0.0f;
     case Operation::power:
       if (argument == 0) return b == 0.0f ? 0.0f : dy * b * powf(a, b - 1.0f);
       return a > 0.0f ? dy * powf(a, b) * logf(a) : 0.0f;
@@ -222,7 +236,7 @@ FL_DEVICE FLEXLEGION_INLINE float slope_of(Operation operation, int argument, fl
     case Operation::erf:
       return dy * kTwoByRootPi * Math::exp(-a * a);
     case Operation::relu:
-      return a > 0.0f ? dy : 0.0f;
+      return a <= 0.0f ? 0.0f : dy;
     default:
       return 0.0f;
   }

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <atomic>
+#include <limits>
 #include <unordered_map>
 
 #include "ops/team.h"
@@ -22,16 +23,33 @@ dnnl::stream& stream() {
   return stream;
 }
 
-dnnl::primitive_attr attributes(Activation activation, dnnl::post_ops post_ops) {
+namespace {
+
+// oneDNN's own ReLU makes 0 of NaN, which would hide that training diverges. Its hard swish is
+// x * clamp(alpha * x + beta, 0, 1). With the largest alpha that is max(x, 0), and NaN stays NaN;
+// it takes as long. (Two differences: -infinity, of which PyTorch makes 0, becomes NaN, and
+// positive denormal numbers become smaller ones.)
+void append(Activation activation, dnnl::post_ops& post_ops) {
   using dnnl::algorithm;
+  switch (activation) {
+    case Activation::none:
+      return;
+    case Activation::relu:
+      return post_ops.append_eltwise(algorithm::eltwise_hardswish,
+                                     std::numeric_limits<float>::max(), 0.0f);
+    case Activation::sigmoid:
+      return post_ops.append_eltwise(algorithm::eltwise_logistic, 0.0f, 0.0f);
+    case Activation::tanh:
+      return post_ops.append_eltwise(algorithm::eltwise_tanh, 0.0f, 0.0f);
+  }
+}
+
+}  // namespace
+
+dnnl::primitive_attr attributes(Activation activation, dnnl::post_ops post_ops) {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (activation != Activation::none) {
-    const algorithm function = activation == Activation::relu      ? algorithm::eltwise_relu
-                               : activation == Activation::sigmoid ? algorithm::eltwise_logistic
-                                                                   : algorithm::eltwise_tanh;
-    post_ops.append_eltwise(function, 0.0f, 0.0f);
-  }
+  append(activation, post_ops);
   attributes.set_post_ops(post_ops);
   return attributes;
 }

@@ -10,6 +10,12 @@
 namespace flexlegion::pointwise {
 namespace {
 
+// The r-th sample of a tile. The view keeps its rank: a sample of a tensor (n) is one element, and
+// a view of rank 0 would be empty.
+TensorView sample_of(const TensorView& view, std::int64_t r) {
+  return narrowed(view, 0, view.tile.lo[0] + r, view.tile.lo[0] + r + 1);
+}
+
 // One function a formula for every generation of processors.
 #define FLEXLEGION_LOOPS(Formula)                                                                \
   FLEXLEGION_SIMD void add_run(const Formula& formula, const float* x, const float* target,      \
@@ -48,7 +54,8 @@ class Loss : public Kernel {
       loss = 0;
       if (r >= valid_samples(y, task.run)) continue;
       // A loss without targets has the values for them.
-      const TensorView x = subview(task.inputs.front(), r), target = subview(task.inputs.back(), r);
+      const TensorView x = sample_of(task.inputs.front(), r);
+      const TensorView target = sample_of(task.inputs.back(), r);
       LossSums sums;
       for_each_run<2>({&x, &target}, [&](const Offsets<2>& at, std::int64_t n) {
         add_run(formula_, x.f32() + at[0], target.f32() + at[1], n, sums);
@@ -71,13 +78,13 @@ class Loss : public Kernel {
     if (!gradient.present()) return;
     const bool reads = task.inputs[0].present();
     for (std::int64_t r = 0; r < gradient.extent(0); ++r) {
-      const TensorView dx = subview(gradient, r);
+      const TensorView dx = sample_of(gradient, r);
       if (r >= valid_samples(gradient, task.run)) {
         zero_view(dx);
         continue;
       }
-      const TensorView x = reads ? subview(task.inputs.front(), r) : dx;
-      const TensorView target = reads ? subview(task.inputs.back(), r) : dx;
+      const TensorView x = reads ? sample_of(task.inputs.front(), r) : dx;
+      const TensorView target = reads ? sample_of(task.inputs.back(), r) : dx;
       const auto scale =
           static_cast<float>(task.run.label_share / static_cast<double>(dx.volume()));
       for_each_run<3>({&x, &target, &dx}, [&](const Offsets<3>& at, std::int64_t n) {

@@ -78,20 +78,21 @@ struct CrossEntropyOfLogits {
 };
 
 // The same of a probability p. Where a logarithm or a quotient has no value any more, it is bounded
-// as PyTorch bounds it.
+// as PyTorch bounds it. What is no number stays so: the bounds are written such that a comparison
+// with NaN, which is false, keeps it.
 struct CrossEntropyOfProbabilities {
   explicit CrossEntropyOfProbabilities(const Attributes& /*attributes*/) {}
   FL_DEVICE FLEXLEGION_INLINE void add(float p, float target, LossSums& sums) const {
     constexpr float kLeast = -100.0f;
     const float yes = logf(p), no = log1pf(-p);
     sums.loss -=
-        target * (yes > kLeast ? yes : kLeast) + (1 - target) * (no > kLeast ? no : kLeast);
+        target * (yes < kLeast ? kLeast : yes) + (1 - target) * (no < kLeast ? kLeast : no);
     sums.correct += (p > 0.5f) == (target > 0.5f) ? 1 : 0;
   }
   FL_DEVICE FLEXLEGION_INLINE float slope(float p, float target) const {
     constexpr float kLeast = 1e-12f;
     const float variance = p * (1 - p);
-    return (p - target) / (variance > kLeast ? variance : kLeast);
+    return (p - target) / (variance < kLeast ? kLeast : variance);
   }
 };
 

@@ -1,7 +1,8 @@
 // pool2d: the maximum or the average of each window, over (n, h, w, c).
 //
 // Loops over whole rows of (w, c), which are contiguous. The maximum's gradient goes to the first
-// largest element of the window in row-major order; it is found again in backward.
+// largest element of the window in row-major order; it is found again in backward. NaN is the
+// maximum of what it is among.
 #include "ops/pool2d.h"
 
 #include <algorithm>
@@ -54,7 +55,7 @@ FLEXLEGION_INLINE void combine_as(const Combined& of, const From* from, To* to) 
     for (std::int64_t k = 1; k < of.count; ++k) {
       load(value, from + k * of.step + i);
       if (kMaximum) {
-        result = value > result ? value : result;
+        result = (value > result) | (value != value) ? value : result;
       } else {
         result += value;
       }
@@ -98,8 +99,8 @@ FLEXLEGION_INLINE void reward_maximum(const PoolTile& t, std::int64_t rows, std:
     for (std::int64_t w = 0; w < cols; ++w) {
       const std::int64_t at = h * t.in_row + w * t.channels;
       load(value, x + at);
-      where = value > best ? Places{} + static_cast<std::int32_t>(at) : where;
-      best = value > best ? value : best;
+      where = (value > best) | (value != value) ? Places{} + static_cast<std::int32_t>(at) : where;
+      best = (value > best) | (value != value) ? value : best;
     }
   }
   for (std::int64_t h = 0; h < rows; ++h) {

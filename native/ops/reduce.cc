@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ops/blocks.h"
+#include "ops/merge_elements.h"
 
 namespace flexlegion {
 namespace {
@@ -36,7 +37,8 @@ class Reduce : public Kernel {
     const Source gradient(dy, dx, false, scratch(kGathered, kBlock));
     float* const block = scratch(kResult, kBlock);
     if (reduction_.kind == Reduction::Kind::maximum) {
-      return reward(task.inputs[0], reduction_.beside(dx, task.outputs[0]), gradient, to, block);
+      const TensorView y = reduction_.beside(dx, task.outputs[0]);
+      return (reduction_.shares ? share : reward)(task.inputs[0], y, gradient, to, block);
     }
     const auto factor = static_cast<float>(reduction_.factor(dx));
     for_each_block(dx, [&](std::int64_t first, std::int64_t n) {
@@ -98,6 +100,40 @@ class Reduce : public Kernel {
                          if (wins) its = 1.0f;
                        }
                      });
+      to.put(block, first, count);
+    });
+  }
+
+  // All elements that have the maximum take an equal part of its gradient. Tasks of an `amax` have
+  // whole columns (flexlegion/ops/reduce.py), so all of these elements are here.
+  static void share(const TensorView& x, const TensorView& y, const Source& gradient,
+                    const Sink& to, float* block) {
+    const Source from(x, x, false, scratch(kOther, kBlock));
+    const Source maxima(y, x, false, scratch(kThird, kBlock));
+    const Spread places(y, x, true);
+    float* const sharing = scratch(kTaken, y.volume());
+    std::fill_n(sharing, y.volume(), 0.0f);
+    // Calls body(place in the block, whether that element has the maximum, how many have it).
+    const auto visit = [&](std::int64_t first, std::int64_t count, auto&& body) {
+      const float* const values = from.block(first, count);
+      const float* const most = maxima.block(first, count);
+      for_each_piece(places, first, count,
+                     [&](std::int64_t offset, std::int64_t at, std::int64_t n, std::int64_t step) {
+                       for (std::int64_t i = at; i < at + n; ++i) {
+                         body(i, same_number(values[i], most[i]),
+                              sharing[offset + (i - at) * step]);
+                       }
+                     });
+    };
+    for_each_block(x, [&](std::int64_t first, std::int64_t count) {
+      visit(first, count,
+            [](std::int64_t, bool has, float& number) { number += has ? 1.0f : 0.0f; });
+    });
+    for_each_block(x, [&](std::int64_t first, std::int64_t count) {
+      const float* const dy = gradient.block(first, count);
+      visit(first, count, [&](std::int64_t i, bool has, float number) {
+        block[i] = has ? dy[i] / number : 0.0f;
+      });
       to.put(block, first, count);
     });
   }

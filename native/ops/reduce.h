@@ -14,16 +14,19 @@ namespace flexlegion {
 struct Reduction {
   enum class Kind { mean, sum, maximum };
   Kind kind;
+  // Of a maximum: whether all elements that have it share its gradient; else the first has it all.
+  bool shares = false;
   bool reduced[kMaxRegionRank] = {};
   bool keeps_dims;
 
   explicit Reduction(const Attributes& attributes)
       : keeps_dims(attributes.integer("keepdims") != 0) {
     const std::string& name = attributes.text("kind");
-    if (name != "mean" && name != "sum" && name != "max") {
+    if (name != "mean" && name != "sum" && name != "max" && name != "amax") {
       throw std::invalid_argument("no reduction '" + name + "'");
     }
     kind = name == "mean" ? Kind::mean : name == "sum" ? Kind::sum : Kind::maximum;
+    shares = name == "amax";
     std::istringstream axes(attributes.text("axes"));
     for (std::string axis; std::getline(axes, axis, ',');) {
       reduced[static_cast<std::size_t>(std::stoi(axis)) % kMaxRegionRank] = true;

@@ -35,6 +35,7 @@ std::size_t channels_of(const Tensor& t) { return static_cast<std::size_t>(t.sha
 Case statistics_case(const Shape& shape, float mean, float deviation) {
   Case c;
   c.type = "batch_norm_statistics";
+  c.attributes = {{"evaluated", "0"}};
   c.narrow_output = false;
   c.inputs = {Tensor::random(shape, 1)};
   for (float& x : c.inputs[0].data) x = x * deviation + mean;
@@ -99,7 +100,7 @@ TEST_CASE("batch_norm_statistics: a mean far from zero cancels nothing") {
 
 TEST_CASE("batch_norm_statistics: evaluation computes nothing") {
   Case c = statistics_case({2, 3, 3, 4}, 0, 1);
-  const auto kernel = make_kernel(c.type, Attributes(), kTested);
+  const auto kernel = make_kernel(c.type, Attributes(c.attributes), kTested);
   Tensor y(c.output_shape, 7);
   KernelTask task;
   task.inputs = {c.inputs[0].view(c.inputs[0].whole())};
@@ -111,7 +112,7 @@ TEST_CASE("batch_norm_statistics: evaluation computes nothing") {
 Case moments_case(std::int64_t valid) {
   Case c;
   c.type = "batch_norm_moments";
-  c.attributes = {{"positions", "10"}, {"momentum", "0.25"}};
+  c.attributes = {{"positions", "10"}, {"momentum", "0.25"}, {"running", "1"}};
   c.inputs = {Tensor::random({6, 2, 19}, 4)};
   c.weights = {Tensor::random({19}, 5), Tensor::random({19}, 6)};
   c.trains_weights = false;
@@ -167,6 +168,19 @@ TEST_CASE("batch_norm_moments: evaluation takes the running averages as they are
     CHECK(c.weights[w].data == before[w].data);
     CHECK(std::equal(before[w].data.begin(), before[w].data.end(),
                      results.output.data.begin() + static_cast<std::ptrdiff_t>(19 * w)));
+  }
+}
+
+TEST_CASE("batch_norm_moments: without running averages, evaluation takes the batch's") {
+  Case trained = moments_case(4), c = moments_case(4);
+  c.attributes[2].second = "0";
+  c.weights.clear();
+  const std::vector<Rect> whole = {Rect::of_shape(c.output_shape)};
+  const Results wanted = run_tiles(trained, whole, Tensor(c.output_shape));
+  for (const int training : {1, 0}) {
+    c.run.training = training;
+    const Results results = run_tiles(c, whole, Tensor(c.output_shape));
+    CHECK(results.output.data == wanted.output.data);
   }
 }
 

@@ -200,10 +200,11 @@ TEST_CASE("element-wise operators") {
   }
 }
 
-TEST_CASE("softmax: a slice contributes to its whole row") {
+void check_softmax(bool log) {
   for (const Shape& shape : {Shape{6, 10}, Shape{3, 4, 37}, Shape{2, 1}}) {
     Case c;
     c.type = "softmax";
+    c.attributes = {{"log", log ? "1" : "0"}};
     c.inputs = {Tensor::random(shape, 7)};
     for (float& x : c.inputs[0].data) x = x * 20 + 300;  // naive exponentials would overflow
     c.output_shape = shape;
@@ -217,24 +218,46 @@ TEST_CASE("softmax: a slice contributes to its whole row") {
     Tensor y(shape), dy = Tensor::random(shape, 8), dx(shape);
     const auto n = static_cast<std::size_t>(shape[last]);
     for (std::size_t row = 0; row < y.data.size(); row += n) {
-      double sum = 0, dot = 0;
+      double sum = 0, dot = 0, total = 0;
       for (std::size_t i = row; i < row + n; ++i) sum += std::exp(c.inputs[0].data[i] - 300.0);
+      const auto softmax = [&](std::size_t i) {
+        return std::exp(c.inputs[0].data[i] - 300.0) / sum;
+      };
       for (std::size_t i = row; i < row + n; ++i) {
-        y.data[i] = static_cast<float>(std::exp(c.inputs[0].data[i] - 300.0) / sum);
-        dot += static_cast<double>(y.data[i]) * dy.data[i];
+        const double log_softmax = c.inputs[0].data[i] - 300.0 - std::log(sum);
+        y.data[i] = static_cast<float>(log ? log_softmax : softmax(i));
+        dot += softmax(i) * dy.data[i];
+        total += dy.data[i];
       }
       for (std::size_t i = row; i < row + n; ++i) {
-        dx.data[i] = static_cast<float>(y.data[i] * (dy.data[i] - dot));
+        const double own = dy.data[i];
+        dx.data[i] = static_cast<float>(log ? own - softmax(i) * total : softmax(i) * (own - dot));
       }
     }
     std::vector<int> parts(shape.size(), 2);
     parts[last] = 4;
     for (unsigned seed = 0; seed < 6; ++seed) {
       const Results tiled = run_tiles(c, random_tiles(shape, parts, seed), dy);
-      CHECK(largest_difference(tiled.output, y) < kTolerance);
+      CHECK(largest_difference(tiled.output, y) < kTolerance * (log ? 50 : 1));
       CHECK(largest_difference(tiled.input_grads[0], dx) < kTolerance);
     }
   }
+}
+
+TEST_CASE("softmax: a slice contributes to its whole row") { check_softmax(false); }
+
+TEST_CASE("softmax: its logarithm, also where a softmax is no number any more") {
+  check_softmax(true);
+  Case c;
+  c.type = "softmax";
+  c.attributes = {{"log", "1"}};
+  c.inputs = {Tensor({1, 3})};
+  c.inputs[0].data = {500, 0, -1000};
+  c.output_shape = {1, 3};
+  c.reads_input = true;
+  c.input_tile = [](const Rect& out, int) { return out; };
+  const Results results = run_tiles(c, {Rect::of_shape({1, 3})}, Tensor({1, 3}, 1));
+  CHECK(results.output.data == Array<float>{0, -500, -1500});
 }
 
 Case dropout_case(const char* rate, const char* id) {

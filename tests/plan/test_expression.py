@@ -36,7 +36,9 @@ from flexlegion.transforms.losses import add_loss
         ("x0 > x1", "less 1 0"),
         ("where(x0 <= 0, 1, x0)", "number 0.0;less_equal 0 1;number 1.0;where 2 3 0"),
         ("silu(x0)", "sigmoid 0;multiply 0 1"),
-        ("clamp(x0, -1, 1)", "number -1.0;number 1.0;maximum 0 1;minimum 3 2"),
+        ("clamp(x0, -1, 1)", "number -1.0;number 1.0;clamp 0 1 2"),
+        ("relu6(x0)", "number 0.0;number 6.0;hardtanh 0 1 2"),
+        ("clamp(x0, -1e999, x1)", "number -inf;clamp 0 2 1"),
     ],
 )
 def test_programs(formula: str, program: str) -> None:

@@ -296,7 +296,9 @@ class Lowerer:
         array = np.ascontiguousarray(array.reshape([extent_of(run) for run in runs[1:]] or [1]))
         kind = np.float32 if array.dtype.kind in "fb" else np.int32
         limit = np.finfo(np.float32).max
-        return (np.clip(array, -limit, limit) if kind is np.float32 else array).astype(kind)
+        if kind is np.float32:  # numbers that are too large for it stay finite
+            array = np.where(np.isinf(array), array, np.clip(array, -limit, limit))
+        return array.astype(kind)
 
     # Views
 

@@ -20,26 +20,25 @@ from flexlegion.transforms.batch_norm import add_moments
 
 @lowers("batch_norm")
 def batch_norm(lowerer: Lowerer, node: Node) -> Value:
-    """Batch normalisation; by fixed statistics, it is an element-wise expression."""
+    """Batch normalisation; by fixed statistics, it is an element-wise expression.
+
+    Without running averages, it normalises by the batch's statistics in evaluation, too.
+    """
     mean, variance = node["running_mean"], node["running_var"]
-    if not node["training"]:
+    running = mean is not None and variance is not None
+    if not node["training"] and running:
         return _fixed_batch_norm(lowerer, node)
-    if node["momentum"] is None:
+    if running and node["momentum"] is None:
         raise Unsupported("its running averages are those of all batches (momentum None)")
     x = lowerer.value(node["input"])
     tensor, outer, channels = channels_last(lowerer, x, 1)
     name = lowerer.name(node)
     gamma, beta = (vector(node, n) for n in ("weight", "bias"))
-    moments = add_moments(lowerer.model.graph, tensor, float(node["momentum"]), name)
-    for source, weight, start in (
-        (mean, moments.weights[0], 0.0),
-        (variance, moments.weights[1], 1.0),
-    ):
-        if source is not None:
-            weight.initializer = Given(np.asarray(source.value, np.float32))
-            lowerer.own(source, Layout(source.shape, (0,), source.shape), weight)
-        else:
-            weight.initializer = Constant(start)
+    momentum = float(node["momentum"]) if running else 0.0
+    moments = add_moments(lowerer.model.graph, tensor, momentum, name, running)
+    for source, weight in zip((mean, variance), moments.weights, strict=False):
+        weight.initializer = Given(np.asarray(source.value, np.float32))
+        lowerer.own(source, Layout(source.shape, (0,), source.shape), weight)
     kind = BatchNorm(node["eps"], node.get("activation", "none"), *initial(gamma, beta))
     inputs = [tensor, moments.output]
     if node.get("residual") is not None:
@@ -86,22 +85,14 @@ def layer_norm(lowerer: Lowerer, node: Node) -> Value:
     return Value(output, (*outer, channels), x.seen)
 
 
-@lowers("softmax", "_softmax")
+@lowers("softmax", "_softmax", "log_softmax", "_log_softmax")
 def softmax(lowerer: Lowerer, node: Node) -> Value:
     x = lowerer.value(node["self"])
     d = node["dim"] % len(node.shape)
     tensor, outer, channels = channels_last(lowerer, x, d)
-    output = lowerer.model.graph.add(Softmax(), [tensor], lowerer.name(node))
+    kind = Softmax(log=node.op.endswith("log_softmax"))
+    output = lowerer.model.graph.add(kind, [tensor], lowerer.name(node))
     return Value(output, (*outer, channels), x.seen)
-
-
-@lowers("log_softmax", "_log_softmax")
-def log_softmax(lowerer: Lowerer, node: Node) -> Value:
-    x = lowerer.value(node["self"])
-    tensor, outer, channels = channels_last(lowerer, x, node["dim"] % len(node.shape))
-    output = lowerer.model.graph.add(Softmax(), [tensor], lowerer.name(node, suffix="softmax"))
-    result = Value(output, (*outer, channels), x.seen)
-    return apply(lowerer, "log(x0)", [result], lowerer.name(node))
 
 
 @lowers("dropout")

@@ -13,7 +13,8 @@ from flexlegion.importers.views import Run, Value
 from flexlegion.ops.normalization import GroupNorm, LayerNorm
 from flexlegion.tensor import MAX_RANK
 
-_KINDS: dict[str, Literal["mean", "sum", "max"]] = {"mean": "mean", "sum": "sum", "amax": "max"}
+_Kind = Literal["mean", "sum", "max", "amax"]
+_KINDS: dict[str, _Kind] = {"mean": "mean", "sum": "sum", "amax": "amax"}
 
 
 @lowers("rms_norm")

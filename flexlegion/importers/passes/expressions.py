@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -90,8 +91,8 @@ def _renumbered(formula: str, numbers: list[int]) -> str:
 def _number(value: float) -> str:
     if isinstance(value, bool):
         return str(float(value))
-    if value in (float("inf"), float("-inf")):
-        return "3.4028234663852886e+38" if value > 0 else "(-3.4028234663852886e+38)"
+    if math.isinf(value):
+        return "1e999" if value > 0 else "(-1e999)"  # how Python writes infinity as a literal
     return repr(float(value)) if value >= 0 else f"({float(value)!r})"
 
 
@@ -151,16 +152,15 @@ def _gelu(node: Node) -> Formula:
 
 
 def _clamp(node: Node) -> Formula:
-    text, names = "a", {"a": node["self"]}
-    for name, bound, function in (("b", "min", "maximum"), ("c", "max", "minimum")):
-        if node.get(bound) is not None:
-            text, names[name] = f"{function}({text}, {name})", node[bound]
-    return text, names
+    """A single bound is not `minimum` or `maximum`, either: the slope at the bound is 1."""
+    low, high = node.get("min"), node.get("max")
+    low, high = -math.inf if low is None else low, math.inf if high is None else high
+    return "clamp(a, b, c)", {"a": node["self"], "b": low, "c": high}
 
 
 def _hardtanh(node: Node) -> Formula:
     low, high = (_number(float(node[name])) for name in ("min_val", "max_val"))
-    return f"minimum(maximum(a, {low}), {high})", {"a": node["self"]}
+    return f"hardtanh(a, {low}, {high})", {"a": node["self"]}
 
 
 def _leaky_relu(node: Node) -> Formula:
@@ -175,7 +175,13 @@ def _elu(node: Node) -> Formula | None:
     if (scale, alpha) == (1, 1):
         return "elu(a)", {"a": node["self"]}
     factor, slope = _number(scale), _number(scale * alpha)
-    text = f"where((a > 0.0), ({factor} * a), ({slope} * expm1(minimum(a, 0.0))))"
+    text = f"where((a > 0.0), ({factor} * a), ({slope} * expm1(where((a > 0.0), 0.0, a))))"
+    return text, {"a": node["self"]}
+
+
+def _length(node: Node) -> Formula:
+    """The root of a sum of squares: at 0 its slope is 0, as PyTorch's norms have it."""
+    text = "where((a == 0.0), 0.0, sqrt(where((a == 0.0), 1.0, a)))"
     return text, {"a": node["self"]}
 
 
@@ -208,5 +214,5 @@ _SPECIAL: dict[str, Callable[[Node], Formula | None]] = {
     "masked_fill": _masked_fill, "gelu": _gelu, "clamp": _clamp, "clip": _clamp,
     "clamp_min": _clamp, "clamp_max": _clamp, "selu": _selu, "l2_normalize": _l2_normalize,
     "hardtanh": _hardtanh, "leaky_relu": _leaky_relu, "elu": _elu, "softplus": _softplus,
-    "to": _converted, "_to_copy": _converted, "type_as": _converted,
+    "length": _length, "to": _converted, "_to_copy": _converted, "type_as": _converted,
 }  # fmt: skip

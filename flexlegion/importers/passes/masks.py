@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,10 @@ def _all(node: Any, number: Any) -> bool:
 
 
 def additive_masks(program: Program) -> None:
-    """Masks of attention become what is added to scores; causal and trivial ones an attribute."""
+    """Masks of attention become what is added to scores; causal and trivial ones an attribute.
+
+    Minus infinity forbids a key: a query without any other attends to nothing, as in PyTorch.
+    """
     nodes: list[Node] = []
     made: dict[Node, Node] = {}
     for node in program.nodes:
@@ -71,12 +75,12 @@ def _mask_of(node: Node, made: dict[Node, Node], nodes: list[Node]) -> None:
         if kind is not None:
             node.args |= {"attn_mask": None, "is_causal": kind == "causal"}
             return
-        array = np.where(array, 0.0, LOWEST) if array.dtype == bool else array
+        array = np.where(array, 0.0, -math.inf) if array.dtype == bool else array
         type_ = Type(mask.shape, "float32")
         bias = Node("constant", {}, type_, node.path, value=array.astype(np.float32))
     elif mask.type.dtype == "bool":
         if mask not in made:
-            args = {"condition": mask, "self": 0.0, "other": LOWEST}
+            args = {"condition": mask, "self": 0.0, "other": -math.inf}
             made[mask] = Node("where", args, Type(mask.shape, "float32"), mask.path or node.path)
             nodes.append(made[mask])
         node.args["attn_mask"] = made[mask]

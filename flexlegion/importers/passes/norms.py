@@ -70,7 +70,7 @@ def decompose_lengths(program: Program) -> None:
             args = {"self": squares, "dim": node["dim"], "keepdim": node.get("keepdim", False)}
             total = Node("sum", args, node.type, node.path)
             nodes += [squares, total]
-            node.op, node.args = "sqrt", {"self": total}
+            node.op, node.args = "length", {"self": total}
         nodes.append(node)
     program.nodes = nodes
     for node in program.nodes:
@@ -94,7 +94,7 @@ def _divided(node: Node) -> tuple[Node, Node, float] | None:
     if bound.op not in ("clamp_min", "clamp") or bound.get("max") is not None:
         return None
     root, epsilon = bound["self"], scalar(bound["min"])
-    if epsilon is None or root.op != "sqrt" or root["self"].op != "sum":
+    if epsilon is None or root.op not in ("sqrt", "length") or root["self"].op != "sum":
         return None
     total = root["self"]
     return (node["self"], total, epsilon) if total.get("keepdim") else None
