@@ -16,6 +16,8 @@ from flexlegion.tensor import Tensor
 
 Array = npt.NDArray[Any]
 
+MOST_EXACT = 2**24  # single precision holds all whole numbers up to here
+
 
 def rows_for(
     tensor: Tensor, value: Any, classes: int | None = None, form: Form | None = None
@@ -129,7 +131,11 @@ def check_numbers(name: str, array: Array) -> None:
 
 
 def check_tokens(graph: Graph, arrays: dict[Tensor, Array]) -> None:
-    """Raise `UserError` if embeddings would read rows that their tables do not have."""
+    """Raise `UserError` if whole numbers are none that their readers can take.
+
+    Embeddings have a row for each of some numbers. Formulas tell numbers up to `MOST_EXACT` apart.
+    """
+    _check_exact(graph, arrays)
     for tensor, array in arrays.items():
         readers = [
             op
@@ -149,6 +155,24 @@ def check_tokens(graph: Graph, arrays: dict[Tensor, Array]) -> None:
                     f"vocabulary of '{op.name}' has {op.kind.vocabulary} tokens, so they are 0 to "
                     f"{op.kind.vocabulary - 1}"
                 )
+
+
+def _check_exact(graph: Graph, arrays: dict[Tensor, Array]) -> None:
+    for tensor, array in arrays.items():
+        if tensor.dtype != "int32":
+            continue
+        reader = next(
+            (op for op in graph.operators if op.kind.type == "expression" and tensor in op.inputs),
+            None,
+        )
+        if reader is None or array.size == 0:
+            continue
+        highest = max(int(array.max()), -int(array.min()))
+        if highest > MOST_EXACT:
+            raise UserError(
+                f"{tensor.name}: {highest} is beyond {MOST_EXACT}, up to which '{reader.name}', "
+                "which computes in single precision, tells all whole numbers apart"
+            )
 
 
 def check_rows(arrays: dict[Tensor, Array]) -> None:

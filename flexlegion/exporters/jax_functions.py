@@ -178,6 +178,7 @@ FORMULAS: dict[str, Any] = {
     "abs": jnp.abs,
     "sign": jnp.sign,
     "floor": jnp.floor,
+    "detach": jax.lax.stop_gradient,
     "ceil": jnp.ceil,
     "sin": jnp.sin,
     "cos": jnp.cos,

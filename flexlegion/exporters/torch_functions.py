@@ -222,6 +222,7 @@ FORMULAS: dict[str, Any] = {
     "abs": torch.abs,
     "sign": torch.sign,
     "floor": torch.floor,
+    "detach": torch.detach,
     "ceil": torch.ceil,
     "sin": torch.sin,
     "cos": torch.cos,

@@ -57,12 +57,11 @@ def from_torch(
     from flexlegion.importers.lower import lower
     from flexlegion.importers.reader import read
 
-    exported, notes, samples = export(module, example_inputs)
+    exported, samples = export(module, example_inputs)
     batch_size = batch_size or samples
     if batch_size is None:
         raise UserError("the exported program kept no example inputs; give the batch_size")
     program = read(exported)
-    program.notes += notes
     passes.run(program)
     model = Model(batch_size, seed)
     model.origin = lower(program, model)

@@ -1,32 +1,62 @@
-"""Constants: what depends neither on inputs nor on weights is computed by torch, once."""
+"""Constants: what depends neither on inputs nor on weights is computed by torch, once.
+
+A constant can depend on the number of samples. So it is computed for two numbers of samples, and
+has to be the same for each sample, or for the first samples, in both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import sympy  # type: ignore[import-untyped]
 import torch
 
-from flexlegion.importers.program import SAMPLES, Array, Shape
+from flexlegion.errors import UserError
+from flexlegion.importers.program import SAMPLES, Array, Node, Shape, at
 
-# As many samples as constants are computed for; any number above 1 tells whether samples differ.
-PROBE = 3
+# As many samples as constants are computed for. Any number above 1 tells whether samples differ;
+# the second one tells whether a constant depends on how many there are.
+PROBE, SECOND_PROBE = 3, 5
 
 _OF_NUMPY = (torch.float64, torch.float32, torch.float16)
 
-# Operations whose results are drawn anew each time.
-_RANDOM = ("bernoulli", "rand", "normal", "multinomial", "dropout", "poisson", "exponential")
 
+@dataclass(eq=False)
+class Folded:
+    """A constant.
 
-def is_random(op: str) -> bool:
-    """Whether an operation draws numbers."""
-    return op.startswith(_RANDOM) or op in ("rrelu", "feature_dropout", "alpha_dropout")
+    Parameters
+    ----------
+    tensor
+        Computed for `PROBE` samples.
+    shape
+        For any number of samples.
+    second
+        Computed for `SECOND_PROBE` samples; None where no number of samples was used.
+    """
 
+    tensor: torch.Tensor
+    shape: Shape
+    second: torch.Tensor | None = None
 
-def evaluate(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An operation on constants."""
-    with torch.no_grad():
-        return target(*args, **kwargs)
+    def array(self, path: str) -> Array:
+        """The numbers, with an extent of 1 for samples where all of them have the same.
+
+        Raises
+        ------
+        UserError
+            If they depend on how many samples there are.
+        """
+        if self.second is not None and not _begins_with(self.second, self.tensor, self.shape):
+            raise UserError(
+                f"a constant{at(path)} depends on the number of samples, so that a sample's result "
+                "would depend on the batch that it is in"
+            )
+        value = _shared_by_samples(self.tensor, self.shape)
+        return numbers(self.tensor).copy() if value is None else value
 
 
 def numbers(tensor: torch.Tensor) -> Array:
@@ -36,14 +66,105 @@ def numbers(tensor: torch.Tensor) -> Array:
     return tensor.float().numpy() if narrow else tensor.numpy()
 
 
-def shared_by_samples(tensor: torch.Tensor, shape: Shape) -> Array | None:
-    """A constant with an extent of 1 for samples, or None if it differs from sample to sample."""
+def is_random(target: Any) -> bool:
+    """Whether an operation can draw numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+def evaluate(
+    target: Callable[..., Any],
+    args: list[Any],
+    kwargs: dict[str, Any],
+    batch: Any,
+    shape_of: Callable[[Any, int], Shape],
+) -> Any:
+    """An operation on constants: a `Folded`, or a list of them.
+
+    Parameters
+    ----------
+    target, args, kwargs
+        The operation and its arguments; nodes among them are read for their shapes alone.
+    batch
+        The symbol of the number of samples.
+    shape_of
+        The shape of the result's tensor of that number, for any number of samples.
+    """
+    first = _computed(target, args, kwargs, batch, PROBE)
+    second = None
+    if _counts_samples((args, kwargs)):
+        second = _computed(target, args, kwargs, batch, SECOND_PROBE)
+    if isinstance(first, list | tuple):
+        rest = second if second is not None else [None] * len(first)
+        pairs = enumerate(zip(first, rest, strict=True))
+        return [Folded(a, shape_of(a, i), b) for i, (a, b) in pairs]
+    return Folded(first, shape_of(first, 0), second)
+
+
+def concrete_shape(shape: Shape, samples: int) -> Shape:
+    """Extents for a number of samples."""
+    return tuple(e // SAMPLES * samples if e and e % SAMPLES == 0 else e for e in shape)
+
+
+def concrete(value: Any, batch: Any, samples: int) -> Any:
+    """An argument as it is for a number of samples."""
+    if isinstance(value, Folded):
+        return value.tensor if samples == PROBE or value.second is None else value.second
+    if isinstance(value, Node):
+        shape = concrete_shape(value.shape, samples)
+        return torch.empty(shape, dtype=getattr(torch, value.type.dtype), device="meta")
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        number = sympy.sympify(value.node.expr).subs(batch, samples)
+        if number.free_symbols:
+            raise UserError(f"a constant depends on the data ({number})")
+        kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(value)]
+        return kind(number)
+    if isinstance(value, dict):
+        return {name: concrete(part, batch, samples) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(concrete(part, batch, samples) for part in value)
+    return value
+
+
+def _computed(target: Any, args: list[Any], kwargs: dict[str, Any], batch: Any, n: int) -> Any:
+    known, options = concrete((args, kwargs), batch, n)
+    if any(isinstance(a, torch.Tensor) and a.is_meta for a in known):
+        options["device"] = torch.device("cpu")  # of what is made like a node's value
+    with torch.no_grad():
+        result = target(*known, **options)
+    if "empty" in target.__name__:  # whatever lies there; a network that reads it reads anything
+        result.zero_()
+    return result
+
+
+def _counts_samples(value: Any) -> bool:
+    if isinstance(value, Folded):
+        return value.second is not None
+    if isinstance(value, Node):
+        return any(e % SAMPLES == 0 for e in value.shape)
+    if isinstance(value, dict):
+        return any(_counts_samples(part) for part in value.values())
+    if isinstance(value, list | tuple):
+        return any(_counts_samples(part) for part in value)
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def _begins_with(more: torch.Tensor, some: torch.Tensor, shape: Shape) -> bool:
+    """Whether the first samples of `more` are `some`."""
+    for d, extent in enumerate(shape):
+        if extent and extent % SAMPLES == 0:
+            more = more.narrow(d, 0, some.shape[d])
+    a, b = numbers(more), numbers(some)
+    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
+
+
+def _shared_by_samples(tensor: torch.Tensor, shape: Shape) -> Array | None:
+    """A copy with an extent of 1 for samples, or None if it differs from sample to sample."""
     for d, extent in enumerate(shape):
         if extent == SAMPLES:
             first = tensor.narrow(d, 0, 1)
             if not torch.equal(first.expand_as(tensor), tensor):
                 return None
             tensor = first
-        elif extent % SAMPLES == 0:
+        elif extent and extent % SAMPLES == 0:
             return None  # samples merged with positions
-    return numbers(tensor.contiguous())
+    return numbers(tensor.contiguous()).copy()

@@ -15,9 +15,14 @@ from torch.export import Dim, ExportedProgram
 
 from flexlegion.errors import UserError
 from flexlegion.importers import pt2
+from flexlegion.importers.tracing import (
+    failing_part,
+    gradients_as_traced,
+    refuse_what_leaves_no_trace,
+)
 
 
-def export(module: Any, example_inputs: Any) -> tuple[ExportedProgram, tuple[str, ...], int | None]:
+def export(module: Any, example_inputs: Any) -> tuple[ExportedProgram, int | None]:
     """The exported program of whatever names a network.
 
     Parameters
@@ -29,20 +34,21 @@ def export(module: Any, example_inputs: Any) -> tuple[ExportedProgram, tuple[str
 
     Returns
     -------
-    tuple[ExportedProgram, tuple[str, ...], int | None]
-        With notes on how it was exported, and the number of samples of the example.
+    tuple[ExportedProgram, int | None]
+        With the number of samples of the example. A module is exported in train mode; parts of it
+        that alone are in eval mode stay so.
 
     Raises
     ------
     UserError
-        If it cannot be exported.
+        If it cannot be exported, or computes gradients of its own.
     """
     if isinstance(module, ExportedProgram):
-        return module, (), _samples_of(module)
+        return module, _samples_of(module)
     if isinstance(module, str | Path):
         with _quiet():
             program = pt2.load(Path(module))
-        return program, (), _samples_of(program)
+        return program, _samples_of(program)
     if not isinstance(module, torch.nn.Module):
         raise UserError(
             "from_torch takes a torch.nn.Module, an ExportedProgram or the path of a .pt2, not "
@@ -60,26 +66,45 @@ def export(module: Any, example_inputs: Any) -> tuple[ExportedProgram, tuple[str
     if samples == 1:  # torch.export takes an extent of 1 for a constant
         args = tuple(_doubled(value) for value in args)
         kwargs = {name: _doubled(value) for name, value in kwargs.items()}
-    modes = {part: part.training for part in module.modules()}
-    notes: tuple[str, ...] = ()
-    try:
+    refuse_what_leaves_no_trace(module)
+    with _as_trained(module):
         try:
-            program = _exported(module.train(), args, kwargs)
-        except Exception as in_training:
-            try:
-                program = _exported(module.eval(), args, kwargs)
-            except Exception:
-                raise UserError(
-                    f"torch.export cannot export {type(module).__name__}: {_reason(in_training)}"
-                ) from in_training
-            notes = (
-                f"{type(module).__name__} was exported in eval mode, without dropout and with fixed"
-                f" statistics, because it does not export in train mode: {_reason(in_training)}",
-            )
+            return _exported(module, args, kwargs), samples
+        except UserError:
+            raise
+        except Exception as e:
+            raise _not_exported(module, args, kwargs, e) from e
+
+
+@contextlib.contextmanager
+def _as_trained(module: torch.nn.Module) -> Iterator[None]:
+    """While this lasts, a module is in train mode, but for parts that alone are in eval mode."""
+    modes = {part: part.training for part in module.modules()}
+    if not any(modes.values()):
+        module.train()
+    try:
+        yield
     finally:
         for part, training in modes.items():
             part.training = training
-    return program, notes, samples
+
+
+def _not_exported(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
+) -> UserError:
+    """Why a module does not export in train mode, and which of its parts is to blame."""
+    kind = type(module).__name__
+    at = failing_part(module, lambda: _exported(module, args, kwargs))
+    where = f" (in '{at}', {type(module.get_submodule(at)).__name__})" if at else ""
+    try:
+        _exported(module.eval(), args, kwargs)
+    except Exception:
+        return UserError(f"torch.export cannot export {kind}{where}: {_reason(error)}")
+    return UserError(
+        f"torch.export cannot export {kind} in train mode{where}: {_reason(error)}; in eval mode it"
+        " can, so if that part may do in training what it does in eval mode, set its .training to "
+        "False and leave the other parts in train mode"
+    )
 
 
 def _arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -100,7 +125,7 @@ def _exported(
     batch = Dim("batch")
     arguments = inspect.signature(module.forward).bind(*args, **kwargs).arguments
     shapes = _dynamic(dict(arguments), batch)
-    with _quiet():
+    with _quiet(), gradients_as_traced():
         return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
 
 

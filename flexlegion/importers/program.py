@@ -178,6 +178,11 @@ def _mapped(value: Any, mapping: dict[Node, Node]) -> Any:
     return value
 
 
+def at(path: str) -> str:
+    """For messages: where among the modules something is."""
+    return f" at '{path}'" if path else ""
+
+
 Pass = Callable[[Program], None]
 
 

@@ -59,6 +59,7 @@ FUNCTIONS: dict[str, str | None] = {
     "sin": None,
     "cos": None,
     "erf": None,
+    "detach": None,
 }
 
 _BINARY: dict[type[ast.operator], str] = {

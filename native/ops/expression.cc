@@ -28,7 +28,7 @@ constexpr const char* kNames[] = {
     "number",     "add",   "subtract",   "multiply", "divide",   "minimum", "maximum", "less",
     "less_equal", "equal", "where",      "clamp",    "hardtanh", "power",   "negate",  "abs",
     "sign",       "floor", "reciprocal", "sqrt",     "rsqrt",    "exp",     "expm1",   "log",
-    "log1p",      "sin",   "cos",        "tanh",     "sigmoid",  "erf",     "relu"};
+    "log1p",      "sin",   "cos",        "tanh",     "sigmoid",  "erf",     "relu",    "detach"};
 
 Instruction instruction_of(const std::string& text, int values) {
   std::istringstream words(text);

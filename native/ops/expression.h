@@ -46,6 +46,7 @@ enum class Operation : std::uint8_t {
   sigmoid,
   erf,
   relu,
+  detach,  // a, without a slope
 };
 
 struct Instruction {
@@ -171,6 +172,8 @@ FL_DEVICE FLEXLEGION_INLINE float value_of(Operation operation, float a, float b
       return Math::erf(a);
     case Operation::relu:
       return relu_of(a);
+    case Operation::detach:
+      return a;
     default:
       return 0.0f;
   }
@@ -251,6 +254,7 @@ FL_DEVICE constexpr bool has_slope(Operation operation, int argument) {
     case Operation::equal:
     case Operation::sign:
     case Operation::floor:
+    case Operation::detach:
       return false;
     case Operation::where:
       return argument > 0;

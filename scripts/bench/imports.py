@@ -105,7 +105,7 @@ def _imported(name: str, args: argparse.Namespace) -> dict[str, Any]:
     """How many operators the import has, and how long it takes beyond the exporter."""
     if args.onnx:
         return _imported_onnx(name, args.out / f"{name}.onnx")
-    exported, _, samples = export(*MODELS[name]())
+    exported, samples = export(*MODELS[name]())
     started = time.perf_counter()
     try:
         model = from_torch(exported, batch_size=samples)

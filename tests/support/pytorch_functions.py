@@ -43,6 +43,7 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "sin": torch.sin,
     "cos": torch.cos,
     "erf": torch.erf,
+    "detach": torch.detach,
 }
 
 

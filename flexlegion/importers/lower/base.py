@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from flexlegion.arrays import MOST_EXACT
 from flexlegion.graph import Operator
 from flexlegion.importers.program import SAMPLES, Array, Node
 from flexlegion.importers.views import Axis, Run, Value, extent_of, plain, reshaped, runs_of
 from flexlegion.importers.weights import Layout, Origin, Place
 from flexlegion.initializers import Given, Initializer
+from flexlegion.losses import is_reserved
 from flexlegion.model import Model
 from flexlegion.ops.base import OperatorType
 from flexlegion.ops.shape import Rearrange, Reshape, Transpose
@@ -82,7 +84,7 @@ class Lowerer:
     def unique(self, base: str) -> str:
         """`base`, numbered if it is taken."""
         name, number = base, 2
-        while self.model.graph.has(name):
+        while self.model.graph.has(name) or is_reserved(name):
             name, number = f"{base}_{number}", number + 1
         return name
 
@@ -149,12 +151,26 @@ class Lowerer:
         runs = self._short(runs)
         return Value(self.arranged(value, runs), runs, value.seen)
 
-    def arranged(self, value: Value, runs: Sequence[Run]) -> Tensor:
+    def arranged(self, value: Value, runs: Sequence[Run], whole: bool = False) -> Tensor:
         """A tensor with one dimension for each run of axes; the first one is the samples'.
 
-        Together the runs have all stored axes; repeated ones among them are expanded.
+        Together the runs have all stored axes; repeated ones among them are expanded. Whole numbers
+        become real ones, which most operators take alone; with `whole`, they stay as they are if
+        they are arranged so already.
         """
-        runs = tuple(runs)
+        tensor = self._arranged_as(value, tuple(runs))
+        return tensor if whole else self.real(tensor)
+
+    def real(self, tensor: Tensor) -> Tensor:
+        """A tensor's whole numbers as real ones."""
+        if tensor.dtype != "int32":
+            return tensor
+        if tensor not in self._arranged:
+            name = self._derived(tensor, "real")
+            self._arranged[tensor] = self.model.elementwise("(x0 * 1.0)", [tensor], name=name)
+        return self._arranged[tensor]
+
+    def _arranged_as(self, value: Value, runs: tuple[Run, ...]) -> Tensor:
         if not isinstance(value.source, Tensor):
             return self._brought_in(value, runs)
         stored = tuple(tuple(a for a in run if not a.repeated) for run in runs)
@@ -181,6 +197,7 @@ class Lowerer:
         wanted = [axis for run in runs for axis in run]
         if wanted == value.axes:
             return self.reshape(tensor, shape)
+        tensor = self.real(tensor)
         before, after = value.stored[1:], runs[1:]
         blocks = _blocks(before, after)
         numbers = {block[0]: i for i, block in enumerate(blocks)}
@@ -199,6 +216,7 @@ class Lowerer:
         shape = shape or (1,)
         if tensor.shape[1:] == shape:
             return tensor
+        tensor = self.real(tensor)
         kind = Reshape(shape)
         return self.model.graph.add(kind, [tensor], self._derived(tensor, "reshape"))
 
@@ -219,7 +237,7 @@ class Lowerer:
         ones = tuple(1 if c and c[0].repeated else extent_of(c) for c in cut)
         if len(whole) >= MAX_RANK:
             raise Unsupported(f"it repeats elements along {len(whole) + 1} dimensions")
-        tensor = self.reshape(tensor, ones)
+        tensor = self.reshape(self.real(tensor), ones)
         tensor = self.model.expand(tensor, whole, name=self._derived(tensor, "expand"))
         return self.reshape(tensor, tuple(extent_of(run) for run in runs[1:]))
 
@@ -227,6 +245,7 @@ class Lowerer:
         """A tensor with as many samples as the batch."""
         if tensor.shape[0] == self.model.batch_size:
             return tensor
+        tensor = self.real(tensor)
         name = self._derived(tensor, "expand")
         return self.model.expand(tensor, tensor.shape[1:], name=name)
 
@@ -295,6 +314,8 @@ class Lowerer:
         array = node.value.reshape([axis.extent for axis in axes]).transpose(order)
         array = np.ascontiguousarray(array.reshape([extent_of(run) for run in runs[1:]] or [1]))
         kind = np.float32 if array.dtype.kind in "fb" else np.int32
+        if kind is np.int32 and array.size and np.abs(array.astype(np.float64)).max() > MOST_EXACT:
+            raise Unsupported(f"it reads whole numbers beyond {MOST_EXACT}")
         limit = np.finfo(np.float32).max
         if kind is np.float32:  # numbers that are too large for it stay finite
             array = np.where(np.isinf(array), array, np.clip(array, -limit, limit))

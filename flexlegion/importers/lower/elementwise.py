@@ -77,7 +77,7 @@ def align(lowerer: Lowerer, operands: list[Value]) -> Aligned:
     for value, places in zip(values, slots, strict=True):
         own = {axis: _stored(places.get(axis)) for run in runs for axis in run}
         mine = [tuple(a for axis in run if (a := own[axis]) is not None) for run in runs]
-        tensors.append(lowerer.arranged(value, mine))
+        tensors.append(lowerer.arranged(value, mine, whole=True))
     seen = tuple(tuple(result[d, i] for i in range(m)) for d, m in _sizes(values))
     return Aligned(tensors, tuple(runs), seen)
 

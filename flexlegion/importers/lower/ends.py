@@ -75,8 +75,9 @@ def lower_input(lowerer: Lowerer, node: Node, users: dict[Node, list[Node]]) -> 
     if rank > MAX_RANK:
         raise Unsupported(f"it has {rank} dimensions, but {MAX_RANK} are the most that can be")
     dtype = "float32" if node.type.is_float else "int32"
-    tensor = lowerer.model.input([node.shape[d] for d in order[1:]], dtype, node.name)  # type: ignore[arg-type]
-    lowerer.origin.input_names.append(node.name)
+    shape, name = [node.shape[d] for d in order[1:]], lowerer.unique(node.name)
+    tensor = lowerer.model.input(shape, dtype, name)  # type: ignore[arg-type]
+    lowerer.origin.input_names.append(name)
     _arrange(lowerer, f"input '{node.name}'", tensor, Arrangement.in_order(order))
     axes = tuple((Axis(e),) if e > 1 else () for e in node.shape)
     return Value(tensor, tuple(axes[d] for d in order), axes)
@@ -199,8 +200,10 @@ def _is_made_as_image(lowerer: Lowerer, node: Node) -> bool:
         node = left.pop()
         if node.op in _ON_IMAGES:
             return True
-        if node.op == "input" and not lowerer.origin.arrangements[node.name].is_plain:
-            return True
+        if node.op == "input":
+            name = lowerer.tensor(lowerer.value(node)).name
+            if not lowerer.origin.arrangements[name].is_plain:
+                return True
         if node.op in _KEEP_IMAGES:
             for operand in node.inputs:
                 if _rank(operand) == rank and operand not in seen:

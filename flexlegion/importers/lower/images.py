@@ -7,7 +7,7 @@ from typing import Any
 
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.lower.products import WEIGHTS
-from flexlegion.importers.program import Node
+from flexlegion.importers.program import Node, Shape
 from flexlegion.importers.views import Axis, Value, runs_of
 from flexlegion.initializers import Zeros
 from flexlegion.ops.conv1d import Conv1D, Pool1D
@@ -79,7 +79,7 @@ def convolution(lowerer: Lowerer, node: Node) -> Value:
         amounts = [*((0, more) for more in extra), (0, 0)]
         tensor = lowerer.model.pad(tensor, amounts, name=lowerer.name(node, suffix="pad"))
     output = lowerer.apply(kind, [tensor], lowerer.name(node), weights).output
-    return from_channels_last(output, node)
+    return from_channels_last(output, node.shape)
 
 
 @lowers("max_pool2d", "avg_pool2d", "max_pool1d", "avg_pool1d")
@@ -100,22 +100,33 @@ def pool(lowerer: Lowerer, node: Node) -> Value:
             raise Unsupported("it rounds the number of windows up (ceil_mode)")
     kind = "max" if node.op.startswith("max") else "average"
     counts = node.get("count_include_pad", True)
-    return _pooled(lowerer, node, kind, kernel, stride, padding, counts)
+    return _pooled(lowerer, node, kind, kernel, stride, padding, counts, node.shape)
 
 
-@lowers("adaptive_avg_pool2d", "adaptive_avg_pool1d", "adaptive_max_pool2d", "mean_positions")
+@lowers("adaptive_avg_pool2d", "adaptive_avg_pool1d", "mean_positions")
 def adaptive_pool(lowerer: Lowerer, node: Node) -> Value:
+    return _adaptive(lowerer, node, node.shape, "average")
+
+
+@lowers("adaptive_max_pool2d", "adaptive_max_pool1d")
+def adaptive_max_pool(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
+    """The largest values, and where they are, which cannot be read here."""
+    if any(user.op != "getitem" or user["index"] != 0 for user in lowerer.users[node]):
+        raise Unsupported("the places of the largest values are read")
+    return (_adaptive(lowerer, node, node.type[0].shape, "max"),)
+
+
+def _adaptive(lowerer: Lowerer, node: Node, shape: Shape, kind: str) -> Value:
     dims = int(node.op[-2])
-    before, after = node["self"].shape[-dims:], node.shape[-dims:]
+    before, after = node["self"].shape[-dims:], shape[-dims:]
     if all(a % b == 0 for b, a in zip(before, after, strict=True)):
         return _repeated(lowerer.value(node["self"]), before, after)
     if any(b % a for b, a in zip(before, after, strict=True)):
         raise Unsupported(
-            f"it averages {list(before)} positions to {list(after)}, which do not divide them"
+            f"it pools {list(before)} positions to {list(after)}, which do not divide them"
         )
     kernel = tuple(b // a for b, a in zip(before, after, strict=True))
-    kind = "max" if "max" in node.op else "average"
-    return _pooled(lowerer, node, kind, kernel, kernel, (0,) * dims, True)
+    return _pooled(lowerer, node, kind, kernel, kernel, (0,) * dims, True, shape)
 
 
 def _repeated(value: Value, before: tuple[int, ...], after: tuple[int, ...]) -> Value:
@@ -136,6 +147,7 @@ def _pooled(
     stride: tuple[int, ...],
     padding: tuple[int, ...],
     counts: bool,
+    shape: Shape,
 ) -> Value:
     operator: Pool1D | Pool2D
     if len(kernel) == 2:
@@ -145,7 +157,7 @@ def _pooled(
         operator = Pool1D(kind, kernel[0], stride[0], padding[0], counts)
     tensor = channels_last(lowerer, lowerer.value(node["self"]))
     output = lowerer.model.graph.add(operator, [tensor], lowerer.name(node))
-    return from_channels_last(output, node)
+    return from_channels_last(output, shape)
 
 
 def channels_last(lowerer: Lowerer, value: Value) -> Tensor:
@@ -154,9 +166,9 @@ def channels_last(lowerer: Lowerer, value: Value) -> Tensor:
     return lowerer.arranged(lowerer.in_graph(value), [samples, *positions, channels])
 
 
-def from_channels_last(tensor: Tensor, node: Node) -> Value:
-    """Seen with the channels first."""
-    samples, channels, *positions = runs_of(node.shape)
+def from_channels_last(tensor: Tensor, shape: Shape) -> Value:
+    """Seen with the channels first, in this shape."""
+    samples, channels, *positions = runs_of(shape)
     return Value(tensor, (samples, *positions, channels), (samples, channels, *positions))
 
 

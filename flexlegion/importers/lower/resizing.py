@@ -38,7 +38,7 @@ def transposed(lowerer: Lowerer, node: Node) -> Value:
         weights.append((bias, bias_layout))
     tensor = channels_last(lowerer, lowerer.value(node["input"]))
     output = lowerer.apply(kind, [tensor], lowerer.name(node), weights).output
-    return from_channels_last(output, node)
+    return from_channels_last(output, node.shape)
 
 
 @lowers("upsample_nearest2d", "upsample_bilinear2d")
@@ -54,4 +54,4 @@ def upsampled(lowerer: Lowerer, node: Node) -> Value:
     operator = Resize2D(kind, rows, columns, bool(node.get("align_corners")))
     tensor = channels_last(lowerer, lowerer.value(source))
     output = lowerer.model.graph.add(operator, [tensor], lowerer.name(node))
-    return from_channels_last(output, node)
+    return from_channels_last(output, node.shape)

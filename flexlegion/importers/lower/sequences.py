@@ -78,7 +78,7 @@ def _some_rows(
 def _looked_up(lowerer: Lowerer, node: Node, table: Node, tokens: Value) -> Value:
     samples = tuple(a for a in tokens.axes if a.extent == SAMPLES)
     steps = tuple(a for a in tokens.axes if a not in samples)
-    tensor = lowerer.arranged(tokens, [samples, steps])
+    tensor = lowerer.arranged(tokens, [samples, steps], whole=True)
     if tensor.dtype != "int32":
         raise Unsupported("its tokens are computed")
     rows, units = table.shape

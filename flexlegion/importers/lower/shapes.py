@@ -50,7 +50,8 @@ def t(lowerer: Lowerer, node: Node) -> Value:
 @lowers("expand", "expand_as", "broadcast_to")
 def expand(lowerer: Lowerer, node: Node) -> Value:
     value = lowerer.value(node["self"])
-    return value.with_seen(((),) * (len(node.shape) - len(value.seen)) + value.seen)
+    value = value.with_seen(((),) * (len(node.shape) - len(value.seen)) + value.seen)
+    return explicit(value, tuple(1 if e % SAMPLES == 0 else e for e in node.shape))
 
 
 @lowers("slice")
@@ -93,19 +94,26 @@ def select(lowerer: Lowerer, node: Node) -> Value:
     return part.with_seen(run for i, run in enumerate(part.seen) if i != d)
 
 
-@lowers("split", "chunk", "split_with_sizes", "unbind", "tensor_split")
+@lowers(
+    "split", "chunk", "split_with_sizes", "unbind", "tensor_split", "hsplit", "vsplit", "dsplit"
+)
 def split(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
-    source = node["self"]
-    d = node["dim"] % len(source.shape)
+    source, rank = node["self"], len(node["self"].shape)
+    own = {"hsplit": min(rank - 1, 1), "vsplit": 0, "dsplit": 2}
+    d = own.get(node.op, node.get("dim", 0)) % rank
     value, start = lowerer.value(source), 0
     parts: list[Value] = []
     if source.shape[d] % SAMPLES == 0:
         raise Unsupported("it cuts the samples")
-    for type_ in node.type:
+    read = {user["index"] for user in lowerer.users[node] if user.op == "getitem"}
+    for i, type_ in enumerate(node.type):
         size = 1 if node.op == "unbind" else type_.shape[d]
-        part = _cut(lowerer, node, value, d, start, size, f"{len(parts)}")
-        if node.op == "unbind":
-            part = part.with_seen(run for i, run in enumerate(part.seen) if i != d)
+        if i in read:
+            part = _cut(lowerer, node, value, d, start, size, f"{i}")
+            if node.op == "unbind":
+                part = part.with_seen(run for k, run in enumerate(part.seen) if k != d)
+        else:
+            part = value  # of no use
         parts.append(part)
         start += size
     return tuple(parts)

@@ -7,8 +7,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from flexlegion.errors import UserError
 from flexlegion.importers.passes.matching import only
-from flexlegion.importers.program import Node, Program, constant_of
+from flexlegion.importers.program import Node, Program, at, constant_of
+from flexlegion.ops.formula import program_of
 
 MAX_OPERANDS = 8
 MAX_LENGTH = 600  # of a formula
@@ -18,12 +22,14 @@ _UNARY = {
     "hardsigmoid": "hardsigmoid", "exp": "exp", "log": "log", "sqrt": "sqrt", "rsqrt": "rsqrt",
     "square": "square", "neg": "neg", "abs": "abs", "sin": "sin", "cos": "cos", "erf": "erf",
     "reciprocal": "reciprocal", "relu6": "relu6", "log1p": "log1p", "expm1": "expm1",
+    "detach": "detach",
 }  # fmt: skip
 _BINARY = {
     "maximum": "maximum(a, b)", "minimum": "minimum(a, b)", "mul": "(a * b)", "div": "(a / b)",
     "eq": "(a == b)", "ne": "(a != b)", "lt": "(a < b)", "le": "(a <= b)", "gt": "(a > b)",
     "ge": "(a >= b)",
 }  # fmt: skip
+_COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
 _LOGIC = {"and": "(a * b)", "or": "maximum(a, b)", "xor": "(a != b)"}
 
 Formula = tuple[str, dict[str, Any]]  # over a, b, c; and what these are
@@ -40,7 +46,9 @@ def as_expressions(program: Program) -> None:
         for name, value in names.items():
             number = constant_of(value)
             if number is not None and number.size == 1:
-                replacement = _number(number.reshape(-1)[0].item())
+                item = number.reshape(-1)[0].item()
+                _check_exact(node, item)
+                replacement = _number(item)
             else:
                 if value not in operands:
                     operands.append(value)
@@ -49,6 +57,16 @@ def as_expressions(program: Program) -> None:
         if operands:
             args = {"formula": text, "operands": operands, "kind": node.op.strip("_")}
             node.op, node.args = "expression", args
+
+
+def _check_exact(node: Node, number: Any) -> None:
+    """Refuse whole numbers that are rounded here: formulas compute in single precision."""
+    whole = isinstance(number, int) and float(np.float32(number)) != number
+    if whole and any(not source.type.is_float for source in node.inputs):
+        raise UserError(
+            f"'{node.op}'{at(node.path)} computes with the whole number {number}, which single "
+            "precision does not hold exactly"
+        )
 
 
 def fuse_expressions(program: Program) -> None:
@@ -80,6 +98,10 @@ def _substitute(node: Node, operand: Node) -> bool:
     text = _renumbered(operand["formula"], [operands.index(o) for o in inner])
     numbers = [operands.index(o) if o is not operand else -1 for o in outer]
     formula = _renumbered(node["formula"], numbers).replace("x-1", text)
+    try:
+        program_of(formula)
+    except UserError:  # it takes more steps than an operator has
+        return False
     node.args |= {"formula": formula, "operands": operands}
     return True
 
@@ -96,6 +118,14 @@ def _number(value: float) -> str:
     return repr(float(value)) if value >= 0 else f"({float(value)!r})"
 
 
+def _infinite(value: Any) -> str | None:
+    """An infinite constant as formulas write it; `_number` takes the largest number for it."""
+    number = constant_of(value)
+    if number is None or number.size != 1 or not np.isinf(number).all():
+        return None
+    return "1e999" if number.reshape(-1)[0] > 0 else "(-1e999)"
+
+
 def _formula(node: Node) -> Formula | None:
     """A node as a formula, if it is element-wise and its values are numbers that can be."""
     op = node.op.strip("_").removeprefix("logical_").removeprefix("bitwise_")
@@ -110,6 +140,8 @@ def _formula(node: Node) -> Formula | None:
     if op in _BINARY:
         if op == "div" and node.get("rounding_mode") is not None:
             return None
+        if op in _COMPARED and (infinite := _infinite(node["other"])) is not None:
+            return _BINARY[op].replace("b", infinite), {"a": a}
         return _BINARY[op], {"a": a, "b": node["other"]}
     if op in _LOGIC and node.type.dtype == "bool":
         return _LOGIC[op], {"a": a, "b": node["other"]}

@@ -40,7 +40,8 @@ def _simplified(node: Node) -> Any:
         return node["self"]
     if node.op == "add" and _all(node["other"], 0):
         return node["self"]
-    if node.op in ("mul", "div") and _all(node["other"], 1):
+    rounds = node.get("rounding_mode") is not None
+    if node.op in ("mul", "div") and not rounds and _all(node["other"], 1):
         return node["self"]
     return None
 

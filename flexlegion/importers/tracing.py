@@ -1,0 +1,112 @@
+"""What happens while torch.export traces a module: gradients that the trace would not show.
+
+The exported graph has the operations of the forward pass; gradients follow from these. A backward
+pass that a module brings itself leaves no trace there, so it is refused. So that the trace shows
+``torch.inference_mode``, it is traced as ``torch.no_grad``, which has the same gradients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.modules import module as modules
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from flexlegion.errors import UserError
+
+_INSTEAD = (
+    "which is not followed here: training would use the gradient of the forward pass; leave it out"
+)
+
+
+def refuse_what_leaves_no_trace(module: torch.nn.Module) -> None:
+    """Refuse hooks of the backward pass, and averages of all batches.
+
+    Raises
+    ------
+    UserError
+        If a part or a parameter has some.
+    """
+    for path, part in module.named_modules():
+        if isinstance(part, _BatchNorm) and part.momentum is None and part.track_running_stats:
+            raise UserError(
+                f"'{path}' ({type(part).__name__}) has momentum=None: its running averages are "
+                "those of all batches, which are not kept here; give it a momentum"
+            )
+        if part._backward_hooks or part._backward_pre_hooks:
+            raise UserError(f"'{path}' ({type(part).__name__}) has a backward hook, {_INSTEAD}")
+    for name, parameter in module.named_parameters():
+        after = getattr(parameter, "_post_accumulate_grad_hooks", None)
+        if parameter._backward_hooks or after:
+            raise UserError(f"parameter '{name}' has a hook on its gradient, {_INSTEAD}")
+
+
+@contextlib.contextmanager
+def gradients_as_traced() -> Iterator[None]:
+    """While this lasts, what changes gradients without a trace is refused."""
+    function, tensor, inference = torch.autograd.Function, torch.Tensor, torch.inference_mode
+    apply, register = function.__dict__["apply"], tensor.register_hook
+    enter, leave = inference.__enter__, inference.__exit__
+
+    def applied(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if not cls.__module__.startswith("torch."):
+            raise UserError(
+                f"autograd function {cls.__name__} has a backward pass of its own, {_INSTEAD}"
+            )
+        return apply.__func__(cls, *args, **kwargs)
+
+    def registered(_: torch.Tensor, hook: Any) -> Any:
+        name = getattr(hook, "__name__", type(hook).__name__)
+        raise UserError(f"the network hooks '{name}' on a gradient, {_INSTEAD}")
+
+    def entered(self: Any) -> None:
+        self._without = torch.set_grad_enabled(torch.is_grad_enabled() and not self.mode)
+
+    def left(self: Any, *_: Any) -> None:
+        torch.set_grad_enabled(self._without.prev)
+
+    changes = [
+        (function, "apply", classmethod(applied), apply),
+        (tensor, "register_hook", registered, register),
+        (inference, "__enter__", entered, enter),
+        (inference, "__exit__", left, leave),
+    ]
+    for owner, name, new, _ in changes:
+        setattr(owner, name, new)
+    try:
+        yield
+    finally:
+        for owner, name, _, old in changes:
+            setattr(owner, name, old)
+
+
+def failing_part(module: torch.nn.Module, run: Callable[[], object]) -> str:
+    """Path of the innermost part in which a run of the module fails; "" where that is the whole."""
+    paths = {part: path for path, part in module.named_modules()}
+    entered: list[str] = []
+    at: list[str] = []
+
+    def enters(part: torch.nn.Module, _: Any) -> None:
+        entered.append(paths.get(part, ""))
+        at[:] = entered  # longer again: what failed before, if anything, was caught
+
+    def leaves(*_: Any) -> None:
+        if entered:
+            entered.pop()
+        at[:] = entered
+
+    hooks = [
+        modules.register_module_forward_pre_hook(enters),
+        modules.register_module_forward_hook(leaves),
+    ]
+    try:
+        run()
+    except Exception:
+        return next((path for path in reversed(at) if path), "")
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return ""
