@@ -14,6 +14,7 @@ from typing import Any
 
 from flexlegion.graph import Operator
 from flexlegion.initializers import Initializer
+from flexlegion.ops.formula import with_real_comparisons
 
 # Of the operators that look something up by number: where the dimension is that they look it up in,
 # as its number in their space.
@@ -53,6 +54,8 @@ def attributes(operator: Operator, function: Callable[..., Any]) -> dict[str, An
         default = None if field.default is MISSING else field.default
         if wanted[field.name].default != value or default is None:
             result[field.name] = value
+    if "formula" in result:
+        result["formula"] = with_real_comparisons(result["formula"])
     if "count" in wanted:
         result["count"] = _COUNTS[kind.type](operator)
     return result

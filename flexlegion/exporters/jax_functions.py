@@ -138,8 +138,11 @@ def aligned(x: Array, rank: int) -> Array:
 
 
 def expression(*inputs: Array, formula: str, shape: tuple[int, ...]) -> Array:
-    """A formula over x0, x1, ..., broadcast to a shape."""
-    values = {f"x{i}": aligned(x, len(shape)) for i, x in enumerate(inputs)}
+    """A formula over x0, x1, ..., broadcast to a shape; ``real`` makes comparisons numbers."""
+    values: dict[str, Any] = {f"x{i}": aligned(x, len(shape)) for i, x in enumerate(inputs)}
+    kinds = (x.dtype for x in inputs if jnp.issubdtype(x.dtype, jnp.floating))
+    kind = next(kinds, jnp.float32)
+    values["real"] = lambda condition: condition.astype(kind)
     return jnp.broadcast_to(eval(formula, {"__builtins__": {}}, FORMULAS | values), shape)
 
 

@@ -167,8 +167,10 @@ def aligned(x: Tensor, rank: int) -> Tensor:
 
 
 def expression(*inputs: Tensor, formula: str, shape: tuple[int, ...]) -> Tensor:
-    """A formula over x0, x1, ..., broadcast to a shape."""
-    values = {f"x{i}": aligned(x, len(shape)) for i, x in enumerate(inputs)}
+    """A formula over x0, x1, ..., broadcast to a shape; ``real`` makes comparisons numbers."""
+    values: dict[str, Any] = {f"x{i}": aligned(x, len(shape)) for i, x in enumerate(inputs)}
+    kind = next((x.dtype for x in inputs if x.dtype.is_floating_point), torch.float32)
+    values["real"] = lambda condition: condition.to(kind)
     result: Tensor = eval(formula, {"__builtins__": {}}, FORMULAS | values)
     return result.expand(shape)
 

@@ -169,5 +169,10 @@ def _quiet() -> Iterator[None]:
 
 def _reason(error: Exception) -> str:
     """The first sentence of what torch says."""
+    if "Constraints violated" in str(error):
+        return (
+            "the code fixes the number of samples, as by len(x), int(x.shape[0]) or a comparison "
+            "with it; x.shape[0] as it is leaves it open"
+        )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__).rstrip(".")[:300]

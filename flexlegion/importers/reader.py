@@ -6,46 +6,19 @@ On the way, constants are computed, operations in place become those that return
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from typing import Any
 
-import sympy  # type: ignore[import-untyped]
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.utils._pytree import tree_map_only
 
 from flexlegion.errors import UserError
-from flexlegion.importers.constants import PROBE, Folded, concrete, evaluate, is_random, numbers
-from flexlegion.importers.memory import Content, Seen, Step, Writer
-from flexlegion.importers.program import SAMPLES, Array, Node, Program, Shape, Type, at
-from flexlegion.importers.schemas import (
-    Given,
-    by_name,
-    may_share,
-    module_of,
-    op_name,
-    written,
-)
-
-# Operations that read no element of what they are given.
-_SHAPES_ALONE = frozenset(
-    [
-        "new_zeros",
-        "new_ones",
-        "new_full",
-        "new_empty",
-        "zeros_like",
-        "ones_like",
-        "full_like",
-        "empty_like",
-    ]
-)
-# Operations in place that change how a value is seen, and no element.
-_VIEWS_IN_PLACE = ("squeeze", "unsqueeze", "t", "transpose", "swapaxes", "swapdims")
-# Checks that the exporter leaves in the graph; no value depends on them.
-_CHECKS = ("_assert", "sym_constrain", "_assert_tensor_metadata", "_assert_scalar")
+from flexlegion.importers.constants import Folded, numbers
+from flexlegion.importers.interpreter import Interpreter
+from flexlegion.importers.memory import Content, Seen
+from flexlegion.importers.program import Array, Node, Program
+from flexlegion.importers.schemas import is_call, op_name, written
 
 
 def read(exported: ExportedProgram) -> Program:
@@ -62,18 +35,10 @@ def read(exported: ExportedProgram) -> Program:
 class _Reader:
     def __init__(self, exported: ExportedProgram) -> None:
         self.exported = exported
-        self.nodes: list[Node] = []
-        self.values: dict[Any, Any] = {}  # of an fx node: Seen, list of them, number, subgraph
         self.buffers: dict[str, Array] = {}  # values of those that are constants
-        self.writer = Writer(self._new)
-        self.state: dict[Any, Seen] = {}  # by name, of parameters and buffers
-        self.batch = self._batch_symbol()
-        self.writes = any(
-            written(n.target) for graph in self._graphs() for n in graph.nodes if _is_call(n)
-        )
-        self.trained: set[Node] = set()  # what has a gradient that reaches parameters
-        self.untracked: set[Node] = set()  # of these, what was computed without gradients
-        self.tracks = True
+        calls = [n for graph in self._graphs() for n in graph.nodes if is_call(n)]
+        writes = any(written(call.target) for call in calls)
+        self.interpreter = Interpreter(self._batch_symbol(), writes)
 
     def read(self) -> Program:
         signature = self.exported.graph_signature
@@ -83,12 +48,14 @@ class _Reader:
         for fx_node in self.exported.graph.nodes:
             if fx_node.op != "placeholder":
                 continue
-            self.values[fx_node] = self._source(fx_node, specs.get(fx_node.name), state, averages)
+            self.interpreter.values[fx_node] = self._source(
+                fx_node, specs.get(fx_node.name), state, averages
+            )
         if signature.buffers_to_mutate:
             name = next(iter(signature.buffers_to_mutate.values()))
             raise UserError(self._changes(f"buffer '{name}'"))
-        outputs = self._run(self.exported.graph_module)
-        for name, seen in self.state.items():
+        outputs = self.interpreter.run(self.exported.graph_module)
+        for name, seen in self.interpreter.state.items():
             if seen.memory.version:
                 raise UserError(self._changes(name))
         kinds = signature.output_specs
@@ -98,9 +65,11 @@ class _Reader:
             if spec.kind == OutputKind.USER_OUTPUT
         ]
         named = self._outputs(users)
-        notes = _of_precision(node.type.dtype for node in self.nodes if node.op == "parameter")
+        notes = _of_precision(
+            node.type.dtype for node in self.interpreter.nodes if node.op == "parameter"
+        )
         aliases = self._aliases(specs, state)
-        program = Program(self.nodes, named, aliases, self.buffers, notes)
+        program = Program(self.interpreter.nodes, named, aliases, self.buffers, notes)
         program.prune()
         return program
 
@@ -147,13 +116,13 @@ class _Reader:
         value = fx_node.meta.get("val")
         if spec is None or not isinstance(value, torch.Tensor):
             return getattr(getattr(spec, "arg", None), "value", value)
-        type_ = self._type(value)
+        type_ = self.interpreter.type_of_meta(value)
         if spec.kind == InputKind.USER_INPUT:
             if value.dtype.is_complex:
                 raise UserError(
                     f"input '{fx_node.name}' is complex; only real ones can be imported"
                 )
-            return Seen.computed(self._new(Node("input", {}, type_, name=fx_node.name)))
+            return Seen.computed(self.interpreter.new(Node("input", {}, type_, name=fx_node.name)))
         tensor = state.get(spec.target)
         if not isinstance(tensor, torch.Tensor):
             raise UserError(f"'{spec.target}' of the exported program is no tensor")
@@ -163,24 +132,25 @@ class _Reader:
             array = numbers(tensor)
             trains = kind == "parameter" and tensor.requires_grad
             node = Node(kind, {}, type_, name=spec.target, value=array, trainable=trains)
-            content = self._new(node)
+            content = self.interpreter.new(node)
             if trains:
-                self.trained.add(node)
+                self.interpreter.trained.add(node)
         else:
             kind = "buffer"
             content = Folded(tensor.detach().cpu().clone(), tuple(tensor.shape))
-            if spec.kind == InputKind.BUFFER and fx_node.users:
+            read = any(not (is_call(u) and written(u.target)) for u in fx_node.users)
+            if spec.kind == InputKind.BUFFER and read:
                 self.buffers[spec.target] = numbers(tensor).copy()
         seen = Seen.computed(content)
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
-            self.state[f"{kind} '{spec.target}'"] = seen
+            self.interpreter.state[f"{kind} '{spec.target}'"] = seen
         return seen
 
     def _running_averages(self, specs: dict[str, Any]) -> set[str]:
         """Names of the buffers that batch normalisation keeps."""
         kept = set()
         for fx_node in self.exported.graph.nodes:
-            if not _is_call(fx_node) or op_name(fx_node.target) != "batch_norm":
+            if not is_call(fx_node) or op_name(fx_node.target) != "batch_norm":
                 continue
             if fx_node.args[5]:
                 for target in fx_node.args[3:5]:
@@ -200,328 +170,9 @@ class _Reader:
         targets = [s.target for s in specs.values() if s.kind == InputKind.PARAMETER]
         return {name: groups.get(name, [name]) for name in targets}
 
-    # Operations
-
-    def _run(self, graph_module: Any) -> list[Any]:
-        """Read a graph whose placeholders have values; its results."""
-        for fx_node in graph_module.graph.nodes:
-            if fx_node.op == "get_attr":
-                value = getattr(graph_module, fx_node.target)
-                if isinstance(value, torch.Tensor):
-                    value = Seen.computed(Folded(value.detach().cpu().clone(), tuple(value.shape)))
-                self.values[fx_node] = value
-            elif fx_node.op == "call_function":
-                self.values[fx_node] = self._call(fx_node)
-            elif fx_node.op == "output":
-                return [self._value(a) for a in fx_node.args[0]]
-        raise AssertionError("a graph ends with its output")
-
-    def _call(self, fx_node: Any) -> Any:
-        meta = fx_node.meta.get("val")
-        if isinstance(meta, torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool):
-            return meta
-        name = op_name(fx_node.target)
-        if name.startswith(_CHECKS):
-            return None
-        args = [self._value(a) for a in fx_node.args]
-        if name.startswith("wrap_with_") or name.endswith("hop_wrap"):
-            return self._subgraph(name, args)
-        if fx_node.target is operator.getitem:
-            return args[0][args[1]]
-        kwargs = {k: self._value(v) for k, v in fx_node.kwargs.items()}
-        targets = written(fx_node.target)
-        if targets:
-            return self._write(fx_node, name, targets, args, kwargs)
-        result = self._computed(fx_node, name, self._read(args), self._read(kwargs))
-        if isinstance(result, list | tuple):
-            return [self._seen(fx_node, name, part, i, args) for i, part in enumerate(result)]
-        return self._seen(fx_node, name, result, None, args)
-
-    def _computed(self, fx_node: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Result of an operation: a node or a constant, or a list of them."""
-        shapes_alone = name in _SHAPES_ALONE
-        if not is_random(fx_node.target) and (shapes_alone or not _has_node((args, kwargs))):
-            meta = fx_node.meta.get("val")
-
-            def shape_of(tensor: torch.Tensor, i: int) -> Shape:
-                own = meta[i] if isinstance(meta, list | tuple) else meta
-                extents = own.shape if isinstance(own, torch.Tensor) else tensor.shape
-                return tuple(self._extent(extent) for extent in extents)
-
-            return evaluate(fx_node.target, args, kwargs, self.batch, shape_of)
-        return self._operation(fx_node, name, args, kwargs)
-
-    def _operation(self, fx_node: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        meta = fx_node.meta.get("val")
-        if name == "detach" and args[0] not in self.trained:
-            return args[0]  # it has no gradient anyway
-        path, layer = module_of(fx_node)
-        given = by_name(fx_node.target, args, kwargs)
-        arguments = {k: self._argument(v, name, path) for k, v in given.items()}
-        if not isinstance(meta, list | tuple):
-            return self._new(Node(name, arguments, self._type(meta), path, layer))
-        node = self._new(Node(name, arguments, tuple(self._type(t) for t in meta), path, layer))
-        items = []
-        for i, type_ in enumerate(node.type):
-            item = Node("getitem", {"self": node, "index": i}, type_, path, layer)
-            items.append(item if type_ is None else self._new(item))
-        return items
-
-    def _seen(
-        self, fx_node: Any, name: str, value: Content, item: int | None, args: list[Any]
-    ) -> Seen:
-        """A result, in memory of its own or in an argument's."""
-        viewed = args[0] if args and isinstance(args[0], Seen) else None
-        if viewed is None or not self.writes or not may_share(fx_node.target):
-            return Seen.computed(value)
-        before = self.writer.read(viewed)
-        given = args[1:], {k: self._value(v) for k, v in fx_node.kwargs.items()}
-        rest, options = self._read(list(given[0])), self._read(given[1])
-
-        def apply(tensor: torch.Tensor) -> torch.Tensor:
-            more, named = concrete((rest, options), self.batch, PROBE)
-            if tensor.is_meta:
-                more, named = tree_map_only(torch.Tensor, _as_meta, (more, named))
-                named |= {"device": tensor.device} if named.get("device") is not None else {}
-            result = fx_node.target(tensor, *more, **named)
-            return result if item is None else result[item]  # type: ignore[no-any-return]
-
-        own = fx_node.args[0].meta["val"]
-        likeness = torch.empty_strided(
-            [concrete(e, self.batch, PROBE) for e in own.shape],
-            [concrete(e, self.batch, PROBE) for e in own.stride()],
-            dtype=own.dtype,
-            device="meta",
-        )
-        shared = apply(likeness).untyped_storage()._cdata == likeness.untyped_storage()._cdata
-        if not shared:
-            return Seen.computed(value)
-        step = Step(apply, name, self._type_of(before), self._type_of(value))
-        return Seen(viewed.memory, (*viewed.steps, step), value, viewed.memory.version)
-
-    def _write(
-        self,
-        fx_node: Any,
-        name: str,
-        targets: list[str],
-        args: list[Any],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """An operation in place: what it writes to becomes its result."""
-        path, _ = module_of(fx_node)
-        if len(targets) > 1:
-            raise UserError(f"'{name}'{at(path)} writes to several tensors, which is not known")
-        if targets[0] == "out":
-            target = kwargs.pop("out")
-        else:
-            target = args[0] if args else kwargs[targets[0]]
-        if name in ("set", "resize", "resize_as") or not isinstance(target, Seen):
-            raise UserError(f"'{name}'{at(path)} gives a tensor other memory, which is not known")
-        if self._is_unread_counter(fx_node, target):
-            return target
-        before = self.writer.read(target, path)
-        read_args, read_kwargs = self._read(args), self._read(kwargs)
-        if name in _VIEWS_IN_PLACE:
-            raise UserError(
-                f"'{name}'{at(path)} changes the shape of a tensor in place; write it without "
-                "the underscore"
-            )
-        kept = any(seen.memory is target.memory for seen in self.state.values())
-        drawn = is_random(fx_node.target)
-        if isinstance(before, Folded) and not (
-            kept or drawn or _has_node((read_args, read_kwargs))
-        ):
-            self._change_constant(fx_node, before, read_args, read_kwargs, path)
-            return target
-        value = self._next(fx_node, name, before, read_args, read_kwargs)
-        if not self.tracks and self._type_of(before).is_float and {before, value} & self.trained:
-            raise UserError(
-                f"'{name}'{at(path)} writes without gradients to what is trained; write it "
-                "without the underscore"
-            )
-        memory = target.memory
-        if isinstance(memory.content, Folded):
-            memory.content = self._constant(memory.content, path)
-        self.writer.write(target, value, path)
-        return target
-
-    def _change_constant(
-        self, fx_node: Any, before: Content, args: list[Any], kwargs: dict[str, Any], path: str
-    ) -> None:
-        """An operation in place on a constant, whose views lie in the same memory."""
-        assert isinstance(before, Folded)
-        values = [before, *args, *kwargs.values()]
-        if before.second is None and any(
-            isinstance(v, Folded) and v.second is not None for v in values
-        ):
-            raise UserError(
-                f"a constant{at(path)} depends on the number of samples, so that a sample's "
-                "result would depend on the batch that it is in"
-            )
-        evaluate(fx_node.target, args, kwargs, self.batch, lambda *_: before.shape)
-
-    def _next(
-        self, fx_node: Any, name: str, before: Content, args: list[Any], kwargs: dict[str, Any]
-    ) -> Node:
-        """What an operation in place makes of a value."""
-        path, layer = module_of(fx_node)
-        type_ = self._type_of(before)
-        if name == "copy":
-            source = self._node(args[1], path)
-            if source.type.dtype != type_.dtype:
-                converted = Type(source.shape, type_.dtype)
-                to = {"self": source, "dtype": getattr(torch, type_.dtype)}
-                source = self._new(Node("to", to, converted, path, layer))
-            if source.shape != type_.shape:
-                wider = {"self": source, "size": type_.shape}
-                source = self._new(Node("expand", wider, type_, path, layer))
-            return source
-        if name in ("fill", "zero"):
-            number = args[1] if name == "fill" else 0
-            if not isinstance(number, Folded | int | float | bool):
-                number = self._argument(Given(number, False), name, path)
-            if isinstance(number, Node):
-                return self._new(Node("expand", {"self": number, "size": type_.shape}, type_, path))
-            number = number.tensor.item() if isinstance(number, Folded) else number
-            extents = [1 if e and e % SAMPLES == 0 else e for e in type_.shape]
-            whole = torch.full(extents, number, dtype=getattr(torch, type_.dtype))
-            return self._new(Node("constant", {}, type_, path, value=whole.numpy()))
-        value = self._operation(fx_node, name, args, kwargs)
-        if not isinstance(value, Node):
-            raise UserError(f"'{name}'{at(path)} writes in place, which is not known")
-        return value
-
-    def _is_unread_counter(self, fx_node: Any, target: Seen) -> bool:
-        """Whether a write counts a batch normalisation's batches, which nothing reads."""
-        counters = [s for n, s in self.state.items() if n.endswith("num_batches_tracked'")]
-        if not any(seen is target for seen in counters):
-            return False
-        users = [*fx_node.users, *fx_node.args[0].users]
-        return all(_is_call(user) and written(user.target) for user in users)
-
-    def _subgraph(self, name: str, args: list[Any]) -> Any:
-        """What ``wrap_with_set_grad_enabled`` and its like call, read in place."""
-        first = next((i for i, a in enumerate(args) if isinstance(a, torch.fx.GraphModule)), None)
-        if first is None:
-            raise UserError(f"the exported program calls '{name}', which cannot be imported")
-        graph_module, given = args[first], args[first + 1 :]
-        placeholders = [n for n in graph_module.graph.nodes if n.op == "placeholder"]
-        before = self.tracks
-        if name == "wrap_with_set_grad_enabled":
-            self.tracks = bool(args[0])
-        for placeholder, value in zip(placeholders, given, strict=True):
-            self.values[placeholder] = self._tracked(value) if self.tracks else value
-        results = self._run(graph_module)
-        self.tracks = before
-        return tuple(self._tracked(r) if self.tracks else r for r in results)
-
-    def _tracked(self, seen: Any) -> Any:
-        """A value where gradients are computed: what was computed without them has none."""
-        if isinstance(seen, list | tuple):
-            return type(seen)(self._tracked(part) for part in seen)
-        if not isinstance(seen, Seen):
-            return seen
-        value = self.writer.read(seen)
-        if isinstance(value, Folded) or value not in self.untracked:
-            return seen
-        args = {"self": value}
-        return Seen.computed(self._new(Node("detach", args, value.type, value.path, value.layer)))
-
-    # Values
-
-    def _value(self, argument: Any) -> Any:
-        if isinstance(argument, torch.fx.Node):
-            return self.values[argument]
-        if isinstance(argument, list | tuple):
-            return type(argument)(self._value(part) for part in argument)
-        return argument
-
-    def _read(self, value: Any) -> Any:
-        """Arguments as they are now."""
-        if isinstance(value, Seen):
-            return self.writer.read(value)
-        if isinstance(value, dict):
-            return {name: self._read(part) for name, part in value.items()}
-        if isinstance(value, list | tuple):
-            return type(value)(self._read(part) for part in value)
-        return value
-
-    def _argument(self, given: Given, name: str, path: str) -> Any:
-        """An argument of a node: constants become nodes, numbers of samples `SAMPLES`."""
-        value = given.value
-        if isinstance(value, Folded):
-            return self._constant(value, path)
-        if isinstance(value, torch.SymFloat) or (
-            isinstance(value, torch.SymInt) and not given.is_extent
-        ):
-            raise UserError(
-                f"'{name}'{at(path)} computes with the number of samples ({value.node.expr}), so "
-                "that a sample's result would depend on the batch that it is in"
-            )
-        if isinstance(value, torch.SymInt):
-            return self._extent(value)
-        if isinstance(value, list | tuple):
-            parts = (self._argument(Given(v, given.is_extent), name, path) for v in value)
-            return type(value)(parts)
-        return value
-
-    def _node(self, value: Any, path: str) -> Node:
-        """A value as a node, whatever it is."""
-        if isinstance(value, Node):
-            return value
-        if not isinstance(value, Folded):
-            value = Folded(torch.as_tensor(value), ())
-        return self._constant(value, path)
-
-    def _constant(self, constant: Folded, path: str) -> Node:
-        type_ = self._type_of(constant)
-        return self._new(Node("constant", {}, type_, path, value=constant.array(path)))
-
-    def _new(self, node: Node) -> Node:
-        self.nodes.append(node)
-        real = isinstance(node.type, tuple) or node.type is None or node.type.is_float
-        if real and node.op != "detach" and not self.trained.isdisjoint(node.inputs):
-            self.trained.add(node)
-            if not self.tracks:
-                self.untracked.add(node)
-        return node
-
-    # Types
-
-    @staticmethod
-    def _type_of(value: Content) -> Type:
-        if isinstance(value, Folded):
-            return Type(value.shape, str(value.tensor.dtype).removeprefix("torch."))
-        type_: Type = value.type
-        return type_
-
-    def _type(self, value: Any) -> Type | None:
-        if not isinstance(value, torch.Tensor):
-            return None
-        shape = tuple(self._extent(extent) for extent in value.shape)
-        return Type(shape, str(value.dtype).removeprefix("torch."))
-
-    def _extent(self, extent: Any) -> int:
-        if isinstance(extent, int):
-            return extent
-        expression = sympy.sympify(extent.node.expr)
-        if expression.free_symbols - {self.batch}:
-            raise UserError(
-                f"an extent depends on the data ({expression}); only the batch can be dynamic"
-            )
-        factor = expression / self.batch
-        if expression.is_Integer:
-            return int(expression)
-        if not factor.is_Integer:
-            raise UserError(
-                f"an extent is {expression} where {self.batch} is the number of samples; samples "
-                "cannot be joined, cut or divided"
-            )
-        return int(factor) * SAMPLES
-
     def _outputs(self, values: list[Any]) -> list[tuple[str, Node]]:
         names = self._output_names(len(values))
-        values = [self._read(value) for value in values]
+        values = [self.interpreter.read(value) for value in values]
         result = []
         for name, value in zip(names, values, strict=True):
             if value is None or isinstance(value, int | float | str):
@@ -573,19 +224,3 @@ def _of_precision(types: Iterable[str]) -> list[str]:
 def _key_name(path: Any) -> str:
     parts = [getattr(key, "key", getattr(key, "name", getattr(key, "idx", ""))) for key in path]
     return "_".join(str(part) for part in parts)
-
-
-def _as_meta(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to("meta")
-
-
-def _is_call(fx_node: Any) -> bool:
-    return bool(fx_node.op == "call_function")
-
-
-def _has_node(value: Any) -> bool:
-    if isinstance(value, Node):
-        return True
-    if isinstance(value, dict):
-        return any(_has_node(part) for part in value.values())
-    return isinstance(value, list | tuple) and any(_has_node(part) for part in value)

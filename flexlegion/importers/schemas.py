@@ -27,6 +27,11 @@ _COMPUTING = (
 )
 
 
+def is_call(fx_node: Any) -> bool:
+    """Whether a node of a graph is an operation."""
+    return bool(fx_node.op == "call_function")
+
+
 def op_name(target: Any) -> str:
     """ATen's name without overload, and without the underscore of operations in place."""
     if target is operator.getitem:

@@ -230,6 +230,27 @@ def outermost(formula: str) -> str:
     return ""
 
 
+@functools.lru_cache(maxsize=4096)
+def with_real_comparisons(formula: str) -> str:
+    """A formula whose comparisons are ``real(...)``, for libraries in which they are no numbers."""
+    return ast.unparse(_Comparisons().visit(_parsed(formula)))
+
+
+class _Comparisons(ast.NodeTransformer):
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        return ast.Call(ast.Name("real"), [node], [])
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """The condition of ``where`` may stay as it is."""
+        condition = node.args[0] if node.args else None
+        if not isinstance(condition, ast.Compare) or ast.unparse(node.func) != "where":
+            return self.generic_visit(node)
+        self.generic_visit(condition)
+        rest = [self.visit(argument) for argument in node.args[1:]]
+        return ast.Call(node.func, [condition, *rest], [])
+
+
 class _Builder:
     """Turns a formula into instructions; equal ones are computed once."""
 
