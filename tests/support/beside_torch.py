@@ -26,7 +26,7 @@ def errors(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> dict[str,
     exact = copy.deepcopy(module).double().train()
     tensors = [x.double() if x.is_floating_point() else x for x in inputs]
     expected = _flat(exact(*(x.clone() for x in tensors)))
-    names = list(model.origin.outputs)
+    names = list(model.origin.output_names)
     wanted = dict(zip(names, expected, strict=True))
     named = {t.name: x for t, x in zip(model.graph.inputs, tensors, strict=True)}
     arrays = {name: x.numpy() for name, x in named.items()}
@@ -37,7 +37,7 @@ def errors(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> dict[str,
         weights[name].requires_grad_()
     given = as_inputs(model, arrays, torch.float64)
     results = evaluate(model.graph, model.outputs, given, weights, training=True)
-    found = as_outputs(model, results, {name: w.detach().numpy() for name, w in wanted.items()})
+    found = as_outputs(model, results)
     errors = {name: _error(found[name], wanted[name]) for name in names}
     torch.manual_seed(0)
     factors = {name: torch.randn(w.shape, dtype=torch.float64) for name, w in wanted.items()}
