@@ -101,6 +101,52 @@ def mean(values: DTensor, labels: Tensor | None) -> Tensor:
     return whole / max(count, 1)
 
 
+class Form(NamedTuple):
+    """How the module has an input, labels or an output, and how the program's tensor has it.
+
+    The module's `shape`, cut into the dimensions `cut`, in this `order`, is the tensor's: `stored`.
+    Labels may differ from the shape in extents of 1: they are `loose`.
+    """
+
+    shape: tuple[int, ...]
+    cut: tuple[int, ...]
+    order: tuple[int, ...]
+    stored: tuple[int, ...]
+    loose: bool
+
+    def taken(self, name: str, value: Tensor) -> Tensor:
+        """Data as the program has them; `ValueError` if their shape is another one."""
+        if not fits(tuple(value.shape), self.shape, self.loose):
+            raise ValueError(
+                f"{name} has shape {list(value.shape)}, but the program takes {list(self.shape)}"
+            )
+        return value.reshape(self.cut).permute(self.order).reshape(self.stored)
+
+    def made(self, tensor: DTensor) -> DTensor:
+        """An output as the module has it."""
+        back = sorted(range(len(self.order)), key=self.order.__getitem__)
+        places = tuple(tensor.placements)
+        if self.cut != self.shape:
+            places = (R,) * len(places)  # dimensions that are joined are not split
+        moved = tuple(Shard(self.order[p.dim]) if isinstance(p, Shard) else p for p in places)
+
+        def on_tile(tile: Tensor) -> Tensor:
+            cut = tile[: self.cut[back.index(0)]].permute(back)
+            return cut if self.cut == self.shape else cut.reshape(self.shape)
+
+        gradient = tuple(R if isinstance(p, Partial) else p for p in places)
+        made: DTensor = run(on_tile, [read(tensor, places, gradient)], [moved])
+        return made
+
+
+def fits(shape: tuple[int, ...], wanted: tuple[int, ...], loose: bool) -> bool:
+    """Whether data have a shape; or differ in extents of 1, where they may."""
+    tight = [extent for extent in wanted[1:] if extent != 1]
+    if shape == wanted or not (loose or not tight):
+        return shape == wanted
+    return shape[:1] == wanted[:1] and [extent for extent in shape[1:] if extent != 1] == tight
+
+
 class Source(NamedTuple):
     """How a weight holds a parameter: cut into factors, one of which may be taken, and reordered.
 
@@ -115,13 +161,16 @@ class Source(NamedTuple):
 
     def of(self, parameter: Tensor) -> Tensor:
         """The weight's values."""
-        return self.part(parameter.detach()).permute(self.order).reshape(self.shape)
+        whole = parameter.detach().contiguous()  # a module's in channels_last is not
+        return self.part(whole).permute(self.order).reshape(self.shape)
 
     def put(self, weight: Tensor, parameter: Tensor) -> None:
         """Write a weight's values to where they are in the parameter."""
-        part = self.part(parameter.detach())
+        whole = parameter.detach().contiguous()
+        part = self.part(whole)
         cut = weight.reshape([part.shape[d] for d in self.order])
         part.permute(self.order).copy_(cut)
+        parameter.detach().copy_(whole)
 
     def part(self, parameter: Tensor) -> Tensor:
         """The factors that are left, as a view."""

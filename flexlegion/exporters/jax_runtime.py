@@ -103,6 +103,42 @@ def trained(weights: Weights) -> dict[str, Array]:
     return {name: value for name, value in weights.items() if WEIGHTS[name][1]}
 
 
+class Form(NamedTuple):
+    """How the module has an input, labels or an output, and how the program's tensor has it.
+
+    The module's `shape`, cut into the dimensions `cut`, in this `order`, is the tensor's: `stored`.
+    Labels may differ from the shape in extents of 1: they are `loose`.
+    """
+
+    shape: tuple[int, ...]
+    cut: tuple[int, ...]
+    order: tuple[int, ...]
+    stored: tuple[int, ...]
+    loose: bool
+
+    def taken(self, name: str, value: Any) -> Array:
+        """Data as the program has them; `ValueError` if their shape is another one."""
+        array = jnp.asarray(value)
+        if not fits(array.shape, self.shape, self.loose):
+            raise ValueError(
+                f"{name} has shape {list(array.shape)}, but the program takes {list(self.shape)}"
+            )
+        return array.reshape(self.cut).transpose(self.order).reshape(self.stored)
+
+    def made(self, tensor: Array) -> Array:
+        """An output as the module has it."""
+        back = sorted(range(len(self.order)), key=self.order.__getitem__)
+        return tensor[: self.cut[back.index(0)]].transpose(back).reshape(self.shape)
+
+
+def fits(shape: tuple[int, ...], wanted: tuple[int, ...], loose: bool) -> bool:
+    """Whether data have a shape; or differ in extents of 1, where they may."""
+    tight = [extent for extent in wanted[1:] if extent != 1]
+    if shape == wanted or not (loose or not tight):
+        return shape == wanted
+    return shape[:1] == wanted[:1] and [extent for extent in shape[1:] if extent != 1] == tight
+
+
 def mean(values: Array, labels: Array | None) -> Array:
     """The mean of a loss over the batch; of labels, those from 0 on count."""
     if labels is None:

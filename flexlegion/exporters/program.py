@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from flexlegion.arrangement import Arrangement, Form, forms_of
 from flexlegion.exporters.arguments import attributes, looked_up_in
 from flexlegion.exporters.axes import Division
 from flexlegion.exporters.spelling import comment, docstring, identifiers, literal, sequence
@@ -27,6 +28,7 @@ from flexlegion.graph import Graph, Operator
 from flexlegion.losses import losses_of
 from flexlegion.ops.base import Access
 from flexlegion.ops.losses import CrossEntropy, LossOperator
+from flexlegion.ops.shape import Rearrange
 from flexlegion.tensor import Tensor, TensorRole
 
 WIDTH = 100
@@ -93,6 +95,7 @@ class _Program:
             _used(modules, {op.kind.type for op in self.graph.operators}),
             self._weights(),
             self._sources(),
+            self._forms_text(),
             self._forward(),
             self._loss(),
         ]
@@ -202,21 +205,45 @@ class _Program:
         ]
         return "\n".join([head, "SOURCES: dict[str, Source] = {", *lines, "}"])
 
+    def _forms_text(self) -> str:
+        """Of inputs, labels and outputs: how they are given and returned."""
+        forms = forms_of(self.origin, self.graph, self.outputs)
+        entries = {tensor.name: (tensor, forms[tensor]) for tensor in self.graph.inputs}
+        entries |= {name: (tensor, forms[tensor]) for name, tensor in self._results.items()}
+        lines = [f"    {literal(key)}: {_form(*entry)}," for key, entry in entries.items()]
+        head = "# How inputs, labels and outputs are given and returned."
+        return "\n".join([head, "FORMS: dict[str, Form] = {", *lines, "}"])
+
+    @functools.cached_property
+    def _results(self) -> dict[str, Tensor]:
+        """The outputs by name: the module's names of an imported model, else the tensors'."""
+        names = {} if self.origin is None else {t: n for n, t in self.origin.output_names.items()}
+        taken = {tensor.name for tensor in self.graph.tensors}
+        results: dict[str, Tensor] = {}
+        for tensor in self.outputs:
+            name = names.get(tensor.name, tensor.name)
+            while name != tensor.name and name in taken:
+                name += "_"  # an input is called so, too
+            results[name] = tensor
+        return results
+
     def _forward(self) -> str:
         given = [tensor for tensor in self.graph.inputs if not self._is_label(tensor)]
-        orders = {} if self.origin is None else self.origin.inputs
         key = ", key: Any = None" if self._is_jax else ""
-        outputs = sequence(literal(tensor.name) for tensor in self.outputs)
         lines = [
-            f"OUTPUTS = {outputs}",
+            f"OUTPUTS = {sequence(map(literal, self._results))}",
             "",
             "",
             f"def forward(w: Weights{self._arguments(given)}{key}) -> dict[str, Any]:",
             '    """Everything that the model computes, by name: OUTPUTS are its results."""',
             "    t: dict[str, Any] = {}",
-            *self._take(given, orders),
+            *self._take(given),
         ]
         lines += [line for op in self._needed(self.outputs) for line in self._line(op)]
+        for name, tensor in self._results.items():
+            if name != tensor.name:
+                made = f"FORMS[{literal(name)}].made(t[{literal(tensor.name)}])"
+                lines.append(f"    t[{literal(name)}] = {made}")
         return "\n".join([*lines, "    return t"])
 
     def _loss(self) -> str:
@@ -226,7 +253,7 @@ class _Program:
         lines = [
             f"def loss(w: Weights, t: dict[str, Any]{self._arguments(labels)}) -> Any:",
             '    """The loss of what `forward` computed, a mean over the batch."""',
-            *self._take(labels, {}),
+            *self._take(labels),
         ]
         lines += [line for op in self.graph.operators if op not in done for line in self._line(op)]
         terms = []
@@ -239,16 +266,15 @@ class _Program:
             terms.append(term if kind.weight == 1 else f"{kind.weight!r} * {term}")
         return "\n".join([*lines, f"    return {' + '.join(terms)}"])
 
-    def _take(self, inputs: Sequence[Tensor], orders: Mapping[str, Sequence[int]]) -> list[str]:
-        """Lines that take arguments as tensors; images' channels go last."""
+    def _take(self, inputs: Sequence[Tensor]) -> list[str]:
+        """Lines that take arguments as tensors, checked and arranged."""
         lines = []
         for tensor in inputs:
-            name, order = self._identifiers[tensor.name], tuple(orders.get(tensor.name, ()))
-            if order != tuple(sorted(order)):
-                method = "transpose" if self._is_jax else "permute"
-                name += f".{method}({sequence(map(str, order))})"
-            made = f"jnp.asarray({name})" if self._is_jax else f"everywhere({name}, w.mesh)"
-            lines.append(f"    t[{literal(tensor.name)}] = {made}")
+            name = literal(tensor.name)
+            made = f"FORMS[{name}].taken({name}, {self._identifiers[tensor.name]})"
+            if not self._is_jax:
+                made = f"everywhere({made}, w.mesh)"
+            lines.append(f"    t[{name}] = {made}")
         return lines
 
     @functools.cached_property
@@ -336,6 +362,8 @@ class _Program:
                 for d, extent in enumerate(shape)
             )
             result["shape"] = repr(tile)
+            if isinstance(kind, Rearrange):
+                result["extents"] = repr(kind.extents_of(tile))
         if "low" in wanted:
             d = looked_up_in(op)
             along = division.along(d)
@@ -373,6 +401,15 @@ def _taken() -> frozenset[str]:
                 walked = itertools.chain.from_iterable(map(ast.walk, targets))
                 taken.update(name.id for name in walked if isinstance(name, ast.Name))
     return frozenset(taken)
+
+
+def _form(tensor: Tensor, form: Form) -> str:
+    """How a program spells a form."""
+    its = form.arrangement or Arrangement.in_order(range(len(form.shape)))
+    cut = tuple(form.shape[d] if its.has_samples or d else 1 for d in its.places)
+    order = tuple(its.places.index(d) for d in range(len(its.places)))
+    given = its.shape(form.shape)
+    return f"Form({given}, {cut}, {order}, {tensor.shape}, {form.loose})"
 
 
 def _imports(text: str, *modules: ModuleType) -> str:

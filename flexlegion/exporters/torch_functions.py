@@ -103,15 +103,8 @@ def reshape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 def rearrange(
     x: Tensor, extents: tuple[int, ...], order: tuple[int, ...], shape: tuple[int, ...]
 ) -> Tensor:
-    local, rest = list(extents), list(order)  # a tile has a part of an axis that is a dimension
-    for extent in shape[1:]:
-        found = 1
-        while found < extent:
-            axis = rest.pop(0)
-            local[axis] = min(local[axis], extent)
-            found *= local[axis]
     axes = (0, *(i + 1 for i in order))
-    return x.reshape(x.shape[0], *local).permute(axes).reshape(shape)
+    return x.reshape(x.shape[0], *extents).permute(axes).reshape(shape)
 
 
 def transpose(x: Tensor, permutation: tuple[int, ...]) -> Tensor:

@@ -176,6 +176,16 @@ class Rearrange(_Move):
             found.append(axes)
         return found[0], found[1]
 
+    def extents_of(self, tile: Shape) -> tuple[int, ...]:
+        """Extents of the axes in a tile of the output; only whole axes' dimensions are cut."""
+        extents = list(self.extents)
+        made = _axes_of(self.shape, [self.extents[i] for i in self.order])
+        assert made is not None
+        for its, whole, part in zip(made, self.shape, tile[1:], strict=True):
+            if part < whole:
+                extents[self.order[its[0]]] = part
+        return tuple(extents)
+
     def _split(self, before: Shape) -> dict[int, tuple[int, int]]:
         """What can be split: dimension of the output to that of the input, and elements a step."""
         inner = {}

@@ -114,6 +114,9 @@ def cases() -> dict[str, Arranged]:
 
     sigmoid, softmax = torch.sigmoid, torch.softmax
     return {
+        "one number": of_rows(lambda s, x: s.a(x).sum(1), 3),
+        "squeezed": of_rows(lambda s, x: s.a(x).squeeze(-1), 1),
+        "probability squeezed": of_rows(lambda s, x: sigmoid(s.a(x)).squeeze(-1), 1, BINARY),
         "one number in a row": of_rows(lambda s, x: s.a(x), 1),
         "probability": of_rows(lambda s, x: sigmoid(s.a(x)), 1, BINARY),
         "probability of a formula": of_rows(lambda s, x: sigmoid(s.a(x) * 2 + 1), 2, BINARY),
@@ -159,7 +162,7 @@ def cases() -> dict[str, Arranged]:
         "six dimensions": of_rows(lambda s, x: s.a(x)[:, None, None, :, None, None], 3),
         "nested": of_rows(lambda s, x: {"z": s.a(x), "b": {"c": s.a(x) * 2, "a": s.a(x) + 1}}, 3),
         "twice": of_rows(lambda s, x: (lambda y: (y, y))(s.a(x)), 3),
-        "input returned": of_rows(lambda s, x: (x, s.a(x)), 3),
+        "input returned": of_rows(lambda s, x: (s.a(x), x), 3),
         "for all samples": Arranged(
             Written(
                 lambda s, x: (s.a(x), s.scale.exp()),
