@@ -41,10 +41,11 @@ def rows_for(
         If shape, type or values do not fit.
     """
     array = shaped(tensor, array_of(tensor.name, value), form)
-    if tensor.dtype == "int32":
-        check_integers(tensor.name, array)
     if classes is not None:
+        _check_whole(tensor.name, array)
         check_labels(tensor.name, array, classes)
+    elif tensor.dtype == "int32":
+        check_integers(tensor.name, array)
     return np.ascontiguousarray(array, tensor.host_dtype)
 
 
@@ -83,12 +84,7 @@ def array_of(name: str, value: Any) -> Array:
 
 def check_integers(name: str, array: Array) -> None:
     """Raise `UserError` unless all numbers are integers of 32 bits."""
-    if array.dtype.kind == "f":
-        # NaN is unequal to itself; infinity is not a fraction.
-        if np.any(array != np.trunc(array)):
-            raise UserError(f"{name}: got fractions, expected integers")
-        if np.any(np.isinf(array)):
-            raise UserError(f"{name}: got infinities, expected integers")
+    _check_whole(name, array)
     if array.size and not np.can_cast(array.dtype, np.int32):
         limits = np.iinfo(np.int32)
         for extreme in (int(array.min()), int(array.max())):
@@ -111,6 +107,15 @@ def shaped(tensor: Tensor, array: Array, form: Form | None = None) -> Array:
     if len(array) == 0:
         raise UserError(f"{tensor.name}: got no samples")
     return array
+
+
+def _check_whole(name: str, array: Array) -> None:
+    if array.dtype.kind == "f":
+        # NaN is unequal to itself; infinity is not a fraction.
+        if np.any(array != np.trunc(array)):
+            raise UserError(f"{name}: got fractions, expected integers")
+        if np.any(np.isinf(array)):
+            raise UserError(f"{name}: got infinities, expected integers")
 
 
 def check_labels(name: str, array: Array, classes: int) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.arguments import described
 from flexlegion.arrangement import Form
-from flexlegion.arrays import check_labels, check_rows, check_tokens, rows_for, shaped
+from flexlegion.arrays import array_of, check_labels, check_rows, check_tokens, rows_for, shaped
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.losses import labels_of, near
@@ -174,10 +175,15 @@ class Binding:
         if not any(isinstance(value, np.memmap) for part in given for value in part.values()):
             return None
         inputs, labels = (
-            {t: shaped(t, np.asanyarray(value), self.forms.get(t)) for t, value in part.items()}
+            {tensor: self._mapped(tensor, value) for tensor, value in part.items()}
             for part in given
         )
         return MappedArrays(inputs, labels)
+
+    def _mapped(self, tensor: Tensor, value: Any) -> Array:
+        """What is given beside memory-mapped arrays, or is one: its rows are read later."""
+        array = value if isinstance(value, np.memmap) else array_of(tensor.name, value)
+        return shaped(tensor, array, self.forms.get(tensor))
 
     def _loader_feed(self, loader: Any, labelled: bool) -> Feed:
         def arrays_of(batch: Any) -> dict[Tensor, Array]:
@@ -287,10 +293,32 @@ def is_loader(x: Any, y: Any = None) -> bool:
             "batches have to be gone through once an epoch, which a generator or iterator cannot; "
             "give what has a length and can be iterated anew"
         )
+    has = {name: hasattr(x, f"__{name}__") for name in ("iter", "len", "getitem")}
+    if hasattr(x, "shape") or isinstance(x, Mapping | list | tuple | str | bytes | BatchSource):
+        pass
+    elif has["iter"] and not (has["len"] and _has_length(x)):
+        raise UserError(
+            f"the number of batches of {described(x)} is not known, as it has no length; give its "
+            "data set a __len__, or give arrays"
+        )
+    elif has["len"] and has["getitem"] and not has["iter"]:
+        raise UserError(
+            f"{described(x)} has samples, but no batches; put it into a PyTorch DataLoader, or "
+            "give arrays"
+        )
     if isinstance(x, list):
         return y is None and bool(x) and all(isinstance(batch, tuple) for batch in x)
     arrays = isinstance(x, Mapping | tuple | str | BatchSource) or hasattr(x, "shape")
     return not arrays and hasattr(x, "__iter__") and hasattr(x, "__len__")
+
+
+def _has_length(x: Any) -> bool:
+    """Whether its length is known: a loader of a data set without one has the method alone."""
+    try:
+        len(x)
+    except (TypeError, NotImplementedError):
+        return False
+    return True
 
 
 def _loaded(plan: Plan) -> dict[int, set[Tensor]]:

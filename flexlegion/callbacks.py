@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
+from flexlegion.arguments import typed_methods
 from flexlegion.errors import UserError
 from flexlegion.files import check_writable
 from flexlegion.quoting import say
@@ -164,6 +165,7 @@ class _Best(Callback):
         self.best_epoch = int(state["best_epoch"])
 
 
+@typed_methods
 class EarlyStopping(_Best):
     """Ends training when a value has not become better for some epochs.
 
@@ -234,6 +236,7 @@ class EarlyStopping(_Best):
             )
 
 
+@typed_methods
 class BestWeights(_Best):
     """Writes the weights of the best epoch so far to a file, each time when there is a better one.
 

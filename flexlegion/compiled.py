@@ -15,7 +15,7 @@ from flexlegion.optimizers import Optimizer
 from flexlegion.plan import Plan
 from flexlegion.runtime.position import Position
 from flexlegion.runtime.program import Program
-from flexlegion.schedules import Schedule
+from flexlegion.schedules import Schedule, factor_at
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
 
@@ -39,7 +39,7 @@ class Compiled:
 
     def rate_after(self, steps: int) -> float:
         """The learning rate of the last of so many iterations."""
-        return self.optimizer.lr * self.schedule(max(steps - 1, 0))
+        return self.optimizer.lr * factor_at(self.schedule, max(steps - 1, 0))
 
 
 def warn_of_idle(plan: Plan) -> None:

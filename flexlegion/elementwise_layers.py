@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.arguments import typed_methods
+from flexlegion.arrays import array_of, check_numbers
 from flexlegion.errors import UserError
-from flexlegion.initializers import Given, Initializer, initializer
+from flexlegion.initializers import AnyInitializer, Given, Initializer, initializer
 from flexlegion.layer_base import LayerBase
 from flexlegion.ops.base import OperatorType
 from flexlegion.ops.elementwise import Gelu, Relu, Sigmoid, Tanh
@@ -30,6 +32,7 @@ _OPERATORS: dict[str, type[OperatorType]] = {
 }
 
 
+@typed_methods
 class ElementwiseLayers(LayerBase):
     """The layers of element-wise arithmetic of a graph under construction."""
 
@@ -148,7 +151,14 @@ class ElementwiseLayers(LayerBase):
                 f"prelu has a slope for each of {x.shape[-1]} channels, or one for all, but got "
                 f"channels={channels}"
             )
-        first = np.broadcast_to(np.asarray(slope, np.float32), (count,))
+        values = array_of("prelu's slope", slope)
+        check_numbers("prelu's slope", values)
+        if values.shape not in ((), (1,), (count,)):
+            raise UserError(
+                f"prelu's slope has shape {list(values.shape)}, but has to be one number or one of "
+                f"each of the {count} channels"
+            )
+        first = np.broadcast_to(values.astype(np.float32), (count,))
         slopes = self.parameter((count,), first, f"{name}.slope", trainable)
         return self._elementwise("where(x0 > 0, x0, x1 * x0)", [x, slopes], name)
 
@@ -178,7 +188,7 @@ class ElementwiseLayers(LayerBase):
     def parameter(
         self,
         shape: Sequence[int],
-        initializer: str | Initializer | npt.NDArray[Any] = "normal",
+        initializer: AnyInitializer = "normal",
         name: str | None = None,
         trainable: bool = True,
     ) -> Tensor:
@@ -222,7 +232,7 @@ class ElementwiseLayers(LayerBase):
         Tensor
             (1, \\*array.shape).
         """
-        values = np.asarray(array)
+        values = array_of("a constant", array)
         if values.dtype.kind not in "biuf":
             raise UserError(f"a constant is an array of numbers, but got one of {values.dtype}")
         if values.dtype.kind in "iu" and values.size:

@@ -8,9 +8,17 @@ if TYPE_CHECKING:
 
 
 class UserError(ValueError):
-    """A mistake of the user's: one clear sentence; commands print it and exit with its status."""
+    """A mistake of the user's: one clear sentence; commands print it and exit with its status.
+
+    As text it is one line that is safe to print, whatever names it quotes.
+    """
 
     status: ClassVar[int] = 2
+
+    def __str__(self) -> str:
+        from flexlegion.quoting import printable
+
+        return printable(super().__str__())
 
 
 class DoesNotApply(UserError):

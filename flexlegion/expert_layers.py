@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
+from flexlegion.arguments import typed_methods
 from flexlegion.errors import UserError
-from flexlegion.initializers import Initializer, initializer
+from flexlegion.initializers import AnyInitializer, initializer
 from flexlegion.ops.experts import Capacity, Experts, TopK
 from flexlegion.sequence_layers import SequenceLayers
 from flexlegion.tensor import Tensor
 
 
+@typed_methods
 class ExpertLayers(SequenceLayers):
     """The layers of mixtures of experts of a graph under construction."""
 
@@ -37,7 +39,7 @@ class ExpertLayers(SequenceLayers):
         activation: Literal["relu", "gelu", "silu"] = "gelu",
         gated: bool = False,
         load: float | None = None,
-        kernel_initializer: str | Initializer = "glorot_uniform",
+        kernel_initializer: AnyInitializer = "glorot_uniform",
         name: str | None = None,
         share: Tensor | None = None,
         trainable: bool = True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from flexlegion.arguments import typed_methods
 from flexlegion.errors import UserError
 from flexlegion.machine.devices import Devices
 from flexlegion.quoting import shown
@@ -12,6 +13,7 @@ from flexlegion.quoting import shown
 MAX_SHARD_BYTES = 10**15
 
 
+@typed_methods
 @dataclass(frozen=True)
 class Granularity:
     """Bounds of what a plan cuts into pieces, and of what it joins.

@@ -6,8 +6,9 @@ import math
 import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
+from flexlegion.arguments import typed_methods
 from flexlegion.errors import UserError
 from flexlegion.suggestions import unknown
 from flexlegion.tensor import DataType
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 
+@typed_methods
 @dataclass(frozen=True)
 class Initializer(ABC):
     """Draws a weight's first values.
@@ -53,6 +55,7 @@ def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
     return (shape[-1] * window, shape[0] * window) if len(shape) > 1 else (shape[0], shape[0])
 
 
+@typed_methods
 @dataclass(frozen=True)
 class Zeros(Initializer):
     """All zeros."""
@@ -63,6 +66,7 @@ class Zeros(Initializer):
         return np.zeros(shape)
 
 
+@typed_methods
 @dataclass(frozen=True)
 class Constant(Initializer):
     """All `value`."""
@@ -75,6 +79,7 @@ class Constant(Initializer):
         return np.full(shape, self.value)
 
 
+@typed_methods
 @dataclass(frozen=True, eq=False)
 class Given(Initializer):
     """The values of an array: of a pretrained network's weight, say.
@@ -104,6 +109,7 @@ class Given(Initializer):
         return np.asarray(self.array)
 
 
+@typed_methods
 @dataclass(frozen=True)
 class Normal(Initializer):
     """Normal with mean 0 and deviation `stddev`."""
@@ -114,6 +120,7 @@ class Normal(Initializer):
         return rng.normal(0.0, self.stddev, shape)
 
 
+@typed_methods
 @dataclass(frozen=True)
 class GlorotUniform(Initializer):
     """Uniform in +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010)."""
@@ -123,6 +130,7 @@ class GlorotUniform(Initializer):
         return rng.uniform(-bound, bound, shape)
 
 
+@typed_methods
 @dataclass(frozen=True)
 class HeNormal(Initializer):
     """Normal with deviation sqrt(2 / fan_in), for ReLU networks (He et al., 2015)."""
@@ -130,6 +138,9 @@ class HeNormal(Initializer):
     def draw(self, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[np.floating]:
         return rng.normal(0.0, math.sqrt(2.0 / _fans(shape)[0]), shape)
 
+
+# What layers take: a name, or an array of the weight's own shape, will do, too.
+AnyInitializer = Union[str, Initializer, "npt.NDArray[Any]"]
 
 _BY_NAME: dict[str, type[Initializer]] = {
     "glorot_uniform": GlorotUniform,
@@ -140,7 +151,7 @@ _BY_NAME: dict[str, type[Initializer]] = {
 }
 
 
-def initializer(spec: str | Initializer | npt.NDArray[Any]) -> Initializer:
+def initializer(spec: AnyInitializer) -> Initializer:
     """The initializer that a name or an array stands for; an `Initializer` is one itself.
 
     Raises
@@ -154,7 +165,7 @@ def initializer(spec: str | Initializer | npt.NDArray[Any]) -> Initializer:
         return spec
     if isinstance(spec, np.ndarray):
         return Given(spec)
-    if spec not in _BY_NAME:
+    if not isinstance(spec, str) or spec not in _BY_NAME:
         raise unknown("initializer", spec, _BY_NAME)
     return _BY_NAME[spec]()
 

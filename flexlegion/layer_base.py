@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flexlegion.arguments import typed_methods
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.losses import check_outputs, is_reserved
@@ -16,6 +17,7 @@ from flexlegion.tensor import MAX_EXTENT, MAX_RANK, DataType, Tensor
 FUSED = ("relu", "sigmoid", "tanh")
 
 
+@typed_methods
 class LayerBase:
     """A graph under construction.
 

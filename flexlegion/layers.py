@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from flexlegion.arguments import typed_methods
 from flexlegion.errors import UserError
-from flexlegion.initializers import Initializer, initializer
+from flexlegion.initializers import AnyInitializer, initializer
 from flexlegion.ops.attention import MatMul
 from flexlegion.ops.cosine import Cosine
 from flexlegion.ops.dense import Dense
@@ -19,6 +20,7 @@ from flexlegion.tensor import Tensor
 from flexlegion.transforms.batch_norm import add_moments
 
 
+@typed_methods
 class Layers(ShapeLayers):
     """The layers of a graph under construction.
 
@@ -34,8 +36,8 @@ class Layers(ShapeLayers):
         units: int,
         activation: str | None = None,
         use_bias: bool = True,
-        kernel_initializer: str | Initializer = "glorot_uniform",
-        bias_initializer: str | Initializer = "zeros",
+        kernel_initializer: AnyInitializer = "glorot_uniform",
+        bias_initializer: AnyInitializer = "zeros",
         name: str | None = None,
         share: Tensor | None = None,
         trainable: bool = True,
@@ -61,7 +63,7 @@ class Layers(ShapeLayers):
         self,
         x: Tensor,
         units: int,
-        kernel_initializer: str | Initializer = "normal",
+        kernel_initializer: AnyInitializer = "normal",
         name: str | None = None,
         share: Tensor | None = None,
         trainable: bool = True,

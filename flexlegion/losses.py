@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from flexlegion.arguments import typed_methods
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph, Operator, layer_of
 from flexlegion.ops import losses as operators
@@ -24,6 +25,7 @@ LABELS_NAME = "labels"
 DEFAULT_LOSS = "sparse_categorical_crossentropy"
 
 
+@typed_methods
 @dataclass(frozen=True)
 class Read:
     """What a loss reads for an output: a tensor, behind operators of these kinds."""
@@ -51,6 +53,7 @@ class Loss:
         return None
 
 
+@typed_methods
 @dataclass(frozen=True)
 class CategoricalCrossentropy(Loss):
     """Cross-entropy of a softmax, or of logits, with labels that are probabilities (n, ..., c).
@@ -81,6 +84,7 @@ class CategoricalCrossentropy(Loss):
         return kind, _in_rows(_before(output, "softmax"), output.shape)
 
 
+@typed_methods
 @dataclass(frozen=True)
 class SparseCategoricalCrossentropy(CategoricalCrossentropy):
     """The same with labels that are numbers of classes, (n, ...); those of -1 do not count."""
@@ -98,6 +102,7 @@ class SparseCategoricalCrossentropy(CategoricalCrossentropy):
         return prediction[:-1], "int32"
 
 
+@typed_methods
 @dataclass(frozen=True)
 class ArcFace(SparseCategoricalCrossentropy):
     """Cross-entropy of cosines (n, c) with an additive angular margin (Deng et al. 2019).
@@ -133,6 +138,7 @@ class ArcFace(SparseCategoricalCrossentropy):
         return AngularMargin(float(self.scale), float(self.margin), self.of_angle)
 
 
+@typed_methods
 @dataclass(frozen=True)
 class CosFace(ArcFace):
     """The same, but a sample's own class has the logit `scale` (cos(angle) - `margin`).
@@ -146,6 +152,7 @@ class CosFace(ArcFace):
     margin: float = 0.35
 
 
+@typed_methods
 @dataclass(frozen=True)
 class BinaryCrossentropy(Loss):
     """Cross-entropy of two classes, of each of a sample's values, with labels from 0 to 1.
@@ -176,6 +183,7 @@ class BinaryCrossentropy(Loss):
         return kind, Read(output)
 
 
+@typed_methods
 @dataclass(frozen=True)
 class MeanSquaredError(Loss):
     """Mean over all of a sample's values of the squared difference."""
@@ -187,6 +195,7 @@ class MeanSquaredError(Loss):
         return operators.MeanSquaredError(), Read(output)
 
 
+@typed_methods
 @dataclass(frozen=True)
 class MeanAbsoluteError(Loss):
     """Mean over all of a sample's values of the absolute difference (L1)."""
@@ -198,6 +207,7 @@ class MeanAbsoluteError(Loss):
         return operators.MeanAbsoluteError(), Read(output)
 
 
+@typed_methods
 @dataclass(frozen=True)
 class Huber(Loss):
     """Mean over all of a sample's values of half the squared difference, from `delta` on linear.
@@ -221,6 +231,7 @@ class Huber(Loss):
         return operators.Huber(float(self.delta)), Read(output)
 
 
+@typed_methods
 @dataclass(frozen=True)
 class Written(Loss):
     """A loss written with layers.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion import summary as _summary
+from flexlegion.arguments import typed_methods
 from flexlegion.arrangement import forms_of
 from flexlegion.arrays import array_of, check_integers, check_numbers
 from flexlegion.binding import Binding, is_loader
@@ -42,7 +42,7 @@ from flexlegion.runtime.feeds import Feed
 from flexlegion.runtime.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Program
 from flexlegion.runtime.trainer import run_series
 from flexlegion.runtime.training import History, Training
-from flexlegion.schedules import Schedule, constant
+from flexlegion.schedules import Schedule, constant, factor_at
 from flexlegion.strategies import AnyStrategy, resolve
 from flexlegion.strategy import Strategy
 from flexlegion.tensor import Tensor
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 
+@typed_methods
 class Model(Layers):
     """A neural network and its training.
 
@@ -156,6 +157,7 @@ class Model(Layers):
             If something does not fit.
         """
         outputs = self._outputs_of(output)
+        factor_at(schedule, 0)
         if loss is None:
             loss = DEFAULT_LOSS if self.loss is None else self.loss
         check_storage(storage)
@@ -259,6 +261,11 @@ class Model(Layers):
             feed = feed_of(x, y)
             validation = None
             if isinstance(validation_data, list | tuple) and not is_loader(validation_data):
+                if len(validation_data) not in (1, 2):
+                    raise UserError(
+                        "validation_data is a pair (x, y), or what brings both, but it is a "
+                        f"{type(validation_data).__name__} of {len(validation_data)}"
+                    )
                 validation = feed_of(*validation_data)
             elif validation_data is not None:
                 validation = feed_of(validation_data)
@@ -419,11 +426,34 @@ class Model(Layers):
         seed
             Its own seed; by default the same.
         """
-        twin = copy.copy(self)
+        twin = type(self).__new__(type(self))
+        vars(twin).update(vars(self))
         twin.graph = self.graph.copy()
         twin.seed = self.seed if seed is None else seed
         twin._compiled = None
         return twin
+
+    def __copy__(self) -> Model:
+        """As `copy`; a compiled model is one program, which cannot be had twice."""
+        if self._compiled is not None:
+            raise UserError(
+                "a compiled model cannot be copied, as its program runs once; model.copy() makes "
+                "one of the same layers, not compiled, and get_weights and set_weights hand its "
+                "weights on"
+            )
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        """As `copy`: layers and initial weights are never changed, so both may have them."""
+        memo[id(self)] = twin = self.__copy__()
+        return twin
+
+    def __getstate__(self) -> None:
+        """Refuse pickles, which could run any code when they are read."""
+        raise UserError(
+            "a model is not pickled; keep the function that builds it, and its weights by "
+            "save_weights"
+        )
 
     def summary(self) -> str:
         """A table of the layers: output shapes, parallelizable dimensions, numbers of weights."""

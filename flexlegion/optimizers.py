@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
+from flexlegion.arguments import typed_methods
 from flexlegion.errors import UserError
 from flexlegion.suggestions import unknown
 
 
+@typed_methods
 @dataclass(frozen=True)
 class Optimizer:
     """What all optimizers share.
@@ -71,6 +73,7 @@ class Optimizer:
         }
 
 
+@typed_methods
 @dataclass(frozen=True)
 class SGD(Optimizer):
     """Stochastic gradient descent.
@@ -101,6 +104,7 @@ class SGD(Optimizer):
         return ("velocity",) if self.momentum else ()
 
 
+@typed_methods
 @dataclass(frozen=True)
 class Adam(Optimizer):
     """Adam (Kingma and Ba, 2015); weight decay is an L2 penalty.
@@ -128,6 +132,7 @@ class Adam(Optimizer):
         return "m", "v"
 
 
+@typed_methods
 @dataclass(frozen=True)
 class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from flexlegion.arguments import typed
 from flexlegion.errors import UserError
 from flexlegion.report.text import count
 
@@ -120,6 +121,7 @@ def default_cpus(cores: int, gpus: int, alone: bool) -> int:
     return cores if alone or cores <= 2 else cores - 1
 
 
+@typed
 def set_threads(threads: int | Sequence[int], worth_sharing: int = WORTH_SHARING) -> None:
     """Have more than one thread compute a task on CPU processors.
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from flexlegion.arguments import typed
 from flexlegion.errors import UserError
 from flexlegion.sizes import REQUIRED, Size, size_text, sizes_of
 from flexlegion.suggestions import did_you_mean
@@ -53,6 +54,7 @@ class Reference:
     sizes: Mapping[str, Any]
 
 
+@typed
 def load_model(
     name: str,
     batch_size: int | None = None,

@@ -9,9 +9,32 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from flexlegion.arguments import described, is_number, takes, typed
 from flexlegion.errors import UserError
 
 Schedule = Callable[[int], float]
+
+
+def factor_at(schedule: Schedule, step: int) -> float:
+    """The factor of a schedule, which may be anybody's function, for a step.
+
+    Raises
+    ------
+    UserError
+        If it is no function of a step, or gives no finite number from 0.
+    """
+    if not takes(schedule, 1):
+        raise UserError(
+            f"a schedule is a function of the step's number alone, but {described(schedule)} is "
+            "none"
+        )
+    factor = schedule(step)
+    if not is_number(factor) or not 0 <= factor < math.inf:
+        raise UserError(
+            f"the schedule gives {described(factor)} for step {step}, but has to give a finite "
+            "number, at least 0: the factor of the learning rate"
+        )
+    return float(factor)
 
 
 def constant(_step: int) -> float:
@@ -19,6 +42,7 @@ def constant(_step: int) -> float:
     return 1.0
 
 
+@typed
 def step_decay(steps_per_epoch: int, factor: float, *, after: int = 1, every: int = 1) -> Schedule:
     """Multiply with `factor` after every few epochs.
 
@@ -51,6 +75,7 @@ def step_decay(steps_per_epoch: int, factor: float, *, after: int = 1, every: in
     return schedule
 
 
+@typed
 def exponential(steps_per_epoch: int, factor: float) -> Schedule:
     """Multiply with `factor` over each epoch, a little at each step.
 
@@ -64,6 +89,7 @@ def exponential(steps_per_epoch: int, factor: float) -> Schedule:
     return lambda step: float(factor ** (step / steps_per_epoch))
 
 
+@typed
 def cosine(steps: int, *, last: float = 0.0) -> Schedule:
     """Half a period of a cosine from 1 to `last` over `steps` steps (Loshchilov, Hutter 2017).
 
@@ -83,6 +109,7 @@ def cosine(steps: int, *, last: float = 0.0) -> Schedule:
     return schedule
 
 
+@typed
 def inverse_sqrt(warmup: int) -> Schedule:
     """Rise linearly to 1 over `warmup` steps, then fall with the root of the step.
 
@@ -97,6 +124,7 @@ def inverse_sqrt(warmup: int) -> Schedule:
     return lambda step: min((step + 1) / warmup, math.sqrt(warmup / (step + 1)))
 
 
+@typed
 def with_warmup(schedule: Schedule, steps: int) -> Schedule:
     """Rise linearly over `steps` steps, then follow `schedule` from its beginning.
 

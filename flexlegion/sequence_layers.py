@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flexlegion.arguments import typed_methods
 from flexlegion.arrays import check_tokens
 from flexlegion.elementwise_layers import ElementwiseLayers
 from flexlegion.errors import UserError
-from flexlegion.initializers import Given, Initializer, initializer
+from flexlegion.initializers import AnyInitializer, Given, initializer
 from flexlegion.ops.attention import LuongAttention, MultiHeadAttention
 from flexlegion.ops.embedding import Embedding, PositionEmbedding
 from flexlegion.ops.gru import GRU
@@ -60,6 +61,7 @@ class GRUOutput(NamedTuple):
     h: Tensor
 
 
+@typed_methods
 class SequenceLayers(ElementwiseLayers):
     """The layers of sequences."""
 
@@ -70,7 +72,7 @@ class SequenceLayers(ElementwiseLayers):
         units: int,
         start: int = 0,
         steps: int | None = None,
-        embedding_initializer: str | Initializer = "normal",
+        embedding_initializer: AnyInitializer = "normal",
         name: str | None = None,
         share: Tensor | None = None,
         trainable: bool = True,
@@ -123,7 +125,7 @@ class SequenceLayers(ElementwiseLayers):
     def position_embedding(
         self,
         x: Tensor,
-        embedding_initializer: str | Initializer = "normal",
+        embedding_initializer: AnyInitializer = "normal",
         name: str | None = None,
         share: Tensor | None = None,
         trainable: bool = True,
@@ -141,9 +143,9 @@ class SequenceLayers(ElementwiseLayers):
         x: Tensor,
         hidden: int,
         state: tuple[Tensor, Tensor] | None = None,
-        kernel_initializer: str | Initializer = "glorot_uniform",
-        recurrent_initializer: str | Initializer = "glorot_uniform",
-        bias_initializer: str | Initializer = "zeros",
+        kernel_initializer: AnyInitializer = "glorot_uniform",
+        recurrent_initializer: AnyInitializer = "glorot_uniform",
+        bias_initializer: AnyInitializer = "zeros",
         name: str | None = None,
         share: Tensor | None = None,
         trainable: bool = True,
@@ -194,9 +196,9 @@ class SequenceLayers(ElementwiseLayers):
         x: Tensor,
         hidden: int,
         state: Tensor | None = None,
-        kernel_initializer: str | Initializer = "glorot_uniform",
-        recurrent_initializer: str | Initializer = "glorot_uniform",
-        bias_initializer: str | Initializer = "zeros",
+        kernel_initializer: AnyInitializer = "glorot_uniform",
+        recurrent_initializer: AnyInitializer = "glorot_uniform",
+        bias_initializer: AnyInitializer = "zeros",
         name: str | None = None,
         share: Tensor | None = None,
         trainable: bool = True,
@@ -224,7 +226,7 @@ class SequenceLayers(ElementwiseLayers):
         states: Tensor,
         memory: Tensor,
         units: int,
-        kernel_initializer: str | Initializer = "glorot_uniform",
+        kernel_initializer: AnyInitializer = "glorot_uniform",
         name: str | None = None,
         share: Tensor | None = None,
         trainable: bool = True,

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flexlegion.arguments import typed_methods
+from flexlegion.arrays import array_of
 from flexlegion.errors import UserError
 from flexlegion.ops.flatten import Flatten
 from flexlegion.ops.merge import Concat
@@ -14,6 +16,7 @@ from flexlegion.tensor import MAX_RANK, Tensor
 from flexlegion.window_layers import WindowLayers
 
 
+@typed_methods
 class ShapeLayers(WindowLayers):
     """The layers that move elements."""
 
@@ -172,7 +175,7 @@ class ShapeLayers(WindowLayers):
         """
         axis = self._axis("take", x, axis)
         extent = x.shape[axis]
-        wanted = np.asarray(numbers)
+        wanted = array_of("take's numbers", numbers)
         fits = wanted.ndim == 1 and wanted.size and wanted.dtype.kind in "iu"
         if not fits or wanted.min() < -extent or wanted.max() >= extent:
             raise UserError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from flexlegion.arguments import described
 from flexlegion.errors import UserError
 from flexlegion.quoting import printable
 
@@ -32,7 +33,7 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
 def unknown(what: str, name: object, names: Iterable[str]) -> UserError:
     """The error that there is no loss, strategy, ... of that name, and which ones there are."""
     known = list(names)
-    word = str(name)
+    word = name if isinstance(name, str) else described(name)
     return UserError(
         f"unknown {what} '{printable(word[:40])}'{did_you_mean(word, known)}; choose one of "
         f"{', '.join(known)}"

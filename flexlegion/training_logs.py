@@ -7,6 +7,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from flexlegion.arguments import typed_methods
 from flexlegion.callbacks import Callback, Values
 from flexlegion.errors import UserError
 from flexlegion.files import check_writable, open_file, write_text
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from flexlegion.runtime.training import Training
 
 
+@typed_methods
 class CSVLog(Callback):
     """Writes a line an epoch to a CSV file: its number, the step, the learning rate, all values.
 
@@ -73,6 +75,7 @@ class CSVLog(Callback):
         ]
 
 
+@typed_methods
 class TensorBoard(Callback):
     """Writes losses, metrics, rate and speed for TensorBoard: ``tensorboard --logdir FOLDER``.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from flexlegion.arguments import typed_methods
 from flexlegion.errors import UserError
 from flexlegion.expert_layers import ExpertLayers
-from flexlegion.initializers import Initializer, initializer
+from flexlegion.initializers import AnyInitializer, initializer
 from flexlegion.ops.conv1d import Conv1D, Pool1D
 from flexlegion.ops.conv2d import Conv2D, spanned
 from flexlegion.ops.conv2d_transpose import Conv2DTranspose
@@ -53,6 +54,7 @@ def _check_pooling(kind: str) -> None:
         raise UserError(f"unknown kind of pooling '{kind}'; use 'max' or 'average'")
 
 
+@typed_methods
 class WindowLayers(ExpertLayers):
     """The layers that look through windows."""
 
@@ -65,8 +67,8 @@ class WindowLayers(ExpertLayers):
         padding: Padding = "valid",
         activation: str | None = None,
         use_bias: bool = True,
-        kernel_initializer: str | Initializer = "glorot_uniform",
-        bias_initializer: str | Initializer = "zeros",
+        kernel_initializer: AnyInitializer = "glorot_uniform",
+        bias_initializer: AnyInitializer = "zeros",
         groups: int = 1,
         name: str | None = None,
         share: Tensor | None = None,
@@ -108,8 +110,8 @@ class WindowLayers(ExpertLayers):
         padding: Pair = 0,
         activation: str | None = None,
         use_bias: bool = True,
-        kernel_initializer: str | Initializer = "glorot_uniform",
-        bias_initializer: str | Initializer = "zeros",
+        kernel_initializer: AnyInitializer = "glorot_uniform",
+        bias_initializer: AnyInitializer = "zeros",
         name: str | None = None,
         share: Tensor | None = None,
         trainable: bool = True,
@@ -181,8 +183,8 @@ class WindowLayers(ExpertLayers):
         padding: int | Literal["valid", "same"] = "valid",
         activation: str | None = None,
         use_bias: bool = True,
-        kernel_initializer: str | Initializer = "glorot_uniform",
-        bias_initializer: str | Initializer = "zeros",
+        kernel_initializer: AnyInitializer = "glorot_uniform",
+        bias_initializer: AnyInitializer = "zeros",
         name: str | None = None,
         share: Tensor | None = None,
         trainable: bool = True,

@@ -9,6 +9,7 @@ from typing import Any
 from flexlegion.analysis.result import Result
 from flexlegion.analysis.search import Found, found_by, starts_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
+from flexlegion.arguments import typed
 from flexlegion.errors import DoesNotApply, UserError
 from flexlegion.losses import Losses
 from flexlegion.optimizers import Optimizer
@@ -81,6 +82,7 @@ class Compared(Result):
         return [str(self.found.setting), table, "\n".join([*reasons, last])]
 
 
+@typed
 def compare(
     model: AnyModel,
     machine: AnyMachine,

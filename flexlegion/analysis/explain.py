@@ -10,6 +10,7 @@ from flexlegion.analysis import SHOWN
 from flexlegion.analysis.deviations import Deviation, configuration, deviations
 from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
+from flexlegion.arguments import typed
 from flexlegion.errors import UserError
 from flexlegion.losses import Losses
 from flexlegion.optimizers import Optimizer
@@ -78,6 +79,7 @@ class Explained(Iteration):
         return [heading, Pairs(rows), *(_table(self.deviations, self.top))]
 
 
+@typed
 def explain(
     model: AnyModel,
     machine: AnyMachine,

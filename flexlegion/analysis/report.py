@@ -12,6 +12,7 @@ from flexlegion.analysis.deviations import Deviation, deviations
 from flexlegion.analysis.result import Result, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel
 from flexlegion.analysis.simulate import Simulated, simulate
+from flexlegion.arguments import typed
 from flexlegion.losses import Losses
 from flexlegion.optimizers import Optimizer
 from flexlegion.report.blocks import Block
@@ -124,6 +125,7 @@ class Report(Result):
         save_page(path, self.html())
 
 
+@typed
 def report_on(
     model: AnyModel,
     machine: AnyMachine,

@@ -9,6 +9,7 @@ from typing import Any
 
 from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
+from flexlegion.arguments import typed
 from flexlegion.errors import DoesNotApply, UserError
 from flexlegion.losses import Losses
 from flexlegion.ops.base import DimKind
@@ -119,6 +120,7 @@ class Found(Iteration):
         return Pairs([*rows, ("ended", end)])
 
 
+@typed
 def search(
     model: AnyModel,
     machine: AnyMachine,
@@ -300,6 +302,8 @@ def starts_of(
             starts[name] = strategy
         elif specs is not None:
             notes.append(f"start '{name}' is the same strategy as '{twin}'")
+    if not starts:
+        raise UserError("there is no strategy to start from; give one, or leave 'start' out")
     # On a machine on which all of them take too long, a search would tell that after its budget.
     # One that does not is enough, so in general one is simulated.
     excess = None

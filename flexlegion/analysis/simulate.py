@@ -8,6 +8,7 @@ from typing import Any
 
 from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
+from flexlegion.arguments import typed
 from flexlegion.losses import Losses
 from flexlegion.optimizers import Optimizer
 from flexlegion.problem import Problem
@@ -61,6 +62,7 @@ class Simulated(Iteration):
         return [heading, *described(self.timeline, priced_by)]
 
 
+@typed
 def simulate(
     model: AnyModel,
     machine: AnyMachine,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
+from flexlegion.arguments import typed
 from flexlegion.errors import UserError
 from flexlegion.exporters.axes import joined
 from flexlegion.exporters.program import missing, program
@@ -131,6 +132,7 @@ class Exported:
         return rows
 
 
+@typed
 def export(
     model: AnyModel,
     machine: AnyMachine,

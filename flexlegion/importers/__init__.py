@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
+from flexlegion.arguments import typed
 from flexlegion.errors import UserError
 from flexlegion.importers.weights import Origin, to_torch
 from flexlegion.model import Model
@@ -17,6 +18,7 @@ from flexlegion.model import Model
 __all__ = ["Origin", "from_onnx", "from_torch", "to_torch"]
 
 
+@typed
 def from_torch(
     module: Any, example_inputs: Any = None, *, batch_size: int | None = None, seed: int = 0
 ) -> Model:
@@ -68,6 +70,7 @@ def from_torch(
     return model
 
 
+@typed
 def from_onnx(
     source: Any, *, batch_size: int, seed: int = 0, train_batch_norm: bool = True
 ) -> Model:

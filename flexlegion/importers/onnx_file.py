@@ -126,7 +126,7 @@ def _loaded(source: Any) -> Any:
             f"from_onnx takes the path of an ONNX file or a model, not {type(source).__name__}"
         )
     path = Path(source)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UserError(f"there is no file {path}")
     if os.path.getsize(path) > _MAX_BYTES:
         raise UserError(f"{path} is too large for an ONNX file; keep its weights beside it")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flexlegion.arguments import typed
 from flexlegion.arrangement import Arrangement
 from flexlegion.arrays import array_of
 from flexlegion.errors import UserError
@@ -185,6 +186,7 @@ def _leaves(value: Any, name: str = "") -> dict[str, Any]:
     return leaves
 
 
+@typed
 def to_torch(model: Model, module: Any) -> None:
     """Fill a module's parameters and running averages with an imported model's.
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flexlegion.arguments import typed
 from flexlegion.documents import Section, read_json
 from flexlegion.errors import UserError
 from flexlegion.machine.efficiency import Efficiency, parse_efficiency
@@ -218,6 +219,7 @@ def machine_names() -> list[str]:
     return [f"{name}x{n}" for name, machine in shipped().items() for n in machine.sizes]
 
 
+@typed
 def load_machine(spec: str | Path) -> Topology:
     """The machine that `spec` stands for.
 

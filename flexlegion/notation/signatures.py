@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from flexlegion.arguments import described
 from flexlegion.errors import UserError
 from flexlegion.ops.base import Access
 from flexlegion.quoting import shown
@@ -85,12 +86,12 @@ class Mesh:
 
         try:
             grid = np.array(devices)
-        except ValueError:
+        except Exception:  # whatever an object of the user's raises
             grid = np.empty(0)
         if grid.ndim == 0 or grid.size == 0 or grid.dtype.kind != "U":
             raise UserError(
                 "a mesh takes names of devices, in a list or in lists of equal length, as in "
-                f"""[["gpu:0", "gpu:1"], ["gpu:2", "gpu:3"]], but got {str(devices)[:60]}"""
+                f"""[["gpu:0", "gpu:1"], ["gpu:2", "gpu:3"]], but got {described(devices)}"""
             )
         names, counts = np.unique(grid, return_counts=True)
         if counts.max() > 1:

@@ -6,12 +6,14 @@ import warnings
 from collections.abc import Mapping
 
 from flexlegion.analysis.setting import AnyModel, network_of
+from flexlegion.arguments import typed
 from flexlegion.losses import Losses
 from flexlegion.notation.deduction import deduced
 from flexlegion.notation.signatures import AnySignature, Mesh
 from flexlegion.strategy import Strategy
 
 
+@typed
 def sbp(
     model: AnyModel,
     mesh: Mesh,

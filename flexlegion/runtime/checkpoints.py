@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import flexlegion
+from flexlegion.arguments import typed_methods
 from flexlegion.callbacks import Callback
 from flexlegion.errors import UserError
 from flexlegion.files import json_text
@@ -50,6 +51,7 @@ class UnwrittenError(UserError):
     """A checkpoint cannot be written: the disk is full, say. The training itself has gone well."""
 
 
+@typed_methods
 class Checkpoints(Callback):
     """Where, how often, and how many checkpoints are written while a model trains.
 

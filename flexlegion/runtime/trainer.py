@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from flexlegion.metrics import MetricSums, Totals
 from flexlegion.runtime.program import NO_BATCH, Batch, Program
-from flexlegion.schedules import Schedule, constant
+from flexlegion.schedules import Schedule, constant, factor_at
 
 # Iterations issued before the metrics of the oldest are awaited: enough to hide Legion's analysis,
 # few enough that progress is fresh and an interruption is prompt.
@@ -190,7 +190,7 @@ def run_series(
     program.stage(run, batch)
     for step in itertools.count(first_step):
         following = next(upcoming, NO_BATCH)
-        rate = lr * schedule(step)
+        rate = lr * factor_at(schedule, step)
         samples = len(batch.rows)
         results.add(program.step(run, samples, following, step, rate), samples)
         if watcher.issued():

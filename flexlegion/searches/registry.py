@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from flexlegion.arguments import typed
 from flexlegion.errors import UserError
 from flexlegion.problem import Problem
 from flexlegion.registry import Registry
@@ -92,6 +93,7 @@ class NamedSearch:
 SEARCHES: Registry[NamedSearch] = Registry("search", renamed={"chains": ANNEALING})
 
 
+@typed
 def register_search(name: str) -> Callable[[Function], Function]:
     """Give a search of your own a name, for ``--search`` and `flexlegion.search`.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from flexlegion.errors import UserError
 from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
@@ -24,6 +24,7 @@ from flexlegion.strategies import wide_deep, expert, optcnn, random, sbp  # noqa
 # isort: on
 
 
+@runtime_checkable
 class HasStrategy(Protocol):
     """A result that has a strategy, as that of a search."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from flexlegion.arguments import typed
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.machine.devices import Devices
@@ -53,6 +54,7 @@ def own_strategy(
     return register
 
 
+@typed
 def register_strategy(name: str, *, needs_costs: bool = False) -> Callable[[Make], Make]:
     """Give a strategy of your own a name, for ``--strategy``, ``--start`` and `Model.compile`.
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flexlegion.arguments import described, takes
 from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.layers import Layers
@@ -25,8 +26,24 @@ from flexlegion.losses import (
 )
 from flexlegion.ops.logits import LogitStatistics, OwnLogit, SmoothedLogitStatistics
 from flexlegion.ops.losses import CrossEntropy, MeanLoss
+from flexlegion.quoting import printable
 from flexlegion.suggestions import unknown
 from flexlegion.tensor import Tensor
+
+# Libraries whose losses are functions of their own tensors, and what their names are here.
+_FOREIGN = {"torch", "torchvision", "tensorflow", "keras", "jax", "optax", "flax"}
+_CALLED = {
+    "sparse_categorical_crossentropy": ("CrossEntropyLoss", "cross_entropy", "NLLLoss", "nll_loss"),
+    "binary_crossentropy": (
+        "BCEWithLogitsLoss",
+        "BCELoss",
+        "binary_cross_entropy",
+        "binary_cross_entropy_with_logits",
+    ),
+    "mean_squared_error": ("MSELoss", "mse_loss"),
+    "mean_absolute_error": ("L1Loss", "l1_loss"),
+    "huber": ("HuberLoss", "SmoothL1Loss", "huber_loss", "smooth_l1_loss"),
+}
 
 
 def add_loss(graph: Graph, output: Tensor, loss: AnyLoss) -> Graph:
@@ -149,10 +166,30 @@ def _loss_of(loss: Any) -> Loss | Tensor:
     if isinstance(loss, Loss | Tensor):
         return loss
     if callable(loss) and not isinstance(loss, type):
+        _check_written(loss)
         return Written(loss)
     if not isinstance(loss, str) or loss not in LOSSES:
         raise unknown("loss", loss, LOSSES)
     return LOSSES[loss]()
+
+
+def _check_written(loss: Any) -> None:
+    """Raise `UserError` unless a function may be a loss that is written with layers."""
+    names = (getattr(loss, "__module__", None), *(kind.__module__ for kind in type(loss).__mro__))
+    owners = {str(name).partition(".")[0] for name in names}
+    if owners & _FOREIGN:
+        name = getattr(loss, "__name__", type(loss).__name__)
+        ours = next((ours for ours, theirs in _CALLED.items() if name in theirs), None)
+        instead = f"give '{ours}'" if ours else f"give one of {', '.join(LOSSES)}"
+        raise UserError(
+            f"the loss {printable(name)} is another library's and cannot compute of a model's "
+            f"tensors; {instead}, or a function (layers, output, labels) that writes it with layers"
+        )
+    if not takes(loss, 3):
+        raise UserError(
+            f"a loss of one's own is a function (layers, output, labels), but {described(loss)} "
+            "does not take three arguments"
+        )
 
 
 def _weight_of(weight: Any) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 
 from flexlegion.analysis.result import Result
 from flexlegion.analysis.setting import AnyModel, network_of
+from flexlegion.arguments import typed
 from flexlegion.cost.measure import all_requests
 from flexlegion.cost.measured import AS_MEASURED, Calibration
 from flexlegion.cost.profile_db import ProfileDB
@@ -152,6 +153,7 @@ class TuneResult(Result):
         return described(f"{self.network} on {self.machine}", self.facts())
 
 
+@typed
 def tune(
     model: AnyModel,
     x: Any = None,

@@ -203,7 +203,7 @@ def test_html() -> None:
         (lambda: fl.simulate("lenet", MACHINE, optimizer="lion"), "unknown optimizer 'lion'; "),
         (lambda: fl.explain("lenet", MACHINE, "data", top=0), "the number of groups to show has "),
         (lambda: fl.simulate(fl.Model(4), MACHINE), "the model has no layers"),
-        (lambda: fl.simulate([1], MACHINE), "a model is a flexlegion.Model or the name of one, "),
+        (lambda: fl.simulate([1], MACHINE), "simulate: 'model' has to be a Model or a Network or"),
         (lambda: fl.register_strategy("data")(dict), "the strategy 'data' comes with flexlegion; "),
         (lambda: fl.register_search("My search")(dict), "a search's name has to be lower-case "),
     ],
