@@ -90,7 +90,7 @@ def test_conv2d_without_bias() -> None:
         ((5, 5, 1), (2, 3), {"padding": 3}, "padding 3 must be smaller than the kernel 3"),
         ((5, 5, 1), (0, 3), {}, "filters has to be at least 1, but is 0"),
         ((5, 5, 1), (2, 0), {}, "kernel has to be positive, but is 0"),
-        ((5, 5, 1), (2, (3, -1)), {}, "a whole number or a list of 2, but is (3, -1)"),
+        ((5, 5, 1), (2, (3, -1)), {}, "kernel has to be one or two numbers, but is (3, -1)"),
         ((5, 5, 1), (2, (3, 3, 3)), {}, "a whole number or a list of 2"),
         ((5, 5, 1), (2, 3), {"stride": 0}, "stride has to be positive, but is 0"),
         ((5, 5, 1), (2, 2), {"padding": "same"}, "'same' needs odd kernels and stride 1"),
