@@ -351,9 +351,9 @@ class Problem:
         for memory, size in allocated.items():
             if size > capacity[memory]:
                 raise UserError(
-                    f"{strategy.source} does not fit: {memory} would hold {size:,} bytes, but has "
-                    f"{capacity[memory]:,}; split the operators over more devices, or take a "
-                    "smaller batch"
+                    f"{strategy.source} does not fit: training allocates {size:,} bytes in "
+                    f"{memory}, which has {capacity[memory]:,}; split the operators over more "
+                    "devices, or take a smaller batch"
                 )
 
 

@@ -35,7 +35,7 @@ from flexlegion.strategy import Strategy
 
 KNOWN = ("single", "model", "data", "expert", "optcnn")
 FOUND = "found"
-COLUMNS = ("strategy", "iteration", "over data", "moved", "computation", "memory", "balance")
+COLUMNS = ("strategy", "iteration", "over data", "moved", "computation", "allocated", "balance")
 
 Json = dict[str, Any]
 
@@ -238,6 +238,6 @@ def _cells(row: Json) -> tuple[str, ...]:
         "" if speedup is None else f"{speedup:.2f}x",
         volume(row["bytes_moved"]),
         duration(row["computation_time_ns"]),
-        memory(row["peak_memory_bytes"]) + ("" if row["fits"] else " (does not fit)"),
+        memory(row["allocated_bytes"]) + ("" if row["fits"] else " (does not fit)"),
         f"{row['load_balance']:.2f}",
     )

@@ -57,12 +57,15 @@ class Iteration(Result):
         Between memories.
     computation_time_ns : int
         The sum over all devices.
-    peak_memory_bytes, allocated_bytes : int
-        The most that any memory holds at one time, and the most that the runtime allocates in any.
+    allocated_bytes : int
+        The most that training allocates in any memory: each tensor has memory of its own, and none
+        is given back.
+    peak_memory_bytes : int
+        The most that any memory holds at one time of what is still needed.
     load_balance : float
         Mean load of the devices over the largest.
     fits : bool
-        Whether every memory is large enough.
+        Whether every memory is large enough for what is allocated there.
     """
 
     strategy: Strategy

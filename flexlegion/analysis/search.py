@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
@@ -27,6 +27,9 @@ from flexlegion.soap import SPLIT
 from flexlegion.strategies import AnyStrategy, granularity_of, named, read_strategy, unchecked
 from flexlegion.strategy import Strategy
 from flexlegion.suggestions import unknown
+
+if TYPE_CHECKING:
+    from flexlegion.exporters.placed import ProgramMemory
 
 REFERENCES = ("data", "expert")
 
@@ -76,6 +79,7 @@ class Found(Iteration):
     result: SearchResult = field(repr=False)
 
     def facts(self) -> dict[str, Any]:
+        needs = self._program_memory()
         return (
             self.strategy.told
             | {
@@ -84,6 +88,7 @@ class Found(Iteration):
                 "counts": _counts(self.result),
             }
             | details(self.timeline, self._priced_by)
+            | ({} if needs is None else {"memory_of_each_device": needs.facts()})
         )
 
     def blocks(self) -> Sequence[Block]:
@@ -117,7 +122,22 @@ class Found(Iteration):
             end = "by interrupt, before a local optimum"
         else:
             end = "by its budget, before a local optimum: a longer search may find more"
-        return Pairs([*rows, ("ended", end)])
+        rows.append(("ended", end))
+        if (needs := self._program_memory()) is not None:
+            rows.append(("as a program", str(needs)))
+        return Pairs(rows)
+
+    def _program_memory(self) -> ProgramMemory | None:
+        """What an exported program needs; None: the search was not within a target's space."""
+        space = self.setting.problem.space
+        if space is None:
+            return None
+        from flexlegion.exporters.placed import program_memory
+        from flexlegion.exporters.space import divisions_of, target_of
+
+        problem = self.setting.problem
+        target = target_of(space.name, len(problem.devices))
+        return program_memory(problem, divisions_of(problem, self.strategy, target), target.axes)
 
 
 @typed

@@ -10,6 +10,7 @@ from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
 from flexlegion.arguments import typed
 from flexlegion.errors import UserError
 from flexlegion.exporters.axes import joined
+from flexlegion.exporters.placed import ProgramMemory, program_memory
 from flexlegion.exporters.program import missing, program
 from flexlegion.exporters.space import divisions_of, target_of, within
 from flexlegion.exporters.spelling import comment
@@ -18,7 +19,7 @@ from flexlegion.graph import Operator
 from flexlegion.losses import Losses
 from flexlegion.optimizers import Optimizer
 from flexlegion.problem import Problem
-from flexlegion.report.text import count, duration, names, table
+from flexlegion.report.text import count, duration, names, table, wrapped
 from flexlegion.simulator import full
 from flexlegion.soap import ParallelConfig
 from flexlegion.strategies import AnyStrategy, granularity_of, named, read_strategy
@@ -68,6 +69,8 @@ class Exported:
         Where that differs.
     iteration_time_ns, given_time_ns : int
         Simulated, of what the program does and of the strategy as it was given.
+    memory : ProgramMemory
+        What the program keeps on each device, and whether that fits.
     setting : Setting
         Model and machine.
     """
@@ -77,6 +80,7 @@ class Exported:
     replaced: tuple[Replaced, ...]
     iteration_time_ns: int
     given_time_ns: int
+    memory: ProgramMemory
     setting: Setting
 
     @property
@@ -103,6 +107,7 @@ class Exported:
         return {
             "iteration_time_ns": self.iteration_time_ns,
             "given_time_ns": self.given_time_ns,
+            "memory_of_each_device": self.memory.facts(),
             "replaced": [vars(each) for each in self.replaced],
             "others": [weight.name for weight in self.others],
         }
@@ -119,7 +124,8 @@ class Exported:
             f"an iteration is simulated at {duration(self.iteration_time_ns)}, {ratio:.2f}x the "
             f"strategy's {duration(self.given_time_ns)}"
         )
-        return "\n".join(lines)
+        needs = f"trained with {self.setting.network.optimizer.type}, {self.memory}"
+        return "\n".join([*lines, wrapped(needs, MAX_WIDTH)])
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = []
@@ -202,7 +208,8 @@ def program_of(setting: Setting, strategy: str | Strategy, to: str) -> Exported:
     title = _title(setting, name, target, replaced)
     origin = getattr(setting.network.model, "origin", None)
     text = program(problem.graph, setting.network.outputs, divisions, target, title, origin)
-    return Exported(text, done, replaced, time, before, setting)
+    memory = program_memory(problem, divisions, axes)
+    return Exported(text, done, replaced, time, before, memory, setting)
 
 
 def _priced(

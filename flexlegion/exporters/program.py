@@ -22,6 +22,7 @@ from typing import Any
 from flexlegion.arrangement import Arrangement, Form, forms_of
 from flexlegion.exporters.arguments import attributes, looked_up_in
 from flexlegion.exporters.axes import Division
+from flexlegion.exporters.placed import entries, first_reader
 from flexlegion.exporters.spelling import comment, docstring, identifiers, literal, sequence
 from flexlegion.exporters.targets import Target
 from flexlegion.graph import Graph, Operator
@@ -114,34 +115,17 @@ class _Program:
 
     # What lies where.
 
-    def _entry(
-        self, access: Access, role: TensorRole, dim: int | None, gradient: bool = False
-    ) -> Any:
-        """How an operand lies along an axis that divides a dimension; an axis that it is split by.
-
-        "R": whole, "P": partial; or the number of the dimension that is split.
-        """
-        if dim is None:
-            return "R"
-        for axis, its in enumerate(access.map):
-            if its.out_dim == dim and not its.prefix:
-                return axis
-        if role == "output":
-            return "P"
-        return "P" if gradient else "R"
-
     def _placed(
         self, op: Operator, access: Access, role: TensorRole, gradient: bool = False
     ) -> str:
-        division = self.divisions[op.name]
-        entries = [self._entry(access, role, dim, gradient) for dim in division.dims]
+        placed = entries(self.divisions[op.name], access, role, gradient)
         if self.target.name == "dtensor":
-            names = [f"S{e}" if isinstance(e, int) else e for e in entries]
+            names = [f"S{e}" if isinstance(e, int) else e for e in placed]
             return sequence(names)
-        if role == "output" and "P" in entries and not self.target.runs_tiles(op):
+        if role == "output" and "P" in placed and not self.target.runs_tiles(op):
             return "None"  # the compiler sums where the next reader wants it
         split: list[list[str]] = [[] for _ in access.map]
-        for name, entry in zip(self.target.axes.names, entries, strict=True):
+        for name, entry in zip(self.target.axes.names, placed, strict=True):
             if isinstance(entry, int):
                 split[entry].append(name)
         specs = [
@@ -173,13 +157,7 @@ class _Program:
         """Each weight's place: as its first reader has it."""
         lines = []
         for weight in self.graph.weights:
-            reader = next(
-                (op, a)
-                for op in self.graph.operators
-                for _, tensor, a in op.operands
-                if tensor is weight
-            )
-            placed = self._placed(*reader, "weight")
+            placed = self._placed(*first_reader(self.graph, weight), "weight")
             lines.append(f"    {literal(weight.name)}: ({placed}, {weight.requires_gradient}),")
         text = "\n".join(lines)
         kind = "Spec" if self._is_jax else "Placements"
@@ -339,9 +317,8 @@ class _Program:
     def _partial(self, op: Operator) -> list[str]:
         """The axes of the mesh along which an operator's first output is a sum."""
         access = next(access for role, _, access in op.operands if role == "output")
-        dims = self.divisions[op.name].dims
-        entries = [self._entry(access, "output", dim) for dim in dims]
-        return [a for a, entry in zip(self.target.axes.names, entries, strict=True) if entry == "P"]
+        placed = entries(self.divisions[op.name], access, "output")
+        return [a for a, entry in zip(self.target.axes.names, placed, strict=True) if entry == "P"]
 
     def _outputs_read(self, op: Operator) -> int:
         """How many outputs, from the first one on, somebody reads."""

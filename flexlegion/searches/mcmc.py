@@ -233,8 +233,9 @@ def search(
     fitting = [run for run in runs if run.best_time >= 0]
     if not fitting:
         raise UserError(
-            "no strategy was found that fits into the machine's memories; take a smaller batch, or "
-            "a machine with more devices or larger memories"
+            "no strategy was found that fits into the machine's memories, by all that training "
+            "allocates there (simulate shows it beside the peak); take a smaller batch, or a "
+            "machine with more devices or larger memories"
         )
     best = min(fitting, key=lambda run: run.best_time)
     trace.append((_proposals(runs), best.best_time))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from flexlegion.files import check_writable, write_text
+from flexlegion.quoting import warn
 from flexlegion.report.text import count
 from flexlegion.tools.command import Commands, add_command, answer
 from flexlegion.tools.network import (
@@ -56,4 +57,6 @@ def _run(args: argparse.Namespace) -> None:
     elif done.others:
         several = count(len(done.others), "weight")
         lines.append(f"its first values of {several} are written by --weights FILE")
+    if not done.memory.fits:
+        warn(f"the program does not fit into the devices' memory: {done.memory}")
     answer(args, done.facts() | {"out": args.out, "weights": args.weights}, "\n".join(lines))

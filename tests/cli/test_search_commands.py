@@ -342,7 +342,7 @@ def test_compare_what_does_not_fit(capsys: Capture) -> None:
     facts = json_of(capsys, *args)
     rows = {row["strategy"]: row for row in facts["strategies"]}
     assert rows["data"]["fits"] is False
-    assert rows["data"]["reason"].startswith("strategy 'data' does not fit: gpu:0 would hold ")
+    assert rows["data"]["reason"].startswith("strategy 'data' does not fit: training allocates ")
     assert rows["found"]["fits"] is True
     assert rows["found"]["speedup"] is None
     assert "(does not fit)" in text_of(capsys, *args)[0]
@@ -412,7 +412,7 @@ def test_explain_mistakes(capsys: Capture, tmp_path: Path) -> None:
     path.write_text('{"schema_version": 1, "opera')
     assert error_of(capsys, "explain", str(path), *SMALL).startswith(f"{path}: not JSON, or cut")
     args = ["--model", "resnet101", "--batch-size", "512", "--machine", "k80x1"]
-    assert "does not fit: gpu:0 would hold" in error_of(capsys, "explain", "single", *args)
+    assert "does not fit: training allocates" in error_of(capsys, "explain", "single", *args)
 
 
 # Help

@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_simulated(capsys: Capture, algorithm: str) -> None
     assert facts["fits"] is False
     assert facts["allocated_bytes"] > facts["memories"][0]["capacity_bytes"]
     _, err = text_of(capsys, *args)
-    assert err.startswith("warning: strategy 'data' does not fit: gpu:0 would hold ")
+    assert err.startswith("warning: strategy 'data' does not fit: training allocates ")
 
 
 def test_batch_smaller_than_the_machine(capsys: Capture) -> None:

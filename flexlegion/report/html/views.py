@@ -155,7 +155,7 @@ def heat_view(folded: Folded, timeline: Timeline) -> Json:
 
 
 def memory_view(timeline: Timeline) -> Json:
-    """What each memory holds."""
+    """What each memory holds, and the fullest one."""
     sizes = capacity(timeline)
     rows: list[Json] = [
         {
@@ -170,7 +170,8 @@ def memory_view(timeline: Timeline) -> Json:
     most = max(1, *(row["allocated"] for row in rows))
     used = [any(row["contents"][i] for row in rows) for i in range(len(CONTENTS))]
     contents = [(i, name) for i, name in enumerate(CONTENTS) if used[i]]
-    return {"rows": rows, "most": most, "contents": contents}
+    fullest = max(rows, key=lambda row: row["allocated"] / row["capacity"])
+    return {"rows": rows, "most": most, "contents": contents, "fullest": fullest}
 
 
 def links_view(loads: Sequence[Json], timeline: Timeline) -> Json:
@@ -312,7 +313,7 @@ def times_view(rows: Sequence[Json], facts: Json, measured: Mapping[str, Any] | 
             "name": row["strategy"] + (f" ({row['same_as']})" if row.get("same_as") else ""),
             "ns": row["iteration_time_ns"],
             "moved": row["bytes_moved"],
-            "memory": row["peak_memory_bytes"],
+            "memory": row["allocated_bytes"],
             "balance": row["load_balance"],
             "fits": row["fits"],
             "own": False,
@@ -326,7 +327,7 @@ def times_view(rows: Sequence[Json], facts: Json, measured: Mapping[str, Any] | 
             "name": "this strategy",
             "ns": facts["iteration_time_ns"],
             "moved": facts["bytes_moved"],
-            "memory": facts["peak_memory_bytes"],
+            "memory": facts["allocated_bytes"],
             "balance": facts["load_balance"],
             "fits": facts["fits"],
             "own": True,

@@ -1,0 +1,159 @@
+"""How the operands of an operator lie on a mesh, and what that takes of each device's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any
+
+from flexlegion.exporters.axes import Axes, Division
+from flexlegion.graph import Graph, Operator
+from flexlegion.machine.topology import Topology
+from flexlegion.ops.base import Access
+from flexlegion.problem import Problem
+from flexlegion.report.text import memory
+from flexlegion.tensor import ELEMENT_BYTES, STATE_BYTES, Tensor, TensorRole
+
+# Along an axis of the mesh: "R" is whole on each device, "P" partial values; a number is the
+# dimension of the tensor that is split.
+Entry = int | str
+
+
+def entries(
+    division: Division, access: Access, role: TensorRole, gradient: bool = False
+) -> list[Entry]:
+    """How an operand, or its gradient, lies along each axis of the mesh."""
+    return [_entry(access, role, dim, gradient) for dim in division.dims]
+
+
+def _entry(access: Access, role: TensorRole, dim: int | None, gradient: bool) -> Entry:
+    if dim is None:
+        return "R"
+    for axis, its in enumerate(access.map):
+        if its.out_dim == dim and not its.prefix:
+            return axis
+    if role == "output":
+        return "P"
+    return "P" if gradient else "R"
+
+
+def first_reader(graph: Graph, weight: Tensor) -> tuple[Operator, Access]:
+    """The operator whose operand a weight is first: a program keeps the weight as that one has it.
+
+    Others that need it otherwise get it moved, each time.
+    """
+    return next(
+        (op, access)
+        for op in graph.operators
+        for _, tensor, access in op.operands
+        if tensor is weight
+    )
+
+
+@dataclass(frozen=True)
+class ProgramMemory:
+    """What each device keeps while an exported program trains, in bytes; all keep equally much.
+
+    Nothing is shared out among devices that use the same part of a weight, unlike in training here,
+    where its gradients are added up and its optimizer's states are kept in one place.
+
+    Attributes
+    ----------
+    weights, weight_gradients, optimizer_states : int
+        Of the parts of weights that the device uses. This is exact.
+    activations : int
+        The batch, which every device is given whole, the results of operators, and copies of those
+        that the backward pass reads otherwise than they lie. Programs for DTensor need at least
+        this, and more for what operators keep inside for the backward pass, and for what comes and
+        goes, as gradients of activations do; JAX's compiler may save some of it.
+    capacity : int
+        Of the device's memory, or of its share if several devices have one memory; the smallest.
+    """
+
+    weights: int
+    weight_gradients: int
+    optimizer_states: int
+    activations: int
+    capacity: int
+
+    @property
+    def needed(self) -> int:
+        """All of it together: the least that the device needs."""
+        return self.weights + self.weight_gradients + self.optimizer_states + self.activations
+
+    @property
+    def fits(self) -> bool:
+        """Whether that is within each device's memory; if so, there has to be room for more."""
+        return self.needed <= self.capacity
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"needed": self.needed, "fits": self.fits}
+
+    def __str__(self) -> str:
+        parts = [
+            f"{memory(size)} of {what}"
+            for size, what in (
+                (self.weights, "weights"),
+                (self.weight_gradients, "their gradients"),
+                (self.optimizer_states, "the optimizer's states"),
+                (self.activations, "activations"),
+            )
+            if size
+        ]
+        verdict = "that fits, if the rest is enough for what comes and goes"
+        return (
+            f"each device needs {memory(self.needed)} at least ({', '.join(parts)}), of "
+            f"{memory(self.capacity)}: {verdict if self.fits else 'it does not fit'}"
+        )
+
+
+def program_memory(
+    problem: Problem, divisions: Mapping[str, Division], axes: Axes
+) -> ProgramMemory:
+    """What a program keeps on each device.
+
+    Parameters
+    ----------
+    problem
+        Its graph with the losses, the machine, and the optimizer.
+    divisions
+        Of each operator.
+    axes
+        Of the mesh.
+    """
+    graph = problem.graph
+
+    def part(tensor: Tensor, placed: Sequence[Entry]) -> int:
+        parts = prod(
+            size for size, its in zip(axes.sizes, placed, strict=True) if isinstance(its, int)
+        )
+        return prod(tensor.shape) // parts
+
+    weights = gradients = states = 0
+    for weight in graph.weights:
+        op, access = first_reader(graph, weight)
+        its = part(weight, entries(divisions[op.name], access, "weight"))
+        # Programs keep weights as arrays of the host have them.
+        weights += its * ELEMENT_BYTES[weight.host_dtype]
+        gradients += its * weight.requires_gradient * ELEMENT_BYTES[weight.host_dtype]
+        states += its * weight.requires_gradient * problem.optimizer_states * STATE_BYTES
+    activations = sum(prod(t.shape) * t.element_bytes for t in graph.inputs)
+    lies: dict[Tensor, list[Entry]] = {}
+    for op in graph.operators:
+        for role, tensor, access in op.operands:
+            placed = entries(divisions[op.name], access, role)
+            if role == "output":
+                lies[tensor] = placed
+                activations += part(tensor, placed) * tensor.element_bytes
+            elif access.saved and role == "input" and lies.get(tensor, placed) != placed:
+                activations += part(tensor, placed) * tensor.element_bytes
+    return ProgramMemory(weights, gradients, states, activations, _capacity(problem.topology))
+
+
+def _capacity(topology: Topology) -> int:
+    devices: dict[str, int] = {}
+    for device in topology.devices:
+        devices[device.memory] = devices.get(device.memory, 0) + 1
+    return min(d.memory_bytes // devices[d.memory] for d in topology.devices)

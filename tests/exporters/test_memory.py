@@ -1,0 +1,139 @@
+"""What exported programs need of memory, beside what PyTorch keeps of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from exported import loaded
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+import flexlegion as fl
+from flexlegion.cli import main
+from flexlegion.exporters import export
+from flexlegion.machine.files import load_machine
+
+DEVICES = 4
+
+
+@pytest.fixture
+def processes() -> Iterator[None]:
+    """Several, of which only this one is there: what it gets from others has the right shape."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=DEVICES)
+    yield
+    dist.destroy_process_group()
+
+
+class Kept:
+    """The memory that tensors lie in, each counted once."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[int, int] = {}
+        self.tensors: list[torch.Tensor] = []  # or their memory would be given to others
+
+    def add(self, tensor: torch.Tensor) -> torch.Tensor:
+        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        storage = local.untyped_storage()
+        self.sizes[storage._cdata] = storage.nbytes()
+        self.tensors.append(tensor)
+        return tensor
+
+    @property
+    def total(self) -> int:
+        return sum(self.sizes.values())
+
+
+SIZES = {
+    "lenet": {},
+    "gpt": {"steps": 32, "layers": 2, "hidden": 64, "heads": 4, "vocabulary": 128},
+}
+
+
+@pytest.mark.usefixtures("processes")
+@pytest.mark.parametrize("strategy", ["data", "megatron"])
+@pytest.mark.parametrize("name", SIZES)
+def test_a_program_keeps_what_is_said(name: str, strategy: str, tmp_path: Path) -> None:
+    model = fl.load_model(name, batch_size=8, sizes=SIZES[name])
+    done = export(model, f"p100x{DEVICES}", strategy, optimizer="adam")
+    (tmp_path / "plan.py").write_text(done.text)
+    plan = loaded(tmp_path / "plan.py")
+    weights = plan.Weights({key: np.asarray(value) for key, value in done.first_values().items()})
+    rng = np.random.default_rng(0)
+    inputs = {
+        tensor.name: torch.tensor(rng.integers(0, 2, tensor.shape)).to(getattr(torch, tensor.dtype))
+        for tensor in done.setting.problem.graph.inputs
+    }
+    labels = {key: inputs.pop(key) for key in list(inputs) if key.startswith("labels")}
+    kept = Kept()
+    with torch.autograd.graph.saved_tensors_hooks(kept.add, lambda tensor: tensor):
+        results = plan.forward(weights, *inputs.values())
+        loss = plan.loss(weights, results, *labels.values())
+    for tensor in results.values():
+        kept.add(tensor)
+    trained = Kept()
+    for parameter in weights.parameters():
+        trained.add(parameter)
+        kept.sizes.pop(parameter.to_local().untyped_storage()._cdata, None)
+    # Weights, gradients and states are exact, activations the least that they can be.
+    assert done.memory.weights == trained.total
+    assert 0.6 * kept.total <= done.memory.activations <= kept.total
+    optimizer = torch.optim.Adam(weights.parameters())
+    loss.backward()
+    gradients = Kept()
+    for parameter in weights.parameters():
+        assert parameter.grad is not None
+        gradients.add(parameter.grad)
+    assert done.memory.weight_gradients == gradients.total
+    optimizer.step()
+    states = Kept()
+    for its in optimizer.state.values():
+        states.add(its["exp_avg"])
+        states.add(its["exp_avg_sq"])
+    assert done.memory.optimizer_states == states.total
+
+
+def test_all_devices_that_use_a_weight_keep_it() -> None:
+    """Data parallelism keeps everything on each device; training here shares the states out."""
+    model = fl.Model(8)
+    model.softmax(model.dense(model.input((64,)), 64, name="wide"))
+    done = export(model, "p100x4", "data", optimizer="adam")
+    assert done.memory.weights == done.memory.weight_gradients == 4 * (64 * 64 + 64)
+    assert done.memory.optimizer_states == 2 * done.memory.weights
+    split = export(model, "p100x4", "model", optimizer="adam").memory
+    here = fl.simulate(model, "p100x4", "data", optimizer="adam").timeline.contents_bytes
+    assert sum(its["optimizer states"] for its in here.values()) < 4 * done.memory.optimizer_states
+    assert split.weights <= done.memory.weights
+
+
+def test_what_does_not_fit_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = str(tmp_path / "plan.py")
+    options = ["--model", "gpt", "--size", "preset=13b", "--size", "layers=4", "--batch-size", "8"]
+    options += ["--machine", "p100x8", "--optimizer", "adam", "--to", "dtensor", "--out", plan]
+    assert main(["export", "data", *options, "--json"]) == 0
+    out, err = capsys.readouterr()
+    memory = json.loads(out)["memory_of_each_device"]
+    assert memory["needed"] > memory["capacity"] == load_machine("p100x8").devices[0].memory_bytes
+    assert memory["fits"] is False
+    assert err.startswith("warning: the program does not fit into the devices' memory: each device")
+    assert main(["export", "data", *options]) == 0
+    out, _ = capsys.readouterr()
+    assert "trained with adam, each device needs" in out
+    assert "it does not fit" in " ".join(out.split())
+
+
+def test_searches_within_a_target_tell_the_memory_of_the_program() -> None:
+    found = fl.search(
+        "lenet", "p100x4", proposals=50, chains=1, space="dtensor", optimizer="adam", progress=False
+    )
+    done = export("lenet", "p100x4", found, optimizer="adam")
+    assert found.facts()["memory_of_each_device"] == done.memory.facts()
+    assert "as a program" in str(found)
+    assert (
+        "memory_of_each_device"
+        not in fl.search("lenet", "p100x4", proposals=5, chains=1, progress=False).facts()
+    )
