@@ -57,9 +57,13 @@ void Executor::seal(const std::string& what) {
   for (const RuntimeLaunch& launch : launches_) {
     for (const LaunchRequirement& r : launch.requirements) {
       for (std::size_t k = 0; k < r.rects.size(); ++k) {
-        regions_.touch(r.region, r.field,
-                       memory_for(machine.devices()[launch.devices[k]], launch.side),
-                       r.privilege == LEGION_READ_ONLY, r.rects[k]);
+        const Device& device = machine.devices()[launch.devices[k]];
+        const Memory memory = memory_for(device, launch.side);
+        // Where a task of the host reads or writes for a GPU, the GPU's instance stays; the host's
+        // may be discarded.
+        const bool kept = launch.side != Side::host || memory == device.memory;
+        regions_.touch(r.region, r.field, memory, r.privilege == LEGION_READ_ONLY, r.rects[k],
+                       kept);
       }
     }
   }
@@ -67,6 +71,15 @@ void Executor::seal(const std::string& what) {
   await_memory();
   regions_.seal();
   for (RuntimeLaunch& launch : launches_) {
+    launch.views_stay = true;
+    for (const LaunchRequirement& r : launch.requirements) {
+      for (int d : launch.devices) {
+        const Memory memory = memory_for(machine.devices()[d], launch.side);
+        launch.views_stay &= RegionStore::footprint(regions_.region(r.region), r.field, memory,
+                                                    r.privilege == LEGION_READ_ONLY)
+                                 .kept;
+      }
+    }
     std::vector<int> ranks;
     for (int device : launch.devices) ranks.push_back(machine.devices()[device].rank);
     if (machine.ranks() > 1) launch.sharding = machine.sharding_of(ranks);

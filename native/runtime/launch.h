@@ -53,6 +53,7 @@ struct LeafContext {
   const TaskArguments* arguments = nullptr;
   const std::int64_t* rows = nullptr;
   std::vector<TensorView> views;  // one a requirement, in order
+  bool views_stay = false;        // they are the same whenever the launch's task runs
   Metrics metrics;                // what a task of a loss found
   Bytes bytes;                    // what the task returns, if it returns anything (leaf_task.h)
 };
@@ -72,9 +73,10 @@ enum class Side {
   pinned,  // the same, in memory that the device reads as well
 };
 
-// The views of each task, once they are known. In a GPU's memory, and without GPUs in the host's,
-// the mapper gives a field one instance for as long as the program lives, so they stay the same; to
-// ask Legion for them takes longer than many a task.
+// The views of each task, once they are known. To ask Legion for them takes longer than many a
+// task. They can be remembered because a kept footprint has one instance for as long as the program
+// lives (regions.h): the mapper sees to that, and a task that used another instance's address would
+// read what Legion has not brought there.
 using Given = std::vector<std::vector<TensorView>>;
 
 // A launch that another one stands for, see fusion.h.
@@ -104,6 +106,7 @@ struct RuntimeLaunch {
   // Filled when the program is complete.
   std::unique_ptr<Legion::IndexTaskLauncher> launcher;
   Legion::ShardingID sharding = 0;
+  bool views_stay = false;  // the instances of all its requirements are kept
   bool issued = false;
   std::vector<std::int32_t> placed;          // a task: the device on which it last ran here, or -1
   std::vector<std::int64_t> elapsed;         // a task: the ns that it last took here, or -1

@@ -100,9 +100,7 @@ void add_views(LeafContext& context, const std::vector<PhysicalRegion>& regions,
     view.shape = store.shape(r.region);
     context.views.push_back(view);
   }
-  // Beside GPUs, a copy on the host of what one of them computes may be given up, and be another
-  // one next time (mapper.cc), whoever uses it. What lies in a GPU's own memory stays.
-  if (context.kind == DeviceKind::gpu || !MachineState::get().has_gpus()) known = context.views;
+  if (context.views_stay) known = context.views;
 }
 
 // Has the calling thread keep to its device's cores, and with it the threads that it comes to lead,
@@ -258,6 +256,7 @@ LeafContext run_leaf(const Task* task, const std::vector<PhysicalRegion>& region
   // outside reports it.
   try {
     RuntimeLaunch& launch = executor.launch(arguments->launch);
+    context.views_stay = launch.views_stay;
     if (!launch.parts.empty()) {
       run_parts(executor, launch, context, device, regions);
     } else {

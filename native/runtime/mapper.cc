@@ -116,11 +116,8 @@ void PlanMapper::map_task(MapperContext ctx, const Task& task, const MapTaskInpu
   output.chosen_variant = variant_for(processor);
   output.target_procs.push_back(processor);
   const Memory memory = memory_for(device, launch.side);
-  // Where a task of the host reads what a GPU computed, the host's copy may be discarded after it:
-  // the GPU's instance stays.
-  const bool kept = launch.side != Side::host || memory == device.memory;
   for (std::size_t i = 0; i < task.regions.size(); ++i) {
-    output.chosen_instances[i] = {instance_for(ctx, task.regions[i], memory, kept)};
+    output.chosen_instances[i] = {instance_for(ctx, task, task.regions[i], memory)};
   }
   if (counting_copies) {
     output.copy_prof_requests.add_measurement<Realm::ProfilingMeasurements::OperationMemoryUsage>();
@@ -130,17 +127,34 @@ void PlanMapper::map_task(MapperContext ctx, const Task& task, const MapTaskInpu
 // The instance of a tensor field in a memory covers all that the tasks of that memory ever touch of
 // it (the region's footprint there), so every task of the memory maps to the same one, and nothing
 // is copied within a memory.
-PhysicalInstance PlanMapper::instance_for(MapperContext ctx, const RegionRequirement& requirement,
-                                          Memory memory, bool kept) {
+PhysicalInstance PlanMapper::instance_for(MapperContext ctx, const Task& task,
+                                          const RegionRequirement& requirement, Memory memory) {
   const FieldID field = *requirement.privilege_fields.begin();
-  const LogicalRegion footprint =
-      RegionStore::footprint(requirement.region.get_tree_id(), field, memory,
-                             requirement.privilege == LEGION_READ_ONLY, requirement.parent);
+  const bool reads = requirement.privilege == LEGION_READ_ONLY;
+  const Footprint footprint = RegionStore::footprint(requirement.parent, field, memory, reads);
+  const PhysicalInstance instance = instance_of(ctx, memory, footprint, field);
+  if (!RegionStore::stays(requirement.parent, field, memory, reads, instance.get_instance_id())) {
+    const auto* arguments = static_cast<const TaskArguments*>(task.args);
+    Executor::find(arguments->executor)
+        .report_failure(std::string(task.get_task_name()) +
+                        ": Legion has moved an instance that was to stay");
+  }
+  return instance;
+}
+
+// The bounds are tight: an instance that covers more than the footprint is not it. There can be
+// one, which an inline mapping of the whole tensor left. A task mapped to it would be told so by
+// Legion, but it remembers the address of the footprint's instance, and would compute with what an
+// earlier run left there.
+PhysicalInstance PlanMapper::instance_of(MapperContext ctx, Memory memory,
+                                         const Footprint& footprint, FieldID field) {
   PhysicalInstance instance;
   bool created = false;
   const bool found = runtime->find_or_create_physical_instance(
-      ctx, memory, row_major(footprint.get_dim(), field), {footprint}, instance, created,
-      /*acquire=*/true, kept ? LEGION_GC_NEVER_PRIORITY : LEGION_GC_DEFAULT_PRIORITY);
+      ctx, memory, row_major(footprint.region.get_dim(), field), {footprint.region}, instance,
+      created, /*acquire=*/true,
+      footprint.kept ? LEGION_GC_NEVER_PRIORITY : LEGION_GC_DEFAULT_PRIORITY,
+      /*tight_region_bounds=*/true);
   if (!found) memory_is_full(memory);
   return instance;
 }
@@ -151,20 +165,17 @@ void PlanMapper::select_sharding_functor(MapperContext, const Task& task,
   output.chosen_functor = launch_of(task).sharding;
 }
 
-// Inline mappings read a whole tensor on the host.
+// Inline mappings read a whole tensor on the host: in the instance of this memory's tasks, if that
+// covers the tensor, or in one that Legion may discard afterwards.
 void PlanMapper::map_inline(MapperContext ctx, const InlineMapping& inline_op,
                             const MapInlineInput&, MapInlineOutput& output) {
   Legion::Machine::MemoryQuery query(machine);
   query.only_kind(Memory::SYSTEM_MEM).local_address_space();
-  PhysicalInstance instance;
-  bool created = false;
+  const Memory memory = query.first();
   const RegionRequirement& requirement = inline_op.requirement;
-  const bool found = runtime->find_or_create_physical_instance(
-      ctx, query.first(),
-      row_major(requirement.region.get_dim(), *requirement.privilege_fields.begin()),
-      {requirement.region}, instance, created);
-  if (!found) memory_is_full(query.first());
-  output.chosen_instances = {instance};
+  const FieldID field = *requirement.privilege_fields.begin();
+  const Footprint footprint = RegionStore::whole(requirement.region, field, memory);
+  output.chosen_instances = {instance_of(ctx, memory, footprint, field)};
 }
 
 void PlanMapper::memoize_operation(MapperContext, const Mappable&, const MemoizeInput&,

@@ -6,6 +6,7 @@
 
 #include "legion.h"
 #include "mappers/default_mapper.h"
+#include "runtime/regions.h"
 
 namespace flexlegion {
 
@@ -43,8 +44,12 @@ class PlanMapper : public Legion::Mapping::DefaultMapper {
 
  private:
   Legion::Mapping::PhysicalInstance instance_for(Legion::Mapping::MapperContext ctx,
+                                                 const Legion::Task& task,
                                                  const Legion::RegionRequirement& requirement,
-                                                 Legion::Memory memory, bool kept);
+                                                 Legion::Memory memory);
+  Legion::Mapping::PhysicalInstance instance_of(Legion::Mapping::MapperContext ctx,
+                                                Legion::Memory memory, const Footprint& footprint,
+                                                Legion::FieldID field);
 };
 
 // Counts the bytes that Legion copies to bring tasks their data, from the next mapping on.

@@ -19,8 +19,13 @@ namespace {
 constexpr int kDeletions = 16;
 
 // The mapper's view of all living programs: (region tree, field, memory, reads) -> footprint.
+struct Sealed : Footprint {
+  bool whole = false;          // it covers all of the region
+  std::uint64_t instance = 0;  // that the mapper chose; 0: none yet
+};
+using Key = std::tuple<RegionTreeID, FieldID, Memory, bool>;
 std::shared_mutex footprints_mutex;
-std::map<std::tuple<RegionTreeID, FieldID, Memory, bool>, LogicalRegion> footprints;
+std::map<Key, Sealed> footprints;
 
 // What Legion may assume of a partition; saying it spares Legion the computation.
 PartitionKind kind_of(const std::vector<Rect>& rects, const Rect& box) {
@@ -125,18 +130,27 @@ LogicalPartition RegionStore::partition(int index, const std::vector<Rect>& rect
                                                        partition_of(entry.box, rects));
 }
 
-void RegionStore::touch(int index, FieldID field, Memory memory, bool reads, const Rect& rect) {
-  auto [box, fresh] = entries_[index].touched.try_emplace({field, memory, reads}, rect);
-  if (!fresh) box->second = box->second.bounding(rect);
+void RegionStore::touch(int index, FieldID field, Memory memory, bool reads, const Rect& rect,
+                        bool kept) {
+  auto [found, fresh] =
+      entries_[index].touched.try_emplace({field, memory, reads}, Touched{rect, kept});
+  if (fresh) return;
+  Touched& touched = found->second;
+  touched.box = touched.box.bounding(rect);
+  touched.kept |= kept;
 }
 
 void RegionStore::share_instances(Entry& entry) {
   for (auto& [use, read] : entry.touched) {
     const auto& [field, memory, reads] = use;
-    const auto written = entry.touched.find({field, memory, false});
-    if (!reads || written == entry.touched.end() || !share_instance(read, written->second))
-      continue;
-    read = written->second = read.bounding(written->second);
+    const auto found = entry.touched.find({field, memory, false});
+    if (!reads || found == entry.touched.end()) continue;
+    Touched& written = found->second;
+    if (share_instance(read.box, written.box)) {
+      read.box = written.box = read.box.bounding(written.box);
+    }
+    // Instances of equal extents are one.
+    if (read.box == written.box) read.kept = written.kept = read.kept || written.kept;
   }
 }
 
@@ -148,16 +162,18 @@ void RegionStore::seal() {
     if (entry.touched.empty()) continue;
     share_instances(entry);
     std::vector<Rect> boxes;  // without repetition: one part of the partition, one instance
-    for (const auto& [use, box] : entry.touched) {
-      if (std::find(boxes.begin(), boxes.end(), box) == boxes.end()) boxes.push_back(box);
+    for (const auto& [use, its] : entry.touched) {
+      if (std::find(boxes.begin(), boxes.end(), its.box) == boxes.end()) boxes.push_back(its.box);
     }
     const LogicalPartition parts = partition(static_cast<int>(i), boxes);
     const std::unique_lock<std::shared_mutex> lock(footprints_mutex);
-    for (const auto& [use, box] : entry.touched) {
-      const auto color = std::find(boxes.begin(), boxes.end(), box) - boxes.begin();
+    for (const auto& [use, its] : entry.touched) {
+      const auto color = std::find(boxes.begin(), boxes.end(), its.box) - boxes.begin();
       const auto& [field, memory, reads] = use;
-      footprints[{entry.region.get_tree_id(), field, memory, reads}] =
-          runtime->get_logical_subregion_by_color(ctx, parts, DomainPoint(color));
+      Sealed& sealed = footprints[{entry.region.get_tree_id(), field, memory, reads}];
+      sealed.region = runtime->get_logical_subregion_by_color(ctx, parts, DomainPoint(color));
+      sealed.kept = its.kept;
+      sealed.whole = its.box == entry.box;
     }
   }
 }
@@ -175,23 +191,38 @@ std::map<Memory, ContentBytes> RegionStore::bytes_by_content() const {
   for (Entry entry : entries_) {
     share_instances(entry);
     std::set<std::tuple<FieldID, Memory, Rect>> instances;
-    for (const auto& [use, box] : entry.touched) {
+    for (const auto& [use, its] : entry.touched) {
       const auto& [field, memory, reads] = use;
-      if (!instances.insert({field, memory, box}).second) continue;
+      if (!instances.insert({field, memory, its.box}).second) continue;
       const bool state = field != kValueField;
       const Content content = state ? Content::states : entry.content;
       total[memory][static_cast<std::size_t>(content)] +=
-          box.volume() * element_bytes(type_of(entry.type, field));
+          its.box.volume() * element_bytes(type_of(entry.type, field));
     }
   }
   return total;
 }
 
-LogicalRegion RegionStore::footprint(RegionTreeID tree, FieldID field, Memory memory, bool reads,
-                                     LogicalRegion root) {
+Footprint RegionStore::footprint(LogicalRegion root, FieldID field, Memory memory, bool reads) {
   const std::shared_lock<std::shared_mutex> lock(footprints_mutex);
-  const auto found = footprints.find({tree, field, memory, reads});
-  return found == footprints.end() ? root : found->second;
+  return footprints.at({root.get_tree_id(), field, memory, reads});
+}
+
+Footprint RegionStore::whole(LogicalRegion root, FieldID field, Memory memory) {
+  const std::shared_lock<std::shared_mutex> lock(footprints_mutex);
+  for (const bool reads : {true, false}) {
+    const auto found = footprints.find({root.get_tree_id(), field, memory, reads});
+    if (found != footprints.end() && found->second.whole) return found->second;
+  }
+  return {root, /*kept=*/false};
+}
+
+bool RegionStore::stays(LogicalRegion root, FieldID field, Memory memory, bool reads,
+                        std::uint64_t instance) {
+  const std::unique_lock<std::shared_mutex> lock(footprints_mutex);
+  Sealed& sealed = footprints.at({root.get_tree_id(), field, memory, reads});
+  const std::uint64_t before = std::exchange(sealed.instance, instance);
+  return !sealed.kept || before == 0 || before == instance;
 }
 
 void RegionStore::destroy() {
@@ -201,7 +232,7 @@ void RegionStore::destroy() {
   for (Entry& entry : entries_) {
     {
       const std::unique_lock<std::shared_mutex> lock(footprints_mutex);
-      for (const auto& [use, box] : entry.touched) {
+      for (const auto& [use, its] : entry.touched) {
         const auto& [field, memory, reads] = use;
         footprints.erase({entry.region.get_tree_id(), field, memory, reads});
       }

@@ -30,6 +30,15 @@ enum class Content { weights, gradients, states, activations, batches, other };
 constexpr std::size_t kContents = 6;
 using ContentBytes = std::array<std::int64_t, kContents>;
 
+// The instance of a field in a memory that all tasks of that memory share, be it to read or to
+// write.
+struct Footprint {
+  Legion::LogicalRegion region;  // what it covers, exactly
+  // Whether it stays as long as the region lives, so that tasks may remember where it lies. If not,
+  // Legion may discard it after a use, and make another one for the next.
+  bool kept = false;
+};
+
 class RegionStore {
  public:
   // Creates a region over `shape` with a field of that type, and so many states, which are floats;
@@ -46,19 +55,25 @@ class RegionStore {
   // The partition whose k-th part is rects[k]; equal lists share one partition.
   Legion::LogicalPartition partition(int index, const std::vector<Rect>& rects) const;
 
-  // Notes that tasks with that memory read or write `rect` of a field; seal() then fixes every
-  // footprint.
-  void touch(int index, Legion::FieldID field, Legion::Memory memory, bool reads, const Rect& rect);
+  // Notes that tasks with that memory read or write `rect` of a field, and whether their instance
+  // has to be kept; seal() then fixes every footprint.
+  void touch(int index, Legion::FieldID field, Legion::Memory memory, bool reads, const Rect& rect,
+             bool kept);
   void seal();
   // Bytes of the instances that each memory will hold.
   std::map<Legion::Memory, std::int64_t> bytes() const;
   std::map<Legion::Memory, ContentBytes> bytes_by_content() const;
 
-  // What the instance in `memory` for a reader or a writer of that region tree's field has to
-  // cover; `root` if nothing is known. For the mapper.
-  static Legion::LogicalRegion footprint(Legion::RegionTreeID tree, Legion::FieldID field,
-                                         Legion::Memory memory, bool reads,
-                                         Legion::LogicalRegion root);
+  // For the mapper, of a region tree's field in a memory, by the tree's root: the instance of its
+  // tasks that read it, or write it.
+  static Footprint footprint(Legion::LogicalRegion root, Legion::FieldID field,
+                             Legion::Memory memory, bool reads);
+  // The instance for a look at the whole field from outside of tasks.
+  static Footprint whole(Legion::LogicalRegion root, Legion::FieldID field, Legion::Memory memory);
+  // Notes which instance the mapper chose for a footprint. False if it is kept, and another one was
+  // chosen before: tasks would go on using the old one.
+  static bool stays(Legion::LogicalRegion root, Legion::FieldID field, Legion::Memory memory,
+                    bool reads, std::uint64_t instance);
 
   // The one-dimensional space of `count` tasks, shared by all launches and partitions.
   static Legion::IndexSpace colors(std::int64_t count);
@@ -67,6 +82,10 @@ class RegionStore {
 
  private:
   using Use = std::tuple<Legion::FieldID, Legion::Memory, bool>;
+  struct Touched {
+    Rect box;
+    bool kept = false;
+  };
   struct Entry {
     Legion::LogicalRegion region;
     Rect box;
@@ -74,7 +93,7 @@ class RegionStore {
     DataType type;
     // (field, memory, reads) -> footprint. Each field has its own: the states of a weight's shard,
     // say, need not lie where only its value is read.
-    std::map<Use, Rect> touched;
+    std::map<Use, Touched> touched;
   };
 
   static void share_instances(Entry& entry);
