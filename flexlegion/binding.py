@@ -17,6 +17,7 @@ from flexlegion.graph import Graph
 from flexlegion.losses import labels_of, near
 from flexlegion.ops.losses import CrossEntropy
 from flexlegion.plan import Plan
+from flexlegion.runtime.failures import check_same
 from flexlegion.runtime.feeds import ArrayFeed, Feed, SourceFeed, arrays_for, check_source
 from flexlegion.runtime.loader_feed import LoaderFeed
 from flexlegion.runtime.mapped import MappedArrays
@@ -133,6 +134,7 @@ class Binding:
                 "the model reads no input, so it cannot be told how many samples there are"
             )
         samples = len(next(iter(arrays.values())))
+        check_same("the samples or labels", arrays.values(), sampled=True)
         return [self.program.add_data(tensor, array) for tensor, array in arrays.items()], samples
 
     @contextmanager
@@ -144,12 +146,12 @@ class Binding:
             feeds.append(self._feed(x, y, labelled))
             return feeds[-1]
 
-        try:
-            yield make
-        finally:
-            for feed in feeds:
-                feed.close()
-        self.program.drop_data()
+        with self.program.data_of_its_own():
+            try:
+                yield make
+            finally:
+                for feed in feeds:
+                    feed.close()
 
     def _feed(self, x: Any, y: Any, labelled: bool) -> Feed:
         if is_loader(x, y):

@@ -33,7 +33,8 @@ class Callback:
 
     Up to four iterations are computed at a time, and of several ranks' losses 0.2 seconds' worth
     are exchanged at a time. So `on_batch_end` hears of an iteration while later ones run; weights
-    that it reads are later ones. In `on_epoch_end` nothing runs.
+    that it reads are later ones. In `on_epoch_end` nothing runs, so there a callback can also
+    predict and evaluate.
     """
 
     def on_train_begin(self, training: Training) -> None:

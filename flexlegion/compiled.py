@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from flexlegion.binding import Binding
+from flexlegion.errors import UserError
 from flexlegion.graph import Graph
 from flexlegion.machine.running import RunningMachine
 from flexlegion.metrics import Goal
@@ -36,6 +38,33 @@ class Compiled:
     binding: Binding
     position: Position = field(default_factory=Position)
     resumed: Mapping[str, Any] | None = None
+
+    training: bool = False
+
+    @contextmanager
+    def while_training(self) -> Iterator[None]:
+        """Refuse, until the end, what a training cannot live through.
+
+        Raises
+        ------
+        UserError
+            If the model is in training.
+        """
+        self.check_at_rest()
+        self.training = True
+        try:
+            yield
+        finally:
+            self.training = False
+
+    def check_at_rest(self) -> None:
+        """Raise `UserError` if a callback asks for what ends the training that it belongs to."""
+        if self.training:
+            raise UserError(
+                "the model is in training, and until that has ended it cannot be trained, compiled "
+                "or closed; a callback can evaluate and predict, read and write weights, and end "
+                "the training (training.stop())"
+            )
 
     def rate_after(self, steps: int) -> float:
         """The learning rate of the last of so many iterations."""

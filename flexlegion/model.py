@@ -38,6 +38,7 @@ from flexlegion.quoting import printable
 from flexlegion.report.measured import MeasuredTimeline, recorded
 from flexlegion.runtime.checkpoint_weights import fitted, read_weights, save_weights
 from flexlegion.runtime.checkpoints import Checkpoints, saved
+from flexlegion.runtime.failures import check_same, together
 from flexlegion.runtime.feeds import Feed
 from flexlegion.runtime.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Program
 from flexlegion.runtime.trainer import run_series
@@ -191,7 +192,7 @@ class Model(Layers):
             program,
             binding,
         )
-        self.set_weights(initial_weights(graph, self.seed))
+        self._write(initial_weights(graph, self.seed))
 
     def fit(
         self,
@@ -257,7 +258,7 @@ class Model(Layers):
         state = self._ready()
         if epochs < 0:
             raise UserError(f"the number of epochs has to be at least 0, but is {epochs}")
-        with deferred() as request, state.binding.feeds() as feed_of:
+        with state.while_training(), deferred() as request, state.binding.feeds() as feed_of:
             feed = feed_of(x, y)
             validation = None
             if isinstance(validation_data, list | tuple) and not is_loader(validation_data):
@@ -298,7 +299,7 @@ class Model(Layers):
         """The model's output for samples (n, ...), float32 (n, ...); of several a list of them."""
         state = self._ready()
         parts: list[list[npt.NDArray[Any]]] = []
-        with self._ready().binding.feeds() as feed_of:
+        with state.binding.feeds() as feed_of, state.program.series():
             feed = feed_of(x, labelled=False)
             for batch in feed.batches(np.arange(feed.samples), 0):
                 state.program.stage(PREDICT, batch)
@@ -326,7 +327,7 @@ class Model(Layers):
         state = self._ready()
         if iterations < 1:
             raise UserError(f"a timeline has at least 1 iteration, not {iterations}")
-        with self._ready().binding.feeds() as feed_of:
+        with state.while_training(), state.binding.feeds() as feed_of:
             feed = feed_of(x, y)
 
             def train(iterations: int) -> None:
@@ -366,11 +367,15 @@ class Model(Layers):
                     f"weight '{name}' has shape {list(tensors[name].shape)}, "
                     f"but the value's shape is {list(array.shape)}"
                 )
-        for name, value in weights.items():
-            state.program.write(tensors[name], array_of(name, value))
+        arrays = {name: array_of(name, weights[name]) for name in tensors if name in weights}
+        if arrays:
+            check_same("the weights", arrays.values())
+        self._write(arrays)
 
     def save_weights(self, path: str | Path) -> None:
         """Write all weights to a file, in the format of its ending: ``.safetensors`` or ``.npz``.
+
+        The first rank writes; when this returns on any, the file is there.
 
         Raises
         ------
@@ -378,8 +383,12 @@ class Model(Layers):
             If the file cannot be written.
         """
         weights = self.get_weights()
-        if self.machine.rank == 0:
-            save_weights(path, weights)
+
+        def write() -> None:
+            if self.machine.rank == 0:
+                save_weights(path, weights)
+
+        together(write)
 
     def load_weights(self, path: str | Path) -> None:
         """Set all weights to those of a file.
@@ -400,7 +409,13 @@ class Model(Layers):
         shapes = {tensor.name: tensor.shape for tensor in weights}
         needed = {tensor.name for tensor in weights if not tensor.constant}
         source = printable(str(path))
-        self.set_weights(fitted(read_weights(path), shapes, needed, self.origin, source))
+        read: dict[str, Array] = {}
+
+        def read_them() -> None:
+            read.update(fitted(read_weights(path), shapes, needed, self.origin, source))
+
+        together(read_them)
+        self.set_weights(read)
 
     def bind(self, x: Any, y: Any = None) -> tuple[list[int], int]:
         """Check data and make it available to the running program, for loops of your own.
@@ -510,10 +525,17 @@ class Model(Layers):
     def close(self) -> None:
         """Give the runtime's memory back; the model can be compiled again."""
         if self._compiled is not None:
+            self._compiled.check_at_rest()
             self._compiled.program.close()
             self._compiled = None
 
     # Inside
+
+    def _write(self, weights: Mapping[str, Array]) -> None:
+        state = self._ready()
+        for tensor in state.graph.weights:
+            if tensor.name in weights:
+                state.program.write(tensor, weights[tensor.name])
 
     def _evaluate(self, feed: Feed) -> dict[str, float]:
         state = self._ready()

@@ -34,7 +34,7 @@ from flexlegion.runtime.checkpoint_files import (
 )
 from flexlegion.runtime.checkpoint_shards import HostCopy, Kept, put, states_of, weights_of
 from flexlegion.runtime.checkpoint_writer import NotFiniteError, Writer
-from flexlegion.runtime.failures import Failures
+from flexlegion.runtime.failures import together
 from flexlegion.runtime.position import Position
 from flexlegion.strategy import entry_of
 
@@ -241,18 +241,16 @@ class Checkpoints(Callback):
 
     def _together(self, what: Callable[[], None]) -> None:
         """Do something on each rank; if one fails, all do."""
-        failures = Failures()
-        try:
-            what()
-        except UserError as e:
-            failures.note(e)
-        except (OSError, NotFiniteError) as e:
-            failures.note(
-                UserError(
+
+        def told() -> None:
+            try:
+                what()
+            except (OSError, NotFiniteError) as e:
+                raise UserError(
                     f"{self.directory}: the checkpoint cannot be written there ({_reason(e)})"
-                )
-            )
-        failures.raise_any()
+                ) from None
+
+        together(told)
 
     def _open(self, rank: int, token: str) -> None:
         """The first rank takes the directory, and leaves there what the others look for."""

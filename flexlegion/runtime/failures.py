@@ -1,15 +1,61 @@
-"""Failures of a rank's own reading, of which all ranks have to hear: they end together, or not."""
+"""What ranks have to agree on: that all go on, or none, and with the same arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from flexlegion import _native
 from flexlegion.errors import UserError
 from flexlegion.machine.running import all_gather
 
 # Batches between two agreements, at most: they wait for each other, which is to cost nothing.
 MOST_BETWEEN = 64
 TEXT = 1000  # bytes of a sentence that are shared
+SAMPLED = 64  # rows of an array that ranks compare
+
+
+def together(what: Callable[[], None]) -> None:
+    """Do something on each rank. It is done on all of them when this returns; if one fails, all do.
+
+    Raises
+    ------
+    UserError
+        What `what` raised on this rank, or on another one.
+    """
+    failures = Failures()
+    try:
+        what()
+    except UserError as e:
+        failures.note(e)
+    failures.raise_any()
+
+
+def check_same(what: str, arrays: Iterable[npt.NDArray[Any]], sampled: bool = False) -> None:
+    """Raise `UserError` if the ranks were given other arrays each, as by random numbers unseeded.
+
+    They are one program, each of which uses the parts that its tasks need: of different arrays
+    something would be trained that nobody has. Checksums are compared: of all, or if `sampled` of
+    some rows of each array.
+    """
+    if _native.running().ranks == 1:
+        return
+    checksum = 0
+    for array in arrays:
+        rows = array
+        if sampled and array.ndim and len(array) > SAMPLED:
+            rows = array[np.linspace(0, len(array) - 1, SAMPLED, dtype=np.int64)]
+        checksum = zlib.crc32(f"{array.shape}{array.dtype}".encode(), checksum)
+        checksum = zlib.crc32(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data, checksum)
+    if len(set(all_gather(checksum.to_bytes(4, "little")))) > 1:
+        raise UserError(
+            f"{what} differ between ranks; each rank has to be given the same, so draw random "
+            "numbers from the same seed"
+        )
 
 
 class Failures:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from math import prod
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion import _native
+from flexlegion.errors import UserError
 from flexlegion.losses import losses_of
 from flexlegion.metrics import MetricSums
 from flexlegion.ops.embedding import Embedding
@@ -96,6 +98,8 @@ class Program:
         self._rt = _native.rt()
         self.ranks = int(_native.running().ranks)
         self._data: dict[int, tuple[Tensor, Array]] = {}  # by number
+        self._left: set[int] = set()  # of these, what nobody needs any more
+        self._in_series = False
         self._losses = list(losses_of(plan.graph).values())
         # Of gradients that are stored as float16; with which scale each iteration was issued.
         self.loss_scale = LossScale() if plan.facts.scales else None
@@ -171,10 +175,47 @@ class Program:
         self._data[number] = tensor, array
         return number
 
-    def drop_data(self) -> None:
-        """Forget all arrays, once nothing reads them any more."""
-        self._rt.check(self._rt.lib.fl_program_drop_data(self._handle))
-        self._data.clear()
+    @contextmanager
+    def data_of_its_own(self) -> Iterator[None]:
+        """Forget the arrays that were added meanwhile, once nothing reads them any more.
+
+        Those of others stay: a callback may predict while the arrays of `fit` are in use.
+        """
+        before = set(self._data)
+        try:
+            yield
+        finally:
+            self._left |= self._data.keys() - before
+        # Not after an exception, which may be this rank's alone: the others would not wait with it.
+        self.drop_data(sorted(self._left))
+        self._left.clear()
+
+    def drop_data(self, numbers: Sequence[int]) -> None:
+        """Forget arrays, once nothing reads them any more."""
+        self._rt.check(self._rt.lib.fl_program_drop_data(self._handle, len(numbers), numbers))
+        for number in numbers:
+            del self._data[number]
+
+    @contextmanager
+    def series(self) -> Iterator[None]:
+        """For iterations that stage each other's batches, among which there can be no others.
+
+        Raises
+        ------
+        UserError
+            If another series runs: the batch that it has staged would be lost.
+        """
+        if self._in_series:
+            raise UserError(
+                "another iteration of this model is about to run, whose batch is already staged; "
+                "a callback that trains, evaluates or predicts can do so when an epoch begins or "
+                "ends (on_epoch_begin, on_epoch_end)"
+            )
+        self._in_series = True
+        try:
+            yield
+        finally:
+            self._in_series = False
 
     def stage(self, run: int, batch: Batch) -> None:
         """Bring the first batch of a series in."""

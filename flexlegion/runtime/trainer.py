@@ -187,17 +187,18 @@ def run_series(
     batch = next(upcoming, NO_BATCH)
     if batch is NO_BATCH:
         return results.total
-    program.stage(run, batch)
-    for step in itertools.count(first_step):
-        following = next(upcoming, NO_BATCH)
-        rate = lr * factor_at(schedule, step)
-        samples = len(batch.rows)
-        results.add(program.step(run, samples, following, step, rate), samples)
-        if watcher.issued():
-            results.rest()
-            watcher.at_rest()
-        if following is NO_BATCH or watcher.over:
-            break
-        batch = following
-    results.rest()
+    with program.series():
+        program.stage(run, batch)
+        for step in itertools.count(first_step):
+            following = next(upcoming, NO_BATCH)
+            rate = lr * factor_at(schedule, step)
+            samples = len(batch.rows)
+            results.add(program.step(run, samples, following, step, rate), samples)
+            if watcher.issued():
+                results.rest()
+                watcher.at_rest()
+            if following is NO_BATCH or watcher.over:
+                break
+            batch = following
+        results.rest()
     return results.total

@@ -100,7 +100,8 @@ void fl_program_destroy(fl_program *program);
  * caller's and has to live until fl_program_drop_data. Returns a number to name it by. */
 int fl_program_add_data(fl_program *program, int tensor, const void *base, int64_t rows,
                         const float *byte_values);
-int fl_program_drop_data(fl_program *program);
+/* Waits until nothing reads these any more, and forgets them. */
+int fl_program_drop_data(fl_program *program, int n_data, const int32_t *data);
 
 /* Brings rows of the arrays `data` into the staging tensors for an iteration of kind `runs`
  * (FL_TRAINS, ...). */

@@ -1,6 +1,7 @@
 // What one rank has for the others, and they for it.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "runtime/executor.h"
@@ -8,7 +9,8 @@
 
 namespace flexlegion {
 
-// A launch of one task a rank. All calls are every rank's, in the same order.
+// A launch of one task a rank, which writes a row of a region that all ranks then read. All calls
+// are every rank's, in the same order.
 class AllGather : public Executor {
  public:
   AllGather();
@@ -18,10 +20,11 @@ class AllGather : public Executor {
   std::vector<std::vector<char>> all(const std::vector<char>& mine);
 
  private:
-  Bytes chunk_;
+  int rows_ = 0;                   // the region, a row a rank
+  std::vector<std::int32_t> row_;  // what this rank's task writes next
 };
 
-// The same, once.
+// The same, by one of all programs.
 std::vector<std::vector<char>> all_gather(const std::vector<char>& mine);
 
 }  // namespace flexlegion

@@ -237,8 +237,8 @@ int fl_program_add_data(fl_program* program, int tensor, const void* base, int64
       -1, [&] { return program->program.add_data(fl::TensorId(tensor), base, rows, byte_values); });
 }
 
-int fl_program_drop_data(fl_program* program) {
-  return status([&] { program->program.drop_data(); });
+int fl_program_drop_data(fl_program* program, int n_data, const int32_t* data) {
+  return status([&] { program->program.drop_data({data, data + n_data}); });
 }
 
 int fl_program_stage(fl_program* program, int runs, int n_data, const int32_t* data, int n_rows,

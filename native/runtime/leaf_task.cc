@@ -288,8 +288,9 @@ std::vector<LeafTask> leaf_tasks() {
   for (const std::string& optimizer : update_kernel_names()) {
     tasks.push_back({optimizer + ".update"});
   }
-  for (const char* name : {kStageTask, kFeedTask, kStoreTask, kSaveTask, kZeroTask, kFillTask,
-                           kNormTask, kClipTask, kSumTask, kTouchTask, kAnswerTask, kFusedTask}) {
+  for (const char* name :
+       {kStageTask, kFeedTask, kStoreTask, kSaveTask, kZeroTask, kFillTask, kNormTask, kClipTask,
+        kSumTask, kTouchTask, kAnswerTask, kFusedTask, kTellTask}) {
     tasks.push_back({name});
   }
   tasks.push_back({kBytesTask, LeafResult::bytes});

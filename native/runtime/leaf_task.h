@@ -32,7 +32,8 @@ constexpr const char* kSumTask = "sum";        // partial values, combined alone
 constexpr const char* kTouchTask = "touch";    // nothing: what it is given has been brought to it
 constexpr const char* kAnswerTask = "answer";  // what a GPU wrote down of a loss
 constexpr const char* kFusedTask = "fused";    // several launches' tasks, see fusion.h
-constexpr const char* kBytesTask = "bytes";    // what its rank has to tell
+constexpr const char* kTellTask = "tell";      // what its rank has to tell
+constexpr const char* kBytesTask = "bytes";    // the times of measured tasks
 
 // The leaf task of a planned launch, but for loads.
 std::string task_name(const Graph& graph, const Launch& planned, const std::string& optimizer);

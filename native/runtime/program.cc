@@ -8,6 +8,7 @@
 
 #include "flexlegion_rt.h"
 #include "ops/partial_values.h"
+#include "runtime/all_gather.h"
 #include "runtime/machine.h"
 #include "runtime/views.h"
 
@@ -52,10 +53,10 @@ HostArray Program::host_array(int data) {
   return data_.at(data).array;
 }
 
-void Program::drop_data() {
+void Program::drop_data(const std::vector<int>& data) {
   wait();
   const std::lock_guard<std::mutex> lock(data_mutex_);
-  data_.clear();
+  for (int dropped : data) data_.erase(dropped);
 }
 
 // Leaf tasks read these rows unchecked, and an open trace cannot be left: so mistakes end here.
@@ -154,8 +155,7 @@ Program::AllMetrics Program::metrics(const std::vector<std::int64_t>& tickets, s
   if (MachineState::get().ranks() == 1) {
     told.push_back(std::move(mine));
   } else {
-    if (!all_gather_) all_gather_ = std::make_unique<AllGather>();
-    told = all_gather_->all(mine);
+    told = all_gather(mine);
   }
   // Sums are formed in the order of tasks, so that they do not depend on who ran which when.
   AllMetrics all;
@@ -231,18 +231,8 @@ void Program::read(TensorId tensor, Field field, int state, void* host) {
   if (region < 0 || !written(region, field_id)) {
     throw std::invalid_argument("tensor '" + what.name + "': nothing has computed that yet");
   }
-  Runtime* runtime = Runtime::get_runtime();
-  Context ctx = Runtime::get_context();
-  RegionRequirement requirement(regions_.region(region), LEGION_READ_ONLY, LEGION_EXCLUSIVE,
-                                regions_.region(region));
-  requirement.add_field(field_id);
-  PhysicalRegion physical =
-      runtime->map_region(ctx, InlineLauncher(requirement, MachineState::get().mapper_id()));
-  physical.wait_until_valid(/*silence_warnings=*/true);
-  Rect box;
-  box.rank = regions_.region(region).get_dim();
-  box.hi = regions_.shape(region);
-  const TensorView view = view_of(physical, field_id, box, regions_.type(region, field_id));
+  const MappedTensor mapped(regions_, region, field_id);
+  const TensorView& view = mapped.view();
   const Rect whole = Rect::of_shape(what.shape);
   // What is stored narrow is read as floats.
   const DataType type = what.type == DataType::int32 ? DataType::int32 : DataType::float32;
@@ -254,7 +244,6 @@ void Program::read(TensorId tensor, Field field, int state, void* host) {
   } else {
     copy_view(to, view);
   }
-  runtime->unmap_region(ctx, physical);
   raise_failure();
 }
 

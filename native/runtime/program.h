@@ -17,7 +17,6 @@
 #include "legion.h"
 #include "ops/kernel.h"
 #include "plan/handles.h"
-#include "runtime/all_gather.h"
 #include "runtime/bodies.h"
 #include "runtime/executor.h"
 #include "runtime/iteration_log.h"
@@ -38,11 +37,11 @@ class Program : public Executor {
   ~Program() override;  // waits for running work
 
   // Makes a row-major host array known: row r of it can become a row of the batch of `tensor`. The
-  // caller keeps it alive until drop_data(), which waits. With `byte_values` (256) it has bytes
-  // that stand for these.
+  // caller keeps it alive until drop_data() of it, which waits. With `byte_values` (256) it has
+  // bytes that stand for these.
   int add_data(TensorId tensor, const void* base, std::int64_t rows,
                const float* byte_values = nullptr);
-  void drop_data();
+  void drop_data(const std::vector<int>& data);
 
   // Brings a batch into the staging tensors.
   void stage(unsigned runs, const Batch& batch);
@@ -164,7 +163,6 @@ class Program : public Executor {
   std::map<unsigned, Schedule> schedules_;
   std::map<std::vector<int>, int> fused_;  // launches -> the one that stands for them
   IterationLog log_;
-  std::unique_ptr<AllGather> all_gather_;  // once ranks have told each other anything
   std::size_t launches_since_pause_ = 0;
 };
 

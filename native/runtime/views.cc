@@ -1,5 +1,7 @@
 #include "runtime/views.h"
 
+#include "runtime/machine.h"
+
 namespace flexlegion {
 
 using namespace Legion;
@@ -48,6 +50,23 @@ TensorView view_of(const PhysicalRegion& region, FieldID field, const Rect& rect
                                     : view_of_rank<float>(region, field, rect);
   view.type = type;
   return view;
+}
+
+MappedTensor::MappedTensor(const RegionStore& regions, int region, FieldID field) {
+  const LogicalRegion whole = regions.region(region);
+  RegionRequirement requirement(whole, LEGION_READ_ONLY, LEGION_EXCLUSIVE, whole);
+  requirement.add_field(field);
+  physical_ = Runtime::get_runtime()->map_region(
+      Runtime::get_context(), InlineLauncher(requirement, MachineState::get().mapper_id()));
+  physical_.wait_until_valid(/*silence_warnings=*/true);
+  Rect box;
+  box.rank = whole.get_dim();
+  box.hi = regions.shape(region);
+  view_ = view_of(physical_, field, box, regions.type(region, field));
+}
+
+MappedTensor::~MappedTensor() {
+  Runtime::get_runtime()->unmap_region(Runtime::get_context(), physical_);
 }
 
 }  // namespace flexlegion

@@ -46,7 +46,7 @@ def main() -> None:
                     if model.plan.gradient_slots(tensor) > 0:
                         result[f"{tensor.name} gradient"] = program.read(tensor, "gradient")
         result |= model.get_weights()
-        program.drop_data()
+        program.drop_data(data)
         model.close()
         np.savez(folder / f"{name}.out.npz", **result)
 

@@ -298,6 +298,85 @@ def followed(folder: Path) -> Result:
     return result
 
 
+class Calling(fl.Callback):
+    """Calls something after each iteration, or each epoch."""
+
+    def __init__(self, iteration: Callable[[], Any] | None, epoch: Callable[[], Any]) -> None:
+        self.iteration, self.epoch = iteration, epoch
+
+    def on_batch_end(self, training: Any, values: Any) -> None:  # noqa: ARG002
+        if self.iteration is not None:
+            self.iteration()
+
+    def on_epoch_end(self, training: Any, values: Any) -> None:  # noqa: ARG002
+        self.epoch()
+
+
+@scenario
+def looking(folder: Path) -> Result:  # noqa: ARG001
+    """A callback that predicts, evaluates and reads changes nothing; what would is refused."""
+    data = table_data()
+    options: Any = {"progress": False, "validation_data": data}
+    plainly, looked = compiled(), compiled()
+    seen: list[Any] = []
+
+    def look() -> None:
+        seen.append([looked.predict(data[0]).tolist(), looked.evaluate(*data)["loss"]])
+
+    expected = [epoch["loss"] for epoch in plainly.fit(*data, 3, **options).epochs]
+    reading = Calling(looked.get_weights, look)
+    found = looked.fit(*data, 3, callbacks=[reading], **options)
+    result: Result = {
+        "losses": [[epoch["loss"] for epoch in found.epochs], expected],
+        "weights": [plain(looked), plain(plainly)],
+        "seen": [seen[-1], [plainly.predict(data[0]).tolist(), plainly.evaluate(*data)["loss"]]],
+        "refused": [],
+    }
+    nothing = Calling(None, lambda: None)
+    for iteration, epoch in (
+        (lambda: looked.predict(data[0]), nothing.epoch),
+        (lambda: looked.evaluate(*data), nothing.epoch),
+        (None, lambda: looked.fit(*data, **options)),
+        (None, lambda: looked.compile("sgd")),
+        (None, looked.close),
+    ):
+        try:
+            looked.fit(*data, callbacks=[Calling(iteration, epoch)], **options)
+        except fl.UserError as e:
+            result["refused"].append(str(e))
+    # The model is as good as before.
+    looked.set_weights(plainly.get_weights())
+    result["after"] = [looked.predict(data[0]).tolist(), plainly.predict(data[0]).tolist()]
+    return result
+
+
+@scenario
+def differing(folder: Path) -> Result:
+    """What is not the same on all ranks is refused on all, and files are there for all."""
+    rank = running_machine().rank
+    model = compiled()
+    x, y = table_data()
+    result: Result = {"refused": []}
+    for call in (
+        lambda: model.fit(x + rank, y, progress=False),
+        lambda: model.predict(x + rank),
+        lambda: model.set_weights({"output.bias": np.full(CLASSES, rank, np.float32)}),
+        lambda: model.save_weights(folder / "nowhere" / "weights.npz"),
+        lambda: model.load_weights(folder / "nothing.npz"),
+    ):
+        try:
+            call()
+        except fl.UserError as e:
+            result["refused"].append(str(e).replace(str(folder), "FOLDER"))
+    for i in range(5):
+        path = folder / f"{i}.npz"
+        model.set_weights({"output.bias": np.full(CLASSES, i, np.float32)})
+        model.save_weights(path)
+        model.load_weights(path)
+    result["bias"] = model.get_weights()["output.bias"].tolist()
+    return result
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     results: dict[str, Result] = {}

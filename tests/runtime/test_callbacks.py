@@ -154,3 +154,30 @@ def test_a_value_that_no_epoch_has_is_named(results: Results) -> None:
     assert results("followed")["mistake"].startswith(
         "EarlyStopping: an epoch has no 'val_acuracy' to watch; it has loss, accuracy, val_loss"
     )
+
+
+def test_a_callback_that_looks_changes_nothing(results: Results) -> None:
+    found = results("looking")
+    for name in ("losses", "weights", "seen", "after"):
+        one, other = found[name]
+        assert one == other, name
+    staged, training = "another iteration of this model is about", "the model is in training"
+    starts = [staged, staged, training, training, training]
+    assert len(found["refused"]) == len(starts)
+    assert all(text.startswith(start) for text, start in zip(found["refused"], starts, strict=True))
+
+
+def test_ranks_are_given_the_same(request: pytest.FixtureRequest, results: Results) -> None:
+    found = results("differing")
+    texts = [
+        "the samples or labels differ between ranks; ",
+        "the samples or labels differ between ranks; ",
+        "the weights differ between ranks; ",
+        "FOLDER/nowhere/weights.npz: the weights cannot be written there",
+        "FOLDER/nothing.npz: the weights cannot be read (No such file or directory)",
+    ]
+    if request.node.callspec.params["results"] == 1:
+        texts = texts[3:]
+    assert len(found["refused"]) == len(texts)
+    assert all(text.startswith(start) for text, start in zip(found["refused"], texts, strict=True))
+    assert found["bias"] == [4.0] * len(found["bias"])

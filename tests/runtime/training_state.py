@@ -63,7 +63,7 @@ def train(
     for weight in filter(program.updates, graph.tensors):  # on every rank in the same order
         for number in range(network.optimizer.states):
             state[f"{weight.name} state {number}"] = program.read(weight, "state", number)
-    program.drop_data()
+    program.drop_data(data)
     return model, state
 
 

@@ -159,10 +159,18 @@ def run_ranks(
 
 
 def ranks_command(
-    script: str | Path, *args: object, ranks: int, cpus: int = 1, gpus: int = 0
+    script: str | Path,
+    *args: object,
+    ranks: int,
+    cpus: int = 1,
+    gpus: int = 0,
+    hosts: Path | None = None,
 ) -> tuple[list[str], dict[str, str]]:
-    """The command that runs a script on several ranks of this machine, and its environment."""
-    chosen = Ranks(1, ranks)
+    """The command that runs a script on several ranks, and its environment.
+
+    They are on this machine, or one on each host of a file.
+    """
+    chosen = Ranks(1, ranks) if hosts is None else Ranks(ranks, 1, hosts)
     environment = legate_environment(gpus) | chosen.environment()
     if gpus:  # the network does not know them, so it reads their memory by itself
         environment |= {"SOFT_GPU_OPEN": "1"}
