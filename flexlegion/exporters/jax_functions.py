@@ -143,7 +143,9 @@ def expression(*inputs: Array, formula: str, shape: tuple[int, ...]) -> Array:
     kinds = (x.dtype for x in inputs if jnp.issubdtype(x.dtype, jnp.floating))
     kind = next(kinds, jnp.float32)
     values["real"] = lambda condition: condition.astype(kind)
-    return jnp.broadcast_to(eval(formula, {"__builtins__": {}}, FORMULAS | values), shape)
+    # Nothing of Python, but libraries import modules of their own when they are first called.
+    builtins = {"__builtins__": {"__import__": __import__}}
+    return jnp.broadcast_to(eval(formula, builtins, FORMULAS | values), shape)
 
 
 FORMULAS: dict[str, Any] = {

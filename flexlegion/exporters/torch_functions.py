@@ -164,7 +164,9 @@ def expression(*inputs: Tensor, formula: str, shape: tuple[int, ...]) -> Tensor:
     values: dict[str, Any] = {f"x{i}": aligned(x, len(shape)) for i, x in enumerate(inputs)}
     kind = next((x.dtype for x in inputs if x.dtype.is_floating_point), torch.float32)
     values["real"] = lambda condition: condition.to(kind)
-    result: Tensor = eval(formula, {"__builtins__": {}}, FORMULAS | values)
+    # Nothing of Python, but libraries import modules of their own when they are first called.
+    builtins = {"__builtins__": {"__import__": __import__}}
+    result: Tensor = eval(formula, builtins, FORMULAS | values)
     return result.expand(shape)
 
 

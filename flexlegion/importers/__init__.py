@@ -8,6 +8,7 @@ internal form of `program`; or `onnx_reader` makes that of a file. The `passes` 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Collection
 from typing import Any
 
 from flexlegion.arguments import typed
@@ -72,14 +73,24 @@ def from_torch(
 
 @typed
 def from_onnx(
-    source: Any, *, batch_size: int, seed: int = 0, train_batch_norm: bool = True
+    source: Any,
+    *,
+    batch_size: int,
+    seed: int = 0,
+    train_batch_norm: bool = True,
+    trained: Collection[str] | None = None,
+    verify: bool = True,
 ) -> Model:
     """A model that computes what an ONNX file says, with its weights.
 
     Layers are named by the modules that the exporter noted, or by numbers; images come with their
-    channels last, (n, h, w, c), and tokens as int32. Initializers are trained where layers use them
-    as weights, or where real numbers are added or multiplied; masks, and what the exporter computed
-    of constants, are not. `model.origin.notes` has what is worth to be known.
+    channels last, (n, h, w, c), and tokens as int32.
+
+    ONNX does not say which initializers are trained; torch.onnx.export does, of most of them. Of
+    the others, those of real numbers are: all that layers read as weights; and of those that are
+    added, multiplied and so on, all but single numbers, and masks, which have infinite numbers or
+    such below -10,000. `model.origin.notes` names what is not trained by this rule, and has what
+    else is worth to be known.
 
     Parameters
     ----------
@@ -93,6 +104,12 @@ def from_onnx(
     train_batch_norm
         Whether batch normalisation takes the batch's statistics while training, as in PyTorch's
         train mode; files rarely say so. If not, it keeps the file's.
+    trained
+        Names of the initializers that are trained, if you know better.
+    verify
+        Whether to compare the model's outputs with those that onnxruntime, or ONNX's own evaluator
+        where that is not installed, computes of random inputs. What would take long is left out,
+        which `model.origin.notes` say.
 
     Returns
     -------
@@ -103,16 +120,25 @@ def from_onnx(
     ------
     UserError
         If the package onnx is missing, the file cannot be read, or it has operations that are not
-        known here; these are named.
+        known here; these are named. If an output is not the file's.
     """
     if importlib.util.find_spec("onnx") is None:
         raise UserError("from_onnx needs the package onnx, which is missing: pip install onnx")
     from flexlegion.importers import passes
     from flexlegion.importers.lower import lower
+    from flexlegion.importers.onnx_file import read_file
     from flexlegion.importers.onnx_reader import read
 
-    program = read(source, train_batch_norm)
+    file = read_file(source)
+    program = read(file, train_batch_norm, trained)
     passes.run(program)
     model = Model(batch_size, seed)
     model.origin = lower(program, model)
+    unchecked: str | None = "verify=False"
+    if verify:
+        from flexlegion.importers.onnx_reference import check_onnx
+
+        unchecked = check_onnx(model, file)
+    if unchecked is not None:
+        model.origin.notes.append(f"the model was not compared with the file: {unchecked}")
     return model

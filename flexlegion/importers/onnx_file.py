@@ -14,9 +14,14 @@ from onnx import helper, inliner, numpy_helper, shape_inference
 
 from flexlegion.errors import UserError
 from flexlegion.importers.program import SAMPLES, Array, Type
+from flexlegion.quoting import printable
 
 OLDEST_OPSET = 13  # from which axes are inputs and softmax is of one dimension
 _MAX_BYTES = 2**31 - 1  # of the file itself; weights may lie beside it
+_DEEPEST = 50  # functions that call each other
+_MAX_NODES = 1_000_000
+_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"  # of an initializer, by torch.onnx.export
+_FOLDED = "pkg.onnxscript.optimizer.folded_from"  # its constants, which it computed of others
 _MARKED = "pkg.torch.onnx."  # metadata of torch.onnx.export
 
 
@@ -67,20 +72,24 @@ class OnnxFile:
         Names.
     arrays
         Of initializers, by name.
+    trained
+        Of initializers of which the file says it: whether they are parameters.
     types
         Of all values that are known.
     opset
         Of ONNX's own operators.
-    samples
-        How many samples the file was exported with; None: any.
+    proto
+        The model itself, without functions.
     """
 
     nodes: list[OnnxNode]
     inputs: list[str]
     outputs: list[str]
     arrays: dict[str, Array]
+    trained: dict[str, bool]
     types: dict[str, Type]
     opset: int
+    proto: Any = field(repr=False)
 
 
 def read_file(source: Any) -> OnnxFile:
@@ -98,20 +107,35 @@ def read_file(source: Any) -> OnnxFile:
             f"the ONNX model is of opset {opset}; export it with opset {OLDEST_OPSET} or later"
         )
     if model.functions:
+        _check_functions(model)
         model = inliner.inline_local_functions(model)
     graph = model.graph
-    arrays = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    _check_order(graph)
+    arrays = {t.name: _array(t) for t in graph.initializer}
     inputs = [value.name for value in graph.input if value.name not in arrays]
     for value in graph.input:
         if value.name in inputs:
             _mark_samples(value)
+    trained = _recorded(graph)
     del graph.value_info[:]
     for value in graph.output:
         value.type.tensor_type.ClearField("shape")
     types = _types(model)
     nodes = [_node(proto, number) for number, proto in enumerate(graph.node)]
     outputs = [value.name for value in graph.output]
-    return OnnxFile(nodes, inputs, outputs, arrays, types, opset)
+    return OnnxFile(nodes, inputs, outputs, arrays, trained, types, opset, model)
+
+
+def _recorded(graph: Any) -> dict[str, bool]:
+    """Of the initializers of which torch.onnx.export says what they were: whether parameters."""
+    recorded = {}
+    for value in (*graph.value_info, *graph.input):
+        notes = {p.key: p.value for p in value.metadata_props}
+        if _KIND in notes:
+            recorded[value.name] = notes[_KIND] == "PARAMETER"
+        elif _FOLDED in notes:
+            recorded[value.name] = False
+    return recorded
 
 
 def _loaded(source: Any) -> Any:
@@ -133,9 +157,81 @@ def _loaded(source: Any) -> Any:
     try:
         return onnx.load(path)
     except Exception as e:
-        text = str(e).strip().splitlines()
-        reason = text[0] if text else type(e).__name__
-        raise UserError(f"{path} is not an ONNX file: {reason[:300]}") from e
+        raise UserError(f"{path} is not an ONNX file: {_reason(e)}") from e
+
+
+def _check_order(graph: Any) -> None:
+    """Raise `UserError` unless every node reads what was computed before it, and nothing twice.
+
+    So there are no cycles, and no values that the file does not have.
+    """
+    known = {"", *(t.name for t in graph.initializer), *(v.name for v in graph.input)}
+    if graph.sparse_initializer:
+        raise UserError("the ONNX model has sparse initializers; export it with dense ones")
+    for number, node in enumerate(graph.node):
+        for name in node.input:
+            if name not in known:
+                raise UserError(
+                    f"the ONNX model's node {number}, '{_short(node.op_type)}', reads "
+                    f"'{_short(name)}', which nothing before it computes; a file lists nodes in "
+                    "their order, without cycles"
+                )
+        if twice := [name for name in node.output if name and name in known]:
+            raise UserError(f"the ONNX model computes '{_short(twice[0])}' more than once")
+        known.update(node.output)
+    if missing := [value.name for value in graph.output if value.name not in known]:
+        raise UserError(
+            f"nothing computes '{_short(missing[0])}', which the ONNX model has as output"
+        )
+
+
+def _array(tensor: Any) -> Array:
+    """An initializer's numbers."""
+    try:
+        return numpy_helper.to_array(tensor)
+    except Exception as e:
+        raise UserError(
+            f"the ONNX model's initializer '{_short(tensor.name)}' of shape "
+            f"{list(tensor.dims)[:10]} cannot be read, its data are cut short or of another kind: "
+            f"{_reason(e)}"
+        ) from e
+
+
+def _check_functions(model: Any) -> None:
+    """Raise `UserError` if functions call themselves, or become too many nodes in their places."""
+    functions = {(f.domain, f.name): f for f in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+
+    def size(nodes: Any, within: tuple[tuple[str, str], ...]) -> int:
+        total = 0
+        for node in nodes:
+            key = (node.domain, node.op_type)
+            if key not in functions:
+                total += 1
+                continue
+            if key in within or len(within) > _DEEPEST:
+                raise UserError(
+                    f"the ONNX model's function '{_short(node.op_type)}' calls itself, or is one "
+                    f"of more than {_DEEPEST} that call each other"
+                )
+            if key not in sizes:
+                sizes[key] = size(functions[key].node, (*within, key))
+            total += sizes[key]
+        return total
+
+    if size(model.graph.node, ()) > _MAX_NODES:
+        raise UserError(f"the ONNX model's functions stand for more than {_MAX_NODES:,} nodes")
+
+
+def _short(name: str) -> str:
+    """A name for a message."""
+    return printable(name, 100)
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what a library says."""
+    lines = str(error).strip().splitlines()
+    return printable(lines[0] if lines else type(error).__name__, 300).rstrip(".")
 
 
 def _mark_samples(value: Any) -> None:
@@ -172,16 +268,19 @@ def types_of(
     results = [helper.make_empty_tensor_value_info(name) for name in node.outputs if name]
     graph = helper.make_graph([node.proto], "node", given, results, known)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
-    return _types(model, propagates=False)  # it would count all samples
+    return _types(model)
 
 
-def _types(model: Any, propagates: bool = True) -> dict[str, Type]:
-    """Inferred types of all values; extents that are computed are followed if it `propagates`."""
+def _types(model: Any) -> dict[str, Type]:
+    """Inferred types of all values, but for those whose extents are computed.
+
+    ONNX could propagate these (data_prop), but takes memory for each element of a vector then, and
+    a vector of one number for each sample seems to have `SAMPLES` here.
+    """
     try:
-        inferred = shape_inference.infer_shapes(model, data_prop=propagates).graph
+        inferred = shape_inference.infer_shapes(model).graph
     except Exception as e:
-        text = str(e).strip().splitlines()
-        raise UserError(f"the ONNX model's shapes do not fit together: {text[0][:300]}") from e
+        raise UserError(f"the ONNX model's shapes do not fit together: {_reason(e)}") from e
     types = {}
     for value in (*inferred.input, *inferred.value_info, *inferred.output):
         tensor = value.type.tensor_type
@@ -199,7 +298,13 @@ def dtype_of(element: int) -> str:
 
 
 def _node(proto: Any, number: int) -> OnnxNode:
-    attributes = {a.name: _attribute(a) for a in proto.attribute}
+    try:
+        attributes = {a.name: _attribute(a) for a in proto.attribute}
+    except Exception as e:
+        raise UserError(
+            f"the ONNX model's node {number}, '{_short(proto.op_type)}', has an attribute that "
+            f"cannot be read: {_reason(e)}"
+        ) from e
     path, layer = _module(proto)
     op = proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}"
     return OnnxNode(

@@ -7,26 +7,43 @@ from typing import Any
 
 import numpy as np
 
+from flexlegion.importers.onnx_conversions import Unreadable, converts
 from flexlegion.importers.onnx_file import OnnxNode
-from flexlegion.importers.onnx_reader import Reader, Unreadable, converts, result
+from flexlegion.importers.onnx_reader import Reader, result
 from flexlegion.importers.program import Node, Type
 
 
-@converts("Gemm")
+@converts("Gemm", inputs=3, attributes="transA transB alpha beta")
 def gemm(reader: Reader, node: OnnxNode) -> Node:
-    if node.get("transA", 0) or node.get("alpha", 1.0) != 1 or node.get("beta", 1.0) != 1:
-        raise Unreadable("it scales its terms, or transposes its first factor")
+    """alpha A B + beta C: a linear layer, unless C is no vector, or is scaled."""
+    if node.get("transA", 0):
+        raise Unreadable("it transposes its first factor")
+    alpha, beta = float(node.get("alpha", 1.0)), float(node.get("beta", 1.0))
     x, weight = reader.operand(node.inputs[0]), reader.parameter(node.inputs[1])
+    args: dict[str, Any] = {"self": x, "other": weight}
+    if node.has(2):
+        vector = reader.shape(node.inputs[2]) == reader.shape(node.outputs[0])[1:]
+        plain = vector and reader.is_known(node.inputs[2])
+    if (alpha, beta) != (1, 1) or (node.has(2) and not plain):
+        if node.get("transB", 0):
+            args = {"input": x, "weight": weight, "bias": None}
+        product = result(reader, node, "linear" if "input" in args else "matmul", args)
+        if alpha != 1:
+            product = result(reader, node, "mul", {"self": product, "other": alpha})
+        if not node.has(2):
+            return product
+        other = reader.operand(node.inputs[2])
+        return result(reader, node, "add", {"self": product, "other": other, "alpha": beta})
     bias = reader.bias(node, 2)
     if node.get("transB", 0):
         return result(reader, node, "linear", {"input": x, "weight": weight, "bias": bias})
     if bias is None:
-        return result(reader, node, "matmul", {"self": x, "other": weight})
+        return result(reader, node, "matmul", args)
     args = {"self": bias, "mat1": x, "mat2": weight, "alpha": 1, "beta": 1}
     return result(reader, node, "addmm", args)
 
 
-@converts("MatMul")
+@converts("MatMul", inputs=2)
 def matmul(reader: Reader, node: OnnxNode) -> Node:
     second = node.inputs[1]
     weight = reader.is_known(second) and len(reader.shape(second)) == 2
@@ -66,10 +83,15 @@ def _padded(reader: Reader, node: OnnxNode, x: Node, window: dict[str, Any]) -> 
     return reader.add("pad", args, node, Type(shape, x.type.dtype), "pad")
 
 
-@converts("Conv")
+_WINDOWS = "auto_pad dilations kernel_shape pads strides"
+
+
+@converts("Conv", inputs=3, attributes=f"{_WINDOWS} group")
 def convolution(reader: Reader, node: OnnxNode) -> Node:
     weight = reader.parameter(node.inputs[1])
     dims = len(weight.shape) - 2
+    if list(node.get("kernel_shape", weight.shape[2:])) != list(weight.shape[2:]):
+        raise Unreadable("its kernel_shape is not that of its weight")
     window = _window(reader, node, weight.shape[2:])
     x = _padded(reader, node, reader.operand(node.inputs[0]), window)
     bias = reader.bias(node, 2)
@@ -77,7 +99,7 @@ def convolution(reader: Reader, node: OnnxNode) -> Node:
     return result(reader, node, f"conv{dims}d", args | window)
 
 
-@converts("ConvTranspose")
+@converts("ConvTranspose", inputs=3, attributes=f"{_WINDOWS} group output_padding output_shape")
 def transposed(reader: Reader, node: OnnxNode) -> Node:
     weight = reader.parameter(node.inputs[1])
     window = _window(reader, node, weight.shape[2:])
@@ -100,8 +122,11 @@ def transposed(reader: Reader, node: OnnxNode) -> Node:
     return result(reader, node, "conv_transpose2d", args | window)
 
 
-@converts("MaxPool", "AveragePool")
+@converts(
+    "MaxPool", "AveragePool", attributes=f"{_WINDOWS} ceil_mode count_include_pad storage_order"
+)
 def pool(reader: Reader, node: OnnxNode) -> Node:
+    """`storage_order` is of the second output, which is not followed."""
     kernel = node.get("kernel_shape")
     window = _window(reader, node, kernel)
     most = node.op == "MaxPool"
@@ -123,32 +148,20 @@ def pool(reader: Reader, node: OnnxNode) -> Node:
     return result(reader, node, f"{'max' if most else 'avg'}_pool{len(kernel)}d", args)
 
 
-@converts("GlobalAveragePool")
+@converts("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(reader: Reader, node: OnnxNode) -> Node:
     x = reader.operand(node.inputs[0])
     dims = list(range(2, len(x.shape)))
-    return result(reader, node, "mean", {"self": x, "dim": dims, "keepdim": True})
+    op = "mean" if node.op == "GlobalAveragePool" else "amax"
+    return result(reader, node, op, {"self": x, "dim": dims, "keepdim": True})
 
 
-@converts("Resize")
-def resize(reader: Reader, node: OnnxNode) -> Node:
-    mode = node.get("mode", "nearest")
-    place = node.get("coordinate_transformation_mode", "half_pixel")
-    op = {"nearest": "upsample_nearest2d", "linear": "upsample_bilinear2d"}.get(mode)
-    known = (
-        ("asymmetric",)
-        if mode == "nearest"
-        else ("half_pixel", "pytorch_half_pixel", "align_corners")
-    )
-    if op is None or place not in known:
-        raise Unreadable(f"it resizes by '{mode}' with '{place}'")
-    args = {"input": reader.operand(node.inputs[0]), "align_corners": place == "align_corners"}
-    return result(reader, node, op, args)
-
-
-@converts("BatchNormalization")
+@converts("BatchNormalization", inputs=5, attributes="epsilon momentum training_mode")
 def batch_norm(reader: Reader, node: OnnxNode) -> Node:
-    """Running averages keep ONNX's `momentum` of themselves."""
+    """Running averages keep ONNX's `momentum` of themselves.
+
+    Whether they change is the user's to say, not the file's (`training_mode`).
+    """
     x, scale, bias, mean, variance = node.inputs
     args = {
         "input": reader.operand(x),
@@ -163,7 +176,7 @@ def batch_norm(reader: Reader, node: OnnxNode) -> Node:
     return result(reader, node, "batch_norm", args)
 
 
-@converts("LayerNormalization", "RMSNormalization")
+@converts("LayerNormalization", "RMSNormalization", inputs=3, attributes="axis epsilon stash_type")
 def layer_norm(reader: Reader, node: OnnxNode) -> Node:
     x = reader.operand(node.inputs[0])
     axis = node.get("axis", -1) % len(x.shape)
@@ -177,11 +190,23 @@ def layer_norm(reader: Reader, node: OnnxNode) -> Node:
     return result(reader, node, "layer_norm" if node.op.startswith("L") else "rms_norm", args)
 
 
-@converts("GroupNormalization")
+@converts(
+    "GroupNormalization",
+    "InstanceNormalization",
+    inputs=3,
+    attributes="epsilon num_groups stash_type",
+)
 def group_norm(reader: Reader, node: OnnxNode) -> Node:
+    """With a scale and a bias for each channel, which opset 21 brought."""
+    x = reader.operand(node.inputs[0])
+    reader.types.setdefault(node.outputs[0], x.type)  # ONNX does not infer it
+    channels = x.shape[1]
+    groups = node.get("num_groups", channels)
+    if node.op == "GroupNormalization" and groups != channels and reader.file.opset < 21:
+        raise Unreadable("it has a scale for each group; one for each channel came with opset 21")
     args = {
-        "input": reader.operand(node.inputs[0]),
-        "num_groups": node.get("num_groups"),
+        "input": x,
+        "num_groups": groups,
         "weight": reader.parameter(node.inputs[1]),
         "bias": reader.parameter(node.inputs[2]),
         "eps": node.get("epsilon", 1e-5),
@@ -189,11 +214,16 @@ def group_norm(reader: Reader, node: OnnxNode) -> Node:
     return result(reader, node, "group_norm", args)
 
 
-@converts("Attention")
+@converts(
+    "Attention",
+    inputs=4,
+    attributes="is_causal kv_num_heads q_num_heads scale softcap softmax_precision "
+    "qk_matmul_output_mode",
+)
 def attention(reader: Reader, node: OnnxNode) -> Node:
     """Opset 23's; queries, keys and values of four dimensions, or with their heads merged."""
-    if any(node.has(i) for i in (4, 5)) or node.get("softcap", 0.0):
-        raise Unreadable("it continues from earlier keys, or caps its scores")
+    if node.get("softcap", 0.0):
+        raise Unreadable("it caps its scores")
     heads = {0: node.get("q_num_heads"), 1: node.get("kv_num_heads"), 2: node.get("kv_num_heads")}
     parts = [reader.operand(name) for name in node.inputs[:3]]
     merged = len(parts[0].shape) == 3
@@ -226,13 +256,23 @@ def _heads(reader: Reader, node: OnnxNode, x: Node, heads: int) -> Node:
 
 # Of a cell: its gates as ONNX orders them, in PyTorch's order.
 _GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}
+_ACTIVATIONS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"]}
 
 
-@converts("LSTM", "GRU")
+@converts(
+    "LSTM",
+    "GRU",
+    inputs=8,
+    attributes="activations clip direction hidden_size input_forget layout linear_before_reset",
+)
 def recurrent(reader: Reader, node: OnnxNode) -> tuple[Node, ...]:
     """One layer, in one or both directions: y (steps, directions, n, hidden), and last states."""
-    if node.get("layout", 0) or node.get("activations") or node.get("clip"):
+    own = node.get("activations") or _ACTIVATIONS[node.op]
+    alike = own in (_ACTIVATIONS[node.op], _ACTIVATIONS[node.op] * 2)
+    if node.get("layout", 0) or not alike or node.get("clip") is not None:
         raise Unreadable("it has another layout or other activations than PyTorch's")
+    if node.get("input_forget", 0):
+        raise Unreadable("it couples its gates (input_forget)")
     if node.op == "GRU" and not node.get("linear_before_reset", 0):
         raise Unreadable("its reset gate comes before the product with the states")
     if node.has(4):
@@ -259,7 +299,8 @@ def recurrent(reader: Reader, node: OnnxNode) -> tuple[Node, ...]:
     for d in range(directions):
         halves = bias[d].reshape(2, -1)
         for i, values in enumerate((kernels[d], recurrents[d], halves[0], halves[1])):
-            name = f"{node.inputs[(1, 2, 3, 3)[i]] or node.path}.{d}.{i}"
+            given = node.inputs[(1, 2, 3, 3)[i]] if node.has((1, 2, 3, 3)[i]) else node.path
+            name = f"{given}.{d}.{i}"
             params.append(reader.weight(name, ordered(values)))
     x = reader.operand(node.inputs[0])
     steps, n, _ = x.shape

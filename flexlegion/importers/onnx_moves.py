@@ -7,35 +7,39 @@ from typing import Any
 
 import numpy as np
 
+from flexlegion.importers.onnx_conversions import Unreadable, converts
 from flexlegion.importers.onnx_file import OnnxNode
-from flexlegion.importers.onnx_reader import Reader, Unreadable, converts, number, numbers, result
-from flexlegion.importers.program import Node, Type
+from flexlegion.importers.onnx_reader import Reader, number, numbers, result
+from flexlegion.importers.program import SAMPLES, Node, Type
 
 
-@converts("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+@converts("Reshape", "Flatten", "Squeeze", "Unsqueeze", inputs=2, attributes="allowzero axis")
 def reshape(reader: Reader, node: OnnxNode) -> Node:
     return result(reader, node, "reshape", {"self": reader.operand(node.inputs[0])})
 
 
-@converts("Transpose")
+@converts("Transpose", attributes="perm")
 def transpose(reader: Reader, node: OnnxNode) -> Node:
     x = reader.operand(node.inputs[0])
     order = node.get("perm") or list(reversed(range(len(x.shape))))
     return result(reader, node, "permute", {"self": x, "dims": list(order)})
 
 
-@converts("Expand")
+@converts("Expand", inputs=2)
 def expand(reader: Reader, node: OnnxNode) -> Node:
-    return result(reader, node, "expand", {"self": reader.operand(node.inputs[0])})
+    x, shape = reader.operand(node.inputs[0]), reader.type(node.outputs[0]).shape
+    if SAMPLES in x.shape and len(shape) > len(x.shape):
+        raise Unreadable("it puts a dimension before the samples")
+    return result(reader, node, "expand", {"self": x})
 
 
-@converts("Concat")
+@converts("Concat", inputs=None, attributes="axis")
 def concat(reader: Reader, node: OnnxNode) -> Node:
     parts = [reader.operand(name) for name in node.inputs]
     return result(reader, node, "cat", {"tensors": parts, "dim": node.get("axis")})
 
 
-@converts("Split")
+@converts("Split", inputs=2, attributes="axis num_outputs")
 def split(reader: Reader, node: OnnxNode) -> list[Node]:
     x, d = reader.operand(node.inputs[0]), node.get("axis", 0)
     types = tuple(reader.type(name) for name in node.outputs)
@@ -47,7 +51,7 @@ def split(reader: Reader, node: OnnxNode) -> list[Node]:
     ]
 
 
-@converts("SplitToSequence")
+@converts("SplitToSequence", inputs=2, attributes="axis keepdims")
 def split_to_sequence(reader: Reader, node: OnnxNode) -> list[Node]:
     """Equal parts, or parts of given sizes, which `SequenceAt` picks from."""
     x, d = reader.operand(node.inputs[0]), node.get("axis", 0) % len(reader.shape(node.inputs[0]))
@@ -68,7 +72,7 @@ def split_to_sequence(reader: Reader, node: OnnxNode) -> list[Node]:
     ]
 
 
-@converts("SequenceAt")
+@converts("SequenceAt", inputs=2)
 def sequence_at(reader: Reader, node: OnnxNode) -> Node:
     parts = reader.sequences[node.inputs[0]]
     part = parts[int(reader.array(node.inputs[1]))]
@@ -76,10 +80,10 @@ def sequence_at(reader: Reader, node: OnnxNode) -> Node:
     return part
 
 
-@converts("Slice")
+@converts("Slice", inputs=5)
 def slice_(reader: Reader, node: OnnxNode) -> Node:
     x = reader.operand(node.inputs[0])
-    starts, ends = (numbers(reader, node, i) for i in (1, 2))
+    starts, ends = ([int(n) for n in reader.sizes(node.inputs[i]).reshape(-1)] for i in (1, 2))
     axes = numbers(reader, node, 3) if node.has(3) else list(range(len(starts)))
     steps = numbers(reader, node, 4) if node.has(4) else [1] * len(starts)
     if min(steps) < 1:
@@ -87,6 +91,8 @@ def slice_(reader: Reader, node: OnnxNode) -> Node:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         d = axis % len(x.shape)
         extent = x.shape[d]
+        if extent % SAMPLES and not all(_is_certain(reader, node.inputs[i]) for i in (1, 2)):
+            raise Unreadable("its part depends on the number of samples, which may be any")
         first = min(max(start + extent if start < 0 else start, 0), extent)
         last = min(max(end + extent if end < 0 else end, 0), extent)
         count = max(0, -(-(last - first) // step))
@@ -96,7 +102,7 @@ def slice_(reader: Reader, node: OnnxNode) -> Node:
     return x
 
 
-@converts("Gather")
+@converts("Gather", inputs=2, attributes="axis")
 def gather(reader: Reader, node: OnnxNode) -> Node:
     """Rows of a table, a part of a dimension, or elements by constant numbers."""
     table, indices = node.inputs
@@ -104,9 +110,14 @@ def gather(reader: Reader, node: OnnxNode) -> Node:
     if not reader.is_known(indices):
         if axis != 0 or not reader.is_known(table):
             raise Unreadable("it reads elements whose place depends on the data")
+        if len(reader.shape(table)) != 2:
+            raise Unreadable("it looks up other than rows of a table")
         args = {"weight": reader.parameter(table), "indices": reader.operand(indices)}
         return result(reader, node, "embedding", args)
     numbers = reader.array(indices)
+    extent = reader.shape(table)[axis]
+    if (numbers < 0).any():  # from the end
+        numbers = np.where(numbers < 0, numbers + extent, numbers)
     x = reader.operand(table)
     if numbers.ndim == 0:
         part = {"self": x, "dim": axis, "index": int(numbers)}
@@ -121,7 +132,7 @@ def gather(reader: Reader, node: OnnxNode) -> Node:
     return result(reader, node, "index", {"self": x, "indices": [*lists, picked]})
 
 
-@converts("GatherND")
+@converts("GatherND", inputs=2, attributes="batch_dims")
 def gather_nd(reader: Reader, node: OnnxNode) -> Node:
     """Elements by constant numbers of several dimensions, behind those of the samples."""
     batch = node.get("batch_dims", 0)
@@ -149,10 +160,12 @@ def _thinned(lists: list[Any], shape: tuple[int, ...]) -> list[tuple[Any, tuple[
     return [(values, tuple(its)) for values, its in zip(lists, shapes, strict=True)]
 
 
-@converts("Pad")
+@converts("Pad", inputs=4, attributes="mode")
 def pad(reader: Reader, node: OnnxNode) -> Node:
     x = reader.operand(node.inputs[0])
     amounts, rank = numbers(reader, node, 1), len(x.shape)
+    if any(amount < 0 for amount in amounts):
+        raise Unreadable("it cuts off what it pads (negative amounts)")
     axes = numbers(reader, node, 3) if node.has(3) else list(range(rank))
     pairs = {axis % rank: (amounts[i], amounts[i + len(axes)]) for i, axis in enumerate(axes)}
     mode = {"edge": "replicate", "wrap": "circular"}.get(node.get("mode", "constant"))
@@ -163,6 +176,15 @@ def pad(reader: Reader, node: OnnxNode) -> Node:
         "value": number(reader, node, 2),
     }
     return result(reader, node, "pad", args)
+
+
+def _is_certain(reader: Reader, name: str) -> bool:
+    """Whether constant numbers are the same for any number of samples."""
+    try:
+        reader.array(name)
+    except Unreadable:
+        return False
+    return True
 
 
 def _counts(numbers: Any) -> bool:

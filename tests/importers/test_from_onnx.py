@@ -93,7 +93,7 @@ def made(op: str, first: int | str = "batch", opset: int = 20, **attributes: Any
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        (made("Celu"), ["1 of the network's operations", "'Celu' at 'block.layer'", "not known"]),
+        (made("Round"), ["1 of the network's operations", "'Round' at 'block.layer'", "not known"]),
         (made("Relu", first=2), ["fixed number of samples"]),
         (made("Relu", opset=11), ["opset 11", "13 or later"]),
         ("no.onnx", ["no file no.onnx"]),
