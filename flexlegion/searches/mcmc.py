@@ -9,12 +9,17 @@ strategy that no change of a single operator improves. In each of the first two 
 falls; proposals prefer what may help, and chains go on from the best of them, without a correction
 as Hastings' ratio would be one. So the chains sample no distribution, which a search does not need.
 
-`PAPER` is FlexFlow's section 6 to the letter: the Metropolis-Hastings algorithm with symmetric
-proposals. An operator, selected at random, gets a random configuration, each of its configurations
-with the same probability; beta is constant; a start is left when its share of the budget is used
-up, or half of that brought no improvement. Nothing in the paper says what is done with strategies
-that do not fit into memory: here they are never accepted, unless the current one does not fit
-either, and then if they take less.
+`PAPER` follows FlexFlow's section 6: the Metropolis-Hastings algorithm with symmetric proposals.
+An operator, selected at random, gets a random configuration, each of its configurations with the
+same probability; beta is constant; a start is left when its share of the budget is used up, or half
+of that brought no improvement. It differs from the paper in what a configuration is, and in memory:
+
+- An operator's tasks are on a set of devices, in ascending order: the paper also has every other
+  order. Of more than eight devices, sets are blocks and strides alone, for all are too many.
+- Besides samples, attributes and parameters, what is summed over can be split, unless a search is
+  told otherwise (`dimensions`).
+- Nothing in the paper says what is done with strategies that do not fit into memory: here they are
+  never accepted, unless the current one does not fit either, and then if they take less.
 """
 
 from __future__ import annotations

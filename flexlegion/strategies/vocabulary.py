@@ -2,7 +2,7 @@
 
 A layer before a softmax's loss computes some of the classes on each device, and the loss sums over
 them, so that neither its weights nor their gradients move (as in InsightFace; OneFlow,
-section 6.3.2). An embedding that shares these weights has the same rows of them on each device.
+section 6.3.1). An embedding that shares these weights has the same rows of them on each device.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tables on all devices, the rest by samples: networks that are mostly tables (Wide & Deep).
 
 A table of a recommender may be too large for a device's memory, and its dense layers are small
-(Cheng et al. 2016; OneFlow, section 6.3.3).
+(Cheng et al. 2016; OneFlow, section 6.3.2).
 """
 
 from __future__ import annotations

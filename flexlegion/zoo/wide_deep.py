@@ -2,7 +2,7 @@
 
 The wide part is linear in numbers and categories, the deep part a network of dense layers over the
 numbers and the categories' embeddings; their sum is the logit. Of the wide part's features, there
-are no cross-products. The sizes are those with which HugeCTR and OneFlow (section 6.3.3) are
+are no cross-products. The sizes are those with which HugeCTR and OneFlow (section 6.3.2) are
 measured: embeddings of 16, and seven dense layers of 1024 units.
 """
 
