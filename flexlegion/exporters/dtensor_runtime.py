@@ -150,7 +150,8 @@ def fits(shape: tuple[int, ...], wanted: tuple[int, ...], loose: bool) -> bool:
 class Source(NamedTuple):
     """How a weight holds a parameter: cut into factors, one of which may be taken, and reordered.
 
-    `order` is of the factors that are left, `shape` what they make, `taken` (factor, i).
+    `order` is of the factors that are left, `shape` what they make, `taken` (factor, i). Of a part
+    of the parameter, `rows` is how many there are, the first one and the last (exclusive).
     """
 
     parameter: str
@@ -158,6 +159,7 @@ class Source(NamedTuple):
     order: tuple[int, ...]
     shape: tuple[int, ...]
     taken: tuple[int, int] | None
+    rows: tuple[int, int, int] | None
 
     def of(self, parameter: Tensor) -> Tensor:
         """The weight's values."""
@@ -174,6 +176,9 @@ class Source(NamedTuple):
 
     def part(self, parameter: Tensor) -> Tensor:
         """The factors that are left, as a view."""
+        if self.rows is not None:
+            count, start, stop = self.rows
+            parameter = parameter.view(count, -1)[start:stop]
         cut = parameter.view(self.factors)
         return cut if self.taken is None else cut.select(*self.taken)
 

@@ -178,7 +178,7 @@ class _Program:
         }
         lines = [
             f"    {literal(weight)}: Source({literal(name)}, {tuple(at.factors)}, "
-            f"{tuple(at.order)}, {tuple(at.shape)}, {at.taken}),"
+            f"{tuple(at.order)}, {tuple(at.shape)}, {at.taken}, {at.rows}),"
             for weight, (name, at) in its.items()
         ]
         return "\n".join([head, "SOURCES: dict[str, Source] = {", *lines, "}"])

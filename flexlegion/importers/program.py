@@ -63,6 +63,9 @@ class Node:
         an extent of 1 there.
     trainable
         Of parameters.
+    rows
+        Of a part of a parameter: how many rows all of it has, and the first and last (exclusive) of
+        the part's.
     """
 
     op: str
@@ -73,6 +76,7 @@ class Node:
     name: str = ""
     value: Array | None = None
     trainable: bool = True
+    rows: tuple[int, int, int] | None = None
 
     @property
     def shape(self) -> Shape:

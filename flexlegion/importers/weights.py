@@ -30,26 +30,43 @@ class Layout:
     """From parameter to weight: cut into `factors`, dimensions in `order`, joined to `shape`.
 
     With `taken` (factor, i), the weight holds the elements i of that factor alone, and `order` is
-    of the other ones.
+    of the other ones. With `rows` (count, start, stop), all that is of these rows of the parameter.
     """
 
     factors: Shape
     order: tuple[int, ...]
     shape: Shape
     taken: tuple[int, int] | None = None
+    rows: tuple[int, int, int] | None = None
 
     def of(self, parameter: Array) -> Array:
         """The weight's values."""
-        cut = self._part(parameter.reshape(self.factors)).transpose(self.order)
+        cut = self._part(parameter).transpose(self.order)
         return np.ascontiguousarray(cut.reshape(self.shape))
 
     def put(self, weight: Array, parameter: Array) -> None:
         """Write what a weight holds to where it is among the parameter's elements."""
-        part = self._part(parameter.reshape(self.factors))
+        part = self._part(parameter)
         cut = weight.reshape([part.shape[d] for d in self.order])
         part[...] = cut.transpose(np.argsort(self.order))
 
-    def _part(self, cut: Array) -> Array:
+    def overlaps(self, other: Layout) -> bool:
+        """Whether two weights would hold the same elements of a parameter."""
+        if self.rows is not None and other.rows is not None and self.rows != other.rows:
+            return self.rows[1] < other.rows[2] and other.rows[1] < self.rows[2]
+        return None in (self.taken, other.taken) or self.taken == other.taken
+
+    def size(self) -> int:
+        """Elements of the whole parameter."""
+        count = math.prod(self.factors)
+        return count if self.rows is None else count // (self.rows[2] - self.rows[1]) * self.rows[0]
+
+    def _part(self, parameter: Array) -> Array:
+        """The elements of a parameter that the weight holds, as a view."""
+        if self.rows is not None:
+            count, start, stop = self.rows
+            parameter = parameter.reshape(count, -1)[start:stop]
+        cut = parameter.reshape(self.factors)
         if self.taken is None:
             return cut
         factor, i = self.taken
@@ -111,7 +128,7 @@ class Origin:
     def parameter(self, name: str, weights: Mapping[str, Array]) -> Array:
         """A parameter's elements, in their order in the module."""
         places = self.places[name]
-        values = np.empty(math.prod(places[0].layout.factors), weights[places[0].weight].dtype)
+        values = np.empty(places[0].layout.size(), weights[places[0].weight].dtype)
         for place in places:
             place.layout.put(weights[place.weight], values)
         return values

@@ -23,7 +23,9 @@ def errors(module: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> dict[str,
     """
     model = fl.from_torch(module, tuple(inputs))
     assert model.origin is not None
-    exact = copy.deepcopy(module).double().train()
+    exact = copy.deepcopy(module).double()
+    if not any(part.training for part in exact.modules()):
+        exact.train()
     tensors = [x.double() if x.is_floating_point() else x for x in inputs]
     expected = _flat(exact(*(x.clone() for x in tensors)))
     names = list(model.origin.output_names)

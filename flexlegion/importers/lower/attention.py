@@ -17,7 +17,10 @@ def attention(lowerer: Lowerer, node: Node) -> Value:
     Where samples are merged with windows, as Swin's are, each window's heads are heads by
     themselves.
     """
-    query, key, value = (lowerer.value(node[name]) for name in ("query", "key", "value"))
+    query, key, value = (
+        lowerer.with_samples(lowerer.value(node[name]), node[name].shape)
+        for name in ("query", "key", "value")
+    )
     if any(len(v.seen) != 4 for v in (query, key, value)):
         raise Unsupported("its queries, keys and values do not have four dimensions")
     scale = node.get("scale")

@@ -12,7 +12,16 @@ import numpy as np
 from flexlegion.arrays import MOST_EXACT
 from flexlegion.graph import Operator
 from flexlegion.importers.program import SAMPLES, Array, Node
-from flexlegion.importers.views import Axis, Run, Value, extent_of, plain, reshaped, runs_of
+from flexlegion.importers.views import (
+    Axis,
+    Run,
+    Value,
+    explicit,
+    extent_of,
+    plain,
+    reshaped,
+    runs_of,
+)
 from flexlegion.importers.weights import Layout, Origin, Place
 from flexlegion.initializers import Given, Initializer
 from flexlegion.losses import is_reserved
@@ -107,6 +116,7 @@ class Lowerer:
         weights: Sequence[tuple[Node, Layout] | None] = (),
     ) -> Operator:
         """Add an operator whose weights hold these parameters; who has one already shares it."""
+        weights = [w and (w[0], replace(w[1], rows=w[0].rows)) for w in weights]
         owned = [w and self._weights.get((w[0].name, w[1])) for w in weights]
         trainable = [w is not None and w[0].trainable and w[0].op == "parameter" for w in weights]
         operator = self.model.graph.apply(
@@ -121,14 +131,12 @@ class Lowerer:
         """Remember which weight holds a parameter or buffer."""
         if node.op == "constant":
             return
-        self.origin.shapes[node.name] = node.shape
+        layout = replace(layout, rows=node.rows)
+        count = node.shape[:1] if node.rows is None else node.rows[:1]
+        self.origin.shapes[node.name] = (*count, *node.shape[1:])
         self._weights.setdefault((node.name, layout), tensor)
         places = self.origin.places.get(node.name, ())
-        part = [
-            p
-            for p in places
-            if None in (p.layout.taken, layout.taken) or p.layout.taken == layout.taken
-        ]
+        part = [p for p in places if p.layout.overlaps(layout)]
         if not part:
             self.origin.places[node.name] = (*places, Place(tensor.name, layout))
         elif part[0].weight != tensor.name:
@@ -241,6 +249,17 @@ class Lowerer:
         tensor = self.model.expand(tensor, whole, name=self._derived(tensor, "expand"))
         return self.reshape(tensor, tuple(extent_of(run) for run in runs[1:]))
 
+    def with_samples(self, value: Value, shape: tuple[int, ...]) -> Value:
+        """Stored for every sample, also where all of them have the same, as expanded parameters."""
+        value = self.in_graph(explicit(value, shape))
+        shared = [a for run in value.seen for a in run if a.extent == SAMPLES and a.repeated]
+        if len(shared) != 1 or value.stored[0]:
+            return value
+        own = Axis(SAMPLES)
+        seen = (tuple(own if a is shared[0] else a for a in run) for run in value.seen)
+        tensor = self.over_samples(value.source)
+        return Value(tensor, ((own,), *value.stored[1:]), tuple(seen))
+
     def over_samples(self, tensor: Tensor) -> Tensor:
         """A tensor with as many samples as the batch."""
         if tensor.shape[0] == self.model.batch_size:
@@ -278,7 +297,7 @@ class Lowerer:
         trainable = node.trainable and node.op == "parameter"
         # Called as in the module only where its elements lie as there, so that a file by names is
         # never read in another order than it was written in.
-        in_order = layout.order == tuple(sorted(layout.order))
+        in_order = layout.order == tuple(sorted(layout.order)) and node.rows is None
         name = self.unique(node.name if in_order else f"{node.name}.{_REORDERED}")
         tensor = self.model.parameter(layout.shape, given, name, trainable)
         self.own(node, replace(layout, shape=tensor.shape), tensor)  # which begins with 1

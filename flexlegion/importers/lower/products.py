@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
@@ -40,6 +40,8 @@ def matmul(lowerer: Lowerer, node: Node) -> Value:
         return _dense(lowerer, node, left, right.with_seen(reversed(right.seen)), None)
     if len(left.seen) != len(right.seen):
         raise Unsupported("its factors have different numbers of dimensions")
+    shapes = ((*node.shape[:-2], *factor.shape[-2:]) for factor in node.inputs)
+    left, right = map(lowerer.with_samples, (left, right), shapes)
     return _products(lowerer, node, left, right)
 
 
@@ -134,10 +136,8 @@ def _products(lowerer: Lowerer, node: Node, left: Value, right: Value) -> Value:
         for x, y in zip(a.seen[:-2], b.seen[:-2], strict=True)
         for p, q in zip(x, y, strict=True)
     ]
-    if not pairs or any(p.repeated or q.repeated for p, q in pairs):
-        raise Unsupported("its factors broadcast")
-    samples = [p for p, _ in pairs if p.extent == SAMPLES]
-    if len(samples) != 1:
+    samples = [pair for pair in pairs if pair[0].extent == SAMPLES]
+    if len(samples) != 1 or any(axis.repeated for axis in samples[0]):
         raise Unsupported("it is not a product of each sample's matrices")
     others = [(p, q) for p, q in pairs if p.extent != SAMPLES]
     runs: Sequence[tuple[Run, Run]] = [((p,), (q,)) for p, q in others]
@@ -149,7 +149,13 @@ def _products(lowerer: Lowerer, node: Node, left: Value, right: Value) -> Value:
         lowerer.arranged(b, [first[1], *(q for _, q in runs), b.seen[-2], b.seen[-1]]),
     ]
     tensor = lowerer.model.graph.add(MatMul(), tensors, lowerer.name(node))
-    # Axes of their own: of x x^T, rows and columns are the same axes of x.
+    # Axes of their own: of x x^T, rows and columns are the same axes of x; and what one factor
+    # repeats is stored in the product.
     columns = tuple(Axis(axis.extent) for axis in b.seen[-1])
-    stored = (first[0], *(p for p, _ in runs), a.seen[-2], columns)
-    return Value(tensor, stored, (*a.seen[:-1], columns))
+    own = {p: Axis(p.extent) if p.repeated else p for p in (*a.seen[-2], *(p for p, _ in pairs))}
+    stored = (first[0], *(tuple(own[a] for a in p) for p, _ in runs), *_renamed(a.seen[-2:-1], own))
+    return Value(tensor, (*stored, columns), (*_renamed(a.seen[:-1], own), columns))
+
+
+def _renamed(runs: Iterable[Run], names: dict[Axis, Axis]) -> tuple[Run, ...]:
+    return tuple(tuple(names[axis] for axis in run) for run in runs)

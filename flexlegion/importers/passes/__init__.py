@@ -10,6 +10,7 @@ from flexlegion.importers.passes.expressions import as_expressions, fuse_express
 from flexlegion.importers.passes.identities import drop_identities
 from flexlegion.importers.passes.masks import additive_masks, simplify_masks
 from flexlegion.importers.passes.norms import decompose_lengths, recognise_rms_norm
+from flexlegion.importers.passes.parts import part_parameters
 from flexlegion.importers.passes.rotary import recognise_rotary
 from flexlegion.importers.passes.tokens import look_up_parts
 from flexlegion.importers.passes.top_k import recognise_top_k
@@ -17,6 +18,7 @@ from flexlegion.importers.program import Pass, Program
 
 PASSES: tuple[Pass, ...] = (
     drop_identities,
+    part_parameters,
     look_up_parts,
     simplify_masks,
     recognise_drop_path,

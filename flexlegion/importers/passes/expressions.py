@@ -152,6 +152,8 @@ def _formula(node: Node) -> Formula | None:
 
 def _sum(sign: str) -> Callable[[Node], Formula]:
     def formula(node: Node) -> Formula:
+        if node.type.dtype == "bool":  # a sum of truths is true or false
+            return "maximum(a, b)", {"a": node["self"], "b": node["other"]}
         alpha = node.get("alpha", 1)
         second = "b" if alpha == 1 else f"{_number(alpha)} * b"
         return f"(a {sign} {second})", {"a": node["self"], "b": node["other"]}
