@@ -61,7 +61,9 @@ EXAMPLES = (
 
 def _run(argv: Sequence[str] | None) -> None:
     from flexlegion.ending import raise_on_signals
+    from flexlegion.process import rank
     from flexlegion.tools.command import parser_of
+    from flexlegion.tools.outputs import check_outputs
     from flexlegion.tools.overview import overview, version
 
     arguments = sys.argv[1:] if argv is None else list(argv)
@@ -76,6 +78,8 @@ def _run(argv: Sequence[str] | None) -> None:
     args = parser_of(MODULES, arguments[0]).parse_args(arguments)
     args.arguments = arguments  # to start it elsewhere
     raise_on_signals()
+    if rank() == 0:  # of several, the others have the files from it
+        check_outputs(args)
     args.run(args)
 
 

@@ -211,6 +211,7 @@ def _open_special(path: str | Path) -> int:
 
 @contextmanager
 def _replacing(path: str | Path) -> Iterator[BinaryIO]:
+    _check_named(path)
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -240,6 +241,16 @@ def _replacing(path: str | Path) -> Iterator[BinaryIO]:
             os.unlink(temporary)
         raise
     _sync_folder(folder)
+
+
+def _check_named(path: str | Path) -> None:
+    """Raise `OSError` for what names no file, and would be the folder that it is in, or another."""
+    if not str(path):
+        raise FileNotFoundError(errno.ENOENT, "its name is empty")
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    if str(path).endswith(os.sep):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
 
 
 def _locked(name: str) -> BinaryIO:

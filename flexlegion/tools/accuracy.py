@@ -15,7 +15,6 @@ from flexlegion.cost.measure import task_requests
 from flexlegion.cost.measured import Calibration
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.errors import UserError
-from flexlegion.files import check_writable
 from flexlegion.machine.local import local_topology
 from flexlegion.machine.running import RunningMachine, running_machine
 from flexlegion.machine.topology import Topology
@@ -45,6 +44,7 @@ from flexlegion.tools.command import (
 )
 from flexlegion.tools.launch import add_launch_options, go_under_legate
 from flexlegion.tools.network import add_json_option, add_network_options, network_of
+from flexlegion.tools.outputs import output
 from flexlegion.tools.training import check_model
 from flexlegion.transforms.storage import check_stored
 from flexlegion.tuner.calibration import calibration_by
@@ -114,7 +114,10 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         "two ranks, within an hour",
     )
     group.add_argument(
-        "--out", metavar="FILE", help="the report of --all (.json); started again, it goes on"
+        "--out",
+        metavar="FILE",
+        type=output("report"),
+        help="the report of --all (.json); started again, it goes on",
     )
     group.add_argument(
         "--compare",
@@ -137,8 +140,6 @@ def _run(args: argparse.Namespace) -> None:
         raise UserError("--out and --compare are of --all, the report of many networks")
     if args.model is None:
         raise UserError("name a network by --model, or compare many by --all")
-    if args.report is not None:
-        check_writable(args.report, "report")
     check_model(args)
     go_under_legate(args)
     network = network_of(args)

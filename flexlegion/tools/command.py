@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from flexlegion.errors import UserError
 from flexlegion.quoting import printable, printable_lines
 from flexlegion.suggestions import did_you_mean
+from flexlegion.tools.outputs import output
 
 Commands = argparse._SubParsersAction  # argparse has no public name for it
 
@@ -139,7 +140,10 @@ def add_command(
 def add_report_option(parser: argparse.ArgumentParser) -> None:
     """``--report``."""
     parser.add_argument(
-        "--report", metavar="FILE", help="write a page that shows the result (.html)"
+        "--report",
+        metavar="FILE",
+        type=output("report"),
+        help="write a page that shows the result (.html)",
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from flexlegion.ending import again
-from flexlegion.files import check_writable
 from flexlegion.quoting import note
 from flexlegion.tools.budget import add_budget_options
 from flexlegion.tools.command import Commands, add_command, add_report_option, answer
@@ -15,6 +14,7 @@ from flexlegion.tools.network import (
     add_network_options,
     asked,
 )
+from flexlegion.tools.outputs import output
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -30,7 +30,9 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     add_network_options(parser)
     add_machine_options(parser)
     add_budget_options(parser, "; each of the two searches gets all of it")
-    parser.add_argument("--out", metavar="FILE", help="write the strategy found as a file")
+    parser.add_argument(
+        "--out", metavar="FILE", type=output("strategy"), help="write the strategy found as a file"
+    )
     add_report_option(parser)
     add_json_option(parser)
 
@@ -39,10 +41,6 @@ def _run(args: argparse.Namespace) -> None:
     from flexlegion.analysis.compare import compare
     from flexlegion.analysis.report import report_of_compared
 
-    if args.out is not None:
-        check_writable(args.out, "strategy")
-    if args.report is not None:
-        check_writable(args.report, "report")
     result = compare(
         **asked(args),
         budget=args.budget,

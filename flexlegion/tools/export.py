@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from flexlegion.files import check_writable, write_text
+from flexlegion.files import write_text
 from flexlegion.quoting import warn
 from flexlegion.report.text import count
 from flexlegion.tools.command import Commands, add_command, answer
@@ -15,6 +15,7 @@ from flexlegion.tools.network import (
     asked,
     strategy_of,
 )
+from flexlegion.tools.outputs import output
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -28,10 +29,17 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("strategy", help="a strategy file, or a built-in strategy's name")
     parser.add_argument("--to", required=True, metavar="TARGET", help="dtensor or jax")
-    parser.add_argument("--out", required=True, metavar="FILE", help="the Python file to write")
+    parser.add_argument(
+        "--out",
+        required=True,
+        metavar="FILE",
+        type=output("program"),
+        help="the Python file to write",
+    )
     parser.add_argument(
         "--weights",
         metavar="FILE",
+        type=output("weights"),
         help="also write the first values of all weights that are no parameters of a PyTorch "
         "module (.npz or .safetensors)",
     )
@@ -44,9 +52,6 @@ def _run(args: argparse.Namespace) -> None:
     from flexlegion.exporters import export
     from flexlegion.runtime.checkpoint_weights import save_weights
 
-    check_writable(args.out, "program")
-    if args.weights is not None:
-        check_writable(args.weights, "weights")
     strategy, target = strategy_of(args)
     done = export(**asked(args, strategy, target), strategy=strategy, to=args.to)
     write_text(args.out, done.text, "program")

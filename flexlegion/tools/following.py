@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from flexlegion.callbacks import BestWeights, Callback, EarlyStopping
 from flexlegion.errors import UserError
-from flexlegion.files import check_writable
+from flexlegion.tools.outputs import output
 from flexlegion.training_logs import CSVLog, TensorBoard
 
 
@@ -26,9 +26,12 @@ def add_following_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--best-weights",
         metavar="FILE",
+        type=output("weights"),
         help="write the weights of the epoch with the lowest loss on the test data there",
     )
-    group.add_argument("--log", metavar="FILE", help="write a line an epoch there (.csv)")
+    group.add_argument(
+        "--log", metavar="FILE", type=output("log"), help="write a line an epoch there (.csv)"
+    )
     group.add_argument(
         "--tensorboard", metavar="DIR", help="write logs for TensorBoard there (needs tensorboardX)"
     )
@@ -48,9 +51,6 @@ def check_following(args: argparse.Namespace) -> None:
     """Raise `UserError` where an option is wrong, as far as can be said early."""
     if args.early_stopping is not None and args.early_stopping < 1:
         raise UserError(f"--early-stopping has to be at least 1, but is {args.early_stopping}")
-    for path, kind in ((args.best_weights, "weights"), (args.log, "log")):
-        if path is not None:
-            check_writable(path, kind)
     list(callbacks_from(args))
 
 

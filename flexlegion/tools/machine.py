@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from flexlegion.files import check_writable, write_json
+from flexlegion.files import write_json
 from flexlegion.machine.files import load_machine, parse_machine, shipped
 from flexlegion.machine.view import drawing, drawing_json, listing, listing_json
 from flexlegion.tools.command import Commands, add_command, answer, logs_on_stderr
 from flexlegion.tools.launch import (
     add_launch_options,
     go_under_legate,
-    under_legate,
 )
 from flexlegion.tools.network import add_json_option
+from flexlegion.tools.outputs import output
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -54,7 +54,9 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         "machine measure --cpus 2 --out my.json",
         _measure,
     )
-    measure.add_argument("--out", metavar="FILE", required=True, help="the machine file")
+    measure.add_argument(
+        "--out", metavar="FILE", required=True, type=output("machine file"), help="the machine file"
+    )
     measure.add_argument(
         "--nodes",
         type=int,
@@ -82,8 +84,6 @@ def _measure(args: argparse.Namespace) -> None:
 
     if args.nodes is not None:
         check_nodes(args.nodes, args.nodes)
-    if not under_legate():
-        check_writable(args.out, "machine file")
     go_under_legate(args)
     with logs_on_stderr():
         shown = running_machine().rank == 0

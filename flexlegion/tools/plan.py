@@ -23,6 +23,7 @@ from flexlegion.tools.network import (
     network_of,
     strategy_of,
 )
+from flexlegion.tools.outputs import output
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -55,7 +56,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         _strategy,
     )
     _options(strategy)
-    strategy.add_argument("--out", required=True, help="the file to write")
+    strategy.add_argument("--out", required=True, type=output("strategy"), help="the file to write")
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from flexlegion.errors import UserError
-from flexlegion.files import check_writable
 from flexlegion.strategies.registry import strategy_names
 from flexlegion.tools.command import Commands, add_command, answer
 from flexlegion.tools.network import (
@@ -15,6 +14,7 @@ from flexlegion.tools.network import (
     asked,
     strategy_of,
 )
+from flexlegion.tools.outputs import output
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -28,10 +28,16 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("strategy", help=f"a strategy file, or one of {strategy_names()}")
     parser.add_argument(
-        "--out", metavar="FILE", help="the page to write (.html); it needs no network"
+        "--out",
+        metavar="FILE",
+        type=output("report"),
+        help="the page to write (.html); it needs no network",
     )
     parser.add_argument(
-        "--svg", metavar="FILE", help="write the graph by layers as a picture, for papers"
+        "--svg",
+        metavar="FILE",
+        type=output("picture"),
+        help="write the graph by layers as a picture, for papers",
     )
     parser.add_argument(
         "--measured",
@@ -48,9 +54,6 @@ def _run(args: argparse.Namespace) -> None:
 
     if args.out is None and args.svg is None:
         raise UserError("nothing to write; give --out FILE, --svg FILE, or both")
-    for path, kind in ((args.out, "report"), (args.svg, "picture")):
-        if path is not None:
-            check_writable(path, kind)
     strategy, target = strategy_of(args)
     result = report_on(**asked(args, strategy, target), strategy=strategy, measured=args.measured)
     written = {}

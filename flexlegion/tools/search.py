@@ -8,7 +8,6 @@ from typing import Any
 
 from flexlegion.ending import again
 from flexlegion.errors import UserError
-from flexlegion.files import check_writable
 from flexlegion.ops.base import DimKind
 from flexlegion.quoting import note
 from flexlegion.searches.mcmc import SearchOptions
@@ -23,6 +22,7 @@ from flexlegion.tools.network import (
     add_network_options,
     asked,
 )
+from flexlegion.tools.outputs import output
 
 # What makes a search faster or better, and can be left out to measure its worth.
 SWITCHES = {
@@ -44,7 +44,13 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     add_network_options(parser)
     add_machine_options(parser)
-    parser.add_argument("--out", required=True, metavar="FILE", help="the strategy file to write")
+    parser.add_argument(
+        "--out",
+        required=True,
+        metavar="FILE",
+        type=output("strategy"),
+        help="the strategy file to write",
+    )
     add_budget_options(parser)
     parser.add_argument(
         "--start",
@@ -76,7 +82,10 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     for name, text in SWITCHES.items():
         parser.add_argument(f"--no-{name.replace('_', '-')}", action="store_true", help=text)
     parser.add_argument(
-        "--trace", metavar="FILE", help="write the timeline found, for https://ui.perfetto.dev"
+        "--trace",
+        metavar="FILE",
+        type=output("trace"),
+        help="write the timeline found, for https://ui.perfetto.dev",
     )
     add_json_option(parser)
 
@@ -86,9 +95,6 @@ def _run(args: argparse.Namespace) -> None:
 
     if args.method is not None:
         raise UserError("--method is called --search now, and the search 'chains' 'annealing'")
-    check_writable(args.out, "strategy")
-    if args.trace is not None:
-        check_writable(args.trace, "trace")
     found = search(
         **asked(args),
         budget=args.budget,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from flexlegion.files import check_writable
 from flexlegion.quoting import warn
 from flexlegion.simulator import ALGORITHMS
 from flexlegion.strategies.registry import strategy_names
@@ -16,6 +15,7 @@ from flexlegion.tools.network import (
     asked,
     strategy_of,
 )
+from flexlegion.tools.outputs import output
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -42,7 +42,10 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         "operator, each time simulating only what changes, and checks that the result is the same",
     )
     parser.add_argument(
-        "--trace", metavar="FILE", help="write the timeline, for https://ui.perfetto.dev"
+        "--trace",
+        metavar="FILE",
+        type=output("trace"),
+        help="write the timeline, for https://ui.perfetto.dev",
     )
     add_json_option(parser)
 
@@ -50,8 +53,6 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 def _run(args: argparse.Namespace) -> None:
     from flexlegion.analysis.simulate import simulate
 
-    if args.trace is not None:
-        check_writable(args.trace, "trace")
     strategy, target = strategy_of(args)
     result = simulate(**asked(args, strategy, target), strategy=strategy, algorithm=args.algorithm)
     if result.reason is not None:

@@ -12,7 +12,7 @@ from flexlegion.data import Dataset, ImageFolder, TokenDataset
 from flexlegion.data.text import detokenise
 from flexlegion.ending import Interrupted
 from flexlegion.errors import DivergenceError, UserError
-from flexlegion.files import check_writable, write_json
+from flexlegion.files import write_json
 from flexlegion.machine.running import RunningMachine
 from flexlegion.model import Model
 from flexlegion.precision import check_precision, check_storage
@@ -36,6 +36,7 @@ from flexlegion.tools.following import (
     validates,
 )
 from flexlegion.tools.launch import add_launch_options, go_under_legate
+from flexlegion.tools.outputs import output
 from flexlegion.tools.training import (
     Samples,
     add_model_options,
@@ -74,15 +75,19 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     add_checkpoint_options(parser)
     add_following_options(parser)
     parser.add_argument("--bleu", action="store_true", help="translate the test set in the end")
-    parser.add_argument("--json", metavar="FILE", help="write the final metrics there")
+    parser.add_argument(
+        "--json", metavar="FILE", type=output("metrics"), help="write the final metrics there"
+    )
     parser.add_argument(
         "--save-weights",
         metavar="FILE",
+        type=output("weights"),
         help="write the weights there (.npz, or .safetensors if it is called so)",
     )
     parser.add_argument(
         "--timeline",
         metavar="FILE",
+        type=output("timeline"),
         help="train for a few more iterations, and write what ran when, for "
         "https://ui.perfetto.dev",
     )
@@ -101,13 +106,6 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"--seed has to be at least 0, but is {args.seed}")
     if args.bleu and (args.model not in ZOO or ZOO[args.model].task != "translation"):
         raise UserError(f"--bleu goes with networks that translate, and {args.model} does not")
-    for path, kind in (
-        (args.json, "metrics"),
-        (args.save_weights, "weights"),
-        (args.timeline, "timeline"),
-    ):
-        if path is not None:
-            check_writable(path, kind)
     check_following(args)
 
 

@@ -6,7 +6,6 @@ import argparse
 
 from flexlegion.ending import again
 from flexlegion.errors import UserError
-from flexlegion.files import check_writable
 from flexlegion.machine.running import running_machine
 from flexlegion.precision import check_precision, check_storage
 from flexlegion.report.html.measurements import tune_page
@@ -22,6 +21,7 @@ from flexlegion.tools.command import (
 )
 from flexlegion.tools.launch import add_launch_options, go_under_legate
 from flexlegion.tools.network import add_json_option
+from flexlegion.tools.outputs import output
 from flexlegion.tools.training import (
     add_model_options,
     add_optimizer_options,
@@ -47,7 +47,9 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         _run,
     )
     add_model_options(parser)
-    parser.add_argument("--out", required=True, help="the strategy file to write")
+    parser.add_argument(
+        "--out", required=True, type=output("strategy"), help="the strategy file to write"
+    )
     add_optimizer_options(parser)
     parser.add_argument(
         "--budget", default=SEARCH, metavar="TIME", help=f"of the search; default: {SEARCH}"
@@ -103,9 +105,6 @@ def _run(args: argparse.Namespace) -> None:
     Rules(args.gain, args.confidence, args.rounds, most, trial_seconds)
     check_precision(args.precision)
     check_storage(args.storage)
-    check_writable(args.out, "strategy")
-    if args.report is not None:
-        check_writable(args.report, "report")
     check_model(args)
     optimizer = optimizer_from(args)
     go_under_legate(args)
