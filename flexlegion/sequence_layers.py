@@ -76,6 +76,7 @@ class SequenceLayers(ElementwiseLayers):
         name: str | None = None,
         share: Tensor | None = None,
         trainable: bool = True,
+        padding: int | None = None,
     ) -> Tensor:
         """A vector for each token, a row of the trained table (vocabulary, units).
 
@@ -96,6 +97,8 @@ class SequenceLayers(ElementwiseLayers):
             Output of an embedding whose table this one uses, too.
         trainable
             False makes the table constant.
+        padding
+            A token whose row is read, but not trained.
 
         Returns
         -------
@@ -115,12 +118,21 @@ class SequenceLayers(ElementwiseLayers):
             self._positive(units, "units"),
             start,
             steps,
+            -1 if padding is None else self._row(padding, vocabulary),
             initializer(embedding_initializer),
         )
         vectors = self._add(kind, tokens, name, share, trainable)
         if isinstance(tokens.initializer, Given):
             check_tokens(self.graph, {tokens: np.asarray(tokens.initializer.array)})
         return vectors
+
+    @staticmethod
+    def _row(padding: int, vocabulary: int) -> int:
+        if not 0 <= padding < vocabulary:
+            raise UserError(
+                f"embedding's padding token has to be from 0 to {vocabulary - 1}, but is {padding}"
+            )
+        return padding
 
     def position_embedding(
         self,

@@ -139,9 +139,15 @@ def pool1d(
     return pooled(x, kind, (kernel,), (stride,), (padding,), count_include_pad)
 
 
-def embedding(tokens: Array, table: Array, start: int = 0, steps: int | None = None) -> Array:
+def embedding(
+    tokens: Array, table: Array, start: int = 0, steps: int | None = None, padding: int = -1
+) -> Array:
+    """Rows of the table; that of the token `padding` has no gradient."""
     tokens = tokens if steps is None else tokens[:, start : start + steps]
-    return table[tokens]
+    rows = table[tokens]
+    if padding < 0:
+        return rows
+    return jnp.where((tokens == padding)[..., None], lax.stop_gradient(rows), rows)
 
 
 def position_embedding(x: Array, table: Array) -> Array:

@@ -143,14 +143,24 @@ def resize2d(
 
 
 def embedding(
-    tokens: Tensor, table: Tensor, low: int, start: int = 0, steps: int | None = None
+    tokens: Tensor,
+    table: Tensor,
+    low: int,
+    start: int = 0,
+    steps: int | None = None,
+    padding: int = -1,
 ) -> Tensor:
-    """Rows of the table, which begins with row `low`; zeros for tokens of others."""
+    """Rows of the table, which begins with row `low`; zeros for tokens of others.
+
+    The row of the token `padding` has no gradient.
+    """
     if steps is not None:
         tokens = tokens[:, start : start + steps]
     rows = tokens.long() - low
     there = (rows >= 0) & (rows < table.shape[0])
-    return F.embedding(rows.clamp(0, table.shape[0] - 1), table) * there.unsqueeze(-1)
+    its = padding - low if low <= padding < low + table.shape[0] else None
+    found = F.embedding(rows.clamp(0, table.shape[0] - 1), table, its)
+    return found * there.unsqueeze(-1)
 
 
 def position_embedding(x: Tensor, table: Tensor) -> Tensor:

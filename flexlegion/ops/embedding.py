@@ -39,6 +39,11 @@ class Embedding(OperatorType):
 
     With `steps`, it reads the tokens of the steps [start, start + steps) of sequences (n, T), so
     that the operators of an unrolled network read one batch of sequences; without, all tokens.
+
+    Parameters
+    ----------
+    padding
+        A token whose row has no gradient, so that training leaves it as it is; -1 for none.
     """
 
     type: ClassVar[str] = "embedding"
@@ -48,6 +53,7 @@ class Embedding(OperatorType):
     units: int
     start: int = 0
     steps: int | None = None
+    padding: int = -1
     initializer: Initializer = field(default=Normal(), compare=False)
 
     @property

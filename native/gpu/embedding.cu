@@ -9,6 +9,8 @@ namespace {
 
 class Embedding : public Kernel {
  public:
+  explicit Embedding(const Attributes& attributes)
+      : padding_(attributes.integer("padding", kNoPadding)) {}
   bool accumulates() const override { return true; }
   bool takes(DataType) const override { return true; }
 
@@ -31,12 +33,16 @@ class Embedding : public Kernel {
   void backward(KernelTask& task) override {
     if (!task.wants_weight_grad(0)) return;
     if (!task.adds_to_weight_grad(0)) gpu::zero_view(task.weight_grads[0]);
-    add_looked_up({{task.inputs[0], task.output_grads[0]}}, task.weight_grads[0]);
+    add_looked_up({{task.inputs[0], task.output_grads[0], padding_}}, task.weight_grads[0]);
   }
+
+ private:
+  std::int64_t padding_;
 };
 
 const RegisterKernel registered(
-    "embedding", [](const Attributes&) { return std::make_unique<Embedding>(); }, DeviceKind::gpu);
+    "embedding", [](const Attributes& a) { return std::make_unique<Embedding>(a); },
+    DeviceKind::gpu);
 
 }  // namespace
 }  // namespace flexlegion::gpu

@@ -61,9 +61,10 @@ void add_looked_up(const std::vector<Lookup>& lookups, const TensorView& rows) {
   const std::int64_t row_step = rows.stride[0], step = rows.stride[1];
   for (const Lookup& lookup : lookups) {
     const Strided tokens(lookup.tokens), gradient(lookup.gradient);
+    const std::int64_t no_gradient = lookup.padding - begin;
     for_each(lookup.gradient.volume(), [=] FL_BODY(std::int64_t i) {
       const std::int64_t row = tokens.integer(i / columns) - begin;
-      if (row < 0 || row >= count) return;
+      if (row < 0 || row >= count || row == no_gradient) return;
       add_atomically(&table[row * row_step + i % columns * step], gradient[i]);
     });
   }
@@ -97,6 +98,13 @@ TouchedRows::TouchedRows(const std::vector<Lookup>& lookups, const TableRows& ro
   for (const Lookup& lookup : lookups) {
     gpu::copy_view(dense_view(tokens + begin, lookup.tokens.tile, lookup.tokens.shape),
                    lookup.tokens);
+    if (lookup.padding != kNoPadding) {  // a token that is no row of any shard
+      const auto padding = static_cast<std::int32_t>(lookup.padding);
+      std::int32_t* const its = tokens + begin;
+      for_each(lookup.tokens.volume(), [=] FL_BODY(std::int64_t i) {
+        if (its[i] == padding) its[i] = static_cast<std::int32_t>(kNoPadding);
+      });
+    }
     begin += lookup.tokens.volume();
   }
   find_first(tokens, count, rows, first);

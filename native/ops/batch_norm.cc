@@ -43,7 +43,7 @@ FLEXLEGION_INLINE void end(V& z) {
 template <Epilogue kEpilogue, typename V>
 FLEXLEGION_INLINE void go_through(const V& z, V& grad) {
   if (kEpilogue == Epilogue::none) return;
-  if (kEpilogue == Epilogue::relu) return unless_negative_or_zero(z, grad, grad);
+  if (kEpilogue == Epilogue::relu) return where_positive(z, grad, grad);
   lane_by_lane(z, grad, grad, [](float value, float gradient) FLEXLEGION_INLINE_LAMBDA {
     return through(kEpilogue, value, gradient);
   });

@@ -23,42 +23,34 @@ using Words = std::uint32_t __attribute__((vector_size(4 * kLanes)));
 FLEXLEGION_INLINE void load(float& value, const float* from) { value = *from; }
 FLEXLEGION_INLINE void store(float* to, const float& value) { *to = value; }
 
-// ReLU, and its gradient. NaN passes both, so that training that diverges is noticed.
-//
-// For vectors, bits tell: where the machine's are narrower than these, GCC compares them element by
-// element. The bits of negative numbers, as whole numbers with a sign, are those of -infinity and
-// below; those of NaNs with a sign lie above. Halves of both are compared, by the sign of their
-// difference, which cannot overflow.
+// ReLU, and its gradient. For vectors, bits tell: where the machine's are narrower than these, GCC
+// compares them element by element.
 using SignedWords = VectorOf<kLanes>::Indices;
-constexpr std::int32_t kHalfOfMinusInfinity = -0x400000;  // of the bits 0xff800000
 
-// `kept` has all ones in the elements that are positive, 0 or NaN (with a sign or without one).
-FLEXLEGION_INLINE void find_not_negative(const SignedWords& bits, SignedWords& kept) {
-  kept = (kHalfOfMinusInfinity - (bits >> 1)) >> 31;
-}
-
-// result = max(z, 0)
+// result = max(z, 0). NaN stays NaN, so that training that diverges is noticed. As whole numbers
+// with a sign, the bits of negative numbers are those of -infinity and below; those of NaNs with a
+// sign lie above. Halves of both are compared by the sign of their difference, which cannot
+// overflow.
 FLEXLEGION_INLINE void relu_of(const Floats& z, Floats& result) {
+  constexpr std::int32_t kHalfOfMinusInfinity = -0x400000;  // of the bits 0xff800000
   const SignedWords bits = reinterpret_cast<SignedWords>(z);
-  SignedWords kept;
-  find_not_negative(bits, kept);
+  const SignedWords kept = (kHalfOfMinusInfinity - (bits >> 1)) >> 31;
   result = reinterpret_cast<Floats>(bits & kept);
 }
 FLEXLEGION_INLINE void relu_of(const float& z, float& result) { result = z < 0.0f ? 0.0f : z; }
 
-// result = z <= 0 ? 0 : value. Besides negative numbers, that takes out 0, whose bits are the only
-// ones without a sign that have none when they are negated either.
-FLEXLEGION_INLINE void unless_negative_or_zero(const Floats& z, const Floats& value,
-                                               Floats& result) {
-  const SignedWords bits = reinterpret_cast<SignedWords>(z);
-  const SignedWords negated = reinterpret_cast<SignedWords>(-reinterpret_cast<Words>(z));
-  SignedWords kept;
-  find_not_negative(bits, kept);
-  kept &= (negated | bits) >> 31;
-  result = reinterpret_cast<Floats>(reinterpret_cast<SignedWords>(value) & kept);
+// result = z > 0 ? value : 0. The bits of a positive number have no sign, but their negation has
+// one; those of 0 have none in either, those of -0 in both. A NaN counts by its sign: forward, it
+// has shown already.
+FLEXLEGION_INLINE void where_positive(const Floats& z, const Floats& value, Floats& result) {
+  const Words bits = reinterpret_cast<Words>(z);
+  const SignedWords positive = reinterpret_cast<SignedWords>(-bits & ~bits) >> 31;
+  result = reinterpret_cast<Floats>(reinterpret_cast<SignedWords>(value) & positive);
 }
-FLEXLEGION_INLINE void unless_negative_or_zero(const float& z, const float& value, float& result) {
-  result = z <= 0.0f ? 0.0f : value;
+FLEXLEGION_INLINE void where_positive(const float& z, const float& value, float& result) {
+  std::int32_t bits;
+  std::memcpy(&bits, &z, sizeof(bits));
+  result = bits > 0 ? value : 0.0f;
 }
 
 using Halves = Bfloat16 __attribute__((vector_size(2 * kLanes)));

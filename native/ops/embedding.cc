@@ -7,6 +7,7 @@
 #include "ops/kernel.h"
 #include "ops/simd.h"
 #include "ops/strided_loop.h"
+#include "ops/table_gradient.h"
 
 namespace flexlegion {
 namespace {
@@ -42,19 +43,25 @@ FLEXLEGION_SIMD void add_row(const float* from, float* to, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) to[i] += from[i];
 }
 
-// The table's gradient as a whole.
-void dense_gradient(KernelTask& task) {
+// The table's gradient as a whole; the padding token's row has none.
+void dense_gradient(KernelTask& task, std::int64_t padding) {
   const TensorView &dtable = task.weight_grads[0], &dy = task.output_grads[0];
   if (!dtable.present()) return;
   if (task.adds_weight_grad.empty() || !task.adds_weight_grad[0]) zero_view(dtable);
   if (dy.tile.empty()) return;
+  const std::int64_t no_gradient =
+      padding < dtable.tile.lo[0] ? kOtherRow : (padding - dtable.tile.lo[0]) * dtable.stride[0];
   for_each_token(task.inputs[0], dtable, dy, [&](std::int64_t row, std::int64_t at) {
-    if (row != kOtherRow) add_row(dy.f32() + at, dtable.f32() + row, dy.extent(dy.rank() - 1));
+    if (row != kOtherRow && row != no_gradient)
+      add_row(dy.f32() + at, dtable.f32() + row, dy.extent(dy.rank() - 1));
   });
 }
 
 class Embedding : public Kernel {
  public:
+  explicit Embedding(const Attributes& attributes)
+      : padding_(attributes.integer("padding", kNoPadding)) {}
+
   void forward(KernelTask& task) override {
     const TensorView &table = task.weights[0], &y = task.outputs[0];
     if (y.tile.empty()) return;
@@ -68,13 +75,16 @@ class Embedding : public Kernel {
     });
   }
 
-  void backward(KernelTask& task) override { dense_gradient(task); }
+  void backward(KernelTask& task) override { dense_gradient(task, padding_); }
 
   bool accumulates() const override { return true; }
+
+ private:
+  std::int64_t padding_;
 };
 
 const RegisterKernel registered("embedding",
-                                [](const Attributes&) { return std::make_unique<Embedding>(); });
+                                [](const Attributes& a) { return std::make_unique<Embedding>(a); });
 
 }  // namespace
 }  // namespace flexlegion

@@ -1,12 +1,14 @@
 // pool2d: the maximum or the average of each window, over (n, h, w, c).
 //
 // Loops over whole rows of (w, c), which are contiguous. The maximum's gradient goes to the first
-// largest element of the window in row-major order; it is found again in backward. NaN is the
-// maximum of what it is among.
+// largest element of the window in row-major order; it is found again in backward. Of a window with
+// NaN, the maximum is NaN.
 #include "ops/pool2d.h"
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "ops/channel_rows.h"
 #include "ops/register_tiles.h"
@@ -47,20 +49,52 @@ struct Combined {
   float scale;
 };
 
+// Remembers which elements of some values were NaN, which a maximum by comparisons passes over.
+// Bits tell, whose sign is set from the first NaN on: GCC makes slow code of a further comparison.
+template <typename V>
+struct Nans {
+  typename VectorOf<kLanesOf<V>>::Indices found{};
+
+  FLEXLEGION_INLINE void see(const V& value) {
+    typename VectorOf<kLanesOf<V>>::Indices bits;
+    std::memcpy(&bits, &value, sizeof(bits));
+    found |= 0x7f800000 - (bits & 0x7fffffff);
+  }
+  FLEXLEGION_INLINE void put_into(V& result) const {
+    typename VectorOf<kLanesOf<V>>::Indices bits;
+    std::memcpy(&bits, &result, sizeof(bits));
+    bits |= found >> 31;
+    std::memcpy(&result, &bits, sizeof(bits));
+  }
+};
+template <>
+struct Nans<float> {
+  float found = 0;
+
+  FLEXLEGION_INLINE void see(float value) { found = value != value ? value : found; }
+  FLEXLEGION_INLINE void put_into(float& result) const { result = found != found ? found : result; }
+};
+
 template <bool kMaximum, typename Vector, typename From, typename To>
 FLEXLEGION_INLINE void combine_as(const Combined& of, const From* from, To* to) {
   for_each_vector<Vector>(of.n, [&](const auto& like, std::int64_t i) FLEXLEGION_INLINE_LAMBDA {
     auto result = like, value = like;
+    Nans<std::decay_t<decltype(like)>> nans;
     load(result, from + i);
     for (std::int64_t k = 1; k < of.count; ++k) {
       load(value, from + k * of.step + i);
       if (kMaximum) {
-        result = (value > result) | (value != value) ? value : result;
+        result = value > result ? value : result;
+        nans.see(value);
       } else {
         result += value;
       }
     }
-    if (!kMaximum) result *= of.scale;
+    if (kMaximum) {
+      nans.put_into(result);
+    } else {
+      result *= of.scale;
+    }
     store(to + i, result);
   });
 }
@@ -99,8 +133,8 @@ FLEXLEGION_INLINE void reward_maximum(const PoolTile& t, std::int64_t rows, std:
     for (std::int64_t w = 0; w < cols; ++w) {
       const std::int64_t at = h * t.in_row + w * t.channels;
       load(value, x + at);
-      where = (value > best) | (value != value) ? Places{} + static_cast<std::int32_t>(at) : where;
-      best = (value > best) | (value != value) ? value : best;
+      where = value > best ? Places{} + static_cast<std::int32_t>(at) : where;
+      best = value > best ? value : best;
     }
   }
   for (std::int64_t h = 0; h < rows; ++h) {

@@ -51,7 +51,7 @@ FLEXLEGION_SIMD RowSoftmax row_softmax(const float* x, std::int64_t n, float* ex
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (std::int64_t i = 0; i < n; ++i) {
-    exponentials[i] = vector_whole_exp(scale * (x[i] - maximum));
+    exponentials[i] = vector_exp_or_zero(scale * (x[i] - maximum));
     sum += exponentials[i];
   }
   return {maximum, sum};
@@ -70,7 +70,7 @@ RowLogSum row_log_sum(const float* x, std::int64_t n, float own, std::int64_t pl
 FLEXLEGION_SIMD void scaled_softmax(const float* x, std::int64_t n, float log_sum, float scale,
                                     float* y) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) y[i] = vector_whole_exp(x[i] - log_sum) * scale;
+  for (std::int64_t i = 0; i < n; ++i) y[i] = vector_exp_or_zero(x[i] - log_sum) * scale;
 }
 
 }  // namespace flexlegion

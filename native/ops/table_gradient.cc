@@ -24,7 +24,8 @@ FLEXLEGION_SIMD void add_row(float* sum, const float* row, std::int64_t n) {
 // All tokens that name the shard's rows, by row, in their order within a row.
 std::vector<Touched> touched_rows(const std::vector<Lookup>& lookups, const TableRows& rows) {
   std::vector<Touched> touched;
-  for (const auto& [tokens, gradient] : lookups) {
+  for (const Lookup& lookup : lookups) {
+    const TensorView &tokens = lookup.tokens, &gradient = lookup.gradient;
     const int last = gradient.rank() - 1;
     if (gradient.extent(last) > 1 && gradient.stride[last] != 1) {
       throw std::invalid_argument("a table's gradient whose rows are not contiguous");
@@ -35,7 +36,7 @@ std::vector<Touched> touched_rows(const std::vector<Lookup>& lookups, const Tabl
         throw std::invalid_argument("token " + std::to_string(token) + " is no row of a table of " +
                                     std::to_string(rows.all) + " rows");
       }
-      if (token < rows.lo || token >= rows.hi) return;
+      if (token < rows.lo || token >= rows.hi || token == lookup.padding) return;
       touched.emplace_back(token - rows.lo, gradient.f32() + at[1]);
     });
   }

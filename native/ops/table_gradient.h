@@ -11,10 +11,14 @@
 
 namespace flexlegion {
 
+// The attribute "padding" of an embedding all of whose tokens train their rows.
+constexpr std::int64_t kNoPadding = -1;
+
 // Tokens (sample, ...), and the gradient of the rows that were read for them (sample, ..., column),
 // in the columns of the table's shard.
 struct Lookup {
   TensorView tokens, gradient;
+  std::int64_t padding = kNoPadding;  // a token whose row has no gradient
 };
 
 // Instead of a table's number of rows: it does not matter which there are.

@@ -61,6 +61,12 @@ FL_DEVICE FLEXLEGION_INLINE float vector_whole_exp(float x) {
   return root * root;
 }
 
+// 0 where the result is no normal number any more, so that its logarithm is -infinity and a mask's
+// weight nothing.
+FL_DEVICE FLEXLEGION_INLINE float vector_exp_or_zero(float x) {
+  return x < -87.0f ? 0.0f : vector_exp(x);
+}
+
 // exp(x) - 1, which is precise near 0.
 FL_DEVICE FLEXLEGION_INLINE float vector_expm1(float x) {
   const ExpParts e = exp_parts(x);

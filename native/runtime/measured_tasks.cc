@@ -162,7 +162,7 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
   } else if (launch.pass == Pass::update) {
     UpdateKernels kernels;
     kernels.provide(optimizer, hyperparameters, {device});
-    body = update_body(launch, kernels);
+    body = update_body(graph, launch, kernels);
     recordable = recordable_update(kernels, {device});
   } else {
     const Operator& op = graph.operators[launch.op];

@@ -163,15 +163,16 @@ void Program::add_planned(LaunchId id) {
     kernels.provide(optimizer_, hyperparameters_, planned.devices);
     launch.closing = true;
     launch.recordable = recordable_update(kernels, planned.devices);
-    launch.body = update_body(planned, kernels, clip_norm_);
+    launch.body = update_body(graph_, planned, kernels, clip_norm_);
   } else if (planned.pass == Pass::sum) {
     launch.recordable = Recordable::always;
     launch.body = combine_body(plan_, planned);
   } else if (planned.pass == Pass::norm || planned.pass == Pass::clip) {
     launch.closing = true;
     launch.recordable = Recordable::always;
-    launch.body = planned.pass == Pass::norm ? norm_body(planned, update_of(plan_, planned.op))
-                                             : clip_body(planned);
+    launch.body = planned.pass == Pass::norm
+                      ? norm_body(graph_, planned, update_of(plan_, planned.op))
+                      : clip_body(planned);
     if (planned.pass == Pass::clip && plan_.optimizer.scales) add_overflow_answer(id, launch);
   } else {
     // Forward and backward share the kernel object, and so what it keeps from call to call.

@@ -22,13 +22,15 @@ struct UpdatedWeight {
   std::vector<std::size_t> states;
   struct Lookup {
     std::size_t tokens = 0, rows = 0;
+    std::int64_t padding = kNoPadding;
   };
   std::map<OpId, Lookup> lookups;  // by the operator that looked rows up
   std::vector<Rect> shards;        // of a table: each task's
 };
 
 // The weights of an update launch, or of the norm launch that has the same tasks.
-std::vector<UpdatedWeight> updated_weights(const Launch& planned, const Launch& update) {
+std::vector<UpdatedWeight> updated_weights(const Graph& graph, const Launch& planned,
+                                           const Launch& update) {
   std::map<int, UpdatedWeight> weights;  // by operand
   for (std::size_t i = 0; i < planned.requirements.size(); ++i) {
     const Requirement& r = planned.requirements[i];
@@ -43,6 +45,8 @@ std::vector<UpdatedWeight> updated_weights(const Launch& planned, const Launch& 
         break;
       case RequirementRole::looked_up_gradient:
         weight.lookups[r.lookup].rows = i;
+        weight.lookups[r.lookup].padding =
+            Attributes(graph.operators[r.lookup].attributes).integer("padding", kNoPadding);
         break;
       case RequirementRole::optimizer_state:
         weight.states.push_back(i);
@@ -92,7 +96,7 @@ WeightGradient gradient_in(const LeafContext& context, const UpdatedWeight& weig
     if (views[lookup.tokens].tile.empty()) continue;
     const int slot = kLookedUpSlot + static_cast<int>(lookup.rows);
     gradient.lookups.push_back(
-        {views[lookup.tokens], summed(views[lookup.rows], slot, *context.device)});
+        {views[lookup.tokens], summed(views[lookup.rows], slot, *context.device), lookup.padding});
   }
   return gradient;
 }
@@ -105,8 +109,9 @@ void UpdateKernels::provide(const std::string& optimizer, const Attributes& hype
        [&](DeviceKind kind) { return make_update_kernel(optimizer, hyperparameters, kind); });
 }
 
-Body update_body(const Launch& planned, const UpdateKernels& kernels, double clip_norm) {
-  return [weights = updated_weights(planned, planned),
+Body update_body(const Graph& graph, const Launch& planned, const UpdateKernels& kernels,
+                 double clip_norm) {
+  return [weights = updated_weights(graph, planned, planned),
           norm = place_of(planned, RequirementRole::clipped_by), kernels,
           clip_norm](LeafContext& context) {
     const auto& views = context.views;
@@ -134,8 +139,8 @@ Recordable recordable_update(const UpdateKernels& kernels, const std::vector<int
   return kernels.repeat_on(devices) ? Recordable::at_one_rate : Recordable::never;
 }
 
-Body norm_body(const Launch& planned, const Launch& update) {
-  return [weights = updated_weights(planned, update),
+Body norm_body(const Graph& graph, const Launch& planned, const Launch& update) {
+  return [weights = updated_weights(graph, planned, update),
           norm = place_of(planned, RequirementRole::norm)](LeafContext& context) {
     std::vector<WeightGradient> found;
     for (const UpdatedWeight& weight : weights) found.push_back(gradient_in(context, weight));

@@ -43,8 +43,9 @@ Rect columns(const Rect& output_tile, std::int64_t lo = 0, std::int64_t hi = kVo
   return tile;
 }
 
-TEST_CASE("embedding") {
-  const auto kernel = make_kernel("embedding", Attributes(), kTested);
+void check_embedding(std::int64_t padding) {
+  const Attributes attributes({{"padding", std::to_string(padding)}});
+  const auto kernel = make_kernel("embedding", attributes, kTested);
   CHECK(kernel->accumulates());
   Tokens tokens;
   Tensor table = Tensor::random({kVocabulary, kUnits}, 1);
@@ -54,6 +55,7 @@ TEST_CASE("embedding") {
     for (std::int64_t t = 0; t < kSteps; ++t)
       for (std::int64_t c = 0; c < kUnits; ++c) {
         expected.at(n, t, c) = table.at(tokens.at(n, t), c);
+        if (tokens.at(n, t) == padding) continue;
         expected_gradient.at(tokens.at(n, t), c) += dy.at(n, t, c);
       }
   for (unsigned seed = 0; seed < 6; ++seed) {
@@ -79,6 +81,12 @@ TEST_CASE("embedding") {
     CHECK(largest_difference(sum, expected_gradient) < kTolerance);
     CHECK(largest_difference(accumulated, expected_gradient) < kTolerance);
   }
+}
+
+TEST_CASE("embedding") { check_embedding(-1); }
+
+TEST_CASE("embedding: the row of a padding token has no gradient") {
+  for (const std::int64_t padding : {0, 3, 6}) check_embedding(padding);
 }
 
 TEST_CASE("embedding: parts of the rows give parts of a sum") {

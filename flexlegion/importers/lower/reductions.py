@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
+from flexlegion.importers.lower.elementwise import apply
 from flexlegion.importers.lower.normalization import channels_last, initial, layouts, vector
 from flexlegion.importers.program import SAMPLES, Node
 from flexlegion.importers.views import Run, Value
@@ -52,14 +53,41 @@ def drop_path(lowerer: Lowerer, node: Node) -> Value:
     return Value(output, x.stored, x.seen)
 
 
+@lowers("amin")
+def amin(lowerer: Lowerer, node: Node) -> Value:
+    """The largest of the negative elements, negated."""
+    x = apply(lowerer, "(-x0)", [lowerer.value(node["self"])], lowerer.name(node, suffix="neg"))
+    return apply(lowerer, "(-x0)", [_reduced(lowerer, node, x, "amax")], lowerer.name(node))
+
+
+@lowers("max", "min")
+def extreme(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
+    """The largest or smallest elements along a dimension; its gradient goes to the first."""
+    if node.get("dim") is None:
+        raise Unsupported("it joins samples")
+    if any(user.op == "getitem" and user["index"] != 0 for user in lowerer.users[node]):
+        raise Unsupported("it tells where the elements are")
+    x = lowerer.value(node["self"])
+    if node.op == "max":
+        return (_reduced(lowerer, node, x, "max"),)
+    x = apply(lowerer, "(-x0)", [x], lowerer.name(node, suffix="neg"))
+    result = _reduced(lowerer, node, x, "max")
+    return (apply(lowerer, "(-x0)", [result], lowerer.name(node)),)
+
+
 @lowers("mean", "sum", "amax")
 def reduce(lowerer: Lowerer, node: Node) -> Value:
+    return _reduced(lowerer, node, lowerer.value(node["self"]), _KINDS[node.op])
+
+
+def _reduced(lowerer: Lowerer, node: Node, value: Value, kind: _Kind) -> Value:
+    """A value that is seen as the node's input, reduced by the node's dimensions."""
     source = node["self"]
     rank = len(source.shape)
     dims = node.get("dim")
     dims = list(range(rank)) if not dims and dims != 0 else dims
     dims = sorted(d % rank for d in (dims if isinstance(dims, list | tuple) else [dims]))
-    x = lowerer.in_graph(lowerer.value(source))
+    x = lowerer.in_graph(value)
     reduced = {axis for d in dims for axis in x.seen[d]}
     if any(source.shape[d] % SAMPLES == 0 for d in dims):
         raise Unsupported("it joins samples")
@@ -80,7 +108,6 @@ def reduce(lowerer: Lowerer, node: Node) -> Value:
         left = tuple(a for a in x.axes if a not in reduced and a.extent != SAMPLES)
         runs = [x.stored[0], tuple(a for a in x.axes if a in reduced), left]
     axes = [i for i, run in enumerate(runs) if i and run[0] in reduced]
-    kind = _KINDS[node.op]
     tensor = lowerer.arranged(x, runs)
     output = lowerer.model.reduce(tensor, kind, axes, name=lowerer.name(node))
     stored = tuple(run for i, run in enumerate(runs) if i not in axes)

@@ -33,11 +33,6 @@ def embedding(lowerer: Lowerer, node: Node) -> Value:
         raise Unsupported("its gradient is scaled by frequency, or sparse")
     if tokens.op == "constant":
         return rows_of(lowerer, node, table, tokens)
-    if node.get("padding_idx", -1) >= 0:
-        lowerer.origin.notes.append(
-            f"'{node.path}' trains the row of its padding token {node['padding_idx']}, too, which "
-            "PyTorch leaves alone"
-        )
     rows = _looked_up(lowerer, node, table, lowerer.in_graph(lowerer.value(tokens)))
     return rows.with_seen((rows.seen[0], *rows.seen[2:])) if node.get("picked") else rows
 
@@ -48,6 +43,8 @@ def rows_of(lowerer: Lowerer, node: Node, table: Node, tokens: Node) -> Value:
         raise Unsupported("it gathers rows of a value that is computed")
     assert tokens.value is not None
     numbers = tokens.value.reshape(-1)
+    if _padding(node) in numbers:  # whose row has no gradient
+        return _looked_up(lowerer, node, table, plain(tokens, tokens.value.shape))
     value = lowerer.value(table)
     first = int(numbers[0])
     if (numbers == first).all():
@@ -85,7 +82,7 @@ def _looked_up(lowerer: Lowerer, node: Node, table: Node, tokens: Value) -> Valu
     values = np.asarray(table.value, np.float32)
     layout = Layout(table.shape, tuple(range(len(table.shape))), table.shape)
     start, count = node.get("start", 0), node.get("steps", tensor.shape[1])
-    kind = Embedding(rows, units, start, count, Given(values))
+    kind = Embedding(rows, units, start, count, _padding(node), Given(values))
     operator = lowerer.apply(kind, [tensor], lowerer.name(node), [(table, layout)])
     channels = (Axis(units),) if units > 1 else ()
     seen = tokens.seen
@@ -95,9 +92,18 @@ def _looked_up(lowerer: Lowerer, node: Node, table: Node, tokens: Value) -> Valu
     return Value(operator.output, (samples, steps, channels), (*seen, channels))
 
 
+def _padding(node: Node) -> int:
+    """The token whose row has no gradient, or -1."""
+    padding = node.get("padding_idx")
+    return -1 if padding is None else int(padding)
+
+
 @lowers("embedding_bag")
 def embedding_bag(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
-    """The sum or mean of the rows that each sample's tokens name, of which all have as many."""
+    """The sum or mean of the rows that each sample's tokens name, of which all have as many.
+
+    Padding tokens count for nothing: neither in the sum, nor in how many it is the mean of.
+    """
     tokens, offsets = node["indices"], node["offsets"]
     extents = tokens.shape
     size = extents[0] // SAMPLES if len(extents) == 1 and extents[0] % SAMPLES == 0 else 0
@@ -113,12 +119,13 @@ def embedding_bag(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
         raise Unsupported("its table is computed, not a parameter")
     if node.get("per_sample_weights") is not None or node["mode"] not in (0, 1):
         raise Unsupported("it weighs its rows, or takes their maximum")
-    if (node.get("padding_idx") or -1) >= 0:
-        raise Unsupported("it leaves out a padding token")
     by_sample = lowerer.value(tokens)
     if "steps" not in node.args:
         by_sample = lowerer.reshaped(by_sample, (SAMPLES, size))
-    rows = _looked_up(lowerer, node, node["weight"], lowerer.in_graph(by_sample))
+    by_sample = lowerer.in_graph(by_sample)
+    rows = _looked_up(lowerer, node, node["weight"], by_sample)
+    if _padding(node) >= 0:
+        return (_bag_without_padding(lowerer, node, by_sample, rows),) * 4
     if size == 1:
         value = rows.with_seen((rows.seen[0], rows.seen[2]))
     else:
@@ -128,6 +135,26 @@ def embedding_bag(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
         runs = (rows.stored[0], rows.stored[2])
         value = Value(output, runs, runs)
     return (value,) * 4
+
+
+def _bag_without_padding(lowerer: Lowerer, node: Node, tokens: Value, rows: Value) -> Value:
+    """The sum of rows, or their mean, each weighted by whether its token is no padding."""
+    model, name = lowerer.model, lowerer.name(node, suffix="bag")
+    tensor = lowerer.arranged(tokens, [tokens.seen[0], tokens.seen[1]])
+    count = rows.source.shape[1]
+    if tensor.shape[1] != count:
+        raise Unsupported("it leaves out a padding token, of a part of its input's tokens")
+    formula = f"(x0 != {_padding(node)!r})"
+    weights = model.elementwise(formula, [tensor], name=f"{name}.counts")
+    if node["mode"] == 1:
+        total = model.reduce(weights, "sum", 1, keepdims=True, name=f"{name}.count")
+        # Of a bag of padding alone, the mean is zero.
+        weights = model.elementwise("x0 / maximum(x1, 1)", [weights, total], name=f"{name}.weights")
+    weights = model.reshape(weights, (1, count), name=f"{name}.row")
+    output = model.matmul(weights, lowerer.tensor(rows), name=f"{name}.product")
+    output = model.reshape(output, (rows.source.shape[2],), name=name)
+    runs = (rows.stored[0], rows.stored[2])
+    return Value(output, runs, runs)
 
 
 # Of a recurrent cell: the gates of its weights, and how many of its outputs are states.
