@@ -144,13 +144,16 @@ def hard_sigmoid(reader: Reader, node: OnnxNode) -> Node:
         return result(reader, node, "hardsigmoid", {"self": x})
     line = result(reader, node, "mul", {"self": x, "other": slope})
     line = result(reader, node, "add", {"self": line, "other": middle, "alpha": 1})
-    return result(reader, node, "clamp", {"self": line, "min": 0.0, "max": 1.0})
+    return result(reader, node, "hardtanh", {"self": line, "min_val": 0.0, "max_val": 1.0})
 
 
 @converts("Clip", inputs=3)
 def clip(reader: Reader, node: OnnxNode) -> Node:
-    bounds = {"min": number(reader, node, 1), "max": number(reader, node, 2)}
-    return result(reader, node, "clamp", {"self": reader.operand(node.inputs[0])} | bounds)
+    """PyTorch writes its relu6, whose slope at both bounds is 0, as this one, from 0 to 6."""
+    x, low, high = reader.operand(node.inputs[0]), number(reader, node, 1), number(reader, node, 2)
+    if (low, high) == (0, 6):
+        return result(reader, node, "hardtanh", {"self": x, "min_val": low, "max_val": high})
+    return result(reader, node, "clamp", {"self": x, "min": low, "max": high})
 
 
 @converts("LeakyRelu", attributes="alpha")

@@ -54,9 +54,11 @@ def _fuse_normalisation(
 
 
 def _activation(node: Node) -> str:
-    """The node's operation, or the activation that it is an instance of."""
-    bounds = {"hardtanh": ("min_val", "max_val"), "clamp": ("min", "max")}.get(node.op)
-    if bounds is not None and [node.get(bound) for bound in bounds] == [0, 6]:
+    """The node's operation, or the activation that it is an instance of.
+
+    A `clamp` is no relu6: their slopes at the bounds differ.
+    """
+    if node.op == "hardtanh" and (node["min_val"], node["max_val"]) == (0, 6):
         return "relu6"
     return node.op
 
