@@ -422,8 +422,11 @@ class Graph:
             )
 
     def _check_new(self, name: str) -> None:
-        if "\0" in name or not _is_unicode(name):
-            raise UserError(f"the name '{printable(name)}' has characters that are none of Unicode")
+        if not name.isprintable():
+            raise UserError(
+                f"the name '{printable(name)}' has characters that cannot be printed, such as line "
+                "ends; choose another"
+            )
         if self.has(name):
             raise UserError(f"the name '{name}' is taken; names have to be unique in a model")
 
@@ -445,15 +448,6 @@ def _owner(share: Operator | Tensor | Sequence[Tensor | None] | None) -> Operato
     if isinstance(share, Tensor):
         return layer_of(share)
     return share if isinstance(share, Operator) else None
-
-
-def _is_unicode(name: str) -> bool:
-    """Whether a name can be handed to the native libraries, and written to files."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:  # halves of characters
-        return False
-    return True
 
 
 def _weight(spec: WeightSpec, name: str, trainable: bool) -> Tensor:

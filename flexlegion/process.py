@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from flexlegion.arguments import typed
 from flexlegion.errors import UserError
+from flexlegion.quoting import warn
 from flexlegion.report.text import count
 
 T = TypeVar("T")
@@ -182,7 +182,7 @@ def warn_of_few_cores(threads: Sequence[int], cores: int) -> None:
     """
     if max(threads) > 1 and sum(threads) > cores:
         there = count(cores, "core")
-        print(f"warning: {sum(threads)} threads on {there}: they take turns", file=sys.stderr)
+        warn(f"{sum(threads)} threads on {there}: they take turns")
 
 
 def worth_sharing() -> int:
@@ -286,11 +286,9 @@ def _take_share() -> None:
     wanted = here * (cpus + used_gpus + 1)
     if rank() == 0 and wanted > len(all_cores):
         who, there = count(here, "rank"), count(len(all_cores), "core")
-        print(
-            f"warning: {who} on {there}, where {wanted} would be needed (one for each processor, "
-            "and one a rank for the threads of Legion and the network): threads take turns",
-            file=sys.stderr,
-            flush=True,
+        warn(
+            f"{who} on {there}, where {wanted} would be needed (one for each processor, and one a "
+            "rank for the threads of Legion and the network): threads take turns"
         )
 
 

@@ -116,6 +116,7 @@ def read_file(source: Any) -> OnnxFile:
     for value in graph.input:
         if value.name in inputs:
             _mark_samples(value)
+    _check_names((*inputs, *arrays))
     trained = _recorded(graph)
     del graph.value_info[:]
     for value in graph.output:
@@ -124,6 +125,20 @@ def read_file(source: Any) -> OnnxFile:
     nodes = [_node(proto, number) for number, proto in enumerate(graph.node)]
     outputs = [value.name for value in graph.output]
     return OnnxFile(nodes, inputs, outputs, arrays, trained, types, opset, model)
+
+
+def plain_name(name: str) -> str:
+    """A name without what exporters put around it, and without what cannot be printed."""
+    return printable(name.removeprefix("model.") if name.startswith("model.p_") else name)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Raise `UserError` if two values would have one name here."""
+    taken: dict[str, str] = {}
+    for name in names:
+        plain = plain_name(name)
+        if taken.setdefault(plain, name) != name:
+            raise UserError(f"two values of the ONNX model are called '{plain}' here")
 
 
 def _recorded(graph: Any) -> dict[str, bool]:

@@ -18,7 +18,13 @@ import numpy as np
 
 from flexlegion.errors import UserError
 from flexlegion.importers.onnx_conversions import CONVERSIONS, Unreadable
-from flexlegion.importers.onnx_file import OnnxFile, OnnxNode, evaluate, types_of
+from flexlegion.importers.onnx_file import (
+    OnnxFile,
+    OnnxNode,
+    evaluate,
+    plain_name,
+    types_of,
+)
 from flexlegion.importers.program import SAMPLES, Array, Node, Program, Shape, Type
 from flexlegion.quoting import printable
 from flexlegion.suggestions import did_you_mean
@@ -492,8 +498,3 @@ def _counts(shape: Sequence[int]) -> tuple[Array, ...]:
 
 def _type_of(array: Array) -> Type:
     return Type(tuple(array.shape), str(array.dtype))
-
-
-def plain_name(name: str) -> str:
-    """A name without what exporters put around it."""
-    return name.removeprefix("model.") if name.startswith("model.p_") else name

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from flexlegion.importers.onnx_file import OnnxFile
+from flexlegion.importers.onnx_file import OnnxFile, plain_name
 from flexlegion.importers.program import SAMPLES, Array
 from flexlegion.model import Model
 from flexlegion.quoting import printable
@@ -70,8 +70,6 @@ def check_onnx(model: Model, file: OnnxFile) -> str | None:
 
 
 def _plain(values: Mapping[str, Array]) -> dict[str, Array]:
-    from flexlegion.importers.onnx_reader import plain_name
-
     return {plain_name(name): value for name, value in values.items()}
 
 

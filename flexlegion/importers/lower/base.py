@@ -28,6 +28,7 @@ from flexlegion.losses import is_reserved
 from flexlegion.model import Model
 from flexlegion.ops.base import OperatorType
 from flexlegion.ops.shape import Rearrange, Reshape, Transpose
+from flexlegion.quoting import printable
 from flexlegion.tensor import MAX_RANK, Tensor
 
 Result = Value | tuple[Value, ...]
@@ -91,7 +92,8 @@ class Lowerer:
         return self.unique(base)
 
     def unique(self, base: str) -> str:
-        """`base`, numbered if it is taken."""
+        """`base` without what cannot be printed, numbered if it is taken."""
+        base = printable(base)
         name, number = base, 2
         while self.model.graph.has(name) or is_reserved(name):
             name, number = f"{base}_{number}", number + 1
