@@ -79,7 +79,7 @@ class Found(Iteration):
     result: SearchResult = field(repr=False)
 
     def facts(self) -> dict[str, Any]:
-        needs = self._program_memory()
+        needs = self.program_memory
         return (
             self.strategy.told
             | {
@@ -123,11 +123,12 @@ class Found(Iteration):
         else:
             end = "by its budget, before a local optimum: a longer search may find more"
         rows.append(("ended", end))
-        if (needs := self._program_memory()) is not None:
+        if (needs := self.program_memory) is not None:
             rows.append(("as a program", str(needs)))
         return Pairs(rows)
 
-    def _program_memory(self) -> ProgramMemory | None:
+    @property
+    def program_memory(self) -> ProgramMemory | None:
         """What an exported program needs; None: the search was not within a target's space."""
         space = self.setting.problem.space
         if space is None:

@@ -237,10 +237,11 @@ def search(
         ended_by = e
     fitting = [run for run in runs if run.best_time >= 0]
     if not fitting:
+        other = "; as an exported program one may fit, which export says" if problem.space else ""
         raise UserError(
             "no strategy was found that fits into the machine's memories, by all that training "
             "allocates there (simulate shows it beside the peak); take a smaller batch, or a "
-            "machine with more devices or larger memories"
+            f"machine with more devices or larger memories{other}"
         )
     best = min(fitting, key=lambda run: run.best_time)
     trace.append((_proposals(runs), best.best_time))

@@ -9,7 +9,7 @@ from typing import Any
 from flexlegion.ending import again
 from flexlegion.errors import UserError
 from flexlegion.ops.base import DimKind
-from flexlegion.quoting import note
+from flexlegion.quoting import note, warn
 from flexlegion.searches.mcmc import SearchOptions
 from flexlegion.searches.registry import ANNEALING, SEARCHES
 from flexlegion.soap import SPLIT
@@ -112,6 +112,9 @@ def _run(args: argparse.Namespace) -> None:
     found.save(args.out)
     if args.trace is not None:
         found.save_trace(args.trace)
+    needs = found.program_memory
+    if needs is not None and not needs.fits:
+        warn(f"as a program for {args.space}, it does not fit: {needs}")
     facts = found.facts() | {"out": args.out, "strategy": args.out}
     answer(args, facts, f"{found}\n\nwrote {args.out}")
     if found.interrupted:
