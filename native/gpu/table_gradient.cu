@@ -53,6 +53,14 @@ void add_to_first(const Lookup& lookup, std::int64_t begin, const std::int32_t* 
   });
 }
 
+// Of a look-up's tokens, makes the padding tokens no row of any shard.
+void leave_out(std::int32_t* tokens, const Lookup& lookup) {
+  const auto padding = static_cast<std::int32_t>(lookup.padding);
+  for_each(lookup.tokens.volume(), [=] FL_BODY(std::int64_t i) {
+    if (tokens[i] == padding) tokens[i] = static_cast<std::int32_t>(kNoPadding);
+  });
+}
+
 }  // namespace
 
 void add_looked_up(const std::vector<Lookup>& lookups, const TensorView& rows) {
@@ -98,13 +106,7 @@ TouchedRows::TouchedRows(const std::vector<Lookup>& lookups, const TableRows& ro
   for (const Lookup& lookup : lookups) {
     gpu::copy_view(dense_view(tokens + begin, lookup.tokens.tile, lookup.tokens.shape),
                    lookup.tokens);
-    if (lookup.padding != kNoPadding) {  // a token that is no row of any shard
-      const auto padding = static_cast<std::int32_t>(lookup.padding);
-      std::int32_t* const its = tokens + begin;
-      for_each(lookup.tokens.volume(), [=] FL_BODY(std::int64_t i) {
-        if (its[i] == padding) its[i] = static_cast<std::int32_t>(kNoPadding);
-      });
-    }
+    if (lookup.padding != kNoPadding) leave_out(tokens + begin, lookup);
     begin += lookup.tokens.volume();
   }
   find_first(tokens, count, rows, first);
