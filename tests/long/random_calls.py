@@ -13,8 +13,8 @@ once more (`--twice`). Beside one process it has to be the same bit for bit wher
 divided by samples alone, and within rounding otherwise: their tiles lie elsewhere in memory. Exits
 with 1 where it is not, and shows the first calls that differ. About two seconds a sequence.
 
-With `--busy`, that many processes keep the cores busy meanwhile. In a slow network, the ranks are
-those of its hosts.
+With `--busy`, that many processes keep the cores busy meanwhile; with `--gpus`, each rank has that
+many GPUs in software (tests/soft_gpu), too. In a slow network, the ranks are those of its hosts.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -63,14 +64,15 @@ class Told:
     results: dict[str, np.ndarray]
 
     @classmethod
-    def by(cls, path: Path, ranks: int, cpus: int) -> list[Told]:
+    def by(cls, path: Path, ranks: int, devices: int) -> list[Told]:
         """All ranks of a run."""
         all_told = []
         for rank in range(ranks):
             facts = json.loads(Path(f"{path}.{rank}.json").read_text())
             # A wrong start gives independent runs of one rank each.
             assert facts["ranks"] == ranks
-            assert facts["owners"] == [device // cpus for device in range(ranks * cpus)]
+            assert len(facts["owners"]) == ranks * devices
+            assert set(facts["owners"]) == set(range(ranks))
             with np.load(f"{path}.{rank}.npz") as arrays:
                 all_told.append(cls(facts["calls"], dict(arrays)))
         return all_told
@@ -86,29 +88,31 @@ class Told:
         for key, value in expected.results.items():
             seed, call, _ = key.split()
             calls = self.calls[seed][: int(call) + 1]
-            same = equal if exact or calls[-1][1] else close
-            if not same(self.results[key], value):
+            bound = 0.0 if exact or calls[-1][1] else ROUNDING
+            off = error(self.results[key], value)
+            if not off <= bound:
                 names = ", ".join(name for name, _ in calls)
-                texts.setdefault(seed, f"seed {seed} differs after: {names}")
+                texts.setdefault(seed, f"seed {seed} is off by {off:.1e} after: {names}")
         return texts
 
 
-def equal(found: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether all bits are."""
-    return found.dtype == expected.dtype and found.tobytes() == expected.tobytes()
+def error(found: np.ndarray, expected: np.ndarray) -> float:
+    """The difference in norm, relative to the result; 0 if all bits are the same."""
+    if found.dtype != expected.dtype or found.shape != expected.shape:
+        return math.inf
+    if found.tobytes() == expected.tobytes():
+        return 0.0
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
-def close(found: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether they differ by rounding alone."""
-    error = float(np.linalg.norm(found - expected))
-    return found.shape == expected.shape and error <= ROUNDING * float(np.linalg.norm(expected))
-
-
-def differences(folder: Path, ranks: int, cpus: int, seeds: range, twice: bool) -> dict[str, str]:
+def differences(
+    folder: Path, ranks: int, cpus: int, gpus: int, seeds: range, twice: bool
+) -> dict[str, str]:
     """Run some sequences both ways; a text for each that differs."""
-    arguments = (seeds.start, seeds.stop, ranks * cpus)
+    arguments = (seeds.start, seeds.stop, ranks * (cpus + gpus))
     hosts = os.environ.get("SLOW_HOSTS")
-    run_legate(WORKER, folder / "one", *arguments, cpus=ranks * cpus, timeout=1800)
+    all_of = {"cpus": ranks * cpus, "gpus": ranks * gpus}
+    run_legate(WORKER, folder / "one", *arguments, **all_of, timeout=1800)
     told = []
     for time_ in range(2 if twice else 1):
         command, environment = ranks_command(
@@ -117,11 +121,12 @@ def differences(folder: Path, ranks: int, cpus: int, seeds: range, twice: bool) 
             *arguments,
             ranks=ranks,
             cpus=cpus,
+            gpus=gpus,
             hosts=None if hosts is None else Path(hosts),
         )
         run_checked(command, environment=environment, timeout=3600)
-        told += Told.by(folder / f"ranks{time_}", ranks, cpus)
-    found = told[0].differing(*Told.by(folder / "one", 1, ranks * cpus), exact=False)
+        told += Told.by(folder / f"ranks{time_}", ranks, cpus + gpus)
+    found = told[0].differing(*Told.by(folder / "one", 1, ranks * (cpus + gpus)), exact=False)
     for other in told[1:]:
         found |= other.differing(told[0], exact=True)
     return found
@@ -133,11 +138,12 @@ def main() -> int:
     parser.add_argument("--sequences", type=int, default=300, help="in all; default: 300")
     parser.add_argument("--machines", default="2,3,2x2", help="default: 2,3,2x2")
     parser.add_argument("--seed", type=int, default=0, help="of the first; default: 0")
+    parser.add_argument("--gpus", type=int, default=0, help="in software, a rank; default: 0")
     parser.add_argument("--twice", action="store_true", help="all on ranks, to the same bits")
     parser.add_argument("--busy", type=int, default=0, help="processes beside; default: 0")
     args = parser.parse_args()
     machines = args.machines.split(",")
-    wrong = []
+    wrong = False
     with busy(args.busy):
         for machine in machines:
             ranks, _, cpus = machine.partition("x")
@@ -146,14 +152,15 @@ def main() -> int:
             for first in range(seeds.start, seeds.stop, A_PROCESS):
                 some = range(first, min(first + A_PROCESS, seeds.stop))
                 with tempfile.TemporaryDirectory() as folder:
-                    found |= differences(Path(folder), int(ranks), int(cpus or 1), some, args.twice)
+                    found |= differences(
+                        Path(folder), int(ranks), int(cpus or 1), args.gpus, some, args.twice
+                    )
             print(
                 f"{machine}: {len(found)} of {len(seeds)} sequences differ "
                 f"({time.perf_counter() - started:.0f} s)",
-                flush=True,
             )
-            wrong += [f"{machine}: {text}" for text in found.values()]
-    print("\n".join(wrong[:SHOWN]), end="\n" if wrong else "")
+            print(*list(found.values())[:SHOWN], sep="\n", flush=True)
+            wrong |= bool(found)
     return 1 if wrong else 0
 
 
