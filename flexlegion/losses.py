@@ -22,6 +22,7 @@ from flexlegion.tensor import DataType, Shape, Tensor
 
 LOSS_NAME = "loss"
 LABELS_NAME = "labels"
+# What is trained, searched and simulated with where neither the caller nor the model says a loss.
 DEFAULT_LOSS = "sparse_categorical_crossentropy"
 
 
@@ -280,6 +281,13 @@ AnyLoss = str | Loss | Tensor | Callable[[Any, Tensor, Tensor], Tensor]
 # And for all of them: one for each, or by the outputs' names. Of None, an output has no loss.
 Losses = AnyLoss | Sequence[AnyLoss | None] | Mapping[str, AnyLoss | None]
 Weights = float | Sequence[float] | Mapping[str, float] | None
+
+
+def loss_or_default(loss: Losses | None, of_model: Losses | None) -> Losses:
+    """What a model is trained with: the loss that is asked for, else its own, else the default."""
+    if loss is not None:
+        return loss
+    return DEFAULT_LOSS if of_model is None else of_model
 
 
 def output_name(output: Tensor) -> str:

@@ -22,10 +22,10 @@ from flexlegion.errors import UserError
 from flexlegion.granularity import Granularity
 from flexlegion.initializers import initial_weights
 from flexlegion.layers import Layers
-from flexlegion.losses import DEFAULT_LOSS, Losses, Weights
+from flexlegion.losses import Losses, Weights, loss_or_default
 from flexlegion.machine.running import RunningMachine, running_machine
 from flexlegion.metrics import Metrics, goal_of
-from flexlegion.optimizers import Optimizer, optimizer_of
+from flexlegion.optimizers import DEFAULT_OPTIMIZER, Optimizer, optimizer_of
 from flexlegion.plan import Plan
 from flexlegion.precision import (
     DEFAULT,
@@ -102,7 +102,7 @@ class Model(Layers):
 
     def compile(
         self,
-        optimizer: str | Optimizer = "sgd",
+        optimizer: str | Optimizer = DEFAULT_OPTIMIZER,
         loss: Losses | None = None,
         metrics: Metrics = (),
         strategy: AnyStrategy = "data",
@@ -159,8 +159,7 @@ class Model(Layers):
         """
         outputs = self._outputs_of(output)
         factor_at(schedule, 0)
-        if loss is None:
-            loss = DEFAULT_LOSS if self.loss is None else self.loss
+        loss = loss_or_default(loss, self.loss)
         check_storage(storage)
         graph = add_losses(self.graph, outputs, loss, loss_weights)
         graph, its_outputs = stored(graph, outputs, storage)
@@ -447,6 +446,15 @@ class Model(Layers):
         twin.seed = self.seed if seed is None else seed
         twin._compiled = None
         return twin
+
+    def __repr__(self) -> str:
+        name = "" if self.reference is None else f"{self.reference.name}, "
+        loss = repr(loss_or_default(None, self.loss))
+        by_default = " by default" if self.loss is None else ""
+        return (
+            f"Model({name}batch {self.batch_size}, {len(self.graph.operators)} operators, "
+            f"loss {loss}{by_default})"
+        )
 
     def __copy__(self) -> Model:
         """As `copy`; a compiled model is one program, which cannot be had twice."""

@@ -8,15 +8,14 @@ from functools import cached_property
 from typing import Any
 
 from flexlegion.cost.model import CostModel
-from flexlegion.errors import UserError
 from flexlegion.fingerprint import Fingerprint
 from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.graph import Graph
-from flexlegion.losses import DEFAULT_LOSS, Losses, Weights
+from flexlegion.losses import Losses, Weights, loss_or_default
 from flexlegion.machine.topology import Topology
 from flexlegion.model import Model
 from flexlegion.ops.base import DimKind
-from flexlegion.optimizers import Optimizer, optimizer_of
+from flexlegion.optimizers import DEFAULT_OPTIMIZER, Optimizer, optimizer_of
 from flexlegion.precision import DEFAULT, DEFAULT_STORAGE, check_precision, check_storage
 from flexlegion.problem import Problem, Space
 from flexlegion.references import described_sizes
@@ -62,7 +61,7 @@ class Network:
         cls,
         model: Model,
         loss: Losses | None = None,
-        optimizer: str | Optimizer = "sgd",
+        optimizer: str | Optimizer = DEFAULT_OPTIMIZER,
         precision: str = DEFAULT,
         loss_weights: Weights = None,
         storage: str = DEFAULT_STORAGE,
@@ -75,7 +74,7 @@ class Network:
             Any; nothing about it changes.
         loss
             As `Model.compile` takes it; None: what the model itself says (`Model.loss`), or
-            cross-entropy where its outputs are softmaxes.
+            `losses.DEFAULT_LOSS`, as there.
         optimizer
             An optimizer, or the name of one with its defaults.
         precision
@@ -88,13 +87,13 @@ class Network:
         Raises
         ------
         UserError
-            If the model has no layers, if nobody says its loss, or something does not fit.
+            If the model has no layers, or something does not fit.
         """
         check_precision(precision)
         check_storage(storage)
         chosen = optimizer_of(optimizer)
         outputs = tuple(model.outputs)
-        loss = _loss_of(model, outputs) if loss is None else loss
+        loss = loss_or_default(loss, model.loss)
         graph = add_losses(model.graph, outputs, loss, loss_weights)
         graph, outputs = stored(graph, outputs, storage)
         return cls(model, graph, outputs, loss, chosen, precision, storage)
@@ -163,6 +162,15 @@ class Network:
         """What a strategy file says of the network, with other facts, and with the graph."""
         return self.about() | dict(facts) | {GRAPH: dict(self.fingerprint.operators)}
 
+    @property
+    def goal(self) -> str:
+        """Optimizer and loss, for people: ``sgd, mean_squared_error``."""
+        if not _is_named(self.loss):
+            return f"{self.optimizer.type}, a loss of its own"
+        several: Any = self.loss.values() if isinstance(self.loss, Mapping) else self.loss
+        losses = [several] if isinstance(several, str) else several
+        return f"{self.optimizer.type}, {' and '.join(dict.fromkeys(losses))}"
+
     def __str__(self) -> str:
         sizes = described_sizes(self.sizes)
         precision = "" if self.precision == DEFAULT else f", {self.precision}"
@@ -175,18 +183,4 @@ def _is_named(loss: Any) -> bool:
     several = loss.values() if isinstance(loss, Mapping) else loss
     return isinstance(loss, str) or (
         isinstance(loss, Mapping | list) and all(isinstance(one, str) for one in several)
-    )
-
-
-def _loss_of(model: Model, outputs: tuple[Tensor, ...]) -> Losses:
-    """What a model is trained with where nobody says it."""
-    if model.loss is not None:
-        return model.loss
-    producers = [output.producer for output in outputs]
-    if all(producer is not None and producer.kind.type == "softmax" for producer in producers):
-        return DEFAULT_LOSS
-    name = "the model" if model.reference is None else model.reference.name
-    raise UserError(
-        f"nothing says what {name} is trained with; give a loss (--loss), or set model.loss where "
-        "it is built"
     )

@@ -142,6 +142,8 @@ class AdamW(Adam):
     weight_decay: float = 0.01
 
 
+# What is trained, searched and simulated with where nobody says an optimizer.
+DEFAULT_OPTIMIZER = SGD.type
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
 
 

@@ -279,7 +279,10 @@ class Plan:
         elif how == "read-write":
             how = "update exclusive"
         tile = " x ".join(f"{lo}:{hi}" for lo, hi in box)
-        size = 4
+        tensor = requirement.tensor
+        size = {"value": tensor.element_bytes, "partial": tensor.element_bytes}.get(
+            requirement.field, tensor.gradient_bytes
+        )
         for lo, hi in requirement.boxes[k]:
             size *= hi - lo
         field = f" {requirement.field}" if requirement.field in ("gradient", "state") else ""

@@ -22,7 +22,7 @@ from flexlegion.machine.topology import Device, Topology
 from flexlegion.model import Model
 from flexlegion.network import Network
 from flexlegion.ops.base import DimKind
-from flexlegion.optimizers import Optimizer
+from flexlegion.optimizers import DEFAULT_OPTIMIZER, Optimizer
 from flexlegion.precision import DEFAULT, DEFAULT_STORAGE, PEAKS, check_used
 from flexlegion.problem import Problem
 from flexlegion.references import load_model
@@ -95,7 +95,8 @@ class Setting:
 
     def __str__(self) -> str:
         operators, devices = len(self.problem.graph.operators), len(self.problem.devices)
-        return f"{self.network} on {self.machine}: {operators} operators, {devices} devices"
+        what = f"{operators} operators, {devices} devices; {self.network.goal}"
+        return f"{self.network} on {self.machine}: {what}"
 
 
 def network_of(
@@ -124,7 +125,7 @@ def network_of(
     return Network.of(
         model,
         loss,
-        optimizer or "sgd",
+        optimizer or DEFAULT_OPTIMIZER,
         precision or DEFAULT,
         storage=storage or DEFAULT_STORAGE,
     )

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from flexlegion.cost import COSTS
 from flexlegion.errors import UserError
 from flexlegion.losses import LOSSES
-from flexlegion.optimizers import optimizer_of
+from flexlegion.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS, optimizer_of
 from flexlegion.precision import DEFAULT, DEFAULT_STORAGE, PRECISIONS, STORAGE_HELP
-from flexlegion.quoting import shown
+from flexlegion.process import rank
+from flexlegion.quoting import note, shown
 from flexlegion.references import HELP, Target, is_code, target_of
 from flexlegion.strategies import read_strategy
 from flexlegion.strategy import Strategy
@@ -20,6 +21,8 @@ from flexlegion.tools.sizes import add_size_option, batch_size, found_for, found
 
 if TYPE_CHECKING:
     from flexlegion.network import Network
+
+OPTIMIZER_HELP = f"one of {', '.join(OPTIMIZERS)}; default: {DEFAULT_OPTIMIZER}"
 
 
 def add_network_options(
@@ -35,7 +38,7 @@ def add_network_options(
     parser.add_argument(
         "--batch-size", type=batch_size, help="over all devices; default: the network's own"
     )
-    parser.add_argument("--optimizer", help="sgd (default), adam or adamw")
+    parser.add_argument("--optimizer", help=OPTIMIZER_HELP)
     parser.add_argument(
         "--clip-norm", type=float, help="it scales gradients down to this norm, of all together"
     )
@@ -109,16 +112,38 @@ def network_of(
     from flexlegion.network import Network
 
     model = target.load(choices["batch_size"], sizes, None)
-    optimizer = optimizer_of(choices["optimizer"] or "sgd")
+    optimizer = optimizer_of(choices["optimizer"] or DEFAULT_OPTIMIZER)
     if args.clip_norm is not None:
         optimizer = replace(optimizer, clip_norm=args.clip_norm)
-    return Network.of(
+    network = Network.of(
         model,
         choices["loss"],
         optimizer,
         choices["precision"] or DEFAULT,
         storage=choices["storage"] or DEFAULT_STORAGE,
     )
+    say_default_loss(network, choices["loss"])
+    return network
+
+
+def say_default_loss(network: Network, loss: str | None) -> None:
+    """Tell the user by which loss a network is trained whose outputs do not tell, by default.
+
+    Parameters
+    ----------
+    network
+        As it is trained.
+    loss
+        What was asked for; None: nothing.
+    """
+    if loss is not None or network.model.loss is not None or rank() > 0:
+        return
+    producers = [output.producer for output in network.model.outputs]
+    if not all(producer is not None and producer.kind.type == "softmax" for producer in producers):
+        note(
+            f"trained with {network.loss} by default, as neither --loss nor the model says a loss; "
+            "its outputs are no softmaxes, so this may not be what is wanted"
+        )
 
 
 def _model_name(args: argparse.Namespace, found: Mapping[str, Any], source: str) -> str:

@@ -170,7 +170,7 @@ def train_here(args: argparse.Namespace) -> None:
     if first:
         say(
             f"{args.model}: {train.number} samples to train, {test.number} to test; "
-            f"{_described(model.machine)}; {model.strategy.source}"
+            f"{_described(model.machine)}; {model.strategy.source}; {network.goal}"
         )
     if args.weights:
         model.load_weights(args.weights)

@@ -20,7 +20,7 @@ from flexlegion.graph import Graph, Operator
 from flexlegion.losses import LOSSES, losses_of
 from flexlegion.network import Network
 from flexlegion.ops.losses import CrossEntropy, LossOperator
-from flexlegion.optimizers import SGD, Optimizer, optimizer_of
+from flexlegion.optimizers import DEFAULT_OPTIMIZER, SGD, Optimizer, optimizer_of
 from flexlegion.precision import DEFAULT, DEFAULT_STORAGE, PRECISIONS, STORAGE_HELP
 from flexlegion.references import HELP, load_model, target_of
 from flexlegion.schedules import (
@@ -34,6 +34,7 @@ from flexlegion.schedules import (
 )
 from flexlegion.strategy import Strategy
 from flexlegion.suggestions import unknown
+from flexlegion.tools.network import OPTIMIZER_HELP, say_default_loss
 from flexlegion.tools.sizes import add_size_option, batch_size, found_for, found_sizes, given_sizes
 from flexlegion.zoo import ZOO, ZooEntry
 
@@ -132,6 +133,7 @@ def prepared(
     model = target.load(batch_size, sizes, args.seed)
     loss = found.get("loss") if args.loss is None else args.loss
     network = Network.of(model, loss, optimizer, args.precision, storage=args.storage)
+    say_default_loss(network, loss)
     if source != SYNTHETIC:
         sets = load_named(source, network.graph, args.held_out, args.seed)
         train, test = (Samples(part.x, part.y, part.samples) for part in sets)
@@ -238,7 +240,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 def add_optimizer_options(parser: argparse.ArgumentParser) -> None:
     """``--optimizer``, ``--lr`` and what goes with them."""
-    parser.add_argument("--optimizer", default="adam", help="sgd, adam (default) or adamw")
+    parser.add_argument("--optimizer", help=OPTIMIZER_HELP)
     parser.add_argument("--lr", type=float, help="learning rate; default: the optimizer's")
     parser.add_argument("--momentum", type=float, help="for sgd")
     parser.add_argument("--weight-decay", type=float, help="default: the optimizer's")
@@ -279,9 +281,9 @@ def optimizer_from(args: argparse.Namespace) -> Optimizer:
     UserError
         If there is no such optimizer, or a number is out of range.
     """
-    chosen = optimizer_of(args.optimizer, args.lr)
+    chosen = optimizer_of(args.optimizer or DEFAULT_OPTIMIZER, args.lr)
     if args.momentum is not None and not isinstance(chosen, SGD):
-        raise UserError(f"--momentum goes with --optimizer sgd, not {args.optimizer}")
+        raise UserError(f"--momentum goes with --optimizer sgd, not {chosen.type}")
     names = ("momentum", "weight_decay", "clip_norm")
     given: dict[str, Any] = {name: getattr(args, name) for name in names}
     return dataclasses.replace(

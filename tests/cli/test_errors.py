@@ -371,7 +371,10 @@ TRAIN_ARGUMENTS = [
     ),
     (["--lr", "nan"], "the learning rate has to be positive and finite, but is nan"),
     (["--lr", "-0.1"], "the learning rate has to be positive and finite, but is -0.1"),
-    (["--momentum", "0.9"], "--momentum goes with --optimizer sgd, not adam"),
+    (
+        ["--optimizer", "adam", "--momentum", "0.9"],
+        "--momentum goes with --optimizer sgd, not adam",
+    ),
     (["--optimizer", "sgd", "--momentum", "-1"], "momentum has to be at least 0 and below 1"),
     (["--optimizer", "lion"], "unknown optimizer 'lion'; choose one of sgd, adam, adamw"),
     (["--model", "vgg"], f"unknown model 'vgg'; choose one of {', '.join(ZOO)}"),

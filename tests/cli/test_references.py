@@ -10,6 +10,7 @@ import pytest
 from commands import FEW, Capture, error_of, json_of, text_of
 
 from flexlegion import Strategy, UserError
+from flexlegion.cli import main
 from flexlegion.fingerprint import Fingerprint
 from flexlegion.machine.devices import Devices
 from flexlegion.references import load_model
@@ -130,10 +131,12 @@ def test_what_it_is_trained_with(capsys: Capture) -> None:
     own = json_of(capsys, "simulate", "--model", "nets.py:regression", *MACHINE)
     assert (own["loss"], own["batch_size"]) == ("mean_squared_error", 4)
     args = ["simulate", "--model", "nets.py:says_no_loss", *MACHINE]
-    assert error_of(capsys, *args).endswith(
-        "nothing says what nets.py:says_no_loss is trained with; give a loss (--loss), or set "
-        "model.loss where it is built"
-    )
+    # The same by default as for `Model.compile`, and the command says so.
+    assert main(args) == 0
+    printed = capsys.readouterr()
+    out = printed.out.replace("\n", " ")
+    assert "; sgd, sparse_categorical_crossentropy; strategy data" in out
+    assert "note: trained with sparse_categorical_crossentropy by default" in printed.err
     assert json_of(capsys, *args, "--loss", "mean_squared_error")["fits"]
 
 

@@ -84,7 +84,10 @@ def test_search_as_text(capsys: Capture, out: str) -> None:
     text, err = text_of(capsys, "search", *SMALL, *FEW, "--out", out)
     assert err == ""
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert lines[0] == "mlp (batch 64, hidden 64x32) on p100x2: 8 operators, 2 devices"
+    assert lines[0] == (
+        "mlp (batch 64, hidden 64x32) on p100x2: 8 operators, 2 devices; sgd, "
+        "sparse_categorical_crossentropy"
+    )
     assert lines[2].startswith("start data ")
     assert any(line.startswith("found ") and ", from start " in line for line in lines)
     assert any(line.startswith("speed-up ") and "over data parallelism" in line for line in lines)

@@ -73,7 +73,10 @@ def test_simulate_as_text(capsys: Capture) -> None:
     out, err = text_of(capsys, "simulate", *LENET)
     assert err == ""
     lines = out.splitlines()
-    assert lines[0] == "lenet (batch 64) on p100x4: 12 operators, 4 devices; strategy data"
+    assert lines[0] == (
+        "lenet (batch 64) on p100x4: 12 operators, 4 devices; sgd, "
+        "sparse_categorical_crossentropy; strategy data"
+    )
     names = [line.split("  ")[0] for line in lines]
     for name in ("iteration time", "bytes moved", "computation time", "load balance"):
         assert names.count(name) == 1

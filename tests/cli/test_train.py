@@ -37,6 +37,8 @@ def test_main_job(tmp_path: Path) -> None:
         "data",
         "--epochs",
         "15",
+        "--optimizer",
+        "adam",
         "--json",
     ]
     done = run_legate(TRAIN, *arguments, out, cpus=2, timeout=300)
@@ -88,7 +90,8 @@ def test_mnist_files(tmp_path: Path) -> None:
         (tmp_path / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images[part])))
         (tmp_path / f"{name}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(labels[part])))
     out = tmp_path / "metrics.json"
-    arguments = ["--data", tmp_path, "--strategy", "model", "--epochs", 5, "--json", out]
+    arguments = ["--data", tmp_path, "--strategy", "model", "--epochs", 5]
+    arguments += ["--optimizer", "adam", "--json", out]
     done = run_legate(TRAIN, *arguments, cpus=2, timeout=120)
     assert "1400 samples to train, 397 to test" in done.stdout
     assert json.loads(out.read_text())["accuracy"] > 0.85
@@ -99,7 +102,18 @@ def test_folders_of_images(tmp_path: Path) -> None:
     write_digits(tmp_path / "digits")
     out = tmp_path / "metrics.json"
     arguments = ["--data", tmp_path / "digits", "--size", "input_shape=24x24x1", "--augment"]
-    arguments += ["--epochs", 4, "--schedule", "cosine", "--warmup", 20, "--weight-decay", 1e-4]
+    arguments += [
+        "--optimizer",
+        "adam",
+        "--epochs",
+        4,
+        "--schedule",
+        "cosine",
+        "--warmup",
+        20,
+        "--weight-decay",
+        1e-4,
+    ]
     done = run_legate(TRAIN, *arguments, "--json", out, cpus=2, timeout=120)
     assert "1437 samples to train, 360 to test" in done.stdout
     metrics = json.loads(out.read_text())
@@ -200,7 +214,18 @@ def test_diverged(tmp_path: Path) -> None:
 def test_followed(tmp_path: Path) -> None:
     """The options that follow training."""
     best, log, board = tmp_path / "best.npz", tmp_path / "log.csv", tmp_path / "board"
-    arguments = ["--epochs", 50, "--lr", 0.02, "--early-stopping", 1, "--best-weights", best]
+    arguments = [
+        "--optimizer",
+        "adam",
+        "--epochs",
+        50,
+        "--lr",
+        0.02,
+        "--early-stopping",
+        1,
+        "--best-weights",
+        best,
+    ]
     done = run_legate(TRAIN, *arguments, "--log", log, "--tensorboard", board, cpus=2, timeout=90)
     assert "\nstopped early: no better for 1 epoch than " in done.stdout
     assert len(log.read_text().splitlines()) < 51

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from networks import NETWORKS
@@ -153,3 +155,25 @@ def test_mistakes() -> None:
         Network.of(mlp(), storage="bf8")
     with pytest.raises(UserError, match="has type bfloat16, but only float32 or int32"):
         Model(8).input((4,), "bfloat16")  # type: ignore[arg-type]
+
+
+def test_a_plan_prints_the_bytes_of_elements_as_they_are_stored() -> None:
+    """The sum of what `plan` prints for activations halves; weights' gradients stay wide."""
+
+    def printed(storage: str) -> dict[str, int]:
+        network = Network.of(mlp(), storage=storage)
+        devices = load_machine("p100x2").names
+        strategy = resolve("data", network.graph, devices)
+        plan = Plan(network.graph, strategy, devices, network.outputs)
+        sizes: dict[str, int] = {}
+        for line in plan.describe().splitlines():
+            if match := re.search(r" (\S+)( gradient)? \[[^]]*\]  ([\d,]+) bytes", line):
+                name = f"{match[1]}{match[2] or ''}"
+                sizes[name] = max(sizes.get(name, 0), int(match[3].replace(",", "")))
+        return sizes
+
+    wide, narrow = printed("fp32"), printed("bf16")
+    for name in ("x", "hidden.output", "out.output", "hidden.output gradient", "hidden.kernel"):
+        assert 2 * narrow[name] == wide[name] > 0, name
+    for name in ("hidden.kernel gradient", "hidden.bias"):
+        assert narrow[name] == wide[name] > 0, name
