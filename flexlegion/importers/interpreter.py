@@ -10,7 +10,15 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from flexlegion.errors import UserError
-from flexlegion.importers.constants import PROBE, Folded, concrete, evaluate, is_random
+from flexlegion.importers.constants import (
+    PROBE,
+    Folded,
+    concrete,
+    concrete_shape,
+    evaluate,
+    is_random,
+)
+from flexlegion.importers.decomposition import decomposed, is_decomposed
 from flexlegion.importers.memory import Content, Seen, Step, Writer
 from flexlegion.importers.program import SAMPLES, Node, Shape, Type, at
 from flexlegion.importers.schemas import (
@@ -82,6 +90,8 @@ class Interpreter:
         if isinstance(meta, torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool):
             return meta
         name = op_name(fx_node.target)
+        if name == "size":
+            return list(meta)
         if name.startswith(_CHECKS):
             return None
         args = [self._value(a) for a in fx_node.args]
@@ -93,10 +103,23 @@ class Interpreter:
         targets = written(fx_node.target)
         if targets:
             return self._write(fx_node, name, targets, args, kwargs)
+        if is_decomposed(name, args) and _has_node(self.read((args, kwargs))):
+            return self._decomposed(fx_node)
         result = self._computed(fx_node, name, self.read(args), self.read(kwargs))
         if isinstance(result, list | tuple):
             return [self._seen(fx_node, name, part, i, args) for i, part in enumerate(result)]
         return self._seen(fx_node, name, result, None, args)
+
+    def _decomposed(self, fx_node: Any) -> Any:
+        """Results of what PyTorch makes of an operation."""
+        module, given = decomposed(fx_node)
+        self.writes = True  # from here on, whether or not the graph has writes of its own
+        placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+        for placeholder, source in zip(placeholders, given, strict=True):
+            self.values[placeholder] = self.values[source]
+        results = self.run(module)
+        several = isinstance(fx_node.meta.get("val"), list | tuple)
+        return results if several else results[0]
 
     def _computed(self, fx_node: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Result of an operation: a node or a constant, or a list of them."""
@@ -229,7 +252,7 @@ class Interpreter:
         path, layer = module_of(fx_node)
         type_ = self._type_of(before)
         if name == "copy":
-            source = self._node(args[1], path)
+            source = self.node(args[1], path)
             if source.type.dtype != type_.dtype:
                 converted = Type(source.shape, type_.dtype)
                 to = {"self": source, "dtype": getattr(torch, type_.dtype)}
@@ -248,10 +271,44 @@ class Interpreter:
             extents = [1 if e and e % SAMPLES == 0 else e for e in type_.shape]
             whole = torch.full(extents, number, dtype=getattr(torch, type_.dtype))
             return self.new(Node("constant", {}, type_, path, value=whole.numpy()))
-        value = self._operation(fx_node, name, args, kwargs)
+        if name == "index_put" and not (args[3] if len(args) > 3 else False):
+            value = self._put(before, args[1], args[2], path)
+        else:
+            value = self._operation(fx_node, name, args, kwargs)
         if not isinstance(value, Node):
             raise UserError(f"'{name}'{at(path)} writes in place, which is not known")
         return value
+
+    def _put(self, before: Content, indices: list[Any], value: Any, path: str) -> Node | None:
+        """A tensor with a value where a mask holds, or at constant places; None: neither."""
+        target, value = self.node(before, path), self.node(value, path)
+        first, *others = indices
+        if first is not None and self._type_of(first).dtype == "bool":
+            mask = self.node(first, path)
+            if any(i is not None for i in others) or any(e != 1 for e in value.shape):
+                return None
+            ones = (1,) * (len(target.shape) - len(mask.shape))
+            if ones:
+                type_ = Type((*mask.shape, *ones), "bool")
+                mask = self.new(Node("view", {"self": mask, "size": type_.shape}, type_, path))
+            if value.shape:
+                type_ = Type((), value.type.dtype)
+                value = self.new(Node("view", {"self": value, "size": ()}, type_, path))
+            args = {"condition": mask, "self": value, "other": target}
+            return self.new(Node("where", args, target.type, path))
+        if first is not None or not all(i is None or isinstance(i, Folded) for i in others):
+            return None
+        places = tuple(slice(None) if i is None else i.tensor for i in indices)
+
+        def apply(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor[places]
+
+        shape = apply(torch.empty(concrete_shape(target.shape, PROBE))).shape
+        type_ = Type((SAMPLES, *shape[1:]), target.type.dtype)
+        if value.shape != type_.shape:
+            value = self.new(Node("expand", {"self": value, "size": type_.shape}, type_, path))
+        step = Step(apply, "index", target.type, type_)
+        return self.writer.put(step, target, value, path)
 
     def _is_unread_counter(self, fx_node: Any, target: Seen) -> bool:
         """Whether a write counts a batch normalisation's batches, which nothing reads."""
@@ -327,7 +384,7 @@ class Interpreter:
             return type(value)(parts)
         return value
 
-    def _node(self, value: Any, path: str) -> Node:
+    def node(self, value: Any, path: str) -> Node:
         """A value as a node, whatever it is."""
         if isinstance(value, Node):
             return value

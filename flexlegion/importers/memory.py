@@ -121,7 +121,7 @@ class Writer:
             between.append(self._view(step, between[-1], path))
         content = value
         for step, parent in zip(reversed(seen.steps), reversed(between), strict=False):
-            content = self._put(step, parent, content, path)
+            content = self.put(step, parent, content, path)
         memory.content, memory.version = content, memory.version + 1
         seen.value, seen.version = value, memory.version
 
@@ -177,7 +177,7 @@ class Writer:
             return self._node("expand", args, shape, node.type.dtype, path)
         return self._picked(self._flat(node, path), form.numbers(path), shape, path)
 
-    def _put(self, step: Step, parent: Node, value: Node, path: str) -> Node:
+    def put(self, step: Step, parent: Node, value: Node, path: str) -> Node:
         """A node, with a value where a view shows it."""
         shape, form = parent.shape, _Form(step)
         if step.name == "detach":

@@ -42,23 +42,23 @@ def attend(net: Net, *parts: torch.Tensor, **options: Any) -> torch.Tensor:
 
 
 CASES: dict[str, Body] = {
-    "attention to others": lambda n, x, k, v: attend(n, x, k, k),
-    "attention to others of others": lambda n, x, k, v: attend(n, x, k, v),
-    "latents attend": lambda n, x, k, v: attend(n, n.latents(x), x, x),
-    "latents in attention": lambda n, x, k, v: F.scaled_dot_product_attention(
+    "attention to others": lambda n, x, k, _: attend(n, x, k, k),
+    "attention to others of others": lambda n, *parts: attend(n, *parts),
+    "latents attend": lambda n, x, *_: attend(n, n.latents(x), x, x),
+    "latents in attention": lambda n, x, *_: F.scaled_dot_product_attention(
         n.latents(x)[:, None], x[:, None], x[:, None]
     ),
-    "latents in a product": lambda n, x, k, v: n.dense(n.latents(x)) @ x.transpose(1, 2),
-    "latents merged": lambda n, x, k, v: (
+    "latents in a product": lambda n, x, *_: n.dense(n.latents(x)) @ x.transpose(1, 2),
+    "latents merged": lambda n, x, *_: (
         n.dense(n.latents(x).reshape(-1, 4)).view(x.shape[0], 2, 4) + x[:, :2]
     ),
-    "rows as kernels": lambda n, x, k, v: (
+    "rows as kernels": lambda n, x, *_: (
         F.linear(x, n.table[:2]) @ F.linear(x, n.table[2:]).mT[:, :2]
     ),
-    "rows as factors": lambda n, x, k, v: x[:, :3] * n.table.chunk(2)[0] + n.table.chunk(2)[1],
-    "one for several": lambda n, x, k, v: n.dense(x)[:, None] @ k.view(-1, 3, 2, 4).transpose(2, 3),
-    "several for one": lambda n, x, k, v: k.view(-1, 3, 2, 4) @ n.dense(x)[:, None].transpose(2, 3),
-    "sum of truths": lambda n, x, k, v: n.dense(x) * ((x > 0) + (x > -1)),
+    "rows as factors": lambda n, x, *_: x[:, :3] * n.table.chunk(2)[0] + n.table.chunk(2)[1],
+    "one for several": lambda n, x, k, _: n.dense(x)[:, None] @ k.view(-1, 3, 2, 4).transpose(2, 3),
+    "several for one": lambda n, x, k, _: k.view(-1, 3, 2, 4) @ n.dense(x)[:, None].transpose(2, 3),
+    "sum of truths": lambda n, x, *_: n.dense(x) * ((x > 0) + (x > -1)),
 }
 
 

@@ -19,9 +19,9 @@ from flexlegion.importers.lower import (
     sequences,
     shapes,
 )
-from flexlegion.importers.lower.base import LOWERINGS, Lowerer, Unsupported
+from flexlegion.importers.lower.base import LOWERINGS, Absent, Lowerer, Unsupported
 from flexlegion.importers.lower.ends import lower_input, lower_output
-from flexlegion.importers.program import Node, Program
+from flexlegion.importers.program import Node, Program, Type
 from flexlegion.importers.views import plain
 from flexlegion.importers.weights import Origin
 from flexlegion.model import Model
@@ -91,18 +91,13 @@ def _lower(lowerer: Lowerer, node: Node, users: dict[Node, list[Node]]) -> Any:
         if len(node.value.shape) != len(node.shape) or any(
             e not in (1, s) for e, s in zip(node.value.shape, node.shape, strict=True)
         ):
-            return _PerSample(node)
+            return Absent("it reads a constant that differs from sample to sample")
         return plain(node, node.value.shape)
     if node.op in SOURCES:
         return plain(node, node.shape)
+    if isinstance(node.type, Type) and 0 in node.shape:
+        return Absent("it reads a value without elements")  # concatenation leaves it out
     return LOWERINGS[node.op](lowerer, node)
-
-
-class _PerSample:
-    """A constant that differs from sample to sample: it can be an index alone."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
 
 
 def _where(node: Node) -> str:

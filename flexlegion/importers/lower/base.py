@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,18 @@ from flexlegion.ops.shape import Rearrange, Reshape, Transpose
 from flexlegion.quoting import printable
 from flexlegion.tensor import MAX_RANK, Tensor
 
-Result = Value | tuple[Value, ...]
+
+@dataclass(frozen=True)
+class Absent:
+    """What a node has in place of a value that the graph could hold, and why.
+
+    Some readers need no value: indices are constants, and concatenation leaves out what is empty.
+    """
+
+    why: str
+
+
+Result = Value | tuple[Value, ...] | Absent
 Lowering = Callable[["Lowerer", Node], Result]
 LOWERINGS: dict[str, Lowering] = {}
 
@@ -77,8 +88,9 @@ class Lowerer:
     def value(self, node: Any) -> Value:
         """What a node was lowered to."""
         result = self.results[node]
-        if not isinstance(result, Value):
-            raise Unsupported("it reads a constant that differs from sample to sample")
+        if isinstance(result, Absent):
+            raise Unsupported(result.why)
+        assert isinstance(result, Value)
         return result
 
     # Names

@@ -95,7 +95,16 @@ def select(lowerer: Lowerer, node: Node) -> Value:
 
 
 @lowers(
-    "split", "chunk", "split_with_sizes", "unbind", "tensor_split", "hsplit", "vsplit", "dsplit"
+    "split",
+    "chunk",
+    "split_with_sizes",
+    "unsafe_split",
+    "unsafe_chunk",
+    "unbind",
+    "tensor_split",
+    "hsplit",
+    "vsplit",
+    "dsplit",
 )
 def split(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
     source, rank = node["self"], len(node["self"].shape)

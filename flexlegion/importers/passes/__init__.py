@@ -9,6 +9,7 @@ from flexlegion.importers.passes.experts import recognise_experts
 from flexlegion.importers.passes.expressions import as_expressions, fuse_expressions
 from flexlegion.importers.passes.identities import drop_identities
 from flexlegion.importers.passes.masks import additive_masks, simplify_masks
+from flexlegion.importers.passes.moments import decompose_variances
 from flexlegion.importers.passes.norms import decompose_lengths, recognise_rms_norm
 from flexlegion.importers.passes.parts import part_parameters
 from flexlegion.importers.passes.rotary import recognise_rotary
@@ -24,6 +25,7 @@ PASSES: tuple[Pass, ...] = (
     recognise_drop_path,
     recognise_rms_norm,
     decompose_lengths,
+    decompose_variances,
     recognise_rotary,
     recognise_attention,
     recognise_experts,

@@ -22,7 +22,8 @@ _UNARY = {
     "hardsigmoid": "hardsigmoid", "exp": "exp", "log": "log", "sqrt": "sqrt", "rsqrt": "rsqrt",
     "square": "square", "neg": "neg", "abs": "abs", "sin": "sin", "cos": "cos", "erf": "erf",
     "reciprocal": "reciprocal", "relu6": "relu6", "log1p": "log1p", "expm1": "expm1",
-    "detach": "detach",
+    "detach": "detach", "mish": "mish", "log_sigmoid": "log_sigmoid", "sign": "sign",
+    "floor": "floor", "ceil": "ceil",
 }  # fmt: skip
 _BINARY = {
     "maximum": "maximum(a, b)", "minimum": "minimum(a, b)", "mul": "(a * b)", "div": "(a / b)",
@@ -162,14 +163,16 @@ def _sum(sign: str) -> Callable[[Node], Formula]:
 
 
 def _pow(node: Node) -> Formula | None:
+    if not node.type.is_float:
+        return None
     exponent = constant_of(node["exponent"])
     if exponent is None or exponent.size != 1 or not isinstance(node["self"], Node):
-        return None
+        return "(a ** b)", {"a": node["self"], "b": node["exponent"]}
     value = float(exponent.reshape(-1)[0])
     text = {2.0: "square(a)", 0.5: "sqrt(a)", -0.5: "rsqrt(a)", -1.0: "reciprocal(a)"}.get(value)
     if text is None and value in (3.0, 4.0):
         text = {3.0: "(a * square(a))", 4.0: "square(square(a))"}[value]
-    return None if text is None else (text, {"a": node["self"]})
+    return text or f"(a ** {_number(value)})", {"a": node["self"]}
 
 
 def _where(node: Node) -> Formula:
@@ -224,7 +227,45 @@ def _selu(node: Node) -> Formula:
 
 
 def _softplus(node: Node) -> Formula | None:
-    return ("softplus(a)", {"a": node["self"]}) if node["beta"] == 1 else None
+    beta = float(node["beta"])
+    text = "softplus(a)" if beta == 1 else f"(softplus({_number(beta)} * a) * {_number(1 / beta)})"
+    return text, {"a": node["self"]}
+
+
+def _celu(node: Node) -> Formula:
+    alpha = float(node["alpha"])
+    below = f"{_number(alpha)} * expm1(minimum(a, 0.0) * {_number(1 / alpha)})"
+    return f"where((a > 0.0), a, ({below}))", {"a": node["self"]}
+
+
+def _hardshrink(node: Node) -> Formula:
+    return f"where((abs(a) <= {_number(float(node['lambd']))}), 0.0, a)", {"a": node["self"]}
+
+
+def _softshrink(node: Node) -> Formula:
+    bound = _number(float(node["lambd"]))
+    return f"where((abs(a) <= {bound}), 0.0, (a - {bound} * sign(a)))", {"a": node["self"]}
+
+
+def _threshold(node: Node) -> Formula:
+    bound, value = (_number(float(node[name])) for name in ("threshold", "value"))
+    return f"where((a <= {bound}), {value}, a)", {"a": node["self"]}
+
+
+def _isnan(node: Node) -> Formula:
+    return "(a != a)", {"a": node["self"]}
+
+
+def _added(operator: str) -> Callable[[Node], Formula]:
+    def formula(node: Node) -> Formula:
+        names = {"a": node["self"], "b": node["tensor1"], "c": node["tensor2"]}
+        return f"(a + {_number(float(node.get('value', 1)))} * b {operator} c)", names
+
+    return formula
+
+
+def _lerp(node: Node) -> Formula:
+    return "(a + c * (b - a))", {"a": node["self"], "b": node["end"], "c": node["weight"]}
 
 
 def _rsub(node: Node) -> Formula:
@@ -248,5 +289,7 @@ _SPECIAL: dict[str, Callable[[Node], Formula | None]] = {
     "masked_fill": _masked_fill, "gelu": _gelu, "clamp": _clamp, "clip": _clamp,
     "clamp_min": _clamp, "clamp_max": _clamp, "selu": _selu, "l2_normalize": _l2_normalize,
     "hardtanh": _hardtanh, "leaky_relu": _leaky_relu, "elu": _elu, "softplus": _softplus,
+    "celu": _celu, "hardshrink": _hardshrink, "softshrink": _softshrink, "isnan": _isnan,
+    "threshold": _threshold, "addcmul": _added("*"), "addcdiv": _added("/"), "lerp": _lerp,
     "length": _length, "to": _converted, "_to_copy": _converted, "type_as": _converted,
 }  # fmt: skip

@@ -37,4 +37,5 @@ def _part(node: Node) -> tuple[Node, int, int] | None:
     if node.get("step", 1) != 1:
         return None
     start = node["start"] or 0
-    return source, min(start + extent if start < 0 else start, extent), node.shape[1]
+    start = max(start + extent, 0) if start < 0 else min(start, extent)
+    return source, start, node.shape[1]

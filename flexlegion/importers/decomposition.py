@@ -1,0 +1,96 @@
+"""Operations that PyTorch itself makes of others: what it makes of them is read in their place.
+
+Only those that nothing here knows as a whole are: batch normalisation, attention, recurrent layers
+and the like have operators of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table
+from torch._guards import detect_fake_mode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from flexlegion.errors import UserError
+from flexlegion.importers.program import at
+from flexlegion.importers.schemas import module_of, op_name
+
+_NAMES = frozenset(
+    [
+        "baddbmm",
+        "bilinear",
+        "cosine_similarity",
+        "diff",
+        "einsum",
+        "glu",
+        "kron",
+        "logsumexp",
+        "outer",
+        "pairwise_distance",
+        "pixel_shuffle",
+        "pixel_unshuffle",
+        "repeat",
+        "rnn_relu",
+        "rnn_tanh",
+        "tensordot",
+        "tile",
+        "tril",
+        "triu",
+    ]
+)
+
+
+def is_decomposed(name: str, args: list[Any]) -> bool:
+    """Whether an operation is read as those that PyTorch makes of it."""
+    if name == "repeat_interleave":  # over rows, it belongs to mixtures of experts
+        return len(args) > 2 and args[2] not in (None, 0) and isinstance(args[1], int)
+    return name in _NAMES
+
+
+def _is_fixed(extent: Any) -> bool:
+    """Whether an extent that was symbolic has become a number."""
+    return isinstance(extent, torch.SymInt) and bool(extent.node.expr.is_number)
+
+
+def decomposed(fx_node: Any) -> tuple[Any, list[Any]]:
+    """The graph that PyTorch makes of an operation, and the nodes that its placeholders stand for.
+
+    The graph returns a tuple.
+
+    Raises
+    ------
+    UserError
+        If PyTorch makes it for the example's number of samples alone.
+    """
+    leaves, structure = pytree.tree_flatten((fx_node.args, fx_node.kwargs))
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.fx.Node)]
+    target = fx_node.target
+    is_composite = torch._C._dispatch_has_kernel_for_dispatch_key(
+        target.name(), "CompositeImplicitAutograd"
+    )
+    function = target.decompose if is_composite else decomposition_table[target]
+
+    def run(*values: Any) -> Any:
+        given = list(leaves)
+        for place, value in zip(places, values, strict=True):
+            given[place] = value
+        args, kwargs = pytree.tree_unflatten(given, structure)
+        result = function(*args, **kwargs)
+        return tuple(result) if isinstance(result, list | tuple) else (result,)
+
+    values = [leaves[place].meta["val"] for place in places]
+    mode = detect_fake_mode(values)
+    assert mode is not None
+    with mode, torch.no_grad():
+        module = make_fx(run, _allow_non_fake_inputs=True)(*values)
+    if any(_is_fixed(extent) for value in values for extent in getattr(value, "shape", ())):
+        raise UserError(
+            f"'{op_name(target)}'{at(module_of(fx_node)[0])} cannot be read as other operations "
+            "for any number of samples"
+        )
+    for node in module.graph.nodes:
+        node.meta["nn_module_stack"] = fx_node.meta.get("nn_module_stack")
+    return module, [leaves[place] for place in places]

@@ -1,0 +1,61 @@
+"""Operations that are read as others, beside PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from beside_torch import assert_same
+from torch import nn
+from torch.nn import functional as F
+
+Body = Callable[..., torch.Tensor]
+
+
+class Net(nn.Module):
+    """A dense and a recurrent layer, and what to do with them."""
+
+    def __init__(self, body: Body) -> None:
+        super().__init__()
+        self.dense, self.recurrent = nn.Linear(4, 4), nn.RNN(4, 3, batch_first=True)
+        self.body = body
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(self, self.dense(x), x)
+
+
+def written(y: torch.Tensor, places: object, value: object) -> torch.Tensor:
+    """A tensor with values at some places."""
+    z = y * 1
+    z[places] = value  # type: ignore[index, assignment]
+    return z + y
+
+
+CASES: dict[str, Body] = {
+    "einsum": lambda _, y, x: torch.einsum("nij,nkj->nik", y, x),
+    "cosine": lambda _, y, x: F.cosine_similarity(y, x, dim=-1),
+    "gated": lambda _, y, x: F.glu(y) + x[..., :2],
+    "log of sum of exp": lambda _, y, x: y.logsumexp(-1) + x[..., 0],
+    "recurrent": lambda n, y, x: n.recurrent(y)[0] + x[..., :3],
+    "repeated": lambda _, y, x: y.repeat(1, 2, 1) + x.repeat_interleave(2, 1),
+    "differences": lambda _, y, x: y.diff(dim=1) + x[:, 1:],
+    "triangle": lambda _, y, x: (y @ x.mT).tril() + (x @ y.mT).triu(1),
+    "variance": lambda _, y, __: y.var(-1) + y.std((1, 2), keepdim=True, correction=0)[:, 0],
+    "powers": lambda _, y, x: (y.abs() + 1) ** 1.5 + (x.abs() + 0.5) ** y + 2**y,
+    "shrunk": lambda _, y, x: (
+        F.hardshrink(y, 0.2) + F.softshrink(x * y, 0.1) + F.threshold(y, 0, 2)
+    ),
+    "smooth": lambda _, y, x: F.celu(y, 0.7) + F.softplus(y, 2) + F.mish(x * y) + F.logsigmoid(y),
+    "combined": lambda _, y, x: torch.addcmul(x, y, y, value=0.5) + torch.lerp(x, y, 0.3),
+    "where true": lambda _, y, x: written(y, x > 0, 0.25),
+    "rows where true": lambda _, y, x: written(y, x.sum(-1) > 0, 0.25),
+    "at places": lambda _, y, x: written(y, (slice(None), [0, 3]), x[:, [1, 2]]),
+    "at places, a number": lambda _, y, x: written(y * x, (slice(None), slice(None), [0, 3]), 1.0),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_beside_pytorch(name: str) -> None:
+    torch.manual_seed(0)
+    assert_same(Net(CASES[name]), torch.randn(2, 5, 4))
