@@ -271,9 +271,10 @@ class Interpreter:
             extents = [1 if e and e % SAMPLES == 0 else e for e in type_.shape]
             whole = torch.full(extents, number, dtype=getattr(torch, type_.dtype))
             return self.new(Node("constant", {}, type_, path, value=whole.numpy()))
+        value = None
         if name == "index_put" and not (args[3] if len(args) > 3 else False):
             value = self._put(before, args[1], args[2], path)
-        else:
+        if value is None:
             value = self._operation(fx_node, name, args, kwargs)
         if not isinstance(value, Node):
             raise UserError(f"'{name}'{at(path)} writes in place, which is not known")
