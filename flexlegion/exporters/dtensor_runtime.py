@@ -54,7 +54,11 @@ def run(
     outputs: Sequence[Placements],
     **attributes: Any,
 ) -> Any:
-    """Apply a function to each device's tiles of the operands; they make the outputs' tiles."""
+    """Apply a function to each device's tiles of the operands; they make the outputs' tiles.
+
+    With the precision "bf16", factors of products are rounded to bfloat16, and what comes out is in
+    single precision again.
+    """
     mesh = operands[0].tensor.device_mesh
 
     def on_tiles(*tiles: Tensor) -> tuple[Tensor, ...]:
@@ -62,8 +66,10 @@ def run(
             tile * 0 if part(operand.once, mesh) else tile
             for tile, operand in zip(tiles, operands, strict=True)
         ]
-        results = function(*given, **attributes)
-        return (results if isinstance(results, tuple) else (results,))[: len(outputs)]
+        with torch.autocast(mesh.device_type, torch.bfloat16, enabled=PRECISION == "bf16"):
+            results = function(*given, **attributes)
+        kept = (results if isinstance(results, tuple) else (results,))[: len(outputs)]
+        return tuple(tile.float() if tile.dtype == torch.bfloat16 else tile for tile in kept)
 
     results = local_map(
         on_tiles,
@@ -74,6 +80,32 @@ def run(
         redistribute_inputs=True,
     )(*(operand.tensor for operand in operands))
     return results[0] if len(outputs) == 1 else results
+
+
+def clip(weights: Weights) -> Tensor:
+    """Scale all gradients down to the norm CLIP_NORM, of all together; their norm before.
+
+    It is called between the backward pass and the optimizer's step.
+    """
+    mesh = weights.mesh
+    gradients: list[Any] = [p.grad for p in weights.parameters() if p.grad is not None]
+    total = torch.zeros((), device=mesh.device_type)
+    with torch.no_grad():
+        for gradient in gradients:
+            placed = tuple(R if isinstance(p, Partial) else p for p in gradient.placements)
+            summed = tuple(P if isinstance(p, Shard) else R for p in placed)
+            squares = run(_squares, [read(gradient, placed, placed)], [summed])
+            total = total + squares.redistribute(mesh, [R] * mesh.ndim).to_local()
+        norm = total.sqrt()
+        if CLIP_NORM is not None:
+            factor = (CLIP_NORM / (norm + 1e-6)).clamp(max=1)
+            for gradient in gradients:
+                gradient.to_local().mul_(factor)
+    return norm
+
+
+def _squares(tile: Tensor) -> Tensor:
+    return tile.square().sum()
 
 
 def part(axes: Sequence[int], mesh: DeviceMesh) -> int:
@@ -221,6 +253,8 @@ class Weights(torch.nn.Module):
             mesh = init_device_mesh(kind, SIZES, mesh_dim_names=AXES)
         self.mesh = mesh
         self.step = 0
+        if PRECISION == "tf32":
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         self.names: dict[str, str] = {}
         for name, (placements, trained) in WEIGHTS.items():
             value = torch.as_tensor(values[name]).to(mesh.device_type)
@@ -245,6 +279,8 @@ class Weights(torch.nn.Module):
 
 
 # end
+PRECISION: str = "fp32"
+CLIP_NORM: float | None = None
 SIZES: tuple[int, ...] = ()
 AXES: tuple[str, ...] = ()
 WEIGHTS: dict[str, tuple[Placements, bool]] = {}

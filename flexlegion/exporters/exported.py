@@ -17,7 +17,9 @@ from flexlegion.exporters.spelling import comment
 from flexlegion.exporters.targets import Target
 from flexlegion.graph import Operator
 from flexlegion.losses import Losses
+from flexlegion.network import Network
 from flexlegion.optimizers import Optimizer
+from flexlegion.precision import DEFAULT, DEFAULT_STORAGE
 from flexlegion.problem import Problem
 from flexlegion.report.text import count, duration, names, table, wrapped
 from flexlegion.simulator import full
@@ -73,6 +75,8 @@ class Exported:
         What the program keeps on each device, and whether that fits.
     setting : Setting
         Model and machine.
+    target : str
+        "dtensor" or "jax".
     """
 
     text: str
@@ -82,6 +86,7 @@ class Exported:
     given_time_ns: int
     memory: ProgramMemory
     setting: Setting
+    target: str
 
     @property
     def others(self) -> list[Tensor]:
@@ -110,6 +115,8 @@ class Exported:
             "memory_of_each_device": self.memory.facts(),
             "replaced": [vars(each) for each in self.replaced],
             "others": [weight.name for weight in self.others],
+            "precision": self.setting.network.precision,
+            "clip_norm": self.setting.network.optimizer.clip_norm,
         }
 
     def __str__(self) -> str:
@@ -125,7 +132,9 @@ class Exported:
             f"strategy's {duration(self.given_time_ns)}"
         )
         needs = f"trained with {self.setting.network.optimizer.type}, {self.memory}"
-        return "\n".join([*lines, wrapped(needs, MAX_WIDTH)])
+        lines.append(wrapped(needs, MAX_WIDTH))
+        lines += _reminders(self.setting, self.target)
+        return "\n".join(lines)
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = []
@@ -195,6 +204,7 @@ def program_of(setting: Setting, strategy: str | Strategy, to: str) -> Exported:
     """`export` for a model on a machine."""
     problem = setting.problem
     target = target_of(to, len(problem.devices))
+    _check_numbers(setting.network, to)
     if unknown_types := missing(problem.graph, target):
         raise UserError(f"{to} has no function here for operators {', '.join(unknown_types)}")
     given = named(strategy, problem)
@@ -207,9 +217,33 @@ def program_of(setting: Setting, strategy: str | Strategy, to: str) -> Exported:
     name = strategy if isinstance(strategy, str) else given.source
     title = _title(setting, name, target, replaced)
     origin = getattr(setting.network.model, "origin", None)
-    text = program(problem.graph, setting.network.outputs, divisions, target, title, origin)
+    network = setting.network
+    text = program(
+        problem.graph,
+        network.outputs,
+        divisions,
+        target,
+        title,
+        origin,
+        network.precision,
+        network.optimizer.clip_norm,
+    )
     memory = program_memory(problem, divisions, axes)
-    return Exported(text, done, replaced, time, before, memory, setting)
+    return Exported(text, done, replaced, time, before, memory, setting, target.name)
+
+
+def _check_numbers(network: Network, to: str) -> None:
+    """Raise `UserError` if programs cannot compute or store as a network is to be trained."""
+    if network.storage != DEFAULT_STORAGE:
+        raise UserError(
+            f"a program for {to} stores activations in single precision, not in {network.storage}; "
+            f"give storage {DEFAULT_STORAGE}, with which its devices need more memory"
+        )
+    if to == "jax" and network.precision == "bf16":
+        raise UserError(
+            "a program for jax cannot have products of single precision computed in bf16; give "
+            "precision tf32 or fp32"
+        )
 
 
 def _priced(
@@ -238,10 +272,23 @@ def _words(operator: Operator, config: ParallelConfig) -> str:
     return ", ".join(split) or "whole"
 
 
+def _reminders(setting: Setting, target: str) -> list[str]:
+    """What users of a program have to know of how it trains."""
+    network, lines = setting.network, []
+    if network.precision != DEFAULT:
+        lines.append(f"products are computed in {network.precision}")
+    if (norm := network.optimizer.clip_norm) is not None:
+        call = "clip(weights)" if target == "dtensor" else "clipped(gradients)"
+        lines.append(f"gradients are clipped to the norm {norm:g} by {call}, before each step")
+    return lines
+
+
 def _title(setting: Setting, name: str, target: Target, replaced: tuple[Replaced, ...]) -> str:
     what = {"dtensor": "PyTorch's DTensor", "jax": "JAX"}[target.name]
     devices = count(target.axes.devices, "device")
     lines = [f"Strategy {name} of {setting.network} for {what}, on {devices}."]
+    if reminders := _reminders(setting, target.name):
+        lines += ["", *(f"{line[0].upper()}{line[1:]}." for line in reminders)]
     if replaced:
         lines += ["", "Otherwise than the strategy says are divided:", ""]
         lines += [f"- {', '.join(r.operators)} ({r.reason}): {r.instead}" for r in replaced]

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +52,8 @@ def run(
 ) -> Any:
     """Apply a function to operands that lie so; its results are to lie as `outputs` say."""
     given = [placed(operand.tensor, operand.spec) for operand in operands]
-    results = function(*given, **attributes)
+    with products():
+        results = function(*given, **attributes)
     several = results if isinstance(results, tuple) else (results,)
     kept = [placed(result, spec) for result, spec in zip(several, outputs, strict=False)]
     return kept[0] if len(outputs) == 1 else tuple(kept)
@@ -75,12 +77,29 @@ def run_tiles(
             tile * (lax.axis_index(operand.once) == 0) if operand.once else tile
             for tile, operand in zip(tiles, operands, strict=True)
         ]
-        result = function(*given, **attributes)
+        with products():
+            result = function(*given, **attributes)
         return lax.psum(result, partial) if partial else result
 
     specs = tuple(operand.spec for operand in operands)
     mapped = jax.shard_map(on_tiles, mesh=mesh(), in_specs=specs, out_specs=outputs[0])
     return mapped(*(operand.tensor for operand in operands))
+
+
+def products() -> Any:
+    """A context in which products have the program's precision; "fp32" leaves JAX's own."""
+    if PRECISION == "tf32":
+        return jax.default_matmul_precision("tensorfloat32")
+    return contextlib.nullcontext()
+
+
+def clipped(gradients: Weights) -> dict[str, Array]:
+    """Gradients by weight, scaled down to the norm CLIP_NORM, of all together."""
+    if CLIP_NORM is None:
+        return dict(gradients)
+    norm = jnp.sqrt(sum(jnp.square(gradient).sum() for gradient in gradients.values()))
+    factor = jnp.minimum(CLIP_NORM / (norm + 1e-6), 1)
+    return {name: gradient * factor for name, gradient in gradients.items()}
 
 
 def placed(tensor: Array, spec: Spec | None) -> Array:
@@ -147,6 +166,8 @@ def mean(values: Array, labels: Array | None) -> Array:
 
 
 # end
+PRECISION: str = "fp32"
+CLIP_NORM: float | None = None
 SIZES: tuple[int, ...] = ()
 AXES: tuple[str, ...] = ()
 WEIGHTS: dict[str, tuple[Spec, bool]] = {}

@@ -30,6 +30,7 @@ from flexlegion.losses import losses_of
 from flexlegion.ops.base import Access
 from flexlegion.ops.losses import CrossEntropy, LossOperator
 from flexlegion.ops.shape import Rearrange
+from flexlegion.precision import DEFAULT
 from flexlegion.tensor import Tensor, TensorRole
 
 WIDTH = 100
@@ -57,6 +58,8 @@ def program(
     target: Target,
     title: str,
     origin: Any = None,
+    precision: str = DEFAULT,
+    clip_norm: float | None = None,
 ) -> str:
     """The file's text.
 
@@ -75,8 +78,13 @@ def program(
         Its docstring.
     origin
         Of an imported model: how module and model are arranged.
+    precision
+        Of products, one of `flexlegion.precision.PRECISIONS`.
+    clip_norm
+        To which the program scales gradients down where it is asked to.
     """
-    return _Program(graph, outputs, divisions, target, origin).text(title)
+    its = _Program(graph, outputs, divisions, target, origin, precision, clip_norm)
+    return its.text(title)
 
 
 @dataclass
@@ -86,12 +94,16 @@ class _Program:
     divisions: Mapping[str, Division]
     target: Target
     origin: Any
+    precision: str
+    clip_norm: float | None
 
     def text(self, title: str) -> str:
         axes = self.target.axes
         runtime, modules = self._runtime(), self.target.modules
         parts = [
             f"SIZES = {axes.sizes!r}  # of the mesh\nAXES = {sequence(map(literal, axes.names))}",
+            f"PRECISION = {literal(self.precision)}  # of products\n"
+            f"CLIP_NORM: float | None = {self.clip_norm!r}  # of gradients, all together",
             _body(runtime),
             _used(modules, {op.kind.type for op in self.graph.operators}),
             self._weights(),

@@ -37,6 +37,8 @@ def steps(plan: object, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         loss = plan.loss(weights, tensors, *labels)
         if loss.requires_grad:
             loss.backward()
+        if plan.CLIP_NORM is not None:
+            result[f"{step} norm"] = plan.clip(weights).numpy()
         result[f"{step} loss"] = np.array(loss.item())
         if step == 0:
             for name in plan.OUTPUTS:

@@ -42,6 +42,7 @@ def steps(plan: Any, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
         grad = jax.value_and_grad(loss_of, has_aux=True)
         (loss, kept), gradients = grad(plan.trained(weights))
+        gradients = plan.clipped(gradients)
         velocity = {name: 0.9 * velocity[name] + g for name, g in gradients.items()}
         moved = {name: weights[name] - 0.1 * v for name, v in velocity.items()}
         states = {name: kept[name] for name in plan.STATES}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from arranged_modules import Arranged
@@ -28,9 +29,18 @@ def imported(case: Arranged) -> fl.Model:
     return model
 
 
-def write(model: fl.Model, case: Arranged, at: Path, to: str, devices: int, seed: int) -> None:
+def write(
+    model: fl.Model,
+    case: Arranged,
+    at: Path,
+    to: str,
+    devices: int,
+    seed: int,
+    machine: str = "",
+    **training: Any,
+) -> None:
     """A program `at`.py, under a strategy that the target can express, and its data `at`.npz."""
-    setting = Setting.of(model, f"p100x{devices}", costs="analytic")
+    setting = Setting.of(model, machine or f"p100x{devices}", costs="analytic", **training)
     rng, target = np.random.default_rng(seed), target_of(to, devices)
     configs = {}
     for op in setting.network.graph.operators:
