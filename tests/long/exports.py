@@ -1,13 +1,16 @@
 """Random strategies of the zoo as programs for DTensor and JAX: a table.
 
-    python tests/long/exports.py [--strategies 1000] [--run 50] [--seed 0]
+    python tests/long/exports.py [--strategies 1000] [--run 50] [--modules 3] [--seed 0]
 
 Of each network of tests/support/zoo_cases.py in turn, on four devices, a strategy that is random in
 everything, or one that is random within what the target can express. Each is written as a program
 for one of the targets; each operator is divided as the strategy says, or named with a reason. Some
 of the programs run, three steps in four processes or on four host devices: losses, outputs,
-gradients and weights beside the program of one device, in double precision. Exits with 1 if
-anything differs. A quarter of an hour.
+gradients and weights beside the program of one device, in double precision.
+
+Then each imported module of tests/support/arranged_modules.py, whose data, outputs and labels are
+arranged as the module's, runs under several such strategies: first loss, outputs and gradients
+beside PyTorch's. Exits with 1 if anything differs. A quarter of an hour.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from arranged_modules import cases
+from arranged_programs import imported, write, wrong
 from exported import (
     ZOO_CASE,
     differences,
@@ -63,11 +68,31 @@ def exported(name: str, to: str, seed: int) -> Exported:
     return done
 
 
+def modules(strategies: int, first: int) -> tuple[int, list[str]]:
+    """How many programs of imported modules ran, each under so many strategies; what differs."""
+    failures, count = [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        for to in TARGETS:
+            programs = []
+            for name, case in cases().items():
+                model = imported(case)
+                for seed in range(first, first + strategies):
+                    at = Path(folder) / f"{to}_{len(programs)}"
+                    write(model, case, at, to, DEVICES, seed)
+                    programs.append((name, model, case, at))
+            run(to, DEVICES, Path(folder), [at.name for *_, at in programs])
+            for name, model, case, at in programs:
+                failures += [f"{name}, {to}: {difference}" for difference in wrong(model, case, at)]
+            count += len(programs)
+    return count, failures
+
+
 def main() -> None:
     """Write them, run some, and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--strategies", type=int, default=1000, help="default: 1000")
     parser.add_argument("--run", type=int, default=50, help="of these, run; default: 50")
+    parser.add_argument("--modules", type=int, default=3, help="strategies of each; default: 3")
     parser.add_argument("--seed", type=int, default=0, help="the first; default: 0")
     args = parser.parse_args()
     names = [f"{ZOO_CASE}{name}" for name in CASES]
@@ -119,6 +144,10 @@ def main() -> None:
         f"operators {total['replaced']:,} are divided otherwise; {total['run']} run, "
         f"{total['differ']} differ"
     )
+    count, different = modules(args.modules, args.seed)
+    print("\n".join(different))
+    print(f"{count} programs of imported modules run, {len(different)} differences")
+    failures += different
     sys.exit(1 if failures else 0)
 
 
