@@ -36,7 +36,7 @@ def from_torch(
         of every input dynamic, or the path of a ``.pt2`` with that.
     example_inputs
         For a module: a tensor, a tuple of tensors, or a dict of keyword arguments, with the samples
-        in the first dimension of each.
+        in the first dimension of each; they may be nested.
     batch_size
         Samples an iteration; the example's unless given.
     seed

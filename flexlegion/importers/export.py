@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.export import Dim, ExportedProgram
+from torch.utils import _pytree as pytree
 
 from flexlegion.errors import UserError
 from flexlegion.importers import pt2
@@ -57,15 +58,14 @@ def export(module: Any, example_inputs: Any) -> tuple[ExportedProgram, int | Non
     if example_inputs is None:
         raise UserError("from_torch needs example inputs to export a module; give a tuple of them")
     args, kwargs = _arguments(example_inputs)
-    tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
+    tensors = [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
     if not tensors or any(t.ndim == 0 for t in tensors):
         raise UserError("example inputs have to be tensors whose first dimension are the samples")
     samples = len(tensors[0])
     if any(len(t) != samples for t in tensors):
         raise UserError("example inputs have to be of as many samples each")
     if samples == 1:  # torch.export takes an extent of 1 for a constant
-        args = tuple(_doubled(value) for value in args)
-        kwargs = {name: _doubled(value) for name, value in kwargs.items()}
+        args, kwargs = pytree.tree_map(_doubled, (args, kwargs))
     refuse_what_leaves_no_trace(module)
     with _as_trained(module):
         try:

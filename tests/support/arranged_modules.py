@@ -171,6 +171,10 @@ def cases() -> dict[str, Arranged]:
             ),
             (rows,),
         ),
+        "inputs in a dict": Arranged(
+            Written(lambda s, d: s.a(d["z"]) + s.a(d["b"]["c"]) * 2, a=dense(3)),
+            ({"z": rows, "b": {"c": torch.randn(4, 6)}},),
+        ),
         "inputs in a tuple": Arranged(
             Written(lambda s, pair, x: s.a(pair[0]) + s.a(pair[1]) + x, a=dense(3)),
             ((rows, torch.randn(4, 6)), torch.randn(4, 1)),
