@@ -105,14 +105,7 @@ def power(reader: Reader, node: OnnxNode) -> Node:
 
 @converts("Where", inputs=3)
 def where(reader: Reader, node: OnnxNode) -> Node:
-    """A softmax over nothing is left zero by attention itself, so what says so is left out."""
     condition, a, b = node.inputs
-    maker = _maker(reader, condition)
-    if maker is not None and maker.op == "IsNaN" and maker.inputs[0] == b:
-        softmax = _maker(reader, b)
-        zeros = reader.is_known(a) and not reader.array(a).any()
-        if zeros and softmax is not None and softmax.op == "Softmax":
-            return reader.operand(b)
     args = {
         name: reader.operand(n)
         for name, n in zip(("condition", "self", "other"), (condition, a, b), strict=True)
@@ -321,8 +314,3 @@ def normalize(reader: Reader, node: OnnxNode) -> Node:
     root = reader.add("linalg_vector_norm", args, node, type_)
     bound = reader.add("clamp_min", {"self": root, "min": 1e-12}, node, type_)
     return result(reader, node, "div", {"self": x, "other": bound})
-
-
-def _maker(reader: Reader, name: str) -> OnnxNode | None:
-    """The node that computes a value."""
-    return next((n for n in reader.file.nodes if name in n.outputs), None)

@@ -204,3 +204,35 @@ def test_where_it_is_no_number() -> None:
     expected = Case("", model, {"x": x}).expected()
     assert np.isfinite(expected["y"]).all()
     assert differences(made, {"x": x}, expected, torch.float64) == []
+
+
+@pytest.mark.parametrize("rank", [3, 4])
+def test_queries_that_attend_to_nothing(rank: int) -> None:
+    """A softmax over nothing is no number, unless the file says zeros; whatever becomes of both."""
+    turn = [*range(rank - 2), rank - 1, rank - 2]
+    mask = np.triu(np.full((4, 4), -np.inf, np.float32), 1)
+    mask[2] = -np.inf
+    nodes = [
+        node("MatMul", "x", "wq", "q"),
+        node("MatMul", "x", "wk", "k"),
+        node("Transpose", "k", "t", perm=turn),
+        node("MatMul", "q", "t", "s"),
+        node("Add", "s", "m", "a"),
+        node("Softmax", "a", "p"),
+        node("IsNaN", "p", "c"),
+        node("Where", "c", "z", "p", "o"),
+        node("MatMul", "o", "x", "y"),
+    ]
+    arrays = {"wq": const(6, 6), "wk": const(6, 6), "m": mask, "z": np.float32(0)}
+    model = net(nodes, arrays)
+    x = given(*[2] * (rank - 3), 4, 6)
+    model.graph.input[0].type.CopyFrom(
+        helper.make_tensor_type_proto(TensorProto.FLOAT, ["n", *x.shape[1:]])
+    )
+    with np.errstate(all="ignore"):
+        made = fl.from_onnx(model, batch_size=4)
+        expected = Case("", model, {"x": x}).expected()
+    assert np.isfinite(expected["y"]).all()
+    assert differences(made, {"x": x}, expected, torch.float64) == []
+    kinds = {op.kind.type for op in made.graph.operators}
+    assert ("multi_head_attention" in kinds) == (rank == 4)

@@ -24,7 +24,11 @@ def _attention(node: Node, users: dict[Node, list[Node]]) -> dict[str, Any] | No
     dropped = 0.0
     if weights.op == "dropout":
         dropped, weights = weights["p"], weights["input"]
-    if weights.op not in ("softmax", "_softmax") or only(users[weights]) is None:
+    if only(users[weights]) is None:
+        return None
+    if weights.op == "where":
+        weights = _with_zeros(weights, users)
+    if weights.op not in ("softmax", "_softmax"):
         return None
     if weights["dim"] not in (-1, 3):
         return None
@@ -53,6 +57,19 @@ def _attention(node: Node, users: dict[Node, list[Node]]) -> dict[str, Any] | No
         "is_causal": False,
         "scale": scale,
     }
+
+
+def _with_zeros(node: Node, users: dict[Node, list[Node]]) -> Node:
+    """What `where` gives, with zeros for what is no number: of queries that attend to nothing.
+
+    Attention gives them zeros as well. The node itself if it is another choice.
+    """
+    condition, made = node["condition"], node["other"]
+    if not isinstance(made, Node) or not isinstance(condition, Node) or scalar(node["self"]) != 0:
+        return node
+    is_nan = condition.op == "ne" and condition["self"] is condition.get("other") is made
+    alone = set(users[made]) == {condition, node} and only(users[condition]) is node
+    return made if is_nan and alone else node
 
 
 def _factors(node: Node) -> tuple[Node, Node]:
