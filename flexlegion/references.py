@@ -60,6 +60,7 @@ def load_model(
     batch_size: int | None = None,
     sizes: Mapping[str, Any] | None = None,
     seed: int | None = None,
+    verify: bool = True,
 ) -> Model:
     """The model that a reference names, not yet compiled.
 
@@ -77,6 +78,9 @@ def load_model(
         Other sizes than the model's own, by name; texts are read as ``--size`` reads them.
     seed
         Of the model; by default its own.
+    verify
+        Whether a model that is imported is compared with what it is imported from, see
+        `flexlegion.from_torch`.
 
     Returns
     -------
@@ -93,7 +97,7 @@ def load_model(
     --------
     >>> model = load_model("rnnlm", batch_size=32, sizes={"steps": 10})
     """
-    return target_of(name).load(batch_size, sizes or {}, seed)
+    return target_of(name).load(batch_size, sizes or {}, seed, verify)
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,13 @@ class Target(ABC):
         self.name = name
         self.sizes = dict(sizes)
 
-    def load(self, batch_size: int | None, sizes: Mapping[str, Any], seed: int | None) -> Model:
+    def load(
+        self,
+        batch_size: int | None,
+        sizes: Mapping[str, Any],
+        seed: int | None,
+        verify: bool = True,
+    ) -> Model:
         """Its model; see `load_model`."""
         given = {name: self.size(name, value, f"size {name}") for name, value in sizes.items()}
         for size in self.sizes.values():
@@ -128,7 +138,7 @@ class Target(ABC):
                 raise UserError(
                     f"{self.name} needs a {size.name}; give it (--size {size.name}=...)"
                 )
-        model = self._build(_Wanted(batch_size, given, seed))
+        model = self._verified(verify, _Wanted(batch_size, given, seed))
         if batch_size is not None and model.batch_size != batch_size:
             raise UserError(
                 f"{self.name} has a batch size of its own, {model.batch_size}; to choose another, "
@@ -137,6 +147,19 @@ class Target(ABC):
         if seed is not None:
             model.seed = seed
         model.reference = Reference(self.name, given)
+        return model
+
+    def _verified(self, verify: bool, wanted: _Wanted) -> Model:
+        if verify:
+            return self._build(wanted)
+        from flexlegion.importers import verifying
+
+        with verifying(False):
+            model = self._build(wanted)
+        if model.origin is None:
+            raise UserError(
+                f"{self.name} is not imported, so there is nothing to verify; leave out --no-verify"
+            )
         return model
 
     def size(self, name: str, value: Any, where: str) -> Any:
@@ -238,10 +261,12 @@ class _Onnx(Target):
     def _build(self, wanted: _Wanted) -> Model:
         if wanted.batch_size is None:
             raise UserError(f"{self.name} needs a batch size; give it (--batch-size)")
-        from flexlegion.importers import from_onnx  # which needs the package onnx
+        from flexlegion.importers import announce, from_onnx  # which needs the package onnx
 
         with _quiet():
-            return from_onnx(self.name, batch_size=wanted.batch_size, seed=wanted.seed or 0)
+            model = from_onnx(self.name, batch_size=wanted.batch_size, seed=wanted.seed or 0)
+        announce(model)
+        return model
 
 
 class _Function(Target):
@@ -299,10 +324,12 @@ class _Function(Target):
 
 
 def _imported(module: Any, inputs: Any, wanted: _Wanted) -> Model:
-    from flexlegion.importers import from_torch  # which needs torch, and that is optional
+    from flexlegion.importers import announce, from_torch  # which needs torch, which is optional
 
     with _quiet():
-        return from_torch(module, inputs, batch_size=wanted.batch_size, seed=wanted.seed or 0)
+        model = from_torch(module, inputs, batch_size=wanted.batch_size, seed=wanted.seed or 0)
+    announce(model)
+    return model
 
 
 @contextmanager

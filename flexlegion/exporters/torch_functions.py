@@ -175,9 +175,14 @@ def _each(function: Callable[..., Any]) -> Callable[..., Tensor]:
 
     def of(*values: Tensor | float) -> Tensor:
         like = next(v for v in values if isinstance(v, Tensor))
-        kind = like.dtype if like.dtype.is_floating_point else torch.float32
+        real = like.dtype if like.dtype.is_floating_point else torch.float32
         result: Tensor = function(
-            *(v if isinstance(v, Tensor) else like.new_full((), v, dtype=kind) for v in values)
+            *(
+                v
+                if isinstance(v, Tensor)
+                else like.new_full((), v, dtype=torch.bool if isinstance(v, bool) else real)
+                for v in values
+            )
         )
         return result
 

@@ -77,7 +77,7 @@ def conv2d_transpose(
 ) -> Tensor:
     y = F.conv_transpose2d(
         channels_first(x),
-        kernel.permute(3, 2, 0, 1),
+        kernel.permute(3, 2, 0, 1).contiguous(),  # without which PyTorch has no gradient
         bias,
         (stride_h, stride_w),
         (padding_h, padding_w),

@@ -8,20 +8,32 @@ internal form of `program`; or `onnx_reader` makes that of a file. The `passes` 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Collection
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from flexlegion.arguments import typed
 from flexlegion.errors import UserError
 from flexlegion.importers.weights import Origin, to_torch
 from flexlegion.model import Model
+from flexlegion.process import rank
+from flexlegion.quoting import printable
 
 __all__ = ["Origin", "from_onnx", "from_torch", "to_torch"]
+
+_VERIFY = ContextVar("verify", default=True)
 
 
 @typed
 def from_torch(
-    module: Any, example_inputs: Any = None, *, batch_size: int | None = None, seed: int = 0
+    module: Any,
+    example_inputs: Any = None,
+    *,
+    batch_size: int | None = None,
+    seed: int = 0,
+    verify: bool = True,
 ) -> Model:
     """A model that computes what a PyTorch module does, with the module's weights.
 
@@ -41,22 +53,29 @@ def from_torch(
         Samples an iteration; the example's unless given.
     seed
         Of the model: decides the order of samples, and dropout.
+    verify
+        Whether to compare the model with the module: the outputs in evaluation mode, for the first
+        of the example's samples and others, and the gradients of parameters where that is cheap. It
+        costs up to about a quarter of the import; a check that would cost more is left out, which
+        `model.origin.notes` say.
 
     Returns
     -------
     Model
-        Not compiled yet.
+        Not compiled yet. What it computes otherwise than the module on purpose is printed on the
+        standard error stream; `model.origin.notes` has it, too.
 
     Raises
     ------
     UserError
         If torch is missing, the module cannot be exported, or it has operations that are not known
-        here; these are named, with their modules.
+        here; these are named, with their modules. If an output or a gradient is not the module's;
+        the first operation that differs is named.
     """
     if importlib.util.find_spec("torch") is None:
         raise UserError("from_torch needs PyTorch, which is not installed: pip install torch")
     from flexlegion.importers import passes
-    from flexlegion.importers.export import export
+    from flexlegion.importers.export import example_of, export
     from flexlegion.importers.lower import lower
     from flexlegion.importers.reader import read
 
@@ -68,7 +87,35 @@ def from_torch(
     passes.run(program)
     model = Model(batch_size, seed)
     model.origin = lower(program, model)
+    if verify and _VERIFY.get():
+        from flexlegion.importers.torch_reference import check_torch
+
+        example = example_of(module, example_inputs, exported)
+        model.origin.note_unchecked(check_torch(model, module, example, exported))
+    else:
+        model.origin.note_unchecked("verify=False" if not verify else "--no-verify")
+    announce(model)
     return model
+
+
+@contextmanager
+def verifying(verify: bool) -> Iterator[None]:
+    """Whether imports meanwhile may be compared with what they import, whoever asks for them."""
+    before = _VERIFY.set(verify)
+    try:
+        yield
+    finally:
+        _VERIFY.reset(before)
+
+
+def announce(model: Model) -> None:
+    """Print what the user should know of an import, a line each, on the standard error stream.
+
+    Of several ranks, the first one does.
+    """
+    notes = [] if model.origin is None or rank() > 0 else model.origin.notes
+    for note in notes:
+        print(f"note: {printable(note)}", file=sys.stderr)
 
 
 @typed
@@ -134,11 +181,11 @@ def from_onnx(
     passes.run(program)
     model = Model(batch_size, seed)
     model.origin = lower(program, model)
-    unchecked: str | None = "verify=False"
-    if verify:
+    if verify and _VERIFY.get():
         from flexlegion.importers.onnx_reference import check_onnx
 
-        unchecked = check_onnx(model, file)
-    if unchecked is not None:
-        model.origin.notes.append(f"the model was not compared with the file: {unchecked}")
+        model.origin.note_unchecked(check_onnx(model, file))
+    else:
+        model.origin.note_unchecked("verify=False" if not verify else "--no-verify")
+    announce(model)
     return model

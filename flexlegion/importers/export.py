@@ -107,6 +107,16 @@ def _not_exported(
     )
 
 
+def example_of(
+    module: Any, example_inputs: Any, exported: ExportedProgram
+) -> tuple[Any, dict[str, Any]] | None:
+    """Positional and keyword arguments of the example; None where a program kept none."""
+    if isinstance(module, torch.nn.Module):
+        return _arguments(example_inputs)
+    kept = exported.example_inputs
+    return None if kept is None else (kept[0], dict(kept[1]))
+
+
 def _arguments(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(example_inputs, dict):
         return (), dict(example_inputs)

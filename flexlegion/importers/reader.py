@@ -202,7 +202,7 @@ class _Reader:
 
             tree = pytree.tree_unflatten(list(range(count)), spec)
             flat, _ = pytree.tree_flatten_with_path(tree)
-            paths = [_key_name(path) for path, _ in flat]
+            paths = [key_name(path) for path, _ in flat]
         except Exception:  # a class that is not known here
             paths = []
         if len(paths) != count or len(set(paths)) != count or not all(paths):
@@ -221,6 +221,6 @@ def _of_precision(types: Iterable[str]) -> list[str]:
     ]
 
 
-def _key_name(path: Any) -> str:
+def key_name(path: Any) -> str:
     parts = [getattr(key, "key", getattr(key, "name", getattr(key, "idx", ""))) for key in path]
     return "_".join(str(part) for part in parts)

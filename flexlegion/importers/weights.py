@@ -125,6 +125,11 @@ class Origin:
         """The same for outputs."""
         return {name: self.arrangements[t].order for name, t in self.output_names.items()}
 
+    def note_unchecked(self, reason: str | None) -> None:
+        """Say, if there is a reason, that nothing was compared with what was imported."""
+        if reason is not None:
+            self.notes.append(f"the import was not checked: {reason}")
+
     def parameter(self, name: str, weights: Mapping[str, Array]) -> Array:
         """A parameter's elements, in their order in the module."""
         places = self.places[name]

@@ -35,6 +35,7 @@ def add_network_options(
     default = "; default: what the strategy file was found for" if from_file else optional
     parser.add_argument("--model", required=not default, help=f"{HELP}{default}")
     add_size_option(parser)
+    add_verify_option(parser)
     parser.add_argument(
         "--batch-size", type=batch_size, help="over all devices; default: the network's own"
     )
@@ -48,6 +49,15 @@ def add_network_options(
         help=f"how GPUs compute products: one of {', '.join(PRECISIONS)}; default: {DEFAULT}",
     )
     parser.add_argument("--storage", help=STORAGE_HELP)
+
+
+def add_verify_option(parser: argparse.ArgumentParser) -> None:
+    """``--no-verify``."""
+    parser.add_argument(
+        "--no-verify",
+        action="store_true",
+        help="do not compare an imported model with what it is imported from",
+    )
 
 
 def add_machine_options(parser: argparse.ArgumentParser, *, from_file: bool = False) -> None:
@@ -111,7 +121,7 @@ def network_of(
     }
     from flexlegion.network import Network
 
-    model = target.load(choices["batch_size"], sizes, None)
+    model = target.load(choices["batch_size"], sizes, None, not args.no_verify)
     optimizer = optimizer_of(choices["optimizer"] or DEFAULT_OPTIMIZER)
     if args.clip_norm is not None:
         optimizer = replace(optimizer, clip_norm=args.clip_norm)

@@ -34,7 +34,7 @@ from flexlegion.schedules import (
 )
 from flexlegion.strategy import Strategy
 from flexlegion.suggestions import unknown
-from flexlegion.tools.network import OPTIMIZER_HELP, say_default_loss
+from flexlegion.tools.network import OPTIMIZER_HELP, add_verify_option, say_default_loss
 from flexlegion.tools.sizes import add_size_option, batch_size, found_for, found_sizes, given_sizes
 from flexlegion.zoo import ZOO, ZooEntry
 
@@ -130,7 +130,7 @@ def prepared(
     batch_size = found.get("batch_size") if args.batch_size is None else args.batch_size
     if isinstance(strategy, Strategy):
         sizes = found_sizes(found, target, strategy.source) | sizes
-    model = target.load(batch_size, sizes, args.seed)
+    model = target.load(batch_size, sizes, args.seed, not args.no_verify)
     loss = found.get("loss") if args.loss is None else args.loss
     network = Network.of(model, loss, optimizer, args.precision, storage=args.storage)
     say_default_loss(network, loss)
@@ -159,7 +159,7 @@ def _prepared_for(
     splits, sizes = data_and_sizes(entry, given, request)
     train, test = splits.divided(args.held_out, args.seed)
     batch_size = BATCH_SIZE if args.batch_size is None else args.batch_size
-    model = load_model(args.model, batch_size, sizes, args.seed)
+    model = load_model(args.model, batch_size, sizes, args.seed, not args.no_verify)
     network = Network.of(model, args.loss, optimizer, args.precision, storage=args.storage)
     return Prepared(network, Samples.of(train), Samples.of(test), test)
 
@@ -201,6 +201,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     """``--model``, ``--size``, ``--batch-size``, ``--loss``, ``--precision``, ``--data``, ..."""
     parser.add_argument("--model", default="lenet", help=f"{HELP}; default: lenet")
     add_size_option(parser)
+    add_verify_option(parser)
     parser.add_argument(
         "--data",
         help="sample: small real data that come along, the default for networks of the zoo; "

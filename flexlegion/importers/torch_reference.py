@@ -1,0 +1,638 @@
+"""PyTorch's side of `verify`: modules and exported programs, and where a model leaves them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from flexlegion.errors import UserError
+from flexlegion.importers import verify
+from flexlegion.importers.evaluation import evaluate, initial_values, is_random
+from flexlegion.importers.reader import key_name
+from flexlegion.importers.schemas import module_of
+from flexlegion.importers.verify import Arrays, Difference
+from flexlegion.model import Model
+from flexlegion.tensor import Tensor
+
+# Of a module that is copied, to compute in double precision: bytes of its tensors.
+_MOST_COPIED = 1 << 29
+# A backward pass costs two forward passes.
+_TRAINING_PASSES = 3
+Tensors = dict[str, torch.Tensor]
+
+
+def check_torch(
+    model: Model, module: Any, example: tuple[Any, Any] | None, exported: ExportedProgram
+) -> str | None:
+    """Compare an imported model with the module or the exported program that it was made from.
+
+    Parameters
+    ----------
+    model
+        Imported.
+    module
+        The module; or else what was imported is the exported program itself.
+    example
+        Positional and keyword arguments, with samples in the first dimension of each tensor.
+    exported
+        Of the module.
+
+    Returns
+    -------
+    str | None
+        Why there was no check; None: there was one.
+
+    Raises
+    ------
+    UserError
+        If an output or a gradient differs.
+    """
+    if reason := verify.unchecked(model):
+        return reason
+    if example is None:
+        return "the exported program kept no example inputs"
+    state = [*exported.state_dict.values(), *exported.constants.values()]
+    tensors = [t for t in state if isinstance(t, torch.Tensor)]
+    if any(t.is_meta for t in tensors):
+        return "the module has no values (its tensors are on the device 'meta')"
+    leaves, spec = _leaves(example, exported)
+    given = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if len(given) != len(model.graph.inputs):
+        return "the example inputs are not those of the model"
+    if any(t.is_meta or t.device.type != "cpu" for t in (*tensors, *given)):
+        return "the module or its example is not on the CPU"
+    with verify.quiet():
+        return _Check(model, module, exported, leaves, spec).run()
+
+
+@dataclass
+class _Check:
+    model: Model
+    module: Any
+    exported: ExportedProgram
+    leaves: list[Any]
+    spec: Any
+
+    def run(self) -> str | None:
+        samples = verify.samples_for(self.model, (self._example_samples(),))
+        inputs = self._inputs(samples, exact=max(samples - 1, 1))
+        reason = None
+        for side in self._sides(samples):
+            try:
+                expected = self._outputs(side, inputs)
+            except Exception as e:  # a double's, where the code says that it is single precision
+                reason = f"{side.name} does not run with {samples} samples: {_first_line(e)}"
+                continue
+            if set(expected) != set(self._origin().output_names):
+                return f"{side.name} has other outputs in evaluation mode than in train mode"
+            found = verify.differences(self.model, inputs, _arrays(expected), side.dtype)
+            if found and side.dtype is not torch.float64:  # which may be rounding
+                found = self._in_double(inputs, found)
+            if found:
+                self._check_mode(side, expected, inputs)
+                raise self._error(side, found[0], self._first_wrong(inputs))
+            cheap = self._is_cheap(samples, 1 + _TRAINING_PASSES)
+            if cheap and side.dtype is torch.float64 and (wrong := self._gradients(side, samples)):
+                raise self._error(side, wrong[0], None)
+            return None
+        return reason
+
+    def _sides(self, samples: int) -> Iterator[_Side]:
+        """What to compare with: the first one that runs."""
+        tensors = [t for t in self.exported.state_dict.values() if isinstance(t, torch.Tensor)]
+        small = sum(t.numel() * t.element_size() for t in tensors) <= _MOST_COPIED
+        if small and self._is_cheap(samples, 1):
+            yield from self._double()
+        if isinstance(self.module, torch.nn.Module):
+            yield _InPlace(self.module)
+        else:
+            yield _Program(self.exported, torch.float32)
+
+    def _double(self) -> Iterator[_Side]:
+        if not isinstance(self.module, torch.nn.Module):
+            yield _Program(self.exported, torch.float64)
+        elif (copied := _copied(self.module)) is not None:
+            yield copied
+
+    def _in_double(self, inputs: Arrays, found: list[Difference]) -> list[Difference]:
+        """Differences in double precision; those that were found if that does not run."""
+        for side in self._double():
+            try:
+                expected = self._outputs(side, inputs)
+            except Exception:
+                return found
+            return verify.differences(self.model, inputs, _arrays(expected), side.dtype)
+        return found
+
+    def _is_cheap(self, samples: int, passes: int) -> bool:
+        return verify.cost(self.model, samples, passes, torch.float64) <= verify.THOROUGH
+
+    def _origin(self) -> Any:
+        assert self.model.origin is not None
+        return self.model.origin
+
+    def _example_samples(self) -> int:
+        return next(len(leaf) for leaf in self.leaves if isinstance(leaf, torch.Tensor))
+
+    # Inputs and outputs.
+
+    def _inputs(self, samples: int, exact: int) -> Arrays:
+        """The first samples of the example, as they are; and others with noise, up to `samples`."""
+        draw = torch.Generator().manual_seed(0)
+        vocabularies = _vocabularies(self.model)
+        tensors = [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
+        result = {}
+        for name, leaf in zip(self._origin().input_names, tensors, strict=True):
+            rows = leaf.detach()[torch.arange(samples) % len(leaf)].clone()
+            own = min(exact, len(leaf))
+            if samples == 1 and _is_constant(leaf):
+                own = 0
+            rest = rows[own:]
+            if rest.is_floating_point():
+                spread = 1.0 if _is_constant(leaf) else float(leaf.float().std())
+                noise = torch.randn(rest.shape, generator=draw) * spread
+                rows[own:] += noise.to(rest.dtype)
+            elif name in vocabularies:
+                rows[own:] = torch.randint(vocabularies[name], rest.shape, generator=draw).to(
+                    rest.dtype
+                )
+            result[name] = rows.numpy() if rows.dtype != torch.bfloat16 else rows.float().numpy()
+        return result
+
+    def _arguments(self, inputs: Arrays, dtype: torch.dtype) -> tuple[Any, Any]:
+        """Arguments of the module, of some samples."""
+        given = iter(inputs.values())
+        leaves = []
+        for leaf in self.leaves:
+            if isinstance(leaf, torch.Tensor):
+                value = torch.from_numpy(next(given)).clone()
+                leaf = value.to(dtype) if value.is_floating_point() else value
+            leaves.append(leaf)
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        return args, kwargs
+
+    def _outputs(self, side: _Side, inputs: Arrays) -> Tensors:
+        """What the other side computes in evaluation mode, by the model's names."""
+        args, kwargs = self._arguments(inputs, side.dtype)
+        with torch.no_grad(), side.prepared(training=False):
+            return self._named(side(args, kwargs))
+
+    def _named(self, outputs: Any) -> Tensors:
+        """Outputs by the model's names: logits are the first one, others in the module's order."""
+        flat, _ = pytree.tree_flatten_with_path(outputs)
+        found = [(key_name(path), leaf) for path, leaf in flat if isinstance(leaf, torch.Tensor)]
+        found.sort(key=lambda item: item[0] != "logits")
+        names = list(self._origin().output_names)
+        if len(names) != len(found):
+            return {}
+        return {name: leaf for name, (_, leaf) in zip(names, found, strict=True)}
+
+    # Gradients.
+
+    def _gradients(self, side: _Side, samples: int) -> list[Difference]:
+        """Of parameters, in train mode if nothing is drawn at random there; running averages too.
+
+        A loss that weighs every element of the outputs otherwise.
+        """
+        training = not is_random(self.model.graph)
+        inputs = self._inputs(samples, exact=samples if samples > 1 else 0)
+        weights = initial_values(self.model.graph, self.model.seed, side.dtype)
+        weights = {name: weight.clone() for name, weight in weights.items()}
+        trained = [w.name for w in self.model.graph.trained_weights]
+        for name in trained:
+            weights[name].requires_grad_()
+        try:
+            args, kwargs = self._arguments(inputs, side.dtype)
+            with side.prepared(training):
+                outputs = self._named(side(args, kwargs))
+                parameters = side.parameters()
+                theirs = _gradients_of(outputs, parameters, outputs)
+                buffers = {n: b.detach().clone() for n, b in side.buffers().items()}
+        except Exception:
+            return []  # such as batch normalisation of a single value
+        tensors = evaluate(
+            self.model.graph,
+            self.model.outputs,
+            verify.as_inputs(self.model, inputs, side.dtype),
+            weights,
+            training=training,
+            dtype=side.dtype,
+        )
+        expected = _arrays(outputs)
+        mine = verify.as_outputs(self.model, tensors)
+        tolerance = verify.TOLERANCE[side.dtype]
+        mode = "in train mode" if training else "in evaluation mode"
+        for name, output in mine.items():
+            how = verify.compared(output, expected[name], tolerance)
+            if how is not None:
+                return [Difference(f"output '{name}'", f"{how}, {mode}")]
+        ours = _gradients_of(mine, {name: weights[name] for name in trained}, outputs)
+        ours = {name: ours.get(name, torch.zeros_like(w)) for name, w in weights.items()}
+        return self._compared_gradients(theirs, ours) or (
+            self._compared_averages(buffers, weights, tolerance) if training else []
+        )
+
+    def _compared_gradients(self, theirs: Tensors, ours: Tensors) -> list[Difference]:
+        origin = self._origin()
+        arrays = {name: tensor.numpy() for name, tensor in ours.items()}
+        largest = max((float(g.abs().max()) for g in theirs.values() if g.numel()), default=0.0)
+        named = {alias: name for name, others in origin.aliases.items() for alias in others}
+        found = []
+        for name, gradient in theirs.items():
+            its = name if name in origin.places else named.get(name, name)
+            if its in origin.places:
+                mine = torch.from_numpy(origin.parameter(its, arrays)).reshape(gradient.shape)
+            else:
+                mine = torch.zeros_like(gradient)
+            # Sums that cancel leave rounding, of the size of other gradients.
+            error = float((mine - gradient).abs().max()) if gradient.numel() else 0.0
+            scale = max(float(gradient.abs().max()), 1e-3 * largest) if gradient.numel() else 0.0
+            if not error <= 10 * verify.TOLERANCE[gradient.dtype] * max(scale, 1e-6):
+                at = int((mine - gradient).abs().argmax())
+                pair = float(mine.reshape(-1)[at]), float(gradient.reshape(-1)[at])
+                how = "is {:.6g} where it should be {:.6g}".format(*pair)
+                found.append(Difference(f"the gradient of '{name}'", how))
+        return found
+
+    def _compared_averages(
+        self, buffers: Tensors, weights: Tensors, tolerance: float
+    ) -> list[Difference]:
+        origin = self._origin()
+        arrays = {name: weight.detach().numpy() for name, weight in weights.items()}
+        for name, buffer in buffers.items():
+            if name in origin.places and buffer.is_floating_point():
+                mine = torch.from_numpy(origin.parameter(name, arrays)).reshape(buffer.shape)
+                if (how := verify.compared(mine, buffer, tolerance)) is not None:
+                    return [Difference(f"buffer '{name}'", f"{how} after a training step")]
+        return []
+
+    # What is to blame.
+
+    def _error(self, side: _Side, difference: Difference, at: str | None) -> UserError:
+        where = f"; it differs first in {at}" if at else ""
+        return UserError(
+            f"the imported model does not compute what {side.name} does: {difference.what} "
+            f"{difference.how}{where}; this is a fault of the import, so please report it "
+            "(verify=False or --no-verify imports it nevertheless)"
+        )
+
+    def _check_mode(self, side: _Side, expected: Tensors, inputs: Arrays) -> None:
+        """Raise `UserError` if what was exported in train mode is not what evaluation computes.
+
+        Dropout and batch normalisation have both modes in the model; code that asks for
+        ``self.training`` has one of them in the exported program.
+        """
+        if not isinstance(self.module, torch.nn.Module):
+            return
+        try:
+            program = self._outputs(_Program(self.exported, side.dtype), inputs)
+        except Exception:
+            return
+        for name, output in program.items():
+            how = verify.compared(output, expected[name], verify.TOLERANCE[side.dtype])
+            if how is not None:
+                raise UserError(
+                    f"output '{name}' of {side.name} is computed otherwise in evaluation mode than "
+                    "in train mode, as by code that asks for self.training; a model computes the "
+                    "same in both, but for dropout and batch normalisation"
+                )
+
+    def _first_wrong(self, inputs: Arrays) -> str | None:
+        """The first operation whose result the model has nowhere, nor what is computed of it.
+
+        Results are compared without their order, as the model stores them in another one. What
+        leads to no output, and what is the same for all inputs, the model need not have.
+        """
+        dtype = torch.float32
+        found: dict[int, list[torch.Tensor]] = {}
+
+        def watch(_: Tensor, value: torch.Tensor) -> None:
+            found.setdefault(value.numel(), []).append(_sorted(value))
+
+        weights = initial_values(self.model.graph, self.model.seed, dtype)
+        given = verify.as_inputs(self.model, inputs, dtype)
+        right: dict[torch.fx.Node, bool] = {}
+
+        def seen(node: torch.fx.Node, value: Any) -> None:
+            if node.op == "call_function":
+                leaves = pytree.tree_leaves(value)
+                tensors = [t for t in leaves if isinstance(t, torch.Tensor)]
+                real = [t for t in tensors if t.is_floating_point()]
+                right[node] = all(_occurs(t, found) for t in real)
+
+        program = _Program(self.exported, dtype, seen)
+        args, kwargs = self._arguments(inputs, dtype)
+        try:
+            with torch.no_grad():
+                evaluate(
+                    self.model.graph, self.model.outputs, given, weights, dtype=dtype, watch=watch
+                )
+                for value in given.values():
+                    found.setdefault(value.numel(), []).append(_sorted(value))
+                program(args, kwargs)
+        except Exception:
+            return None
+        varying = _varying(self.exported)
+        for node in reversed(list(right)):  # a result may have become a part of the next one's
+            right[node] = right[node] or any(right.get(user, False) for user in node.users)
+            right[node] = right[node] or node not in varying
+        wrong = next((node for node, is_right in right.items() if not is_right), None)
+        if wrong is None:
+            return None
+        path, layer = module_of(wrong)
+        what = str(wrong.target).removesuffix(".default")
+        at = f"module '{path}' ({layer.rsplit('.', 1)[-1]})" if path else "the module's own code"
+        return f"{at}, at {what}"
+
+
+class _Side:
+    """Something of PyTorch's that can be called."""
+
+    name = "the module"
+    dtype = torch.float32
+
+    def __call__(self, args: Any, kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    @contextmanager
+    def prepared(self, training: bool) -> Iterator[None]:
+        """In train or evaluation mode for a while; its state is the same afterwards."""
+        raise NotImplementedError
+
+    def parameters(self) -> Tensors:
+        """Those that have gradients, by name."""
+        raise NotImplementedError
+
+    def buffers(self) -> Tensors:
+        """By name."""
+        raise NotImplementedError
+
+
+class _InPlace(_Side):
+    """A module as it is."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+        self.name = type(module).__name__
+
+    def __call__(self, args: Any, kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    @contextmanager
+    def prepared(self, training: bool) -> Iterator[None]:
+        modes = {part: part.training for part in self.module.modules()}
+        buffers = {buffer: buffer.clone() for buffer in self.module.buffers()}
+        try:
+            self.module.train(training)
+            yield
+        finally:
+            for part, mode in modes.items():
+                part.training = mode
+            with torch.no_grad():
+                for buffer, value in buffers.items():
+                    if not torch.equal(buffer, value):
+                        buffer.copy_(value)
+
+    def parameters(self) -> Tensors:
+        return {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+
+    def buffers(self) -> Tensors:
+        return dict(self.module.named_buffers())
+
+
+class _Doubled(_InPlace):
+    """A copy of a module in double precision."""
+
+    dtype = torch.float64
+
+
+def _copied(module: torch.nn.Module) -> _Doubled | None:
+    """A copy in double precision; None where it cannot be copied."""
+    try:
+        return _Doubled(copy.deepcopy(module).double())
+    except Exception:
+        return None
+
+
+class _Program(_Side):
+    """An exported program; what it does while training alone is left out in evaluation mode.
+
+    Parameters
+    ----------
+    exported
+        In the training IR.
+    dtype
+        What it computes in where it says single precision.
+    seen
+        Gets each node and its value.
+    """
+
+    name = "the exported program"
+
+    def __init__(
+        self,
+        exported: ExportedProgram,
+        dtype: torch.dtype,
+        seen: Callable[[torch.fx.Node, Any], None] | None = None,
+    ) -> None:
+        self.exported = exported
+        self.dtype = dtype
+        self.training = False
+        self.seen = seen
+        self.state: Tensors = {}
+        self._reset()
+
+    def _reset(self) -> None:
+        state = dict(self.exported.state_dict) | dict(self.exported.constants)
+        kept = self.exported.graph_signature.parameters
+        self.state = {}
+        tied: dict[Any, torch.Tensor] = {}  # by memory: what is one tensor under several names
+        for name, tensor in state.items():
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            memory: Any = (tensor.data_ptr(), tensor.shape, tensor.stride())
+            if name not in kept:
+                memory = (name,)
+            elif memory in tied and tensor.numel():
+                self.state[name] = tied[memory]
+                continue
+            value = tensor.detach()
+            value = value.to(self.dtype) if value.is_floating_point() else value
+            trained = name in kept and tensor.requires_grad
+            tied[memory] = value.requires_grad_(trained) if trained else value.clone()
+            self.state[name] = tied[memory]
+
+    def __call__(self, args: Any, kwargs: Any) -> Any:
+        signature = self.exported.graph_signature
+        user = iter(pytree.tree_leaves((args, kwargs)))
+        given = [
+            next(user) if spec.kind == InputKind.USER_INPUT else self.state.get(spec.target or "")
+            for spec in signature.input_specs
+        ]
+        interpreter = _Evaluation(self.exported.graph_module, self.dtype, self.training, self.seen)
+        results = interpreter.run(*given)
+        outputs = [
+            value
+            for value, spec in zip(results, signature.output_specs, strict=True)
+            if spec.kind == OutputKind.USER_OUTPUT
+        ]
+        return pytree.tree_unflatten(outputs, self.exported.call_spec.out_spec)
+
+    @contextmanager
+    def prepared(self, training: bool) -> Iterator[None]:
+        self.training = training
+        try:
+            yield
+        finally:
+            self._reset()
+
+    def parameters(self) -> Tensors:
+        names = self.exported.graph_signature.parameters
+        return {n: self.state[n] for n in names if self.state[n].requires_grad}
+
+    def buffers(self) -> Tensors:
+        return {n: self.state[n] for n in self.exported.graph_signature.buffers if n in self.state}
+
+
+class _Evaluation(torch.fx.Interpreter):
+    """Runs a graph of the training IR; without training, as a module in evaluation mode."""
+
+    def __init__(
+        self,
+        graph_module: torch.fx.GraphModule,
+        dtype: torch.dtype,
+        training: bool,
+        seen: Callable[[torch.fx.Node, Any], None] | None,
+    ) -> None:
+        super().__init__(graph_module)
+        self.dtype, self.training, self.seen = dtype, training, seen
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        value = super().run_node(n)
+        if self.seen is not None:
+            self.seen(n, value)
+        return value
+
+    def call_function(self, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        at = [i for i, a in enumerate(args) if isinstance(a, torch.fx.GraphModule)]
+        if at:  # a region with its own settings
+            enabled = args[0] if "grad" in str(target) else torch.is_grad_enabled()
+            with torch.set_grad_enabled(bool(enabled) and torch.is_grad_enabled()):
+                inner = _Evaluation(args[at[0]], self.dtype, self.training, self.seen)
+                return inner.run(*args[at[0] + 1 :])
+        schema = getattr(target, "_schema", None)
+        if schema is not None and not self.training:
+            args, kwargs = _without_training(schema, list(args), dict(kwargs))
+        args = [self._typed(a) for a in args]
+        kwargs = {name: self._typed(value) for name, value in kwargs.items()}
+        return super().call_function(target, tuple(args), kwargs)
+
+    def _typed(self, argument: Any) -> Any:
+        return self.dtype if argument is torch.float32 else argument
+
+
+def _without_training(
+    schema: Any, args: list[Any], kwargs: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments as a module in evaluation mode gives them."""
+    names = [argument.name for argument in schema.arguments]
+    if "running_mean" in names and args[names.index("running_mean")] is None:
+        return args, kwargs  # a normalisation by the batch's statistics in either mode
+    for name, value in (
+        ("train", False),
+        ("training", False),
+        ("use_input_stats", False),
+        ("dropout_p", 0.0),
+    ):
+        if name in kwargs:
+            kwargs[name] = value
+        elif name in names and names.index(name) < len(args):
+            args[names.index(name)] = value
+    return args, kwargs
+
+
+def _leaves(example: tuple[Any, Any], exported: ExportedProgram) -> tuple[list[Any], Any]:
+    """The example's parts in the order of the program's inputs."""
+    args, kwargs = example
+    spec = exported.call_spec.in_spec
+    if kwargs and spec is not None:
+        order = spec.children()[1].context
+        kwargs = {name: kwargs[name] for name in order}
+    leaves, its = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    return leaves, its
+
+
+def _varying(exported: ExportedProgram) -> set[torch.fx.Node]:
+    """What depends on inputs or parameters, and what outputs depend on."""
+    signature = exported.graph_signature
+    sources = {*signature.user_inputs, *signature.inputs_to_parameters}
+    nodes = list(exported.graph.nodes)
+    moving: set[torch.fx.Node] = set()
+    for node in nodes:
+        if node.name in sources or moving.intersection(node.all_input_nodes):
+            moving.add(node)
+    read = {node for node in nodes if node.op == "output"}
+    for node in reversed(nodes):
+        if read.intersection(node.users):
+            read.add(node)
+    return moving & read
+
+
+def _vocabularies(model: Model) -> dict[str, int]:
+    """Of the inputs of whole numbers that nothing but embeddings read, how many there may be."""
+    result: dict[str, int] = {}
+    for tensor in model.graph.inputs:
+        readers = [op for op in model.graph.operators if tensor in op.inputs]
+        if readers and all(op.kind.type == "embedding" for op in readers):
+            result[tensor.name] = min(op.weights[0].shape[0] for op in readers)
+    return result
+
+
+def _is_constant(leaf: torch.Tensor) -> bool:
+    flat = leaf.reshape(-1)
+    return leaf.numel() == 0 or bool((flat == flat[0]).all())
+
+
+def _gradients_of(outputs: Tensors, parameters: Tensors, likeness: Tensors) -> Tensors:
+    """Gradients of a loss that weighs each element of each output otherwise; zeros for none."""
+    draw = torch.Generator().manual_seed(1)
+    loss = torch.zeros((), dtype=torch.float64)
+    for name, like in likeness.items():
+        factors = torch.randn(like.shape, generator=draw, dtype=torch.float64)
+        if outputs[name].is_floating_point():
+            loss = loss + (outputs[name] * factors).sum() / max(prod(like.shape), 1)
+    if not loss.requires_grad or not parameters:
+        return {name: torch.zeros_like(p) for name, p in parameters.items()}
+    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    return {
+        name: torch.zeros_like(p) if g is None else g.detach()
+        for (name, p), g in zip(parameters.items(), found, strict=True)
+    }
+
+
+def _arrays(tensors: Tensors) -> Arrays:
+    return {name: tensor.detach().numpy() for name, tensor in tensors.items()}
+
+
+def _sorted(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().double().reshape(-1).sort().values
+
+
+def _occurs(value: torch.Tensor, found: dict[int, list[torch.Tensor]]) -> bool:
+    """Whether the model has these values, in whatever order."""
+    mine = _sorted(value)
+    return any(verify.compared(other, mine, 1e-3) is None for other in found.get(len(mine), ()))
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:200]
