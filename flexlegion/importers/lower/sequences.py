@@ -11,7 +11,7 @@ from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.lower.elementwise import align_parts
 from flexlegion.importers.lower.products import WEIGHTS
 from flexlegion.importers.program import SAMPLES, Node
-from flexlegion.importers.views import Axis, Value, plain
+from flexlegion.importers.views import Axis, Value, plain, runs_of
 from flexlegion.importers.weights import Layout
 from flexlegion.initializers import Given
 from flexlegion.ops.elementwise import Dropout
@@ -198,7 +198,7 @@ def recurrent(lowerer: Lowerer, node: Node) -> tuple[Value, ...]:
         if directions == 2:
             name = lowerer.unique(f"{node.path}.layer{layer}.both".lstrip("."))
             output = lowerer.model.graph.add(Concat(2), parts, name)
-        hidden = (Axis(output.shape[2]),)
+        hidden = runs_of(output.shape[2:])[0]  # no axis for a single unit
         seen = [(), (), hidden]
         seen[samples], seen[steps] = value.seen[samples], value.seen[steps]
         value = Value(output, (seen[samples], seen[steps], hidden), tuple(seen))
@@ -238,12 +238,12 @@ def _states(lowerer: Lowerer, node: Node, layers: list[Operator], output: int) -
     values = []
     for layer in layers:
         tensor = layer.outputs[output]
-        runs = ((Axis(SAMPLES),), (Axis(tensor.shape[1]),))
+        runs = runs_of((SAMPLES, *tensor.shape[1:]))
         values.append(Value(tensor, runs, ((), *runs)))
+    if len(values) == 1:
+        return values[0]
     shape = (1, SAMPLES, layers[0].output.shape[2])
     parts, place = align_parts(lowerer, values, [shape] * len(values), 0)
-    if len(values) == 1:
-        return Value(parts.tensors[0], parts.stored, parts.seen)
     name = lowerer.name(node, suffix="states")
     joined = lowerer.model.graph.add(Concat(place), parts.tensors, name)
     return Value(joined, parts.stored, parts.seen)
