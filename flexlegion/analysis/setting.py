@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,7 @@ class Setting:
         else:
             topology, name = load_machine(machine), str(machine)
         check_used(network.precision, topology.names.names, f"the machine '{name}'")
+        _warn_of_missing_rates(network.precision, topology, name)
         if costs not in COSTS:
             raise unknown("costs", costs, COSTS)
         its = costs_of(costs, profile_db, network)
@@ -97,6 +99,24 @@ class Setting:
         operators, devices = len(self.problem.graph.operators), len(self.problem.devices)
         what = f"{operators} operators, {devices} devices; {self.network.goal}"
         return f"{self.network} on {self.machine}: {what}"
+
+
+def _warn_of_missing_rates(precision: str, topology: Topology, machine: str) -> None:
+    """Say which GPUs have no rate in a precision, in which their products cost what fp32 does."""
+    models = sorted(
+        {
+            device.model
+            for device in topology.devices
+            if device.kind == "gpu" and PEAKS[precision] not in device.peak_flops
+        }
+    )
+    if precision != DEFAULT and models:
+        warnings.warn(
+            f"the machine '{machine}' states no rate in {precision} for {', '.join(models)}, so "
+            f"products there are priced as in {DEFAULT}; a machine file with '{PEAKS[precision]}' "
+            "among its peak rates would say it",
+            stacklevel=4,
+        )
 
 
 def network_of(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
 
+import flexlegion as fl
 from flexlegion import UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.measured import MeasuredCosts, task_key
@@ -56,3 +58,13 @@ def test_mistakes() -> None:
     check_used("bf16", ["cpu:0", "gpu:0"], "data")
     with pytest.raises(UserError, match="precision bf16 is for GPUs, but data uses none"):
         check_used("bf16", ["cpu:0", "cpu:1"], "data")
+
+
+def test_a_machine_without_a_rate_in_a_precision_is_told_of() -> None:
+    """Products are priced as in single precision there, and nowhere without a word."""
+    with pytest.warns(UserWarning, match=r"'p100x2' states no rate in bf16 for P100, so products"):
+        narrow = fl.simulate("mlp", "p100x2", precision="bf16")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fl.simulate("mlp", "p100x2").iteration_time_ns == narrow.iteration_time_ns
+        fl.simulate("mlp", "a100x8", precision="bf16")
