@@ -8,7 +8,6 @@ internal form of `program`; or `onnx_reader` makes that of a file. The `passes` 
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,7 +18,7 @@ from flexlegion.errors import UserError
 from flexlegion.importers.weights import Origin, to_torch
 from flexlegion.model import Model
 from flexlegion.process import rank
-from flexlegion.quoting import printable
+from flexlegion.quoting import note
 
 __all__ = ["Origin", "from_onnx", "from_torch", "to_torch"]
 
@@ -113,9 +112,8 @@ def announce(model: Model) -> None:
 
     Of several ranks, the first one does.
     """
-    notes = [] if model.origin is None or rank() > 0 else model.origin.notes
-    for note in notes:
-        print(f"note: {printable(note)}", file=sys.stderr)
+    for text in [] if model.origin is None or rank() > 0 else model.origin.notes:
+        note(text)
 
 
 @typed

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
 from flexlegion.errors import UserError
@@ -19,6 +16,7 @@ from flexlegion.importers import verify
 from flexlegion.importers.evaluation import evaluate, initial_values, is_random
 from flexlegion.importers.reader import key_name
 from flexlegion.importers.schemas import module_of
+from flexlegion.importers.torch_sides import InPlace, ProgramSide, Side, Tensors, copied_in_double
 from flexlegion.importers.verify import Arrays, Difference
 from flexlegion.model import Model
 from flexlegion.tensor import Tensor
@@ -27,7 +25,6 @@ from flexlegion.tensor import Tensor
 _MOST_COPIED = 1 << 29
 # A backward pass costs two forward passes.
 _TRAINING_PASSES = 3
-Tensors = dict[str, torch.Tensor]
 
 
 def check_torch(
@@ -106,21 +103,21 @@ class _Check:
             return None
         return reason
 
-    def _sides(self, samples: int) -> Iterator[_Side]:
+    def _sides(self, samples: int) -> Iterator[Side]:
         """What to compare with: the first one that runs."""
         tensors = [t for t in self.exported.state_dict.values() if isinstance(t, torch.Tensor)]
         small = sum(t.numel() * t.element_size() for t in tensors) <= _MOST_COPIED
         if small and self._is_cheap(samples, 1):
             yield from self._double()
         if isinstance(self.module, torch.nn.Module):
-            yield _InPlace(self.module)
+            yield InPlace(self.module)
         else:
-            yield _Program(self.exported, torch.float32)
+            yield ProgramSide(self.exported, torch.float32)
 
-    def _double(self) -> Iterator[_Side]:
+    def _double(self) -> Iterator[Side]:
         if not isinstance(self.module, torch.nn.Module):
-            yield _Program(self.exported, torch.float64)
-        elif (copied := _copied(self.module)) is not None:
+            yield ProgramSide(self.exported, torch.float64)
+        elif (copied := copied_in_double(self.module)) is not None:
             yield copied
 
     def _in_double(self, inputs: Arrays, found: list[Difference]) -> list[Difference]:
@@ -180,7 +177,7 @@ class _Check:
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         return args, kwargs
 
-    def _outputs(self, side: _Side, inputs: Arrays) -> Tensors:
+    def _outputs(self, side: Side, inputs: Arrays) -> Tensors:
         """What the other side computes in evaluation mode, by the model's names."""
         args, kwargs = self._arguments(inputs, side.dtype)
         with torch.no_grad(), side.prepared(training=False):
@@ -198,7 +195,7 @@ class _Check:
 
     # Gradients.
 
-    def _gradients(self, side: _Side, samples: int) -> list[Difference]:
+    def _gradients(self, side: Side, samples: int) -> list[Difference]:
         """Of parameters, in train mode if nothing is drawn at random there; running averages too.
 
         A loss that weighs every element of the outputs otherwise.
@@ -277,7 +274,7 @@ class _Check:
 
     # What is to blame.
 
-    def _error(self, side: _Side, difference: Difference, at: str | None) -> UserError:
+    def _error(self, side: Side, difference: Difference, at: str | None) -> UserError:
         where = f"; it differs first in {at}" if at else ""
         return UserError(
             f"the imported model does not compute what {side.name} does: {difference.what} "
@@ -285,7 +282,7 @@ class _Check:
             "(verify=False or --no-verify imports it nevertheless)"
         )
 
-    def _check_mode(self, side: _Side, expected: Tensors, inputs: Arrays) -> None:
+    def _check_mode(self, side: Side, expected: Tensors, inputs: Arrays) -> None:
         """Raise `UserError` if what was exported in train mode is not what evaluation computes.
 
         Dropout and batch normalisation have both modes in the model; code that asks for
@@ -294,7 +291,7 @@ class _Check:
         if not isinstance(self.module, torch.nn.Module):
             return
         try:
-            program = self._outputs(_Program(self.exported, side.dtype), inputs)
+            program = self._outputs(ProgramSide(self.exported, side.dtype), inputs)
         except Exception:
             return
         for name, output in program.items():
@@ -329,7 +326,7 @@ class _Check:
                 real = [t for t in tensors if t.is_floating_point()]
                 right[node] = all(_occurs(t, found) for t in real)
 
-        program = _Program(self.exported, dtype, seen)
+        program = ProgramSide(self.exported, dtype, seen)
         args, kwargs = self._arguments(inputs, dtype)
         try:
             with torch.no_grad():
@@ -352,212 +349,6 @@ class _Check:
         what = str(wrong.target).removesuffix(".default")
         at = f"module '{path}' ({layer.rsplit('.', 1)[-1]})" if path else "the module's own code"
         return f"{at}, at {what}"
-
-
-class _Side:
-    """Something of PyTorch's that can be called."""
-
-    name = "the module"
-    dtype = torch.float32
-
-    def __call__(self, args: Any, kwargs: Any) -> Any:
-        raise NotImplementedError
-
-    @contextmanager
-    def prepared(self, training: bool) -> Iterator[None]:
-        """In train or evaluation mode for a while; its state is the same afterwards."""
-        raise NotImplementedError
-
-    def parameters(self) -> Tensors:
-        """Those that have gradients, by name."""
-        raise NotImplementedError
-
-    def buffers(self) -> Tensors:
-        """By name."""
-        raise NotImplementedError
-
-
-class _InPlace(_Side):
-    """A module as it is."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        self.module = module
-        self.name = type(module).__name__
-
-    def __call__(self, args: Any, kwargs: Any) -> Any:
-        return self.module(*args, **kwargs)
-
-    @contextmanager
-    def prepared(self, training: bool) -> Iterator[None]:
-        modes = {part: part.training for part in self.module.modules()}
-        buffers = {buffer: buffer.clone() for buffer in self.module.buffers()}
-        try:
-            self.module.train(training)
-            yield
-        finally:
-            for part, mode in modes.items():
-                part.training = mode
-            with torch.no_grad():
-                for buffer, value in buffers.items():
-                    if not torch.equal(buffer, value):
-                        buffer.copy_(value)
-
-    def parameters(self) -> Tensors:
-        return {n: p for n, p in self.module.named_parameters() if p.requires_grad}
-
-    def buffers(self) -> Tensors:
-        return dict(self.module.named_buffers())
-
-
-class _Doubled(_InPlace):
-    """A copy of a module in double precision."""
-
-    dtype = torch.float64
-
-
-def _copied(module: torch.nn.Module) -> _Doubled | None:
-    """A copy in double precision; None where it cannot be copied."""
-    try:
-        return _Doubled(copy.deepcopy(module).double())
-    except Exception:
-        return None
-
-
-class _Program(_Side):
-    """An exported program; what it does while training alone is left out in evaluation mode.
-
-    Parameters
-    ----------
-    exported
-        In the training IR.
-    dtype
-        What it computes in where it says single precision.
-    seen
-        Gets each node and its value.
-    """
-
-    name = "the exported program"
-
-    def __init__(
-        self,
-        exported: ExportedProgram,
-        dtype: torch.dtype,
-        seen: Callable[[torch.fx.Node, Any], None] | None = None,
-    ) -> None:
-        self.exported = exported
-        self.dtype = dtype
-        self.training = False
-        self.seen = seen
-        self.state: Tensors = {}
-        self._reset()
-
-    def _reset(self) -> None:
-        state = dict(self.exported.state_dict) | dict(self.exported.constants)
-        kept = self.exported.graph_signature.parameters
-        self.state = {}
-        tied: dict[Any, torch.Tensor] = {}  # by memory: what is one tensor under several names
-        for name, tensor in state.items():
-            if not isinstance(tensor, torch.Tensor):
-                continue
-            memory: Any = (tensor.data_ptr(), tensor.shape, tensor.stride())
-            if name not in kept:
-                memory = (name,)
-            elif memory in tied and tensor.numel():
-                self.state[name] = tied[memory]
-                continue
-            value = tensor.detach()
-            value = value.to(self.dtype) if value.is_floating_point() else value
-            trained = name in kept and tensor.requires_grad
-            tied[memory] = value.requires_grad_(trained) if trained else value.clone()
-            self.state[name] = tied[memory]
-
-    def __call__(self, args: Any, kwargs: Any) -> Any:
-        signature = self.exported.graph_signature
-        user = iter(pytree.tree_leaves((args, kwargs)))
-        given = [
-            next(user) if spec.kind == InputKind.USER_INPUT else self.state.get(spec.target or "")
-            for spec in signature.input_specs
-        ]
-        interpreter = _Evaluation(self.exported.graph_module, self.dtype, self.training, self.seen)
-        results = interpreter.run(*given)
-        outputs = [
-            value
-            for value, spec in zip(results, signature.output_specs, strict=True)
-            if spec.kind == OutputKind.USER_OUTPUT
-        ]
-        return pytree.tree_unflatten(outputs, self.exported.call_spec.out_spec)
-
-    @contextmanager
-    def prepared(self, training: bool) -> Iterator[None]:
-        self.training = training
-        try:
-            yield
-        finally:
-            self._reset()
-
-    def parameters(self) -> Tensors:
-        names = self.exported.graph_signature.parameters
-        return {n: self.state[n] for n in names if self.state[n].requires_grad}
-
-    def buffers(self) -> Tensors:
-        return {n: self.state[n] for n in self.exported.graph_signature.buffers if n in self.state}
-
-
-class _Evaluation(torch.fx.Interpreter):
-    """Runs a graph of the training IR; without training, as a module in evaluation mode."""
-
-    def __init__(
-        self,
-        graph_module: torch.fx.GraphModule,
-        dtype: torch.dtype,
-        training: bool,
-        seen: Callable[[torch.fx.Node, Any], None] | None,
-    ) -> None:
-        super().__init__(graph_module)
-        self.dtype, self.training, self.seen = dtype, training, seen
-
-    def run_node(self, n: torch.fx.Node) -> Any:
-        value = super().run_node(n)
-        if self.seen is not None:
-            self.seen(n, value)
-        return value
-
-    def call_function(self, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        at = [i for i, a in enumerate(args) if isinstance(a, torch.fx.GraphModule)]
-        if at:  # a region with its own settings
-            enabled = args[0] if "grad" in str(target) else torch.is_grad_enabled()
-            with torch.set_grad_enabled(bool(enabled) and torch.is_grad_enabled()):
-                inner = _Evaluation(args[at[0]], self.dtype, self.training, self.seen)
-                return inner.run(*args[at[0] + 1 :])
-        schema = getattr(target, "_schema", None)
-        if schema is not None and not self.training:
-            args, kwargs = _without_training(schema, list(args), dict(kwargs))
-        args = [self._typed(a) for a in args]
-        kwargs = {name: self._typed(value) for name, value in kwargs.items()}
-        return super().call_function(target, tuple(args), kwargs)
-
-    def _typed(self, argument: Any) -> Any:
-        return self.dtype if argument is torch.float32 else argument
-
-
-def _without_training(
-    schema: Any, args: list[Any], kwargs: dict[str, Any]
-) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments as a module in evaluation mode gives them."""
-    names = [argument.name for argument in schema.arguments]
-    if "running_mean" in names and args[names.index("running_mean")] is None:
-        return args, kwargs  # a normalisation by the batch's statistics in either mode
-    for name, value in (
-        ("train", False),
-        ("training", False),
-        ("use_input_stats", False),
-        ("dropout_p", 0.0),
-    ):
-        if name in kwargs:
-            kwargs[name] = value
-        elif name in names and names.index(name) < len(args):
-            args[names.index(name)] = value
-    return args, kwargs
 
 
 def _leaves(example: tuple[Any, Any], exported: ExportedProgram) -> tuple[list[Any], Any]:
