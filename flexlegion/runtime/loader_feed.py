@@ -8,6 +8,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,10 @@ class LoaderFeed:
         finally:
             for fill in reading:
                 fill.cancel()
-            self._thread.submit(chunks.close).result()
+            # Nobody waits for that: a generator that an exception left is ended by whoever collects
+            # it, maybe after the thread.
+            with suppress(RuntimeError):
+                self._thread.submit(chunks.close)
 
     def some(self, batches: int) -> Iterator[Batch]:
         """So many batches, from the beginning again where there are too few; see `Feed`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -42,6 +43,9 @@ class LateProgram:
     def add_data(self, _tensor: Tensor, array: np.ndarray, _byte_values: Any = None) -> int:
         self.arrays.append(array)
         return len(self.arrays) - 1
+
+    def series(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def stage(self, _run: int, batch: Batch) -> None:
         self.staged = batch
