@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from flexlegion.graph import Graph, Operator
@@ -80,13 +80,20 @@ def _text(operator: Operator) -> str:
     extents = "x".join(map(str, operator.output.shape[1:])) or "1"
     digest = _hash(
         (
-            sorted(operator.kind.attributes().items()),
+            _attributes(operator),
             [(_source(t), t.shape[1:], t.host_dtype) for t in operator.inputs],
             [(weight.name, weight.shape) for weight in operator.weights],
             [tensor.shape[1:] for tensor in operator.outputs],
         )
     )
     return f"{operator.kind.type} {extents} {digest[: DIGITS // 2]}"
+
+
+def _attributes(operator: Operator) -> list[tuple[str, str]]:
+    """Names and values but for defaults, so that a type can gain an attribute, and files stay."""
+    kind = operator.kind
+    defaults = {field.name for field in fields(kind) if getattr(kind, field.name) == field.default}
+    return sorted(item for item in kind.attributes().items() if item[0] not in defaults)
 
 
 def _source(tensor: Tensor) -> str:

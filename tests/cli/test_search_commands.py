@@ -139,16 +139,11 @@ def test_switches(capsys: Capture, out: str) -> None:
 
 
 def test_batch_smaller_than_the_machine(capsys: Capture, out: str) -> None:
-    """Data parallelism cannot exist: the search does without, and says so."""
+    """Data parallelism leaves the last devices out."""
     args = ["search", *SMALL[:-1], "p100x4", "--batch-size", "2", *FEW, "--out", out]
     facts = json_of(capsys, *args)
-    assert "data" not in facts["start_times_ns"]
-    assert facts["data_parallel_time_ns"] is None
-    assert facts["speedup"] is None
-    text, err = text_of(capsys, *args)
-    assert "note: no start from 'data': strategy 'data': operator 'flatten' splits " in err
-    assert "cannot run: batch or memory too small" in text
-    assert "batch of 2" in error_of(capsys, *args, "--start", "data")
+    assert facts["start_times_ns"]["data"] == facts["data_parallel_time_ns"] > 0
+    assert facts["speedup"] >= 1
 
 
 def test_nothing_fits(capsys: Capture, out: str) -> None:
@@ -324,18 +319,6 @@ def test_compare_as_text(capsys: Capture) -> None:
     ]
     assert "expert (one-weird-trick)" in text
     assert " 1.00x " in lines[6]
-
-
-def test_compare_what_cannot_run(capsys: Capture) -> None:
-    args = ["compare", *SMALL[:-1], "p100x4", "--batch-size", "2", *FEW]
-    facts = json_of(capsys, *args)
-    rows = {row["strategy"]: row for row in facts["strategies"]}
-    assert rows["data"]["exists"] is False
-    assert "batch of 2; use at most 2" in rows["data"]["reason"]
-    assert rows["found"]["speedup"] is None
-    text, _ = text_of(capsys, *args)
-    assert "data        impossible" in text
-    assert "\ndata: strategy 'data': operator 'flatten' splits" in text
 
 
 def test_compare_what_does_not_fit(capsys: Capture) -> None:
