@@ -126,6 +126,11 @@ class _Reader:
         tensor = state.get(spec.target)
         if not isinstance(tensor, torch.Tensor):
             raise UserError(f"'{spec.target}' of the exported program is no tensor")
+        if tensor.is_meta:
+            raise UserError(
+                f"'{spec.target}' has no values, as it is on the device 'meta'; "
+                "module.to_empty(device='cpu') gives it some, which a search does not look at"
+            )
         content: Content
         if spec.kind == InputKind.PARAMETER or spec.target in averages:
             kind = "parameter" if spec.kind == InputKind.PARAMETER else "buffer"

@@ -84,6 +84,7 @@ HANDED_ON = (
 )
 OF_ONE_NETWORK = (
     "size",
+    "no_verify",
     "ranks",
     "hosts",
     "cpus",
@@ -116,7 +117,8 @@ def run_all(args: argparse.Namespace) -> None:
         If the report cannot be written, or is of another machine or other options.
     """
     for option in OF_ONE_NETWORK:
-        if getattr(args, option) not in (None, "", []):
+        value = getattr(args, option)
+        if value is not False and value not in (None, "", []):  # 0 is a value
             name = option.replace("_", "-")
             raise UserError(f"--{name} is of one network; leave it out with --all")
     if args.out is None:

@@ -12,6 +12,7 @@ from beside_torch import assert_same
 from torch import nn
 from torch.nn import functional as F
 
+import flexlegion as fl
 from flexlegion.importers.weights import Layout
 
 Body = Callable[..., torch.Tensor]
@@ -82,3 +83,21 @@ def test_a_layout_of_rows_and_back() -> None:
     assert not layouts[0].overlaps(layouts[1])
     assert layouts[0].overlaps(Layout((2, 4), (0, 1), (2, 4), rows=(6, 1, 3)))
     assert layouts[0].overlaps(Layout((6, 4), (0, 1), (6, 4)))
+
+
+def test_what_has_no_values_or_joins_samples_is_named() -> None:
+    class Video(nn.Module):
+        """Convolutions of frames."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(x.flatten(0, 1)).mean((2, 3)).unflatten(0, (-1, 2))
+
+    with pytest.raises(fl.UserError, match=r"'conv2d' at 'conv' .* samples that are merged with"):
+        fl.from_torch(Video(), (torch.randn(4, 2, 3, 8, 8),))
+    empty = nn.Linear(4, 3, device="meta")
+    with pytest.raises(fl.UserError, match=r"^'weight' has no values, as it is on the device"):
+        fl.from_torch(empty, (torch.zeros(2, 4, device="meta"),))

@@ -207,6 +207,11 @@ class Lowerer:
         wanted = [axis for run in runs for axis in run]
         if set(wanted) != set(axes):
             raise Unsupported("it reads elements that its input does not have")
+        if not set(runs[0]) <= set(value.stored[0]):
+            raise Unsupported(
+                "it takes samples that are merged with another dimension (the frames of videos, "
+                "say); only layers that work at each position do"
+            )
         shape = (tensor.shape[0], *(extent_of(run) for run in runs[1:]))
         order = [axes.index(axis) for axis in wanted]
         key = (tensor, tuple(axis.extent for axis in axes), tuple(order), shape)
