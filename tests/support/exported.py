@@ -111,7 +111,8 @@ def network_named(name: str) -> Network:
         its = NETWORKS[name]
         model = its.model()
         graph = add_losses(model.graph, model.outputs, its.loss, its.loss_weights)
-        network = Network(model, graph, tuple(model.outputs), its.loss, its.optimizer)
+        plain = replace(its.optimizer, clip_norm=None)  # as the workers' own optimizers
+        network = Network(model, graph, tuple(model.outputs), its.loss, plain)
     without_dropout(network.graph)
     return network
 
