@@ -182,3 +182,13 @@ def test_checks_that_are_dear_take_one_sample_or_none() -> None:
     x = large.input((1 << 17,))
     large.set_outputs([large.dense(x, 1 << 13)])
     assert unchecked(large) == "a forward pass of one sample would take long beside the import"
+
+
+def test_examples_of_zeros_are_enough() -> None:
+    """Normalised, they are zeros but for rounding: behind a ReLU, gradients of it would differ."""
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+    module = nn.Sequential(*layers, nn.Flatten(), nn.Linear(128, 5))
+    model = fl.from_torch(module, (torch.zeros(8, 3, 8, 8),))
+    assert model.origin is not None
+    assert model.origin.notes == []
