@@ -98,6 +98,10 @@ def test_what_has_no_values_or_joins_samples_is_named() -> None:
 
     with pytest.raises(fl.UserError, match=r"'conv2d' at 'conv' .* samples that are merged with"):
         fl.from_torch(Video(), (torch.randn(4, 2, 3, 8, 8),))
+    repeated = nn.Sequential(nn.Identity(), nn.BatchNorm2d(1))
+    repeated.forward = lambda x: repeated[1](x.tile(1, 1, 1, 2))
+    with pytest.raises(fl.UserError, match=r"'batch_norm' .* averages of elements that are rep"):
+        fl.from_torch(repeated, (torch.randn(4, 1, 2, 3),))
     empty = nn.Linear(4, 3, device="meta")
     with pytest.raises(fl.UserError, match=r"^'weight' has no values, as it is on the device"):
         fl.from_torch(empty, (torch.zeros(2, 4, device="meta"),))

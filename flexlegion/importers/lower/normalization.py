@@ -31,6 +31,9 @@ def batch_norm(lowerer: Lowerer, node: Node) -> Value:
     if running and node["momentum"] is None:
         raise Unsupported("its running averages are those of all batches (momentum None)")
     x = lowerer.value(node["input"])
+    if running and any(axis.repeated for run in x.seen for axis in run):
+        # The running variance is over n - 1 of the n elements that are seen.
+        raise Unsupported("it keeps averages of elements that are repeated")
     tensor, outer, channels = channels_last(lowerer, x, 1)
     name = lowerer.name(node)
     gamma, beta = (vector(node, n) for n in ("weight", "bias"))
