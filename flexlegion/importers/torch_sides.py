@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -15,27 +16,27 @@ from torch.utils import _pytree as pytree
 Tensors = dict[str, torch.Tensor]
 
 
-class Side:
+class Side(ABC):
     """Something of PyTorch's that can be called."""
 
     name = "the module"
     dtype = torch.float32
 
+    @abstractmethod
     def __call__(self, args: Any, kwargs: Any) -> Any:
-        raise NotImplementedError
+        """Its outputs."""
 
-    @contextmanager
-    def prepared(self, training: bool) -> Iterator[None]:
+    @abstractmethod
+    def prepared(self, training: bool) -> AbstractContextManager[None]:
         """In train or evaluation mode for a while; its state is the same afterwards."""
-        raise NotImplementedError
 
+    @abstractmethod
     def parameters(self) -> Tensors:
         """Those that have gradients, by name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def buffers(self) -> Tensors:
         """By name."""
-        raise NotImplementedError
 
 
 class InPlace(Side):
