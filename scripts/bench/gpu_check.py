@@ -259,11 +259,10 @@ def checking_steps(folder: Path, fbmem: int = FBMEM) -> list[Step]:
     no_torch = "" if package_folder("torch") else "PyTorch is not installed"
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     no_sanitizer = "" if Path(sanitizer).exists() else "compute-sanitizer is not installed"
-    memcheck = [sanitizer, "--tool", "memcheck", "--error-exitcode", "9", str(tests)]
-    steps = [
-        Step("cuda_tests", [str(tests)], 120, no_tests),
-        Step("compute-sanitizer", memcheck, 240, no_tests or no_sanitizer),
-    ]
+    steps = [Step("cuda_tests", [str(tests)], 120, no_tests)]
+    for tool in ("memcheck", "racecheck"):
+        command = [sanitizer, "--tool", tool, "--error-exitcode", "9", str(tests)]
+        steps.append(Step(f"compute-sanitizer {tool}", command, 240, no_tests or no_sanitizer))
     for precision, tolerance in TOLERANCES.items():
         script = ROOT / "tests" / "gpu" / "operators.py"
         options = ["--precision", precision, "--tolerance", str(tolerance), "--fbmem", str(fbmem)]
