@@ -12,6 +12,11 @@ namespace flexlegion::gpu {
 void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds = false,
               float scale = 1.0f);
 
+// A factor of several products, or a copy of it in scratch memory that is worth it: each product
+// would copy the factor anew. `met` is how many rows or columns of the other factors meet its
+// elements.
+Matrix aligned_factor(const Matrix& m, std::int64_t met, int slot);
+
 #if FLEXLEGION_CUDA
 
 // A row-major matrix is its transpose, stored by columns, which is what cuBLAS calls a matrix.

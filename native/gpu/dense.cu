@@ -32,12 +32,15 @@ class Dense : public Kernel {
   void backward(KernelTask& task) override {
     const DataType type = task.output_grads[0].type;
     const Matrix dy = input_matrix(before_activation(task), 1, type);
+    const bool twice = task.wants_input_grad(0) && task.wants_weight_grad(0);
+    const TensorView& x = task.inputs[0];
+    const Matrix factor = twice ? aligned_factor(dy, x.extent(x.rank() - 1), 6) : dy;
     if (task.wants_input_grad(0)) {
-      multiply_into(task.input_grads[0], 4, task.adds_to_input_grad(0), dy,
+      multiply_into(task.input_grads[0], 4, task.adds_to_input_grad(0), factor,
                     input_matrix(task.weights[0], 3, type));
     }
     if (task.wants_weight_grad(0)) {
-      multiply_into(task.weight_grads[0], 4, task.adds_to_weight_grad(0), dy.transposed(),
+      multiply_into(task.weight_grads[0], 4, task.adds_to_weight_grad(0), factor.transposed(),
                     input_matrix(task.inputs[0], 3, type));
     }
     if (use_bias_ && task.wants_weight_grad(1)) {

@@ -132,6 +132,9 @@ def _dense_cases() -> dict[str, Case]:
         cases[f"dense_rank_{rank}_no_bias"] = Case(shape, (layer,))
     cases["dense_one_unit"] = Case((1,), (dense(1),))
     cases["dense_rank_4"] = Case((2, 3, 5), (dense(4, activation="sigmoid"),))
+    # Large enough that GPUs compute what no whole vectors hold as products of their own.
+    layer = ("dense", {"units": 1029, "use_bias": False})
+    cases["dense_odd_extents"] = Case((180, 1031), (layer,))
     cases["dense_wide"] = Case((130,), (dense(257, activation="relu"), dense(33)))
     return cases
 
