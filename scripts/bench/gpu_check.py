@@ -259,7 +259,7 @@ def checking_steps(folder: Path, fbmem: int = FBMEM) -> list[Step]:
     no_torch = "" if package_folder("torch") else "PyTorch is not installed"
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     no_sanitizer = "" if Path(sanitizer).exists() else "compute-sanitizer is not installed"
-    steps = [Step("cuda_tests", [str(tests)], 120, no_tests)]
+    steps = [Step("cuda_tests", [str(tests)], 300, no_tests)]
     for tool in ("memcheck", "racecheck"):
         command = [sanitizer, "--tool", tool, "--error-exitcode", "9", str(tests)]
         steps.append(Step(f"compute-sanitizer {tool}", command, 240, no_tests or no_sanitizer))
@@ -267,11 +267,11 @@ def checking_steps(folder: Path, fbmem: int = FBMEM) -> list[Step]:
         script = ROOT / "tests" / "gpu" / "operators.py"
         options = ["--precision", precision, "--tolerance", str(tolerance), "--fbmem", str(fbmem)]
         command = [sys.executable, str(script), *options]
-        steps.append(Step(f"operators {precision}", command, 150, no_torch))
+        steps.append(Step(f"operators {precision}", command, 300, no_torch))
     for storage in ("bf16", "fp16"):
         script = ROOT / "tests" / "gpu" / "operators.py"
         command = [sys.executable, str(script), "--storage", storage, "--fbmem", str(fbmem)]
-        steps.append(Step(f"operators stored {storage}", command, 150, no_torch))
+        steps.append(Step(f"operators stored {storage}", command, 300, no_torch))
     for name in MIXED:
         out = folder / f"mixed-{name}.json"
         options = ["--first", "100", "--count", "3", "--reference", "cpu", "--out", str(out)]
