@@ -26,6 +26,7 @@ from flexlegion.soap import ParallelConfig
 from flexlegion.strategies.pairs import with_sums
 from flexlegion.strategies.splitting import by_samples
 from flexlegion.strategy import Strategy
+from flexlegion.tensor import Tensor
 
 Costs = npt.NDArray[np.int64]
 Choice = list[int]
@@ -161,16 +162,10 @@ def summed_costs(problem: Problem, tied: bool, max_candidates: int = MAX_CANDIDA
 
 
 def _own_costs(table: _Table, group: list[Operator], candidates: list[Degrees]) -> Costs:
-    """What the operators of a group cost by themselves; shared weights are synchronised once."""
+    """What the operators of a group cost by themselves."""
     own = np.zeros(len(candidates), np.int64)
-    synchronised = set()
     for op in group:
-        computation, synchronisation = table.operator(op, candidates)
-        own += computation
-        weights = tuple(op.weights)
-        if weights not in synchronised:
-            own += synchronisation
-            synchronised.add(weights)
+        own += sum(table.operator(op, candidates))
     return own
 
 
@@ -322,13 +317,22 @@ class _Table:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._operators: dict[int, tuple[Costs, Costs]] = {}
+        self._operators: dict[tuple[int, tuple[bool, ...]], tuple[Costs, Costs]] = {}
         self._transfers: dict[tuple[int, int, int, int], Costs] = {}
+        self._owner: dict[Tensor, Operator] = {}  # of a weight: the first operator that trains it
+        for op in problem.facts.trained:
+            for weight in self._updated(op):
+                self._owner.setdefault(weight, op)
+
+    def _updated(self, op: Operator) -> list[Tensor]:
+        tensors = (*op.inputs, *op.weights)
+        return [tensor for tensor in tensors if tensor in self._problem.facts.updated]
 
     def operator(self, op: Operator, candidates: list[Degrees]) -> tuple[Costs, Costs]:
         """Computation and synchronisation for each candidate, in ns."""
         problem = self._problem
-        key = problem.class_of(op)
+        owned = tuple(self._owner[weight] is op for weight in self._updated(op))
+        key = problem.class_of(op), owned
         if key not in self._operators:
             core = problem.core
             costs = np.zeros((2, len(candidates)), np.int64)

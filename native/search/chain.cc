@@ -166,9 +166,9 @@ bool Chain::descend(double seconds, const DescentOptions& options) {
   const Deadline deadline(seconds);
   if (best_time_ == kNever) return false;
   if (current() != best_) adopt(best_);
-  if (!descent_ || !(descent_->options() == options)) descent_.emplace(proposals_, options);
+  if (!descent_ || !(descent_->options() == options)) descent_.emplace(candidates(), options);
   for (OpId op; !(op = descent_->next(changes_)).none();) {
-    const std::vector<PricedConfig> configs = proposals_.all(op);
+    const std::vector<PricedConfig> configs = candidates().all(op);
     while (descent_->position < configs.size()) {
       if (descend_to(op, configs[descent_->position++], options.tied)) descent_->improved(op);
       if (deadline.over()) return false;  // after some progress, however short the time
@@ -181,7 +181,7 @@ bool Chain::descend(double seconds, const DescentOptions& options) {
 bool Chain::descend_to(OpId op, const PricedConfig& config, bool tied) {
   PartialStrategy configs;
   if (tied) {
-    for (OpId member : proposals_.members(op)) configs.emplace_back(member, config);
+    for (OpId member : candidates().members(op)) configs.emplace_back(member, config);
   } else {
     configs.emplace_back(op, config);
   }

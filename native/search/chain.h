@@ -63,6 +63,7 @@ class Chain {
   const Simulator& simulator() const { return simulator_; }
 
  private:
+  const Candidates& candidates() const { return proposals_.candidates(); }
   void propose(const ChainOptions& options);
   bool descend_to(OpId op, const PricedConfig& config, bool tied);
   void note_current();

@@ -4,9 +4,9 @@
 
 namespace flexlegion {
 
-Descent::Descent(const Proposals& proposals, const DescentOptions& options)
-    : proposals_(proposals), options_(options) {
-  const std::vector<OpId>& operators = proposals.operators();
+Descent::Descent(const Candidates& candidates, const DescentOptions& options)
+    : candidates_(candidates), options_(options) {
+  const std::vector<OpId>& operators = candidates.operators();
   const OpId last = *std::max_element(operators.begin(), operators.end());
   tried_at_.assign(last.index() + 1, -1);
   mine_.assign(last.index() + 1, 0);
@@ -22,7 +22,7 @@ OpId Descent::next(std::int64_t changes) {
     if (tried_at_[near_.front()] != changes) present_ = near_.front();
     near_.pop_front();
   }
-  const std::vector<OpId>& operators = proposals_.operators();
+  const std::vector<OpId>& operators = candidates_.operators();
   for (std::size_t n = 0; n < operators.size() && present_.none(); ++n) {
     const OpId op = operators[round_];
     round_ = (round_ + 1) % operators.size();
@@ -35,8 +35,8 @@ OpId Descent::next(std::int64_t changes) {
 
 void Descent::improved(OpId op) {
   const std::vector<OpId> alone{op};
-  for (OpId member : options_.tied ? proposals_.members(op) : alone) {
-    for (const Neighbour& neighbour : proposals_.neighbours(member)) {
+  for (OpId member : options_.tied ? candidates_.members(op) : alone) {
+    for (const Neighbour& neighbour : candidates_.neighbours(member)) {
       const OpId other = stands_for(neighbour.op);
       if (!mine_[other]) continue;
       if (std::find(near_.begin(), near_.end(), other) == near_.end()) near_.push_back(other);

@@ -10,7 +10,7 @@
 #include <deque>
 #include <vector>
 
-#include "search/proposals.h"
+#include "search/candidates.h"
 
 namespace flexlegion {
 
@@ -26,7 +26,7 @@ struct DescentOptions {
 
 class Descent {
  public:
-  Descent(const Proposals& proposals, const DescentOptions& options);
+  Descent(const Candidates& candidates, const DescentOptions& options);
 
   const DescentOptions& options() const { return options_; }
   // The operator to look at, the same until it was `tried`; none if none is left. `changes` counts
@@ -38,9 +38,9 @@ class Descent {
   std::size_t position = 0;  // among the configurations of the operator that is looked at
 
  private:
-  OpId stands_for(OpId op) const { return options_.tied ? proposals_.members(op).front() : op; }
+  OpId stands_for(OpId op) const { return options_.tied ? candidates_.members(op).front() : op; }
 
-  const Proposals& proposals_;
+  const Candidates& candidates_;
   DescentOptions options_;
   IdVector<OpId, char> mine_;              // whether it is looked at
   IdVector<OpId, std::int64_t> tried_at_;  // at how many changes

@@ -2,11 +2,24 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
+
+#include "search/candidates.h"
 
 namespace flexlegion {
 
+// Over all configurations that chains can propose.
+Bounds Exhaustive::bounds_of(const Problem& problem) {
+  IdVector<OpId, int> groups(problem.graph.operators.size());
+  std::iota(groups.begin(), groups.end(), 0);
+  const Candidates candidates(problem, groups);
+  std::vector<std::vector<PricedConfig>> configs;
+  for (OpId op : candidates.operators()) configs.push_back(candidates.all(op));
+  return {problem, candidates.operators(), std::move(configs)};
+}
+
 Exhaustive::Exhaustive(const Problem& problem, const PricedStrategy& incumbent)
-    : problem_(problem), bounds_(problem), simulator_(problem), best_(incumbent) {
+    : problem_(problem), bounds_(bounds_of(problem)), simulator_(problem), best_(incumbent) {
   simulator_.set(incumbent);
   best_time_ = simulator_.graph().overfull_memory() < 0 ? simulator_.iteration_time() : kNever;
   levels_.resize(bounds_.operators().size());

@@ -12,8 +12,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "search/bounds.h"
-#include "search/proposals.h"
+#include "bounds/bounds.h"
 #include "sim/simulator.h"
 
 namespace flexlegion {
@@ -42,6 +41,7 @@ class Exhaustive {
     std::size_t next = 0;
   };
 
+  static Bounds bounds_of(const Problem& problem);
   void expand(int depth);
   void simulate();
 

@@ -48,7 +48,7 @@ bool ways_back_alike(const MachineModel& machine) {
 
 void Traffic::send(int from, int to, std::int64_t bytes) {
   const int source = machine_.memory_of[from], destination = machine_.memory_of[to];
-  if (source == destination) return;
+  if (source == destination || bytes == 0) return;
   std::int64_t latency = 0;
   for (int link : machine_.route(source, destination)) {
     if (load_[link] == 0) used_.push_back(link);
@@ -69,9 +69,7 @@ std::int64_t Traffic::time() {
 }
 
 OperatorCost operator_cost(const Problem& problem, Geometry& geometry, OpId op, int number) {
-  const Graph& graph = problem.graph;
   const GraphFacts& facts = problem.facts;
-  const auto& operands = graph.operators[op].operands;
   const Split& split = problem.split(op, number);
   OperatorCost cost;
   cost.computation = slowest(problem, split, Pass::forward);
@@ -80,43 +78,20 @@ OperatorCost operator_cost(const Problem& problem, Geometry& geometry, OpId op, 
   PricedConfig config{number, Sums::readers,
                       std::vector<int>(static_cast<std::size_t>(split.tasks))};
   std::iota(config.devices.begin(), config.devices.end(), 0);
-  std::vector<int> weights;
-  std::vector<TensorId> tensors;
-  for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
-    const TensorId tensor = operands[i].tensor;
-    const bool weight = graph.tensors[tensor].kind == TensorKind::weight;
-    if (!weight || !facts.differentiable[tensor]) continue;
-    // A weight that it reads twice is updated once.
-    if (std::find(tensors.begin(), tensors.end(), tensor) != tensors.end()) continue;
-    tensors.push_back(tensor);
-    weights.push_back(i);
-  }
-  const Operand& output = graph.operators[op].primary_output();
-  const std::vector<Rect> tiles = accessed_rects(graph, op, output, split.degrees);
-  const std::int64_t looked_up = graph.tensors[output.tensor].gradient_bytes();
+  const OwnUpdate update =
+      own_update(problem, geometry, op, problem.facts.owned_weights(problem.graph, op), config);
   Traffic gathered(problem.machine), returned(problem.machine);
-  std::int64_t update = 0;
-  for (const ShardTask& task : shard_tasks_of(problem, geometry, op, weights, config)) {
-    std::int64_t touched = 0;
-    for (const auto& [w, shard] : task.shards) {
-      touched += updated(problem, tensors[w], shard);
-      const bool is_table = facts.is_table(tensors[w]);
-      const DistinctRects& parts = geometry.partition(op, weights[w], number).parts;
-      for (int k = 0; k < split.tasks; ++k) {
-        const std::int64_t elements = parts.rects[parts.of_part[k]].intersect(shard).volume();
-        if (elements == 0) continue;
-        // Of a table, it is that of the task's output, which comes from its readers.
-        const Tensor& weight = graph.tensors[tensors[w]];
-        const std::int64_t gradient =
-            is_table ? tiles[k].volume() * looked_up : elements * weight.gradient_bytes();
-        touched += gradient;
-        gathered.send(k, task.device, gradient);
-        returned.send(task.device, k, elements * weight.value_bytes());
-      }
+  std::int64_t longest = 0;
+  for (std::size_t t = 0; t < update.tasks.size(); ++t) {
+    const int device = update.tasks[t].device;
+    for (int k = 0; k < split.tasks; ++k) {
+      const auto& [gradients, values] = update.shares[t][static_cast<std::size_t>(k)];
+      gathered.send(k, device, gradients);
+      returned.send(device, k, values);
     }
-    update = std::max(update, update_time(problem, task.device, touched));
+    longest = std::max(longest, update.bytes[t].update_time(problem, device));
   }
-  cost.synchronisation = gathered.time() + update + returned.time();
+  cost.synchronisation = gathered.time() + longest + returned.time();
   return cost;
 }
 
@@ -157,17 +132,15 @@ std::vector<std::int64_t> transfer_costs(const Problem& problem, OpId writer,
     const int tasks = static_cast<int>(written->parts.of_part.size());
     for (const auto& read : readers) {
       partial.assign(static_cast<std::size_t>(tasks), 0);
+      for_each_exchange(*read, *written, parts, [&](int j, int k, std::int64_t elements) {
+        values.send(k, j, elements * bytes);
+        if (back && !alike) gradients.send(j, k, elements * bytes);
+        partial[k] += elements * bytes;
+      });
       std::int64_t combined = 0;
       for (int j = 0; j < static_cast<int>(read->parts.of_part.size()); ++j) {
-        written->index.visit(read->of_task(j), [&](int rect, std::int64_t elements) {
-          for (int k = written->first_task(rect, parts); k <= written->last_task[rect]; ++k) {
-            values.send(k, j, elements * bytes);
-            if (back && !alike) gradients.send(j, k, elements * bytes);
-            partial[k] += elements * bytes;
-          }
-        });
         const std::int64_t own = read->of_task(j).volume() * bytes;
-        combined = std::max(combined, sum_time(problem, j, parts * own, own));
+        combined = std::max(combined, combining_time(problem, j, own, parts));
       }
       std::int64_t sums = 0;
       for (int k = 0; k < tasks && back; ++k) {

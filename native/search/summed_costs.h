@@ -13,8 +13,8 @@
 namespace flexlegion {
 
 // Of an operator split in one way, in ns: the slowest forward and the slowest backward task; and
-// the weights' part: gradients gathered, the slowest update, weights returned. A weight that others
-// read, too, is taken as if they were split alike.
+// the weights' part: gradients gathered, the slowest update, weights returned. A weight that
+// several operators read is part of the first one's, as if the others were split alike.
 struct OperatorCost {
   std::int64_t computation = 0, synchronisation = 0;
 };

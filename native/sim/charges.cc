@@ -11,23 +11,36 @@ std::int64_t linear(const Problem& problem, const std::vector<LinearCost>& costs
 
 }  // namespace
 
-std::int64_t load_time(const Problem& problem, int device, std::int64_t bytes) {
-  return linear(problem, problem.costs.load, device, bytes);
-}
-
-std::int64_t summed_bytes(const Graph& graph, OpId op, const std::vector<int>& outputs,
-                          const ShardTask& task) {
-  std::int64_t bytes = 0;
-  for (const auto& [which, shard] : task.shards) {
-    const int operand = outputs[static_cast<std::size_t>(which)];
-    const TensorId tensor = graph.operators[op].operands[operand].tensor;
-    bytes += shard.volume() * graph.tensors[tensor].value_bytes();
+std::vector<std::int64_t> load_times(const Problem& problem, Geometry& geometry, TensorId tensor,
+                                     const std::vector<int>& devices) {
+  const int parts = static_cast<int>(devices.size());
+  const Partition& partition = geometry.load_partition(tensor, parts);
+  const std::int64_t bytes = problem.graph.tensors[tensor].value_bytes();
+  std::vector<std::int64_t> times;
+  for (int k = 0; k < parts; ++k) {
+    times.push_back(
+        linear(problem, problem.costs.load, devices[k], partition.of_task(k).volume() * bytes));
   }
-  return bytes;
+  return times;
 }
 
 std::int64_t sum_time(const Problem& problem, int device, std::int64_t partial, std::int64_t own) {
   return partial > own ? linear(problem, problem.costs.sum, device, partial) : 0;
+}
+
+std::int64_t combining_time(const Problem& problem, int device, std::int64_t own, int values) {
+  return sum_time(problem, device, values * own, own);
+}
+
+std::int64_t sum_task_time(const Problem& problem, OpId op, int values, const ShardTask& task) {
+  const Operator& its = problem.graph.operators[op];
+  const std::vector<int> outputs = its.outputs();
+  std::int64_t own = 0;
+  for (const auto& [which, shard] : task.shards) {
+    const TensorId tensor = its.operands[outputs[static_cast<std::size_t>(which)]].tensor;
+    own += shard.volume() * problem.graph.tensors[tensor].value_bytes();
+  }
+  return combining_time(problem, task.device, own, values);
 }
 
 std::vector<ShardTask> shard_tasks_of(const Problem& problem, Geometry& geometry, OpId op,
@@ -38,18 +51,85 @@ std::vector<ShardTask> shard_tasks_of(const Problem& problem, Geometry& geometry
       [&](int i) -> const DistinctRects& { return geometry.partition(op, i, config.split).parts; });
 }
 
-std::int64_t updated(const Problem& problem, TensorId tensor, const Rect& shard) {
+std::vector<GradientSource> gradient_sources(const Problem& problem, TensorId weight) {
+  const auto lookups = problem.facts.lookups.find(weight);
+  if (lookups == problem.facts.lookups.end()) return {{weight, {}}};
+  std::vector<GradientSource> sources;
+  for (OpId op : lookups->second) {
+    const TensorId output = problem.graph.operators[op].primary_output().tensor;
+    if (problem.facts.has_gradient[output]) sources.push_back({output, op});
+  }
+  return sources;
+}
+
+Rect gradient_rect(const Graph& graph, const GradientSource& source, const Rect& shard) {
+  return source.lookup.none() ? shard : looked_up_gradient(graph, source.lookup, shard);
+}
+
+void UpdateBytes::gather(const Problem& problem, TensorId source, std::int64_t elements) {
+  gathered += elements * problem.graph.tensors[source].gradient_bytes();
+}
+
+void UpdateBytes::change(const Problem& problem, TensorId tensor, const Rect& shard) {
   const Tensor& weight = problem.graph.tensors[tensor];
   const int states = problem.facts.optimizer.states_of(weight);
   const std::int64_t elements =
       updated_elements(problem.graph, problem.facts, tensor, shard, states);
   // A value that is rounded off its master is written alone.
   const std::int64_t value = (weight.has_master() ? 1 : 2) * weight.value_bytes();
-  return elements * (value + 2 * states * element_bytes(kStateType));
+  changed += elements * (value + 2 * states * element_bytes(kStateType));
+}
+
+std::int64_t UpdateBytes::norm_time(const Problem& problem, int device) const {
+  return flexlegion::update_time(problem, device, gathered);
+}
+
+std::int64_t UpdateBytes::update_time(const Problem& problem, int device) const {
+  return flexlegion::update_time(problem, device, gathered + changed);
 }
 
 std::int64_t update_time(const Problem& problem, int device, std::int64_t bytes) {
   return linear(problem, problem.costs.update, device, bytes);
+}
+
+OwnUpdate own_update(const Problem& problem, Geometry& geometry, OpId op,
+                     const std::vector<int>& weights, const PricedConfig& config) {
+  const Graph& graph = problem.graph;
+  const auto& operands = graph.operators[op].operands;
+  OwnUpdate update;
+  update.tasks = shard_tasks_of(problem, geometry, op, weights, config);
+  update.bytes.resize(update.tasks.size());
+  update.shares.assign(update.tasks.size(), std::vector<OwnUpdate::Share>(config.devices.size()));
+  for (std::size_t t = 0; t < update.tasks.size(); ++t) {
+    for (const auto& [w, shard] : update.tasks[t].shards) {
+      const int operand = weights[static_cast<std::size_t>(w)];
+      const TensorId weight = operands[operand].tensor;
+      const Partition& parts = geometry.partition(op, operand, config.split);
+      update.bytes[t].change(problem, weight, shard);
+      for (std::size_t k = 0; k < config.devices.size(); ++k) {
+        const std::int64_t common = parts.of_task(static_cast<int>(k)).intersect(shard).volume();
+        if (common == 0) continue;
+        OwnUpdate::Share& share = update.shares[t][k];
+        share.values += common * graph.tensors[weight].value_bytes();
+        for (const GradientSource& source : gradient_sources(problem, weight)) {
+          if (!source.lookup.none() && source.lookup != op) continue;  // another operator's
+          std::int64_t elements = common;
+          if (source.lookup == op) {
+            const int output = graph.operators[op].outputs().front();
+            elements = geometry.partition(op, output, config.split)
+                           .of_task(static_cast<int>(k))
+                           .intersect(gradient_rect(graph, source, shard))
+                           .volume();
+          }
+          UpdateBytes its;
+          its.gather(problem, source.tensor, elements);
+          share.gradients += its.gathered;
+          update.bytes[t].gathered += its.gathered;
+        }
+      }
+    }
+  }
+  return update;
 }
 
 std::int64_t arrival(const MachineModel& machine, int from, int to, std::int64_t bytes) {

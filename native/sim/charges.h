@@ -12,26 +12,63 @@
 
 namespace flexlegion {
 
-// Bringing a tile of a batch from the host.
-std::int64_t load_time(const Problem& problem, int device, std::int64_t bytes);
+// Bringing a batch of an input tensor from the host: each of the tasks on `devices` its tile.
+std::vector<std::int64_t> load_times(const Problem& problem, Geometry& geometry, TensorId tensor,
+                                     const std::vector<int>& devices);
 
 // Summing `partial` bytes, the partial values of a tile of `own` bytes. A tile that has one value
 // for each of its elements, or none, is not summed.
 std::int64_t sum_time(const Problem& problem, int device, std::int64_t partial, std::int64_t own);
 
-// What a sum task writes, in bytes: of these outputs of `op`, the shards that it has.
-std::int64_t summed_bytes(const Graph& graph, OpId op, const std::vector<int>& outputs,
-                          const ShardTask& task);
+// The same, of all `values` partial values of each element.
+std::int64_t combining_time(const Problem& problem, int device, std::int64_t own, int values);
 
-// The tasks of an update of `weights`, operands of `op`, by the devices of its configuration.
+// A sum task of `op`, which has so many partial values: of each of its outputs, a shard.
+std::int64_t sum_task_time(const Problem& problem, OpId op, int values, const ShardTask& task);
+
+// The tasks that share out `operands` of `op`, weights or outputs, by the devices of its
+// configuration.
 std::vector<ShardTask> shard_tasks_of(const Problem& problem, Geometry& geometry, OpId op,
-                                      const std::vector<int>& weights, const PricedConfig& config);
+                                      const std::vector<int>& operands, const PricedConfig& config);
 
-// What an update reads and writes of a shard, in bytes: its value, and its states. The partial
-// gradients that it sums come on top.
-std::int64_t updated(const Problem& problem, TensorId tensor, const Rect& shard);
-// An update task that touches so many bytes.
+// A gradient that an update reads to change a weight: that of the weight, or of a table, that of
+// the output of an operator which looks rows up in it.
+struct GradientSource {
+  TensorId tensor;
+  OpId lookup;  // none: it is the weight's own
+};
+std::vector<GradientSource> gradient_sources(const Problem& problem, TensorId weight);
+// What it reads of that gradient to change a shard.
+Rect gradient_rect(const Graph& graph, const GradientSource& source, const Rect& shard);
+
+// What a task of an update touches, in bytes. A norm task gathers the same.
+struct UpdateBytes {
+  std::int64_t gathered = 0;  // partial gradients, which it sums
+  std::int64_t changed = 0;   // values and optimizer states, read and written
+
+  void gather(const Problem& problem, TensorId source, std::int64_t elements);
+  void change(const Problem& problem, TensorId weight, const Rect& shard);
+  std::int64_t norm_time(const Problem& problem, int device) const;
+  std::int64_t update_time(const Problem& problem, int device) const;
+};
+// A task that touches so many bytes of norms.
 std::int64_t update_time(const Problem& problem, int device, std::int64_t bytes);
+
+// The update of `weights`, operands of `op`, if nobody but the operator's own tasks contributes to
+// their gradients.
+struct OwnUpdate {
+  // What one of the operator's tasks sends to an update task, and what it gets back, in bytes. What
+  // is sent of a table is the gradient of the operator's output.
+  struct Share {
+    std::int64_t gradients = 0, values = 0;
+  };
+
+  std::vector<ShardTask> tasks;
+  std::vector<UpdateBytes> bytes;          // one an update task
+  std::vector<std::vector<Share>> shares;  // [update task][the operator's task]
+};
+OwnUpdate own_update(const Problem& problem, Geometry& geometry, OpId op,
+                     const std::vector<int>& weights, const PricedConfig& config);
 
 // A transfer passes its links cut-through, as one hop a link: a hop is ready when the one before it
 // has begun (the first: when the writing task has ended) and the link's latency has passed, and

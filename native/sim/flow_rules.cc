@@ -67,7 +67,6 @@ std::int32_t FlowRules::contention(int launch, int device, int part) const {
 
 Block FlowRules::without_contention(int launch) {
   const MachineModel& machine = problem_.machine;
-  const Graph& graph = problem_.graph;
   const auto [pass, op, loaded] = launch_graph_.launches[launch];
   Block block;
   // All of their time depends on what the flow of weights brings, or that of norms.
@@ -80,21 +79,14 @@ Block FlowRules::without_contention(int launch) {
   if (pass == Pass::sum) {
     const int values = problem_.split(op, configs_[op].split).partial_values;
     for (const ShardTask& task : sums_of(op)) {
-      const std::int64_t own = summed_bytes(graph, op, graph.operators[op].outputs(), task);
       block.device.push_back(task.device);
-      block.exe_time.push_back(sum_time(problem_, task.device, values * own, own));
+      block.exe_time.push_back(sum_task_time(problem_, op, values, task));
     }
     return block;
   }
   if (pass == Pass::load) {
     block.device = load_devices(loaded);
-    const int parts = static_cast<int>(block.device.size());
-    const Partition& partition = geometry_.load_partition(loaded, parts);
-    for (int k = 0; k < parts; ++k) {
-      const Rect& tile = partition.of_task(k);
-      block.exe_time.push_back(
-          load_time(problem_, block.device[k], tile.volume() * value_bytes(loaded)));
-    }
+    block.exe_time = load_times(problem_, geometry_, loaded, block.device);
     return block;
   }
   const PricedConfig& config = configs_[op];

@@ -107,6 +107,19 @@ struct Tiles {
   RectIndex index;
 };
 
+// Calls `visit(reader, writer, elements in common)` for tasks that read what others wrote: so many
+// partial values of each rectangle, all of which are read.
+template <typename Visit>
+void for_each_exchange(const Tiles& read, const Tiles& written, int partial_values, Visit visit) {
+  for (int j = 0; j < static_cast<int>(read.parts.of_part.size()); ++j) {
+    written.index.visit(read.of_task(j), [&](int rect, std::int64_t elements) {
+      for (int k = written.first_task(rect, partial_values); k <= written.last_task[rect]; ++k) {
+        visit(j, k, elements);
+      }
+    });
+  }
+}
+
 // Of two launches, which distinct rectangles overlap, and in how many elements.
 struct Overlaps {
   Overlaps(const Tiles& a, const Tiles& b);

@@ -235,7 +235,7 @@ std::vector<std::vector<std::int64_t>> FlowRules::combining_times(const FlowId& 
       const std::int64_t own = read.partition->of_task(k).volume() * value_bytes(id.tensor);
       const Slots slots = slots_of(read, k);
       times[static_cast<std::size_t>(at)][k] +=
-          sum_time(problem_, devices[k], (slots.last - slots.first) * own, own);
+          combining_time(problem_, devices[k], own, slots.last - slots.first);
     }
   };
   const auto saved = [&](const OperandRef& use) {

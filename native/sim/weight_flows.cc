@@ -24,32 +24,31 @@ Flow FlowRules::weights(const FlowId& id) {
   begin(id);
   const int party = party_of_launch_[update];
   const int reader = party_of_launch_[id.fed.front()];  // the update, or the norm launch before it
-  // Bytes of gradients, and of what is updated.
-  std::vector<std::int64_t> gathered(tasks.size(), 0), touched(tasks.size(), 0);
+  std::vector<UpdateBytes> bytes(tasks.size());
   int stack = 0;
   for (int w = 0; w < static_cast<int>(owned.size()); ++w) {
     const TensorId tensor = operands[owned[w]].tensor;
     const bool is_table = problem_.facts.is_table(tensor);
-    // Whose gradients the update reads: the weight's, or those of what was looked up in a table.
-    for (OpId from : is_table ? problem_.facts.lookups.at(tensor) : std::vector<OpId>{op}) {
-      const TensorId source = is_table ? graph.operators[from].primary_output().tensor : tensor;
-      add_contributions(source, id);
+    for (const GradientSource& source : gradient_sources(problem_, tensor)) {
+      add_contributions(source.tensor, id);
       for (int j = 0; j < static_cast<int>(tasks.size()); ++j) {
         for (const auto& [weight, shard] : tasks[j].shards) {
           if (weight != w) continue;
-          const Rect rect = is_table ? looked_up_gradient(graph, from, shard) : shard;
-          gathered[j] += gather_shard(source, rect, tasks[j].device, {reader, j}, stack);
-          box_stack(source, memory_of(tasks[j].device), rect);
+          const Rect rect = gradient_rect(graph, source, shard);
+          bytes[j].gather(problem_, source.tensor,
+                          gather_shard(source.tensor, rect, tasks[j].device, {reader, j}, stack));
+          box_stack(source.tensor, memory_of(tasks[j].device), rect);
         }
       }
       end_reading(reader);
-      hold_boxes(is_table ? Content::gradient : Content::weight_gradient, gradient_bytes(source));
+      hold_boxes(is_table ? Content::gradient : Content::weight_gradient,
+                 gradient_bytes(source.tensor));
       stack += static_cast<int>(pieces_.size());
     }
     for (int j = 0; j < static_cast<int>(tasks.size()); ++j) {
       for (const auto& [weight, shard] : tasks[j].shards) {
         if (weight != w) continue;
-        touched[j] += updated(problem_, tensor, shard);
+        bytes[j].change(problem_, tensor, shard);
         box(memory_of(tasks[j].device), shard, true);
       }
     }
@@ -62,9 +61,9 @@ Flow FlowRules::weights(const FlowId& id) {
   flow.fed_times.resize(id.fed.size());
   for (std::size_t j = 0; j < tasks.size(); ++j) {
     const int device = tasks[j].device;
-    flow.fed_times.back().push_back(update_time(problem_, device, gathered[j] + touched[j]));
+    flow.fed_times.back().push_back(bytes[j].update_time(problem_, device));
     if (reader == party) continue;
-    flow.fed_times.front().push_back(update_time(problem_, device, gathered[j]));
+    flow.fed_times.front().push_back(bytes[j].norm_time(problem_, device));
   }
   return flow;
 }
@@ -124,7 +123,8 @@ Flow FlowRules::total_norm(const FlowId& id) {
   return finish(id);
 }
 
-// The partial gradients of a tensor that an update task sums for one shard; returns their bytes.
+// The partial gradients of a tensor that an update task sums for one shard; returns their
+// elements.
 std::int64_t FlowRules::gather_shard(TensorId tensor, const Rect& shard, int device, TaskRef task,
                                      int first_stack) {
   const int memory = memory_of(device);
@@ -151,7 +151,7 @@ std::int64_t FlowRules::gather_shard(TensorId tensor, const Rect& shard, int dev
     builder_.need(builder_.writer(party_of_launch_[last.launch], last.part), need, memory, task);
   }
   reading_.alike = reading_.alike && elements == own;
-  return elements * gradient_bytes(tensor);
+  return elements;
 }
 
 // What the next iteration's readers need of the updated shards.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "search/proposals.h"
+#include "search/symmetry.h"
 #include "sim/memory.h"
 #include "sim_harness.h"
 

@@ -1,12 +1,11 @@
-// Lower bounds of the iteration time over all strategies that share a partial one, see
-// exhaustive.h.
+// Lower bounds of the iteration time over all strategies that share a partial one: what branch and
+// bound asks for (search/exhaustive.h).
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <vector>
 
-#include "search/proposals.h"
 #include "sim/geometry.h"
 #include "sim/problem.h"
 #include "sim/simulation.h"
@@ -15,9 +14,11 @@ namespace flexlegion {
 
 class Bounds {
  public:
-  static constexpr int kParts = 8;  // as many devices as `Proposals::all` gives all sets of
+  static constexpr int kParts = 8;  // tasks of a configuration
 
-  explicit Bounds(const Problem& problem);
+  // The operators that training executes, in the graph's order, and what each chooses from.
+  Bounds(const Problem& problem, const std::vector<OpId>& operators,
+         std::vector<std::vector<PricedConfig>> configs);
 
   // The operators in the order in which they get configurations, and these.
   const std::vector<OpId>& operators() const { return operators_; }

@@ -1,0 +1,178 @@
+#include "search/candidates.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <stdexcept>
+
+namespace flexlegion {
+
+namespace {
+
+constexpr int kAllSubsets = 8;  // devices; with more, there are too many sets to try each
+
+// Fills in which dimensions of a producer and a consumer go along with each other in the tensor
+// between them. What the producer reduces goes along with the parts of a linear input.
+void match(const Graph& graph, const Operand& written, const Operand& read, Neighbour& producer,
+           Neighbour& consumer) {
+  const Operator& before = graph.operators[producer.op];
+  const Operator& after = graph.operators[consumer.op];
+  if (read.linear && after.part() >= 0 && written.combine == Combine::sum) {
+    const std::size_t rank = before.dims.size() - before.reductions.size();
+    for (std::size_t d = rank; d < before.dims.size(); ++d) {
+      if (before.dims[d] != DimKind::none) producer.followers[d] = after.part();
+    }
+  }
+  for (std::size_t d = 0; d < written.map.size(); ++d) {
+    const int mine = written.map[d].out_dim, theirs = read.map[d].out_dim;
+    if (mine < 0 || theirs < 0 || read.map[d].prefix) continue;
+    producer.followers[mine] = theirs;
+    consumer.followers[theirs] = mine;
+  }
+}
+
+}  // namespace
+
+Candidates::Candidates(const Problem& problem, IdVector<OpId, int> groups)
+    : problem_(problem), devices_(problem.machine.devices()), groups_(std::move(groups)) {
+  const Graph& graph = problem.graph;
+  splits_.resize(graph.operators.size());
+  splits_by_tasks_.resize(graph.operators.size());
+  divisible_.resize(graph.operators.size());
+  neighbours_.resize(graph.operators.size());
+  std::map<int, int> numbers;
+  for (int& group : groups_) {
+    group = numbers.try_emplace(group, static_cast<int>(numbers.size())).first->second;
+  }
+  members_.resize(numbers.size());
+  struct Written {
+    OpId op;
+    const Operand* output = nullptr;
+  };
+  IdVector<TensorId, Written> written(graph.tensors.size());
+  for (OpId op : graph.operators.ids()) {
+    if (!(problem.facts.runs[op] & kTrains)) continue;
+    operators_.push_back(op);
+    auto& members = members_[groups_[op]];
+    if (!members.empty() && problem.costs.class_of[members.front()] != problem.costs.class_of[op]) {
+      throw std::invalid_argument("operators '" + graph.operators[op].name + "' and '" +
+                                  graph.operators[members.front()].name +
+                                  "' are tied, but differ in more than name");
+    }
+    members.push_back(op);
+    const auto& splits = problem.costs.splits[problem.costs.class_of[op]];
+    std::map<int, std::vector<int>> by_tasks;
+    for (int s = 0; s < static_cast<int>(splits.size()); ++s) {
+      // Into parts, an operator is cut for what a neighbour does (follow), or not at all.
+      if (splits[s].tasks > devices_ || splits[s].parts > 1) continue;
+      splits_[op].push_back(s);
+      by_tasks[splits[s].tasks].push_back(s);
+      for (std::size_t d = 0; d < splits[s].degrees.size(); ++d) {
+        if (splits[s].degrees[d] > 1) divisible_[op] |= 1u << d;
+      }
+    }
+    for (auto& [tasks, its] : by_tasks) splits_by_tasks_[op].push_back(std::move(its));
+    if (splits_[op].empty()) {
+      throw std::invalid_argument("the cost table has no split of operator '" +
+                                  graph.operators[op].name + "' for this machine");
+    }
+    for (const Operand& o : graph.operators[op].operands) {
+      if (o.role == Role::output) {
+        written[o.tensor] = {op, &o};
+      } else if (o.role == Role::input && !written[o.tensor].op.none()) {
+        const OpId other = written[o.tensor].op;
+        const auto named = [&](OpId number, OpId its) {
+          const std::size_t rank = problem.split(number, 0).degrees.size();
+          return Neighbour{number, std::vector<int>(rank, -1), neighbours_[its].size()};
+        };
+        Neighbour producer = named(other, other), consumer = named(op, op);
+        match(graph, *written[o.tensor].output, o, producer, consumer);
+        neighbours_[op].push_back(std::move(producer));
+        neighbours_[other].push_back(std::move(consumer));
+      }
+    }
+  }
+  if (operators_.empty()) throw std::invalid_argument("the graph has no operator to train");
+}
+
+std::vector<int> Candidates::random_devices(Random& random, int tasks) const {
+  std::vector<int> devices(static_cast<std::size_t>(tasks));
+  if (problem_.in_order) {
+    std::iota(devices.begin(), devices.end(), 0);
+    return devices;
+  }
+  const int kind = random.below(4);
+  if (kind < 2) {  // a block; aligned, where that is possible
+    const int blocks = devices_ / tasks;
+    const int start =
+        devices_ % tasks == 0 ? random.below(blocks) * tasks : random.below(devices_ - tasks + 1);
+    std::iota(devices.begin(), devices.end(), start);
+  } else if (kind == 2) {  // every stride-th device
+    const int stride = devices_ / tasks;
+    const int start = random.below(devices_ - stride * (tasks - 1));
+    for (int k = 0; k < tasks; ++k) devices[k] = start + k * stride;
+  } else {  // any set
+    int left = tasks;
+    auto next = devices.begin();
+    for (int d = 0; d < devices_ && left > 0; ++d) {
+      if (random.below(devices_ - d) >= left) continue;
+      *next++ = d;
+      --left;
+    }
+  }
+  return devices;
+}
+
+Sums Candidates::random_sums(Random& random, OpId op, int split) const {
+  const bool choice = problem_.split(op, split).can_sum_by_shards;
+  return choice && random.chance(0.5) ? Sums::shards : Sums::readers;
+}
+
+std::vector<PricedConfig> Candidates::all(OpId op) const {
+  std::vector<PricedConfig> configs;
+  for (int s : splits_[op]) {
+    const std::size_t first = configs.size();
+    const int tasks = problem_.split(op, s).tasks;
+    for (std::vector<int>& devices : device_sets(tasks)) {
+      configs.push_back({s, Sums::readers, std::move(devices)});
+    }
+    if (!problem_.split(op, s).can_sum_by_shards) continue;
+    const std::size_t last = configs.size();
+    for (std::size_t i = first; i < last; ++i) {
+      configs.push_back({s, Sums::shards, configs[i].devices});
+    }
+  }
+  return configs;
+}
+
+std::vector<std::vector<int>> Candidates::device_sets(int tasks) const {
+  std::vector<std::vector<int>> sets;
+  std::vector<int> devices(static_cast<std::size_t>(tasks));
+  if (problem_.in_order) {
+    std::iota(devices.begin(), devices.end(), 0);
+    return {devices};
+  }
+  if (devices_ <= kAllSubsets) {
+    std::iota(devices.begin(), devices.end(), 0);
+    while (true) {
+      sets.push_back(devices);
+      int k = tasks - 1;
+      while (k >= 0 && devices[k] == devices_ - tasks + k) --k;
+      if (k < 0) return sets;
+      ++devices[k];
+      for (int j = k + 1; j < tasks; ++j) devices[j] = devices[j - 1] + 1;
+    }
+  }
+  for (int start = 0; start + tasks <= devices_; start += tasks) {
+    std::iota(devices.begin(), devices.end(), start);
+    sets.push_back(devices);
+  }
+  const int stride = devices_ / tasks;
+  for (int start = 0; stride > 1 && start < stride; ++start) {
+    for (int k = 0; k < tasks; ++k) devices[k] = start + k * stride;
+    sets.push_back(devices);
+  }
+  return sets;
+}
+
+}  // namespace flexlegion

@@ -1,0 +1,95 @@
+#include "search/symmetry.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace flexlegion {
+
+namespace {
+
+// Whether devices a and b can be exchanged without changing any time: every route becomes another
+// route, and each of its links one with the same rates.
+bool exchangeable(const MachineModel& machine, int a, int b) {
+  const int from = machine.memory_of[a], to = machine.memory_of[b];
+  if (machine.kind_of[a] != machine.kind_of[b] || from == to ||
+      machine.capacity[from] != machine.capacity[to]) {
+    return false;
+  }
+  for (int d = 0; d < machine.devices(); ++d) {
+    if (d != a && d != b && (machine.memory_of[d] == from || machine.memory_of[d] == to)) {
+      return false;
+    }
+  }
+  const auto image = [from, to](int memory) {
+    return memory == from ? to : memory == to ? from : memory;
+  };
+  std::vector<int> onto(machine.links.size(), -1);
+  for (int x = 0; x < machine.memories; ++x) {
+    for (int y = 0; y < machine.memories; ++y) {
+      if (x == y) continue;
+      const auto& route = machine.route(x, y);
+      const auto& other = machine.route(image(x), image(y));
+      if (route.size() != other.size()) return false;
+      for (std::size_t h = 0; h < route.size(); ++h) {
+        const CommunicationDevice& one = machine.links[static_cast<std::size_t>(route[h])];
+        const CommunicationDevice& its = machine.links[static_cast<std::size_t>(other[h])];
+        int& mapped = onto[static_cast<std::size_t>(route[h])];
+        if (mapped < 0) mapped = other[h];
+        if (mapped != other[h] || one.bandwidth != its.bandwidth || one.latency != its.latency) {
+          return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<int> symmetric_devices(const MachineModel& machine) {
+  std::vector<int> first(static_cast<std::size_t>(machine.devices()));
+  std::iota(first.begin(), first.end(), 0);
+  // Neighbours in number suffice where machines are numbered node by node.
+  for (int d = 1; d < machine.devices(); ++d) {
+    if (exchangeable(machine, d - 1, d)) first[d] = first[d - 1];
+  }
+  return first;
+}
+
+void make_canonical(const std::vector<int>& symmetric, const std::vector<OpId>& operators,
+                    const PricedStrategy& strategy, PartialStrategy& configs) {
+  const int machine_devices = static_cast<int>(symmetric.size());
+  std::vector<char> used(static_cast<std::size_t>(machine_devices), 0);
+  IdVector<OpId, char> changes(strategy.size(), 0);
+  for (const auto& [op, config] : configs) changes[op] = 1;
+  int unused = machine_devices;
+  for (OpId op : operators) {
+    if (changes[op]) continue;
+    for (int device : strategy[op].devices) {
+      unused -= !used[device];
+      used[device] = 1;
+    }
+    if (unused == 0) return;  // as a rule, after a few operators
+  }
+  std::vector<int> onto(static_cast<std::size_t>(machine_devices));
+  std::iota(onto.begin(), onto.end(), 0);
+  std::vector<char> taken = used;
+  const std::vector<int>& devices = configs.front().second.devices;  // the same in all of them
+  bool moved = false;
+  for (int device : devices) {
+    if (taken[device] && onto[device] != device) continue;  // a device that repeats
+    if (used[device]) continue;
+    int least = symmetric[device];
+    while (least < device && (taken[least] || symmetric[least] != symmetric[device])) ++least;
+    taken[least] = 1;
+    onto[device] = least;
+    moved = moved || least != device;
+  }
+  if (!moved) return;
+  for (auto& [op, config] : configs) {
+    for (int& device : config.devices) device = onto[device];
+    std::sort(config.devices.begin(), config.devices.end());
+  }
+}
+
+}  // namespace flexlegion
