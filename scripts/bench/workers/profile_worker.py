@@ -1,7 +1,8 @@
 """Measures what tasks of networks take on this GPU, into a profile data base: runs under legate.
 
     legate --gpus 1 --fbmem 60000 scripts/bench/workers/profile_worker.py --out h100.sqlite \
-        --workload '{"network": "gpt", "batch_size": 8, "iterations": 1, "sizes": {"preset": "1.3b"}}'
+        --workload '{"network": "gpt", "batch_size": 8, "iterations": 1,
+                     "sizes": {"preset": "1.3b"}}'
 
 One task of each shape that a split over so many devices makes, of the products first, then of what
 moves bytes; the least split first. When the time is over, what was measured is kept.
@@ -49,7 +50,9 @@ def unlike(graph: Graph) -> Iterator[Operator]:
             yield op
 
 
-def requests_of(network: Network, devices: int, device: Device) -> Iterator[tuple[int, TaskRequest]]:
+def requests_of(
+    network: Network, devices: int, device: Device
+) -> Iterator[tuple[int, TaskRequest]]:
     """The first and the last task of each split, with how much later than others it comes."""
     for op in unlike(network.graph):
         late = 0 if op.kind.family in FIRST else 1
