@@ -11,132 +11,70 @@ from __future__ import annotations
 
 import importlib
 
-TYPE_CHECKING = False  # typing, which has it, takes some milliseconds to import
-if TYPE_CHECKING:
-    from typing import Any
-
-    from flexlegion._native import library_folder, load_kernels
-    from flexlegion.analysis.compare import compare
-    from flexlegion.analysis.explain import explain
-    from flexlegion.analysis.report import report_on
-    from flexlegion.analysis.search import search
-    from flexlegion.analysis.simulate import simulate
-    from flexlegion.callbacks import BestWeights, Callback, EarlyStopping
-    from flexlegion.errors import DivergenceError, UserError
-    from flexlegion.exporters import export
-    from flexlegion.granularity import Granularity
-    from flexlegion.importers import from_onnx, from_torch, to_torch
-    from flexlegion.machine.files import load_machine
-    from flexlegion.machine.topology import Topology
-    from flexlegion.model import Model
-    from flexlegion.notation.signatures import B, Mesh, P, S
-    from flexlegion.notation.strategy import sbp
-    from flexlegion.optimizers import SGD, Adam, AdamW
-    from flexlegion.process import set_threads
-    from flexlegion.references import load_model
-    from flexlegion.runtime.checkpoints import Checkpoints
-    from flexlegion.runtime.training import History
-    from flexlegion.searches.registry import register_search
-    from flexlegion.soap import ParallelConfig
-    from flexlegion.strategies.registry import register_strategy
-    from flexlegion.strategy import Strategy
-    from flexlegion.training_logs import CSVLog, TensorBoard
-    from flexlegion.tuner.tune import TuneResult, tune
-
 __version__ = "0.1.0"
 
-# Where names are that are imported when they are first asked for.
-_LATER = {
-    "Checkpoints": "flexlegion.runtime.checkpoints",
-    "CSVLog": "flexlegion.training_logs",
-    "TensorBoard": "flexlegion.training_logs",
-    "Adam": "flexlegion.optimizers",
-    "B": "flexlegion.notation.signatures",
-    "AdamW": "flexlegion.optimizers",
-    "BestWeights": "flexlegion.callbacks",
-    "Callback": "flexlegion.callbacks",
-    "DivergenceError": "flexlegion.errors",
-    "EarlyStopping": "flexlegion.callbacks",
-    "Granularity": "flexlegion.granularity",
-    "History": "flexlegion.runtime.training",
-    "Mesh": "flexlegion.notation.signatures",
-    "Model": "flexlegion.model",
-    "P": "flexlegion.notation.signatures",
-    "ParallelConfig": "flexlegion.soap",
-    "S": "flexlegion.notation.signatures",
-    "SGD": "flexlegion.optimizers",
-    "Strategy": "flexlegion.strategy",
-    "Topology": "flexlegion.machine.topology",
-    "TuneResult": "flexlegion.tuner.tune",
-    "UserError": "flexlegion.errors",
-    "compare": "flexlegion.analysis.compare",
-    "explain": "flexlegion.analysis.explain",
-    "export": "flexlegion.exporters",
-    "from_onnx": "flexlegion.importers",
-    "from_torch": "flexlegion.importers",
-    "library_folder": "flexlegion._native",
-    "load_kernels": "flexlegion._native",
-    "load_machine": "flexlegion.machine.files",
-    "load_model": "flexlegion.references",
-    "register_search": "flexlegion.searches.registry",
-    "register_strategy": "flexlegion.strategies.registry",
-    "report_on": "flexlegion.analysis.report",
-    "sbp": "flexlegion.notation.strategy",
-    "search": "flexlegion.analysis.search",
-    "set_threads": "flexlegion.process",
-    "simulate": "flexlegion.analysis.simulate",
-    "to_torch": "flexlegion.importers",
-    "tune": "flexlegion.tuner.tune",
-}
+TYPE_CHECKING = False  # typing, which has it, takes some milliseconds to import
+if TYPE_CHECKING:
+    # The one list of public names. `__getattr__` reads it, too: an import a line.
+    from typing import Any
 
-__all__ = [
-    "SGD",
-    "Adam",
-    "AdamW",
-    "B",
-    "BestWeights",
-    "CSVLog",
-    "Callback",
-    "Checkpoints",
-    "DivergenceError",
-    "EarlyStopping",
-    "Granularity",
-    "History",
-    "Mesh",
-    "Model",
-    "P",
-    "ParallelConfig",
-    "S",
-    "Strategy",
-    "TensorBoard",
-    "Topology",
-    "TuneResult",
-    "UserError",
-    "compare",
-    "explain",
-    "export",
-    "from_onnx",
-    "from_torch",
-    "library_folder",
-    "load_kernels",
-    "load_machine",
-    "load_model",
-    "register_search",
-    "register_strategy",
-    "report_on",
-    "sbp",
-    "search",
-    "set_threads",
-    "simulate",
-    "to_torch",
-    "tune",
-]
+    from flexlegion.analysis.compare import compare as compare
+    from flexlegion.analysis.explain import explain as explain
+    from flexlegion.analysis.export import export as export
+    from flexlegion.analysis.report import report_on as report_on
+    from flexlegion.analysis.search import search as search
+    from flexlegion.analysis.simulate import simulate as simulate
+    from flexlegion.base.errors import DivergenceError as DivergenceError
+    from flexlegion.base.errors import UserError as UserError
+    from flexlegion.bindings.native import library_folder as library_folder
+    from flexlegion.bindings.native import load_kernels as load_kernels
+    from flexlegion.importers import from_onnx as from_onnx
+    from flexlegion.importers import from_torch as from_torch
+    from flexlegion.importers import to_torch as to_torch
+    from flexlegion.machine.files import load_machine as load_machine
+    from flexlegion.machine.topology import Topology as Topology
+    from flexlegion.model.model import Model as Model
+    from flexlegion.networks.references import load_model as load_model
+    from flexlegion.objective.optimizers import SGD as SGD
+    from flexlegion.objective.optimizers import Adam as Adam
+    from flexlegion.objective.optimizers import AdamW as AdamW
+    from flexlegion.process.ranks import set_threads as set_threads
+    from flexlegion.searches.registry import register_search as register_search
+    from flexlegion.strategy.builtin.registry import register_strategy as register_strategy
+    from flexlegion.strategy.configuration import ParallelConfig as ParallelConfig
+    from flexlegion.strategy.granularity import Granularity as Granularity
+    from flexlegion.strategy.sbp.signatures import B as B
+    from flexlegion.strategy.sbp.signatures import Mesh as Mesh
+    from flexlegion.strategy.sbp.signatures import P as P
+    from flexlegion.strategy.sbp.signatures import S as S
+    from flexlegion.strategy.sbp.strategy import sbp as sbp
+    from flexlegion.strategy.strategy import Strategy as Strategy
+    from flexlegion.training.callbacks import BestWeights as BestWeights
+    from flexlegion.training.callbacks import Callback as Callback
+    from flexlegion.training.callbacks import EarlyStopping as EarlyStopping
+    from flexlegion.training.checkpoints.callback import Checkpoints as Checkpoints
+    from flexlegion.training.fit import History as History
+    from flexlegion.training.logs import CSVLog as CSVLog
+    from flexlegion.training.logs import TensorBoard as TensorBoard
+    from flexlegion.tuner.tune import TuneResult as TuneResult
+    from flexlegion.tuner.tune import tune as tune
+
+
+def _modules() -> dict[str, str]:
+    """The module of each public name, as the list above states it."""
+    with open(__file__, encoding="utf-8") as source:
+        imports = [line.split() for line in source if line.startswith("    from flexlegion.")]
+    return {name: module for _, module, _, name, *_ in imports}
+
+
+_MODULES = _modules()
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in _MODULES:
         raise AttributeError(f"module 'flexlegion' has no attribute '{name}'")
-    return getattr(importlib.import_module(_LATER[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

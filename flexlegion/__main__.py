@@ -1,6 +1,6 @@
 """``python -m flexlegion``."""
 
-from flexlegion.cli import run
+from flexlegion.cli.main import run
 
 if __name__ == "__main__":
     run()

@@ -3,7 +3,7 @@
 legate --cpus 2 --gpus 0 scripts/train.py --model lenet --data digits --strategy data
 """
 
-from flexlegion.cli import run
+from flexlegion.cli.main import run
 
 if __name__ == "__main__":
     run("train")

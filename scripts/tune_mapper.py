@@ -4,7 +4,7 @@ legate --cpus 2 --gpus 0 scripts/tune_mapper.py --model lenet --out s.json
 legate --cpus 2 --gpus 0 scripts/train.py --model lenet --strategy s.json
 """
 
-from flexlegion.cli import run
+from flexlegion.cli.main import run
 
 if __name__ == "__main__":
     run("tune")

@@ -9,14 +9,13 @@ from typing import Any
 from flexlegion.analysis.result import Result
 from flexlegion.analysis.search import Found, found_by, starts_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
-from flexlegion.arguments import typed
-from flexlegion.errors import DoesNotApply, UserError
-from flexlegion.losses import Losses
-from flexlegion.optimizers import Optimizer
-from flexlegion.problem import Problem
-from flexlegion.report.blocks import Block, Table
-from flexlegion.report.progress import ProgressBar
-from flexlegion.report.text import count, duration, memory, volume
+from flexlegion.base.arguments import typed
+from flexlegion.base.errors import DoesNotApply, UserError
+from flexlegion.console.blocks import Block, Table
+from flexlegion.console.progress import ProgressBar
+from flexlegion.console.text import count, duration, memory, volume
+from flexlegion.objective.losses import Losses
+from flexlegion.objective.optimizers import Optimizer
 from flexlegion.report.timelines import figures, memory_excess, time_excess
 from flexlegion.searches.budget import budget_of, check_search
 from flexlegion.searches.mcmc import Budget, SearchResult
@@ -28,10 +27,11 @@ from flexlegion.searches.registry import (
     SearchTask,
     run_search,
 )
-from flexlegion.simulator import full
-from flexlegion.strategies import named
-from flexlegion.strategies.registry import STRATEGIES
-from flexlegion.strategy import Strategy
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.builtin import named
+from flexlegion.strategy.builtin.registry import STRATEGIES
+from flexlegion.strategy.strategy import Strategy
 
 KNOWN = ("single", "model", "data", "expert", "optcnn")
 FOUND = "found"

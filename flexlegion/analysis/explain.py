@@ -7,19 +7,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from flexlegion.analysis import SHOWN
-from flexlegion.analysis.deviations import Deviation, configuration, deviations
 from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
-from flexlegion.arguments import typed
-from flexlegion.errors import UserError
-from flexlegion.losses import Losses
-from flexlegion.optimizers import Optimizer
-from flexlegion.report.blocks import Block, Pairs, Table
-from flexlegion.report.progress import ProgressBar
-from flexlegion.report.text import common_name, count, duration, volume
+from flexlegion.base.arguments import typed
+from flexlegion.base.errors import UserError
+from flexlegion.console.blocks import Block, Pairs, Table
+from flexlegion.console.progress import ProgressBar
+from flexlegion.console.text import common_name, count, duration, volume
+from flexlegion.objective.losses import Losses
+from flexlegion.objective.optimizers import Optimizer
 from flexlegion.report.timelines import figures, memory_excess
-from flexlegion.simulator import full
-from flexlegion.strategies import AnyStrategy, granularity_of, named, read_strategy, samples_only
+from flexlegion.sim.deviations import Deviation, configuration, deviations
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.builtin import (
+    AnyStrategy,
+    granularity_of,
+    named,
+    read_strategy,
+    samples_only,
+)
 
 
 @dataclass(frozen=True, repr=False)

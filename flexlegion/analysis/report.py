@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from flexlegion.analysis.compare import FOUND, Compared, known_row
-from flexlegion.analysis.deviations import Deviation, deviations
 from flexlegion.analysis.result import Result, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel
 from flexlegion.analysis.simulate import Simulated, simulate
-from flexlegion.arguments import typed
-from flexlegion.losses import Losses
-from flexlegion.optimizers import Optimizer
-from flexlegion.report.blocks import Block
+from flexlegion.base.arguments import typed
+from flexlegion.console.blocks import Block
+from flexlegion.console.progress import ProgressBar
+from flexlegion.objective.losses import Losses
+from flexlegion.objective.optimizers import Optimizer
 from flexlegion.report.html import views
 from flexlegion.report.html.groups import levels
 from flexlegion.report.html.page import page, save_page
 from flexlegion.report.html.picture import Picture
 from flexlegion.report.html.tracks import LINKS_DRAWN, link_loads, measured_tracks, simulated_tracks
-from flexlegion.report.progress import ProgressBar
 from flexlegion.report.timelines import memory_excess
-from flexlegion.simulator import full
-from flexlegion.strategies import AnyStrategy, samples_only
+from flexlegion.sim.deviations import Deviation, deviations
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.builtin import AnyStrategy, samples_only
 
 BESIDE = ("data", "expert", "model", "single")
 

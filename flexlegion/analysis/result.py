@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flexlegion.errors import UserError
-from flexlegion.report.blocks import Block, as_html, as_text
+from flexlegion.base.errors import UserError
+from flexlegion.console.blocks import Block, as_html, as_text
 from flexlegion.report.timelines import figures, save_trace, time_excess
-from flexlegion.simulator import Timeline
-from flexlegion.strategy import Strategy
+from flexlegion.sim.simulator import Timeline
+from flexlegion.strategy.strategy import Strategy
 
 if TYPE_CHECKING:
     from flexlegion.report.html.picture import Picture

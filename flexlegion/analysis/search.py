@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
-from flexlegion.arguments import typed
-from flexlegion.errors import DoesNotApply, UserError
-from flexlegion.losses import Losses
-from flexlegion.ops.base import DimKind
-from flexlegion.optimizers import Optimizer
-from flexlegion.problem import Problem
-from flexlegion.report.blocks import Block, Pairs
-from flexlegion.report.progress import ProgressBar
-from flexlegion.report.text import count, duration
+from flexlegion.base.arguments import typed
+from flexlegion.base.errors import DoesNotApply, UserError
+from flexlegion.base.suggestions import unknown
+from flexlegion.console.blocks import Block, Pairs
+from flexlegion.console.progress import ProgressBar
+from flexlegion.console.text import count, duration
+from flexlegion.graph.operator_type import DimKind
+from flexlegion.objective.losses import Losses
+from flexlegion.objective.optimizers import Optimizer
 from flexlegion.report.timelines import described, details, fits, time_excess
 from flexlegion.searches.budget import budget_of, check_search
 from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult
 from flexlegion.searches.registry import ANNEALING, SEARCHES, SPECIAL, SearchTask, run_search
-from flexlegion.simulator import full
-from flexlegion.soap import SPLIT
-from flexlegion.strategies import AnyStrategy, granularity_of, named, read_strategy, unchecked
-from flexlegion.strategy import Strategy
-from flexlegion.suggestions import unknown
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.builtin import AnyStrategy, granularity_of, named, read_strategy, unchecked
+from flexlegion.strategy.configuration import SPLIT
+from flexlegion.strategy.strategy import Strategy
 
 if TYPE_CHECKING:
     from flexlegion.exporters.placed import ProgramMemory

@@ -8,27 +8,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flexlegion.base.errors import UserError
+from flexlegion.base.files import check_regular
+from flexlegion.base.suggestions import unknown
 from flexlegion.cost import COSTS
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.measured import MeasuredCosts
 from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
 from flexlegion.cost.profile_db import ProfileDB, default_path
-from flexlegion.errors import UserError
-from flexlegion.files import check_regular
-from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
-from flexlegion.graph import Operator
-from flexlegion.losses import Losses
+from flexlegion.graph.graph import Operator
+from flexlegion.graph.operator_type import DimKind
 from flexlegion.machine.files import load_machine
 from flexlegion.machine.topology import Device, Topology
-from flexlegion.model import Model
-from flexlegion.network import Network
-from flexlegion.ops.base import DimKind
-from flexlegion.optimizers import DEFAULT_OPTIMIZER, Optimizer
-from flexlegion.precision import DEFAULT, DEFAULT_STORAGE, PEAKS, check_used
-from flexlegion.problem import Problem
-from flexlegion.references import load_model
-from flexlegion.soap import SPLIT
-from flexlegion.suggestions import unknown
+from flexlegion.model.model import Model
+from flexlegion.networks.network import Network
+from flexlegion.networks.references import load_model
+from flexlegion.objective.losses import Losses
+from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, Optimizer
+from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE, PEAKS, check_used
+from flexlegion.sim.problem import Problem
+from flexlegion.strategy.configuration import SPLIT
+from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 
 AnyModel = Model | Network | str | Path
 AnyMachine = Topology | str | Path

@@ -8,19 +8,25 @@ from typing import Any
 
 from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
-from flexlegion.arguments import typed
-from flexlegion.losses import Losses
-from flexlegion.optimizers import Optimizer
-from flexlegion.problem import Problem
-from flexlegion.report.blocks import Block
-from flexlegion.report.progress import ProgressBar
-from flexlegion.report.text import count
+from flexlegion.base.arguments import typed
+from flexlegion.base.suggestions import unknown
+from flexlegion.console.blocks import Block
+from flexlegion.console.progress import ProgressBar
+from flexlegion.console.text import count
+from flexlegion.objective.losses import Losses
+from flexlegion.objective.optimizers import Optimizer
 from flexlegion.report.timelines import described, details, memory_excess
-from flexlegion.simulator import ALGORITHMS, SIMULATED, Simulation, Timeline, full
-from flexlegion.soap import ParallelConfig
-from flexlegion.strategies import AnyStrategy, granularity_of, named, read_strategy, samples_only
-from flexlegion.strategy import Strategy
-from flexlegion.suggestions import unknown
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import ALGORITHMS, SIMULATED, Simulation, Timeline, full
+from flexlegion.strategy.builtin import (
+    AnyStrategy,
+    granularity_of,
+    named,
+    read_strategy,
+    samples_only,
+)
+from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.strategy import Strategy
 
 
 @dataclass(frozen=True, repr=False)

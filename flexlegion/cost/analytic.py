@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from flexlegion.base.errors import UserError
 from flexlegion.cost.efficiency import efficiency_of
 from flexlegion.cost.model import (
     ANALYTIC,
@@ -21,12 +22,11 @@ from flexlegion.cost.model import (
     Shapes,
     wanted_gradients,
 )
-from flexlegion.errors import UserError
-from flexlegion.graph import Operator
+from flexlegion.graph.graph import Operator
+from flexlegion.graph.operator_type import Family
+from flexlegion.graph.tensor import NARROW
 from flexlegion.machine.efficiency import Efficiency
 from flexlegion.machine.topology import Device
-from flexlegion.ops.base import Family
-from flexlegion.tensor import NARROW
 
 PRODUCTS = ("convolution", "matmul")
 

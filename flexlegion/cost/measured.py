@@ -18,10 +18,10 @@ from flexlegion.cost.model import (
 )
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.records import TaskKey, Times
-from flexlegion.graph import Operator
+from flexlegion.graph.graph import Operator
+from flexlegion.graph.tensor import NARROW
 from flexlegion.machine.topology import Device
-from flexlegion.precision import DEFAULT
-from flexlegion.tensor import NARROW
+from flexlegion.objective.precision import DEFAULT
 
 # Before an operand that all tasks of the operator read as a whole: neighbours read the same memory
 # (native/runtime/measured_tasks.cc, read_by_all).

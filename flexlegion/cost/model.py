@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import astuple, dataclass
 
-from flexlegion.graph import Operator
+from flexlegion.graph.graph import Operator
 from flexlegion.machine.topology import Device
 
 # Extents of the part of every operand that a task touches, in the order of `Operator.operands`.

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from dataclasses import astuple, fields
 from pathlib import Path
 
+from flexlegion.base.errors import UserError
+from flexlegion.base.files import check_regular
+from flexlegion.base.quoting import note, printable, shown, warn
 from flexlegion.cost.model import Linear, RuntimeCosts
 from flexlegion.cost.records import DeviceRates, LinkRates, Sample, TaskKey, Times
-from flexlegion.errors import UserError
-from flexlegion.files import check_regular
-from flexlegion.precision import DEFAULT, of_library
-from flexlegion.quoting import note, printable, shown, warn
+from flexlegion.objective.precision import DEFAULT, of_library
 
 SCHEMA_VERSION = 4
 _APPLICATION_ID = 0x464C4547  # "FLEG", in the file's header: tells it from other programs' files

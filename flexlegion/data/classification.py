@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flexlegion.base.errors import UserError
 from flexlegion.data.dataset import Dataset, Splits, TokenDataset
 from flexlegion.data.text import (
     COMPRESSED,
@@ -20,7 +21,6 @@ from flexlegion.data.text import (
     read_lines,
     tokenise,
 )
-from flexlegion.errors import UserError
 
 _TABLES = (".tsv", ".csv")
 _HEADER = ("label", "text")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from flexlegion.base.errors import UserError
+from flexlegion.base.quoting import printable
 from flexlegion.data.dataset import Dataset, Splits
 from flexlegion.data.text import find_text, read_lines
-from flexlegion.errors import UserError
-from flexlegion.quoting import printable
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
 

@@ -9,8 +9,8 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.base.errors import UserError
 from flexlegion.data.text import Vocabulary
-from flexlegion.errors import UserError
 
 Samples = npt.NDArray[np.float32] | npt.NDArray[np.int32]
 Labels = npt.NDArray[np.int32] | npt.NDArray[np.float32]

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from flexlegion.base.errors import UserError
 from flexlegion.data.dataset import Dataset
-from flexlegion.errors import UserError
 
 _FILE = Path(__file__).with_name("digits.npz")
 _LEVELS = 16  # the highest grey value

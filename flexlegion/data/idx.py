@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.base.errors import UserError
 from flexlegion.data.reading import read_content
-from flexlegion.errors import UserError
 
 _MAX_DIMS = 32
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

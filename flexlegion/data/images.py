@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from flexlegion.base.errors import UserError
+from flexlegion.base.files import open_file
 from flexlegion.data.dataset import Splits, split_rows
 from flexlegion.data.digits import load_raw_digits
 from flexlegion.data.reading import reading
-from flexlegion.errors import UserError
-from flexlegion.files import open_file
-from flexlegion.sources import BatchSource
-from flexlegion.tensor import Shape
+from flexlegion.data.sources import BatchSource
+from flexlegion.graph.tensor import Shape
 
 EXTENSIONS = (".jpg", ".jpeg", ".png")
 # Sets that take no more bytes are decoded once, and kept.

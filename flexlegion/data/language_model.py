@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 from typing import NamedTuple
 
+from flexlegion.base.errors import UserError
 from flexlegion.data.dataset import Dataset, Splits, TokenDataset
 from flexlegion.data.text import (
     COMPRESSED,
@@ -16,7 +17,6 @@ from flexlegion.data.text import (
     read_lines,
     tokenise,
 )
-from flexlegion.errors import UserError
 
 
 def load_language_model(source: Path, steps: int, vocabulary: int) -> Splits[Dataset]:

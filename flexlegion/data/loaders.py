@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.base.errors import UserError
+from flexlegion.base.files import check_regular, open_file
+from flexlegion.base.suggestions import did_you_mean
 from flexlegion.data.dataset import Dataset, Labels, Samples, Splits
 from flexlegion.data.digits import load_digits
 from flexlegion.data.idx import Pair, is_idx_name, labels_beside, read_idx, read_idx_directory
 from flexlegion.data.reading import check_growth, check_members, reading
-from flexlegion.errors import UserError
-from flexlegion.files import check_regular, open_file
-from flexlegion.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     import h5py

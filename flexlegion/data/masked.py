@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from flexlegion.base.errors import UserError
 from flexlegion.data.dataset import IGNORED, Dataset, Splits, TokenDataset
 from flexlegion.data.language_model import RunningText, read_running_text
 from flexlegion.data.text import END_OF_LINE, UNKNOWN, Vocabulary
-from flexlegion.errors import UserError
 
 CLASS, SEPARATOR, MASK = "[CLS]", "[SEP]", "[MASK]"
 SPECIALS = (UNKNOWN, CLASS, SEPARATOR, MASK, END_OF_LINE)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.base.errors import UserError
 from flexlegion.data.dataset import split_rows
 from flexlegion.data.loaders import load_npz
-from flexlegion.errors import UserError
-from flexlegion.graph import Graph
-from flexlegion.losses import labels_of
+from flexlegion.graph.graph import Graph
+from flexlegion.objective.losses import labels_of
 
 Array = npt.NDArray[Any]
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flexlegion.base.errors import UserError
 from flexlegion.data.dataset import IGNORED, Dataset, Splits, TokenDataset
 from flexlegion.data.text import (
     END,
@@ -20,7 +21,6 @@ from flexlegion.data.text import (
     read_lines,
     tokenise,
 )
-from flexlegion.errors import UserError
 
 SPECIALS = (PAD, UNKNOWN, START, END)
 

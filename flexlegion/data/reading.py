@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from flexlegion.errors import UserError
-from flexlegion.files import open_file, read_at_most
+from flexlegion.base.errors import UserError
+from flexlegion.base.files import open_file, read_at_most
 
 # Data that were packed grow to a few times their size, arrays of mostly zeros to several hundred
 # times; deflate can do 1,030 times. What remains small may be anything.

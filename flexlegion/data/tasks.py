@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from flexlegion.base.errors import UserError
+from flexlegion.base.suggestions import did_you_mean
 from flexlegion.data.classification import is_table, load_classification
 from flexlegion.data.clicks import load_clicks
 from flexlegion.data.dataset import Dataset, Labels, Splits, TokenDataset
@@ -19,8 +21,6 @@ from flexlegion.data.language_model import is_running_text, load_language_model
 from flexlegion.data.loaders import load
 from flexlegion.data.masked import load_masked
 from flexlegion.data.parallel import load_parallel
-from flexlegion.errors import UserError
-from flexlegion.suggestions import did_you_mean
 
 # What a network does: it classifies images (or other arrays of numbers) or texts, predicts the next
 # token of a text, masked ones, the tokens of a translation, or whether links are clicked.

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.base.errors import UserError
 from flexlegion.data.reading import read_content
-from flexlegion.errors import UserError
 
 PAD, UNKNOWN, START, END, END_OF_LINE = "<pad>", "<unk>", "<s>", "</s>", "<eos>"
 COMPRESSED = (".gz", ".xz")

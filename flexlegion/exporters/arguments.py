@@ -12,8 +12,8 @@ from math import prod
 from types import ModuleType
 from typing import Any
 
-from flexlegion.graph import Operator
-from flexlegion.initializers import Initializer
+from flexlegion.graph.graph import Operator
+from flexlegion.graph.initializers import Initializer
 from flexlegion.ops.formula import with_real_comparisons
 
 # Of the operators that look something up by number: where the dimension is that they look it up in,

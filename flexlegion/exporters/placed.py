@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
+from flexlegion.console.text import memory
 from flexlegion.exporters.axes import Axes, Division
-from flexlegion.graph import Graph, Operator
+from flexlegion.graph.graph import Graph, Operator
+from flexlegion.graph.operator_type import Access
+from flexlegion.graph.tensor import ELEMENT_BYTES, STATE_BYTES, Tensor, TensorRole
 from flexlegion.machine.topology import Topology
-from flexlegion.ops.base import Access
-from flexlegion.problem import Problem
-from flexlegion.report.text import memory
-from flexlegion.tensor import ELEMENT_BYTES, STATE_BYTES, Tensor, TensorRole
+from flexlegion.sim.problem import Problem
 
 # Along an axis of the mesh: "R" is whole on each device, "P" partial values; a number is the
 # dimension of the tensor that is split.

@@ -19,19 +19,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from flexlegion.arrangement import Arrangement, Form, forms_of
 from flexlegion.exporters.arguments import attributes, looked_up_in
 from flexlegion.exporters.axes import Division
 from flexlegion.exporters.placed import entries, first_reader
 from flexlegion.exporters.spelling import comment, docstring, identifiers, literal, sequence
 from flexlegion.exporters.targets import Target
-from flexlegion.graph import Graph, Operator
-from flexlegion.losses import losses_of
-from flexlegion.ops.base import Access
+from flexlegion.graph.graph import Graph, Operator
+from flexlegion.graph.operator_type import Access
+from flexlegion.graph.tensor import Tensor, TensorRole
+from flexlegion.layers.arrangement import Arrangement, Form, forms_of
+from flexlegion.objective.losses import losses_of
+from flexlegion.objective.precision import DEFAULT
 from flexlegion.ops.losses import CrossEntropy, LossOperator
 from flexlegion.ops.shape import Rearrange
-from flexlegion.precision import DEFAULT
-from flexlegion.tensor import Tensor, TensorRole
 
 WIDTH = 100
 # The modules whose text programs have.
@@ -79,7 +79,7 @@ def program(
     origin
         Of an imported model: how module and model are arranged.
     precision
-        Of products, one of `flexlegion.precision.PRECISIONS`.
+        Of products, one of `flexlegion.objective.precision.PRECISIONS`.
     clip_norm
         To which the program scales gradients down where it is asked to.
     """

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
+from flexlegion.base.suggestions import unknown
 from flexlegion.exporters.axes import Axes, Division
 from flexlegion.exporters.targets import TARGETS, Target, TargetName
-from flexlegion.graph import Operator
-from flexlegion.problem import Problem
-from flexlegion.soap import ParallelConfig
-from flexlegion.strategy import Strategy
-from flexlegion.suggestions import unknown
+from flexlegion.graph.graph import Operator
+from flexlegion.sim.problem import Problem
+from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.strategy import Strategy
 
 
 def target_of(name: str, devices: int) -> Target:

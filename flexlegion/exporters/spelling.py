@@ -13,7 +13,7 @@ import sys
 from collections.abc import Container, Iterable
 from typing import Any
 
-from flexlegion.quoting import printable
+from flexlegion.base.quoting import printable
 
 
 def literal(value: Any) -> str:

@@ -21,8 +21,8 @@ from typing import Any, Literal, get_args
 
 from flexlegion.exporters.arguments import function_of
 from flexlegion.exporters.axes import Axes, Division
-from flexlegion.graph import Operator
-from flexlegion.ops.base import Access, DimKind, DimMap
+from flexlegion.graph.graph import Operator
+from flexlegion.graph.operator_type import Access, DimKind, DimMap
 
 TargetName = Literal["dtensor", "jax"]
 TARGETS: tuple[TargetName, ...] = get_args(TargetName)

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from flexlegion.arguments import typed
-from flexlegion.errors import UserError
+from flexlegion.base.arguments import typed
+from flexlegion.base.errors import UserError
+from flexlegion.base.quoting import note
 from flexlegion.importers.weights import Origin, to_torch
-from flexlegion.model import Model
-from flexlegion.process import rank
-from flexlegion.quoting import note
+from flexlegion.model.model import Model
+from flexlegion.process.ranks import rank
 
 __all__ = ["Origin", "from_onnx", "from_torch", "to_torch"]
 

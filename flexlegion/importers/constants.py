@@ -14,7 +14,7 @@ import numpy as np
 import sympy  # type: ignore[import-untyped]
 import torch
 
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 from flexlegion.importers.program import SAMPLES, Array, Node, Shape, at
 
 # As many samples as constants are computed for. Any number above 1 tells whether samples differ;

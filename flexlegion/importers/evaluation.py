@@ -15,9 +15,9 @@ import torch
 
 from flexlegion.exporters import torch_functions, torch_layers
 from flexlegion.exporters.arguments import attributes, function_of
-from flexlegion.graph import Graph, Operator
-from flexlegion.initializers import Given
-from flexlegion.tensor import Tensor
+from flexlegion.graph.graph import Graph, Operator
+from flexlegion.graph.initializers import Given
+from flexlegion.graph.tensor import Tensor
 
 _MODULES = (torch_functions, torch_layers)
 # What changes values at random while training, and passes them on otherwise.

@@ -14,7 +14,7 @@ import torch
 from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 from flexlegion.importers import pt2
 from flexlegion.importers.tracing import (
     failing_part,

@@ -9,7 +9,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch.utils._pytree import tree_map_only
 
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 from flexlegion.importers.constants import (
     PROBE,
     Folded,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 from flexlegion.importers.constants import PROBE, Folded, concrete_shape
 from flexlegion.importers.program import SAMPLES, Node, Shape, Type, at
 

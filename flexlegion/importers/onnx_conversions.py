@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from flexlegion.base.quoting import printable
 from flexlegion.importers.onnx_file import OnnxNode
 from flexlegion.importers.program import Node
-from flexlegion.quoting import printable
 
 if TYPE_CHECKING:
     from flexlegion.importers.onnx_reader import Reader

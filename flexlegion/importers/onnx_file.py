@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 from onnx import helper, inliner, numpy_helper, shape_inference
 
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
+from flexlegion.base.quoting import printable
 from flexlegion.importers.program import SAMPLES, Array, Type
-from flexlegion.quoting import printable
 
 OLDEST_OPSET = 13  # from which axes are inputs and softmax is of one dimension
 _MAX_BYTES = 2**31 - 1  # of the file itself; weights may lie beside it

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
+from flexlegion.base.quoting import printable
+from flexlegion.base.suggestions import did_you_mean
 from flexlegion.importers.onnx_conversions import CONVERSIONS, Unreadable
 from flexlegion.importers.onnx_file import (
     OnnxFile,
@@ -26,8 +28,6 @@ from flexlegion.importers.onnx_file import (
     types_of,
 )
 from flexlegion.importers.program import SAMPLES, Array, Node, Program, Shape, Type
-from flexlegion.quoting import printable
-from flexlegion.suggestions import did_you_mean
 
 _MASKED = -1e4  # what masks add is below
 # Operations that only move elements: what they make of a weight is still that.

@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from flexlegion.base.quoting import printable
 from flexlegion.importers.onnx_file import OnnxFile, plain_name
 from flexlegion.importers.program import SAMPLES, Array
-from flexlegion.model import Model
-from flexlegion.quoting import printable
+from flexlegion.model.model import Model
 
 # ONNX's own evaluator is written in Python: images of more elements take it long.
 _SLOW = ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "Resize", "LSTM", "GRU")

@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from flexlegion.base.errors import UserError
+from flexlegion.base.quoting import printable
 from flexlegion.data.reading import check_archive
-from flexlegion.errors import UserError
-from flexlegion.quoting import printable
 
 _DATA = ("models/", "data/weights/", "data/constants/", "data/sample_inputs/", "extra/", ".data/")
 _NOTES = ("archive_format", "archive_version", "byteorder")

@@ -13,7 +13,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 from flexlegion.importers.constants import Folded, numbers
 from flexlegion.importers.interpreter import Interpreter
 from flexlegion.importers.memory import Content, Seen

@@ -11,15 +11,15 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
+from flexlegion.graph.tensor import Tensor
 from flexlegion.importers import verify
 from flexlegion.importers.evaluation import evaluate, initial_values, is_random
 from flexlegion.importers.reader import key_name
 from flexlegion.importers.schemas import module_of
 from flexlegion.importers.torch_sides import InPlace, ProgramSide, Side, Tensors, copied_in_double
 from flexlegion.importers.verify import Arrays, Difference
-from flexlegion.model import Model
-from flexlegion.tensor import Tensor
+from flexlegion.model.model import Model
 
 # Of a module that is copied, to compute in double precision: bytes of its tensors.
 _MOST_COPIED = 1 << 29

@@ -15,7 +15,7 @@ import torch
 from torch.nn.modules import module as modules
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 
 _INSTEAD = (
     "which is not followed here: training would use the gradient of the forward pass; leave it out"

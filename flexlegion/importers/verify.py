@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 from flexlegion.importers.evaluation import evaluate, initial_values, without_function
 from flexlegion.importers.program import Array
-from flexlegion.model import Model
+from flexlegion.model.model import Model
 
 # Of the largest element: what rounding may differ by. Constants are stored in single precision, so
 # double precision does not bring the difference to nothing.

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flexlegion.arguments import typed
-from flexlegion.arrangement import Arrangement
-from flexlegion.arrays import array_of
-from flexlegion.errors import UserError
+from flexlegion.base.arguments import typed
+from flexlegion.base.errors import UserError
+from flexlegion.base.suggestions import unknown
 from flexlegion.importers.program import Array, Shape
-from flexlegion.suggestions import unknown
+from flexlegion.layers.arrangement import Arrangement
+from flexlegion.layers.arrays import array_of
 
 if TYPE_CHECKING:
-    from flexlegion.model import Model
+    from flexlegion.model.model import Model
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 
 # More than any machine has; a number with too many digits should not fill the memory.
 MAX_DEVICES = 100_000

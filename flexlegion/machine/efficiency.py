@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from flexlegion.documents import Section
+from flexlegion.base.documents import Section
 
 _SHARES = ("matmul", "matmul_backward", "convolution", "convolution_backward", "memory")
 _SIZES = ("half_extent", "half_depth", "half_outputs", "launch_ns", "load_bandwidth")

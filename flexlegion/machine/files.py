@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flexlegion.arguments import typed
-from flexlegion.documents import Section, read_json
-from flexlegion.errors import UserError
+from flexlegion.base.arguments import typed
+from flexlegion.base.documents import Section, read_json
+from flexlegion.base.errors import UserError
+from flexlegion.base.quoting import shown
+from flexlegion.base.suggestions import did_you_mean
 from flexlegion.machine.efficiency import Efficiency, parse_efficiency
 from flexlegion.machine.topology import Device, Link, Switch, Topology, check_graph
-from flexlegion.quoting import shown
-from flexlegion.suggestions import did_you_mean
 
 SCHEMA_VERSION = 1
 PLATFORMS = Path(__file__).with_name("platforms")
@@ -241,7 +241,7 @@ def load_machine(spec: str | Path) -> Topology:
     """
     if str(spec) == "local" and not Path(spec).exists():
         # Files are read without Legion; this machine is not.
-        from flexlegion.machine.local import local_topology
+        from flexlegion.profiling.local import local_topology
 
         return local_topology()
     match = re.fullmatch(r"([a-z][a-z0-9]{0,39}?)(?:x(0|[1-9][0-9]{0,8}))?", str(spec))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import groupby, permutations
 from typing import Any
 
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 from flexlegion.machine.files import MAX_NODES, SCHEMA_VERSION
 from flexlegion.machine.topology import Device, Link, Switch, Topology
 

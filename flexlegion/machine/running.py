@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flexlegion import _native
+from flexlegion.bindings import native
 from flexlegion.machine.devices import Devices
 
 
@@ -47,10 +47,10 @@ def running_machine() -> RunningMachine:
     UserError
         If legate is not installed.
     """
-    rt = _native.rt()
+    rt = native.rt()
     names, owners, memories, sizes = [], [], [], []
     counts = {"cpu": 0, "gpu": 0}
-    running = _native.running()
+    running = native.running()
     for info in rt.items(running.devices, running.n_devices):
         kind = "gpu" if info.kind == rt.lib.FL_GPU else "cpu"
         names.append(f"{kind}:{counts[kind]}")
@@ -60,7 +60,7 @@ def running_machine() -> RunningMachine:
         sizes.append(info.memory_bytes)
     devices = Devices(names, owners)
     return RunningMachine(
-        devices, running.ranks, running.rank, owners, memories, sizes, _native.threads()
+        devices, running.ranks, running.rank, owners, memories, sizes, native.threads()
     )
 
 
@@ -69,14 +69,14 @@ def memory_in_use(device: int) -> int:
 
     These are the instances of all programs, and whatever else lies there. Waits for all work.
     """
-    rt = _native.rt()
+    rt = native.rt()
     return int(rt.check(rt.lib.fl_rt_memory_in_use(device)))
 
 
 def all_gather(mine: bytes) -> list[bytes]:
     """What each rank gives, in the order of ranks; all give the same number of bytes."""
-    rt = _native.rt()
-    ranks = _native.running().ranks
+    rt = native.rt()
+    ranks = native.running().ranks
     if ranks == 1 or not mine:  # of nothing, nothing is sent
         return [mine] * ranks
     everything = rt.ffi.new("char[]", len(mine) * ranks)

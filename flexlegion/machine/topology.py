@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.efficiency import Efficiency
 

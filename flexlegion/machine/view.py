@@ -9,9 +9,9 @@ from typing import Any
 from rich.text import Text
 from rich.tree import Tree
 
+from flexlegion.console.text import printed, table
 from flexlegion.machine.files import Machine
 from flexlegion.machine.topology import Device, Hop, Link, Topology
-from flexlegion.report.text import printed, table
 
 Json = dict[str, Any]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar
 
-from flexlegion.errors import UserError
-from flexlegion.initializers import GlorotUniform, Initializer
-from flexlegion.ops.base import (
+from flexlegion.base.errors import UserError
+from flexlegion.graph.initializers import GlorotUniform, Initializer
+from flexlegion.graph.operator_type import (
     SAMPLE,
     WHOLE,
     Access,
@@ -24,7 +24,7 @@ from flexlegion.ops.base import (
     reduced_dim,
     require_rank,
 )
-from flexlegion.tensor import Shape
+from flexlegion.graph.tensor import Shape
 
 _SOFTMAX = 5  # operations an element, as for the operator of that name
 

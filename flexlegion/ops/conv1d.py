@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar
 
-from flexlegion.initializers import GlorotUniform, Initializer, Zeros
-from flexlegion.ops.base import (
+from flexlegion.graph.initializers import GlorotUniform, Initializer, Zeros
+from flexlegion.graph.operator_type import (
     SAMPLE,
     WHOLE,
     Access,
@@ -22,8 +22,8 @@ from flexlegion.ops.base import (
     require_rank,
     window,
 )
+from flexlegion.graph.tensor import Shape
 from flexlegion.ops.conv2d import sliding_extent
-from flexlegion.tensor import Shape
 
 _LAYOUT = "(sample, length, channel)"
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar
 
-from flexlegion.errors import UserError
-from flexlegion.initializers import GlorotUniform, Initializer, Zeros
-from flexlegion.ops.base import (
+from flexlegion.base.errors import UserError
+from flexlegion.graph.initializers import GlorotUniform, Initializer, Zeros
+from flexlegion.graph.operator_type import (
     SAMPLE,
     WHOLE,
     Access,
@@ -23,8 +23,8 @@ from flexlegion.ops.base import (
     require_rank,
     spread,
 )
+from flexlegion.graph.tensor import Shape
 from flexlegion.ops.conv2d import spanned
-from flexlegion.tensor import Shape
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar
 
-from flexlegion.errors import UserError
-from flexlegion.initializers import Initializer, Normal
-from flexlegion.ops.base import (
+from flexlegion.base.errors import UserError
+from flexlegion.graph.initializers import Initializer, Normal
+from flexlegion.graph.operator_type import (
     SAMPLE,
     WHOLE,
     Access,
@@ -23,7 +23,7 @@ from flexlegion.ops.base import (
     identity,
     outer_dims,
 )
-from flexlegion.tensor import DataType, Shape
+from flexlegion.graph.tensor import DataType, Shape
 
 
 @dataclass(frozen=True)

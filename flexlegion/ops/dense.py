@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar
 
-from flexlegion.errors import UserError
-from flexlegion.initializers import GlorotUniform, Initializer, Zeros
-from flexlegion.ops.base import (
+from flexlegion.base.errors import UserError
+from flexlegion.graph.initializers import GlorotUniform, Initializer, Zeros
+from flexlegion.graph.operator_type import (
     Access,
     Dim,
     DimKind,
@@ -20,7 +20,7 @@ from flexlegion.ops.base import (
     outer_dims,
     reduced_dim,
 )
-from flexlegion.tensor import Shape
+from flexlegion.graph.tensor import Shape
 
 
 @dataclass(frozen=True)

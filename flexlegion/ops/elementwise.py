@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from flexlegion.ops.base import Access, Dim, Family, OperatorType, identity, outer_dims
-from flexlegion.tensor import Shape
+from flexlegion.graph.operator_type import Access, Dim, Family, OperatorType, identity, outer_dims
+from flexlegion.graph.tensor import Shape
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from math import prod
 from types import EllipsisType
 from typing import ClassVar
 
-from flexlegion.errors import UserError
-from flexlegion.initializers import Initializer, Normal
-from flexlegion.ops.base import (
+from flexlegion.base.errors import UserError
+from flexlegion.graph.initializers import Initializer, Normal
+from flexlegion.graph.operator_type import (
     SAMPLE,
     Access,
     Dim,
@@ -27,7 +27,7 @@ from flexlegion.ops.base import (
     rows_named_by,
     shifted,
 )
-from flexlegion.tensor import MAX_RANK, DataType, Shape
+from flexlegion.graph.tensor import MAX_RANK, DataType, Shape
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from flexlegion.errors import UserError
-from flexlegion.ops.base import (
+from flexlegion.base.errors import UserError
+from flexlegion.graph.operator_type import (
     WHOLE,
     Access,
     Dim,
@@ -18,8 +18,8 @@ from flexlegion.ops.base import (
     along,
     outer_dims,
 )
+from flexlegion.graph.tensor import MAX_RANK, DataType, Shape
 from flexlegion.ops.formula import program_of
-from flexlegion.tensor import MAX_RANK, DataType, Shape
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape:

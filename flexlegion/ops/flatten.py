@@ -7,8 +7,17 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from flexlegion.ops.base import WHOLE, Access, Dim, Family, OperatorType, along, divided, outer_dims
-from flexlegion.tensor import Shape
+from flexlegion.graph.operator_type import (
+    WHOLE,
+    Access,
+    Dim,
+    Family,
+    OperatorType,
+    along,
+    divided,
+    outer_dims,
+)
+from flexlegion.graph.tensor import Shape
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 
 MAX_INPUTS, MAX_VALUES = 8, 64  # as in native/ops/expression.h
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from flexlegion.errors import UserError
-from flexlegion.initializers import GlorotUniform, Initializer, Zeros
-from flexlegion.ops.base import (
+from flexlegion.base.errors import UserError
+from flexlegion.graph.initializers import GlorotUniform, Initializer, Zeros
+from flexlegion.graph.operator_type import (
     SAMPLE,
     WHOLE,
     Access,
@@ -21,7 +21,7 @@ from flexlegion.ops.base import (
     identity,
     require_rank,
 )
-from flexlegion.tensor import Shape
+from flexlegion.graph.tensor import Shape
 
 _POINTWISE = 12  # a unit: two sigmoids, a tanh, three products, six sums
 

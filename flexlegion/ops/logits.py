@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from flexlegion.errors import UserError
-from flexlegion.ops.base import (
+from flexlegion.base.errors import UserError
+from flexlegion.graph.operator_type import (
     SAMPLE,
     Access,
     Dim,
@@ -26,7 +26,7 @@ from flexlegion.ops.base import (
     identity,
     reduced_dim,
 )
-from flexlegion.tensor import DataType, Shape
+from flexlegion.graph.tensor import DataType, Shape
 
 
 def labels_shape(logits: Shape) -> Shape:

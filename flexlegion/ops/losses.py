@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import ClassVar, Self
 
-from flexlegion.ops.base import (
+from flexlegion.graph.operator_type import (
     SAMPLE,
     WHOLE,
     Access,
@@ -23,8 +23,8 @@ from flexlegion.ops.base import (
     along,
     identity,
 )
+from flexlegion.graph.tensor import DataType, Shape
 from flexlegion.ops.logits import labels_shape
-from flexlegion.tensor import DataType, Shape
 
 
 @dataclass(frozen=True)

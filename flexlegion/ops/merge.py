@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
-from flexlegion.errors import UserError
-from flexlegion.ops.base import (
+from flexlegion.base.errors import UserError
+from flexlegion.graph.operator_type import (
     Access,
     Dim,
     DimMap,
@@ -18,7 +18,7 @@ from flexlegion.ops.base import (
     identity,
     outer_dims,
 )
-from flexlegion.tensor import Shape
+from flexlegion.graph.tensor import Shape
 
 
 def _several(name: str, inputs: Sequence[Shape]) -> None:

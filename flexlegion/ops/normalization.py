@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import ClassVar
 
-from flexlegion.errors import UserError
-from flexlegion.initializers import Constant, Initializer, Zeros
-from flexlegion.ops.base import (
+from flexlegion.base.errors import UserError
+from flexlegion.graph.initializers import Constant, Initializer, Zeros
+from flexlegion.graph.operator_type import (
     SAMPLE,
     WHOLE,
     Access,
@@ -22,7 +22,7 @@ from flexlegion.ops.base import (
     identity,
     outer_dims,
 )
-from flexlegion.tensor import Shape
+from flexlegion.graph.tensor import Shape
 
 
 def _require_channels(name: str, shape: Shape) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from flexlegion.ops.base import (
+from flexlegion.graph.operator_type import (
     Access,
     Dim,
     Family,
@@ -17,8 +17,8 @@ from flexlegion.ops.base import (
     require_rank,
     window,
 )
+from flexlegion.graph.tensor import Shape
 from flexlegion.ops.conv2d import sliding_extent
-from flexlegion.tensor import Shape
 
 
 @dataclass(frozen=True)

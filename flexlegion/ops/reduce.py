@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from flexlegion.errors import UserError
-from flexlegion.ops.base import (
+from flexlegion.base.errors import UserError
+from flexlegion.graph.operator_type import (
     MAX_SPACE,
     WHOLE,
     Access,
@@ -21,7 +21,7 @@ from flexlegion.ops.base import (
     outer_dims,
     reduced_dim,
 )
-from flexlegion.tensor import Shape
+from flexlegion.graph.tensor import Shape
 
 
 @dataclass(frozen=True)

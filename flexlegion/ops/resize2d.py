@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from flexlegion.errors import UserError
-from flexlegion.ops.base import (
+from flexlegion.base.errors import UserError
+from flexlegion.graph.operator_type import (
     Access,
     Dim,
     DimMap,
@@ -19,7 +19,7 @@ from flexlegion.ops.base import (
     outer_dims,
     require_rank,
 )
-from flexlegion.tensor import Shape
+from flexlegion.graph.tensor import Shape
 
 KINDS = ("nearest", "bilinear")
 

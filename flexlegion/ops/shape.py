@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import gcd, prod
 from typing import ClassVar
 
-from flexlegion.errors import UserError
-from flexlegion.ops.base import (
+from flexlegion.base.errors import UserError
+from flexlegion.graph.operator_type import (
     SAMPLE,
     WHOLE,
     Access,
@@ -23,7 +23,7 @@ from flexlegion.ops.base import (
     shifted,
     window,
 )
-from flexlegion.tensor import DataType, Shape
+from flexlegion.graph.tensor import DataType, Shape
 
 
 @dataclass(frozen=True)

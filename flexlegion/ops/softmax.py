@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
-from flexlegion.errors import UserError
-from flexlegion.ops.base import WHOLE, Access, Dim, Family, OperatorType, along, outer_dims
-from flexlegion.tensor import Shape
+from flexlegion.base.errors import UserError
+from flexlegion.graph.operator_type import (
+    WHOLE,
+    Access,
+    Dim,
+    Family,
+    OperatorType,
+    along,
+    outer_dims,
+)
+from flexlegion.graph.tensor import Shape
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flexlegion.files import write_text
+from flexlegion.base.files import write_text
 from flexlegion.machine.topology import Hop, Topology
 
 NETWORK = "network"

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flexlegion.errors import UserError
-from flexlegion.problem import MAX_TIME_NS
-from flexlegion.report.blocks import Block, Pairs, Table
+from flexlegion.base.errors import UserError
+from flexlegion.console.blocks import Block, Pairs, Table
+from flexlegion.console.text import consecutive, duration, memory, names, volume
 from flexlegion.report.perfetto import slices_of, tracks_of, write_trace
-from flexlegion.report.text import consecutive, duration, memory, names, volume
-from flexlegion.simulator import Timeline
-from flexlegion.strategy import Strategy
+from flexlegion.sim.problem import MAX_TIME_NS
+from flexlegion.sim.simulator import Timeline
+from flexlegion.strategy.strategy import Strategy
 
 Json = dict[str, Any]
 

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from flexlegion.report.blocks import Block, Table
-from flexlegion.report.text import count, duration
+from flexlegion.console.blocks import Block, Table
+from flexlegion.console.text import count, duration
 
 COLUMNS = ("strategy", "simulated", "measured", "speed-up", "interval", "won")
 WIDTH = 80

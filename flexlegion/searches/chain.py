@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from flexlegion._native import Arrays
-from flexlegion.graph import Operator
-from flexlegion.problem import Degrees, Problem
-from flexlegion.strategy import Strategy
+from flexlegion.bindings.native import Arrays
+from flexlegion.graph.graph import Operator
+from flexlegion.sim.problem import Degrees, Problem
+from flexlegion.strategy.strategy import Strategy
 
 SplitsOf = Callable[[Operator], list[Degrees]]
 

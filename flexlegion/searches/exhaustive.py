@@ -1,8 +1,9 @@
 """The optimum of a small search, by branch and bound (FlexFlow, section 8.4).
 
 The search space is that of the chains on at most eight devices: every operator that training
-executes is split in any of the ways of `flexlegion.soap.splits`, over any set of devices, in
-ascending order. The native part (``native/search/exhaustive.h``) says what the bounds are.
+executes is split in any of the ways of `flexlegion.strategy.configuration.splits`, over any set of
+devices, in ascending order. The native part (``native/search/exhaustive.h``) says what the bounds
+are.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flexlegion._native import Arrays
-from flexlegion.errors import UserError
-from flexlegion.problem import Problem
+from flexlegion.base.errors import UserError
+from flexlegion.bindings.native import Arrays
 from flexlegion.searches.chain import prepare_candidates
-from flexlegion.strategy import Strategy
+from flexlegion.sim.problem import Problem
+from flexlegion.strategy.strategy import Strategy
 
 # Native code runs for so many seconds before it can be interrupted.
 SLICE_SECONDS = 0.5

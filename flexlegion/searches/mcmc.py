@@ -31,9 +31,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from flexlegion.errors import UserError
-from flexlegion.graph import Operator
-from flexlegion.problem import Problem
+from flexlegion.base.errors import UserError
+from flexlegion.graph.graph import Operator
 from flexlegion.searches.chain import (
     Chain,
     ChainOptions,
@@ -43,7 +42,8 @@ from flexlegion.searches.chain import (
     switch,
 )
 from flexlegion.searches.descent import best_of, descend, wait
-from flexlegion.strategy import Strategy
+from flexlegion.sim.problem import Problem
+from flexlegion.strategy.strategy import Strategy
 
 # A chain cannot be interrupted within a slice: short enough for Ctrl-C and progress to feel prompt.
 SLICE_SECONDS = 0.1
@@ -147,7 +147,7 @@ class SearchResult:
         How it went: proposals made, and the best time until then, at the first strategy that fits,
         at each improvement seen, and at the end.
     ended_by
-        What ended it early: `flexlegion.ending.Terminated` for SIGTERM, for example.
+        What ended it early: `flexlegion.process.ending.Terminated` for SIGTERM, for example.
     """
 
     strategy: Strategy

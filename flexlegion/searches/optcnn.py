@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flexlegion.graph import Operator
-from flexlegion.problem import Degrees, Problem
+from flexlegion.graph.graph import Operator
+from flexlegion.graph.tensor import Tensor
 from flexlegion.searches.chain import prepare_candidates
-from flexlegion.soap import ParallelConfig
-from flexlegion.strategies.pairs import with_sums
-from flexlegion.strategies.splitting import by_samples
-from flexlegion.strategy import Strategy
-from flexlegion.tensor import Tensor
+from flexlegion.sim.problem import Degrees, Problem
+from flexlegion.strategy.builtin.pairs import with_sums
+from flexlegion.strategy.builtin.splitting import by_samples
+from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.strategy import Strategy
 
 Costs = npt.NDArray[np.int64]
 Choice = list[int]

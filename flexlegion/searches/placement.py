@@ -8,10 +8,10 @@ searches.
 
 from __future__ import annotations
 
-from flexlegion.graph import Operator
-from flexlegion.problem import Degrees, Problem
+from flexlegion.graph.graph import Operator
 from flexlegion.searches.mcmc import Budget, Progress, SearchOptions, SearchResult, search
-from flexlegion.strategies import resolve
+from flexlegion.sim.problem import Degrees, Problem
+from flexlegion.strategy.builtin import resolve
 
 STARTS = ("single", "model")
 

@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from flexlegion.arguments import typed
-from flexlegion.errors import UserError
-from flexlegion.problem import Problem
-from flexlegion.registry import Registry
+from flexlegion.base.arguments import typed
+from flexlegion.base.errors import UserError
+from flexlegion.base.registry import Registry
 from flexlegion.searches.mcmc import PAPER, Budget, Progress, SearchOptions, SearchResult
 from flexlegion.searches.mcmc import search as run_chains
 from flexlegion.searches.placement import placement_only
-from flexlegion.simulator import full
-from flexlegion.strategy import Strategy
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.strategy import Strategy
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flexlegion.arguments import described, takes
-from flexlegion.errors import UserError
-from flexlegion.graph import Graph
-from flexlegion.layers import Layers
-from flexlegion.losses import (
+from flexlegion.base.arguments import described, takes
+from flexlegion.base.errors import UserError
+from flexlegion.base.quoting import printable
+from flexlegion.base.suggestions import unknown
+from flexlegion.graph.graph import Graph
+from flexlegion.graph.tensor import Tensor
+from flexlegion.layers.layers import Layers
+from flexlegion.objective.losses import (
     LABELS_NAME,
     LOSS_NAME,
     LOSSES,
@@ -26,9 +29,6 @@ from flexlegion.losses import (
 )
 from flexlegion.ops.logits import LogitStatistics, OwnLogit, SmoothedLogitStatistics
 from flexlegion.ops.losses import CrossEntropy, MeanLoss
-from flexlegion.quoting import printable
-from flexlegion.suggestions import unknown
-from flexlegion.tensor import Tensor
 
 # Libraries whose losses are functions of their own tensors, and what their names are here.
 _FOREIGN = {"torch", "torchvision", "tensorflow", "keras", "jax", "optax", "flax"}

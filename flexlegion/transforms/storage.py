@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from flexlegion import _native
-from flexlegion.errors import UserError
-from flexlegion.graph import Graph, Operator
-from flexlegion.machine.gpus import running_gpus
-from flexlegion.precision import DEFAULT_STORAGE
-from flexlegion.tensor import DataType, Tensor
+from flexlegion.base.errors import UserError
+from flexlegion.bindings import native
+from flexlegion.graph.graph import Graph, Operator
+from flexlegion.graph.tensor import DataType, Tensor
+from flexlegion.objective.precision import DEFAULT_STORAGE
+from flexlegion.profiling.gpus import running_gpus
 
 _NARROW: dict[str, DataType] = {"bf16": "bfloat16", "fp16": "float16"}
 _HAVE_BFLOAT16 = (8, 0)  # GPUs' compute capability
@@ -23,7 +23,7 @@ def check_stored(storage: str, devices: Iterable[str]) -> None:
     on_cpus = any(name.startswith("cpu:") for name in devices)
     if storage != "bf16":
         return
-    if on_cpus and not _native.rt().lib.fl_rt_has_bfloat16():
+    if on_cpus and not native.rt().lib.fl_rt_has_bfloat16():
         raise UserError(
             f"storage {storage} needs CPU processors with AVX512-BF16 or AMX instructions, which "
             "this machine's lack"

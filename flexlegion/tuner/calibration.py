@@ -7,10 +7,10 @@ from collections.abc import Callable
 from flexlegion.cost.measured import Calibration
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.machine.topology import Topology
-from flexlegion.network import Network
-from flexlegion.report.measured import MeasuredTimeline
-from flexlegion.simulator import Timeline, full
-from flexlegion.strategy import Strategy
+from flexlegion.networks.network import Network
+from flexlegion.profiling.timelines import MeasuredTimeline
+from flexlegion.sim.simulator import Timeline, full
+from flexlegion.strategy.strategy import Strategy
 from flexlegion.tuner.trials import problem_of
 
 STEPS = 8  # of the secant method

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from flexlegion.cost.intervals import interval
-from flexlegion.errors import UserError
-from flexlegion.report.text import count
+from flexlegion.base.errors import UserError
+from flexlegion.console.text import count
+from flexlegion.profiling.intervals import interval
 
 Verdict = Literal["faster", "out", "undecided"]
 

@@ -15,18 +15,18 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from flexlegion.cost.measure import TaskRequest, one_of_each_model
 from flexlegion.cost.measured import VARIANTS
 from flexlegion.cost.model import LINEAR_PASSES, Linear
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.records import Sample
-from flexlegion.cost.timing import Repeats
-from flexlegion.machine.gpus import library_of
 from flexlegion.machine.running import running_machine
 from flexlegion.machine.topology import Topology
-from flexlegion.network import Network
-from flexlegion.tuner.running import slowest
+from flexlegion.networks.network import Network
+from flexlegion.profiling.gpus import library_of
+from flexlegion.profiling.tasks import TaskRequest, one_of_each_model
+from flexlegion.profiling.timing import Repeats
 from flexlegion.tuner.runtime_costs import software
+from flexlegion.tuner.timed import slowest
 from flexlegion.tuner.trials import profile
 
 # Of a task in one pass. One run of a long task is enough: a mean is of many moments if there are as

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flexlegion.cost.intervals import Estimate, estimate
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
+from flexlegion.profiling.intervals import Estimate, estimate
 
 # A machine is restless if it became faster or slower by more than this share from the first third
 # of the rounds to the last, if the middle half of the reference's times spreads over more than

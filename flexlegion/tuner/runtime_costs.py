@@ -30,20 +30,20 @@ import numpy.typing as npt
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.model import TASK_PASSES, RuntimeCosts
 from flexlegion.cost.profile_db import ProfileDB
-from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
-from flexlegion.graph import Operator
+from flexlegion.graph.graph import Operator
 from flexlegion.machine.running import RunningMachine, all_gather, running_machine
 from flexlegion.machine.topology import Device, Topology
-from flexlegion.machine.transport import settings
-from flexlegion.model import Model
-from flexlegion.network import Network
-from flexlegion.optimizers import SGD
-from flexlegion.precision import DEFAULT
-from flexlegion.runtime.program import TRAIN
-from flexlegion.simulator import full
-from flexlegion.soap import ParallelConfig
-from flexlegion.strategy import Strategy
-from flexlegion.tuner.running import Running
+from flexlegion.model.model import Model
+from flexlegion.networks.network import Network
+from flexlegion.objective.optimizers import SGD
+from flexlegion.objective.precision import DEFAULT
+from flexlegion.profiling.transport import settings
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
+from flexlegion.strategy.strategy import Strategy
+from flexlegion.training.program import TRAIN
+from flexlegion.tuner.timed import Running
 
 ROUNDS = 5
 SAMPLES = 32  # a device, at least 64 in all; with the width, 1 MiB a device and tensor
@@ -77,7 +77,7 @@ def measure_runtime(device: Device, topology: Topology, db: ProfileDB) -> int:
     Parameters
     ----------
     device
-        Of `flexlegion.machine.local.local_topology`.
+        Of `flexlegion.profiling.local.local_topology`.
     topology
         That.
     db

@@ -15,25 +15,25 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.base.errors import UserError
+from flexlegion.console.progress import ProgressBar
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.cost.measure import TaskRequest, measure, measure_linears, one_of_each_model
 from flexlegion.cost.measured import AS_MEASURED, Calibration, MeasuredCosts
 from flexlegion.cost.profile_db import ProfileDB
-from flexlegion.cost.timing import REPEATS, Repeats
-from flexlegion.errors import UserError
+from flexlegion.graph.tensor import Tensor
 from flexlegion.machine.running import running_machine
 from flexlegion.machine.topology import Topology
-from flexlegion.network import Network
-from flexlegion.precision import PEAKS
-from flexlegion.problem import Problem
-from flexlegion.report.measured import MeasuredTimeline
-from flexlegion.report.progress import ProgressBar
-from flexlegion.simulator import full
-from flexlegion.strategies import resolve
-from flexlegion.strategy import Strategy
-from flexlegion.tensor import Tensor
-from flexlegion.tuner.running import Data, Running, data_for, slowest
+from flexlegion.networks.network import Network
+from flexlegion.objective.precision import PEAKS
+from flexlegion.profiling.tasks import TaskRequest, measure, measure_linears, one_of_each_model
+from flexlegion.profiling.timelines import MeasuredTimeline
+from flexlegion.profiling.timing import REPEATS, Repeats
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.builtin import resolve
+from flexlegion.strategy.strategy import Strategy
 from flexlegion.tuner.runtime_costs import measure_runtime, software
+from flexlegion.tuner.timed import Data, Running, data_for, slowest
 
 # Programs are held at the same time as long as they take at most this share of a memory.
 MEMORY_SHARE = 0.5

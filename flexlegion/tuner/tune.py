@@ -15,29 +15,30 @@ from typing import Any
 
 from flexlegion.analysis.result import Result
 from flexlegion.analysis.setting import AnyModel, network_of
-from flexlegion.arguments import typed
-from flexlegion.cost.measure import all_requests
+from flexlegion.base.arguments import typed
+from flexlegion.base.errors import UserError
+from flexlegion.console.blocks import Block
+from flexlegion.console.progress import ProgressBar
 from flexlegion.cost.measured import AS_MEASURED, Calibration
 from flexlegion.cost.profile_db import ProfileDB
-from flexlegion.ending import again
-from flexlegion.errors import UserError
-from flexlegion.losses import Losses
-from flexlegion.machine.local import local_topology
 from flexlegion.machine.running import running_machine
-from flexlegion.network import Network
-from flexlegion.optimizers import Optimizer
-from flexlegion.precision import check_used
-from flexlegion.problem import Problem
-from flexlegion.report.blocks import Block
-from flexlegion.report.progress import ProgressBar
+from flexlegion.networks.network import Network
+from flexlegion.objective.losses import Losses
+from flexlegion.objective.optimizers import Optimizer
+from flexlegion.objective.precision import check_used
+from flexlegion.process.ending import again
+from flexlegion.profiling.local import local_topology
+from flexlegion.profiling.tasks import all_requests
 from flexlegion.report.timelines import memory_excess
 from flexlegion.report.tuning import described
 from flexlegion.searches.budget import check_search, seconds_of
 from flexlegion.searches.mcmc import Budget, SearchResult, search
-from flexlegion.simulator import full
-from flexlegion.strategy import Strategy
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.strategy import Strategy
 from flexlegion.transforms.storage import check_stored
 from flexlegion.tuner.calibration import calibration_by
+from flexlegion.tuner.disturbances import Watch
 from flexlegion.tuner.duel import Duel, Rules
 from flexlegion.tuner.rounds import Estimation, Limits, Rest
 from flexlegion.tuner.trials import (
@@ -49,7 +50,6 @@ from flexlegion.tuner.trials import (
     resolvable,
     run_rounds,
 )
-from flexlegion.tuner.unrest import Watch
 
 BASELINE = "data parallelism"
 # Ranks have to find the same, so where there are several, time is not what ends the search.

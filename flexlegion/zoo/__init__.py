@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from flexlegion.errors import UserError
-from flexlegion.suggestions import unknown
+from flexlegion.base.errors import UserError
+from flexlegion.base.suggestions import unknown
 
 if TYPE_CHECKING:
-    from flexlegion.model import Model
+    from flexlegion.model.model import Model
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def build(
     for size in sizes:
         if size not in known:
             raise UserError(f"model '{name}' has no size '{size}'; it has {', '.join(known)}")
-    from flexlegion.model import Model
+    from flexlegion.model.model import Model
 
     model = Model(entry.batch_size if batch_size is None else batch_size, seed)
     model.loss = entry.loss

@@ -6,8 +6,8 @@ response normalisation, which later networks dropped.
 
 from __future__ import annotations
 
-from flexlegion.errors import UserError
-from flexlegion.model import Model
+from flexlegion.base.errors import UserError
+from flexlegion.model.model import Model
 
 
 def alexnet(

@@ -8,9 +8,9 @@ prediction of the next sentence.
 
 from __future__ import annotations
 
-from flexlegion.model import Model
+from flexlegion.graph.tensor import Tensor
+from flexlegion.model.model import Model
 from flexlegion.ops.dense import Dense
-from flexlegion.tensor import Tensor
 from flexlegion.zoo.blocks import NORMAL, Presets, attend, check_heads, chosen_sizes, feed_forward
 from flexlegion.zoo.unrolled import positive
 

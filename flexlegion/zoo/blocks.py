@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flexlegion.errors import UserError
-from flexlegion.initializers import Normal
-from flexlegion.model import Model
-from flexlegion.suggestions import unknown
-from flexlegion.tensor import Tensor
+from flexlegion.base.errors import UserError
+from flexlegion.base.suggestions import unknown
+from flexlegion.graph.initializers import Normal
+from flexlegion.graph.tensor import Tensor
+from flexlegion.model.model import Model
 
 NORMAL = Normal(stddev=0.02)
 

@@ -8,7 +8,7 @@ attention is dense in every block, where GPT-3's every other block attends to a 
 
 from __future__ import annotations
 
-from flexlegion.model import Model
+from flexlegion.model.model import Model
 from flexlegion.zoo.blocks import Presets, chosen_sizes
 from flexlegion.zoo.transformer import decoder
 

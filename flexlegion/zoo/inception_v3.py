@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from flexlegion.errors import UserError
-from flexlegion.model import Model
-from flexlegion.tensor import Tensor
+from flexlegion.base.errors import UserError
+from flexlegion.graph.tensor import Tensor
+from flexlegion.model.model import Model
 
 Kernel = int | tuple[int, int]
 SMALLEST = 75  # pixels: the last modules' grid is then one position

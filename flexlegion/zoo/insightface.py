@@ -10,8 +10,8 @@ image; InsightFace's own backbones have blocks of two 3x3 convolutions, and keep
 
 from __future__ import annotations
 
-from flexlegion.errors import UserError
-from flexlegion.model import Model
+from flexlegion.base.errors import UserError
+from flexlegion.model.model import Model
 from flexlegion.zoo.resnet101 import residual_trunk
 from flexlegion.zoo.unrolled import positive
 

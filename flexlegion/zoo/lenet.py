@@ -7,8 +7,8 @@ C5 is a dense layer, and the output a softmax.
 
 from __future__ import annotations
 
-from flexlegion.errors import UserError
-from flexlegion.model import Model
+from flexlegion.base.errors import UserError
+from flexlegion.model.model import Model
 
 
 def lenet(model: Model, input_shape: tuple[int, ...] = (32, 32, 1), classes: int = 10) -> None:

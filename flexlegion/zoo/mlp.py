@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flexlegion.model import Model
+from flexlegion.model.model import Model
 
 
 def mlp(

@@ -12,9 +12,9 @@ import math
 
 import numpy as np
 
-from flexlegion.errors import UserError
-from flexlegion.model import Model
-from flexlegion.tensor import Tensor
+from flexlegion.base.errors import UserError
+from flexlegion.graph.tensor import Tensor
+from flexlegion.model.model import Model
 from flexlegion.zoo.blocks import NORMAL, check_heads
 from flexlegion.zoo.unrolled import positive
 

@@ -8,8 +8,8 @@ its own here.
 
 from __future__ import annotations
 
-from flexlegion.model import Model
-from flexlegion.tensor import Tensor
+from flexlegion.graph.tensor import Tensor
+from flexlegion.model.model import Model
 from flexlegion.zoo.unrolled import State, classify, embed, join, lstm, positive
 
 

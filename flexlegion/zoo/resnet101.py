@@ -7,9 +7,9 @@ first 1x1, which costs 7.8 instead of 7.6 billion multiply-adds an image. 44.5 m
 
 from __future__ import annotations
 
-from flexlegion.errors import UserError
-from flexlegion.model import Model
-from flexlegion.tensor import Tensor
+from flexlegion.base.errors import UserError
+from flexlegion.graph.tensor import Tensor
+from flexlegion.model.model import Model
 from flexlegion.zoo.unrolled import positive
 
 EXPANSION = 4  # a block's output has as many times its inner channels

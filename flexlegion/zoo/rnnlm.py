@@ -7,7 +7,7 @@ Zaremba et al. published; without dropout.
 
 from __future__ import annotations
 
-from flexlegion.model import Model
+from flexlegion.model.model import Model
 from flexlegion.zoo.unrolled import classify, embed, lstm, positive
 
 

@@ -6,7 +6,7 @@ reviews' two classes and 18,765 words (Table 1), and embeddings of width 300 (se
 
 from __future__ import annotations
 
-from flexlegion.model import Model
+from flexlegion.model.model import Model
 from flexlegion.zoo.unrolled import embed, lstm, positive
 
 

@@ -7,8 +7,8 @@ dropout, and queries, keys and values have a matrix each.
 
 from __future__ import annotations
 
-from flexlegion.model import Model
-from flexlegion.tensor import Tensor
+from flexlegion.graph.tensor import Tensor
+from flexlegion.model.model import Model
 from flexlegion.zoo.blocks import NORMAL, attend, check_heads, feed_forward
 from flexlegion.zoo.unrolled import positive
 

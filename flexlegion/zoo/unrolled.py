@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flexlegion.errors import UserError
-from flexlegion.model import Model
-from flexlegion.tensor import Tensor
+from flexlegion.base.errors import UserError
+from flexlegion.graph.tensor import Tensor
+from flexlegion.model.model import Model
 
 State = tuple[Tensor, Tensor]
 

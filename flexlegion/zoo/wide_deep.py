@@ -8,10 +8,10 @@ measured: embeddings of 16, and seven dense layers of 1024 units.
 
 from __future__ import annotations
 
-from flexlegion.errors import UserError
-from flexlegion.initializers import Normal
-from flexlegion.model import Model
-from flexlegion.tensor import Tensor
+from flexlegion.base.errors import UserError
+from flexlegion.graph.initializers import Normal
+from flexlegion.graph.tensor import Tensor
+from flexlegion.model.model import Model
 from flexlegion.zoo.unrolled import positive
 
 SMALL = Normal(stddev=0.01)

@@ -7,7 +7,7 @@
 // nobody waiting, that costs a fraction of a microsecond.
 //
 // It defines a function of UCX by its own name, so it has to be loaded before Realm is, and with
-// RTLD_GLOBAL (flexlegion/_native.py).
+// RTLD_GLOBAL (flexlegion/bindings/native.py).
 #include <sched.h>
 
 #include "ucp.h"

@@ -25,7 +25,7 @@ from typing import Any
 from common.sides import BENCH, ROOT, environment, legate
 from common.workloads import Workload
 
-from flexlegion.report.text import table
+from flexlegion.console.text import table
 from flexlegion.zoo import ZOO
 
 SOFT_GPU = ROOT / "build" / "cuda" / "tests" / "soft_gpu"

@@ -25,7 +25,7 @@ from typing import Any
 from common.sides import ROOT, Side, environment, legate, ratios
 from networks import NETWORKS, workload
 
-from flexlegion.report.text import table
+from flexlegion.console.text import table
 
 # How `flexlegion accuracy` is asked for each.
 ACCURACY = {

@@ -9,8 +9,8 @@ Usage: python scripts/bench/duel.py
 
 from __future__ import annotations
 
-from flexlegion.cost.intervals import wins_needed
-from flexlegion.report.text import table
+from flexlegion.console.text import table
+from flexlegion.profiling.intervals import wins_needed
 from flexlegion.tuner.duel import Rules
 
 FINALISTS = (1, 3)

@@ -20,11 +20,11 @@ from typing import Any
 from flexlegion import zoo
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.machine.files import load_machine
-from flexlegion.problem import Problem
 from flexlegion.searches.exhaustive import exhaustive
 from flexlegion.searches.mcmc import Budget, search
-from flexlegion.soap import splits
-from flexlegion.strategies import resolve
+from flexlegion.sim.problem import Problem
+from flexlegion.strategy.builtin import resolve
+from flexlegion.strategy.configuration import splits
 from flexlegion.transforms.losses import add_loss
 
 NETWORKS: dict[str, dict[str, Any]] = {"lenet": {}, "rnnlm": {"steps": 2}}

@@ -37,10 +37,10 @@ from pathlib import Path
 from common.faults_arguments import hostile_arguments
 from common.faults_files import command, mutations, readers, reads
 
-from flexlegion.commands import EXIT_FAULT
+from flexlegion.cli.outcome import EXIT_FAULT
+from flexlegion.console.text import table
 from flexlegion.machine.files import load_machine
-from flexlegion.report.text import table
-from flexlegion.strategy import Strategy
+from flexlegion.strategy.strategy import Strategy
 
 SECONDS, KILOBYTES, LINE = 30, 2 << 20, 2000
 PATIENCE = 1800  # seconds, with what a case waits for a processor

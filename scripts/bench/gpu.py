@@ -31,10 +31,10 @@ from common.workloads import Workload
 from rich.console import Console
 from rich.table import Table
 
-from flexlegion.errors import UserError
-from flexlegion.precision import PRECISIONS
-from flexlegion.references import target_of
-from flexlegion.tools.sizes import given_sizes
+from flexlegion.base.errors import UserError
+from flexlegion.cli.sizes import given_sizes
+from flexlegion.networks.references import target_of
+from flexlegion.objective.precision import PRECISIONS
 from flexlegion.zoo import ZOO
 
 NETWORKS = ("alexnet", "inception_v3", "resnet101", "rnntc", "rnnlm", "nmt", "transformer")

@@ -21,8 +21,8 @@ from typing import Any
 from common.sides import WORKERS, Side, WorkerError, legate, ratios
 from pytorch.full import FULL
 
-from flexlegion.precision import STORAGES
-from flexlegion.report.text import table
+from flexlegion.console.text import table
+from flexlegion.objective.precision import STORAGES
 
 TORCH = {"eager": [], "channels_last": ["--channels-last"], "compiled": ["--compiled"]}
 WITHOUT_CHANNELS = ("vit_b_16", "lstm_lm", "bert_base", "gpt2", "llama", "t5_small")

@@ -42,7 +42,7 @@ from pytorch.models import MODELS, OWN_CHOICE
 from rich.console import Console
 from rich.table import Table
 
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 from flexlegion.importers import from_onnx, from_torch
 from flexlegion.importers.export import export
 

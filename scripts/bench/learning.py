@@ -28,8 +28,8 @@ from common.sides import WORKERS, environment, legate
 from rich.console import Console
 from rich.table import Table
 
-from flexlegion.precision import DEFAULT_STORAGE, STORAGES
-from flexlegion.report.progress import ProgressBar
+from flexlegion.console.progress import ProgressBar
+from flexlegion.objective.precision import DEFAULT_STORAGE, STORAGES
 
 SEEDS = 3
 

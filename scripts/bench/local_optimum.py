@@ -20,14 +20,14 @@ from pathlib import Path
 
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.machine.files import load_machine
-from flexlegion.problem import Problem
 from flexlegion.searches.chain import Chain, prepare_candidates
 from flexlegion.searches.descent import best_of, descend
 from flexlegion.searches.mcmc import Budget, SearchOptions, search
 from flexlegion.searches.optcnn import optcnn
-from flexlegion.simulator import full
-from flexlegion.strategies import resolve
-from flexlegion.strategy import Strategy
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.builtin import resolve
+from flexlegion.strategy.strategy import Strategy
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build
 

@@ -25,8 +25,8 @@ from common.workloads import Workload
 from rich.console import Console
 from rich.table import Table
 
-from flexlegion.report.progress import ProgressBar
-from flexlegion.report.text import memory
+from flexlegion.console.progress import ProgressBar
+from flexlegion.console.text import memory
 from flexlegion.zoo import ZOO
 
 SETTLED = 100  # iterations, from which on nothing may grow

@@ -24,8 +24,8 @@ from networks import NETWORKS
 from rich.console import Console
 from rich.table import Table
 
-from flexlegion.report.progress import ProgressBar
-from flexlegion.report.text import memory
+from flexlegion.console.progress import ProgressBar
+from flexlegion.console.text import memory
 from flexlegion.zoo import ZOO
 
 ITERATIONS = 3

@@ -27,10 +27,10 @@ from common.tuned import tuned_variables
 from common.workloads import Workload
 from rich.console import Console
 
-from flexlegion.errors import UserError
-from flexlegion.precision import STORAGES
-from flexlegion.references import target_of
-from flexlegion.tools.sizes import given_sizes
+from flexlegion.base.errors import UserError
+from flexlegion.cli.sizes import given_sizes
+from flexlegion.networks.references import target_of
+from flexlegion.objective.precision import STORAGES
 from flexlegion.zoo import ZOO
 
 NETWORKS = {

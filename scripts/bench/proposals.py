@@ -18,10 +18,10 @@ from collections.abc import Sequence
 
 from simulator import problem_of
 
-from flexlegion.report.text import table
+from flexlegion.console.text import table
 from flexlegion.searches.chain import Chain, ChainOptions, ChainState
 from flexlegion.searches.mcmc import tie_groups
-from flexlegion.strategies import resolve
+from flexlegion.strategy.builtin import resolve
 
 MACHINES = {
     "nmt": "p100x16",

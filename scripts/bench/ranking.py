@@ -19,7 +19,7 @@ from typing import Any
 
 from common.sides import environment
 
-from flexlegion.report.text import duration, table
+from flexlegion.console.text import duration, table
 
 SIMULATED, REALLY = 5, 3
 OTHERS = 12  # known strategies, and such as a search finds

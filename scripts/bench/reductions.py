@@ -26,11 +26,11 @@ from common.workloads import Workload
 from networks import DDP, SINGLE, torch_command
 
 from flexlegion import ParallelConfig, Strategy
-from flexlegion.graph import Operator
+from flexlegion.console.text import table
+from flexlegion.graph.graph import Operator
+from flexlegion.graph.operator_type import DimKind
 from flexlegion.machine.devices import Devices
-from flexlegion.ops.base import DimKind
-from flexlegion.report.text import table
-from flexlegion.strategies import resolve
+from flexlegion.strategy.builtin import resolve
 
 WORKLOADS = {
     "mlp": Workload(

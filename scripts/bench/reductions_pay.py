@@ -24,15 +24,15 @@ from rich.table import Table
 from flexlegion.analysis.search import search
 from flexlegion.analysis.setting import Setting
 from flexlegion.analysis.simulate import simulate
-from flexlegion.errors import DoesNotApply
+from flexlegion.base.errors import DoesNotApply
+from flexlegion.console.text import duration, memory
 from flexlegion.machine.devices import Devices
-from flexlegion.optimizers import Adam, Optimizer
-from flexlegion.references import load_model
-from flexlegion.report.text import duration, memory
+from flexlegion.networks.references import load_model
+from flexlegion.objective.optimizers import Adam, Optimizer
 from flexlegion.report.timelines import fits
-from flexlegion.simulator import Timeline
-from flexlegion.strategies import AnyStrategy, resolve
-from flexlegion.strategy import Strategy
+from flexlegion.sim.simulator import Timeline
+from flexlegion.strategy.builtin import AnyStrategy, resolve
+from flexlegion.strategy.strategy import Strategy
 
 UNREDUCED = ("sample", "attribute", "parameter")
 

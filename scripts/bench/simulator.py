@@ -20,11 +20,11 @@ from typing import Any
 
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.machine.files import load_machine
-from flexlegion.problem import Problem
 from flexlegion.searches.chain import Chain, ChainOptions, prepare_candidates
 from flexlegion.searches.mcmc import tie_groups
-from flexlegion.simulator import Simulation
-from flexlegion.strategies import resolve
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import Simulation
+from flexlegion.strategy.builtin import resolve
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build
 

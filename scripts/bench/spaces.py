@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 
 import flexlegion as fl
-from flexlegion.exporters import export
+from flexlegion.analysis.export import export
+from flexlegion.console.text import duration, table
 from flexlegion.exporters.targets import TARGETS
-from flexlegion.report.text import duration, table
 
 NETWORKS = "alexnet,inception_v3,resnet101,transformer,rnnlm,nmt"
 

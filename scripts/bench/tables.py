@@ -23,16 +23,16 @@ from rich.console import Console
 from rich.table import Table
 from workers.tables_worker import MODEL, OPTIMIZERS
 
-from flexlegion.coherence import moved_bytes
+from flexlegion.console.text import memory
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.machine.files import load_machine
-from flexlegion.network import Network
-from flexlegion.plan import Plan
-from flexlegion.problem import Problem
-from flexlegion.references import load_model
-from flexlegion.report.text import memory
-from flexlegion.simulator import Timeline, full
-from flexlegion.strategies import resolve
+from flexlegion.networks.network import Network
+from flexlegion.networks.references import load_model
+from flexlegion.plan.coherence import moved_bytes
+from flexlegion.plan.plan import Plan
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import Timeline, full
+from flexlegion.strategy.builtin import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 SOFT_GPU = ROOT / "build" / "cuda" / "tests" / "soft_gpu"

@@ -22,7 +22,7 @@ from typing import Any
 from common.learning_tasks import TASKS, LearningTask
 from common.sides import WORKERS, environment, legate
 
-from flexlegion.report.text import table
+from flexlegion.console.text import table
 
 Run = dict[str, Any]
 

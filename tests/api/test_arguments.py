@@ -17,9 +17,9 @@ import torch
 from oddities import ODDITIES, tried
 
 import flexlegion as fl
-from flexlegion import losses, schedules
-from flexlegion.initializers import Constant, Given, GlorotUniform, HeNormal, Normal
-from flexlegion.layers import Layers
+from flexlegion.graph.initializers import Constant, Given, GlorotUniform, HeNormal, Normal
+from flexlegion.layers.layers import Layers
+from flexlegion.objective import losses, schedules
 
 MACHINE = "p100x2"
 

@@ -13,9 +13,9 @@ import pytest
 
 import flexlegion as fl
 from flexlegion.analysis.result import Result
-from flexlegion.cli import main
+from flexlegion.cli.main import main
 from flexlegion.searches.registry import SEARCHES
-from flexlegion.strategies.registry import STRATEGIES
+from flexlegion.strategy.builtin.registry import STRATEGIES
 
 Capture = pytest.CaptureFixture[str]
 

@@ -8,7 +8,7 @@ import re
 from launch import ROOT
 
 from flexlegion import Model
-from flexlegion.losses import LOSSES
+from flexlegion.objective.losses import LOSSES
 from flexlegion.ops.formula import FUNCTIONS
 
 PAGE = (ROOT / "docs" / "layers.md").read_text()

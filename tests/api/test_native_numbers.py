@@ -10,7 +10,7 @@ from typing import TypeGuard
 
 import pytest
 
-from flexlegion._native import enumeration, names
+from flexlegion.bindings.native import enumeration, names
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADERS = sorted((ROOT / "native" / "include").glob("*.h"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flexlegion.cli import main
+from flexlegion.cli.main import main
 
 Capture = pytest.CaptureFixture[str]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from flexlegion import Strategy
-from flexlegion.cli import main
-from flexlegion.strategies.registry import strategy_names
+from flexlegion.cli.main import main
+from flexlegion.strategy.builtin.registry import strategy_names
 from flexlegion.zoo import ZOO
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def test_import_loads_no_legate() -> None:
 def test_commands_load_no_legate(command: str, tmp_path: Path) -> None:
     out = ["--out", str(tmp_path / "s.json")] if command == "strategy" else []
     code = (
-        "import sys; from flexlegion.cli import main; "
+        "import sys; from flexlegion.cli.main import main; "
         f"status = main({[command, '--model', 'lenet', *out]!r}); "
         "assert not [m for m in sys.modules if m.split('.')[0] in ('legate', 'cupynumeric')]; "
         "sys.exit(status)"
@@ -59,7 +59,7 @@ def test_plan_works_where_legate_cannot_be_imported(tmp_path: Path) -> None:
     (tmp_path / "legate" / "__init__.py").write_text("raise ImportError('broken')")
     code = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
-        "from flexlegion.cli import main; sys.exit(main(['plan', '--model', 'mlp']))"
+        "from flexlegion.cli.main import main; sys.exit(main(['plan', '--model', 'mlp']))"
     )
     assert run("-c", code).returncode == 0
 

@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 
 from flexlegion import SGD, Adam, Model, UserError
-from flexlegion.arrays import check_rows, rows_for
-from flexlegion.cli import main
+from flexlegion.cli.main import main
+from flexlegion.layers.arrays import check_rows, rows_for
 from flexlegion.machine.files import PLATFORMS
-from flexlegion.optimizers import optimizer_of
-from flexlegion.strategies.registry import strategy_names
+from flexlegion.objective.optimizers import optimizer_of
+from flexlegion.strategy.builtin.registry import strategy_names
 from flexlegion.zoo import ZOO
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flexlegion.cli import main
-from flexlegion.strategies.registry import strategy_names
+from flexlegion.cli.main import main
+from flexlegion.strategy.builtin.registry import strategy_names
 from flexlegion.zoo import ZOO
 
 ROOT = Path(__file__).parents[2]

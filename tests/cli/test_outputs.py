@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import flexlegion as fl
-from flexlegion.callbacks import BestWeights
-from flexlegion.cli import MODULES, main
-from flexlegion.files import check_writable, write_text
-from flexlegion.tools.command import parser_of
-from flexlegion.tools.outputs import Output, check_outputs, output
+from flexlegion.base.files import check_writable, write_text
+from flexlegion.cli.command import parser_of
+from flexlegion.cli.main import MODULES, main
+from flexlegion.cli.outputs import Output, check_outputs, output
+from flexlegion.training.callbacks import BestWeights
 
 
 def options(parser: argparse.ArgumentParser, command: str = "") -> Any:

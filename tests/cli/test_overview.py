@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from commands import Capture, error_of, text_of
 
-from flexlegion.cli import EXAMPLES, GROUPS
-from flexlegion.suggestions import did_you_mean
+from flexlegion.base.suggestions import did_you_mean
+from flexlegion.cli.main import EXAMPLES, GROUPS
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = [name for group in GROUPS.values() for name in group]
@@ -46,7 +46,7 @@ def test_help(capsys: Capture, command: str) -> None:
 
 def test_help_imports_little() -> None:
     code = (
-        "import sys; from flexlegion.cli import main; main([]); main(['--version']); "
+        "import sys; from flexlegion.cli.main import main; main([]); main(['--version']); "
         "main(['fly']); "
         "[main([command, '--help']) for command in ('search', 'simulate', 'compare', 'explain')]; "
         "sys.exit(any(name in sys.modules for name in ('numpy', 'rich', 'cffi', 'legate')))"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from launch import ROOT
 
-from flexlegion import process
-from flexlegion.errors import UserError
-from flexlegion.tools.ranks import Ranks, chosen_ranks, launcher_options
+from flexlegion.base.errors import UserError
+from flexlegion.cli.ranks import Ranks, chosen_ranks, launcher_options
+from flexlegion.process import ranks
 
 
 @pytest.fixture(autouse=True)
@@ -27,10 +27,10 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
     taken: list[set[int]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(process, "cores", lambda: [0, 2, 4, 6, 1, 3, 5, 7])
+    monkeypatch.setattr(ranks, "cores", lambda: [0, 2, 4, 6, 1, 3, 5, 7])
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: taken.append(set(cpus)))
-    monkeypatch.setattr(process, "memory_bytes", lambda: 10 << 30)
-    monkeypatch.setattr(process, "visible_gpus", list)
+    monkeypatch.setattr(ranks, "memory_bytes", lambda: 10 << 30)
+    monkeypatch.setattr(ranks, "visible_gpus", list)
     return taken
 
 
@@ -169,12 +169,12 @@ def test_shares_are_apart_where_they_can_be() -> None:
         ("ab", 4, ["a", "a", "b", "b"]),
         ("", 2, ["", ""]),
     ):
-        assert [process.share_of(things, i, number) for i in range(number)] == shares
+        assert [ranks.share_of(things, i, number) for i in range(number)] == shares
 
 
 def test_a_rank_takes_its_share(cores: list[set[int]], capfd: pytest.CaptureFixture[str]) -> None:
     rank_of(4, 2, 1)
-    process.prepare()
+    ranks.prepare()
     assert cores == [{1, 3, 5, 7}]  # the second socket
     assert os.environ["LEGATE_CONFIG"].split() == (
         ["--gpus", "0", "--cpus", "3", "--utility", "1", "--sysmem", "4096"]
@@ -188,7 +188,7 @@ def test_what_is_given_stays(cores: list[set[int]], capfd: pytest.CaptureFixture
     config = "--cpus 8 --gpus 0 --utility 2 --sysmem 100"
     rank_of(2, 2, 0, LEGATE_CONFIG=config, UCX_TLS="tcp")
     os.environ["LEGION_DEFAULT_ARGS"] = "-level 3 -ll:bgwork 2"
-    process.prepare()
+    ranks.prepare()
     assert cores == [{0, 2, 4, 6}]
     assert os.environ["LEGATE_CONFIG"] == config
     assert os.environ["LEGION_DEFAULT_ARGS"] == "-level 3 -ll:bgwork 2"
@@ -203,16 +203,16 @@ def test_who_is_bound_stays_there(cores: list[set[int]], monkeypatch: pytest.Mon
     """By mpirun, say; but not where it is the container or job that has fewer cores."""
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     rank_of(2, 2, 0)
-    process.prepare()
+    ranks.prepare()
     assert cores == []
-    os.environ[process.RANKS] = "2"
-    process.prepare()
+    os.environ[ranks.RANKS] = "2"
+    ranks.prepare()
     assert cores == [{0, 2, 4, 6}]
 
 
 def test_srun_binds_by_itself(cores: list[set[int]]) -> None:
-    os.environ |= {process.RANKS: "4", process.RANKS_EACH: "4", "SLURM_STEP_NUM_TASKS": "4"}
-    process.prepare()
+    os.environ |= {ranks.RANKS: "4", ranks.RANKS_EACH: "4", "SLURM_STEP_NUM_TASKS": "4"}
+    ranks.prepare()
     assert cores == []
     assert "--cpus 7 " in os.environ["LEGATE_CONFIG"]
     assert "--sysmem 2048" in os.environ["LEGATE_CONFIG"]  # of all four
@@ -220,29 +220,29 @@ def test_srun_binds_by_itself(cores: list[set[int]]) -> None:
 
 def test_gpus_are_shared(cores: list[set[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     assert not cores
-    monkeypatch.setattr(process, "visible_gpus", lambda: ["0", "1", "2", "3"])
+    monkeypatch.setattr(ranks, "visible_gpus", lambda: ["0", "1", "2", "3"])
     rank_of(2, 2, 1)
-    process.prepare()
+    ranks.prepare()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert os.environ["LEGATE_CONFIG"].split()[:4] == ["--gpus", "2", "--cpus", "1"]
     assert os.environ["LEGION_DEFAULT_ARGS"].endswith("-level threads=5")
 
 
 def test_one_process_keeps_the_machine(cores: list[set[int]]) -> None:
-    process.prepare()
+    ranks.prepare()
     assert cores == []
     assert os.environ["LEGATE_CONFIG"].split() == ["--gpus", "0", "--cpus", "8", "--utility", "1"]
     assert os.environ["LEGION_DEFAULT_ARGS"] == "-level threads=5,gpu=6"
 
 
 def test_together() -> None:
-    process.check_together(1)
+    ranks.check_together(1)
     os.environ["OMPI_COMM_WORLD_SIZE"] = "2"
-    process.check_together(2)
+    ranks.check_together(2)
     with pytest.raises(
         UserError, match=r"one of 2 processes .* but Legion runs with 1 rank; start"
     ):
-        process.check_together(1)
+        ranks.check_together(1)
 
 
 def test_the_batch_script_is_the_documented_one() -> None:

@@ -10,10 +10,10 @@ import pytest
 from commands import FEW, Capture, error_of, json_of, text_of
 
 from flexlegion import Strategy, UserError
-from flexlegion.cli import main
-from flexlegion.fingerprint import Fingerprint
+from flexlegion.cli.main import main
+from flexlegion.graph.fingerprint import Fingerprint
 from flexlegion.machine.devices import Devices
-from flexlegion.references import load_model
+from flexlegion.networks.references import load_model
 from flexlegion.zoo import ZOO, build
 
 NETS = """

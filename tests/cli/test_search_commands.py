@@ -17,7 +17,7 @@ from commands import FEW, SMALL, Capture, error_of, json_of, text_of
 from launch import ROOT, run_legate
 
 from flexlegion import Strategy
-from flexlegion.losses import parts_of_loss
+from flexlegion.objective.losses import parts_of_loss
 from flexlegion.searches.budget import seconds_of
 
 RNN = ["--model", "rnnlm", "--size", "steps=3", "--size", "hidden=256", "--machine", "p100x4"]

@@ -12,8 +12,8 @@ from commands import SMALL, Capture, error_of, json_of, text_of
 from flexlegion.cost.model import Linear
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.machine.files import load_machine
-from flexlegion.references import HELP
-from flexlegion.strategies.registry import STRATEGIES
+from flexlegion.networks.references import HELP
+from flexlegion.strategy.builtin.registry import STRATEGIES
 from flexlegion.zoo import ZOO
 
 LENET = ["--model", "lenet", "--machine", "p100x4"]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flexlegion.cli import main
-from flexlegion.report import text
+from flexlegion.cli.main import main
+from flexlegion.console import text
 
 ROOT = Path(__file__).parents[2]
 FLEXLEGION = f"{sys.executable} -m flexlegion"

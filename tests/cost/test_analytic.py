@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from flexlegion import UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.model import Linear, Shapes, wanted_gradients
-from flexlegion.graph import Graph, Operator
+from flexlegion.graph.graph import Graph, Operator
+from flexlegion.graph.operator_type import OperatorType
 from flexlegion.machine.files import load_machine
 from flexlegion.machine.topology import Device
-from flexlegion.ops.base import OperatorType
 from flexlegion.ops.conv2d import Conv2D
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.elementwise import Relu

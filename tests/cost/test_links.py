@@ -8,12 +8,12 @@ import pytest
 
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.records import LinkRates
-from flexlegion.cost.timing import offset_of
-from flexlegion.machine import local_links, transport
 from flexlegion.machine.devices import Devices
-from flexlegion.machine.gpus import Gpus
-from flexlegion.machine.local_links import Layout, MeasuredLinks, Rates, layout_of, rates_of
 from flexlegion.machine.running import RunningMachine
+from flexlegion.profiling import local_links, transport
+from flexlegion.profiling.gpus import Gpus
+from flexlegion.profiling.local_links import Layout, MeasuredLinks, Rates, layout_of, rates_of
+from flexlegion.profiling.timing import offset_of
 
 
 def test_directions_that_share() -> None:

@@ -13,10 +13,10 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.measured import MeasuredCosts, task_key
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.records import DeviceRates, Sample
-from flexlegion.graph import Graph
+from flexlegion.graph.graph import Graph
 from flexlegion.machine.topology import Device
+from flexlegion.objective.precision import PRECISIONS, check_precision, check_used, in_library
 from flexlegion.ops.dense import Dense
-from flexlegion.precision import PRECISIONS, check_precision, check_used, in_library
 
 SOFTWARE = "cuDNN 9.1.0, cuBLAS 13.0.0, CUDA 13.0, driver 580.1"
 SHAPES = ((4, 8), (8, 8), (8,), (4, 8))

@@ -14,7 +14,7 @@ from flexlegion.cost.measured import Calibration, MeasuredCosts, task_key
 from flexlegion.cost.model import Cost, Linear, RuntimeCosts, Shapes
 from flexlegion.cost.profile_db import SCHEMA_VERSION, ProfileDB, default_path
 from flexlegion.cost.records import DeviceRates, LinkRates, Sample, TaskKey, Times
-from flexlegion.graph import Graph, Operator
+from flexlegion.graph.graph import Graph, Operator
 from flexlegion.machine.topology import Device
 from flexlegion.ops.dense import Dense
 

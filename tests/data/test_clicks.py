@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flexlegion.base.errors import UserError
 from flexlegion.data.clicks import load_clicks
-from flexlegion.errors import UserError
 
 RECORDS = "1\t3\t\ta\tb\n0\t-2\t0\t\tb\n0\t\t7\ta\ta\n"
 

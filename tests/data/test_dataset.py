@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flexlegion.base.errors import UserError
 from flexlegion.data import Dataset
-from flexlegion.errors import UserError
 
 
 def numbered(n: int) -> Dataset:

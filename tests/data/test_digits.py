@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from flexlegion.base.errors import UserError
 from flexlegion.data import load, load_digits
-from flexlegion.errors import UserError
 
 # From optdigits.names: "Number of instances for the test set", per class 0 to 9.
 COUNTS = [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flexlegion.arrays import check_labels
-from flexlegion.errors import UserError
-from flexlegion.metrics import MetricSums
-from flexlegion.runtime.feeds import SourceFeed, arrays_for
-from flexlegion.runtime.loader_feed import LoaderFeed
-from flexlegion.runtime.mapped import MappedArrays
-from flexlegion.runtime.program import TRAIN, Batch
-from flexlegion.runtime.trainer import run_series
-from flexlegion.sources import BatchSource
-from flexlegion.tensor import Tensor
+from flexlegion.base.errors import UserError
+from flexlegion.data.sources import BatchSource
+from flexlegion.graph.tensor import Tensor
+from flexlegion.layers.arrays import check_labels
+from flexlegion.objective.metrics import MetricSums
+from flexlegion.training.feeds import SourceFeed, arrays_for
+from flexlegion.training.loader_feed import LoaderFeed
+from flexlegion.training.mapped import MappedArrays
+from flexlegion.training.program import TRAIN, Batch
+from flexlegion.training.trainer import run_series
 
 
 class LateProgram:

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flexlegion.base.errors import UserError
 from flexlegion.data import load
-from flexlegion.errors import UserError
 
 IMAGES = np.arange(3 * 2 * 2, dtype=np.uint8).reshape(3, 2, 2) * 20
 LABELS = np.array([2, 0, 1], np.uint8)

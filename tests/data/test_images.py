@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from flexlegion.base.errors import UserError
 from flexlegion.data import images as module
 from flexlegion.data import load_images, write_digits
 from flexlegion.data.digits import load_raw_digits
 from flexlegion.data.images import BYTE_VALUES, read_image
-from flexlegion.errors import UserError
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 

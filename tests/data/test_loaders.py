@@ -8,8 +8,8 @@ import h5py
 import numpy as np
 import pytest
 
+from flexlegion.base.errors import UserError
 from flexlegion.data import load
-from flexlegion.errors import UserError
 
 X = np.array([[0.5, -1], [2, 3], [4, 5]])
 Y = np.array([0, 2, 1])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flexlegion import Model, UserError
-from flexlegion.data.made_up import made_up
+from flexlegion.data.synthetic import made_up
 from flexlegion.transforms.losses import add_loss, add_losses
 from flexlegion.zoo import ZOO, build
 

@@ -10,7 +10,7 @@ import pytest
 
 from flexlegion import Model, UserError
 from flexlegion.data.named import load_named
-from flexlegion.graph import Graph
+from flexlegion.graph.graph import Graph
 from flexlegion.transforms.losses import add_losses
 
 

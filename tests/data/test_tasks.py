@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flexlegion.base.errors import UserError
 from flexlegion.data import ImageFolder, TokenDataset, write_digits
 from flexlegion.data.tasks import TASKS, Request, load_for, network_sizes
-from flexlegion.errors import UserError
 from flexlegion.zoo import ZOO, build
 
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flexlegion.base.errors import UserError
 from flexlegion.data.classification import load_classification
 from flexlegion.data.dataset import IGNORED
 from flexlegion.data.language_model import load_language_model
 from flexlegion.data.masked import CLASS, MASK, SEPARATOR, load_masked
 from flexlegion.data.parallel import load_parallel
 from flexlegion.data.text import PAD, UNKNOWN, Vocabulary, detokenise, read_lines, tokenise
-from flexlegion.errors import UserError
 
 # Tokens and vocabularies
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flexlegion.translate import bleu, greedy
+from flexlegion.zoo.translate import bleu, greedy
 
 PAD, END = 0, 3
 BATCH, VOCABULARY = 4, 12

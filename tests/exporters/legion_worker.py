@@ -9,8 +9,8 @@ import numpy as np
 from exported import network_named
 from networks import NETWORKS
 
-from flexlegion.optimizers import SGD
-from flexlegion.runtime.program import NO_BATCH, TRAIN, Batch
+from flexlegion.objective.optimizers import SGD
+from flexlegion.training.program import NO_BATCH, TRAIN, Batch
 
 STEPS = 3
 

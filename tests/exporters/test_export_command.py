@@ -12,7 +12,7 @@ from exported import loaded
 from torch import nn
 
 import flexlegion as fl
-from flexlegion.cli import main
+from flexlegion.cli.main import main
 
 Capture = pytest.CaptureFixture[str]
 

@@ -14,8 +14,8 @@ from exported import loaded
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import flexlegion as fl
-from flexlegion.cli import main
-from flexlegion.exporters import export
+from flexlegion.analysis.export import export
+from flexlegion.cli.main import main
 from flexlegion.machine.files import load_machine
 
 DEVICES = 4

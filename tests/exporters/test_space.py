@@ -6,11 +6,12 @@ import pytest
 from exported import BUILDERS, network_named, setting_of
 
 import flexlegion as fl
-from flexlegion.errors import UserError
-from flexlegion.exporters import export, program_of, target_of
+from flexlegion.analysis.export import export, program_of
+from flexlegion.base.errors import UserError
+from flexlegion.exporters.space import target_of
 from flexlegion.exporters.targets import TARGETS
-from flexlegion.soap import ParallelConfig
-from flexlegion.strategies import named
+from flexlegion.strategy.builtin import named
+from flexlegion.strategy.configuration import ParallelConfig
 
 
 def replaced_by(network: str, to: str, operator: str, config: ParallelConfig) -> tuple[str, str]:

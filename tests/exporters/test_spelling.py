@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import flexlegion as fl
+from flexlegion.base.quoting import printable
 from flexlegion.exporters.spelling import comment, docstring, identifiers, literal
-from flexlegion.quoting import printable
 
 # What an attacker, or chance, puts into names.
 HOSTILE = [

@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from flexlegion.callbacks import Callback, EarlyStopping
-from flexlegion.errors import UserError
-from flexlegion.files import json_text
+from flexlegion.base.errors import UserError
+from flexlegion.base.files import json_text
+from flexlegion.graph.tensor import Tensor
 from flexlegion.importers.weights import Layout, Origin, Place
-from flexlegion.metrics import Goal, MetricSums, Term
-from flexlegion.runtime import checkpoint_writer
-from flexlegion.runtime.checkpoint_files import (
+from flexlegion.objective.metrics import Goal, MetricSums, Term
+from flexlegion.training.callbacks import Callback, EarlyStopping
+from flexlegion.training.checkpoints.callback import Checkpoints, interval
+from flexlegion.training.checkpoints.files import (
     MANIFEST,
     STATE,
     Box,
@@ -36,14 +37,12 @@ from flexlegion.runtime.checkpoint_files import (
     write_manifest,
     write_tensors,
 )
-from flexlegion.runtime.checkpoint_shards import HostCopy, Kept
-from flexlegion.runtime.checkpoint_weights import fitted, read_weights, save_weights
-from flexlegion.runtime.checkpoint_writer import Writer
-from flexlegion.runtime.checkpoints import Checkpoints, interval
-from flexlegion.runtime.loss_scale import LossScale
-from flexlegion.runtime.position import Position
-from flexlegion.runtime.training import Training
-from flexlegion.tensor import Tensor
+from flexlegion.training.checkpoints.shards import HostCopy, Kept
+from flexlegion.training.checkpoints.weights import fitted, read_weights, save_weights
+from flexlegion.training.checkpoints.writer import Writer
+from flexlegion.training.fit import Training
+from flexlegion.training.loss_scale import LossScale
+from flexlegion.training.position import Position
 
 WHOLE = np.arange(24, dtype=np.float32).reshape(4, 6)
 SUMS = asdict(MetricSums(1.0, labels=12, samples=12))
@@ -302,7 +301,7 @@ def test_a_full_disk(
             patched.setattr(Path, "write_text", lambda *_: full_disk("x")(tmp_path / "x", {}))
             failing = writers
         else:
-            patched.setattr(checkpoint_writer, "write_tensors", full_disk(full))
+            patched.setattr(writer, "write_tensors", full_disk(full))
             failing = writers if "-1-" in full else writers[:1]
         write(20)
         for writer in failing:

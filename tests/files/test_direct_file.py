@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flexlegion.runtime.direct_file import _BUFFER, DirectFile
+from flexlegion.training.checkpoints.direct_file import _BUFFER, DirectFile
 
 
 def written(path: Path, size: int, piece: int) -> bytes:

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 from flexlegion import UserError
-from flexlegion.documents import MAX_VALUES, read_json
-from flexlegion.files import check_writable, json_text, replacing, write_arrays, write_text
-from flexlegion.quoting import MAX_LINE, printable, shown
+from flexlegion.base.documents import MAX_VALUES, read_json
+from flexlegion.base.files import check_writable, json_text, replacing, write_arrays, write_text
+from flexlegion.base.quoting import MAX_LINE, printable, shown
 
 WRITING = """
 import sys, time
-from flexlegion.files import replacing
+from flexlegion.base.files import replacing
 with replacing(sys.argv[1], "text") as file:
     file.write(b"half")
     file.flush()
@@ -124,7 +124,10 @@ def test_only_files_are_read(
 
 
 def test_an_end_of_a_pipe_that_the_shell_connected() -> None:
-    code = "from flexlegion.documents import read_json; print(read_json('/dev/stdin', '', '', ''))"
+    code = (
+        "from flexlegion.base.documents import read_json; "
+        "print(read_json('/dev/stdin', '', '', ''))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], input='{"a": 1}', capture_output=True, text=True, check=True
     )

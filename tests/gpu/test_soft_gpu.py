@@ -32,11 +32,11 @@ from tables import problem_of, simulated
 from workers.memory_worker import RESULTS
 from zoo_cases import CASES
 
-import flexlegion.network
+import flexlegion.networks.network
 from flexlegion import ParallelConfig, Strategy, library_folder
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.machine.files import load_machine
-from flexlegion.simulator import full
+from flexlegion.sim.simulator import full
 
 RUNTIME_TESTS = ROOT / "tests" / "runtime"
 STRATEGIES_WORKER = RUNTIME_TESTS / "strategies_worker.py"
@@ -201,7 +201,7 @@ def test_partial_values_move_as_predicted(tmp_path: Path) -> None:
     machine = load_machine("p100x4")
     for result in json.loads(out.read_text()):
         case = NETWORKS[result["network"]]
-        network = flexlegion.network.Network.of(case.model(), case.loss, case.optimizer)
+        network = flexlegion.networks.network.Network.of(case.model(), case.loss, case.optimizer)
         configs = {
             op: ParallelConfig(tuple(degrees), tuple(devices), sums)
             for op, (degrees, devices, sums) in result["strategy"].items()

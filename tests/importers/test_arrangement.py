@@ -13,8 +13,8 @@ from launch import run_legate
 from torch import nn
 
 import flexlegion as fl
-from flexlegion.arrangement import Arrangement, Form
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
+from flexlegion.layers.arrangement import Arrangement, Form
 
 ALL = list(cases())
 

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from torch import nn
 
 import flexlegion as fl
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 
 
 def kinds(model: fl.Model) -> Counter[str]:

@@ -12,7 +12,7 @@ from pytorch.models import MODELS
 from torch import nn
 
 import flexlegion as fl
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 from flexlegion.importers.weights import Layout
 
 

@@ -12,7 +12,7 @@ from launch import BIN, ROOT, legate_environment, run_checked
 from pytorch.models import MODELS
 
 import flexlegion as fl
-from flexlegion.runtime.checkpoint_weights import fitted, read_weights
+from flexlegion.training.checkpoints.weights import fitted, read_weights
 
 # gpt2 and t5 share weights between layers, of which the file has one; bert's file is loaded into
 # the same network without its head, too.

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import flexlegion as fl
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 
 Body = Callable[..., Any]
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import flexlegion as fl
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 from flexlegion.exporters import torch_functions, torch_layers
 from flexlegion.importers.lower.base import LOWERINGS, Lowerer
 from flexlegion.importers.program import Node

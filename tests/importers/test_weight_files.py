@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import flexlegion as fl
-from flexlegion.runtime.checkpoint_weights import fitted, read_weights
+from flexlegion.training.checkpoints.weights import fitted, read_weights
 
 Arrays = dict[str, Any]
 

@@ -37,11 +37,11 @@ from exported import (
 )
 from zoo_cases import CASES
 
-from flexlegion.errors import UserError
-from flexlegion.exporters import Exported, program_of
+from flexlegion.analysis.export import Exported, program_of
+from flexlegion.base.errors import UserError
+from flexlegion.console.text import table
 from flexlegion.exporters.targets import TARGETS
-from flexlegion.report.text import table
-from flexlegion.strategies import named
+from flexlegion.strategy.builtin import named
 
 DEVICES = 4
 TOLERANCE = 1e-7  # in double precision

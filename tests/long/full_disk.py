@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flexlegion.runtime.checkpoint_files import Checkpoint, folders
+from flexlegion.training.checkpoints.files import Checkpoint, folders
 
 FLEXLEGION = (sys.executable, "-m", "flexlegion")
 TRAIN = ("train", "--model", "lenet", "--cpus", "1", "--optimizer", "adam", "--seed", "1")

@@ -31,7 +31,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from launch import legate_command, legate_environment, ranks_command
 
-from flexlegion.runtime.checkpoint_files import TEMPORARY, folders
+from flexlegion.training.checkpoints.files import TEMPORARY, folders
 
 WORKER = Path(__file__).parents[1] / "runtime" / "checkpoint_worker.py"
 EPOCHS, EVERY = 30, 60  # of 32 iterations each

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.records import Sample, TaskKey
-from flexlegion.strategy import Strategy
+from flexlegion.strategy.strategy import Strategy
 
 FLEXLEGION = (sys.executable, "-m", "flexlegion")
 SMALL = ("--model", "mlp", "--size", "hidden=64x32", "--machine", "p100x2")

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from launch import run_legate, run_ranks
 from networks import NETWORKS
 
-from flexlegion.report.text import table
+from flexlegion.console.text import table
 
 WORKER = Path(__file__).parents[1] / "runtime" / "strategies_worker.py"
 KINDS = ("losses", "outputs", "gradients", "weights", "states")

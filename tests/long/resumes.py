@@ -27,7 +27,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from launch import run_legate, run_ranks
 
-from flexlegion.report.text import table
+from flexlegion.console.text import table
 
 WORKER = Path(__file__).parents[1] / "runtime" / "checkpoint_worker.py"
 STOP = 45  # iterations, of 32 an epoch

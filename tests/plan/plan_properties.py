@@ -12,10 +12,10 @@ from collections import Counter, defaultdict
 import numpy as np
 import numpy.typing as npt
 
-from flexlegion._native import enumeration
-from flexlegion.ops.base import Access, DimKind
-from flexlegion.plan import PASSES, Box, Launch, Plan, Requirement
-from flexlegion.tensor import Tensor
+from flexlegion.bindings.native import enumeration
+from flexlegion.graph.operator_type import Access, DimKind
+from flexlegion.graph.tensor import Tensor
+from flexlegion.plan.plan import PASSES, Box, Launch, Plan, Requirement
 
 TRAINS = enumeration("fl_run")["trains"]
 RUNS = enumeration("fl_run").values()

@@ -9,15 +9,15 @@ import numpy as np
 from hypothesis import strategies as st
 
 from flexlegion import Model, ParallelConfig, Strategy
-from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
-from flexlegion.graph import Graph
+from flexlegion.graph.graph import Graph
+from flexlegion.graph.operator_type import DimKind
+from flexlegion.graph.tensor import Tensor
 from flexlegion.machine.devices import Devices
-from flexlegion.ops.base import DimKind
 from flexlegion.ops.losses import MeanSquaredError
-from flexlegion.plan import Plan
-from flexlegion.soap import Sums
-from flexlegion.strategies import resolve
-from flexlegion.tensor import Tensor
+from flexlegion.plan.plan import Plan
+from flexlegion.strategy.builtin import resolve
+from flexlegion.strategy.configuration import Sums
+from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import build
 

@@ -9,13 +9,13 @@ from simulated import ArbitraryCosts, finely_cut
 from touched import boxes, last
 
 from flexlegion import Model, ParallelConfig, Strategy
-from flexlegion.coherence import moved_bytes
 from flexlegion.cost.analytic import AnalyticCosts, mean_prefix
-from flexlegion.graph import Operator
+from flexlegion.graph.graph import Operator
 from flexlegion.machine.files import load_machine
-from flexlegion.notation.signatures import signature_of
-from flexlegion.plan import Plan
-from flexlegion.simulator import full
+from flexlegion.plan.coherence import moved_bytes
+from flexlegion.plan.plan import Plan
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.sbp.signatures import signature_of
 
 GPUS = load_machine("p100x4")
 

@@ -8,8 +8,8 @@ import pytest
 from touched import boxes, dims, last, refusal, weights
 
 from flexlegion import Model
-from flexlegion.errors import UserError
-from flexlegion.losses import ArcFace, CosFace
+from flexlegion.base.errors import UserError
+from flexlegion.objective.losses import ArcFace, CosFace
 from flexlegion.transforms.losses import add_loss
 
 

@@ -10,16 +10,16 @@ from touched import boxes, dims, last, reads, refusal
 
 from flexlegion import Model, UserError
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.initializers import initial_weights
+from flexlegion.graph.initializers import initial_weights
 from flexlegion.machine.files import load_machine
+from flexlegion.model.summary import table
 from flexlegion.ops.expression import Expression, broadcast
 from flexlegion.ops.formula import FUNCTIONS, program_of
-from flexlegion.problem import Problem
-from flexlegion.simulator import full
-from flexlegion.soap import splits
-from flexlegion.strategies import named
-from flexlegion.strategies.registry import STRATEGIES
-from flexlegion.summary import table
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.builtin import named
+from flexlegion.strategy.builtin.registry import STRATEGIES
+from flexlegion.strategy.configuration import splits
 from flexlegion.transforms.losses import add_loss
 
 

@@ -10,19 +10,19 @@ import pytest
 
 from flexlegion import Model, UserError
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.graph import Graph, Operator
-from flexlegion.initializers import Given, Zeros
-from flexlegion.losses import LOSSES
+from flexlegion.graph.graph import Graph, Operator
+from flexlegion.graph.initializers import Given, Zeros
+from flexlegion.graph.tensor import Tensor
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.files import load_machine
+from flexlegion.objective.losses import LOSSES
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.merge import Multiply
 from flexlegion.ops.normalization import LayerNorm
-from flexlegion.plan import Plan
-from flexlegion.problem import Problem
-from flexlegion.simulator import full
-from flexlegion.strategies import resolve
-from flexlegion.tensor import Tensor
+from flexlegion.plan.plan import Plan
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.builtin import resolve
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build
 

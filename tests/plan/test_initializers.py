@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flexlegion import Model, UserError
-from flexlegion.initializers import (
+from flexlegion.graph.initializers import (
     Constant,
     Given,
     GlorotUniform,

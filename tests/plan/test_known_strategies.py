@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from flexlegion import Model, UserError
-from flexlegion.graph import Graph
+from flexlegion.graph.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.files import load_machine
 from flexlegion.ops.reduce import Reduce
-from flexlegion.strategies import resolve
-from flexlegion.strategies.gnmt import layer_depths
+from flexlegion.strategy.builtin import resolve
+from flexlegion.strategy.builtin.gnmt import layer_depths
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import build
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from flexlegion import Model, UserError
-from flexlegion.losses import (
+from flexlegion.graph.tensor import Tensor
+from flexlegion.objective.losses import (
     LOSSES,
     BinaryCrossentropy,
     CategoricalCrossentropy,
@@ -20,8 +21,7 @@ from flexlegion.losses import (
     output_name,
     parts_of_loss,
 )
-from flexlegion.metrics import MetricSums, goal_of
-from flexlegion.tensor import Tensor
+from flexlegion.objective.metrics import MetricSums, goal_of
 from flexlegion.transforms.losses import add_losses
 
 

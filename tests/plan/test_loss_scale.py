@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexlegion.runtime.loss_scale import FIRST, ITERATIONS, LARGEST, LEAST, LossScale
+from flexlegion.training.loss_scale import FIRST, ITERATIONS, LARGEST, LEAST, LossScale
 
 
 def test_an_overflow_halves_it_once() -> None:

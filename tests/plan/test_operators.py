@@ -10,9 +10,9 @@ import pytest
 from touched import DEVICES, boxes, dims, forward, last, refusal, weights
 
 from flexlegion import Model
-from flexlegion.ops.base import Family, OperatorType
-from flexlegion.soap import random_config
-from flexlegion.tensor import Tensor
+from flexlegion.graph.operator_type import Family, OperatorType
+from flexlegion.graph.tensor import Tensor
+from flexlegion.strategy.configuration import random_config
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build
 

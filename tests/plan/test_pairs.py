@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from flexlegion import Model, UserError
-from flexlegion.graph import Graph
+from flexlegion.graph.graph import Graph
 from flexlegion.machine.files import load_machine
-from flexlegion.strategies import resolve
-from flexlegion.strategies.pairs import find_pairs
-from flexlegion.strategy import Strategy
+from flexlegion.strategy.builtin import resolve
+from flexlegion.strategy.builtin.pairs import find_pairs
+from flexlegion.strategy.strategy import Strategy
 from flexlegion.transforms.losses import add_losses
 from flexlegion.zoo import ZOO, build
 

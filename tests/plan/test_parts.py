@@ -10,14 +10,14 @@ from plan_properties import CHECKS
 
 from flexlegion import Model, ParallelConfig, Strategy
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.graph import Operator
+from flexlegion.graph.graph import Operator
 from flexlegion.machine.files import load_machine
-from flexlegion.network import Network
+from flexlegion.networks.network import Network
 from flexlegion.ops.formula import program_of
-from flexlegion.plan import Plan
-from flexlegion.simulator import FLOWS, full
-from flexlegion.soap import splits
-from flexlegion.strategies import resolve
+from flexlegion.plan.plan import Plan
+from flexlegion.sim.simulator import FLOWS, full
+from flexlegion.strategy.builtin import resolve
+from flexlegion.strategy.configuration import splits
 
 GPUS = ("gpu:0", "gpu:1", "gpu:2", "gpu:3")
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from plan_properties import CHECKS
 from sample_plans import plans, zoo_plan
 
-from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
+from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 
 
 # Small networks' weights are not cut at all unless small shards are allowed.

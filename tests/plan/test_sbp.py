@@ -10,18 +10,18 @@ from sbp_cases import NOT_READ, PAIRS, expected, moved_between, row_of, table_2,
 
 import flexlegion as fl
 from flexlegion import B, Mesh, Model, P, ParallelConfig, S, Strategy, UserError
-from flexlegion.coherence import moves
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.graph import Graph, Operator
+from flexlegion.graph.graph import Graph, Operator
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.files import load_machine
-from flexlegion.network import Network
-from flexlegion.notation.deduction import deduced
-from flexlegion.notation.description import MAX_WIDTH, described
-from flexlegion.notation.signatures import Sbp, signature_of
-from flexlegion.plan import Plan
-from flexlegion.simulator import FLOWS, full
-from flexlegion.strategies import resolve
+from flexlegion.networks.network import Network
+from flexlegion.plan.coherence import moves
+from flexlegion.plan.plan import Plan
+from flexlegion.sim.simulator import FLOWS, full
+from flexlegion.strategy.builtin import resolve
+from flexlegion.strategy.sbp.deduction import deduced
+from flexlegion.strategy.sbp.description import MAX_WIDTH, described
+from flexlegion.strategy.sbp.signatures import Sbp, signature_of
 
 GPUS = [f"gpu:{i}" for i in range(8)]
 LINE = Mesh(GPUS[:2])

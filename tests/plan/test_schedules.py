@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from flexlegion.errors import UserError
-from flexlegion.schedules import (
+from flexlegion.base.errors import UserError
+from flexlegion.objective.schedules import (
     Schedule,
     constant,
     cosine,

@@ -6,8 +6,8 @@ import pytest
 from touched import boxes, dims, last, refusal, weights
 
 from flexlegion import Model
-from flexlegion.ops.base import DimKind
-from flexlegion.plan import Box
+from flexlegion.graph.operator_type import DimKind
+from flexlegion.plan.plan import Box
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexlegion import Model, ParallelConfig, UserError
-from flexlegion.graph import Operator
+from flexlegion.graph.graph import Operator
 from flexlegion.machine.devices import Devices
-from flexlegion.soap import random_config
+from flexlegion.strategy.configuration import random_config
 
 DEVICES = Devices.of(cpus=4)
 

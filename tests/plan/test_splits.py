@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexlegion import Model
-from flexlegion.graph import Operator
-from flexlegion.ops.base import DimKind
-from flexlegion.soap import SPLIT, splits
+from flexlegion.graph.graph import Operator
+from flexlegion.graph.operator_type import DimKind
+from flexlegion.strategy.configuration import SPLIT, splits
 
 
 def convolution(batch_size: int = 64, size: int = 16, filters: int = 32) -> Operator:

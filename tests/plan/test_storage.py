@@ -10,15 +10,15 @@ from networks import NETWORKS
 from zoo_cases import CASES
 
 from flexlegion import Model, UserError
-from flexlegion.coherence import moved_bytes
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.measured import task_key
-from flexlegion.data.made_up import made_up
+from flexlegion.data.synthetic import made_up
 from flexlegion.machine.files import load_machine
-from flexlegion.network import Network
-from flexlegion.plan import Plan
-from flexlegion.simulator import full
-from flexlegion.strategies import resolve
+from flexlegion.networks.network import Network
+from flexlegion.plan.coherence import moved_bytes
+from flexlegion.plan.plan import Plan
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.builtin import resolve
 
 STRATEGIES = ("single", "data", "model", "expert", *(f"random:{seed}" for seed in range(1, 4)))
 

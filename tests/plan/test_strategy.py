@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import flexlegion as fl
 from flexlegion import Model, ParallelConfig, Strategy, UserError
 from flexlegion.analysis.result import Iteration
-from flexlegion.graph import Graph
+from flexlegion.graph.graph import Graph
 from flexlegion.machine.devices import Devices
-from flexlegion.strategies import resolve
+from flexlegion.strategy.builtin import resolve
 from flexlegion.zoo import ZOO, build
 
 DEVICES = Devices.of(cpus=3)

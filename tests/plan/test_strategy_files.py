@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flexlegion import ParallelConfig, Strategy, UserError, search, simulate
-from flexlegion.files import write_text
-from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
-from flexlegion.plan import Plan
-from flexlegion.strategies import resolve
+from flexlegion.base.files import write_text
+from flexlegion.plan.plan import Plan
+from flexlegion.strategy.builtin import resolve
+from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 
 CONFIGS = {"fc": ParallelConfig((2, 1), ("cpu:0", "cpu:1"))}
 FOUND = {

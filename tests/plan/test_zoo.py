@@ -11,11 +11,11 @@ from plan_properties import CHECKS
 from sample_plans import zoo_plan
 
 from flexlegion import Model
-from flexlegion.errors import UserError
-from flexlegion.graph import Graph
+from flexlegion.base.errors import UserError
+from flexlegion.graph.graph import Graph
 from flexlegion.machine.devices import Devices
-from flexlegion.plan import Plan
-from flexlegion.strategies import resolve
+from flexlegion.plan.plan import Plan
+from flexlegion.strategy.builtin import resolve
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build
 

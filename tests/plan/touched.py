@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from flexlegion import Model, ParallelConfig, Strategy, UserError
-from flexlegion.graph import Operator
+from flexlegion.graph.graph import Operator
 from flexlegion.machine.devices import Devices
-from flexlegion.plan import Box, Launch, Plan
-from flexlegion.strategies import resolve
+from flexlegion.plan.plan import Box, Launch, Plan
+from flexlegion.strategy.builtin import resolve
 
 DEVICES = Devices.of(cpus=4)
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flexlegion.cli import main
-from flexlegion.cost.intervals import Estimate
-from flexlegion.report.accuracy import (
+from flexlegion.cli.main import main
+from flexlegion.profiling.accuracy import (
     Comparison,
     Parts,
     clear_orders,
@@ -18,6 +17,7 @@ from flexlegion.report.accuracy import (
     figures,
     summary,
 )
+from flexlegion.profiling.intervals import Estimate
 
 MS = 10**6
 

@@ -19,7 +19,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
 import flexlegion as fl
-from flexlegion.cli import main
+from flexlegion.cli.main import main
 from flexlegion.report.html.measurements import accuracy_page, tune_page
 from flexlegion.report.html.page import save_page
 from flexlegion.report.html.tracks import LINK_BINS, LINKS_DRAWN

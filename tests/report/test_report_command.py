@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import flexlegion as fl
-from flexlegion.cli import main
+from flexlegion.cli.main import main
 from flexlegion.report.html.groups import levels
 from flexlegion.report.html.layout import layered
 from flexlegion.report.html.measurements import accuracy_page, tune_page
 from flexlegion.report.html.tracks import measured_tracks, simulated_tracks
-from flexlegion.simulator import CONTENTS
+from flexlegion.sim.simulator import CONTENTS
 from flexlegion.zoo import build
 
 Capture = pytest.CaptureFixture[str]

@@ -17,7 +17,7 @@ from selenium.webdriver.support.expected_conditions import url_contains
 from selenium.webdriver.support.wait import WebDriverWait
 
 import flexlegion as fl
-from flexlegion.report.text import duration
+from flexlegion.console.text import duration
 
 MOST_BYTES = 3_000_000
 # Until a click has its effect, which a busy machine delays.

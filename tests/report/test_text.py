@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flexlegion.report import text
+from flexlegion.console import text
 
 
 @pytest.mark.parametrize(

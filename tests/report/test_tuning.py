@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flexlegion.report.blocks import as_html, as_text
+from flexlegion.console.blocks import as_html, as_text
 from flexlegion.report.tuning import described
 
 FACTS: dict[str, Any] = {

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from blocks import BLOCKS
 from networks import Network
 
-from flexlegion.runtime.program import NO_BATCH, TRAIN, Batch
+from flexlegion.training.program import NO_BATCH, TRAIN, Batch
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from flexlegion import Adam, Checkpoints, Model
-from flexlegion.callbacks import Callback
-from flexlegion.runtime.checkpoint_shards import states_of
-from flexlegion.runtime.training import Training
-from flexlegion.schedules import cosine, with_warmup
+from flexlegion.objective.schedules import cosine, with_warmup
+from flexlegion.training.callbacks import Callback
+from flexlegion.training.checkpoints.shards import states_of
+from flexlegion.training.fit import Training
 
 SAMPLES, BATCH, CLASSES = 1000, 32, 10  # the last batch of an epoch has 8
 # With a large epsilon: Adam's first steps would make differences of the last bit large ones.

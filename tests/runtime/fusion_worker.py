@@ -13,14 +13,14 @@ from training_state import misplaced, train
 
 from flexlegion import SGD, Model, ParallelConfig, Strategy
 from flexlegion.cost.model import Cost, CostModel, Linear, RuntimeCosts, Shapes
-from flexlegion.granularity import Granularity
-from flexlegion.graph import Operator
-from flexlegion.machine.local import local_topology
+from flexlegion.graph.graph import Operator
 from flexlegion.machine.topology import Device
-from flexlegion.plan import PASSES
-from flexlegion.problem import Problem
-from flexlegion.runtime.program import PREDICT, TRAIN
-from flexlegion.simulator import full
+from flexlegion.plan.plan import PASSES
+from flexlegion.profiling.local import local_topology
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.granularity import Granularity
+from flexlegion.training.program import PREDICT, TRAIN
 from flexlegion.transforms.losses import add_loss
 
 LONGEST = (1, 3, 16)

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flexlegion import SGD, Model, ParallelConfig, Strategy
-from flexlegion.binding import Binding
+from flexlegion.base.errors import UserError
 from flexlegion.data import images, load_images
-from flexlegion.errors import UserError
+from flexlegion.data.sources import BatchSource
 from flexlegion.machine.running import running_machine
-from flexlegion.sources import BatchSource
+from flexlegion.training.binding import Binding
 from flexlegion.transforms.losses import add_loss
 
 BATCH, EPOCHS = 6, 3

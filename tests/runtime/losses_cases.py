@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 
 from flexlegion import SGD, Model
-from flexlegion.layers import Layers
-from flexlegion.losses import CategoricalCrossentropy, SparseCategoricalCrossentropy, Written
-from flexlegion.tensor import Tensor
+from flexlegion.graph.tensor import Tensor
+from flexlegion.layers.layers import Layers
+from flexlegion.objective.losses import (
+    CategoricalCrossentropy,
+    SparseCategoricalCrossentropy,
+    Written,
+)
 
 BATCH, SAMPLES, EPOCHS = 5, 13, 2  # a last batch of three
 OPTIMIZER = SGD(0.1, momentum=0.9)

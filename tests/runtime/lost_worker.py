@@ -27,7 +27,8 @@ enter("imports")
 
 import numpy as np  # noqa: E402
 
-from flexlegion import SGD, Model, _native  # noqa: E402
+from flexlegion import SGD, Model  # noqa: E402
+from flexlegion.bindings import native  # noqa: E402
 from flexlegion.machine.running import running_machine  # noqa: E402
 
 
@@ -58,7 +59,7 @@ def go_wrong() -> None:
     if FAULT == "raise":
         raise RuntimeError("this rank alone has had enough")
     if FAULT.startswith("fail"):
-        _native.leave(2)
+        native.leave(2)
     if FAULT == "hold":
         ctypes.PyDLL(None).sleep(6)
 

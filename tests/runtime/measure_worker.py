@@ -9,26 +9,26 @@ from typing import Any
 
 from flexlegion import UserError
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.cost.measure import (
+from flexlegion.cost.measured import MeasuredCosts
+from flexlegion.cost.model import Shapes
+from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.graph.graph import Graph
+from flexlegion.machine.files import load_machine
+from flexlegion.machine.running import running_machine
+from flexlegion.machine.topology import Device, Topology
+from flexlegion.ops.elementwise import Relu
+from flexlegion.plan.native_graph import NativeGraph
+from flexlegion.profiling.local import local_topology
+from flexlegion.profiling.local_links import measure_link
+from flexlegion.profiling.tasks import (
     TaskRequest,
     measure,
     measure_linears,
     task_requests,
 )
-from flexlegion.cost.measured import MeasuredCosts
-from flexlegion.cost.model import Shapes
-from flexlegion.cost.profile_db import ProfileDB
-from flexlegion.cost.timing import Repeats, kernel_library
-from flexlegion.graph import Graph
-from flexlegion.machine.files import load_machine
-from flexlegion.machine.local import local_topology
-from flexlegion.machine.local_links import measure_link
-from flexlegion.machine.running import running_machine
-from flexlegion.machine.topology import Device, Topology
-from flexlegion.native_graph import NativeGraph
-from flexlegion.ops.elementwise import Relu
-from flexlegion.problem import Problem
-from flexlegion.strategies import resolve
+from flexlegion.profiling.timing import Repeats, kernel_library
+from flexlegion.sim.problem import Problem
+from flexlegion.strategy.builtin import resolve
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import build
 

@@ -13,8 +13,8 @@ from copies import copied_bytes
 from networks import BATCH, NETWORKS
 from strategies_worker import random_strategy
 
-from flexlegion.coherence import moved_bytes
 from flexlegion.machine.running import running_machine
+from flexlegion.plan.coherence import moved_bytes
 
 
 def main() -> None:

@@ -20,11 +20,11 @@ import numpy.typing as npt
 from pytorch_cases import CASES
 from pytorch_layers import BATCH, LISTS, SOURCES, Case, sources
 
-from flexlegion.metrics import MetricSums
-from flexlegion.model import Model
-from flexlegion.precision import DEFAULT, DEFAULT_STORAGE
-from flexlegion.runtime.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Batch
-from flexlegion.sequence_layers import GRUOutput, LSTMOutput
+from flexlegion.layers.sequences import GRUOutput, LSTMOutput
+from flexlegion.model.model import Model
+from flexlegion.objective.metrics import MetricSums
+from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE
+from flexlegion.training.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Batch
 
 Arrays = dict[str, npt.NDArray[Any]]
 

@@ -14,8 +14,8 @@ from copies import copied_bytes
 from sbp_cases import BATCH, CHANNELS, PAIRS, expected, moved_between, transition
 
 from flexlegion import SGD, Mesh
-from flexlegion.coherence import moved_bytes
 from flexlegion.machine.running import running_machine
+from flexlegion.plan.coherence import moved_bytes
 
 
 def main() -> None:

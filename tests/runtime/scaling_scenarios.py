@@ -7,8 +7,8 @@ from training_cases import BATCH, table_data
 from training_scenarios import LOSS, Result, message, network, plain
 
 from flexlegion import SGD
-from flexlegion.runtime.program import NO_BATCH, TRAIN, Batch
-from flexlegion.runtime.training import Training
+from flexlegion.training.fit import Training
+from flexlegion.training.program import NO_BATCH, TRAIN, Batch
 
 
 def overflows() -> Result:

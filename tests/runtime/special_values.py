@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion import Model
+from flexlegion.graph.tensor import Tensor
 from flexlegion.ops.formula import FUNCTIONS
-from flexlegion.tensor import Tensor
 
 Floats = npt.NDArray[np.float32]
 Layers = Callable[[Any, Tensor], Tensor]

@@ -23,7 +23,7 @@ from special_values import (
 )
 
 from flexlegion import SGD, DivergenceError, Model
-from flexlegion.losses import BinaryCrossentropy, Written
+from flexlegion.objective.losses import BinaryCrossentropy, Written
 
 TIMES_LABELS = Written(lambda net, output, labels: net.multiply([output, labels]))
 

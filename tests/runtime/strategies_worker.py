@@ -31,13 +31,13 @@ from training_state import (
 from zoo_cases import CASES, SMALLEST, ZooCase
 
 from flexlegion import Strategy, set_threads
-from flexlegion._native import rt
-from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
-from flexlegion.graph import Operator
+from flexlegion.bindings.native import rt
+from flexlegion.graph.graph import Operator
+from flexlegion.graph.operator_type import DimKind
 from flexlegion.machine.running import running_machine
-from flexlegion.ops.base import DimKind
-from flexlegion.precision import DEFAULT_STORAGE
-from flexlegion.soap import ParallelConfig, random_config
+from flexlegion.objective.precision import DEFAULT_STORAGE
+from flexlegion.strategy.configuration import ParallelConfig, random_config
+from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 
 REDUCES = (DimKind.REDUCTION, DimKind.PART)
 DRAWS = 20  # enough to meet a dimension, unless it cannot be split

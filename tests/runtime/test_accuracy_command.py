@@ -12,7 +12,7 @@ import pytest
 from launch import ROOT, is_quiet, run_checked
 
 from flexlegion.cost.profile_db import ProfileDB
-from flexlegion.machine.local import cpu_model
+from flexlegion.profiling.local import cpu_model
 
 COMMAND = [sys.executable, "-m", "flexlegion", "accuracy", "--strategies", "3", "--rounds", "2"]
 COMMAND += ["--trial-budget", "0.1s"]

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from flexlegion.cli import main
-from flexlegion.tools import accuracy, accuracy_report
-from flexlegion.tools.accuracy_report import CASES, Case, described
+from flexlegion.cli.accuracy_report import CASES, Case, described
+from flexlegion.cli.main import accuracy, accuracy_report, main
 
 SMALL = ("--model", "mlp", "--size", "input_shape=32", "--size", "hidden=16", "--batch-size", "8")
 QUICK = ["--strategies", "3", "--rounds", "1", "--trial-budget", "0.1s"]

@@ -20,7 +20,7 @@ from launch import (
     run_ranks,
 )
 
-from flexlegion.runtime.checkpoint_files import MANIFEST, Checkpoint, folders
+from flexlegion.training.checkpoints.files import MANIFEST, Checkpoint, folders
 
 pytestmark = pytest.mark.legion
 

@@ -10,8 +10,8 @@ import pytest
 from launch import BFLOAT16, run_legate, run_ranks
 from networks import NETWORKS, Network
 
-from flexlegion.graph import Operator
-from flexlegion.ops.base import DimKind
+from flexlegion.graph.graph import Operator
+from flexlegion.graph.operator_type import DimKind
 
 WORKER = Path(__file__).parent / "strategies_worker.py"
 PROCESSORS = [1, 2, 3, 4]  # more than this machine may have cores

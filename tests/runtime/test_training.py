@@ -13,7 +13,7 @@ import pytest
 from launch import run_legate
 from training_cases import BATCH, CLASSES, CPUS, FEATURES, SAMPLES, STRATEGIES, UNITS, table_data
 
-from flexlegion.initializers import GlorotUniform
+from flexlegion.graph.initializers import GlorotUniform
 
 pytestmark = pytest.mark.legion
 
@@ -306,4 +306,4 @@ def test_rows_that_the_data_lack_are_refused_before_anything_is_issued(results: 
         "row negative": "no row -1 in data of 43 rows",
         "data unknown": "no data 1000000",
     }.items():
-        assert found[name] == [f"flexlegion.errors.NativeError: {text}"] * 2
+        assert found[name] == [f"flexlegion.base.errors.NativeError: {text}"] * 2

@@ -7,10 +7,10 @@ from networks import Network
 from zoo_cases import ZooCase
 
 from flexlegion import Model, Strategy
-from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
-from flexlegion.graph import Graph
-from flexlegion.precision import DEFAULT_STORAGE
-from flexlegion.runtime.program import NO_BATCH, TRAIN, Batch
+from flexlegion.graph.graph import Graph
+from flexlegion.objective.precision import DEFAULT_STORAGE
+from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
+from flexlegion.training.program import NO_BATCH, TRAIN, Batch
 
 State = dict[str, np.ndarray]
 

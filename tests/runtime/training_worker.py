@@ -31,8 +31,8 @@ from training_cases import (
 from training_scenarios import LOSS, SCENARIOS, Result, message, network, plain, scenario
 
 from flexlegion import SGD, Adam, Model, UserError
-from flexlegion.runtime.program import TRAIN, Batch
-from flexlegion.sources import BatchSource
+from flexlegion.data.sources import BatchSource
+from flexlegion.training.program import TRAIN, Batch
 
 
 def compiled(optimizer: Any = None, strategy: str = "single", **options: Any) -> Model:

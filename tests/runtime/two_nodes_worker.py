@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 
-from flexlegion.cli import main
+from flexlegion.cli.main import main
 from flexlegion.machine.running import running_machine
 
 if __name__ == "__main__":

@@ -14,9 +14,9 @@ import traceback
 import numpy as np
 from zoo_cases import CASES, Array, ZooCase
 
-from flexlegion.graph import Graph
-from flexlegion.runtime.program import NO_BATCH, TRAIN, Batch, Program
-from flexlegion.tensor import Tensor
+from flexlegion.graph.graph import Graph
+from flexlegion.graph.tensor import Tensor
+from flexlegion.training.program import NO_BATCH, TRAIN, Batch, Program
 
 
 def _mean_loss(program: Program, ticket: int) -> Array:

@@ -8,10 +8,10 @@ import pytest
 from deltas import Case, problem_for
 from simulated import check_local_optimum, strategy_of
 
-from flexlegion.errors import NativeError
-from flexlegion.problem import Problem
+from flexlegion.base.errors import NativeError
 from flexlegion.searches.chain import Chain, ChainOptions, ChainState, prepare_candidates
-from flexlegion.simulator import full
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
 
 CASES = [
     Case("lenet", "p100x4"),

@@ -10,16 +10,16 @@ import pytest
 from simulated import ArbitraryCosts, problem_of, strategy_of
 
 from flexlegion import Model
+from flexlegion.base.errors import UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.model import CostModel
-from flexlegion.errors import UserError
+from flexlegion.graph.operator_type import DimKind
 from flexlegion.machine.files import load_machine
-from flexlegion.ops.base import DimKind
-from flexlegion.problem import Problem
 from flexlegion.searches.exhaustive import exhaustive
 from flexlegion.searches.mcmc import Budget, search
-from flexlegion.simulator import SIMULATED, Simulation, full
-from flexlegion.soap import ParallelConfig, Sums
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import SIMULATED, Simulation, full
+from flexlegion.strategy.configuration import ParallelConfig, Sums
 
 
 def chain(model: Model) -> None:

@@ -14,13 +14,13 @@ from simulated import (
 
 import flexlegion as fl
 from flexlegion import Model
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 from flexlegion.machine.files import load_machine
 from flexlegion.machine.topology import Topology
-from flexlegion.problem import Problem
 from flexlegion.searches import descent
 from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult, search, tie_groups
-from flexlegion.simulator import full
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
 from flexlegion.zoo import build
 
 CASES = [

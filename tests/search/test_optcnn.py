@@ -10,12 +10,12 @@ from simulated import ArbitraryCosts, problem_of, strategy_of
 
 from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.graph.operator_type import DimKind
 from flexlegion.machine.files import load_machine
-from flexlegion.ops.base import DimKind
 from flexlegion.searches.optcnn import SummedCosts, minimise, optcnn, solve, summed_costs
-from flexlegion.simulator import full
-from flexlegion.soap import SPLIT, ParallelConfig
-from flexlegion.strategy import Strategy
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.configuration import SPLIT, ParallelConfig
+from flexlegion.strategy.strategy import Strategy
 from flexlegion.zoo import build
 
 

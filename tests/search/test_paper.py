@@ -12,14 +12,14 @@ from simulated import problem_of, strategy_of
 
 from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.graph.operator_type import DimKind
 from flexlegion.machine.files import load_machine
-from flexlegion.ops.base import DimKind
-from flexlegion.problem import Problem
 from flexlegion.searches.chain import Chain, prepare_candidates
 from flexlegion.searches.mcmc import PAPER, Budget, search
-from flexlegion.simulator import full
-from flexlegion.soap import SPLIT, ParallelConfig, splits
-from flexlegion.strategy import Strategy
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.configuration import SPLIT, ParallelConfig, splits
+from flexlegion.strategy.strategy import Strategy
 
 
 def small() -> Problem:

@@ -9,7 +9,7 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.machine.files import load_machine
 from flexlegion.searches.mcmc import Budget
 from flexlegion.searches.placement import placement_only
-from flexlegion.simulator import full
+from flexlegion.sim.simulator import full
 
 
 def branches(model: Model) -> None:

@@ -17,13 +17,13 @@ from simulated import finely_cut, strategy_of
 from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
-from flexlegion.graph import Operator
+from flexlegion.graph.graph import Operator
 from flexlegion.machine.files import load_machine
 from flexlegion.machine.topology import Device
-from flexlegion.problem import Problem
-from flexlegion.simulator import Timeline, full
-from flexlegion.soap import ParallelConfig
-from flexlegion.strategy import Strategy
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import Timeline, full
+from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.strategy import Strategy
 from flexlegion.zoo import build
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden"

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from itertools import product, zip_longest
 from typing import Any
 
-from flexlegion._native import enumeration
+from flexlegion.bindings.native import enumeration
 from flexlegion.cost.model import NO_RUNTIME, RuntimeCosts
 from flexlegion.machine.topology import Topology
-from flexlegion.plan import FIELDS, Plan, Requirement
+from flexlegion.plan.plan import FIELDS, Plan, Requirement
 
 TRAINS = enumeration("fl_run")["trains"]
 CLOSING = ("norm", "clip", "update")  # the passes that end an iteration

@@ -12,11 +12,11 @@ from simulated import ArbitraryCosts, random_change, strategy_of
 
 from flexlegion.cost.model import RuntimeCosts
 from flexlegion.machine.topology import Device
-from flexlegion.plan import PASSES, Plan
-from flexlegion.problem import Problem
-from flexlegion.simulator import full
-from flexlegion.soap import ParallelConfig
-from flexlegion.strategy import Strategy
+from flexlegion.plan.plan import PASSES, Plan
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.strategy import Strategy
 
 
 class DispatchAlone(ArbitraryCosts):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from golden import FOLDER, GOLDEN, figure5, text_of
 
-from flexlegion.simulator import SIMULATED, Simulation, Timeline, full
+from flexlegion.sim.simulator import SIMULATED, Simulation, Timeline, full
 
 
 @pytest.mark.parametrize("name", GOLDEN)

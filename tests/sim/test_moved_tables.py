@@ -10,14 +10,14 @@ from networks import NETWORKS
 from simulated import ArbitraryCosts, finely_cut, images, strategy_of, tables
 
 from flexlegion import Model, ParallelConfig, Strategy, UserError
-from flexlegion.coherence import moved_bytes
-from flexlegion.losses import parts_of_loss
 from flexlegion.machine.files import load_machine
-from flexlegion.plan import Plan
-from flexlegion.references import load_model
-from flexlegion.simulator import Timeline, full
-from flexlegion.soap import splits
-from flexlegion.strategies import resolve
+from flexlegion.networks.references import load_model
+from flexlegion.objective.losses import parts_of_loss
+from flexlegion.plan.coherence import moved_bytes
+from flexlegion.plan.plan import Plan
+from flexlegion.sim.simulator import Timeline, full
+from flexlegion.strategy.builtin import resolve
+from flexlegion.strategy.configuration import splits
 
 DLRM = Path(__file__).resolve().parents[2] / "scripts" / "examples" / "dlrm.py"
 STRATEGIES = ("data", "model", "expert", *(f"random:{seed}" for seed in range(6)))

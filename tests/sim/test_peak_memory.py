@@ -12,12 +12,12 @@ from zoo_cases import CASES
 from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.machine.files import load_machine
-from flexlegion.plan import Plan
-from flexlegion.problem import Problem
-from flexlegion.simulator import SIMULATED, Simulation, full
-from flexlegion.soap import random_config
-from flexlegion.strategies import resolve
-from flexlegion.strategy import Strategy
+from flexlegion.plan.plan import Plan
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import SIMULATED, Simulation, full
+from flexlegion.strategy.builtin import resolve
+from flexlegion.strategy.configuration import random_config
+from flexlegion.strategy.strategy import Strategy
 from flexlegion.transforms.losses import add_loss, add_losses
 
 STRATEGIES = ("single", "data", "model", "expert", *(f"random:{seed}" for seed in range(1, 6)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flexlegion.analysis.setting import Setting
-from flexlegion.model import Model
+from flexlegion.model.model import Model
 
 
 def test_partial_values_set_operators_apart() -> None:

@@ -20,15 +20,15 @@ from simulated import (
 )
 
 from flexlegion import Model
+from flexlegion.base.errors import UserError
 from flexlegion.cost.model import TASK_PASSES, CostModel
-from flexlegion.errors import UserError
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.files import load_machine
-from flexlegion.plan import PASSES, Plan
-from flexlegion.problem import Problem, thousandths
-from flexlegion.simulator import SIMULATED, Simulation, Timeline, full
-from flexlegion.strategies import resolve
-from flexlegion.strategy import Strategy
+from flexlegion.plan.plan import PASSES, Plan
+from flexlegion.sim.problem import Problem, thousandths
+from flexlegion.sim.simulator import SIMULATED, Simulation, Timeline, full
+from flexlegion.strategy.builtin import resolve
+from flexlegion.strategy.strategy import Strategy
 from flexlegion.zoo import build as build_network
 
 

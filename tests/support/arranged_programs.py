@@ -13,10 +13,11 @@ from exported import differences, result
 from torch.utils import _pytree as pytree
 
 import flexlegion as fl
+from flexlegion.analysis.export import program_of
 from flexlegion.analysis.setting import Setting
-from flexlegion.exporters import program_of, target_of
-from flexlegion.soap import ParallelConfig, splits
-from flexlegion.strategy import Strategy
+from flexlegion.exporters.space import target_of
+from flexlegion.strategy.configuration import ParallelConfig, splits
+from flexlegion.strategy.strategy import Strategy
 
 TOLERANCE = 1e-6  # in double precision
 

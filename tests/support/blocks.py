@@ -7,7 +7,7 @@ import numpy.typing as npt
 from networks import Network
 
 from flexlegion import SGD, Model
-from flexlegion.tensor import Tensor
+from flexlegion.graph.tensor import Tensor
 
 STEPS, WIDTH, HEADS, CHANNELS, GROUPS = 7, 12, 4, 6, 2
 VOCABULARY, LABELS = 13, 5

@@ -8,9 +8,9 @@ import numpy as np
 from workers.tables_worker import copied
 
 from flexlegion import Model
-from flexlegion._native import rt
-from flexlegion.runtime.program import TRAIN, Batch
-from flexlegion.runtime.trainer import run_series
+from flexlegion.bindings.native import rt
+from flexlegion.training.program import TRAIN, Batch
+from flexlegion.training.trainer import run_series
 
 ITERATIONS = 3
 

@@ -24,14 +24,14 @@ from simulated import (
 
 from flexlegion import Model
 from flexlegion.cost.model import CostModel
-from flexlegion.granularity import Granularity
+from flexlegion.graph.operator_type import DimKind
 from flexlegion.machine.files import load_machine
 from flexlegion.machine.topology import Topology
-from flexlegion.ops.base import DimKind
-from flexlegion.problem import Problem
-from flexlegion.simulator import OUT_OF_MEMORY, SIMULATED, Simulation, Timeline
-from flexlegion.soap import ParallelConfig, random_config, splits
-from flexlegion.strategy import Strategy
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import OUT_OF_MEMORY, SIMULATED, Simulation, Timeline
+from flexlegion.strategy.configuration import ParallelConfig, random_config, splits
+from flexlegion.strategy.granularity import Granularity
+from flexlegion.strategy.strategy import Strategy
 from flexlegion.zoo import build
 
 SMALL: Mapping[str, dict[str, Any]] = {

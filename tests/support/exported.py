@@ -16,12 +16,13 @@ from networks import NETWORKS
 from zoo_cases import CASES
 
 from flexlegion import Model, Strategy
+from flexlegion.analysis.export import program_of
 from flexlegion.analysis.setting import Setting
-from flexlegion.exporters import program_of, target_of
-from flexlegion.graph import Graph, Operator
-from flexlegion.network import Network
-from flexlegion.soap import ParallelConfig, splits
-from flexlegion.tensor import Tensor
+from flexlegion.exporters.space import target_of
+from flexlegion.graph.graph import Graph, Operator
+from flexlegion.graph.tensor import Tensor
+from flexlegion.networks.network import Network
+from flexlegion.strategy.configuration import ParallelConfig, splits
 from flexlegion.transforms.losses import add_losses
 
 Arrays = dict[str, np.ndarray]

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from flexlegion.tools.ranks import Ranks, launcher_options
+from flexlegion.cli.ranks import Ranks, launcher_options
 
 ROOT = Path(__file__).resolve().parents[2]
 # The virtual environment's; its Python is a link, and what it points to is elsewhere.

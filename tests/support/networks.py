@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from flexlegion import SGD, Adam, AdamW, Model
-from flexlegion.graph import Graph
-from flexlegion.layers import Layers
-from flexlegion.losses import Huber, Losses, SparseCategoricalCrossentropy, labels_of
+from flexlegion.graph.graph import Graph
+from flexlegion.graph.tensor import Tensor
+from flexlegion.layers.layers import Layers
+from flexlegion.objective.losses import Huber, Losses, SparseCategoricalCrossentropy, labels_of
+from flexlegion.objective.optimizers import Optimizer
 from flexlegion.ops.shape import Slice
-from flexlegion.optimizers import Optimizer
-from flexlegion.tensor import Tensor
 from flexlegion.transforms.losses import add_losses
 
 BATCH = 7

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 
 
 class Raising:

@@ -24,8 +24,12 @@ from pytorch_layers import (
     pool2d,
 )
 
-from flexlegion.losses import CategoricalCrossentropy, Huber, SparseCategoricalCrossentropy
-from flexlegion.optimizers import SGD, Adam, AdamW
+from flexlegion.objective.losses import (
+    CategoricalCrossentropy,
+    Huber,
+    SparseCategoricalCrossentropy,
+)
+from flexlegion.objective.optimizers import SGD, Adam, AdamW
 
 ACTIVATIONS = (None, "relu", "sigmoid", "tanh", "gelu", "softmax")
 FLATTEN: Layer = ("flatten", {})

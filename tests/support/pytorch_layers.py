@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flexlegion.losses import (
+from flexlegion.objective.losses import (
     BinaryCrossentropy,
     CategoricalCrossentropy,
     Loss,
     SparseCategoricalCrossentropy,
 )
-from flexlegion.optimizers import SGD, Optimizer
+from flexlegion.objective.optimizers import SGD, Optimizer
 
 BATCH = 6
 MSE, SPARSE, ONE_HOT = (

@@ -16,15 +16,15 @@ from pytorch_layers import BATCH, SOURCES, Case, sources
 from pytorch_operations import MOVES, WINDOWS, attention, maximum, merged, of_channels_last
 from torch.nn.utils import clip_grad_norm_
 
-from flexlegion.losses import (
+from flexlegion.objective.losses import (
     LOSSES,
     BinaryCrossentropy,
     CategoricalCrossentropy,
     Huber,
     MeanAbsoluteError,
 )
+from flexlegion.objective.optimizers import SGD, Adam, AdamW
 from flexlegion.ops.normalization import BATCH_NORM_ACTIVATIONS
-from flexlegion.optimizers import SGD, Adam, AdamW
 
 Arrays = dict[str, npt.NDArray[Any]]
 

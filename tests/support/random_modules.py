@@ -14,7 +14,7 @@ from module_layers import OPERATIONS
 from torch import nn
 
 import flexlegion as fl
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 from flexlegion.importers.export import export
 from flexlegion.importers.torch_reference import check_torch
 

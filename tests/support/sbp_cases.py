@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flexlegion import B, Mesh, Model, P, S, Strategy
-from flexlegion.coherence import moves
-from flexlegion.network import Network
-from flexlegion.notation.deduction import deduced
-from flexlegion.plan import Plan
+from flexlegion.networks.network import Network
+from flexlegion.plan.coherence import moves
+from flexlegion.plan.plan import Plan
+from flexlegion.strategy.sbp.deduction import deduced
 
 BATCH, CHANNELS = 16, 8
 T_BYTES = 4 * BATCH * CHANNELS  # of the tensor, the paper's |T|

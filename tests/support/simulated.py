@@ -12,16 +12,16 @@ import numpy as np
 
 from flexlegion import Model
 from flexlegion.cost.model import NO_RUNTIME, Cost, CostModel, Linear, RuntimeCosts, Shapes
-from flexlegion.granularity import DEFAULT_GRANULARITY, Granularity
-from flexlegion.graph import Operator
-from flexlegion.losses import Losses
+from flexlegion.graph.graph import Operator
+from flexlegion.graph.operator_type import DimKind
 from flexlegion.machine.topology import Device, Topology
-from flexlegion.ops.base import DimKind
-from flexlegion.problem import Problem
-from flexlegion.simulator import full
-from flexlegion.soap import SPLIT, ParallelConfig, Sums, splits
-from flexlegion.strategies import resolve
-from flexlegion.strategy import Strategy
+from flexlegion.objective.losses import Losses
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.builtin import resolve
+from flexlegion.strategy.configuration import SPLIT, ParallelConfig, Sums, splits
+from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
+from flexlegion.strategy.strategy import Strategy
 from flexlegion.transforms.losses import add_losses
 
 

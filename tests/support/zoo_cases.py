@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from flexlegion import SGD, Model
 from flexlegion.data.dataset import IGNORED
-from flexlegion.graph import Graph
-from flexlegion.optimizers import Optimizer
-from flexlegion.tensor import Tensor
+from flexlegion.graph.graph import Graph
+from flexlegion.graph.tensor import Tensor
+from flexlegion.objective.optimizers import Optimizer
 from flexlegion.transforms.losses import add_losses
 from flexlegion.zoo import ZOO, build
 

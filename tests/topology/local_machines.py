@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from flexlegion.machine.devices import Devices
-from flexlegion.machine.gpus import Gpu
-from flexlegion.machine.local_links import Rates, joined_by, layout_of
 from flexlegion.machine.running import RunningMachine
 from flexlegion.machine.topology import Device, Topology
+from flexlegion.profiling.gpus import Gpu
+from flexlegion.profiling.local_links import Rates, joined_by, layout_of
 
 H200 = Gpu("NVIDIA H200", "cuDNN 9", 9, 0, 132, 1_980_000, 3_201_000, 6144)
 

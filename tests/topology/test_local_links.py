@@ -8,14 +8,14 @@ from local_machines import H200, local
 
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.efficiency import efficiency_of
-from flexlegion.machine.gpus import Gpu
 from flexlegion.machine.topology import Topology
-from flexlegion.problem import Problem
+from flexlegion.profiling.gpus import Gpu
 from flexlegion.searches.mcmc import Budget, search
-from flexlegion.simulator import full
-from flexlegion.soap import random_config
-from flexlegion.strategies import resolve
-from flexlegion.strategy import Strategy
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.builtin import resolve
+from flexlegion.strategy.configuration import random_config
+from flexlegion.strategy.strategy import Strategy
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import build
 

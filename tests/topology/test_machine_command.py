@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flexlegion.cli import main
+from flexlegion.cli.main import main
 from flexlegion.machine.files import load_machine, shipped
 
 Capture = pytest.CaptureFixture[str]

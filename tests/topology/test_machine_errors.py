@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexlegion import UserError
-from flexlegion.cli import main
+from flexlegion.cli.main import main
 from flexlegion.machine.files import PLATFORMS, load_machine
 
 Capture = pytest.CaptureFixture[str]

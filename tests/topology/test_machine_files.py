@@ -11,7 +11,7 @@ import pytest
 from local_machines import local
 
 from flexlegion import UserError
-from flexlegion.cli import main
+from flexlegion.cli.main import main
 from flexlegion.machine.files import load_machine, parse_machine
 from flexlegion.machine.folding import check_nodes, machine_document
 from flexlegion.machine.topology import Topology

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexlegion.cost.intervals import evidence, interval, wins_needed
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
+from flexlegion.profiling.intervals import evidence, interval, wins_needed
 from flexlegion.tuner.duel import Duel, Rules
 
 DATA = "data parallelism"

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from flexlegion import process
-from flexlegion.errors import UserError
-from flexlegion.tools import launch
+from flexlegion.base.errors import UserError
+from flexlegion.cli.main import launch
+from flexlegion.process import ranks
 
 
 class Started(Exception):
@@ -30,9 +30,9 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
     monkeypatch.setattr(launch, "stay_with", start)
-    monkeypatch.setattr(process, "_GPUS", tmp_path)
+    monkeypatch.setattr(ranks, "_GPUS", tmp_path)
     for name in ("RANKS", "RANKS_EACH"):
-        monkeypatch.delenv(getattr(process, name), raising=False)
+        monkeypatch.delenv(getattr(ranks, name), raising=False)
     return tmp_path
 
 
@@ -63,7 +63,7 @@ def chosen(*options: str) -> list[str]:
     asked, _ = started(*options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "environ", os.environ | {"LEGATE_CONFIG": " ".join(asked)})
-        process.prepare()
+        ranks.prepare()
         return os.environ["LEGATE_CONFIG"].split()
 
 
@@ -106,7 +106,7 @@ def test_threads(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     What they are is handed on on the command line; legate knows nothing of it.
     """
     assert not list(machine.iterdir())
-    monkeypatch.setattr(process._Chosen, "threads", None)
+    monkeypatch.setattr(ranks._Chosen, "threads", None)
     alone = ["--utility", "1"]
     assert started("--threads", "2")[0] == []
     assert chosen("--threads", "2") == ["--gpus", "0", "--cpus", "2", *alone]
@@ -124,20 +124,20 @@ def test_threads(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_default_threads(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large machine has a processor for each NUMA node; one core is left to Legion's threads."""
     assert not list(machine.iterdir())
-    monkeypatch.setattr(process._Chosen, "threads", None)
-    assert process.threads() == [1]
+    monkeypatch.setattr(ranks._Chosen, "threads", None)
+    assert ranks.threads() == [1]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(128)))
     for cpu in range(128):
         (machine / f"cpu{cpu}" / f"node{cpu // 64}").mkdir(parents=True)
-    monkeypatch.setattr(process, "_CPUS", machine)
-    monkeypatch.setattr(process, "_GPUS", machine / "none")
-    assert process.numa_nodes() == 2
+    monkeypatch.setattr(ranks, "_CPUS", machine)
+    monkeypatch.setattr(ranks, "_GPUS", machine / "none")
+    assert ranks.numa_nodes() == 2
     assert chosen() == ["--gpus", "0", "--cpus", "2"]
     for config, threads in (("--cpus 2 --gpus 0", 63), ("--cpus 200", 1), ("--cpus 1 --gpus 2", 1)):
         monkeypatch.setenv("LEGATE_CONFIG", config)
-        assert process.threads() == [threads]
+        assert ranks.threads() == [threads]
     monkeypatch.setenv("LEGATE_CONFIG", "--cpus 1 --omps 2 --ompthreads 8")
-    assert process.threads() == [0]  # Realm knows how many a group has
+    assert ranks.threads() == [0]  # Realm knows how many a group has
 
 
 def test_only_visible_gpus(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,5 +163,5 @@ def test_under_legate_nothing_starts(machine: Path, monkeypatch: pytest.MonkeyPa
         with pytest.raises(UserError, match=f"{named} says how to start legate"):
             launch.go_under_legate(parsed(*options))
     launch.go_under_legate(parsed())
-    monkeypatch.setenv(process.RANKS, "1")
+    monkeypatch.setenv(ranks.RANKS, "1")
     launch.go_under_legate(parsed("--cpus", "2"))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flexlegion.cost.intervals import Estimate, estimate
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
+from flexlegion.profiling.intervals import Estimate, estimate
 from flexlegion.tuner.rounds import Estimation, Limits, rest_of
 
 

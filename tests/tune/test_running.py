@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from flexlegion import _native
-from flexlegion.tuner.running import ends_of
+from flexlegion.bindings import native
+from flexlegion.tuner.timed import ends_of
 
 
 def test_ends() -> None:
@@ -19,7 +19,7 @@ def test_ends() -> None:
         (0, 1, 16, 22),
         (1, 0, 31, 36),
     ]
-    tasks = np.zeros(len(rows), _native.layout("fl_record"))
+    tasks = np.zeros(len(rows), native.layout("fl_record"))
     for row, (launch, part, start, end) in zip(tasks, rows, strict=True):
         row["launch"], row["part"], row["start_time"], row["end_time"] = launch, part, start, end
     assert ends_of(tasks, 2).tolist() == [15, 36]

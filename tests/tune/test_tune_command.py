@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from launch import ROOT, is_quiet, run_checked, run_legate
 
-from flexlegion.cli import main
-from flexlegion.strategy import Strategy
+from flexlegion.cli.main import main
+from flexlegion.strategy.strategy import Strategy
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "long"))
 from signals import Started

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import own_net
 
 import flexlegion as fl
-from flexlegion.binding import Binding
-from flexlegion.sources import BatchSource
+from flexlegion.data.sources import BatchSource
+from flexlegion.training.binding import Binding
 
 rng = np.random.default_rng(0)
 samples = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 from flexlegion.importers.lower import (
     attention,
     elementwise,
@@ -24,7 +24,7 @@ from flexlegion.importers.lower.ends import lower_input, lower_output
 from flexlegion.importers.program import Node, Program, Type
 from flexlegion.importers.views import plain
 from flexlegion.importers.weights import Origin
-from flexlegion.model import Model
+from flexlegion.model.model import Model
 
 __all__ = [
     "attention",

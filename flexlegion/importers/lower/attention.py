@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from flexlegion.graph.tensor import Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.program import SAMPLES, Node
 from flexlegion.importers.views import Axis, Run, Value, extent_of
-from flexlegion.tensor import Tensor
 
 
 @lowers("scaled_dot_product_attention")

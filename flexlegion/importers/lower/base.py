@@ -9,8 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from flexlegion.arrays import MOST_EXACT
-from flexlegion.graph import Operator
+from flexlegion.base.quoting import printable
+from flexlegion.graph.graph import Operator
+from flexlegion.graph.initializers import Given, Initializer
+from flexlegion.graph.operator_type import OperatorType
+from flexlegion.graph.tensor import MAX_RANK, Tensor
 from flexlegion.importers.program import SAMPLES, Array, Node
 from flexlegion.importers.views import (
     Axis,
@@ -23,13 +26,10 @@ from flexlegion.importers.views import (
     runs_of,
 )
 from flexlegion.importers.weights import Layout, Origin, Place
-from flexlegion.initializers import Given, Initializer
-from flexlegion.losses import is_reserved
-from flexlegion.model import Model
-from flexlegion.ops.base import OperatorType
+from flexlegion.layers.arrays import MOST_EXACT
+from flexlegion.model.model import Model
+from flexlegion.objective.losses import is_reserved
 from flexlegion.ops.shape import Rearrange, Reshape, Transpose
-from flexlegion.quoting import printable
-from flexlegion.tensor import MAX_RANK, Tensor
 
 
 @dataclass(frozen=True)

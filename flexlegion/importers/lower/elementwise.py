@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from flexlegion.graph.tensor import MAX_RANK, Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.program import SAMPLES, Node
 from flexlegion.importers.views import Axis, Run, Value, explicit, refined
 from flexlegion.ops.elementwise import Gelu, Relu, Sigmoid, Tanh
 from flexlegion.ops.merge import Add, Multiply
-from flexlegion.tensor import MAX_RANK, Tensor
 
 _OWN = {"relu": Relu, "sigmoid": Sigmoid, "tanh": Tanh, "gelu": Gelu}
 

@@ -7,13 +7,13 @@ output that one computes, with nothing behind it but what keeps an image's dimen
 
 from __future__ import annotations
 
-from flexlegion.arrangement import Arrangement
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
+from flexlegion.graph.tensor import MAX_RANK, Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported
 from flexlegion.importers.program import SAMPLES, Node
 from flexlegion.importers.views import Axis, Run, Value, explicit
+from flexlegion.layers.arrangement import Arrangement
 from flexlegion.ops.shape import Reshape
-from flexlegion.tensor import MAX_RANK, Tensor
 
 # Operations on images, sequences among them: (n, channels, positions...).
 _ON_IMAGES = frozenset(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from flexlegion.graph.initializers import Given
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.lower.normalization import channels_last
 from flexlegion.importers.program import Node
 from flexlegion.importers.views import Value, extent_of
 from flexlegion.importers.weights import Layout
-from flexlegion.initializers import Given
 from flexlegion.ops.experts import Experts
 
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.graph.tensor import MAX_RANK, Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.program import SAMPLES, Node, Shape
 from flexlegion.importers.views import Axis, Run, Value
-from flexlegion.tensor import MAX_RANK, Tensor
 
 
 def alone(lowerer: Lowerer, value: Value, d: int) -> tuple[Value, Tensor, int]:

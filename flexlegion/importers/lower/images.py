@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from flexlegion.graph.initializers import Zeros
+from flexlegion.graph.tensor import Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.lower.products import WEIGHTS
 from flexlegion.importers.program import Node, Shape
 from flexlegion.importers.views import Axis, Value, runs_of
-from flexlegion.initializers import Zeros
 from flexlegion.ops.conv1d import Conv1D, Pool1D
 from flexlegion.ops.conv2d import Conv2D, spanned
 from flexlegion.ops.pool2d import Pool2D
-from flexlegion.tensor import Tensor
 
 
 @lowers("conv2d", "conv1d", "convolution")

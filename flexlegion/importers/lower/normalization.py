@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from flexlegion.graph.initializers import Constant, Given, Initializer, Zeros
+from flexlegion.graph.tensor import MAX_RANK, Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.lower.elementwise import apply
 from flexlegion.importers.lower.products import WEIGHTS
 from flexlegion.importers.program import SAMPLES, Node
 from flexlegion.importers.views import Run, Value
 from flexlegion.importers.weights import Layout
-from flexlegion.initializers import Constant, Given, Initializer, Zeros
+from flexlegion.layers.batch_norm import add_moments
 from flexlegion.ops.elementwise import Dropout
 from flexlegion.ops.normalization import BatchNorm, LayerNorm
 from flexlegion.ops.softmax import Softmax
-from flexlegion.tensor import MAX_RANK, Tensor
-from flexlegion.transforms.batch_norm import add_moments
 
 
 @lowers("batch_norm")

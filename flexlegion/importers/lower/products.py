@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from flexlegion.graph.initializers import Zeros
+from flexlegion.graph.tensor import MAX_RANK, Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.program import SAMPLES, Node
 from flexlegion.importers.views import Axis, Run, Value, extent_of, refined
-from flexlegion.initializers import Zeros
 from flexlegion.ops.attention import MatMul
 from flexlegion.ops.dense import Dense
-from flexlegion.tensor import MAX_RANK, Tensor
 
 WEIGHTS = ("parameter", "constant")
 

@@ -6,13 +6,13 @@ from typing import Literal
 
 import numpy as np
 
+from flexlegion.graph.tensor import MAX_RANK
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.lower.elementwise import apply
 from flexlegion.importers.lower.normalization import channels_last, initial, layouts, vector
 from flexlegion.importers.program import SAMPLES, Node
 from flexlegion.importers.views import Run, Value
 from flexlegion.ops.normalization import GroupNorm, LayerNorm
-from flexlegion.tensor import MAX_RANK
 
 _Kind = Literal["mean", "sum", "max", "amax"]
 _KINDS: dict[str, _Kind] = {"mean": "mean", "sum": "sum", "amax": "amax"}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flexlegion.graph.initializers import Zeros
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.lower.images import channels_last, from_channels_last, numbers
 from flexlegion.importers.lower.products import WEIGHTS
 from flexlegion.importers.program import Node
 from flexlegion.importers.views import Value
-from flexlegion.initializers import Zeros
 from flexlegion.ops.conv2d_transpose import Conv2DTranspose
 from flexlegion.ops.resize2d import Resize2D
 

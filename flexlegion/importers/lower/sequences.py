@@ -6,21 +6,21 @@ from typing import Literal
 
 import numpy as np
 
-from flexlegion.graph import Operator
+from flexlegion.graph.graph import Operator
+from flexlegion.graph.initializers import Given
+from flexlegion.graph.tensor import Tensor
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.lower.elementwise import align_parts
 from flexlegion.importers.lower.products import WEIGHTS
 from flexlegion.importers.program import SAMPLES, Node
 from flexlegion.importers.views import Axis, Value, plain, runs_of
 from flexlegion.importers.weights import Layout
-from flexlegion.initializers import Given
 from flexlegion.ops.elementwise import Dropout
 from flexlegion.ops.embedding import Embedding
 from flexlegion.ops.gru import GRU
 from flexlegion.ops.lstm import LSTM
 from flexlegion.ops.merge import Concat
 from flexlegion.ops.shape import Slice
-from flexlegion.tensor import Tensor
 
 
 @lowers("embedding")

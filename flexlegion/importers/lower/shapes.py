@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flexlegion.graph.tensor import MAX_RANK
 from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.lower.gathering import alone, changed, gathered
 from flexlegion.importers.lower.products import WEIGHTS
@@ -13,7 +14,6 @@ from flexlegion.importers.program import SAMPLES, Node
 from flexlegion.importers.views import Axis, Value, explicit, extent_of, permuted
 from flexlegion.ops.merge import Concat
 from flexlegion.ops.shape import Slice
-from flexlegion.tensor import MAX_RANK
 
 
 @lowers(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flexlegion.errors import UserError
+from flexlegion.base.errors import UserError
 from flexlegion.importers.passes.matching import only
 from flexlegion.importers.program import Node, Program, at, constant_of
 from flexlegion.ops.formula import program_of

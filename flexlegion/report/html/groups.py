@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from flexlegion.graph import Graph, Operator
-from flexlegion.ops.base import DimKind
-from flexlegion.report.text import common_name
-from flexlegion.strategy import Strategy
-from flexlegion.tensor import Tensor
+from flexlegion.console.text import common_name
+from flexlegion.graph.graph import Graph, Operator
+from flexlegion.graph.operator_type import DimKind
+from flexlegion.graph.tensor import Tensor
+from flexlegion.strategy.strategy import Strategy
 
 MANY = 40  # nodes, more than which are not seen at a glance
 

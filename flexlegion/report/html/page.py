@@ -19,9 +19,9 @@ import jinja2
 from markupsafe import Markup
 
 import flexlegion
-from flexlegion.files import write_text
-from flexlegion.quoting import escaped, printable
-from flexlegion.report.text import count, duration, memory, volume
+from flexlegion.base.files import write_text
+from flexlegion.base.quoting import escaped, printable
+from flexlegion.console.text import count, duration, memory, volume
 
 LONGEST_LABEL = 200
 

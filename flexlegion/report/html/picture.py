@@ -9,19 +9,19 @@ from typing import Any
 
 from markupsafe import Markup
 
-from flexlegion.errors import UserError
-from flexlegion.files import write_text
-from flexlegion.graph import Graph
+from flexlegion.base.errors import UserError
+from flexlegion.base.files import write_text
+from flexlegion.console.text import common_name
+from flexlegion.graph.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.files import load_machine
 from flexlegion.machine.topology import Topology
 from flexlegion.report.html.groups import WHOLE, Folded, Group, kinds_of, levels
 from flexlegion.report.html.layout import Layout, layered
 from flexlegion.report.html.page import markup
-from flexlegion.report.text import common_name
-from flexlegion.strategies import AnyStrategy, read_strategy
-from flexlegion.strategies.registry import make_strategy
-from flexlegion.strategy import Strategy
+from flexlegion.strategy.builtin import AnyStrategy, read_strategy
+from flexlegion.strategy.builtin.registry import make_strategy
+from flexlegion.strategy.strategy import Strategy
 
 NODE_WIDTH, NODE_HEIGHT = 196, 46
 GAP, LAYER_HEIGHT, MARGIN = 22, 74, 12

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flexlegion.documents import read_json
-from flexlegion.errors import UserError
-from flexlegion.plan import PASSES
-from flexlegion.simulator import Timeline
+from flexlegion.base.documents import read_json
+from flexlegion.base.errors import UserError
+from flexlegion.plan.plan import PASSES
+from flexlegion.sim.simulator import Timeline
 
 MOST_SLICES = 60_000
 LINK_BINS = 480

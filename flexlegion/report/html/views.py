@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from flexlegion.analysis.deviations import Deviation, configuration
+from flexlegion.console.text import common_name, count, duration
 from flexlegion.machine.topology import Hop
-from flexlegion.plan import PASSES
+from flexlegion.plan.plan import PASSES
 from flexlegion.report.html.groups import Folded, Group
 from flexlegion.report.html.picture import drawn
-from flexlegion.report.text import common_name, count, duration
 from flexlegion.report.timelines import capacity
-from flexlegion.simulator import CONTENTS, Timeline
-from flexlegion.soap import ParallelConfig
-from flexlegion.strategy import Strategy
+from flexlegion.sim.deviations import Deviation, configuration
+from flexlegion.sim.simulator import CONTENTS, Timeline
+from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.strategy import Strategy
 
 Json = dict[str, Any]
 

@@ -22,8 +22,9 @@ from PIL import Image
 
 from common.faults_arguments import NETWORK, QUICK
 from flexlegion import UserError
-from flexlegion.callbacks import EarlyStopping
-from flexlegion.cli import main as flexlegion
+from flexlegion.base.documents import MAX_BYTES
+from flexlegion.cli.main import main as flexlegion
+from flexlegion.cli.ranks import chosen_ranks
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.records import Sample, TaskKey
 from flexlegion.data.classification import load_classification
@@ -31,10 +32,10 @@ from flexlegion.data.idx import read_idx
 from flexlegion.data.images import read_image
 from flexlegion.data.loaders import load
 from flexlegion.data.text import read_lines
-from flexlegion.documents import MAX_BYTES
 from flexlegion.machine.files import PLATFORMS
-from flexlegion.metrics import Goal, Term
-from flexlegion.runtime.checkpoint_files import (
+from flexlegion.objective.metrics import Goal, Term
+from flexlegion.training.callbacks import EarlyStopping
+from flexlegion.training.checkpoints.files import (
     MANIFEST,
     STATE,
     Checkpoint,
@@ -43,10 +44,9 @@ from flexlegion.runtime.checkpoint_files import (
     write_manifest,
     write_tensors,
 )
-from flexlegion.runtime.checkpoint_weights import read_weights
-from flexlegion.runtime.position import Position
-from flexlegion.runtime.training import Training
-from flexlegion.tools.ranks import chosen_ranks
+from flexlegion.training.checkpoints.weights import read_weights
+from flexlegion.training.fit import Training
+from flexlegion.training.position import Position
 
 PIECES = (b"\0", b"\x1b[2J", b"\xff\xff\xff\xff", b"[" * 99, b"1e999", b"-1", b'"a":', b"NaN", b"")
 VALUES: tuple[Any, ...] = (

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from flexlegion.cli.training import data_and_sizes
 from flexlegion.data import Dataset
 from flexlegion.data.tasks import Request
-from flexlegion.initializers import initial_weights
-from flexlegion.model import Model
-from flexlegion.optimizers import SGD, Adam, Optimizer
-from flexlegion.tools.training import data_and_sizes
+from flexlegion.graph.initializers import initial_weights
+from flexlegion.model.model import Model
+from flexlegion.objective.optimizers import SGD, Adam, Optimizer
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build
 

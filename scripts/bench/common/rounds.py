@@ -6,8 +6,8 @@ import time
 from collections.abc import Sequence
 
 from common.workloads import LEARNING_RATE, Workload
-from flexlegion.runtime.program import TRAIN, Batch, Program
-from flexlegion.runtime.trainer import run_series
+from flexlegion.training.program import TRAIN, Batch, Program
+from flexlegion.training.trainer import run_series
 
 
 def seconds_of_round(program: Program, work: Workload, data: Sequence[int], number: int) -> float:

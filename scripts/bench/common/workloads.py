@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flexlegion.graph import Graph
-from flexlegion.losses import LABELS_NAME
-from flexlegion.model import Model
+from flexlegion.graph.graph import Graph
+from flexlegion.model.model import Model
+from flexlegion.objective.losses import LABELS_NAME
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build
 

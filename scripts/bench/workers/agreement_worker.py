@@ -15,21 +15,21 @@ from typing import Any
 from common.workloads import LEARNING_RATE, Workload
 
 from flexlegion import Adam, Model
-from flexlegion._native import rt
-from flexlegion.coherence import moved_bytes
+from flexlegion.base.errors import DoesNotApply
+from flexlegion.bindings.native import rt
 from flexlegion.cost.model import Cost, CostModel, Linear, RuntimeCosts, Shapes
 from flexlegion.cost.profile_db import ProfileDB
-from flexlegion.errors import DoesNotApply
-from flexlegion.graph import Operator
-from flexlegion.machine.local import local_topology
+from flexlegion.graph.graph import Operator
+from flexlegion.graph.operator_type import DimKind
 from flexlegion.machine.running import memory_in_use, running_machine
 from flexlegion.machine.topology import Device, Topology
-from flexlegion.ops.base import DimKind
-from flexlegion.plan import PASSES
-from flexlegion.problem import Problem
-from flexlegion.runtime.program import NO_BATCH, PREDICT, TRAIN, Batch
-from flexlegion.runtime.trainer import run_series
-from flexlegion.simulator import Timeline, full
+from flexlegion.plan.coherence import moved_bytes
+from flexlegion.plan.plan import PASSES
+from flexlegion.profiling.local import local_topology
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import Timeline, full
+from flexlegion.training.program import NO_BATCH, PREDICT, TRAIN, Batch
+from flexlegion.training.trainer import run_series
 from flexlegion.zoo import ZOO
 from workers.tables_worker import copied, wait_until_free
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from flexlegion import Adam, Checkpoints, load_model
-from flexlegion.callbacks import Callback
-from flexlegion.data.made_up import made_up
-from flexlegion.network import Network
-from flexlegion.runtime.position import Position
-from flexlegion.runtime.training import Training
+from flexlegion.data.synthetic import made_up
+from flexlegion.networks.network import Network
+from flexlegion.training.callbacks import Callback
+from flexlegion.training.fit import Training
+from flexlegion.training.position import Position
 
 BATCHES = 4  # of made-up data
 

@@ -15,9 +15,9 @@ from common.rounds import seconds_of_round
 from common.workloads import LEARNING_RATE, Workload
 
 from flexlegion import SGD, Model, ParallelConfig, Strategy, set_threads
-from flexlegion._native import rt
+from flexlegion.bindings.native import rt
 from flexlegion.machine.running import all_gather, running_machine
-from flexlegion.runtime.program import TRAIN
+from flexlegion.training.program import TRAIN
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO
 

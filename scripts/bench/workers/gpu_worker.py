@@ -12,12 +12,12 @@ import json
 from common.workloads import LEARNING_RATE, Workload
 
 from flexlegion import SGD
-from flexlegion.cost.measure import task_requests
 from flexlegion.cost.profile_db import ProfileDB
-from flexlegion.machine.local import local_topology
-from flexlegion.network import Network
-from flexlegion.simulator import full
-from flexlegion.strategies import resolve
+from flexlegion.networks.network import Network
+from flexlegion.profiling.local import local_topology
+from flexlegion.profiling.tasks import task_requests
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.builtin import resolve
 from flexlegion.tuner.trials import problem_of, profile
 from flexlegion.zoo import ZOO, build
 

@@ -16,9 +16,9 @@ from imports_case import labels, losses, samples_of
 from pytorch.full import FULL
 
 from flexlegion import SGD, from_torch, set_threads
-from flexlegion.model import Model
-from flexlegion.runtime.program import TRAIN, Batch
-from flexlegion.runtime.trainer import run_series
+from flexlegion.model.model import Model
+from flexlegion.training.program import TRAIN, Batch
+from flexlegion.training.trainer import run_series
 from workers.flexlegion_worker import times
 
 

@@ -18,7 +18,7 @@ from imports_case import CASES, MOMENTUM, Arrays, Case, batches, labels, losses,
 from pytorch.small import trained
 
 from flexlegion.importers import from_onnx, from_torch
-from flexlegion.optimizers import SGD
+from flexlegion.objective.optimizers import SGD
 
 
 def main() -> None:

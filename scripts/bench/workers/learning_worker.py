@@ -13,10 +13,10 @@ from typing import Any
 
 from common.learning_tasks import TASKS, LearningTask
 
-from flexlegion.callbacks import Callback, Values
 from flexlegion.data import Dataset
-from flexlegion.model import Model
-from flexlegion.runtime.training import Training
+from flexlegion.model.model import Model
+from flexlegion.training.callbacks import Callback, Values
+from flexlegion.training.fit import Training
 from flexlegion.tuner.tune import tune
 from flexlegion.zoo import ZOO
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from flexlegion import SGD
-from flexlegion.binding import Binding
 from flexlegion.data import TokenDataset, images, load_images
 from flexlegion.data.classification import load_classification
-from flexlegion.data.made_up import made_up
-from flexlegion.runtime.feeds import Feed
-from flexlegion.runtime.program import TRAIN, Program
-from flexlegion.runtime.trainer import run_series
+from flexlegion.data.synthetic import made_up
+from flexlegion.training.binding import Binding
+from flexlegion.training.feeds import Feed
+from flexlegion.training.program import TRAIN, Program
+from flexlegion.training.trainer import run_series
 from flexlegion.zoo import ZOO, build
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from common.workloads import LEARNING_RATE, Workload
 
 from flexlegion import SGD
-from flexlegion.metrics import Totals
-from flexlegion.runtime.program import TRAIN, Batch
-from flexlegion.runtime.trainer import run_series
+from flexlegion.objective.metrics import Totals
+from flexlegion.training.program import TRAIN, Batch
+from flexlegion.training.trainer import run_series
 from flexlegion.zoo import ZOO
 from workers.memory_worker import resident
 

@@ -18,14 +18,14 @@ from common.workloads import LEARNING_RATE, Workload
 from flexlegion import Adam
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.profile_db import ProfileDB
-from flexlegion.machine.local import local_topology
 from flexlegion.machine.running import memory_in_use, running_machine
 from flexlegion.machine.topology import Topology
-from flexlegion.precision import DEFAULT_STORAGE
-from flexlegion.problem import Problem
-from flexlegion.runtime.program import NO_BATCH, PREDICT, TRAIN, Batch
-from flexlegion.runtime.trainer import run_series
-from flexlegion.simulator import full
+from flexlegion.objective.precision import DEFAULT_STORAGE
+from flexlegion.profiling.local import local_topology
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
+from flexlegion.training.program import NO_BATCH, PREDICT, TRAIN, Batch
+from flexlegion.training.trainer import run_series
 from flexlegion.zoo import ZOO
 
 PATIENCE = 20.0  # seconds

@@ -8,8 +8,8 @@ import time
 import numpy as np
 
 from flexlegion import SGD, Model
-from flexlegion.runtime.program import TRAIN, Batch
-from flexlegion.runtime.trainer import run_series
+from flexlegion.training.program import TRAIN, Batch
+from flexlegion.training.trainer import run_series
 
 LAYERS = 50
 ITERATIONS = 100

@@ -15,10 +15,10 @@ from collections.abc import Callable
 import numpy as np
 
 from flexlegion import SGD, Model, ParallelConfig, Strategy
-from flexlegion.cost.timing import round_trips
 from flexlegion.machine.running import running_machine
-from flexlegion.runtime.program import TRAIN, Batch
-from flexlegion.runtime.trainer import run_series
+from flexlegion.profiling.timing import round_trips
+from flexlegion.training.program import TRAIN, Batch
+from flexlegion.training.trainer import run_series
 from flexlegion.transforms.losses import add_loss
 from workers.flexlegion_worker import numbers_of_rounds
 

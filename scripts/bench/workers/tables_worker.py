@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flexlegion._native import rt
+from flexlegion.bindings.native import rt
 from flexlegion.machine.running import memory_in_use, running_machine
-from flexlegion.optimizers import SGD, Adam, Optimizer
-from flexlegion.references import load_model
-from flexlegion.runtime.program import TRAIN, Batch
-from flexlegion.runtime.trainer import run_series
+from flexlegion.networks.references import load_model
+from flexlegion.objective.optimizers import SGD, Adam, Optimizer
+from flexlegion.training.program import TRAIN, Batch
+from flexlegion.training.trainer import run_series
 from workers.memory_worker import PATIENCE, RESULTS
 
 MODEL = Path(__file__).resolve().parents[2] / "examples" / "dlrm.py"

@@ -20,7 +20,7 @@ from pytorch.weights import Twin
 
 from flexlegion.data import Dataset
 from flexlegion.data.dataset import IGNORED
-from flexlegion.optimizers import SGD, Adam
+from flexlegion.objective.optimizers import SGD, Adam
 
 Tensors = list[torch.Tensor]
 

@@ -1,0 +1,296 @@
+"""Strategies out: as programs for PyTorch's DTensor and for JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
+from flexlegion.base.arguments import typed
+from flexlegion.base.errors import UserError
+from flexlegion.console.text import count, duration, names, table, wrapped
+from flexlegion.exporters.axes import joined
+from flexlegion.exporters.placed import ProgramMemory, program_memory
+from flexlegion.exporters.program import missing, program
+from flexlegion.exporters.space import divisions_of, target_of, within
+from flexlegion.exporters.spelling import comment
+from flexlegion.exporters.targets import Target
+from flexlegion.graph.graph import Operator
+from flexlegion.graph.tensor import Tensor
+from flexlegion.networks.network import Network
+from flexlegion.objective.losses import Losses
+from flexlegion.objective.optimizers import Optimizer
+from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import full
+from flexlegion.strategy.builtin import AnyStrategy, granularity_of, named, read_strategy
+from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.strategy import Strategy
+
+if TYPE_CHECKING:
+    from flexlegion.graph.initializers import Array
+
+_SHOWN = 12  # kinds of replacements in a text
+MAX_WIDTH = 80
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """Operators that the target cannot divide as the strategy says, and what it does instead.
+
+    Parameters
+    ----------
+    operators
+        Their names.
+    reason
+        Why not.
+    instead
+        How they are divided.
+    cost_ns
+        By how much an iteration is simulated to take longer for these alone; below 0: less.
+    """
+
+    operators: tuple[str, ...]
+    reason: str
+    instead: str
+    cost_ns: int
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What `export` returns.
+
+    Attributes
+    ----------
+    text : str
+        The program.
+    strategy : Strategy
+        What it does: the given one, but for what is replaced.
+    replaced : tuple of Replaced
+        Where that differs.
+    iteration_time_ns, given_time_ns : int
+        Simulated, of what the program does and of the strategy as it was given.
+    memory : ProgramMemory
+        What the program keeps on each device, and whether that fits.
+    setting : Setting
+        Model and machine.
+    target : str
+        "dtensor" or "jax".
+    """
+
+    text: str
+    strategy: Strategy
+    replaced: tuple[Replaced, ...]
+    iteration_time_ns: int
+    given_time_ns: int
+    memory: ProgramMemory
+    setting: Setting
+    target: str
+
+    @property
+    def others(self) -> list[Tensor]:
+        """The weights that no module holds: all of a model in layers; constants of an import."""
+        model, graph = self.setting.network.model, self.setting.network.graph
+        origin = getattr(model, "origin", None)
+        held = set()
+        if origin is not None:
+            held = {place.weight for places in origin.places.values() for place in places}
+        return [weight for weight in graph.weights if weight.name not in held]
+
+    def first_values(self) -> dict[str, Array]:
+        """What `others` begin with, by name."""
+        seed = self.setting.network.model.seed
+        return {
+            weight.name: weight.initializer(weight.shape, weight.name, seed, weight.host_dtype)
+            for weight in self.others
+            if weight.initializer is not None
+        }
+
+    def facts(self) -> dict[str, object]:
+        """For JSON."""
+        return {
+            "iteration_time_ns": self.iteration_time_ns,
+            "given_time_ns": self.given_time_ns,
+            "memory_of_each_device": self.memory.facts(),
+            "replaced": [vars(each) for each in self.replaced],
+            "others": [weight.name for weight in self.others],
+            "precision": self.setting.network.precision,
+            "clip_norm": self.setting.network.optimizer.clip_norm,
+        }
+
+    def __str__(self) -> str:
+        total = len(self.strategy)
+        others = sum(len(each.operators) for each in self.replaced)
+        lines = [f"{total - others} of {count(total, 'operator')} are divided as the strategy says"]
+        if self.replaced:
+            columns = ("operators", "why not", "instead", "costs")
+            lines += ["", table(columns, self._rows(), (0, 1, 2), MAX_WIDTH), ""]
+        ratio = self.iteration_time_ns / max(self.given_time_ns, 1)
+        lines.append(
+            f"an iteration is simulated at {duration(self.iteration_time_ns)}, {ratio:.2f}x the "
+            f"strategy's {duration(self.given_time_ns)}"
+        )
+        needs = f"trained with {self.setting.network.optimizer.type}, {self.memory}"
+        lines.append(wrapped(needs, MAX_WIDTH))
+        lines += _reminders(self.setting, self.target)
+        return "\n".join(lines)
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        rows: list[tuple[str, ...]] = []
+        for each in self.replaced[:_SHOWN]:
+            cost = duration(abs(each.cost_ns))
+            shown = cost if each.cost_ns >= 0 else f"-{cost}"
+            rows.append((names(each.operators), each.reason, each.instead, shown))
+        if len(self.replaced) > _SHOWN:
+            rows.append((f"and {len(self.replaced) - _SHOWN} more kinds", "", "", ""))
+        return rows
+
+
+@typed
+def export(
+    model: AnyModel,
+    machine: AnyMachine,
+    strategy: AnyStrategy,
+    to: str = "dtensor",
+    *,
+    loss: Losses | None = None,
+    optimizer: str | Optimizer | None = None,
+    precision: str | None = None,
+    storage: str | None = None,
+    costs: str = "auto",
+    profile_db: str | None = None,
+) -> Exported:
+    """A strategy as a Python program for PyTorch's DTensor or for JAX.
+
+    The program computes what the model does, whatever the strategy. What the target cannot divide
+    as the strategy says is divided otherwise, and named.
+
+    Parameters
+    ----------
+    model, machine, loss, optimizer, precision, storage, costs, profile_db
+        See `flexlegion.simulate`.
+    strategy
+        A strategy, its file, or a known one's name.
+    to
+        "dtensor" or "jax".
+
+    Returns
+    -------
+    Exported
+        Its `text` is the program.
+
+    Raises
+    ------
+    UserError
+        If something does not exist or fit, or the target has no function for an operator.
+    """
+    read = read_strategy(strategy)
+    setting = Setting.of(
+        model,
+        machine,
+        loss=loss,
+        optimizer=optimizer,
+        precision=precision,
+        storage=storage,
+        costs=costs,
+        profile_db=profile_db,
+        granularity=granularity_of(read),
+    )
+    return program_of(setting, read, to)
+
+
+def program_of(setting: Setting, strategy: str | Strategy, to: str) -> Exported:
+    """`export` for a model on a machine."""
+    problem = setting.problem
+    target = target_of(to, len(problem.devices))
+    _check_numbers(setting.network, to)
+    if unknown_types := missing(problem.graph, target):
+        raise UserError(f"{to} has no function here for operators {', '.join(unknown_types)}")
+    given = named(strategy, problem)
+    done, reasons = within(problem, given, target)
+    before = full(problem, given).iteration_time_ns
+    replaced = _priced(problem, given, done, reasons, before)
+    time = full(problem, done).iteration_time_ns if replaced else before
+    axes, divisions = joined(divisions_of(problem, done, target), target.axes)
+    target = replace(target, axes=axes)
+    name = strategy if isinstance(strategy, str) else given.source
+    title = _title(setting, name, target, replaced)
+    origin = getattr(setting.network.model, "origin", None)
+    network = setting.network
+    text = program(
+        problem.graph,
+        network.outputs,
+        divisions,
+        target,
+        title,
+        origin,
+        network.precision,
+        network.optimizer.clip_norm,
+    )
+    memory = program_memory(problem, divisions, axes)
+    return Exported(text, done, replaced, time, before, memory, setting, target.name)
+
+
+def _check_numbers(network: Network, to: str) -> None:
+    """Raise `UserError` if programs cannot compute or store as a network is to be trained."""
+    if network.storage != DEFAULT_STORAGE:
+        raise UserError(
+            f"a program for {to} stores activations in single precision, not in {network.storage}; "
+            f"give storage {DEFAULT_STORAGE}, with which its devices need more memory"
+        )
+    if to == "jax" and network.precision == "bf16":
+        raise UserError(
+            "a program for jax cannot have products of single precision computed in bf16; give "
+            "precision tf32 or fp32"
+        )
+
+
+def _priced(
+    problem: Problem, given: Strategy, done: Strategy, reasons: Mapping[str, str], before: int
+) -> tuple[Replaced, ...]:
+    """What is replaced, by reason, with what that costs beside the given strategy's time."""
+    problem.prepare_all((op, done[op.name]) for op in problem.graph.operators)
+    kinds: dict[tuple[str, str], list[str]] = {}
+    for name, reason in reasons.items():
+        operator = problem.graph.operators[problem.operator_numbers[name]]
+        kinds.setdefault((reason, _words(operator, done[name])), []).append(name)
+    replaced = []
+    for (reason, instead), its in kinds.items():
+        alone = given.replaced({**given, **{name: done[name] for name in its}})
+        cost = full(problem, alone).iteration_time_ns - before
+        replaced.append(Replaced(tuple(its), reason, instead, cost))
+    return tuple(replaced)
+
+
+def _words(operator: Operator, config: ParallelConfig) -> str:
+    split = [
+        f"{degree} by {dim.name}"
+        for degree, dim in zip(config.degrees, operator.dims, strict=True)
+        if degree > 1
+    ]
+    return ", ".join(split) or "whole"
+
+
+def _reminders(setting: Setting, target: str) -> list[str]:
+    """What users of a program have to know of how it trains."""
+    network, lines = setting.network, []
+    if network.precision != DEFAULT:
+        lines.append(f"products are computed in {network.precision}")
+    if (norm := network.optimizer.clip_norm) is not None:
+        call = "clip(weights)" if target == "dtensor" else "clipped(gradients)"
+        lines.append(f"gradients are clipped to the norm {norm:g} by {call}, before each step")
+    return lines
+
+
+def _title(setting: Setting, name: str, target: Target, replaced: tuple[Replaced, ...]) -> str:
+    what = {"dtensor": "PyTorch's DTensor", "jax": "JAX"}[target.name]
+    devices = count(target.axes.devices, "device")
+    lines = [f"Strategy {name} of {setting.network} for {what}, on {devices}."]
+    if reminders := _reminders(setting, target.name):
+        lines += ["", *(f"{line[0].upper()}{line[1:]}." for line in reminders)]
+    if replaced:
+        lines += ["", "Otherwise than the strategy says are divided:", ""]
+        lines += [f"- {', '.join(r.operators)} ({r.reason}): {r.instead}" for r in replaced]
+        lines.append("")
+    return "\n".join(map(comment, lines))

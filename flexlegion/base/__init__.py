@@ -1,0 +1,1 @@
+"""What everything else may use: errors, files, documents, quoting. It imports no other room."""

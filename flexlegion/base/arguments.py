@@ -1,0 +1,238 @@
+"""Arguments of public functions: their types are checked against the annotations.
+
+An argument of another type would otherwise end in a traceback somewhere inside, or be taken for
+something else without a word: a number for a flag, one callback for a list of them.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import inspect
+import numbers
+import os
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar, Union
+
+from flexlegion.base.errors import UserError
+from flexlegion.base.quoting import MAX_VALUE, printable
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
+
+# What NumPy's types count as, too; a truth value is no number.
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "text",
+    type(None): "None",
+}
+_MOST = 10**100
+_LISTS = (collections.abc.Sequence, collections.abc.Collection, list)
+
+
+def typed(function: F) -> F:
+    """A function that raises `UserError` where an argument has another type than it says.
+
+    Annotations are looked at when the function is first called. What they name of modules that are
+    not imported yet is not checked; neither is `Any`. A call costs a few microseconds more.
+    """
+
+    return _checked(function, function.__name__)
+
+
+def typed_methods(cls: C) -> C:
+    """A class whose constructor and public methods are `typed`."""
+    for name, member in list(vars(cls).items()):
+        if isinstance(member, types.FunctionType) and (
+            name == "__init__" or not name.startswith("_")
+        ):
+            setattr(cls, name, _checked(member, cls.__name__ if name == "__init__" else name))
+    return cls
+
+
+def _checked(function: F, called: str) -> F:
+    @functools.wraps(function)
+    def checked(*args: Any, **options: Any) -> Any:
+        names, hints = _hints(function)
+        args = (
+            tuple(
+                _taken(called, name, value, hints) for name, value in zip(names, args, strict=False)
+            )
+            + args[len(names) :]
+        )
+        options = {name: _taken(called, name, its, hints) for name, its in options.items()}
+        return function(*args, **options)
+
+    return typing.cast(F, checked)
+
+
+def _taken(function: str, name: str, value: Any, hints: Mapping[str, Any]) -> Any:
+    """An argument of the type that was asked for, where NumPy's numbers are Python's."""
+    hint = hints.get(name, Any)
+    if not _fits(value, hint):
+        raise wrong_type(function, name, hint, value)
+    if hint is not Any and type(value).__module__ == "numpy":
+        if not hasattr(value, "__len__") and is_number(value):
+            return value.item()
+        if _asks_for_list(hint):
+            return value.tolist()
+    return value
+
+
+def _asks_for_list(hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return any(map(_asks_for_list, typing.get_args(hint)))
+    return origin in _LISTS or origin is tuple
+
+
+def wrong_type(function: str, name: str, hint: Any, value: Any) -> UserError:
+    """The error that an argument of a function is of another type than the hint."""
+    words = _words(hint)
+    of_torch = any(kind.__module__.startswith("torch.") for kind in type(value).__mro__)
+    more = "; flexlegion.from_torch imports it" if of_torch and "a Model" in words else ""
+    return UserError(f"{function}: '{name}' has to be {words}, but is {described(value)}{more}")
+
+
+def described(value: Any) -> str:
+    """A value of any type in a sentence: short ones as they are written, others by their types."""
+    if isinstance(value, str | int | float | None):
+        try:
+            return printable(repr(value), MAX_VALUE)
+        except ValueError:  # Python does not write out numbers of thousands of digits
+            return "a number of thousands of digits"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if callable(value) and hasattr(value, "__name__"):
+        return f"the function {printable(str(value.__name__), MAX_VALUE)}"
+    name = printable(type(value).__name__, MAX_VALUE)
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+@functools.lru_cache(maxsize=64)
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether a function can be called with so many arguments; True where that cannot be told."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:  # of one that is not written in Python
+        return True
+    return True
+
+
+def is_number(value: Any, kind: type = float) -> bool:
+    """Whether a value is a number, NumPy's included; `kind` is int, float, or bool for a truth."""
+    is_bool = isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")
+    if kind is bool or is_bool:
+        return kind is bool and is_bool
+    if not isinstance(value, numbers.Integral if kind is int else numbers.Real):
+        return False
+    # No size, count or factor is larger, and Python does not even print some that are.
+    return not isinstance(value, int) or abs(value) < _MOST
+
+
+@functools.cache
+def _hints(function: Callable[..., Any]) -> tuple[list[str], dict[str, Any]]:
+    """Names of the arguments that can be given by position, and what can be told of all types."""
+    names, hints = [], {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+        hint = parameter.annotation
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if isinstance(hint, str):
+            try:
+                hint = eval(hint, function.__globals__, _Public())
+            except NameError:  # of a module that only type checkers import
+                continue
+        if hint is not parameter.empty:
+            hints[parameter.name] = hint
+    return names, hints
+
+
+class _Public(dict[str, Any]):
+    """The package's public names, which annotations may use without an import."""
+
+    def __missing__(self, name: str) -> Any:
+        import flexlegion
+
+        if name not in flexlegion.__all__:
+            raise KeyError(name)
+        return getattr(flexlegion, name)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the type that a hint says; True where that cannot be told."""
+    if hint in (Any, object):
+        return True
+    if hint in (None, type(None)):
+        return value is None
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, one) for one in args)
+    if origin is Literal:
+        return any(isinstance(value, type(one)) for one in args)
+    if hint in (int, float, bool):
+        return is_number(value, hint)
+    if origin is tuple:
+        if args[-1:] == (...,):
+            return _is_list(value) and all(_fits(one, args[0]) for one in value)
+        return _is_list(value) and len(value) == len(args) and all(map(_fits, value, args))
+    if origin in _LISTS or hint in _LISTS:
+        return _is_list(value) and all(_fits(one, args[0]) for one in value if args)
+    kind: Any = origin or hint
+    if not isinstance(kind, type):
+        return True
+    if getattr(kind, "_is_protocol", False) and not getattr(kind, "_is_runtime_protocol", False):
+        return True
+    if kind is collections.abc.Callable:
+        return callable(value)
+    if issubclass(kind, os.PathLike):
+        return isinstance(value, os.PathLike)
+    if kind is collections.abc.Mapping or kind is dict:
+        return isinstance(value, collections.abc.Mapping) and all(
+            _fits(key, args[0]) and _fits(its, args[1]) for key, its in value.items() if args
+        )
+    return isinstance(value, kind)
+
+
+def _is_list(value: Any) -> bool:
+    """A list, tuple or array: what can be gone through again, and is no text and no mapping."""
+    return (
+        not isinstance(value, str | bytes | collections.abc.Mapping)
+        and hasattr(value, "__len__")
+        and hasattr(value, "__getitem__")
+        and hasattr(value, "__iter__")
+    )
+
+
+def _words(hint: Any) -> str:
+    """What a hint asks for, in words."""
+    if hint is None:
+        return "None"
+    if hint in _WORDS:
+        return _WORDS[hint]
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(map(_words, args)))
+    if origin is Literal:
+        return " or ".join(map(repr, args))
+    kind = origin or hint
+    if kind in _LISTS or kind is tuple:
+        of = " and ".join(dict.fromkeys(_words(arg) for arg in args if arg is not ...))
+        number = f" of {len(args)}" if kind is tuple and args[-1:] != (...,) else ""
+        return f"a list{number}, each of it {of}" if of else "a list"
+    if kind is collections.abc.Callable:
+        return "a function"
+    if kind in (collections.abc.Mapping, dict):
+        return "a dict"
+    name = getattr(kind, "__name__", str(kind))
+    if name == "Path":
+        return "a path"
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

@@ -1,0 +1,1 @@
+"""The native libraries, as Python calls them."""

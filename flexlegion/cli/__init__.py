@@ -1,0 +1,1 @@
+"""The commands of ``flexlegion``, a module each; see ``flexlegion/cli/main.py``."""

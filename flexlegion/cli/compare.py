@@ -1,0 +1,59 @@
+"""``flexlegion compare``: known strategies beside found ones (FlexFlow, figures 7, 8 and 10)."""
+
+from __future__ import annotations
+
+import argparse
+
+from flexlegion.base.quoting import note
+from flexlegion.cli.budget import add_budget_options
+from flexlegion.cli.command import Commands, add_command, add_report_option, answer
+from flexlegion.cli.network import (
+    add_json_option,
+    add_machine_options,
+    add_network_options,
+    asked,
+)
+from flexlegion.cli.outputs import output
+from flexlegion.process.ending import again
+
+
+def add(commands: Commands[argparse.ArgumentParser]) -> None:
+    """Declare the command."""
+    parser = add_command(
+        commands,
+        "compare",
+        "compare known strategies with the best device placement and the best strategy that "
+        "searches find",
+        "compare --model lenet --machine p100x4 --budget 3s",
+        _run,
+    )
+    add_network_options(parser)
+    add_machine_options(parser)
+    add_budget_options(parser, "; each of the two searches gets all of it")
+    parser.add_argument(
+        "--out", metavar="FILE", type=output("strategy"), help="write the strategy found as a file"
+    )
+    add_report_option(parser)
+    add_json_option(parser)
+
+
+def _run(args: argparse.Namespace) -> None:
+    from flexlegion.analysis.compare import compare
+    from flexlegion.analysis.report import report_of_compared
+
+    result = compare(
+        **asked(args),
+        budget=args.budget,
+        proposals=args.proposals,
+        seed=args.seed,
+        chains=args.chains,
+    )
+    for text in result.notes:
+        note(text)
+    if args.out is not None:
+        result.found.save(args.out)
+    if args.report is not None:
+        report_of_compared(result).save(args.report)
+    answer(args, result.facts(), str(result))
+    if result.ended_by is not None:
+        raise again(result.ended_by, "the best strategies until then are compared")

@@ -1,0 +1,209 @@
+"""Options of commands that say which network is trained, on which machine, at what costs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flexlegion.base.errors import UserError
+from flexlegion.base.quoting import note, shown
+from flexlegion.cli.sizes import add_size_option, batch_size, found_for, found_sizes, given_sizes
+from flexlegion.cost import COSTS
+from flexlegion.networks.references import HELP, Target, is_code, target_of
+from flexlegion.objective.losses import LOSSES
+from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS, optimizer_of
+from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE, PRECISIONS, STORAGE_HELP
+from flexlegion.process.ranks import rank
+from flexlegion.strategy.builtin import read_strategy
+from flexlegion.strategy.strategy import Strategy
+
+if TYPE_CHECKING:
+    from flexlegion.networks.network import Network
+
+OPTIMIZER_HELP = f"one of {', '.join(OPTIMIZERS)}; default: {DEFAULT_OPTIMIZER}"
+
+
+def add_network_options(
+    parser: argparse.ArgumentParser, *, from_file: bool = False, optional: str = ""
+) -> None:
+    """``--model``, ``--size``, ``--batch-size``, ``--optimizer``, ``--loss`` and more.
+
+    `optional` says when no model needs to be named.
+    """
+    default = "; default: what the strategy file was found for" if from_file else optional
+    parser.add_argument("--model", required=not default, help=f"{HELP}{default}")
+    add_size_option(parser)
+    add_verify_option(parser)
+    parser.add_argument(
+        "--batch-size", type=batch_size, help="over all devices; default: the network's own"
+    )
+    parser.add_argument("--optimizer", help=OPTIMIZER_HELP)
+    parser.add_argument(
+        "--clip-norm", type=float, help="it scales gradients down to this norm, of all together"
+    )
+    parser.add_argument("--loss", help=f"one of {', '.join(LOSSES)}; default: the network's own")
+    parser.add_argument(
+        "--precision",
+        help=f"how GPUs compute products: one of {', '.join(PRECISIONS)}; default: {DEFAULT}",
+    )
+    parser.add_argument("--storage", help=STORAGE_HELP)
+
+
+def add_verify_option(parser: argparse.ArgumentParser) -> None:
+    """``--no-verify``."""
+    parser.add_argument(
+        "--no-verify",
+        action="store_true",
+        help="do not compare an imported model with what it is imported from",
+    )
+
+
+def add_machine_options(parser: argparse.ArgumentParser, *, from_file: bool = False) -> None:
+    """``--machine``, ``--costs``, ``--profile-db``."""
+    default = "; default: what the strategy file was found for" if from_file else ""
+    parser.add_argument(
+        "--machine",
+        required=not from_file,
+        metavar="NAME|FILE",
+        help=f"a machine's name, as in p100x16, or a machine file{default}",
+    )
+    add_cost_options(parser)
+
+
+def add_cost_options(parser: argparse.ArgumentParser) -> None:
+    """``--costs``, ``--profile-db``."""
+    parser.add_argument(
+        "--costs",
+        choices=COSTS,
+        default="auto",
+        help="tasks' times: analytic estimates; measured ones of the profile data base, and no "
+        "others; auto (default): measured where the data base has them, else analytic",
+    )
+    parser.add_argument(
+        "--profile-db", metavar="FILE", help="the profile data base; default: the user's"
+    )
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """``--json``."""
+    parser.add_argument("--json", action="store_true", help="one JSON object: nanoseconds, bytes")
+
+
+def network_of(
+    args: argparse.Namespace, strategy: str | Strategy | None = None, target: Target | None = None
+) -> Network:
+    """The network that the options say; where they do not, what the strategy was found for.
+
+    Parameters
+    ----------
+    args
+        Of `add_network_options`.
+    strategy
+        If one is given, too.
+    target
+        What ``--model`` names, if that is known already.
+
+    Raises
+    ------
+    UserError
+        If no model is named, or there is no such model, size, loss, optimizer or precision.
+    """
+    found: Mapping[str, Any] = strategy.found if isinstance(strategy, Strategy) else {}
+    source = strategy.source if isinstance(strategy, Strategy) else ""
+    target = target or target_of(_model_name(args, found, source))
+    found = found_for(target, strategy)
+    sizes = found_sizes(found, target, source) | given_sizes(args.size, target)
+    choices = {
+        key: found.get(key) if getattr(args, key) is None else getattr(args, key)
+        for key in ("batch_size", "loss", "optimizer", "precision", "storage")
+    }
+    from flexlegion.networks.network import Network
+
+    model = target.load(choices["batch_size"], sizes, None, not args.no_verify)
+    optimizer = optimizer_of(choices["optimizer"] or DEFAULT_OPTIMIZER)
+    if args.clip_norm is not None:
+        optimizer = replace(optimizer, clip_norm=args.clip_norm)
+    network = Network.of(
+        model,
+        choices["loss"],
+        optimizer,
+        choices["precision"] or DEFAULT,
+        storage=choices["storage"] or DEFAULT_STORAGE,
+    )
+    say_default_loss(network, choices["loss"])
+    return network
+
+
+def say_default_loss(network: Network, loss: str | None) -> None:
+    """Tell the user by which loss a network is trained whose outputs do not tell, by default.
+
+    Parameters
+    ----------
+    network
+        As it is trained.
+    loss
+        What was asked for; None: nothing.
+    """
+    if loss is not None or network.model.loss is not None or rank() > 0:
+        return
+    producers = [output.producer for output in network.model.outputs]
+    if not all(producer is not None and producer.kind.type == "softmax" for producer in producers):
+        note(
+            f"trained with {network.loss} by default, as neither --loss nor the model says a loss; "
+            "its outputs are no softmaxes, so this may not be what is wanted"
+        )
+
+
+def _model_name(args: argparse.Namespace, found: Mapping[str, Any], source: str) -> str:
+    """What names the model; a file never has code run that the user did not name."""
+    if args.model is not None:
+        return str(args.model)
+    name = found.get("model")
+    if not isinstance(name, str):
+        what = f"{source}: the file does not name its model" if source else "no model named"
+        raise UserError(f"{what}; name it by --model: {HELP}")
+    if is_code(name):
+        raise UserError(
+            f"{source}: this strategy was found for {shown(name)}, which no command runs unless "
+            "you name it; give --model"
+        )
+    return name
+
+
+def asked(
+    args: argparse.Namespace, strategy: str | Strategy | None = None, target: Target | None = None
+) -> dict[str, Any]:
+    """Model, machine and costs for the functions of `flexlegion.analysis`.
+
+    What the options do not say is what the strategy was found for.
+
+    Raises
+    ------
+    UserError
+        If one of them is wrong, or not named.
+    """
+    network = network_of(args, strategy, target)
+    found: Mapping[str, Any] = strategy.found if isinstance(strategy, Strategy) else {}
+    machine = args.machine or found.get("machine")
+    if not isinstance(machine, str):
+        what = "no machine named"
+        if isinstance(strategy, Strategy):
+            what = f"{strategy.source}: the file does not name its machine"
+        raise UserError(f"{what}; choose one by --machine, as in --machine p100x8")
+    return {
+        "model": network,
+        "machine": machine,
+        "costs": args.costs,
+        "profile_db": args.profile_db,
+    }
+
+
+def strategy_of(args: argparse.Namespace) -> tuple[str | Strategy, Target | None]:
+    """``--strategy``, a file read; and the model that ``--model`` names, whose code comes first.
+
+    That code may register the strategy.
+    """
+    target = None if args.model is None else target_of(args.model)
+    return read_strategy(args.strategy), target

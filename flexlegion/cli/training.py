@@ -1,0 +1,330 @@
+"""Options of commands that train: the model and its data, the optimizer, its learning rate."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flexlegion.base.errors import UserError
+from flexlegion.base.suggestions import unknown
+from flexlegion.cli.network import OPTIMIZER_HELP, add_verify_option, say_default_loss
+from flexlegion.cli.sizes import add_size_option, batch_size, found_for, found_sizes, given_sizes
+from flexlegion.data.dataset import Dataset, Splits
+from flexlegion.data.images import ImageFolder
+from flexlegion.data.named import load_named
+from flexlegion.data.synthetic import NAME as SYNTHETIC
+from flexlegion.data.synthetic import made_up
+from flexlegion.data.tasks import SAMPLE, Request, load_for, network_sizes
+from flexlegion.graph.graph import Graph, Operator
+from flexlegion.networks.network import Network
+from flexlegion.networks.references import HELP, load_model, target_of
+from flexlegion.objective.losses import LOSSES, losses_of
+from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, SGD, Optimizer, optimizer_of
+from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE, PRECISIONS, STORAGE_HELP
+from flexlegion.objective.schedules import (
+    Schedule,
+    constant,
+    cosine,
+    exponential,
+    inverse_sqrt,
+    step_decay,
+    with_warmup,
+)
+from flexlegion.ops.losses import CrossEntropy, LossOperator
+from flexlegion.strategy.strategy import Strategy
+from flexlegion.zoo import ZOO, ZooEntry
+
+BATCH_SIZE = 32
+SYNTHETIC_BATCHES = 4
+SCHEDULES = ("constant", "step", "exponential", "cosine", "inverse-sqrt")
+DECAY = 0.1
+
+
+def metrics_for(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Metrics that are of interest beside each loss of a graph, by the outputs' names."""
+    return {name: tuple(_metrics_for(loss)) for name, loss in losses_of(graph).items()}
+
+
+def _metrics_for(loss: Operator) -> Iterator[str]:
+    assert isinstance(loss.kind, LossOperator)
+    kind = loss.kind
+    classes = kind.classes if isinstance(kind, CrossEntropy) else loss.inputs[0].shape[-1]
+    sequences = len(loss.output.shape) > 1
+    for metric in kind.metrics:
+        fits = {"perplexity": sequences, "top_5_accuracy": not sequences and classes > 5}
+        if fits.get(metric, metric != kind.type):
+            yield metric
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples as `Model.fit` takes them, and how many there are."""
+
+    x: Any
+    y: Any
+    number: int
+
+    @classmethod
+    def of(cls, data: Dataset | ImageFolder) -> Samples:
+        """Those of a data set."""
+        x, y = (data.x, data.y) if isinstance(data, Dataset) else (data, None)
+        return cls(x, y, len(data))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is to be trained, and on what.
+
+    Parameters
+    ----------
+    network
+        With the sizes that the data need.
+    train, test
+        What to train on, and to test with.
+    test_set
+        Where the latter came from, if it was a data set.
+    """
+
+    network: Network
+    train: Samples
+    test: Samples
+    test_set: Dataset | ImageFolder | None = None
+
+
+def prepared(
+    args: argparse.Namespace, optimizer: Optimizer, strategy: str | Strategy | None = None
+) -> Prepared:
+    """The network and the data that the options say.
+
+    Where neither options nor data say the sizes, the batch size or the loss, they are what the
+    strategy was found for, if that was the same model.
+
+    Parameters
+    ----------
+    args
+        Of `add_model_options`.
+    optimizer
+        What the network is trained with.
+    strategy
+        As it was read, if there is one.
+
+    Raises
+    ------
+    UserError
+        If there is no such model, size, loss or data, or they do not go together.
+    """
+    target = target_of(args.model)
+    sizes = given_sizes(args.size, target)
+    source = args.data or (SAMPLE if args.model in ZOO else SYNTHETIC)
+    if args.samples is not None and source != SYNTHETIC:
+        raise UserError(f"--samples goes with --data {SYNTHETIC}")
+    if args.model in ZOO and source != SYNTHETIC:
+        return _prepared_for(source, ZOO[args.model], sizes, args, optimizer)
+    if args.augment:
+        raise UserError("--augment goes with folders of images")
+    found = found_for(target, strategy)
+    batch_size = found.get("batch_size") if args.batch_size is None else args.batch_size
+    if isinstance(strategy, Strategy):
+        sizes = found_sizes(found, target, strategy.source) | sizes
+    model = target.load(batch_size, sizes, args.seed, not args.no_verify)
+    loss = found.get("loss") if args.loss is None else args.loss
+    network = Network.of(model, loss, optimizer, args.precision, storage=args.storage)
+    say_default_loss(network, loss)
+    if source != SYNTHETIC:
+        sets = load_named(source, network.graph, args.held_out, args.seed)
+        train, test = (Samples(part.x, part.y, part.samples) for part in sets)
+        return Prepared(network, train, test)
+    number = SYNTHETIC_BATCHES * model.batch_size if args.samples is None else args.samples
+    train, test = (
+        Samples(*made_up(network.graph, samples, seed), samples)
+        for samples, seed in ((number, args.seed), (min(number, model.batch_size), args.seed + 1))
+    )
+    return Prepared(network, train, test)
+
+
+def _prepared_for(
+    source: str,
+    entry: ZooEntry,
+    given: Mapping[str, Any],
+    args: argparse.Namespace,
+    optimizer: Optimizer,
+) -> Prepared:
+    """A network of the zoo of the sizes that data need."""
+    languages = (args.source_language, args.target_language)
+    request = Request(source, args.labels, args.augment, languages, args.seed)
+    splits, sizes = data_and_sizes(entry, given, request)
+    train, test = splits.divided(args.held_out, args.seed)
+    batch_size = BATCH_SIZE if args.batch_size is None else args.batch_size
+    model = load_model(args.model, batch_size, sizes, args.seed, not args.no_verify)
+    network = Network.of(model, args.loss, optimizer, args.precision, storage=args.storage)
+    return Prepared(network, Samples.of(train), Samples.of(test), test)
+
+
+def data_and_sizes(
+    entry: ZooEntry, given: Mapping[str, Any], request: Request
+) -> tuple[Splits[Dataset] | Splits[ImageFolder], dict[str, Any]]:
+    """The data that are asked for, and the sizes of a network of the zoo that fits them.
+
+    Parameters
+    ----------
+    entry
+        Of the network.
+    given
+        Sizes that the user gave.
+    request
+        Which data.
+
+    Raises
+    ------
+    UserError
+        If there are no such data, or they do not fit.
+    """
+    defaults = entry.sample_sizes if request.source in (SAMPLE, "digits") else {}
+    splits = load_for(entry.task, entry.sizes | defaults | dict(given), request)
+    return splits, defaults | network_sizes(entry.task, splits.train, given)
+
+
+def check_model(args: argparse.Namespace) -> None:
+    """Raise `UserError` if ``--model`` and ``--size`` are wrong, as far as can be said early.
+
+    A user's code is not run for it: that is done where it trains, once.
+    """
+    if ":" not in args.model and Path(args.model).suffix not in (".py", ".pt2", ".onnx"):
+        given_sizes(args.size, target_of(args.model))
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """``--model``, ``--size``, ``--batch-size``, ``--loss``, ``--precision``, ``--data``, ..."""
+    parser.add_argument("--model", default="lenet", help=f"{HELP}; default: lenet")
+    add_size_option(parser)
+    add_verify_option(parser)
+    parser.add_argument(
+        "--data",
+        help="sample: small real data that come along, the default for networks of the zoo; "
+        "synthetic: random ones of the model's own sizes, the default for a model of your own; or "
+        "a path: for such a model an .npz file with arrays by the names of inputs and outputs, or "
+        "x and y; otherwise a folder of images or of MNIST's IDX files, .npz, .npy (with "
+        "--labels), .h5; texts, .tsv, .csv; a parallel corpus's name",
+    )
+    parser.add_argument("--labels", help="for .npy data: the labels' file")
+    parser.add_argument("--samples", type=int, help="how many synthetic samples to train on")
+    parser.add_argument(
+        "--augment", action="store_true", help="crop and mirror images of folders at random"
+    )
+    parser.add_argument("--source-language", default="en", help="a corpus's ending; default: en")
+    parser.add_argument("--target-language", default="de", help="a corpus's ending; default: de")
+    parser.add_argument(
+        "--held-out",
+        type=float,
+        default=0.2,
+        help="share of the samples to test on, if the data bring no test set; default: 0.2",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=batch_size,
+        help=f"over all devices; default: the model's own, but {BATCH_SIZE} with the data of a "
+        "network of the zoo",
+    )
+    parser.add_argument("--loss", help=f"one of {', '.join(LOSSES)}; default: the model's own")
+    parser.add_argument(
+        "--precision",
+        default=DEFAULT,
+        help=f"how GPUs compute products: one of {', '.join(PRECISIONS)} (default: {DEFAULT})",
+    )
+    parser.add_argument("--storage", default=DEFAULT_STORAGE, help=STORAGE_HELP)
+    parser.add_argument("--seed", type=int, default=0, help="default: 0")
+
+
+def add_optimizer_options(parser: argparse.ArgumentParser) -> None:
+    """``--optimizer``, ``--lr`` and what goes with them."""
+    parser.add_argument("--optimizer", help=OPTIMIZER_HELP)
+    parser.add_argument("--lr", type=float, help="learning rate; default: the optimizer's")
+    parser.add_argument("--momentum", type=float, help="for sgd")
+    parser.add_argument("--weight-decay", type=float, help="default: the optimizer's")
+    parser.add_argument(
+        "--clip-norm", type=float, help="scale gradients down to this norm, of all together"
+    )
+
+
+def add_schedule_options(parser: argparse.ArgumentParser) -> None:
+    """``--schedule`` and what goes with it."""
+    parser.add_argument(
+        "--schedule",
+        default="constant",
+        help=f"how the learning rate changes: one of {', '.join(SCHEDULES)} (default: constant)",
+    )
+    parser.add_argument(
+        "--warmup", type=int, metavar="STEPS", help="steps over which the rate rises from 0"
+    )
+    parser.add_argument(
+        "--decay",
+        type=float,
+        metavar="FACTOR",
+        help=f"for step and exponential: what an epoch's decay multiplies with; default: {DECAY}",
+    )
+    parser.add_argument(
+        "--decay-after", type=int, metavar="EPOCHS", help="for step: before the first; default: 1"
+    )
+    parser.add_argument(
+        "--decay-every", type=int, metavar="EPOCHS", help="for step: between two; default: 1"
+    )
+
+
+def optimizer_from(args: argparse.Namespace) -> Optimizer:
+    """The optimizer that the options say.
+
+    Raises
+    ------
+    UserError
+        If there is no such optimizer, or a number is out of range.
+    """
+    chosen = optimizer_of(args.optimizer or DEFAULT_OPTIMIZER, args.lr)
+    if args.momentum is not None and not isinstance(chosen, SGD):
+        raise UserError(f"--momentum goes with --optimizer sgd, not {chosen.type}")
+    names = ("momentum", "weight_decay", "clip_norm")
+    given: dict[str, Any] = {name: getattr(args, name) for name in names}
+    return dataclasses.replace(
+        chosen, **{name: value for name, value in given.items() if value is not None}
+    )
+
+
+def schedule_from(args: argparse.Namespace, steps_per_epoch: int) -> Schedule:
+    """The schedule that the options say; it ends with the last of ``--epochs``.
+
+    Raises
+    ------
+    UserError
+        If there is no such schedule, or an option does not go with it.
+    """
+    kind, warmup = args.schedule, args.warmup
+    if kind not in SCHEDULES:
+        raise unknown("schedule", kind, SCHEDULES)
+    for option, kinds in (
+        ("decay", ("step", "exponential")),
+        ("decay_after", ("step",)),
+        ("decay_every", ("step",)),
+    ):
+        if getattr(args, option) is not None and kind not in kinds:
+            raise UserError(
+                f"--{option.replace('_', '-')} goes with --schedule {' or '.join(kinds)}, "
+                f"not {kind}"
+            )
+    if kind == "inverse-sqrt":
+        if warmup is None:
+            raise UserError("--schedule inverse-sqrt needs --warmup STEPS")
+        return inverse_sqrt(warmup)
+    factor = DECAY if args.decay is None else args.decay
+    schedule: Schedule = constant
+    if kind == "step":
+        after = 1 if args.decay_after is None else args.decay_after
+        every = 1 if args.decay_every is None else args.decay_every
+        schedule = step_decay(steps_per_epoch, factor, after=after, every=every)
+    elif kind == "exponential":
+        schedule = exponential(steps_per_epoch, factor)
+    elif kind == "cosine":
+        schedule = cosine(max(1, args.epochs * steps_per_epoch - (warmup or 0)))
+    return schedule if warmup is None else with_warmup(schedule, warmup)

@@ -1,0 +1,1 @@
+"""Tensors, the graph of operators, what their types state, initial values, fingerprints."""

@@ -1,0 +1,1 @@
+"""The layer API, a file for each kind of layer."""

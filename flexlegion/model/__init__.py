@@ -1,0 +1,1 @@
+"""Models: layers that train."""

@@ -1,0 +1,1 @@
+"""What training aims at and how: losses, metrics, optimizers, schedules, precision."""

@@ -1,0 +1,162 @@
+"""Optimizers: hyper-parameters only; the update is a kernel (``native/ops/optimizers.cc``)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import ClassVar
+
+from flexlegion.base.arguments import typed_methods
+from flexlegion.base.errors import UserError
+from flexlegion.base.suggestions import unknown
+
+
+@typed_methods
+@dataclass(frozen=True)
+class Optimizer:
+    """What all optimizers share.
+
+    Parameters
+    ----------
+    lr
+        Learning rate.
+    clip_norm
+        The largest norm that the gradients of all weights together may have; if theirs is larger,
+        they are scaled down to it. None: any.
+    """
+
+    type: ClassVar[str]
+
+    lr: float = 0.01
+    clip_norm: float | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.lr < math.inf:
+            raise UserError(f"the learning rate has to be positive and finite, but is {self.lr}")
+        for name in ("momentum", "beta1", "beta2"):
+            value = getattr(self, name, 0.0)
+            if not 0 <= value < 1:
+                raise UserError(f"{name} has to be at least 0 and below 1, but is {value}")
+        weight_decay = getattr(self, "weight_decay", 0.0)
+        if not 0 <= weight_decay < math.inf:
+            raise UserError(f"weight_decay has to be at least 0, but is {weight_decay}")
+        if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:
+            raise UserError(f"clip_norm has to be positive and finite, but is {self.clip_norm}")
+        epsilon = getattr(self, "epsilon", 1.0)
+        if not 0 < epsilon < math.inf:
+            raise UserError(f"epsilon has to be positive and finite, but is {epsilon}")
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """What is kept for each weight element, in the kernel's order."""
+        raise NotImplementedError
+
+    @property
+    def states(self) -> int:
+        """Number of values kept for each weight element."""
+        return len(self.state_names)
+
+    @property
+    def clips(self) -> bool:
+        """Whether gradients are clipped by their norm."""
+        return self.clip_norm is not None
+
+    def attributes(self) -> dict[str, str]:
+        """Hyper-parameters as the kernel receives them."""
+        # The learning rate changes from step to step, and clipping concerns all weights together.
+        values = {
+            f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("lr", "clip_norm")
+        }
+        return {
+            name: str(int(value)) if isinstance(value, bool) else repr(value)
+            for name, value in values.items()
+        }
+
+
+@typed_methods
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """Stochastic gradient descent.
+
+    Parameters
+    ----------
+    momentum
+        Factor of the velocity; 0 keeps none.
+    nesterov
+        Whether to look ahead along the velocity.
+    weight_decay
+        Factor of the L2 penalty's gradient.
+    """
+
+    type: ClassVar[str] = "sgd"
+
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.nesterov and self.momentum == 0:
+            raise UserError("Nesterov's method needs a momentum")
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        return ("velocity",) if self.momentum else ()
+
+
+@typed_methods
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """Adam (Kingma and Ba, 2015); weight decay is an L2 penalty.
+
+    Parameters
+    ----------
+    beta1, beta2
+        Decay of the first and the second moment.
+    epsilon
+        Added to the root of the second moment.
+    weight_decay
+        Factor of the L2 penalty's gradient.
+    """
+
+    type: ClassVar[str] = "adam"
+
+    lr: float = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        return "m", "v"
+
+
+@typed_methods
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+
+    type: ClassVar[str] = "adamw"
+
+    weight_decay: float = 0.01
+
+
+# What is trained, searched and simulated with where nobody says an optimizer.
+DEFAULT_OPTIMIZER = SGD.type
+OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+
+
+def optimizer_of(spec: str | Optimizer, lr: float | None = None) -> Optimizer:
+    """The optimizer that a name stands for, with learning rate `lr` or its default.
+
+    Raises
+    ------
+    UserError
+        If there is no such optimizer.
+    """
+    if isinstance(spec, Optimizer):
+        return spec
+    if spec not in OPTIMIZERS:
+        raise unknown("optimizer", spec, OPTIMIZERS)
+    return OPTIMIZERS[spec]() if lr is None else OPTIMIZERS[spec](lr=lr)

@@ -1,0 +1,1 @@
+"""The plan of an iteration, as Python sees it."""

@@ -1,0 +1,63 @@
+"""Strategies as the native library takes and gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from flexlegion.bindings.native import Arrays, enumeration, names
+from flexlegion.graph.graph import Graph
+from flexlegion.machine.devices import Devices
+from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.strategy import Strategy
+
+
+def to_native(
+    array: Arrays, configs: Iterable[tuple[int, ParallelConfig]], devices: Devices
+) -> Any:
+    """The header's ``fl_strategy``: a strategy, or a part of one.
+
+    Parameters
+    ----------
+    array
+        Keeps it.
+    configs
+        Numbers of operators, and their configurations.
+    devices
+        The machine.
+    """
+    sums = enumeration("fl_sums")
+    entries = [
+        {
+            "op": operator,
+            "n_degrees": len(config.degrees),
+            "n_devices": len(config.devices),
+            "sums": sums[config.sums],
+            "degrees": array("int32_t", config.degrees),
+            "devices": array("int32_t", [devices.number(name) for name in config.devices]),
+        }
+        for operator, config in configs
+    ]
+    return array("fl_strategy", [{"n": len(entries), "configs": array("fl_config", entries)}])
+
+
+def from_native(its: Any, graph: Graph, devices: Devices, source: str) -> Strategy:
+    """The strategy that a native one is.
+
+    Parameters
+    ----------
+    its
+        The header's ``fl_strategy``.
+    graph, devices
+        What its operators and devices are.
+    source
+        Where it came from, for messages.
+    """
+    configs = {}
+    sums = names("fl_sums")
+    for config in its.configs[0 : its.n]:
+        degrees = tuple(config.degrees[0 : config.n_degrees])
+        where = tuple(devices.names[d] for d in config.devices[0 : config.n_devices])
+        name = graph.operators[config.op].name
+        configs[name] = ParallelConfig(degrees, where, sums[config.sums])
+    return Strategy(configs, source)

@@ -1,0 +1,296 @@
+"""The plan, a thin view of the native one (``native/plan``): what is launched, where, over what.
+
+The native code derives it from the operators' access maps and the strategy; the runtime executes
+that same object, and here it is only described for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from flexlegion.base.quoting import printable
+from flexlegion.bindings.native import Arrays, enumeration, names
+from flexlegion.graph.graph import Graph, Operator
+from flexlegion.graph.tensor import Tensor
+from flexlegion.machine.devices import Devices
+from flexlegion.plan.native_graph import NativeGraph
+from flexlegion.plan.native_strategy import to_native
+from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
+from flexlegion.strategy.strategy import Strategy
+
+PASSES = names("fl_pass")
+FIELDS = names("fl_field", " ")
+PRIVILEGES = names("fl_privilege", "-")
+ROLES = names("fl_use", " ")
+TRAINS = enumeration("fl_run")["trains"]
+
+Interval = tuple[int, int]
+Box = tuple[Interval, ...]
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """What the tasks of a launch touch of one tensor field.
+
+    Parameters
+    ----------
+    tensor
+        The tensor. For the fields "norms" and "total norm", `Plan.norms` and `Plan.total_norm`.
+    field
+        One of `FIELDS`: the tensor's value, the partial values that it is combined of, its
+        gradient, or a state of the optimizer; or norms by which gradients are clipped.
+    privilege
+        "read", "write" or "read-write".
+    role
+        One of `ROLES`: why the launch touches it (``native/plan/launches.h``).
+    boxes
+        A half-open interval for each dimension, for each task. Partial values, and gradients, have
+        their slots in front.
+    adds
+        For a written gradient, a task: whether it adds to an earlier operator's contribution.
+    """
+
+    tensor: Tensor
+    field: str
+    privilege: str
+    role: str
+    boxes: list[Box]
+    adds: list[bool]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One index launch: an operator's pass.
+
+    Parameters
+    ----------
+    operator
+        None for the loading of a batch, and for what clips all gradients together.
+    pass_
+        One of `PASSES`.
+    runs
+        Which runs execute it: bits of the header's `fl_run`.
+    devices
+        Names, one a task.
+    requirements
+        What the tasks touch.
+    """
+
+    operator: Operator | None
+    pass_: str
+    runs: int
+    devices: list[str]
+    requirements: list[Requirement]
+
+
+class Plan:
+    """The plan of a graph under a strategy.
+
+    Parameters
+    ----------
+    graph
+        Operators in topological order, the loss included if there is one.
+    strategy
+        A configuration for every operator, already checked.
+    devices
+        The machine.
+    outputs
+        The tensor, or tensors, that prediction returns.
+    optimizer_states
+        Number of fields that the optimizer keeps for each weight.
+    clips
+        Whether the optimizer clips all gradients by their norm.
+    granularity
+        How finely it is cut where the strategy leaves it open; by default as the strategy states.
+
+    Attributes
+    ----------
+    strategy
+        The same, with a degree for each dimension.
+    norms, total_norm
+        Where gradients are clipped: an element for each task that finds the norm of some of them,
+        and the norm of all.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        strategy: Strategy,
+        devices: Devices,
+        outputs: Tensor | Sequence[Tensor],
+        optimizer_states: int = 0,
+        clips: bool = False,
+        granularity: Granularity | None = None,
+    ) -> None:
+        self.graph = graph
+        self.devices = devices
+        self.granularity = granularity or strategy.granularity or DEFAULT_GRANULARITY
+        native_graph = NativeGraph(graph, outputs, self.granularity, devices)
+        self.facts = native_graph.facts
+        self.core = native_graph.core
+        self.tensor_numbers = native_graph.tensor_numbers
+        lib, ffi = self.core.lib, self.core.ffi
+        self.strategy = strategy = strategy.filled(graph)
+        configs = enumerate(strategy[operator.name] for operator in graph.operators)
+        array = Arrays()
+        arrays = ffi.new("fl_plan_arrays *")
+        self.handle = ffi.gc(
+            self.core.check(
+                lib.fl_plan_create(
+                    native_graph.handle,
+                    to_native(array, configs, devices),
+                    optimizer_states,
+                    clips,
+                    arrays,
+                )
+            ),
+            lib.fl_plan_destroy,
+        )
+        self.norms = Tensor("norms of gradients", (arrays.n_norms,))
+        self.total_norm = Tensor("total norm", (1,))
+        self.launches = list(self._launches(arrays))
+        self._gradient_slots: list[int] = self.core.items(arrays.gradient_slots, arrays.n_tensors)
+        self._value_slots: list[int] = self.core.items(arrays.value_slots, arrays.n_tensors)
+
+    def _launches(self, arrays: Any) -> Iterator[Launch]:
+        items = self.core.items
+        devices = iter(items(arrays.devices, arrays.n_devices))
+        requirements = iter(items(arrays.requirements, arrays.n_requirements))
+        adds = iter(items(arrays.adds, arrays.n_tiles))
+        bounds = iter(items(arrays.bounds, arrays.n_bounds))
+        for info in items(arrays.launches, arrays.n_launches):
+            tasks = info.tasks
+            yield Launch(
+                self.graph.operators[info.op] if info.op >= 0 else None,
+                PASSES[info.pass_id],
+                info.runs,
+                [self.devices.names[n] for n in islice(devices, tasks)],
+                [
+                    Requirement(
+                        self._tensor(its.tensor, FIELDS[its.field]),
+                        FIELDS[its.field],
+                        PRIVILEGES[its.privilege],
+                        ROLES[its.role],
+                        [_box(bounds, its.rank) for _ in range(tasks)],
+                        [bool(a) for a in islice(adds, tasks)],
+                    )
+                    for its in islice(requirements, info.requirements)
+                ],
+            )
+
+    def _tensor(self, number: int, field: str) -> Tensor:
+        if number >= 0:
+            return self.graph.tensors[number]
+        return self.norms if field == "norms" else self.total_norm
+
+    def lookups(self, tensor: Tensor) -> list[Operator]:
+        """The operators that look rows up in a trained table; none if others use it, too."""
+        return self.facts.lookups.get(tensor, [])
+
+    def gradient_slots(self, tensor: Tensor) -> int:
+        """How many partial values the tensor's gradient is the sum of; 0: it is not computed."""
+        return self._gradient_slots[self.tensor_numbers[tensor]]
+
+    def value_slots(self, tensor: Tensor) -> int:
+        """How many partial values the tensor's value is combined of; 1: it is written whole."""
+        return self._value_slots[self.tensor_numbers[tensor]]
+
+    def fused(self, memories: Sequence[int], runs: int = TRAINS) -> list[int]:
+        """Which launches the runtime fuses: one Legion task a device runs task k of each of a run.
+
+        Parameters
+        ----------
+        memories
+            A number for each device: equal ones share a memory.
+        runs
+            The kind of run (see `Launch.runs`).
+
+        Returns
+        -------
+        list of int
+            For each launch the number of its run; -1 if that kind of run does not issue it.
+        """
+        numbers = self.core.ffi.new("int32_t[]", max(len(self.launches), 1))
+        lib = self.core.lib
+        self.core.check(lib.fl_plan_fused(self.handle, runs, len(memories), memories, numbers))
+        return list(numbers)[: len(self.launches)]
+
+    def bytes_on(self, device: str) -> int:
+        """Bytes that the device needs if it has a memory of its own."""
+        number = self.devices.number(device)
+        return int(self.core.check(self.core.lib.fl_plan_bytes_on_device(self.handle, number)))
+
+    def verify(self) -> None:
+        """Check the invariants of every plan (``native/plan/verify.h``).
+
+        Raises
+        ------
+        NativeError
+            If one does not hold: a mistake of flexlegion's, which names what is wrong.
+        """
+        lib = self.core.lib
+        self.core.check(lib.fl_plan_verify(self.handle, len(self.devices.names)))
+
+    def describe(self) -> str:
+        """The plan as text: each launch, its tasks' devices and tiles; then bytes a device."""
+        lines = []
+        for launch in self.launches:
+            lines += self._describe_launch(launch)
+        lines.append("memory")
+        for name in self.devices.names:
+            lines.append(f"  {name}  {self.bytes_on(name):,} bytes")
+        return "\n".join(lines)
+
+    def _describe_launch(self, launch: Launch) -> list[str]:
+        written = launch.requirements[-1].tensor
+        name = printable(launch.operator.name if launch.operator else written.name)
+        tasks = len(launch.devices)
+        only = " (prediction only)" if launch.runs == self.core.lib.FL_PREDICTS else ""
+        lines = [f"{launch.pass_} {name}: {tasks} task{'s' * (tasks > 1)}{only}"]
+        for k, device in enumerate(launch.devices):
+            lines.append(f"  task {k} on {device}")
+            for requirement in launch.requirements:
+                box = requirement.boxes[k]
+                if all(lo < hi for lo, hi in box):
+                    lines.append("    " + self._describe_requirement(requirement, k))
+        return lines
+
+    def _describe_requirement(self, requirement: Requirement, k: int) -> str:
+        box = requirement.boxes[k]
+        how = requirement.privilege
+        if requirement.tensor.table and how == "read":
+            how = "look up rows"
+        if requirement.field in ("gradient", "partial"):
+            slots, box = box[0], box[1:]
+            gradient = requirement.field == "gradient"
+            slots_of = self.gradient_slots if gradient else self.value_slots
+            total = slots_of(requirement.tensor)
+            if requirement.privilege == "read":
+                verb = "sum" if gradient else "combine"
+                how = f"{verb} {slots[1] - slots[0]} partial" if slots[1] - slots[0] > 1 else "read"
+            else:
+                how = "add" if requirement.adds[k] else "write"
+                how += f" partial {slots[0] + 1} of {total}" if total > 1 else " exclusive"
+        elif how == "write":
+            how = "write exclusive"
+        elif how == "read-write":
+            how = "update exclusive"
+        tile = " x ".join(f"{lo}:{hi}" for lo, hi in box)
+        tensor = requirement.tensor
+        size = {"value": tensor.element_bytes, "partial": tensor.element_bytes}.get(
+            requirement.field, tensor.gradient_bytes
+        )
+        for lo, hi in requirement.boxes[k]:
+            size *= hi - lo
+        field = f" {requirement.field}" if requirement.field in ("gradient", "state") else ""
+        name = printable(requirement.tensor.name)
+        return f"{how:<20} {name}{field} [{tile}]  {size:,} bytes"
+
+
+def _box(bounds: Iterator[int], rank: int) -> Box:
+    """The next tile: all its lower bounds, then all its upper ones."""
+    lower = tuple(islice(bounds, rank))
+    return tuple(zip(lower, islice(bounds, rank), strict=True))

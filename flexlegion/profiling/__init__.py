@@ -1,0 +1,1 @@
+"""Measurements on the machine that runs: tasks, links, devices, whole iterations."""

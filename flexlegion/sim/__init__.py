@@ -1,0 +1,1 @@
+"""What is simulated, at what costs, and the simulator."""

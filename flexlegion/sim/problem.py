@@ -1,0 +1,370 @@
+"""What a simulation is about: an operator graph, a device topology, and what tasks cost there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, Protocol
+
+from flexlegion.base.errors import UserError
+from flexlegion.bindings.native import Arrays
+from flexlegion.cost.model import (
+    LINEAR_PASSES,
+    TASK_PASSES,
+    CostModel,
+    Shapes,
+    wanted_gradients,
+)
+from flexlegion.graph.graph import Graph, Operator
+from flexlegion.graph.operator_type import DimKind
+from flexlegion.graph.tensor import STATE_BYTES, Tensor
+from flexlegion.machine.topology import Device, Topology
+from flexlegion.plan.native_graph import NativeGraph
+from flexlegion.plan.native_strategy import from_native, to_native
+from flexlegion.strategy.configuration import SPLIT, ParallelConfig, splits
+from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
+from flexlegion.strategy.strategy import Strategy
+
+Degrees = tuple[int, ...]
+
+# Longer times are cut to this, as native/sim/machine_model.h does with transfers.
+MAX_TIME_NS = 10_000_000_000_000
+# A simulation has a route for each pair of memories: for these, a million, in some ten seconds.
+MAX_SIMULATED = 1024
+
+
+# What native code takes at most.
+MAX_CONTENTION = 100_000
+
+
+def thousandths(contention: float) -> int:
+    """A contention as native code takes it."""
+    return min(round(1000 * contention), MAX_CONTENTION)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """An entry of the cost table: which model priced each kind of device's tasks."""
+
+    number: int
+    sources: tuple[frozenset[str], ...]
+
+
+class Space(Protocol):
+    """What a search may choose from where tasks are on the first devices, in order."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
+
+    def allows(self, operator: Operator, degrees: Degrees) -> bool:
+        """Whether an operator may be split so."""
+        ...
+
+
+class Problem:
+    """A graph on a machine, with the cost table that simulations read.
+
+    The table grows by `prepare`; simulations themselves never ask the cost model.
+
+    Parameters
+    ----------
+    graph
+        Operators in topological order, the loss included.
+    topology
+        The machine.
+    costs
+        What tasks take.
+    outputs
+        The tensor, or tensors, that prediction returns.
+    optimizer_states
+        Number of fields that the optimizer keeps for each weight.
+    clips
+        Whether the optimizer clips all gradients by their norm.
+    granularity
+        How finely plans are cut where strategies leave it open.
+    dimensions
+        The kinds of dimensions that searches split.
+    space
+        What they may choose from besides; None: anything.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        topology: Topology,
+        costs: CostModel,
+        outputs: Tensor | Sequence[Tensor],
+        optimizer_states: int = 0,
+        clips: bool = False,
+        granularity: Granularity = DEFAULT_GRANULARITY,
+        dimensions: Collection[DimKind] = SPLIT,
+        space: Space | None = None,
+    ) -> None:
+        if len(topology.memories) > MAX_SIMULATED:
+            raise UserError(
+                f"machine {topology.name} has {len(topology.memories):,} memories of devices, but "
+                f"at most {MAX_SIMULATED:,} can be simulated; take fewer nodes of it"
+            )
+        self.graph = graph
+        self.topology = topology
+        self.costs = costs
+        self.outputs = outputs
+        self.optimizer_states = optimizer_states
+        self.clips = clips
+        self.granularity = granularity
+        self.dimensions = frozenset(dimensions)
+        self.space = space
+        self.native = NativeGraph(graph, outputs, granularity, topology.names)
+        self.facts = self.native.facts
+        self.core = self.native.core
+        self.devices = topology.names
+        self.memories = topology.memories
+        self.kinds = _kinds(topology.devices)
+        self.operator_numbers = {op.name: i for i, op in enumerate(graph.operators)}
+        lib, ffi = self.core.lib, self.core.ffi
+        self._like = self._classes()
+        array = Arrays()
+        self.handle = ffi.gc(
+            self.core.check(
+                lib.fl_problem_create(
+                    self.native.handle,
+                    array("fl_machine", [self._machine(array)]),
+                    self._like,
+                    optimizer_states,
+                    clips,
+                    space is not None,
+                )
+            ),
+            lib.fl_problem_destroy,
+        )
+        self._entries: dict[tuple[int, Degrees], _Entry] = {}
+
+    def splits(self, operator: Operator) -> list[Degrees]:
+        """The degrees that searches choose from; see `flexlegion.strategy.configuration.splits`."""
+        return self._allowed(operator, splits(operator, len(self.devices), self.dimensions))
+
+    def splits_and_parts(self, operator: Operator) -> list[Degrees]:
+        """The same, and those that share out partial values, unless no reduction is split."""
+        parts = {DimKind.PART} if DimKind.REDUCTION in self.dimensions else set()
+        every = splits(operator, len(self.devices), self.dimensions | parts)
+        return self._allowed(operator, every)
+
+    def _allowed(self, operator: Operator, every: list[Degrees]) -> list[Degrees]:
+        if self.space is None:
+            return every
+        return [degrees for degrees in every if self.space.allows(operator, degrees)]
+
+    def prepare(self, operator: Operator, degrees: Degrees) -> None:
+        """Have the cost table hold the times of an operator's tasks if it is split that way."""
+        number = self._like[self.operator_numbers[operator.name]]
+        if (number, degrees) in self._entries:
+            return
+        representative = self.graph.operators[number]
+        ranks = [len(tensor.shape) for _, tensor, _ in representative.operands]
+        tiles, times_each = representative.without_parts(degrees)
+        parts = self.native.parts(number, (*tiles, 1)[: len(degrees)])
+        shapes: dict[bytes, Shapes] = {}
+        for part in parts:
+            shapes.setdefault(
+                part.tobytes(),
+                tuple(
+                    tuple(int(x) for x in row[:rank]) for row, rank in zip(part, ranks, strict=True)
+                ),
+            )
+        keys = [part.tobytes() for part in parts for _ in range(times_each)]
+        times: list[int] = []
+        contention: list[int] = []  # in the header's parts
+        sources: list[set[str]] = [set() for _ in self.kinds]
+        for pass_ in TASK_PASSES:
+            if pass_ == "backward" and representative not in self.facts.backward:
+                times += [1] * (len(keys) * len(self.kinds))  # of tasks that there are not
+                contention += [0] * (len(keys) * len(self.kinds))
+                continue
+            for kind, device in enumerate(self.kinds):
+                cost = {
+                    key: self.costs.exe_time(representative, pass_, shape, device)
+                    for key, shape in shapes.items()
+                }
+                times += [min(cost[key].time_ns, MAX_TIME_NS) for key in keys]
+                contention += [thousandths(cost[key].contention) for key in keys]
+                sources[kind] |= {c.source for c in cost.values()}
+        entry = self.core.check(
+            self.core.lib.fl_problem_add_split(
+                self.handle,
+                number,
+                len(degrees),
+                list(degrees),
+                len(times),
+                times,
+                contention if any(contention) else self.core.ffi.NULL,
+            )
+        )
+        self._entries[number, degrees] = _Entry(entry, tuple(frozenset(s) for s in sources))
+
+    def prepare_all(self, configs: Iterable[tuple[Operator, ParallelConfig]]) -> None:
+        """`prepare` for every configuration."""
+        for operator, config in configs:
+            self.prepare(operator, config.degrees)
+
+    def priced_by(self, strategy: Strategy) -> Counter[str]:
+        """How many tasks each cost model priced: ``analytic``, ``measured``."""
+        counts: Counter[str] = Counter()
+        for operator in self.graph.operators:
+            config = strategy[operator.name]
+            self.prepare(operator, config.degrees)
+            for device in config.devices:
+                counts[self.source_of(operator, config.degrees, self.devices.number(device))] += 1
+        return counts
+
+    def source_of(self, operator: Operator, degrees: Degrees, device: int) -> str:
+        """Which cost model priced an operator's tasks on a device, split that way.
+
+        Where some parts or passes were measured and others not, the weaker answer counts.
+        """
+        its = self._entries[self.class_of(operator), degrees].sources[self.kind_of_device[device]]
+        return "analytic" if "analytic" in its else min(its)
+
+    @cached_property
+    def kind_of_device(self) -> list[int]:
+        """Of each device, the number of its kind: devices of one kind take equal times."""
+        keys = [_kind_key(device) for device in self.kinds]
+        return [keys.index(_kind_key(device)) for device in self.topology.devices]
+
+    def to_native(self, array: Arrays, configs: Mapping[str, ParallelConfig]) -> Any:
+        """A strategy, or a part of one, as native code takes it; `array` keeps it."""
+        numbered = ((self.operator_numbers[name], config) for name, config in configs.items())
+        return to_native(array, numbered, self.devices)
+
+    def from_native(self, its: Any, source: str) -> Strategy:
+        """The strategy that a native one is."""
+        strategy = from_native(its, self.graph, self.devices, source)
+        return Strategy(strategy, source, granularity=self.granularity)
+
+    def class_of(self, operator: Operator) -> int:
+        """Operators with the same number differ in name and tensors alone."""
+        return self._like[self.operator_numbers[operator.name]]
+
+    def _classes(self) -> list[int]:
+        """For each operator, the first that is like it; they share the cost table's entries."""
+        first: dict[object, int] = {}
+        like = []
+        for number, operator in enumerate(self.graph.operators):
+            key = (
+                operator.kind,
+                tuple(operator.input_shapes),
+                # They differ where what one reads, and not the other, may come in partial values.
+                tuple(access for _, _, access in operator.operands),
+                tuple((w.shape, w.requires_gradient, w.state, w.table) for w in operator.weights),
+                wanted_gradients(operator),
+                operator in self.facts.backward,
+            )
+            like.append(first.setdefault(key, number))
+        return like
+
+    def _rates(self, device: Device) -> dict[str, object]:
+        """The header's ``fl_rates`` of a kind of devices."""
+        rates: dict[str, object] = {"runtime": astuple(self.costs.runtime(device))}
+        for pass_ in LINEAR_PASSES:
+            cost, _ = self.costs.linear(pass_, device)
+            rates[pass_] = (cost.overhead_ns, cost.bytes_per_second, thousandths(cost.contention))
+        return rates
+
+    def _machine(self, array: Arrays) -> dict[str, Any]:
+        """The topology as the header's ``fl_machine``."""
+        topology = self.topology
+        number = {memory: i for i, memory in enumerate(self.memories)}
+        user_of = {device.memory: device.name for device in reversed(topology.devices)}
+        capacity = {device.memory: device.memory_bytes for device in topology.devices}
+        channels = {channel: i for i, channel in enumerate(topology.channels)}
+        bandwidths, latencies = [1] * len(channels), [0] * len(channels)
+        routes: list[int] = []
+        lengths: list[int] = []
+        for source in self.memories:
+            for destination in self.memories:
+                route = topology.route(user_of[source], user_of[destination])
+                lengths.append(len(route))
+                for hop in route:
+                    channel = channels[hop.channel]
+                    bandwidths[channel] = hop.link.bandwidth
+                    latencies[channel] = hop.link.latency_ns
+                    routes.append(channel)
+        return {
+            "n_devices": len(topology.devices),
+            "memory_of": array("int32_t", [number[device.memory] for device in topology.devices]),
+            "kind_of": array("int32_t", self.kind_of_device),
+            "kinds": len(self.kinds),
+            "rates": array("fl_rates", [self._rates(kind) for kind in self.kinds]),
+            "n_links": len(channels),
+            "bandwidth": array("int64_t", bandwidths),
+            "latency": array("int64_t", latencies),
+            "memories": len(self.memories),
+            "capacity": array("int64_t", [capacity[memory] for memory in self.memories]),
+            "route_lengths": array("int32_t", lengths),
+            "n_routes": len(routes),
+            "routes": array("int32_t", routes),
+        }
+
+    def checked(self, strategy: Strategy) -> Strategy:
+        """`Strategy.checked` against graph and machine; its costs are in the table afterwards."""
+        if strategy.granularity not in (None, self.granularity):
+            raise UserError(
+                f"{strategy.source}: its granularity is {strategy.granularity}, but the "
+                f"simulation's is {self.granularity}"
+            )
+        filled = strategy.checked(self.graph, self.devices)
+        self.prepare_all((op, filled[op.name]) for op in self.graph.operators)
+        return filled
+
+    @property
+    def least_bytes(self) -> int:
+        """What any strategy keeps: each weight at least once, its gradient, its optimizer's states.
+
+        The gradient of a table is that of the rows that were looked up, which may be few.
+        """
+        fields = {
+            weight: weight.element_bytes
+            + weight.requires_gradient * (not weight.table) * weight.gradient_bytes
+            + weight.requires_gradient * (self.optimizer_states + weight.has_master) * STATE_BYTES
+            for weight in self.graph.weights
+        }
+        return sum(prod(weight.shape) * size for weight, size in fields.items())
+
+    def require_room(self) -> None:
+        """Raise `UserError` if no strategy can fit: before a search spends its time on it."""
+        sizes = {device.memory: device.memory_bytes for device in self.topology.devices}
+        if self.least_bytes > sum(sizes.values()):
+            raise UserError(
+                f"no strategy fits: the weights, their gradients and the optimizer's states take "
+                f"{self.least_bytes:,} bytes, but the memories of machine {self.topology.name} "
+                f"have {sum(sizes.values()):,} together; take a smaller model, or a machine with "
+                "more devices or larger memories"
+            )
+
+    def require_memory(self, strategy: Strategy, allocated: dict[str, int]) -> None:
+        """Raise `UserError`, naming the memory, unless a strategy fits into the memories."""
+        capacity = {device.memory: device.memory_bytes for device in self.topology.devices}
+        for memory, size in allocated.items():
+            if size > capacity[memory]:
+                raise UserError(
+                    f"{strategy.source} does not fit: training allocates {size:,} bytes in "
+                    f"{memory}, which has {capacity[memory]:,}; split the operators over more "
+                    "devices, or take a smaller batch"
+                )
+
+
+def _kind_key(device: Device) -> tuple[object, ...]:
+    peaks = sorted(device.peak_flops.items())
+    return (device.kind, device.model, *peaks, device.memory_bandwidth, device.efficiency)
+
+
+def _kinds(devices: Sequence[Device]) -> list[Device]:
+    """One device of each kind."""
+    first: dict[tuple[object, ...], Device] = {}
+    for device in devices:
+        first.setdefault(_kind_key(device), device)
+    return list(first.values())

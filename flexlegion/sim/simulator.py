@@ -1,0 +1,269 @@
+"""The execution simulator, a thin view of the native one (``native/sim``; FlexFlow, section 5).
+
+It simulates one training iteration: the tasks that the plan launches, and the transfers that their
+rectangles imply on a device topology. `full` builds everything from nothing; a `Simulation` holds a
+strategy and tries changes of it, by the delta algorithm or by the full one, with one result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from flexlegion.bindings.native import Arrays, layout, names
+from flexlegion.plan.plan import PASSES
+from flexlegion.sim.problem import Problem
+from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.strategy import Strategy
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+FLOWS = names("fl_flow", " ")
+CONTENTS = names("fl_content", " ")  # what memory is for
+ALGORITHMS = names("fl_algorithm")
+VERDICTS = names("fl_verdict")  # on a proposal
+SIMULATED, OUT_OF_MEMORY = "simulated", "out_of_memory"
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A simulated iteration; times in ns, sizes in bytes.
+
+    Parameters
+    ----------
+    problem, strategy
+        What was simulated.
+    iteration_time_ns
+        The latest end.
+    bytes_moved
+        Between memories, however many links they pass.
+    computation_time_ns
+        The sum over all devices.
+    crossings
+        Dependencies between tasks of two devices that share a memory.
+    tasks
+        A row a task (the header's ``fl_task``): normal tasks, launch by launch, then communication
+        tasks. Of a communication task, pass, index and part name its writer; `index` is an
+        operator's number, or for a load a tensor's; `hop` is -1 for a normal task.
+    peak_memory_bytes
+        Of each memory, the most that it holds at one time of what is still needed. No runtime here
+        comes down to that; nothing is decided by it.
+    allocated_bytes
+        Of each memory, what it holds if nothing is given back, as in flexlegion's runtime: for
+        training, and for the predictions and evaluations of the same process.
+    load_ns
+        Of each device and link, the time that it is busy.
+    contents_bytes
+        Of each memory, what of `allocated_bytes` is for what, by `CONTENTS`.
+    """
+
+    problem: Problem
+    strategy: Strategy
+    iteration_time_ns: int
+    bytes_moved: int
+    computation_time_ns: int
+    crossings: int
+    tasks: npt.NDArray[Any]
+    peak_memory_bytes: dict[str, int]
+    allocated_bytes: dict[str, int]
+    load_ns: dict[str, int]
+    contents_bytes: dict[str, dict[str, int]]
+
+    @property
+    def load_balance(self) -> float:
+        """Mean load of the devices over the largest: 1 if all compute for equally long."""
+        loads = [self.load_ns[name] for name in self.problem.devices.names]
+        return sum(loads) / len(loads) / max(*loads, 1)
+
+    @cached_property
+    def places(self) -> list[str]:
+        """Names of devices and links, as the rows number them."""
+        return [*self.problem.devices.names, *self.problem.topology.channels]
+
+    def describe(self, row: Any) -> str:
+        """A task's name, for people: ``forward conv1 [2]``, ``conv1.output -> gpu:3``."""
+        graph = self.problem.graph
+        pass_ = PASSES[row["pass"]]
+        if row["hop"] < 0:
+            owner = (
+                graph.tensors[row["index"]] if pass_ == "load" else graph.operators[row["index"]]
+            )
+            return f"{pass_} {owner.name} [{row['part']}]"
+        flow = FLOWS[row["flow"]]
+        if flow == "weights":
+            name = graph.operators[row["tensor"]].name
+            what = f"weights of {name}" if pass_ == "update" else f"weight gradients of {name}"
+        elif flow in ("norms", "total norm"):
+            what = flow
+        else:
+            what = graph.tensors[row["tensor"]].name
+            if flow != "value":
+                what = f"{'gradient' if flow == 'gradient' else 'partial values'} of {what}"
+        return f"{what} [{row['part']}] -> {self.problem.memories[row['destination']]}"
+
+    def rows(self) -> Iterator[tuple[str, str, int, int, dict[str, Any]]]:
+        """(device or link, task name, start in ns, duration in ns, details), for exporters."""
+        for row in self.tasks:
+            details: dict[str, Any] = {
+                "ready_time_ns": int(row["ready_time"]),
+                "exe_time_ns": int(row["exe_time"]),
+            }
+            for what in ("contention_time", "runtime_time"):
+                if row[what]:
+                    details[f"{what}_ns"] = int(row[what])
+            if row["hop"] >= 0:
+                details["bytes"] = int(row["bytes"])
+            elif PASSES[row["pass"]] in ("forward", "backward"):
+                details["priced_by"] = self._priced_by(row)
+            start, end = int(row["start_time"]), int(row["end_time"])
+            yield self.places[row["device"]], self.describe(row), start, end - start, details
+
+    def _priced_by(self, row: Any) -> str:
+        operator = self.problem.graph.operators[row["index"]]
+        degrees = self.strategy[operator.name].degrees
+        return self.problem.source_of(operator, degrees, int(row["device"]))
+
+
+class Simulation:
+    """A strategy and its timeline, under changes.
+
+    Parameters
+    ----------
+    problem
+        Graph, machine and costs.
+    strategy
+        Where to start; simulated in full.
+
+    Raises
+    ------
+    UserError
+        If the strategy does not fit graph or machine.
+    """
+
+    def __init__(self, problem: Problem, strategy: Strategy) -> None:
+        strategy = problem.checked(strategy)
+        self.problem = problem
+        self._configs = dict(strategy)
+        self._proposed: Mapping[str, ParallelConfig] = {}
+        core = problem.core
+        self._core = core
+        array = Arrays()
+        self._handle = core.ffi.gc(
+            core.check(
+                core.lib.fl_simulator_create(problem.handle, problem.to_native(array, strategy))
+            ),
+            core.lib.fl_simulator_destroy,
+        )
+
+    @property
+    def strategy(self) -> Strategy:
+        """What is held, the last accepted."""
+        return Strategy(self._configs, granularity=self.problem.granularity)
+
+    def propose(
+        self,
+        configs: Mapping[str, ParallelConfig],
+        algorithm: str = "delta",
+        limit_ns: int = 0,
+    ) -> str:
+        """Try other configurations of some operators.
+
+        Parameters
+        ----------
+        configs
+            By operator name; checked by the caller.
+        algorithm
+            ``full`` or ``delta``; both give the same timeline.
+        limit_ns
+            Give up once the iteration is sure to take longer; 0: never.
+
+        Returns
+        -------
+        str
+            One of `VERDICTS`. Afterwards `timeline` is the proposal's, if it was simulated, until
+            `accept` or `reject`.
+        """
+        lib = self._core.lib
+        problem = self.problem
+        for name, config in configs.items():
+            problem.prepare(problem.graph.operators[problem.operator_numbers[name]], config.degrees)
+        array = Arrays()
+        number = int(
+            self._core.check(
+                lib.fl_simulator_propose(
+                    self._handle,
+                    problem.to_native(array, configs),
+                    ALGORITHMS.index(algorithm),
+                    limit_ns,
+                )
+            )
+        )
+        verdict = VERDICTS[number]
+        self._proposed = configs if verdict == SIMULATED else {}
+        return verdict
+
+    def accept(self) -> None:
+        """Hold the proposal."""
+        self._core.check(self._core.lib.fl_simulator_decide(self._handle, True))
+        self._configs.update(self._proposed)
+        self._proposed = {}
+
+    def reject(self) -> None:
+        """Return to what was held before the proposal."""
+        self._core.check(self._core.lib.fl_simulator_decide(self._handle, False))
+        self._proposed = {}
+
+    @property
+    def iteration_time_ns(self) -> int:
+        """Of the timeline."""
+        return int(self._summary().iteration_time)
+
+    def timeline(self) -> Timeline:
+        """All of it, copied."""
+        import numpy as np
+
+        core, problem = self._core, self.problem
+        summary = self._summary()
+        tasks = np.zeros(summary.tasks, layout("fl_task", pass_id="pass"))
+        pointer = core.ffi.cast("fl_task *", tasks.ctypes.data)
+        memories, places = problem.memories, [*problem.devices.names, *problem.topology.channels]
+        peak = core.ffi.new("int64_t[]", len(memories))
+        contents = core.ffi.new("int64_t[]", len(memories) * len(CONTENTS))
+        core.check(
+            core.lib.fl_simulator_timeline(
+                self._handle, len(tasks), pointer, len(memories), peak, contents
+            )
+        )
+        of_content = iter(contents)
+        return Timeline(
+            problem,
+            Strategy(self._configs | dict(self._proposed), granularity=self.problem.granularity),
+            int(summary.iteration_time),
+            int(summary.bytes_moved),
+            int(summary.computation_time),
+            int(summary.crossings),
+            tasks,
+            dict(zip(memories, peak, strict=True)),
+            dict(zip(memories, core.items(summary.allocated, len(memories)), strict=True)),
+            dict(zip(places, core.items(summary.load, len(places)), strict=True)),
+            {memory: dict(zip(CONTENTS, of_content, strict=False)) for memory in memories},
+        )
+
+    def _summary(self) -> Any:
+        summary = self._core.ffi.new("fl_summary *")
+        self._core.check(self._core.lib.fl_simulator_summary(self._handle, summary))
+        return summary
+
+
+def full(problem: Problem, strategy: Strategy) -> Timeline:
+    """Simulate one training iteration from nothing (the full simulation algorithm).
+
+    Raises
+    ------
+    UserError
+        If the strategy does not fit graph or machine.
+    """
+    return Simulation(problem, strategy).timeline()

@@ -1,0 +1,1 @@
+"""Configurations, strategies, their files; the known strategies, and SBP signatures."""

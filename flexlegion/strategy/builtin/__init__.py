@@ -1,0 +1,145 @@
+"""Strategies by name or file: a module for each that comes along, which registers it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from flexlegion.base.errors import UserError
+from flexlegion.graph.graph import Graph
+from flexlegion.machine.devices import Devices
+from flexlegion.machine.topology import Topology
+from flexlegion.sim.problem import Problem
+from flexlegion.strategy.builtin.registry import is_named, make_strategy
+from flexlegion.strategy.builtin.splitting import all_by_samples, split
+from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
+from flexlegion.strategy.strategy import Strategy
+
+# Each registers itself, in the order in which messages name them.
+# isort: off
+from flexlegion.strategy.builtin import single, data_parallel, model_parallel  # noqa: F401
+from flexlegion.strategy.builtin import one_weird_trick, gnmt, megatron, vocabulary  # noqa: F401
+from flexlegion.strategy.builtin import wide_deep, expert, optcnn, random, sbp  # noqa: F401
+
+# isort: on
+
+
+@runtime_checkable
+class HasStrategy(Protocol):
+    """A result that has a strategy, as that of a search."""
+
+    @property
+    def strategy(self) -> Strategy:
+        """What it has."""
+
+
+AnyStrategy = str | Path | Strategy | HasStrategy
+
+
+def resolve(
+    spec: AnyStrategy, graph: Graph, devices: Devices, topology: Topology | None = None
+) -> Strategy:
+    """The strategy that `spec` stands for, checked against graph and machine.
+
+    Parameters
+    ----------
+    spec
+        A `Strategy`, a result that has one, a known strategy's name (see `registry`), or the path
+        of a strategy file.
+    graph
+        What it is for.
+    devices
+        The devices that it may name.
+    topology
+        The machine that they belong to, for strategies that treat nodes alike, unless `devices`
+        knows their nodes, as a topology's and a running machine's do.
+
+    Raises
+    ------
+    UserError
+        If it cannot be read or does not fit.
+    """
+    if topology is not None:
+        nodes = [topology.device(name).node for name in devices.names]
+        devices = Devices(devices.names, nodes)
+    read = read_strategy(spec)
+    strategy = read if isinstance(read, Strategy) else make_strategy(read, graph, devices)
+    return _with_tables_in_pieces(strategy.filled(graph), graph).checked(graph, devices)
+
+
+def read_strategy(spec: AnyStrategy) -> str | Strategy:
+    """A known strategy's name as it is, a file read: once, for it may be a pipe.
+
+    Raises
+    ------
+    UserError
+        If it is neither a name nor a file.
+    """
+    if isinstance(spec, Strategy):
+        return spec
+    if isinstance(spec, str | Path):
+        return str(spec) if is_named(str(spec)) else Strategy.load(spec)
+    return spec.strategy
+
+
+def granularity_of(*read: str | Strategy) -> Granularity:
+    """How finely plans are cut under strategies that were read: the default, unless one says.
+
+    Raises
+    ------
+    UserError
+        If two differ: then they have no simulation in common.
+    """
+    given = [strategy for strategy in read if isinstance(strategy, Strategy)]
+    cut = [strategy.granularity or DEFAULT_GRANULARITY for strategy in given]
+    for strategy, its in zip(given, cut, strict=True):
+        if its != cut[0]:
+            raise UserError(
+                f"{strategy.source} has another granularity than {given[0].source}: {its} and "
+                f"{cut[0]}"
+            )
+    return cut[0] if cut else DEFAULT_GRANULARITY
+
+
+def named(spec: AnyStrategy, problem: Problem) -> Strategy:
+    """The strategy that `spec` stands for, those that need costs included.
+
+    Raises
+    ------
+    UserError
+        If it cannot be read or does not fit the problem.
+    """
+    return problem.checked(unchecked(spec, problem))
+
+
+def unchecked(spec: AnyStrategy, problem: Problem) -> Strategy:
+    """`named`, whether it fits or not; the problem's cost table stays as it is."""
+    read = read_strategy(spec)
+    if isinstance(read, str):
+        read = make_strategy(read, problem.graph, problem.devices, problem)
+    return _with_tables_in_pieces(read.filled(problem.graph), problem.graph)
+
+
+def samples_only(problem: Problem) -> Strategy:
+    """Data parallelism; a batch smaller than the number of devices is on the first of them."""
+    devices = problem.devices.preferred
+    return Strategy(all_by_samples(problem.graph, devices), "strategy 'data'")
+
+
+def _with_tables_in_pieces(strategy: Strategy, graph: Graph) -> Strategy:
+    """What looks rows up is split by the table's columns and rows alone.
+
+    Split in any other way, it is split into as many pieces of the columns.
+    """
+    configs = dict(strategy)
+    for op in graph.operators:
+        config = configs.get(op.name)
+        if not op.looks_up or config is None or len(config.devices) != config.tasks:
+            continue
+        column = len(op.output.shape) - 1
+        whole = all(degree == 1 for degree in config.degrees[:column])
+        if len(config.degrees) in (column + 1, len(op.dims)) and not whole:
+            configs[op.name] = split(op, column, config.devices)
+    if configs == dict(strategy):
+        return strategy
+    return strategy.replaced(configs)

@@ -1,0 +1,28 @@
+"""A random point of the SOAP space, for tests and as a start of searches."""
+
+from flexlegion.graph.graph import Graph
+from flexlegion.machine.devices import Devices
+from flexlegion.strategy.builtin.registry import own_strategy
+from flexlegion.strategy.configuration import ParallelConfig, random_config, reads_partial_values
+from flexlegion.strategy.strategy import Strategy
+
+
+@own_strategy("random", takes_seed=True)
+def random(graph: Graph, devices: Devices, seed: int) -> Strategy:
+    """Each operator's degrees and devices drawn independently; the same for the same seed.
+
+    Reductions are split, too, and it is drawn who combines their partial values; where an operator
+    is linear in an input that has some, it may share them out.
+
+    An operator gets at most twice as many tasks as there are devices.
+    """
+    import numpy as np
+
+    rng = np.random.default_rng(seed)
+    names = devices.preferred
+    most = 2 * len(names)
+    configs: dict[str, ParallelConfig] = {}
+    for op in graph.operators:
+        parts = reads_partial_values(op, configs)
+        configs[op.name] = random_config(op, names, rng, most, reductions=True, parts=parts)
+    return Strategy(configs, f"strategy 'random:{seed}'")

@@ -1,0 +1,263 @@
+"""Parallelization configurations: one operator's point in the SOAP space (FlexFlow, section 4)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+from flexlegion.base.errors import UserError
+from flexlegion.base.quoting import printable, shown
+from flexlegion.base.suggestions import did_you_mean
+from flexlegion.graph.graph import Operator
+from flexlegion.graph.operator_type import DimKind
+from flexlegion.machine.devices import Devices
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Sums = Literal["readers", "shards"]
+SUMS: tuple[Sums, ...] = get_args(Sums)  # the first unless said otherwise
+
+# The kinds of dimensions that are split wherever they can be. A part is so only for what is there:
+# partial values of inputs.
+SPLIT = frozenset(DimKind) - {DimKind.NONE, DimKind.PART}
+
+_DEVICE_NAME = re.compile(r"(cpu|gpu):(0|[1-9][0-9]*)")
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """How one operator is split into tasks, and where each task runs.
+
+    Parameters
+    ----------
+    degrees
+        Degree of parallelism for each dimension of the operator's space: of its output, then of
+        what it reduces, which may be left out. Where a degree does not divide its extent, tiles
+        differ by at most one.
+    devices
+        A device for each task; tasks are numbered row-major over the degrees. Devices may repeat,
+        and need not be contiguous.
+    sums
+        Who combines partial values, where a reduction is split: "readers", each for itself, or
+        "shards", those that wrote them, shard by shard, before anybody reads.
+    dims
+        Names of the dimensions that the degrees are of, if these are not all, as in a file; the
+        others are whole.
+    """
+
+    degrees: tuple[int, ...]
+    devices: tuple[str, ...]
+    sums: Sums = "readers"
+    dims: tuple[str, ...] | None = None
+
+    @property
+    def tasks(self) -> int:
+        """Number of tasks, the paper's ``|c|``."""
+        return math.prod(self.degrees)
+
+    def filled(self, operator: Operator, where: str) -> ParallelConfig:
+        """The same with a degree for each dimension of the operator, in their order.
+
+        Dimensions without a degree are whole: those that are not named, or if none is, reductions,
+        or the parts of linear inputs.
+
+        Parameters
+        ----------
+        operator
+            What it is for.
+        where
+            Beginning of the message, e.g. the file's name.
+
+        Raises
+        ------
+        UserError
+            If it names a dimension that the operator does not have.
+        """
+        if self.dims is None:
+            missing = operator.dims[len(self.degrees) :]
+            reductions = len(self.degrees) == len(operator.output.shape)
+            if not reductions and any(dim.kind is not DimKind.PART for dim in missing):
+                return self
+            return replace(self, degrees=(*self.degrees, *(1,) * len(missing)))
+        names = [dim.name for dim in operator.dims]
+        for name in self.dims:
+            if name not in names:
+                raise UserError(
+                    f"{where}: operator '{operator.name}' has no dimension '{printable(name[:40])}'"
+                    f"{did_you_mean(name, names)}; it has {', '.join(names)}"
+                )
+        degrees = dict(zip(self.dims, self.degrees, strict=True))
+        return replace(self, degrees=tuple(degrees.get(name, 1) for name in names), dims=None)
+
+    def named(self, operator: Operator) -> ParallelConfig:
+        """The same with degrees by the dimensions' names, where they are more than 1."""
+        if self.dims is not None or len(self.degrees) > len(operator.dims):
+            return self
+        split = [
+            (dim.name, degree)
+            for dim, degree in zip(operator.dims, self.degrees, strict=False)
+            if degree != 1
+        ]
+        names, degrees = tuple(name for name, _ in split), tuple(degree for _, degree in split)
+        return replace(self, degrees=degrees, dims=names)
+
+    def check(self, operator: Operator, devices: Devices, where: str) -> None:
+        """Raise `UserError` unless this configuration fits the operator and the machine.
+
+        Parameters
+        ----------
+        operator, devices
+            What it is for.
+        where
+            Beginning of the message, e.g. the file's name.
+        """
+        degrees = self.filled(operator, where).degrees
+        where = f"{where}: operator '{operator.name}'"
+        dims = operator.dims
+        if len(degrees) != len(dims):
+            names = ", ".join(dim.name for dim in dims)
+            raise UserError(
+                f"{where} has {len(self.degrees)} degrees, but {len(dims)} dimensions ({names})"
+            )
+        for dim, degree, extent in zip(dims, degrees, operator.space, strict=True):
+            if degree < 1:
+                raise UserError(
+                    f"{where} has degree {degree} in dimension '{dim.name}'; degrees start at 1"
+                )
+            if degree > 1 and dim.kind is DimKind.NONE:
+                raise UserError(
+                    f"{where} splits dimension '{dim.name}' into {degree} parts, but it cannot be "
+                    "split; its degree has to be 1"
+                )
+            if degree > extent:
+                what = "a batch of" if dim.name == "sample" else "an extent of"
+                raise UserError(
+                    f"{where} splits dimension '{dim.name}' into {degree} parts, but it has "
+                    f"{what} {extent}; use at most {extent}"
+                )
+        if self.sums not in SUMS:
+            choices = " or ".join(f"'{name}'" for name in SUMS)
+            raise UserError(f"{where} has its sums made by {shown(self.sums)}, not by {choices}")
+        if len(self.devices) != self.tasks:
+            raise UserError(
+                f"{where} needs one device a task, but names {len(self.devices)} device"
+                f"{'s' * (len(self.devices) != 1)} for {self.tasks} task{'s' * (self.tasks != 1)} "
+                "(the product of its degrees)"
+            )
+        for device in self.devices:
+            if not _DEVICE_NAME.fullmatch(device):
+                raise UserError(
+                    f"{where} names an unknown device '{device}'; devices are called cpu:0, cpu:1, "
+                    "... and gpu:0, gpu:1, ..."
+                )
+            if device not in devices:
+                raise UserError(
+                    f"{where} needs device '{device}', but this run has {devices}; "
+                    "change the strategy, or run with more processors (legate --cpus, --gpus)"
+                )
+
+
+def random_config(
+    operator: Operator,
+    devices: list[str],
+    rng: np.random.Generator,
+    max_tasks: int,
+    reductions: bool = False,
+    parts: bool = False,
+) -> ParallelConfig:
+    """A configuration drawn from all dimensions, degrees and device assignments.
+
+    Parameters
+    ----------
+    operator
+        What to split.
+    devices
+        Devices to choose from, independently for each task.
+    rng
+        Source of randomness.
+    max_tasks
+        Bound on the number of tasks.
+    reductions
+        Whether to split reductions, too, and to say who combines their partial values.
+    parts
+        Whether to share out partial values of inputs, too.
+    """
+    dims, space = operator.dims, operator.space
+    degrees = [1] * len(dims)
+    output = len(operator.output.shape)
+    tasks = int(rng.integers(1, max_tasks + 1))
+    shared_out = parts or dims[-1].kind is not DimKind.PART
+    last = len(dims) - (not shared_out) if reductions or parts else output
+    for d in rng.permutation(last):
+        if dims[d].kind is DimKind.NONE:
+            continue
+        limit = min(space[d], tasks // math.prod(degrees))
+        degrees[d] = int(rng.integers(1, limit + 1))
+    chosen = rng.choice(devices, math.prod(degrees))
+    partial = math.prod(degrees[output:]) > 1
+    sums: Sums = "shards" if partial and rng.integers(2) else "readers"
+    return ParallelConfig(tuple(degrees), tuple(str(name) for name in chosen), sums)
+
+
+def reads_partial_values(operator: Operator, configs: Mapping[str, ParallelConfig]) -> bool:
+    """Whether an operator is linear in an input that has partial values.
+
+    Parameters
+    ----------
+    operator
+        What reads them.
+    configs
+        By name, how the operators before it are split, with a degree for each of their dimensions.
+    """
+    for _, tensor, access in operator.operands:
+        before = tensor.producer
+        if access.part < 0 or before is None or configs[before.name].sums != "readers":
+            continue
+        if math.prod(configs[before.name].degrees[len(before.output.shape) :]) > 1:
+            return True
+    return False
+
+
+def splits(
+    operator: Operator, max_tasks: int, allowed: Collection[DimKind] = SPLIT
+) -> list[tuple[int, ...]]:
+    """All tuples of degrees that deal an operator to up to `max_tasks` devices evenly.
+
+    A degree is a divisor of `max_tasks` or a power of two, at most its dimension's extent; their
+    product is at most `max_tasks`. So the tasks come to equal shares of `max_tasks` devices, or of
+    half of them, and so on; extents that a degree does not divide make tiles that differ by one.
+    Other degrees fit an operator, too, but leave devices with unequal shares.
+
+    Parameters
+    ----------
+    operator
+        What to split.
+    max_tasks
+        Bound on the number of tasks, such as the number of devices; at least 1.
+    allowed
+        Which kinds of dimensions may be split; all by default.
+
+    Returns
+    -------
+    list
+        Each tuple once, in lexicographic order; ``(1, ..., 1)`` is the first.
+    """
+    choices = []
+    for dim, extent in zip(operator.dims, operator.space, strict=True):
+        whole = dim.kind is DimKind.NONE or dim.kind not in allowed
+        limit = 1 if whole else min(extent, max_tasks)
+        choices.append([d for d in range(1, limit + 1) if max_tasks % d == 0 or d & (d - 1) == 0])
+    # Dimension by dimension, with the number of tasks so far: what exceeds the bound ends there.
+    found: list[tuple[tuple[int, ...], int]] = [((), 1)]
+    for degrees in choices:
+        found = [
+            ((*head, degree), tasks * degree)
+            for head, tasks in found
+            for degree in degrees
+            if tasks * degree <= max_tasks
+        ]
+    return [degrees for degrees, _ in found]

@@ -1,0 +1,315 @@
+"""Strategies: a parallelization configuration for every operator, and their files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from flexlegion.base.documents import read_json
+from flexlegion.base.errors import UserError
+from flexlegion.base.files import write_text
+from flexlegion.base.quoting import printable, shown
+from flexlegion.base.suggestions import did_you_mean
+from flexlegion.graph.fingerprint import Fingerprint, difference
+from flexlegion.graph.graph import Graph
+from flexlegion.machine.devices import Devices
+from flexlegion.objective.losses import parts_of_loss
+from flexlegion.strategy.configuration import SUMS, ParallelConfig
+from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity, from_json, to_json
+
+SCHEMA_VERSION = 2
+KEYS = {
+    1: ("schema_version", "found", "operators"),
+    2: ("schema_version", "found", "granularity", "operators"),
+}
+GRAPH = "graph"  # in `found`: the fingerprint, operator by operator
+
+
+class Strategy(Mapping[str, ParallelConfig]):
+    """The paper's S: operator name -> `ParallelConfig`.
+
+    Parameters
+    ----------
+    configs
+        One entry an operator.
+    source
+        Where it came from, for messages: a file's name, or a built-in strategy's.
+    found
+        How a search found it, for people: the model, the machine, simulated times, the seed, and
+        so on. Values are what JSON can hold, and files carry it along. A "graph" in it is the
+        fingerprint of the graph that it is for, which `checked` compares.
+    granularity
+        How finely plans are cut where the configurations leave it open; None: it states nothing.
+    """
+
+    def __init__(
+        self,
+        configs: Mapping[str, ParallelConfig],
+        source: str = "strategy",
+        found: Mapping[str, Any] | None = None,
+        granularity: Granularity | None = None,
+    ) -> None:
+        self._configs = dict(configs)
+        self.source = source
+        self.found = dict(found or {})
+        self.granularity = granularity
+
+    def __getitem__(self, operator: str) -> ParallelConfig:
+        return self._configs[operator]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._configs)
+
+    def __len__(self) -> int:
+        return len(self._configs)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What was found, without the description of the graph, which is for files alone."""
+        return {key: value for key, value in self.found.items() if key != GRAPH}
+
+    def devices(self) -> set[str]:
+        """All devices that it names."""
+        return {device for config in self._configs.values() for device in config.devices}
+
+    def filled(self, graph: Graph) -> Strategy:
+        """The same with a degree for each dimension of each operator of a graph.
+
+        See `ParallelConfig.filled`. Operators that prepare a loss, and that it does not name, are
+        split as the loss is; those that another loss had, and this one has not, are left out.
+
+        Raises
+        ------
+        UserError
+            If it names a dimension that an operator does not have.
+        """
+        operators = {op.name: op for op in graph.operators}
+        configs = dict(self._configs)
+        for loss in self._configs:
+            for part in parts_of_loss(loss):
+                if part in operators:
+                    configs.setdefault(part, self._configs[loss])
+                elif loss in operators:
+                    configs.pop(part, None)
+        configs = {
+            name: config.filled(operators[name], self.source) if name in operators else config
+            for name, config in configs.items()
+        }
+        return self if configs == self._configs else self.replaced(configs)
+
+    def renamed(self, source: str, found: Mapping[str, Any]) -> Strategy:
+        """The same strategy, found in that way."""
+        return Strategy(self._configs, source, found, self.granularity)
+
+    def replaced(self, configs: Mapping[str, ParallelConfig]) -> Strategy:
+        """Another with these configurations, the rest being the same."""
+        return Strategy(configs, self.source, self.found, self.granularity)
+
+    def checked(self, graph: Graph, devices: Devices) -> Strategy:
+        """`filled`, if it fits the graph and the machine.
+
+        One that carries a fingerprint fits the same graph alone, with any batch size and loss.
+
+        Raises
+        ------
+        UserError
+            If it does not fit.
+        """
+        self._check_fingerprint(graph)
+        filled = self.filled(graph)
+        operators = {operator.name: operator for operator in graph.operators}
+        for name in filled:
+            if name not in operators:
+                close = get_close_matches(name, operators, n=1, cutoff=0.75)
+                hint = f"did you mean '{close[0]}'?" if close else f"it has {_some(operators)}"
+                raise UserError(f"{self.source}: the model has no operator '{name}'; {hint}")
+        missing = [name for name in operators if name not in filled]
+        if missing:
+            raise UserError(
+                f"{self.source}: no configuration for operator{'s' * (len(missing) > 1)} "
+                f"{_some(missing)}; a strategy has one entry for each operator of the model"
+            )
+        for name, operator in operators.items():
+            filled[name].check(operator, devices, self.source)
+        return filled
+
+    @property
+    def fingerprint(self) -> Fingerprint | None:
+        """Of the graph that it is for, if that is known.
+
+        Raises
+        ------
+        UserError
+            If what a file says is none.
+        """
+        texts = self.found.get(GRAPH)
+        if texts is None:
+            return None
+        if not isinstance(texts, dict) or not all(isinstance(t, str) for t in texts.values()):
+            raise UserError(
+                f"{self.source}: 'found' has the {GRAPH} {shown(texts)}, which is none; it may be "
+                "left out"
+            )
+        return Fingerprint(texts)
+
+    def _check_fingerprint(self, graph: Graph) -> None:
+        there = self.fingerprint
+        if there is None:
+            return
+        here = Fingerprint.of(graph)
+        if there.value != here.value:
+            model = self.found.get("model")
+            whose = f" ({model})" if isinstance(model, str) else ""
+            raise UserError(
+                f"{self.source}: this strategy is for another network{whose}: "
+                f"{difference(there, here)}"
+            )
+
+    def save(self, path: str | Path, graph: Graph | None = None) -> None:
+        """Write it as JSON: one line an operator, so that versions compare well.
+
+        An earlier file of that name stays as it is until the new one is complete.
+
+        Parameters
+        ----------
+        path
+            The file.
+        graph
+            What it is for: degrees are written by the names of its operators' dimensions. Without
+            it, they are lists.
+
+        Raises
+        ------
+        UserError
+            If the file cannot be written, or `found` is not JSON.
+        """
+        known = {} if graph is None else {op.name: op for op in graph.operators}
+        lines = [
+            f"    {json.dumps(name)}: "
+            + json.dumps(entry_of(config.named(known[name]) if name in known else config))
+            for name, config in self._configs.items()
+        ]
+        operators = ",\n".join(lines)
+        try:
+            found = json.dumps(self.found, indent=2, allow_nan=False).replace("\n", "\n  ")
+        except (TypeError, ValueError) as e:
+            raise UserError(f"{path}: what was found cannot be written as JSON ({e})") from None
+        text = f'{{\n  "schema_version": {SCHEMA_VERSION},\n'
+        text += f'  "found": {found},\n' if self.found else ""
+        if self.granularity not in (None, DEFAULT_GRANULARITY):
+            text += f'  "granularity": {json.dumps(to_json(self.granularity))},\n'
+        text += f'  "operators": {{\n{operators}\n  }}\n}}\n'
+        write_text(path, text, "strategy")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Strategy:
+        """Read a strategy file.
+
+        Raises
+        ------
+        UserError
+            If the file is missing or is not such a file. Whether it fits a model is `checked`'s.
+        """
+        # Whose strategies need this file.
+        from flexlegion.strategy.builtin.registry import STRATEGIES, strategy_names
+
+        document = read_json(
+            path,
+            "strategy",
+            f"give a path, or one of the known strategies {strategy_names()}"
+            f"{did_you_mean(str(path), STRATEGIES)}",
+            "as the command 'flexlegion strategy' writes it",
+        )
+        configs = _configs_of(document, str(path))
+        granularity = None
+        if "granularity" in document:
+            granularity = from_json(document["granularity"], str(path))
+        return cls(configs, str(path), document.get("found"), granularity)
+
+
+def _some(names: Collection[str]) -> str:
+    """For messages: all names, or of very many the first."""
+    few = ", ".join(list(names)[:12])
+    return few if len(names) <= 12 else f"{few} and {len(names) - 12} more"
+
+
+def _configs_of(document: Any, where: str) -> dict[str, ParallelConfig]:
+    """The configurations in a parsed strategy file."""
+    if not isinstance(document, dict) or not isinstance(document.get("operators"), dict):
+        raise UserError(
+            f"{where}: not a strategy file; it has to be an object with 'schema_version' and "
+            "'operators'"
+        )
+    version = document.get("schema_version")
+    if type(version) is not int or version not in KEYS:
+        versions = " and ".join(map(str, KEYS))
+        raise UserError(
+            f"{where}: schema_version is {shown(version)}, but this program reads {versions}"
+        )
+    for key in document:
+        if key not in KEYS[version]:
+            keys = ", ".join(KEYS[version])
+            raise UserError(f"{where}: unknown key {shown(key)}; the keys are {keys}")
+    if not isinstance(document.get("found", {}), dict):
+        raise UserError(
+            f"{where}: 'found' has to be an object, but is {shown(document['found'])}; it may be "
+            "left out"
+        )
+    read = _config_of_version_1 if version == 1 else _config_of
+    return {
+        name: read(entry, f"{where}: operator '{printable(name)}'")
+        for name, entry in document["operators"].items()
+    }
+
+
+def _config_of_version_1(entry: Any, where: str) -> ParallelConfig:
+    """An operator's configuration in a file of schema version 1."""
+    if not isinstance(entry, dict) or set(entry) != {"degrees", "devices"}:
+        raise UserError(f"{where} needs exactly the keys 'degrees' and 'devices'")
+    if not _is_list(entry["degrees"], int):
+        raise UserError(f"{where}: 'degrees' has to be a list of integers")
+    return ParallelConfig(tuple(entry["degrees"]), _devices(entry, where))
+
+
+def _config_of(entry: Any, where: str) -> ParallelConfig:
+    """An operator's configuration."""
+    required, optional = {"degrees", "devices"}, {"sums"}
+    if not isinstance(entry, dict) or not required <= set(entry) <= required | optional:
+        raise UserError(f"{where} needs the keys 'degrees' and 'devices', and may have 'sums'")
+    degrees, sums = entry["degrees"], entry.get("sums", SUMS[0])
+    if not isinstance(sums, str) or sums not in SUMS:
+        raise UserError(
+            f"{where}: 'sums' has to be {' or '.join(map(shown, SUMS))}, but is {shown(sums)}"
+        )
+    devices = _devices(entry, where)
+    if isinstance(degrees, dict) and _is_list(list(degrees.values()), int):
+        return ParallelConfig(tuple(degrees.values()), devices, sums, tuple(degrees))
+    if _is_list(degrees, int):
+        return ParallelConfig(tuple(degrees), devices, sums)
+    raise UserError(
+        f"{where}: 'degrees' has to be an object of integers by the dimensions' names, as in "
+        '{"sample": 2}, or a list of one for each dimension'
+    )
+
+
+def _devices(entry: dict[str, Any], where: str) -> tuple[str, ...]:
+    if not _is_list(entry["devices"], str):
+        raise UserError(f"{where}: 'devices' has to be a list of names")
+    return tuple(entry["devices"])
+
+
+def _is_list(value: Any, of: type) -> bool:
+    return isinstance(value, list) and all(type(item) is of for item in value)
+
+
+def entry_of(config: ParallelConfig) -> dict[str, Any]:
+    """What a file says of an operator: degrees, devices, and who sums unless it is the readers."""
+    by_name = config.dims is not None
+    degrees = dict(zip(config.dims or (), config.degrees, strict=False))
+    entry: dict[str, Any] = {"degrees": degrees if by_name else list(config.degrees)}
+    if config.sums != SUMS[0]:
+        entry["sums"] = config.sums
+    return entry | {"devices": list(config.devices)}

@@ -1,1 +1,0 @@
-"""The commands of ``flexlegion``, a module each; see ``flexlegion/cli.py``."""

@@ -1,0 +1,1 @@
+"""Checkpoints: what training keeps, and how files hold it."""
