@@ -22,12 +22,18 @@ if TYPE_CHECKING:
     from flexlegion.analysis.explain import explain as explain
     from flexlegion.analysis.export import export as export
     from flexlegion.analysis.report import report_on as report_on
+    from flexlegion.analysis.sbp import sbp as sbp
     from flexlegion.analysis.search import search as search
     from flexlegion.analysis.simulate import simulate as simulate
     from flexlegion.base.errors import DivergenceError as DivergenceError
     from flexlegion.base.errors import UserError as UserError
     from flexlegion.bindings.native import library_folder as library_folder
     from flexlegion.bindings.native import load_kernels as load_kernels
+    from flexlegion.bindings.native import set_threads as set_threads
+    from flexlegion.graph.signatures import B as B
+    from flexlegion.graph.signatures import Mesh as Mesh
+    from flexlegion.graph.signatures import P as P
+    from flexlegion.graph.signatures import S as S
     from flexlegion.importers import from_onnx as from_onnx
     from flexlegion.importers import from_torch as from_torch
     from flexlegion.importers import to_torch as to_torch
@@ -38,16 +44,10 @@ if TYPE_CHECKING:
     from flexlegion.objective.optimizers import SGD as SGD
     from flexlegion.objective.optimizers import Adam as Adam
     from flexlegion.objective.optimizers import AdamW as AdamW
-    from flexlegion.process.ranks import set_threads as set_threads
     from flexlegion.searches.registry import register_search as register_search
     from flexlegion.strategy.builtin.registry import register_strategy as register_strategy
     from flexlegion.strategy.configuration import ParallelConfig as ParallelConfig
     from flexlegion.strategy.granularity import Granularity as Granularity
-    from flexlegion.strategy.sbp.signatures import B as B
-    from flexlegion.strategy.sbp.signatures import Mesh as Mesh
-    from flexlegion.strategy.sbp.signatures import P as P
-    from flexlegion.strategy.sbp.signatures import S as S
-    from flexlegion.strategy.sbp.strategy import sbp as sbp
     from flexlegion.strategy.strategy import Strategy as Strategy
     from flexlegion.training.callbacks import BestWeights as BestWeights
     from flexlegion.training.callbacks import Callback as Callback

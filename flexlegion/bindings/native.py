@@ -13,14 +13,16 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from flexlegion.base.arguments import typed
 from flexlegion.base.errors import NativeError, UserError
 from flexlegion.process import ranks
 from flexlegion.process.ending import handler_kept
+from flexlegion.process.together import processes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -253,7 +255,7 @@ def rt() -> Library:
     """
     commanded = "LEGATE_CONFIG" in os.environ
     ranks.prepare()
-    if ranks.processes() > 1:
+    if processes() > 1:
         _take_others_along()
     _share_cores()
     try:
@@ -303,6 +305,30 @@ def threads() -> list[int]:
     """How many threads compute a task on each device of the running Legion."""
     rt()
     return list(_threads)
+
+
+@typed
+def set_threads(threads: int | Sequence[int], worth_sharing: int = ranks.WORTH_SHARING) -> None:
+    """Have more than one thread compute a task on CPU processors.
+
+    A processor of several threads is one device, with one tile of each tensor: there are fewer
+    devices, which have more to do each, and fewer weights' copies to keep equal. By default a
+    processor has one thread, but on a machine of more than 16 cores its share of them.
+
+    Parameters
+    ----------
+    threads
+        Of each CPU processor of a rank; or one number for all of them.
+    worth_sharing
+        Tasks of fewer elements are computed by one thread.
+
+    Raises
+    ------
+    UserError
+        If a number is out of range, or Legion runs already.
+    """
+    numbers = [threads] if isinstance(threads, int) else list(threads)
+    ranks.choose_threads(numbers, worth_sharing, running=bool(rt.cache_info().currsize))
 
 
 def running() -> Any:

@@ -12,10 +12,12 @@ from typing import NoReturn
 
 import flexlegion
 from flexlegion.base.errors import UserError
+from flexlegion.bindings.native import set_threads
 from flexlegion.cli.ranks import chosen_ranks, launcher_options
 from flexlegion.cli.started import stay_with
 from flexlegion.process.ending import raise_on_signals
-from flexlegion.process.ranks import MOST_CPUS, RANKS, set_threads, visible_gpus
+from flexlegion.process.ranks import MOST_CPUS, visible_gpus
+from flexlegion.process.together import RANKS
 
 
 def add_launch_options(parser: argparse.ArgumentParser) -> None:

@@ -64,7 +64,7 @@ def _run(argv: Sequence[str] | None) -> None:
     from flexlegion.cli.outputs import check_outputs
     from flexlegion.cli.overview import overview, version
     from flexlegion.process.ending import raise_on_signals
-    from flexlegion.process.ranks import rank
+    from flexlegion.process.together import rank
 
     arguments = sys.argv[1:] if argv is None else list(argv)
     if not arguments or arguments in (["help"], ["-h"], ["--help"]):

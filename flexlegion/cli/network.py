@@ -15,7 +15,7 @@ from flexlegion.networks.references import HELP, Target, is_code, target_of
 from flexlegion.objective.losses import LOSSES
 from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS, optimizer_of
 from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE, PRECISIONS, STORAGE_HELP
-from flexlegion.process.ranks import rank
+from flexlegion.process.together import rank
 from flexlegion.strategy.builtin import read_strategy
 from flexlegion.strategy.strategy import Strategy
 

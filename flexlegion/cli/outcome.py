@@ -15,7 +15,7 @@ from typing import Any
 from flexlegion.base.errors import DivergenceError, NativeError, UserError
 from flexlegion.base.quoting import printable, printable_lines
 from flexlegion.process.ending import INTERRUPTED, Interrupted, end_at_once
-from flexlegion.process.ranks import rank
+from flexlegion.process.together import rank
 
 EXIT_FAULT = 70  # by custom, EX_SOFTWARE of sysexits.h
 TRACEBACK = "FLEXLEGION_TRACEBACK"  # to see where an unforeseen exception comes from

@@ -20,9 +20,9 @@ from flexlegion.cli.outputs import output
 from flexlegion.machine.devices import MAX_DEVICES, Devices
 from flexlegion.networks.network import Network
 from flexlegion.plan.plan import Plan
+from flexlegion.plan.signatures import described
 from flexlegion.strategy.builtin import granularity_of, named, resolve
 from flexlegion.strategy.builtin.registry import strategy_names
-from flexlegion.strategy.sbp.description import described
 from flexlegion.strategy.strategy import Strategy
 
 

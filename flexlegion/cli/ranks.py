@@ -14,7 +14,7 @@ from flexlegion.base.errors import UserError
 from flexlegion.base.files import open_file, read_at_most
 from flexlegion.base.quoting import printable
 from flexlegion.console.text import WHOLE, count
-from flexlegion.process.ranks import RANKS, RANKS_EACH, processes
+from flexlegion.process.together import RANKS, RANKS_EACH, processes
 
 _SLOTS = re.compile(r"(?P<host>\S+)(?:\s+\S+)*?\s+slots\s*=\s*(?P<slots>\d{1,6})(?!\d)")
 _HOSTS_BYTES = 1 << 20

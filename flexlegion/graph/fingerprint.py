@@ -13,7 +13,6 @@ from functools import cached_property
 
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.tensor import Tensor
-from flexlegion.ops.logits import LogitStatistics, OwnLogit
 
 DIGITS = 16  # of the fingerprint, and half as many of an operator's
 SHOWN = 3  # differences in a message
@@ -38,8 +37,7 @@ class Fingerprint:
         after_loss: set[Operator] = set()
         operators = {}
         for operator in graph.operators:
-            of_loss = operator.kind.is_loss or isinstance(operator.kind, OwnLogit | LogitStatistics)
-            if of_loss or any(t.producer in after_loss for t in operator.inputs):
+            if operator.kind.part_of_loss or any(t.producer in after_loss for t in operator.inputs):
                 after_loss.add(operator)
             else:
                 operators[operator.name] = _text(operator)

@@ -31,7 +31,7 @@ from flexlegion.graph.tensor import (
 )
 
 if TYPE_CHECKING:
-    from flexlegion.strategy.sbp.signatures import Placed
+    from flexlegion.graph.signatures import Placed
 
 # Far more than networks have that are drawn layer by layer; unrolled ones have a few thousand.
 MAX_OPERATORS = 50_000

@@ -238,6 +238,7 @@ class OperatorType(ABC):
     type: ClassVar[str]
     family: ClassVar[Family]
     is_loss: ClassVar[bool] = False
+    part_of_loss: ClassVar[bool] = False  # a loss, or what one is made of; no layer is
     output_names: ClassVar[tuple[str, ...]] = ("output",)
     detached_outputs: ClassVar[tuple[str, ...]] = ()  # through which no gradient passes
     # Statistics and counts, which stay single precision whatever activations are stored as.

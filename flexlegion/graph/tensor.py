@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
+from flexlegion.graph.signatures import AnySignature, Mesh, Placed, signature
+
 if TYPE_CHECKING:
     from flexlegion.graph.graph import Operator
     from flexlegion.graph.initializers import Initializer
-    from flexlegion.strategy.sbp.signatures import AnySignature, Mesh, Placed
 
 Shape = tuple[int, ...]
 DataType = Literal["float32", "int32", "bfloat16", "float16"]
@@ -125,8 +126,6 @@ class Tensor:
         --------
         >>> y = y.to_global(Mesh(["gpu:2", "gpu:3"]), B)
         """
-        from flexlegion.strategy.sbp.signatures import Placed, signature
-
         its = signature(sbp, placement, self.name, self.shape)
         return GlobalTensor(self.plain, Placed(placement, its))
 

@@ -16,9 +16,10 @@ from typing import Any
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import note
-from flexlegion.importers.weights import Origin, to_torch
+from flexlegion.importers.weights import to_torch
+from flexlegion.layers.origin import Origin
 from flexlegion.model.model import Model
-from flexlegion.process.ranks import rank
+from flexlegion.process.together import rank
 
 __all__ = ["Origin", "from_onnx", "from_torch", "to_torch"]
 

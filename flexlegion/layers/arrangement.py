@@ -21,7 +21,7 @@ from flexlegion.ops.losses import CrossEntropy
 
 if TYPE_CHECKING:
     from flexlegion.graph.graph import Graph
-    from flexlegion.importers.weights import Origin
+    from flexlegion.layers.origin import Origin
 
 Array = npt.NDArray[Any]
 

@@ -51,7 +51,7 @@ from flexlegion.transforms.losses import add_losses
 from flexlegion.transforms.storage import check_stored, stored
 
 if TYPE_CHECKING:
-    from flexlegion.importers.weights import Origin
+    from flexlegion.layers.origin import Origin
     from flexlegion.machine.topology import Topology
     from flexlegion.networks.references import Reference
     from flexlegion.report.html.picture import Picture

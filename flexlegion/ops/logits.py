@@ -43,6 +43,8 @@ def labels_shape(logits: Shape) -> Shape:
 class _OfLogits(OperatorType):
     """An operator that reads logits and labels first, and gives values a label."""
 
+    part_of_loss: ClassVar[bool] = True
+
     def input_dtypes(self, inputs: Sequence[Shape]) -> Sequence[DataType]:
         dtypes: list[DataType] = ["float32"] * len(inputs)
         dtypes[1] = "int32"

@@ -39,6 +39,7 @@ class LossOperator(OperatorType):
 
     family: ClassVar[Family] = "loss"
     is_loss: ClassVar[bool] = True
+    part_of_loss: ClassVar[bool] = True
     metrics: ClassVar[tuple[str, ...]] = ()  # that go with it
 
     weight: float = field(default=1.0, kw_only=True)

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from flexlegion.process.together import RANKS, processes
+
 # What stands for both where mpirun lies between: it kills its ranks a second after a SIGINT or
 # SIGTERM of its own, but hands this one on.
 HANDED_ON = signal.SIGUSR2
@@ -103,8 +105,6 @@ def end_at_once(sentence: str = INTERRUPTED) -> None:
         os._exit(128 + number)
 
     _handle(end, signal.SIGINT)  # first, for what follows takes some milliseconds
-    from flexlegion.process.ranks import RANKS, processes
-
     if processes() == 1 and not (sentence and RANKS in os.environ):
         _handle(end, signal.SIGTERM)
 
@@ -181,6 +181,4 @@ def _signals() -> tuple[signal.Signals, ...]:
     On several ranks SIGTERM is how mpirun ends the others after one is lost: the native watchdog
     answers it.
     """
-    from flexlegion.process.ranks import processes
-
     return (signal.SIGINT, signal.SIGTERM if processes() == 1 else HANDED_ON)

@@ -13,21 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import warn
 from flexlegion.console.text import count
+from flexlegion.process.together import HERE, RANKS, RANKS_EACH, first_number, processes, rank
 
 T = TypeVar("T")
-
-# What `flexlegion` sets for the processes that it starts: their number, and that on each machine.
-RANKS = "FLEXLEGION_RANKS"
-RANKS_EACH = "FLEXLEGION_RANKS_EACH"
-# How many processes were started together, by us, Open MPI, MPICH, or Slurm's srun; and how many of
-# them run on this machine, by launchers that leave it to each where on the machine it runs.
-_TOGETHER = (RANKS, "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-_RANK = ("LEGATE_GLOBAL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-_HERE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 # Of the processors that a rank takes unless it is told: more are better chosen by somebody.
 MOST_CPUS = 16
@@ -47,16 +38,6 @@ class _Chosen:
 
     threads: list[int] | None = None
     worth_sharing = WORTH_SHARING
-
-
-def rank() -> int:
-    """Which of the processes this is, known before Legion starts."""
-    return _first_number(_RANK, 0)
-
-
-def processes() -> int:
-    """How many were started together."""
-    return _first_number(_TOGETHER, 1)
 
 
 def prepare() -> None:
@@ -121,35 +102,20 @@ def default_cpus(cores: int, gpus: int, alone: bool) -> int:
     return cores if alone or cores <= 2 else cores - 1
 
 
-@typed
-def set_threads(threads: int | Sequence[int], worth_sharing: int = WORTH_SHARING) -> None:
-    """Have more than one thread compute a task on CPU processors.
-
-    A processor of several threads is one device, with one tile of each tensor: there are fewer
-    devices, which have more to do each, and fewer weights' copies to keep equal. By default a
-    processor has one thread, but on a machine of more than 16 cores its share of them.
-
-    Parameters
-    ----------
-    threads
-        Of each CPU processor of a rank; or one number for all of them.
-    worth_sharing
-        Tasks of fewer elements are computed by one thread.
+def choose_threads(threads: Sequence[int], worth_sharing: int, running: bool) -> None:
+    """What `flexlegion.set_threads` does.
 
     Raises
     ------
     UserError
-        If a number is out of range, or Legion runs already.
+        If a number is out of range, or others were chosen and Legion is running.
     """
-    numbers = [threads] if isinstance(threads, int) else list(threads)
+    numbers = list(threads)
     if not numbers or not all(1 <= number <= MOST_THREADS for number in numbers):
         raise UserError(
             f"a processor has 1 to {MOST_THREADS} threads, not {', '.join(map(str, numbers))}"
         )
-    from flexlegion.bindings import native
-
-    known = (_Chosen.threads, _Chosen.worth_sharing)
-    if native.rt.cache_info().currsize and (numbers, worth_sharing) != known:
+    if running and (numbers, worth_sharing) != (_Chosen.threads, _Chosen.worth_sharing):
         raise UserError("processors get their threads before the first model is compiled")
     _Chosen.threads, _Chosen.worth_sharing = numbers, worth_sharing
 
@@ -267,7 +233,7 @@ def _take_all() -> None:
 
 def _take_share() -> None:
     """Share cores, GPUs and memory with the ranks beside this one; say it if cores are too few."""
-    here, index = _first_number(_HERE, 1), int(os.environ.get("LEGATE_LOCAL_RANK", 0))
+    here, index = first_number(HERE, 1), int(os.environ.get("LEGATE_LOCAL_RANK", 0))
     all_cores, gpus = cores(), visible_gpus()
     mine = all_cores
     if here > 1 and (RANKS in os.environ or not _bound()):
@@ -281,7 +247,7 @@ def _take_share() -> None:
     _set_legate("--utility", 1)  # a second one only takes time from the network's thread
     _set_legate(
         "--sysmem",
-        int(_MEMORY_SHARE * memory_bytes()) // _first_number((RANKS_EACH, *_HERE), 1) >> 20,
+        int(_MEMORY_SHARE * memory_bytes()) // first_number((RANKS_EACH, *HERE), 1) >> 20,
     )
     wanted = here * (cpus + used_gpus + 1)
     if rank() == 0 and wanted > len(all_cores):
@@ -317,7 +283,3 @@ def _set_legion(option: str, value: str) -> None:
 def _bound() -> bool:
     """Whether somebody has given this process some of the machine's cores already."""
     return len(os.sched_getaffinity(0)) < (os.cpu_count() or 1)
-
-
-def _first_number(names: Sequence[str], default: int) -> int:
-    return next((int(os.environ[name]) for name in names if name in os.environ), default)

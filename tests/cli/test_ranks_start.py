@@ -12,7 +12,7 @@ from launch import ROOT
 
 from flexlegion.base.errors import UserError
 from flexlegion.cli.ranks import Ranks, chosen_ranks, launcher_options
-from flexlegion.process import ranks
+from flexlegion.process import ranks, together
 
 
 @pytest.fixture(autouse=True)
@@ -205,13 +205,13 @@ def test_who_is_bound_stays_there(cores: list[set[int]], monkeypatch: pytest.Mon
     rank_of(2, 2, 0)
     ranks.prepare()
     assert cores == []
-    os.environ[ranks.RANKS] = "2"
+    os.environ[together.RANKS] = "2"
     ranks.prepare()
     assert cores == [{0, 2, 4, 6}]
 
 
 def test_srun_binds_by_itself(cores: list[set[int]]) -> None:
-    os.environ |= {ranks.RANKS: "4", ranks.RANKS_EACH: "4", "SLURM_STEP_NUM_TASKS": "4"}
+    os.environ |= {together.RANKS: "4", together.RANKS_EACH: "4", "SLURM_STEP_NUM_TASKS": "4"}
     ranks.prepare()
     assert cores == []
     assert "--cpus 7 " in os.environ["LEGATE_CONFIG"]

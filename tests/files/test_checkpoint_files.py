@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 from flexlegion.base.errors import UserError
 from flexlegion.base.files import json_text
 from flexlegion.graph.tensor import Tensor
-from flexlegion.importers.weights import Layout, Origin, Place
+from flexlegion.layers.origin import Layout, Origin, Place
 from flexlegion.objective.metrics import Goal, MetricSums, Term
 from flexlegion.training.callbacks import Callback, EarlyStopping
 from flexlegion.training.checkpoints.callback import Checkpoints, interval

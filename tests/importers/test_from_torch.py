@@ -13,7 +13,7 @@ from torch import nn
 
 import flexlegion as fl
 from flexlegion.base.errors import UserError
-from flexlegion.importers.weights import Layout
+from flexlegion.layers.origin import Layout
 
 
 def kinds(model: fl.Model) -> dict[str, str]:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import flexlegion as fl
-from flexlegion.importers.weights import Layout
+from flexlegion.layers.origin import Layout
 
 Body = Callable[..., torch.Tensor]
 

@@ -15,7 +15,7 @@ from flexlegion.machine.files import load_machine
 from flexlegion.plan.coherence import moved_bytes
 from flexlegion.plan.plan import Plan
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.sbp.signatures import signature_of
+from flexlegion.strategy.sbp.operands import signature_of
 
 GPUS = load_machine("p100x4")
 

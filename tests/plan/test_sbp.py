@@ -12,16 +12,17 @@ import flexlegion as fl
 from flexlegion import B, Mesh, Model, P, ParallelConfig, S, Strategy, UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.graph.graph import Graph, Operator
+from flexlegion.graph.signatures import Sbp
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.files import load_machine
 from flexlegion.networks.network import Network
 from flexlegion.plan.coherence import moves
 from flexlegion.plan.plan import Plan
+from flexlegion.plan.signatures import MAX_WIDTH, described
 from flexlegion.sim.simulator import FLOWS, full
 from flexlegion.strategy.builtin import resolve
 from flexlegion.strategy.sbp.deduction import deduced
-from flexlegion.strategy.sbp.description import MAX_WIDTH, described
-from flexlegion.strategy.sbp.signatures import Sbp, signature_of
+from flexlegion.strategy.sbp.operands import signature_of
 
 GPUS = [f"gpu:{i}" for i in range(8)]
 LINE = Mesh(GPUS[:2])

@@ -22,7 +22,7 @@ from training_cases import BATCH, CLASSES, FEATURES, table_data
 
 import flexlegion as fl
 from flexlegion.machine.running import running_machine
-from flexlegion.process.ranks import processes
+from flexlegion.process.together import processes
 
 Result = dict[str, Any]
 SCENARIOS: dict[str, Callable[[Path], Result]] = {}

@@ -11,7 +11,7 @@ import pytest
 
 from flexlegion.base.errors import UserError
 from flexlegion.cli.main import launch
-from flexlegion.process import ranks
+from flexlegion.process import ranks, together
 
 
 class Started(Exception):
@@ -32,7 +32,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(launch, "stay_with", start)
     monkeypatch.setattr(ranks, "_GPUS", tmp_path)
     for name in ("RANKS", "RANKS_EACH"):
-        monkeypatch.delenv(getattr(ranks, name), raising=False)
+        monkeypatch.delenv(getattr(together, name), raising=False)
     return tmp_path
 
 
@@ -163,5 +163,5 @@ def test_under_legate_nothing_starts(machine: Path, monkeypatch: pytest.MonkeyPa
         with pytest.raises(UserError, match=f"{named} says how to start legate"):
             launch.go_under_legate(parsed(*options))
     launch.go_under_legate(parsed())
-    monkeypatch.setenv(ranks.RANKS, "1")
+    monkeypatch.setenv(together.RANKS, "1")
     launch.go_under_legate(parsed("--cpus", "2"))

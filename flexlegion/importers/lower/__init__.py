@@ -23,7 +23,7 @@ from flexlegion.importers.lower.base import LOWERINGS, Absent, Lowerer, Unsuppor
 from flexlegion.importers.lower.ends import lower_input, lower_output
 from flexlegion.importers.program import Node, Program, Type
 from flexlegion.importers.views import plain
-from flexlegion.importers.weights import Origin
+from flexlegion.layers.origin import Origin
 from flexlegion.model.model import Model
 
 __all__ = [

@@ -25,8 +25,8 @@ from flexlegion.importers.views import (
     reshaped,
     runs_of,
 )
-from flexlegion.importers.weights import Layout, Origin, Place
 from flexlegion.layers.arrays import MOST_EXACT
+from flexlegion.layers.origin import Layout, Origin, Place
 from flexlegion.model.model import Model
 from flexlegion.objective.losses import is_reserved
 from flexlegion.ops.shape import Rearrange, Reshape, Transpose

@@ -7,7 +7,7 @@ from flexlegion.importers.lower.base import Lowerer, Unsupported, lowers
 from flexlegion.importers.lower.normalization import channels_last
 from flexlegion.importers.program import Node
 from flexlegion.importers.views import Value, extent_of
-from flexlegion.importers.weights import Layout
+from flexlegion.layers.origin import Layout
 from flexlegion.ops.experts import Experts
 
 

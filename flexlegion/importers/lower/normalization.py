@@ -11,8 +11,8 @@ from flexlegion.importers.lower.elementwise import apply
 from flexlegion.importers.lower.products import WEIGHTS
 from flexlegion.importers.program import SAMPLES, Node
 from flexlegion.importers.views import Run, Value
-from flexlegion.importers.weights import Layout
 from flexlegion.layers.batch_norm import add_moments
+from flexlegion.layers.origin import Layout
 from flexlegion.ops.elementwise import Dropout
 from flexlegion.ops.normalization import BatchNorm, LayerNorm
 from flexlegion.ops.softmax import Softmax

@@ -14,7 +14,7 @@ from flexlegion.importers.lower.elementwise import align_parts
 from flexlegion.importers.lower.products import WEIGHTS
 from flexlegion.importers.program import SAMPLES, Node
 from flexlegion.importers.views import Axis, Value, plain, runs_of
-from flexlegion.importers.weights import Layout
+from flexlegion.layers.origin import Layout
 from flexlegion.ops.elementwise import Dropout
 from flexlegion.ops.embedding import Embedding
 from flexlegion.ops.gru import GRU

@@ -30,10 +30,7 @@ from flexlegion.base.errors import UserError
 from flexlegion.base.suggestions import did_you_mean
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import Access, DimKind
-from flexlegion.graph.tensor import Tensor, TensorRole
-from flexlegion.strategy.configuration import ParallelConfig, Sums
-from flexlegion.strategy.sbp.moves import moved
-from flexlegion.strategy.sbp.signatures import (
+from flexlegion.graph.signatures import (
     AnySignature,
     B,
     Mesh,
@@ -41,8 +38,11 @@ from flexlegion.strategy.sbp.signatures import (
     Sbp,
     Signature,
     signature,
-    signature_of,
 )
+from flexlegion.graph.tensor import Tensor, TensorRole
+from flexlegion.strategy.configuration import ParallelConfig, Sums
+from flexlegion.strategy.sbp.moves import moved
+from flexlegion.strategy.sbp.operands import signature_of
 from flexlegion.strategy.strategy import Strategy
 
 # Of the kinds of dimensions, which is split first where nothing else decides.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flexlegion.strategy.sbp.signatures import Sbp
+from flexlegion.graph.signatures import Sbp
 
 
 def moved(before: Sbp, after: Sbp, parts: int) -> float:

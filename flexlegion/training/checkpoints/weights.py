@@ -33,7 +33,7 @@ from flexlegion.training.checkpoints.safetensors_files import (
 )
 
 if TYPE_CHECKING:
-    from flexlegion.importers.weights import Origin
+    from flexlegion.layers.origin import Origin
 
 _SHOWN = 3  # names in a message
 _PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")

@@ -1,11 +1,4 @@
-"""SBP signatures (OneFlow, section 3.1): how the parts of a tensor make the whole, and where.
-
-They are a notation for strategies, and nothing executes them. That a signature of an operator's
-inputs implies one of its output needs no rule of the operator's own: both follow from its access
-maps. If the parts along an axis of a mesh take ranges of one dimension of an operator's space, an
-operand that is mapped along this dimension is S, an input that is not is B, and an output that is
-not is P.
-"""
+"""SBP signatures (OneFlow, section 3.1): how the parts of a tensor make the whole, and where."""
 
 from __future__ import annotations
 
@@ -16,8 +9,6 @@ from typing import Literal
 from flexlegion.base.arguments import described
 from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import shown
-from flexlegion.graph.operator_type import Access
-from flexlegion.graph.tensor import Shape, TensorRole
 
 
 @dataclass(frozen=True)
@@ -132,33 +123,7 @@ class Placed:
     signature: Signature
 
 
-def signature_of(access: Access, role: TensorRole, dim: int) -> Sbp:
-    """How an operand lies along an axis of a mesh whose parts take ranges of a dimension.
-
-    Parameters
-    ----------
-    access
-        How the operator uses it.
-    role
-        Whether it is read or written.
-    dim
-        The dimension of the operator's space that is split.
-
-    Returns
-    -------
-    Sbp
-        S, if it is mapped along the dimension. If not: P of what is written, by all parts, of what
-        the first part alone reads, as a bias of which it has the term and the others have 0, and of
-        an input whose partial values the parts share out; else B, as of a prefix, too, which the
-        parts share.
-    """
-    for axis, its in enumerate(access.map):
-        if its.out_dim == dim and not its.prefix:
-            return Sbp("S", axis)
-    return P if role == "output" or dim in access.once or dim == access.part else B
-
-
-def signature(given: AnySignature, mesh: Mesh, name: str, shape: Shape) -> Signature:
+def signature(given: AnySignature, mesh: Mesh, name: str, shape: Sequence[int]) -> Signature:
     """What somebody said of a tensor, with one entry for each axis of a mesh.
 
     Parameters

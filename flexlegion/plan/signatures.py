@@ -8,11 +8,12 @@ from functools import cached_property
 
 from flexlegion.console.text import names, table, volume
 from flexlegion.graph.graph import Operator
+from flexlegion.graph.signatures import text
 from flexlegion.graph.tensor import Tensor, TensorRole
 from flexlegion.plan.coherence import moves
 from flexlegion.plan.plan import Plan
 from flexlegion.strategy.configuration import ParallelConfig
-from flexlegion.strategy.sbp.signatures import signature_of, text
+from flexlegion.strategy.sbp.operands import signature_of
 from flexlegion.strategy.strategy import Strategy
 
 MAX_WIDTH = 80  # columns

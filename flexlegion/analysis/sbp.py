@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from flexlegion.analysis.setting import AnyModel, network_of
 from flexlegion.base.arguments import typed
+from flexlegion.graph.signatures import AnySignature, Mesh
 from flexlegion.objective.losses import Losses
 from flexlegion.strategy.sbp.deduction import deduced
-from flexlegion.strategy.sbp.signatures import AnySignature, Mesh
 from flexlegion.strategy.strategy import Strategy
 
 
