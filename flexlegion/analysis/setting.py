@@ -18,7 +18,6 @@ from flexlegion.cost.model import Cost, CostModel, Linear, Shapes
 from flexlegion.cost.profile_db import ProfileDB, default_path
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.operator_type import DimKind
-from flexlegion.machine.files import load_machine
 from flexlegion.machine.topology import Device, Topology
 from flexlegion.model.model import Model
 from flexlegion.networks.network import Network
@@ -26,6 +25,7 @@ from flexlegion.networks.references import load_model
 from flexlegion.objective.losses import Losses
 from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, Optimizer
 from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE, PEAKS, check_used
+from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.configuration import SPLIT
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity

@@ -36,6 +36,7 @@ from flexlegion.objective.precision import check_used
 from flexlegion.profiling.accuracy import Comparison, Parts, described, summary
 from flexlegion.profiling.intervals import Estimate, estimate
 from flexlegion.profiling.local import local_topology
+from flexlegion.profiling.storage import check_stored
 from flexlegion.profiling.tasks import task_requests
 from flexlegion.profiling.timelines import MeasuredTimeline
 from flexlegion.report.html.measurements import accuracy_page
@@ -46,7 +47,6 @@ from flexlegion.searches.mcmc import Budget, SearchOptions, search
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import Timeline, full
 from flexlegion.strategy.strategy import Strategy
-from flexlegion.transforms.storage import check_stored
 from flexlegion.tuner.calibration import calibration_by
 from flexlegion.tuner.disturbances import Watch
 from flexlegion.tuner.passes import Passes

@@ -13,8 +13,9 @@ from flexlegion.cli.launch import (
 )
 from flexlegion.cli.network import add_json_option
 from flexlegion.cli.outputs import output
-from flexlegion.machine.files import load_machine, parse_machine, shipped
+from flexlegion.machine.files import parse_machine, shipped
 from flexlegion.machine.view import drawing, drawing_json, listing, listing_json
+from flexlegion.profiling.machines import load_machine
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:

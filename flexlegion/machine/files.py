@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flexlegion.base.arguments import typed
 from flexlegion.base.documents import Section, read_json
 from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import shown
@@ -219,31 +218,14 @@ def machine_names() -> list[str]:
     return [f"{name}x{n}" for name, machine in shipped().items() for n in machine.sizes]
 
 
-@typed
-def load_machine(spec: str | Path) -> Topology:
-    """The machine that `spec` stands for.
-
-    Parameters
-    ----------
-    spec
-        A shipped machine's name and a number of GPUs (``p100x8``), a machine file's path, or
-        ``local``: the machine that this program runs on.
+def described_machine(spec: str | Path) -> Topology:
+    """The machine that a file describes: a shipped one (``p100x8``), or that of this path.
 
     Raises
     ------
     UserError
-        If there is no such machine, or its file is wrong, or Legion cannot start.
-
-    Examples
-    --------
-    >>> load_machine("p100x8").bandwidth("gpu:0", "gpu:4")
-    12500000000
+        If there is no such machine, or its file is wrong.
     """
-    if str(spec) == "local" and not Path(spec).exists():
-        # Files are read without Legion; this machine is not.
-        from flexlegion.profiling.local import local_topology
-
-        return local_topology()
     match = re.fullmatch(r"([a-z][a-z0-9]{0,39}?)(?:x(0|[1-9][0-9]{0,8}))?", str(spec))
     if match:
         path = PLATFORMS / f"{match[1]}.json"

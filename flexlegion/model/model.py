@@ -33,6 +33,7 @@ from flexlegion.objective.precision import (
 from flexlegion.objective.schedules import Schedule, constant, factor_at
 from flexlegion.plan.plan import Plan
 from flexlegion.process.ending import deferred
+from flexlegion.profiling.storage import check_stored
 from flexlegion.profiling.timelines import MeasuredTimeline, recorded
 from flexlegion.strategy.builtin import AnyStrategy, resolve
 from flexlegion.strategy.granularity import Granularity
@@ -48,7 +49,7 @@ from flexlegion.training.fit import History, Training
 from flexlegion.training.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Program
 from flexlegion.training.trainer import run_series
 from flexlegion.transforms.losses import add_losses
-from flexlegion.transforms.storage import check_stored, stored
+from flexlegion.transforms.storage import stored
 
 if TYPE_CHECKING:
     from flexlegion.layers.origin import Origin

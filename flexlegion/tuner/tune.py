@@ -28,6 +28,7 @@ from flexlegion.objective.optimizers import Optimizer
 from flexlegion.objective.precision import check_used
 from flexlegion.process.ending import again
 from flexlegion.profiling.local import local_topology
+from flexlegion.profiling.storage import check_stored
 from flexlegion.profiling.tasks import all_requests
 from flexlegion.report.timelines import memory_excess
 from flexlegion.report.tuning import described
@@ -36,7 +37,6 @@ from flexlegion.searches.mcmc import Budget, SearchResult, search
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.strategy import Strategy
-from flexlegion.transforms.storage import check_stored
 from flexlegion.tuner.calibration import calibration_by
 from flexlegion.tuner.disturbances import Watch
 from flexlegion.tuner.duel import Duel, Rules

@@ -19,7 +19,7 @@ from typing import Any
 
 from flexlegion import zoo
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.machine.files import load_machine
+from flexlegion.profiling.machines import load_machine
 from flexlegion.searches.exhaustive import exhaustive
 from flexlegion.searches.mcmc import Budget, search
 from flexlegion.sim.problem import Problem

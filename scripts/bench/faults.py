@@ -39,7 +39,7 @@ from common.faults_files import command, mutations, readers, reads
 
 from flexlegion.cli.outcome import EXIT_FAULT
 from flexlegion.console.text import table
-from flexlegion.machine.files import load_machine
+from flexlegion.profiling.machines import load_machine
 from flexlegion.strategy.strategy import Strategy
 
 SECONDS, KILOBYTES, LINE = 30, 2 << 20, 2000

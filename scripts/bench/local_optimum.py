@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.machine.files import load_machine
+from flexlegion.profiling.machines import load_machine
 from flexlegion.searches.chain import Chain, prepare_candidates
 from flexlegion.searches.descent import best_of, descend
 from flexlegion.searches.mcmc import Budget, SearchOptions, search

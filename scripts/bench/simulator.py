@@ -19,7 +19,7 @@ import time
 from typing import Any
 
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.machine.files import load_machine
+from flexlegion.profiling.machines import load_machine
 from flexlegion.searches.chain import Chain, ChainOptions, prepare_candidates
 from flexlegion.searches.mcmc import tie_groups
 from flexlegion.sim.problem import Problem

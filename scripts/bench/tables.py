@@ -25,11 +25,11 @@ from workers.tables_worker import MODEL, OPTIMIZERS
 
 from flexlegion.console.text import memory
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.machine.files import load_machine
 from flexlegion.networks.network import Network
 from flexlegion.networks.references import load_model
 from flexlegion.plan.coherence import moved_bytes
 from flexlegion.plan.plan import Plan
+from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import Timeline, full
 from flexlegion.strategy.builtin import resolve

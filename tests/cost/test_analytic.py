@@ -13,12 +13,12 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.model import Linear, Shapes, wanted_gradients
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import OperatorType
-from flexlegion.machine.files import load_machine
 from flexlegion.machine.topology import Device
 from flexlegion.ops.conv2d import Conv2D
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.elementwise import Relu
 from flexlegion.ops.embedding import Embedding
+from flexlegion.profiling.machines import load_machine
 
 # Round rates under a name of the table, so that the table's figures apply.
 V100 = Device(

@@ -16,7 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import flexlegion as fl
 from flexlegion.analysis.export import export
 from flexlegion.cli.main import main
-from flexlegion.machine.files import load_machine
+from flexlegion.profiling.machines import load_machine
 
 DEVICES = 4
 

@@ -35,7 +35,7 @@ from zoo_cases import CASES
 import flexlegion.networks.network
 from flexlegion import ParallelConfig, Strategy, library_folder
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.machine.files import load_machine
+from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.simulator import full
 
 RUNTIME_TESTS = ROOT / "tests" / "runtime"

@@ -11,9 +11,9 @@ from touched import boxes, last
 from flexlegion import Model, ParallelConfig, Strategy
 from flexlegion.cost.analytic import AnalyticCosts, mean_prefix
 from flexlegion.graph.graph import Operator
-from flexlegion.machine.files import load_machine
 from flexlegion.plan.coherence import moved_bytes
 from flexlegion.plan.plan import Plan
+from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.sbp.operands import signature_of
 

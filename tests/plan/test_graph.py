@@ -14,12 +14,12 @@ from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.initializers import Given, Zeros
 from flexlegion.graph.tensor import Tensor
 from flexlegion.machine.devices import Devices
-from flexlegion.machine.files import load_machine
 from flexlegion.objective.losses import LOSSES
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.merge import Multiply
 from flexlegion.ops.normalization import LayerNorm
 from flexlegion.plan.plan import Plan
+from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.builtin import resolve

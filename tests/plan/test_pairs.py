@@ -6,7 +6,7 @@ import pytest
 
 from flexlegion import Model, UserError
 from flexlegion.graph.graph import Graph
-from flexlegion.machine.files import load_machine
+from flexlegion.profiling.machines import load_machine
 from flexlegion.strategy.builtin import resolve
 from flexlegion.strategy.builtin.pairs import find_pairs
 from flexlegion.strategy.strategy import Strategy

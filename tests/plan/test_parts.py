@@ -11,10 +11,10 @@ from plan_properties import CHECKS
 from flexlegion import Model, ParallelConfig, Strategy
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.graph.graph import Operator
-from flexlegion.machine.files import load_machine
 from flexlegion.networks.network import Network
 from flexlegion.ops.formula import program_of
 from flexlegion.plan.plan import Plan
+from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.simulator import FLOWS, full
 from flexlegion.strategy.builtin import resolve
 from flexlegion.strategy.configuration import splits

@@ -14,11 +14,11 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.signatures import Sbp
 from flexlegion.machine.devices import Devices
-from flexlegion.machine.files import load_machine
 from flexlegion.networks.network import Network
 from flexlegion.plan.coherence import moves
 from flexlegion.plan.plan import Plan
 from flexlegion.plan.signatures import MAX_WIDTH, described
+from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.simulator import FLOWS, full
 from flexlegion.strategy.builtin import resolve
 from flexlegion.strategy.sbp.deduction import deduced

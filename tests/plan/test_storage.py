@@ -13,10 +13,10 @@ from flexlegion import Model, UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.measured import task_key
 from flexlegion.data.synthetic import made_up
-from flexlegion.machine.files import load_machine
 from flexlegion.networks.network import Network
 from flexlegion.plan.coherence import moved_bytes
 from flexlegion.plan.plan import Plan
+from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.builtin import resolve
 

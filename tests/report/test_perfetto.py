@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexlegion import UserError
-from flexlegion.machine.files import load_machine
+from flexlegion.profiling.machines import load_machine
 from flexlegion.report.perfetto import Count, Slice, Track, slices_of, tracks_of, write_trace
 
 

@@ -13,13 +13,13 @@ from flexlegion.cost.measured import MeasuredCosts
 from flexlegion.cost.model import Shapes
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.graph.graph import Graph
-from flexlegion.machine.files import load_machine
 from flexlegion.machine.running import running_machine
 from flexlegion.machine.topology import Device, Topology
 from flexlegion.ops.elementwise import Relu
 from flexlegion.plan.native_graph import NativeGraph
 from flexlegion.profiling.local import local_topology
 from flexlegion.profiling.local_links import measure_link
+from flexlegion.profiling.machines import load_machine
 from flexlegion.profiling.tasks import (
     TaskRequest,
     measure,

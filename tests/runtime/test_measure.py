@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from launch import legate_environment, run_checked, run_legate, run_ranks
 
-from flexlegion.machine.files import load_machine
 from flexlegion.machine.view import drawing_json
 from flexlegion.profiling.local import cpu_model
+from flexlegion.profiling.machines import load_machine
 
 WORKER = Path(__file__).parent / "measure_worker.py"
 OPERATORS = 10  # of LeNet, its loss included

@@ -14,7 +14,7 @@ from flexlegion.base.errors import UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.model import CostModel
 from flexlegion.graph.operator_type import DimKind
-from flexlegion.machine.files import load_machine
+from flexlegion.profiling.machines import load_machine
 from flexlegion.searches.exhaustive import exhaustive
 from flexlegion.searches.mcmc import Budget, search
 from flexlegion.sim.problem import Problem

@@ -15,8 +15,8 @@ from simulated import (
 import flexlegion as fl
 from flexlegion import Model
 from flexlegion.base.errors import UserError
-from flexlegion.machine.files import load_machine
 from flexlegion.machine.topology import Topology
+from flexlegion.profiling.machines import load_machine
 from flexlegion.searches import descent
 from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult, search, tie_groups
 from flexlegion.sim.problem import Problem

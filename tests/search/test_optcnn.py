@@ -11,7 +11,7 @@ from simulated import ArbitraryCosts, problem_of, strategy_of
 from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.graph.operator_type import DimKind
-from flexlegion.machine.files import load_machine
+from flexlegion.profiling.machines import load_machine
 from flexlegion.searches.optcnn import SummedCosts, minimise, optcnn, solve, summed_costs
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.configuration import SPLIT, ParallelConfig

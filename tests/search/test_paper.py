@@ -13,7 +13,7 @@ from simulated import problem_of, strategy_of
 from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.graph.operator_type import DimKind
-from flexlegion.machine.files import load_machine
+from flexlegion.profiling.machines import load_machine
 from flexlegion.searches.chain import Chain, prepare_candidates
 from flexlegion.searches.mcmc import PAPER, Budget, search
 from flexlegion.sim.problem import Problem

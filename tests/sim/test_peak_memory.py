@@ -11,8 +11,8 @@ from zoo_cases import CASES
 
 from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.machine.files import load_machine
 from flexlegion.plan.plan import Plan
+from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import SIMULATED, Simulation, full
 from flexlegion.strategy.builtin import resolve

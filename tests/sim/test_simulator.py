@@ -23,8 +23,8 @@ from flexlegion import Model
 from flexlegion.base.errors import UserError
 from flexlegion.cost.model import TASK_PASSES, CostModel
 from flexlegion.machine.devices import Devices
-from flexlegion.machine.files import load_machine
 from flexlegion.plan.plan import PASSES, Plan
+from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem, thousandths
 from flexlegion.sim.simulator import SIMULATED, Simulation, Timeline, full
 from flexlegion.strategy.builtin import resolve

@@ -25,8 +25,8 @@ from simulated import (
 from flexlegion import Model
 from flexlegion.cost.model import CostModel
 from flexlegion.graph.operator_type import DimKind
-from flexlegion.machine.files import load_machine
 from flexlegion.machine.topology import Topology
+from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import OUT_OF_MEMORY, SIMULATED, Simulation, Timeline
 from flexlegion.strategy.configuration import ParallelConfig, random_config, splits

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from flexlegion.cli.main import main
-from flexlegion.machine.files import load_machine, shipped
+from flexlegion.machine.files import shipped
+from flexlegion.profiling.machines import load_machine
 
 Capture = pytest.CaptureFixture[str]
 

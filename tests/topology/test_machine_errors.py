@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from flexlegion import UserError
 from flexlegion.cli.main import main
-from flexlegion.machine.files import PLATFORMS, load_machine
+from flexlegion.machine.files import PLATFORMS
+from flexlegion.profiling.machines import load_machine
 
 Capture = pytest.CaptureFixture[str]
 Change = Callable[[dict[str, Any]], Any]

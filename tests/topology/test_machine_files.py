@@ -12,9 +12,10 @@ from local_machines import local
 
 from flexlegion import UserError
 from flexlegion.cli.main import main
-from flexlegion.machine.files import load_machine, parse_machine
+from flexlegion.machine.files import parse_machine
 from flexlegion.machine.folding import check_nodes, machine_document
 from flexlegion.machine.topology import Topology
+from flexlegion.profiling.machines import load_machine
 
 CASES: dict[str, tuple[Any, ...]] = {
     "one rank": (1, 2, 0, ["a"], False),

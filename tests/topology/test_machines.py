@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flexlegion.machine.devices import Devices
-from flexlegion.machine.files import PLATFORMS, load_machine, read_machine, shipped
+from flexlegion.machine.files import PLATFORMS, read_machine, shipped
 from flexlegion.machine.topology import Topology
+from flexlegion.profiling.machines import load_machine
 
 SIZES = {name: machine.sizes for name, machine in shipped().items()}
 

@@ -14,8 +14,8 @@ from flexlegion.base.files import write_text
 from flexlegion.console.text import common_name
 from flexlegion.graph.graph import Graph
 from flexlegion.machine.devices import Devices
-from flexlegion.machine.files import load_machine
 from flexlegion.machine.topology import Topology
+from flexlegion.profiling.machines import load_machine
 from flexlegion.report.html.groups import WHOLE, Folded, Group, kinds_of, levels
 from flexlegion.report.html.layout import Layout, layered
 from flexlegion.report.html.page import markup
