@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from flexlegion.cli import accuracy, accuracy_report
 from flexlegion.cli.accuracy_report import CASES, Case, described
-from flexlegion.cli.main import accuracy, accuracy_report, main
+from flexlegion.cli.main import main
 
 SMALL = ("--model", "mlp", "--size", "input_shape=32", "--size", "hidden=16", "--batch-size", "8")
 QUICK = ["--strategies", "3", "--rounds", "1", "--trial-budget", "0.1s"]

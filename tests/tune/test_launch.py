@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flexlegion.base.errors import UserError
-from flexlegion.cli.main import launch
+from flexlegion.cli import launch
 from flexlegion.process import ranks, together
 
 
