@@ -18,17 +18,17 @@ from math import prod
 
 from common.workloads import Workload
 
-from flexlegion.cost.measure import TaskRequest, measure, measure_linears
+from flexlegion.base.errors import UserError
 from flexlegion.cost.model import TASK_PASSES
 from flexlegion.cost.profile_db import ProfileDB
-from flexlegion.cost.timing import Repeats
-from flexlegion.errors import UserError
-from flexlegion.graph import Graph, Operator
-from flexlegion.machine.local import local_topology
+from flexlegion.graph.graph import Graph, Operator
+from flexlegion.graph.operator_type import DimKind
 from flexlegion.machine.topology import Device
-from flexlegion.network import Network
-from flexlegion.ops.base import DimKind
-from flexlegion.soap import SPLIT, splits
+from flexlegion.networks.network import Network
+from flexlegion.profiling.local import local_topology
+from flexlegion.profiling.tasks import TaskRequest, measure, measure_linears
+from flexlegion.profiling.timing import Repeats
+from flexlegion.strategy.configuration import SPLIT, splits
 from flexlegion.zoo import ZOO, build
 
 # A GPU's times differ by little from run to run.
