@@ -243,7 +243,8 @@ struct Axis {
 
   std::int64_t span() const { return (kernel - 1) * dilation + 1; }
   std::int64_t out() const { return (in - 1) * stride - 2 * padding + span() + extra; }
-  // The inputs that outputs [lo, hi) need, perhaps one more at either end (flexlegion/graph/operator_type.py).
+  // The inputs that outputs [lo, hi) need, perhaps one more at either end
+  // (graph/operator_type.py).
   std::pair<std::int64_t, std::int64_t> read(std::int64_t lo, std::int64_t hi) const {
     const auto floor = [](std::int64_t a, std::int64_t b) {
       return a >= 0 ? a / b : -((-a + b - 1) / b);
