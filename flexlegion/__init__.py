@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from flexlegion.importers import from_onnx as from_onnx
     from flexlegion.importers import from_torch as from_torch
     from flexlegion.importers import to_torch as to_torch
+    from flexlegion.known_strategies.registry import register_strategy as register_strategy
     from flexlegion.machine.topology import Topology as Topology
     from flexlegion.model.model import Model as Model
     from flexlegion.networks.references import load_model as load_model
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from flexlegion.objective.optimizers import AdamW as AdamW
     from flexlegion.profiling.machines import load_machine as load_machine
     from flexlegion.searches.registry import register_search as register_search
-    from flexlegion.strategy.builtin.registry import register_strategy as register_strategy
     from flexlegion.strategy.configuration import ParallelConfig as ParallelConfig
     from flexlegion.strategy.granularity import Granularity as Granularity
     from flexlegion.strategy.strategy import Strategy as Strategy

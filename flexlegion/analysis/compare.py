@@ -14,6 +14,8 @@ from flexlegion.base.errors import DoesNotApply, UserError
 from flexlegion.console.blocks import Block, Table
 from flexlegion.console.progress import ProgressBar
 from flexlegion.console.text import count, duration, memory, volume
+from flexlegion.known_strategies import named
+from flexlegion.known_strategies.registry import STRATEGIES
 from flexlegion.objective.losses import Losses
 from flexlegion.objective.optimizers import Optimizer
 from flexlegion.report.timelines import figures, memory_excess, time_excess
@@ -29,8 +31,6 @@ from flexlegion.searches.registry import (
 )
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.builtin import named
-from flexlegion.strategy.builtin.registry import STRATEGIES
 from flexlegion.strategy.strategy import Strategy
 
 KNOWN = ("single", "model", "data", "expert", "optcnn")

@@ -14,18 +14,18 @@ from flexlegion.base.errors import UserError
 from flexlegion.console.blocks import Block, Pairs, Table
 from flexlegion.console.progress import ProgressBar
 from flexlegion.console.text import common_name, count, duration, volume
-from flexlegion.objective.losses import Losses
-from flexlegion.objective.optimizers import Optimizer
-from flexlegion.report.timelines import figures, memory_excess
-from flexlegion.sim.deviations import Deviation, configuration, deviations
-from flexlegion.sim.simulator import full
-from flexlegion.strategy.builtin import (
+from flexlegion.known_strategies import (
     AnyStrategy,
     granularity_of,
     named,
     read_strategy,
     samples_only,
 )
+from flexlegion.objective.losses import Losses
+from flexlegion.objective.optimizers import Optimizer
+from flexlegion.report.timelines import figures, memory_excess
+from flexlegion.sim.deviations import Deviation, configuration, deviations
+from flexlegion.sim.simulator import full
 
 
 @dataclass(frozen=True, repr=False)

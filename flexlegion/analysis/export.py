@@ -18,13 +18,13 @@ from flexlegion.exporters.spelling import comment
 from flexlegion.exporters.targets import Target
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.tensor import Tensor
+from flexlegion.known_strategies import AnyStrategy, granularity_of, named, read_strategy
 from flexlegion.networks.network import Network
 from flexlegion.objective.losses import Losses
 from flexlegion.objective.optimizers import Optimizer
 from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.builtin import AnyStrategy, granularity_of, named, read_strategy
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import Strategy
 

@@ -14,6 +14,7 @@ from flexlegion.analysis.simulate import Simulated, simulate
 from flexlegion.base.arguments import typed
 from flexlegion.console.blocks import Block
 from flexlegion.console.progress import ProgressBar
+from flexlegion.known_strategies import AnyStrategy, samples_only
 from flexlegion.objective.losses import Losses
 from flexlegion.objective.optimizers import Optimizer
 from flexlegion.report.html import views
@@ -24,7 +25,6 @@ from flexlegion.report.html.tracks import LINKS_DRAWN, link_loads, measured_trac
 from flexlegion.report.timelines import memory_excess
 from flexlegion.sim.deviations import Deviation, deviations
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.builtin import AnyStrategy, samples_only
 
 BESIDE = ("data", "expert", "model", "single")
 

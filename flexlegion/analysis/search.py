@@ -16,6 +16,7 @@ from flexlegion.console.blocks import Block, Pairs
 from flexlegion.console.progress import ProgressBar
 from flexlegion.console.text import count, duration
 from flexlegion.graph.operator_type import DimKind
+from flexlegion.known_strategies import AnyStrategy, granularity_of, named, read_strategy, unchecked
 from flexlegion.objective.losses import Losses
 from flexlegion.objective.optimizers import Optimizer
 from flexlegion.report.timelines import described, details, fits, time_excess
@@ -24,7 +25,6 @@ from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult
 from flexlegion.searches.registry import ANNEALING, SEARCHES, SPECIAL, SearchTask, run_search
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.builtin import AnyStrategy, granularity_of, named, read_strategy, unchecked
 from flexlegion.strategy.configuration import SPLIT
 from flexlegion.strategy.strategy import Strategy
 

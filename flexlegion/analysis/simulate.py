@@ -13,18 +13,18 @@ from flexlegion.base.suggestions import unknown
 from flexlegion.console.blocks import Block
 from flexlegion.console.progress import ProgressBar
 from flexlegion.console.text import count
-from flexlegion.objective.losses import Losses
-from flexlegion.objective.optimizers import Optimizer
-from flexlegion.report.timelines import described, details, memory_excess
-from flexlegion.sim.problem import Problem
-from flexlegion.sim.simulator import ALGORITHMS, SIMULATED, Simulation, Timeline, full
-from flexlegion.strategy.builtin import (
+from flexlegion.known_strategies import (
     AnyStrategy,
     granularity_of,
     named,
     read_strategy,
     samples_only,
 )
+from flexlegion.objective.losses import Losses
+from flexlegion.objective.optimizers import Optimizer
+from flexlegion.report.timelines import described, details, memory_excess
+from flexlegion.sim.problem import Problem
+from flexlegion.sim.simulator import ALGORITHMS, SIMULATED, Simulation, Timeline, full
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import Strategy
 

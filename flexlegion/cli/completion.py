@@ -10,12 +10,12 @@ from typing import Any
 from flexlegion.base.errors import UserError
 from flexlegion.cli.command import Commands, add_command, parser_of
 from flexlegion.cli.main import MODULES
+from flexlegion.known_strategies.registry import STRATEGIES
 from flexlegion.machine.files import machine_names
 from flexlegion.objective.losses import LOSSES
 from flexlegion.objective.optimizers import OPTIMIZERS
 from flexlegion.objective.precision import PRECISIONS, STORAGES
 from flexlegion.searches.registry import SEARCHES
-from flexlegion.strategy.builtin.registry import STRATEGIES
 from flexlegion.zoo import ZOO
 
 SHELLS = ("bash", "zsh", "fish")

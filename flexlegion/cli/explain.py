@@ -13,7 +13,7 @@ from flexlegion.cli.network import (
     asked,
     strategy_of,
 )
-from flexlegion.strategy.builtin.registry import strategy_names
+from flexlegion.known_strategies.registry import strategy_names
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:

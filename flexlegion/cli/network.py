@@ -11,12 +11,12 @@ from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import note, shown
 from flexlegion.cli.sizes import add_size_option, batch_size, found_for, found_sizes, given_sizes
 from flexlegion.cost import COSTS
+from flexlegion.known_strategies import read_strategy
 from flexlegion.networks.references import HELP, Target, is_code, target_of
 from flexlegion.objective.losses import LOSSES
 from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS, optimizer_of
 from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE, PRECISIONS, STORAGE_HELP
 from flexlegion.process.together import rank
-from flexlegion.strategy.builtin import read_strategy
 from flexlegion.strategy.strategy import Strategy
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from flexlegion.cli.network import (
     strategy_of,
 )
 from flexlegion.cli.outputs import output
+from flexlegion.known_strategies import granularity_of, named, resolve
+from flexlegion.known_strategies.registry import strategy_names
 from flexlegion.machine.devices import MAX_DEVICES, Devices
 from flexlegion.networks.network import Network
 from flexlegion.plan.plan import Plan
 from flexlegion.plan.signatures import described
-from flexlegion.strategy.builtin import granularity_of, named, resolve
-from flexlegion.strategy.builtin.registry import strategy_names
 from flexlegion.strategy.strategy import Strategy
 
 

@@ -18,10 +18,10 @@ from flexlegion.cli.network import (
 )
 from flexlegion.cli.outputs import output
 from flexlegion.graph.operator_type import DimKind
+from flexlegion.known_strategies.registry import strategy_names
 from flexlegion.process.ending import again
 from flexlegion.searches.mcmc import SearchOptions
 from flexlegion.searches.registry import ANNEALING, SEARCHES
-from flexlegion.strategy.builtin.registry import strategy_names
 from flexlegion.strategy.configuration import SPLIT
 
 # What makes a search faster or better, and can be left out to measure its worth.

@@ -14,8 +14,8 @@ from flexlegion.cli.network import (
     strategy_of,
 )
 from flexlegion.cli.outputs import output
+from flexlegion.known_strategies.registry import strategy_names
 from flexlegion.sim.simulator import ALGORITHMS
-from flexlegion.strategy.builtin.registry import strategy_names
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:

@@ -39,12 +39,12 @@ from flexlegion.cli.training import (
 from flexlegion.console.text import count, wrapped
 from flexlegion.data import Dataset, ImageFolder, TokenDataset
 from flexlegion.data.text import detokenise
+from flexlegion.known_strategies import read_strategy
+from flexlegion.known_strategies.registry import strategy_names
 from flexlegion.machine.running import RunningMachine
 from flexlegion.model.model import Model
 from flexlegion.objective.precision import check_precision, check_storage
 from flexlegion.process.ending import Interrupted
-from flexlegion.strategy.builtin import read_strategy
-from flexlegion.strategy.builtin.registry import strategy_names
 from flexlegion.training.checkpoints.callback import UnwrittenError
 from flexlegion.training.fit import History
 from flexlegion.training.progress import format_metrics

@@ -15,6 +15,7 @@ from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import printable
 from flexlegion.graph.initializers import initial_weights
 from flexlegion.graph.tensor import Tensor
+from flexlegion.known_strategies import AnyStrategy, resolve
 from flexlegion.layers.arrangement import forms_of
 from flexlegion.layers.arrays import array_of, check_integers, check_numbers
 from flexlegion.layers.layers import Layers
@@ -35,7 +36,6 @@ from flexlegion.plan.plan import Plan
 from flexlegion.process.ending import deferred
 from flexlegion.profiling.storage import check_stored
 from flexlegion.profiling.timelines import MeasuredTimeline, recorded
-from flexlegion.strategy.builtin import AnyStrategy, resolve
 from flexlegion.strategy.granularity import Granularity
 from flexlegion.strategy.strategy import Strategy
 from flexlegion.training.agreement import check_same, together

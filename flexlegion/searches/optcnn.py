@@ -23,9 +23,9 @@ from flexlegion.graph.graph import Operator
 from flexlegion.graph.tensor import Tensor
 from flexlegion.searches.chain import prepare_candidates
 from flexlegion.sim.problem import Degrees, Problem
-from flexlegion.strategy.builtin.pairs import with_sums
-from flexlegion.strategy.builtin.splitting import by_samples
 from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.pairs import with_sums
+from flexlegion.strategy.splitting import by_samples
 from flexlegion.strategy.strategy import Strategy
 
 Costs = npt.NDArray[np.int64]

@@ -11,9 +11,9 @@ from __future__ import annotations
 from flexlegion.graph.graph import Operator
 from flexlegion.searches.mcmc import Budget, Progress, SearchOptions, SearchResult, search
 from flexlegion.sim.problem import Degrees, Problem
-from flexlegion.strategy.builtin import resolve
+from flexlegion.strategy.whole import model_parallel, single
 
-STARTS = ("single", "model")
+STARTS = {"single": single, "model": model_parallel}
 
 
 def placement_only(
@@ -51,7 +51,10 @@ def placement_only(
         problem.granularity,
         problem.dimensions,
     )
-    starts = {name: resolve(name, whole.graph, whole.devices) for name in STARTS}
+    starts = {
+        name: make(whole.graph, whole.devices).checked(whole.graph, whole.devices)
+        for name, make in STARTS.items()
+    }
     return search(whole, starts, budget, seed, chains, options, progress, splits_of=_unsplit)
 
 

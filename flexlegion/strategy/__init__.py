@@ -1,1 +1,1 @@
-"""Configurations, strategies, their files; the known strategies, and SBP signatures."""
+"""Configurations, strategies, their files; how operators are split; SBP signatures."""

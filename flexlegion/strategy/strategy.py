@@ -12,7 +12,6 @@ from flexlegion.base.documents import read_json
 from flexlegion.base.errors import UserError
 from flexlegion.base.files import write_text
 from flexlegion.base.quoting import printable, shown
-from flexlegion.base.suggestions import did_you_mean
 from flexlegion.graph.fingerprint import Fingerprint, difference
 from flexlegion.graph.graph import Graph
 from flexlegion.machine.devices import Devices
@@ -213,21 +212,30 @@ class Strategy(Mapping[str, ParallelConfig]):
         UserError
             If the file is missing or is not such a file. Whether it fits a model is `checked`'s.
         """
-        # Whose strategies need this file.
-        from flexlegion.strategy.builtin.registry import STRATEGIES, strategy_names
+        return read_file(path, "give the path of one")
 
-        document = read_json(
-            path,
-            "strategy",
-            f"give a path, or one of the known strategies {strategy_names()}"
-            f"{did_you_mean(str(path), STRATEGIES)}",
-            "as the command 'flexlegion strategy' writes it",
-        )
-        configs = _configs_of(document, str(path))
-        granularity = None
-        if "granularity" in document:
-            granularity = from_json(document["granularity"], str(path))
-        return cls(configs, str(path), document.get("found"), granularity)
+
+def read_file(path: str | Path, remedy: str) -> Strategy:
+    """Read a strategy file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    remedy
+        What to do where there is none, for the message.
+
+    Raises
+    ------
+    UserError
+        As `Strategy.load`.
+    """
+    document = read_json(path, "strategy", remedy, "as the command 'flexlegion strategy' writes it")
+    configs = _configs_of(document, str(path))
+    granularity = None
+    if "granularity" in document:
+        granularity = from_json(document["granularity"], str(path))
+    return Strategy(configs, str(path), document.get("found"), granularity)
 
 
 def _some(names: Collection[str]) -> str:

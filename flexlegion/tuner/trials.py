@@ -21,6 +21,7 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.measured import AS_MEASURED, Calibration, MeasuredCosts
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.graph.tensor import Tensor
+from flexlegion.known_strategies import resolve
 from flexlegion.machine.running import running_machine
 from flexlegion.machine.topology import Topology
 from flexlegion.networks.network import Network
@@ -30,7 +31,6 @@ from flexlegion.profiling.timelines import MeasuredTimeline
 from flexlegion.profiling.timing import REPEATS, Repeats
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.builtin import resolve
 from flexlegion.strategy.strategy import Strategy
 from flexlegion.tuner.runtime_costs import measure_runtime, software
 from flexlegion.tuner.timed import Data, Running, data_for, slowest

@@ -19,11 +19,11 @@ from typing import Any
 
 from flexlegion import zoo
 from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.known_strategies import resolve
 from flexlegion.profiling.machines import load_machine
 from flexlegion.searches.exhaustive import exhaustive
 from flexlegion.searches.mcmc import Budget, search
 from flexlegion.sim.problem import Problem
-from flexlegion.strategy.builtin import resolve
 from flexlegion.strategy.configuration import splits
 from flexlegion.transforms.losses import add_loss
 

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.known_strategies import resolve
 from flexlegion.profiling.machines import load_machine
 from flexlegion.searches.chain import Chain, prepare_candidates
 from flexlegion.searches.descent import best_of, descend
@@ -26,7 +27,6 @@ from flexlegion.searches.mcmc import Budget, SearchOptions, search
 from flexlegion.searches.optcnn import optcnn
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.builtin import resolve
 from flexlegion.strategy.strategy import Strategy
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build

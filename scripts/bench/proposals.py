@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from simulator import problem_of
 
 from flexlegion.console.text import table
+from flexlegion.known_strategies import resolve
 from flexlegion.searches.chain import Chain, ChainOptions, ChainState
 from flexlegion.searches.mcmc import tie_groups
-from flexlegion.strategy.builtin import resolve
 
 MACHINES = {
     "nmt": "p100x16",

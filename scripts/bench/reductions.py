@@ -29,8 +29,8 @@ from flexlegion import ParallelConfig, Strategy
 from flexlegion.console.text import table
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.operator_type import DimKind
+from flexlegion.known_strategies import resolve
 from flexlegion.machine.devices import Devices
-from flexlegion.strategy.builtin import resolve
 
 WORKLOADS = {
     "mlp": Workload(

@@ -26,12 +26,12 @@ from flexlegion.analysis.setting import Setting
 from flexlegion.analysis.simulate import simulate
 from flexlegion.base.errors import DoesNotApply
 from flexlegion.console.text import duration, memory
+from flexlegion.known_strategies import AnyStrategy, resolve
 from flexlegion.machine.devices import Devices
 from flexlegion.networks.references import load_model
 from flexlegion.objective.optimizers import Adam, Optimizer
 from flexlegion.report.timelines import fits
 from flexlegion.sim.simulator import Timeline
-from flexlegion.strategy.builtin import AnyStrategy, resolve
 from flexlegion.strategy.strategy import Strategy
 
 UNREDUCED = ("sample", "attribute", "parameter")

@@ -19,12 +19,12 @@ import time
 from typing import Any
 
 from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.known_strategies import resolve
 from flexlegion.profiling.machines import load_machine
 from flexlegion.searches.chain import Chain, ChainOptions, prepare_candidates
 from flexlegion.searches.mcmc import tie_groups
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import Simulation
-from flexlegion.strategy.builtin import resolve
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build
 

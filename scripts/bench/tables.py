@@ -25,6 +25,7 @@ from workers.tables_worker import MODEL, OPTIMIZERS
 
 from flexlegion.console.text import memory
 from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.known_strategies import resolve
 from flexlegion.networks.network import Network
 from flexlegion.networks.references import load_model
 from flexlegion.plan.coherence import moved_bytes
@@ -32,7 +33,6 @@ from flexlegion.plan.plan import Plan
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import Timeline, full
-from flexlegion.strategy.builtin import resolve
 
 ROOT = Path(__file__).resolve().parents[2]
 SOFT_GPU = ROOT / "build" / "cuda" / "tests" / "soft_gpu"

@@ -14,8 +14,8 @@ import pytest
 import flexlegion as fl
 from flexlegion.analysis.result import Result
 from flexlegion.cli.main import main
+from flexlegion.known_strategies.registry import STRATEGIES
 from flexlegion.searches.registry import SEARCHES
-from flexlegion.strategy.builtin.registry import STRATEGIES
 
 Capture = pytest.CaptureFixture[str]
 

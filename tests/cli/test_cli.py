@@ -12,7 +12,7 @@ import pytest
 
 from flexlegion import Strategy
 from flexlegion.cli.main import main
-from flexlegion.strategy.builtin.registry import strategy_names
+from flexlegion.known_strategies.registry import strategy_names
 from flexlegion.zoo import ZOO
 
 ROOT = Path(__file__).parents[2]

@@ -20,10 +20,10 @@ import pytest
 
 from flexlegion import SGD, Adam, Model, UserError
 from flexlegion.cli.main import main
+from flexlegion.known_strategies.registry import strategy_names
 from flexlegion.layers.arrays import check_rows, rows_for
 from flexlegion.machine.files import PLATFORMS
 from flexlegion.objective.optimizers import optimizer_of
-from flexlegion.strategy.builtin.registry import strategy_names
 from flexlegion.zoo import ZOO
 
 ROOT = Path(__file__).parents[2]

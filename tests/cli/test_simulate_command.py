@@ -11,9 +11,9 @@ from commands import SMALL, Capture, error_of, json_of, text_of
 
 from flexlegion.cost.model import Linear
 from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.known_strategies.registry import STRATEGIES
 from flexlegion.networks.references import HELP
 from flexlegion.profiling.machines import load_machine
-from flexlegion.strategy.builtin.registry import STRATEGIES
 from flexlegion.zoo import ZOO
 
 LENET = ["--model", "lenet", "--machine", "p100x4"]

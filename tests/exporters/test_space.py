@@ -10,7 +10,7 @@ from flexlegion.analysis.export import export, program_of
 from flexlegion.base.errors import UserError
 from flexlegion.exporters.space import target_of
 from flexlegion.exporters.targets import TARGETS
-from flexlegion.strategy.builtin import named
+from flexlegion.known_strategies import named
 from flexlegion.strategy.configuration import ParallelConfig
 
 

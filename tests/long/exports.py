@@ -41,7 +41,7 @@ from flexlegion.analysis.export import Exported, program_of
 from flexlegion.base.errors import UserError
 from flexlegion.console.text import table
 from flexlegion.exporters.targets import TARGETS
-from flexlegion.strategy.builtin import named
+from flexlegion.known_strategies import named
 
 DEVICES = 4
 TOLERANCE = 1e-7  # in double precision

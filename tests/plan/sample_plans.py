@@ -12,10 +12,10 @@ from flexlegion import Model, ParallelConfig, Strategy
 from flexlegion.graph.graph import Graph
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.graph.tensor import Tensor
+from flexlegion.known_strategies import resolve
 from flexlegion.machine.devices import Devices
 from flexlegion.ops.losses import MeanSquaredError
 from flexlegion.plan.plan import Plan
-from flexlegion.strategy.builtin import resolve
 from flexlegion.strategy.configuration import Sums
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.transforms.losses import add_loss

@@ -11,14 +11,14 @@ from touched import boxes, dims, last, reads, refusal
 from flexlegion import Model, UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.graph.initializers import initial_weights
+from flexlegion.known_strategies import named
+from flexlegion.known_strategies.registry import STRATEGIES
 from flexlegion.model.summary import table
 from flexlegion.ops.expression import Expression, broadcast
 from flexlegion.ops.formula import FUNCTIONS, program_of
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.builtin import named
-from flexlegion.strategy.builtin.registry import STRATEGIES
 from flexlegion.strategy.configuration import splits
 from flexlegion.transforms.losses import add_loss
 

@@ -13,6 +13,7 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.initializers import Given, Zeros
 from flexlegion.graph.tensor import Tensor
+from flexlegion.known_strategies import resolve
 from flexlegion.machine.devices import Devices
 from flexlegion.objective.losses import LOSSES
 from flexlegion.ops.dense import Dense
@@ -22,7 +23,6 @@ from flexlegion.plan.plan import Plan
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.builtin import resolve
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build
 

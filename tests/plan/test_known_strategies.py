@@ -6,11 +6,11 @@ import pytest
 
 from flexlegion import Model, UserError
 from flexlegion.graph.graph import Graph
+from flexlegion.known_strategies import resolve
+from flexlegion.known_strategies.gnmt import layer_depths
 from flexlegion.machine.devices import Devices
 from flexlegion.ops.reduce import Reduce
 from flexlegion.profiling.machines import load_machine
-from flexlegion.strategy.builtin import resolve
-from flexlegion.strategy.builtin.gnmt import layer_depths
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import build
 

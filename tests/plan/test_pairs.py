@@ -6,9 +6,9 @@ import pytest
 
 from flexlegion import Model, UserError
 from flexlegion.graph.graph import Graph
+from flexlegion.known_strategies import resolve
 from flexlegion.profiling.machines import load_machine
-from flexlegion.strategy.builtin import resolve
-from flexlegion.strategy.builtin.pairs import find_pairs
+from flexlegion.strategy.pairs import find_pairs
 from flexlegion.strategy.strategy import Strategy
 from flexlegion.transforms.losses import add_losses
 from flexlegion.zoo import ZOO, build

@@ -11,12 +11,12 @@ from plan_properties import CHECKS
 from flexlegion import Model, ParallelConfig, Strategy
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.graph.graph import Operator
+from flexlegion.known_strategies import resolve
 from flexlegion.networks.network import Network
 from flexlegion.ops.formula import program_of
 from flexlegion.plan.plan import Plan
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.simulator import FLOWS, full
-from flexlegion.strategy.builtin import resolve
 from flexlegion.strategy.configuration import splits
 
 GPUS = ("gpu:0", "gpu:1", "gpu:2", "gpu:3")

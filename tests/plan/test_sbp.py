@@ -13,6 +13,7 @@ from flexlegion import B, Mesh, Model, P, ParallelConfig, S, Strategy, UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.signatures import Sbp
+from flexlegion.known_strategies import resolve
 from flexlegion.machine.devices import Devices
 from flexlegion.networks.network import Network
 from flexlegion.plan.coherence import moves
@@ -20,7 +21,6 @@ from flexlegion.plan.plan import Plan
 from flexlegion.plan.signatures import MAX_WIDTH, described
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.simulator import FLOWS, full
-from flexlegion.strategy.builtin import resolve
 from flexlegion.strategy.sbp.deduction import deduced
 from flexlegion.strategy.sbp.operands import signature_of
 

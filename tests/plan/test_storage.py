@@ -13,12 +13,12 @@ from flexlegion import Model, UserError
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.measured import task_key
 from flexlegion.data.synthetic import made_up
+from flexlegion.known_strategies import resolve
 from flexlegion.networks.network import Network
 from flexlegion.plan.coherence import moved_bytes
 from flexlegion.plan.plan import Plan
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.builtin import resolve
 
 STRATEGIES = ("single", "data", "model", "expert", *(f"random:{seed}" for seed in range(1, 4)))
 

@@ -13,8 +13,8 @@ import flexlegion as fl
 from flexlegion import Model, ParallelConfig, Strategy, UserError
 from flexlegion.analysis.result import Iteration
 from flexlegion.graph.graph import Graph
+from flexlegion.known_strategies import resolve
 from flexlegion.machine.devices import Devices
-from flexlegion.strategy.builtin import resolve
 from flexlegion.zoo import ZOO, build
 
 DEVICES = Devices.of(cpus=3)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from flexlegion import ParallelConfig, Strategy, UserError, search, simulate
 from flexlegion.base.files import write_text
+from flexlegion.known_strategies import resolve
 from flexlegion.plan.plan import Plan
-from flexlegion.strategy.builtin import resolve
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 
 CONFIGS = {"fc": ParallelConfig((2, 1), ("cpu:0", "cpu:1"))}

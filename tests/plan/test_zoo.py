@@ -13,9 +13,9 @@ from sample_plans import zoo_plan
 from flexlegion import Model
 from flexlegion.base.errors import UserError
 from flexlegion.graph.graph import Graph
+from flexlegion.known_strategies import resolve
 from flexlegion.machine.devices import Devices
 from flexlegion.plan.plan import Plan
-from flexlegion.strategy.builtin import resolve
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build
 

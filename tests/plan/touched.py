@@ -9,9 +9,9 @@ import pytest
 
 from flexlegion import Model, ParallelConfig, Strategy, UserError
 from flexlegion.graph.graph import Operator
+from flexlegion.known_strategies import resolve
 from flexlegion.machine.devices import Devices
 from flexlegion.plan.plan import Box, Launch, Plan
-from flexlegion.strategy.builtin import resolve
 
 DEVICES = Devices.of(cpus=4)
 

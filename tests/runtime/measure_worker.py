@@ -13,6 +13,7 @@ from flexlegion.cost.measured import MeasuredCosts
 from flexlegion.cost.model import Shapes
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.graph.graph import Graph
+from flexlegion.known_strategies import resolve
 from flexlegion.machine.running import running_machine
 from flexlegion.machine.topology import Device, Topology
 from flexlegion.ops.elementwise import Relu
@@ -28,7 +29,6 @@ from flexlegion.profiling.tasks import (
 )
 from flexlegion.profiling.timing import Repeats, kernel_library
 from flexlegion.sim.problem import Problem
-from flexlegion.strategy.builtin import resolve
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import build
 

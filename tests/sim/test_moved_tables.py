@@ -10,13 +10,13 @@ from networks import NETWORKS
 from simulated import ArbitraryCosts, finely_cut, images, strategy_of, tables
 
 from flexlegion import Model, ParallelConfig, Strategy, UserError
+from flexlegion.known_strategies import resolve
 from flexlegion.networks.references import load_model
 from flexlegion.objective.losses import parts_of_loss
 from flexlegion.plan.coherence import moved_bytes
 from flexlegion.plan.plan import Plan
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.simulator import Timeline, full
-from flexlegion.strategy.builtin import resolve
 from flexlegion.strategy.configuration import splits
 
 DLRM = Path(__file__).resolve().parents[2] / "scripts" / "examples" / "dlrm.py"

@@ -11,11 +11,11 @@ from zoo_cases import CASES
 
 from flexlegion import Model
 from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.known_strategies import resolve
 from flexlegion.plan.plan import Plan
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import SIMULATED, Simulation, full
-from flexlegion.strategy.builtin import resolve
 from flexlegion.strategy.configuration import random_config
 from flexlegion.strategy.strategy import Strategy
 from flexlegion.transforms.losses import add_loss, add_losses

@@ -14,11 +14,11 @@ from flexlegion import Model
 from flexlegion.cost.model import NO_RUNTIME, Cost, CostModel, Linear, RuntimeCosts, Shapes
 from flexlegion.graph.graph import Operator
 from flexlegion.graph.operator_type import DimKind
+from flexlegion.known_strategies import resolve
 from flexlegion.machine.topology import Device, Topology
 from flexlegion.objective.losses import Losses
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.builtin import resolve
 from flexlegion.strategy.configuration import SPLIT, ParallelConfig, Sums, splits
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.strategy.strategy import Strategy

@@ -8,12 +8,12 @@ from local_machines import H200, local
 
 from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.efficiency import efficiency_of
+from flexlegion.known_strategies import resolve
 from flexlegion.machine.topology import Topology
 from flexlegion.profiling.gpus import Gpu
 from flexlegion.searches.mcmc import Budget, search
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.builtin import resolve
 from flexlegion.strategy.configuration import random_config
 from flexlegion.strategy.strategy import Strategy
 from flexlegion.transforms.losses import add_loss

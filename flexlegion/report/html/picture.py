@@ -13,14 +13,14 @@ from flexlegion.base.errors import UserError
 from flexlegion.base.files import write_text
 from flexlegion.console.text import common_name
 from flexlegion.graph.graph import Graph
+from flexlegion.known_strategies import AnyStrategy, read_strategy
+from flexlegion.known_strategies.registry import make_strategy
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.topology import Topology
 from flexlegion.profiling.machines import load_machine
 from flexlegion.report.html.groups import WHOLE, Folded, Group, kinds_of, levels
 from flexlegion.report.html.layout import Layout, layered
 from flexlegion.report.html.page import markup
-from flexlegion.strategy.builtin import AnyStrategy, read_strategy
-from flexlegion.strategy.builtin.registry import make_strategy
 from flexlegion.strategy.strategy import Strategy
 
 NODE_WIDTH, NODE_HEIGHT = 196, 46

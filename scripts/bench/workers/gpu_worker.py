@@ -13,11 +13,11 @@ from common.workloads import LEARNING_RATE, Workload
 
 from flexlegion import SGD
 from flexlegion.cost.profile_db import ProfileDB
+from flexlegion.known_strategies import resolve
 from flexlegion.networks.network import Network
 from flexlegion.profiling.local import local_topology
 from flexlegion.profiling.tasks import task_requests
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.builtin import resolve
 from flexlegion.tuner.trials import problem_of, profile
 from flexlegion.zoo import ZOO, build
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import DimKind
+from flexlegion.known_strategies.registry import own_strategy
 from flexlegion.machine.devices import Devices
-from flexlegion.strategy.builtin.registry import own_strategy
-from flexlegion.strategy.builtin.splitting import all_by_samples, followed, split
+from flexlegion.strategy.splitting import all_by_samples, followed, split
 from flexlegion.strategy.strategy import Strategy
 
 _FOLLOWERS = ("elementwise", "normalization", "copy")

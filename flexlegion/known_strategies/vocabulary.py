@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from flexlegion.base.errors import DoesNotApply
 from flexlegion.graph.graph import Graph
+from flexlegion.known_strategies.registry import own_strategy
 from flexlegion.machine.devices import Devices
-from flexlegion.strategy.builtin.pairs import Pair, find_pairs, trained, with_sums
-from flexlegion.strategy.builtin.registry import own_strategy
-from flexlegion.strategy.builtin.splitting import all_by_samples, split, table_rows
+from flexlegion.strategy.pairs import Pair, find_pairs, trained, with_sums
+from flexlegion.strategy.splitting import all_by_samples, split, table_rows
 from flexlegion.strategy.strategy import Strategy
 
 

@@ -1,8 +1,8 @@
 """A random point of the SOAP space, for tests and as a start of searches."""
 
 from flexlegion.graph.graph import Graph
+from flexlegion.known_strategies.registry import own_strategy
 from flexlegion.machine.devices import Devices
-from flexlegion.strategy.builtin.registry import own_strategy
 from flexlegion.strategy.configuration import ParallelConfig, random_config, reads_partial_values
 from flexlegion.strategy.strategy import Strategy
 

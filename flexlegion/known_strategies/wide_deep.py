@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from flexlegion.base.errors import DoesNotApply
 from flexlegion.graph.graph import Graph, Operator
+from flexlegion.known_strategies.registry import own_strategy
 from flexlegion.machine.devices import Devices
-from flexlegion.strategy.builtin.pairs import with_sums
-from flexlegion.strategy.builtin.registry import own_strategy
-from flexlegion.strategy.builtin.splitting import all_by_samples, data_dim, split, table_rows
+from flexlegion.strategy.pairs import with_sums
+from flexlegion.strategy.splitting import all_by_samples, data_dim, split, table_rows
 from flexlegion.strategy.strategy import Strategy
 
 

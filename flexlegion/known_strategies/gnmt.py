@@ -7,9 +7,9 @@ Model parallelism within a node: operators of the same depth are on the same GPU
 from __future__ import annotations
 
 from flexlegion.graph.graph import Graph, Operator
+from flexlegion.known_strategies.registry import own_strategy
 from flexlegion.machine.devices import Devices
-from flexlegion.strategy.builtin.registry import own_strategy
-from flexlegion.strategy.builtin.splitting import by_samples, turns
+from flexlegion.strategy.splitting import by_samples, turns
 from flexlegion.strategy.strategy import Strategy
 
 

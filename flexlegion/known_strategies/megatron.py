@@ -13,11 +13,11 @@ from math import prod
 from flexlegion.base.errors import DoesNotApply
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import DimKind
+from flexlegion.known_strategies.registry import own_strategy
 from flexlegion.machine.devices import Devices
-from flexlegion.strategy.builtin.pairs import find_pairs, with_sums
-from flexlegion.strategy.builtin.registry import own_strategy
-from flexlegion.strategy.builtin.splitting import by_samples, split, table_rows, turns
 from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.pairs import find_pairs, with_sums
+from flexlegion.strategy.splitting import by_samples, split, table_rows, turns
 from flexlegion.strategy.strategy import Strategy
 
 

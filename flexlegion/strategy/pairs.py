@@ -23,8 +23,8 @@ from math import prod
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.graph.tensor import Tensor
-from flexlegion.strategy.builtin.splitting import followed
 from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.splitting import followed
 
 
 @dataclass(eq=False)

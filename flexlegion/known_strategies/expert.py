@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flexlegion.graph.graph import Graph
+from flexlegion.known_strategies.gnmt import gnmt
+from flexlegion.known_strategies.one_weird_trick import one_weird_trick
+from flexlegion.known_strategies.registry import own_strategy
 from flexlegion.machine.devices import Devices
-from flexlegion.strategy.builtin.gnmt import gnmt
-from flexlegion.strategy.builtin.one_weird_trick import one_weird_trick
-from flexlegion.strategy.builtin.registry import own_strategy
-from flexlegion.strategy.builtin.splitting import all_by_samples
 from flexlegion.strategy.configuration import ParallelConfig
+from flexlegion.strategy.splitting import all_by_samples
 from flexlegion.strategy.strategy import Strategy
 
 

@@ -6,20 +6,26 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from flexlegion.base.errors import UserError
+from flexlegion.base.suggestions import did_you_mean
 from flexlegion.graph.graph import Graph
+from flexlegion.known_strategies.registry import (
+    STRATEGIES,
+    is_named,
+    make_strategy,
+    strategy_names,
+)
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.topology import Topology
 from flexlegion.sim.problem import Problem
-from flexlegion.strategy.builtin.registry import is_named, make_strategy
-from flexlegion.strategy.builtin.splitting import all_by_samples, split
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.splitting import all_by_samples, split
+from flexlegion.strategy.strategy import Strategy, read_file
 
 # Each registers itself, in the order in which messages name them.
 # isort: off
-from flexlegion.strategy.builtin import single, data_parallel, model_parallel  # noqa: F401
-from flexlegion.strategy.builtin import one_weird_trick, gnmt, megatron, vocabulary  # noqa: F401
-from flexlegion.strategy.builtin import wide_deep, expert, optcnn, random, sbp  # noqa: F401
+from flexlegion.known_strategies import basic  # noqa: F401
+from flexlegion.known_strategies import one_weird_trick, gnmt, megatron, vocabulary  # noqa: F401
+from flexlegion.known_strategies import wide_deep, expert, optcnn, random, sbp  # noqa: F401
 
 # isort: on
 
@@ -78,7 +84,10 @@ def read_strategy(spec: AnyStrategy) -> str | Strategy:
     if isinstance(spec, Strategy):
         return spec
     if isinstance(spec, str | Path):
-        return str(spec) if is_named(str(spec)) else Strategy.load(spec)
+        if is_named(str(spec)):
+            return str(spec)
+        known = f"one of the known strategies {strategy_names()}"
+        return read_file(spec, f"give a path, or {known}{did_you_mean(str(spec), STRATEGIES)}")
     return spec.strategy
 
 

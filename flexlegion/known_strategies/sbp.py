@@ -4,8 +4,8 @@ import warnings
 
 from flexlegion.base.errors import UserError
 from flexlegion.graph.graph import Graph
+from flexlegion.known_strategies.registry import own_strategy
 from flexlegion.machine.devices import Devices
-from flexlegion.strategy.builtin.registry import own_strategy
 from flexlegion.strategy.sbp.deduction import deduced
 from flexlegion.strategy.strategy import Strategy
 
