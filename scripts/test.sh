@@ -25,6 +25,9 @@ headline "ruff"
 ruff check .
 ruff format --check .
 
+headline "imports between rooms"
+lint-imports
+
 headline "mypy"
 mypy --strict flexlegion scripts
 

@@ -38,9 +38,9 @@ from flexlegion.profiling.intervals import Estimate, estimate
 from flexlegion.profiling.local import local_topology
 from flexlegion.profiling.storage import check_stored
 from flexlegion.profiling.tasks import task_requests
-from flexlegion.profiling.timelines import MeasuredTimeline
 from flexlegion.report.html.measurements import accuracy_page
 from flexlegion.report.html.page import save_page
+from flexlegion.report.measured import MeasuredTimeline
 from flexlegion.report.timelines import memory_excess
 from flexlegion.searches.budget import seconds_of
 from flexlegion.searches.mcmc import Budget, SearchOptions, search

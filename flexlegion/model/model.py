@@ -35,7 +35,7 @@ from flexlegion.objective.schedules import Schedule, constant, factor_at
 from flexlegion.plan.plan import Plan
 from flexlegion.process.ending import deferred
 from flexlegion.profiling.storage import check_stored
-from flexlegion.profiling.timelines import MeasuredTimeline, recorded
+from flexlegion.report.measured import MeasuredTimeline, recorded
 from flexlegion.strategy.granularity import Granularity
 from flexlegion.strategy.strategy import Strategy
 from flexlegion.training.agreement import check_same, together
@@ -54,7 +54,7 @@ from flexlegion.transforms.storage import stored
 if TYPE_CHECKING:
     from flexlegion.layers.origin import Origin
     from flexlegion.machine.topology import Topology
-    from flexlegion.networks.references import Reference
+    from flexlegion.model.reference import Reference
     from flexlegion.report.html.picture import Picture
 
 Array = npt.NDArray[Any]

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from flexlegion.base.arguments import typed
 from flexlegion.base.errors import UserError
 from flexlegion.base.suggestions import did_you_mean
+from flexlegion.model.reference import Reference
 from flexlegion.networks.sizes import REQUIRED, Size, size_text, sizes_of
 from flexlegion.zoo import ZOO, build
 
@@ -36,22 +37,6 @@ HELP = f"one of {', '.join(ZOO)}; or your own: {FORMS}"
 # What a user's function may take beside its sizes.
 _BATCH_SIZE, _SEED = "batch_size", "seed"
 _MAX_CODE = 4 << 20  # bytes of a .py file: what the compiler makes of it is a hundred times larger
-
-
-@dataclass(frozen=True)
-class Reference:
-    """How a model was named.
-
-    Parameters
-    ----------
-    name
-        As commands take it: ``lenet``, ``my_net.py:model``.
-    sizes
-        Those that were given, by name.
-    """
-
-    name: str
-    sizes: Mapping[str, Any]
 
 
 @typed

@@ -23,8 +23,8 @@ from flexlegion.training.progress import EpochProgress
 from flexlegion.training.trainer import Watcher, run_series
 
 if TYPE_CHECKING:
-    from flexlegion.model.model import Model
     from flexlegion.training.compiled import Compiled
+    from flexlegion.training.trained import TrainedModel
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Training:
 
     def __init__(
         self,
-        model: Model,
+        model: TrainedModel,
         compiled: Compiled,
         epochs: int,
         callbacks: Sequence[Callback] = (),

@@ -8,7 +8,7 @@ from flexlegion.cost.measured import Calibration
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.machine.topology import Topology
 from flexlegion.networks.network import Network
-from flexlegion.profiling.timelines import MeasuredTimeline
+from flexlegion.report.measured import MeasuredTimeline
 from flexlegion.sim.simulator import Timeline, full
 from flexlegion.strategy.strategy import Strategy
 from flexlegion.tuner.trials import problem_of

@@ -16,7 +16,7 @@ from flexlegion.machine.running import all_gather, running_machine
 from flexlegion.networks.network import Network
 from flexlegion.objective.precision import DEFAULT
 from flexlegion.plan.plan import Plan
-from flexlegion.profiling.timelines import MeasuredTimeline, recorded
+from flexlegion.report.measured import MeasuredTimeline, recorded
 from flexlegion.strategy.strategy import Strategy
 from flexlegion.training.binding import Binding
 from flexlegion.training.program import TRAIN, Program

@@ -27,8 +27,8 @@ from flexlegion.machine.topology import Topology
 from flexlegion.networks.network import Network
 from flexlegion.objective.precision import PEAKS
 from flexlegion.profiling.tasks import TaskRequest, measure, measure_linears, one_of_each_model
-from flexlegion.profiling.timelines import MeasuredTimeline
 from flexlegion.profiling.timing import REPEATS, Repeats
+from flexlegion.report.measured import MeasuredTimeline
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.strategy import Strategy

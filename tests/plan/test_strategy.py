@@ -198,7 +198,7 @@ def with_entry(entry: object, version: int = 2) -> str:
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"none\.json: no such strategy file; give a path, or one"):
+    with pytest.raises(UserError, match=r"none\.json: no such strategy file; give the path"):
         Strategy.load(tmp_path / "none.json")
 
 

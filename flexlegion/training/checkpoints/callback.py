@@ -39,9 +39,9 @@ from flexlegion.training.checkpoints.writer import NotFiniteError, Writer
 from flexlegion.training.position import Position
 
 if TYPE_CHECKING:
-    from flexlegion.model.model import Model
     from flexlegion.training.compiled import Compiled
     from flexlegion.training.fit import Training
+    from flexlegion.training.trained import TrainedModel
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _NAME_BYTES = 64  # of a checkpoint's name, as ranks tell it each other
@@ -123,7 +123,7 @@ class Checkpoints(Callback):
 
     # What training calls
 
-    def prepare(self, model: Model, compiled: Compiled) -> None:
+    def prepare(self, model: TrainedModel, compiled: Compiled) -> None:
         """Take the directory, and go on from its newest checkpoint if that is asked for.
 
         Raises
@@ -295,7 +295,7 @@ class Checkpoints(Callback):
 
 @contextmanager
 def saved(
-    checkpoints: Checkpoints | None, model: Model, compiled: Compiled
+    checkpoints: Checkpoints | None, model: TrainedModel, compiled: Compiled
 ) -> Iterator[Sequence[Callback]]:
     """Meanwhile, have the directory, if there are to be checkpoints; they are a callback."""
     if checkpoints is None:
@@ -349,7 +349,7 @@ def _state(training: Training, compiled: Compiled) -> dict[str, Any]:
     }
 
 
-def restore(model: Model, compiled: Compiled, checkpoint: Checkpoint) -> None:
+def restore(model: TrainedModel, compiled: Compiled, checkpoint: Checkpoint) -> None:
     """Bring a compiled model to where a checkpoint was taken.
 
     Raises
