@@ -159,3 +159,9 @@ class LayerBase:
         if value > MAX_EXTENT:
             raise UserError(f"{what} has to be at most {MAX_EXTENT}, but is {value}")
         return value
+
+    @staticmethod
+    def _epsilon(value: float) -> float:
+        if not 0 < value < 1:
+            raise UserError(f"epsilon has to be above 0 and below 1, but is {value}")
+        return float(value)

@@ -16,10 +16,11 @@ from flexlegion.graph.operator_type import OperatorType
 from flexlegion.graph.tensor import MAX_EXTENT, MAX_RANK, DataType, Tensor
 from flexlegion.layers.arrays import array_of, check_numbers
 from flexlegion.layers.base import LayerBase
-from flexlegion.ops.elementwise import Gelu, Relu, Sigmoid, Tanh
+from flexlegion.ops.elementwise import Dropout, DropPath, Gelu, Relu, Sigmoid, Tanh
 from flexlegion.ops.expression import Expression
 from flexlegion.ops.formula import FUNCTIONS
 from flexlegion.ops.merge import Add, Multiply
+from flexlegion.ops.softmax import Softmax
 
 Term = Tensor | float
 
@@ -268,6 +269,26 @@ class ElementwiseLayers(LayerBase):
         self._check_shape("expand", shape)
         name = self._name("expand", name)
         return self._elementwise("x0", [x], name, (self.batch_size, *shape))
+
+    def dropout(self, x: Tensor, rate: float, name: str | None = None) -> Tensor:
+        """Zero elements with probability `rate` while training, and scale the others up."""
+        kind = Dropout(self._rate(rate), len(self.graph.operators))
+        return self._add(kind, x, self._name("dropout", name))
+
+    def drop_path(self, x: Tensor, rate: float, name: str | None = None) -> Tensor:
+        """Zero whole samples with probability `rate` while training, and scale the others up."""
+        kind = DropPath(self._rate(rate), len(self.graph.operators))
+        return self._add(kind, x, self._name("drop_path", name))
+
+    def _activated(self, x: Tensor, activation: str | None, name: str) -> Tensor:
+        if activation is None:
+            return x
+        name = f"{name}.{activation}"
+        return (
+            self._add(Softmax(), x, name)
+            if activation == "softmax"
+            else self.unary(x, activation, name)
+        )
 
     def _weight(
         self,

@@ -8,13 +8,13 @@ from flexlegion.base.arguments import typed_methods
 from flexlegion.base.errors import UserError
 from flexlegion.graph.initializers import AnyInitializer, initializer
 from flexlegion.graph.tensor import Tensor
-from flexlegion.layers.sequences import SequenceLayers
+from flexlegion.layers.base import LayerBase
 from flexlegion.ops.experts import Capacity, Experts, TopK
 
 
 @typed_methods
-class ExpertLayers(SequenceLayers):
-    """The layers of mixtures of experts of a graph under construction."""
+class ExpertLayers(LayerBase):
+    """The layers of mixtures of experts."""
 
     def top_k(self, x: Tensor, k: int, name: str | None = None) -> Tensor:
         """The k largest values of each row, and 0 elsewhere: (n, ..., c) -> (n, ..., c).

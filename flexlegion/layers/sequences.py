@@ -16,12 +16,11 @@ from flexlegion.base.errors import UserError
 from flexlegion.graph.initializers import AnyInitializer, Given, initializer
 from flexlegion.graph.tensor import Tensor
 from flexlegion.layers.arrays import check_tokens
-from flexlegion.layers.elementwise import ElementwiseLayers
+from flexlegion.layers.base import LayerBase
 from flexlegion.ops.attention import LuongAttention, MultiHeadAttention
 from flexlegion.ops.embedding import Embedding, PositionEmbedding
 from flexlegion.ops.gru import GRU
 from flexlegion.ops.lstm import LSTM
-from flexlegion.ops.normalization import GroupNorm, LayerNorm
 from flexlegion.ops.rotary import Rotary
 
 
@@ -62,7 +61,7 @@ class GRUOutput(NamedTuple):
 
 
 @typed_methods
-class SequenceLayers(ElementwiseLayers):
+class SequenceLayers(LayerBase):
     """The layers of sequences."""
 
     def embedding(
@@ -415,91 +414,3 @@ class SequenceLayers(ElementwiseLayers):
                     f"{tensor.name} depends on what is trained"
                 )
         return self.graph.add(Rotary(interleaved), [x, cos, sin], name)
-
-    def layer_norm(
-        self,
-        x: Tensor,
-        epsilon: float = 1e-5,
-        name: str | None = None,
-        share: Tensor | None = None,
-        trainable: bool = True,
-        *,
-        use_scale: bool = True,
-        use_bias: bool = True,
-    ) -> Tensor:
-        """Normalise over the last dimension, which cannot be split: (n, ..., c) -> (n, ..., c).
-
-        `use_scale` and `use_bias` say whether there are gamma and beta. `share` is the output of
-        another layer_norm, whose gamma and beta this one uses, too; if they are not `trainable`,
-        they are constant.
-        """
-        kind = LayerNorm(self._epsilon(epsilon), True, use_scale, use_bias)
-        return self._add(kind, x, self._name("layer_norm", name), share, trainable)
-
-    def rms_norm(
-        self,
-        x: Tensor,
-        epsilon: float = 1e-6,
-        name: str | None = None,
-        share: Tensor | None = None,
-        trainable: bool = True,
-        *,
-        use_scale: bool = True,
-    ) -> Tensor:
-        """Divide by the root of the mean square over the last dimension, which cannot be split.
-
-        `use_scale` says whether there is gamma; `share` and `trainable` are as in `layer_norm`.
-        """
-        kind = LayerNorm(self._epsilon(epsilon), False, use_scale, False)
-        return self._add(kind, x, self._name("rms_norm", name), share, trainable)
-
-    def group_norm(
-        self,
-        x: Tensor,
-        groups: int,
-        epsilon: float = 1e-5,
-        name: str | None = None,
-        share: Tensor | None = None,
-        trainable: bool = True,
-        *,
-        use_scale: bool = True,
-        use_bias: bool = True,
-    ) -> Tensor:
-        """Normalise each sample over all positions and a group of neighbouring channels.
-
-        Parameters
-        ----------
-        x
-            Shape (n, ..., channel).
-        groups
-            How many; with as many groups as channels, it is instance normalisation.
-        epsilon
-            Added to the variance.
-        name
-            Of the operator.
-        share
-            The output of another group_norm, whose weights this one uses, too.
-        trainable
-            Whether training updates its weights.
-        use_scale, use_bias
-            Whether each channel has a factor, and a summand.
-
-        Returns
-        -------
-        Tensor
-            Of the shape of `x`.
-
-        Raises
-        ------
-        UserError
-            If the channels cannot be cut into so many groups.
-        """
-        groups = self._positive(groups, "groups")
-        kind = GroupNorm(groups, self._epsilon(epsilon), use_scale, use_bias)
-        return self._add(kind, x, self._name("group_norm", name), share, trainable)
-
-    @staticmethod
-    def _epsilon(value: float) -> float:
-        if not 0 < value < 1:
-            raise UserError(f"epsilon has to be above 0 and below 1, but is {value}")
-        return float(value)

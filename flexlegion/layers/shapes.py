@@ -10,14 +10,14 @@ from flexlegion.base.arguments import typed_methods
 from flexlegion.base.errors import UserError
 from flexlegion.graph.tensor import MAX_RANK, Tensor
 from flexlegion.layers.arrays import array_of
-from flexlegion.layers.windows import WindowLayers
+from flexlegion.layers.elementwise import ElementwiseLayers
 from flexlegion.ops.flatten import Flatten
 from flexlegion.ops.merge import Concat
 from flexlegion.ops.shape import Pad, Rearrange, Reshape, Roll, Slice, Take, Transpose
 
 
 @typed_methods
-class ShapeLayers(WindowLayers):
+class ShapeLayers(ElementwiseLayers):
     """The layers that move elements."""
 
     def flatten(self, x: Tensor, name: str | None = None) -> Tensor:

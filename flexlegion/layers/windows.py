@@ -8,13 +8,12 @@ from flexlegion.base.arguments import typed_methods
 from flexlegion.base.errors import UserError
 from flexlegion.graph.initializers import AnyInitializer, initializer
 from flexlegion.graph.tensor import Tensor
-from flexlegion.layers.experts import ExpertLayers
+from flexlegion.layers.elementwise import ElementwiseLayers
 from flexlegion.ops.conv1d import Conv1D, Pool1D
 from flexlegion.ops.conv2d import Conv2D, spanned
 from flexlegion.ops.conv2d_transpose import Conv2DTranspose
 from flexlegion.ops.pool2d import Pool2D
 from flexlegion.ops.resize2d import Resize2D
-from flexlegion.ops.softmax import Softmax
 
 Pair = int | tuple[int, int]
 Padding = Pair | Literal["valid", "same"]
@@ -55,7 +54,7 @@ def _check_pooling(kind: str) -> None:
 
 
 @typed_methods
-class WindowLayers(ExpertLayers):
+class WindowLayers(ElementwiseLayers):
     """The layers that look through windows."""
 
     def conv2d(
@@ -222,13 +221,3 @@ class WindowLayers(ExpertLayers):
         pad = _padding(padding, (size, size), (step, step))[0]
         pool = Pool1D(kind, size, step, pad, count_include_pad)
         return self._add(pool, x, self._name("pool1d", name))
-
-    def _activated(self, x: Tensor, activation: str | None, name: str) -> Tensor:
-        if activation is None:
-            return x
-        name = f"{name}.{activation}"
-        return (
-            self._add(Softmax(), x, name)
-            if activation == "softmax"
-            else self.unary(x, activation, name)
-        )
