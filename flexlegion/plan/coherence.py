@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flexlegion.graph.tensor import STATE_BYTES
 from flexlegion.plan.plan import TRAINS, Box, Launch, Plan, Requirement
 
 
@@ -96,18 +95,11 @@ def moves(plan: Plan, memory_of: Mapping[str, str]) -> list[Move]:
                 if r.privilege != "write" and not _empty(r.boxes[k]):
                     elements = fields[_field(r)].read(memory_of[device], r.boxes[k])
                     if counted and elements:
-                        found.append(Move(launch, r, k, _element_bytes(r) * elements))
+                        found.append(Move(launch, r, k, r.element_bytes * elements))
             for r, (k, device) in tasks:
                 if r.privilege != "read" and not _empty(r.boxes[k]):
                     fields[_field(r)].write(memory_of[device], r.boxes[k])
     return found
-
-
-def _element_bytes(requirement: Requirement) -> int:
-    """Of a field; norms, and what optimizers keep, are single precision."""
-    if requirement.field in ("value", "partial"):
-        return requirement.tensor.element_bytes
-    return requirement.tensor.gradient_bytes if requirement.field == "gradient" else STATE_BYTES
 
 
 def moved_bytes(plan: Plan, memory_of: Mapping[str, str]) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from flexlegion.base.quoting import printable
 from flexlegion.bindings.native import Arrays, enumeration, names
 from flexlegion.graph.graph import Graph, Operator
-from flexlegion.graph.tensor import Tensor
+from flexlegion.graph.tensor import STATE_BYTES, Tensor
 from flexlegion.machine.devices import Devices
 from flexlegion.plan.native_graph import NativeGraph
 from flexlegion.plan.native_strategy import to_native
@@ -59,6 +59,13 @@ class Requirement:
     role: str
     boxes: list[Box]
     adds: list[bool]
+
+    @property
+    def element_bytes(self) -> int:
+        """What an element of the field takes: norms, and what optimizers keep, stay wide."""
+        if self.field in ("value", "partial"):
+            return self.tensor.element_bytes
+        return self.tensor.gradient_bytes if self.field == "gradient" else STATE_BYTES
 
 
 @dataclass(frozen=True)
@@ -279,10 +286,7 @@ class Plan:
         elif how == "read-write":
             how = "update exclusive"
         tile = " x ".join(f"{lo}:{hi}" for lo, hi in box)
-        tensor = requirement.tensor
-        size = {"value": tensor.element_bytes, "partial": tensor.element_bytes}.get(
-            requirement.field, tensor.gradient_bytes
-        )
+        size = requirement.element_bytes
         for lo, hi in requirement.boxes[k]:
             size *= hi - lo
         field = f" {requirement.field}" if requirement.field in ("gradient", "state") else ""
