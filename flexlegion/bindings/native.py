@@ -85,11 +85,6 @@ def names(enumeration_name: str, space: str = "_") -> tuple[str, ...]:
     return tuple(name.replace("_", space) for name in members)
 
 
-def constant(name: str) -> int:
-    """The value of one of the headers' constants: ``FL_MAX_RANK``."""
-    return int(_declared().integer_const(name))
-
-
 def layout(struct: str, **renamed: str) -> np.dtype[np.void]:
     """The type of NumPy's rows that are one of the headers' structs of integers.
 

@@ -15,7 +15,6 @@ from flexlegion.cli.network import add_json_option
 from flexlegion.cli.outputs import output
 from flexlegion.machine.files import parse_machine, shipped
 from flexlegion.machine.view import drawing, drawing_json, listing, listing_json
-from flexlegion.profiling.machines import load_machine
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -73,6 +72,8 @@ def _list(args: argparse.Namespace) -> None:
 
 
 def _show(args: argparse.Namespace) -> None:
+    from flexlegion.profiling.machines import load_machine
+
     topology = load_machine(args.machine)
     answer(args, drawing_json(topology), drawing(topology))
 

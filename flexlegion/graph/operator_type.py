@@ -13,7 +13,6 @@ from enum import Enum
 from typing import ClassVar, Literal
 
 from flexlegion.base.errors import UserError
-from flexlegion.bindings.native import constant
 from flexlegion.graph.initializers import Initializer
 from flexlegion.graph.tensor import DataType, Shape
 
@@ -61,7 +60,7 @@ class Dim:
 SAMPLE = Dim("sample", DimKind.SAMPLE)
 MAX_PARTS = 1 << 16  # as many as an operator may have tasks, kMaxTasks in native/plan/graph.h
 PARTS = Dim("part", DimKind.PART, MAX_PARTS)
-MAX_SPACE = constant("FL_MAX_SPACE")  # dimensions of an operator's space
+MAX_SPACE = 6  # dimensions of an operator's space, as in native/support/rect.h
 
 # What a cost model may assume of an operator type: operators of a family are limited by the same
 # resource of a device.

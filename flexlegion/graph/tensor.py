@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
-from flexlegion.bindings.native import constant
 from flexlegion.graph.signatures import AnySignature, Mesh, Placed, signature
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ STATE_BYTES = 4  # of an element of an optimizer's state
 TensorKind = Literal["input", "weight", "activation"]
 TensorRole = Literal["input", "weight", "output"]  # for an operator
 
-MAX_RANK = constant("FL_MAX_RANK")
+MAX_RANK = 5  # as in native/support/rect.h
 MAX_EXTENT = 2**31 - 1
 MAX_ELEMENTS = 2**40  # 4 TiB; as in native/plan/api.cc
 # Of all tensors of a model together, a PiB: for thousands of devices, bytes are counted in 64 bits.
