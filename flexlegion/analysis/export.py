@@ -75,6 +75,8 @@ class Exported:
         What the program keeps on each device, and whether that fits.
     setting : Setting
         Model and machine.
+    name : str
+        The strategy's, as it was given.
     target : str
         "dtensor" or "jax".
     """
@@ -86,6 +88,7 @@ class Exported:
     given_time_ns: int
     memory: ProgramMemory
     setting: Setting
+    name: str
     target: str
 
     @property
@@ -109,14 +112,14 @@ class Exported:
 
     def facts(self) -> dict[str, object]:
         """For JSON."""
-        return {
+        return self.setting.about() | {
+            "target": self.target,
+            "strategy": self.name,
             "iteration_time_ns": self.iteration_time_ns,
             "given_time_ns": self.given_time_ns,
             "memory_of_each_device": self.memory.facts(),
             "replaced": [vars(each) for each in self.replaced],
             "others": [weight.name for weight in self.others],
-            "precision": self.setting.network.precision,
-            "clip_norm": self.setting.network.optimizer.clip_norm,
         }
 
     def __str__(self) -> str:
@@ -229,7 +232,7 @@ def program_of(setting: Setting, strategy: str | Strategy, to: str) -> Exported:
         network.optimizer.clip_norm,
     )
     memory = program_memory(problem, divisions, axes)
-    return Exported(text, done, replaced, time, before, memory, setting, target.name)
+    return Exported(text, done, replaced, time, before, memory, setting, name, target.name)
 
 
 def _check_numbers(network: Network, to: str) -> None:

@@ -221,6 +221,12 @@ def search(
     if method is not None:
         raise UserError(f"the argument 'method' is called 'search' now; give search='{method}'")
     starts_from = SEARCHES[search].starts
+    for name, value in (("start", start), ("dimensions", dimensions), ("space", space)):
+        if value is not None and not SEARCHES[search].chooses:
+            raise UserError(
+                f"'{name}' does not go with the search '{search}', which places whole operators "
+                "anywhere, from starts of its own; leave it out"
+            )
     limits = budget_of(budget, proposals)
     check_search(seed, chains)
     network = network_of(model, loss, optimizer, precision, storage)  # whose code may name starts
@@ -239,7 +245,7 @@ def search(
     with ProgressBar("search", progress) as bar:
         task = SearchTask(setting.problem, starts, limits, seed, chains, options, bar.search)
         result = run_search(search, task)
-    return found_by(setting, result, limits, seed, search, notes)
+    return found_by(setting, result, limits, seed, search, notes, options)
 
 
 def _restricted(
@@ -369,6 +375,7 @@ def found_by(
     seed: int,
     search: str = ANNEALING,
     notes: tuple[str, ...] = (),
+    options: SearchOptions | None = None,
 ) -> Found:
     """What a search found, with what there is to compare it with."""
     time = result.iteration_time_ns
@@ -396,6 +403,7 @@ def found_by(
         }
         | _restriction(setting.problem)
         | ({} if search == ANNEALING else {"search": search})
+        | ({} if options is None else {"options": asdict(options)})
     )
     strategy = result.strategy.renamed("found", found)
     timeline = full(setting.problem, strategy)

@@ -70,7 +70,7 @@ def check_checkpoint_options(args: argparse.Namespace) -> None:
 
     if args.checkpoint is None:
         for option in ("every", "keep", "resume"):
-            if getattr(args, option):
+            if getattr(args, option) not in (None, False):
                 raise UserError(f"--{option} goes with --checkpoint, which names the folder")
     else:
         chosen = Checkpoints(args.checkpoint, *_interval_and_number(args), args.resume)

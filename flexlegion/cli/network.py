@@ -8,15 +8,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flexlegion.base.errors import UserError
-from flexlegion.base.quoting import note, shown
+from flexlegion.base.quoting import shown
 from flexlegion.cli.sizes import add_size_option, batch_size, found_for, found_sizes, given_sizes
 from flexlegion.cost import COSTS
 from flexlegion.known_strategies import read_strategy
 from flexlegion.networks.references import HELP, Target, is_code, target_of
 from flexlegion.objective.losses import LOSSES
-from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, OPTIMIZERS, optimizer_of
+from flexlegion.objective.optimizers import (
+    DEFAULT_OPTIMIZER,
+    OPTIMIZERS,
+    Optimizer,
+    optimizer_of,
+    optimizer_with,
+)
 from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE, PRECISIONS, STORAGE_HELP
-from flexlegion.process.together import rank
 from flexlegion.strategy.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -117,43 +122,27 @@ def network_of(
     sizes = found_sizes(found, target, source) | given_sizes(args.size, target)
     choices = {
         key: found.get(key) if getattr(args, key) is None else getattr(args, key)
-        for key in ("batch_size", "loss", "optimizer", "precision", "storage")
+        for key in ("batch_size", "loss", "precision", "storage")
     }
     from flexlegion.networks.network import Network
 
     model = target.load(choices["batch_size"], sizes, None, not args.no_verify)
-    optimizer = optimizer_of(choices["optimizer"] or DEFAULT_OPTIMIZER)
-    if args.clip_norm is not None:
-        optimizer = replace(optimizer, clip_norm=args.clip_norm)
-    network = Network.of(
+    return Network.of(
         model,
         choices["loss"],
-        optimizer,
+        _optimizer(args, found, source),
         choices["precision"] or DEFAULT,
         storage=choices["storage"] or DEFAULT_STORAGE,
     )
-    say_default_loss(network, choices["loss"])
-    return network
 
 
-def say_default_loss(network: Network, loss: str | None) -> None:
-    """Tell the user by which loss a network is trained whose outputs do not tell, by default.
-
-    Parameters
-    ----------
-    network
-        As it is trained.
-    loss
-        What was asked for; None: nothing.
-    """
-    if loss is not None or network.model.loss is not None or rank() > 0:
-        return
-    producers = [output.producer for output in network.model.outputs]
-    if not all(producer is not None and producer.kind.type == "softmax" for producer in producers):
-        note(
-            f"trained with {network.loss} by default, as neither --loss nor the model says a loss; "
-            "its outputs are no softmaxes, so this may not be what is wanted"
-        )
+def _optimizer(args: argparse.Namespace, found: Mapping[str, Any], source: str) -> Optimizer:
+    """The optimizer that the options say, or else the one that a strategy was found for."""
+    if args.optimizer is None and "optimizer" in found:
+        its = optimizer_with(found["optimizer"], found.get("hyperparameters", {}), source)
+    else:
+        its = optimizer_of(args.optimizer or DEFAULT_OPTIMIZER)
+    return its if args.clip_norm is None else replace(its, clip_norm=args.clip_norm)
 
 
 def _model_name(args: argparse.Namespace, found: Mapping[str, Any], source: str) -> str:

@@ -95,7 +95,8 @@ def _plan(args: argparse.Namespace) -> None:
 
 def _strategy(args: argparse.Namespace) -> None:
     network, devices, strategy, _ = _resolved(args)
-    strategy.renamed(args.out, network.found({})).save(args.out, network.graph)
+    machine = {} if args.machine is None else {"machine": args.machine}
+    strategy.renamed(args.out, network.found(machine)).save(args.out, network.graph)
     say(f"wrote {args.out}: {len(strategy)} operators on {devices}")
 
 

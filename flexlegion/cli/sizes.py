@@ -53,6 +53,7 @@ _FOUND = {
     "batch_size": (int,),
     "loss": (str, list, dict),
     "optimizer": (str,),
+    "hyperparameters": (dict,),
     "precision": (str,),
     "storage": (str,),
 }

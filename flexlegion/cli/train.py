@@ -158,13 +158,13 @@ def train_here(args: argparse.Namespace) -> None:
     network, train, test = ready.network, ready.train, ready.test
     model = network.model
     model.compile(
-        optimizer,
+        network.optimizer,
         network.loss,
         metrics_for(network.graph),
         strategy,
         schedule=schedule_from(args, -(-train.number // model.batch_size)),
-        precision=args.precision,
-        storage=args.storage,
+        precision=network.precision,
+        storage=network.storage,
     )
     first = model.machine.rank == 0
     if first:
@@ -180,7 +180,9 @@ def train_here(args: argparse.Namespace) -> None:
         raise DivergenceError(f"the loss on the test data is {values['loss']} after training")
     if args.bleu:
         values["bleu"] = _bleu(model, ready.test_set)
-    metrics = _metrics(model, model.history, values)
+    samples = {"samples": train.number, "test_samples": test.number}
+    ran = network.about() | model.about() | samples
+    metrics = _metrics(model, model.history, values) | {"ran": ran}
     timeline = model.timeline(train.x, train.y) if args.timeline else None
     about = {"model": args.model, "strategy": args.strategy, "machine": _described(model.machine)}
     model.close()

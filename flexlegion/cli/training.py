@@ -11,9 +11,9 @@ from typing import Any
 
 from flexlegion.base.errors import UserError
 from flexlegion.base.suggestions import unknown
-from flexlegion.cli.network import OPTIMIZER_HELP, add_verify_option, say_default_loss
+from flexlegion.cli.network import OPTIMIZER_HELP, add_verify_option
 from flexlegion.cli.sizes import add_size_option, batch_size, found_for, found_sizes, given_sizes
-from flexlegion.data.dataset import Dataset, Splits
+from flexlegion.data.dataset import HELD_OUT, Dataset, Splits
 from flexlegion.data.images import ImageFolder
 from flexlegion.data.named import load_named
 from flexlegion.data.synthetic import NAME as SYNTHETIC
@@ -42,6 +42,7 @@ BATCH_SIZE = 32
 SYNTHETIC_BATCHES = 4
 SCHEDULES = ("constant", "step", "exponential", "cosine", "inverse-sqrt")
 DECAY = 0.1
+LANGUAGES = ("en", "de")
 
 
 def metrics_for(graph: Graph) -> dict[str, tuple[str, ...]]:
@@ -120,8 +121,7 @@ def prepared(
     target = target_of(args.model)
     sizes = given_sizes(args.size, target)
     source = args.data or (SAMPLE if args.model in ZOO else SYNTHETIC)
-    if args.samples is not None and source != SYNTHETIC:
-        raise UserError(f"--samples goes with --data {SYNTHETIC}")
+    _check_data_options(args, source)
     if args.model in ZOO and source != SYNTHETIC:
         return _prepared_for(source, ZOO[args.model], sizes, args, optimizer)
     if args.augment:
@@ -133,7 +133,6 @@ def prepared(
     model = target.load(batch_size, sizes, args.seed, not args.no_verify)
     loss = found.get("loss") if args.loss is None else args.loss
     network = Network.of(model, loss, optimizer, args.precision, storage=args.storage)
-    say_default_loss(network, loss)
     if source != SYNTHETIC:
         sets = load_named(source, network.graph, args.held_out, args.seed)
         train, test = (Samples(part.x, part.y, part.samples) for part in sets)
@@ -146,6 +145,21 @@ def prepared(
     return Prepared(network, train, test)
 
 
+def _check_data_options(args: argparse.Namespace, source: str) -> None:
+    """Raise `UserError` if an option says something of data that these are not."""
+    of_zoo = args.model in ZOO and source != SYNTHETIC
+    corpus = of_zoo and ZOO[args.model].task == "translation" and source != SAMPLE
+    for option, fits, what in (
+        ("samples", source == SYNTHETIC, f"--data {SYNTHETIC}"),
+        ("held_out", source != SYNTHETIC, "data of which a part can be held out"),
+        ("labels", of_zoo, "data for a network of the zoo"),
+        ("source_language", corpus, "a parallel corpus"),
+        ("target_language", corpus, "a parallel corpus"),
+    ):
+        if getattr(args, option) is not None and not fits:
+            raise UserError(f"--{option.replace('_', '-')} goes with {what}")
+
+
 def _prepared_for(
     source: str,
     entry: ZooEntry,
@@ -154,7 +168,7 @@ def _prepared_for(
     optimizer: Optimizer,
 ) -> Prepared:
     """A network of the zoo of the sizes that data need."""
-    languages = (args.source_language, args.target_language)
+    languages = (args.source_language or LANGUAGES[0], args.target_language or LANGUAGES[1])
     request = Request(source, args.labels, args.augment, languages, args.seed)
     splits, sizes = data_and_sizes(entry, given, request)
     train, test = splits.divided(args.held_out, args.seed)
@@ -215,13 +229,14 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--augment", action="store_true", help="crop and mirror images of folders at random"
     )
-    parser.add_argument("--source-language", default="en", help="a corpus's ending; default: en")
-    parser.add_argument("--target-language", default="de", help="a corpus's ending; default: de")
+    for language, default in zip(("source", "target"), LANGUAGES, strict=True):
+        parser.add_argument(
+            f"--{language}-language", help=f"a parallel corpus's ending; default: {default}"
+        )
     parser.add_argument(
         "--held-out",
         type=float,
-        default=0.2,
-        help="share of the samples to test on, if the data bring no test set; default: 0.2",
+        help=f"share of the samples to test on, if the data bring no test set; default: {HELD_OUT}",
     )
     parser.add_argument(
         "--batch-size",

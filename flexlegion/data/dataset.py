@@ -15,6 +15,7 @@ from flexlegion.data.text import Vocabulary
 Samples = npt.NDArray[np.float32] | npt.NDArray[np.int32]
 Labels = npt.NDArray[np.int32] | npt.NDArray[np.float32]
 
+HELD_OUT = 0.2  # the share of samples to test with, where data bring no test set
 IGNORED = -1  # the label of a step that does not count: padding
 
 
@@ -207,11 +208,27 @@ class Splits(NamedTuple, Generic[Data]):
     train: Data
     test: Data | None
 
-    def divided(self, held_out: float, seed: int) -> tuple[Data, Data]:
-        """What to train on and to test with: a share held out, if there is no test part."""
+    def divided(self, held_out: float | None, seed: int) -> tuple[Data, Data]:
+        """What to train on and to test with: a share held out, if there is no test part.
+
+        Raises
+        ------
+        UserError
+            If there is one, and a share is asked for.
+        """
         if self.test is None:
-            return self.train.split(held_out, seed)
+            return self.train.split(HELD_OUT if held_out is None else held_out, seed)
+        check_not_held_out(held_out)
         return self.train, self.test
+
+
+def check_not_held_out(held_out: float | None) -> None:
+    """Raise `UserError` if a share of data is asked for that bring a test set."""
+    if held_out is not None:
+        raise UserError(
+            f"the data bring a test set, so that no share of {held_out} is held out; leave "
+            "--held-out out"
+        )
 
 
 def split_rows(

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion.base.errors import UserError
-from flexlegion.data.dataset import split_rows
+from flexlegion.data.dataset import HELD_OUT, check_not_held_out, split_rows
 from flexlegion.data.loaders import load_npz
 from flexlegion.graph.graph import Graph
 from flexlegion.objective.losses import labels_of
@@ -45,7 +45,7 @@ class NamedArrays:
 
 
 def load_named(
-    source: str, graph: Graph, held_out: float, seed: int
+    source: str, graph: Graph, held_out: float | None, seed: int
 ) -> tuple[NamedArrays, NamedArrays]:
     """Samples to train on and to test with.
 
@@ -58,7 +58,7 @@ def load_named(
     graph
         The model's, with its losses.
     held_out
-        The share of the samples to test with, where the file has none of its own.
+        The share of the samples to test with, where the file has none of its own; None: the usual.
     seed
         Decides which these are.
 
@@ -76,8 +76,10 @@ def load_named(
     arrays = load_npz(path, dict)
     train = _named(path, graph, arrays, "")
     if any(name.endswith("_test") for name in arrays):
+        check_not_held_out(held_out)
         return train, _named(path, graph, arrays, "_test")
-    rest, held = split_rows(source, train.samples, held_out, seed)
+    share = HELD_OUT if held_out is None else held_out
+    rest, held = split_rows(source, train.samples, share, seed)
     return train.take(rest), train.take(held)
 
 

@@ -21,7 +21,7 @@ from flexlegion.layers.arrays import array_of, check_integers, check_numbers
 from flexlegion.layers.layers import Layers
 from flexlegion.machine.running import RunningMachine, running_machine
 from flexlegion.model import summary as _summary
-from flexlegion.objective.losses import Losses, Weights, loss_or_default
+from flexlegion.objective.losses import Losses, Weights, chosen_loss, loss_or_default
 from flexlegion.objective.metrics import Metrics, goal_of
 from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, Optimizer, optimizer_of
 from flexlegion.objective.precision import (
@@ -160,7 +160,7 @@ class Model(Layers):
         """
         outputs = self._outputs_of(output)
         factor_at(schedule, 0)
-        loss = loss_or_default(loss, self.loss)
+        loss = chosen_loss(loss, self.loss, outputs)
         check_storage(storage)
         graph = add_losses(self.graph, outputs, loss, loss_weights)
         graph, its_outputs = stored(graph, outputs, storage)
@@ -520,6 +520,10 @@ class Model(Layers):
     def program(self) -> Program:
         """The running program: tensors, gradients and the devices of tasks can be read from it."""
         return self._ready().program
+
+    def about(self) -> dict[str, Any]:
+        """How it is trained, and on what, as it was compiled; for JSON."""
+        return {"batch_size": self.batch_size} | self._ready().about()
 
     @property
     def strategy(self) -> Strategy:

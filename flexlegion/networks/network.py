@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,7 @@ from flexlegion.graph.tensor import Tensor
 from flexlegion.machine.topology import Topology
 from flexlegion.model.model import Model
 from flexlegion.networks.references import described_sizes
-from flexlegion.objective.losses import Losses, Weights, loss_or_default
+from flexlegion.objective.losses import Losses, Weights, chosen_loss
 from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, Optimizer, optimizer_of
 from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE, check_precision, check_storage
 from flexlegion.sim.problem import Problem, Space
@@ -93,7 +93,7 @@ class Network:
         check_storage(storage)
         chosen = optimizer_of(optimizer)
         outputs = tuple(model.outputs)
-        loss = loss_or_default(loss, model.loss)
+        loss = chosen_loss(loss, model.loss, outputs)
         graph = add_losses(model.graph, outputs, loss, loss_weights)
         graph, outputs = stored(graph, outputs, storage)
         return cls(model, graph, outputs, loss, chosen, precision, storage)
@@ -153,6 +153,7 @@ class Network:
             "sizes": {k: list(v) if isinstance(v, tuple) else v for k, v in self.sizes.items()},
             "loss": self.loss if _is_named(self.loss) else None,
             "optimizer": self.optimizer.type,
+            "hyperparameters": asdict(self.optimizer),
             "precision": self.precision,
             "storage": self.storage,
             "fingerprint": self.fingerprint.value,

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from flexlegion.base.arguments import typed_methods
 from flexlegion.base.errors import UserError
+from flexlegion.base.quoting import note
 from flexlegion.graph.graph import Graph, Operator, layer_of
 from flexlegion.graph.operator_type import OperatorType
 from flexlegion.graph.tensor import DataType, Shape, Tensor
@@ -19,6 +20,7 @@ from flexlegion.ops.expression import Expression
 from flexlegion.ops.formula import outermost
 from flexlegion.ops.losses import LossOperator
 from flexlegion.ops.shape import Rearrange, Reshape, Transpose
+from flexlegion.process.together import rank
 
 LOSS_NAME = "loss"
 LABELS_NAME = "labels"
@@ -288,6 +290,25 @@ def loss_or_default(loss: Losses | None, of_model: Losses | None) -> Losses:
     if loss is not None:
         return loss
     return DEFAULT_LOSS if of_model is None else of_model
+
+
+def chosen_loss(loss: Losses | None, of_model: Losses | None, outputs: Sequence[Tensor]) -> Losses:
+    """As `loss_or_default`, and a note where that is a guess.
+
+    Outputs that are softmaxes tell by themselves what they are trained with; others do not.
+    """
+    chosen = loss_or_default(loss, of_model)
+    guessed = loss is None and of_model is None
+    if guessed and not all(map(_is_softmax, outputs)) and rank() == 0:
+        note(
+            f"trained with {chosen} by default, as neither the user (loss=, --loss) nor the model "
+            "says a loss; its outputs are no softmaxes, so this may not be what is wanted"
+        )
+    return chosen
+
+
+def _is_softmax(output: Tensor) -> bool:
+    return output.producer is not None and output.producer.kind.type == "softmax"
 
 
 def output_name(output: Tensor) -> str:

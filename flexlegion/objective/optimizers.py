@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar
 
 from flexlegion.base.arguments import typed_methods
 from flexlegion.base.errors import UserError
+from flexlegion.base.quoting import shown
 from flexlegion.base.suggestions import unknown
 
 
@@ -145,6 +147,25 @@ class AdamW(Adam):
 # What is trained, searched and simulated with where nobody says an optimizer.
 DEFAULT_OPTIMIZER = SGD.type
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+
+
+def optimizer_with(name: str, hyperparameters: Mapping[str, Any], source: str) -> Optimizer:
+    """The optimizer that a file says, with hyper-parameters as `dataclasses.asdict` gives them.
+
+    Raises
+    ------
+    UserError
+        If there is no such optimizer, or one of them is none of its own or out of range.
+    """
+    chosen = optimizer_of(name)
+    known = {field.name for field in fields(chosen)}
+    for key, value in hyperparameters.items():
+        if key not in known or not isinstance(value, int | float | None):
+            raise UserError(
+                f"{source}: {shown(key)} with the value {shown(value)} is no hyper-parameter of "
+                f"{name}"
+            )
+    return replace(chosen, **hyperparameters)
 
 
 def optimizer_of(spec: str | Optimizer, lr: float | None = None) -> Optimizer:

@@ -84,10 +84,13 @@ class NamedSearch:
         From what it is to do to what it found.
     starts
         Names of the strategies that it starts from unless others are asked for.
+    chooses
+        Whether it is told where to start, which dimensions to split, and in what space.
     """
 
     run: Search
     starts: tuple[str, ...] = ("data", "expert", "optcnn", "random", *SPECIAL)
+    chooses: bool = True
 
 
 SEARCHES: Registry[NamedSearch] = Registry("search", renamed={"chains": ANNEALING})
@@ -188,4 +191,4 @@ def _placement(task: SearchTask) -> SearchResult:
 
 SEARCHES.add(ANNEALING, NamedSearch(_annealing), own=True)
 SEARCHES.add(PAPER_SEARCH, NamedSearch(_paper, ("data", "expert", "random")), own=True)
-SEARCHES.add(PLACEMENT, NamedSearch(_placement), own=True)
+SEARCHES.add(PLACEMENT, NamedSearch(_placement, chooses=False), own=True)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from flexlegion.base.errors import UserError
+from flexlegion.graph.fingerprint import Fingerprint
 from flexlegion.graph.graph import Graph
 from flexlegion.graph.tensor import Tensor
 from flexlegion.machine.running import RunningMachine
+from flexlegion.objective.losses import losses_of
 from flexlegion.objective.metrics import Goal
 from flexlegion.objective.optimizers import Optimizer
 from flexlegion.objective.schedules import Schedule, factor_at
@@ -20,6 +22,7 @@ from flexlegion.strategy.strategy import Strategy
 from flexlegion.training.binding import Binding
 from flexlegion.training.position import Position
 from flexlegion.training.program import Program
+from flexlegion.transforms.storage import storage_of
 
 
 @dataclass
@@ -65,6 +68,26 @@ class Compiled:
                 "or closed; a callback can evaluate and predict, read and write weights, and end "
                 "the training (training.stop())"
             )
+
+    def about(self) -> dict[str, Any]:
+        """What trains, and on what, as the program was made; for JSON."""
+        program, steps = self.program, self.position.step
+        losses = {name: op.kind.type for name, op in losses_of(program.plan.graph).items()}
+        return {
+            "loss": losses.get("", losses),
+            "optimizer": program.optimizer.type,
+            "hyperparameters": asdict(program.optimizer),
+            "learning_rates": {"first": self.rate_after(1), "last": self.rate_after(steps)},
+            "precision": program.precision,
+            "storage": storage_of(program.plan.graph),
+            "seed": program.seed,
+            "fingerprint": Fingerprint.of(program.plan.graph).value,
+            "strategy": self.strategy.source,
+            "iterations": steps,
+            "devices": list(self.machine.devices.names),
+            "threads": self.machine.threads,
+            "ranks": self.machine.ranks,
+        }
 
     def rate_after(self, steps: int) -> float:
         """The learning rate of the last of so many iterations."""

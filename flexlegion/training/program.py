@@ -95,6 +95,9 @@ class Program:
         self, plan: Plan, optimizer: Optimizer, seed: int, precision: str = DEFAULT
     ) -> None:
         self.plan = plan
+        self.optimizer = optimizer
+        self.seed = seed
+        self.precision = precision
         self._rt = native.rt()
         self.ranks = int(native.running().ranks)
         self._data: dict[int, tuple[Tensor, Array]] = {}  # by number

@@ -212,8 +212,7 @@ def _network(length: int, samples: int) -> Network:
     x = model.dense(model.input((16,), name="x"), WIDTH, name="wide")
     for i in range(length):
         x = model.layer_norm(x, name=f"link{i}")
-    model.loss = "mean_squared_error"
-    return Network.of(model, None, SGD(), DEFAULT)
+    return Network.of(model, "mean_squared_error", SGD(), DEFAULT)
 
 
 def _config(operator: Operator, chain: Chain, number: int) -> ParallelConfig:

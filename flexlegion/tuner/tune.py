@@ -97,6 +97,10 @@ class TuneResult(Result):
         How many of the chosen strategy's tasks each cost model priced.
     network : Network
         What was tuned.
+    rules : Rules
+        Of the trials, as they were in force.
+    budget : Budget
+        Of the search, likewise.
     """
 
     strategy: Strategy
@@ -117,6 +121,8 @@ class TuneResult(Result):
     seconds: float
     priced_by: dict[str, int]
     network: Network
+    rules: Rules
+    budget: Budget
 
     def save(self, path: str | Path) -> None:
         """Write the strategy as a file, which training and all commands take.
@@ -141,6 +147,8 @@ class TuneResult(Result):
             "confidence": self.confidence,
             "gain": self.gain,
             "rounds": self.rounds,
+            "rules": asdict(self.rules),
+            "budget": asdict(self.budget),
             "tasks_measured": self.tasks_measured,
             "calibration": asdict(self.calibration),
             "rest": self.rest.facts(),
@@ -188,8 +196,7 @@ def tune(
     x, y
         What to try strategies on, as `Model.fit` takes them; made up unless given.
     loss
-        As `Model.compile` takes it; by default what the model itself says (``model.loss``), or
-        cross-entropy where its outputs are softmaxes.
+        As `Model.compile` takes it; by default as there.
     optimizer, precision, storage
         As `Model.compile` takes them; by default "sgd" and "fp32" twice.
     budget
@@ -279,7 +286,9 @@ def tune(
                 progress=lambda done: bar.steps(done, rules.max_rounds),
             )
         rest = watch.rest(trials[0].seconds)
-    return _result(network, problem, result, trials, duel, measured, calibration, rest, seed)
+    return _result(
+        network, problem, limits, result, trials, duel, measured, calibration, rest, seed
+    )
 
 
 def _starts(problem: Problem) -> dict[str, Strategy]:
@@ -317,6 +326,7 @@ def _finalists(problem: Problem, result: SearchResult, number: int) -> list[Tria
 def _result(
     network: Network,
     problem: Problem,
+    limits: Budget,
     result: SearchResult,
     trials: Sequence[Trial],
     duel: Duel,
@@ -362,4 +372,6 @@ def _result(
         seconds=result.seconds,
         priced_by=dict(problem.priced_by(chosen.strategy)),
         network=network,
+        rules=duel.rules,
+        budget=limits,
     )

@@ -1,6 +1,7 @@
 """Imported PyTorch models beside PyTorch, and what a search finds for them.
 
-For each model of pytorch/models.py: the import; three steps of training from the same weights on
+For each model of pytorch/models.py: the import, and which share of its processor time the check
+takes that the model is the module; three steps of training from the same weights on
 one processor, and under random strategies on three, beside PyTorch's in double precision (deep
 ones with fewer blocks, pytorch/small.py); then ``flexlegion search``, ``explain`` and ``compare``
 on a machine of 16 P100. What is missing is said.
@@ -43,13 +44,14 @@ from rich.console import Console
 from rich.table import Table
 
 from flexlegion.base.errors import UserError
-from flexlegion.importers import from_onnx, from_torch
+from flexlegion.importers import from_onnx, from_torch, torch_reference
 from flexlegion.importers.export import export
 
 BIN = Path(sys.executable).parent
 COLUMNS = (
     "operators",
     "import_s",
+    "check_share",
     "one_loss_error",
     "one_change_error",
     "three_loss_error",
@@ -102,17 +104,42 @@ def _keep(name: str, result: dict[str, Any], out: Path) -> None:
 
 
 def _imported(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """How many operators the import has, and how long it takes beyond the exporter."""
+    """How many operators the import has, how long it takes beyond the exporter, and the check."""
     if args.onnx:
         return _imported_onnx(name, args.out / f"{name}.onnx")
-    exported, samples = export(*MODELS[name]())
+    module, example = MODELS[name]()
+    exported, samples = export(module, example)
     started = time.perf_counter()
     try:
         model = from_torch(exported, batch_size=samples)
     except UserError as e:
         return {"missing": str(e)}
     seconds = time.perf_counter() - started
-    return {"operators": len(model.graph.operators), "import_s": seconds}
+    return {"operators": len(model.graph.operators), "import_s": seconds} | _check(module, example)
+
+
+def _check(module: Any, example: Any) -> dict[str, Any]:
+    """What comparing a model with its module takes of the whole import, in processor time."""
+    in_check, check = 0.0, torch_reference.check_torch
+
+    def timed(*args: Any) -> str | None:
+        nonlocal in_check
+        begun = time.process_time()
+        unchecked = check(*args)
+        in_check = time.process_time() - begun
+        return unchecked
+
+    torch_reference.check_torch = timed
+    try:
+        begun = time.process_time()
+        model = from_torch(module, example)
+        seconds = time.process_time() - begun
+    finally:
+        torch_reference.check_torch = check
+    assert model.origin is not None
+    notes = [note for note in model.origin.notes if "not checked" in note]
+    its = {"import_cpu_s": seconds, "check_cpu_s": in_check, "check_share": in_check / seconds}
+    return its | ({"unchecked": notes} if notes else {})
 
 
 def _imported_onnx(name: str, path: Path) -> dict[str, Any]:
@@ -213,7 +240,7 @@ def _run(command: str, *args: str) -> dict[str, Any] | str:
 
 def table(results: dict[str, dict[str, Any]]) -> Table:
     """One row a model."""
-    result = Table("model", "operators", "import s", "loss", "change", title="imports")
+    result = Table("model", "operators", "import s", "check", "loss", "change", title="imports")
     for column in ("3 processors: loss", "change", "PyTorch fp32", "rate", "speed-up"):
         result.add_column(column)
     for name, found in results.items():

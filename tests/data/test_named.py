@@ -46,7 +46,7 @@ def test_one_input_and_output(tmp_path: Path) -> None:
 def test_several_and_a_test_set(tmp_path: Path) -> None:
     arrays = {"a": X, "b": X, "out0": Y, "out1": Y}
     ends = {f"{name}_test": array[:3] for name, array in arrays.items()}
-    train, test = load_named(write(tmp_path, **arrays, **ends), graph(2, 2), 0.2, 0)
+    train, test = load_named(write(tmp_path, **arrays, **ends), graph(2, 2), None, 0)
     assert (train.samples, test.samples) == (10, 3)
     assert list(train.x) == ["a", "b"]
     assert train.y is not None

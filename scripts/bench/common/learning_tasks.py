@@ -18,7 +18,6 @@ from flexlegion.objective.optimizers import SGD, Adam, Optimizer
 from flexlegion.transforms.losses import add_loss
 from flexlegion.zoo import ZOO, build
 
-HELD_OUT = 0.2
 SPLIT_SEED = 0  # one test set for all seeds, which decide weights, dropout and the order of samples
 
 Array = npt.NDArray[Any]
@@ -69,7 +68,7 @@ class LearningTask:
         """What to train on and to test with, and the network's sizes."""
         entry = ZOO[self.network]
         splits, sizes = data_and_sizes(entry, {}, Request("sample"))
-        train, test = splits.divided(HELD_OUT, SPLIT_SEED)
+        train, test = splits.divided(None, SPLIT_SEED)
         assert isinstance(train, Dataset)
         assert isinstance(test, Dataset)
         return train, test, sizes
