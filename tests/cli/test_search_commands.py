@@ -279,6 +279,35 @@ def test_no_bar_where_there_is_no_terminal(tmp_path: Path) -> None:
 # compare
 
 
+def test_compare_says_what_is_impossible(capsys: Capture, tmp_path: Path) -> None:
+    """A layer larger than a device's memory can be split, and cannot be placed as a whole."""
+    core = PROCESSORS["device_types"]["core"] | {"memory_bytes": 24e6}
+    apart = PROCESSORS | {
+        "device_types": {"core": core},
+        "link_types": {"bus": {"bandwidth": 10e9, "latency_ns": 1000}},
+        "node": {
+            "devices": [{"type": "core", "count": 2}],
+            "links": [["cpu:0", "cpu:1", "bus"]],
+        },
+    }
+    machine = tmp_path / "small.json"
+    machine.write_text(json.dumps(apart))
+    args = ["compare", "--model", "mlp", "--size", "hidden=4096", "--batch-size", "8"]
+    args += ["--machine", str(machine), *FEW]
+    rows = {row["strategy"]: row for row in json_of(capsys, *args)["strategies"]}
+    placement = rows["placement"]
+    assert (placement["exists"], placement["fits"], placement["speedup"]) == (False, False, None)
+    assert "no strategy was found that fits into the machine's memories" in placement["reason"]
+    assert rows["found"]["exists"]
+    assert rows["found"]["fits"]
+    assert rows["single"]["exists"]
+    assert not rows["single"]["fits"]
+    text, _ = text_of(capsys, *args)
+    (line,) = [line for line in text.splitlines() if line.startswith("placement ")]
+    assert line.split() == ["placement", "impossible"]
+    assert f"placement: {placement['reason']}" in " ".join(text.split())
+
+
 def test_compare(capsys: Capture, out: str) -> None:
     facts = json_of(capsys, "compare", *RNN, *FEW, "--out", out)
     rows = {row["strategy"]: row for row in facts["strategies"]}
