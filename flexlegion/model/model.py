@@ -182,6 +182,7 @@ class Model(Layers):
         binding = Binding(program, self.batch_size, self.seed, its)
         self._compiled = Compiled(
             graph,
+            loss,
             list(its_outputs),
             goal,
             chosen,

@@ -15,7 +15,7 @@ from flexlegion.graph.tensor import Tensor
 from flexlegion.machine.topology import Topology
 from flexlegion.model.model import Model
 from flexlegion.networks.references import described_sizes
-from flexlegion.objective.losses import Losses, Weights, chosen_loss
+from flexlegion.objective.losses import Losses, Weights, chosen_loss, is_named
 from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, Optimizer, optimizer_of
 from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE, check_precision, check_storage
 from flexlegion.sim.problem import Problem, Space
@@ -151,7 +151,7 @@ class Network:
             "model": self.reference,
             "batch_size": self.batch_size,
             "sizes": {k: list(v) if isinstance(v, tuple) else v for k, v in self.sizes.items()},
-            "loss": self.loss if _is_named(self.loss) else None,
+            "loss": self.loss if is_named(self.loss) else None,
             "optimizer": self.optimizer.type,
             "hyperparameters": asdict(self.optimizer),
             "precision": self.precision,
@@ -166,7 +166,7 @@ class Network:
     @property
     def goal(self) -> str:
         """Optimizer and loss, for people: ``sgd, mean_squared_error``."""
-        if not _is_named(self.loss):
+        if not is_named(self.loss):
             return f"{self.optimizer.type}, a loss of its own"
         several: Any = self.loss.values() if isinstance(self.loss, Mapping) else self.loss
         losses = [several] if isinstance(several, str) else several
@@ -177,11 +177,3 @@ class Network:
         precision = "" if self.precision == DEFAULT else f", {self.precision}"
         storage = "" if self.storage == DEFAULT_STORAGE else f", stored as {self.storage}"
         return f"{self.reference or 'model'} (batch {self.batch_size}{sizes}{precision}{storage})"
-
-
-def _is_named(loss: Any) -> bool:
-    """Whether a loss is a name, or names by output, which files can hold."""
-    several = loss.values() if isinstance(loss, Mapping) else loss
-    return isinstance(loss, str) or (
-        isinstance(loss, Mapping | list) and all(isinstance(one, str) for one in several)
-    )

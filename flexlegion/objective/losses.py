@@ -307,6 +307,14 @@ def chosen_loss(loss: Losses | None, of_model: Losses | None, outputs: Sequence[
     return chosen
 
 
+def is_named(loss: Any) -> bool:
+    """Whether a loss is a name, or names by output, which files can hold."""
+    several = loss.values() if isinstance(loss, Mapping) else loss
+    return isinstance(loss, str) or (
+        isinstance(loss, Mapping | list) and all(isinstance(one, str) for one in several)
+    )
+
+
 def _is_softmax(output: Tensor) -> bool:
     return output.producer is not None and output.producer.kind.type == "softmax"
 

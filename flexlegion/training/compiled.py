@@ -13,7 +13,7 @@ from flexlegion.graph.fingerprint import Fingerprint
 from flexlegion.graph.graph import Graph
 from flexlegion.graph.tensor import Tensor
 from flexlegion.machine.running import RunningMachine
-from flexlegion.objective.losses import losses_of
+from flexlegion.objective.losses import Losses, is_named
 from flexlegion.objective.metrics import Goal
 from flexlegion.objective.optimizers import Optimizer
 from flexlegion.objective.schedules import Schedule, factor_at
@@ -30,6 +30,7 @@ class Compiled:
     """What `compile` made, and how far training is."""
 
     graph: Graph
+    loss: Losses
     outputs: list[Tensor]
     goal: Goal
     optimizer: Optimizer
@@ -72,9 +73,8 @@ class Compiled:
     def about(self) -> dict[str, Any]:
         """What trains, and on what, as the program was made; for JSON."""
         program, steps = self.program, self.position.step
-        losses = {name: op.kind.type for name, op in losses_of(program.plan.graph).items()}
         return {
-            "loss": losses.get("", losses),
+            "loss": self.loss if is_named(self.loss) else None,
             "optimizer": program.optimizer.type,
             "hyperparameters": asdict(program.optimizer),
             "learning_rates": {"first": self.rate_after(1), "last": self.rate_after(steps)},

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flexlegion.training.checkpoint_files import folders
 from launch import BFLOAT16
 from options import Given, Outcome, Row, says, written
+
+from flexlegion.training.checkpoints.files import folders
 
 STORAGE = "bf16" if BFLOAT16 else "fp32"
 
