@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
@@ -23,13 +23,10 @@ from flexlegion.report.timelines import described, details, fits, time_excess
 from flexlegion.searches.budget import budget_of, check_search
 from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult
 from flexlegion.searches.registry import ANNEALING, SEARCHES, SPECIAL, SearchTask, run_search
-from flexlegion.sim.problem import Problem
+from flexlegion.sim.problem import Needs, Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.configuration import SPLIT
 from flexlegion.strategy.strategy import Strategy
-
-if TYPE_CHECKING:
-    from flexlegion.exporters.placed import ProgramMemory
 
 REFERENCES = ("data", "expert")
 
@@ -128,17 +125,10 @@ class Found(Iteration):
         return Pairs(rows)
 
     @property
-    def program_memory(self) -> ProgramMemory | None:
+    def program_memory(self) -> Needs | None:
         """What an exported program needs; None: the search was not within a target's space."""
-        space = self.setting.problem.space
-        if space is None:
-            return None
-        from flexlegion.exporters.placed import program_memory
-        from flexlegion.exporters.space import divisions_of, target_of
-
         problem = self.setting.problem
-        target = target_of(space.name, len(problem.devices))
-        return program_memory(problem, divisions_of(problem, self.strategy, target), target.axes)
+        return None if problem.space is None else problem.space.memory(problem, self.strategy)
 
 
 @typed
@@ -239,33 +229,37 @@ def search(
         dimensions=dimensions_of(dimensions),
         granularity=granularity_of(*(read or ())),
     )
-    starts, notes = starts_of(read, setting.problem, seed, starts_from)
+    every = setting.problem
     if space is not None:
-        setting, starts = _restricted(setting, starts, space)
+        setting = _restricted(setting, space)
+    starts, notes = starts_of(read, every, seed, starts_from, setting.problem)
     with ProgressBar("search", progress) as bar:
         task = SearchTask(setting.problem, starts, limits, seed, chains, options, bar.search)
         result = run_search(search, task)
     return found_by(setting, result, limits, seed, search, notes, options)
 
 
-def _restricted(
-    setting: Setting, starts: Mapping[str, Strategy], space: str
-) -> tuple[Setting, dict[str, Strategy]]:
+def _restricted(setting: Setting, space: str) -> Setting:
     """The same question where only what a target of exports can express is asked for."""
-    from flexlegion.exporters.space import target_of, within
+    from flexlegion.exporters.space import target_of
 
+    # A new problem, as searches choose from all splits that have ever been priced.
     problem = setting.problem
     target = target_of(space, len(problem.devices))
-    its = {
-        name: within(problem, strategy, target, in_order=True)[0]
-        for name, strategy in starts.items()
-    }
-    kept = {name: s for name, s in its.items() if next(n for n in its if its[n] == s) == name}
-    # A new problem, as searches choose from all splits that have ever been priced.
     fewer = setting.network.problem(
         problem.topology, problem.costs, problem.dimensions, problem.granularity, target
     )
-    return replace(setting, problem=fewer), kept
+    return replace(setting, problem=fewer)
+
+
+def _within(strategy: Strategy, every: Problem, problem: Problem) -> Strategy:
+    """A strategy in the space of a problem, made of one for the problem without that."""
+    if problem.space is None:
+        return strategy
+    from flexlegion.exporters.space import target_of, within
+
+    target = target_of(problem.space.name, len(problem.devices))
+    return within(every, strategy, target, in_order=True)[0]
 
 
 def dimensions_of(names: Sequence[str] | None) -> frozenset[DimKind]:
@@ -286,7 +280,11 @@ def dimensions_of(names: Sequence[str] | None) -> frozenset[DimKind]:
 
 
 def starts_of(
-    specs: Sequence[AnyStrategy] | None, problem: Problem, seed: int, default: Sequence[str]
+    specs: Sequence[AnyStrategy] | None,
+    every: Problem,
+    seed: int,
+    default: Sequence[str],
+    problem: Problem | None = None,
 ) -> tuple[dict[str, Strategy], tuple[str, ...]]:
     """The strategies to start from, by name, equal ones once; and what is to be said of others.
 
@@ -294,12 +292,14 @@ def starts_of(
     ----------
     specs
         Names, files, strategies; None: those of `default` that can exist.
-    problem
+    every
         Graph, machine and costs.
     seed
         Of ``random``.
     default
         Names.
+    problem
+        The same where the search has to stay within a space, as the starts then have to.
 
     Raises
     ------
@@ -307,14 +307,15 @@ def starts_of(
         If a start that was asked for cannot be read or does not fit, or if every one has a task
         that takes longer than is simulated.
     """
+    problem = problem or every
     starts: dict[str, Strategy] = {}
     notes = []
     for spec in default if specs is None else specs:
         asked = f"random:{seed}" if spec == "random" else spec
         try:
-            strategy = unchecked(asked, problem)
-            _check_dimensions(strategy, problem)  # ahead of the cost table, which has candidates
-            strategy = problem.checked(strategy)
+            strategy = unchecked(asked, every)
+            _check_dimensions(strategy, every)  # ahead of the cost table, which has candidates
+            strategy = _within(every.checked(strategy), every, problem)
         except UserError as e:
             if specs is not None:
                 raise

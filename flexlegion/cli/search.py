@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from flexlegion.base.errors import UserError
-from flexlegion.base.quoting import note, warn
+from flexlegion.base.quoting import note
 from flexlegion.cli.budget import add_budget_options
 from flexlegion.cli.command import Commands, add_command, answer
 from flexlegion.cli.network import (
@@ -112,9 +112,6 @@ def _run(args: argparse.Namespace) -> None:
     found.save(args.out)
     if args.trace is not None:
         found.save_trace(args.trace)
-    needs = found.program_memory
-    if needs is not None and not needs.fits:
-        warn(f"as a program for {args.space}, it does not fit: {needs}")
     facts = found.facts() | {"out": args.out, "strategy": args.out}
     answer(args, facts, f"{found}\n\nwrote {args.out}")
     if found.interrupted:

@@ -124,35 +124,64 @@ def program_memory(
         Of the mesh.
     """
     graph = problem.graph
-
-    def part(tensor: Tensor, placed: Sequence[Entry]) -> int:
-        parts = prod(
-            size for size, its in zip(axes.sizes, placed, strict=True) if isinstance(its, int)
-        )
-        return prod(tensor.shape) // parts
-
     weights = gradients = states = 0
     for weight in graph.weights:
         op, access = first_reader(graph, weight)
-        its = part(weight, entries(divisions[op.name], access, "weight"))
-        # Programs keep weights as arrays of the host have them.
-        weights += its * ELEMENT_BYTES[weight.host_dtype]
-        gradients += its * weight.requires_gradient * ELEMENT_BYTES[weight.host_dtype]
-        states += its * weight.requires_gradient * problem.optimizer_states * STATE_BYTES
-    activations = sum(prod(t.shape) * t.element_bytes for t in graph.inputs)
+        its = _part(weight, entries(divisions[op.name], access, "weight"), axes)
+        value, gradient, its_states = _bytes_of_weight(weight, problem.optimizer_states)
+        weights += its * value
+        gradients += its * gradient
+        states += its * its_states
+    activations = given_bytes(graph)
     lies: dict[Tensor, list[Entry]] = {}
     for op in graph.operators:
         for role, tensor, access in op.operands:
             placed = entries(divisions[op.name], access, role)
             if role == "output":
                 lies[tensor] = placed
-                activations += part(tensor, placed) * tensor.element_bytes
+                activations += _part(tensor, placed, axes) * tensor.element_bytes
             elif access.saved and role == "input" and lies.get(tensor, placed) != placed:
-                activations += part(tensor, placed) * tensor.element_bytes
-    return ProgramMemory(weights, gradients, states, activations, _capacity(problem.topology))
+                activations += _part(tensor, placed, axes) * tensor.element_bytes
+    return ProgramMemory(weights, gradients, states, activations, capacity(problem.topology))
 
 
-def _capacity(topology: Topology) -> int:
+def kept(
+    operator: Operator, division: Division, states: int
+) -> list[tuple[int, tuple[Entry, ...]]]:
+    """For searches: of each operand what is kept on each device, and how that lies.
+
+    Added up by the rules of `program_memory` (``native/sim/program_memory.h``), it is what a
+    program needs. Of weights it has their gradients and their optimizer's `states` with them.
+    """
+    result = []
+    for role, tensor, access in operator.operands:
+        placed = entries(division, access, role)
+        is_weight = tensor.kind == "weight"
+        size = sum(_bytes_of_weight(tensor, states)) if is_weight else tensor.element_bytes
+        result.append((_part(tensor, placed, division.axes) * size, tuple(placed)))
+    return result
+
+
+def given_bytes(graph: Graph) -> int:
+    """What every device has of a batch: all of it."""
+    return sum(prod(tensor.shape) * tensor.element_bytes for tensor in graph.inputs)
+
+
+def _part(tensor: Tensor, placed: Sequence[Entry], axes: Axes) -> int:
+    """Elements of a tensor on each device."""
+    split = (size for size, its in zip(axes.sizes, placed, strict=True) if isinstance(its, int))
+    return prod(tensor.shape) // prod(split)
+
+
+def _bytes_of_weight(weight: Tensor, states: int) -> tuple[int, int, int]:
+    """Of an element: of its value, its gradient, and its optimizer's states."""
+    value = ELEMENT_BYTES[weight.host_dtype]  # as arrays of the host have it
+    trained = int(weight.requires_gradient)
+    return value, trained * value, trained * states * STATE_BYTES
+
+
+def capacity(topology: Topology) -> int:
+    """Of a device's memory, or of its share where several have one; the smallest."""
     devices: dict[str, int] = {}
     for device in topology.devices:
         devices[device.memory] = devices.get(device.memory, 0) + 1

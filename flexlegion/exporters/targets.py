@@ -21,8 +21,19 @@ from typing import Any, Literal, get_args
 
 from flexlegion.exporters.arguments import function_of
 from flexlegion.exporters.axes import Axes, Division
-from flexlegion.graph.graph import Operator
+from flexlegion.exporters.placed import (
+    Entry,
+    ProgramMemory,
+    capacity,
+    given_bytes,
+    kept,
+    program_memory,
+)
+from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import Access, DimKind, DimMap
+from flexlegion.machine.topology import Topology
+from flexlegion.sim.problem import Problem
+from flexlegion.strategy.strategy import Strategy
 
 TargetName = Literal["dtensor", "jax"]
 TARGETS: tuple[TargetName, ...] = get_args(TargetName)
@@ -78,6 +89,29 @@ class Target:
     def runs_tiles(self, operator: Operator) -> bool:
         """Whether the program applies an operator's function to tiles, not to whole tensors."""
         return self.name == "dtensor" or operator.kind.type in _CONVOLUTIONS
+
+    def kept(
+        self, operator: Operator, degrees: tuple[int, ...], states: int
+    ) -> list[tuple[int, tuple[Entry, ...]]] | None:
+        """As `placed.kept`, of tasks on the first devices in order; None: there is no program."""
+        division = self.axes.ascending(degrees)
+        return None if division is None else kept(operator, division, states)
+
+    def room(self, graph: Graph, topology: Topology) -> tuple[int, int]:
+        """Bytes of each device, and what is kept there whatever the strategy."""
+        return capacity(topology), given_bytes(graph)
+
+    def memory(self, problem: Problem, strategy: Strategy) -> ProgramMemory | None:
+        """What a program needs that does as a strategy says; None: there is no such program."""
+        divisions = {}
+        for operator in problem.graph.operators:
+            config = strategy[operator.name]
+            numbers = [problem.devices.number(device) for device in config.devices]
+            division = self.axes.divided(config.degrees, numbers)
+            if division is None or self.refusal(operator, division) is not None:
+                return None
+            divisions[operator.name] = division
+        return program_memory(problem, divisions, self.axes)
 
     def allows(self, operator: Operator, degrees: tuple[int, ...]) -> bool:
         """Whether it can be split so on the first devices, in order."""

@@ -72,9 +72,11 @@ def capacity(timeline: Timeline) -> dict[str, int]:
 
 
 def fits(timeline: Timeline) -> bool:
-    """Whether every memory can hold what the runtime allocates there."""
-    sizes = capacity(timeline)
-    return all(held <= sizes[name] for name, held in timeline.allocated_bytes.items())
+    """Whether every memory can hold what the runtime allocates there.
+
+    Of a search within a target's space: whether the exported program fits.
+    """
+    return memory_excess(timeline.strategy, timeline) is None
 
 
 def memory_excess(strategy: Strategy, timeline: Timeline) -> str | None:

@@ -237,11 +237,12 @@ def search(
         ended_by = e
     fitting = [run for run in runs if run.best_time >= 0]
     if not fitting:
-        other = "; as an exported program one may fit, which export says" if problem.space else ""
+        what = "all that training allocates there (simulate shows it beside the peak)"
+        if problem.space is not None:
+            what = f"what its program for {problem.space.name} keeps there (export shows it)"
         raise UserError(
-            "no strategy was found that fits into the machine's memories, by all that training "
-            "allocates there (simulate shows it beside the peak); take a smaller batch, or a "
-            f"machine with more devices or larger memories{other}"
+            f"no strategy was found that fits into the machine's memories, by {what}; take a "
+            "smaller batch, or a machine with more devices or larger memories"
         )
     best = min(fitting, key=lambda run: run.best_time)
     trace.append((_proposals(runs), best.best_time))

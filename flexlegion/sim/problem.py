@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from math import prod
@@ -53,8 +53,28 @@ class _Entry:
     sources: tuple[frozenset[str], ...]
 
 
+# Of an operand that no program keeps; native code takes no more.
+_MOST_KEPT = 1 << 40
+
+
+class Needs(Protocol):
+    """What a program needs of each device; as text, a sentence on it."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is there."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """For JSON."""
+        ...
+
+
 class Space(Protocol):
-    """What a search may choose from where tasks are on the first devices, in order."""
+    """What a search may choose from where tasks are on the first devices, in order.
+
+    It is what a program for one mesh of devices can do, and such a program has to fit.
+    """
 
     @property
     def name(self) -> str:
@@ -63,6 +83,20 @@ class Space(Protocol):
 
     def allows(self, operator: Operator, degrees: Degrees) -> bool:
         """Whether an operator may be split so."""
+        ...
+
+    def kept(
+        self, operator: Operator, degrees: Degrees, states: int
+    ) -> Sequence[tuple[int, Hashable]] | None:
+        """Of each operand, the bytes on each device and how they lie; None: there is no program."""
+        ...
+
+    def room(self, graph: Graph, topology: Topology) -> tuple[int, int]:
+        """Bytes of each device, and what is kept there whatever the strategy."""
+        ...
+
+    def memory(self, problem: Problem, strategy: Strategy) -> Needs | None:
+        """What a strategy's program needs; None: there is none."""
         ...
 
 
@@ -142,6 +176,9 @@ class Problem:
             ),
             lib.fl_problem_destroy,
         )
+        if space is not None:
+            self.core.check(lib.fl_problem_program(self.handle, *space.room(graph, topology)))
+        self._placements: dict[Hashable, int] = {}  # numbered as they come
         self._entries: dict[tuple[int, Degrees], _Entry] = {}
 
     def splits(self, operator: Operator) -> list[Degrees]:
@@ -205,6 +242,20 @@ class Problem:
             )
         )
         self._entries[number, degrees] = _Entry(entry, tuple(frozenset(s) for s in sources))
+        self._keep(representative, degrees, number, entry)
+
+    def _keep(self, operator: Operator, degrees: Degrees, number: int, entry: int) -> None:
+        """Have native code know what a program keeps of an operator that is split that way."""
+        if self.space is None:
+            return
+        its = self.space.kept(operator, degrees, self.optimizer_states)
+        if its is None:
+            its = [(_MOST_KEPT, None)] * len(operator.operands)
+        numbers = [self._placements.setdefault(at, len(self._placements)) for _, at in its]
+        sizes = [min(size, _MOST_KEPT) for size, _ in its]
+        self.core.check(
+            self.core.lib.fl_problem_keep(self.handle, number, entry, len(its), sizes, numbers)
+        )
 
     def prepare_all(self, configs: Iterable[tuple[Operator, ParallelConfig]]) -> None:
         """`prepare` for every configuration."""
@@ -258,7 +309,7 @@ class Problem:
                 operator.kind,
                 tuple(operator.input_shapes),
                 # They differ where what one reads, and not the other, may come in partial values.
-                tuple(access for _, _, access in operator.operands),
+                tuple((tensor.kind == "weight", access) for _, tensor, access in operator.operands),
                 tuple((w.shape, w.requires_gradient, w.state, w.table) for w in operator.weights),
                 wanted_gradients(operator),
                 operator in self.facts.backward,
@@ -346,7 +397,22 @@ class Problem:
             )
 
     def require_memory(self, strategy: Strategy, allocated: dict[str, int]) -> None:
-        """Raise `UserError`, naming the memory, unless a strategy fits into the memories."""
+        """Raise `UserError` unless a strategy fits into the memories, or in a space its program.
+
+        Parameters
+        ----------
+        strategy
+            For all operators.
+        allocated
+            Of each memory, what training here allocates there.
+        """
+        if self.space is not None:
+            needs = self.space.memory(self, strategy)
+            if needs is None:
+                raise UserError(f"{strategy.source}: no program for {self.space.name} does that")
+            if not needs.fits:
+                raise UserError(f"{strategy.source} does not fit as a program: {needs}")
+            return
         capacity = {device.memory: device.memory_bytes for device in self.topology.devices}
         for memory, size in allocated.items():
             if size > capacity[memory]:

@@ -228,6 +228,14 @@ void fl_problem_destroy(fl_problem *problem);
  * busy ones, in thousandths. Returns the entry's number; one that exists keeps its times. */
 int fl_problem_add_split(fl_problem *problem, int op, int n_degrees, const int32_t *degrees,
                          int n_times, const int64_t *times, const int32_t *contention);
+/* Has what fits be judged by what an exported program keeps on each device: these bytes of any
+ * strategy, and of each entry of the cost table what fl_problem_keep says. Comes before any entry.
+ */
+int fl_problem_program(fl_problem *problem, int64_t capacity, int64_t always);
+/* Of an operator's entry of the cost table, for each operand: the bytes that are kept of it, and a
+ * number for how it lies on the devices, which equal ones have in common. */
+int fl_problem_keep(fl_problem *problem, int op, int entry, int n_operands, const int64_t *bytes,
+                    const int32_t *placed);
 /* The extents of what each task touches of each operand: tasks x operands x FL_MAX_RANK. */
 enum { FL_MAX_RANK = 5, FL_MAX_SPACE = 6 }; /* dimensions of a tensor, and of a space */
 int fl_graph_parts(const fl_graph *graph, int op, int n_degrees, const int32_t *degrees, int n_out,

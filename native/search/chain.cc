@@ -40,19 +40,10 @@ void Chain::adopt(const PricedStrategy& strategy) {
   if (fits_ && current_time_ == best_time_) best_ = strategy;
 }
 
-std::int64_t Chain::missing_memory() const {
-  std::int64_t missing = 0;
-  const auto& held = simulator_.graph().memory();
-  for (std::size_t m = 0; m < held.size(); ++m) {
-    missing += std::max<std::int64_t>(0, held[m] - problem_.machine.capacity[m]);
-  }
-  return missing;
-}
-
 void Chain::note_current() {
   simulator_.most_tasks = most_tasks();
   current_time_ = simulator_.iteration_time();
-  fits_ = missing_memory() == 0;
+  fits_ = simulator_.graph().missing_memory() == 0;
   critical_known_ = false;
   ++changes_;
   if (fits_ && current_time_ < best_time_) {
@@ -117,11 +108,11 @@ void Chain::propose(const ChainOptions& options) {
     return;
   }
   if (!fits_) {  // first of all, fewer bytes too many
-    const std::int64_t missing = missing_memory();
+    const std::int64_t missing = simulator_.graph().missing_memory();
     const Verdict verdict = simulator_.propose(configs, options.algorithm, kNever);
     if (verdict == Verdict::simulated) {
       simulator_.accept();
-    } else if (missing_memory() < missing) {
+    } else if (simulator_.graph().missing_memory() < missing) {
       simulator_.keep_unsimulated();
     } else {
       simulator_.reject();

@@ -68,7 +68,6 @@ class Chain {
   bool descend_to(OpId op, const PricedConfig& config, bool tied);
   void note_current();
   void find_critical();
-  std::int64_t missing_memory() const;
   std::int64_t most_tasks() const;  // of a proposal
 
   const Problem& problem_;

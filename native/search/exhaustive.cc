@@ -21,7 +21,7 @@ Bounds Exhaustive::bounds_of(const Problem& problem) {
 Exhaustive::Exhaustive(const Problem& problem, const PricedStrategy& incumbent)
     : problem_(problem), bounds_(bounds_of(problem)), simulator_(problem), best_(incumbent) {
   simulator_.set(incumbent);
-  best_time_ = simulator_.graph().overfull_memory() < 0 ? simulator_.iteration_time() : kNever;
+  best_time_ = simulator_.graph().missing_memory() == 0 ? simulator_.iteration_time() : kNever;
   levels_.resize(bounds_.operators().size());
   expand(0);
 }

@@ -273,6 +273,37 @@ int fl_problem_add_split(fl_problem* handle, int number, int n_degrees, const in
   });
 }
 
+int fl_problem_program(fl_problem* handle, int64_t capacity, int64_t always) {
+  return fl::guarded(-1, [&] {
+    if (capacity < 0 || always < 0) throw std::invalid_argument("a bad number of bytes");
+    handle->problem.program_capacity = capacity;
+    handle->problem.program_always = always;
+    return 0;
+  });
+}
+
+int fl_problem_keep(fl_problem* handle, int number, int entry, int n_operands, const int64_t* bytes,
+                    const int32_t* placed) {
+  return fl::guarded(-1, [&] {
+    fl::Problem& problem = handle->problem;
+    const fl::OpId op = checked_op(problem.graph, number);
+    auto& splits = problem.costs.splits[problem.costs.class_of[op]];
+    check_index(entry, static_cast<int>(splits.size()), "entry of the cost table");
+    if (n_operands != static_cast<int>(problem.graph.operators[op].operands.size())) {
+      throw std::invalid_argument("wrong number of operands");
+    }
+    for (int i = 0; i < n_operands; ++i) {
+      if (bytes[i] < 0 || bytes[i] > fl::kMaxKept) {
+        throw std::invalid_argument("a bad number of bytes");
+      }
+    }
+    fl::Split& split = splits[static_cast<std::size_t>(entry)];
+    split.kept.assign(bytes, bytes + n_operands);
+    split.placed.assign(placed, placed + n_operands);
+    return 0;
+  });
+}
+
 int fl_graph_parts(const fl_graph* graph, int number, int n_degrees, const int32_t* degrees,
                    int n_out, int64_t* extents) {
   return fl::guarded(-1, [&] {

@@ -14,6 +14,9 @@
 
 namespace flexlegion {
 
+// More bytes of an operand are not told of: sums of as many as there are stay below 2^63.
+constexpr std::int64_t kMaxKept = std::int64_t{1} << 40;
+
 // A way to cut an operator, and the time of each task of it (the cost table's entries), in ns.
 struct Split {
   std::vector<int> degrees;
@@ -25,6 +28,10 @@ struct Split {
   int parts = 1;                   // of its linear inputs' partial values
   // As forward and backward, how much longer beside busy neighbours (Block::contention); or empty.
   std::vector<std::int32_t> forward_contention = {}, backward_contention = {};
+  // Of each operand, what an exported program keeps on each device (bytes), and a number for how it
+  // lies there; empty where nothing is exported (sim/program_memory.h).
+  std::vector<std::int64_t> kept = {};
+  std::vector<std::int32_t> placed = {};
 
   // Where the first part alone runs backward, the others have nothing to do then.
   void leave_idle(bool first_part_alone) {
@@ -87,6 +94,9 @@ struct Problem {
   MachineModel machine;
   CostTable costs;
   bool in_order = false;  // searches put an operator's tasks on the first devices, in order
+  // What is to fit is an exported program: the bytes of each device, and what it keeps there of any
+  // strategy. Otherwise this runtime's allocation is, and the first is below 0.
+  std::int64_t program_capacity = -1, program_always = 0;
 
   const Split& split(OpId op, int number) const {
     return costs.splits[costs.class_of[op]][static_cast<std::size_t>(number)];

@@ -13,7 +13,7 @@ Verdict Simulator::propose(const PartialStrategy& configs, Algorithm algorithm,
   const std::int64_t sure = early_rejection ? limit : kNever;
   if (!graph_.replace(configs, sure, change_)) return Verdict::overloaded;
   changed_ = true;
-  if (graph_.overfull_memory() >= 0) return Verdict::out_of_memory;
+  if (graph_.missing_memory() > 0) return Verdict::out_of_memory;
   if (graph_.heaviest_load() > sure) return Verdict::overloaded;
   if (graph_.tasks() > most_tasks) return Verdict::too_fine;
   const std::vector<std::int64_t>* tails = nullptr;

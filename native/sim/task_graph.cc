@@ -11,6 +11,7 @@ TaskGraph::TaskGraph(const Problem& problem)
       flows_(launch_graph_.flows.size()),
       load_(static_cast<std::size_t>(problem.machine.all_devices()), 0),
       memory_(static_cast<std::size_t>(problem.machine.memories), 0),
+      program_(problem),
       rules_(problem, launch_graph_, configs_, blocks_),
       paths_(problem, launch_graph_, flows_),
       is_dirty_block_(launch_graph_.launches.size(), 0),
@@ -156,11 +157,15 @@ std::int64_t TaskGraph::heaviest_load() const {
   return *std::max_element(load_.begin(), load_.end());
 }
 
-int TaskGraph::overfull_memory() const {
-  for (int m = 0; m < problem_.machine.memories; ++m) {
-    if (memory_[m] > problem_.machine.capacity[m]) return m;
+std::int64_t TaskGraph::missing_memory() const {
+  if (problem_.program_capacity >= 0) {
+    return std::max<std::int64_t>(0, program_.bytes(configs_) - problem_.program_capacity);
   }
-  return -1;
+  std::int64_t missing = 0;
+  for (int m = 0; m < problem_.machine.memories; ++m) {
+    missing += std::max<std::int64_t>(0, memory_[m] - problem_.machine.capacity[m]);
+  }
+  return missing;
 }
 
 std::int64_t TaskGraph::crossings() const {

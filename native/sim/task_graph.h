@@ -14,6 +14,7 @@
 #include "sim/launch_graph.h"
 #include "sim/path_bounds.h"
 #include "sim/problem.h"
+#include "sim/program_memory.h"
 
 namespace flexlegion {
 
@@ -55,8 +56,9 @@ class TaskGraph {
   PathBounds& paths() { return paths_; }
   // Bytes held in each memory, if nothing is given back within an iteration.
   const std::vector<std::int64_t>& memory() const { return memory_; }
-  // The first memory whose capacity does not suffice, or -1.
-  int overfull_memory() const;
+  // By how many bytes memories do not suffice, all told; those of an exported program, if one is to
+  // fit.
+  std::int64_t missing_memory() const;
   std::int64_t bytes_moved() const;
   // Dependencies between tasks of two devices that share a memory.
   std::int64_t crossings() const;
@@ -93,6 +95,7 @@ class TaskGraph {
   std::vector<Block> blocks_;
   std::vector<FlowPtr> flows_;
   std::vector<std::int64_t> load_, memory_;
+  const ProgramMemory program_;
   FlowRules rules_;
   PathBounds paths_;
 

@@ -1,0 +1,45 @@
+#include "sim/program_memory.h"
+
+namespace flexlegion {
+
+ProgramMemory::ProgramMemory(const Problem& problem) : problem_(problem) {
+  if (problem.program_capacity < 0) return;
+  const Graph& graph = problem.graph;
+  IdVector<TensorId, Place> first(graph.tensors.size(), Place{OpId(0), -1});
+  for (OpId op : graph.operators.ids()) {
+    const auto& operands = graph.operators[op].operands;
+    for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
+      const Operand& its = operands[static_cast<std::size_t>(i)];
+      Place& found = first[its.tensor];
+      const bool seen = found.operand >= 0;
+      if (graph.tensors[its.tensor].kind == TensorKind::input) continue;
+      if (!seen) {
+        found = {op, i};
+        kept_.push_back(found);
+      } else if (its.role == Role::input && its.saved_for_backward &&
+                 graph.tensors[its.tensor].kind == TensorKind::activation) {
+        copies_.push_back({{op, i}, found});
+      }
+    }
+  }
+}
+
+std::int64_t ProgramMemory::bytes(const PricedStrategy& strategy) const {
+  const auto split = [&](const Place& place) -> const Split& {
+    return problem_.split(place.op, strategy[place.op].split);
+  };
+  std::int64_t sum = problem_.program_always;
+  for (const Place& place : kept_) {
+    sum += split(place).kept[static_cast<std::size_t>(place.operand)];
+  }
+  for (const auto& [read, written] : copies_) {
+    const auto at = static_cast<std::size_t>(read.operand);
+    const Split& its = split(read);
+    if (its.placed[at] != split(written).placed[static_cast<std::size_t>(written.operand)]) {
+      sum += its.kept[at];
+    }
+  }
+  return sum;
+}
+
+}  // namespace flexlegion
