@@ -27,6 +27,8 @@ if(cuda_wanted)
     set(CMAKE_CUDA_ARCHITECTURES all-major)
   endif()
   enable_language(CUDA)
+  # As CMake writes it ("-isystem="), ccache does not see the path in it, which differs from clone to clone.
+  set(CMAKE_INCLUDE_SYSTEM_FLAG_CUDA "-isystem ")
   set(CMAKE_CUDA_STANDARD 17)
   find_path(CUBLAS_INCLUDE cublas_v2.h HINTS ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} ${site_folders}
             PATH_SUFFIXES include)

@@ -175,7 +175,7 @@ choose_python_packages() {
 
 install_system_packages() {
   local package wanted=(g++ cmake ninja-build openmpi-bin libopenmpi-dev)
-  [[ $profile == dev ]] && wanted+=(doctest-dev chromium chromium-driver)
+  [[ $profile == dev ]] && wanted+=(doctest-dev ccache shellcheck chromium chromium-driver)
   missing=()
   for package in "${wanted[@]}"; do
     present "$package" || missing+=("$package")
