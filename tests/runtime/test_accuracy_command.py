@@ -26,13 +26,19 @@ TRANSFORMER += ["--size", "hidden=16", "--size", "heads=2", "--size", "vocabular
 pytestmark = pytest.mark.legion
 
 
-def reported(network: list[str], folder: Path, *options: str) -> dict[str, Any]:
-    """What the command says of a network, with a data base of its own."""
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data base for all networks on one rank: what the runtime takes is measured once."""
+    return tmp_path_factory.mktemp("profile") / "p.db"
+
+
+def reported(network: list[str], profile: Path, *options: str) -> dict[str, Any]:
+    """What the command says of a network, with this data base."""
     environment = {k: v for k, v in os.environ.items() if k != "LEGATE_CONFIG"}
     environment["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(ROOT), environment.get("PYTHONPATH")])
     )
-    usual = ["--batch-size", "8", "--profile-db", str(folder / "p.db"), "--json"]
+    usual = ["--batch-size", "8", "--profile-db", str(profile), "--json"]
     command = [*COMMAND, *network, *usual, *options]
     done = run_checked(command, environment=environment, timeout=300)
     assert is_quiet(done.stderr), done.stderr
@@ -40,9 +46,9 @@ def reported(network: list[str], folder: Path, *options: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("network", [MLP, RNNLM, TRANSFORMER], ids=["mlp", "rnnlm", "transformer"])
-def test_simulated_and_measured(network: list[str], tmp_path: Path) -> None:
+def test_simulated_and_measured(network: list[str], profile: Path) -> None:
     """All figures are there, and every task was measured, not estimated."""
-    report = reported(network, tmp_path)
+    report = reported(network, profile)
     assert report["model"] == network[1]
     assert report["machine"] == "cpu:0, cpu:1"
     assert report["tasks_measured"] > 0
@@ -74,7 +80,7 @@ def test_simulated_and_measured(network: list[str], tmp_path: Path) -> None:
     assert report["worst_error"] == pytest.approx(max(errors), rel=1e-4)
     assert report["kendall_tau"] is None  # without intervals, no pair is known to differ
     # What the runtime takes is kept for all networks.
-    with ProfileDB(tmp_path / "p.db") as db:
+    with ProfileDB(profile) as db:
         model = cpu_model()
         runtime = db.runtime(model, db.newest_software(model))
     assert runtime is not None
@@ -85,7 +91,7 @@ def test_simulated_and_measured(network: list[str], tmp_path: Path) -> None:
 
 def test_transfers_between_ranks(tmp_path: Path) -> None:
     """Two ranks: one object, in which what crosses is priced by the measured link."""
-    report = reported(MLP, tmp_path, "--ranks", "2", "--cpus", "1")
+    report = reported(MLP, tmp_path / "p.db", "--ranks", "2", "--cpus", "1")
     assert report["machine"] == "cpu:0, cpu:1"
     single, model = report["strategies"]
     assert (single["strategy"], model["strategy"]) == ("single", "model")

@@ -41,12 +41,18 @@ def plain_shell(*arguments: object) -> str:
     return done.stdout
 
 
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data base for all tests: what the runtime takes is measured once."""
+    return tmp_path_factory.mktemp("profile") / "p.db"
+
+
 @pytest.mark.legion
-def test_tunes_and_trains(tmp_path: Path) -> None:
+def test_tunes_and_trains(tmp_path: Path, profile: Path) -> None:
     """As scripts under legate, with the options of the commands."""
-    out, db = tmp_path / "s.json", tmp_path / "p.db"
+    out = tmp_path / "s.json"
     options = ["--model", "lenet", "--budget", 1, "--rounds", 2, "--max-rounds", 3]
-    options += ["--profile-db", db, "--json"]
+    options += ["--profile-db", profile, "--json"]
     first = run_legate(TUNE, "--out", out, *options, cpus=2)
     assert is_quiet(first.stderr), first.stderr
     report = report_of(first.stdout)
@@ -81,12 +87,12 @@ def test_tunes_and_trains(tmp_path: Path) -> None:
 
 
 @pytest.mark.legion
-def test_from_a_plain_shell(tmp_path: Path) -> None:
+def test_from_a_plain_shell(tmp_path: Path, profile: Path) -> None:
     """The commands start legate by themselves."""
     out, metrics = tmp_path / "s.json", tmp_path / "m.json"
     network = ["--model", "mlp", "--data", "synthetic", "--size", "hidden=64x32"]
     network += ["--size", "input_shape=32", "--batch-size", 16]
-    options = ["--budget", "1s", "--max-rounds", 8, "--profile-db", tmp_path / "p.db"]
+    options = ["--budget", "1s", "--max-rounds", 8, "--profile-db", profile]
     text = plain_shell("tune", *network, *options, "--cpus", 2, "--out", out)
     *lines, last = text.splitlines()
     assert "mlp (batch 16, hidden 64x32, input_shape 32) on cpu:0, cpu:1" in text
@@ -101,7 +107,7 @@ def test_from_a_plain_shell(tmp_path: Path) -> None:
 
 
 @pytest.mark.legion
-def test_a_model_of_ones_own(tmp_path: Path) -> None:
+def test_a_model_of_ones_own(tmp_path: Path, profile: Path) -> None:
     """Searched, tuned and trained, with one's own data, from a plain shell."""
     net = f"{Path(__file__).with_name('own_net.py')}:model"
     model = ["--model", net, "--size", "hidden=24"]
@@ -110,7 +116,7 @@ def test_a_model_of_ones_own(tmp_path: Path) -> None:
     words, numbers = rng.integers(50, size=(80, 6)), rng.standard_normal((80, 3))
     np.savez(data, words=words, numbers=numbers, y=numbers.sum(1, keepdims=True))
     plain_shell("search", *model, "--machine", "p100x2", "--proposals", 100, "--out", out)
-    options = ["--budget", "500ms", "--max-rounds", 8, "--profile-db", tmp_path / "p.db"]
+    options = ["--budget", "500ms", "--max-rounds", 8, "--profile-db", profile]
     told = plain_shell("tune", *model, "--data", data, *options, "--cpus", 2, "--out", out)
     assert "own_net.py:model (batch 16, hidden 24) on cpu:0, cpu:1" in told.replace("\n", " ")
     strategy = Strategy.load(out)
@@ -125,10 +131,10 @@ def test_a_model_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.legion
-def test_in_a_script(tmp_path: Path) -> None:
+def test_in_a_script(profile: Path) -> None:
     """`fl.tune` on data of one's own, then training."""
     worker = Path(__file__).with_name("tune_worker.py")
-    done = run_legate(worker, tmp_path / "p.db", cpus=2)
+    done = run_legate(worker, profile, cpus=2)
     report = report_of(done.stdout)
     assert report["model"] is None
     assert report["optimizer"] == "adam"
@@ -175,12 +181,12 @@ def test_mistakes_under_legate(tmp_path: Path) -> None:
 
 
 @pytest.mark.legion
-def test_interrupted_keeps_what_was_found(tmp_path: Path) -> None:
+def test_interrupted_keeps_what_was_found(tmp_path: Path, profile: Path) -> None:
     """The fastest strategy until then, as simulated, is written."""
     out = tmp_path / "s.json"
     net = f"{Path(__file__).with_name('own_net.py')}:model"
     options = ["--model", net, "--cpus", 2, "--gpus", 0, "--budget", "1h", "--rounds", 2]
-    options += ["--profile-db", tmp_path / "p.db", "--out", out]
+    options += ["--profile-db", profile, "--out", out]
     started = Started(["tune", *map(str, options)], tmp_path, terminal=True)
     try:
         until = time.monotonic() + 120
