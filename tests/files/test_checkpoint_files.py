@@ -22,6 +22,7 @@ from flexlegion.graph.tensor import Tensor
 from flexlegion.layers.origin import Layout, Origin, Place
 from flexlegion.objective.metrics import Goal, MetricSums, Term
 from flexlegion.training.callbacks import Callback, EarlyStopping
+from flexlegion.training.checkpoints import writer as checkpoint_writer
 from flexlegion.training.checkpoints.callback import Checkpoints, interval
 from flexlegion.training.checkpoints.files import (
     MANIFEST,
@@ -301,7 +302,7 @@ def test_a_full_disk(
             patched.setattr(Path, "write_text", lambda *_: full_disk("x")(tmp_path / "x", {}))
             failing = writers
         else:
-            patched.setattr(writer, "write_tensors", full_disk(full))
+            patched.setattr(checkpoint_writer, "write_tensors", full_disk(full))
             failing = writers if "-1-" in full else writers[:1]
         write(20)
         for writer in failing:
