@@ -66,9 +66,7 @@ def test_simulate(capsys: Capture, model: str) -> None:
     options = ["--model", model, "--machine", MACHINE, "--strategy", "random:4"]
     options += ["--optimizer", "adam"]
     for algorithm in ("full", "delta"):
-        result = fl.simulate(
-            model, MACHINE, "random:4", optimizer=fl.Adam(0.1), algorithm=algorithm
-        )
+        result = fl.simulate(model, MACHINE, "random:4", optimizer=fl.Adam(), algorithm=algorithm)
         args = ["simulate", *options, "--algorithm", algorithm]
         assert json.loads(command(capsys, *args, "--json")) == result.facts()
         assert command(capsys, *args) == f"{result}\n"
