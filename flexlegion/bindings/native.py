@@ -60,8 +60,8 @@ def enumeration(name: str) -> dict[str, int]:
     Parameters
     ----------
     name
-        As the header calls it: "fl_pass". Its enumerators lose the prefix, which is "FL_", or with
-        the enumeration's name "FL_PASS_", and are in lower case.
+        As the header calls it: "fl_price". Its enumerators lose the prefix, which is "FL_", or with
+        the enumeration's name "FL_PRICE_", and are in lower case.
     """
     long = f"{name.upper()}_"
     return {

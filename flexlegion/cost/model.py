@@ -11,8 +11,6 @@ from flexlegion.machine.topology import Device
 # Extents of the part of every operand that a task touches, in the order of `Operator.operands`.
 Shapes = tuple[tuple[int, ...], ...]
 
-TASK_PASSES = ("forward", "backward")
-LINEAR_PASSES = ("update", "load", "sum")
 ELEMENT_BYTES = 4  # of weights, their gradients and states
 
 ANALYTIC, MEASURED = "analytic", "measured"

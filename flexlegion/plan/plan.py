@@ -18,13 +18,11 @@ from flexlegion.graph.tensor import STATE_BYTES, Tensor
 from flexlegion.machine.devices import Devices
 from flexlegion.plan.native_graph import NativeGraph
 from flexlegion.plan.native_strategy import to_native
+from flexlegion.plan.passes import FIELDS, PASSES, ROLES
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.strategy.strategy import Strategy
 
-PASSES = names("fl_pass")
-FIELDS = names("fl_field", " ")
 PRIVILEGES = names("fl_privilege", "-")
-ROLES = names("fl_use", " ")
 TRAINS = enumeration("fl_run")["trains"]
 
 Interval = tuple[int, int]
@@ -38,14 +36,14 @@ class Requirement:
     Parameters
     ----------
     tensor
-        The tensor. For the fields "norms" and "total norm", `Plan.norms` and `Plan.total_norm`.
+        The tensor. For the iteration's fields, that of `Plan.of_iteration`.
     field
         One of `FIELDS`: the tensor's value, the partial values that it is combined of, its
         gradient, or a state of the optimizer; or norms by which gradients are clipped.
     privilege
         "read", "write" or "read-write".
     role
-        One of `ROLES`: why the launch touches it (``native/plan/launches.h``).
+        One of `ROLES`: why the launch touches it (``native/plan/places.h``).
     boxes
         A half-open interval for each dimension, for each task. Partial values, and gradients, have
         their slots in front.
@@ -75,9 +73,9 @@ class Launch:
     Parameters
     ----------
     operator
-        None for the loading of a batch, and for what clips all gradients together.
+        None if the pass is of inputs or of the iteration: "load" and "clip".
     pass_
-        One of `PASSES`.
+        The name of one of the passes (`flexlegion.plan.passes`).
     runs
         Which runs execute it: bits of the header's `fl_run`.
     devices
@@ -117,9 +115,9 @@ class Plan:
     ----------
     strategy
         The same, with a degree for each dimension.
-    norms, total_norm
-        Where gradients are clipped: an element for each task that finds the norm of some of them,
-        and the norm of all.
+    of_iteration
+        By name, the fields that are no tensor's: "norms" and "total norm", where gradients are
+        clipped. A field has an element for each task that writes it.
     """
 
     def __init__(
@@ -156,8 +154,10 @@ class Plan:
             ),
             lib.fl_plan_destroy,
         )
-        self.norms = Tensor("norms of gradients", (arrays.n_norms,))
-        self.total_norm = Tensor("total norm", (1,))
+        counts = self.core.items(arrays.elements, len(FIELDS))
+        self.of_iteration = {
+            field: Tensor(field, (n,)) for field, n in zip(FIELDS, counts, strict=True) if n
+        }
         self.launches = list(self._launches(arrays))
         self._gradient_slots: list[int] = self.core.items(arrays.gradient_slots, arrays.n_tensors)
         self._value_slots: list[int] = self.core.items(arrays.value_slots, arrays.n_tensors)
@@ -189,9 +189,7 @@ class Plan:
             )
 
     def _tensor(self, number: int, field: str) -> Tensor:
-        if number >= 0:
-            return self.graph.tensors[number]
-        return self.norms if field == "norms" else self.total_norm
+        return self.graph.tensors[number] if number >= 0 else self.of_iteration[field]
 
     def lookups(self, tensor: Tensor) -> list[Operator]:
         """The operators that look rows up in a trained table; none if others use it, too."""

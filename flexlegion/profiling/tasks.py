@@ -16,7 +16,7 @@ from math import prod
 
 from flexlegion.base.errors import UserError
 from flexlegion.cost.measured import task_key
-from flexlegion.cost.model import ELEMENT_BYTES, TASK_PASSES, Linear, Shapes
+from flexlegion.cost.model import ELEMENT_BYTES, Linear, Shapes
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.records import Sample, TaskKey
 from flexlegion.graph.graph import Graph, Operator
@@ -28,6 +28,7 @@ from flexlegion.objective.optimizers import SGD, Optimizer
 from flexlegion.objective.precision import DEFAULT
 from flexlegion.ops.dense import Dense
 from flexlegion.ops.losses import MeanSquaredError
+from flexlegion.plan.passes import TASK_PASSES
 from flexlegion.plan.plan import Launch, Plan
 from flexlegion.profiling.gpus import libraries, library_of
 from flexlegion.profiling.local import local_topology

@@ -12,8 +12,6 @@ from typing import Any, Protocol
 from flexlegion.base.errors import UserError
 from flexlegion.bindings.native import Arrays
 from flexlegion.cost.model import (
-    LINEAR_PASSES,
-    TASK_PASSES,
     CostModel,
     Shapes,
     wanted_gradients,
@@ -24,6 +22,7 @@ from flexlegion.graph.tensor import STATE_BYTES, Tensor
 from flexlegion.machine.topology import Device, Topology
 from flexlegion.plan.native_graph import NativeGraph
 from flexlegion.plan.native_strategy import from_native, to_native
+from flexlegion.plan.passes import LINEAR_PASSES, TASK_PASSES
 from flexlegion.strategy.configuration import SPLIT, ParallelConfig, splits
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.strategy.strategy import Strategy

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from flexlegion.bindings.native import Arrays, layout, names
-from flexlegion.plan.plan import PASSES
+from flexlegion.plan.passes import FIELDS, PASSES, ROWS, TASK_PASSES
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.strategy import Strategy
@@ -86,18 +86,19 @@ class Timeline:
     def describe(self, row: Any) -> str:
         """A task's name, for people: ``forward conv1 [2]``, ``conv1.output -> gpu:3``."""
         graph = self.problem.graph
-        pass_ = PASSES[row["pass"]]
+        its = ROWS[row["pass"]]
+        pass_ = its.name
         if row["hop"] < 0:
             owner = (
-                graph.tensors[row["index"]] if pass_ == "load" else graph.operators[row["index"]]
+                graph.tensors[row["index"]] if its.of == "input" else graph.operators[row["index"]]
             )
             return f"{pass_} {owner.name} [{row['part']}]"
         flow = FLOWS[row["flow"]]
         if flow == "weights":
             name = graph.operators[row["tensor"]].name
             what = f"weights of {name}" if pass_ == "update" else f"weight gradients of {name}"
-        elif flow in ("norms", "total norm"):
-            what = flow
+        elif flow == "iteration":
+            what = FIELDS[row["tensor"]]
         else:
             what = graph.tensors[row["tensor"]].name
             if flow != "value":
@@ -116,7 +117,7 @@ class Timeline:
                     details[f"{what}_ns"] = int(row[what])
             if row["hop"] >= 0:
                 details["bytes"] = int(row["bytes"])
-            elif PASSES[row["pass"]] in ("forward", "backward"):
+            elif PASSES[row["pass"]] in TASK_PASSES:
                 details["priced_by"] = self._priced_by(row)
             start, end = int(row["start_time"]), int(row["end_time"])
             yield self.places[row["device"]], self.describe(row), start, end - start, details

@@ -20,7 +20,8 @@ from flexlegion.objective.optimizers import Optimizer
 from flexlegion.objective.precision import DEFAULT
 from flexlegion.ops.embedding import Embedding
 from flexlegion.ops.losses import LossOperator
-from flexlegion.plan.plan import FIELDS, Box, Plan
+from flexlegion.plan.passes import FIELDS
+from flexlegion.plan.plan import Box, Plan
 from flexlegion.training.loss_scale import LossScale
 
 _RUNS = native.enumeration("fl_run")
@@ -318,13 +319,17 @@ class Program:
         return each, int(heard)
 
     def read(self, tensor: Tensor, field: str = "value", state: int = 0) -> Array:
-        """A whole tensor; of a gradient, the sum of its partial values, unscaled. Waits for it."""
+        """A whole tensor; of a gradient, the sum of its partial values, unscaled. Waits for it.
+
+        A field of the iteration is read as one of the tensors in the plan's `of_iteration`.
+        """
         if field == "gradient" and self.plan.lookups(tensor):
             return self._table_gradient(tensor)
         array = np.empty(tensor.shape, np.float32 if field != "value" else tensor.host_dtype)
+        number = -1 if field in self.plan.of_iteration else self._number(tensor)
         self._rt.check(
             self._rt.lib.fl_program_read(
-                self._handle, self._number(tensor), FIELDS.index(field), state, self._pointer(array)
+                self._handle, number, FIELDS.index(field), state, self._pointer(array)
             )
         )
         if field == "gradient":

@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flexlegion.cost.measured import VARIANTS
-from flexlegion.cost.model import LINEAR_PASSES, Linear
+from flexlegion.cost.model import Linear
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.cost.records import Sample
 from flexlegion.machine.running import running_machine
 from flexlegion.machine.topology import Topology
 from flexlegion.networks.network import Network
+from flexlegion.plan.passes import LINEAR_PASSES
 from flexlegion.profiling.gpus import library_of
 from flexlegion.profiling.tasks import TaskRequest, one_of_each_model
 from flexlegion.profiling.timing import Repeats

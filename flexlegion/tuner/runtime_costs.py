@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from flexlegion.cost.analytic import AnalyticCosts
-from flexlegion.cost.model import TASK_PASSES, RuntimeCosts
+from flexlegion.cost.model import RuntimeCosts
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.graph.graph import Operator
 from flexlegion.machine.running import RunningMachine, all_gather, running_machine
@@ -37,6 +37,7 @@ from flexlegion.model.model import Model
 from flexlegion.networks.network import Network
 from flexlegion.objective.optimizers import SGD
 from flexlegion.objective.precision import DEFAULT
+from flexlegion.plan.passes import TASK_PASSES
 from flexlegion.profiling.transport import settings
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.configuration import ParallelConfig

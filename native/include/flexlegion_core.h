@@ -47,12 +47,25 @@ typedef enum { FL_SAMPLE, FL_ATTRIBUTE, FL_PARAMETER, FL_NONE, FL_REDUCTION, FL_
 typedef enum { FL_COMBINE_SUM, FL_COMBINE_MAX, FL_COMBINE_LOG_SUM_EXP } fl_combine;
 /* Who combines them: each reader for itself, or those that wrote them, shard by shard. */
 typedef enum { FL_SUMS_READERS, FL_SUMS_SHARDS } fl_sums;
-/* Of a load and a clip, op is -1; norm and clip: only where gradients are clipped. */
-typedef enum { FL_LOAD, FL_FORWARD, FL_SUM, FL_BACKWARD, FL_NORM, FL_CLIP, FL_UPDATE } fl_pass;
-/* Of a tensor; norms and total norm are the iteration's, whose tensor is -1. */
-typedef enum { FL_VALUE, FL_PARTIAL, FL_GRADIENT, FL_STATE, FL_NORMS, FL_TOTAL_NORM } fl_field;
+typedef enum { FL_OF_INPUT, FL_OF_OPERATOR, FL_OF_ITERATION } fl_of; /* what a launch is of */
+typedef enum { FL_PRICE_OF_TASK, FL_PRICE_OF_BYTES } fl_price;
 typedef enum { FL_READ, FL_WRITE, FL_READ_WRITE } fl_privilege;
 typedef enum { FL_TRAINS = 1, FL_EVALUATES = 2, FL_PREDICTS = 4 } fl_run; /* bits */
+
+/* The passes (native/plan/passes.h), and the names of fields and roles (native/plan/places.h), by
+ * number. They are there as long as the library is. */
+typedef struct {
+  const char *name;
+  int32_t of;        /* fl_of; of an input or the iteration, fl_launch has no operator */
+  int32_t price;     /* fl_price: what a task is charged */
+  int32_t priced_as; /* the pass whose price it is */
+} fl_pass;
+typedef struct {
+  int32_t n_passes, n_fields, n_roles;
+  const fl_pass *passes;
+  const char *const *fields, *const *roles;
+} fl_vocabulary;
+void fl_vocabulary_of(fl_vocabulary *out);
 
 /* The operator graph. Tensors and operators are numbered in the order of their arrays. */
 typedef struct fl_graph fl_graph;
@@ -127,34 +140,10 @@ typedef struct {
 typedef struct {
   int32_t operand, tensor, field, state, privilege, rank, role;
 } fl_requirement;
-/* Why a launch touches what it touches (roles of requirements; native/plan/launches.h). */
-typedef enum {
-  FL_USE_LOADED,
-  FL_USE_INPUT,
-  FL_USE_WEIGHT,
-  FL_USE_OPERATOR_STATE,
-  FL_USE_OUTPUT,
-  FL_USE_PARTIAL,
-  FL_USE_SUMMED,
-  FL_USE_SAVED,
-  FL_USE_OUTPUT_GRADIENT,
-  FL_USE_CONTRIBUTION,
-  FL_USE_WEIGHT_GRADIENT,
-  FL_USE_LOOKED_UP_TOKENS,
-  FL_USE_LOOKED_UP_GRADIENT,
-  FL_USE_NORM,
-  FL_USE_ALL_NORMS,
-  FL_USE_TOTAL_NORM,
-  FL_USE_UPDATED,
-  FL_USE_OPTIMIZER_STATE,
-  FL_USE_CLIPPED_BY
-} fl_use;
-
 /* All of a plan, until it is destroyed: launch after launch, in each requirement after requirement,
  * in each task after task. */
 typedef struct {
   int32_t n_launches, n_requirements, n_devices, n_tensors;
-  int32_t n_norms; /* tasks that find norms of gradients, an element each; 0: nothing is clipped */
   int64_t n_tiles, n_bounds;
   const fl_launch *launches;
   const fl_requirement *requirements;
@@ -166,6 +155,8 @@ typedef struct {
                                     of; 0: it is not computed */
   const int32_t *value_slots;    /* of each tensor: the partial values that its value is combined
                                     of; 1: it is written as a whole */
+  const int32_t *elements;       /* of each field: if it is the iteration's, its elements, of which
+                                    each task that writes it has one */
 } fl_plan_arrays;
 /* The plan of a graph under a strategy. The optimizer keeps that many states of each
  * weight, and clips the gradients by their norm, or does not. */
@@ -248,8 +239,7 @@ typedef enum {
   FL_FLOW_VALUE,
   FL_FLOW_GRADIENT,
   FL_FLOW_WEIGHTS,
-  FL_FLOW_NORMS,
-  FL_FLOW_TOTAL_NORM,
+  FL_FLOW_ITERATION,
   FL_FLOW_PARTIAL
 } fl_flow;
 typedef enum {
@@ -269,10 +259,11 @@ int fl_simulator_propose(fl_simulator *simulator, const fl_strategy *changes, in
 int fl_simulator_decide(fl_simulator *simulator, int accept);
 typedef struct {
   int32_t device;               /* from n_devices on: links */
-  int32_t pass_id, index, part; /* operator, or for FL_LOAD tensor; of a communication task: its
-                                   writer's */
+  int32_t pass_id, index, part; /* index: the operator, or if the pass is of inputs the tensor; of a
+                                   communication task: its writer's */
   int32_t flow;                 /* of a communication task: FL_FLOW_...; or -1 */
-  int32_t tensor; /* for weights and norms an operator; of a task that moves nothing -1 */
+  int32_t tensor; /* for weights an operator, for the iteration a field; of a task that moves nothing
+                     -1 */
   int32_t source, destination; /* memories of a communication task, or -1 */
   int32_t hop;                 /* of a communication task, or -1 */
   int32_t unused;

@@ -26,28 +26,10 @@ static_assert(same(FL_SAMPLE, fl::DimKind::sample) && same(FL_ATTRIBUTE, fl::Dim
 static_assert(same(FL_COMBINE_SUM, fl::Combine::sum) && same(FL_COMBINE_MAX, fl::Combine::max) &&
               same(FL_COMBINE_LOG_SUM_EXP, fl::Combine::log_sum_exp));
 static_assert(same(FL_SUMS_READERS, fl::Sums::readers) && same(FL_SUMS_SHARDS, fl::Sums::shards));
-static_assert(same(FL_LOAD, fl::Pass::load) && same(FL_FORWARD, fl::Pass::forward) &&
-              same(FL_SUM, fl::Pass::sum) && same(FL_BACKWARD, fl::Pass::backward) &&
-              same(FL_NORM, fl::Pass::norm) && same(FL_CLIP, fl::Pass::clip) &&
-              same(FL_UPDATE, fl::Pass::update));
-static_assert(same(FL_VALUE, fl::Field::value) && same(FL_PARTIAL, fl::Field::partial) &&
-              same(FL_GRADIENT, fl::Field::gradient) && same(FL_STATE, fl::Field::state) &&
-              same(FL_NORMS, fl::Field::norms) && same(FL_TOTAL_NORM, fl::Field::total_norm));
-using Role = fl::RequirementRole;
-static_assert(same(FL_USE_LOADED, Role::loaded) && same(FL_USE_INPUT, Role::input) &&
-              same(FL_USE_WEIGHT, Role::weight) &&
-              same(FL_USE_OPERATOR_STATE, Role::operator_state) &&
-              same(FL_USE_OUTPUT, Role::output) && same(FL_USE_PARTIAL, Role::partial) &&
-              same(FL_USE_SUMMED, Role::summed) && same(FL_USE_SAVED, Role::saved) &&
-              same(FL_USE_OUTPUT_GRADIENT, Role::output_gradient) &&
-              same(FL_USE_CONTRIBUTION, Role::contribution) &&
-              same(FL_USE_WEIGHT_GRADIENT, Role::weight_gradient) &&
-              same(FL_USE_LOOKED_UP_TOKENS, Role::looked_up_tokens) &&
-              same(FL_USE_LOOKED_UP_GRADIENT, Role::looked_up_gradient) &&
-              same(FL_USE_NORM, Role::norm) && same(FL_USE_ALL_NORMS, Role::all_norms) &&
-              same(FL_USE_TOTAL_NORM, Role::total_norm) && same(FL_USE_UPDATED, Role::updated) &&
-              same(FL_USE_OPTIMIZER_STATE, Role::optimizer_state) &&
-              same(FL_USE_CLIPPED_BY, Role::clipped_by));
+static_assert(same(FL_OF_INPUT, fl::Of::input) && same(FL_OF_OPERATOR, fl::Of::op) &&
+              same(FL_OF_ITERATION, fl::Of::iteration));
+static_assert(same(FL_PRICE_OF_TASK, fl::Price::of_task) &&
+              same(FL_PRICE_OF_BYTES, fl::Price::of_bytes));
 static_assert(same(FL_READ, fl::Privilege::read) && same(FL_WRITE, fl::Privilege::write) &&
               same(FL_READ_WRITE, fl::Privilege::read_write));
 static_assert(same(FL_TRAINS, fl::kTrains) && same(FL_EVALUATES, fl::kEvaluates) &&
@@ -176,6 +158,30 @@ void fl_last_error(fl_error* out) {
           static_cast<std::int32_t>(error.needs.size()), error.needs.data()};
 }
 
+void fl_vocabulary_of(fl_vocabulary* out) {
+  struct Names {
+    std::vector<fl_pass> passes;
+    std::vector<const char*> fields, roles;
+
+    Names() {
+      for (const fl::PassRow& row : fl::all_passes()) {
+        passes.push_back({row.name, static_cast<std::int32_t>(row.of),
+                          static_cast<std::int32_t>(row.price),
+                          static_cast<std::int32_t>(row.priced_as)});
+      }
+      for (int f = 0; f < fl::kFields; ++f) {
+        fields.push_back(fl::name_of(static_cast<fl::Field>(f)));
+      }
+      for (int r = 0; r < fl::kRoles; ++r) {
+        roles.push_back(fl::row_of(static_cast<fl::RequirementRole>(r)).name);
+      }
+    }
+  };
+  static const Names names;
+  *out = {fl::kPasses,         fl::kFields,         fl::kRoles,
+          names.passes.data(), names.fields.data(), names.roles.data()};
+}
+
 fl_graph* fl_graph_create(const fl_graph_contents* its, fl_graph_facts* out) {
   return fl::guarded(static_cast<fl_graph*>(nullptr), [&] {
     if (its->shard_bytes < 0) {
@@ -242,7 +248,7 @@ fl::PlanArrays::PlanArrays(const fl::Plan& plan) {
     devices.insert(devices.end(), l.devices.begin(), l.devices.end());
     for (const fl::Requirement& r : l.requirements) {
       const int rank = r.rects.empty() ? 0 : r.rects.front().rank;
-      requirements.push_back({r.operand, r.tensor.value, static_cast<int32_t>(r.field), r.state,
+      requirements.push_back({r.operand, r.tensor.value, static_cast<int32_t>(r.field), r.index,
                               static_cast<int32_t>(r.privilege), rank,
                               static_cast<int32_t>(r.role)});
       for (std::size_t k = 0; k < r.rects.size(); ++k) {
@@ -276,7 +282,6 @@ fl_plan* fl_plan_create(const fl_graph* graph, const fl_strategy* strategy, int 
             static_cast<int32_t>(all.requirements.size()),
             static_cast<int32_t>(all.devices.size()),
             static_cast<int32_t>(all.gradient_slots.size()),
-            plan->plan.norms,
             static_cast<int64_t>(all.adds.size()),
             static_cast<int64_t>(all.bounds.size()),
             all.launches.data(),
@@ -285,7 +290,8 @@ fl_plan* fl_plan_create(const fl_graph* graph, const fl_strategy* strategy, int 
             all.adds.data(),
             all.bounds.data(),
             all.gradient_slots.data(),
-            all.value_slots.data()};
+            all.value_slots.data(),
+            plan->plan.elements.data()};
     return plan.release();
   });
 }

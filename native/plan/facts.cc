@@ -113,29 +113,6 @@ GraphFacts facts_of(const Graph& graph, const std::vector<TensorId>& outputs, Op
       if (facts.contributes(o)) facts.has_gradient[o.tensor] = true;
     }
   }
-  for (TensorId t : graph.tensors.ids()) {
-    if (graph.tensors[t].kind == TensorKind::input &&
-        !load_source(graph, facts, t).first_reader.none()) {
-      facts.launches.push_back({Pass::load, {}, t});
-    }
-  }
-  for (OpId op : ops) {
-    if (facts.runs[op] == 0) continue;
-    facts.launches.push_back({Pass::forward, op});
-    if (!graph.operators[op].reductions.empty()) facts.launches.push_back({Pass::sum, op});
-  }
-  for (OpId op : ops.reversed()) {
-    if (facts.backward[op]) facts.launches.push_back({Pass::backward, op});
-  }
-  std::vector<OpId> updated;
-  for (OpId op : ops.reversed()) {
-    if (facts.runs[op] & kTrains && !facts.owned_weights(graph, op).empty()) updated.push_back(op);
-  }
-  if (optimizer.needs_norm && !updated.empty()) {
-    for (OpId op : updated) facts.launches.push_back({Pass::norm, op});
-    facts.launches.push_back({Pass::clip, updated.back()});  // whose gradients are there last
-  }
-  for (OpId op : updated) facts.launches.push_back({Pass::update, op});
   return facts;
 }
 

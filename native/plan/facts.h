@@ -1,36 +1,16 @@
-// What follows from the graph and the optimizer alone, whatever the strategy: which launches an
-// iteration has, which tensors have gradients, who updates which weight.
+// What follows from the graph and the optimizer alone, whatever the strategy: which operators run
+// backward, which tensors have gradients, who updates which weight.
 #pragma once
 
 #include <map>
 #include <vector>
 
-#include "plan/graph.h"
+#include "plan/passes.h"
 
 namespace flexlegion {
 
-// `load` brings a batch from the host into an input tensor; it belongs to no operator. `sum` is of
-// operators that reduce: it combines partial values of their outputs, where the strategy says so
-// (Sums::shards). Only where the norm of all gradients is needed, to clip them by it, or to know
-// whether they are finite: `norm` finds, of each task of an update, the norm of the gradients that
-// it is about to use; then `clip`, one task for all operators, finds the norm of these norms.
-enum class Pass { load, forward, sum, backward, norm, clip, update };
-constexpr int kPasses = 7;
-
-// Which runs a launch takes part in (a bit set).
-enum Runs : unsigned { kTrains = 1, kEvaluates = 2, kPredicts = 4 };
-
-// Names one launch of a plan: of an operator, or for Pass::load of a tensor. Pass::clip runs where
-// the operator's first norm task does.
-struct LaunchKey {
-  Pass pass;
-  OpId op;
-  TensorId tensor = {};
-};
-
 // What has to be known of the optimizer, and of how the gradients come to it.
 constexpr int kMaxStates = 1000;
-constexpr DataType kStateType = DataType::float32;
 struct Optimizer {
   int states = 0;           // fields that it keeps for each trained weight
   bool needs_norm = false;  // that of all gradients together, before any of them is used
@@ -51,7 +31,6 @@ struct GraphFacts {
   std::map<TensorId, std::vector<OpId>> lookups;  // a trained table: who looks rows up in it
 
   bool is_table(TensorId tensor) const { return lookups.count(tensor) > 0; }
-  std::vector<LaunchKey> launches;  // in the order of issue
 
   // Whether a backward launch of an operator with this operand writes a partial value of its
   // tensor's gradient. (A table's gradient is never written down.)

@@ -7,9 +7,9 @@
 
 namespace flexlegion {
 
-bool fusible(const Graph& graph, const Optimizer& optimizer, const LaunchKey& key) {
-  if (key.pass == Pass::clip) return !optimizer.scales;
-  return key.pass != Pass::forward || !graph.operators[key.op].is_loss;
+bool answers(const Graph& graph, const Optimizer& optimizer, const LaunchKey& key) {
+  const auto answers = row_of(key.pass).answers;
+  return answers != nullptr && answers(graph, optimizer, key);
 }
 
 void FusionRule::begin(int launches) {
@@ -147,20 +147,20 @@ void tell_waits(const Issued& launch, const FieldUse& use, const std::vector<Ear
 // - A task waits for those that wrote last what it reads. That one writes what others have read is
 //   no reason to wait for them: in training, who updates a weight waits for its gradient, and so
 //   for all who read the weight.
-// - A backward task follows its forward task, and finds in its memory what that one touched.
+// - A task finds in its memory what the task touched that it follows (PassRow::follows).
 // - Launches are apart whose tasks do not get by with what each other's were given.
 void describe(const std::vector<Issued>& order, const std::vector<int>& memory_of, int longest,
               FusionRule& rule) {
-  std::map<std::int64_t, std::vector<Earlier>> uses;
+  std::map<Place, std::vector<Earlier>> uses;
   rule.begin(static_cast<int>(order.size()));
   for (int i = 0; i < static_cast<int>(order.size()); ++i) {
     const Issued& launch = order[static_cast<std::size_t>(i)];
     rule.add(*launch.devices, launch.fusible, launch.closing);
     std::vector<FieldUse> at_hand;
-    if (launch.forward >= 0) {
-      at_hand = order[static_cast<std::size_t>(launch.forward)].uses;
+    if (launch.follows >= 0) {
+      at_hand = order[static_cast<std::size_t>(launch.follows)].uses;
       for (int k = 0; k < static_cast<int>(launch.devices->size()); ++k) {
-        rule.wait(k, launch.forward, k, true);
+        rule.wait(k, launch.follows, k, true);
       }
     }
     for (const FieldUse& use : launch.uses) {
@@ -195,13 +195,7 @@ std::vector<std::vector<int>> fused_runs(const std::vector<Issued>& order,
 
 std::vector<FieldUse> field_uses(const Launch& launch) {
   std::vector<FieldUse> uses;
-  for (const Requirement& r : launch.requirements) {
-    // States, the last of a tensor's own fields, are several.
-    const std::int64_t field = static_cast<std::int64_t>(r.field) + (r.state << 8);
-    const std::int64_t place =
-        r.tensor.none() ? -1 - field : std::int64_t{r.tensor.value} << 32 | field;
-    uses.push_back({place, r.privilege, &r.rects});
-  }
+  for (const Requirement& r : launch.requirements) uses.push_back({r, r.privilege, &r.rects});
   return uses;
 }
 
@@ -209,16 +203,17 @@ IdVector<LaunchId, int> run_numbers(const Graph& graph, const Plan& plan, unsign
                                     const std::vector<int>& memory_of, int longest) {
   std::vector<Issued> order;
   std::vector<LaunchId> launches;
-  IdVector<OpId, int> forward(graph.operators.size(), -1);  // its position
+  std::map<std::pair<Pass, OpId>, int> positions;
   for (LaunchId l : plan.launches.ids()) {
     const Launch& launch = plan.launches[l];
-    if (launch.pass == Pass::load || !(launch.runs & runs)) continue;
+    const PassRow& row = row_of(launch.pass);
+    if (row.ahead || !(launch.runs & runs)) continue;
     Issued issued;
     issued.devices = &launch.devices;
-    issued.fusible = fusible(graph, plan.optimizer, {launch.pass, launch.op});
-    issued.closing = closing(launch.pass);
-    if (launch.pass == Pass::forward) forward[launch.op] = static_cast<int>(order.size());
-    if (launch.pass == Pass::backward) issued.forward = forward[launch.op];
+    issued.fusible = !answers(graph, plan.optimizer, launch);
+    issued.closing = row.closing;
+    positions[{launch.pass, launch.op}] = static_cast<int>(order.size());
+    if (row.follows) issued.follows = positions.at({*row.follows, launch.op});
     issued.uses = field_uses(launch);
     order.push_back(std::move(issued));
     launches.push_back(l);

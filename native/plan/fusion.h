@@ -19,11 +19,9 @@
 
 namespace flexlegion {
 
-// Whether a launch can be fused at all. One that computes the goal sends the loss to the host, so
-// it is issued by itself; so is that which tells whether scaled gradients are finite.
-bool fusible(const Graph& graph, const Optimizer& optimizer, const LaunchKey& key);
-// Whether it ends an iteration: updates, and what they wait for alone.
-inline bool closing(Pass pass) { return pass >= Pass::norm; }
+// Whether a launch has an answer for the host. It cannot be fused then: launches that compute a
+// loss, and the one that tells whether scaled gradients are finite.
+bool answers(const Graph& graph, const Optimizer& optimizer, const LaunchKey& key);
 
 // Is told of one launch after another, in the order of issue, by position from 0.
 class FusionRule {
@@ -73,9 +71,9 @@ class FusionRule {
   int waited_for_ = -1;  // whose set has just been added
 };
 
-// A field that a launch touches: equal places are one field of one tensor.
+// A place that a launch touches.
 struct FieldUse {
-  std::int64_t place = 0;
+  Place place;
   Privilege privilege = Privilege::read;
   const std::vector<Rect>* rects = nullptr;  // one a task
 };
@@ -87,7 +85,7 @@ struct Issued {
   const std::vector<int>* devices = nullptr;
   bool fusible = true;
   bool closing = false;
-  int forward = -1;  // of a backward launch: the position of its operator's forward launch
+  int follows = -1;  // the position of the launch whose tasks its own follow (PassRow::follows)
   std::vector<FieldUse> uses;
 };
 

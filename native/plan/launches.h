@@ -13,57 +13,6 @@
 
 namespace flexlegion {
 
-// Of a tensor; but the last two are the iteration's, where gradients are clipped: an element for
-// each norm task, and one.
-// `partial`: the partial values that a tensor's value is combined of.
-enum class Field { value, partial, gradient, state, norms, total_norm };
-enum class Privilege { read, write, read_write };
-
-// Why a launch touches a field of a tensor. The field and the privilege follow from it; but where
-// the strategy splits a reduction, the plan turns values into partial ones (plan.h).
-enum class RequirementRole {
-  // load
-  loaded,  // a batch, brought into an input tensor
-  // forward
-  input,           // a value that was loaded or computed
-  weight,          // a weight's value, as an operand of whatever role
-  operator_state,  // read and written by its operator's forward pass
-  output,
-  // sum
-  partial,  // of an output, a shard of its partial values
-  summed,   // that shard of the output's value
-  // backward
-  saved,            // a value that forward read or wrote
-  output_gradient,  // of an output; its partial values are summed
-  contribution,     // a partial value of an input's or a weight's gradient
-  // norm, clip and update
-  weight_gradient,     // of a weight's shard; its partial values are summed
-  looked_up_tokens,    // which rows of a table were read
-  looked_up_gradient,  // of these rows, in a shard's columns; its partial values are summed
-  norm,                // of all these gradients of a task
-  all_norms,           // of all tasks
-  total_norm,          // the norm of these
-  updated,             // a weight's shard
-  optimizer_state,     // of that shard
-  clipped_by,          // the total norm
-};
-
-Field field_of(RequirementRole role);
-// What a field's elements are stored as; of the iteration's fields, the tensor is none.
-DataType type_of(const Graph& graph, TensorId tensor, Field field);
-Privilege privilege_of(RequirementRole role);
-
-// A field of a tensor that a launch touches.
-struct Use {
-  RequirementRole role = RequirementRole::input;
-  int operand = 0;  // index into the operator's operands; of an update, the weight it serves
-  TensorId tensor;  // none, of the iteration's fields
-  int state = 0;    // which one, of an optimizer_state
-  OpId lookup;      // of what was looked up: the operator that did
-  Field field = Field::value;
-  Privilege privilege = Privilege::read;
-};
-
 // A use, and the rectangle of each task.
 struct Requirement : Use {
   // One a task, possibly empty. Those of partial values and of gradients have, in a plan, the slot
@@ -72,9 +21,7 @@ struct Requirement : Use {
   std::vector<bool> adds;  // of a contribution, a task: does it add to what stands in its slot?
 };
 
-struct Launch {
-  OpId op;  // none for Pass::load and Pass::clip
-  Pass pass = Pass::forward;
+struct Launch : LaunchKey {  // without an operator, where it is of none: load and clip
   unsigned runs = 0;
   int parts = 1;             // of linear inputs' partial values: task k has part k modulo that
   std::vector<int> devices;  // one a task

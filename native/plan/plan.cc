@@ -4,10 +4,10 @@
 #include <map>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "plan/rules.h"
+#include "plan/schedule.h"
 #include "plan/verify.h"
 
 namespace flexlegion {
@@ -28,8 +28,10 @@ class PlanBuilder {
     numbers_.resize(graph_.tensors.size());
     plan_.gradients.resize(graph_.tensors.size());
     plan_.values.resize(graph_.tensors.size());
-    for (const LaunchKey& key : facts_.launches) {
-      if (key.pass == Pass::forward) find_values(key.op);
+    for (OpId op : graph_.operators.ids()) {
+      if (facts_.runs[op] != 0) find_values(op);
+    }
+    for (const LaunchKey& key : issue_order(graph_, facts_)) {
       Launch launch = launch_of(graph_, facts_, key, strategy_[decides(graph_, facts_, key)]);
       if (launch.tasks() == 0)
         continue;  // partial values that nobody combines before they are read
@@ -62,20 +64,19 @@ class PlanBuilder {
     }
   }
 
-  // Says where partial values, and norms, lie.
+  // Says where partial values lie, and what tasks find for the iteration.
   void place(Requirement& r, const Launch& launch) {
     if (r.field == Field::value || r.field == Field::partial) place_value(r, launch);
     if (r.role == RequirementRole::contribution) {
       contribute(r, launch.devices);
     } else if (r.field == Field::gradient) {
       for (Rect& rect : r.rects) rect = contributions_[r.tensor].stacked(rect);
-    } else if (r.role == RequirementRole::norm) {
+    } else if (r.tensor.none()) {
+      int& elements = plan_.elements[static_cast<std::size_t>(r.field)];
       for (Rect& rect : r.rects) {
-        rect.lo[0] = plan_.norms++;
-        rect.hi[0] = plan_.norms;
+        rect.lo[0] = r.privilege == Privilege::read ? 0 : elements++;
+        rect.hi[0] = elements;
       }
-    } else if (r.role == RequirementRole::all_norms) {
-      r.rects = {Rect::of_shape({plan_.norms})};
     }
   }
 
@@ -87,7 +88,7 @@ class PlanBuilder {
     const bool written = r.role == RequirementRole::output;
     const bool summed = stack.summed && !written && r.role != RequirementRole::partial;
     const bool stacked = stack.slots > 1 && !summed;
-    const bool shared = launch.parts > 1 && is_linear(launch, r);
+    const bool shared = launch.parts > 1 && graph_.operators[launch.op].operands[r.operand].linear;
     if (!stacked && !shared) return;
     const int terms = stacked && stack.combine == Combine::sum ? stack.slots : 1;
     if (stacked) r.field = Field::partial;
@@ -102,11 +103,6 @@ class PlanBuilder {
       else
         rect = terms == 1 ? rect.in_slots(0, stack.slots) : rect.in_slots(its.first, its.last);
     }
-  }
-
-  bool is_linear(const Launch& launch, const Requirement& r) const {
-    const bool operand = launch.pass == Pass::forward || launch.pass == Pass::backward;
-    return operand && graph_.operators[launch.op].operands[r.operand].linear;
   }
 
   // Puts each task's contribution to a gradient into a slot.
@@ -167,33 +163,32 @@ std::int64_t bytes_on_device(const Graph& graph, const Plan& plan, int device) {
   struct Touched {
     Rect read, written;
   };
-  std::map<std::tuple<TensorId, Field, int>, Touched> fields;
-  const auto bytes_of = [&graph](TensorId tensor, Field field) {  // of an element
-    return element_bytes(type_of(graph, tensor, field));
+  std::map<Place, Touched> places;
+  const auto bytes_of = [&graph](const Place& place) {  // of an element
+    return element_bytes(type_of(graph, place));
   };
   std::int64_t bytes = 0;
   for (const Launch& launch : plan.launches) {
     Rect staged;
     for (const Requirement& r : launch.requirements) {
-      Touched& field = fields[{r.tensor, r.field, r.state}];
-      Rect& box = r.privilege == Privilege::read ? field.read : field.written;
+      Touched& touched = places[r];
+      Rect& box = r.privilege == Privilege::read ? touched.read : touched.written;
       const bool zeroed = starts_as_zeros(plan, r);
       for (int k = 0; k < launch.tasks(); ++k) {
         if (launch.devices[k] != device) continue;
         box = box.bounding(r.rects[k]);
         if (zeroed) {
           const int slots = plan.gradients[r.tensor].slots;
-          field.written = field.written.bounding(r.rects[k].in_all_slots(slots));
+          touched.written = touched.written.bounding(r.rects[k].in_all_slots(slots));
         }
-        if (launch.pass == Pass::load) staged = staged.bounding(r.rects[k]);
+        if (row_of(launch.pass).ahead) staged = staged.bounding(r.rects[k]);
       }
     }
     if (staged.empty()) continue;
-    bytes += staged.volume() * bytes_of(launch.requirements.front().tensor, Field::value);
+    bytes += staged.volume() * bytes_of(launch.requirements.front());
   }
-  for (const auto& [key, field] : fields) {
-    const auto& [tensor, which, state] = key;
-    bytes += held_elements(field.read, field.written) * bytes_of(tensor, which);
+  for (const auto& [place, touched] : places) {
+    bytes += held_elements(touched.read, touched.written) * bytes_of(place);
   }
   return bytes;
 }

@@ -25,6 +25,7 @@
 // gradients of the operators that look rows up, so that only rows that were read move.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -48,10 +49,10 @@ struct ValueStack {
 };
 
 struct Plan {
-  IdVector<LaunchId, Launch> launches;  // in the order of issue: load, forward, backward, ...
+  IdVector<LaunchId, Launch> launches;  // in the order of issue (schedule.h)
   IdVector<TensorId, ValueStack> values;
   IdVector<TensorId, GradientStack> gradients;
-  int norms = 0;  // elements of Field::norms
+  std::array<int, kFields> elements{};  // of each field of the iteration
   Optimizer optimizer;
 };
 

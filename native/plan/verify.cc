@@ -1,14 +1,15 @@
 #include "plan/verify.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "plan/schedule.h"
 #include "plan/touches.h"
 
 namespace flexlegion {
@@ -27,15 +28,15 @@ class Verifier {
       for (const Requirement& r : launch.requirements) {
         check_requirement(r);
         // Where the first part alone runs backward, it needs no value of what it is linear in.
-        const bool alone = launch.pass == Pass::backward && shared(r) &&
+        const bool alone = row_of(launch.pass).follows && shared(r) &&
                            first_part_alone(graph_.operators[launch.op], launch);
         if (shared(r) && !alone) check_parts(r);
       }
       check_conflicts();
-      if (launch.pass == Pass::forward) forward_[launch.op] = &launch;
-      if (launch.pass == Pass::backward) check_backward();
-      if (launch.pass == Pass::update) check_update();
-      check_norms();
+      seen_[{launch.pass, launch.op}] = &launch;
+      if (row_of(launch.pass).follows) check_follower();
+      check_update();
+      check_iteration_fields();
       for (const Requirement& r : launch.requirements) {
         if (r.field != Field::gradient) continue;
         if (r.role == RequirementRole::contribution) {
@@ -67,16 +68,13 @@ class Verifier {
   }
 
   std::string name(const Launch& launch) const {
-    static const char* const kPasses[] = {"load", "forward", "sum",   "backward",
-                                          "norm", "clip",    "update"};
-    const std::string pass = kPasses[static_cast<int>(launch.pass)];
+    const std::string pass = row_of(launch.pass).name;
     if (!launch.op.none()) return pass + " '" + graph_.operators[launch.op].name + "'";
     return pass + (launch.requirements.empty() ? "" : " " + name(launch.requirements.front()));
   }
 
   std::string name(const Use& use) const {
-    if (use.field == Field::norms) return "the norms of gradients";
-    if (use.field == Field::total_norm) return "the total norm";
+    if (use.tensor.none()) return std::string("the iteration's ") + name_of(use.field);
     const std::string field = use.field == Field::gradient  ? "the gradient of "
                               : use.field == Field::partial ? "partial values of "
                               : use.field == Field::state   ? "an optimizer state of "
@@ -85,10 +83,9 @@ class Verifier {
   }
 
   void check_launch() {
-    // Partial values are combined right after they were computed.
-    const Pass pass = launch_->pass == Pass::sum ? Pass::forward : launch_->pass;
-    if (pass < pass_) fail("comes after a later pass");
-    pass_ = pass;
+    const int stretch = stretch_of(launch_->pass);
+    if (stretch < stretch_) fail("comes after a later pass");
+    stretch_ = stretch;
     if (launch_->devices.empty()) fail("has no tasks");
     for (int device : launch_->devices) {
       if (device < 0 || (devices_ >= 0 && device >= devices_)) {
@@ -98,8 +95,7 @@ class Verifier {
   }
 
   std::vector<std::int64_t> shape_of(const Use& use) const {
-    if (use.field == Field::norms) return {plan_.norms};
-    if (use.field == Field::total_norm) return {1};
+    if (use.tensor.none()) return {elements_of(use)};
     std::vector<std::int64_t> shape = graph_.tensors[use.tensor].shape;
     if (use.field == Field::gradient) {
       shape.insert(shape.begin(), plan_.gradients[use.tensor].slots);
@@ -113,7 +109,7 @@ class Verifier {
   // The field of the role; but where a tensor has partial values, they are written and, unless
   // something combined them before, read.
   Field field_in_plan(const Requirement& r) const {
-    const Field field = field_of(r.role);
+    const Field field = row_of(r.role).field;
     if (field != Field::value || r.tensor.none()) return field;
     const ValueStack& stack = plan_.values[r.tensor];
     const bool partial = r.role == RequirementRole::output || !stack.summed;
@@ -125,7 +121,7 @@ class Verifier {
       fail("has no rectangle for each task, of " + name(r));
     }
     const bool adds = std::find(r.adds.begin(), r.adds.end(), true) != r.adds.end();
-    const Privilege privilege = adds ? Privilege::read_write : privilege_of(r.role);
+    const Privilege privilege = adds ? Privilege::read_write : row_of(r.role).privilege;
     if (r.field != field_in_plan(r) || r.privilege != privilege) {
       fail("touches " + name(r) + " otherwise than its role says");
     }
@@ -180,19 +176,18 @@ class Verifier {
   }
 
   void check_conflicts() {
-    std::map<std::tuple<TensorId, Field, int>, std::vector<Touch>> fields;
-    std::set<std::tuple<TensorId, Field, int>> written;
+    std::map<Place, std::vector<Touch>> places;
+    std::set<Place> written;
     for (int i = 0; i < static_cast<int>(launch_->requirements.size()); ++i) {
       const Requirement& r = launch_->requirements[i];
-      const std::tuple<TensorId, Field, int> field{r.tensor, r.field, r.state};
       const bool writes = r.privilege != Privilege::read;
-      if (writes) written.insert(field);
+      if (writes) written.insert(r);
       for (int k = 0; k < launch_->tasks(); ++k) {
-        if (!r.rects[k].empty()) fields[field].push_back({r.rects[k], i, k, writes});
+        if (!r.rects[k].empty()) places[r].push_back({r.rects[k], i, k, writes});
       }
     }
-    for (const auto& field : written) {
-      for_each_overlap(fields[field], [this](const Touch& a, const Touch& b) {
+    for (const Place& place : written) {
+      for_each_overlap(places[place], [this](const Touch& a, const Touch& b) {
         if (!a.writes && !b.writes) return false;
         fail("tasks " + std::to_string(a.task) + " and " + std::to_string(b.task) + " meet in " +
              text(a.rect.intersect(b.rect)) + " of " + name(launch_->requirements[a.requirement]) +
@@ -201,32 +196,29 @@ class Verifier {
     }
   }
 
-  // The requirement for operand `operand`, in a role that `of` accepts; or null.
-  template <typename Of>
-  static const Requirement* find(const Launch& launch, int operand, Of of) {
-    for (const Requirement& r : launch.requirements) {
-      if (r.operand == operand && of(r.role)) return &r;
-    }
-    return nullptr;
-  }
-
-  void check_backward() {
-    const auto found = forward_.find(launch_->op);
-    if (found == forward_.end()) fail("comes without a forward launch");
+  // A launch whose tasks follow those of an earlier launch: a backward launch its forward launch.
+  void check_follower() {
+    const Pass followed = *row_of(launch_->pass).follows;
+    const std::string its_name = std::string(row_of(followed).name) + " launch";
+    const auto found = seen_.find({followed, launch_->op});
+    if (found == seen_.end()) fail("comes without a " + its_name);
     const Launch& forward = *found->second;
-    if (launch_->devices != forward.devices) fail("runs elsewhere than the forward launch");
-    if (launch_->parts != forward.parts) fail("has other parts than the forward launch");
+    if (launch_->devices != forward.devices) fail("runs elsewhere than the " + its_name);
+    if (launch_->parts != forward.parts) fail("has other parts than the " + its_name);
     const Operator& op = graph_.operators[launch_->op];
     const bool idle = first_part_alone(op, *launch_);
     std::set<int> contributed;
     for (const Requirement& r : launch_->requirements) {
-      const Requirement* its = find(forward, r.operand, [](RequirementRole) { return true; });
+      const auto& all = forward.requirements;
+      const auto its = std::find_if(all.begin(), all.end(), [&r](const Requirement& other) {
+        return other.operand == r.operand && other.tensor == r.tensor;
+      });
       const bool once = idle || (r.role == RequirementRole::contribution &&
                                  of_first_part_alone(op, op.operands[r.operand]));
-      if (its == nullptr || its->tensor != r.tensor ||
+      if (its == all.end() ||
           !touch_alike(without_slots(r),
                        once ? of_first_parts(without_slots(*its)) : without_slots(*its))) {
-        fail("touches other parts of " + name(r) + " than the forward launch");
+        fail("touches other parts of " + name(r) + " than the " + its_name);
       }
       if (r.role == RequirementRole::contribution && !contributed.insert(r.operand).second) {
         fail("contributes twice to " + name(r));
@@ -250,32 +242,35 @@ class Verifier {
     }
   }
 
-  void check_norms() {
+  // A field of the iteration has an element for each task that writes it, and is read as a whole,
+  // once all elements are there. Updates read the norm if, and only if, gradients are clipped.
+  void check_iteration_fields() {
+    bool updates = false, clips = false;
     for (const Requirement& r : launch_->requirements) {
-      if (r.role == RequirementRole::norm) {
-        for (const Rect& rect : r.rects) {
-          if (rect.lo[0] != norms_ || rect.extent(0) != 1) {
-            fail("writes " + text(rect) + " of " + name(r) + ", of which element " +
-                 std::to_string(norms_) + " is next");
-          }
-          ++norms_;
+      updates = updates || r.role == RequirementRole::updated;
+      clips = clips || r.role == RequirementRole::clipped_by;
+      if (!r.tensor.none()) continue;
+      int& found = found_[static_cast<std::size_t>(r.field)];
+      for (const Rect& rect : r.rects) {
+        if (r.privilege == Privilege::read) {
+          if (found == elements_of(r) && rect.extent(0) == found) continue;
+          fail("reads " + text(rect) + " of " + name(r) + ", of which " + std::to_string(found) +
+               " of " + std::to_string(elements_of(r)) + " are found");
         }
-      } else if (r.role == RequirementRole::all_norms) {
-        if (norms_ != plan_.norms || r.rects.front().extent(0) != norms_) {
-          fail("reads " + text(r.rects.front()) + " of " + name(r) + ", of which " +
-               std::to_string(norms_) + " of " + std::to_string(plan_.norms) + " are found");
+        if (rect.lo[0] != found || rect.extent(0) != 1) {
+          fail("writes " + text(rect) + " of " + name(r) + ", of which element " +
+               std::to_string(found) + " is next");
         }
-        clips_ = true;
+        ++found;
       }
     }
-    if (launch_->pass != Pass::update) return;
-    const auto& all = launch_->requirements;
-    const bool reads = std::any_of(all.begin(), all.end(), [](const Requirement& r) {
-      return r.role == RequirementRole::clipped_by;
-    });
-    if (reads != plan_.optimizer.needs_norm || reads != clips_) {
+    if (updates && clips != plan_.optimizer.needs_norm) {
       fail("clips its gradients, or should, by a norm that is not there");
     }
+  }
+
+  int elements_of(const Use& use) const {
+    return plan_.elements[static_cast<std::size_t>(use.field)];
   }
 
   void contribute(const Requirement& r) {
@@ -444,11 +439,10 @@ class Verifier {
   const Plan& plan_;
   const int devices_;
   const Launch* launch_ = nullptr;  // of which it is
-  Pass pass_ = Pass::load;
-  std::map<OpId, const Launch*> forward_;
+  int stretch_ = 0;
+  std::map<std::pair<Pass, OpId>, const Launch*> seen_;
   IdVector<TensorId, Stack> stacks_;  // of gradients
-  int norms_ = 0;                     // elements of Field::norms that were written
-  bool clips_ = false;                // whether the total norm is there
+  std::array<int, kFields> found_{};  // of the iteration's fields: elements that were written
 };
 
 }  // namespace

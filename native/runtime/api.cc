@@ -43,6 +43,10 @@ fl::Batch batch_of(int n_data, const int32_t* data, int n_rows, const int64_t* r
   return batch;
 }
 
+fl::Place place_of(int tensor, int field, int state) {
+  return {fl::TensorId(tensor), static_cast<fl::Field>(field), state};
+}
+
 // For calls without a result: 0, or -1 and a message.
 template <typename Body>
 int status(Body&& body) {
@@ -292,15 +296,11 @@ int64_t fl_program_metrics(fl_program* program, int n_tickets, const int64_t* ti
 }
 
 int fl_program_write(fl_program* program, int tensor, int field, int state, const void* host) {
-  return status([&] {
-    program->program.write(fl::TensorId(tensor), static_cast<fl::Field>(field), state, host);
-  });
+  return status([&] { program->program.write(place_of(tensor, field, state), host); });
 }
 
 int fl_program_read(fl_program* program, int tensor, int field, int state, void* host) {
-  return status([&] {
-    program->program.read(fl::TensorId(tensor), static_cast<fl::Field>(field), state, host);
-  });
+  return status([&] { program->program.read(place_of(tensor, field, state), host); });
 }
 
 int fl_program_home(fl_program* program, int weight, int n, int32_t* devices, int64_t* bounds) {
@@ -320,8 +320,7 @@ int fl_program_save(fl_program* program, int n, const fl_host_shard* shards) {
     std::vector<fl::Program::HostShard> all;
     for (const fl_host_shard* s = shards; s != shards + n; ++s) {
       auto& shard = all.emplace_back();
-      shard = {
-          fl::TensorId(s->tensor), static_cast<fl::Field>(s->field), s->state, s->shard, s->to, {}};
+      shard = {place_of(s->tensor, s->field, s->state), s->shard, s->to, {}};
       static_assert(std::size(decltype(s->stride){}) == fl::kMaxRegionRank);
       std::copy(std::begin(s->stride), std::end(s->stride), shard.stride.begin());
     }

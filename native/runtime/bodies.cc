@@ -1,3 +1,7 @@
+// The bodies of forward, backward and sum launches, and those of the runtime's own launches.
+//
+// A forward or backward task hands its views to the operator's kernel by their role. It combines
+// partial values before, and adds to earlier contributions afterwards.
 #include "runtime/bodies.h"
 
 #include <algorithm>
@@ -8,6 +12,7 @@
 
 #include "ops/strided_loop.h"
 #include "ops/team.h"
+#include "runtime/pass_bodies.h"
 #include "runtime/subtasks.h"
 
 namespace flexlegion {
@@ -126,6 +131,8 @@ void OperatorKernels::provide(const Operator& op, const std::vector<int>& device
        [&](DeviceKind kind) { return make_kernel(op.type, Attributes(op.attributes), kind); });
 }
 
+namespace {
+
 Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
                  const OperatorKernels& kernels) {
   const Operator& op = graph.operators[planned.op];
@@ -207,12 +214,15 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
   };
 }
 
+// Whether GPUs' tasks of such a launch can be recorded. Those of a loss tell the host what they
+// found.
 Recordable recordable_kernel(const Operator& op, const Launch& planned,
                              const OperatorKernels& kernels) {
   const bool tells = op.is_loss && planned.pass == Pass::forward;
   return !tells && kernels.repeat_on(planned.devices) ? Recordable::always : Recordable::never;
 }
 
+// A sum task combines shards of an operator's partial values.
 Body combine_body(const Plan& plan, const Launch& planned) {
   struct Output {
     std::size_t partial = 0, summed = 0;  // requirements
@@ -240,6 +250,24 @@ Body combine_body(const Plan& plan, const Launch& planned) {
     }
   };
 }
+
+LaunchBody operator_body(const PlannedWork& work) {
+  const Operator& op = work.graph.operators[work.launch.op];
+  // Forward and backward share the kernel object, and so what it keeps from call to call.
+  work.kernels.provide(op, work.launch.devices);
+  return {kernel_body(work.graph, work.plan, work.launch, work.kernels),
+          recordable_kernel(op, work.launch, work.kernels)};
+}
+
+LaunchBody sum_launch_body(const PlannedWork& work) {
+  return {combine_body(work.plan, work.launch), Recordable::always};
+}
+
+const RegisterPassBody kForward(Pass::forward, KernelsOf::operators, operator_body);
+const RegisterPassBody kBackward(Pass::backward, KernelsOf::operators, operator_body);
+const RegisterPassBody kSum(Pass::sum, KernelsOf::none, sum_launch_body);
+
+}  // namespace
 
 void feed_body(LeafContext& context) { context.device->copy(context.views[0], context.views[1]); }
 

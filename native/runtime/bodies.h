@@ -1,4 +1,5 @@
-// What the tasks of each kind of launch do with their views.
+// What bodies of launches are made of: kernels, and what the runtime itself does with views. Those
+// of the plan's passes are registered (pass_bodies.h).
 #pragma once
 
 #include <algorithm>
@@ -57,20 +58,7 @@ class OperatorKernels : public KernelsOfKinds<Kernel> {
 // Which of the graph's losses an operator is, or -1.
 int loss_number(const Graph& graph, OpId op);
 
-// A planned forward or backward launch's body: hands the views to the kernel by their role,
-// combines partial values before, and adds to earlier contributions after it.
-Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
-                 const OperatorKernels& kernels);
-
-// Whether GPUs' tasks of such a launch can be recorded. Those of a loss tell the host what they
-// found.
-Recordable recordable_kernel(const Operator& op, const Launch& planned,
-                             const OperatorKernels& kernels);
-
-// A planned sum launch's body: combines shards of an operator's partial values.
-Body combine_body(const Plan& plan, const Launch& planned);
-
-// That device's function for it.
+// A device's function that combines partial values so.
 Merge merge_of(Combine combine, const DeviceFunctions& device);
 
 // views[0] = views[1]

@@ -10,12 +10,7 @@
 
 namespace flexlegion {
 
-// Cuts the launches that `order` issues (indices into `launches`) into runs to be fused, each of at
-// most `longest`; a launch that cannot be fused is a run of its own.
-std::vector<std::vector<int>> fusible_runs(const std::deque<RuntimeLaunch>& launches,
-                                           const std::vector<int>& order, int longest);
-
-// The launch whose tasks run those of `members`, which are such a run.
+// The launch whose tasks run those of `members`, which are a run (plan/fusion.h) of at least two.
 RuntimeLaunch fused(const std::deque<RuntimeLaunch>& launches, const std::vector<int>& members);
 
 }  // namespace flexlegion

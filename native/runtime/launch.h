@@ -12,6 +12,7 @@
 #include "legion.h"
 #include "ops/device_functions.h"
 #include "ops/kernel.h"
+#include "plan/places.h"
 #include "runtime/recorded_work.h"
 #include "support/rect.h"
 
@@ -64,6 +65,7 @@ struct LaunchRequirement {
   Legion::PrivilegeMode privilege = LEGION_READ_ONLY;
   std::vector<Rect> rects;  // one a task
   Legion::LogicalPartition partition = Legion::LogicalPartition::NO_PART;
+  Place place = {};  // in the plan, of a requirement that the plan states
 };
 
 // Where the tasks of a launch run, and find their tiles.
@@ -91,10 +93,8 @@ struct RuntimeLaunch {
   Legion::TaskID task = 0;
   std::vector<int> devices;  // one a task
   Side side = Side::device;
-  bool answers = false;  // with a loss: it stays alone, so that its answer does not wait for others
-  bool closing = false;  // what ends an iteration: updates, and what they wait for alone
+  bool answers = false;  // to the host: with a loss, say
   Recordable recordable = Recordable::never;
-  int forward = -1;  // of a backward launch: its operator's forward launch
   std::vector<LaunchRequirement> requirements;
   std::function<void(LeafContext&)> body;
   std::vector<FusedPart> parts;                     // instead of a body

@@ -17,6 +17,7 @@
 #include "runtime/launch.h"
 #include "runtime/machine.h"
 #include "runtime/mapper.h"
+#include "runtime/pass_bodies.h"
 #include "runtime/views.h"
 #include "support/huge_pages.h"
 
@@ -42,16 +43,6 @@ std::int64_t thread_time_ns() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-}
-
-std::string task_name(const Graph& graph, const Launch& planned, const std::string& optimizer) {
-  if (planned.pass == Pass::sum) return kSumTask;
-  if (planned.pass == Pass::norm) return kNormTask;
-  if (planned.pass == Pass::clip) return kClipTask;
-  if (planned.pass == Pass::update) return optimizer + ".update";
-  const Operator& op = graph.operators[planned.op];
-  if (planned.pass == Pass::backward) return op.type + ".backward";
-  return op.type + (op.is_loss ? ".loss" : ".forward");
 }
 
 PrivilegeMode legion_privilege(Privilege privilege) {
@@ -280,17 +271,9 @@ Bytes bytes_leaf(const Task* task, const std::vector<PhysicalRegion>& regions, C
 
 std::vector<LeafTask> leaf_tasks() {
   std::vector<LeafTask> tasks;
-  for (const std::string& kernel : kernel_names()) {
-    tasks.push_back({kernel + ".forward"});
-    tasks.push_back({kernel + ".backward"});
-    tasks.push_back({kernel + ".loss"});  // forward of an operator that is a model's loss
-  }
-  for (const std::string& optimizer : update_kernel_names()) {
-    tasks.push_back({optimizer + ".update"});
-  }
-  for (const char* name :
-       {kStageTask, kFeedTask, kStoreTask, kSaveTask, kZeroTask, kFillTask, kNormTask, kClipTask,
-        kSumTask, kTouchTask, kAnswerTask, kFusedTask, kTellTask}) {
+  for (const std::string& name : pass_task_names()) tasks.push_back({name});
+  for (const char* name : {kStageTask, kFeedTask, kStoreTask, kSaveTask, kZeroTask, kFillTask,
+                           kTouchTask, kAnswerTask, kFusedTask, kTellTask}) {
     tasks.push_back({name});
   }
   tasks.push_back({kBytesTask, LeafResult::bytes});

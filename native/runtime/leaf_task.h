@@ -15,7 +15,7 @@ namespace flexlegion {
 enum class LeafResult { nothing, bytes };
 
 struct LeafTask {
-  std::string name;  // "<operator type>.<pass>", as profilers show it
+  std::string name;  // as profilers show it
   LeafResult result = LeafResult::nothing;
 };
 
@@ -26,17 +26,12 @@ constexpr const char* kStoreTask = "store";  // host array -> tensor
 constexpr const char* kSaveTask = "save";    // tensor -> host array
 constexpr const char* kZeroTask = "zero";
 constexpr const char* kFillTask = "fill";      // sensible values for what a measured task reads
-constexpr const char* kNormTask = "norm";      // of gradients to be clipped
-constexpr const char* kClipTask = "clip";      // the norm of all of these
-constexpr const char* kSumTask = "sum";        // partial values, combined alone
 constexpr const char* kTouchTask = "touch";    // nothing: what it is given has been brought to it
 constexpr const char* kAnswerTask = "answer";  // what a GPU wrote down of a loss
 constexpr const char* kFusedTask = "fused";    // several launches' tasks, see fusion.h
 constexpr const char* kTellTask = "tell";      // what its rank has to tell
 constexpr const char* kBytesTask = "bytes";    // the times of measured tasks
 
-// The leaf task of a planned launch, but for loads.
-std::string task_name(const Graph& graph, const Launch& planned, const std::string& optimizer);
 Legion::PrivilegeMode legion_privilege(Privilege privilege);
 
 std::int64_t now_ns();  // of a clock that never goes back

@@ -10,7 +10,7 @@
 #include "runtime/leaf_task.h"
 #include "runtime/machine.h"
 #include "runtime/measurement.h"
-#include "runtime/updates.h"
+#include "runtime/pass_bodies.h"
 #include "support/error.h"
 
 namespace flexlegion {
@@ -113,7 +113,8 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
   std::vector<bool> cold;
   for (std::size_t i = 0; i < launch.requirements.size(); ++i) {
     const Requirement& r = launch.requirements[i];
-    if (r.tensor.none()) throw std::invalid_argument("clipping is not measured");
+    if (r.tensor.none())
+      throw std::invalid_argument("passes over the iteration's fields are not measured");
     const Tensor& tensor = graph.tensors[r.tensor];
     const bool gradient = r.field == Field::gradient;
     const bool stacked = gradient || r.field == Field::partial;
@@ -125,10 +126,10 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
           gradient ? plan.plan.gradients[r.tensor].slots : plan.plan.values[r.tensor].slots;
       if (stacked) shape.insert(shape.begin(), slots);
       const int states = stacked ? 0 : plan.plan.optimizer.states_of(tensor);
-      region->second = measurement.add_region(shape, type_of(graph, r.tensor, of), states);
+      region->second = measurement.add_region(shape, type_of(graph, {r.tensor, of}), states);
     }
     LaunchRequirement mine = whole(region->second, legion_privilege(r.privilege), r.rects.front());
-    if (r.field == Field::state) mine.field += 1 + static_cast<FieldID>(r.state);
+    if (r.field == Field::state) mine.field += 1 + static_cast<FieldID>(r.index);
     const bool filled = shares[i] && !fresh;
     if (!r.rects.front().empty() && !filled) {
       const LaunchRequirement all = surrounded(mine, tensor, stacked);
@@ -155,24 +156,12 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
     measurement.add_fill(device, mine,
                          [values](LeafContext& context) { fill_body(context, values); });
   }
-  Body body;
-  Recordable recordable = Recordable::always;
-  if (launch.pass == Pass::sum) {
-    body = combine_body(plan.plan, launch);
-  } else if (launch.pass == Pass::update) {
-    UpdateKernels kernels;
-    kernels.provide(optimizer, hyperparameters, {device});
-    body = update_body(graph, launch, kernels);
-    recordable = recordable_update(kernels, {device});
-  } else {
-    const Operator& op = graph.operators[launch.op];
-    OperatorKernels kernels;
-    kernels.provide(op, {device});
-    body = kernel_body(graph, plan.plan, launch, kernels);
-    recordable = recordable_kernel(op, launch, kernels);
-  }
+  Launch here = launch;
+  here.devices = {device};
+  OperatorKernels kernels;
+  LaunchBody its = body_of({graph, plan.plan, here, optimizer, hyperparameters, 0, kernels});
   measurement.add_measured(task_name(graph, launch, optimizer), device, std::move(requirements),
-                           std::move(body), cold, shares, Side::device, recordable);
+                           std::move(its.body), cold, shares, Side::device, its.recordable);
 }
 
 TaskTimes with_alone(Measurement& measurement, const RunState& state, const Repeats& repeats) {
@@ -187,7 +176,7 @@ TaskTimes measure_task(const fl_plan& plan, const std::string& optimizer,
                        Precision precision, const Repeats& repeats) {
   const Launch& all = plan.plan.launches.at(id.index());
   const Launch launch = only(all, static_cast<std::size_t>(part));
-  if (launch.pass == Pass::load) return {measure_load(plan.graph, launch, repeats), {}};
+  if (row_of(launch.pass).ahead) return {measure_load(plan.graph, launch, repeats), {}};
   RunState state;
   state.step = 1;
   state.valid_samples = plan.graph.tensors.front().shape.front();
@@ -219,7 +208,7 @@ TaskTimes measure_sum(int device, std::int64_t slots, std::int64_t elements,
     const LaunchRequirement stack =
         whole(region, LEGION_READ_ONLY, Rect::of_shape({slots, elements}));
     measurement.add_fill(each, stack, [](LeafContext& context) { fill_body(context, Values()); });
-    measurement.add_measured(kSumTask, each, {stack}, sum_body);
+    measurement.add_measured(row_of(Pass::sum).name, each, {stack}, sum_body);
   }
   return with_alone(measurement, RunState{}, repeats);
 }

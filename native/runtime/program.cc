@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
-#include <tuple>
 #include <utility>
 
 #include "flexlegion_rt.h"
@@ -180,24 +179,24 @@ Program::AllMetrics Program::metrics(const std::vector<std::int64_t>& tickets, s
   return all;
 }
 
-std::pair<Field, int> Program::exact(TensorId tensor, Field field, int state) const {
-  const Tensor& what = graph_.tensors.at(tensor.index());
-  if (field != Field::value || !what.has_master()) return {field, state};
-  return {Field::state, plan_.optimizer.states_of(what) - 1};
+Place Program::exact(const Place& place) const {
+  const Tensor& what = graph_.tensors.at(place.tensor.index());
+  if (place.field != Field::value || !what.has_master()) return place;
+  return {place.tensor, Field::state, plan_.optimizer.states_of(what) - 1};
 }
 
-void Program::store(TensorId tensor, Field field, int state, int data) {
-  const auto store = stores_.find(place_of(tensor, field, state));
+void Program::store(const Place& place, int data) {
+  const auto store = stores_.find(region_of(place));
   if (store == stores_.end()) throw std::invalid_argument("only weights can be written");
   issue(store->second, RunState{}, data);
 }
 
-void Program::write(TensorId tensor, Field field, int state, const void* host) {
-  const auto its = exact(tensor, field, state);
-  const int data = add_data(tensor, host, 0);
-  store(tensor, its.first, its.second, data);
-  if (its.first != field) store(tensor, field, state, data);  // rounded
-  wait();  // the host array is the caller's again
+void Program::write(const Place& place, const void* host) {
+  const Place its = exact(place);
+  const int data = add_data(place.tensor, host, 0);
+  store(its, data);
+  if (its != place) store(place, data);  // rounded
+  wait();                                // the host array is the caller's again
   const std::lock_guard<std::mutex> lock(data_mutex_);
   data_.erase(data);
 }
@@ -205,8 +204,7 @@ void Program::write(TensorId tensor, Field field, int state, const void* host) {
 void Program::save(const std::vector<HostShard>& shards) {
   std::vector<int> launches;
   for (const HostShard& shard : shards) {
-    const auto its = exact(shard.tensor, shard.field, shard.state);
-    const auto [region, field] = place_of(shard.tensor, its.first, its.second);
+    const auto [region, field] = region_of(exact(shard.place));
     const auto save = saves_.find({region, field});
     if (save == saves_.end() || !written(region, field)) {
       throw std::invalid_argument("only weights that have been set can be saved");
@@ -220,13 +218,18 @@ void Program::save(const std::vector<HostShard>& shards) {
   raise_failure();
 }
 
-void Program::read(TensorId tensor, Field field, int state, void* host) {
-  const Tensor& what = graph_.tensors.at(tensor.index());
-  const ValueStack& values = plan_.values[tensor];
+void Program::read(Place place, void* host) {
+  if (place.tensor.none()) {
+    read_of_iteration(place.field, host);
+    return;
+  }
+  const Tensor& what = graph_.tensors.at(place.tensor.index());
+  const ValueStack& values = plan_.values[place.tensor];
+  Field& field = place.field;
   // Where a reduction is split, and nobody but its readers combines it, there is no value.
   if (field == Field::value && values.slots > 1 && !values.summed) field = Field::partial;
-  std::tie(field, state) = exact(tensor, field, state);
-  const auto [region, field_id] = place_of(tensor, field, state);
+  place = exact(place);
+  const auto [region, field_id] = region_of(place);
   // Legion ends the process at a read of what nothing wrote.
   if (region < 0 || !written(region, field_id)) {
     throw std::invalid_argument("tensor '" + what.name + "': nothing has computed that yet");
@@ -244,6 +247,18 @@ void Program::read(TensorId tensor, Field field, int state, void* host) {
   } else {
     copy_view(to, view);
   }
+  raise_failure();
+}
+
+void Program::read_of_iteration(Field field, void* host) {
+  const auto [region, field_id] = region_of({{}, field});
+  if (region < 0 || !written(region, field_id)) {
+    throw std::invalid_argument(std::string("nothing has computed the iteration's ") +
+                                name_of(field));
+  }
+  const MappedTensor mapped(regions_, region, field_id);
+  const Rect all = Rect::of_shape({plan_.elements[static_cast<std::size_t>(field)]});
+  copy_view(dense_view(host, all, all.hi, kStateType), mapped.view());
   raise_failure();
 }
 

@@ -63,9 +63,10 @@ class Program : public Executor {
   void on_failure() override { log_.give_up(); }
   int losses() const { return losses_; }
 
-  // A whole tensor from or to the host, every rank alike. Reading combines partial values.
-  void write(TensorId tensor, Field field, int state, const void* host);
-  void read(TensorId tensor, Field field, int state, void* host);
+  // A whole tensor, or to read a field of the iteration, from or to the host, every rank alike.
+  // Reading combines partial values.
+  void write(const Place& place, const void* host);
+  void read(Place place, void* host);
 
   // Where a weight is kept between iterations: a device for each of its shards, which leave nothing
   // out and do not overlap.
@@ -73,9 +74,7 @@ class Program : public Executor {
   // Copies shards of weights and of optimizer states to the host, each rank those of its devices,
   // and returns when they are there. All ranks copy the same fields.
   struct HostShard {
-    TensorId tensor;
-    Field field = Field::value;
-    int state = 0;
+    Place place;
     int shard = 0;  // of home_of()
     void* to = nullptr;
     std::array<std::int64_t, kMaxRegionRank> stride{};  // in elements
@@ -108,24 +107,26 @@ class Program : public Executor {
   void create_regions();
   void add_planned(LaunchId id);
   void add_load(const Launch& planned);
-  void add_answer(LaunchId planned, int number, RuntimeLaunch& loss);
+  void add_answer(LaunchId planned, RuntimeLaunch& launch);
+  void add_loss_answer(LaunchId planned, int number, RuntimeLaunch& loss);
   void add_overflow_answer(LaunchId planned, RuntimeLaunch& clip);
   void answer_on_host(LaunchId planned, const std::vector<int>& devices,
                       LaunchRequirement requirement, Body body);
   int tasks_here(const RuntimeLaunch& launch) const;
   void add_zeroing();
-  void add_store(TensorId tensor, Field field, int state);
-  void add_save(TensorId tensor, Field field, int state);
+  void add_store(const Place& place);
+  void add_save(const Place& place);
   void add_schedule(unsigned runs);
   LaunchRequirement runtime_requirement(const Requirement& planned) const;
   int states_of(TensorId tensor) const;  // optimizer states
-  std::pair<int, Legion::FieldID> place_of(TensorId tensor, Field field, int state) const;
+  std::pair<int, Legion::FieldID> region_of(const Place& place) const;
   int first_user(TensorId tensor) const;
 
   // Of a weight with a master, that is its value to the outside.
-  std::pair<Field, int> exact(TensorId tensor, Field field, int state) const;
-  void store(TensorId tensor, Field field, int state, int data);
+  Place exact(const Place& place) const;
+  void store(const Place& place, int data);
 
+  void read_of_iteration(Field field, void* host);
   bool written(int region, Legion::FieldID field) const;
   void check_batch(const Batch& batch);
   void issue_stage(unsigned runs, const Batch& batch);
@@ -138,11 +139,10 @@ class Program : public Executor {
   const std::uint64_t seed_;
   const double clip_norm_;  // 0: gradients are not clipped
   IdVector<TensorId, int> value_region_, partial_region_, gradient_region_;  // -1: none
-  int norms_region_ = -1, total_norm_region_ = -1;
-  int losses_ = 0;  // operators of the graph
+  std::vector<int> iteration_region_;  // of each field of the iteration; -1: none
+  int losses_ = 0;                     // operators of the graph
   std::vector<InputTensor> inputs_;
   IdVector<LaunchId, int> planned_;  // a launch of the plan: its index in launches_
-  IdVector<OpId, int> forward_;      // that of its forward launch
   std::vector<int> zeroing_;         // launches that run once
   std::map<LaunchId, int> answers_;  // of what GPUs have to tell: the launch that reads it
   std::map<OpId, OperatorKernels> kernels_;

@@ -4,18 +4,18 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <stdexcept>
 #include <tuple>
 #include <utility>
 
 #include "plan/fusion.h"
 #include "plan/rules.h"
-#include "runtime/bodies.h"
 #include "runtime/fusion.h"
 #include "runtime/leaf_task.h"
 #include "runtime/machine.h"
+#include "runtime/pass_bodies.h"
 #include "runtime/program.h"
-#include "runtime/updates.h"
 
 namespace flexlegion {
 
@@ -23,10 +23,15 @@ using namespace Legion;
 
 namespace {
 
-const Launch& update_of(const Plan& plan, OpId op) {
-  return *std::find_if(plan.launches.begin(), plan.launches.end(), [op](const Launch& launch) {
-    return launch.pass == Pass::update && launch.op == op;
-  });
+// A number for each device's memory.
+std::vector<int> memories() {
+  std::map<Memory, int> numbers;
+  std::vector<int> memory_of;
+  for (const Device& device : MachineState::get().devices()) {
+    const auto number = static_cast<int>(numbers.size());
+    memory_of.push_back(numbers.try_emplace(device.memory, number).first->second);
+  }
+  return memory_of;
 }
 
 bool on_gpus(const RuntimeLaunch& launch) {
@@ -41,15 +46,15 @@ bool on_gpus(const RuntimeLaunch& launch) {
 void Program::build() {
   for (const Operator& op : graph_.operators) losses_ += op.is_loss ? 1 : 0;
   create_regions();
-  forward_.assign(graph_.operators.size(), -1);
   for (LaunchId id : plan_.launches.ids()) add_planned(id);
   add_zeroing();
   for (TensorId t : graph_.tensors.ids()) {
     if (graph_.tensors[t].kind != TensorKind::weight) continue;
-    for (int s = -1; s < states_of(t); ++s) {
-      const Field field = s < 0 ? Field::value : Field::state;
-      add_store(t, field, s);
-      add_save(t, field, s);
+    std::vector<Place> places = {{t}};
+    for (int s = 0; s < states_of(t); ++s) places.push_back({t, Field::state, s});
+    for (const Place& place : places) {
+      add_store(place);
+      add_save(place);
     }
   }
   for (unsigned runs : {kTrains, kEvaluates, kPredicts}) add_schedule(runs);
@@ -60,23 +65,27 @@ void Program::build() {
 void Program::add_schedule(unsigned runs) {
   Schedule& schedule = schedules_[runs];
   schedule.trace = MachineState::get().next_trace_id();
-  std::vector<int> order;
+  const IdVector<LaunchId, int> numbers =
+      run_numbers(graph_, plan_, runs, memories(), graph_.fused_launches);
+  std::vector<std::vector<int>> order;  // runs
+  int last = -1;
   for (LaunchId id : planned_.ids()) {
-    const Launch& planned = plan_.launches[id];
-    if (planned.pass == Pass::load || !(planned.runs & runs)) continue;
-    order.push_back(planned_[id]);
+    if (numbers[id] < 0) continue;
+    if (numbers[id] != last) order.emplace_back();
+    last = numbers[id];
+    order.back().push_back(planned_[id]);
     const auto answer = answers_.find(id);
-    if (answer != answers_.end()) order.push_back(answer->second);
-    const RuntimeLaunch& last = launches_[static_cast<std::size_t>(order.back())];
-    if (!last.answers) continue;
+    if (answer != answers_.end()) order.push_back({answer->second});
+    const RuntimeLaunch& teller = launches_[static_cast<std::size_t>(order.back().back())];
+    if (!teller.answers) continue;
     schedule.answers = true;
-    schedule.telling += tasks_here(last);
+    schedule.telling += tasks_here(teller);
   }
   for (const InputTensor& input : inputs_) {
     if (!(input.runs & runs)) continue;
     schedule.telling += tasks_here(launches_[static_cast<std::size_t>(input.feed)]);
   }
-  for (const std::vector<int>& run : fusible_runs(launches_, order, graph_.fused_launches)) {
+  for (const std::vector<int>& run : order) {
     int launch = run.front();
     if (run.size() > 1) {
       const auto [known, fresh] = fused_.try_emplace(run, 0);
@@ -108,9 +117,9 @@ void Program::create_regions() {
                        : add_stack(gradients, weight ? Content::gradients : Content::activations,
                                    tensor.gradient_type()));
   }
-  if (plan_.norms == 0) return;
-  norms_region_ = regions_.add({plan_.norms});
-  total_norm_region_ = regions_.add({1});
+  for (int elements : plan_.elements) {
+    iteration_region_.push_back(elements == 0 ? -1 : regions_.add({elements}));
+  }
 }
 
 int Program::states_of(TensorId tensor) const {
@@ -119,26 +128,26 @@ int Program::states_of(TensorId tensor) const {
   return trained ? plan_.optimizer.states_of(what) : 0;
 }
 
-std::pair<int, FieldID> Program::place_of(TensorId t, Field field, int state) const {
-  switch (field) {
+std::pair<int, FieldID> Program::region_of(const Place& place) const {
+  const TensorId t = place.tensor;
+  switch (place.field) {
     case Field::value:
       return {value_region_[t], kValueField};
     case Field::partial:
       return {partial_region_[t], kValueField};
     case Field::gradient:
       return {gradient_region_[t], kValueField};
-    case Field::norms:
-      return {norms_region_, kValueField};
-    case Field::total_norm:
-      return {total_norm_region_, kValueField};
+    case Field::state:
+      return {value_region_[t], kValueField + 1 + static_cast<FieldID>(place.index)};
     default:
-      return {value_region_[t], kValueField + 1 + static_cast<FieldID>(state)};
+      return {iteration_region_[static_cast<std::size_t>(place.field)], kValueField};
   }
 }
 
 LaunchRequirement Program::runtime_requirement(const Requirement& planned) const {
-  const auto [region, field] = place_of(planned.tensor, planned.field, planned.state);
+  const auto [region, field] = region_of(planned);
   LaunchRequirement r;
+  r.place = planned;
   r.region = region;
   r.field = field;
   r.privilege = legion_privilege(planned.privilege);
@@ -148,7 +157,7 @@ LaunchRequirement Program::runtime_requirement(const Requirement& planned) const
 
 void Program::add_planned(LaunchId id) {
   const Launch& planned = plan_.launches[id];
-  if (planned.pass == Pass::load) {
+  if (row_of(planned.pass).ahead) {
     add_load(planned);
     return;
   }
@@ -158,40 +167,29 @@ void Program::add_planned(LaunchId id) {
   for (const Requirement& r : planned.requirements) {
     launch.requirements.push_back(runtime_requirement(r));
   }
-  if (planned.pass == Pass::update) {
-    UpdateKernels kernels;
-    kernels.provide(optimizer_, hyperparameters_, planned.devices);
-    launch.closing = true;
-    launch.recordable = recordable_update(kernels, planned.devices);
-    launch.body = update_body(graph_, planned, kernels, clip_norm_);
-  } else if (planned.pass == Pass::sum) {
-    launch.recordable = Recordable::always;
-    launch.body = combine_body(plan_, planned);
-  } else if (planned.pass == Pass::norm || planned.pass == Pass::clip) {
-    launch.closing = true;
-    launch.recordable = Recordable::always;
-    launch.body = planned.pass == Pass::norm
-                      ? norm_body(graph_, planned, update_of(plan_, planned.op))
-                      : clip_body(planned);
-    if (planned.pass == Pass::clip && plan_.optimizer.scales) add_overflow_answer(id, launch);
-  } else {
-    // Forward and backward share the kernel object, and so what it keeps from call to call.
-    OperatorKernels& kernels = kernels_[planned.op];
-    kernels.provide(graph_.operators[planned.op], planned.devices);
-    launch.body = kernel_body(graph_, plan_, planned, kernels);
-    launch.recordable = recordable_kernel(graph_.operators[planned.op], planned, kernels);
-    if (planned.pass == Pass::backward) launch.forward = forward_[planned.op];
-    const int loss = loss_number(graph_, planned.op);
-    if (planned.pass == Pass::forward && loss >= 0) add_answer(id, loss, launch);
-  }
+  LaunchBody its = body_of(
+      {graph_, plan_, planned, optimizer_, hyperparameters_, clip_norm_, kernels_[planned.op]});
+  launch.body = std::move(its.body);
+  launch.recordable = its.recordable;
+  if (answers(graph_, plan_.optimizer, planned)) add_answer(id, launch);
   planned_.push_back(add_launch(std::move(launch)));
-  if (planned.pass == Pass::forward) forward_[planned.op] = planned_.back();
+}
+
+// What a launch has to tell the host: losses, or whether gradients have overflown.
+void Program::add_answer(LaunchId planned, RuntimeLaunch& launch) {
+  launch.answers = true;
+  const OpId op = plan_.launches[planned].op;
+  const int loss = op.none() ? -1 : loss_number(graph_, op);
+  if (loss >= 0) {
+    add_loss_answer(planned, loss, launch);
+  } else {
+    add_overflow_answer(planned, launch);
+  }
 }
 
 // The tasks of a loss tell the log what they found. A GPU's returns before that is known: it leaves
 // it in a region, and a task of the host, which needs that region, tells it.
-void Program::add_answer(LaunchId planned, int number, RuntimeLaunch& loss) {
-  loss.answers = true;
+void Program::add_loss_answer(LaunchId planned, int number, RuntimeLaunch& loss) {
   const auto tell = [this, number](const LeafContext& context) {
     log_.answer(context.arguments->ticket, {number, context.point, context.metrics});
   };
@@ -224,7 +222,6 @@ void Program::add_answer(LaunchId planned, int number, RuntimeLaunch& loss) {
 // The task that finds the norm of all gradients tells the log whether it is finite, as a part of
 // the first loss's answers.
 void Program::add_overflow_answer(LaunchId planned, RuntimeLaunch& clip) {
-  clip.answers = true;
   const auto tell = [this](const LeafContext& context, const TensorView& norm) {
     Metrics metrics;
     metrics.overflows = std::isfinite(*norm.f32()) ? 0 : 1;
@@ -311,8 +308,8 @@ void Program::add_load(const Launch& planned) {
 
 // A weight is stored shard by shard where its update works on it, or, if nothing updates it, part
 // by part where it is read first.
-void Program::add_store(TensorId tensor, Field field, int state) {
-  const auto [region, field_id] = place_of(tensor, field, state);
+void Program::add_store(const Place& place) {
+  const auto [region, field_id] = region_of(place);
   RuntimeLaunch store;
   store.task = MachineState::get().task_id(kStoreTask);
   store.side = Side::host;
@@ -320,7 +317,7 @@ void Program::add_store(TensorId tensor, Field field, int state) {
   r.region = region;
   r.field = field_id;
   r.privilege = LEGION_WRITE_DISCARD;
-  std::tie(store.devices, r.rects) = home_of(tensor);
+  std::tie(store.devices, r.rects) = home_of(place.tensor);
   store.requirements = {std::move(r)};
   store.body = [this](LeafContext& context) {
     store_tile(context.views[0], host_array(context.arguments->data).base);
@@ -331,15 +328,15 @@ void Program::add_store(TensorId tensor, Field field, int state) {
 // The counterpart, to the host. A task that may write maps the instance that updates write to, in
 // place; one that reads only might get another one, and a copy. Where the host has no such
 // instance, because a GPU has it, reading only leaves the GPU's valid.
-void Program::add_save(TensorId tensor, Field field, int state) {
-  const auto [region, field_id] = place_of(tensor, field, state);
+void Program::add_save(const Place& place) {
+  const auto [region, field_id] = region_of(place);
   RuntimeLaunch save;
   save.task = MachineState::get().task_id(kSaveTask);
   save.side = Side::host;
   LaunchRequirement r;
   r.region = region;
   r.field = field_id;
-  std::tie(save.devices, r.rects) = home_of(tensor);
+  std::tie(save.devices, r.rects) = home_of(place.tensor);
   const auto& devices = MachineState::get().devices();
   const bool on_gpu = std::any_of(save.devices.begin(), save.devices.end(), [&](int device) {
     return devices[static_cast<std::size_t>(device)].kind == DeviceKind::gpu;
@@ -415,7 +412,7 @@ void Program::add_zeroing() {
       const bool sums = starts_as_zeros(plan_, r);
       if (r.field == Field::gradient && r.privilege == Privilege::read) read[r.tensor] = true;
       if (r.field != Field::state && !sums) continue;
-      const auto [region, field] = place_of(r.tensor, r.field, r.state);
+      const auto [region, field] = region_of(r);
       std::vector<Rect> rects = r.rects;
       if (sums) {
         for (Rect& rect : rects) rect = rect.in_all_slots(plan_.gradients[r.tensor].slots);

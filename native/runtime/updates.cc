@@ -1,4 +1,4 @@
-#include "runtime/updates.h"
+// The bodies of updates, and of the launches that find by how much to clip gradients.
 
 #include <algorithm>
 #include <cstddef>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/partial_values.h"
+#include "runtime/pass_bodies.h"
 
 namespace flexlegion {
 
@@ -101,60 +102,76 @@ WeightGradient gradient_in(const LeafContext& context, const UpdatedWeight& weig
   return gradient;
 }
 
-}  // namespace
+// An optimizer's.
+class UpdateKernels : public KernelsOfKinds<UpdateKernel> {
+ public:
+  explicit UpdateKernels(const PlannedWork& work) {
+    fill(work.launch.devices, [&](DeviceKind kind) {
+      return make_update_kernel(work.optimizer, work.hyperparameters, kind);
+    });
+  }
+};
 
-void UpdateKernels::provide(const std::string& optimizer, const Attributes& hyperparameters,
-                            const std::vector<int>& devices) {
-  fill(devices,
-       [&](DeviceKind kind) { return make_update_kernel(optimizer, hyperparameters, kind); });
-}
-
-Body update_body(const Graph& graph, const Launch& planned, const UpdateKernels& kernels,
-                 double clip_norm) {
-  return [weights = updated_weights(graph, planned, planned),
-          norm = place_of(planned, RequirementRole::clipped_by), kernels,
-          clip_norm](LeafContext& context) {
+// If the norm of all gradients is above `clip_norm`, they are scaled down to it; 0: whatever it is.
+LaunchBody update_body(const PlannedWork& work) {
+  const UpdateKernels kernels(work);
+  const auto update = [weights = updated_weights(work.graph, work.launch, work.launch),
+                       norm = place_of(work.launch, RequirementRole::clipped_by), kernels,
+                       clip_norm = work.clip_norm](LeafContext& context) {
     const auto& views = context.views;
     for (const UpdatedWeight& weight : weights) {
       const TensorView& value = views[weight.value];
       if (!value.present()) continue;
-      WeightUpdate update{kernels.on(context.kind), value, {}, gradient_in(context, weight),
+      WeightUpdate change{kernels.on(context.kind), value, {}, gradient_in(context, weight),
                           context.arguments->run,   {},    0,  {}};
-      for (std::size_t i : weight.states) update.states.push_back(views[i]);
+      for (std::size_t i : weight.states) change.states.push_back(views[i]);
       if (value.narrow()) {  // then its master is the last of the states (plan/graph.h)
-        update.rounded = value;
-        update.value = update.states.back();
-        update.states.pop_back();
+        change.rounded = value;
+        change.value = change.states.back();
+        change.states.pop_back();
       }
       if (norm >= 0) {
-        update.norm = views[static_cast<std::size_t>(norm)];
-        update.clip_norm = clip_norm;
+        change.norm = views[static_cast<std::size_t>(norm)];
+        change.clip_norm = clip_norm;
       }
-      context.device->update(update);
+      context.device->update(change);
     }
   };
+  const bool repeats = kernels.repeat_on(work.launch.devices);
+  return {update, repeats ? Recordable::at_one_rate : Recordable::never};
 }
 
-Recordable recordable_update(const UpdateKernels& kernels, const std::vector<int>& devices) {
-  return kernels.repeat_on(devices) ? Recordable::at_one_rate : Recordable::never;
+const Launch& update_of(const Plan& plan, OpId op) {
+  return *std::find_if(plan.launches.begin(), plan.launches.end(), [op](const Launch& launch) {
+    return launch.pass == Pass::update && launch.op == op;
+  });
 }
 
-Body norm_body(const Graph& graph, const Launch& planned, const Launch& update) {
-  return [weights = updated_weights(graph, planned, update),
-          norm = place_of(planned, RequirementRole::norm)](LeafContext& context) {
+// Finds the norm of the gradients that the task of equal number of the update is about to use.
+LaunchBody norm_body(const PlannedWork& work) {
+  const Launch& update = update_of(work.plan, work.launch.op);
+  return {[weights = updated_weights(work.graph, work.launch, update),
+           norm = place_of(work.launch, RequirementRole::norm)](LeafContext& context) {
     std::vector<WeightGradient> found;
     for (const UpdatedWeight& weight : weights) found.push_back(gradient_in(context, weight));
     context.device->find_norm(found, context.views[static_cast<std::size_t>(norm)].f32());
-  };
+  }};
 }
 
-Body clip_body(const Launch& planned) {
-  return [norms = place_of(planned, RequirementRole::all_norms),
-          total = place_of(planned, RequirementRole::total_norm)](LeafContext& context) {
+// Finds the norm of all norms.
+LaunchBody clip_body(const PlannedWork& work) {
+  return {[norms = place_of(work.launch, RequirementRole::all_norms),
+           total = place_of(work.launch, RequirementRole::total_norm)](LeafContext& context) {
     WeightGradient all;
     all.stack = in_one_slot(context.views[static_cast<std::size_t>(norms)]);
     context.device->find_norm({all}, context.views[static_cast<std::size_t>(total)].f32());
-  };
+  }};
 }
+
+const RegisterPassBody kUpdate(Pass::update, KernelsOf::optimizers, update_body);
+const RegisterPassBody kNorm(Pass::norm, KernelsOf::none, norm_body);
+const RegisterPassBody kClip(Pass::clip, KernelsOf::none, clip_body);
+
+}  // namespace
 
 }  // namespace flexlegion

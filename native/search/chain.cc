@@ -67,14 +67,14 @@ void Chain::find_critical() {
     const Cause self = line.place_of(task);
     if (self.owner >= 0) {
       const LaunchKey& key = graph.launches()[self.owner];
-      if (key.pass != Pass::load) critical_.push_back(key.op);
+      if (!key.op.none()) critical_.push_back(key.op);
     } else {
       const FlowId& flow = graph.flow_ids()[~self.owner];
       const LaunchKey& key = graph.launches()[flow.parties.front()];
       if (flow.kind != FlowKind::value) {
         for (int fed : flow.fed) critical_.push_back(graph.launches()[fed].op);
       }
-      if (key.pass != Pass::load) critical_.push_back(key.op);
+      if (!key.op.none()) critical_.push_back(key.op);
     }
     task = line.number_of(line.cause[task]);
   }

@@ -18,8 +18,7 @@ static_assert(same(FL_FULL, fl::Algorithm::full) && same(FL_DELTA, fl::Algorithm
 static_assert(same(FL_FLOW_VALUE, fl::FlowKind::value) &&
               same(FL_FLOW_GRADIENT, fl::FlowKind::gradient) &&
               same(FL_FLOW_WEIGHTS, fl::FlowKind::weights) &&
-              same(FL_FLOW_NORMS, fl::FlowKind::norms) &&
-              same(FL_FLOW_TOTAL_NORM, fl::FlowKind::total_norm) &&
+              same(FL_FLOW_ITERATION, fl::FlowKind::iteration) &&
               same(FL_FLOW_PARTIAL, fl::FlowKind::partial));
 static_assert(same(FL_SIMULATED, fl::Verdict::simulated) &&
               same(FL_OVERLOADED, fl::Verdict::overloaded) &&

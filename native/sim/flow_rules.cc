@@ -49,48 +49,39 @@ Block FlowRules::block(int launch) {
 }
 
 std::int32_t FlowRules::contention(int launch, int device, int part) const {
-  const CostTable& costs = problem_.costs;
   const int kind = problem_.machine.kind_of[device];
-  const auto [pass, op, loaded] = launch_graph_.launches[launch];
-  switch (pass) {
-    case Pass::forward:
-    case Pass::backward:
-      return problem_.split(op, configs_[op].split).contention(pass, kind, part);
-    case Pass::load:
-      return costs.load[kind].contention;
-    case Pass::sum:
-      return costs.sum[kind].contention;
-    default:  // what goes over weights and their gradients
-      return costs.update[kind].contention;
-  }
+  const LaunchKey& key = launch_graph_.launches[launch];
+  const PassRow& row = row_of(key.pass);
+  if (row.price == Price::of_bytes) return problem_.costs.of_bytes(key.pass, kind).contention;
+  return problem_.split(key.op, configs_[key.op].split).contention(key.pass, kind, part);
 }
 
 Block FlowRules::without_contention(int launch) {
   const MachineModel& machine = problem_.machine;
-  const auto [pass, op, loaded] = launch_graph_.launches[launch];
+  const auto [pass, op, loaded, field, round] = launch_graph_.launches[launch];
   Block block;
-  // All of their time depends on what the flow of weights brings, or that of norms.
-  if (pass == Pass::update || pass == Pass::norm || pass == Pass::clip) {
+  const PassRow& row = row_of(pass);
+  // All of their time depends on what flows bring: that of weights, or those of the iteration.
+  if (row.closing) {
     for (const ShardTask& task : updates_of(op)) block.device.push_back(task.device);
-    if (pass == Pass::clip) block.device.resize(1);
+    if (row.of == Of::iteration) block.device.resize(1);
     block.exe_time.assign(block.device.size(), 0);
     return block;
   }
-  if (pass == Pass::sum) {
-    const int values = problem_.split(op, configs_[op].split).partial_values;
-    for (const ShardTask& task : sums_of(op)) {
-      block.device.push_back(task.device);
-      block.exe_time.push_back(sum_task_time(problem_, op, values, task));
-    }
-    return block;
-  }
-  if (pass == Pass::load) {
+  if (row.of == Of::input) {
     block.device = load_devices(loaded);
     block.exe_time = load_times(problem_, geometry_, loaded, block.device);
     return block;
   }
   const PricedConfig& config = configs_[op];
   const Split& split = problem_.split(op, config.split);
+  if (row.price == Price::of_bytes) {  // those of partial values, which tasks combine
+    for (const ShardTask& task : sums_of(op)) {
+      block.device.push_back(task.device);
+      block.exe_time.push_back(sum_task_time(problem_, op, split.partial_values, task));
+    }
+    return block;
+  }
   block.device = config.devices;
   for (int k = 0; k < split.tasks; ++k) {
     block.exe_time.push_back(split.time(pass, machine.kind_of[block.device[k]], k));
@@ -123,8 +114,7 @@ const std::vector<ShardTask>& FlowRules::sums_of(OpId op) {
 FlowPtr FlowRules::flow(int f) {
   const FlowId& id = launch_graph_.flows[f];
   if (id.kind == FlowKind::weights) return std::make_shared<const Flow>(weights(id));
-  if (id.kind == FlowKind::norms) return std::make_shared<const Flow>(norms(id));
-  if (id.kind == FlowKind::total_norm) return std::make_shared<const Flow>(total_norm(id));
+  if (id.kind == FlowKind::iteration) return std::make_shared<const Flow>(iteration(id));
   if (id.kind == FlowKind::kept) return std::make_shared<const Flow>(kept(id));
   if (id.kind == FlowKind::partial && configs_[id.ops.front()].sums == Sums::readers) {
     return no_partial_;

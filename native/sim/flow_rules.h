@@ -33,8 +33,7 @@ class FlowRules {
   Flow partial(const FlowId& id);
   Flow gradient(const FlowId& id);
   Flow weights(const FlowId& id);
-  Flow norms(const FlowId& id);
-  Flow total_norm(const FlowId& id);
+  Flow iteration(const FlowId& id);
   Flow kept(const FlowId& id);
   Flow untrained(const FlowId& id);
 

@@ -15,7 +15,7 @@ void FusedLaunches::find_order() {
   position_.assign(launches.size(), -1);
   for (int l = 0; l < static_cast<int>(launches.size()); ++l) {
     // Batches are staged ahead, outside the order; without tasks, nothing is issued.
-    if (launches[l].pass == Pass::load || graph_.blocks()[l].device.empty()) continue;
+    if (row_of(launches[l].pass).ahead || graph_.blocks()[l].device.empty()) continue;
     position_[l] = static_cast<int>(order_.size());
     order_.push_back(l);
   }
@@ -63,15 +63,15 @@ void FusedLaunches::find(std::vector<char>& runs_on) {
   rule_.begin(static_cast<int>(order_.size()));
   for (const int l : order_) {
     const auto& devices = graph_.blocks()[l].device;
-    rule_.add(devices, fusible(problem.graph, problem.facts.optimizer, launches[l]),
-              closing(launches[l].pass));
+    const PassRow& row = row_of(launches[l].pass);
+    rule_.add(devices, !answers(problem.graph, problem.facts.optimizer, launches[l]), row.closing);
     for (const Wait& wait : waits_[l]) {
       rule_.wait(wait.part, wait.before, wait.other, wait.one_memory);
     }
     if (apart_[l] >= 0) rule_.set_apart(apart_[l]);
-    if (launches[l].pass != Pass::backward) continue;
-    const int forward = position_[graph_.launch_of(Pass::forward, launches[l].op)];
-    for (int k = 0; k < static_cast<int>(devices.size()); ++k) rule_.wait(k, forward, k, true);
+    if (!row.follows) continue;
+    const int before = position_[graph_.launch_of(*row.follows, launches[l].op)];
+    for (int k = 0; k < static_cast<int>(devices.size()); ++k) rule_.wait(k, before, k, true);
   }
   rule_.end();
   runs_on.assign(launches.size(), 0);

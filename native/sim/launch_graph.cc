@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "plan/schedule.h"
+
 namespace flexlegion {
 
 namespace {
@@ -21,7 +23,7 @@ LaunchGraph::LaunchGraph(const Problem& problem) {
   find_uses(problem);
   for (TensorId t : problem.graph.tensors.ids()) find_tensor_flows(problem, t);
   find_weight_flows(problem);
-  find_clipping_flows();
+  find_iteration_flows();
   group_flows(problem);
 }
 
@@ -31,21 +33,24 @@ void LaunchGraph::find_launches(const Problem& problem) {
   for (auto& of_pass : numbers) of_pass.assign(graph.operators.size(), -1);
   load_of.assign(graph.tensors.size(), -1);
   launches_of_op.resize(graph.operators.size());
+  closing.resize(graph.operators.size());
   load_sources.resize(graph.tensors.size());
-  for (const LaunchKey& key : facts.launches) {
-    const bool load = key.pass == Pass::load;
+  for (const LaunchKey& key : issue_order(graph, facts)) {
+    const bool load = row_of(key.pass).of == Of::input;
     if (load) load_sources[key.tensor] = load_source(graph, facts, key.tensor);
     if (!(runs_of(graph, facts, key) & kTrains)) continue;
     const int launch = static_cast<int>(launches.size());
     (load ? load_of[key.tensor] : numbers[static_cast<int>(key.pass)][key.op]) = launch;
     launches.push_back(key);
+    const PassRow& row = row_of(key.pass);
+    if (row.closing && row.of == Of::op) closing[key.op].push_back(launch);
     deciding_.push_back(decides(graph, facts, key));
     launches_of_op[deciding_.back()].push_back(launch);
   }
-  backward_of.assign(launches.size(), -1);
-  for (OpId op : graph.operators.ids()) {
-    const int forward = launch_of(Pass::forward, op);
-    if (forward >= 0) backward_of[forward] = launch_of(Pass::backward, op);
+  follower_of.assign(launches.size(), -1);
+  for (int l = 0; l < static_cast<int>(launches.size()); ++l) {
+    const auto followed = row_of(launches[l].pass).follows;
+    if (followed) follower_of[launch_of(*followed, launches[l].op)] = l;
   }
   out_flows.resize(launches.size());
   in_flows.resize(launches.size());
@@ -65,7 +70,7 @@ void LaunchGraph::find_uses(const Problem& problem) {
     if (to.empty() || to.back() != launch) to.push_back(launch);
   };
   for (int l = 0; l < static_cast<int>(launches.size()); ++l) {
-    const auto [pass, op, loaded] = launches[l];
+    const auto [pass, op, loaded, field, round] = launches[l];
     for (const Use& use : uses_of(graph, problem.facts, launches[l])) {
       Users& users = users_[{use.tensor, use.field}];
       if (use.privilege != Privilege::read) add(users.writers, l);
@@ -80,7 +85,7 @@ void LaunchGraph::find_uses(const Problem& problem) {
       }
     }
   }
-  for (const LaunchKey& key : problem.facts.launches) {
+  for (const LaunchKey& key : issue_order(graph, problem.facts)) {
     if (key.pass != Pass::forward || launch_of(key.pass, key.op) >= 0) continue;
     for (const Use& use : uses_of(graph, problem.facts, key)) {
       if (use.role == RequirementRole::output) {
@@ -101,10 +106,10 @@ std::vector<OpId> LaunchGraph::deciding(std::initializer_list<const std::vector<
   return in_order(std::move(ops));
 }
 
-// Who has read a tensor forward finds it in its memory backward, and who has found the norm of
-// gradients has what the update reads. Not so with partial values. Its producer wrote one of these,
-// or none of the value; and whoever reads them combines them for itself, forward and again
-// backward.
+// Who has read a tensor forward finds it in its memory backward, and the update finds there what
+// launches before it read of the same gradients. Not so with partial values. Its producer wrote one
+// of these, or none of the value; and whoever reads them combines them for itself, forward and
+// again backward.
 void LaunchGraph::find_tensor_flows(const Problem& problem, TensorId t) {
   const Users &value = users_[{t, Field::value}], &gradient = users_[{t, Field::gradient}],
               &partial = users_[{t, Field::partial}];
@@ -118,34 +123,35 @@ void LaunchGraph::find_tensor_flows(const Problem& problem, TensorId t) {
   // pass, say.
   const bool weight = problem.graph.tensors[t].kind == TensorKind::weight;
   if (weight ? problem.facts.owner[t].none() : value.writers.empty() && !ops.empty()) {
-    add_flow(FlowKind::kept, {}, t, {}, {}, {}, ops);
+    add_flow({FlowKind::kept, {}, t}, {}, {}, {}, ops);
   }
   if (weight || value.writers.empty()) return;
   const bool combined = !partial.readers.empty();
   std::vector<int> to, fed;
   for (int reader : value.readers) {
-    const auto [pass, op, loaded] = launches[reader];
-    if (pass == Pass::update && first_reader(op) != reader) continue;
+    const auto [pass, op, loaded, field, round] = launches[reader];
+    if (row_of(pass).closing && first_reader(op) != reader) continue;
     if (combined) fed.push_back(reader);
     if (pass != Pass::backward || (combined && op == producers[t].op)) to.push_back(reader);
   }
-  add_flow(FlowKind::value, {}, t, value.writers, to, fed, ops);
+  add_flow({FlowKind::value, {}, t}, value.writers, to, fed, ops);
   if (combined) {
-    add_flow(FlowKind::partial, {}, t, {value.writers.front()}, partial.readers, {},
+    add_flow({FlowKind::partial, {}, t}, {value.writers.front()}, partial.readers, {},
              {producers[t].op});
   }
   if (gradient.writers.empty()) return;
   // What was looked up in a table has its gradient in the flow of weights.
   const std::vector<int>& of = gradient.readers;
   if (!of.empty() && launches[of.front()].pass != Pass::backward) return;
-  add_flow(FlowKind::gradient, {}, t, gradient.writers, of, of, deciding({&gradient.writers, &of}));
+  add_flow({FlowKind::gradient, {}, t}, gradient.writers, of, of,
+           deciding({&gradient.writers, &of}));
 }
 
 // The weights that an operator updates share a flow, with all gradients that the update reads.
 void LaunchGraph::find_weight_flows(const Problem& problem) {
   for (int update = 0; update < static_cast<int>(launches.size()); ++update) {
-    const auto [pass, op, loaded] = launches[update];
-    if (pass != Pass::update) continue;
+    const auto [pass, op, loaded, field, round] = launches[update];
+    if (op.none() || closing[op].empty() || closing[op].back() != update) continue;
     std::vector<int> writers, ends;
     std::vector<OpId> ops;
     const auto append = [](auto& to, const auto& more) {
@@ -162,27 +168,30 @@ void LaunchGraph::find_weight_flows(const Problem& problem) {
     append(ops, deciding({&ends}));
     writers = in_order(std::move(writers));
     writers.push_back(update);
-    std::vector<int> fed = {first_reader(op)};
-    if (fed.front() != update) fed.push_back(update);
-    add_flow(FlowKind::weights, op, {}, writers, {fed.front()}, fed, in_order(std::move(ops)));
+    add_flow({FlowKind::weights, op}, writers, {first_reader(op)}, closing[op],
+             in_order(std::move(ops)));
   }
 }
 
-void LaunchGraph::find_clipping_flows() {
-  const Users &norms = users_[{TensorId(), Field::norms}],
-              &total = users_[{TensorId(), Field::total_norm}];
-  if (norms.readers.empty()) return;  // nothing is clipped
-  const OpId op = launches[norms.readers.front()].op;
-  const std::vector<OpId> ops = deciding({&norms.writers});
-  add_flow(FlowKind::norms, op, {}, norms.writers, norms.readers, norms.readers, ops);
-  add_flow(FlowKind::total_norm, op, {}, total.writers, total.readers, {}, ops);
+void LaunchGraph::find_iteration_flows() {
+  for (const auto& [place, users] : users_) {
+    if (!of_iteration(place.second)) continue;
+    FlowId id{FlowKind::iteration};
+    id.field = place.second;
+    std::vector<int> fed;  // the time of an operator's launches depends on other flows
+    for (int reader : users.readers) {
+      if (row_of(launches[reader].pass).of == Of::iteration) fed.push_back(reader);
+    }
+    add_flow(id, users.writers, users.readers, fed, deciding({&users.writers, &users.readers}));
+  }
 }
 
-void LaunchGraph::add_flow(FlowKind kind, OpId op, TensorId tensor, const std::vector<int>& writers,
-                           const std::vector<int>& to, const std::vector<int>& fed,
-                           const std::vector<OpId>& ops) {
+void LaunchGraph::add_flow(FlowId id, const std::vector<int>& writers, const std::vector<int>& to,
+                           const std::vector<int>& fed, const std::vector<OpId>& ops) {
   const int flow = static_cast<int>(flows.size());
-  FlowId id{kind, op, tensor, writers, static_cast<int>(writers.size()), fed, {}, 0};
+  id.parties = writers;
+  id.writers = static_cast<int>(writers.size());
+  id.fed = fed;
   for (int slot = 0; slot < id.writers; ++slot) out_flows[writers[slot]].push_back({flow, slot});
   for (int reader : to) {
     const auto at = std::find(id.parties.begin(), id.parties.end(), reader);

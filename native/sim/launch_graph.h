@@ -15,8 +15,8 @@
 //   to their gradients to the update launch, and from there to whoever reads the weights next.
 //   Of a table, the gradients are those of what was looked up in it. Where gradients are clipped,
 //   it is the norm launch that waits for them; the update finds them in its memory.
-// - Clipping has two flows: of the norms, from the norm launches to the clip launch, and of the
-//   total norm, from there to the update launches.
+// - A field of the iteration, such as the norms by which gradients are clipped, has a flow from the
+//   launches that write elements of it to those that read them all.
 #pragma once
 
 #include <initializer_list>
@@ -34,22 +34,22 @@ enum class FlowKind {
   gradient,  // of an activation: from backward tasks of its readers to those of its producer
   weights,   // of an operator: gradients to update tasks (of a table: those of what was looked up),
              // updated shards to who reads them next
-  norms,     // from norm tasks to the clip task
-  total_norm,  // from there to update tasks
-  partial,     // of an activation's value: from forward tasks to those that sum
-  kept,        // of a tensor that training does not change: nothing moves, but who uses it holds it
+  iteration,  // of a field of the iteration: from tasks that write elements to those that read all
+  partial,    // of an activation's value: from forward tasks to those that sum
+  kept,       // of a tensor that training does not change: nothing moves, but who uses it holds it
 };
 
 struct FlowId {
-  FlowKind kind;
-  OpId op;                   // of `weights` and those of clipping
-  TensorId tensor;           // of all others
-  std::vector<int> parties;  // launches at its ends: first those that write
-  int writers = 0;           // how many of the parties write
-  std::vector<int> fed;   // launches whose tasks' times depend on what the flow brings; of weights
-                          // and gradients, the one that waits for it first
-  std::vector<OpId> ops;  // whose configurations it depends on
-  int group = 0;          // flows of one group are equal if these configurations are
+  FlowKind kind = FlowKind::value;
+  OpId op = {};                   // of `weights`
+  TensorId tensor = {};           // of all others but `iteration`
+  Field field = Field::value;     // of `iteration`
+  std::vector<int> parties = {};  // launches at its ends: first those that write
+  int writers = 0;                // how many of the parties write
+  std::vector<int> fed = {};      // launches whose tasks' times depend on what the flow brings; of
+                                  // weights and gradients, the one that waits for it first
+  std::vector<OpId> ops = {};     // whose configurations it depends on
+  int group = 0;                  // flows of one group are equal if these configurations are
 
   // Whether the tasks of a party wait for what others wrote; or, if they read it, the next
   // iteration's do.
@@ -58,9 +58,12 @@ struct FlowId {
   }
 };
 
-// The number of the operator or tensor that a launch or flow is of.
-template <typename Of>
-int number_of(const Of& its) {
+// The number of the operator, tensor or field that a launch or flow is of.
+inline int number_of(const LaunchKey& its) {
+  return its.op.none() ? its.tensor.value : its.op.value;
+}
+inline int number_of(const FlowId& its) {
+  if (its.kind == FlowKind::iteration) return static_cast<int>(its.field);
   return its.op.none() ? its.tensor.value : its.op.value;
 }
 
@@ -83,17 +86,17 @@ struct LaunchGraph {
   int launch_of(Pass pass, OpId op) const { return numbers[static_cast<int>(pass)][op]; }
 
   // The launch that waits for the gradients of the weights that `op` updates.
-  int first_reader(OpId op) const {
-    const int norm = launch_of(Pass::norm, op);
-    return norm >= 0 ? norm : launch_of(Pass::update, op);
-  }
+  int first_reader(OpId op) const { return closing[op].front(); }
 
   std::vector<LaunchKey> launches;       // in the order of issue; those that training executes
   IdVector<OpId, int> numbers[kPasses];  // by pass: launch, or -1
   IdVector<TensorId, int> load_of;       // likewise
-  // A forward launch: the backward launch of the same operator, whose k-th task follows the k-th
-  // one; or -1.
-  std::vector<int> backward_of;
+  // Of the operators that own weights: their launches that read these weights' gradients, in the
+  // order of issue. The last one updates the weights.
+  IdVector<OpId, std::vector<int>> closing;
+  // A launch: the launch of the same operator whose k-th task follows the k-th one, as a backward
+  // task follows its forward task; or -1.
+  std::vector<int> follower_of;
   std::vector<FlowId> flows;
   std::vector<std::vector<OutFlow>> out_flows;  // a launch
   std::vector<std::vector<InFlow>> in_flows;    // a launch
@@ -118,11 +121,10 @@ struct LaunchGraph {
   void find_uses(const Problem& problem);
   void find_tensor_flows(const Problem& problem, TensorId tensor);
   void find_weight_flows(const Problem& problem);
-  void find_clipping_flows();
+  void find_iteration_flows();
   std::vector<OpId> deciding(std::initializer_list<const std::vector<int>*> launches) const;
-  void add_flow(FlowKind kind, OpId op, TensorId tensor, const std::vector<int>& writers,
-                const std::vector<int>& to, const std::vector<int>& fed,
-                const std::vector<OpId>& ops);
+  void add_flow(FlowId id, const std::vector<int>& writers, const std::vector<int>& to,
+                const std::vector<int>& fed, const std::vector<OpId>& ops);
   void group_flows(const Problem& problem);
 
   std::vector<OpId> deciding_;  // a launch: the operator whose configuration decides on its tasks

@@ -54,8 +54,9 @@ std::int64_t PathBounds::longest_path() {
         last_ready = std::max(last_ready, last + flow.out_delay);
       }
     }
-    if (launch_graph_.launches[l].pass == Pass::backward) {
-      const int forward = launch_graph_.launch_of(Pass::forward, launch_graph_.launches[l].op);
+    const LaunchKey& key = launch_graph_.launches[l];
+    if (const auto followed = row_of(key.pass).follows) {
+      const int forward = launch_graph_.launch_of(*followed, key.op);
       first_ready = std::max(first_ready, first_end_[forward]);
       last_ready = std::max(last_ready, last_end_[forward]);
     }
@@ -87,7 +88,7 @@ const std::vector<std::int64_t>& PathBounds::tails() {
       }
       if (least < kMaxTime) after = std::max(after, flow.out_delay + least);
     }
-    const int backward = launch_graph_.backward_of[l];
+    const int backward = launch_graph_.follower_of[l];
     if (backward >= 0) after = std::max(after, tails_[backward]);
     tails_[l] = shortest_[l] + after;
   }

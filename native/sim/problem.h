@@ -86,6 +86,13 @@ struct CostTable {
   std::vector<LinearCost> update, load, sum;                  // a device kind
   std::vector<RuntimeCosts> runtime;                          // a device kind
   bool contended = false;  // whether any task takes longer beside busy neighbours
+
+  // Of a pass whose price is of bytes.
+  const LinearCost& of_bytes(Pass pass, int kind) const {
+    const Pass priced_as = row_of(pass).priced_as;
+    const auto& rates = priced_as == Pass::load ? load : priced_as == Pass::sum ? sum : update;
+    return rates[static_cast<std::size_t>(kind)];
+  }
 };
 
 struct Problem {

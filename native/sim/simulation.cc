@@ -77,7 +77,7 @@ void Simulation::lay_out(Timeline& line) {
   for (std::size_t l = 0; l < blocks.size(); ++l) {
     std::fill(owner_.begin() + line.first_task[l], owner_.begin() + line.first_task[l + 1],
               static_cast<std::int32_t>(l));
-    const int backward = graph_.launch_graph().backward_of[l];
+    const int backward = graph_.launch_graph().follower_of[l];
     if (backward < 0) continue;
     for (int t = line.first_task[backward]; t < line.first_task[backward + 1]; ++t) ++pending_[t];
   }
@@ -172,7 +172,7 @@ void Simulation::finish_task(Timeline& line, int launch, int part, std::uint32_t
       push(ready, number);
     }
   }
-  const int backward = graph_.launch_graph().backward_of[launch];
+  const int backward = graph_.launch_graph().follower_of[launch];
   if (backward >= 0) deliver(line, backward, part, end, self);
 }
 

@@ -72,8 +72,8 @@ bool TaskGraph::within(std::int64_t limit) {
   for (int l : dirty_blocks_) {
     const Block& old = blocks_[l];
     for (std::size_t k = 0; k < old.device.size(); ++k) bound_[old.device[k]] -= old.exe_time[k];
-    const auto [pass, op, loaded] = launch_graph_.launches[l];
-    if (pass != Pass::forward && pass != Pass::backward) continue;
+    const auto [pass, op, loaded, field, round] = launch_graph_.launches[l];
+    if (row_of(pass).price != Price::of_task) continue;
     const Split& split = problem_.split(op, configs_[op].split);
     for (int k = 0; k < split.tasks; ++k) {
       const int device = configs_[op].devices[k];

@@ -1,5 +1,6 @@
-// The flows of FlowRules that weights have: gradients to updates, by way of norms where these are
-// clipped, and updated shards to who reads them next.
+// The flows of FlowRules that weights have: gradients to updates, by way of launches before them
+// that read the same gradients, and updated shards to who reads them next. And the flows of the
+// iteration's fields.
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +11,8 @@ namespace flexlegion {
 
 namespace {
 
-constexpr std::int64_t kNormBytes = element_bytes(kStateType);  // of a norm
+// Of an element of the iteration's fields.
+constexpr std::int64_t kElementBytes = element_bytes(kStateType);
 
 }  // namespace
 
@@ -20,10 +22,10 @@ Flow FlowRules::weights(const FlowId& id) {
   const auto& operands = graph.operators[op].operands;
   const std::vector<int> owned = problem_.facts.owned_weights(graph, op);
   const std::vector<ShardTask>& tasks = updates_of(op);
-  const int update = launch_graph_.launch_of(Pass::update, op);
+  const int update = launch_graph_.closing[op].back();
   begin(id);
   const int party = party_of_launch_[update];
-  const int reader = party_of_launch_[id.fed.front()];  // the update, or the norm launch before it
+  const int reader = party_of_launch_[id.fed.front()];  // the update, or a launch before it
   std::vector<UpdateBytes> bytes(tasks.size());
   int stack = 0;
   for (int w = 0; w < static_cast<int>(owned.size()); ++w) {
@@ -61,66 +63,59 @@ Flow FlowRules::weights(const FlowId& id) {
   flow.fed_times.resize(id.fed.size());
   for (std::size_t j = 0; j < tasks.size(); ++j) {
     const int device = tasks[j].device;
-    flow.fed_times.back().push_back(bytes[j].update_time(problem_, device));
-    if (reader == party) continue;
-    flow.fed_times.front().push_back(bytes[j].norm_time(problem_, device));
+    for (std::vector<std::int64_t>& times : flow.fed_times) {
+      const bool updates = &times == &flow.fed_times.back();
+      times.push_back(updates ? bytes[j].update_time(problem_, device)
+                              : bytes[j].norm_time(problem_, device));
+    }
   }
   return flow;
 }
 
-// The clip task reads an element of each norm task. It is never given what it needs with one of
-// several.
-Flow FlowRules::norms(const FlowId& id) {
+// Each task that writes the field writes an element, and each task that reads it reads all
+// elements. What it was given for an element that it wrote itself does not do for that, if there
+// are several.
+Flow FlowRules::iteration(const FlowId& id) {
   begin(id);
   int count = 0;
   for (int party = 0; party < id.writers; ++party) {
     count += static_cast<int>(blocks_[id.parties[party]].device.size());
   }
-  const int clip = party_of_launch_[id.fed.front()];
-  const int device = blocks_[id.fed.front()].device.front();
   const Rect all = Rect::of_shape({count});
-  FlowBuilder::Need need{kNormBytes};
+  FlowBuilder::Need need{kElementBytes};
   need.reads = geometry_.id_of(all);
   need.partition = kShards;
   need.volume = 1;
   Rect mine = Rect::of_shape({1});
-  for (int party = 0; party < id.writers; ++party) {
-    const auto& devices = blocks_[id.parties[party]].device;
+  for (int writer = 0; writer < id.writers; ++writer) {
+    const auto& devices = blocks_[id.parties[writer]].device;
     for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
       need.wrote = geometry_.id_of(mine);
-      builder_.need(builder_.writer(party, k), need, memory_of(device), {clip, 0});
+      for (int party = id.writers; party < static_cast<int>(id.parties.size()); ++party) {
+        const auto& readers = blocks_[id.parties[party]].device;
+        for (int j = 0; j < static_cast<int>(readers.size()); ++j) {
+          builder_.need(builder_.writer(writer, k), need, memory_of(readers[j]), {party, j});
+        }
+      }
       box(memory_of(devices[k]), mine, true);
       ++mine.lo[0];
       ++mine.hi[0];
     }
   }
-  box(memory_of(device), all, false);
-  hold_boxes(Content::weight_gradient, kNormBytes);
-  if (count > 1) set_apart(clip, id.writers - 1);
-  Flow flow = finish(id);
-  flow.fed_times = {{update_time(problem_, device, count * kNormBytes)}};
-  return flow;
-}
-
-// Every update task reads what the clip task wrote.
-Flow FlowRules::total_norm(const FlowId& id) {
-  begin(id);
-  const Rect one = Rect::of_shape({1});
-  FlowBuilder::Need need{kNormBytes};
-  need.reads = need.wrote = geometry_.id_of(one);
-  need.partition = kShards;
-  need.volume = 1;
-  box(memory_of(blocks_[id.parties.front()].device.front()), one, true);
   for (int party = id.writers; party < static_cast<int>(id.parties.size()); ++party) {
     const auto& devices = blocks_[id.parties[party]].device;
-    for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
-      builder_.need(builder_.writer(0, 0), need, memory_of(devices[k]), {party, k});
-      box(memory_of(devices[k]), one, false);
-    }
-    if (devices.size() > 1) set_apart(party, 0);
+    for (int device : devices) box(memory_of(device), all, false);
+    if (count > 1 || devices.size() > 1) set_apart(party, id.writers - 1);
   }
-  hold_boxes(Content::weight_gradient, kNormBytes);
-  return finish(id);
+  hold_boxes(Content::weight_gradient, kElementBytes);
+  Flow flow = finish(id);
+  flow.fed_times.resize(id.fed.size());
+  for (std::size_t i = 0; i < id.fed.size(); ++i) {
+    for (int device : blocks_[id.fed[i]].device) {
+      flow.fed_times[i].push_back(update_time(problem_, device, count * kElementBytes));
+    }
+  }
+  return flow;
 }
 
 // The partial gradients of a tensor that an update task sums for one shard; returns their
@@ -217,8 +212,8 @@ Flow FlowRules::kept(const FlowId& id) {
     for (const OperandRef& use : (*readers)[id.tensor]) box_weight(use, tensor.is_state);
   }
   for (OpId op : launch_graph_.lookups_of[id.tensor]) {
-    const int update =
-        launch_graph_.launch_of(Pass::update, problem_.facts.owner[problem_.facts.table[op]]);
+    const OpId owner = problem_.facts.owner[problem_.facts.table[op]];
+    const int update = launch_graph_.closing[owner].back();
     for (int device : blocks_[update].device) {
       box(memory_of(device), looked_up_tokens(problem_.graph, op), false);
     }

@@ -82,7 +82,7 @@ TEST_CASE("dense, split by samples") {
 TEST_CASE("clipping") {
   const DenseNet net;
   const Plan plan = plan_of(net.graph, {{{2, 1}, {0, 1}}, {{2}, {0, 1}}}, {net.y}, {1, true});
-  CHECK(plan.norms == 2);
+  CHECK(plan.elements[static_cast<std::size_t>(Field::norms)] == 2);
   const Launch* norm = launch_of(plan, 0, Pass::norm);
   const Launch* update = launch_of(plan, 0, Pass::update);
   REQUIRE(norm->requirements.size() == 3);

@@ -157,14 +157,15 @@ TEST_CASE("norms that are left out") {
   CHECK_NOTHROW(verify(broken.net.graph, broken.plan, 4));
   Requirement& read = broken.requirement(-1, Pass::clip, R::all_norms, {});
   read.rects[0].hi[0] = 3;
-  broken.check("reads [0:3] of the norms of gradients, of which 4 of 4 are found");
+  broken.check("reads [0:3] of the iteration's norms, of which 4 of 4 are found");
   read.rects[0].hi[0] = 4;
   broken.requirement(0, Pass::norm, R::norm, {}).rects[1] = box({{0, 1}});
-  broken.check("norm 'dense': tasks 0 and 1 meet in [0:1] of the norms of gradients");
+  broken.check("norm 'dense': tasks 0 and 1 meet in [0:1] of the iteration's norms");
   auto& launches = broken.plan.launches;
   launches.erase(launches.end() - 2);  // the clip launch
   broken.requirement(0, Pass::norm, R::norm, {}).rects[1] = box({{1, 2}});
-  broken.check("update 'dense': clips its gradients, or should, by a norm that is not there");
+  broken.check(
+      "update 'dense': reads [0:1] of the iteration's total norm, of which 0 of 1 are found");
 }
 
 namespace {

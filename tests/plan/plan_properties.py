@@ -15,7 +15,8 @@ import numpy.typing as npt
 from flexlegion.bindings.native import enumeration
 from flexlegion.graph.operator_type import Access, DimKind
 from flexlegion.graph.tensor import Tensor
-from flexlegion.plan.plan import PASSES, Box, Launch, Plan, Requirement
+from flexlegion.plan.passes import PASSES
+from flexlegion.plan.plan import Box, Launch, Plan, Requirement
 
 TRAINS = enumeration("fl_run")["trains"]
 RUNS = enumeration("fl_run").values()
@@ -261,7 +262,7 @@ def check_clipping(plan: Plan) -> None:
             (r.tensor, r.boxes) for r in reads[:-1]
         ]
         written += norm.requirements[-1].boxes
-    count = plan.norms.shape[0]
+    count = plan.of_iteration["norms"].shape[0]
     assert written == [((i, i + 1),) for i in range(count)]
     assert [[(r.role, r.boxes) for r in clip.requirements] for clip in clips] == [
         [("all norms", [((0, count),)]), ("total norm", [((0, 1),)])]

@@ -13,7 +13,8 @@ from typing import Any
 from flexlegion.bindings.native import enumeration
 from flexlegion.cost.model import NO_RUNTIME, RuntimeCosts
 from flexlegion.machine.topology import Topology
-from flexlegion.plan.plan import FIELDS, Plan, Requirement
+from flexlegion.plan.passes import FIELDS
+from flexlegion.plan.plan import Plan, Requirement
 
 TRAINS = enumeration("fl_run")["trains"]
 CLOSING = ("norm", "clip", "update")  # the passes that end an iteration

@@ -12,7 +12,8 @@ from simulated import ArbitraryCosts, random_change, strategy_of
 
 from flexlegion.cost.model import RuntimeCosts
 from flexlegion.machine.topology import Device
-from flexlegion.plan.plan import PASSES, Plan
+from flexlegion.plan.passes import PASSES
+from flexlegion.plan.plan import Plan
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.configuration import ParallelConfig

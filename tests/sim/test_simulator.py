@@ -21,10 +21,11 @@ from simulated import (
 
 from flexlegion import Model
 from flexlegion.base.errors import UserError
-from flexlegion.cost.model import TASK_PASSES, CostModel
+from flexlegion.cost.model import CostModel
 from flexlegion.known_strategies import resolve
 from flexlegion.machine.devices import Devices
-from flexlegion.plan.plan import PASSES, Plan
+from flexlegion.plan.passes import PASSES, TASK_PASSES
+from flexlegion.plan.plan import Plan
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem, thousandths
 from flexlegion.sim.simulator import SIMULATED, Simulation, Timeline, full

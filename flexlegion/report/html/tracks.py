@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from flexlegion.base.documents import read_json
 from flexlegion.base.errors import UserError
-from flexlegion.plan.plan import PASSES
+from flexlegion.plan.passes import PASSES, ROWS
 from flexlegion.sim.simulator import Timeline
 
 MOST_SLICES = 60_000
@@ -42,7 +42,7 @@ def simulated_tracks(timeline: Timeline) -> dict[str, Any]:
         pass_, index = int(row["pass"]), int(row["index"])
         label = labels.setdefault((pass_, index), len(labels))
         if label == len(names):
-            owner = graph.tensors[index] if PASSES[pass_] == "load" else graph.operators[index]
+            owner = graph.tensors[index] if ROWS[pass_].of == "input" else graph.operators[index]
             names.append([pass_, owner.name])
         start, end = int(row["start_time"]), int(row["end_time"])
         slices[row["device"]].append((start, end - start, label, int(row["part"])))

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from flexlegion.console.text import common_name, count, duration
 from flexlegion.machine.topology import Hop
-from flexlegion.plan.plan import PASSES
+from flexlegion.plan.passes import PASSES, ROWS, TASK_PASSES
 from flexlegion.report.html.groups import Folded, Group
 from flexlegion.report.html.picture import drawn
 from flexlegion.report.timelines import capacity
@@ -87,7 +87,7 @@ def _told(group: Group, timeline: Timeline, busy: dict[str, dict[int, int]]) -> 
     )
     times = {
         pass_: sum(busy[pass_].get(number[op.name], 0) for op in group.operators)
-        for pass_ in PASSES[1:]
+        for pass_ in (row.name for row in ROWS if row.of != "input")
     }
     weights = dict.fromkeys(w for op in group.operators for w in op.trained_weights)
     return {
@@ -132,7 +132,7 @@ def heat_view(folded: Folded, timeline: Timeline) -> Json:
     row_of = {number[op.name]: i for i, group in enumerate(groups) for op in group.operators}
     times = np.zeros((len(groups) + 1, len(devices)), np.int64)
     for row in rows:
-        at = len(groups) if PASSES[row["pass"]] == "load" else row_of[int(row["index"])]
+        at = len(groups) if ROWS[row["pass"]].of == "input" else row_of[int(row["index"])]
         times[at, row["device"]] += row["end_time"] - row["start_time"]
     total = max(timeline.iteration_time_ns, 1)
     most = max(int(times.max()), 1)
@@ -290,7 +290,7 @@ def sources_view(timeline: Timeline, strategy: Strategy) -> list[Json]:
     counts: dict[str, list[int]] = {}
     known: dict[tuple[int, int], str] = {}
     for row in rows:
-        if PASSES[row["pass"]] not in ("forward", "backward"):
+        if PASSES[row["pass"]] not in TASK_PASSES:
             continue
         key = (int(row["index"]), int(row["device"]))
         if key not in known:

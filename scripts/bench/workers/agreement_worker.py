@@ -24,7 +24,7 @@ from flexlegion.graph.operator_type import DimKind
 from flexlegion.machine.running import memory_in_use, running_machine
 from flexlegion.machine.topology import Device, Topology
 from flexlegion.plan.coherence import moved_bytes
-from flexlegion.plan.plan import PASSES
+from flexlegion.plan.passes import PASSES
 from flexlegion.profiling.local import local_topology
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import Timeline, full

@@ -19,12 +19,12 @@ from math import prod
 from common.workloads import Workload
 
 from flexlegion.base.errors import UserError
-from flexlegion.cost.model import TASK_PASSES
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.machine.topology import Device
 from flexlegion.networks.network import Network
+from flexlegion.plan.passes import TASK_PASSES
 from flexlegion.profiling.local import local_topology
 from flexlegion.profiling.tasks import TaskRequest, measure, measure_linears
 from flexlegion.profiling.timing import Repeats

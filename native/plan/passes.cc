@@ -1,0 +1,388 @@
+// What each pass touches and where its tasks run, and the table of the passes.
+#include "plan/passes.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "plan/launches.h"
+#include "plan/rules.h"
+
+namespace flexlegion {
+
+namespace {
+
+using R = RequirementRole;
+using Uses = std::vector<Use>;
+
+Use& add(Uses& uses, R role, int operand = -1, TensorId tensor = {}) {
+  Use& use = uses.emplace_back();
+  use.role = role;
+  use.operand = operand;
+  use.tensor = tensor;
+  use.field = row_of(role).field;
+  use.privilege = row_of(role).privilege;
+  return use;
+}
+
+// In which runs.
+
+unsigned runs_of_operator(const Graph&, const GraphFacts& facts, const LaunchKey& key) {
+  return facts.runs[key.op];
+}
+
+unsigned runs_of_readers(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  unsigned runs = 0;
+  for (OpId op : graph.operators.ids()) {
+    for (const Operand& o : graph.operators[op].operands) {
+      if (o.tensor == key.tensor) runs |= facts.runs[op];
+    }
+  }
+  return runs;
+}
+
+unsigned training(const Graph&, const GraphFacts&, const LaunchKey&) { return kTrains; }
+
+// Whether there is such a launch.
+
+bool is_loaded(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  return graph.tensors[key.tensor].kind == TensorKind::input &&
+         !load_source(graph, facts, key.tensor).first_reader.none();
+}
+
+bool takes_part(const Graph&, const GraphFacts& facts, const LaunchKey& key) {
+  return facts.runs[key.op] != 0;
+}
+
+bool can_have_partial_values(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  return takes_part(graph, facts, key) && !graph.operators[key.op].reductions.empty();
+}
+
+bool runs_backward(const Graph&, const GraphFacts& facts, const LaunchKey& key) {
+  return facts.backward[key.op];
+}
+
+bool owns_weights(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  return (facts.runs[key.op] & kTrains) != 0 && !facts.owned_weights(graph, key.op).empty();
+}
+
+bool has_norms(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  return facts.optimizer.needs_norm && owns_weights(graph, facts, key);
+}
+
+// Whether the launch has something to tell the host.
+
+bool is_loss(const Graph& graph, const Optimizer&, const LaunchKey& key) {
+  return graph.operators[key.op].is_loss;
+}
+
+bool finds_overflows(const Graph&, const Optimizer& optimizer, const LaunchKey&) {
+  return optimizer.scales;
+}
+
+// What is touched.
+
+Uses use_load(const Graph&, const GraphFacts&, const LaunchKey& key) {
+  Uses uses;
+  add(uses, R::loaded, 0, key.tensor);
+  return uses;
+}
+
+R forward_role(const Tensor& tensor, const Operand& operand) {
+  if (operand.role == Role::output) return R::output;
+  if (tensor.is_state) return R::operator_state;
+  return tensor.kind == TensorKind::weight ? R::weight : R::input;
+}
+
+Uses use_forward(const Graph& graph, const GraphFacts&, const LaunchKey& key) {
+  Uses uses;
+  const auto& operands = graph.operators[key.op].operands;
+  for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
+    const TensorId tensor = operands[i].tensor;
+    add(uses, forward_role(graph.tensors[tensor], operands[i]), i, tensor);
+  }
+  return uses;
+}
+
+Uses use_sum(const Graph& graph, const GraphFacts&, const LaunchKey& key) {
+  Uses uses;
+  for (int i : graph.operators[key.op].outputs()) {
+    const TensorId tensor = graph.operators[key.op].operands[i].tensor;
+    add(uses, R::partial, i, tensor);
+    add(uses, R::summed, i, tensor);
+  }
+  return uses;
+}
+
+Uses use_backward(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  Uses uses;
+  const auto& operands = graph.operators[key.op].operands;
+  for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
+    const Operand& o = operands[i];
+    if (o.saved_for_backward) add(uses, R::saved, i, o.tensor);
+    if (o.role == Role::output && facts.has_gradient[o.tensor]) {
+      add(uses, R::output_gradient, i, o.tensor);
+    }
+    if (facts.contributes(o)) add(uses, R::contribution, i, o.tensor);
+  }
+  return uses;
+}
+
+// What tells an update, and the norm launch before it, how to change the weight that is operand `i`
+// of its operator.
+void add_weight_gradient(const Graph& graph, const GraphFacts& facts, int i, TensorId weight,
+                         Uses& uses) {
+  const auto lookups = facts.lookups.find(weight);
+  if (lookups == facts.lookups.end()) {
+    add(uses, R::weight_gradient, i, weight);
+    return;
+  }
+  for (OpId op : lookups->second) {
+    const TensorId output = graph.operators[op].primary_output().tensor;
+    if (!facts.has_gradient[output]) continue;
+    const TensorId tokens = graph.operators[op].tokens()->tensor;
+    add(uses, R::looked_up_tokens, i, tokens).lookup = op;
+    add(uses, R::looked_up_gradient, i, output).lookup = op;
+  }
+}
+
+Uses use_norm(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  Uses uses;
+  for (int i : facts.owned_weights(graph, key.op)) {
+    add_weight_gradient(graph, facts, i, graph.operators[key.op].operands[i].tensor, uses);
+  }
+  add(uses, R::norm);
+  return uses;
+}
+
+Uses use_update(const Graph& graph, const GraphFacts& facts, const LaunchKey& key) {
+  Uses uses;
+  for (int i : facts.owned_weights(graph, key.op)) {
+    const TensorId weight = graph.operators[key.op].operands[i].tensor;
+    add_weight_gradient(graph, facts, i, weight, uses);
+    add(uses, R::updated, i, weight);
+    for (int s = 0; s < facts.optimizer.states_of(graph.tensors[weight]); ++s) {
+      add(uses, R::optimizer_state, i, weight).index = s;
+    }
+  }
+  if (facts.optimizer.needs_norm) add(uses, R::clipped_by);
+  return uses;
+}
+
+Uses use_clip(const Graph&, const GraphFacts&, const LaunchKey&) {
+  Uses uses;
+  add(uses, R::all_norms);
+  add(uses, R::total_norm);
+  return uses;
+}
+
+// Where tasks run.
+
+void place_load(const Graph& graph, const GraphFacts& facts, const LaunchKey& key,
+                const ParallelConfig& reader, Launch& launch) {
+  const LoadSource source = load_source(graph, facts, key.tensor);
+  ParallelConfig config = load_config(graph, source, reader.degrees, reader.devices);
+  const Rect whole = Rect::of_shape(graph.tensors[key.tensor].shape);
+  for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
+    launch.requirements.front().rects.push_back(tile_of(whole, config.degrees, k));
+  }
+  launch.devices = std::move(config.devices);
+}
+
+// Tasks that have a shard each of several operands of `op`.
+std::vector<ShardTask> shard_tasks_of(const Graph& graph, OpId op, const std::vector<int>& operands,
+                                      const ParallelConfig& config) {
+  return shard_tasks_of(graph, op, operands, config.devices, [&](int i) {
+    return distinct(accessed_rects(graph, op, graph.operators[op].operands[i], config.degrees));
+  });
+}
+
+// Gives the launch these tasks. The result: for each of the operands, the shard of each task.
+std::map<int, std::vector<Rect>> place_shards(const Graph& graph, const std::vector<int>& operands,
+                                              const ParallelConfig& config, Launch& launch) {
+  const std::vector<ShardTask> tasks = shard_tasks_of(graph, launch.op, operands, config);
+  std::map<int, std::vector<Rect>> shard_of;
+  for (int i : operands) {
+    Rect none;
+    const TensorId tensor = graph.operators[launch.op].operands[i].tensor;
+    none.rank = static_cast<int>(graph.tensors[tensor].shape.size());
+    shard_of[i].assign(tasks.size(), none);
+  }
+  for (std::size_t k = 0; k < tasks.size(); ++k) {
+    launch.devices.push_back(tasks[k].device);
+    for (const auto& [which, rect] : tasks[k].shards) shard_of[operands[which]][k] = rect;
+  }
+  return shard_of;
+}
+
+void place_sum(const Graph& graph, const GraphFacts&, const LaunchKey&,
+               const ParallelConfig& config, Launch& launch) {
+  const Operator& op = graph.operators[launch.op];
+  if (!sums_by_shards(op, config)) return;
+  const auto shard_of = place_shards(graph, op.outputs(), config, launch);
+  for (Requirement& r : launch.requirements) r.rects = shard_of.at(r.operand);
+}
+
+// One update launch covers all weights that the operator owns (it is the first to use them); its
+// task k has at most one shard of each. A norm launch has the same tasks.
+void place_update(const Graph& graph, const GraphFacts& facts, const LaunchKey&,
+                  const ParallelConfig& config, Launch& launch) {
+  const auto shard_of = place_shards(graph, facts.owned_weights(graph, launch.op), config, launch);
+  const std::size_t tasks = launch.devices.size();
+  for (Requirement& r : launch.requirements) {
+    if (r.tensor.none()) {
+      r.rects.assign(tasks, Rect::of_shape({1}));
+      continue;
+    }
+    r.rects = shard_of.at(r.operand);
+    for (Rect& rect : r.rects) {
+      if (r.role == R::looked_up_gradient) {
+        rect = looked_up_gradient(graph, r.lookup, rect);
+      } else if (r.role == R::looked_up_tokens) {
+        const bool none = rect.empty();
+        rect = looked_up_tokens(graph, r.lookup);
+        if (none) rect.hi = rect.lo;
+      }
+    }
+  }
+}
+
+// A task for each tile of the operator's space. Of linear inputs, all parts touch the same elements
+// here; which partial values each takes is the plan's to say. If the launch is `idle` but for the
+// first part, the others touch nothing.
+void place_operator(const Graph& graph, const ParallelConfig& config, bool idle, Launch& launch) {
+  const Operator& op = graph.operators[launch.op];
+  launch.devices = config.devices;
+  launch.degrees = config.degrees;
+  launch.parts = parts_of(op, config.degrees);
+  for (Requirement& r : launch.requirements) {
+    const Operand& operand = op.operands[r.operand];
+    const bool once = idle || (r.role == R::contribution && of_first_part_alone(op, operand));
+    r.rects = accessed_rects(graph, launch.op, once ? of_first_part(op, operand) : operand,
+                             config.degrees);
+  }
+}
+
+void place_forward(const Graph& graph, const GraphFacts&, const LaunchKey&,
+                   const ParallelConfig& config, Launch& launch) {
+  place_operator(graph, config, false, launch);
+}
+
+void place_backward(const Graph& graph, const GraphFacts& facts, const LaunchKey& key,
+                    const ParallelConfig& config, Launch& launch) {
+  place_operator(graph, config, facts.first_part_alone(graph.operators[key.op]), launch);
+}
+
+// One task, where the first one of the operator's norm launch, or update, runs.
+void place_clip(const Graph& graph, const GraphFacts& facts, const LaunchKey& key,
+                const ParallelConfig& config, Launch& launch) {
+  const std::vector<int> owned = facts.owned_weights(graph, key.op);
+  launch.devices = {shard_tasks_of(graph, key.op, owned, config).front().device};
+  for (Requirement& r : launch.requirements) r.rects = {Rect::of_shape({1})};
+}
+
+// The table.
+
+PassRow load_row() {
+  PassRow row;
+  row.name = "load";
+  row.of = Of::input;
+  row.wanted = is_loaded;
+  row.runs = runs_of_readers;
+  row.uses = use_load;
+  row.place = place_load;
+  row.priced_as = Pass::load;
+  row.ahead = true;
+  return row;
+}
+
+PassRow forward_row() {
+  PassRow row;
+  row.name = "forward";
+  row.wanted = takes_part;
+  row.runs = runs_of_operator;
+  row.uses = use_forward;
+  row.place = place_forward;
+  row.price = Price::of_task;
+  row.priced_as = Pass::forward;
+  row.answers = is_loss;
+  return row;
+}
+
+PassRow sum_row() {
+  PassRow row;
+  row.name = "sum";
+  row.wanted = can_have_partial_values;
+  row.runs = runs_of_operator;
+  row.uses = use_sum;
+  row.place = place_sum;
+  row.priced_as = Pass::sum;
+  return row;
+}
+
+PassRow backward_row() {
+  PassRow row;
+  row.name = "backward";
+  row.wanted = runs_backward;
+  row.runs = training;
+  row.uses = use_backward;
+  row.place = place_backward;
+  row.follows = Pass::forward;
+  row.price = Price::of_task;
+  row.priced_as = Pass::backward;
+  return row;
+}
+
+PassRow norm_row() {
+  PassRow row;
+  row.name = "norm";
+  row.wanted = has_norms;
+  row.runs = training;
+  row.uses = use_norm;
+  row.place = place_update;
+  row.closing = true;
+  return row;
+}
+
+PassRow clip_row() {
+  PassRow row;
+  row.name = "clip";
+  row.of = Of::iteration;
+  row.wanted = has_norms;
+  row.runs = training;
+  row.uses = use_clip;
+  row.place = place_clip;
+  row.closing = true;
+  row.answers = finds_overflows;
+  return row;
+}
+
+PassRow update_row() {
+  PassRow row;
+  row.name = "update";
+  row.wanted = owns_weights;
+  row.runs = training;
+  row.uses = use_update;
+  row.place = place_update;
+  row.closing = true;
+  return row;
+}
+
+std::vector<PassRow> make_rows() {
+  std::vector<PassRow> rows = {
+      load_row(), forward_row(), sum_row(), backward_row(), norm_row(), clip_row(), update_row(),
+  };
+  for (std::size_t p = 0; p < rows.size(); ++p) rows[p].pass = static_cast<Pass>(p);
+  return rows;
+}
+
+}  // namespace
+
+const std::vector<PassRow>& all_passes() {
+  static const std::vector<PassRow> rows = make_rows();
+  return rows;
+}
+
+const PassRow& row_of(Pass pass) { return all_passes()[static_cast<std::size_t>(pass)]; }
+
+}  // namespace flexlegion

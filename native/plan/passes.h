@@ -1,0 +1,90 @@
+// The passes of an iteration, a row each. A row states of a pass whatever the rest of the code asks
+// about it: its name, in which runs it takes part, what its launches touch and where their tasks
+// run, what they are charged, and how they fuse. Plan, simulator, measurement and runtime read the
+// rows; so a new pass is a new row here, a place in the order of issue (schedule.h), and a body in
+// the runtime (runtime/pass_bodies.h). docs/adding-a-pass.md adds one.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "plan/places.h"
+
+namespace flexlegion {
+
+struct GraphFacts;
+struct Launch;
+struct Optimizer;
+
+// The enumerators are in the order of the rows; their numbers mean nothing else.
+//
+// - `load` brings a batch from the host into an input tensor.
+// - `forward` and `backward` compute operators and their gradients.
+// - `sum` combines the partial values of an operator's outputs, where the operator's configuration
+//   asks for that (Sums::shards).
+// - `update` changes weights.
+// - `norm` and `clip` are there if the update needs the norm of all gradients, to clip them by it,
+//   or to know whether they are finite. `norm` finds, for each task of an update, the norm of the
+//   gradients that the task is about to use. `clip` is one task that finds the norm of these norms.
+enum class Pass { load, forward, sum, backward, norm, clip, update };
+constexpr int kPasses = static_cast<int>(Pass::update) + 1;
+
+// In which runs a launch takes part (a bit set).
+enum Runs : unsigned { kTrains = 1, kEvaluates = 2, kPredicts = 4 };
+
+// Names a launch of the plan.
+struct LaunchKey {
+  Pass pass = Pass::forward;
+  OpId op = {};                // none, of a load
+  TensorId tensor = {};        // of a load
+  Field field = Field::value;  // of a sum: what it combines
+  int round = 0;  // which micro-batch of the iteration it works on; so far there is one
+};
+
+// What a pass has launches of: input tensors, operators, or the iteration, which has one launch.
+// The key of that one names an operator all the same, whose configuration says where it runs.
+enum class Of { input, op, iteration };
+
+// What a task takes in the simulator: a time that the cost table states for this task, or a time
+// that grows with the bytes that the task touches.
+enum class Price { of_task, of_bytes };
+
+struct PassRow {
+  Pass pass = Pass::load;
+  const char* name = "";  // in plans, timelines, traces and messages
+  Of of = Of::op;
+
+  // Whether the graph asks for the launch that the key names. Of the iteration's pass: whether the
+  // operator is among those that the launch is about.
+  bool (*wanted)(const Graph&, const GraphFacts&, const LaunchKey&) = nullptr;
+  // In which runs it takes part.
+  unsigned (*runs)(const Graph&, const GraphFacts&, const LaunchKey&) = nullptr;
+  // What it touches.
+  std::vector<Use> (*uses)(const Graph&, const GraphFacts&, const LaunchKey&) = nullptr;
+  // Gives the launch its tasks: a device each, and a rectangle for each requirement. The
+  // configuration is that of decides() (launches.h).
+  void (*place)(const Graph&, const GraphFacts&, const LaunchKey&, const ParallelConfig&,
+                Launch&) = nullptr;
+
+  // The pass of the same operator whose tasks it follows, if there is one. Task k runs on the
+  // device of task k of that pass, after it, and finds in memory what that one touched.
+  std::optional<Pass> follows;
+
+  Price price = Price::of_bytes;
+  Pass priced_as = Pass::update;  // which pass's price per byte, or per task, is charged
+
+  // Whether it runs ahead of its iteration, while the one before still computes. Then it belongs to
+  // no sequence of fused launches, and memory holds a second copy of what it writes.
+  bool ahead = false;
+  // Whether it ends an iteration: nothing but the end awaits its results, so launches that only
+  // devices of one memory wait for can be delayed by fusion (fusion.h).
+  bool closing = false;
+  // Whether the launch tells the host what it found. Then it is not fused, so that its answer does
+  // not wait for other launches. Null: it never does.
+  bool (*answers)(const Graph&, const Optimizer&, const LaunchKey&) = nullptr;
+};
+
+const PassRow& row_of(Pass pass);
+const std::vector<PassRow>& all_passes();
+
+}  // namespace flexlegion

@@ -1,0 +1,54 @@
+#include "plan/places.h"
+
+#include <iterator>
+
+namespace flexlegion {
+
+const char* name_of(Field field) {
+  static const char* const names[] = {
+      "value", "partial", "gradient", "state", "norms", "total norm",
+  };
+  static_assert(std::size(names) == kFields);
+  return names[static_cast<std::size_t>(field)];
+}
+
+const RoleRow& row_of(RequirementRole role) {
+  using P = Privilege;
+  static const RoleRow rows[] = {
+      {"loaded", Field::value, P::write},
+      {"input", Field::value, P::read},
+      {"weight", Field::value, P::read},
+      {"operator state", Field::value, P::read_write},
+      {"output", Field::value, P::write},
+      {"partial", Field::partial, P::read},
+      {"summed", Field::value, P::write},
+      {"saved", Field::value, P::read},
+      {"output gradient", Field::gradient, P::read},
+      {"contribution", Field::gradient, P::write},  // read_write where some task adds
+      {"weight gradient", Field::gradient, P::read},
+      {"looked up tokens", Field::value, P::read},
+      {"looked up gradient", Field::gradient, P::read},
+      {"norm", Field::norms, P::write},
+      {"all norms", Field::norms, P::read},
+      {"total norm", Field::total_norm, P::write},
+      {"updated", Field::value, P::read_write},
+      {"optimizer state", Field::state, P::read_write},
+      {"clipped by", Field::total_norm, P::read},
+  };
+  static_assert(std::size(rows) == kRoles);
+  return rows[static_cast<std::size_t>(role)];
+}
+
+DataType type_of(const Graph& graph, const Place& place) {
+  switch (place.field) {
+    case Field::value:
+    case Field::partial:
+      return graph.tensors[place.tensor].type;
+    case Field::gradient:
+      return graph.tensors[place.tensor].gradient_type();
+    default:
+      return kStateType;
+  }
+}
+
+}  // namespace flexlegion
