@@ -262,8 +262,8 @@ typedef struct {
   int32_t pass_id, index, part; /* index: the operator, or if the pass is of inputs the tensor; of a
                                    communication task: its writer's */
   int32_t flow;                 /* of a communication task: FL_FLOW_...; or -1 */
-  int32_t tensor; /* for weights an operator, for the iteration a field; of a task that moves nothing
-                     -1 */
+  int32_t tensor; /* for weights an operator, for the iteration a field; of a task that moves
+                     nothing -1 */
   int32_t source, destination; /* memories of a communication task, or -1 */
   int32_t hop;                 /* of a communication task, or -1 */
   int32_t unused;
