@@ -126,20 +126,23 @@ def test_what_does_not_fit_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "it does not fit" in " ".join(out.split())
 
 
-def test_a_search_warns_of_a_program_that_does_not_fit(
+def test_a_search_refuses_programs_that_do_not_fit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Adam's states of all weights are on each device of a program; here they are shared out."""
     sizes = ["--size", "input_shape=20000", "--size", "hidden=20000x20000x20000"]
     options = ["--model", "mlp", *sizes, "--batch-size", "16", "--machine", "p100x8"]
-    options += ["--optimizer", "adam", "--space", "dtensor", "--start", "data"]
-    options += ["--dimensions", "sample", "--proposals", "1", "--chains", "1", "--json"]
-    assert main(["search", *options, "--out", str(tmp_path / "found.json")]) == 0
+    options += ["--optimizer", "adam", "--start", "data", "--dimensions", "sample"]
+    options += ["--proposals", "1", "--chains", "1", "--json", "--out"]
+    found, within = tmp_path / "found.json", tmp_path / "within.json"
+    assert main(["search", *options, str(found)]) == 0
+    assert json.loads(capsys.readouterr().out)["fits"] is True
+    assert main(["search", *options, str(within), "--space", "dtensor"]) == 2
     out, err = capsys.readouterr()
-    facts = json.loads(out)
-    assert facts["fits"] is True
-    assert facts["memory_of_each_device"]["fits"] is False
-    assert "warning: as a program for dtensor, it does not fit: each device needs" in err
+    assert out == ""
+    assert "no strategy was found that fits into the machine's memories" in err
+    assert "by what its program for dtensor keeps there" in err
+    assert not within.exists()
 
 
 def test_searches_within_a_target_tell_the_memory_of_the_program() -> None:
