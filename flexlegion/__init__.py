@@ -60,22 +60,25 @@ if TYPE_CHECKING:
     from flexlegion.tuner.tune import tune as tune
 
 
+_MODULES: dict[str, str] = {}  # of each public name, filled when the first one is asked for
+
+
 def _modules() -> dict[str, str]:
     """The module of each public name, as the list above states it."""
-    with open(__file__, encoding="utf-8") as source:
-        imports = [line.split() for line in source if line.startswith("    from flexlegion.")]
-    return {name: module for _, module, _, name, *_ in imports}
-
-
-_MODULES = _modules()
-__all__ = sorted(_MODULES)
+    if not _MODULES:
+        with open(__file__, encoding="utf-8") as source:
+            imports = [line.split() for line in source if line.startswith("    from flexlegion.")]
+        _MODULES.update({name: module for _, module, _, name, *_ in imports})
+    return _MODULES
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name == "__all__":
+        return sorted(_modules())
+    if name not in _modules():
         raise AttributeError(f"module 'flexlegion' has no attribute '{name}'")
     return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *globals()]
+    return [*_modules(), *globals()]
