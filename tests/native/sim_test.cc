@@ -388,7 +388,7 @@ TEST_CASE("out of memory") {
     const PricedConfig dense = bench.config(0, {1, 1}, {0}), loss = bench.config(1, {1}, {0});
     simulator.set({dense, loss});
     CHECK(simulator.graph().memory() == Times{336});
-    CHECK(simulator.graph().overfull_memory() == -static_cast<int>(1 - missing));
+    CHECK(simulator.graph().missing_memory() == missing);
     CHECK(peak_memory(simulator.graph(), simulator.timeline())[0] <= 336);
     CHECK(simulator.propose({{OpId(0), dense}}, Algorithm::full) ==
           (missing ? Verdict::out_of_memory : Verdict::simulated));
