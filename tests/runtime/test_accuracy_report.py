@@ -70,7 +70,7 @@ def test_options_reach_every_network(
     monkeypatch.delenv("LEGATE_CONFIG", raising=False)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["tests/tune", "."]))
     monkeypatch.setattr(accuracy_report, "CASES", (Case("small", SMALL),))
-    options = {"storage": "bf16", "precision": "fp32", "optimizer": "adamw", "clip_norm": 0.5}
+    options = {"storage": "fp16", "precision": "fp32", "optimizer": "adamw", "clip_norm": 0.5}
     words = [w for name, v in options.items() for w in (f"--{name.replace('_', '-')}", str(v))]
     assert all_of(tmp_path, *words, "--seed", "3") == 0
     report = report_of(tmp_path)
@@ -81,7 +81,7 @@ def test_options_reach_every_network(
     assert {name: ran[name] for name in ("storage", "precision", "optimizer")} == {
         name: options[name] for name in ("storage", "precision", "optimizer")
     }
-    heading = "optimizer adamw, clipped to norm 0.5, stored as bf16"
+    heading = "optimizer adamw, clipped to norm 0.5, stored as fp16"
     assert heading in " ".join(capfd.readouterr().out.split())
 
 
