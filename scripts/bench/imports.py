@@ -24,6 +24,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -129,13 +130,10 @@ def _check(module: Any, example: Any) -> dict[str, Any]:
         in_check = time.process_time() - begun
         return unchecked
 
-    torch_reference.check_torch = timed
-    try:
+    with mock.patch.object(torch_reference, "check_torch", timed):
         begun = time.process_time()
         model = from_torch(module, example)
         seconds = time.process_time() - begun
-    finally:
-        torch_reference.check_torch = check
     assert model.origin is not None
     notes = [note for note in model.origin.notes if "not checked" in note]
     its = {"import_cpu_s": seconds, "check_cpu_s": in_check, "check_share": in_check / seconds}
