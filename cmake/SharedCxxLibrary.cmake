@@ -1,7 +1,6 @@
-# C++'s library is linked as the shared one that Legion uses, whatever the compiler's default is. Some machines link a
-# static one (-static-libstdc++ in LDFLAGS, or no link for the linker to find the shared one by). A copy inside one of
-# our libraries would stand before the shared one when legate is loaded after it, and legate crashes in its first
-# constructor.
+# Links C++'s library as the shared one that Legion uses, whatever the compiler does by itself: with -static-libstdc++ in
+# LDFLAGS, and on one machine (Ubuntu 24.04, g++ 13) without it, libraries got a static copy. The symbols of such a copy
+# come before those of the shared library when legate is loaded after ours, and legate crashes in its first constructor.
 include(CheckLinkerFlag)
 set(shared_cxx_library "LINKER:--push-state,--no-as-needed,-l:libstdc++.so.6,--pop-state")
 check_linker_flag(CXX "${shared_cxx_library}" FLEXLEGION_SHARED_CXX_LIBRARY)

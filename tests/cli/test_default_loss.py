@@ -61,10 +61,10 @@ def dense() -> fl.Model:
 
 def test_every_command_that_takes_a_loss_is_here() -> None:
     commands = next(a for a in parser_of(MODULES)._actions if a.dest == "command").choices
-    assert commands is not None
+    assert isinstance(commands, dict)
     takes = {
         name
-        for name, parser in commands.items()  # type: ignore[attr-defined]
+        for name, parser in commands.items()
         if any(action.dest == "loss" for action in parser._actions)
     }
     assert takes == {*IN_PROCESS, *ON_LEGION}

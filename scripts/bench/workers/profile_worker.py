@@ -14,15 +14,16 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
+from itertools import product
 from math import prod
 
 from common.workloads import Workload
 
 from flexlegion.base.errors import UserError
+from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.cost.profile_db import ProfileDB
-from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import DimKind
-from flexlegion.machine.topology import Device
+from flexlegion.machine.topology import Topology
 from flexlegion.networks.network import Network
 from flexlegion.plan.passes import TASK_PASSES
 from flexlegion.profiling.local import local_topology
@@ -37,33 +38,24 @@ FIRST = ("matmul", "convolution")  # families whose times say most
 IMAGES = 4  # dimensions; of splits of height and width there are too many
 
 
-def unlike(graph: Graph) -> Iterator[Operator]:
-    """One operator of each kind, attributes and shapes."""
-    seen = set()
-    for op in graph.operators:
-        attributes = [item for item in op.kind.attributes().items() if item[0] != "id"]
-        dtypes = [t.dtype for t in (*op.inputs, *op.outputs)]
-        grads = [t.requires_gradient for t in op.inputs]
-        key = str((op.kind.type, sorted(attributes), op.input_shapes, dtypes, grads))
-        if key not in seen:
-            seen.add(key)
-            yield op
-
-
 def requests_of(
-    network: Network, devices: int, device: Device
-) -> Iterator[tuple[int, TaskRequest]]:
-    """The first and the last task of each split, with how much later than others it comes."""
-    for op in unlike(network.graph):
+    network: Network, devices: int, topology: Topology
+) -> Iterator[tuple[tuple[int, int], list[TaskRequest]]]:
+    """The first and the last task of each split, with what decides when its turn is."""
+    problem = network.problem(topology, AnalyticCosts())
+    device = topology.device(topology.names.preferred[0])
+    for number, op in enumerate(network.graph.operators):
+        if problem.class_of(op) != number:
+            continue  # its tasks take what those of an operator before it take
         late = 0 if op.kind.family in FIRST else 1
         images = len(op.output.shape) == IMAGES
         for degrees in splits(op, devices, SPLIT - {DimKind.ATTRIBUTE} if images else SPLIT):
             count = prod(degrees)
             if count & (count - 1):
                 continue  # machines have powers of two
-            for part in {0, count - 1}:
-                for pass_ in TASK_PASSES:
-                    yield late, TaskRequest(op, degrees, part, pass_, device, network.graph)
+            tasks = product((0, count - 1), TASK_PASSES)
+            requests = [TaskRequest(op, degrees, k, p, device, network.graph) for k, p in tasks]
+            yield (late, count), requests
 
 
 def main() -> None:
@@ -83,7 +75,7 @@ def main() -> None:
         topology = local_topology(db)
         device = topology.device(topology.names.preferred[0])
         measure_linears(device, db, None, REPEATS, args.precision)
-        wanted: list[tuple[tuple[int, int], str, TaskRequest]] = []
+        wanted: list[tuple[tuple[int, int], str, list[TaskRequest]]] = []
         for work in args.workload:
             model = build(work.network, work.batch_size, **work.sizes)
             network = Network.of(
@@ -91,17 +83,18 @@ def main() -> None:
             )
             name = f"{work.network} {work.sizes} {work.batch_size}"
             counts[name] = [0, 0]
-            for late, request in requests_of(network, args.devices, device):
-                wanted.append(((late, prod(request.degrees)), name, request))
+            for turn, requests in requests_of(network, args.devices, topology):
+                wanted.append((turn, name, requests))
         wanted.sort(key=lambda item: item[0])
-        for _, name, request in wanted:
-            counts[name][1] += 1
+        for _, name, requests in wanted:
+            counts[name][1] += len(requests)
             if time.monotonic() > end:
                 continue
             try:
-                counts[name][0] += measure([request], db, None, REPEATS, args.precision)
+                counts[name][0] += measure(requests, db, None, REPEATS, args.precision)
             except UserError as e:
-                failures.append(f"{name}: {request.operator.name} {request.degrees}: {e}")
+                first = requests[0]
+                failures.append(f"{name}: {first.operator.name} {first.degrees}: {e}")
     print(json.dumps({"measured_of_wanted": counts, "failures": failures[:20]}), flush=True)
 
 
