@@ -151,7 +151,6 @@ def search(
     chains: int | None = None,
     options: SearchOptions | None = None,
     search: str = ANNEALING,
-    method: str | None = None,
     progress: bool = True,
 ) -> Found:
     """Search for a fast strategy on a machine; needs neither that machine nor Legion.
@@ -186,8 +185,6 @@ def search(
     search
         "annealing"; "paper", the Metropolis-Hastings algorithm as in section 6.2 of FlexFlow's
         paper; "placement", of whole operators only; or one that `flexlegion.register_search` named.
-    method
-        What `search` was called before.
     progress
         Whether to show a bar, on a terminal.
 
@@ -208,8 +205,6 @@ def search(
     >>> found.iteration_time_ns <= found.data_parallel_time_ns
     True
     """
-    if method is not None:
-        raise UserError(f"the argument 'method' is called 'search' now; give search='{method}'")
     starts_from = SEARCHES[search].starts
     for name, value in (("start", start), ("dimensions", dimensions), ("space", space)):
         if value is not None and not SEARCHES[search].chooses:

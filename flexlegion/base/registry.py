@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from flexlegion.base.errors import UserError
@@ -22,13 +21,10 @@ class Registry(Generic[Entry]):
     ----------
     what
         What an entry is, for messages: ``"strategy"``.
-    renamed
-        New names of entries by those that they had.
     """
 
-    def __init__(self, what: str, renamed: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(self, what: str) -> None:
         self.what = what
-        self._renamed = dict(renamed)
         self._entries: dict[str, Entry] = {}
         self._own: set[str] = set()
 
@@ -75,8 +71,6 @@ class Registry(Generic[Entry]):
         UserError
             If there is none.
         """
-        if name in self._renamed and name not in self._entries:
-            raise UserError(f"the {self.what} '{name}' is called '{self._renamed[name]}' now")
         if name not in self._entries:
             raise unknown(self.what, name, self._entries)
         return self._entries[name]

@@ -6,7 +6,6 @@ import argparse
 from dataclasses import fields, replace
 from typing import Any
 
-from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import note
 from flexlegion.cli.budget import add_budget_options
 from flexlegion.cli.command import Commands, add_command, answer
@@ -78,7 +77,6 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         "Metropolis-Hastings algorithm of FlexFlow's section 6, from its starts; default: "
         f"{ANNEALING}",
     )
-    parser.add_argument("--method", help=argparse.SUPPRESS)  # as it was called before
     for name, text in SWITCHES.items():
         parser.add_argument(f"--no-{name.replace('_', '-')}", action="store_true", help=text)
     parser.add_argument(
@@ -93,8 +91,6 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 def _run(args: argparse.Namespace) -> None:
     from flexlegion.analysis.search import search
 
-    if args.method is not None:
-        raise UserError("--method is called --search now, and the search 'chains' 'annealing'")
     found = search(
         **asked(args),
         budget=args.budget,

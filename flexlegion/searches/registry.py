@@ -93,7 +93,7 @@ class NamedSearch:
     chooses: bool = True
 
 
-SEARCHES: Registry[NamedSearch] = Registry("search", renamed={"chains": ANNEALING})
+SEARCHES: Registry[NamedSearch] = Registry("search")
 
 
 @typed

@@ -20,10 +20,7 @@ from flexlegion.strategy.configuration import SUMS, ParallelConfig
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity, from_json, to_json
 
 SCHEMA_VERSION = 2
-KEYS = {
-    1: ("schema_version", "found", "operators"),
-    2: ("schema_version", "found", "granularity", "operators"),
-}
+KEYS = ("schema_version", "found", "granularity", "operators")
 GRAPH = "graph"  # in `found`: the fingerprint, operator by operator
 
 
@@ -252,34 +249,22 @@ def _configs_of(document: Any, where: str) -> dict[str, ParallelConfig]:
             "'operators'"
         )
     version = document.get("schema_version")
-    if type(version) is not int or version not in KEYS:
-        versions = " and ".join(map(str, KEYS))
+    if type(version) is not int or version != SCHEMA_VERSION:
         raise UserError(
-            f"{where}: schema_version is {shown(version)}, but this program reads {versions}"
+            f"{where}: schema_version is {shown(version)}, but this program reads {SCHEMA_VERSION}"
         )
     for key in document:
-        if key not in KEYS[version]:
-            keys = ", ".join(KEYS[version])
-            raise UserError(f"{where}: unknown key {shown(key)}; the keys are {keys}")
+        if key not in KEYS:
+            raise UserError(f"{where}: unknown key {shown(key)}; the keys are {', '.join(KEYS)}")
     if not isinstance(document.get("found", {}), dict):
         raise UserError(
             f"{where}: 'found' has to be an object, but is {shown(document['found'])}; it may be "
             "left out"
         )
-    read = _config_of_version_1 if version == 1 else _config_of
     return {
-        name: read(entry, f"{where}: operator '{printable(name)}'")
+        name: _config_of(entry, f"{where}: operator '{printable(name)}'")
         for name, entry in document["operators"].items()
     }
-
-
-def _config_of_version_1(entry: Any, where: str) -> ParallelConfig:
-    """An operator's configuration in a file of schema version 1."""
-    if not isinstance(entry, dict) or set(entry) != {"degrees", "devices"}:
-        raise UserError(f"{where} needs exactly the keys 'degrees' and 'devices'")
-    if not _is_list(entry["degrees"], int):
-        raise UserError(f"{where}: 'degrees' has to be a list of integers")
-    return ParallelConfig(tuple(entry["degrees"]), _devices(entry, where))
 
 
 def _config_of(entry: Any, where: str) -> ParallelConfig:
@@ -292,7 +277,9 @@ def _config_of(entry: Any, where: str) -> ParallelConfig:
         raise UserError(
             f"{where}: 'sums' has to be {' or '.join(map(shown, SUMS))}, but is {shown(sums)}"
         )
-    devices = _devices(entry, where)
+    if not _is_list(entry["devices"], str):
+        raise UserError(f"{where}: 'devices' has to be a list of names")
+    devices = tuple(entry["devices"])
     if isinstance(degrees, dict) and _is_list(list(degrees.values()), int):
         return ParallelConfig(tuple(degrees.values()), devices, sums, tuple(degrees))
     if _is_list(degrees, int):
@@ -301,12 +288,6 @@ def _config_of(entry: Any, where: str) -> ParallelConfig:
         f"{where}: 'degrees' has to be an object of integers by the dimensions' names, as in "
         '{"sample": 2}, or a list of one for each dimension'
     )
-
-
-def _devices(entry: dict[str, Any], where: str) -> tuple[str, ...]:
-    if not _is_list(entry["devices"], str):
-        raise UserError(f"{where}: 'devices' has to be a list of names")
-    return tuple(entry["devices"])
 
 
 def _is_list(value: Any, of: type) -> bool:

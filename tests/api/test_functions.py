@@ -186,14 +186,6 @@ def test_html() -> None:
         (lambda: fl.search("lenet", MACHINE, seed=-1), "the seed has to be at least 0 and below"),
         (lambda: fl.search("lenet", MACHINE, chains=0), "the number of chains has to be 1 to 256"),
         (lambda: fl.search("lenet", MACHINE, search="guess"), "unknown search 'guess'; choose one"),
-        (
-            lambda: fl.search("lenet", MACHINE, search="chains"),
-            "the search 'chains' is called 'annealing' now",
-        ),
-        (
-            lambda: fl.search("lenet", MACHINE, method="placement"),
-            "the argument 'method' is called 'search' now; give search='placement'",
-        ),
         (lambda: fl.search("lenet", MACHINE, costs="free"), "unknown costs 'free'; choose one of "),
         (lambda: fl.simulate("lenet", MACHINE, "dta"), "dta: no such strategy file; give a path"),
         (lambda: fl.simulate("lenet", MACHINE, algorithm="fast"), "unknown algorithm 'fast'; "),

@@ -204,7 +204,6 @@ ROWS: dict[str, dict[str, Row]] = {
         "dimensions": Row({"--dimensions": "sample"}, {"dimensions": ["sample"]}),
         "space": Row({"--space": "jax"}, {"space": "jax"}),
         "search": Row({"--search": "placement"}, {"search": "placement"}, moves=True),
-        "method": Row({"--method": "chains"}, shows=says("is called --search now"), status=2),
         "trace": _file("--trace", "trace.json"),
     }
     | {

@@ -424,7 +424,7 @@ def test_explain_mistakes(capsys: Capture, tmp_path: Path) -> None:
     text = error_of(capsys, "explain", "data", *SMALL, "--top", "0")
     assert text == "the number of groups to show has to be at least 1, but is 0"
     path = tmp_path / "s.json"
-    path.write_text('{"schema_version": 1, "opera')
+    path.write_text('{"schema_version": 2, "opera')
     assert error_of(capsys, "explain", str(path), *SMALL).startswith(f"{path}: not JSON, or cut")
     args = ["--model", "resnet101", "--batch-size", "512", "--machine", "k80x1"]
     assert "does not fit: training allocates" in error_of(capsys, "explain", "single", *args)

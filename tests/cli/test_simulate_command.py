@@ -320,14 +320,14 @@ def test_file_that_says_it_wrongly(
     capsys: Capture, tmp_path: Path, found: dict[str, Any], text: str
 ) -> None:
     path = tmp_path / "s.json"
-    path.write_text(json.dumps({"schema_version": 1, "found": found, "operators": {}}))
+    path.write_text(json.dumps({"schema_version": 2, "found": found, "operators": {}}))
     assert error_of(capsys, "simulate", "--strategy", str(path)).startswith(f"{path}: {text}")
 
 
 def test_messages_stay_short(capsys: Capture, tmp_path: Path) -> None:
     """Of a network with hundreds of operators, some are named."""
     path = tmp_path / "s.json"
-    path.write_text(json.dumps({"schema_version": 1, "operators": {}}))
+    path.write_text(json.dumps({"schema_version": 2, "operators": {}}))
     args = ["simulate", "--model", "nmt", "--machine", "p100x1", "--strategy", str(path)]
     text = error_of(capsys, *args)
     assert "and 314 more; a strategy has one entry for each operator" in text

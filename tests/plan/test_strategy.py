@@ -9,16 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import flexlegion as fl
 from flexlegion import Model, ParallelConfig, Strategy, UserError
-from flexlegion.analysis.result import Iteration
 from flexlegion.graph.graph import Graph
 from flexlegion.known_strategies import resolve
 from flexlegion.machine.devices import Devices
 from flexlegion.zoo import ZOO, build
 
 DEVICES = Devices.of(cpus=3)
-FILES = sorted(Path(__file__).with_name("version_1").glob("*.json"))
 
 
 @pytest.fixture
@@ -209,7 +206,7 @@ def test_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", '{"schema_version": 1, "operators": {"fc": {"deg', "degrees: 1", "[1, 2", "{} {}"],
+    ["", "{", '{"schema_version": 2, "operators": {"fc": {"deg', "degrees: 1", "[1, 2", "{} {}"],
 )
 def test_not_json(tmp_path: Path, text: str) -> None:
     assert load_text(tmp_path, text).startswith("not JSON, or cut short (line 1, column ")
@@ -225,17 +222,17 @@ def test_binary(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", "1", "null", '"data"', "{}", '{"schema_version": 1}', '{"operators": []}']
+    "text", ["[]", "1", "null", '"data"', "{}", '{"schema_version": 2}', '{"operators": []}']
 )
 def test_another_shape(tmp_path: Path, text: str) -> None:
     assert load_text(tmp_path, text).startswith("not a strategy file; it has to be an object with")
 
 
-@pytest.mark.parametrize("version", [0, 3, "1", None, True, 1.0])
+@pytest.mark.parametrize("version", [0, 1, 3, "2", None, True, 2.0])
 def test_schema_version(tmp_path: Path, version: object) -> None:
     text = json.dumps({"schema_version": version, "operators": {}})
     assert load_text(tmp_path, text) == (
-        f"schema_version is {json.dumps(version)}, but this program reads 1 and 2"
+        f"schema_version is {json.dumps(version)}, but this program reads 2"
     )
 
 
@@ -249,13 +246,6 @@ def test_entry(tmp_path: Path, entry: object) -> None:
     )
 
 
-@pytest.mark.parametrize("entry", [*ENTRIES, {"degrees": [1], "devices": [], "sums": "readers"}])
-def test_entry_of_version_1(tmp_path: Path, entry: object) -> None:
-    assert load_text(tmp_path, with_entry(entry, version=1)) == (
-        "operator 'fc' needs exactly the keys 'degrees' and 'devices'"
-    )
-
-
 NO_DEGREES = [1, "1", None, ["1"], [1.0], [True], [None], [[1]]]
 
 
@@ -266,12 +256,6 @@ def test_degrees_of_another_type(tmp_path: Path, degrees: object) -> None:
         "operator 'fc': 'degrees' has to be an object of integers by the dimensions' names, as in "
         '{"sample": 2}, or a list of one for each dimension'
     )
-
-
-@pytest.mark.parametrize("degrees", [*NO_DEGREES, {}, {"sample": 2}])
-def test_degrees_of_another_type_in_version_1(tmp_path: Path, degrees: object) -> None:
-    text = with_entry({"degrees": degrees, "devices": ["cpu:0"]}, version=1)
-    assert load_text(tmp_path, text) == "operator 'fc': 'degrees' has to be a list of integers"
 
 
 @pytest.mark.parametrize("sums", ["shard", "", None, 1, ["shards"]])
@@ -290,7 +274,7 @@ def test_devices_of_another_type(tmp_path: Path, devices: object) -> None:
 
 def test_the_same_operator_twice(tmp_path: Path) -> None:
     entry = '"fc": {"degrees": [1, 1], "devices": ["cpu:0"]}'
-    text = f'{{"schema_version": 1, "operators": {{{entry}, {entry}}}}}'
+    text = f'{{"schema_version": 2, "operators": {{{entry}, {entry}}}}}'
     assert load_text(tmp_path, text) == "the name 'fc' occurs twice in one object; keep one entry"
 
 
@@ -357,28 +341,3 @@ def test_degree_beyond_the_extent(graph: Graph) -> None:
         "s.json: operator 'fc' splits dimension 'in' into 145 parts, but it has an extent of 144; "
         "use at most 144"
     )
-
-
-# Of an earlier version
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
-def test_version_1_is_the_same_as_version_2(file: Path, tmp_path: Path) -> None:
-    """Files of version 1 load, are saved as version 2, and are simulated to the same line."""
-    old = simulated(file)
-    again = tmp_path / "again.json"
-    old.save(again)
-    new = simulated(again)
-    assert json.loads(again.read_text())["schema_version"] == 2
-    assert old.strategy.found == new.strategy.found
-    assert str(old).splitlines()[1:] == str(new).splitlines()[1:]
-    if old.strategy.found["loss"] == "mean_squared_error":  # which is as it was then
-        assert old.iteration_time_ns == old.strategy.found["iteration_time_ns"]
-        assert old.bytes_moved == old.strategy.found["bytes_moved"]
-
-
-def simulated(file: Path) -> Iteration:
-    strategy = Strategy.load(file)
-    found = strategy.found
-    model = fl.load_model(found["model"], found["batch_size"])
-    return fl.simulate(model, found["machine"], strategy, loss=found["loss"], costs="analytic")
