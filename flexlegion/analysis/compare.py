@@ -31,7 +31,7 @@ from flexlegion.searches.registry import (
 )
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 
 KNOWN = ("single", "model", "data", "expert", "optcnn")
 FOUND = "found"
@@ -63,7 +63,7 @@ class Compared(Result):
     ended_by: KeyboardInterrupt | None = None
 
     @property
-    def strategy(self) -> Strategy:
+    def strategy(self) -> ResolvedStrategy:
         """The best that the search found."""
         return self.found.strategy
 
@@ -183,7 +183,7 @@ def known_row(name: str, problem: Problem) -> Json:
     return row | _figures(strategy, problem)
 
 
-def _same_as(strategy: Strategy, problem: Problem) -> str | None:
+def _same_as(strategy: ResolvedStrategy, problem: Problem) -> str | None:
     """Which one of the other built-in strategies the experts' is, for this network."""
     for name in STRATEGIES:
         entry = STRATEGIES[name]
@@ -205,7 +205,7 @@ def _searched(name: str, result: SearchResult, problem: Problem) -> Json:
     } | _figures(result.strategy, problem)
 
 
-def _figures(strategy: Strategy, problem: Problem) -> Json:
+def _figures(strategy: ResolvedStrategy, problem: Problem) -> Json:
     timeline = full(problem, strategy)
     reason = memory_excess(strategy, timeline) or time_excess(timeline)
     return {"exists": True, "reason": reason} | figures(timeline)

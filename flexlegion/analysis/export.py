@@ -26,7 +26,7 @@ from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.configuration import ParallelConfig
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
 
 if TYPE_CHECKING:
     from flexlegion.graph.initializers import Array
@@ -65,7 +65,7 @@ class Exported:
     ----------
     text : str
         The program.
-    strategy : Strategy
+    strategy : ResolvedStrategy
         What it does: the given one, but for what is replaced.
     replaced : tuple of Replaced
         Where that differs.
@@ -82,7 +82,7 @@ class Exported:
     """
 
     text: str
-    strategy: Strategy
+    strategy: ResolvedStrategy
     replaced: tuple[Replaced, ...]
     iteration_time_ns: int
     given_time_ns: int
@@ -250,17 +250,21 @@ def _check_numbers(network: Network, to: str) -> None:
 
 
 def _priced(
-    problem: Problem, given: Strategy, done: Strategy, reasons: Mapping[str, str], before: int
+    problem: Problem,
+    given: ResolvedStrategy,
+    done: ResolvedStrategy,
+    reasons: Mapping[str, str],
+    before: int,
 ) -> tuple[Replaced, ...]:
     """What is replaced, by reason, with what that costs beside the given strategy's time."""
-    problem.prepare_all((op, done[op.name]) for op in problem.graph.operators)
+    problem.price(done)
     kinds: dict[tuple[str, str], list[str]] = {}
     for name, reason in reasons.items():
         operator = problem.graph.operators[problem.operator_numbers[name]]
         kinds.setdefault((reason, _words(operator, done[name])), []).append(name)
     replaced = []
     for (reason, instead), its in kinds.items():
-        alone = given.replaced({**given, **{name: done[name] for name in its}})
+        alone = given.changed({name: done[name] for name in its})
         cost = full(problem, alone).iteration_time_ns - before
         replaced.append(Replaced(tuple(its), reason, instead, cost))
     return tuple(replaced)

@@ -13,7 +13,7 @@ from flexlegion.base.errors import UserError
 from flexlegion.console.blocks import Block, as_html, as_text
 from flexlegion.report.timelines import figures, save_trace, time_excess
 from flexlegion.sim.simulator import Timeline
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 
 if TYPE_CHECKING:
     from flexlegion.report.html.picture import Picture
@@ -47,7 +47,7 @@ class Iteration(Result):
 
     Attributes
     ----------
-    strategy : Strategy
+    strategy : ResolvedStrategy
         What was simulated; `Model.compile` takes it, or the result itself.
     timeline : Timeline
         Every task, on which device, and when.
@@ -68,7 +68,7 @@ class Iteration(Result):
         Whether every memory is large enough for what is allocated there.
     """
 
-    strategy: Strategy
+    strategy: ResolvedStrategy
     timeline: Timeline
     iteration_time_ns: int
     bytes_moved: int
@@ -86,7 +86,7 @@ class Iteration(Result):
         UserError
             If it cannot be written there.
         """
-        self.strategy.save(path, self.timeline.problem.graph)
+        self.strategy.save(path)
 
     def plot(self) -> Picture:
         """The network by layers, coloured by split: notebooks show it, `save` writes an SVG."""
@@ -106,7 +106,7 @@ class Iteration(Result):
         save_trace(path, self.timeline, about)
 
 
-def iteration_of(strategy: Strategy, timeline: Timeline) -> dict[str, Any]:
+def iteration_of(strategy: ResolvedStrategy, timeline: Timeline) -> dict[str, Any]:
     """The fields of an `Iteration`; `UserError` if a task of it takes too long to be simulated."""
     if reason := time_excess(timeline):
         raise UserError(reason)

@@ -16,7 +16,7 @@ from flexlegion.console.blocks import Block, Pairs
 from flexlegion.console.progress import ProgressBar
 from flexlegion.console.text import count, duration
 from flexlegion.graph.operator_type import DimKind
-from flexlegion.known_strategies import AnyStrategy, granularity_of, named, read_strategy, unchecked
+from flexlegion.known_strategies import AnyStrategy, granularity_of, named, read_strategy, unpriced
 from flexlegion.objective.losses import Losses
 from flexlegion.objective.optimizers import Optimizer
 from flexlegion.report.timelines import described, details, fits, time_excess
@@ -26,7 +26,7 @@ from flexlegion.searches.registry import ANNEALING, SEARCHES, SPECIAL, SearchTas
 from flexlegion.sim.problem import Needs, Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.configuration import SPLIT
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 
 REFERENCES = ("data", "expert")
 
@@ -247,7 +247,7 @@ def _restricted(setting: Setting, space: str) -> Setting:
     return replace(setting, problem=fewer)
 
 
-def _within(strategy: Strategy, every: Problem, problem: Problem) -> Strategy:
+def _within(strategy: ResolvedStrategy, every: Problem, problem: Problem) -> ResolvedStrategy:
     """A strategy in the space of a problem, made of one for the problem without that."""
     if problem.space is None:
         return strategy
@@ -280,7 +280,7 @@ def starts_of(
     seed: int,
     default: Sequence[str],
     problem: Problem | None = None,
-) -> tuple[dict[str, Strategy], tuple[str, ...]]:
+) -> tuple[dict[str, ResolvedStrategy], tuple[str, ...]]:
     """The strategies to start from, by name, equal ones once; and what is to be said of others.
 
     Parameters
@@ -303,14 +303,15 @@ def starts_of(
         that takes longer than is simulated.
     """
     problem = problem or every
-    starts: dict[str, Strategy] = {}
+    starts: dict[str, ResolvedStrategy] = {}
     notes = []
     for spec in default if specs is None else specs:
         asked = f"random:{seed}" if spec == "random" else spec
         try:
-            strategy = unchecked(asked, every)
+            strategy = unpriced(asked, every)
             _check_dimensions(strategy, every)  # ahead of the cost table, which has candidates
-            strategy = _within(every.checked(strategy), every, problem)
+            every.price(strategy)
+            strategy = _within(strategy, every, problem)
         except UserError as e:
             if specs is not None:
                 raise
@@ -339,13 +340,12 @@ def starts_of(
     return starts, tuple(notes)
 
 
-def _check_dimensions(strategy: Strategy, problem: Problem) -> None:
+def _check_dimensions(strategy: ResolvedStrategy, problem: Problem) -> None:
     """Raise `UserError` if a strategy splits what its search leaves whole."""
     for operator in problem.facts.trained:
-        config = strategy.get(operator.name)
-        if config is None or operator.looks_up:
+        if operator.looks_up:
             continue
-        for dim, degree in zip(operator.dims, config.degrees, strict=False):
+        for dim, degree in zip(operator.dims, strategy[operator.name].degrees, strict=True):
             if degree > 1 and dim.kind in SPLIT - problem.dimensions:
                 raise UserError(
                     f"{strategy.source}: operator '{operator.name}' splits dimension '{dim.name}' "
@@ -353,7 +353,9 @@ def _check_dimensions(strategy: Strategy, problem: Problem) -> None:
                 )
 
 
-def _pays(strategy: Strategy, starts: Mapping[str, Strategy], problem: Problem) -> bool:
+def _pays(
+    strategy: ResolvedStrategy, starts: Mapping[str, ResolvedStrategy], problem: Problem
+) -> bool:
     """Whether it is worth a share of the budget: faster than the first start, or alone fits."""
     mine = full(problem, strategy)
     for other in starts.values():
@@ -401,7 +403,7 @@ def found_by(
         | ({} if search == ANNEALING else {"search": search})
         | ({} if options is None else {"options": asdict(options)})
     )
-    strategy = result.strategy.renamed("found", found)
+    strategy = result.strategy.with_origin("found", found)
     timeline = full(setting.problem, strategy)
     return Found(
         **(iteration_of(strategy, timeline) | story),

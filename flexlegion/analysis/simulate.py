@@ -26,7 +26,7 @@ from flexlegion.report.timelines import described, details, memory_excess
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import ALGORITHMS, SIMULATED, Simulation, Timeline, full
 from flexlegion.strategy.configuration import ParallelConfig
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 
 
 @dataclass(frozen=True, repr=False)
@@ -148,7 +148,7 @@ def simulate(
     )
 
 
-def _check_delta(problem: Problem, strategy: Strategy, expected: Timeline) -> int:
+def _check_delta(problem: Problem, strategy: ResolvedStrategy, expected: Timeline) -> int:
     """Reach a strategy by delta simulations; how many it took.
 
     Where an intermediate strategy does not fit into memory, the next operator changes with it.

@@ -46,7 +46,7 @@ from flexlegion.searches.budget import seconds_of
 from flexlegion.searches.mcmc import Budget, SearchOptions, search
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import Timeline, full
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 from flexlegion.tuner.calibration import calibration_by
 from flexlegion.tuner.disturbances import Watch
 from flexlegion.tuner.passes import Passes
@@ -166,7 +166,7 @@ def _measured(
         requests = [
             request
             for strategy in strategies.values()
-            for request in task_requests(network.graph, strategy, topology)
+            for request in task_requests(strategy, topology)
         ]
         with closing(Passes(requests, network, topology)) as passes:
             trials, measured, rest = _tried(strategies, network, topology, db, passes, args)
@@ -205,7 +205,7 @@ def _measured(
     return facts | summary(comparisons[1:]), f"{wrapped(heading)}\n\n{described(comparisons[1:])}"
 
 
-def _strategies(problem: Problem, number: int, seed: int) -> dict[str, Strategy]:
+def _strategies(problem: Problem, number: int, seed: int) -> dict[str, ResolvedStrategy]:
     """At most so many different strategies that fit into memory, by name.
 
     The known ones come first; then, in turn, random ones and such as a short search finds.
@@ -218,7 +218,7 @@ def _strategies(problem: Problem, number: int, seed: int) -> dict[str, Strategy]
     hybrids = []
     for i, pair in enumerate(random.items()):
         hybrids += [pair, *searched[i : i + 1]]
-    chosen: dict[str, Strategy] = {}
+    chosen: dict[str, ResolvedStrategy] = {}
     for name, strategy in [*known.items(), *hybrids]:
         if len(chosen) == number:
             break
@@ -237,7 +237,7 @@ def _strategies(problem: Problem, number: int, seed: int) -> dict[str, Strategy]
 
 
 def _tried(
-    strategies: dict[str, Strategy],
+    strategies: dict[str, ResolvedStrategy],
     network: Network,
     topology: Topology,
     db: ProfileDB,
@@ -341,7 +341,7 @@ def _measured_parts(timeline: MeasuredTimeline, device: str, iteration_ns: int) 
     return Parts(tasks, launches, iteration_ns - tasks - launches)
 
 
-def _split_reductions(strategy: Strategy, problem: Problem) -> int:
+def _split_reductions(strategy: ResolvedStrategy, problem: Problem) -> int:
     """How many operators are split in a dimension that they sum over."""
     return sum(
         any(

@@ -23,7 +23,7 @@ from flexlegion.machine.devices import MAX_DEVICES, Devices
 from flexlegion.networks.network import Network
 from flexlegion.plan.plan import Plan
 from flexlegion.plan.signatures import described
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -77,33 +77,31 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 
 def _plan(args: argparse.Namespace) -> None:
-    network, devices, strategy, memory_of = _resolved(args)
+    network, strategy, memory_of = _resolved(args)
     optimizer = network.optimizer
-    plan = Plan(
-        network.graph, strategy, devices, network.outputs, optimizer.states, optimizer.clips
-    )
+    plan = Plan(strategy, network.outputs, optimizer.states, optimizer.clips)
     if args.sbp:
-        say(described(plan, strategy, memory_of))
+        say(described(plan, memory_of))
     elif args.check:
         plan.verify()
         launches = len(plan.launches)
         tasks = sum(len(launch.devices) for launch in plan.launches)
-        say(f"the plan is in order: {launches:,} launches, {tasks:,} tasks on {devices}")
+        say(f"the plan is in order: {launches:,} launches, {tasks:,} tasks on {plan.devices}")
     else:
         say(plan.describe())
 
 
 def _strategy(args: argparse.Namespace) -> None:
-    network, devices, strategy, _ = _resolved(args)
+    network, strategy, _ = _resolved(args)
     machine = {} if args.machine is None else {"machine": args.machine}
-    strategy.renamed(args.out, network.found(machine)).save(args.out, network.graph)
-    say(f"wrote {args.out}: {len(strategy)} operators on {devices}")
+    strategy.with_origin(args.out, network.found(machine)).save(args.out)
+    say(f"wrote {args.out}: {len(strategy)} operators on {strategy.machine}")
 
 
 def _resolved(
     args: argparse.Namespace,
-) -> tuple[Network, Devices, Strategy, Mapping[str, str]]:
-    """Network, devices, strategy, and each device's memory: its own, if no machine says more."""
+) -> tuple[Network, ResolvedStrategy, Mapping[str, str]]:
+    """Network, strategy, and each device's memory: its own, if no machine says more."""
     spec, target = strategy_of(args)
     if args.machine is not None:
         if args.cpus is not None or args.gpus is not None:
@@ -111,11 +109,11 @@ def _resolved(
         setting = Setting.of(**asked(args, spec, target), granularity=granularity_of(spec))
         problem = setting.problem
         memory_of = {device.name: device.memory for device in problem.topology.devices}
-        return setting.network, problem.devices, named(spec, problem), memory_of
+        return setting.network, named(spec, problem), memory_of
     network = network_of(args, spec, target)
     devices = _devices(args, spec)
     memory_of = dict(zip(devices.names, devices.names, strict=True))
-    return network, devices, resolve(spec, network.graph, devices), memory_of
+    return network, resolve(spec, network.graph, devices), memory_of
 
 
 def _devices(args: argparse.Namespace, spec: str | Strategy) -> Devices:

@@ -28,7 +28,7 @@ from flexlegion.process.ending import again
 from flexlegion.report.html.measurements import tune_page
 from flexlegion.report.html.page import save_page
 from flexlegion.searches.budget import seconds_of
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 from flexlegion.tuner.duel import Rules
 from flexlegion.tuner.tune import tune
 
@@ -111,7 +111,7 @@ def _run(args: argparse.Namespace) -> None:
     with logs_on_stderr():
         ready = prepared(args, optimizer)
         machine = running_machine()
-        found: list[Strategy] = []
+        found: list[ResolvedStrategy] = []
         try:
             result = tune(
                 ready.network,

@@ -11,7 +11,7 @@ from flexlegion.exporters.targets import TARGETS, Target, TargetName
 from flexlegion.graph.graph import Operator
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.configuration import ParallelConfig
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 
 
 def target_of(name: str, devices: int) -> Target:
@@ -29,8 +29,8 @@ def target_of(name: str, devices: int) -> Target:
 
 
 def within(
-    problem: Problem, strategy: Strategy, target: Target, in_order: bool = False
-) -> tuple[Strategy, dict[str, str]]:
+    problem: Problem, strategy: ResolvedStrategy, target: Target, in_order: bool = False
+) -> tuple[ResolvedStrategy, dict[str, str]]:
     """A strategy with another configuration for what the target cannot divide as it says.
 
     That is the first of these that the target can: the same degrees on the first devices in order,
@@ -55,20 +55,22 @@ def within(
     reasons
         Why each of them is replaced, by operator.
     """
-    configs: dict[str, ParallelConfig] = {}
+    instead: dict[str, ParallelConfig] = {}
     reasons: dict[str, str] = {}
     for operator in problem.graph.operators:
-        config = configs[operator.name] = strategy[operator.name]
+        config = strategy[operator.name]
         reason = _reason(problem, operator, config, target)
         if in_order and config.devices != tuple(problem.devices.names[: config.tasks]):
             reason = "its devices are not the first ones, in order"
         if reason is not None:
             reasons[operator.name] = reason
-            configs[operator.name] = _instead(problem, operator, config, target)
-    return (strategy.replaced(configs) if reasons else strategy), reasons
+            instead[operator.name] = _instead(problem, operator, config, target)
+    return strategy.changed(instead), reasons
 
 
-def divisions_of(problem: Problem, strategy: Strategy, target: Target) -> Mapping[str, Division]:
+def divisions_of(
+    problem: Problem, strategy: ResolvedStrategy, target: Target
+) -> Mapping[str, Division]:
     """What each axis of the mesh divides of each operator, of a strategy `within` it."""
     divisions = {}
     for operator in problem.graph.operators:

@@ -33,7 +33,7 @@ from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import Access, DimKind, DimMap
 from flexlegion.machine.topology import Topology
 from flexlegion.sim.problem import Problem
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 
 TargetName = Literal["dtensor", "jax"]
 TARGETS: tuple[TargetName, ...] = get_args(TargetName)
@@ -101,7 +101,7 @@ class Target:
         """Bytes of each device, and what is kept there whatever the strategy."""
         return capacity(topology), given_bytes(graph)
 
-    def memory(self, problem: Problem, strategy: Strategy) -> ProgramMemory | None:
+    def memory(self, problem: Problem, strategy: ResolvedStrategy) -> ProgramMemory | None:
         """What a program needs that does as a strategy says; None: there is no such program."""
         divisions = {}
         for operator in problem.graph.operators:

@@ -18,8 +18,8 @@ from flexlegion.machine.devices import Devices
 from flexlegion.machine.topology import Topology
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
-from flexlegion.strategy.splitting import all_by_samples, split
-from flexlegion.strategy.strategy import Strategy, read_file
+from flexlegion.strategy.splitting import all_by_samples
+from flexlegion.strategy.strategy import ResolvedStrategy, Strategy, read_file
 
 # Each registers itself, in the order in which messages name them.
 # isort: off
@@ -44,7 +44,7 @@ AnyStrategy = str | Path | Strategy | HasStrategy
 
 def resolve(
     spec: AnyStrategy, graph: Graph, devices: Devices, topology: Topology | None = None
-) -> Strategy:
+) -> ResolvedStrategy:
     """The strategy that `spec` stands for, checked against graph and machine.
 
     Parameters
@@ -70,7 +70,7 @@ def resolve(
         devices = Devices(devices.names, nodes)
     read = read_strategy(spec)
     strategy = read if isinstance(read, Strategy) else make_strategy(read, graph, devices)
-    return _with_tables_in_pieces(strategy.filled(graph), graph).checked(graph, devices)
+    return strategy.checked(graph, devices)
 
 
 def read_strategy(spec: AnyStrategy) -> str | Strategy:
@@ -110,7 +110,7 @@ def granularity_of(*read: str | Strategy) -> Granularity:
     return cut[0] if cut else DEFAULT_GRANULARITY
 
 
-def named(spec: AnyStrategy, problem: Problem) -> Strategy:
+def named(spec: AnyStrategy, problem: Problem) -> ResolvedStrategy:
     """The strategy that `spec` stands for, those that need costs included.
 
     Raises
@@ -118,37 +118,20 @@ def named(spec: AnyStrategy, problem: Problem) -> Strategy:
     UserError
         If it cannot be read or does not fit the problem.
     """
-    return problem.checked(unchecked(spec, problem))
+    resolved = unpriced(spec, problem)
+    problem.price(resolved)
+    return resolved
 
 
-def unchecked(spec: AnyStrategy, problem: Problem) -> Strategy:
-    """`named`, whether it fits or not; the problem's cost table stays as it is."""
+def unpriced(spec: AnyStrategy, problem: Problem) -> ResolvedStrategy:
+    """`named`, but the problem's cost table stays as it is."""
     read = read_strategy(spec)
     if isinstance(read, str):
         read = make_strategy(read, problem.graph, problem.devices, problem)
-    return _with_tables_in_pieces(read.filled(problem.graph), problem.graph)
+    return read.checked(problem.graph, problem.devices)
 
 
-def samples_only(problem: Problem) -> Strategy:
+def samples_only(problem: Problem) -> ResolvedStrategy:
     """Data parallelism; a batch smaller than the number of devices is on the first of them."""
     devices = problem.devices.preferred
-    return Strategy(all_by_samples(problem.graph, devices), "strategy 'data'")
-
-
-def _with_tables_in_pieces(strategy: Strategy, graph: Graph) -> Strategy:
-    """What looks rows up is split by the table's columns and rows alone.
-
-    Split in any other way, it is split into as many pieces of the columns.
-    """
-    configs = dict(strategy)
-    for op in graph.operators:
-        config = configs.get(op.name)
-        if not op.looks_up or config is None or len(config.devices) != config.tasks:
-            continue
-        column = len(op.output.shape) - 1
-        whole = all(degree == 1 for degree in config.degrees[:column])
-        if len(config.degrees) in (column + 1, len(op.dims)) and not whole:
-            configs[op.name] = split(op, column, config.devices)
-    if configs == dict(strategy):
-        return strategy
-    return strategy.replaced(configs)
+    return problem.checked(Strategy(all_by_samples(problem.graph, devices), "strategy 'data'"))

@@ -37,7 +37,7 @@ from flexlegion.process.ending import deferred
 from flexlegion.profiling.storage import check_stored
 from flexlegion.report.measured import MeasuredTimeline, recorded
 from flexlegion.strategy.granularity import Granularity
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 from flexlegion.training.agreement import check_same, together
 from flexlegion.training.binding import Binding, is_loader
 from flexlegion.training.callbacks import Callback
@@ -172,9 +172,7 @@ class Model(Layers):
         check_used(precision, resolved.devices(), resolved.source or "the strategy")
         check_stored(storage, resolved.devices())
         self.close()
-        plan = Plan(
-            graph, resolved, machine.devices, its_outputs, chosen.states, chosen.clips, granularity
-        )
+        plan = Plan(resolved, its_outputs, chosen.states, chosen.clips, granularity)
         if machine.rank == 0:
             warn_of_idle(plan)
         program = Program(plan, chosen, self.seed, precision)
@@ -527,7 +525,7 @@ class Model(Layers):
         return {"batch_size": self.batch_size} | self._ready().about()
 
     @property
-    def strategy(self) -> Strategy:
+    def strategy(self) -> ResolvedStrategy:
         """The strategy in force."""
         return self._ready().strategy
 

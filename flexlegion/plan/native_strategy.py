@@ -9,7 +9,6 @@ from flexlegion.bindings.native import Arrays, enumeration, names
 from flexlegion.graph.graph import Graph
 from flexlegion.machine.devices import Devices
 from flexlegion.strategy.configuration import ParallelConfig
-from flexlegion.strategy.strategy import Strategy
 
 
 def to_native(
@@ -41,8 +40,8 @@ def to_native(
     return array("fl_strategy", [{"n": len(entries), "configs": array("fl_config", entries)}])
 
 
-def from_native(its: Any, graph: Graph, devices: Devices, source: str) -> Strategy:
-    """The strategy that a native one is.
+def from_native(its: Any, graph: Graph, devices: Devices) -> dict[str, ParallelConfig]:
+    """The configurations of a native strategy, by operator name.
 
     Parameters
     ----------
@@ -50,8 +49,6 @@ def from_native(its: Any, graph: Graph, devices: Devices, source: str) -> Strate
         The header's ``fl_strategy``.
     graph, devices
         What its operators and devices are.
-    source
-        Where it came from, for messages.
     """
     configs = {}
     sums = names("fl_sums")
@@ -60,4 +57,4 @@ def from_native(its: Any, graph: Graph, devices: Devices, source: str) -> Strate
         where = tuple(devices.names[d] for d in config.devices[0 : config.n_devices])
         name = graph.operators[config.op].name
         configs[name] = ParallelConfig(degrees, where, sums[config.sums])
-    return Strategy(configs, source)
+    return configs

@@ -13,14 +13,13 @@ from typing import Any
 
 from flexlegion.base.quoting import printable
 from flexlegion.bindings.native import Arrays, enumeration, names
-from flexlegion.graph.graph import Graph, Operator
+from flexlegion.graph.graph import Operator
 from flexlegion.graph.tensor import STATE_BYTES, Tensor
-from flexlegion.machine.devices import Devices
 from flexlegion.plan.native_graph import NativeGraph
 from flexlegion.plan.native_strategy import to_native
 from flexlegion.plan.passes import FIELDS, PASSES, ROLES
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 
 PRIVILEGES = names("fl_privilege", "-")
 TRAINS = enumeration("fl_run")["trains"]
@@ -96,12 +95,9 @@ class Plan:
 
     Parameters
     ----------
-    graph
-        Operators in topological order, the loss included if there is one.
     strategy
-        A configuration for every operator, already checked.
-    devices
-        The machine.
+        A configuration for every operator of a graph, the loss included if there is one, on a
+        machine.
     outputs
         The tensor, or tensors, that prediction returns.
     optimizer_states
@@ -113,8 +109,8 @@ class Plan:
 
     Attributes
     ----------
-    strategy
-        The same, with a degree for each dimension.
+    graph, devices
+        What the strategy is for.
     of_iteration
         By name, the fields that are no tensor's: "norms" and "total norm", where gradients are
         clipped. A field has an element for each task that writes it.
@@ -122,23 +118,21 @@ class Plan:
 
     def __init__(
         self,
-        graph: Graph,
-        strategy: Strategy,
-        devices: Devices,
+        strategy: ResolvedStrategy,
         outputs: Tensor | Sequence[Tensor],
         optimizer_states: int = 0,
         clips: bool = False,
         granularity: Granularity | None = None,
     ) -> None:
-        self.graph = graph
-        self.devices = devices
+        self.strategy = strategy
+        self.graph = graph = strategy.graph
+        self.devices = devices = strategy.machine
         self.granularity = granularity or strategy.granularity or DEFAULT_GRANULARITY
         native_graph = NativeGraph(graph, outputs, self.granularity, devices)
         self.facts = native_graph.facts
         self.core = native_graph.core
         self.tensor_numbers = native_graph.tensor_numbers
         lib, ffi = self.core.lib, self.core.ffi
-        self.strategy = strategy = strategy.filled(graph)
         configs = enumerate(strategy[operator.name] for operator in graph.operators)
         array = Arrays()
         arrays = ffi.new("fl_plan_arrays *")

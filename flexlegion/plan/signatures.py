@@ -14,12 +14,11 @@ from flexlegion.plan.coherence import moves
 from flexlegion.plan.plan import Plan
 from flexlegion.strategy.configuration import ParallelConfig
 from flexlegion.strategy.sbp.operands import signature_of
-from flexlegion.strategy.strategy import Strategy
 
 MAX_WIDTH = 80  # columns
 
 
-def described(plan: Plan, strategy: Strategy, memory_of: Mapping[str, str]) -> str:
+def described(plan: Plan, memory_of: Mapping[str, str]) -> str:
     """A table with a row for each tensor, and below it one for each operator that reads it.
 
     The axes of a signature are those dimensions of the operator's space that are split, in their
@@ -27,18 +26,17 @@ def described(plan: Plan, strategy: Strategy, memory_of: Mapping[str, str]) -> s
 
     Parameters
     ----------
-    plan, strategy
+    plan
         What is described.
     memory_of
         Each device's memory.
     """
-    return _Description(plan, strategy, memory_of).text()
+    return _Description(plan, memory_of).text()
 
 
 class _Description:
-    def __init__(self, plan: Plan, strategy: Strategy, memory_of: Mapping[str, str]) -> None:
+    def __init__(self, plan: Plan, memory_of: Mapping[str, str]) -> None:
         self.plan = plan
-        self.strategy = strategy
         self.memory_of = memory_of
         self.gradients: Counter[Tensor] = Counter()
         self.values: Counter[tuple[Tensor, str, Operator | None]] = Counter()
@@ -93,7 +91,7 @@ class _Description:
 
     def _lies(self, op: Operator, role: TensorRole, tensor: Tensor) -> tuple[str, str, str]:
         """Signature, parts along each of its axes, and devices."""
-        config = self.strategy[op.name]
+        config = self.plan.strategy[op.name]
         access = next(a for r, t, a in op.operands if r == role and t is tensor)
         dims = split_dims(config)
         its = [signature_of(access, role, d) for d in dims]

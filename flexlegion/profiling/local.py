@@ -161,7 +161,7 @@ def _measure_device(devices: Devices, device: int) -> DeviceRates:
     x = graph.add_input("x", (extent, extent), "float32")
     y = graph.add(Dense(extent, use_bias=False), [x], "product")
     strategy = Strategy({"product": ParallelConfig((1, 1, 1), (devices.names[device],))})
-    plan = Plan(graph, strategy, devices, y)
+    plan = Plan(strategy.checked(graph, devices), y)
     forward = next(i for i, launch in enumerate(plan.launches) if launch.pass_ == "forward")
     # The shortest times: what else runs meanwhile is not the processor's fault.
     product = min(time_task(plan, forward, 0, repeats=repeats).together)

@@ -34,7 +34,7 @@ from flexlegion.profiling.gpus import libraries, library_of
 from flexlegion.profiling.local import local_topology
 from flexlegion.profiling.timing import REPEATS, Repeats, fit_linear, sample_of, time_sum, time_task
 from flexlegion.strategy.configuration import ParallelConfig, splits
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
 
 # Called with how many are done, and how many there are.
 Progress = Callable[[int, int], None]
@@ -69,8 +69,9 @@ class TaskRequest:
     graph: Graph | None = field(default=None, compare=False, repr=False)
 
 
-def task_requests(graph: Graph, strategy: Strategy, topology: Topology) -> list[TaskRequest]:
+def task_requests(strategy: ResolvedStrategy, topology: Topology) -> list[TaskRequest]:
     """All tasks of a strategy's forward and backward passes."""
+    graph = strategy.graph
     return [
         TaskRequest(operator, config.degrees, part, pass_, topology.device(name), graph)
         for operator in graph.operators
@@ -342,11 +343,8 @@ def _plan(
     for operator in graph.operators:
         mine = degrees.get(operator.name, (1,) * len(operator.space))
         configs[operator.name] = ParallelConfig(mine, (device,) * prod(mine))
-    devices = Devices(names)
-    for operator in graph.operators:
-        configs[operator.name].check(operator, devices, "measuring")
-    first = graph.operators[0].output
-    return Plan(graph, Strategy(configs), devices, first, states)
+    strategy = Strategy(configs, "measuring").checked(graph, Devices(names))
+    return Plan(strategy, graph.operators[0].output, states)
 
 
 def _launches(plan: Plan, pass_: str) -> list[int]:

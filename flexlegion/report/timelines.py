@@ -12,7 +12,7 @@ from flexlegion.console.text import consecutive, duration, memory, names, volume
 from flexlegion.report.perfetto import slices_of, tracks_of, write_trace
 from flexlegion.sim.problem import MAX_TIME_NS
 from flexlegion.sim.simulator import Timeline
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 
 Json = dict[str, Any]
 
@@ -79,7 +79,7 @@ def fits(timeline: Timeline) -> bool:
     return memory_excess(timeline.strategy, timeline) is None
 
 
-def memory_excess(strategy: Strategy, timeline: Timeline) -> str | None:
+def memory_excess(strategy: ResolvedStrategy, timeline: Timeline) -> str | None:
     """A sentence on why a strategy does not fit into memory; None: it does."""
     try:
         timeline.problem.require_memory(strategy, timeline.allocated_bytes)

@@ -9,7 +9,7 @@ from typing import Any
 from flexlegion.bindings.native import Arrays
 from flexlegion.graph.graph import Operator
 from flexlegion.sim.problem import Degrees, Problem
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 
 SplitsOf = Callable[[Operator], list[Degrees]]
 
@@ -145,11 +145,15 @@ class Chain:
     """
 
     def __init__(
-        self, problem: Problem, start: Strategy, seed: int, groups: Sequence[int] | None = None
+        self,
+        problem: Problem,
+        start: ResolvedStrategy,
+        seed: int,
+        groups: Sequence[int] | None = None,
     ) -> None:
         self.problem = problem
         self._core = problem.core
-        start = problem.checked(start)
+        problem.price(start)
         numbers = list(groups) if groups is not None else list(range(len(problem.graph.operators)))
         array, state = Arrays(), self._core.ffi.new("fl_chain_state **")
         self._handle = self._core.ffi.gc(
@@ -207,7 +211,7 @@ class Chain:
             self._core.check(lib.fl_chain_descend(self._handle, seconds, tied, part, parts))
         )
 
-    def adopt(self, strategy: Strategy) -> None:
+    def adopt(self, strategy: ResolvedStrategy) -> None:
         """Continue from another strategy; its degrees have to be in the cost table."""
         array = Arrays()
         native = self.problem.to_native(array, strategy)
@@ -219,6 +223,6 @@ class Chain:
         return ChainState(*(int(getattr(self._state, each.name)) for each in fields(ChainState)))
 
     @property
-    def best(self) -> Strategy:
+    def best(self) -> ResolvedStrategy:
         """The fastest strategy so far that fits into memory (the start, while none has)."""
         return self.problem.from_native(self._state.best, "strategy found")

@@ -16,7 +16,7 @@ from flexlegion.base.errors import UserError
 from flexlegion.bindings.native import Arrays
 from flexlegion.searches.chain import prepare_candidates
 from flexlegion.sim.problem import Problem
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 
 # Native code runs for so many seconds before it can be interrupted.
 SLICE_SECONDS = 0.5
@@ -47,7 +47,7 @@ class ExhaustiveResult:
         What the search took.
     """
 
-    strategy: Strategy
+    strategy: ResolvedStrategy
     iteration_time_ns: int
     complete: bool
     root_bound_ns: int
@@ -58,7 +58,7 @@ class ExhaustiveResult:
 
 def exhaustive(
     problem: Problem,
-    incumbent: Strategy,
+    incumbent: ResolvedStrategy,
     seconds: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExhaustiveResult:
@@ -79,7 +79,7 @@ def exhaustive(
     Raises
     ------
     UserError
-        If the incumbent does not fit the problem, or the machine has more devices.
+        If the machine has more devices.
     """
     begin = time.monotonic()
     if len(problem.devices) > MAX_DEVICES:
@@ -88,7 +88,7 @@ def exhaustive(
             f"{len(problem.devices)}"
         )
     prepare_candidates(problem)
-    incumbent = problem.checked(incumbent)
+    problem.price(incumbent)
     core = problem.core
     lib, ffi = core.lib, core.ffi
     array = Arrays()

@@ -43,7 +43,7 @@ from flexlegion.searches.chain import (
 )
 from flexlegion.searches.descent import best_of, descend, wait
 from flexlegion.sim.problem import Problem
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 
 # A chain cannot be interrupted within a slice: short enough for Ctrl-C and progress to feel prompt.
 SLICE_SECONDS = 0.1
@@ -150,10 +150,10 @@ class SearchResult:
         What ended it early: `flexlegion.process.ending.Terminated` for SIGTERM, for example.
     """
 
-    strategy: Strategy
+    strategy: ResolvedStrategy
     iteration_time_ns: int
     start: str
-    found: dict[str, tuple[Strategy, int]]
+    found: dict[str, tuple[ResolvedStrategy, int]]
     start_times_ns: dict[str, int | None]
     states: dict[str, list[ChainState]]
     seconds: float
@@ -174,7 +174,7 @@ Progress = Callable[[float, int], None]
 
 def search(
     problem: Problem,
-    starts: Mapping[str, Strategy],
+    starts: Mapping[str, ResolvedStrategy],
     budget: Budget,
     seed: int = 0,
     chains: int | None = None,
@@ -207,12 +207,13 @@ def search(
     Raises
     ------
     UserError
-        If a start does not fit the problem, or nothing fits into the machine's memories.
+        If nothing fits into the machine's memories.
     """
     options = options or SearchOptions()
     begin = time.monotonic()
     prepare_candidates(problem, splits_of, parts=not options.uniform)
-    starts = {name: problem.checked(strategy) for name, strategy in starts.items()}
+    for strategy in starts.values():
+        problem.price(strategy)
     runs: list[_Start] = []
     trace: list[tuple[int, int]] = []
 
@@ -294,7 +295,7 @@ class _Start:
         self,
         problem: Problem,
         name: str,
-        strategy: Strategy,
+        strategy: ResolvedStrategy,
         seed: int,
         chains: int,
         options: SearchOptions,
@@ -315,7 +316,7 @@ class _Start:
         return min((time for time in times if time >= 0), default=-1)
 
     @property
-    def best(self) -> Strategy:
+    def best(self) -> ResolvedStrategy:
         """The fastest strategy of all chains."""
         return best_of(self.chains).best
 
@@ -419,9 +420,11 @@ class _Start:
         best_time = best.state.best_time
         if best_time < 0:
             return
-        for chain in self.chains:
-            if chain.state.current_time != best_time:
-                chain.adopt(best.best)
+        behind = [chain for chain in self.chains if chain.state.current_time != best_time]
+        if behind:
+            strategy = best.best
+            for chain in behind:
+                chain.adopt(strategy)
 
 
 class _Clock:

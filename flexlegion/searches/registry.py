@@ -15,7 +15,7 @@ from flexlegion.searches.mcmc import search as run_chains
 from flexlegion.searches.placement import placement_only
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class SearchTask:
     """
 
     problem: Problem
-    starts: Mapping[str, Strategy]
+    starts: Mapping[str, ResolvedStrategy]
     budget: Budget
     seed: int = 0
     chains: int | None = None
@@ -56,9 +56,10 @@ class SearchTask:
         UserError
             If it does not fit graph or machine.
         """
-        timeline = full(self.problem, strategy)
+        resolved = self.problem.checked(strategy)
+        timeline = full(self.problem, resolved)
         try:
-            self.problem.require_memory(strategy, timeline.allocated_bytes)
+            self.problem.require_memory(resolved, timeline.allocated_bytes)
         except UserError:
             return None
         return timeline.iteration_time_ns
@@ -147,14 +148,15 @@ def run_search(name: str, task: SearchTask) -> SearchResult:
             f"search '{name}': its function returns a {type(result).__name__}, but has to return "
             "a Strategy"
         )
-    time_ns = task.time_ns(result)
+    found = task.problem.checked(result)
+    time_ns = task.time_ns(found)
     if time_ns is None:
         raise UserError(f"search '{name}': what it found does not fit into the machine's memories")
     return SearchResult(
-        result,
+        found,
         time_ns,
         name,
-        {name: (result, time_ns)},
+        {name: (found, time_ns)},
         {start: task.time_ns(strategy) for start, strategy in task.starts.items()},
         {},
         time.monotonic() - begin,

@@ -15,7 +15,7 @@ from flexlegion.graph.graph import Operator
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import SIMULATED, Simulation
 from flexlegion.strategy.configuration import ParallelConfig
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 
 # Called with how many are done, and how many there are.
 Progress = Callable[[int, int], None]
@@ -49,8 +49,8 @@ class Deviation:
 
 def deviations(
     problem: Problem,
-    strategy: Strategy,
-    usual: Strategy,
+    strategy: ResolvedStrategy,
+    usual: ResolvedStrategy,
     progress: Progress | None = None,
 ) -> list[Deviation]:
     """All deviations, those that save most first.
@@ -66,7 +66,6 @@ def deviations(
     progress
         Called after each counterfactual simulation.
     """
-    usual = problem.checked(usual)
     groups: dict[tuple[object, ...], list[Operator]] = {}
     for operator in problem.facts.trained:
         config = strategy[operator.name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from math import prod
@@ -25,7 +25,7 @@ from flexlegion.plan.native_strategy import from_native, to_native
 from flexlegion.plan.passes import LINEAR_PASSES, TASK_PASSES
 from flexlegion.strategy.configuration import SPLIT, ParallelConfig, splits
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
 
 Degrees = tuple[int, ...]
 
@@ -94,7 +94,7 @@ class Space(Protocol):
         """Bytes of each device, and what is kept there whatever the strategy."""
         ...
 
-    def memory(self, problem: Problem, strategy: Strategy) -> Needs | None:
+    def memory(self, problem: Problem, strategy: ResolvedStrategy) -> Needs | None:
         """What a strategy's program needs; None: there is none."""
         ...
 
@@ -256,12 +256,31 @@ class Problem:
             self.core.lib.fl_problem_keep(self.handle, number, entry, len(its), sizes, numbers)
         )
 
-    def prepare_all(self, configs: Iterable[tuple[Operator, ParallelConfig]]) -> None:
-        """`prepare` for every configuration."""
-        for operator, config in configs:
-            self.prepare(operator, config.degrees)
+    def price(self, strategy: ResolvedStrategy) -> None:
+        """`prepare` every operator as a strategy splits it.
 
-    def priced_by(self, strategy: Strategy) -> Counter[str]:
+        Raises
+        ------
+        UserError
+            If plans under the strategy are cut otherwise than here.
+        """
+        assert strategy.graph is self.graph, "the strategy was resolved for another graph"
+        assert strategy.machine.names == self.devices.names, "... for another machine"
+        if strategy.granularity not in (None, self.granularity):
+            raise UserError(
+                f"{strategy.source}: its granularity is {strategy.granularity}, but the "
+                f"simulation's is {self.granularity}"
+            )
+        for operator in self.graph.operators:
+            self.prepare(operator, strategy[operator.name].degrees)
+
+    def checked(self, strategy: Strategy) -> ResolvedStrategy:
+        """`Strategy.checked` against graph and machine, and `price` of what that makes."""
+        resolved = strategy.checked(self.graph, self.devices)
+        self.price(resolved)
+        return resolved
+
+    def priced_by(self, strategy: ResolvedStrategy) -> Counter[str]:
         """How many tasks each cost model priced: ``analytic``, ``measured``."""
         counts: Counter[str] = Counter()
         for operator in self.graph.operators:
@@ -290,10 +309,11 @@ class Problem:
         numbered = ((self.operator_numbers[name], config) for name, config in configs.items())
         return to_native(array, numbered, self.devices)
 
-    def from_native(self, its: Any, source: str) -> Strategy:
+    def from_native(self, its: Any, source: str) -> ResolvedStrategy:
         """The strategy that a native one is."""
-        strategy = from_native(its, self.graph, self.devices, source)
-        return Strategy(strategy, source, granularity=self.granularity)
+        configs = from_native(its, self.graph, self.devices)
+        strategy = Strategy(configs, source, granularity=self.granularity)
+        return strategy.checked(self.graph, self.devices)
 
     def class_of(self, operator: Operator) -> int:
         """Operators with the same number differ in name and tensors alone."""
@@ -359,17 +379,6 @@ class Problem:
             "routes": array("int32_t", routes),
         }
 
-    def checked(self, strategy: Strategy) -> Strategy:
-        """`Strategy.checked` against graph and machine; its costs are in the table afterwards."""
-        if strategy.granularity not in (None, self.granularity):
-            raise UserError(
-                f"{strategy.source}: its granularity is {strategy.granularity}, but the "
-                f"simulation's is {self.granularity}"
-            )
-        filled = strategy.checked(self.graph, self.devices)
-        self.prepare_all((op, filled[op.name]) for op in self.graph.operators)
-        return filled
-
     @property
     def least_bytes(self) -> int:
         """What any strategy keeps: each weight at least once, its gradient, its optimizer's states.
@@ -395,13 +404,13 @@ class Problem:
                 "more devices or larger memories"
             )
 
-    def require_memory(self, strategy: Strategy, allocated: dict[str, int]) -> None:
+    def require_memory(self, strategy: ResolvedStrategy, allocated: dict[str, int]) -> None:
         """Raise `UserError` unless a strategy fits into the memories, or in a space its program.
 
         Parameters
         ----------
         strategy
-            For all operators.
+            Which one.
         allocated
             Of each memory, what training here allocates there.
         """

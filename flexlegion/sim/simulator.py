@@ -16,7 +16,7 @@ from flexlegion.bindings.native import Arrays, layout, names
 from flexlegion.plan.passes import FIELDS, PASSES, ROWS, TASK_PASSES
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.configuration import ParallelConfig
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -61,7 +61,7 @@ class Timeline:
     """
 
     problem: Problem
-    strategy: Strategy
+    strategy: ResolvedStrategy
     iteration_time_ns: int
     bytes_moved: int
     computation_time_ns: int
@@ -138,16 +138,16 @@ class Simulation:
     strategy
         Where to start; simulated in full.
 
-    Raises
-    ------
-    UserError
-        If the strategy does not fit graph or machine.
+    Attributes
+    ----------
+    strategy
+        What is held, the last accepted.
     """
 
-    def __init__(self, problem: Problem, strategy: Strategy) -> None:
-        strategy = problem.checked(strategy)
+    def __init__(self, problem: Problem, strategy: ResolvedStrategy) -> None:
+        problem.price(strategy)
         self.problem = problem
-        self._configs = dict(strategy)
+        self.strategy = strategy
         self._proposed: Mapping[str, ParallelConfig] = {}
         core = problem.core
         self._core = core
@@ -158,11 +158,6 @@ class Simulation:
             ),
             core.lib.fl_simulator_destroy,
         )
-
-    @property
-    def strategy(self) -> Strategy:
-        """What is held, the last accepted."""
-        return Strategy(self._configs, granularity=self.problem.granularity)
 
     def propose(
         self,
@@ -175,7 +170,7 @@ class Simulation:
         Parameters
         ----------
         configs
-            By operator name; checked by the caller.
+            By operator name.
         algorithm
             ``full`` or ``delta``; both give the same timeline.
         limit_ns
@@ -209,7 +204,7 @@ class Simulation:
     def accept(self) -> None:
         """Hold the proposal."""
         self._core.check(self._core.lib.fl_simulator_decide(self._handle, True))
-        self._configs.update(self._proposed)
+        self.strategy = self.strategy.changed(self._proposed)
         self._proposed = {}
 
     def reject(self) -> None:
@@ -241,7 +236,7 @@ class Simulation:
         of_content = iter(contents)
         return Timeline(
             problem,
-            Strategy(self._configs | dict(self._proposed), granularity=self.problem.granularity),
+            self.strategy.changed(self._proposed),
             int(summary.iteration_time),
             int(summary.bytes_moved),
             int(summary.computation_time),
@@ -259,12 +254,6 @@ class Simulation:
         return summary
 
 
-def full(problem: Problem, strategy: Strategy) -> Timeline:
-    """Simulate one training iteration from nothing (the full simulation algorithm).
-
-    Raises
-    ------
-    UserError
-        If the strategy does not fit graph or machine.
-    """
+def full(problem: Problem, strategy: ResolvedStrategy) -> Timeline:
+    """Simulate one training iteration from nothing (the full simulation algorithm)."""
     return Simulation(problem, strategy).timeline()

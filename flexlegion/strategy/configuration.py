@@ -106,7 +106,7 @@ class ParallelConfig:
         return replace(self, degrees=degrees, dims=names)
 
     def check(self, operator: Operator, devices: Devices, where: str) -> None:
-        """Raise `UserError` unless this configuration fits the operator and the machine.
+        """Raise `UserError` unless this configuration, `filled`, fits the operator and the machine.
 
         Parameters
         ----------
@@ -115,15 +115,14 @@ class ParallelConfig:
         where
             Beginning of the message, e.g. the file's name.
         """
-        degrees = self.filled(operator, where).degrees
         where = f"{where}: operator '{operator.name}'"
         dims = operator.dims
-        if len(degrees) != len(dims):
+        if len(self.degrees) != len(dims):
             names = ", ".join(dim.name for dim in dims)
             raise UserError(
                 f"{where} has {len(self.degrees)} degrees, but {len(dims)} dimensions ({names})"
             )
-        for dim, degree, extent in zip(dims, degrees, operator.space, strict=True):
+        for dim, degree, extent in zip(dims, self.degrees, operator.space, strict=True):
             if degree < 1:
                 raise UserError(
                     f"{where} has degree {degree} in dimension '{dim.name}'; degrees start at 1"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from copy import copy
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from flexlegion.base.documents import read_json
 from flexlegion.base.errors import UserError
@@ -18,6 +19,7 @@ from flexlegion.machine.devices import Devices
 from flexlegion.objective.losses import parts_of_loss
 from flexlegion.strategy.configuration import SUMS, ParallelConfig
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity, from_json, to_json
+from flexlegion.strategy.splitting import columns_alone
 
 SCHEMA_VERSION = 2
 KEYS = ("schema_version", "found", "granularity", "operators")
@@ -71,11 +73,19 @@ class Strategy(Mapping[str, ParallelConfig]):
         """All devices that it names."""
         return {device for config in self._configs.values() for device in config.devices}
 
-    def filled(self, graph: Graph) -> Strategy:
-        """The same with a degree for each dimension of each operator of a graph.
+    def with_origin(self, source: str, found: Mapping[str, Any]) -> Self:
+        """The same strategy, which says that it comes from there, and was found in that way."""
+        twin = copy(self)
+        twin.source = source
+        twin.found = dict(found)
+        return twin
 
-        See `ParallelConfig.filled`. Operators that prepare a loss, and that it does not name, are
-        split as the loss is; those that another loss had, and this one has not, are left out.
+    def filled(self, graph: Graph) -> dict[str, ParallelConfig]:
+        """Its configurations with a degree for each dimension of each operator of a graph.
+
+        See `ParallelConfig.filled`. Operators that prepare a loss, and that the strategy does not
+        name, are split as the loss is; those that another loss had, and this one has not, are left
+        out.
 
         Raises
         ------
@@ -90,24 +100,17 @@ class Strategy(Mapping[str, ParallelConfig]):
                     configs.setdefault(part, self._configs[loss])
                 elif loss in operators:
                     configs.pop(part, None)
-        configs = {
+        return {
             name: config.filled(operators[name], self.source) if name in operators else config
             for name, config in configs.items()
         }
-        return self if configs == self._configs else self.replaced(configs)
 
-    def renamed(self, source: str, found: Mapping[str, Any]) -> Strategy:
-        """The same strategy, found in that way."""
-        return Strategy(self._configs, source, found, self.granularity)
+    def checked(self, graph: Graph, devices: Devices) -> ResolvedStrategy:
+        """The strategy resolved for a graph and a machine, if it fits them.
 
-    def replaced(self, configs: Mapping[str, ParallelConfig]) -> Strategy:
-        """Another with these configurations, the rest being the same."""
-        return Strategy(configs, self.source, self.found, self.granularity)
-
-    def checked(self, graph: Graph, devices: Devices) -> Strategy:
-        """`filled`, if it fits the graph and the machine.
-
-        One that carries a fingerprint fits the same graph alone, with any batch size and loss.
+        Its configurations are `filled`. What looks rows up in a table is split by the table's
+        columns and rows alone, see `columns_alone`. A strategy that carries a fingerprint fits the
+        same graph alone, with any batch size and loss.
 
         Raises
         ------
@@ -128,9 +131,10 @@ class Strategy(Mapping[str, ParallelConfig]):
                 f"{self.source}: no configuration for operator{'s' * (len(missing) > 1)} "
                 f"{_some(missing)}; a strategy has one entry for each operator of the model"
             )
+        configs = {name: columns_alone(op, filled[name]) for name, op in operators.items()}
         for name, operator in operators.items():
-            filled[name].check(operator, devices, self.source)
-        return filled
+            configs[name].check(operator, devices, self.source)
+        return ResolvedStrategy(configs, self, graph, devices)
 
     @property
     def fingerprint(self) -> Fingerprint | None:
@@ -164,29 +168,21 @@ class Strategy(Mapping[str, ParallelConfig]):
                 f"{difference(there, here)}"
             )
 
-    def save(self, path: str | Path, graph: Graph | None = None) -> None:
+    def save(self, path: str | Path) -> None:
         """Write it as JSON: one line an operator, so that versions compare well.
 
-        An earlier file of that name stays as it is until the new one is complete.
-
-        Parameters
-        ----------
-        path
-            The file.
-        graph
-            What it is for: degrees are written by the names of its operators' dimensions. Without
-            it, they are lists.
+        Degrees are written by the names of the operators' dimensions if these are known: those of a
+        `ResolvedStrategy` are. An earlier file of that name stays as it is until the new one is
+        complete.
 
         Raises
         ------
         UserError
             If the file cannot be written, or `found` is not JSON.
         """
-        known = {} if graph is None else {op.name: op for op in graph.operators}
         lines = [
-            f"    {json.dumps(name)}: "
-            + json.dumps(entry_of(config.named(known[name]) if name in known else config))
-            for name, config in self._configs.items()
+            f"    {json.dumps(name)}: {json.dumps(entry_of(config))}"
+            for name, config in self._for_file().items()
         ]
         operators = ",\n".join(lines)
         try:
@@ -200,6 +196,10 @@ class Strategy(Mapping[str, ParallelConfig]):
         text += f'  "operators": {{\n{operators}\n  }}\n}}\n'
         write_text(path, text, "strategy")
 
+    def _for_file(self) -> Mapping[str, ParallelConfig]:
+        """Its configurations as a file has them."""
+        return self._configs
+
     @classmethod
     def load(cls, path: str | Path) -> Strategy:
         """Read a strategy file.
@@ -210,6 +210,53 @@ class Strategy(Mapping[str, ParallelConfig]):
             If the file is missing or is not such a file. Whether it fits a model is `checked`'s.
         """
         return read_file(path, "give the path of one")
+
+
+class ResolvedStrategy(Strategy):
+    """A strategy that was checked: what is planned, simulated, searched from and trained.
+
+    `Strategy.checked` makes it, and nothing else does. So whoever is given one need not check it
+    again: each operator of the graph has a configuration that fits, with a degree for each of its
+    dimensions, in the graph's order.
+
+    Parameters
+    ----------
+    configs
+        The configurations.
+    strategy
+        What was checked.
+    graph, machine
+        What it was checked against.
+    """
+
+    def __init__(
+        self,
+        configs: Mapping[str, ParallelConfig],
+        strategy: Strategy,
+        graph: Graph,
+        machine: Devices,
+    ) -> None:
+        super().__init__(configs, strategy.source, strategy.found, strategy.granularity)
+        self.graph = graph
+        self.machine = machine
+
+    def changed(self, configs: Mapping[str, ParallelConfig]) -> ResolvedStrategy:
+        """The same with other configurations of some operators, which alone are checked.
+
+        Raises
+        ------
+        UserError
+            If one of them does not fit.
+        """
+        operators = {operator.name: operator for operator in self.graph.operators}
+        changed = {}
+        for name, config in configs.items():
+            changed[name] = config.filled(operators[name], self.source)
+            changed[name].check(operators[name], self.machine, self.source)
+        return ResolvedStrategy(self._configs | changed, self, self.graph, self.machine)
+
+    def _for_file(self) -> Mapping[str, ParallelConfig]:
+        return {op.name: self[op.name].named(op) for op in self.graph.operators}
 
 
 def read_file(path: str | Path, remedy: str) -> Strategy:

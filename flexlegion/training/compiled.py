@@ -18,7 +18,7 @@ from flexlegion.objective.metrics import Goal
 from flexlegion.objective.optimizers import Optimizer
 from flexlegion.objective.schedules import Schedule, factor_at
 from flexlegion.plan.plan import Plan
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 from flexlegion.training.binding import Binding
 from flexlegion.training.position import Position
 from flexlegion.training.program import Program
@@ -35,7 +35,7 @@ class Compiled:
     goal: Goal
     optimizer: Optimizer
     schedule: Schedule
-    strategy: Strategy
+    strategy: ResolvedStrategy
     machine: RunningMachine
     plan: Plan
     program: Program

@@ -10,7 +10,7 @@ from flexlegion.machine.topology import Topology
 from flexlegion.networks.network import Network
 from flexlegion.report.measured import MeasuredTimeline
 from flexlegion.sim.simulator import Timeline, full
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 from flexlegion.tuner.trials import problem_of
 
 STEPS = 8  # of the secant method
@@ -19,7 +19,7 @@ MOST = 20.0  # times as long as measured by itself is the most that the runtime 
 
 
 def calibration_by(
-    strategy: Strategy,
+    strategy: ResolvedStrategy,
     measured_ns: int,
     timeline: MeasuredTimeline,
     network: Network,

@@ -193,7 +193,8 @@ def _run(chain: Chain, devices: int, topology: Topology) -> Running:
     for i, operator in enumerate(network.graph.operators):
         configs[operator.name] = _config(operator, chain, i)
     strategy = Strategy(configs, granularity=chain.granularity)
-    program = Running(strategy, network, seed=0)
+    resolved = strategy.checked(network.graph, topology.names)
+    program = Running(resolved, network, seed=0)
     program.warm_up()
     launches = program.program.plan.launches
     issued = program.program.issued(TRAIN)
@@ -203,7 +204,7 @@ def _run(chain: Chain, devices: int, topology: Topology) -> Running:
     chain.tasks += sum(len(load.devices) for load in loads)
     granularity = chain.granularity or DEFAULT_GRANULARITY
     problem = network.problem(topology, AnalyticCosts(), granularity=granularity)
-    chain.crossings = full(problem, strategy).crossings
+    chain.crossings = full(problem, resolved).crossings
     return program
 
 

@@ -17,7 +17,7 @@ from flexlegion.networks.network import Network
 from flexlegion.objective.precision import DEFAULT
 from flexlegion.plan.plan import Plan
 from flexlegion.report.measured import MeasuredTimeline, recorded
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 from flexlegion.training.binding import Binding
 from flexlegion.training.program import TRAIN, Program
 from flexlegion.training.trainer import IN_FLIGHT, batches, run_series
@@ -50,19 +50,12 @@ class Running:
         Decides made-up data and weights.
     """
 
-    def __init__(self, strategy: Strategy, network: Network, seed: int) -> None:
+    def __init__(self, strategy: ResolvedStrategy, network: Network, seed: int) -> None:
         self._machine = running_machine()
         self._network, self._seed = network, seed
         self._batch_size = network.batch_size
         optimizer = network.optimizer
-        plan = Plan(
-            network.graph,
-            strategy,
-            self._machine.devices,
-            network.outputs,
-            optimizer.states,
-            optimizer.clips,
-        )
+        plan = Plan(strategy, network.outputs, optimizer.states, optimizer.clips)
         uses_gpus = any(name.startswith("gpu:") for name in strategy.devices())
         self.program = Program(plan, optimizer, seed, network.precision if uses_gpus else DEFAULT)
         weights = initial_weights(network.graph, seed)

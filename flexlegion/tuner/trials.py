@@ -31,7 +31,7 @@ from flexlegion.profiling.timing import REPEATS, Repeats
 from flexlegion.report.measured import MeasuredTimeline
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 from flexlegion.tuner.runtime_costs import measure_runtime, software
 from flexlegion.tuner.timed import Data, Running, data_for, slowest
 
@@ -60,7 +60,7 @@ class Trial:
     """
 
     name: str
-    strategy: Strategy
+    strategy: ResolvedStrategy
     simulated_ns: int
     seconds: list[float] = field(default_factory=list)
     timeline: MeasuredTimeline | None = None
@@ -136,7 +136,7 @@ def profile_runtime(topology: Topology, db: ProfileDB) -> int:
 KNOWN = ("data", "single", "model", "expert")
 
 
-def resolvable(names: Iterable[str], problem: Problem) -> dict[str, Strategy]:
+def resolvable(names: Iterable[str], problem: Problem) -> dict[str, ResolvedStrategy]:
     """Built-in strategies by name, without those that this graph or batch does not allow."""
     strategies = {}
     for name in names:

@@ -36,7 +36,7 @@ from flexlegion.searches.budget import check_search, seconds_of
 from flexlegion.searches.mcmc import Budget, SearchResult, search
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 from flexlegion.tuner.calibration import calibration_by
 from flexlegion.tuner.disturbances import Watch
 from flexlegion.tuner.duel import Duel, Rules
@@ -63,7 +63,7 @@ class TuneResult(Result):
 
     Attributes
     ----------
-    strategy : Strategy
+    strategy : ResolvedStrategy
         The fastest; `Model.compile` takes it, or the result itself.
     chosen : str
         Its name among the finalists.
@@ -103,7 +103,7 @@ class TuneResult(Result):
         Of the search, likewise.
     """
 
-    strategy: Strategy
+    strategy: ResolvedStrategy
     chosen: str
     reason: str
     iteration_time_ns: int
@@ -132,7 +132,7 @@ class TuneResult(Result):
         UserError
             If it cannot be written there.
         """
-        self.strategy.save(path, self.network.graph)
+        self.strategy.save(path)
 
     def facts(self) -> dict[str, Any]:
         return self.network.about() | {
@@ -181,7 +181,7 @@ def tune(
     profile_db: str | None = None,
     seed: int = 0,
     progress: bool = True,
-    on_found: Callable[[Strategy], None] | None = None,
+    on_found: Callable[[ResolvedStrategy], None] | None = None,
 ) -> TuneResult:
     """Find the strategy that is really the fastest for a model on the machine that runs.
 
@@ -271,7 +271,7 @@ def tune(
         if on_found is not None:
             about = {"machine": str(problem.devices), "seed": seed}
             about["iteration_time_ns"] = result.iteration_time_ns
-            on_found(result.strategy.renamed("found", network.found(about)))
+            on_found(result.strategy.with_origin("found", network.found(about)))
         if result.interrupted:
             raise again(result.ended_by)
         trials = _finalists(problem, result, finalists)
@@ -291,7 +291,7 @@ def tune(
     )
 
 
-def _starts(problem: Problem) -> dict[str, Strategy]:
+def _starts(problem: Problem) -> dict[str, ResolvedStrategy]:
     return resolvable(KNOWN, problem)
 
 
@@ -354,7 +354,7 @@ def _result(
         for trial in trials
     ]
     return TuneResult(
-        strategy=chosen.strategy.renamed("tuned", network.found(found)),
+        strategy=chosen.strategy.with_origin("tuned", network.found(found)),
         chosen=chosen.name,
         reason=duel.reason,
         iteration_time_ns=chosen.simulated_ns,

@@ -55,10 +55,10 @@ def main() -> None:
             data = resolve("data", graph, problem.devices)
             file = args.folder / f"{name}-{devices}.json" if args.folder else None
             if file is not None and file.exists():
-                found = Strategy.load(str(file))
+                found = problem.checked(Strategy.load(str(file)))
                 prepare_candidates(problem)
             else:
-                starts = {"data": data, "optcnn": optcnn(problem)}
+                starts = {"data": data, "optcnn": problem.checked(optcnn(problem))}
                 options = SearchOptions(descent=False)
                 found = search(problem, starts, Budget(args.search), options=options).strategy
             chains = [Chain(problem, found, seed) for seed in range(args.chains)]

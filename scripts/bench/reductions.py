@@ -18,6 +18,7 @@ import os
 import statistics
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def reduced_by_its_inputs(op: Operator, devices: tuple[str, ...]) -> ParallelCon
     return ParallelConfig(tuple(degrees), devices, "shards")
 
 
-def strategies(name: str, work: Workload, cpus: int) -> dict[str, Strategy]:
+def strategies(name: str, work: Workload, cpus: int) -> Mapping[str, Strategy]:
     """Data parallelism, and one that splits reductions."""
     graph, devices = work.graph(), Devices.of(cpus)
     found = {"data": resolve("data", graph, devices)}

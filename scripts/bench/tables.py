@@ -56,8 +56,7 @@ def simulated(problem: Problem, strategy: str) -> Timeline:
 def planned(problem: Problem, strategy: str) -> int:
     """Bytes that the plan of an iteration moves."""
     chosen = resolve(strategy, problem.graph, problem.devices)
-    states = problem.optimizer_states
-    plan = Plan(problem.graph, chosen, problem.devices, problem.outputs, states)
+    plan = Plan(chosen, problem.outputs, problem.optimizer_states)
     return moved_bytes(plan, {d.name: d.memory for d in problem.topology.devices})
 
 

@@ -18,7 +18,7 @@ def replaced_by(network: str, to: str, operator: str, config: ParallelConfig) ->
     """Reason and replacement, if one operator is split so and all others by samples."""
     setting = setting_of(network_named(network), 4)
     strategy = named("data", setting.problem)
-    done = program_of(setting, strategy.replaced({**strategy, operator: config}), to)
+    done = program_of(setting, strategy.changed({operator: config}), to)
     found = [(each.reason, each.instead) for each in done.replaced if operator in each.operators]
     return found[0] if found else ("", "")
 

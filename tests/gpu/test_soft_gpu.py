@@ -207,7 +207,7 @@ def test_partial_values_move_as_predicted(tmp_path: Path) -> None:
             for op, (degrees, devices, sums) in result["strategy"].items()
         }
         problem = network.problem(machine, AnalyticCosts())
-        timeline = full(problem, Strategy(configs, "the worker's"))
+        timeline = full(problem, problem.checked(Strategy(configs, "the worker's")))
         assert result["partial"] > 0
         # The second iteration is recorded, and all others are that one again.
         assert result["copied_bytes"][1] == result["planned_bytes"] == timeline.bytes_moved > 0

@@ -170,7 +170,7 @@ def plans(draw: st.DrawFn, granularity: Granularity) -> Plan:
             configs[operator.name] = ParallelConfig(degrees, tuple(devices), sums)
         strategy = Strategy(configs).checked(graph, DEVICES)
     states, clips = draw(st.integers(0, 2)), draw(st.booleans())
-    return Plan(graph, strategy, DEVICES, output, states, clips, granularity)
+    return Plan(strategy, output, states, clips, granularity)
 
 
 def zoo_plan(
@@ -183,6 +183,4 @@ def zoo_plan(
     layers = build(model, batch_size, **sizes).graph
     output = layers.operators[-1].output
     graph = add_loss(layers, output, "sparse_categorical_crossentropy")
-    return Plan(
-        graph, resolve(strategy, graph, DEVICES), DEVICES, output, 1, granularity=granularity
-    )
+    return Plan(resolve(strategy, graph, DEVICES), output, 1, granularity=granularity)

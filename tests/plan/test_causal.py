@@ -40,10 +40,9 @@ def by_length(op: Operator) -> ParallelConfig:
 def bytes_moved(causal: bool) -> int:
     """In an iteration; as by simulator so by plan."""
     problem = finely_cut(attention(causal), GPUS, ArbitraryCosts(0))
-    strategy = Strategy({op.name: by_length(op) for op in problem.graph.operators})
-    plan = Plan(
-        problem.graph, strategy, problem.devices, problem.outputs, granularity=problem.granularity
-    )
+    configs = {op.name: by_length(op) for op in problem.graph.operators}
+    strategy = problem.checked(Strategy(configs))
+    plan = Plan(strategy, problem.outputs, granularity=problem.granularity)
     moved = full(problem, strategy).bytes_moved
     assert moved == moved_bytes(plan, {device.name: device.memory for device in GPUS.devices})
     return moved

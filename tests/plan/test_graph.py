@@ -396,7 +396,7 @@ def test_frozen_weights() -> None:
     assert all(weight.constant for weight in frozen.weights)
     assert [w.name for w in model.graph.trained_weights] == ["trained.kernel", "trained.bias"]
     graph = add_loss(model.graph, model.graph.operators[-1].output, "mean_squared_error")
-    plan = Plan(graph, resolve("data", graph, DEVICES), DEVICES, frozen.output)
+    plan = Plan(resolve("data", graph, DEVICES), frozen.output)
     for launch in plan.launches:
         for requirement in launch.requirements:
             if requirement.tensor.constant:
@@ -434,7 +434,7 @@ def test_weights_that_operators_share() -> None:
     assert graph.trained_weights == graph.weights == [scale]
     assert graph.sources == [x, scale]
     graph = add_loss(graph, graph.operators[-1].output, "mean_squared_error")
-    plan = Plan(graph, resolve("single", graph, DEVICES), DEVICES, y)
+    plan = Plan(resolve("single", graph, DEVICES), y)
     assert plan.gradient_slots(scale) == 1
     updates = [launch for launch in plan.launches if launch.pass_ == "update"]
     assert [[r.tensor.name for r in update.requirements] for update in updates] == [["scale"] * 2]

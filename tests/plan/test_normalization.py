@@ -85,7 +85,7 @@ def test_batch_norm_refuses() -> None:
     x = model.batch_norm(model.input((5, 6, 8), name="x"), "relu", name="b")
     statistics, moments, _ = model.graph.operators
     for degrees in ((2, 1, 1), (1, 2, 1)):
-        config = ParallelConfig(degrees, ("cpu:0", "cpu:1"))
+        config = ParallelConfig(degrees, ("cpu:0", "cpu:1")).filled(moments, "s.json")
         assert "it cannot be split" in refusal(config.check, moments, DEVICES, "s.json")
     assert refusal(BatchNormMoments(30).output_shape, [x.shape]) == (
         "batch_norm_moments takes statistics of shape (n, 2, c), but got shape [4, 5, 6, 8]"

@@ -94,7 +94,7 @@ def moved(network: Network, uvw: ParallelConfig) -> dict[str, int]:
     configs = dict(resolve("single", network.graph, problem.devices))
     configs |= {"UV": ParallelConfig((1, 1, 1, 4), GPUS), "UVW": uvw}
     strategy = problem.checked(Strategy(configs))
-    plan = Plan(network.graph, strategy, problem.devices, network.outputs)
+    plan = Plan(strategy, network.outputs)
     for check in CHECKS:
         check(plan)
     rows = full(problem, strategy).tasks
@@ -120,12 +120,12 @@ def test_files_name_it(tmp_path: Path) -> None:
     """And without it, degrees mean what they did."""
     network = three_factors()
     chosen = ParallelConfig((1, 1, 1, 1, 4), GPUS, "shards")
-    configs = dict(resolve("single", network.graph, load_machine("p100x4").names))
-    configs |= {"UV": ParallelConfig((1, 1, 1, 4), GPUS), "UVW": chosen}
-    Strategy(configs).save(tmp_path / "s.json", network.graph)
+    names = load_machine("p100x4").names
+    whole = resolve("single", network.graph, names)
+    changes = {"UV": ParallelConfig((1, 1, 1, 4), GPUS), "UVW": chosen}
+    whole.changed(changes).save(tmp_path / "s.json")
     entry = json.loads((tmp_path / "s.json").read_text())["operators"]["UVW"]
     assert entry == {"degrees": {"part": 4}, "sums": "shards", "devices": list(GPUS)}
-    names = load_machine("p100x4").names
     assert resolve(tmp_path / "s.json", network.graph, names)["UVW"] == chosen
     op = network.graph.operators[1]
     for degrees in ((1, 4, 1), (1, 4, 1, 1)):

@@ -155,7 +155,7 @@ def test_table_2(before: str, after: str, first: Mesh, second: Mesh) -> None:
     network, strategy = transition(before, after, first, second)
     problem = network.problem(load_machine("p100x8"), AnalyticCosts())
     strategy = problem.checked(strategy)
-    plan = Plan(network.graph, strategy, problem.devices, network.outputs)
+    plan = Plan(strategy, network.outputs)
     memory_of = {device.name: device.memory for device in problem.topology.devices}
     between, total = moved_between(network, plan, before, memory_of)
     assert between == expected(before, after, first, second)
@@ -189,7 +189,7 @@ def test_table_4() -> None:
     strategy = resolve("sbp", network.graph, devices)
     assert strategy["Y0"] == ParallelConfig((1, 2, 1, 1), ("gpu:0", "gpu:1"))
     assert strategy["Y2"] == ParallelConfig((1, 1, 2, 1, 1), ("gpu:2", "gpu:3"))
-    plan = Plan(network.graph, strategy, devices, network.outputs)
+    plan = Plan(strategy, network.outputs)
     plan.verify()
     moved = {m.launch.operator.name: 0 for m in moves(plan, {name: name for name in devices.names})}
     for m in moves(plan, {name: name for name in devices.names}):
@@ -225,7 +225,7 @@ def test_pairs_follow_from_one_signature() -> None:
         assert degrees["add"] == degrees["norm"] == {"sample": 2, "length": 2}
         for op in graph.operators:
             assert strategy[op.name].devices == tuple(GPUS[:4])
-            strategy[op.name].check(op, Devices.of(gpus=4), "s")
+        strategy.checked(graph, Devices.of(gpus=4))
 
 
 def test_without_signatures_it_is_data_parallelism() -> None:
@@ -412,9 +412,9 @@ def test_description_fits_a_terminal() -> None:
     graph = graph_of(mlp())
     strategy, _ = deduced(graph, SQUARE, {"x": (S(0), None), "contract.kernel": (B, S(1))}, "s")
     devices = Devices.of(gpus=4)
-    plan = Plan(graph, strategy, devices, graph.operators[-2].output)
+    plan = Plan(strategy.checked(graph, devices), graph.operators[-2].output)
     memory_of = dict(zip(devices.names, devices.names, strict=True))
-    text = described(plan, strategy, memory_of)
+    text = described(plan, memory_of)
     lines = [line.split() for line in text.splitlines()]
     assert max(map(len, text.splitlines())) <= MAX_WIDTH
     # |T| is 8 x 6 x 16 elements, of which each of two rows of the mesh has half.

@@ -28,7 +28,7 @@ def conv() -> Operator:
 
 def message(config: ParallelConfig, operator: Operator, devices: Devices = DEVICES) -> str:
     with pytest.raises(UserError) as e:
-        config.check(operator, devices, "s.json")
+        config.filled(operator, "s.json").check(operator, devices, "s.json")
     return str(e.value)
 
 
@@ -38,11 +38,12 @@ def test_tasks() -> None:
 
 
 def test_uneven_degrees_fit(conv: Operator) -> None:
-    ParallelConfig((5, 1, 1, 1), ("cpu:0", "cpu:3", "cpu:0", "cpu:1", "cpu:1")).check(
-        conv, DEVICES, ""
-    )
-    ParallelConfig((3, 4, 2, 1), ("cpu:2",) * 24).check(conv, DEVICES, "")
-    ParallelConfig((5, 7, 3, 2), ("cpu:2",) * 210).check(conv, DEVICES, "")
+    for config in (
+        ParallelConfig((5, 1, 1, 1), ("cpu:0", "cpu:3", "cpu:0", "cpu:1", "cpu:1")),
+        ParallelConfig((3, 4, 2, 1), ("cpu:2",) * 24),
+        ParallelConfig((5, 7, 3, 2), ("cpu:2",) * 210),
+    ):
+        config.filled(conv, "").check(conv, DEVICES, "")
 
 
 def test_wrong_number_of_degrees(conv: Operator) -> None:

@@ -260,13 +260,13 @@ def test_granularity(tmp_path: Path) -> None:
         Strategy(data.strategy, granularity=granularity).save(path)
         assert "granularity" not in json.loads(path.read_text())
     finely = Granularity(shard_bytes=1, fused_launches=1)
-    Strategy(data.strategy, granularity=finely).save(path, graph)
+    Strategy(data.strategy, granularity=finely).checked(graph, devices).save(path)
     document = json.loads(path.read_text())
     assert document["granularity"] == {"shard_bytes": 1, "fused_launches": 1}
     loaded = resolve(path, graph, devices)
     assert loaded.granularity == finely
     outputs = data.setting.problem.outputs
-    plans = [Plan(graph, strategy, devices, outputs) for strategy in (data.strategy, loaded)]
+    plans = [Plan(strategy, outputs) for strategy in (data.strategy, loaded)]
     # The output layer's weights are small.
     fewest = [min(len(x.devices) for x in p.launches if x.pass_ == "update") for p in plans]
     assert fewest == [1, 4]

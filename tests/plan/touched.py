@@ -31,7 +31,7 @@ def forward(operator: Operator, model: Model, *degrees: int) -> Launch:
     tasks = math.prod(degrees)
     strategy[operator.name] = ParallelConfig(degrees, tuple(DEVICES.names[:tasks]))
     whole = Strategy(strategy).checked(model.graph, DEVICES)
-    plan = Plan(model.graph, whole, DEVICES, last(model).output)
+    plan = Plan(whole, last(model).output)
     return next(x for x in plan.launches if x.operator is operator and x.pass_ == "forward")
 
 

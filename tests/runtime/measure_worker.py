@@ -106,7 +106,7 @@ def main() -> None:
     requests = [
         request
         for name in ("single", "data", "random:3")
-        for request in task_requests(graph, resolve(name, graph, machine.devices), topology)
+        for request in task_requests(resolve(name, graph, machine.devices), topology)
     ]
     progress: list[tuple[int, int]] = []
     count = measure(requests, db, lambda done, total: progress.append((done, total)), QUICK)

@@ -84,7 +84,7 @@ def test_a_transfer_takes_what_its_busiest_link_does(machine: str) -> None:
                 a.name: ParallelConfig(da, tuple(names[: int(np.prod(da))])),
                 b.name: ParallelConfig(db, tuple(names[: int(np.prod(db))])),
             }
-            tasks = full(problem, Strategy(configs)).tasks
+            tasks = full(problem, problem.checked(Strategy(configs))).tasks
             expected = 0
             for flow in (0, 1):
                 hops = tasks[(tasks["flow"] == flow) & (tasks["tensor"] == tensor)]

@@ -19,7 +19,7 @@ from flexlegion.searches.mcmc import PAPER, Budget, search
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.configuration import SPLIT, ParallelConfig, splits
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 
 
 def small() -> Problem:
@@ -35,7 +35,7 @@ def small() -> Problem:
     return problem
 
 
-def all_strategies(problem: Problem) -> list[Strategy]:
+def all_strategies(problem: Problem) -> list[ResolvedStrategy]:
     """Every degree of every dimension, on every set of devices."""
     operators = problem.facts.trained
     names = problem.devices.names
@@ -47,9 +47,9 @@ def all_strategies(problem: Problem) -> list[Strategy]:
         ]
         for op in operators
     ]
-    rest = dict(strategy_of(problem, "single"))
+    rest = strategy_of(problem, "single")
     return [
-        Strategy(rest | dict(zip((op.name for op in operators), configs, strict=True)))
+        rest.changed(dict(zip((op.name for op in operators), configs, strict=True)))
         for configs in product(*choices)
     ]
 

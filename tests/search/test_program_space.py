@@ -20,7 +20,7 @@ from flexlegion.machine.topology import Topology
 from flexlegion.networks.network import Network
 from flexlegion.sim.problem import Degrees, Needs, Problem
 from flexlegion.sim.simulator import OUT_OF_MEMORY, SIMULATED, Simulation, full
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 
 DEVICES = 4
 NETWORKS = ("mlp", "gpt", "convnet", "lstms")
@@ -48,7 +48,7 @@ class OfSize:
     def room(self, graph: Graph, topology: Topology) -> tuple[int, int]:
         return self.bytes, self.target.room(graph, topology)[1]
 
-    def memory(self, problem: Problem, strategy: Strategy) -> Needs | None:
+    def memory(self, problem: Problem, strategy: ResolvedStrategy) -> Needs | None:
         return self.target.memory(problem, strategy)
 
 
@@ -63,13 +63,13 @@ def test_simulations_refuse_what_exports_say_does_not_fit(
     every = setting_of(network, DEVICES).problem
     target = target_of(to, DEVICES)
     for seed in range(4):
-        strategy = random_allowed(network, DEVICES, to, seed)
+        strategy = every.checked(random_allowed(network, DEVICES, to, seed))
         needs = target.memory(every, strategy)
         assert needs is not None
         assert needs == fl.export(network, f"p100x{DEVICES}", strategy, to).memory
         for size, verdict in ((needs.needed, SIMULATED), (needs.needed - 1, OUT_OF_MEMORY)):
             problem = network.problem(every.topology, every.costs, space=OfSize(target, size))
-            start = random_allowed(network, DEVICES, to, seed + 100)
+            start = problem.checked(random_allowed(network, DEVICES, to, seed + 100))
             assert Simulation(problem, start).propose(dict(strategy), "full") == verdict
 
 

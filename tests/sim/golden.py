@@ -102,7 +102,7 @@ def figure5(tasks_of_o3: int = 2) -> Known:
             tasks = tasks_of_o3
         degrees = (tasks,) + (1,) * (len(operator.dims) - 1)
         configs[operator.name] = ParallelConfig(degrees, (f"gpu:{layer}",) * tasks)
-    return problem, Strategy(configs)
+    return problem, problem.checked(Strategy(configs))
 
 
 def lenet_data() -> Known:
@@ -125,7 +125,7 @@ def rnnlm_hybrid() -> Known:
             configs[name] = ParallelConfig((1,) * len(config.degrees), ("gpu:0",))
         if name.startswith("project"):
             configs[name] = ParallelConfig((1, 1, 4), problem.devices.names)
-    return problem, Strategy(configs)
+    return problem, problem.checked(Strategy(configs))
 
 
 def nmt_gnmt() -> Known:

@@ -17,7 +17,7 @@ from flexlegion.plan.plan import Plan
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.configuration import ParallelConfig
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
 
 
 class DispatchAlone(ArbitraryCosts):
@@ -31,16 +31,10 @@ class DispatchAlone(ArbitraryCosts):
 MACHINES = ("p100x2", "p100x4", "shared", "v100x8")
 
 
-def by_runtime(problem: Problem, strategy: Strategy) -> tuple[set[tuple[str, str]], int]:
+def by_runtime(problem: Problem, strategy: ResolvedStrategy) -> tuple[set[tuple[str, str]], int]:
     """Stages and operators of the launches that are fused with the one before; of how many."""
     plan = Plan(
-        problem.graph,
-        strategy,
-        problem.devices,
-        problem.outputs,
-        problem.optimizer_states,
-        problem.clips,
-        problem.granularity,
+        strategy, problem.outputs, problem.optimizer_states, problem.clips, problem.granularity
     )
     topology = problem.topology
     memories = [topology.memories.index(device.memory) for device in topology.devices]
@@ -57,7 +51,7 @@ def by_runtime(problem: Problem, strategy: Strategy) -> tuple[set[tuple[str, str
     return fused, len(issued)
 
 
-def by_simulator(problem: Problem, strategy: Strategy) -> set[tuple[str, str]]:
+def by_simulator(problem: Problem, strategy: ResolvedStrategy) -> set[tuple[str, str]]:
     """The same, by the launches that it does not charge."""
 
     def name(task: Any) -> str:
@@ -71,21 +65,20 @@ def by_simulator(problem: Problem, strategy: Strategy) -> set[tuple[str, str]]:
     }
 
 
-def alike(problem: Problem, rng: np.random.Generator) -> Strategy:
+def alike(problem: Problem, rng: np.random.Generator) -> ResolvedStrategy:
     """Splits of all sorts, mostly on the same devices, some of which get several tasks."""
     names = problem.devices.names
     order = [names[int(d)] for d in rng.integers(0, len(names), len(names))]
     if rng.random() < 0.5:
         order = list(names)
     changes = random_change(problem, rng, len(problem.graph.operators))
-    return Strategy(
-        {
-            name: ParallelConfig(config.degrees, tuple(order[: len(config.devices)]))
-            if rng.random() < 0.9
-            else config
-            for name, config in changes.items()
-        }
-    )
+    configs = {
+        name: ParallelConfig(config.degrees, tuple(order[: len(config.devices)]))
+        if rng.random() < 0.9
+        else config
+        for name, config in changes.items()
+    }
+    return problem.checked(Strategy(configs))
 
 
 @pytest.mark.parametrize("network", [*SMALL, *OWN])

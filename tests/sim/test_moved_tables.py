@@ -28,14 +28,7 @@ def simulated(model: Model, states: int, strategy: str) -> tuple[Timeline, int]:
     topology = load_machine("p100x4")
     problem = finely_cut(model, topology, ArbitraryCosts(0), states=states)
     chosen = strategy_of(problem, strategy)
-    plan = Plan(
-        problem.graph,
-        chosen,
-        problem.devices,
-        problem.outputs,
-        states,
-        granularity=problem.granularity,
-    )
+    plan = Plan(chosen, problem.outputs, states, granularity=problem.granularity)
     memory_of = {device.name: device.memory for device in topology.devices}
     return full(problem, chosen), moved_bytes(plan, memory_of)
 
@@ -69,7 +62,7 @@ def test_looked_up_rows_move() -> None:
     strategy = dict(strategy_of(problem, "single")) | {
         "embed": strategy_of(problem, "data")["embed"]
     }
-    moved = full(problem, Strategy(strategy)).bytes_moved
+    moved = full(problem, problem.checked(Strategy(strategy))).bytes_moved
     assert moved == 4 * (3 * 30 + 2 * 30 * 6)
 
 

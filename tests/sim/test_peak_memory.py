@@ -35,7 +35,7 @@ def test_simulated_memory_is_the_plans(name: str) -> None:
     problem = Problem(graph, topology, AnalyticCosts(), output, STATES, granularity=SMALL_SHARDS)
     for strategy in STRATEGIES:
         resolved = resolve(strategy, graph, topology.names)
-        plan = Plan(graph, resolved, topology.names, output, STATES, granularity=SMALL_SHARDS)
+        plan = Plan(resolved, output, STATES, granularity=SMALL_SHARDS)
         timeline = full(problem, resolved)
         assert sum(timeline.allocated_bytes.values()) >= problem.least_bytes
         for device in topology.devices:
@@ -66,8 +66,9 @@ def test_what_prediction_alone_executes_takes_memory() -> None:
             op.name: random_config(op, topology.names.names, rng, 4, reductions=True)
             for op in graph.operators
         }
-        strategy = Strategy({n: replace(c, sums=random_sums(rng)) for n, c in drawn.items()})
-        plan = Plan(graph, strategy, topology.names, outputs, STATES, granularity=SMALL_SHARDS)
+        configs = {n: replace(c, sums=random_sums(rng)) for n, c in drawn.items()}
+        strategy = problem.checked(Strategy(configs))
+        plan = Plan(strategy, outputs, STATES, granularity=SMALL_SHARDS)
         assert simulation.propose(dict(strategy), "delta") == SIMULATED
         simulation.accept()
         timeline = simulation.timeline()

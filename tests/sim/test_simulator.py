@@ -29,7 +29,7 @@ from flexlegion.plan.plan import Plan
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem, thousandths
 from flexlegion.sim.simulator import SIMULATED, Simulation, Timeline, full
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
 from flexlegion.zoo import build as build_network
 
 
@@ -74,16 +74,10 @@ def contentions(plan: Plan, costs: CostModel) -> list[int]:
     ]
 
 
-def check(problem: Problem, strategy: Strategy, timeline: Timeline) -> None:
+def check(problem: Problem, strategy: ResolvedStrategy, timeline: Timeline) -> None:
     """Compare a timeline with the obvious one, made from the plan."""
     plan = Plan(
-        problem.graph,
-        strategy,
-        problem.devices,
-        problem.outputs,
-        problem.optimizer_states,
-        problem.clips,
-        problem.granularity,
+        strategy, problem.outputs, problem.optimizer_states, problem.clips, problem.granularity
     )
     runtimes = {d.name: problem.costs.runtime(d) for d in problem.topology.devices}
     more = contentions(plan, problem.costs)
@@ -155,8 +149,9 @@ def test_agrees_on_partial_values(network) -> None:
         problem = finely_cut(model, topology, ArbitraryCosts(seed), clips=seed == 3)
         rng = np.random.default_rng(seed)
         changes = random_change(problem, rng, len(problem.graph.operators))
-        timeline = full(problem, Strategy(changes))
-        check(problem, Strategy(changes), timeline)
+        strategy = problem.checked(Strategy(changes))
+        timeline = full(problem, strategy)
+        check(problem, strategy, timeline)
         passes = {PASSES[row["pass"]] for row in timeline.tasks}
         summed += "sum" in passes
         partial += any(
@@ -179,7 +174,7 @@ def test_agrees_after_proposals(clips: bool) -> None:
     for i in range(12):
         change = random_change(problem, rng, 1 + i % 2)
         assert simulation.propose(change) == SIMULATED
-        changed = Strategy({**simulation.strategy, **change})
+        changed = simulation.strategy.changed(change)
         check(problem, changed, simulation.timeline())
         if i % 3:
             simulation.accept()
@@ -208,7 +203,7 @@ def test_a_device_that_the_machine_lacks() -> None:
     problem = finely_cut(model, load_machine("p100x4"), ArbitraryCosts(0))
     strategy = resolve("data", problem.graph, Devices.of(cpus=2))
     with pytest.raises(UserError, match="needs device 'cpu:0', but this run has gpu:0 to gpu:3"):
-        full(problem, strategy)
+        problem.checked(strategy)
 
 
 def test_timelines_say_what_priced_their_tasks() -> None:

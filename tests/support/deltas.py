@@ -31,7 +31,7 @@ from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import OUT_OF_MEMORY, SIMULATED, Simulation, Timeline
 from flexlegion.strategy.configuration import ParallelConfig, random_config, splits
 from flexlegion.strategy.granularity import Granularity
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 from flexlegion.zoo import build
 
 SMALL: Mapping[str, dict[str, Any]] = {
@@ -214,7 +214,7 @@ class Pair:
         Source of proposals, and of what is accepted.
     """
 
-    def __init__(self, problem: Problem, start: Strategy, rng: np.random.Generator) -> None:
+    def __init__(self, problem: Problem, start: ResolvedStrategy, rng: np.random.Generator) -> None:
         self.problem = problem
         self.rng = rng
         self.delta = Simulation(problem, start)

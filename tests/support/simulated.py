@@ -21,7 +21,7 @@ from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.configuration import SPLIT, ParallelConfig, Sums, splits
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 from flexlegion.transforms.losses import add_losses
 
 
@@ -110,12 +110,12 @@ SMALL_SHARDS = Granularity(shard_bytes=1)
 finely_cut = partial(problem_of, granularity=SMALL_SHARDS)
 
 
-def strategy_of(problem: Problem, name: str) -> Strategy:
+def strategy_of(problem: Problem, name: str) -> ResolvedStrategy:
     """A built-in strategy for a problem."""
     return resolve(name, problem.graph, problem.devices)
 
 
-def check_local_optimum(problem: Problem, strategy: Strategy) -> None:
+def check_local_optimum(problem: Problem, strategy: ResolvedStrategy) -> None:
     """No configuration of one operator, on any set of devices, makes the strategy faster."""
     best = full(problem, strategy).iteration_time_ns
     for op in problem.graph.operators:
@@ -123,7 +123,7 @@ def check_local_optimum(problem: Problem, strategy: Strategy) -> None:
             for devices in combinations(problem.devices.names, prod(degrees)):
                 for sums in ways_to_sum(op, degrees):
                     config = ParallelConfig(degrees, devices, sums)
-                    neighbour = Strategy({**strategy, op.name: config}, "a neighbour")
+                    neighbour = strategy.changed({op.name: config})
                     assert full(problem, neighbour).iteration_time_ns >= best, (op.name, config)
 
 

@@ -86,13 +86,12 @@ def test_mixed_strategies_are_simulated_and_searched() -> None:
     data = resolve("data", graph, topology.names)
     assert data.devices() == {"gpu:0", "gpu:1"}
     rng = np.random.default_rng(1)
-    mixed = Strategy(
-        {op.name: random_config(op, topology.names.names, rng, 4) for op in graph.operators}
-    )
+    configs = {op.name: random_config(op, topology.names.names, rng, 4) for op in graph.operators}
+    mixed = problem.checked(Strategy(configs))
     assert {name.partition(":")[0] for name in mixed.devices()} == {"cpu", "gpu"}
     timeline = full(problem, mixed)
     assert timeline.iteration_time_ns > 0
     assert timeline.bytes_moved > 0
-    starts: dict[str, Strategy] = {"data": data, "random": mixed}
+    starts = {"data": data, "random": mixed}
     found = search(problem, starts, Budget(seconds=None, proposals=200), 0)
     assert full(problem, found.strategy).iteration_time_ns <= timeline.iteration_time_ns

@@ -8,7 +8,7 @@ node; if that still leaves many, those with a common beginning of their names ar
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -16,7 +16,9 @@ from flexlegion.console.text import common_name
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.graph.tensor import Tensor
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.configuration import ParallelConfig
+
+Configs = Mapping[str, ParallelConfig]  # by operator, with a degree for each dimension
 
 MANY = 40  # nodes, more than which are not seen at a glance
 
@@ -91,7 +93,7 @@ def split_kind(operator: Operator, degrees: Sequence[int]) -> str:
     return "".join(letter for letter in "SAP" if letter in kinds) or WHOLE
 
 
-def kinds_of(group: Group, strategy: Strategy) -> dict[str, int]:
+def kinds_of(group: Group, strategy: Configs) -> dict[str, int]:
     """How many operators of a group are split in each way, the most frequent first."""
     counts: dict[str, int] = {}
     for op in group.operators:

@@ -18,10 +18,9 @@ from flexlegion.known_strategies.registry import make_strategy
 from flexlegion.machine.devices import Devices
 from flexlegion.machine.topology import Topology
 from flexlegion.profiling.machines import load_machine
-from flexlegion.report.html.groups import WHOLE, Folded, Group, kinds_of, levels
+from flexlegion.report.html.groups import WHOLE, Configs, Folded, Group, kinds_of, levels
 from flexlegion.report.html.layout import Layout, layered
 from flexlegion.report.html.page import markup
-from flexlegion.strategy.strategy import Strategy
 
 NODE_WIDTH, NODE_HEIGHT = 196, 46
 GAP, LAYER_HEIGHT, MARGIN = 22, 74, 12
@@ -48,14 +47,14 @@ class Picture:
     ----------
     graph : Graph
         The network.
-    strategy : Strategy
-        By whose splits it is coloured.
+    strategy : mapping
+        By whose splits it is coloured: for each operator its configuration.
     title : str
         What it is of.
     """
 
     graph: Graph
-    strategy: Strategy
+    strategy: Configs
     title: str
 
     def __repr__(self) -> str:
@@ -107,17 +106,17 @@ def picture_of(
                 f"plot('{strategy}', 'p100x4')"
             )
         strategy = make_strategy(strategy, graph, devices)
-    strategy = strategy.filled(graph)
+    configs = strategy.filled(graph)
     for op in graph.operators:
-        if op.name not in strategy or len(strategy[op.name].degrees) != len(op.dims):
+        if op.name not in configs or len(configs[op.name].degrees) != len(op.dims):
             raise UserError(
                 f"{strategy.source}: this strategy is for another network: it does not configure "
                 f"'{op.name}', or not as its output has dimensions"
             )
-    return Picture(graph, strategy, f"{len(graph.operators)} operators; {strategy.source}")
+    return Picture(graph, configs, f"{len(graph.operators)} operators; {strategy.source}")
 
 
-def drawn(folded: Folded, strategy: Strategy) -> dict[str, Any]:
+def drawn(folded: Folded, strategy: Configs) -> dict[str, Any]:
     """Nodes, edges and the legend of a picture, with their places."""
     layout = layered(
         len(folded.groups), folded.edges, node_width=NODE_WIDTH, gap=GAP, bend_width=14
@@ -138,7 +137,7 @@ def drawn(folded: Folded, strategy: Strategy) -> dict[str, Any]:
     }
 
 
-def split_text(group: Group, strategy: Strategy) -> str:
+def split_text(group: Group, strategy: Configs) -> str:
     """How a group's operators are split: ``sample 4 x channel 2``, or what most of them are."""
     texts: dict[str, int] = {}
     for op in group.operators:
@@ -155,7 +154,7 @@ def split_text(group: Group, strategy: Strategy) -> str:
     return most if len(texts) == 1 else f"{most}, +{len(texts) - 1} more"
 
 
-def _node(group: Group, place: tuple[float, int], strategy: Strategy) -> dict[str, Any]:
+def _node(group: Group, place: tuple[float, int], strategy: Configs) -> dict[str, Any]:
     kinds = kinds_of(group, strategy)
     total = sum(kinds.values())
     name = _cut(group.name, LETTERS - (5 if group.repeats > 1 else 0))

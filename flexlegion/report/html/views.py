@@ -17,7 +17,7 @@ from flexlegion.report.timelines import capacity
 from flexlegion.sim.deviations import Deviation, configuration
 from flexlegion.sim.simulator import CONTENTS, Timeline
 from flexlegion.strategy.configuration import ParallelConfig
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy
 
 Json = dict[str, Any]
 
@@ -283,7 +283,7 @@ def _steps(points: Sequence[tuple[int, int]]) -> Json:
     }
 
 
-def sources_view(timeline: Timeline, strategy: Strategy) -> list[Json]:
+def sources_view(timeline: Timeline, strategy: ResolvedStrategy) -> list[Json]:
     """Whose word the times of tasks are: a row a cost model."""
     problem = timeline.problem
     rows = timeline.tasks[(timeline.tasks["hop"] < 0)]

@@ -48,7 +48,7 @@ def main() -> None:
     with ProfileDB(args.profile_db) as db:
         topology = local_topology(db)
         strategy = resolve(args.strategy, network.graph, topology.names)
-        requests = task_requests(network.graph, strategy, topology)
+        requests = task_requests(strategy, topology)
         measured = profile(requests, network, topology, db, shown=False)
         problem = problem_of(network, topology, db)
         simulated = full(problem, strategy).iteration_time_ns
