@@ -82,7 +82,7 @@ def test_figure_5c() -> None:
 def test_figure_5d() -> None:
     """The delta simulation algorithm's after reducing the parallelism of o3 to 1."""
     problem, strategy = figure5()
-    _, changed = figure5(tasks_of_o3=1)
+    changed = strategy.changed({"o3": figure5(tasks_of_o3=1)[1]["o3"]})
     simulation = Simulation(problem, strategy)
     assert simulation.propose({"o3": changed["o3"]}, "delta") == SIMULATED
     assert forward(simulation.timeline()) == FIGURE_5D
