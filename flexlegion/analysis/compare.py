@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from flexlegion.analysis.result import Result
 from flexlegion.analysis.search import Found, found_by, starts_of
@@ -16,8 +16,7 @@ from flexlegion.console.progress import ProgressBar
 from flexlegion.console.text import count, duration, memory, volume
 from flexlegion.known_strategies import named
 from flexlegion.known_strategies.registry import STRATEGIES
-from flexlegion.objective.losses import Losses
-from flexlegion.objective.optimizers import Optimizer
+from flexlegion.objective.training import TrainingOptions
 from flexlegion.report.timelines import figures, memory_excess, time_excess
 from flexlegion.searches.budget import budget_of, check_search
 from flexlegion.searches.mcmc import Budget, SearchResult
@@ -89,15 +88,12 @@ def compare(
     budget: str | float | Budget | None = None,
     *,
     proposals: int | None = None,
-    loss: Losses | None = None,
-    optimizer: str | Optimizer | None = None,
-    precision: str | None = None,
-    storage: str | None = None,
     costs: str = "auto",
     profile_db: str | None = None,
     seed: int = 0,
     chains: int | None = None,
     progress: bool = True,
+    **training: Unpack[TrainingOptions],
 ) -> Compared:
     """Compare known strategies with the best placement of whole operators, and the best of all.
 
@@ -106,10 +102,12 @@ def compare(
 
     Parameters
     ----------
-    model, machine, loss, optimizer, precision, storage, costs, profile_db
+    model, machine, costs, profile_db
         See `flexlegion.simulate`.
     budget, proposals, seed, chains, progress
         See `flexlegion.search`; each of the two searches gets all of the budget.
+    **training
+        How it is trained, see `flexlegion.simulate`.
 
     Raises
     ------
@@ -121,12 +119,9 @@ def compare(
     setting = Setting.of(
         model,
         machine,
-        loss=loss,
-        optimizer=optimizer,
-        precision=precision,
-        storage=storage,
         costs=costs,
         profile_db=profile_db,
+        **training,
     )
     problem = setting.problem
     rows = [known_row(name, problem) for name in KNOWN]

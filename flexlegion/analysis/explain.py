@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from flexlegion.analysis import SHOWN
 from flexlegion.analysis.result import Iteration, iteration_of
@@ -21,8 +21,7 @@ from flexlegion.known_strategies import (
     read_strategy,
     samples_only,
 )
-from flexlegion.objective.losses import Losses
-from flexlegion.objective.optimizers import Optimizer
+from flexlegion.objective.training import TrainingOptions
 from flexlegion.report.timelines import figures, memory_excess
 from flexlegion.sim.deviations import Deviation, configuration, deviations
 from flexlegion.sim.simulator import full
@@ -91,14 +90,11 @@ def explain(
     machine: AnyMachine,
     strategy: AnyStrategy,
     *,
-    loss: Losses | None = None,
-    optimizer: str | Optimizer | None = None,
-    precision: str | None = None,
-    storage: str | None = None,
     costs: str = "auto",
     profile_db: str | None = None,
     top: int = SHOWN,
     progress: bool = True,
+    **training: Unpack[TrainingOptions],
 ) -> Explained:
     """Say where a strategy leaves data parallelism, and what each such choice saves.
 
@@ -106,12 +102,14 @@ def explain(
 
     Parameters
     ----------
-    model, machine, strategy, loss, optimizer, precision, storage, costs, profile_db
+    model, machine, strategy, costs, profile_db
         See `flexlegion.simulate`.
     top
         How many groups are printed.
     progress
         Whether to show a bar, on a terminal.
+    **training
+        How it is trained, see `flexlegion.simulate`.
 
     Raises
     ------
@@ -125,9 +123,7 @@ def explain(
     """
     if top < 1:
         raise UserError(f"the number of groups to show has to be at least 1, but is {top}")
-    network = network_of(
-        model, loss, optimizer, precision, storage
-    )  # whose code may name the strategy
+    network = network_of(model, **training)  # whose code may name the strategy
     strategy = read_strategy(strategy)
     setting = Setting.of(
         network,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting
 from flexlegion.base.arguments import typed
@@ -20,9 +20,8 @@ from flexlegion.graph.graph import Operator
 from flexlegion.graph.tensor import Tensor
 from flexlegion.known_strategies import AnyStrategy, granularity_of, named, read_strategy
 from flexlegion.networks.network import Network
-from flexlegion.objective.losses import Losses
-from flexlegion.objective.optimizers import Optimizer
 from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE
+from flexlegion.objective.training import TrainingOptions
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import full
 from flexlegion.strategy.configuration import ParallelConfig
@@ -134,7 +133,7 @@ class Exported:
             f"an iteration is simulated at {duration(self.iteration_time_ns)}, {ratio:.2f}x the "
             f"strategy's {duration(self.given_time_ns)}"
         )
-        needs = f"trained with {self.setting.network.optimizer.type}, {self.memory}"
+        needs = f"trained with {self.setting.network.training.optimizer.type}, {self.memory}"
         lines.append(wrapped(needs, MAX_WIDTH))
         lines += _reminders(self.setting, self.target)
         return "\n".join(lines)
@@ -157,12 +156,9 @@ def export(
     strategy: AnyStrategy,
     to: str = "dtensor",
     *,
-    loss: Losses | None = None,
-    optimizer: str | Optimizer | None = None,
-    precision: str | None = None,
-    storage: str | None = None,
     costs: str = "auto",
     profile_db: str | None = None,
+    **training: Unpack[TrainingOptions],
 ) -> Exported:
     """A strategy as a Python program for PyTorch's DTensor or for JAX.
 
@@ -171,12 +167,14 @@ def export(
 
     Parameters
     ----------
-    model, machine, loss, optimizer, precision, storage, costs, profile_db
+    model, machine, costs, profile_db
         See `flexlegion.simulate`.
     strategy
         A strategy, its file, or a known one's name.
     to
         "dtensor" or "jax".
+    **training
+        How it is trained, see `flexlegion.simulate`.
 
     Returns
     -------
@@ -192,13 +190,10 @@ def export(
     setting = Setting.of(
         model,
         machine,
-        loss=loss,
-        optimizer=optimizer,
-        precision=precision,
-        storage=storage,
         costs=costs,
         profile_db=profile_db,
         granularity=granularity_of(read),
+        **training,
     )
     return program_of(setting, read, to)
 
@@ -228,8 +223,8 @@ def program_of(setting: Setting, strategy: str | Strategy, to: str) -> Exported:
         target,
         title,
         origin,
-        network.precision,
-        network.optimizer.clip_norm,
+        network.training.precision,
+        network.training.optimizer.clip_norm,
     )
     memory = program_memory(problem, divisions, axes)
     return Exported(text, done, replaced, time, before, memory, setting, name, target.name)
@@ -237,12 +232,13 @@ def program_of(setting: Setting, strategy: str | Strategy, to: str) -> Exported:
 
 def _check_numbers(network: Network, to: str) -> None:
     """Raise `UserError` if programs cannot compute or store as a network is to be trained."""
-    if network.storage != DEFAULT_STORAGE:
+    storage = network.training.storage
+    if storage != DEFAULT_STORAGE:
         raise UserError(
-            f"a program for {to} stores activations in single precision, not in {network.storage}; "
+            f"a program for {to} stores activations in single precision, not in {storage}; "
             f"give storage {DEFAULT_STORAGE}, with which its devices need more memory"
         )
-    if to == "jax" and network.precision == "bf16":
+    if to == "jax" and network.training.precision == "bf16":
         raise UserError(
             "a program for jax cannot have products of single precision computed in bf16; give "
             "precision tf32 or fp32"
@@ -282,9 +278,9 @@ def _words(operator: Operator, config: ParallelConfig) -> str:
 def _reminders(setting: Setting, target: str) -> list[str]:
     """What users of a program have to know of how it trains."""
     network, lines = setting.network, []
-    if network.precision != DEFAULT:
-        lines.append(f"products are computed in {network.precision}")
-    if (norm := network.optimizer.clip_norm) is not None:
+    if network.training.precision != DEFAULT:
+        lines.append(f"products are computed in {network.training.precision}")
+    if (norm := network.training.optimizer.clip_norm) is not None:
         call = "clip(weights)" if target == "dtensor" else "clipped(gradients)"
         lines.append(f"gradients are clipped to the norm {norm:g} by {call}, before each step")
     return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from flexlegion.analysis.compare import FOUND, Compared, known_row
 from flexlegion.analysis.result import Result, iteration_of
@@ -15,8 +15,7 @@ from flexlegion.base.arguments import typed
 from flexlegion.console.blocks import Block
 from flexlegion.console.progress import ProgressBar
 from flexlegion.known_strategies import AnyStrategy, samples_only
-from flexlegion.objective.losses import Losses
-from flexlegion.objective.optimizers import Optimizer
+from flexlegion.objective.training import TrainingOptions
 from flexlegion.report.html import views
 from flexlegion.report.html.groups import levels
 from flexlegion.report.html.page import page, save_page
@@ -132,25 +131,24 @@ def report_on(
     strategy: AnyStrategy,
     *,
     measured: str | Path | None = None,
-    loss: Losses | None = None,
-    optimizer: str | Optimizer | None = None,
-    precision: str | None = None,
-    storage: str | None = None,
     costs: str = "auto",
     profile_db: str | None = None,
     progress: bool = True,
+    **training: Unpack[TrainingOptions],
 ) -> Report:
     """Everything that is known about a strategy, as a page; see docs/report.md.
 
     Parameters
     ----------
-    model, machine, strategy, loss, optimizer, precision, storage, costs, profile_db
+    model, machine, strategy, costs, profile_db
         See `flexlegion.simulate`.
     measured
         A timeline that training wrote (``flexlegion train --timeline``), to show beside the
         simulated one.
     progress
         Whether to show a bar, on a terminal.
+    **training
+        How it is trained, see `flexlegion.simulate`.
 
     Raises
     ------
@@ -166,12 +164,9 @@ def report_on(
         model,
         machine,
         strategy,
-        loss=loss,
-        optimizer=optimizer,
-        precision=precision,
-        storage=storage,
         costs=costs,
         profile_db=profile_db,
+        **training,
     )
     problem = simulated.setting.problem
     rows = [known_row(name, problem) for name in BESIDE]

@@ -57,7 +57,7 @@ def sbp(
     >>> mesh = Mesh([["gpu:0", "gpu:1"], ["gpu:2", "gpu:3"]])
     >>> sbp(model, mesh, {"contract.kernel": (B, S(1)), "tokens": (S(0), B)})
     """
-    network = network_of(model, loss)
+    network = network_of(model, loss=loss)
     strategy, messages = deduced(network.graph, mesh, signatures, "SBP signatures")
     for message in messages:
         warnings.warn(message, stacklevel=2)

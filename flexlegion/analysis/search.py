@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Unpack
 
 from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
@@ -17,8 +17,7 @@ from flexlegion.console.progress import ProgressBar
 from flexlegion.console.text import count, duration
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.known_strategies import AnyStrategy, granularity_of, named, read_strategy, unpriced
-from flexlegion.objective.losses import Losses
-from flexlegion.objective.optimizers import Optimizer
+from flexlegion.objective.training import TrainingOptions
 from flexlegion.report.timelines import described, details, fits, time_excess
 from flexlegion.searches.budget import budget_of, check_search
 from flexlegion.searches.mcmc import Budget, SearchOptions, SearchResult
@@ -138,10 +137,6 @@ def search(
     budget: str | float | Budget | None = None,
     *,
     proposals: int | None = None,
-    loss: Losses | None = None,
-    optimizer: str | Optimizer | None = None,
-    precision: str | None = None,
-    storage: str | None = None,
     costs: str = "auto",
     profile_db: str | None = None,
     start: Sequence[AnyStrategy] | None = None,
@@ -152,12 +147,13 @@ def search(
     options: SearchOptions | None = None,
     search: str = ANNEALING,
     progress: bool = True,
+    **training: Unpack[TrainingOptions],
 ) -> Found:
     """Search for a fast strategy on a machine; needs neither that machine nor Legion.
 
     Parameters
     ----------
-    model, machine, loss, optimizer, precision, storage, costs, profile_db
+    model, machine, costs, profile_db
         See `flexlegion.simulate`.
     budget
         How long to search: ``"30s"``, ``"2m"``, seconds. By default a minute, or with `proposals`
@@ -187,6 +183,8 @@ def search(
         paper; "placement", of whole operators only; or one that `flexlegion.register_search` named.
     progress
         Whether to show a bar, on a terminal.
+    **training
+        How it is trained, see `flexlegion.simulate`.
 
     Returns
     -------
@@ -214,7 +212,7 @@ def search(
             )
     limits = budget_of(budget, proposals)
     check_search(seed, chains)
-    network = network_of(model, loss, optimizer, precision, storage)  # whose code may name starts
+    network = network_of(model, **training)  # whose code may name starts
     read = None if start is None else [s if s == "random" else read_strategy(s) for s in start]
     setting = Setting.of(
         network,

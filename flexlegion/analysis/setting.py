@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from flexlegion.base.errors import UserError
 from flexlegion.base.files import check_regular
@@ -22,9 +22,8 @@ from flexlegion.machine.topology import Device, Topology
 from flexlegion.model.model import Model
 from flexlegion.networks.network import Network
 from flexlegion.networks.references import load_model
-from flexlegion.objective.losses import Losses
-from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, Optimizer
-from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE, PEAKS, check_used
+from flexlegion.objective.precision import DEFAULT, PEAKS, check_used
+from flexlegion.objective.training import TrainingOptions, TrainingSpec
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
 from flexlegion.strategy.configuration import SPLIT
@@ -61,14 +60,11 @@ class Setting:
         model: AnyModel,
         machine: AnyMachine,
         *,
-        loss: Losses | None = None,
-        optimizer: str | Optimizer | None = None,
-        precision: str | None = None,
-        storage: str | None = None,
         costs: str = "auto",
         profile_db: str | None = None,
         dimensions: Collection[DimKind] = SPLIT,
         granularity: Granularity = DEFAULT_GRANULARITY,
+        **training: Unpack[TrainingOptions],
     ) -> Setting:
         """A model on a machine; for the arguments see `flexlegion.analysis.simulate.simulate`.
 
@@ -79,13 +75,14 @@ class Setting:
         UserError
             If model, machine or costs are wrong.
         """
-        network = network_of(model, loss, optimizer, precision, storage)
+        network = network_of(model, **training)
         if isinstance(machine, Topology):
             topology, name = machine, machine.name
         else:
             topology, name = load_machine(machine), str(machine)
-        check_used(network.precision, topology.names.names, f"the machine '{name}'")
-        _warn_of_missing_rates(network.precision, topology, name)
+        precision = network.training.precision
+        check_used(precision, topology.names.names, f"the machine '{name}'")
+        _warn_of_missing_rates(precision, topology, name)
         if costs not in COSTS:
             raise unknown("costs", costs, COSTS)
         its = costs_of(costs, profile_db, network)
@@ -119,21 +116,17 @@ def _warn_of_missing_rates(precision: str, topology: Topology, machine: str) -> 
         )
 
 
-def network_of(
-    model: AnyModel,
-    loss: Losses | None = None,
-    optimizer: str | Optimizer | None = None,
-    precision: str | None = None,
-    storage: str | None = None,
-) -> Network:
+def network_of(model: AnyModel, **training: Unpack[TrainingOptions]) -> Network:
     """The network that a function of the API is given.
 
     Raises
     ------
     UserError
-        If it is no model, or the rest does not fit it.
+        If it is no model, or the options do not fit it.
     """
     if isinstance(model, Network):
+        if given := [name for name, value in training.items() if value is not None]:
+            raise UserError(f"a network says how it is trained; leave out {', '.join(given)}")
         return model
     if isinstance(model, str | Path):
         model = load_model(str(model))
@@ -142,13 +135,7 @@ def network_of(
             f"a model is a flexlegion.Model or the name of one, but this is a "
             f"{type(model).__name__}; flexlegion.from_torch converts PyTorch's"
         )
-    return Network.of(
-        model,
-        loss,
-        optimizer or DEFAULT_OPTIMIZER,
-        precision or DEFAULT,
-        storage=storage or DEFAULT_STORAGE,
-    )
+    return Network.of(model, TrainingSpec.of(**training))
 
 
 def costs_of(kind: str, path: str | None, network: Network) -> CostModel:
@@ -161,14 +148,14 @@ def costs_of(kind: str, path: str | None, network: Network) -> CostModel:
     path
         The profile data base; None: the user's, if there is one.
     network
-        Whose optimizer and precision the costs are about.
+        Whose training the costs are about.
 
     Raises
     ------
     UserError
         If there is no such data base, or it does not go with analytic costs.
     """
-    analytic = AnalyticCosts(PEAKS[network.precision])
+    analytic = AnalyticCosts(PEAKS[network.training.precision])
     if kind == "analytic":
         if path is not None:
             raise UserError("--profile-db goes with --costs measured or auto, not with analytic")
@@ -187,8 +174,8 @@ def costs_of(kind: str, path: str | None, network: Network) -> CostModel:
     return MeasuredCosts(
         ProfileDB(file),
         analytic if kind == "auto" else _Unmeasured(),
-        optimizer=network.optimizer.type,
-        precision=network.precision,
+        optimizer=network.training.optimizer.type,
+        precision=network.training.precision,
     )
 
 

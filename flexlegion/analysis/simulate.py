@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 from flexlegion.analysis.result import Iteration, iteration_of
 from flexlegion.analysis.setting import AnyMachine, AnyModel, Setting, network_of
@@ -20,8 +20,7 @@ from flexlegion.known_strategies import (
     read_strategy,
     samples_only,
 )
-from flexlegion.objective.losses import Losses
-from flexlegion.objective.optimizers import Optimizer
+from flexlegion.objective.training import TrainingOptions
 from flexlegion.report.timelines import described, details, memory_excess
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import ALGORITHMS, SIMULATED, Simulation, Timeline, full
@@ -74,13 +73,10 @@ def simulate(
     machine: AnyMachine,
     strategy: AnyStrategy = "data",
     *,
-    loss: Losses | None = None,
-    optimizer: str | Optimizer | None = None,
-    precision: str | None = None,
-    storage: str | None = None,
     costs: str = "auto",
     profile_db: str | None = None,
     algorithm: str = "full",
+    **training: Unpack[TrainingOptions],
 ) -> Simulated:
     """Simulate a training iteration of a strategy; needs neither that machine nor Legion.
 
@@ -92,9 +88,6 @@ def simulate(
         A shipped machine's name, as in ``p100x16``, a machine file's path, or a `Topology`.
     strategy
         A known one's name, a file's path, a `Strategy`, or a result that has one.
-    loss, optimizer, precision, storage
-        How it is trained, as `Model.compile` takes them; by default the model's own loss, "sgd" and
-        "fp32" twice.
     costs
         Tasks' times: "analytic" estimates; "measured" ones of the profile data base, and no others;
         "auto": measured where the data base has them.
@@ -103,6 +96,9 @@ def simulate(
     algorithm
         "full", or "delta", which goes from data parallelism to the strategy operator by operator,
         each time simulating only what changes: the same figures.
+    loss, optimizer, precision, storage, loss_weights
+        How it is trained, as `Model.compile` takes them; by default the model's own loss, "sgd",
+        "fp32" twice, and weights of 1.
 
     Returns
     -------
@@ -121,9 +117,7 @@ def simulate(
     """
     if algorithm not in ALGORITHMS:
         raise unknown("algorithm", algorithm, ALGORITHMS)
-    network = network_of(
-        model, loss, optimizer, precision, storage
-    )  # whose code may name the strategy
+    network = network_of(model, **training)  # whose code may name the strategy
     strategy = read_strategy(strategy)
     setting = Setting.of(
         network,

@@ -13,7 +13,7 @@ import numbers
 import os
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, TypeVar, Union
 
 from flexlegion.base.errors import UserError
@@ -39,6 +39,9 @@ def typed(function: F) -> F:
 
     Annotations are looked at when the function is first called. What they name of modules that are
     not imported yet is not checked; neither is `Any`. A call costs a few microseconds more.
+
+    Of a function that ends in ``**options: Unpack[Options]``, help shows the options of that
+    `TypedDict` one by one, and each is checked.
     """
 
     return _checked(function, function.__name__)
@@ -57,7 +60,10 @@ def typed_methods(cls: C) -> C:
 def _checked(function: F, called: str) -> F:
     @functools.wraps(function)
     def checked(*args: Any, **options: Any) -> Any:
-        names, hints = _hints(function)
+        names, hints, known = _hints(function)
+        for name in options:
+            if known is not None and name not in known:
+                raise TypeError(f"{called}() got an unexpected keyword argument '{name}'")
         args = (
             tuple(
                 _taken(called, name, value, hints) for name, value in zip(names, args, strict=False)
@@ -67,13 +73,37 @@ def _checked(function: F, called: str) -> F:
         options = {name: _taken(called, name, its, hints) for name, its in options.items()}
         return function(*args, **options)
 
+    if function.__code__.co_flags & inspect.CO_VARKEYWORDS:
+        checked.__signature__ = _unpacked(function)  # type: ignore[attr-defined]
     return typing.cast(F, checked)
+
+
+def _unpacked(function: Callable[..., Any]) -> inspect.Signature:
+    """A function's signature with the options that its last parameter unpacks."""
+    signature = inspect.signature(function)
+    *parameters, last = signature.parameters.values()
+    options = _unpacked_options(last, function)
+    if options is None:
+        return signature
+    for name, hint in options.__annotations__.items():
+        text = getattr(hint, "__forward_arg__", hint)
+        parameters.append(inspect.Parameter(name, last.KEYWORD_ONLY, default=None, annotation=text))
+    return signature.replace(parameters=parameters)
+
+
+def _unpacked_options(parameter: inspect.Parameter, function: Callable[..., Any]) -> Any:
+    """The `TypedDict` that a parameter unpacks; None: it does not."""
+    hint = parameter.annotation
+    if parameter.kind is not parameter.VAR_KEYWORD or "Unpack" not in str(hint):
+        return None
+    hint = eval(hint, function.__globals__) if isinstance(hint, str) else hint
+    return typing.get_args(hint)[0]
 
 
 def _taken(function: str, name: str, value: Any, hints: Mapping[str, Any]) -> Any:
     """An argument of the type that was asked for, where NumPy's numbers are Python's."""
     hint = hints.get(name, Any)
-    if not _fits(value, hint):
+    if not fits(value, hint):
         raise wrong_type(function, name, hint, value)
     if hint is not Any and type(value).__module__ == "numpy":
         if not hasattr(value, "__len__") and is_number(value):
@@ -137,13 +167,23 @@ def is_number(value: Any, kind: type = float) -> bool:
 
 
 @functools.cache
-def _hints(function: Callable[..., Any]) -> tuple[list[str], dict[str, Any]]:
-    """Names of the arguments that can be given by position, and what can be told of all types."""
-    names, hints = [], {}
+def _hints(
+    function: Callable[..., Any],
+) -> tuple[list[str], dict[str, Any], Collection[str] | None]:
+    """Names of the arguments that can be given by position, and what can be told of all types.
+
+    Of a function that unpacks options also the names of all arguments.
+    """
+    names: list[str] = []
+    hints: dict[str, Any] = {}
+    known = None
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             names.append(parameter.name)
         hint = parameter.annotation
+        if (options := _unpacked_options(parameter, function)) is not None:
+            hints |= typing.get_type_hints(options)
+            known = {*inspect.signature(function).parameters, *hints}
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if isinstance(hint, str):
@@ -153,7 +193,7 @@ def _hints(function: Callable[..., Any]) -> tuple[list[str], dict[str, Any]]:
                 continue
         if hint is not parameter.empty:
             hints[parameter.name] = hint
-    return names, hints
+    return names, hints, known
 
 
 class _Public(dict[str, Any]):
@@ -167,7 +207,7 @@ class _Public(dict[str, Any]):
         return getattr(flexlegion, name)
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def fits(value: Any, hint: Any) -> bool:
     """Whether a value is of the type that a hint says; True where that cannot be told."""
     if hint in (Any, object):
         return True
@@ -175,17 +215,17 @@ def _fits(value: Any, hint: Any) -> bool:
         return value is None
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
-        return any(_fits(value, one) for one in args)
+        return any(fits(value, one) for one in args)
     if origin is Literal:
         return any(isinstance(value, type(one)) for one in args)
     if hint in (int, float, bool):
         return is_number(value, hint)
     if origin is tuple:
         if args[-1:] == (...,):
-            return _is_list(value) and all(_fits(one, args[0]) for one in value)
-        return _is_list(value) and len(value) == len(args) and all(map(_fits, value, args))
+            return _is_list(value) and all(fits(one, args[0]) for one in value)
+        return _is_list(value) and len(value) == len(args) and all(map(fits, value, args))
     if origin in _LISTS or hint in _LISTS:
-        return _is_list(value) and all(_fits(one, args[0]) for one in value if args)
+        return _is_list(value) and all(fits(one, args[0]) for one in value if args)
     kind: Any = origin or hint
     if not isinstance(kind, type):
         return True
@@ -197,7 +237,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, os.PathLike)
     if kind is collections.abc.Mapping or kind is dict:
         return isinstance(value, collections.abc.Mapping) and all(
-            _fits(key, args[0]) and _fits(its, args[1]) for key, its in value.items() if args
+            fits(key, args[0]) and fits(its, args[1]) for key, its in value.items() if args
         )
     return isinstance(value, kind)
 

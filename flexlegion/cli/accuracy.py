@@ -157,8 +157,8 @@ def _measured(
     network: Network, machine: RunningMachine, args: argparse.Namespace
 ) -> tuple[dict[str, Any], str]:
     """The result, for programs and for people."""
-    check_used(network.precision, machine.devices.names, "this machine")
-    check_stored(network.storage, machine.devices.names)
+    check_used(network.training.precision, machine.devices.names, "this machine")
+    check_stored(network.training.storage, machine.devices.names)
     with ProfileDB(args.profile_db) as db:
         topology = local_topology(db)
         profile_runtime(topology, db)
@@ -179,10 +179,10 @@ def _measured(
                     for trial, its in zip(trials, measured, strict=True)
                 ]
     trained = {
-        "optimizer": network.optimizer.type,
-        "clip_norm": network.optimizer.clip_norm,
-        "precision": network.precision,
-        "storage": network.storage,
+        "optimizer": network.training.optimizer.type,
+        "clip_norm": network.training.optimizer.clip_norm,
+        "precision": network.training.precision,
+        "storage": network.training.storage,
     }
     facts = network.about() | {
         "options": asked(args) | trained,

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flexlegion.base.errors import UserError
 from flexlegion.base.quoting import shown
+from flexlegion.cli.how_trained import add_training_options, training_from
 from flexlegion.cli.sizes import add_size_option, batch_size, found_for, found_sizes, given_sizes
 from flexlegion.cost import COSTS
 from flexlegion.known_strategies import read_strategy
 from flexlegion.networks.references import HELP, Target, is_code, target_of
-from flexlegion.objective.losses import LOSSES
-from flexlegion.objective.optimizers import (
-    DEFAULT_OPTIMIZER,
-    OPTIMIZERS,
-    Optimizer,
-    optimizer_of,
-    optimizer_with,
-)
-from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE, PRECISIONS, STORAGE_HELP
 from flexlegion.strategy.strategy import Strategy
 
 if TYPE_CHECKING:
     from flexlegion.networks.network import Network
-
-OPTIMIZER_HELP = f"one of {', '.join(OPTIMIZERS)}; default: {DEFAULT_OPTIMIZER}"
 
 
 def add_network_options(
@@ -44,16 +33,7 @@ def add_network_options(
     parser.add_argument(
         "--batch-size", type=batch_size, help="over all devices; default: the network's own"
     )
-    parser.add_argument("--optimizer", help=OPTIMIZER_HELP)
-    parser.add_argument(
-        "--clip-norm", type=float, help="it scales gradients down to this norm, of all together"
-    )
-    parser.add_argument("--loss", help=f"one of {', '.join(LOSSES)}; default: the network's own")
-    parser.add_argument(
-        "--precision",
-        help=f"how GPUs compute products: one of {', '.join(PRECISIONS)}; default: {DEFAULT}",
-    )
-    parser.add_argument("--storage", help=STORAGE_HELP)
+    add_training_options(parser)
 
 
 def add_verify_option(parser: argparse.ArgumentParser) -> None:
@@ -120,29 +100,11 @@ def network_of(
     target = target or target_of(_model_name(args, found, source))
     found = found_for(target, strategy)
     sizes = found_sizes(found, target, source) | given_sizes(args.size, target)
-    choices = {
-        key: found.get(key) if getattr(args, key) is None else getattr(args, key)
-        for key in ("batch_size", "loss", "precision", "storage")
-    }
+    batch_size = found.get("batch_size") if args.batch_size is None else args.batch_size
     from flexlegion.networks.network import Network
 
-    model = target.load(choices["batch_size"], sizes, None, not args.no_verify)
-    return Network.of(
-        model,
-        choices["loss"],
-        _optimizer(args, found, source),
-        choices["precision"] or DEFAULT,
-        storage=choices["storage"] or DEFAULT_STORAGE,
-    )
-
-
-def _optimizer(args: argparse.Namespace, found: Mapping[str, Any], source: str) -> Optimizer:
-    """The optimizer that the options say, or else the one that a strategy was found for."""
-    if args.optimizer is None and "optimizer" in found:
-        its = optimizer_with(found["optimizer"], found.get("hyperparameters", {}), source)
-    else:
-        its = optimizer_of(args.optimizer or DEFAULT_OPTIMIZER)
-    return its if args.clip_norm is None else replace(its, clip_norm=args.clip_norm)
+    model = target.load(batch_size, sizes, None, not args.no_verify)
+    return Network.of(model, training_from(args, found, source))
 
 
 def _model_name(args: argparse.Namespace, found: Mapping[str, Any], source: str) -> str:

@@ -78,7 +78,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
 
 def _plan(args: argparse.Namespace) -> None:
     network, strategy, memory_of = _resolved(args)
-    optimizer = network.optimizer
+    optimizer = network.training.optimizer
     plan = Plan(strategy, network.outputs, optimizer.states, optimizer.clips)
     if args.sbp:
         say(described(plan, memory_of))

@@ -49,35 +49,24 @@ def batch_size(text: str) -> int:
     return int(text)
 
 
-_FOUND = {
-    "batch_size": (int,),
-    "loss": (str, list, dict),
-    "optimizer": (str,),
-    "hyperparameters": (dict,),
-    "precision": (str,),
-    "storage": (str,),
-}
-
-
 def found_for(target: Target, strategy: str | Strategy | None) -> Mapping[str, Any]:
     """What a strategy file was found for, if for this model: its batch size, loss, ...
 
     Raises
     ------
     UserError
-        If the file has something else in such a place.
+        If its batch size is none.
     """
     if not isinstance(strategy, Strategy):
         return {}
     found = strategy.found
     if not same_target(target.name, str(found.get("model"))):
         return {}
-    for key, kinds in _FOUND.items():
-        value = found.get(key)
-        if value is not None and type(value) not in kinds:
-            raise UserError(
-                f"{strategy.source}: 'found' has the {key} {shown(value)}, which is none"
-            )
+    size = found.get("batch_size")
+    if size is not None and type(size) is not int:
+        raise UserError(
+            f"{strategy.source}: 'found' has the batch_size {shown(size)}, which is none"
+        )
     return found
 
 

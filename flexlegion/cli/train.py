@@ -23,16 +23,15 @@ from flexlegion.cli.following import (
     check_following,
     validates,
 )
+from flexlegion.cli.how_trained import taken_from_file, training_from
 from flexlegion.cli.launch import add_launch_options, go_under_legate
 from flexlegion.cli.outputs import output
 from flexlegion.cli.training import (
     Samples,
     add_model_options,
-    add_optimizer_options,
     add_schedule_options,
     check_model,
     metrics_for,
-    optimizer_from,
     prepared,
     schedule_from,
 )
@@ -43,7 +42,6 @@ from flexlegion.known_strategies import read_strategy
 from flexlegion.known_strategies.registry import strategy_names
 from flexlegion.machine.running import RunningMachine
 from flexlegion.model.model import Model
-from flexlegion.objective.precision import check_precision, check_storage
 from flexlegion.process.ending import Interrupted
 from flexlegion.training.checkpoints.callback import UnwrittenError
 from flexlegion.training.fit import History
@@ -70,7 +68,6 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
         help=f"a strategy file, or one of {strategy_names()} (default: data)",
     )
     parser.add_argument("--epochs", type=int, default=15, help="default: 15")
-    add_optimizer_options(parser)
     add_schedule_options(parser)
     add_checkpoint_options(parser)
     add_following_options(parser)
@@ -97,8 +94,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 def _check(args: argparse.Namespace) -> None:
     """Mistakes that are best found before any data are read."""
     check_model(args)
-    check_precision(args.precision)
-    check_storage(args.storage)
+    training_from(args)  # the strategy's file may add to it, which is read later
     check_checkpoint_options(args)
     if args.epochs < 1:
         raise UserError(f"--epochs has to be at least 1, but is {args.epochs}")
@@ -152,19 +148,15 @@ def _run(args: argparse.Namespace) -> None:
 
 def train_here(args: argparse.Namespace) -> None:
     """Do what the options say, in this process."""
-    optimizer = optimizer_from(args)
     strategy = read_strategy(args.strategy)
-    ready = prepared(args, optimizer, strategy)
+    ready = prepared(args, strategy)
     network, train, test = ready.network, ready.train, ready.test
     model = network.model
     model.compile(
-        network.optimizer,
-        network.loss,
-        metrics_for(network.graph),
-        strategy,
+        metrics=metrics_for(network.graph),
+        strategy=strategy,
         schedule=schedule_from(args, -(-train.number // model.batch_size)),
-        precision=network.precision,
-        storage=network.storage,
+        **vars(network.training),  # each field is an option
     )
     first = model.machine.rank == 0
     if first:
@@ -172,6 +164,8 @@ def train_here(args: argparse.Namespace) -> None:
             f"{args.model}: {train.number} samples to train, {test.number} to test; "
             f"{_described(model.machine)}; {model.strategy.source}; {network.goal}"
         )
+        if taken := taken_from_file(args, network.training):
+            say(f"as {model.strategy.source} says: {taken}")
     if args.weights:
         model.load_weights(args.weights)
     unwritten = _fit(args, model, train, test)

@@ -1,9 +1,8 @@
-"""Options of commands that train: the model and its data, the optimizer, its learning rate."""
+"""Options of commands that train: the model and its data, and how the learning rate changes."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,12 @@ from typing import Any
 
 from flexlegion.base.errors import UserError
 from flexlegion.base.suggestions import unknown
-from flexlegion.cli.network import OPTIMIZER_HELP, add_verify_option
+from flexlegion.cli.how_trained import (
+    add_hyperparameter_options,
+    add_training_options,
+    training_from,
+)
+from flexlegion.cli.network import add_verify_option
 from flexlegion.cli.sizes import add_size_option, batch_size, found_for, found_sizes, given_sizes
 from flexlegion.data.dataset import HELD_OUT, Dataset, Splits
 from flexlegion.data.images import ImageFolder
@@ -22,9 +26,7 @@ from flexlegion.data.tasks import SAMPLE, Request, load_for, network_sizes
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.networks.network import Network
 from flexlegion.networks.references import HELP, load_model, target_of
-from flexlegion.objective.losses import LOSSES, losses_of
-from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, SGD, Optimizer, optimizer_of
-from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE, PRECISIONS, STORAGE_HELP
+from flexlegion.objective.losses import losses_of
 from flexlegion.objective.schedules import (
     Schedule,
     constant,
@@ -34,6 +36,7 @@ from flexlegion.objective.schedules import (
     step_decay,
     with_warmup,
 )
+from flexlegion.objective.training import TrainingSpec
 from flexlegion.ops.losses import CrossEntropy, LossOperator
 from flexlegion.strategy.strategy import Strategy
 from flexlegion.zoo import ZOO, ZooEntry
@@ -96,20 +99,16 @@ class Prepared:
     test_set: Dataset | ImageFolder | None = None
 
 
-def prepared(
-    args: argparse.Namespace, optimizer: Optimizer, strategy: str | Strategy | None = None
-) -> Prepared:
+def prepared(args: argparse.Namespace, strategy: str | Strategy | None = None) -> Prepared:
     """The network and the data that the options say.
 
-    Where neither options nor data say the sizes, the batch size or the loss, they are what the
-    strategy was found for, if that was the same model.
+    Where neither options nor data say the sizes, the batch size, or how the network is trained,
+    they are what the strategy was found for, if that was the same model.
 
     Parameters
     ----------
     args
-        Of `add_model_options`.
-    optimizer
-        What the network is trained with.
+        Of `add_model_options` and `add_hyperparameter_options`.
     strategy
         As it was read, if there is one.
 
@@ -122,17 +121,17 @@ def prepared(
     sizes = given_sizes(args.size, target)
     source = args.data or (SAMPLE if args.model in ZOO else SYNTHETIC)
     _check_data_options(args, source)
+    found = found_for(target, strategy)
+    where = strategy.source if isinstance(strategy, Strategy) else ""
+    training = training_from(args, found, where)
     if args.model in ZOO and source != SYNTHETIC:
-        return _prepared_for(source, ZOO[args.model], sizes, args, optimizer)
+        return _prepared_for(source, ZOO[args.model], sizes, args, training)
     if args.augment:
         raise UserError("--augment goes with folders of images")
-    found = found_for(target, strategy)
     batch_size = found.get("batch_size") if args.batch_size is None else args.batch_size
-    if isinstance(strategy, Strategy):
-        sizes = found_sizes(found, target, strategy.source) | sizes
+    sizes = found_sizes(found, target, where) | sizes
     model = target.load(batch_size, sizes, args.seed, not args.no_verify)
-    loss = found.get("loss") if args.loss is None else args.loss
-    network = Network.of(model, loss, optimizer, args.precision, storage=args.storage)
+    network = Network.of(model, training)
     if source != SYNTHETIC:
         sets = load_named(source, network.graph, args.held_out, args.seed)
         train, test = (Samples(part.x, part.y, part.samples) for part in sets)
@@ -165,7 +164,7 @@ def _prepared_for(
     entry: ZooEntry,
     given: Mapping[str, Any],
     args: argparse.Namespace,
-    optimizer: Optimizer,
+    training: TrainingSpec,
 ) -> Prepared:
     """A network of the zoo of the sizes that data need."""
     languages = (args.source_language or LANGUAGES[0], args.target_language or LANGUAGES[1])
@@ -174,7 +173,7 @@ def _prepared_for(
     train, test = splits.divided(args.held_out, args.seed)
     batch_size = BATCH_SIZE if args.batch_size is None else args.batch_size
     model = load_model(args.model, batch_size, sizes, args.seed, not args.no_verify)
-    network = Network.of(model, args.loss, optimizer, args.precision, storage=args.storage)
+    network = Network.of(model, training)
     return Prepared(network, Samples.of(train), Samples.of(test), test)
 
 
@@ -212,7 +211,7 @@ def check_model(args: argparse.Namespace) -> None:
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """``--model``, ``--size``, ``--batch-size``, ``--loss``, ``--precision``, ``--data``, ..."""
+    """``--model``, ``--size``, ``--batch-size``, ``--data``, and how it is trained."""
     parser.add_argument("--model", default="lenet", help=f"{HELP}; default: lenet")
     add_size_option(parser)
     add_verify_option(parser)
@@ -244,25 +243,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         help=f"over all devices; default: the model's own, but {BATCH_SIZE} with the data of a "
         "network of the zoo",
     )
-    parser.add_argument("--loss", help=f"one of {', '.join(LOSSES)}; default: the model's own")
-    parser.add_argument(
-        "--precision",
-        default=DEFAULT,
-        help=f"how GPUs compute products: one of {', '.join(PRECISIONS)} (default: {DEFAULT})",
-    )
-    parser.add_argument("--storage", default=DEFAULT_STORAGE, help=STORAGE_HELP)
+    add_training_options(parser)
+    add_hyperparameter_options(parser)
     parser.add_argument("--seed", type=int, default=0, help="default: 0")
-
-
-def add_optimizer_options(parser: argparse.ArgumentParser) -> None:
-    """``--optimizer``, ``--lr`` and what goes with them."""
-    parser.add_argument("--optimizer", help=OPTIMIZER_HELP)
-    parser.add_argument("--lr", type=float, help="learning rate; default: the optimizer's")
-    parser.add_argument("--momentum", type=float, help="for sgd")
-    parser.add_argument("--weight-decay", type=float, help="default: the optimizer's")
-    parser.add_argument(
-        "--clip-norm", type=float, help="scale gradients down to this norm, of all together"
-    )
 
 
 def add_schedule_options(parser: argparse.ArgumentParser) -> None:
@@ -286,24 +269,6 @@ def add_schedule_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--decay-every", type=int, metavar="EPOCHS", help="for step: between two; default: 1"
-    )
-
-
-def optimizer_from(args: argparse.Namespace) -> Optimizer:
-    """The optimizer that the options say.
-
-    Raises
-    ------
-    UserError
-        If there is no such optimizer, or a number is out of range.
-    """
-    chosen = optimizer_of(args.optimizer or DEFAULT_OPTIMIZER, args.lr)
-    if args.momentum is not None and not isinstance(chosen, SGD):
-        raise UserError(f"--momentum goes with --optimizer sgd, not {chosen.type}")
-    names = ("momentum", "weight_decay", "clip_norm")
-    given: dict[str, Any] = {name: getattr(args, name) for name in names}
-    return dataclasses.replace(
-        chosen, **{name: value for name, value in given.items() if value is not None}
     )
 
 

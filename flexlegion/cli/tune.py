@@ -12,18 +12,12 @@ from flexlegion.cli.command import (
     answer,
     logs_on_stderr,
 )
+from flexlegion.cli.how_trained import training_from
 from flexlegion.cli.launch import add_launch_options, go_under_legate
 from flexlegion.cli.network import add_json_option
 from flexlegion.cli.outputs import output
-from flexlegion.cli.training import (
-    add_model_options,
-    add_optimizer_options,
-    check_model,
-    optimizer_from,
-    prepared,
-)
+from flexlegion.cli.training import add_model_options, check_model, prepared
 from flexlegion.machine.running import running_machine
-from flexlegion.objective.precision import check_precision, check_storage
 from flexlegion.process.ending import again
 from flexlegion.report.html.measurements import tune_page
 from flexlegion.report.html.page import save_page
@@ -50,7 +44,6 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--out", required=True, type=output("strategy"), help="the strategy file to write"
     )
-    add_optimizer_options(parser)
     parser.add_argument(
         "--budget", default=SEARCH, metavar="TIME", help=f"of the search; default: {SEARCH}"
     )
@@ -103,13 +96,11 @@ def _run(args: argparse.Namespace) -> None:
     seconds_of(args.budget, "--budget")
     trial_seconds = seconds_of(args.trial_budget, "--trial-budget")
     Rules(args.gain, args.confidence, args.rounds, most, trial_seconds)
-    check_precision(args.precision)
-    check_storage(args.storage)
+    training_from(args)
     check_model(args)
-    optimizer = optimizer_from(args)
     go_under_legate(args)
     with logs_on_stderr():
-        ready = prepared(args, optimizer)
+        ready = prepared(args)
         machine = running_machine()
         found: list[ResolvedStrategy] = []
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -21,17 +21,12 @@ from flexlegion.layers.arrays import array_of, check_integers, check_numbers
 from flexlegion.layers.layers import Layers
 from flexlegion.machine.running import RunningMachine, running_machine
 from flexlegion.model import summary as _summary
-from flexlegion.objective.losses import Losses, Weights, chosen_loss, loss_or_default
+from flexlegion.objective.losses import Losses, loss_or_default
 from flexlegion.objective.metrics import Metrics, goal_of
-from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, Optimizer, optimizer_of
-from flexlegion.objective.precision import (
-    DEFAULT,
-    DEFAULT_STORAGE,
-    check_precision,
-    check_storage,
-    check_used,
-)
+from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, Optimizer
+from flexlegion.objective.precision import check_used
 from flexlegion.objective.schedules import Schedule, constant, factor_at
+from flexlegion.objective.training import Refinements, TrainingSpec
 from flexlegion.plan.plan import Plan
 from flexlegion.process.ending import deferred
 from flexlegion.profiling.storage import check_stored
@@ -48,8 +43,7 @@ from flexlegion.training.feeds import Feed
 from flexlegion.training.fit import History, Training
 from flexlegion.training.program import EVALUATE, NO_BATCH, PREDICT, TRAIN, Program
 from flexlegion.training.trainer import run_series
-from flexlegion.transforms.losses import add_losses
-from flexlegion.transforms.storage import stored
+from flexlegion.transforms.training import as_trained
 
 if TYPE_CHECKING:
     from flexlegion.layers.origin import Origin
@@ -109,10 +103,8 @@ class Model(Layers):
         strategy: AnyStrategy = "data",
         output: Tensor | Sequence[Tensor] | None = None,
         schedule: Schedule = constant,
-        precision: str = DEFAULT,
-        loss_weights: Weights = None,
         granularity: Granularity | None = None,
-        storage: str = DEFAULT_STORAGE,
+        **refinements: Unpack[Refinements],
     ) -> None:
         """Fix how to train; starts Legion, and sets the initial weights.
 
@@ -137,21 +129,21 @@ class Model(Layers):
         schedule
             Given the number of a training step, counted from 0 over all calls of `fit`, what to
             multiply the learning rate with; see `flexlegion.objective.schedules`.
-        precision
-            How GPUs compute products and convolutions: "fp32", or with factors rounded to "tf32" or
-            "bf16". Weights, gradients and sums are single precision, and so is what CPU processors
-            compute.
-        loss_weights
-            Of several losses, their weights in the sum that training minimises, as a list or by the
-            outputs' names; 1 unless given.
         granularity
             How finely the plan is cut where the strategy leaves it open; by default as the strategy
             states.
+        loss_weights
+            Of several losses, their weights in the sum that training minimises, as a list or by the
+            outputs' names; 1 unless given.
+        precision
+            How GPUs compute products and convolutions: "fp32" (the default), or with factors
+            rounded to "tf32" or "bf16". Weights, gradients and sums are single precision, and so is
+            what CPU processors compute.
         storage
-            What activations and their gradients are stored as: "fp32"; "bf16", which takes half
-            the memory, on devices that have instructions for it; or "fp16", for GPUs without them:
-            losses are scaled then. Weights, their gradients and sums are single precision in any
-            case.
+            What activations and their gradients are stored as: "fp32" (the default); "bf16", which
+            takes half the memory, on devices that have instructions for it; or "fp16", for GPUs
+            without them: losses are scaled then. Weights, their gradients and sums are single
+            precision in any case.
 
         Raises
         ------
@@ -160,30 +152,26 @@ class Model(Layers):
         """
         outputs = self._outputs_of(output)
         factor_at(schedule, 0)
-        loss = chosen_loss(loss, self.loss, outputs)
-        check_storage(storage)
-        graph = add_losses(self.graph, outputs, loss, loss_weights)
-        graph, its_outputs = stored(graph, outputs, storage)
+        asked = TrainingSpec.of(optimizer=optimizer, loss=loss, **refinements)
+        graph, its_outputs, training = as_trained(self.graph, outputs, self.loss, asked)
         goal = goal_of(graph, metrics)
-        chosen = optimizer_of(optimizer)
-        check_precision(precision)
         machine = running_machine()
         resolved = resolve(strategy, graph, machine.devices)
-        check_used(precision, resolved.devices(), resolved.source or "the strategy")
-        check_stored(storage, resolved.devices())
+        check_used(training.precision, resolved.devices(), resolved.source or "the strategy")
+        check_stored(training.storage, resolved.devices())
         self.close()
+        chosen = training.optimizer
         plan = Plan(resolved, its_outputs, chosen.states, chosen.clips, granularity)
         if machine.rank == 0:
             warn_of_idle(plan)
-        program = Program(plan, chosen, self.seed, precision)
+        program = Program(plan, chosen, self.seed, training.precision)
         its = forms_of(self.origin, graph, its_outputs)
         binding = Binding(program, self.batch_size, self.seed, its)
         self._compiled = Compiled(
             graph,
-            loss,
+            training,
             list(its_outputs),
             goal,
-            chosen,
             schedule,
             resolved,
             machine,
@@ -335,7 +323,7 @@ class Model(Layers):
                     TRAIN,
                     feed.some(iterations),
                     first_step=state.position.step,
-                    lr=state.optimizer.lr,
+                    lr=state.training.optimizer.lr,
                     schedule=state.schedule,
                 )
                 state.position = replace(state.position, step=state.position.step + iterations)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -15,15 +15,14 @@ from flexlegion.graph.tensor import Tensor
 from flexlegion.machine.topology import Topology
 from flexlegion.model.model import Model
 from flexlegion.networks.references import described_sizes
-from flexlegion.objective.losses import Losses, Weights, chosen_loss, is_named
-from flexlegion.objective.optimizers import DEFAULT_OPTIMIZER, Optimizer, optimizer_of
-from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE, check_precision, check_storage
+from flexlegion.objective.losses import is_named
+from flexlegion.objective.precision import DEFAULT, DEFAULT_STORAGE
+from flexlegion.objective.training import DEFAULT_TRAINING, TrainingSpec
 from flexlegion.sim.problem import Problem, Space
 from flexlegion.strategy.configuration import SPLIT
 from flexlegion.strategy.granularity import DEFAULT_GRANULARITY, Granularity
 from flexlegion.strategy.strategy import GRAPH
-from flexlegion.transforms.losses import add_losses
-from flexlegion.transforms.storage import stored
+from flexlegion.transforms.training import as_trained
 
 
 @dataclass(frozen=True)
@@ -35,68 +34,28 @@ class Network:
     model
         Its layers; compiled or not.
     graph
-        The model's, with the loss.
+        The model's, as it is trained (`as_trained`).
     outputs
         What prediction returns.
-    loss
-        As `Model.compile` takes it.
-    optimizer
-        With its states.
-    precision
-        In which GPUs compute.
-    storage
-        What activations are stored as.
+    training
+        How it is trained, with the loss that was chosen.
     """
 
     model: Model
     graph: Graph = field(repr=False)
     outputs: tuple[Tensor, ...]
-    loss: Losses
-    optimizer: Optimizer
-    precision: str = DEFAULT
-    storage: str = DEFAULT_STORAGE
+    training: TrainingSpec
 
     @classmethod
-    def of(
-        cls,
-        model: Model,
-        loss: Losses | None = None,
-        optimizer: str | Optimizer = DEFAULT_OPTIMIZER,
-        precision: str = DEFAULT,
-        loss_weights: Weights = None,
-        storage: str = DEFAULT_STORAGE,
-    ) -> Network:
-        """A model with its training.
-
-        Parameters
-        ----------
-        model
-            Any; nothing about it changes.
-        loss
-            As `Model.compile` takes it; None: what the model itself says (`Model.loss`), or
-            `losses.DEFAULT_LOSS`, as there.
-        optimizer
-            An optimizer, or the name of one with its defaults.
-        precision
-            "fp32", "tf32" or "bf16".
-        loss_weights
-            Of several losses.
-        storage
-            What activations are stored as: "fp32", "bf16" or "fp16".
+    def of(cls, model: Model, training: TrainingSpec = DEFAULT_TRAINING) -> Network:
+        """A model that is trained like that; nothing about the model itself changes.
 
         Raises
         ------
         UserError
             If the model has no layers, or something does not fit.
         """
-        check_precision(precision)
-        check_storage(storage)
-        chosen = optimizer_of(optimizer)
-        outputs = tuple(model.outputs)
-        loss = chosen_loss(loss, model.loss, outputs)
-        graph = add_losses(model.graph, outputs, loss, loss_weights)
-        graph, outputs = stored(graph, outputs, storage)
-        return cls(model, graph, outputs, loss, chosen, precision, storage)
+        return cls(model, *as_trained(model.graph, model.outputs, model.loss, training))
 
     @property
     def batch_size(self) -> int:
@@ -135,29 +94,18 @@ class Network:
             topology,
             costs,
             self.outputs,
-            self.optimizer.states,
-            self.optimizer.clips,
+            self.training.optimizer.states,
+            self.training.optimizer.clips,
             granularity,
             dimensions,
             space,
         )
 
     def about(self) -> dict[str, Any]:
-        """For files and JSON: what it takes to build it again.
-
-        A loss that is more than names is the model's own, or has to be said again: None.
-        """
-        return {
-            "model": self.reference,
-            "batch_size": self.batch_size,
-            "sizes": {k: list(v) if isinstance(v, tuple) else v for k, v in self.sizes.items()},
-            "loss": self.loss if is_named(self.loss) else None,
-            "optimizer": self.optimizer.type,
-            "hyperparameters": asdict(self.optimizer),
-            "precision": self.precision,
-            "storage": self.storage,
-            "fingerprint": self.fingerprint.value,
-        }
+        """For files and JSON: what it takes to build it again."""
+        sizes = {k: list(v) if isinstance(v, tuple) else v for k, v in self.sizes.items()}
+        its = {"model": self.reference, "batch_size": self.batch_size, "sizes": sizes}
+        return its | self.training.facts() | {"fingerprint": self.fingerprint.value}
 
     def found(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         """What a strategy file says of the network, with other facts, and with the graph."""
@@ -166,14 +114,16 @@ class Network:
     @property
     def goal(self) -> str:
         """Optimizer and loss, for people: ``sgd, mean_squared_error``."""
-        if not is_named(self.loss):
-            return f"{self.optimizer.type}, a loss of its own"
-        several: Any = self.loss.values() if isinstance(self.loss, Mapping) else self.loss
+        loss, optimizer = self.training.loss, self.training.optimizer.type
+        if not is_named(loss):
+            return f"{optimizer}, a loss of its own"
+        several: Any = loss.values() if isinstance(loss, Mapping) else loss
         losses = [several] if isinstance(several, str) else several
-        return f"{self.optimizer.type}, {' and '.join(dict.fromkeys(losses))}"
+        return f"{optimizer}, {' and '.join(dict.fromkeys(losses))}"
 
     def __str__(self) -> str:
         sizes = described_sizes(self.sizes)
-        precision = "" if self.precision == DEFAULT else f", {self.precision}"
-        storage = "" if self.storage == DEFAULT_STORAGE else f", stored as {self.storage}"
+        its = self.training
+        precision = "" if its.precision == DEFAULT else f", {its.precision}"
+        storage = "" if its.storage == DEFAULT_STORAGE else f", stored as {its.storage}"
         return f"{self.reference or 'model'} (batch {self.batch_size}{sizes}{precision}{storage})"

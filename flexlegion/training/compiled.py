@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from flexlegion.base.errors import UserError
@@ -13,16 +13,14 @@ from flexlegion.graph.fingerprint import Fingerprint
 from flexlegion.graph.graph import Graph
 from flexlegion.graph.tensor import Tensor
 from flexlegion.machine.running import RunningMachine
-from flexlegion.objective.losses import Losses, is_named
 from flexlegion.objective.metrics import Goal
-from flexlegion.objective.optimizers import Optimizer
 from flexlegion.objective.schedules import Schedule, factor_at
+from flexlegion.objective.training import TrainingSpec
 from flexlegion.plan.plan import Plan
 from flexlegion.strategy.strategy import ResolvedStrategy
 from flexlegion.training.binding import Binding
 from flexlegion.training.position import Position
 from flexlegion.training.program import Program
-from flexlegion.transforms.storage import storage_of
 
 
 @dataclass
@@ -30,10 +28,9 @@ class Compiled:
     """What `compile` made, and how far training is."""
 
     graph: Graph
-    loss: Losses
+    training: TrainingSpec
     outputs: list[Tensor]
     goal: Goal
-    optimizer: Optimizer
     schedule: Schedule
     strategy: ResolvedStrategy
     machine: RunningMachine
@@ -43,7 +40,7 @@ class Compiled:
     position: Position = field(default_factory=Position)
     resumed: Mapping[str, Any] | None = None
 
-    training: bool = False
+    in_training: bool = False
 
     @contextmanager
     def while_training(self) -> Iterator[None]:
@@ -55,15 +52,15 @@ class Compiled:
             If the model is in training.
         """
         self.check_at_rest()
-        self.training = True
+        self.in_training = True
         try:
             yield
         finally:
-            self.training = False
+            self.in_training = False
 
     def check_at_rest(self) -> None:
         """Raise `UserError` if a callback asks for what ends the training that it belongs to."""
-        if self.training:
+        if self.in_training:
             raise UserError(
                 "the model is in training, and until that has ended it cannot be trained, compiled "
                 "or closed; a callback can evaluate and predict, read and write weights, and end "
@@ -73,13 +70,8 @@ class Compiled:
     def about(self) -> dict[str, Any]:
         """What trains, and on what, as the program was made; for JSON."""
         program, steps = self.program, self.position.step
-        return {
-            "loss": self.loss if is_named(self.loss) else None,
-            "optimizer": program.optimizer.type,
-            "hyperparameters": asdict(program.optimizer),
+        return self.training.facts() | {
             "learning_rates": {"first": self.rate_after(1), "last": self.rate_after(steps)},
-            "precision": program.precision,
-            "storage": storage_of(program.plan.graph),
             "seed": program.seed,
             "fingerprint": Fingerprint.of(program.plan.graph).value,
             "strategy": self.strategy.source,
@@ -91,7 +83,7 @@ class Compiled:
 
     def rate_after(self, steps: int) -> float:
         """The learning rate of the last of so many iterations."""
-        return self.optimizer.lr * factor_at(self.schedule, max(steps - 1, 0))
+        return self.training.optimizer.lr * factor_at(self.schedule, max(steps - 1, 0))
 
 
 def warn_of_idle(plan: Plan) -> None:

@@ -232,7 +232,7 @@ class Training:
                 TRAIN,
                 feed.batches(rows, epoch, self.position.batch),
                 first_step=self.position.step,
-                lr=compiled.optimizer.lr,
+                lr=compiled.training.optimizer.lr,
                 schedule=compiled.schedule,
                 watcher=steps,
                 total=self._total,

@@ -78,10 +78,3 @@ def _narrow(graph: Graph) -> set[Tensor]:
     }
     weights = (t for t in graph.weights if t.requires_gradient and len(t.shape) > 1)
     return narrow | {tensor for tensor in weights if tensor not in wide}
-
-
-def storage_of(graph: Graph) -> str:
-    """The storage that a graph of `stored` has: one of `STORAGES`."""
-    names = {dtype: name for name, dtype in _NARROW.items()}
-    narrow = (names[tensor.dtype] for tensor in graph.tensors if tensor.dtype in names)
-    return next(narrow, DEFAULT_STORAGE)

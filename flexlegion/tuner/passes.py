@@ -83,7 +83,7 @@ class Passes:
             Where that stands.
         """
         result = self._new("means")
-        precision = self._network.precision
+        precision = self._network.training.precision
         names = running_machine().devices
         for device in one_of_each_model(self._topology):
             model, library = device.model, library_of(names.number(device.name), precision)

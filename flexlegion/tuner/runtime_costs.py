@@ -35,8 +35,7 @@ from flexlegion.machine.running import RunningMachine, all_gather, running_machi
 from flexlegion.machine.topology import Device, Topology
 from flexlegion.model.model import Model
 from flexlegion.networks.network import Network
-from flexlegion.objective.optimizers import SGD
-from flexlegion.objective.precision import DEFAULT
+from flexlegion.objective.training import TrainingSpec
 from flexlegion.plan.passes import TASK_PASSES
 from flexlegion.profiling.transport import settings
 from flexlegion.sim.simulator import full
@@ -214,7 +213,7 @@ def _network(length: int, samples: int) -> Network:
     x = model.dense(model.input((16,), name="x"), WIDTH, name="wide")
     for i in range(length):
         x = model.layer_norm(x, name=f"link{i}")
-    return Network.of(model, "mean_squared_error", SGD(), DEFAULT)
+    return Network.of(model, TrainingSpec(loss="mean_squared_error"))
 
 
 def _config(operator: Operator, chain: Chain, number: int) -> ParallelConfig:

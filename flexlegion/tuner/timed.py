@@ -54,10 +54,12 @@ class Running:
         self._machine = running_machine()
         self._network, self._seed = network, seed
         self._batch_size = network.batch_size
-        optimizer = network.optimizer
+        optimizer = network.training.optimizer
         plan = Plan(strategy, network.outputs, optimizer.states, optimizer.clips)
         uses_gpus = any(name.startswith("gpu:") for name in strategy.devices())
-        self.program = Program(plan, optimizer, seed, network.precision if uses_gpus else DEFAULT)
+        self.program = Program(
+            plan, optimizer, seed, network.training.precision if uses_gpus else DEFAULT
+        )
         weights = initial_weights(network.graph, seed)
         for tensor in network.graph.weights:
             if tensor.name in weights:

@@ -101,10 +101,10 @@ def problem_of(
     """The network on this machine, with the times that the data base has now."""
     costs = MeasuredCosts(
         db,
-        AnalyticCosts(PEAKS[network.precision]),
-        optimizer=network.optimizer.type,
+        AnalyticCosts(PEAKS[network.training.precision]),
+        optimizer=network.training.optimizer.type,
         calibration=calibration,
-        precision=network.precision,
+        precision=network.training.precision,
         software=software(running_machine()),
     )
     return network.problem(topology, costs)
@@ -120,9 +120,9 @@ def profile(
 ) -> int:
     """Measure the tasks, updates, loads and sums that the data base lacks; how many those were."""
     with ProgressBar("measuring operators", shown) as bar:
-        count = measure(requests, db, bar.steps, repeats, network.precision)
+        count = measure(requests, db, bar.steps, repeats, network.training.precision)
     return count + sum(
-        measure_linears(device, db, network.optimizer, repeats, network.precision)
+        measure_linears(device, db, network.training.optimizer, repeats, network.training.precision)
         for device in one_of_each_model(topology)
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from flexlegion.analysis.result import Result
 from flexlegion.analysis.setting import AnyModel, network_of
@@ -23,9 +23,8 @@ from flexlegion.cost.measured import AS_MEASURED, Calibration
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.machine.running import running_machine
 from flexlegion.networks.network import Network
-from flexlegion.objective.losses import Losses
-from flexlegion.objective.optimizers import Optimizer
 from flexlegion.objective.precision import check_used
+from flexlegion.objective.training import TrainingOptions
 from flexlegion.process.ending import again
 from flexlegion.profiling.local import local_topology
 from flexlegion.profiling.storage import check_stored
@@ -167,10 +166,6 @@ def tune(
     x: Any = None,
     y: Any = None,
     *,
-    loss: Losses | None = None,
-    optimizer: str | Optimizer | None = None,
-    precision: str | None = None,
-    storage: str | None = None,
     budget: str | float = "10s",
     finalists: int = 3,
     rounds: int = Rules.rounds,
@@ -182,6 +177,7 @@ def tune(
     seed: int = 0,
     progress: bool = True,
     on_found: Callable[[ResolvedStrategy], None] | None = None,
+    **training: Unpack[TrainingOptions],
 ) -> TuneResult:
     """Find the strategy that is really the fastest for a model on the machine that runs.
 
@@ -195,10 +191,6 @@ def tune(
         Any, compiled or not, or the name of one as `load_model` takes it; nothing about it changes.
     x, y
         What to try strategies on, as `Model.fit` takes them; made up unless given.
-    loss
-        As `Model.compile` takes it; by default as there.
-    optimizer, precision, storage
-        As `Model.compile` takes them; by default "sgd" and "fp32" twice.
     budget
         Of the search: seconds, or a text such as "30s" or "2m".
     finalists
@@ -220,6 +212,8 @@ def tune(
     on_found
         Called with the fastest strategy as simulated when the search has ended, also by a signal,
         before any is tried: what can be kept if tuning is interrupted.
+    **training
+        How it is trained, see `flexlegion.simulate`.
 
     Returns
     -------
@@ -243,10 +237,10 @@ def tune(
     if finalists < 1:
         raise UserError(f"there has to be at least 1 finalist, not {finalists}")
     check_search(seed, None)
-    network = network_of(model, loss, optimizer, precision, storage)
+    network = network_of(model, **training)
     machine = running_machine()
-    check_used(network.precision, machine.devices.names, "this run")
-    check_stored(network.storage, machine.devices.names)
+    check_used(network.training.precision, machine.devices.names, "this run")
+    check_stored(network.training.storage, machine.devices.names)
     if machine.ranks > 1:
         limits = Budget(seconds=None, proposals=PROPOSALS_OF_RANKS)
     shown = progress and machine.rank == 0

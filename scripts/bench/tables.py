@@ -28,6 +28,7 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.known_strategies import resolve
 from flexlegion.networks.network import Network
 from flexlegion.networks.references import load_model
+from flexlegion.objective.training import TrainingSpec
 from flexlegion.plan.coherence import moved_bytes
 from flexlegion.plan.plan import Plan
 from flexlegion.profiling.machines import load_machine
@@ -44,7 +45,7 @@ STRATEGIES = ("data", "model", "random:1", "random:2")
 def problem_of(sizes: Mapping[str, Any], optimizer: str) -> Problem:
     """DLRM's training on four GPUs."""
     model = load_model(f"{MODEL}:dlrm", BATCH_SIZE, sizes)
-    network = Network.of(model, optimizer=OPTIMIZERS[optimizer])
+    network = Network.of(model, TrainingSpec(optimizer=OPTIMIZERS[optimizer]))
     return network.problem(load_machine(MACHINE), AnalyticCosts())
 
 

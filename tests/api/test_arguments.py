@@ -20,6 +20,7 @@ import flexlegion as fl
 from flexlegion.graph.initializers import Constant, Given, GlorotUniform, HeNormal, Normal
 from flexlegion.layers.layers import Layers
 from flexlegion.objective import losses, schedules
+from flexlegion.objective.training import TrainingOptions
 
 MACHINE = "p100x2"
 
@@ -122,6 +123,29 @@ def test_methods_of_a_model_that_is_not_compiled(tmp_path: Path, monkeypatch: An
         function = getattr(fl.Model, method)
         for name in _names(function)[1:]:
             tried(f"{method}({name}=)", lambda v, m=method, n=name: getattr(MODEL, m)(**{n: v}))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [fl.simulate, fl.explain, fl.report_on, fl.search, fl.compare, fl.export, fl.tune],
+    ids=lambda function: function.__name__,
+)
+def test_options_of_training(function: Callable[..., Any]) -> None:
+    """Stated once, they are shown by help and checked as all other arguments are."""
+    assert set(TrainingOptions.__annotations__) <= set(_names(function))
+    its = function.__name__
+    with pytest.raises(
+        TypeError, match=rf"{its}\(\) got an unexpected keyword argument 'optimiser'"
+    ):
+        function(MODEL, MACHINE, optimiser="adam")
+    with pytest.raises(fl.UserError, match=f"{its}: 'storage' has to be text or None, but is 16"):
+        function(MODEL, MACHINE, storage=16)
+    network = fl.simulate(MODEL, MACHINE).setting.network
+    if function is not fl.tune:  # which needs Legion
+        given = ASKED | {"model": network, "strategy": "data"}
+        takes = {name: given[name] for name in _names(function) if name in given}
+        with pytest.raises(fl.UserError, match="a network says how it is trained; leave out loss"):
+            function(**takes, loss="huber")
 
 
 def test_wrong_types_are_named() -> None:

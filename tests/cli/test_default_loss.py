@@ -108,10 +108,10 @@ def test_a_softmax_tells(tmp_path: Path, capsys: Capture) -> None:
 )
 def test_functions(way: Callable[[fl.Model], Network], capsys: Capture) -> None:
     model = dense()
-    assert way(model).loss == DEFAULT_LOSS
+    assert way(model).training.loss == DEFAULT_LOSS
     assert capsys.readouterr().err.count(GUESS) == 1
     model.loss = "mean_squared_error"
-    assert way(model).loss == "mean_squared_error"
+    assert way(model).training.loss == "mean_squared_error"
     assert "by default" not in capsys.readouterr().err
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 from flexlegion.base.errors import UserError
 from flexlegion.cli.command import parser_of
 from flexlegion.cli.main import MODULES
-from flexlegion.cli.training import optimizer_from, prepared
+from flexlegion.cli.training import prepared
 from flexlegion.data.images import ImageFolder
 
 Runs = Mapping[str, Outcome]
@@ -94,8 +94,8 @@ def test_option_of_data_arrives(
     facts: dict[str, Any] = {}
     status, said = 0, ""
     try:
-        ready = prepared(args, optimizer_from(args))
-        facts |= {"samples": ready.train.number, "precision": ready.network.precision}
+        ready = prepared(args)
+        facts |= {"samples": ready.train.number, "precision": ready.network.training.precision}
         if isinstance(ready.train.x, ImageFolder):
             facts["augment"] = ready.train.x.augment
         elif isinstance(ready.train.y, np.ndarray):

@@ -35,6 +35,7 @@ from zoo_cases import CASES
 import flexlegion.networks.network
 from flexlegion import ParallelConfig, Strategy, library_folder
 from flexlegion.cost.analytic import AnalyticCosts
+from flexlegion.objective.training import TrainingSpec
 from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.simulator import full
 
@@ -201,7 +202,8 @@ def test_partial_values_move_as_predicted(tmp_path: Path) -> None:
     machine = load_machine("p100x4")
     for result in json.loads(out.read_text()):
         case = NETWORKS[result["network"]]
-        network = flexlegion.networks.network.Network.of(case.model(), case.loss, case.optimizer)
+        training = TrainingSpec(case.loss, optimizer=case.optimizer)
+        network = flexlegion.networks.network.Network.of(case.model(), training)
         configs = {
             op: ParallelConfig(tuple(degrees), tuple(devices), sums)
             for op, (degrees, devices, sums) in result["strategy"].items()

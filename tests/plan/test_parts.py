@@ -13,6 +13,7 @@ from flexlegion.cost.analytic import AnalyticCosts
 from flexlegion.graph.graph import Operator
 from flexlegion.known_strategies import resolve
 from flexlegion.networks.network import Network
+from flexlegion.objective.training import TrainingSpec
 from flexlegion.ops.formula import program_of
 from flexlegion.plan.plan import Plan
 from flexlegion.profiling.machines import load_machine
@@ -85,7 +86,7 @@ def three_factors(rows: int = 64, inner: int = 4096, columns: int = 4) -> Networ
     u = model.input((rows, inner), name="U")
     uv = model.matmul(u, model.parameter((inner, rows), name="V"), name="UV")
     model.matmul(uv, model.parameter((rows, columns), name="W"), name="UVW")
-    return Network.of(model, "mean_squared_error")
+    return Network.of(model, TrainingSpec("mean_squared_error"))
 
 
 def moved(network: Network, uvw: ParallelConfig) -> dict[str, int]:

@@ -16,6 +16,7 @@ from flexlegion.graph.signatures import Sbp
 from flexlegion.known_strategies import resolve
 from flexlegion.machine.devices import Devices
 from flexlegion.networks.network import Network
+from flexlegion.objective.training import TrainingSpec
 from flexlegion.plan.coherence import moves
 from flexlegion.plan.plan import Plan
 from flexlegion.plan.signatures import MAX_WIDTH, described
@@ -184,7 +185,7 @@ def table_4() -> Model:
 
 def test_table_4() -> None:
     """Y0 is split by rows where A0 is, Y2 by columns where B1 is: pipelined model parallelism."""
-    network = Network.of(table_4(), "mean_squared_error")
+    network = Network.of(table_4(), TrainingSpec("mean_squared_error"))
     devices = Devices.of(gpus=4)
     strategy = resolve("sbp", network.graph, devices)
     assert strategy["Y0"] == ParallelConfig((1, 2, 1, 1), ("gpu:0", "gpu:1"))
@@ -210,7 +211,7 @@ def mlp(length: int = 6) -> Model:
 
 
 def graph_of(model: Model) -> Graph:
-    return Network.of(model, "mean_squared_error").graph
+    return Network.of(model, TrainingSpec("mean_squared_error")).graph
 
 
 def test_pairs_follow_from_one_signature() -> None:

@@ -16,6 +16,7 @@ from flexlegion.cost.measured import task_key
 from flexlegion.data.synthetic import made_up
 from flexlegion.known_strategies import resolve
 from flexlegion.networks.network import Network
+from flexlegion.objective.training import TrainingSpec
 from flexlegion.plan.coherence import moved_bytes
 from flexlegion.plan.plan import Plan
 from flexlegion.profiling.machines import load_machine
@@ -44,7 +45,7 @@ def test_which_tensors_are_narrow() -> None:
     The model's own graph stays.
     """
     model = mlp()
-    network = Network.of(model, storage="bf16")
+    network = Network.of(model, TrainingSpec(storage="bf16"))
     found = types(network)
     narrow = {name for name, dtype in found.items() if dtype == "bfloat16"}
     activations = {"x", "hidden.output", "norm.output", "out.output"}
@@ -61,14 +62,16 @@ def test_which_tensors_are_narrow() -> None:
 
 
 def test_targets_of_real_numbers_keep_their_precision() -> None:
-    network = Network.of(mlp("mean_squared_error"), storage="bf16")
+    network = Network.of(mlp("mean_squared_error"), TrainingSpec(storage="bf16"))
     assert types(network)["labels"] == "float32"
     assert types(network)["out.output"] == "bfloat16"
 
 
 def test_data_of_the_host_know_nothing_of_it() -> None:
     """What is made up for a network has types that NumPy knows."""
-    wide, narrow = (Network.of(mlp(), storage=storage) for storage in ("fp32", "bf16"))
+    wide, narrow = (
+        Network.of(mlp(), TrainingSpec(storage=storage)) for storage in ("fp32", "bf16")
+    )
     made = [made_up(its.graph, 4) for its in (wide, narrow)]
     assert [x.dtype for x in made[1][0].values()] == [np.float32]
     np.testing.assert_equal(made[0], made[1])
@@ -78,7 +81,7 @@ def test_gradients_of_float16_are_scaled() -> None:
     """Their norm is found before they are used, whether or not the optimizer clips."""
     passes = {}
     for storage in ("bf16", "fp16"):
-        network = Network.of(mlp(), storage=storage)
+        network = Network.of(mlp(), TrainingSpec(storage=storage))
         names = load_machine("p100x2").names
         plan = Plan(resolve("data", network.graph, names), network.outputs)
         assert plan.facts.scales == (storage == "fp16")
@@ -93,7 +96,7 @@ def test_tasks_are_measured_apart() -> None:
     """By what the activations of an operator are, whatever its output is."""
     keys = {}
     for storage in ("fp32", "bf16"):
-        graph = Network.of(mlp(), storage=storage).graph
+        graph = Network.of(mlp(), TrainingSpec(storage=storage)).graph
         for operator in graph.operators:
             shapes = tuple(tensor.shape for _, tensor, _ in operator.operands)
             keys[storage, operator.name] = task_key(operator, "forward", shapes).data_type
@@ -109,16 +112,16 @@ def test_plan_and_simulator_agree(name: str) -> None:
     weights = getattr(case, "loss_weights", None)
     topology = load_machine("p100x4")
     networks = [
-        Network.of(case.model(), case.loss, case.optimizer, loss_weights=weights, storage=storage)
+        Network.of(case.model(), TrainingSpec(case.loss, weights, case.optimizer, storage=storage))
         for storage in ("fp32", "bf16", "fp16")
     ]
     for strategy in STRATEGIES:
         wide, narrow, scaled = [], [], []
         for network, sizes in zip(networks, (wide, narrow, scaled), strict=True):
             problem = network.problem(topology, AnalyticCosts())
-            graph, states = network.graph, network.optimizer.states
+            graph, states = network.graph, network.training.optimizer.states
             resolved = resolve(strategy, graph, topology.names)
-            plan = Plan(resolved, network.outputs, states, network.optimizer.clips)
+            plan = Plan(resolved, network.outputs, states, network.training.optimizer.clips)
             timeline = full(problem, resolved)
             moved = moved_bytes(plan, {device.name: device.memory for device in topology.devices})
             assert timeline.bytes_moved == moved, strategy
@@ -137,7 +140,7 @@ def test_what_moves_is_halved() -> None:
     x = model.input((12,), name="x")
     model.dense(model.dense(x, 16, name="a"), 4, name="b")
     for storage, size in (("fp32", 4), ("bf16", 2)):
-        network = Network.of(model, "sparse_categorical_crossentropy", storage=storage)
+        network = Network.of(model, TrainingSpec(storage=storage))
         problem = network.problem(load_machine("p100x4"), AnalyticCosts())
         strategy = resolve("single", network.graph, problem.devices)
         apart = strategy.changed({"a": replace(strategy["a"], devices=("gpu:1",))})
@@ -149,7 +152,7 @@ def test_mistakes() -> None:
         UserError,
         match=r"unknown storage 'bf8'; choose one of fp32, bf16, fp16",
     ):
-        Network.of(mlp(), storage="bf8")
+        TrainingSpec(storage="bf8")
     with pytest.raises(UserError, match="has type bfloat16, but only float32 or int32"):
         Model(8).input((4,), "bfloat16")  # type: ignore[arg-type]
 
@@ -158,7 +161,7 @@ def test_a_plan_prints_the_bytes_of_elements_as_they_are_stored() -> None:
     """The sum of what `plan` prints for activations halves; weights' gradients stay wide."""
 
     def printed(storage: str) -> dict[str, int]:
-        network = Network.of(mlp(), storage=storage)
+        network = Network.of(mlp(), TrainingSpec(storage=storage))
         devices = load_machine("p100x2").names
         strategy = resolve("data", network.graph, devices)
         plan = Plan(strategy, network.outputs)

@@ -18,6 +18,7 @@ from flexlegion.graph.graph import Graph, Operator
 from flexlegion.known_strategies import named
 from flexlegion.machine.topology import Topology
 from flexlegion.networks.network import Network
+from flexlegion.objective.training import TrainingSpec
 from flexlegion.sim.problem import Degrees, Needs, Problem
 from flexlegion.sim.simulator import OUT_OF_MEMORY, SIMULATED, Simulation, full
 from flexlegion.strategy.strategy import ResolvedStrategy
@@ -59,7 +60,7 @@ def test_simulations_refuse_what_exports_say_does_not_fit(
     name: str, to: str, optimizer: str
 ) -> None:
     """To the byte: it fits into as much as `export` says that it needs, and into no less."""
-    network = Network.of(network_named(name).model, optimizer=optimizer)
+    network = Network.of(network_named(name).model, TrainingSpec.of(optimizer=optimizer))
     every = setting_of(network, DEVICES).problem
     target = target_of(to, DEVICES)
     for seed in range(4):
@@ -94,7 +95,7 @@ def machine(path: Path, size: int) -> str:
 # Where data parallelism's program needs less than is allocated here, and where it needs more.
 @pytest.mark.parametrize(("name", "optimizer"), [("gpt", "sgd"), ("convnet", "adam")])
 def test_what_fits_as_a_program_is_found(name: str, optimizer: str, tmp_path: Path) -> None:
-    network = Network.of(network_named(name).model, optimizer=optimizer)
+    network = Network.of(network_named(name).model, TrainingSpec.of(optimizer=optimizer))
     problem = setting_of(network, 2).problem
     data = named("data", problem)
     needs = target_of("dtensor", 2).memory(problem, data)
@@ -113,7 +114,7 @@ def test_what_fits_as_a_program_is_found(name: str, optimizer: str, tmp_path: Pa
 
 def test_what_fits_here_alone_is_not_found(tmp_path: Path) -> None:
     """Here optimizer states are kept once, by a program on each device."""
-    network = Network.of(network_named("mlp").model, optimizer="adam")
+    network = Network.of(network_named("mlp").model, TrainingSpec.of(optimizer="adam"))
     problem = setting_of(network, 2).problem
     data = named("data", problem)
     needs = target_of("dtensor", 2).memory(problem, data)

@@ -22,6 +22,7 @@ from flexlegion.exporters.space import target_of
 from flexlegion.graph.graph import Graph, Operator
 from flexlegion.graph.tensor import Tensor
 from flexlegion.networks.network import Network
+from flexlegion.objective.training import TrainingSpec
 from flexlegion.strategy.configuration import ParallelConfig, splits
 from flexlegion.transforms.losses import add_losses
 
@@ -102,7 +103,7 @@ def network_named(name: str) -> Network:
     """One of these, or one that covers operators (networks.py), or a small one of the zoo."""
     if name.startswith(ZOO_CASE):
         case = CASES[name.removeprefix(ZOO_CASE)]
-        network = Network.of(replace(case, batch_size=8).model(), case.loss)
+        network = Network.of(replace(case, batch_size=8).model(), TrainingSpec(case.loss))
     elif name in BUILDERS:
         model = Model(8, seed=3)
         BUILDERS[name](model)
@@ -113,7 +114,8 @@ def network_named(name: str) -> Network:
         model = its.model()
         graph = add_losses(model.graph, model.outputs, its.loss, its.loss_weights)
         plain = replace(its.optimizer, clip_norm=None)  # as the workers' own optimizers
-        network = Network(model, graph, tuple(model.outputs), its.loss, plain)
+        training = TrainingSpec(its.loss, its.loss_weights, plain)
+        network = Network(model, graph, tuple(model.outputs), training)
     without_dropout(network.graph)
     return network
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from flexlegion import B, Mesh, Model, P, S, Strategy
 from flexlegion.networks.network import Network
+from flexlegion.objective.training import TrainingSpec
 from flexlegion.plan.coherence import moves
 from flexlegion.plan.plan import Plan
 from flexlegion.strategy.sbp.deduction import deduced
@@ -63,7 +64,7 @@ def transition(before: str, after: str, first: Mesh, second: Mesh) -> tuple[Netw
         outputs.append(model.relu(wanted, name="read"))
     model.set_outputs(outputs)
     written = S(0) if before == "B" else KINDS[before]
-    network = Network.of(model, "mean_squared_error")
+    network = Network.of(model, TrainingSpec("mean_squared_error"))
     strategy, messages = deduced(network.graph, first, {"t": written}, "Table 2")
     assert not messages
     return network, strategy

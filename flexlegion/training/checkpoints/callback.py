@@ -149,7 +149,7 @@ class Checkpoints(Callback):
         self._compiled, program = compiled, compiled.program
         self._copies = {
             "weights": HostCopy(program, rank, weights_of(program)),
-            "optimizer": HostCopy(program, rank, states_of(program, compiled.optimizer)),
+            "optimizer": HostCopy(program, rank, states_of(program, compiled.training.optimizer)),
         }
         self._writer = Writer(self.directory, rank, ranks, self.keep, token)
         self._last = time.monotonic()
@@ -328,13 +328,13 @@ def interval(every: int | str) -> tuple[int | None, float | None]:
 
 
 def _state(training: Training, compiled: Compiled) -> dict[str, Any]:
-    model = training.model
+    model, optimizer = training.model, compiled.training.optimizer
     return {
         "training": training.state(),
         "seed": model.seed,
         "batch_size": model.batch_size,
         "model": None if model.reference is None else model.reference.name,
-        "optimizer": {"type": compiled.optimizer.type, **asdict(compiled.optimizer)},
+        "optimizer": {"type": optimizer.type, **asdict(optimizer)},
         "learning_rate": training.learning_rate,
         "fingerprint": Fingerprint.of(compiled.graph).value,
         "operators": dict(Fingerprint.of(compiled.graph).operators),
@@ -360,8 +360,8 @@ def restore(model: TrainedModel, compiled: Compiled, checkpoint: Checkpoint) -> 
     state, where = checkpoint.state, checkpoint.folder
     check_graph(checkpoint, compiled)
     weights = weights_of(compiled.program)
-    states = states_of(compiled.program, compiled.optimizer)
-    _check_optimizer(checkpoint, compiled.optimizer, weights, states)
+    states = states_of(compiled.program, compiled.training.optimizer)
+    _check_optimizer(checkpoint, compiled.training.optimizer, weights, states)
     for key, here in (("seed", model.seed), ("batch_size", model.batch_size)):
         if state[key] != here:
             name = key.replace("_", " ")
@@ -380,7 +380,7 @@ def changed_settings(checkpoint: Checkpoint, compiled: Compiled) -> str:
     a training may well be resumed with a lower learning rate.
     """
     before = checkpoint.state["optimizer"] | {"lr": checkpoint.state["learning_rate"]}
-    now = asdict(compiled.optimizer) | {"lr": compiled.rate_after(checkpoint.step)}
+    now = asdict(compiled.training.optimizer) | {"lr": compiled.rate_after(checkpoint.step)}
     return ", ".join(
         f"{'learning rate' if name == 'lr' else name} {value} instead of {before[name]}"
         for name, value in now.items()

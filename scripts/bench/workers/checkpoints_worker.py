@@ -14,6 +14,7 @@ import numpy as np
 from flexlegion import Adam, Checkpoints, load_model
 from flexlegion.data.synthetic import made_up
 from flexlegion.networks.network import Network
+from flexlegion.objective.training import TrainingSpec
 from flexlegion.training.callbacks import Callback
 from flexlegion.training.fit import Training
 from flexlegion.training.position import Position
@@ -47,8 +48,8 @@ def main() -> None:
     name, batch, length, pairs, folder, out = sys.argv[1:]
     stretch = int(length)
     model = load_model(name, int(batch))
-    network = Network.of(model, None, Adam())
-    model.compile(Adam(lr=1e-6), network.loss)
+    network = Network.of(model, TrainingSpec(optimizer=Adam()))
+    model.compile(Adam(lr=1e-6), network.training.loss)
     samples = BATCHES * model.batch_size
     x, y = made_up(network.graph, samples, 0)
     first = max(stretch // 2, 10)  # that are not timed: a trace is recorded, memory taken

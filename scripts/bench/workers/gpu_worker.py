@@ -15,6 +15,7 @@ from flexlegion import SGD
 from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.known_strategies import resolve
 from flexlegion.networks.network import Network
+from flexlegion.objective.training import TrainingSpec
 from flexlegion.profiling.local import local_topology
 from flexlegion.profiling.tasks import task_requests
 from flexlegion.sim.simulator import full
@@ -44,7 +45,7 @@ def main() -> None:
     everywhere = timeline.busy_ns()
     busy = {name: everywhere[name] for name in timeline.machine.devices.preferred}
     layers = build(work.network, work.batch_size, **work.sizes)
-    network = Network.of(layers, loss, "sgd", args.precision, storage=args.storage)
+    network = Network.of(layers, TrainingSpec(loss, **how))
     with ProfileDB(args.profile_db) as db:
         topology = local_topology(db)
         strategy = resolve(args.strategy, network.graph, topology.names)

@@ -25,6 +25,7 @@ from flexlegion.cost.profile_db import ProfileDB
 from flexlegion.graph.operator_type import DimKind
 from flexlegion.machine.topology import Topology
 from flexlegion.networks.network import Network
+from flexlegion.objective.training import TrainingSpec
 from flexlegion.plan.passes import TASK_PASSES
 from flexlegion.profiling.local import local_topology
 from flexlegion.profiling.tasks import TaskRequest, measure, measure_linears
@@ -78,9 +79,10 @@ def main() -> None:
         wanted: list[tuple[tuple[int, int], str, list[TaskRequest]]] = []
         for work in args.workload:
             model = build(work.network, work.batch_size, **work.sizes)
-            network = Network.of(
-                model, ZOO[work.network].loss, "sgd", args.precision, storage=args.storage
+            training = TrainingSpec(
+                ZOO[work.network].loss, precision=args.precision, storage=args.storage
             )
+            network = Network.of(model, training)
             name = f"{work.network} {work.sizes} {work.batch_size}"
             counts[name] = [0, 0]
             for turn, requests in requests_of(network, args.devices, topology):
