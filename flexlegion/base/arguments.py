@@ -183,7 +183,7 @@ def _hints(
         hint = parameter.annotation
         if (options := _unpacked_options(parameter, function)) is not None:
             hints |= typing.get_type_hints(options)
-            known = {*inspect.signature(function).parameters, *hints}
+            known = _unpacked(function).parameters  # the function itself takes any name
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         if isinstance(hint, str):
