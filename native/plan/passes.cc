@@ -235,42 +235,24 @@ void place_update(const Graph& graph, const GraphFacts& facts, const LaunchKey&,
       continue;
     }
     r.rects = shard_of.at(r.operand);
-    for (Rect& rect : r.rects) {
-      if (r.role == R::looked_up_gradient) {
-        rect = looked_up_gradient(graph, r.lookup, rect);
-      } else if (r.role == R::looked_up_tokens) {
-        const bool none = rect.empty();
-        rect = looked_up_tokens(graph, r.lookup);
-        if (none) rect.hi = rect.lo;
-      }
-    }
+    for (Rect& rect : r.rects) rect = touched_for_shard(graph, r, rect);
   }
 }
 
 // A task for each tile of the operator's space. Of linear inputs, all parts touch the same elements
-// here; which partial values each takes is the plan's to say. If the launch is `idle` but for the
-// first part, the others touch nothing.
-void place_operator(const Graph& graph, const ParallelConfig& config, bool idle, Launch& launch) {
+// here; which partial values each takes is the plan's to say.
+void place_operator(const Graph& graph, const GraphFacts& facts, const LaunchKey& key,
+                    const ParallelConfig& config, Launch& launch) {
   const Operator& op = graph.operators[launch.op];
   launch.devices = config.devices;
   launch.degrees = config.degrees;
   launch.parts = parts_of(op, config.degrees);
   for (Requirement& r : launch.requirements) {
     const Operand& operand = op.operands[r.operand];
-    const bool once = idle || (r.role == R::contribution && of_first_part_alone(op, operand));
+    const bool once = by_first_part_alone(graph, facts, key, r);
     r.rects = accessed_rects(graph, launch.op, once ? of_first_part(op, operand) : operand,
                              config.degrees);
   }
-}
-
-void place_forward(const Graph& graph, const GraphFacts&, const LaunchKey&,
-                   const ParallelConfig& config, Launch& launch) {
-  place_operator(graph, config, false, launch);
-}
-
-void place_backward(const Graph& graph, const GraphFacts& facts, const LaunchKey& key,
-                    const ParallelConfig& config, Launch& launch) {
-  place_operator(graph, config, facts.first_part_alone(graph.operators[key.op]), launch);
 }
 
 // One task, where the first one of the operator's norm launch, or update, runs.
@@ -302,7 +284,7 @@ PassRow forward_row() {
   row.wanted = takes_part;
   row.runs = runs_of_operator;
   row.uses = use_forward;
-  row.place = place_forward;
+  row.place = place_operator;
   row.price = Price::of_task;
   row.priced_as = Pass::forward;
   row.answers = is_loss;
@@ -315,7 +297,7 @@ PassRow sum_row() {
   row.wanted = can_have_partial_values;
   row.runs = runs_of_operator;
   row.uses = use_sum;
-  row.place = place_sum;
+  row.shares = Shares::outputs;
   row.priced_as = Pass::sum;
   return row;
 }
@@ -326,7 +308,7 @@ PassRow backward_row() {
   row.wanted = runs_backward;
   row.runs = training;
   row.uses = use_backward;
-  row.place = place_backward;
+  row.place = place_operator;
   row.follows = Pass::forward;
   row.price = Price::of_task;
   row.priced_as = Pass::backward;
@@ -339,7 +321,7 @@ PassRow norm_row() {
   row.wanted = has_norms;
   row.runs = training;
   row.uses = use_norm;
-  row.place = place_update;
+  row.shares = Shares::weights;
   row.closing = true;
   return row;
 }
@@ -363,7 +345,7 @@ PassRow update_row() {
   row.wanted = owns_weights;
   row.runs = training;
   row.uses = use_update;
-  row.place = place_update;
+  row.shares = Shares::weights;
   row.closing = true;
   return row;
 }
@@ -372,11 +354,37 @@ std::vector<PassRow> make_rows() {
   std::vector<PassRow> rows = {
       load_row(), forward_row(), sum_row(), backward_row(), norm_row(), clip_row(), update_row(),
   };
-  for (std::size_t p = 0; p < rows.size(); ++p) rows[p].pass = static_cast<Pass>(p);
+  for (std::size_t p = 0; p < rows.size(); ++p) {
+    PassRow& row = rows[p];
+    row.pass = static_cast<Pass>(p);
+    if (row.shares == Shares::outputs) row.place = place_sum;
+    if (row.shares == Shares::weights) row.place = place_update;
+  }
   return rows;
 }
 
 }  // namespace
+
+std::vector<int> shared_operands(const Graph& graph, const GraphFacts& facts, OpId op,
+                                 Shares shares) {
+  return shares == Shares::outputs ? graph.operators[op].outputs() : facts.owned_weights(graph, op);
+}
+
+Rect touched_for_shard(const Graph& graph, const Use& use, const Rect& shard) {
+  if (use.role == R::looked_up_gradient) return looked_up_gradient(graph, use.lookup, shard);
+  if (use.role != R::looked_up_tokens) return shard;
+  Rect tokens = looked_up_tokens(graph, use.lookup);
+  if (shard.empty()) tokens.hi = tokens.lo;
+  return tokens;
+}
+
+bool by_first_part_alone(const Graph& graph, const GraphFacts& facts, const LaunchKey& key,
+                         const Use& use) {
+  if (key.pass != Pass::backward) return false;
+  const Operator& op = graph.operators[key.op];
+  return facts.first_part_alone(op) ||
+         (use.role == R::contribution && of_first_part_alone(op, op.operands[use.operand]));
+}
 
 const std::vector<PassRow>& all_passes() {
   static const std::vector<PassRow> rows = make_rows();

@@ -45,6 +45,20 @@ struct LaunchKey {
 // The key of that one names an operator all the same, whose configuration says where it runs.
 enum class Of { input, op, iteration };
 
+// What a pass's tasks share out: they are the tiles of their operator's space (or of an input), or
+// each of them has a shard of the operator's outputs, or of the weights that it updates (rules.h).
+enum class Shares { nothing, outputs, weights };
+std::vector<int> shared_operands(const Graph& graph, const GraphFacts& facts, OpId op,
+                                 Shares shares);
+
+// What a task touches by a use that serves an operand of which it has that shard.
+Rect touched_for_shard(const Graph& graph, const Use& use, const Rect& shard);
+
+// Whether of a launch whose tasks are the tiles of an operator's space, those of the first part
+// alone touch what this use is of.
+bool by_first_part_alone(const Graph& graph, const GraphFacts& facts, const LaunchKey& key,
+                         const Use& use);
+
 // What a task takes in the simulator: a time that the cost table states for this task, or a time
 // that grows with the bytes that the task touches.
 enum class Price { of_task, of_bytes };
@@ -61,8 +75,9 @@ struct PassRow {
   unsigned (*runs)(const Graph&, const GraphFacts&, const LaunchKey&) = nullptr;
   // What it touches.
   std::vector<Use> (*uses)(const Graph&, const GraphFacts&, const LaunchKey&) = nullptr;
-  // Gives the launch its tasks: a device each, and a rectangle for each requirement. The
-  // configuration is that of decides() (launches.h).
+  Shares shares = Shares::nothing;
+  // Gives the launch its tasks: a device each, and a rectangle for each requirement. It follows
+  // from `shares`, unless that is nothing. The configuration is that of decides() (launches.h).
   void (*place)(const Graph&, const GraphFacts&, const LaunchKey&, const ParallelConfig&,
                 Launch&) = nullptr;
 

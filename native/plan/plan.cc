@@ -80,28 +80,17 @@ class PlanBuilder {
     }
   }
 
-  // What is said of a value is, of a tensor that has partial values, of these: all but what a sum
-  // launch writes, and what is read after it. The parts of a linear input share out the terms of
-  // which it is the sum: its partial values, or if there are none such, itself.
   void place_value(Requirement& r, const Launch& launch) {
-    const ValueStack& stack = plan_.values[r.tensor];
-    const bool written = r.role == RequirementRole::output;
-    const bool summed = stack.summed && !written && r.role != RequirementRole::partial;
-    const bool stacked = stack.slots > 1 && !summed;
-    const bool shared = launch.parts > 1 && graph_.operators[launch.op].operands[r.operand].linear;
-    if (!stacked && !shared) return;
-    const int terms = stacked && stack.combine == Combine::sum ? stack.slots : 1;
-    if (stacked) r.field = Field::partial;
+    if (launch.op.none()) return;  // what is loaded has no partial values
+    const Operand& operand = graph_.operators[launch.op].operands[r.operand];
+    const TermUse use = term_use(plan_.values[r.tensor], r.role, operand, launch.parts);
+    if (use.slots > 1) r.field = Field::partial;
+    if (use.slots == 1 && use.parts == 1) return;
     for (int k = 0; k < static_cast<int>(r.rects.size()); ++k) {
       Rect& rect = r.rects[k];
-      const Slots its = slots_of_part(terms, shared ? launch.parts : 1, k);
+      const Slots its = use.of_task(k);
       if (its.first == its.last) rect.hi = rect.lo;
-      if (!stacked) continue;
-      const int slot = k % stack.slots;
-      if (written)
-        rect = rect.in_slots(slot, slot + 1);
-      else
-        rect = terms == 1 ? rect.in_slots(0, stack.slots) : rect.in_slots(its.first, its.last);
+      if (use.slots > 1) rect = rect.in_slots(its.first, its.last);
     }
   }
 
@@ -144,6 +133,25 @@ class PlanBuilder {
 };
 
 }  // namespace
+
+// What is said of a value is, of a tensor that has partial values, of these. Exceptions are what a
+// sum launch writes, and what is read after it.
+TermUse term_use(const ValueStack& stack, RequirementRole role, const Operand& operand, int parts) {
+  TermUse use;
+  use.own = role == RequirementRole::output;
+  const bool summed = stack.summed && !use.own && role != RequirementRole::partial;
+  if (!summed) use.slots = stack.slots;
+  if (use.slots > 1 && stack.combine == Combine::sum) use.terms = use.slots;
+  if (operand.linear) use.parts = parts;
+  return use;
+}
+
+Slots TermUse::of_task(int k) const {
+  if (own) return {k % slots, k % slots + 1};
+  const Slots its = slots_of_part(terms, parts, k);
+  if (its.first == its.last) return {};
+  return terms == 1 ? Slots{0, slots} : its;
+}
 
 Plan make_plan(const Graph& graph, const Strategy& strategy, const std::vector<TensorId>& outputs,
                Optimizer optimizer) {

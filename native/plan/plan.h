@@ -48,6 +48,21 @@ struct ValueStack {
   Combine combine = Combine::sum;
 };
 
+// How the tasks of a launch touch a value that may have partial values. The parts of a linear input
+// (DimKind::part) share out the terms of which the value is the sum: its partial values, or if
+// there are none such, the value itself, which the first part takes.
+struct TermUse {
+  int slots = 1;     // of the stack that is touched; 1: the value itself
+  int terms = 1;     // that the parts share out
+  int parts = 1;     // task k has part k modulo that
+  bool own = false;  // each task touches the slot of its own, k modulo the slots
+
+  // The slots that task k touches; if there are none, it touches nothing.
+  Slots of_task(int k) const;
+};
+// `parts`: of the launch.
+TermUse term_use(const ValueStack& stack, RequirementRole role, const Operand& operand, int parts);
+
 struct Plan {
   IdVector<LaunchId, Launch> launches;  // in the order of issue (schedule.h)
   IdVector<TensorId, ValueStack> values;

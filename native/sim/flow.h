@@ -120,9 +120,6 @@ struct Flow {
 
 using FlowPtr = std::shared_ptr<const Flow>;
 
-// Stands for the shards of any tensor, which do not overlap, in FlowBuilder::Need::partition.
-constexpr int kShards = 1 << 30;
-
 // Collects what a flow carries, in any order, and lays it out. Reused, so that it allocates little.
 class FlowBuilder {
  public:

@@ -3,23 +3,26 @@
 #include <algorithm>
 #include <utility>
 
-#include "sim/charges.h"
-
 namespace flexlegion {
 
 namespace {
 
+using R = RequirementRole;
+
 // What may be spent on flows that are not in use. Beyond, all of them are given up.
 constexpr std::int64_t kCachedBytes = std::int64_t{256} << 20;
 
-// The flow of partial values that nobody sums before they are read. There is one for all: many
-// operators could be split so, few are.
-FlowPtr no_partial_flow() {
-  Flow flow;
-  flow.transfers.resize(1);
-  flow.bounds.resize(2);
-  flow.apart.assign(2, -1);
-  return std::make_shared<const Flow>(std::move(flow));
+// As what the memory counts that a place takes.
+Content content_of(const Graph& graph, const Place& place) {
+  if (of_iteration(place.field)) return Content::weight_gradient;
+  if (place.field == Field::state) return Content::optimizer_state;
+  const TensorKind kind = graph.tensors[place.tensor].kind;
+  const bool weight = kind == TensorKind::weight;
+  if (place.field == Field::gradient) {
+    return weight ? Content::weight_gradient : Content::gradient;
+  }
+  if (weight) return Content::weight;
+  return kind == TensorKind::input ? Content::batch : Content::activation;
 }
 
 }  // namespace
@@ -30,22 +33,42 @@ FlowRules::FlowRules(const Problem& problem, const LaunchGraph& launch_graph,
       launch_graph_(launch_graph),
       configs_(configs),
       blocks_(blocks),
-      geometry_(problem),
-      builder_(problem.machine, geometry_),
-      no_partial_(no_partial_flow()),
-      updates_(problem.graph.operators.size()),
-      sums_(problem.graph.operators.size()),
-      party_of_launch_(launch_graph.launches.size(), -1),
-      returned_(static_cast<std::size_t>(problem.machine.memories)),
+      placements_(problem, launch_graph, configs),
+      builder_(problem.machine, placements_.geometry()),
+      devices_of_others_(launch_graph.others.size()),
       boxes_(static_cast<std::size_t>(problem.machine.memories)) {}
 
 Block FlowRules::block(int launch) {
-  Block block = without_contention(launch);
+  Block block;
+  block.device = placements_.devices(launch_graph_.launches[launch]);
+  block.exe_time = times(launch, block.device);
   if (!problem_.costs.contended) return block;
   for (int k = 0; k < static_cast<int>(block.device.size()); ++k) {
     block.contention.push_back(contention(launch, block.device[k], k));
   }
   return block;
+}
+
+std::vector<std::int64_t> FlowRules::times(int launch, const std::vector<int>& devices) {
+  const LaunchKey& key = launch_graph_.launches[launch];
+  const PassRow& row = row_of(key.pass);
+  // All of their time depends on what flows bring: that of weights, or those of the iteration.
+  if (row.closing) return std::vector<std::int64_t>(devices.size(), 0);
+  if (row.of == Of::input) {
+    return load_times(problem_, placements_.geometry(), key.tensor, devices);
+  }
+  const Split& split = problem_.split(key.op, configs_[key.op].split);
+  std::vector<std::int64_t> times;
+  if (row.price == Price::of_bytes) {  // those of partial values, which tasks combine
+    for (const ShardTask& task : placements_.shard_tasks(key)) {
+      times.push_back(sum_task_time(problem_, key.op, split.partial_values, task));
+    }
+    return times;
+  }
+  for (int k = 0; k < split.tasks; ++k) {
+    times.push_back(split.time(key.pass, problem_.machine.kind_of[devices[k]], k));
+  }
+  return times;
 }
 
 std::int32_t FlowRules::contention(int launch, int device, int part) const {
@@ -56,88 +79,21 @@ std::int32_t FlowRules::contention(int launch, int device, int part) const {
   return problem_.split(key.op, configs_[key.op].split).contention(key.pass, kind, part);
 }
 
-Block FlowRules::without_contention(int launch) {
-  const MachineModel& machine = problem_.machine;
-  const auto [pass, op, loaded, field, round] = launch_graph_.launches[launch];
-  Block block;
-  const PassRow& row = row_of(pass);
-  // All of their time depends on what flows bring: that of weights, or those of the iteration.
-  if (row.closing) {
-    for (const ShardTask& task : updates_of(op)) block.device.push_back(task.device);
-    if (row.of == Of::iteration) block.device.resize(1);
-    block.exe_time.assign(block.device.size(), 0);
-    return block;
-  }
-  if (row.of == Of::input) {
-    block.device = load_devices(loaded);
-    block.exe_time = load_times(problem_, geometry_, loaded, block.device);
-    return block;
-  }
-  const PricedConfig& config = configs_[op];
-  const Split& split = problem_.split(op, config.split);
-  if (row.price == Price::of_bytes) {  // those of partial values, which tasks combine
-    for (const ShardTask& task : sums_of(op)) {
-      block.device.push_back(task.device);
-      block.exe_time.push_back(sum_task_time(problem_, op, split.partial_values, task));
-    }
-    return block;
-  }
-  block.device = config.devices;
-  for (int k = 0; k < split.tasks; ++k) {
-    block.exe_time.push_back(split.time(pass, machine.kind_of[block.device[k]], k));
-  }
-  return block;
-}
-
-// The tasks that share out operands of an operator, as it is configured. Several launches and flows
-// ask for them.
-const std::vector<ShardTask>& FlowRules::sharded(IdVector<OpId, Sharded>& known, OpId op,
-                                                 const std::vector<int>& operands) {
-  Sharded& its = known[op];
-  if (!(its.config == configs_[op])) {
-    its.config = configs_[op];
-    its.tasks = shard_tasks_of(problem_, geometry_, op, operands, its.config);
-  }
-  return its.tasks;
-}
-
-const std::vector<ShardTask>& FlowRules::updates_of(OpId op) {
-  return sharded(updates_, op, problem_.facts.owned_weights(problem_.graph, op));
-}
-
-const std::vector<ShardTask>& FlowRules::sums_of(OpId op) {
-  static const std::vector<ShardTask> none;
-  if (configs_[op].sums == Sums::readers) return none;
-  return sharded(sums_, op, problem_.graph.operators[op].outputs());
-}
-
 FlowPtr FlowRules::flow(int f) {
   const FlowId& id = launch_graph_.flows[f];
-  if (id.kind == FlowKind::weights) return std::make_shared<const Flow>(weights(id));
-  if (id.kind == FlowKind::iteration) return std::make_shared<const Flow>(iteration(id));
-  if (id.kind == FlowKind::kept) return std::make_shared<const Flow>(kept(id));
-  if (id.kind == FlowKind::partial && configs_[id.ops.front()].sums == Sums::readers) {
-    return no_partial_;
+  if (launch_graph_.group_sizes[id.group] == 1) return std::make_shared<const Flow>(build(id));
+  const Key key = key_of(id);
+  const auto found = built_.find(key);
+  if (found != built_.end()) return found->second;
+  auto flow = std::make_shared<const Flow>(build(id));
+  built_bytes_ += static_cast<std::int64_t>(
+      sizeof(Flow) + flow->hops.size() * sizeof(Hop) + flow->consumers.size() * sizeof(TaskRef) +
+      flow->edges.size() * sizeof(TaskRef) + flow->transfers.size() * sizeof(Transfer));
+  if (built_bytes_ > kCachedBytes) {
+    built_.clear();
+    built_bytes_ = 0;
   }
-  const bool shared = launch_graph_.group_sizes[id.group] > 1;
-  const Key key = shared ? key_of(id) : Key{};
-  if (shared) {
-    const auto found = built_.find(key);
-    if (found != built_.end()) return found->second;
-  }
-  auto flow = std::make_shared<const Flow>(id.kind == FlowKind::value     ? value(id)
-                                           : id.kind == FlowKind::partial ? partial(id)
-                                                                          : gradient(id));
-  if (shared) {
-    built_bytes_ += static_cast<std::int64_t>(
-        sizeof(Flow) + flow->hops.size() * sizeof(Hop) + flow->consumers.size() * sizeof(TaskRef) +
-        flow->edges.size() * sizeof(TaskRef) + flow->transfers.size() * sizeof(Transfer));
-    if (built_bytes_ > kCachedBytes) {
-      built_.clear();
-      built_bytes_ = 0;
-    }
-    built_.emplace(key, flow);
-  }
+  built_.emplace(key, flow);
   return flow;
 }
 
@@ -159,21 +115,250 @@ FlowRules::Key FlowRules::key_of(const FlowId& id) const {
   return key;
 }
 
+Flow FlowRules::build(const FlowId& id) {
+  begin(id);
+  for (const PlaceUses& its : id.places) carry(its);
+  return finish(id);
+}
+
 void FlowRules::begin(const FlowId& id) {
+  id_ = &id;
   std::vector<int> parts;
-  for (int party = 0; party < static_cast<int>(id.parties.size()); ++party) {
-    party_of_launch_[id.parties[party]] = party;
-    if (party < id.writers) {
-      parts.push_back(static_cast<int>(blocks_[id.parties[party]].device.size()));
-    }
+  for (int party = 0; party < id.writers; ++party) {
+    parts.push_back(static_cast<int>(blocks_[id.parties[party]].device.size()));
   }
   builder_.begin(parts);
-  apart_.assign(id.parties.size(), -1);
-  writing_ = {0, id.writers};
   for (int party = 0; party < id.writers; ++party) {
     const auto& devices = blocks_[id.parties[party]].device;
     for (int k = 0; k < static_cast<int>(devices.size()); ++k) {
       builder_.set_memory(builder_.writer(party, k), memory_of(devices[k]));
+    }
+  }
+  apart_.assign(id.parties.size(), -1);
+  writing_ = {id.writers, 0};
+  fed_.resize(id.fed.size());
+  for (std::size_t i = 0; i < id.fed.size(); ++i) {
+    const std::size_t tasks = blocks_[id.fed[i]].device.size();
+    fed_[i].times.assign(tasks, 0);
+    fed_[i].bytes.assign(tasks, {});
+  }
+  stacks_ = 0;
+  overlaps_.clear();
+  elements_of_fields_.clear();
+}
+
+void FlowRules::carry(const PlaceUses& its) {
+  pieces_.clear();
+  written_by_.clear();
+  contributions_.clear();
+  elements_ = 0;
+  for (const FlowUse& use : its.uses) {
+    if (!takes_part(use, its.place)) continue;
+    const View view = view_of(use);
+    if (use.comes != Comes::writes) {
+      read(view);
+    } else if (use.role == R::contribution) {
+      contribute(view);
+    } else {
+      write(view);
+    }
+    charge(view);
+  }
+  hold(its);
+  stacks_ += static_cast<int>(pieces_.size());
+}
+
+// What computes a value writes it, or partial values; and these to who sums them, or to all who
+// read the value.
+bool FlowRules::takes_part(const FlowUse& use, const Place& place) const {
+  if (use.role != R::output) return true;
+  const ValueStack stack = placements_.stack(use.tensor);
+  return stack.summed == (place.field == Field::partial);
+}
+
+FlowRules::View FlowRules::view_of(const FlowUse& use) {
+  View view;
+  view.use = &use;
+  const LaunchKey& key = launch_graph_.key_of(use.launch);
+  const auto trained = static_cast<int>(blocks_.size());
+  if (use.launch < trained) {
+    view.devices = &blocks_[use.launch].device;
+  } else {
+    auto& devices = devices_of_others_[static_cast<std::size_t>(use.launch - trained)];
+    devices = placements_.devices(key);
+    view.devices = &devices;
+  }
+  view.bytes = element_bytes(type_of(problem_.graph, use));
+  view.tiles = use.tensor.none() ? &elements_of(use, view.tasks()) : &placements_.tiles(key, use);
+  const bool value = use.field == Field::value || use.field == Field::partial;
+  if (value) view.terms = placements_.terms(key, use);
+  return view;
+}
+
+// Of a field of the iteration, each task that writes has an element of its own, and each that reads
+// reads all of them.
+const Partition& FlowRules::elements_of(const FlowUse& use, int tasks) {
+  Rect mine = Rect::of_shape({elements_});
+  std::vector<Rect> rects;
+  for (int k = 0; k < tasks; ++k) {
+    if (use.comes == Comes::writes) {
+      mine.lo[0] = elements_++;
+      mine.hi[0] = elements_;
+    }
+    rects.push_back(mine);
+  }
+  elements_of_fields_.push_back(placements_.geometry().shards(rects));
+  return *elements_of_fields_.back();
+}
+
+// --- who writes ---
+
+void FlowRules::write(const View& view) {
+  box(view);
+  const int party = view.use->party;
+  if (party < 0 || view.tasks() == 0) return;  // nothing moves
+  writing_ = {std::min(writing_.first, party), std::max(writing_.end, party + 1)};
+  const int number = static_cast<int>(written_by_.size());
+  int pieces = 0;
+  for (int k = 0; k < view.tasks(); ++k) {
+    const int mine = view.tiles->parts.of_part[k];
+    if (view.tiles->ids[mine] < 0) continue;
+    pieces_.push_back({view.tiles, mine, k % view.terms.slots, {party, k}, number});
+    ++pieces;
+  }
+  written_by_.push_back({party, pieces});
+}
+
+// Puts partial gradients into slots, and orders those who add after whom they add to.
+void FlowRules::contribute(const View& view) {
+  const int party = view.use->party, launch = view.use->launch;
+  writing_ = {std::min(writing_.first, party), std::max(writing_.end, party + 1)};
+  contributions_.next_requirement();
+  const int number = static_cast<int>(written_by_.size());
+  int pieces = 0, added = 0, before = -1;  // who wrote what is added to
+  bool alike = true;                       // task k adds to what task k of one of them wrote
+  for (int k = 0; k < view.tasks(); ++k) {
+    const int mine = view.tiles->parts.of_part[k];
+    if (view.tiles->ids[mine] < 0) continue;
+    const Rect& rect = view.tiles->parts.rects[mine];
+    const int device = (*view.devices)[k];
+    const auto entry = contributions_.add(view.tiles->ids[mine], rect, device, launch, k);
+    ++pieces;
+    if (!entry.adds) {
+      const int slot = contributions_.pieces()[entry.piece].slot;
+      pieces_.push_back({view.tiles, mine, slot, {party, k}, number});
+      box(memory_of(device), rect.in_slots(slot, slot + 1), true);
+      continue;
+    }
+    Piece& piece = pieces_[entry.piece];
+    builder_.edge(builder_.writer(piece.writer.party, piece.writer.part), {party, k});
+    alike = alike && piece.writer.part == k && (added == 0 || piece.written_by == before);
+    before = std::max(before, piece.written_by);
+    piece.writer = {party, k};
+    piece.written_by = number;
+    ++added;
+  }
+  written_by_.push_back({party, pieces});
+  alike = alike && added == pieces && (added == 0 || written_by_[before].pieces == pieces);
+  if (added > 0 && !alike) set_apart(party, written_by_[before].party);
+}
+
+// --- who reads ---
+
+void FlowRules::read(const View& view) {
+  const Comes comes = view.use->comes;
+  const bool found = comes == Comes::found || (comes == Comes::found_unless_partial &&
+                                               placements_.stack(view.use->tensor).slots == 1);
+  // An instance that was only written may be smaller than one that is read, too.
+  if (comes != Comes::found) box(view);
+  read_.assign(static_cast<std::size_t>(view.tasks()), 0);
+  if (pieces_.empty() || comes == Comes::held) return;
+  // Of a value that is found, as it is, nothing is asked: reading it takes no time of its own.
+  const bool partial = view.use->field == Field::gradient || view.terms.slots > 1;
+  if (!found || partial) need(view, found);
+}
+
+// Whether a launch can be fused with those that wrote what it reads depends on whether each of its
+// tasks reads just one piece, that of its like.
+void FlowRules::need(const View& view, bool found) {
+  const Partition& tiles = *view.tiles;
+  const bool waits = view.use->comes != Comes::next;
+  const bool all_slots = view.terms.parts == 1 && !view.terms.own;
+  FlowBuilder::Need need{view.bytes};
+  need.partition = tiles.disjoint ? tiles.number : -1;
+  bool alike = true;
+  int last = -1;  // of written_by_
+  const Overlaps* common = nullptr;
+  const Partition* of = nullptr;
+  for (std::size_t p = 0; p < pieces_.size(); ++p) {
+    const Piece& piece = pieces_[p];
+    if (piece.tiles != of) {
+      of = piece.tiles;
+      common = &overlaps(*of, tiles);
+    }
+    const int writer = builder_.writer(piece.writer.party, piece.writer.part);
+    need.stack = stacks_ + static_cast<int>(p);
+    need.wrote = of->ids[piece.distinct];
+    for (int i = common->first[piece.distinct]; i < common->first[piece.distinct + 1]; ++i) {
+      const RectIndex::Item& item = common->items[i];
+      need.reads = tiles.ids[item.rect];
+      need.volume = item.volume;
+      const bool all = item.volume == tiles.parts.rects[item.rect].volume();
+      for (int k : tiles.tasks_of(item.rect)) {
+        if (!all_slots) {
+          const Slots slots = view.terms.of_task(k);
+          if (piece.slot < slots.first || slots.last <= piece.slot) continue;
+        }
+        read_[k] += item.volume;
+        alike = alike && all && piece.writer.part == k && (last < 0 || last == piece.written_by);
+        last = std::max(last, piece.written_by);
+        if (found) continue;
+        builder_.need(writer, need, memory_of((*view.devices)[k]),
+                      waits ? TaskRef{view.use->party, k} : TaskRef{});
+      }
+    }
+  }
+  if (found || !waits || last < 0) return;
+  for (int k = 0; alike && k < view.tasks(); ++k) {
+    const Slots slots = view.terms.of_task(k);
+    alike = read_[k] == (slots.last - slots.first) * view.rect(k).volume();
+  }
+  if (!alike) set_apart(view.use->party, written_by_[last].party);
+}
+
+const Overlaps& FlowRules::overlaps(const Partition& written, const Partition& read) {
+  if (written.kept() && read.kept()) return placements_.geometry().relation(written, read).overlaps;
+  for (const auto& known : overlaps_) {
+    if (known->written == &written && known->read == &read) return known->overlaps;
+  }
+  overlaps_.push_back(std::make_unique<Found>(Found{&written, &read, Overlaps(written, read)}));
+  return overlaps_.back()->overlaps;
+}
+
+void FlowRules::set_apart(int party, int writer) {
+  apart_[party] = std::max(apart_[party], writer);
+}
+
+// --- what it takes ---
+
+// Tasks of operators combine the partial values that they read before they start. Those of updates
+// take as long as all that they touch takes.
+void FlowRules::charge(const View& view) {
+  const FlowUse& use = *view.use;
+  const auto at = std::find(id_->fed.begin(), id_->fed.end(), use.launch);
+  if (at == id_->fed.end()) return;
+  Fed& fed = fed_[static_cast<std::size_t>(at - id_->fed.begin())];
+  const bool of_task = row_of(launch_graph_.launches[use.launch].pass).price == Price::of_task;
+  for (int k = 0; k < view.tasks(); ++k) {
+    if (use.role == R::updated) {
+      if (!view.rect(k).empty()) fed.bytes[k].change(problem_, use.tensor, view.rect(k));
+    } else if (use.comes == Comes::writes) {
+      continue;
+    } else if (of_task) {
+      const std::int64_t own = view.rect(k).volume() * view.bytes;
+      fed.times[k] += sum_time(problem_, (*view.devices)[k], read_[k] * view.bytes, own);
+    } else {
+      fed.bytes[k].gathered += read_[k] * view.bytes;
     }
   }
 }
@@ -182,26 +367,49 @@ Flow FlowRules::finish(const FlowId& id) {
   // Of each party, how many tasks wait for what the flow brings; 0 where bounds do not use it.
   std::vector<int> reading(id.parties.size(), 0);
   for (std::size_t p = 0; p < reading.size(); ++p) {
-    if (!id.waits(static_cast<int>(p))) continue;
-    reading[p] = static_cast<int>(blocks_[id.parties[p]].device.size());
+    if (id.waits[p]) reading[p] = static_cast<int>(blocks_[id.parties[p]].device.size());
   }
+  if (writing_.first >= writing_.end) writing_ = {};
   Flow flow = builder_.finish(reading, writing_);
   flow.apart = apart_;
+  bool longer = false;
+  for (std::size_t i = 0; i < id.fed.size(); ++i) {
+    if (row_of(launch_graph_.launches[id.fed[i]].pass).price == Price::of_bytes) {
+      const auto& devices = blocks_[id.fed[i]].device;
+      for (std::size_t k = 0; k < devices.size(); ++k) {
+        fed_[i].times[k] = fed_[i].bytes[k].update_time(problem_, devices[k]);
+      }
+    }
+    for (std::int64_t time : fed_[i].times) longer = longer || time > 0;
+  }
+  if (!longer) return flow;
+  for (std::size_t i = 0; i < id.fed.size(); ++i) flow.fed_times.push_back(fed_[i].times);
   return flow;
 }
 
-const Partition& FlowRules::writer_partition(TensorId tensor) {
-  const auto [op, operand] = launch_graph_.producers[tensor];
-  if (!op.none()) return geometry_.partition(op, operand, configs_[op].split);
-  return geometry_.load_partition(tensor, static_cast<int>(load_devices(tensor).size()));
-}
+// --- who holds it ---
 
-std::vector<int> FlowRules::load_devices(TensorId tensor) const {
-  const LoadSource& source = launch_graph_.load_sources[tensor];
-  const PricedConfig& reader = configs_[source.first_reader];
-  return load_config(problem_.graph, source,
-                     problem_.split(source.first_reader, reader.split).degrees, reader.devices)
-      .devices;
+// What tasks touch of a place, where it lies in the memories of their devices.
+void FlowRules::box(const View& view) {
+  const Use& use = *view.use;
+  const bool written = use.privilege != Privilege::read;
+  for (int k = 0; k < view.tasks(); ++k) {
+    const Rect& rect = view.rect(k);
+    if (rect.empty()) continue;
+    const int memory = memory_of((*view.devices)[k]);
+    if (use.field == Field::gradient) {
+      const Rect stacked = contributions_.stacked(rect);
+      box(memory, stacked, false);
+      const Rect whole = Rect::of_shape(problem_.graph.tensors[use.tensor].shape);
+      if (!contributions_.fully_written(whole.volume())) {
+        box(memory, stacked.in_all_slots(contributions_.slots()), true);
+      }
+      continue;
+    }
+    const Slots slots = view.terms.of_task(k);
+    if (slots.first == slots.last) continue;
+    box(memory, view.terms.slots > 1 ? rect.in_slots(slots.first, slots.last) : rect, written);
+  }
 }
 
 void FlowRules::box(int memory, const Rect& rect, bool written) {
@@ -212,150 +420,21 @@ void FlowRules::box(int memory, const Rect& rect, bool written) {
   mine = mine.bounding(rect);
 }
 
-// Counts the memory of a tensor's field, or of several alike (optimizer states), once its boxes are
-// complete. The plan's rule says which instances follow from the boxes (rect.h).
-void FlowRules::hold_boxes(Content content, std::int64_t element_bytes, int fields) {
+// Counts the memory of a place, once its boxes are complete. The plan's rule says which instances
+// follow from the boxes (rect.h).
+void FlowRules::hold(const PlaceUses& its) {
+  const Content content = content_of(problem_.graph, its.place);
+  const std::int64_t bytes = element_bytes(type_of(problem_.graph, its.place));
+  const bool ahead =
+      !its.uses.empty() && row_of(launch_graph_.key_of(its.uses.front().launch).pass).ahead;
   for (int memory : boxed_) {
     Boxes& boxes = boxes_[memory];
-    builder_.hold(memory, content,
-                  fields * held_elements(boxes.read, boxes.written) * element_bytes);
+    // The next batch is staged while the present one computes.
+    const std::int64_t staged = ahead ? boxes.written.volume() : 0;
+    builder_.hold(memory, content, (held_elements(boxes.read, boxes.written) + staged) * bytes);
     boxes = {};
   }
   boxed_.clear();
-}
-
-// Fills contributions_ and pieces_, and orders those who add after whom they add to.
-void FlowRules::add_contributions(TensorId tensor, const FlowId& id) {
-  contributions_.clear();
-  pieces_.clear();
-  contributors_.clear();
-  for (int party = 0; party < id.writers; ++party) {
-    const int launch = id.parties[party];
-    if (launch_graph_.launches[launch].pass != Pass::backward) continue;
-    const OpId op = launch_graph_.launches[launch].op;
-    const PricedConfig& config = configs_[op];
-    const auto& operands = problem_.graph.operators[op].operands;
-    for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
-      if (operands[i].tensor != tensor || operands[i].role == Role::output) continue;
-      // Of a linear input, the first part contributes for all.
-      const Partition& partition = geometry_.partition(op, i, config.split, operands[i].linear);
-      contributions_.next_requirement();
-      const int number = static_cast<int>(contributors_.size());
-      int pieces = 0, added = 0, before = -1;  // contributors
-      bool alike = true;                       // task k adds to what task k of one of them wrote
-      for (int k = 0; k < static_cast<int>(config.devices.size()); ++k) {
-        const int mine = partition.parts.of_part[k];
-        if (partition.ids[mine] < 0) continue;
-        const Rect& rect = partition.parts.rects[mine];
-        const auto entry =
-            contributions_.add(partition.ids[mine], rect, config.devices[k], launch, k);
-        ++pieces;
-        if (entry.adds) {
-          builder_.edge(builder_.writer(party_of_launch_[entry.earlier_launch], entry.earlier_part),
-                        {party, k});
-          int& contributor = pieces_[entry.piece].contributor;
-          alike = alike && entry.earlier_part == k && (added == 0 || contributor == before);
-          before = std::max(before, std::exchange(contributor, number));
-          ++added;
-        } else {
-          pieces_.push_back({&partition, mine, number});
-          const int slot = contributions_.pieces()[entry.piece].slot;
-          box(memory_of(config.devices[k]), rect.in_slots(slot, slot + 1), true);
-        }
-      }
-      contributors_.push_back({party, pieces});
-      alike = alike && added == pieces && (added == 0 || contributors_[before].pieces == pieces);
-      if (added > 0 && !alike) set_apart(party, contributors_[before].party);
-    }
-  }
-}
-
-// Task `part` of a launch reads so many elements of a piece, for a tile of `own` elements.
-void FlowRules::read_piece(int piece, int part, std::int64_t elements, std::int64_t own) {
-  const int contributor = pieces_[piece].contributor;
-  reading_.alike = reading_.alike && elements == own &&
-                   contributions_.pieces()[piece].part == part &&
-                   (reading_.last < 0 || reading_.last == contributor);
-  reading_.last = std::max(reading_.last, contributor);
-}
-
-// A party has told of all that its tasks read of a gradient.
-void FlowRules::end_reading(int party) {
-  if (!reading_.alike && reading_.last >= 0) {
-    set_apart(party, contributors_[reading_.last].party);
-  }
-  reading_ = {};
-}
-
-void FlowRules::set_apart(int party, int writer) {
-  apart_[party] = std::max(apart_[party], writer);
-}
-
-// A task reads, in that memory, a rectangle of the gradient that contributions_ describe.
-void FlowRules::box_stack(TensorId tensor, int memory, const Rect& rect) {
-  const Rect stacked = contributions_.stacked(rect);
-  box(memory, stacked, false);
-  const Rect whole = Rect::of_shape(problem_.graph.tensors[tensor].shape);
-  if (!contributions_.fully_written(whole.volume())) {
-    box(memory, stacked.in_all_slots(contributions_.slots()), true);
-  }
-}
-
-Flow FlowRules::gradient(const FlowId& id) {
-  begin(id);
-  add_contributions(id.tensor, id);
-  if (id.fed.empty()) {
-    hold_boxes(Content::gradient, gradient_bytes(id.tensor));
-    return finish(id);
-  }
-  const OpId op = launch_graph_.producers[id.tensor].op;
-  const int reader = party_of_launch_[id.fed.front()];
-  const Partition& partition = writer_partition(id.tensor);
-  const Split& split = problem_.split(op, configs_[op].split);
-  const int values = split.partial_values;
-  // Of these tasks, one each reads.
-  const int parts = problem_.facts.first_part_alone(problem_.graph.operators[op]) ? split.parts : 1;
-  const auto& devices = configs_[op].devices;
-  const std::int64_t bytes = gradient_bytes(id.tensor);
-  std::vector<std::int64_t> partial(devices.size(), 0);  // bytes of all partial values
-  for (int p = 0; p < static_cast<int>(pieces_.size()); ++p) {
-    const Piece& piece = pieces_[p];
-    const Contributions::Piece& last = contributions_.pieces()[p];
-    const int writer = builder_.writer(party_of_launch_[last.launch], last.part);
-    const Overlaps& overlaps = geometry_.relation(*piece.partition, partition).overlaps;
-    for (int i = overlaps.first[piece.distinct]; i < overlaps.first[piece.distinct + 1]; ++i) {
-      const RectIndex::Item& item = overlaps.items[i];
-      FlowBuilder::Need need{bytes};
-      need.stack = p;
-      need.wrote = last.rect;
-      need.reads = partition.ids[item.rect];
-      need.partition = partition.disjoint ? partition.number : -1;
-      need.volume = item.volume;
-      // Of partial values of an output, each has the gradient of that output.
-      for (int k = partition.first_task(item.rect, values); k <= partition.last_task[item.rect];
-           k += parts) {
-        builder_.need(writer, need, memory_of(devices[k]), {reader, k});
-        read_piece(p, k, item.volume, partition.parts.rects[item.rect].volume());
-        partial[k] += item.volume * bytes;
-      }
-    }
-  }
-  for (std::size_t k = 0; k < devices.size(); k += static_cast<std::size_t>(parts)) {
-    const Rect& rect = partition.of_task(k);
-    reading_.alike = reading_.alike && partial[k] == rect.volume() * bytes;
-    if (!rect.empty()) box_stack(id.tensor, memory_of(devices[k]), rect);
-  }
-  end_reading(reader);
-  hold_boxes(Content::gradient, gradient_bytes(id.tensor));
-  Flow flow = finish(id);
-  for (std::size_t k = 0; k < devices.size(); ++k) {
-    const std::int64_t own = partition.of_task(k).volume() * bytes;
-    const std::int64_t time = sum_time(problem_, devices[k], partial[k], own);
-    if (time == 0) continue;
-    if (flow.fed_times.empty()) flow.fed_times = {std::vector<std::int64_t>(devices.size(), 0)};
-    flow.fed_times.front()[k] = time;
-  }
-  return flow;
 }
 
 }  // namespace flexlegion

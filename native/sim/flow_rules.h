@@ -1,17 +1,27 @@
-// How blocks and flows follow from the configurations of the operators at their ends: who writes
-// what, who reads it where, what then moves, and what that takes. Nothing here changes what a task
-// graph holds; it asks for one block or one flow at a time.
+// How blocks and flows follow from the configurations of the operators at their ends. Nothing here
+// changes what a task graph holds; it asks for one block or one flow at a time.
+//
+// Every flow is built in the same way, place by place:
+//
+// 1. Each task that writes the place leaves a piece there: a rectangle in a slot. A task that adds
+//    to the gradient of another one has to wait for it, and the piece is its own from then on.
+// 2. Each task that reads the place needs the pieces that overlap its rectangle, in its slots, of
+//    those who wrote them last. FlowBuilder makes edges and transfers of these needs.
+// 3. Whoever touches the place, in whatever run, holds it in its memory.
+//
+// What is charged for reading (sums of partial values, and what updates use), and which launches
+// cannot be fused, follows from the same pieces.
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "sim/charges.h"
 #include "sim/flow.h"
-#include "sim/geometry.h"
-#include "sim/launch_graph.h"
+#include "sim/placements.h"
 
 namespace flexlegion {
 
@@ -27,67 +37,54 @@ class FlowRules {
   FlowPtr flow(int flow);
 
  private:
-  Block without_contention(int launch);
-  std::int32_t contention(int launch, int device, int part) const;
-  Flow value(const FlowId& id);
-  Flow partial(const FlowId& id);
-  Flow gradient(const FlowId& id);
-  Flow weights(const FlowId& id);
-  Flow iteration(const FlowId& id);
-  Flow kept(const FlowId& id);
-  Flow untrained(const FlowId& id);
+  // What the tasks of a launch touch by one use.
+  struct View {
+    const FlowUse* use = nullptr;
+    const std::vector<int>* devices = nullptr;
+    const Partition* tiles = nullptr;
+    TermUse terms;           // of values
+    std::int64_t bytes = 0;  // of an element
 
-  void begin(const FlowId& id);
-  Flow finish(const FlowId& id);
-  const std::vector<ShardTask>& updates_of(OpId op);
-  const std::vector<ShardTask>& sums_of(OpId op);
-  void find_written(TensorId tensor);
-  void box_tiles(const std::vector<int>& devices);
-  int values_read() const { return written_.summed ? 1 : written_.values; }
-  // What the tasks of a launch read of a value.
-  struct Read {
-    const Partition* partition;
-    int parts = 1;  // into which partial values are cut; task k has part k modulo that
+    const Rect& rect(int k) const { return tiles->of_task(k); }
+    int tasks() const { return static_cast<int>(devices->size()); }
   };
-  Read read_of(const OperandRef& use);
-  Slots slots_of(const Read& read, int k) const;
-  bool is_given(const Read& read) const;
-  Rect as_read(const Rect& rect, const Slots& slots) const;
-  void need_tile(int tile, FlowBuilder::Need need, const Slots& slots, int memory, TaskRef reader);
-  void need_shards(const Rect& rect, FlowBuilder::Need need, int memory, TaskRef reader);
-  void box_summed(OpId op);
-  void box_weight(const OperandRef& reader, bool state);
-  void hold_value(TensorId tensor);
-  void read_value(const Read& read, const std::vector<int>& devices, int party);
-  void read_tokens(OpId op);
-  std::vector<std::vector<std::int64_t>> combining_times(const FlowId& id);
-  void add_contributions(TensorId tensor, const FlowId& id);
-  std::int64_t gather_shard(TensorId tensor, const Rect& shard, int device, TaskRef task,
-                            int first_stack);
-  void read_piece(int piece, int part, std::int64_t elements, std::int64_t own);
-  void end_reading(int party);
+  struct Piece {
+    const Partition* tiles;
+    int distinct;  // of its rectangles
+    int slot;
+    TaskRef writer;  // the last one, and
+    int written_by;  // its number in written_by_
+  };
+
+  std::vector<std::int64_t> times(int launch, const std::vector<int>& devices);
+  std::int32_t contention(int launch, int device, int part) const;
+
+  Flow build(const FlowId& id);
+  void begin(const FlowId& id);
+  void carry(const PlaceUses& its);
+  Flow finish(const FlowId& id);
+
+  bool takes_part(const FlowUse& use, const Place& place) const;
+  View view_of(const FlowUse& use);
+  const Partition& elements_of(const FlowUse& use, int tasks);
+  void write(const View& view);
+  void contribute(const View& view);
+  void read(const View& view);
+  void need(const View& view, bool found);
+  void box(const View& view);
+  void charge(const View& view);
+  const Overlaps& overlaps(const Partition& written, const Partition& read);
   void set_apart(int party, int writer);
-  void return_weight(TensorId tensor, int weight, const std::vector<ShardTask>& tasks,
-                     int first_writer, int stack);
-  const Partition& writer_partition(TensorId tensor);
-  std::vector<int> load_devices(TensorId tensor) const;
-  int memory_of(int device) const { return problem_.machine.memory_of[device]; }
 
   void box(int memory, const Rect& rect, bool written);
-  void box_stack(TensorId tensor, int memory, const Rect& rect);
-  void hold_boxes(Content content, std::int64_t element_bytes, int fields = 1);
-  std::int64_t value_bytes(TensorId tensor) const {
-    return problem_.graph.tensors[tensor].value_bytes();
-  }
-  std::int64_t gradient_bytes(TensorId tensor) const {
-    return problem_.graph.tensors[tensor].gradient_bytes();
-  }
+  void hold(const PlaceUses& its);
+  int memory_of(int device) const { return problem_.machine.memory_of[device]; }
 
   const Problem& problem_;
   const LaunchGraph& launch_graph_;
   const PricedStrategy& configs_;
   const std::vector<Block>& blocks_;
-  Geometry geometry_;
+  Placements placements_;
   FlowBuilder builder_;
 
   // Flows that were built, by group and configurations; see kCachedBytes.
@@ -99,57 +96,34 @@ class FlowRules {
   std::unordered_map<Key, FlowPtr, KeyHash> built_;
   std::int64_t built_bytes_ = 0;
 
-  // The tasks that share out an operator's weights or outputs, as it was configured last.
-  struct Sharded {
-    PricedConfig config;
-    std::vector<ShardTask> tasks;
-  };
-  const std::vector<ShardTask>& sharded(IdVector<OpId, Sharded>& known, OpId op,
-                                        const std::vector<int>& operands);
-  const FlowPtr no_partial_;
-  IdVector<OpId, Sharded> updates_, sums_;
-
   // Scratch, of the flow that is being built.
-  std::vector<int> party_of_launch_;
-  Contributions contributions_;
-  struct Piece {
-    const Partition* partition;
-    int distinct;
-    int contributor;  // who wrote it last
-  };
-  std::vector<Piece> pieces_;  // as contributions_ numbers them
-  // An operand of a launch whose gradient its tasks contribute to.
-  struct Contributor {
-    int party, pieces;
-  };
-  std::vector<Contributor> contributors_;
-  // What the tasks of a launch read of a gradient: whether task k of each reads just what task k of
-  // one contributor wrote, and the last contributor that any reads of.
-  struct Reading {
-    bool alike = true;
-    int last = -1;
-  };
-  Reading reading_;
+  const FlowId* id_ = nullptr;
   std::vector<int> apart_;  // a party, see Flow
   Parties writing_;
-  // How a tensor's value was written: as tiles, of each so many partial values; and whether sum
-  // tasks combined these, a shard each.
-  struct Written {
-    const Partition* tiles = nullptr;
-    std::int64_t bytes = 0;  // of an element
-    int values = 1;
-    bool summed = false;
-    bool is_sum = true;        // of these values
-    std::vector<Rect> shards;  // a sum task; empty: it has none of this tensor
-    std::optional<RectIndex> index;
+  struct Fed {  // a launch of FlowId::fed, a task of it
+    std::vector<std::int64_t> times;
+    std::vector<UpdateBytes> bytes;
   };
-  Written written_;
-  struct Return {
-    int memory, rect, partition;
+  std::vector<Fed> fed_;
+  int stacks_ = 0;  // so many pieces have been written in all places before
+  struct Found {    // of partitions that are not kept
+    const Partition *written, *read;
+    Overlaps overlaps;
   };
-  std::vector<Return> returns_;
-  std::vector<std::vector<int>> returned_;  // a memory: rectangles
-  std::vector<int> returned_memories_;
+  std::vector<std::unique_ptr<Found>> overlaps_;
+  std::vector<std::unique_ptr<Partition>> elements_of_fields_;
+  std::vector<std::vector<int>> devices_of_others_;
+
+  // Scratch, of the place that is being carried.
+  std::vector<Piece> pieces_;
+  // The uses that wrote them: whose they are, and how many pieces each wrote.
+  struct WrittenBy {
+    int party, pieces;
+  };
+  std::vector<WrittenBy> written_by_;
+  Contributions contributions_;     // of a gradient: its pieces, by the same numbers
+  int elements_ = 0;                // of a field of the iteration, that were written
+  std::vector<std::int64_t> read_;  // a task of the launch that reads: elements of pieces
   struct Boxes {
     Rect read, written;
   };

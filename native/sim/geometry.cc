@@ -93,6 +93,15 @@ const Partition& Geometry::partition(OpId op, int operand, int split, bool first
   return *slot;
 }
 
+std::unique_ptr<Partition> Geometry::shards(const std::vector<Rect>& rects) {
+  auto partition = std::make_unique<Partition>(rects);
+  partition->number = kShards;
+  for (const Rect& rect : partition->parts.rects) {
+    partition->ids.push_back(rect.empty() ? -1 : id_of(rect));
+  }
+  return partition;
+}
+
 const Partition& Geometry::load_partition(TensorId tensor, int parts) {
   const auto key = (std::uint64_t{1} << 63) | (static_cast<std::uint64_t>(tensor.value) << 24) |
                    static_cast<std::uint64_t>(parts);

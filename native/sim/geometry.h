@@ -26,12 +26,15 @@ class RectUnion {
 
 // What the tasks of one operator, cut in one way, touch of one operand: in Legion's terms a
 // partition of the tensor, disjoint or aliased.
+constexpr int kShards = 1 << 30;  // the number of those that are not kept
 struct Partition : Tiles {
   using Tiles::Tiles;
 
   int number = 0;
   std::vector<int> ids;  // a distinct rectangle: its number among all; -1: empty
   bool disjoint = true;  // distinct rectangles do not overlap
+
+  bool kept() const { return number != kShards; }
 };
 
 class Geometry {
@@ -40,12 +43,15 @@ class Geometry {
 
   // `first_part`: as of_first_part() says.
   const Partition& partition(OpId op, int operand, int split, bool first_part = false);
+  // Rectangles that do not overlap unless they are the same, such as shards; they are not kept.
+  std::unique_ptr<Partition> shards(const std::vector<Rect>& rects);
   // The tiles of an input tensor that is loaded in `parts` parts.
   const Partition& load_partition(TensorId tensor, int parts);
   struct Relation {
     Overlaps overlaps;
     bool inside;
   };
+  // Of two that are kept.
   const Relation& relation(const Partition& a, const Partition& b);
   const Rect& rect(int id) const { return rects_[static_cast<std::size_t>(id)]; }
   int id_of(const Rect& rect);

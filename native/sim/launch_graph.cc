@@ -1,13 +1,25 @@
+// How flows follow from the graph:
+//
+// 1. The launches of a training iteration, in the order of issue; and those of other runs, which
+//    hold memory, but wait for nobody here.
+// 2. Of each place, who uses it, as each launch says it (uses_of), and how the tasks come by it:
+//    they write it, wait for who wrote it, find it in memory, or get it for the next iteration.
+// 3. Places whose data travel together make a flow. Its parties are the launches that write, or
+//    wait.
 #include "sim/launch_graph.h"
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
+#include "plan/launches.h"
 #include "plan/schedule.h"
 
 namespace flexlegion {
 
 namespace {
+
+using R = RequirementRole;
 
 template <typename Number>
 std::vector<Number> in_order(std::vector<Number> numbers) {
@@ -15,6 +27,8 @@ std::vector<Number> in_order(std::vector<Number> numbers) {
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
   return numbers;
 }
+
+bool writes(const Use& use) { return use.privilege != Privilege::read; }
 
 }  // namespace
 
@@ -33,20 +47,21 @@ void LaunchGraph::find_launches(const Problem& problem) {
   for (auto& of_pass : numbers) of_pass.assign(graph.operators.size(), -1);
   load_of.assign(graph.tensors.size(), -1);
   launches_of_op.resize(graph.operators.size());
-  closing.resize(graph.operators.size());
-  load_sources.resize(graph.tensors.size());
+  std::vector<OpId> deciding_on_others;
   for (const LaunchKey& key : issue_order(graph, facts)) {
-    const bool load = row_of(key.pass).of == Of::input;
-    if (load) load_sources[key.tensor] = load_source(graph, facts, key.tensor);
-    if (!(runs_of(graph, facts, key) & kTrains)) continue;
+    if (!(runs_of(graph, facts, key) & kTrains)) {
+      others.push_back(key);
+      deciding_on_others.push_back(decides(graph, facts, key));
+      continue;
+    }
     const int launch = static_cast<int>(launches.size());
+    const bool load = row_of(key.pass).of == Of::input;
     (load ? load_of[key.tensor] : numbers[static_cast<int>(key.pass)][key.op]) = launch;
     launches.push_back(key);
-    const PassRow& row = row_of(key.pass);
-    if (row.closing && row.of == Of::op) closing[key.op].push_back(launch);
     deciding_.push_back(decides(graph, facts, key));
     launches_of_op[deciding_.back()].push_back(launch);
   }
+  deciding_.insert(deciding_.end(), deciding_on_others.begin(), deciding_on_others.end());
   follower_of.assign(launches.size(), -1);
   for (int l = 0; l < static_cast<int>(launches.size()); ++l) {
     const auto followed = row_of(launches[l].pass).follows;
@@ -58,154 +73,210 @@ void LaunchGraph::find_launches(const Problem& problem) {
   flows_of_op.resize(graph.operators.size());
 }
 
-// Who writes and who reads each field of each tensor, as the launches themselves say; and who does
-// in prediction or evaluation alone, which has no launch here.
+// Who uses each place, as the launches themselves say. Whether a tensor has partial values is the
+// strategy's to decide: what computes its value is here among the uses of both places.
 void LaunchGraph::find_uses(const Problem& problem) {
   const Graph& graph = problem.graph;
   producers.resize(graph.tensors.size());
-  readers.resize(graph.tensors.size());
-  other_readers.resize(graph.tensors.size());
-  lookups_of.resize(graph.tensors.size());
-  const auto add = [](std::vector<int>& to, int launch) {
-    if (to.empty() || to.back() != launch) to.push_back(launch);
+  std::vector<std::vector<Use>> of_launch;
+  for (int l = 0; l < static_cast<int>(launches.size() + others.size()); ++l) {
+    const LaunchKey& key = key_of(l);
+    of_launch.push_back(uses_of(graph, problem.facts, key));
+    for (const Use& use : of_launch.back()) {
+      uses_[use].push_back({use, l});
+      if (use.role != R::output) continue;
+      producers[use.tensor] = {key.op, use.operand};
+      if (graph.operators[key.op].reductions.empty()) continue;
+      Place partial = use;
+      partial.field = Field::partial;
+      uses_[partial].push_back({use, l});
+    }
+  }
+  for (auto& [place, uses] : uses_) {
+    for (FlowUse& use : uses) use.comes = comes_by(use, use.launch, of_launch);
+  }
+}
+
+// A launch finds in memory what the one that it follows has touched; and of launches that share out
+// the same weights, the first alone waits for what all of them read.
+Comes LaunchGraph::comes_by(const Use& use, int launch,
+                            const std::vector<std::vector<Use>>& of_launch) const {
+  if (launch >= static_cast<int>(launches.size())) return Comes::held;
+  if (use.privilege != Privilege::read) return Comes::writes;
+  const LaunchKey& key = launches[launch];
+  const PassRow& row = row_of(key.pass);
+  const auto used_by = [&](int before) -> const Use* {
+    for (const Use& other : of_launch[static_cast<std::size_t>(before)]) {
+      const bool same = other.operand == use.operand && other.lookup == use.lookup;
+      if (same && static_cast<const Place&>(other) == use) return &other;
+    }
+    return nullptr;
   };
-  for (int l = 0; l < static_cast<int>(launches.size()); ++l) {
-    const auto [pass, op, loaded, field, round] = launches[l];
-    for (const Use& use : uses_of(graph, problem.facts, launches[l])) {
-      Users& users = users_[{use.tensor, use.field}];
-      if (use.privilege != Privilege::read) add(users.writers, l);
-      if (use.privilege != Privilege::write) add(users.readers, l);
-      if (use.role == RequirementRole::output) {
-        producers[use.tensor] = {op, use.operand};
-      } else if (pass == Pass::forward) {
-        readers[use.tensor].push_back({op, use.operand});
-      } else if (use.role == RequirementRole::looked_up_tokens) {
-        std::vector<OpId>& ops = lookups_of[use.tensor];
-        if (std::find(ops.begin(), ops.end(), use.lookup) == ops.end()) ops.push_back(use.lookup);
-      }
+  if (row.follows) {
+    if (const Use* before = used_by(launch_of(*row.follows, key.op))) {
+      return before->privilege == Privilege::write ? Comes::found_unless_partial : Comes::found;
     }
   }
-  for (const LaunchKey& key : issue_order(graph, problem.facts)) {
-    if (key.pass != Pass::forward || launch_of(key.pass, key.op) >= 0) continue;
-    for (const Use& use : uses_of(graph, problem.facts, key)) {
-      if (use.role == RequirementRole::output) {
-        producers[use.tensor] = {key.op, use.operand};
-      } else {
-        other_readers[use.tensor].push_back({key.op, use.operand});
-      }
+  if (row.shares == Shares::weights) {
+    for (int alike : sharing_weights(key.op)) {
+      if (alike < launch && used_by(alike)) return Comes::found;
     }
   }
-}
-
-// The operators whose configurations decide what tasks these launches have.
-std::vector<OpId> LaunchGraph::deciding(std::initializer_list<const std::vector<int>*> of) const {
-  std::vector<OpId> ops;
-  for (const std::vector<int>* some : of) {
-    for (int launch : *some) ops.push_back(deciding_[launch]);
+  Comes comes = Comes::held;
+  for (const FlowUse& other : uses_.at(use)) {
+    if (!writes(other) || other.launch >= static_cast<int>(launches.size())) continue;
+    comes = other.launch < launch ? Comes::waits : comes == Comes::held ? Comes::next : comes;
   }
-  return in_order(std::move(ops));
+  return comes;
 }
 
-// Who has read a tensor forward finds it in its memory backward, and the update finds there what
-// launches before it read of the same gradients. Not so with partial values. Its producer wrote one
-// of these, or none of the value; and whoever reads them combines them for itself, forward and
-// again backward.
+// The launches whose tasks share out the weights that an operator updates, in the order of issue.
+std::vector<int> LaunchGraph::sharing_weights(OpId op) const {
+  std::vector<int> its;
+  for (const PassRow& row : all_passes()) {
+    const int launch = row.of == Of::op ? launch_of(row.pass, op) : -1;
+    if (row.shares == Shares::weights && launch >= 0) its.push_back(launch);
+  }
+  return in_order(std::move(its));
+}
+
+// Those that write first.
+PlaceUses LaunchGraph::uses_at(const Place& place) const {
+  PlaceUses its{place, {}};
+  const auto found = uses_.find(place);
+  if (found == uses_.end()) return its;
+  its.uses = found->second;
+  std::stable_partition(its.uses.begin(), its.uses.end(), writes);
+  return its;
+}
+
+// Whether training has a launch that can sum partial values of the tensor.
+bool LaunchGraph::is_summed(TensorId tensor) const {
+  const OpId op = producers[tensor].op;
+  return !op.none() && launch_of(Pass::sum, op) >= 0;
+}
+
 void LaunchGraph::find_tensor_flows(const Problem& problem, TensorId t) {
-  const Users &value = users_[{t, Field::value}], &gradient = users_[{t, Field::gradient}],
-              &partial = users_[{t, Field::partial}];
-  std::vector<OpId> ops = deciding({&value.writers, &value.readers});
-  for (const OperandRef& use : other_readers[t]) ops.push_back(use.op);
-  for (OpId op : {producers[t].op, load_sources[t].first_reader}) {
-    if (!op.none()) ops.push_back(op);
-  }
-  ops = in_order(std::move(ops));
+  const int trained = static_cast<int>(launches.size());
+  const auto written = [&](const PlaceUses& its) {
+    return !its.uses.empty() && writes(its.uses.front()) && its.uses.front().launch < trained;
+  };
+  PlaceUses value = uses_at({t, Field::value}), partial = uses_at({t, Field::partial});
+  PlaceUses gradient = uses_at({t, Field::gradient});
+  const bool weight = problem.graph.tensors[t].kind == TensorKind::weight;
   // What no other operator reads takes memory, too: what an operator saves for its own backward
   // pass, say.
-  const bool weight = problem.graph.tensors[t].kind == TensorKind::weight;
-  if (weight ? problem.facts.owner[t].none() : value.writers.empty() && !ops.empty()) {
-    add_flow({FlowKind::kept, {}, t}, {}, {}, {}, ops);
+  const bool kept = weight ? problem.facts.owner[t].none() : !written(value);
+  if (kept && !value.uses.empty()) {
+    for (PlaceUses* its : {&value, &partial}) {
+      for (FlowUse& use : its->uses) {
+        if (use.comes != Comes::writes) use.comes = Comes::held;
+      }
+    }
+    FlowId id{FlowKind::kept, {}, t};
+    id.places = {value, partial};
+    add_flow(std::move(id));
   }
-  if (weight || value.writers.empty()) return;
-  const bool combined = !partial.readers.empty();
-  std::vector<int> to, fed;
-  for (int reader : value.readers) {
-    const auto [pass, op, loaded, field, round] = launches[reader];
-    if (row_of(pass).closing && first_reader(op) != reader) continue;
-    if (combined) fed.push_back(reader);
-    if (pass != Pass::backward || (combined && op == producers[t].op)) to.push_back(reader);
+  if (weight || !written(value)) return;
+  FlowId id{FlowKind::value, {}, t};
+  id.places = {std::move(value)};
+  if (is_summed(t)) {
+    for (const FlowUse& use : id.places.front().uses) {
+      const bool reads = use.launch < trained && !writes(use);
+      // Who reads partial values combines them for itself, forward and again backward.
+      if (reads && row_of(launches[use.launch].pass).price == Price::of_task) {
+        id.fed.push_back(use.launch);
+      }
+    }
   }
-  add_flow({FlowKind::value, {}, t}, value.writers, to, fed, ops);
-  if (combined) {
-    add_flow({FlowKind::partial, {}, t}, {value.writers.front()}, partial.readers, {},
-             {producers[t].op});
+  add_flow(std::move(id));
+  if (is_summed(t)) {
+    FlowId summing{FlowKind::partial, {}, t};
+    summing.places = {std::move(partial)};
+    add_flow(std::move(summing));
   }
-  if (gradient.writers.empty()) return;
+  if (!written(gradient)) return;
+  FlowId back{FlowKind::gradient, {}, t};
+  for (const FlowUse& use : gradient.uses) {
+    if (!writes(use)) back.fed.push_back(use.launch);
+  }
   // What was looked up in a table has its gradient in the flow of weights.
-  const std::vector<int>& of = gradient.readers;
-  if (!of.empty() && launches[of.front()].pass != Pass::backward) return;
-  add_flow({FlowKind::gradient, {}, t}, gradient.writers, of, of,
-           deciding({&gradient.writers, &of}));
+  if (!back.fed.empty() && row_of(launches[back.fed.front()].pass).closing) return;
+  back.places = {std::move(gradient)};
+  add_flow(std::move(back));
 }
 
 // The weights that an operator updates share a flow, with all gradients that the update reads.
 void LaunchGraph::find_weight_flows(const Problem& problem) {
   for (int update = 0; update < static_cast<int>(launches.size()); ++update) {
     const auto [pass, op, loaded, field, round] = launches[update];
-    if (op.none() || closing[op].empty() || closing[op].back() != update) continue;
-    std::vector<int> writers, ends;
-    std::vector<OpId> ops;
-    const auto append = [](auto& to, const auto& more) {
-      to.insert(to.end(), more.begin(), more.end());
-    };
+    if (pass != Pass::update) continue;
+    FlowId id{FlowKind::weights, op};
     for (const Use& use : uses_of(problem.graph, problem.facts, launches[update])) {
-      const Users& users = users_[{use.tensor, use.field}];
-      if (use.field == Field::gradient) append(writers, users.writers);
-      if (use.role != RequirementRole::updated) continue;
-      append(ends, users.readers);
-      for (const OperandRef& reader : other_readers[use.tensor]) ops.push_back(reader.op);
+      const bool travels = use.field == Field::gradient || use.privilege != Privilege::read;
+      if (travels) id.places.push_back(uses_at(use));
     }
-    append(ends, writers);
-    append(ops, deciding({&ends}));
-    writers = in_order(std::move(writers));
-    writers.push_back(update);
-    add_flow({FlowKind::weights, op}, writers, {first_reader(op)}, closing[op],
-             in_order(std::move(ops)));
+    id.fed = sharing_weights(op);
+    add_flow(std::move(id));
   }
 }
 
 void LaunchGraph::find_iteration_flows() {
-  for (const auto& [place, users] : users_) {
-    if (!of_iteration(place.second)) continue;
+  for (const auto& [place, uses] : uses_) {
+    if (!of_iteration(place.field)) continue;
     FlowId id{FlowKind::iteration};
-    id.field = place.second;
-    std::vector<int> fed;  // the time of an operator's launches depends on other flows
-    for (int reader : users.readers) {
-      if (row_of(launches[reader].pass).of == Of::iteration) fed.push_back(reader);
+    id.field = place.field;
+    id.places = {uses_at(place)};
+    for (const FlowUse& use : uses) {  // the time of an operator's launches depends on others
+      const bool reads = !writes(use);
+      if (reads && row_of(launches[use.launch].pass).of == Of::iteration) {
+        id.fed.push_back(use.launch);
+      }
     }
-    add_flow(id, users.writers, users.readers, fed, deciding({&users.writers, &users.readers}));
+    add_flow(std::move(id));
   }
 }
 
-void LaunchGraph::add_flow(FlowId id, const std::vector<int>& writers, const std::vector<int>& to,
-                           const std::vector<int>& fed, const std::vector<OpId>& ops) {
+// Completes a flow: its parties, and what its places and their uses decide.
+void LaunchGraph::add_flow(FlowId id) {
   const int flow = static_cast<int>(flows.size());
-  id.parties = writers;
-  id.writers = static_cast<int>(writers.size());
-  id.fed = fed;
-  for (int slot = 0; slot < id.writers; ++slot) out_flows[writers[slot]].push_back({flow, slot});
-  for (int reader : to) {
-    const auto at = std::find(id.parties.begin(), id.parties.end(), reader);
-    const int party = static_cast<int>(at - id.parties.begin());
-    if (at == id.parties.end()) id.parties.push_back(reader);
+  const bool kept = id.kind == FlowKind::kept;
+  std::vector<int> writers, waiting;
+  std::vector<OpId> ops;
+  for (const PlaceUses& its : id.places) {
+    for (const FlowUse& use : its.uses) {
+      ops.push_back(deciding_[use.launch]);
+      if (kept) continue;
+      const bool partial_alone = use.comes == Comes::found_unless_partial &&
+                                 id.kind == FlowKind::value && is_summed(id.tensor);
+      if (use.comes == Comes::writes) writers.push_back(use.launch);
+      if (use.comes == Comes::waits || partial_alone) waiting.push_back(use.launch);
+    }
+  }
+  id.fed = in_order(std::move(id.fed));
+  id.ops = in_order(std::move(ops));
+  id.parties = in_order(std::move(writers));
+  id.writers = static_cast<int>(id.parties.size());
+  id.waits.assign(id.parties.size(), 0);
+  for (int slot = 0; slot < id.writers; ++slot) out_flows[id.parties[slot]].push_back({flow, slot});
+  const auto party_of = [&id](int launch) {
+    const auto at = std::find(id.parties.begin(), id.parties.end(), launch);
+    return at == id.parties.end() ? -1 : static_cast<int>(at - id.parties.begin());
+  };
+  for (int reader : in_order(std::move(waiting))) {
+    if (party_of(reader) < 0) {
+      id.parties.push_back(reader);
+      id.waits.push_back(0);
+    }
+    const int party = party_of(reader);
+    id.waits[party] = 1;
     in_flows[reader].push_back({flow, party});
   }
-  for (int launch : fed) feeding[launch].push_back(flow);
-  for (OpId decisive : ops) {
-    auto& mine = flows_of_op[decisive];
-    if (!mine.empty() && mine.back() == flow) continue;
-    mine.push_back(flow);
-    id.ops.push_back(decisive);
+  for (PlaceUses& its : id.places) {
+    for (FlowUse& use : its.uses) use.party = kept ? -1 : party_of(use.launch);
   }
+  for (int launch : id.fed) feeding[launch].push_back(flow);
+  for (OpId op : id.ops) flows_of_op[op].push_back(flow);
   flows.push_back(std::move(id));
 }
 

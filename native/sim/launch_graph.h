@@ -1,37 +1,24 @@
-// The launches of a training iteration and the flows between them: what follows from the operator
-// graph alone. What they take and carry depends on configurations (flow_rules.h). Flows join who
-// writes and who reads a field of a tensor, as the launches say what they use (plan/launches.h):
+// The launches of a training iteration, and the flows between them, as the graph alone says: who
+// touches each place, in the order of issue, and how.
 //
-// - A tensor that is no weight has a flow of its value: from the launch that writes it (its
-//   producer's forward launch, or the load) to all forward launches that read it. If training wants
-//   its gradient, it has another: from the readers' backward launches to the producer's.
-// - A tensor whose producer has reductions may have partial values (plan/plan.h). Either the flow
-//   of its value carries these from the forward launch to the readers, each of which combines them;
-//   or another flow carries them to the sum launch, and that of the value what that one writes.
-// - A weight that is not trained, and any tensor that training does not touch, has a flow in which
-//   nothing moves, for the memory that it takes. A process that trains also predicts, and an
-//   instance is as large as any run wants it: memory is that of all launches of the plan.
-// - The weights that one operator updates share a flow: from the backward launches that contribute
-//   to their gradients to the update launch, and from there to whoever reads the weights next.
-//   Of a table, the gradients are those of what was looked up in it. Where gradients are clipped,
-//   it is the norm launch that waits for them; the update finds them in its memory.
-// - A field of the iteration, such as the norms by which gradients are clipped, has a flow from the
-//   launches that write elements of it to those that read them all.
+// A flow is of one place or of several: the values and gradients of activations have a flow each,
+// and so have the iteration's fields; but all weights that an operator updates travel together,
+// with the gradients that the update reads.
 #pragma once
 
-#include <initializer_list>
+#include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
 
-#include "plan/launches.h"
 #include "sim/problem.h"
 
 namespace flexlegion {
 
+// Names a flow by what it carries.
 enum class FlowKind {
-  value,     // of an input or activation: from load or forward tasks to forward tasks
-  gradient,  // of an activation: from backward tasks of its readers to those of its producer
+  value,     // of an activation or input: from its producer to its readers
+  gradient,  // of an activation: from its readers to its producer
   weights,   // of an operator: gradients to update tasks (of a table: those of what was looked up),
              // updated shards to who reads them next
   iteration,  // of a field of the iteration: from tasks that write elements to those that read all
@@ -39,23 +26,42 @@ enum class FlowKind {
   kept,       // of a tensor that training does not change: nothing moves, but who uses it holds it
 };
 
+// How the tasks of a launch come by what they use.
+enum class Comes {
+  writes,
+  waits,  // for those that wrote it before, in this iteration
+  next,   // from those that write it later, for the next iteration
+  found,  // in memory: a launch with the same tasks has read it before, and waited for it
+  // Likewise, where that launch wrote a value. If it wrote partial values, each task has just one.
+  found_unless_partial,
+  held,  // nothing moves to it in training; it takes part in other runs, or nobody writes the place
+};
+
+// A use of a place by a launch.
+struct FlowUse : Use {
+  int launch = -1;  // of LaunchGraph::launches or, counted on, LaunchGraph::others
+  int party = -1;   // of the flow; or -1
+  Comes comes = Comes::held;
+};
+
+// All uses of a place, those that write it first; both in the order of issue.
+struct PlaceUses {
+  Place place;
+  std::vector<FlowUse> uses;
+};
+
 struct FlowId {
   FlowKind kind = FlowKind::value;
-  OpId op = {};                   // of `weights`
-  TensorId tensor = {};           // of all others but `iteration`
-  Field field = Field::value;     // of `iteration`
-  std::vector<int> parties = {};  // launches at its ends: first those that write
-  int writers = 0;                // how many of the parties write
-  std::vector<int> fed = {};      // launches whose tasks' times depend on what the flow brings; of
-                                  // weights and gradients, the one that waits for it first
-  std::vector<OpId> ops = {};     // whose configurations it depends on
-  int group = 0;                  // flows of one group are equal if these configurations are
-
-  // Whether the tasks of a party wait for what others wrote; or, if they read it, the next
-  // iteration's do.
-  bool waits(int party) const {
-    return kind == FlowKind::weights ? parties[party] == fed.front() : party >= writers;
-  }
+  OpId op = {};                        // of `weights`
+  TensorId tensor = {};                // of all others but `iteration`
+  Field field = Field::value;          // of `iteration`
+  std::vector<PlaceUses> places = {};  // what it carries
+  std::vector<int> parties = {};       // launches at its ends: first those that write
+  int writers = 0;                     // how many of the parties write
+  std::vector<char> waits = {};        // a party: whether its tasks wait for what others wrote
+  std::vector<int> fed = {};           // launches whose tasks' times depend on what it brings
+  std::vector<OpId> ops = {};          // whose configurations it depends on
+  int group = 0;                       // flows of one group are equal if these are
 };
 
 // The number of the operator, tensor or field that a launch or flow is of.
@@ -84,16 +90,16 @@ struct LaunchGraph {
   explicit LaunchGraph(const Problem& problem);
 
   int launch_of(Pass pass, OpId op) const { return numbers[static_cast<int>(pass)][op]; }
-
-  // The launch that waits for the gradients of the weights that `op` updates.
-  int first_reader(OpId op) const { return closing[op].front(); }
+  // Of a FlowUse.
+  const LaunchKey& key_of(int launch) const {
+    const auto l = static_cast<std::size_t>(launch);
+    return l < launches.size() ? launches[l] : others[l - launches.size()];
+  }
 
   std::vector<LaunchKey> launches;       // in the order of issue; those that training executes
+  std::vector<LaunchKey> others;         // those that it does not, but prediction or evaluation
   IdVector<OpId, int> numbers[kPasses];  // by pass: launch, or -1
   IdVector<TensorId, int> load_of;       // likewise
-  // Of the operators that own weights: their launches that read these weights' gradients, in the
-  // order of issue. The last one updates the weights.
-  IdVector<OpId, std::vector<int>> closing;
   // A launch: the launch of the same operator whose k-th task follows the k-th one, as a backward
   // task follows its forward task; or -1.
   std::vector<int> follower_of;
@@ -105,30 +111,23 @@ struct LaunchGraph {
   IdVector<OpId, std::vector<int>> launches_of_op, flows_of_op;
   std::vector<int> group_sizes;  // how many flows each group has
 
-  IdVector<TensorId, LoadSource> load_sources;
   IdVector<TensorId, OperandRef> producers;
-  IdVector<TensorId, std::vector<OperandRef>> readers;        // in training
-  IdVector<TensorId, std::vector<OperandRef>> other_readers;  // in prediction or evaluation alone
-  IdVector<TensorId, std::vector<OpId>> lookups_of;           // who looks its tokens up
 
  private:
-  // Of a field of a tensor: the launches that write and that read it, in the order of issue.
-  struct Users {
-    std::vector<int> writers, readers;
-  };
-
   void find_launches(const Problem& problem);
   void find_uses(const Problem& problem);
+  Comes comes_by(const Use& use, int launch, const std::vector<std::vector<Use>>& uses) const;
+  std::vector<int> sharing_weights(OpId op) const;
   void find_tensor_flows(const Problem& problem, TensorId tensor);
   void find_weight_flows(const Problem& problem);
   void find_iteration_flows();
-  std::vector<OpId> deciding(std::initializer_list<const std::vector<int>*> launches) const;
-  void add_flow(FlowId id, const std::vector<int>& writers, const std::vector<int>& to,
-                const std::vector<int>& fed, const std::vector<OpId>& ops);
+  bool is_summed(TensorId tensor) const;
+  PlaceUses uses_at(const Place& place) const;
+  void add_flow(FlowId id);
   void group_flows(const Problem& problem);
 
   std::vector<OpId> deciding_;  // a launch: the operator whose configuration decides on its tasks
-  std::map<std::pair<TensorId, Field>, Users> users_;  // no tensor: fields of the iteration
+  std::map<Place, std::vector<FlowUse>> uses_;  // in the order of issue
 };
 
 }  // namespace flexlegion

@@ -21,7 +21,6 @@ class Lives {
   void begin() { std::fill(lives_.begin(), lives_.end(), Life{}); }
 
   void touch(int launch) {
-    if (launch < 0) return;
     const Block& block = graph_.blocks()[launch];
     for (std::size_t k = 0; k < block.device.size(); ++k) {
       const std::size_t task = static_cast<std::size_t>(line_.first_task[launch]) + k;
@@ -59,19 +58,10 @@ class Lives {
 
 std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& line) {
   const auto& machine = graph.problem().machine;
-  const auto& operators = graph.problem().graph.operators;
   // Of each memory: (time, bytes more or, at the same time first, fewer).
   std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> events(machine.memories);
   std::vector<std::int64_t> held(machine.memories, 0);
   Lives lives(graph, line);
-  // Who uses a tensor's value, whether forward or, saved, backward.
-  IdVector<TensorId, std::vector<int>> users(graph.problem().graph.tensors.size());
-  for (OpId op : operators.ids()) {
-    for (const Operand& o : operators[op].operands) {
-      if (o.role != Role::output) users[o.tensor].push_back(graph.launch_of(Pass::forward, op));
-      if (o.saved_for_backward) users[o.tensor].push_back(graph.launch_of(Pass::backward, op));
-    }
-  }
   for (int f = 0; f < static_cast<int>(graph.flows().size()); ++f) {
     const FlowId& id = graph.flow_ids()[f];
     const Flow& flow = *graph.flows()[f];
@@ -84,13 +74,11 @@ std::vector<std::int64_t> peak_memory(const TaskGraph& graph, const Timeline& li
       continue;
     }
     lives.begin();
-    for (int w = flow.writing.first; w < flow.writing.end; ++w) lives.touch(id.parties[w]);
     lives.touch_transfers(f);
-    if (id.kind == FlowKind::value) {
-      for (int user : users[id.tensor]) lives.touch(user);
-    } else {
-      for (std::size_t p = static_cast<std::size_t>(id.writers); p < id.parties.size(); ++p) {
-        lives.touch(id.parties[p]);
+    for (const FlowUse& use : id.places.front().uses) {
+      const bool writes = use.comes == Comes::writes;
+      if (writes ? flow.writing.contains(use.party) : use.comes != Comes::held) {
+        lives.touch(use.launch);
       }
     }
     for (const auto& [memory, content, bytes] : flow.memory) {

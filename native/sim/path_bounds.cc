@@ -82,7 +82,7 @@ const std::vector<std::int64_t>& PathBounds::tails() {
       for (int p = 0; p < static_cast<int>(id.parties.size()); ++p) {
         const int reader = id.parties[p];
         // Of a gradient, some writers follow others.
-        const bool reads = id.kind == FlowKind::gradient || id.waits(p);
+        const bool reads = id.kind == FlowKind::gradient || id.waits[p];
         if (reader == static_cast<int>(l) || !reads || flow.bounds[p].all_wait == kNotFed) continue;
         least = std::min(least, reader > static_cast<int>(l) ? tails_[reader] : 0);
       }

@@ -1,6 +1,7 @@
 #include "sim/tiles.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace flexlegion {
 
@@ -60,9 +61,18 @@ void RectIndex::find(const Rect& rect, std::vector<Item>& items) const {
 }
 
 Tiles::Tiles(const std::vector<Rect>& of_tasks)
-    : parts(distinct(of_tasks)), last_task(parts.rects.size()), index(parts.rects) {
+    : parts(distinct(of_tasks)),
+      last_task(parts.rects.size()),
+      tasks(of_tasks.size()),
+      first_of(parts.rects.size() + 1, 0),
+      index(parts.rects) {
+  for (int rect : parts.of_part) ++first_of[static_cast<std::size_t>(rect) + 1];
+  std::partial_sum(first_of.begin(), first_of.end(), first_of.begin());
+  std::vector<int> next(first_of.begin(), first_of.end() - 1);
   for (std::size_t k = 0; k < of_tasks.size(); ++k) {
-    last_task[static_cast<std::size_t>(parts.of_part[k])] = static_cast<int>(k);
+    const auto rect = static_cast<std::size_t>(parts.of_part[k]);
+    tasks[static_cast<std::size_t>(next[rect]++)] = static_cast<int>(k);
+    last_task[rect] = static_cast<int>(k);
   }
 }
 

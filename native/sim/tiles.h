@@ -102,8 +102,19 @@ struct Tiles {
     return last_task[rect] - partial_values + 1;
   }
 
-  DistinctRects parts;         // the rectangles, and which of them each task has
-  std::vector<int> last_task;  // a distinct rectangle: the last task that has it
+  // All tasks that have a distinct rectangle, in ascending order.
+  struct Range {
+    const int *first, *last;
+    const int* begin() const { return first; }
+    const int* end() const { return last; }
+  };
+  Range tasks_of(int rect) const {
+    return {tasks.data() + first_of[rect], tasks.data() + first_of[rect + 1]};
+  }
+
+  DistinctRects parts;               // the rectangles, and which of them each task has
+  std::vector<int> last_task;        // a distinct rectangle: the last task that has it
+  std::vector<int> tasks, first_of;  // the tasks by rectangle; and where those of each begin
   RectIndex index;
 };
 
