@@ -1,6 +1,7 @@
 // Thousands of random sequences of calls to libflexlegion_core, right and wrong, for a build with
-// sanitizers: nothing may crash, every failure has a message of its own, and what the delta and the
-// full algorithm say of the same proposal is the same.
+// sanitizers: nothing may crash, every failure has a message of its own, what the delta and the
+// full algorithm say of the same proposal is the same, and a strategy takes the memory that its
+// plan takes.
 //
 // Usage: fuzz_core [seconds] [seed]    (default: 15 seconds, seed 1; prints the seed that failed)
 #include <algorithm>
@@ -109,14 +110,17 @@ class Sequence {
     for (int op = 0; op < ops(); ++op) {
       class_of.push_back(random_.twisted32(random_.chance(0.02) ? random_.upto(op) : op));
     }
+    for (int op = 0; op < ops(); ++op) classes_ = classes_ && class_of[op] == op;
     class_of.push_back(0);
     if (graph == nullptr) return;
+    states_ = random_.twisted32(random_.upto(2));
+    clips_ = random_.upto(1);
     problem_ = checked([&] {
-      return fl_problem_create(graph, &view, class_of.data(), random_.twisted32(random_.upto(2)),
-                               random_.upto(1), random_.chance(0.2));
+      return fl_problem_create(graph, &view, class_of.data(), states_, clips_, random_.chance(0.2));
     });
     plan(graph);
     parts(graph);
+    if (problem_ != nullptr) compare_memory(graph, machine.memory_of);
     fl_graph_destroy(graph);  // a problem has what it needs of it
     if (problem_ != nullptr) {
       prepare();
@@ -211,6 +215,31 @@ class Sequence {
                 bounds == all.n_bounds,
             "lengths of a plan's arrays");
     checked([&] { return fl_plan_bytes_on_device(plan, random_.between(0, devices_)); });
+    fl_plan_destroy(plan);
+  }
+
+  // The simulator finds in its flows what the plan finds in its requirements. The plan tells it of
+  // devices that have a memory of their own.
+  void compare_memory(const fl_graph* graph, const std::vector<std::int32_t>& memory_of) {
+    Strategy strategy;
+    set_all(strategy);
+    prepare();
+    fl_plan_arrays all;
+    fl_plan* const plan =
+        checked([&] { return fl_plan_create(graph, strategy.view(), states_, clips_, &all); });
+    fl_simulator* const simulator =
+        checked([&] { return fl_simulator_create(problem_, strategy.view()); });
+    fl_summary summary;
+    // Operators that are wrongly said to be of one class are cut alike.
+    const bool known = plan != nullptr && simulator != nullptr && classes_ &&
+                       fl_simulator_summary(simulator, &summary) == 0;
+    for (int device = 0; known && device < devices_; ++device) {
+      const std::int32_t memory = memory_of[static_cast<std::size_t>(device)];
+      if (std::count(memory_of.begin(), memory_of.end(), memory) > 1) continue;
+      require(summary.allocated[memory] == fl_plan_bytes_on_device(plan, device),
+              "other memory than the plan's");
+    }
+    fl_simulator_destroy(simulator);
     fl_plan_destroy(plan);
   }
 
@@ -457,6 +486,8 @@ class Sequence {
   fuzz::GraphFacts facts_;
   fl_problem* problem_ = nullptr;
   int devices_ = 0, memories_ = 0, all_ = 0, kinds_ = 0;
+  std::int32_t states_ = 0, clips_ = 0;  // of the optimizer
+  bool classes_ = true;                  // whether each operator is of a class of its own
   std::vector<std::vector<std::vector<std::int32_t>>> splits_;  // an operator: degrees
   std::vector<double> temperatures_ = {0.01, 0.01, 0.1, 0.5, 1e-300, 0, -1, 1e7, 0.0 / zero_};
   std::vector<std::int64_t> proposals_ = {0, 1, 5, 20, 40, -1, std::int64_t{1} << 62};
