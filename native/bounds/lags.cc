@@ -76,7 +76,7 @@ void Bounds::fill_updates(Node& node) {
         const std::int64_t values = update.shares[t][k].values;
         if (values > 0) back = std::max(back, arrival(machine, device, devices[k], values));
       }
-      const Time time = update.bytes[t].update_time(problem_, device);
+      const Time time = update.bytes[t].time(problem_, Pass::update, device);
       node.load[c][device] += time;
       node.work[c] += time;
       for (std::size_t k = 0; k < devices.size(); ++k) {

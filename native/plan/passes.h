@@ -92,7 +92,8 @@ struct PassRow {
   // no sequence of fused launches, and memory holds a second copy of what it writes.
   bool ahead = false;
   // Whether it ends an iteration: nothing but the end awaits its results, so launches that only
-  // devices of one memory wait for can be delayed by fusion (fusion.h).
+  // devices of one memory wait for can be delayed by fusion (fusion.h). All that its tasks take
+  // depends on what they read, of weights' gradients or of the iteration (sim/flow_rules.h).
   bool closing = false;
   // Whether the launch tells the host what it found. Then it is not fused, so that its answer does
   // not wait for other launches. Null: it never does.

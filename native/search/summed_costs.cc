@@ -89,7 +89,7 @@ OperatorCost operator_cost(const Problem& problem, Geometry& geometry, OpId op, 
       gathered.send(k, device, gradients);
       returned.send(device, k, values);
     }
-    longest = std::max(longest, update.bytes[t].update_time(problem, device));
+    longest = std::max(longest, update.bytes[t].time(problem, Pass::update, device));
   }
   cost.synchronisation = gathered.time() + longest + returned.time();
   return cost;

@@ -4,12 +4,13 @@ namespace flexlegion {
 
 namespace {
 
-std::int64_t linear(const Problem& problem, const std::vector<LinearCost>& costs, int device,
-                    std::int64_t bytes) {
-  return costs[problem.machine.kind_of[device]].time(bytes);
-}
+constexpr std::int64_t kStateBytes = element_bytes(kStateType);
 
 }  // namespace
+
+std::int64_t time_of_bytes(const Problem& problem, Pass pass, int device, std::int64_t bytes) {
+  return problem.costs.of_bytes(pass, problem.machine.kind_of[device]).time(bytes);
+}
 
 std::vector<std::int64_t> load_times(const Problem& problem, Geometry& geometry, TensorId tensor,
                                      const std::vector<int>& devices) {
@@ -19,13 +20,13 @@ std::vector<std::int64_t> load_times(const Problem& problem, Geometry& geometry,
   std::vector<std::int64_t> times;
   for (int k = 0; k < parts; ++k) {
     times.push_back(
-        linear(problem, problem.costs.load, devices[k], partition.of_task(k).volume() * bytes));
+        time_of_bytes(problem, Pass::load, devices[k], partition.of_task(k).volume() * bytes));
   }
   return times;
 }
 
 std::int64_t sum_time(const Problem& problem, int device, std::int64_t partial, std::int64_t own) {
-  return partial > own ? linear(problem, problem.costs.sum, device, partial) : 0;
+  return partial > own ? time_of_bytes(problem, Pass::sum, device, partial) : 0;
 }
 
 std::int64_t combining_time(const Problem& problem, int device, std::int64_t own, int values) {
@@ -66,10 +67,6 @@ Rect gradient_rect(const Graph& graph, const GradientSource& source, const Rect&
   return source.lookup.none() ? shard : looked_up_gradient(graph, source.lookup, shard);
 }
 
-void UpdateBytes::gather(const Problem& problem, TensorId source, std::int64_t elements) {
-  gathered += elements * problem.graph.tensors[source].gradient_bytes();
-}
-
 void UpdateBytes::change(const Problem& problem, TensorId tensor, const Rect& shard) {
   const Tensor& weight = problem.graph.tensors[tensor];
   const int states = problem.facts.optimizer.states_of(weight);
@@ -77,19 +74,11 @@ void UpdateBytes::change(const Problem& problem, TensorId tensor, const Rect& sh
       updated_elements(problem.graph, problem.facts, tensor, shard, states);
   // A value that is rounded off its master is written alone.
   const std::int64_t value = (weight.has_master() ? 1 : 2) * weight.value_bytes();
-  changed += elements * (value + 2 * states * element_bytes(kStateType));
+  changed += elements * (value + 2 * states * kStateBytes);
 }
 
-std::int64_t UpdateBytes::norm_time(const Problem& problem, int device) const {
-  return flexlegion::update_time(problem, device, gathered);
-}
-
-std::int64_t UpdateBytes::update_time(const Problem& problem, int device) const {
-  return flexlegion::update_time(problem, device, gathered + changed);
-}
-
-std::int64_t update_time(const Problem& problem, int device, std::int64_t bytes) {
-  return linear(problem, problem.costs.update, device, bytes);
+std::int64_t UpdateBytes::time(const Problem& problem, Pass pass, int device) const {
+  return time_of_bytes(problem, pass, device, gathered + changed);
 }
 
 OwnUpdate own_update(const Problem& problem, Geometry& geometry, OpId op,
@@ -121,10 +110,9 @@ OwnUpdate own_update(const Problem& problem, Geometry& geometry, OpId op,
                            .intersect(gradient_rect(graph, source, shard))
                            .volume();
           }
-          UpdateBytes its;
-          its.gather(problem, source.tensor, elements);
-          share.gradients += its.gathered;
-          update.bytes[t].gathered += its.gathered;
+          const std::int64_t bytes = elements * graph.tensors[source.tensor].gradient_bytes();
+          share.gradients += bytes;
+          update.bytes[t].gathered += bytes;
         }
       }
     }

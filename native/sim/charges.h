@@ -12,6 +12,10 @@
 
 namespace flexlegion {
 
+// A task of a pass whose price is of bytes, which touches so many. Whose price it is, the pass's
+// row says (PassRow::priced_as).
+std::int64_t time_of_bytes(const Problem& problem, Pass pass, int device, std::int64_t bytes);
+
 // Bringing a batch of an input tensor from the host: each of the tasks on `devices` its tile.
 std::vector<std::int64_t> load_times(const Problem& problem, Geometry& geometry, TensorId tensor,
                                      const std::vector<int>& devices);
@@ -41,18 +45,15 @@ std::vector<GradientSource> gradient_sources(const Problem& problem, TensorId we
 // What it reads of that gradient to change a shard.
 Rect gradient_rect(const Graph& graph, const GradientSource& source, const Rect& shard);
 
-// What a task of an update touches, in bytes. A norm task gathers the same.
+// What a task of an update touches, in bytes; or of a pass that reads the same, and changes
+// nothing.
 struct UpdateBytes {
-  std::int64_t gathered = 0;  // partial gradients, which it sums
+  std::int64_t gathered = 0;  // partial gradients, which it sums, or norms
   std::int64_t changed = 0;   // values and optimizer states, read and written
 
-  void gather(const Problem& problem, TensorId source, std::int64_t elements);
   void change(const Problem& problem, TensorId weight, const Rect& shard);
-  std::int64_t norm_time(const Problem& problem, int device) const;
-  std::int64_t update_time(const Problem& problem, int device) const;
+  std::int64_t time(const Problem& problem, Pass pass, int device) const;
 };
-// A task that touches so many bytes of norms.
-std::int64_t update_time(const Problem& problem, int device, std::int64_t bytes);
 
 // The update of `weights`, operands of `op`, if nobody but the operator's own tasks contributes to
 // their gradients.

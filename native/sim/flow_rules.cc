@@ -374,10 +374,11 @@ Flow FlowRules::finish(const FlowId& id) {
   flow.apart = apart_;
   bool longer = false;
   for (std::size_t i = 0; i < id.fed.size(); ++i) {
-    if (row_of(launch_graph_.launches[id.fed[i]].pass).price == Price::of_bytes) {
+    const Pass pass = launch_graph_.launches[id.fed[i]].pass;
+    if (row_of(pass).price == Price::of_bytes) {
       const auto& devices = blocks_[id.fed[i]].device;
       for (std::size_t k = 0; k < devices.size(); ++k) {
-        fed_[i].times[k] = fed_[i].bytes[k].update_time(problem_, devices[k]);
+        fed_[i].times[k] = fed_[i].bytes[k].time(problem_, pass, devices[k]);
       }
     }
     for (std::int64_t time : fed_[i].times) longer = longer || time > 0;

@@ -24,7 +24,7 @@ def main() -> None:
         model = network.model
         optimizer = SGD(lr=0.1, momentum=0.9)
         terms = NETWORKS[name].loss_weights if name in NETWORKS else None
-        model.compile(optimizer, network.loss, strategy="single", loss_weights=terms)
+        model.compile(optimizer, network.training.loss, strategy="single", loss_weights=terms)
         inputs = [v for k, v in given.items() if k.startswith("input/")]
         labels = {k.removeprefix("label/"): v for k, v in given.items() if k.startswith("label/")}
         y = {k.removeprefix("labels."): v for k, v in labels.items()}

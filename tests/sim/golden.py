@@ -23,11 +23,11 @@ from flexlegion.profiling.machines import load_machine
 from flexlegion.sim.problem import Problem
 from flexlegion.sim.simulator import Timeline, full
 from flexlegion.strategy.configuration import ParallelConfig
-from flexlegion.strategy.strategy import Strategy
+from flexlegion.strategy.strategy import ResolvedStrategy, Strategy
 from flexlegion.zoo import build
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden"
-Known = tuple[Problem, Strategy]
+Known = tuple[Problem, ResolvedStrategy]
 
 # Each two of them are connected, 1 byte a ns in each direction.
 THREE_GPUS = {
