@@ -74,6 +74,7 @@ def _checked(function: F, called: str) -> F:
         return function(*args, **options)
 
     if function.__code__.co_flags & inspect.CO_VARKEYWORDS:
+        # `inspect.signature`, and so `help`, reads it; mypy does not know it of functions.
         checked.__signature__ = _unpacked(function)  # type: ignore[attr-defined]
     return typing.cast(F, checked)
 

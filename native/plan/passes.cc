@@ -380,8 +380,8 @@ Rect touched_for_shard(const Graph& graph, const Use& use, const Rect& shard) {
 
 bool by_first_part_alone(const Graph& graph, const GraphFacts& facts, const LaunchKey& key,
                          const Use& use) {
-  if (key.pass != Pass::backward) return false;
   const Operator& op = graph.operators[key.op];
+  if (key.pass != Pass::backward || op.part() < 0) return false;
   return facts.first_part_alone(op) ||
          (use.role == R::contribution && of_first_part_alone(op, op.operands[use.operand]));
 }

@@ -2,12 +2,6 @@
 
 namespace flexlegion {
 
-namespace {
-
-constexpr std::int64_t kStateBytes = element_bytes(kStateType);
-
-}  // namespace
-
 std::int64_t time_of_bytes(const Problem& problem, Pass pass, int device, std::int64_t bytes) {
   return problem.costs.of_bytes(pass, problem.machine.kind_of[device]).time(bytes);
 }
@@ -74,7 +68,7 @@ void UpdateBytes::change(const Problem& problem, TensorId tensor, const Rect& sh
       updated_elements(problem.graph, problem.facts, tensor, shard, states);
   // A value that is rounded off its master is written alone.
   const std::int64_t value = (weight.has_master() ? 1 : 2) * weight.value_bytes();
-  changed += elements * (value + 2 * states * kStateBytes);
+  changed += elements * (value + 2 * states * element_bytes(kStateType));
 }
 
 std::int64_t UpdateBytes::time(const Problem& problem, Pass pass, int device) const {

@@ -327,7 +327,7 @@ void FlowRules::need(const View& view, bool found) {
 }
 
 const Overlaps& FlowRules::overlaps(const Partition& written, const Partition& read) {
-  if (written.kept() && read.kept()) return placements_.geometry().relation(written, read).overlaps;
+  if (written.kept() && read.kept()) return placements_.geometry().overlaps(written, read);
   for (const auto& known : overlaps_) {
     if (known->written == &written && known->read == &read) return known->overlaps;
   }

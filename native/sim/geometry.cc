@@ -117,11 +117,11 @@ const Partition& Geometry::load_partition(TensorId tensor, int parts) {
   return *slot;
 }
 
-const Geometry::Relation& Geometry::relation(const Partition& a, const Partition& b) {
+const Overlaps& Geometry::overlaps(const Partition& a, const Partition& b) {
   const auto key =
       (static_cast<std::uint64_t>(a.number) << 32) | static_cast<std::uint64_t>(b.number);
-  auto& slot = relations_[key];
-  if (!slot) slot.reset(new Relation{Overlaps(a, b), inside(a, b)});
+  auto& slot = overlaps_[key];
+  if (!slot) slot = std::make_unique<Overlaps>(a, b);
   return *slot;
 }
 

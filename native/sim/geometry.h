@@ -24,9 +24,10 @@ class RectUnion {
   std::vector<Rect> parts_;
 };
 
+constexpr int kShards = 1 << 30;  // the number of all partitions that Geometry does not keep
+
 // What the tasks of one operator, cut in one way, touch of one operand: in Legion's terms a
 // partition of the tensor, disjoint or aliased.
-constexpr int kShards = 1 << 30;  // the number of those that are not kept
 struct Partition : Tiles {
   using Tiles::Tiles;
 
@@ -47,12 +48,8 @@ class Geometry {
   std::unique_ptr<Partition> shards(const std::vector<Rect>& rects);
   // The tiles of an input tensor that is loaded in `parts` parts.
   const Partition& load_partition(TensorId tensor, int parts);
-  struct Relation {
-    Overlaps overlaps;
-    bool inside;
-  };
   // Of two that are kept.
-  const Relation& relation(const Partition& a, const Partition& b);
+  const Overlaps& overlaps(const Partition& a, const Partition& b);
   const Rect& rect(int id) const { return rects_[static_cast<std::size_t>(id)]; }
   int id_of(const Rect& rect);
 
@@ -67,7 +64,7 @@ class Geometry {
   std::vector<Rect> rects_;
   std::unordered_map<Rect, int, Hash> ids_;
   std::unordered_map<std::uint64_t, std::unique_ptr<Partition>> partitions_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<Relation>> relations_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Overlaps>> overlaps_;
   int next_partition_ = 0;
 };
 

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 
 #include "plan/launches.h"
 #include "plan/schedule.h"

@@ -116,7 +116,7 @@ struct LaunchGraph {
  private:
   void find_launches(const Problem& problem);
   void find_uses(const Problem& problem);
-  Comes comes_by(const Use& use, int launch, const std::vector<std::vector<Use>>& uses) const;
+  Comes comes_by(const Use& use, int launch, const std::vector<std::vector<Use>>& of_launch) const;
   std::vector<int> sharing_weights(OpId op) const;
   void find_tensor_flows(const Problem& problem, TensorId tensor);
   void find_weight_flows(const Problem& problem);

@@ -86,13 +86,4 @@ Overlaps::Overlaps(const Tiles& a, const Tiles& b) {
   first.push_back(static_cast<int>(items.size()));
 }
 
-bool inside(const Tiles& a, const Tiles& b) {
-  const std::size_t tasks = a.parts.of_part.size();
-  if (tasks != b.parts.of_part.size()) return false;
-  for (int k = 0; k < static_cast<int>(tasks); ++k) {
-    if (!b.of_task(k).contains(a.of_task(k))) return false;
-  }
-  return true;
-}
-
 }  // namespace flexlegion

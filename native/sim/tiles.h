@@ -139,7 +139,4 @@ struct Overlaps {
   std::vector<RectIndex::Item> items;  // rectangles of the second one
 };
 
-// Whether each task of `a` touches only what its like of `b` touches, too.
-bool inside(const Tiles& a, const Tiles& b);
-
 }  // namespace flexlegion
