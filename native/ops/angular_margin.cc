@@ -1,5 +1,10 @@
 // angular_margin: scale * x, but in training with a margin at each sample's own class. Labels are
 // the second input; of those below 0 there is no such class.
+//
+// A tile holds some samples and some classes, so an own class may lie outside of it: then every
+// element of the row is only scaled. The backward pass first writes dx = scale dy for the whole
+// row, and then corrects the one element with a margin by the difference of both slopes. That works
+// alike for gradients that are written and for those that are added.
 #include "ops/angular_margin.h"
 
 #include <algorithm>
@@ -49,6 +54,7 @@ class AngularMarginKernel : public Kernel {
     const TensorView &x = task.inputs[0], &labels = task.inputs[1];
     if (task.run.training == 0) return -1;
     const std::int64_t own = labels.i32()[r * labels.stride[0]] - x.tile.lo[1];
+    // Both a label below the tile's first class and a negative label become -1.
     return own < x.extent(1) ? std::max<std::int64_t>(own, -1) : -1;
   }
 

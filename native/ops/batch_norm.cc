@@ -6,6 +6,15 @@
 // that writes dx and the residual's gradient takes along. What went into the activation is computed
 // once more from x, which is read anyway: cheaper than reading the output as well. Only with a
 // residual, which is not read again, does the output tell where a ReLU let a value through.
+//
+// The tile's rows are its pixels, the columns its channels. Parameters are fetched once for a chunk
+// of columns and kept in registers for a block of rows (ops/channel_rows.h). Channels may be too
+// few to fill a vector: then several rows are taken as one, and parameters and sums are repeated as
+// often. Forward is one pass: x, the residual and y once each. Backward is one pass, too: x, dz and
+// each gradient once each.
+//
+// Sums are added in single precision within a block of at most 64 rows, and in double precision
+// from block to block, so that they stay accurate over millions of pixels.
 #include "ops/batch_norm.h"
 
 #include <cmath>
@@ -15,6 +24,8 @@ namespace flexlegion {
 namespace {
 
 // values = body(value of `first`, value of `second`), lane by lane.
+// Epilogues other than ReLU are functions of one float. A vector goes through an array for them,
+// whose loop the compiler can vectorise.
 template <typename Body>
 FLEXLEGION_INLINE void lane_by_lane(const Floats& first, const Floats& second, Floats& values,
                                     const Body& body) {
@@ -93,6 +104,8 @@ FLEXLEGION_INLINE void affine_as(const Affine& f, const Element* x, const Elemen
   for_each_chunk(pass, g.rows, g.cols);
 }
 
+// The epilogue and the addend are template parameters: a branch within the loop would be taken for
+// each vector. With an addend, only none and ReLU occur (Affine).
 template <typename Element>
 FLEXLEGION_INLINE void affine_of(const Affine& f, const Element* x, const Element* addend,
                                  Element* y, const RowGroup<3>& g) {
@@ -250,6 +263,8 @@ class BatchNorm : public Kernel {
   bool accumulates() const override { return true; }
   bool takes(DataType type) const override { return type == DataType::bfloat16; }
 
+  // Without a residual, x stands in for it: the loops need a view of the same extents, and do not
+  // touch it.
   void forward(KernelTask& task) override {
     const TensorView &x = task.inputs[0], &y = task.outputs[0];
     if (y.tile.empty()) return;
@@ -343,6 +358,8 @@ class BatchNorm : public Kernel {
     if (task.weight_grads[1].present()) {
       write_totals(task.weight_grads[1].f32(), s, n, adds(task.adds_weight_grad, 1));
     }
+    // From here on t is dgamma; below, s and t become the moments' gradients. Each is scaled in
+    // place.
     for (std::int64_t c = 0; c < n; ++c) t[c] /= std::sqrt(moments.variance[c] + epsilon_);
     if (task.weight_grads[0].present()) {
       write_totals(task.weight_grads[0].f32(), t, n, adds(task.adds_weight_grad, 0));

@@ -1,6 +1,16 @@
 // batch_norm_statistics: each sample's mean and variance, from sums of x - s and (x - s)^2, where
 // the shift s is a mean of a few positions: so near the mean that nothing cancels.
 // batch_norm_moments: the batch's, from its samples', and the running averages.
+//
+// Why three operators instead of one: the statistics of a sample need that sample alone, so any
+// split of the batch or of the channels computes them without communication. Only the join over
+// samples, of 2 c numbers each, needs all of them, and the plan makes it an operator of its own
+// whose inputs move between devices. The normalisation (batch_norm.cc) then works on any tile
+// again.
+//
+// A variance is the mean of squares less the square of the mean, of shifted values. One pass over
+// the memory gives both; the two-pass formula would read x twice. Unshifted, the one-pass formula
+// cancels where the mean is large beside the deviation.
 #include <algorithm>
 
 #include "ops/batch_moments.h"
@@ -53,6 +63,7 @@ FLEXLEGION_SIMD void shifted_sums(const SumsPass<Bfloat16>& pass, std::int64_t r
 template <typename Element>
 void mean_of_rows(const Element* x, std::int64_t rows, std::int64_t step, std::int64_t cols,
                   float* mean) {
+  // Plain loops: at most 8 rows are read.
   const float share = 1.0f / static_cast<float>(rows);
   for (std::int64_t c = 0; c < cols; ++c) mean[c] = 0;
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -125,6 +136,8 @@ class BatchNormStatistics : public Kernel {
   }
 
  private:
+  // One sample's moments: the shift from up to 8 rows spread over the first group, then one pass of
+  // shifted sums, then mean = shift + sum / n and variance = square / n - (sum / n)^2.
   template <typename Element>
   static void reduce(const TensorView& x, const MeanAndVariance& result) {
     constexpr std::int64_t kShiftRows = 8;
@@ -184,6 +197,8 @@ class BatchNormMoments : public Kernel {
       std::copy_n(running_variance, channels, result.variance);
       return;
     }
+    // The running variance is the unbiased estimate, as in PyTorch; the batch's own stays the
+    // biased one.
     const std::int64_t samples = join(task, result, channels);
     const float unbiased = unbiased_factor(samples * positions_);
     average(running_mean, result.mean, 1.0f, channels);
@@ -211,6 +226,9 @@ class BatchNormMoments : public Kernel {
   }
 
  private:
+  // The mean is the mean of means, for all samples have as many positions. The variance is that of
+  // the means about it plus the mean of the variances. Two passes over the samples' statistics,
+  // which are small.
   static std::int64_t join(const KernelTask& task, const MeanAndVariance& result,
                            std::int64_t channels) {
     const std::int64_t samples = samples_that_count(task);

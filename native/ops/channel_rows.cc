@@ -1,3 +1,8 @@
+// Sums of channels in double precision: where they lie, and how they end as a gradient.
+//
+// In double precision, the order of millions of additions hardly shows in the result. The sums are
+// few (two a channel), so their width costs nothing. What is added to stands in single precision
+// and takes part in the double sum before the one rounding.
 #include "ops/channel_rows.h"
 
 namespace flexlegion {

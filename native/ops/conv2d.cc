@@ -4,6 +4,19 @@
 // The user's kernel is (o, kh, kw, i / groups). oneDNN is asked which layout it likes best: with a
 // layout imposed it falls back to reference loops, a hundred times slower. Kernels are small beside
 // activations, so reordering one at each call costs little.
+//
+// A task has a tile of output pixels and filters, and the input tile under it. Padding is what lies
+// beside the tensor: a tile inside it has none, and its input is read as far as its windows reach
+// (ops/window.h). So each task is a complete convolution of its own shape, and oneDNN prepares a
+// primitive for each shape that occurs, once.
+//
+// Ways, by pass and shape:
+// - Depthwise layers of at least 16 channels: loops of our own (depthwise.h), forwards and
+//   backwards.
+// - The kernel's gradient in floats without AVX-512: a product of panels (kernel_gradient.h).
+// - The input's gradient of 1 x 1 filters with a stride, without AVX-512: a dense convolution of
+//   the elements under the taps (backward_data_of_some).
+// - All else: oneDNN's direct convolution.
 #include "ops/conv2d.h"
 
 #include <optional>
@@ -32,6 +45,8 @@ struct OnednnTile : ConvTile {
   OnednnTile(const ConvTile& tile, DataType stored)
       : ConvTile(tile), type(is_small(h) || is_small(w) ? DataType::float32 : stored) {}
 
+  // Strides, dilations and kernels are the layer's and do not change from call to call, so they
+  // need not distinguish primitives of one layer.
   onednn::Cache::Key key(std::int64_t primitive) const {
     return {primitive, static_cast<std::int64_t>(type),
             samples,   channels,
@@ -95,6 +110,8 @@ class Conv2d : public Kernel {
     }
   }
 
+  // Groups of channels that no filter of this task reads have a gradient of zero here. Other tasks
+  // compute theirs, and the runtime adds the partial values up.
   void backward(KernelTask& task) override {
     const TensorView& dy = task.output_grads[0];
     if (dy.tile.empty()) return;
@@ -108,6 +125,8 @@ class Conv2d : public Kernel {
   }
 
  private:
+  // The first number of a primitive's key. Reorders of a primitive's kernel are numbered kReorder
+  // and kAdd above it.
   enum Primitive {
     kForward,
     kBackwardData,
@@ -129,6 +148,8 @@ class Conv2d : public Kernel {
     const std::int64_t which = primitive(kForward, biased);
     const Prepared& convolution = cache_.get(
         tile.key(which), [&] { return describe_forward(tile, layer_.activation, biased); });
+    // The primitive may want the kernel in blocks of 16 filters, say. The copy is made at each
+    // call, for the kernel changes with every iteration.
     void* const w = liked_layout(tile, which, convolution, views.kernel, 1);
     if (biased) {
       const DenseInput bias(views.bias, 3);

@@ -1,5 +1,14 @@
 // conv2d_transpose over (n, h, w, c), as ops/conv2d_transpose.h describes it. The products have
 // factors of the tiles' type; what falls on an output element is summed in floats.
+//
+// Forwards: the output starts as the bias; columns = x kernel^T for some samples; each tap's
+// filters are added to the output element that they fall on. Backwards the same columns are
+// gathered from dy, and two products with them give dx and dkernel.
+//
+// The columns have kh kw o elements for each input pixel, kh kw times the output of a layer without
+// stride. So they exist for a few samples at a time, as many as stay in a core's own cache between
+// the product and the sums. The obvious alternative, a convolution of a dilated input, multiplies
+// with zeros: stride^2 times the work.
 #include "ops/conv2d_transpose.h"
 
 #include <cstring>
@@ -112,6 +121,7 @@ class Conv2dTranspose : public Kernel {
       if (wants_kernel) {
         products_.multiply(gradients.transposed(), t.rows_of(x.memory(), type, first, count),
                            t.matrix_of(dkernel.memory(), DataType::float32), adds);
+        // The first block writes: a gradient that is added to is scratch memory until commit().
         adds.adds = true;  // from the second block on
       }
     });

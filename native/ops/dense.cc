@@ -2,6 +2,15 @@
 //
 // Three matrix products. Weights that unrolled steps share take their gradients' sum in the product
 // itself.
+//
+// The input's dimensions before the last are all rows of one matrix: a batch of sequences is as
+// many rows as it has steps. A tile may have some rows, some units o and some inputs i. If it has
+// only some inputs, its product is a partial value, which the runtime adds to the others'; then the
+// activation is none and one task alone has the bias.
+//
+// Forwards, bias and activation are fused into the product, and nothing passes through memory
+// twice. Backwards, dz = dy f'(y) is computed first (scratch slot 0), then dx = dz W, dW = dz^T x
+// and db = the sum of dz's rows.
 #include <algorithm>
 
 #include "ops/products.h"
@@ -26,6 +35,7 @@ class Dense : public Kernel {
     const Matrix w = input_matrix(task.weights[0], 1, type);
     const OutputMatrix y(task.outputs[0], 2, false, type);
     ProductOptions options;
+    // The bias is absent in all parts but one; an absent tile gives a null pointer, and no bias.
     options.bias = use_bias_ ? DenseInput(task.weights[1], 3).data() : nullptr;
     options.activation = activation_;
     products_.multiply(x, w.transposed(), y.matrix(), options);
@@ -46,6 +56,8 @@ class Dense : public Kernel {
     if (use_bias_ && task.weight_grads[1].present()) {
       const OutputMatrix db(task.weight_grads[1], 2, task.adds_to_weight_grad(1));
       if (!db.adds()) std::fill_n(db.matrix().f32(), db.matrix().cols, 0.0f);
+      // Threads take columns, not rows: each then owns its sums, and their order does not depend on
+      // the number of threads.
       share_range(dy.cols, dy.rows * dy.cols, [&](std::int64_t lo, std::int64_t hi) {
         add_rows(columns(dy, lo, hi - lo), db.matrix().f32() + lo);
       });

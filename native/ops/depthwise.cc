@@ -1,3 +1,20 @@
+// Depthwise convolutions (depthwise.h) as sums over taps, of whole vectors of channels.
+//
+// Channels lie side by side in memory, so a vector holds 16 channels of one pixel, and a tap
+// multiplies it by 16 weights. Weights are first brought into the order [block of
+// channels][tap][channel], from which a vector of weights is one load.
+//
+// Forwards and for dx: for each output row, collect the taps that lie inside the image, each with
+// the range of columns for which it does. For columns that all taps reach, kResults results are
+// summed at a time, in registers, so that a weight is loaded once for all of them. At the edges,
+// one result at a time asks each tap.
+//
+// The gradient of the kernel: each tap's sum over all pixels of dy x, three neighbouring taps at a
+// time, since they share the loads of dy. Each thread sums some rows of the batch into a copy of
+// the (small) kernel, and copies are added at the end.
+//
+// Rows are worked on in slabs that stay in the second cache while all blocks of channels pass over
+// them. Every tensor is read from memory about once.
 #include "ops/depthwise.h"
 
 #include <algorithm>
@@ -16,7 +33,8 @@ constexpr int kResults = 6;  // that are summed at a time: with two vectors of A
 constexpr std::int64_t kSlabElements = 1 << 16;
 
 // Channels are taken in blocks of a vector. The last block ends with the last channel, and may
-// begin within the one before.
+// begin within the one before: its overlapping channels are computed twice, with equal results,
+// which is faster than a loop for the rest.
 std::int64_t blocks_of(const ConvTile& tile) { return (tile.channels + kLanes - 1) / kLanes; }
 FLEXLEGION_INLINE std::int64_t first_channel(const ConvTile& tile, std::int64_t block) {
   return std::min(block * kLanes, tile.channels - kLanes);
@@ -146,6 +164,7 @@ FLEXLEGION_INLINE void sum_taps(const Row<Element>& row, const Channels& of, std
   }
 }
 
+// Left edge, middle in groups of kResults, what the groups leave over, right edge.
 template <typename Element>
 FLEXLEGION_INLINE void sum_row_of(const Row<Element>& row, const Channels& of) {
   for (std::int64_t j = 0; j < row.lo; ++j) sum_taps<1, false>(row, of, j);
@@ -202,6 +221,8 @@ void backward_rows(const ConvTile& tile, const void* dy, const float* kernel, El
   const std::int64_t channels = tile.channels, in_row = w.in * channels, out_row = w.out * channels;
   std::vector<Tap> taps;
   for_each_slab(lo, hi, h.in, in_row, [&](auto sample, auto first, auto last) {
+    // The output rows that the slab's taps come from: from the last tap of the first row to the
+    // first tap of the last one. Rows clamps both ends to the image.
     const std::int64_t top_most = first + h.before - (h.kernel - 1) * h.dilation;
     const Rows rows(dy, type, sample, h.out, out_row, top_most / h.stride,
                     (last - 1 + h.before) / h.stride + 1, kFirstSlot);
@@ -240,6 +261,8 @@ FLEXLEGION_INLINE void add_products(const Slab& of, std::int64_t kh, std::int64_
                                     std::int64_t channel, float* to) {
   const WindowTile &h = of.tile.h, &w = of.tile.w;
   const std::int64_t channels = of.tile.channels, step = w.stride * channels;
+  // Two sums a tap, for even and odd pixels: an addition then does not wait for the one just before
+  // it.
   Floats sums[2][K], gradient[2], x;
   std::int64_t from[K], first = 0, last = w.out;
   for (int k = 0; k < K; ++k) {
@@ -254,6 +277,7 @@ FLEXLEGION_INLINE void add_products(const Slab& of, std::int64_t kh, std::int64_
     const std::int64_t ih = h.under(oh, kh);
     if (ih < 0 || ih >= h.in) continue;
     const float *const dy = of.dy.at(oh) + channel, *const row = of.x.at(ih) + channel;
+    // A pixel near the left or right border, where some of the taps read padding.
     const auto at_edge = [&](std::int64_t ow) FLEXLEGION_INLINE_LAMBDA {
       load(gradient[0], dy + ow * channels);
       for (int k = 0; k < K; ++k) {
@@ -344,6 +368,7 @@ void backward_weights(const ConvTile& tile, DataType type, const void* x, const 
   const std::int64_t taps = taps_of(tile), blocks = blocks_of(tile), size = (taps + 1) * kLanes;
   const std::int64_t all = blocks * size, rows = tile.samples * h.out;
   // [part][block][tap][channel of the block]
+  // Each part needs sums of its own. Below the size from which threads pay, one part does all.
   const int parts = rows * out_row < worth_sharing() || rows < team_size() ? 1 : team_size();
   float* const sums = scratch(kSumsSlot, parts * all);
   std::fill_n(sums, parts * all, 0.0f);

@@ -1,3 +1,10 @@
+// Dropout on CPU processors (dropout.h): a hash of an element's place decides whether it is kept.
+//
+// A place is the element's row-major number in the whole tensor. A tile is walked beside a view of
+// these places that has the tensor's own strides, so that a run of a tile is a run of places, and
+// neighbouring elements take neighbouring numbers. The backward pass hashes again, which costs less
+// than to store and move a mask. A strategy can cut the tensor as it likes: the same elements are
+// dropped.
 #include "ops/dropout.h"
 
 #include "ops/simd.h"
@@ -9,6 +16,7 @@ namespace {
 // Element i of the run stands for place `first` + i.
 FLEXLEGION_SIMD void drop(const float* x, float* y, std::int64_t n, const DropoutMask& mask,
                           std::uint64_t first, bool adds) {
+  // Copies in registers: the compiler cannot know that stores to y leave the mask as it is.
   const std::uint64_t key = mask.key;
   const std::uint32_t threshold = mask.threshold;
   const float scale = mask.scale;
@@ -30,6 +38,8 @@ void drop_elements(const TensorView& from, const TensorView& to, const DropoutMa
   });
 }
 
+// Whole samples are kept or dropped (drop_path), so one hash decides for all elements of a sample.
+// A dropped sample is scaled by 0.
 void drop_samples(const TensorView& from, const TensorView& to, const DropoutMask& mask,
                   bool adds) {
   for (std::int64_t sample = from.tile.lo[0]; sample < from.tile.hi[0]; ++sample) {

@@ -2,6 +2,9 @@
 //
 // The functions themselves are oneDNN's, whose vectorised exp and erf are much faster than the C
 // library's; relu is a loop of our own, which needs no packing of strided tiles.
+//
+// oneDNN takes dense memory, so a strided tile is packed, and a result is unpacked, through scratch
+// memory. A primitive is prepared once for each number of elements and type.
 #include "ops/floats.h"
 #include "ops/onednn_support.h"
 #include "ops/simd.h"
@@ -111,6 +114,8 @@ class Squashing : public ElementWise {
   Activation activation_;
 };
 
+// gelu(x) = x Phi(x), with Phi by the error function as PyTorch's default has it. Its gradient
+// needs x, for two values of x can have the same gelu.
 class Gelu : public ElementWise {
  public:
   bool takes(DataType type) const override { return type == DataType::bfloat16; }

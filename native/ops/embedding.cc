@@ -1,5 +1,12 @@
 // embedding: output(n, ..., :) = table(tokens(n, ...), :), of some of the table's columns, and of
 // some of its rows: tokens that name others read zeros, which the sum over all parts leaves out.
+//
+// Forwards is a copy of a row for each token. Tasks that have some of the table's rows write zeros
+// for other tokens; the sum of their partial values, of which one is the row, is then exact.
+//
+// Backwards is the gradient as a whole tensor, only where something needs it dense. Otherwise the
+// update reads the tokens and the output's gradients themselves (table_gradient.h), and a table of
+// millions of rows is never written for the few that a batch touches.
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -31,6 +38,8 @@ void for_each_token(const TensorView& tokens, const TensorView& table, const Ten
   for_each_index<2>({&tokens, &output}, tokens.rank(), [&](const Offsets<2>& at) {
     const std::int64_t token = tokens.i32()[at[0]];
     if (token < 0 || token >= vocabulary) {
+      // A token outside of the whole table is the user's mistake; one outside of this tile is
+      // another task's.
       throw std::invalid_argument("token " + std::to_string(token) + " is not a row of 0 to " +
                                   std::to_string(vocabulary - 1));
     }

@@ -1,3 +1,10 @@
+// The CPU's side of ops/experts.h: rows are gathered by copying, products are ops/products.h's, and
+// what lies between the layers is computed row by row.
+//
+// The rows of each expert are listed by one pass over the gates, which are zero for all but a few
+// experts of a row. A product's number of rows differs from batch to batch. It is rounded up to a
+// multiple of 16, with rows of zeros: oneDNN's primitives are prepared for each shape, and without
+// rounding there would be one for each number.
 #include "ops/experts.h"
 
 #include <cstring>
@@ -122,6 +129,8 @@ class Cpu {
       const float sum =
           experts::differentiate(f, gate_at < 0 ? 0.0f : of.gates[gate_at], row, of.units);
       for (const WrittenRow* its : {&d_a, &d_gated, &weighted}) its->commit();
+      // A row that only rounds up the number takes part with a gate of 0: its gradients are zero,
+      // and its sum belongs to no gate.
       if (gate_at >= 0 && dgates != nullptr) dgates[gate_at] = sum;
     }
   }

@@ -1,3 +1,21 @@
+// Products c = a b in which one matrix is large and the other has a few rows (few_rows.h).
+//
+// Which matrix is large, and how it lies, decides between three loops. Each keeps a tile of sums in
+// registers, so that an element of the large matrix is loaded once for all of the few rows:
+// - b transposed (its columns are contiguous): dot products. A tile is kColumns columns by some
+//   rows of a, each sum a vector of partial sums, whose lanes are added at the end.
+// - b row-major: updates. A tile is some vectors of a row of c by some rows, to which kDepth rows
+//   of b are added at a time. More rows at a time visit the sums less often, but read more lines
+//   that lie far apart.
+// - a transposed: outer products. c is large, and a and b have a few rows: each tile of c is
+//   written once.
+//
+// Edges: where columns do not fill a vector, the last vector ends with the last column and overlaps
+// the one before it; lanes that were counted already are set to zero in one factor. So no loop for
+// single elements is needed.
+//
+// Threads take ranges of the large matrix. Costs: 2 rows flops for each element of it, which hide
+// behind reading it as long as rows are few.
 #include "ops/few_rows.h"
 
 #include <algorithm>
@@ -37,6 +55,8 @@ FLEXLEGION_INLINE void load_last(const float* from, std::int64_t count, Floats& 
 FLEXLEGION_INLINE void add_lanes(const VectorOf<16>::Floats* v, float* to) {
   using Floats = VectorOf<16>::Floats;
   using Indices = VectorOf<16>::Indices;
+  // Four vectors of sums become four numbers: lanes are folded in halves, of two vectors in one
+  // addition, until four lanes, and then swapped within groups of four.
   const Indices low8 = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23};
   const Indices low4 = {0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27};
   const Indices swap2 = {2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13};
@@ -71,6 +91,8 @@ template <int N, int kLanes>
 FLEXLEGION_INLINE void dot_tile(const Tile& t, std::int64_t inner) {
   using Floats = typename VectorOf<kLanes>::Floats;
   Floats sums[N][kColumns] = {};
+  // The last vector of a row overlaps: of x, elements that were counted are zeros, so b's need no
+  // mask.
   const auto add = [&](std::int64_t k, std::int64_t count) FLEXLEGION_INLINE_LAMBDA {
     Floats x[N], factor;
     for (int i = 0; i < N; ++i) load_last(t.a + i * t.a_row + k, count, x[i]);

@@ -4,6 +4,12 @@
 // With h = (x - mean) r and g = dy gamma, over the n elements of a group: dx = r (g - sum(g) / n -
 // h sum(g h) / n), dgamma = sum of dy h, dbeta = sum of dy. Sums are taken by channel first, row by
 // row in single precision, and added up in double precision.
+//
+// A group's channels lie beside the other groups' in each pixel's row. Going through the memory
+// group by group would read short pieces far apart, so each pass reads whole rows and keeps a sum
+// for each channel; only then are a group's channels added. Forwards: three passes over a sample
+// (mean, variance about it, output); backwards: two for the moments, one for the sums, one for dx.
+// The moments are computed again instead of saved.
 #include "ops/group_norm.h"
 
 #include <algorithm>
@@ -174,6 +180,7 @@ class GroupNorm : public Kernel {
     const TensorView& to = task.weight_grads[static_cast<std::size_t>(weight)];
     const bool adds = task.adds_to_weight_grad(static_cast<std::size_t>(weight));
     for (std::size_t c = 0; c < sums.size(); ++c) {
+      // Rounded to single precision once, after the sum over all samples.
       float& its = to.f32()[static_cast<std::int64_t>(c) * to.stride[0]];
       its = (adds ? its : 0.0f) + static_cast<float>(sums[c]);
     }

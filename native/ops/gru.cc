@@ -7,6 +7,10 @@
 //
 // Where x is bfloat16, so are the factors of all products: states, kernels, and the gradients of
 // the gates' arguments. What is computed of units is floats; so is h, from step to step.
+//
+// Costs: with n samples, forwards one product of (n steps) rows and `steps` products of n rows. The
+// latter cannot be joined, for each needs the state before it. Saved are four planes of units a
+// step: r, z, n, and what r multiplies, which the recurrent product would have to be repeated for.
 #include <algorithm>
 
 #include "ops/gru_cell.h"
@@ -112,6 +116,8 @@ struct Layer {
     return Matrix::row_major(data, n * steps, columns, columns);
   }
   // The states before step t, (n, units).
+  // Copied, for the factor of the product has to be dense and of the factors' type, while y's rows
+  // of one step lie `steps` rows apart.
   Matrix states_before(const float* y, std::int64_t t) const {
     Matrix states = factors(kFactor, units);
     states.rows = n;
@@ -148,6 +154,7 @@ class Gru : public Kernel {
   bool shares_out() const override { return true; }
   bool takes(DataType type) const override { return type == DataType::bfloat16; }
 
+  // Outputs: 0 all states, 1 the last state, 2 what is saved.
   void forward(KernelTask& task) override {
     if (task.outputs[0].tile.empty()) return;
     const Layer layer(task, reverse_);
@@ -204,6 +211,8 @@ class Gru : public Kernel {
           dg.commit();
         }
       });
+      // dh holds the part of the gradient that came past the gates; the product adds what came
+      // through them.
       products_.multiply(layer.step(gh, t), layer.recurrent, Matrix::row_major(dh, n, units, units),
                          adding(true));
     }

@@ -1,3 +1,8 @@
+// The registry of leaf kernels and update kernels, and the reading of attributes.
+//
+// Static objects of each kernel's file register a factory by the operator type's name, so that an
+// operator is added by adding a file. Kernels come out wrapped: what they throw is thrown again
+// with the operator's name before it, and a user's mistake (std::invalid_argument) stays one.
 #include "ops/kernel.h"
 
 #include <charconv>
@@ -81,6 +86,7 @@ auto make_from(DeviceKind kind, const std::string& what, const std::string& name
   throw std::invalid_argument(message);
 }
 
+// std::from_chars, unlike the stream operators, reads the same number whatever the locale.
 template <typename Number>
 Number parsed(const std::string& name, const std::string& text) {
   Number value{};

@@ -1,3 +1,14 @@
+// dw = dy^T x', where row p of x' has what lies under the taps at the output position p
+// (kernel_gradient.h): the product that "im2col" is known for, without its matrix.
+//
+// For 256 positions at a time (kDepth), and 128 columns (kBlock) of x' at a time:
+// 1. Copy the gradients of these positions into panels as wide as a tile of registers is high.
+// 2. Copy what lies under the block's taps into panels of 16 columns. Runs of elements that are
+//    neighbours in x, a row of taps, are copied at once; padding becomes zeros.
+// 3. Multiply: each tile of registers takes 6 filters by 16 columns, and adds to dw.
+//
+// Threads take ranges of columns, so no two write the same part of dw; each packs the gradients for
+// itself. x is read kh kw times, but its rows stay in the caches from one tap to the next.
 #include "ops/kernel_gradient.h"
 
 #include <algorithm>
@@ -36,6 +47,8 @@ FLEXLEGION_INLINE void copy_vector(const float* from, float* to) {
 }
 
 // Copies at most kWidth floats; vectors overlap where they do not fit.
+// Two overlapping vectors cover any number of floats from 4 to 16 without a loop. memcpy() of a
+// length that varies would be a call.
 FLEXLEGION_INLINE void copy_few(const float* from, std::int64_t count, float* to) {
   if (count >= 8) {
     copy_vector<8>(from, to);
@@ -73,6 +86,7 @@ struct Panels {
   std::int64_t depth;
 
   // Writes columns [col, end) of row k; without a source, zeros.
+  // A range of columns may cross from one panel to the next.
   FLEXLEGION_INLINE void write(std::int64_t k, std::int64_t col, std::int64_t end,
                                const float* from) const {
     static constexpr float kZeros[kWidth] = {};
@@ -91,6 +105,7 @@ struct Panels {
 FLEXLEGION_INLINE void pack_taps(const Product& p, std::int64_t first, std::int64_t lo,
                                  std::int64_t hi, const Panels& panels) {
   const WindowTile &h = p.tile.h, &w = p.tile.w;
+  // By runs outside and positions inside: a run's place under the filter is found once.
   const std::int64_t channels = p.tile.channels, runs = w.kernel / p.taps;
   for (std::int64_t r = lo / p.run; r * p.run < hi; ++r) {
     const std::int64_t tap_h = r / runs, tap_w = r % runs * p.taps, start = r * p.run;
@@ -135,6 +150,7 @@ FLEXLEGION_INLINE void pack_gradients(const Product& p, std::int64_t first, std:
 // Columns [lo, hi) of the gradient.
 FLEXLEGION_SIMD void add_columns(const Product& p, std::int64_t lo, std::int64_t hi,
                                  float* gradients, float* taps) {
+  // Both factors are copies that were just written, so there is nothing to fetch ahead.
   Ahead nothing;
   for (std::int64_t first = 0; first < p.positions; first += kDepth) {
     const std::int64_t depth = std::min(kDepth, p.positions - first);

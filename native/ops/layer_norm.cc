@@ -4,6 +4,11 @@
 // A row stays in the first cache while it is read several times: for its mean, for its variance
 // about the mean, and to be normalised. With h = (x - mean) r and g = dy gamma, over n channels:
 // dx = r (g - sum(g) / n - h sum(g h) / n), dgamma = sum of dy h, dbeta = sum of dy.
+//
+// Backwards, dgamma and dbeta are sums over all rows. A row adds to sums in single precision, one a
+// channel, that stay in the first cache; every 64 rows these move on to sums in double precision.
+// The row's own two sums, of g and of g h, are taken in the same loop. The moments are computed
+// again: the row has to be read for dx anyway.
 #include <cmath>
 
 #include "ops/channel_rows.h"
@@ -37,6 +42,7 @@ FLEXLEGION_INLINE float sum_over(std::int64_t n, const Term& term) {
     term(i, value);
     rest += value;
   }
+  // Lanes are added by halves: the sum's error grows with the logarithm of the number of lanes.
   const Floats all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
   float lanes[kLanes];
   store(lanes, all);
@@ -123,6 +129,7 @@ FLEXLEGION_SIMD void backward_row(const Row& row, const Norm& norm) {
   Floats products{};
   float product = 0;
   const float share = 1.0f / static_cast<float>(row.n);
+  // One loop for four sums: the row's g and g h, and its terms of dgamma and dbeta.
   const float g_sum = sum_over(
       row.n, GradientOf{row.x, row.dy, row.gamma, m, row.dgamma, row.dbeta, &products, &product});
   const float g_mean = norm.center ? share * g_sum : 0.0f;

@@ -5,6 +5,12 @@
 // With p = exp(x - own) / sum of exp(x - own), the softmax, the gradient of what the loss makes of
 // them is p dlog_sum + dmean / n, but for the own class less dlog_sum + dmean: that of all logits,
 // for the own logit's operator passes none on.
+//
+// Each is a partial value where the classes are split. own_logit is the logit in the one part that
+// has the class, and 0 in the others, so the parts are summed. The logarithms of sums are joined by
+// log(e^a + e^b), the ranks and means by sums. All are relative to the own logit, which every task
+// is given whole: log(sum of exp(x - own)) is the loss itself, and loses no bits where logits are
+// large.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -40,6 +46,7 @@ class OwnLogit : public Kernel {
     });
   }
 
+  // logit_statistics gives the gradient of all logits, the own one included.
   void backward(KernelTask& /*task*/) override {}
 
  private:
@@ -86,6 +93,8 @@ class LogitStatistics : public Kernel {
         own = owns.f32()[offset(owns, at)];
         row = row_log_sum(logits, n, own, label - first);
       }
+      // In double precision up to here: both are large where logits are, and their difference may
+      // be small.
       log_sums.f32()[offset(log_sums, at)] = static_cast<float>(row.log_sum - own);
       ranks.f32()[offset(ranks, at)] = static_cast<float>(row.rank);
       if (!smoothed_) return;
@@ -112,6 +121,7 @@ class LogitStatistics : public Kernel {
       }
       const float* const logits = x.f32() + offset(x, at);
       const float log_sum = owns.f32()[offset(owns, at)] + log_sums.f32()[offset(log_sums, at)];
+      // What the own class loses: dlog_sum, and with smoothing dmean as well.
       float whole = dlog_sums.f32()[offset(dlog_sums, at)];
       if (smoothed_) {
         const TensorView& dmeans = task.output_grads[2];

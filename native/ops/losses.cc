@@ -1,6 +1,14 @@
 // Cross-entropy of classes: forward gives the loss of each label and adds to the metrics; backward
 // gives the gradient of what the batch's labels that count add to the goal. Samples from
 // run.valid_samples on are padding: they count for nothing.
+//
+// Two operators. softmax_cross_entropy reads whole rows of logits and of label distributions: one
+// pass gives the sum of exponentials and the rank, one the loss. cross_entropy takes numbers of
+// classes: what a row of logits contributes was computed by logits.cc, which can split the classes,
+// and is left here to be combined by label.
+//
+// Every value is 0 for padding, in both passes. The gradient is scaled by run.label_share, which
+// makes the sum over a batch the mean over its labels that count.
 #include <algorithm>
 
 #include "ops/label_rows.h"
@@ -66,11 +74,14 @@ class SoftmaxCrossEntropy : public Kernel {
       if (!counts) return;
       const float *const logits = x.f32() + offset(x, at), *const target =
                                                                labels.f32() + offset(labels, at);
+      // The class that metrics ask about is the label's most probable one.
       const std::int64_t truth = argmax(target, classes);
       const RowLogSum row = row_log_sum(logits, classes, logits[truth], truth);
       log_sum = static_cast<float>(row.log_sum);
       loss = soft_loss(logits, target, classes, log_sum);
       if (smoothing_ > 0) {
+        // The smoothed label is (1 - s) y + s / classes. Against its even part, the loss is the
+        // mean of all classes' losses: log_sum less mean(x).
         loss += smoothing_ * (log_sum - mean_of(logits, classes) - loss);
       }
       sums.add_class(loss, row.rank);

@@ -7,6 +7,14 @@
 //
 // Where x is bfloat16, so are the factors of all products: y, kernels, and the gradients of the
 // gates' arguments. Gates, cells and their gradients are floats.
+//
+// Costs: with n samples, forwards one product of (n steps) rows, and in the loop one of n rows a
+// step, which cannot be joined with others, for it needs the state before it. The recurrent kernel
+// is read in each step. From some steps on, it is first copied into the layout in which that is
+// fastest (Products::packing_pays).
+//
+// A task may have some of the units alone, if it computes one step: then h0 is the whole state, of
+// `hidden` elements, and gates, cells and outputs are those of its units.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -42,6 +50,7 @@ enum Slot {
   kResult,
   kRow
 };
+// The gradient of y is not read any more when the states before each step are gathered there.
 constexpr int kStates = kDy;  // needed after it
 
 // One sample's step, as lstm_cell.h has it for one unit.
@@ -170,6 +179,7 @@ class Lstm : public Kernel {
     products_.multiply(layer.x, layer.kernel.transposed(), gates);
     const StepFactor recurrent(products_, layer.recurrent.transposed(), n, steps);
     for (std::int64_t t = 0; t < steps; ++t) {
+      // Without an initial state, the first step's recurrent product is zero.
       if (t > 0 || layer.h0.data != nullptr) {
         recurrent.multiply(t > 0 ? layer.step(y, t - 1) : layer.h0, layer.step(gates, t), true);
       }
@@ -185,6 +195,7 @@ class Lstm : public Kernel {
     }
     out.commit();
     saved.commit();
+    // Outputs: 0 all states, 1 and 2 the last state and cell, 3 what is saved.
     const TensorView &h = task.outputs[1], &c = task.outputs[2];
     copy_view(h, layer.last(out.memory(), layer.type, units, h));
     float* const cells = saved.data() + kCell * units;
@@ -275,6 +286,8 @@ class Lstm : public Kernel {
       });
       const Matrix now = layer.step(gates, t);
       if (t > 0) {
+        // Written, not added: the whole gradient of the state before comes by the recurrent kernel;
+        // dy is added in the next turn of the loop.
         recurrent.multiply(now, Matrix::row_major(dh, n, units, units), false);
       } else if (task.wants_input_grad(1)) {
         const OutputMatrix dh0(task.input_grads[1], kResult, task.adds_to_input_grad(1));
@@ -313,6 +326,8 @@ class Lstm : public Kernel {
       } else {
         std::memcpy(first, layer.h0.at(i * layer.h0.row), bytes);
       }
+      // The states before the other steps are the outputs one step earlier: all rows but the last,
+      // moved by one.
       std::memcpy(states.at((i * steps + (layer.reverse ? 0 : 1)) * hidden),
                   y.at((i * steps + layer.reverse) * hidden),
                   static_cast<std::size_t>(steps - 1) * bytes);

@@ -1,3 +1,8 @@
+// The CPU's side of ops/luong_attention.h: which memory, which products, and the row-wise
+// functions.
+//
+// A softmax's row is read while it is in the cache: for its maximum, for exponentials and their
+// sum, and to be scaled. Backwards dx = y (dy - sum of y dy), in place of dy.
 #include "ops/luong_attention.h"
 
 #include "ops/products.h"

@@ -1,6 +1,10 @@
 // matmul: output(n, ..., i, j) = sum over k of a(n, ..., i, k) * b(n, ..., k, j).
 //
 // One product, of a batch of matrices, for each index of the dimensions before the last three.
+//
+// A product takes one batch dimension: the one before the matrices. Dimensions further out are
+// walked, for a tile's strides there may be anything. Backwards da = dc b^T and db = a^T dc, by
+// transposed views and without copies.
 #include <algorithm>
 
 #include "ops/products.h"
@@ -49,6 +53,7 @@ class MatMul : public Kernel {
   void multiply(const TensorView& a, bool transpose_a, const TensorView& b, bool transpose_b,
                 const TensorView& c, bool add) {
     if (c.tile.empty()) return;
+    // Rows that lie apart can be written in place, but elements that do cannot.
     const OutputTile result(c, 2, add, contiguous_rows(c), a.type);
     ProductOptions options;
     options.adds = result.adds();

@@ -1,3 +1,8 @@
+// How views become matrices and back, and reading their rows as floats (ops/matrix.h).
+//
+// A matrix is a description of memory: pointer, extents and strides. Whether a tile is one without
+// a copy depends on whether the rows, which are all dimensions but the last, lie at equal
+// distances. A tile of columns does, a tile of an inner dimension need not.
 #include "ops/matrix.h"
 
 #include <algorithm>
@@ -15,6 +20,7 @@ FLEXLEGION_SIMD void add_row(const float* row, std::int64_t n, float* sums) {
 }  // namespace
 
 void add_rows(const Matrix& rows, float* sums) {
+  // Sums of so many columns stay in the first cache while all rows pass.
   constexpr std::int64_t kPiece = 1024;  // columns
   float copy[kPiece];
   for (std::int64_t c = 0; c < rows.cols; c += kPiece) {
@@ -74,6 +80,8 @@ bool matrix_in_place(const TensorView& view, Matrix& matrix) {
   matrix = Matrix::row_major(view.data, 1, view.extent(last), view.extent(last), view.type);
   for (int d = last - 1; d >= 0; --d) {
     if (view.extent(d) == 1) continue;
+    // The first dimension of more than one element, from the inside, fixes the distance; others
+    // have to continue it.
     if (matrix.rows == 1) matrix.row = view.stride[d];
     if (view.stride[d] != matrix.row * matrix.rows) return false;
     matrix.rows *= view.extent(d);

@@ -1,4 +1,8 @@
 // add and multiply: element-wise sum of several inputs, product of two.
+//
+// Both are bound by memory: add reads two inputs and writes the sum in one pass, and takes one more
+// pass for each further input. Sums are linear, so a task may lack some inputs (kernel.h): then the
+// output starts as zeros, and the inputs that are there are added.
 #include <algorithm>
 
 #include "ops/floats.h"

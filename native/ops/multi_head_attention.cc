@@ -10,6 +10,17 @@
 //
 // Where queries are bfloat16, so are the factors of all products: exponentials, the gradients of
 // scores. Scores, sums and what is added up over blocks are floats.
+//
+// Why blocks of queries and whole rows of keys: a row's softmax needs all of its scores, and kRows
+// rows of them fit the cache, so that the running maxima of FlashAttention (Dao et al. 2022), for
+// blocks of keys as well, are not needed. For short sequences several heads make one block, so that
+// products are large enough to be worth a call.
+//
+// The division by a softmax's sum is put off: outputs, e elements a query, are divided instead of
+// weights, t elements a query. Backwards the output's gradients are scaled in its place.
+//
+// Costs of a block: two products forwards; backwards the first of them again, and four more. Memory
+// beside the operands: the scores of one block.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -178,6 +189,8 @@ void for_each_matrix_row(const Matrix& m, Body&& body) {
   }
 }
 
+// With weights w = e / sum, forwards y = w v. Backwards dv = w^T dy, dw = dy v^T, dq = ds k and
+// dk = ds^T q, where ds = scale w (dw - sum of w dw).
 class MultiHeadAttention : public Kernel {
  public:
   explicit MultiHeadAttention(const Attributes& attributes)
@@ -219,6 +232,7 @@ class MultiHeadAttention : public Kernel {
                            adding(!block.first || dv.adds()));
       }
       if (!dq.view().present() && !dk.view().present() && !db.view().present()) return;
+      // ds was multiplied by scale; a bias, which is added after scaling, has it divided out again.
       const Matrix score_grads = score_gradients(block, scaled, x.v, weights);
       if (db.view().present()) add_bias_gradients(block, score_grads, {db.view()});
       const Matrix ds = factor(score_grads, kFactor, x.q.type);
@@ -272,6 +286,7 @@ class MultiHeadAttention : public Kernel {
     const std::int64_t queries = x.q.extent(1), heads = x.q.extent(2);
     const std::int64_t last = (queries - 1) / kRows * kRows;
     const std::int64_t scores = std::min(kRows, queries) * x.k.extent(1);
+    // Heads that share keys would add to the same gradients within one product.
     const std::int64_t together = x.sharing > 1 ? 1 : std::max<std::int64_t>(1, kScores / scores);
     for (std::int64_t n = 0; n < x.q.extent(0); ++n) {
       for (std::int64_t head = 0; head < heads; head += together) {
@@ -295,6 +310,7 @@ class MultiHeadAttention : public Kernel {
       const float sum = x.bias.present() ? biased_softmax(row, bias_row(block, x, i), scale_, keys)
                                          : row_softmax(row, keys, row, scale_).sum;
       inverse_sums[i] = sum > 0 ? 1.0f / sum : 0.0f;
+      // In causal attention, keys after a block's earlier queries: their weight is zero.
       std::fill(row + keys, row + block.keys, 0.0f);
     });
     const Matrix kept = dropout_.drops_in(run) ? keep(block, x, scores, run) : scores;

@@ -1,3 +1,7 @@
+// Loops that widen and round numbers of two bytes, and whether the machine multiplies them.
+//
+// A loop each, because FLEXLEGION_SIMD makes vector code for each generation of processors, in
+// which the type is a constant.
 #include "ops/narrow.h"
 
 namespace flexlegion {

@@ -1,3 +1,10 @@
+// How oneDNN's primitives are prepared once and executed by many threads (onednn_support.h).
+//
+// Preparing generates machine code for a shape, which takes far longer than to execute it, so
+// kernels keep primitives in a Cache. Executing one is thread-safe as long as the scratch memory is
+// the caller's: hence the user's scratchpad mode, with memory from scratch(). A stream and the
+// objects that wrap arguments belong to a thread, which keeps them too, for small primitives take
+// less time than making these.
 #include "ops/onednn_support.h"
 
 #include <omp.h>
@@ -95,6 +102,7 @@ dnnl::memory::desc Prepared::layout(int argument) const {
 
 void Prepared::execute(Arguments arguments) const {
   Memories& memories = memories_of(id_);
+  // Of an argument that this thread has wrapped before, only the address changes.
   const auto set = [&](int argument, void* data) {
     const auto found = memories.find(argument);
     if (found != memories.end()) {

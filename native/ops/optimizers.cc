@@ -1,3 +1,9 @@
+// Optimizers on CPU processors: one pass over value, gradient and states, in pieces that are
+// contiguous in all of them.
+//
+// What is the same for all elements of an iteration (bias corrections, the learning rate times the
+// decay) is computed once in double precision and rounded once, so that the loop is a few
+// operations in single precision, with a square root and a division for Adam.
 #include "ops/optimizers.h"
 
 #include "ops/strided_loop.h"
@@ -21,6 +27,8 @@ AdamRule::AdamRule(const Attributes& attributes, bool decoupled)
       decay_(attributes.number("weight_decay")),
       decoupled_(decoupled) {}
 
+// m and v start as zeros, so they are too small by 1 - beta^t. Both corrections are taken out of
+// the loop: one into the step's size, the other into the root.
 AdamConstants AdamRule::constants(const RunState& run) const {
   const auto t = static_cast<double>(run.step + 1);
   AdamConstants c{};

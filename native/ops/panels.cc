@@ -1,3 +1,16 @@
+// c = a b by way of panels (panels.h), in the blocking that Goto and van de Geijn (2008) describe.
+//
+// For 256 rows of b (kDepth) and 128 columns (kBlock) at a time, copy that part of b into panels of
+// 16 columns: 128 KB, which stay in the second cache. Then for each panel (16 KB, first cache),
+// tiles of 6 rows of a meet it, and their sums in registers are added to c. Rows of a are read
+// where they lie, for they are few.
+//
+// While tiles are computed, the lines of b that are copied next are fetched, one every few rows
+// (Ahead): the copy then does not wait for the memory. For a b that fits the caches this is left
+// out.
+//
+// Threads take ranges of panels. A factor that many products share is copied once as a whole
+// (pack), in the same panels.
 #include "ops/panels.h"
 
 #include <algorithm>
@@ -16,6 +29,8 @@ bool plain(const Matrix& m) { return m.type == DataType::float32 && m.batch == 1
 FLEXLEGION_INLINE void multiply_panel(const Matrix& a, std::int64_t k, const float* panel,
                                       std::int64_t depth, const Matrix& c, std::int64_t col,
                                       Ahead& ahead) {
+  // All tiles together pass over `depth` rows `every` times, so one line in so many rows makes
+  // `depth` lines: as many as the panel that is needed next has.
   const std::int64_t every = (a.rows + kTileRows - 1) / kTileRows;
   for_each_row_tile<kTileRows>(a.rows, [&](std::int64_t row, auto n) FLEXLEGION_INLINE_LAMBDA {
     const Tile tile{
@@ -62,6 +77,7 @@ FLEXLEGION_SIMD void multiply_packed_columns(const Matrix& a, const float* packe
     for (std::int64_t k = 0; k < a.cols; k += kDepth) {
       const std::int64_t depth = std::min(kDepth, a.cols - k);
       const float* const rows = panel + k * kWidth;
+      // The next rows of the packed panel follow in memory.
       Ahead ahead{rows + depth * kWidth, kWidth, 1, depth};
       multiply_panel(a, k, rows, depth, c, col, ahead);
     }

@@ -1,3 +1,7 @@
+// What reads a stack of partial values: the slots are merged in their order, on whichever device.
+//
+// The order is fixed, so the bits of a sum do not depend on which task ended first. One slot alone
+// is used where it lies; more take one pass for each slot, into scratch memory.
 #include "ops/partial_values.h"
 
 namespace flexlegion {
@@ -34,6 +38,7 @@ TensorView summed(const TensorView& stack, int scratch_slot, const DeviceFunctio
 
 TensorView gradient_of_first(const TensorView& gradient, const TensorView& maxima,
                              std::int64_t part, int scratch_slot, const DeviceFunctions& device) {
+  // The first part is never preceded by an equal maximum.
   if (part == 0 || !gradient.present()) return gradient;
   const TensorView most = combined(maxima, device.max, scratch_slot, device);
   const TensorView earlier =
@@ -41,6 +46,7 @@ TensorView gradient_of_first(const TensorView& gradient, const TensorView& maxim
   const TensorView result = dense_view(device.scratch(scratch_slot + 2, gradient.volume()),
                                        gradient.tile, gradient.shape);
   device.copy(result, gradient);
+  // Where the maximum of the earlier parts is the maximum of all, an earlier task has it.
   device.zero_where_equal(result, most, earlier);
   return result;
 }

@@ -1,6 +1,9 @@
 // Losses that are means over functions of one predicted value and its target (pointwise_loss.h), on
 // CPUs: forward gives the mean of each sample and adds to the metrics; backward gives the gradient
 // of what the samples that count add to the goal.
+//
+// A sample's sum is taken in double precision, over pieces of its tile that are contiguous. A task
+// has whole samples, since the mean over a sample's features is the loss of that sample.
 #include "ops/pointwise_loss.h"
 
 #include "ops/losses.h"
@@ -76,6 +79,8 @@ class Loss : public Kernel {
   void backward(KernelTask& task) override {
     const TensorView& gradient = task.input_grads[0];
     if (!gradient.present()) return;
+    // A formula whose slope needs no values (the mean itself) saves none; any view of the same
+    // extents stands in.
     const bool reads = task.inputs[0].present();
     for (std::int64_t r = 0; r < gradient.extent(0); ++r) {
       const TensorView dx = sample_of(gradient, r);

@@ -3,6 +3,13 @@
 // Loops over whole rows of (w, c), which are contiguous. The maximum's gradient goes to the first
 // largest element of the window in row-major order; it is found again in backward. Of a window with
 // NaN, the maximum is NaN.
+//
+// A window's maximum or sum is separable: first down the columns, for a whole row (w, c) at once,
+// then along the row. That takes kh + kw steps for an output instead of kh kw, and every load is a
+// whole vector of channels. Backwards visits each window: a maximum's gradient goes to the place of
+// its first largest element, an average's in equal shares to all of them.
+//
+// Bfloat16 tiles are widened on loading. A sample's gradient is summed in floats and rounded once.
 #include "ops/pool2d.h"
 
 #include <algorithm>

@@ -1,4 +1,7 @@
 // position_embedding: output(n, t, c) = input(n, t, c) + table(t, c).
+//
+// The table's gradient is the sum of dy over the samples: the first sample writes it, unless it
+// adds, the others add. Both passes are bound by memory.
 #include "ops/kernel.h"
 #include "ops/simd.h"
 #include "ops/strided_loop.h"

@@ -1,3 +1,15 @@
+// Which way a product of matrices goes (products.h), and oneDNN's two ways.
+//
+// In this order, the first that suits:
+// 1. A transposed result: compute the transposed product, b^T a^T.
+// 2. A few rows with a large matrix: few_rows.h.
+// 3. Some rows, without AVX-512: panels.h.
+// 4. Floats with a row-major right factor and nothing fused: oneDNN's sgemm.
+// 5. All else: a primitive, prepared for the two factors' shapes, strides and types, and for what
+//    is fused into it. oneDNN takes batches, bfloat16 factors, biases and activations.
+//
+// The choice depends on the shapes and the machine alone, never on what ran before: a product gives
+// the same bits each time.
 #include "ops/products.h"
 
 #include <oneapi/dnnl/dnnl.h>
@@ -30,6 +42,7 @@ memory::desc desc_of(const Matrix& m) {
 }
 
 // A factor of a product of `batch` matrices: as many dimensions as the result.
+// A factor that is one for all matrices of a batch has a batch of 1, which oneDNN repeats.
 memory::desc factor_desc(const Matrix& m, std::int64_t batch) {
   if (m.batch == batch) return desc_of(m);
   return desc(m.type, {1, m.rows, m.cols}, memory::dims{m.rows * m.cols, m.row, m.col});
@@ -41,6 +54,7 @@ memory::desc bias_desc(const Matrix& c) {
   return desc(type, {1, 1, c.cols}, memory::format_tag::abc);
 }
 
+// A scale in a key of whole numbers: its bits, so that equal keys mean equal scales.
 std::int64_t bits_of(float value) {
   std::int32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
@@ -78,6 +92,8 @@ void check(const Matrix& a, const Matrix& b, const Matrix& c, const ProductOptio
   }
 }
 
+// oneDNN computes eltwise(sum_scale * c + a b): with the sum before the scale, c has to be divided
+// by the scale first, so that c + scale a b results.
 dnnl::matmul::primitive_desc describe(const memory::desc& a, const memory::desc& b, const Matrix& c,
                                       const ProductOptions& options) {
   dnnl::post_ops post_ops;  // the sum has to come first to be fast
@@ -208,6 +224,7 @@ void Products::multiply_prepared(const Matrix& a, const Matrix& b, const Matrix&
   execute(product, a.data, b.data, c, options);
 }
 
+// A primitive that is asked for its favourite layout of b and never executed.
 const onednn::Prepared& Products::liking(const Matrix& b, std::int64_t rows) {
   return cache_.get({kLiking, rows, b.rows, b.cols, static_cast<std::int64_t>(b.type)}, [&] {
     return dnnl::matmul::primitive_desc(

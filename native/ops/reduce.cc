@@ -1,4 +1,13 @@
 // reduce: mean, sum or maximum over whole dimensions.
+//
+// The output is seen beside the input, with extents of 1 and strides of 0 where it is reduced
+// (Reduction::beside). Then forwards is a pass over x in blocks, each added to the places where it
+// falls (Sink, in double precision), and backwards one over dx, which reads dy from the same
+// places. A task that has a part of a reduced dimension gives a partial value: the mean's factor
+// counts the whole tensor, so that parts are summed.
+//
+// The maximum's gradient needs to know which elements have it, so x and y are read again: `max`
+// gives it to the first one, `amax` to all in equal parts, as PyTorch's amax does.
 #include "ops/reduce.h"
 
 #include <limits>
@@ -72,6 +81,8 @@ class Reduce : public Kernel {
                        float* const to = y.f32() + offset;
                        for (std::int64_t i = 0; i < n; ++i) {
                          const float value = values[at + i];
+                         // NaN wins and stays: no number is larger than NaN, for comparisons with
+                         // it are false.
                          if (value > to[i * step] || value != value) to[i * step] = value;
                        }
                      });

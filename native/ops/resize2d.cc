@@ -1,4 +1,8 @@
 // resize2d over (n, h, w, c), as ops/resize2d.h describes it.
+//
+// Each output is a mean of at most four inputs, two rows by two columns, so both passes walk the
+// outputs and move whole vectors of channels: forwards from inputs to outputs, backwards the same
+// shares from outputs to inputs. A share of 0 is skipped: nearest neighbours then cost one copy.
 #include "ops/resize2d.h"
 
 #include "ops/simd.h"

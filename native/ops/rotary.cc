@@ -2,6 +2,10 @@
 // (-b, a). Cosines and sines are (n, s, d) or (n, s, 1, d), where n may be 1.
 //
 // The gradient is turned back: dx_a = dy_a cos_a + dy_b sin_b and dx_b = dy_b cos_b - dy_a sin_a.
+//
+// Pairs are (i, i + d / 2), or neighbours where `interleaved`. Each row of channels is turned by
+// itself, with the angles of its position, which all heads share. One pass over memory in either
+// direction; nothing is saved but the angles.
 #include <stdexcept>
 
 #include "ops/kernel.h"

@@ -1,5 +1,12 @@
 // top_k and capacity: they keep some of their input's values, and make the others 0. The gradients
 // of the same ones are kept.
+//
+// top_k works within a row: a value is kept if fewer than k rank before it. Counting these for each
+// value takes n^2 comparisons for n experts, which are few. capacity works within a column, over
+// all rows of the batch in their order, and so counts how many each column has kept; its task has
+// all rows.
+//
+// Backward recomputes which values were kept from the input: cheaper than saving a mask.
 #include <vector>
 
 #include "ops/kernel.h"

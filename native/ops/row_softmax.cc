@@ -1,3 +1,9 @@
+// The softmax of a row, and its logarithm of the sum of exponentials, over one read of the row.
+//
+// Rows of a softmax fit the caches, and are read twice there: for the maximum, and for
+// exponentials. Rows of logits may be long (a vocabulary), so their sum is made block by block with
+// a running maximum: when a block raises the maximum, what was summed is scaled by exp(old - new).
+// Subtracting the maximum keeps every exponential at 1 or below.
 #include "ops/row_softmax.h"
 
 #include <algorithm>

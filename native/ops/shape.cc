@@ -1,4 +1,9 @@
 // The shape arithmetic of ops/moves.h, and its operators.
+//
+// A reshape of a tile is a copy where dimensions can be matched: (12, 64) becomes 768, and a tile
+// of 3 of the 12 is a range of the 768. groups_of() finds the smallest runs of dimensions with
+// equal products on both sides; joined() sees a view along these runs, as one dimension each; the
+// copy is then between two views of equal rank.
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -19,6 +24,7 @@ std::vector<DimGroup> groups_of(const TensorView& before, const TensorView& afte
     skip_ones(after, a);
     if (b == before.rank() || a == after.rank()) return groups;
     DimGroup group{{b}, {a}};
+    // The side whose product is smaller takes its next dimension, until both are equal.
     std::int64_t p = before.shape[b++], q = after.shape[a++];
     while (p != q) {
       const bool shorter_before = p < q;
@@ -40,6 +46,8 @@ bool joined(const TensorView& view, const std::vector<DimGroup>& groups,
   result.type = view.type;
   result.tile.rank = static_cast<int>(groups.size());
   for (std::size_t g = 0; g < groups.size(); ++g) {
+    // From the innermost outwards: each dimension has to begin where the one inside it ends, and
+    // all but the outermost are whole.
     const std::vector<int>& dims = groups[g].*side;
     std::int64_t inner = 1, whole = 1;
     const std::int64_t stride = view.stride[dims.back()];

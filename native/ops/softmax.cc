@@ -4,6 +4,10 @@
 //
 // The logarithm is x - log(sum of exp(x)), never log(softmax(x)): a softmax below the smallest
 // number has no logarithm any more.
+//
+// A row is in the cache while it is read three times: for its maximum, for exponentials and their
+// sum, and to be written. Backwards the exponentials are computed again from x: a task owns a slice
+// of the output alone, but the row's gradient needs the softmax of all of it.
 #include <cmath>
 
 #include "ops/kernel.h"

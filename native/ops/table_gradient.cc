@@ -1,3 +1,11 @@
+// The gradient of a table, row by row: what several tokens gave to one row is summed, and rows that
+// nothing gave to are zeros or left out.
+//
+// All pairs (row, gradient) are listed and sorted by row. The sort is stable, so a row's gradients
+// are added in the order of lookups, samples and steps, and the sum's bits do not depend on how the
+// table is split. Then rows are summed into a small block of scratch memory, which the caller uses
+// while it is in the cache. Costs: t log t for t tokens, and one pass over their gradients; for an
+// optimizer that must touch all rows, one pass over the table.
 #include "ops/table_gradient.h"
 
 #include <algorithm>
@@ -50,6 +58,7 @@ std::vector<Touched> touched_rows(const std::vector<Lookup>& lookups, const Tabl
 void for_each_row_block(const std::vector<Lookup>& lookups, const TableRows& rows,
                         std::int64_t columns, bool only_touched, const RowBlock& body) {
   const std::vector<Touched> touched = touched_rows(lookups, rows);
+  // If only touched rows count, blocks are of one row each, and `lo` jumps from one to the next.
   const std::int64_t block = only_touched ? 1 : std::max<std::int64_t>(1, kBlockElements / columns);
   auto next = touched.begin();
   for (std::int64_t lo = 0; lo < rows.count(); lo += block) {

@@ -1,4 +1,8 @@
 // take, as ops/take.h describes it.
+//
+// Forwards each output copies the element that its number names; backwards it adds its gradient
+// there. On one thread, the loop's order is the outputs' order, so `order` and `starts`, which let
+// threads of a GPU own an input each, are not needed here.
 #include "ops/take.h"
 
 #include "ops/simd.h"

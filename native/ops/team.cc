@@ -1,3 +1,8 @@
+// The threads of a device: how many the calling thread leads, and how work is shared out among
+// them.
+//
+// The number is a variable of the leading thread. While a part runs, it is 1, so that a function
+// called there does not share out again: all threads are busy already.
 #include "ops/team.h"
 
 #include <omp.h>

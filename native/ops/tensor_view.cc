@@ -1,3 +1,13 @@
+// Passes over strided tiles: copy, sums, maxima; packing; and scratch memory.
+//
+// All passes are bound by memory. They walk runs that are contiguous in all views at once, as long
+// as possible, on all threads of the device. Tiles of two bytes are widened in pieces that stay in
+// the first cache.
+//
+// Scratch memory belongs to a thread and a slot, and grows to the largest size that was asked for.
+// A training loop therefore allocates in its first iteration and never after, at the price of
+// memory that is kept. Kernels number their slots; two buffers that are alive at once need
+// different ones.
 #include "ops/tensor_view.h"
 
 #include <algorithm>
@@ -146,12 +156,15 @@ float* scratch(int slot, std::int64_t elements) {
   ScratchBuffer& buffer = buffers[slot];
   if (elements > buffer.elements || buffer.memory == nullptr) {
     constexpr std::int64_t kLine = 16;  // floats in a cache line
+    // Whole cache lines, as std::aligned_alloc() wants.
     const std::int64_t rounded = std::max(kLine, (elements + kLine - 1) / kLine * kLine);
     buffer.memory.reset();  // before the new one: it may be large
     buffer.elements = 0;
     const std::size_t bytes = static_cast<std::size_t>(rounded) * sizeof(float);
     buffer.memory.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
     if (buffer.memory == nullptr) throw std::bad_alloc();
+    // Large buffers on huge pages need fewer entries of the table of addresses that the processor
+    // caches.
     use_huge_pages(buffer.memory.get(), bytes);
     buffer.elements = rounded;
   }

@@ -1,4 +1,13 @@
 // What CPU processors do beside kernels: move tiles, and update weights block by block.
+//
+// A weight's gradient arrives as a stack of partial values, one slot for each task that computed
+// it. Summing it as a whole, then scaling, then updating would pass over the memory three times.
+// Instead rows are taken in blocks of 32K elements: summed into scratch memory, scaled if gradients
+// are clipped or were scaled, and given to the optimizer, while they are in the cache. So value,
+// states and every slot are read once.
+//
+// A table's gradient is never a tensor: its rows are summed from tokens (table_gradient.h), all of
+// them, or the touched ones if zeros change nothing.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -109,6 +118,8 @@ void update_rows(const WeightUpdate& update, float factor) {
 void update_weight(const WeightUpdate& update) {
   float factor = 1.0f;
   if (update.norm.present()) {
+    // The norm is that of all weights' gradients and was computed by a task before. If it is not
+    // finite, scaled gradients overflowed, and this iteration changes nothing.
     const float norm = *update.norm.f32();
     if (update.scaled() && !std::isfinite(norm)) return;
     factor = gradient_factor(norm, update.clip_norm, update.run.loss_scale);
@@ -130,6 +141,7 @@ void find_norm(const std::vector<WeightGradient>& gradients, float* norm) {
     const TensorView& rows = gradient.lookups.front().gradient;
     for_each_row_block(gradient.lookups, gradient.rows, rows.extent(rows.rank() - 1), true, add);
   }
+  // Squared and summed in double precision: the squares of large or tiny floats are no floats.
   *norm = static_cast<float>(std::sqrt(total));
 }
 

@@ -1,4 +1,8 @@
 // conv1d and pool1d: those of two dimensions, over images of one row.
+//
+// (n, l, c) is an image of one row, and the kernel has one row of taps, so views with one more
+// dimension of extent 1 are all that is needed: no element is copied. The same class serves both
+// kinds of devices.
 #include "ops/kernel.h"
 
 namespace flexlegion {
