@@ -26,7 +26,8 @@ struct Team {
   }
   template <typename Number>
   FL_DEVICE Number maximum(Number mine) const {
-    return combined(mine, [](Number a, Number b) { return a > b ? a : b; });
+    // A NaN wins, on whichever side it comes.
+    return combined(mine, [](Number a, Number b) { return a > b || a != a ? a : b; });
   }
 
  private:

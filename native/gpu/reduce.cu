@@ -1,4 +1,10 @@
 // reduce: mean, sum or maximum over whole dimensions. A team for each result.
+//
+// The input is seen as a table: a column for each result, and a row for each element that goes into
+// it (folded.h). Where neighbours in memory are summed, a team reads them side by side; where the
+// last dimension stays, threads take neighbouring columns instead. Both read memory in order. The
+// maximum's gradient is found again from x and y: `max` rewards the first element that has it,
+// `amax` shares.
 #include "ops/reduce.h"
 
 #include "gpu/column_sums.h"
@@ -8,6 +14,7 @@
 namespace flexlegion::gpu {
 namespace {
 
+// Sums are made in double precision, so that the order in which threads add hardly shows.
 void sum(const TensorView& x, const TensorView& y, float factor) {
   const Folded folded(y, x);
   const Strided from(x);
@@ -38,6 +45,7 @@ void sum(const TensorView& x, const TensorView& y, float factor) {
       });
 }
 
+// A NaN wins and stays, as on CPUs: no number compares larger than it.
 void maximum(const TensorView& x, const TensorView& y) {
   const Folded folded(y, x);
   const Strided from(x);
@@ -55,6 +63,7 @@ void maximum(const TensorView& x, const TensorView& y) {
                 });
 }
 
+// The gradient of a sum or mean: every element has that of its result, times the factor.
 void spread(const TensorView& dy, const TensorView& dx, float factor, bool adds) {
   const Spread places(dy, dx);
   const Strided to(dx);
@@ -74,9 +83,11 @@ void reward(const TensorView& x, const TensorView& y, const TensorView& dy, cons
                   const std::int64_t first = folded.columns(column), rows = folded.rows.volume;
                   const float maximum = most[folded.kept(column)];
                   std::int64_t mine = rows;
+                  // From the last row to the first: what a thread finds last is its smallest row.
                   for (std::int64_t r = rows - 1 - team.rank; r >= 0; r -= team.size) {
-                    if (from[first + folded.rows(r)] == maximum) mine = r;
+                    if (same_number(from[first + folded.rows(r)], maximum)) mine = r;
                   }
+                  // The largest negated number is the smallest row.
                   const auto winner =
                       -static_cast<std::int64_t>(team.maximum(-static_cast<double>(mine)));
                   for (std::int64_t r = team.rank; r < rows; r += team.size) {
