@@ -1,3 +1,9 @@
+// What ends a dense layer or a convolution on GPUs: bias and activation in one pass, the
+// activation's gradient in one, and a bias's gradient as the sums of dy's columns.
+//
+// A pass is one kernel launch that reads and writes each element once, 16 bytes a thread where rows
+// begin aligned. The derivative follows from the output alone, as on CPUs (ops/activation.cc), so
+// what went into the activation is not kept.
 #include "gpu/activation.h"
 
 #include "gpu/blas.h"
@@ -30,6 +36,8 @@ void activation_backward(Activation activation, const TensorView& output_grad,
   });
 }
 
+// A matrix whose columns are contiguous (a transposed one) has no rows to read 16 bytes from, and
+// takes the loop over single elements.
 void bias_gradient(const Matrix& dy, const TensorView& bias_grad, int slot, bool adds) {
   const Strided db(bias_grad);
   const Reals data = reals(dy);

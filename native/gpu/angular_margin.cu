@@ -1,5 +1,9 @@
 // angular_margin: scale * x, but with a margin at each sample's own class; see
 // ops/angular_margin.cc.
+//
+// A thread for each element compares its class with the sample's label: that costs less than to
+// find one element a row in a second launch. Labels below 0 equal no class, so these rows are only
+// scaled.
 #include "ops/angular_margin.h"
 
 #include "gpu/rows.h"

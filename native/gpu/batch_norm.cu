@@ -3,6 +3,12 @@
 //
 // A gradient goes back through the sums s of dz and t of dz (x - mean) of a channel, which the pass
 // that writes dx and the residual's gradient takes along.
+//
+// Both passes are loops down the columns of a table (gpu/column_sums.h): a thread keeps the
+// parameters of its few channels in registers, and reads rows of pixels. Forwards writes y and sums
+// nothing; backwards writes dx and the residual's gradient and sums s and t on the way. So each
+// tensor is read once in either pass. What went into the epilogue is computed again from x, which
+// is read anyway.
 #include "gpu/batch_norm.h"
 #include "gpu/column_sums.h"
 
@@ -14,6 +20,7 @@ namespace {
 constexpr std::size_t kResidual = 2;  // among the inputs, after x and the moments
 constexpr int kSumsSlot = 0;
 
+// In double precision, for it is computed once a channel.
 FL_DEVICE inline double reciprocal_deviation(float variance, double epsilon) {
   return 1.0 / sqrt(static_cast<double>(variance) + epsilon);
 }
@@ -47,6 +54,7 @@ struct Channels {
   }
 };
 
+// The body of the forward loop (column_sums.h says what its functions are for).
 struct ForwardRows {
   template <int W>
   struct Read {
@@ -150,6 +158,7 @@ class BatchNorm : public Kernel {
                             epilogue_,
                             task.adds_to_input_grad(0),
                             task.adds_to_input_grad(kResidual)};
+    // When a channel's sums are complete, one thread makes its four gradients of them.
     const MeansAndVariances moments(task.inputs[1]), d_moments(input_grad(task, 1));
     const bool adds_moments = task.adds_to_input_grad(1);
     const float* const gamma = task.weights[0].f32();

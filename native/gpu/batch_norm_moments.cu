@@ -1,6 +1,11 @@
 // batch_norm_statistics: each sample's mean and variance, from sums of x - s and (x - s)^2, where
 // the shift s is the first of the values: so near the mean that nothing cancels.
 // batch_norm_moments: the batch's, from its samples', and the running averages.
+//
+// Statistics: the table has a row a position, and a column a channel of each sample, so all samples
+// are summed by one launch. Moments: a team of threads for each channel goes over the samples
+// twice, for the mean and for the variance about it; these are few numbers. Why the operators are
+// three is told in ops/batch_norm_moments.cc.
 #include "gpu/batch_norm.h"
 #include "gpu/column_sums.h"
 #include "ops/batch_moments.h"
@@ -28,6 +33,7 @@ struct Planes {
   bool aligned() const { return rows.aligned() && channels % kWide == 0; }
 };
 
+// What a column keeps is the shift: its first value.
 struct StatisticsRows {
   Planes x;
 
@@ -106,9 +112,12 @@ class BatchNormStatistics : public Kernel {
                            [=] FL_BODY(std::int64_t k, const Sums<2>& sums) {
                              const std::int64_t i = k / channels, c = k % channels;
                              const double mean = sums.of[0] * share;
+                             // The variance of shifted values, from the same pass as their mean.
                              const double variance = sums.of[1] * share - mean * mean;
                              const float first = x.load(Width<1>(), 0, k)[0];
                              y.mean(i, c) = static_cast<float>(first + mean);
+                             // Rounding may leave a tiny negative number where all values are
+                             // equal.
                              y.variance(i, c) = variance < 0 ? 0.0f : static_cast<float>(variance);
                            });
   }
@@ -143,6 +152,7 @@ class BatchNormMoments : public Kernel {
     float* const running_mean = running_ ? task.weights[0].f32() : nullptr;
     float* const running_variance = running_ ? task.weights[1].f32() : nullptr;
     const std::int64_t channels = task.outputs[0].extent(2);
+    // In evaluation the running averages stand for the batch's moments.
     if (running_ && task.run.training == 0) {
       for_each(channels, [=] FL_BODY(std::int64_t c) {
         y.mean(0, c) = running_mean[c];

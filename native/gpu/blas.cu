@@ -1,3 +1,17 @@
+// Products of matrices by cuBLAS, and what has to be done for tensor cores to be fast; on the host,
+// loops that tests compare with.
+//
+// cuBLAS calls a matrix what is stored by columns, which a row-major matrix is once it is
+// transposed. So c = a b is asked for as c^T = b^T a^T, without moving an element.
+//
+// Tensor cores run at full speed only where all rows of a factor begin at a multiple of 16 bytes,
+// and where extents are whole pieces of 16 bytes. Tiles that a strategy cuts often have neither.
+// Two remedies, each only for products that are large enough to be worth it:
+// 1. Align: a factor whose rows do not begin so is copied into scratch memory with padded rows; a
+//    result is computed there and copied back. One pass over that matrix, against several times the
+//    speed of the product.
+// 2. Split: what is left over of an extent, fewer elements than a piece has, becomes a small
+//    product of its own, and the rest is computed at full speed.
 #include "gpu/blas.h"
 
 #include <stdexcept>
@@ -157,6 +171,7 @@ void multiply_in_pieces(const Matrix& a, const Matrix& b, const Matrix& c, float
 
 #else
 
+// Sums in double precision: what kernels for the device are tested against.
 void multiply_on_host(const Matrix& a, const Matrix& b, const Matrix& c, bool adds, float scale) {
   const auto element = [](const Matrix& m, std::int64_t batch, std::int64_t r, std::int64_t k) {
     return reals(m)[(m.batch == 1 ? 0 : batch * m.batch_stride) + r * m.row + k * m.col];
@@ -227,6 +242,7 @@ void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds, floa
   }
   if (c.rows == 0 || c.cols == 0 || c.batch == 0) return;
 #if FLEXLEGION_CUDA
+  // In single precision, and for batches, neither remedy is used.
   if (!on_tensor_cores(a.type) || c.batch > 1) {
     return multiply_on_device(a, b, c, adds ? 1.0f : 0.0f, scale);
   }
@@ -234,6 +250,7 @@ void multiply(const Matrix& a, const Matrix& b, const Matrix& c, bool adds, floa
       result(c, a.cols, kResultSlot);
   left.read();
   right.read();
+  // A copied result is computed by itself, and added when it is copied back.
   const bool in_place = adds && !result.copied();
   multiply_in_pieces(left.matrix(), right.matrix(), result.matrix(), in_place ? 1.0f : 0.0f, scale);
   result.commit(adds);

@@ -1,4 +1,8 @@
 // conv2d over (n, h, w, c), with a bias and an activation of the output.
+//
+// A convolution is cuDNN's (convolution.h), over dense copies of tiles that are not dense, once for
+// each run of whole groups that the task has. Backwards: the gradient before the activation, then
+// dx, the kernel's gradient and the bias's, each only if it is wanted.
 #include "gpu/activation.h"
 #include "gpu/convolution.h"
 
@@ -18,6 +22,8 @@ class Conv2d : public Kernel {
     for (const ConvViews& part : layer_.parts_of(ConvViews(task), output)) forward_part(part);
   }
 
+  // Groups of channels that no filter of this task reads have a gradient of zero here; other tasks
+  // have theirs.
   void backward(KernelTask& task) override {
     const TensorView& dy = task.output_grads[0];
     if (dy.tile.empty()) return;

@@ -1,6 +1,10 @@
 // conv2d_transpose over (n, h, w, c), as ops/conv2d_transpose.h describes it. Each output element
 // gathers its columns, so that sums have one order. The products have factors of the tiles' type;
 // what falls on an output element is summed in floats.
+//
+// The columns of some samples, at most 64 MiB of them, are one product; then a thread for each
+// output element adds the few that fall on it. The CPU's kernel goes the other way, from columns to
+// outputs, which here would need atomic additions, whose order differs from run to run.
 #include "gpu/activation.h"
 #include "gpu/blas.h"
 #include "ops/conv2d_transpose.h"
@@ -12,7 +16,8 @@ constexpr std::int64_t kAtOnce = 1 << 24;  // elements of columns: 64 MiB
 
 enum Slot { kInput, kKernel, kBias, kOutput, kColumns, kInputGrad, kKernelGrad, kSums };
 
-// y (of some samples) = bias + what falls on it.
+// y (of some samples) = bias + what falls on it. Of the taps, only those count whose distance to
+// the output element is a multiple of the stride (comes_from).
 void gather(const TransposedConvTile& t, std::int64_t samples, const float* columns,
             const float* bias, const Reals& y) {
   for_each(samples * t.outputs(), [=] FL_BODY(std::int64_t at) {
@@ -67,6 +72,7 @@ class Conv2dTranspose : public Kernel {
     const Reals y(out.memory(), type);
     const bool biased = layer_.use_bias && task.weights[1].present();
     const float* const bias = biased ? DenseInput(task.weights[1], kBias).data() : nullptr;
+    // Without input elements there are no blocks: outputs are the bias.
     if (t.sample() == 0) gather(t, t.samples, nullptr, bias, y);
     blocks(t, [&](std::int64_t first, std::int64_t count, float* columns) {
       multiply(t.rows_of(x.memory(), type, first, count),
@@ -108,6 +114,7 @@ class Conv2dTranspose : public Kernel {
         multiply(gradients, t.matrix_of(kernel.memory(), type),
                  t.rows_of(dx.memory(), type, first, count));
       }
+      // The kernel's gradient is a sum over all samples, so blocks after the first add to it.
       if (wants_kernel) {
         multiply(gradients.transposed(), t.rows_of(x.memory(), type, first, count),
                  t.matrix_of(dkernel.memory(), DataType::float32), adds);

@@ -1,3 +1,17 @@
+// Convolutions by cuDNN: how they are described, which algorithm is taken, and in which type they
+// are computed.
+//
+// 1. The type: tensors of two bytes as they are; in bf16 precision, floats are rounded into scratch
+//    memory first, if there is room for it. cuDNN has less of these types than of floats. Where it
+//    refuses, that is noted in the plan, and the convolution is computed in floats, from copies.
+// 2. The plan, one a shape and type: descriptors, and the algorithms in the order of cuDNN's
+//    heuristics. The heuristics take longer than many a convolution, so they are asked once.
+// 3. The algorithm: the first whose workspace fits into the scratch memory that is left at this
+//    moment. That memory is one arena for each device; nothing is allocated while training.
+// 4. Padding: cuDNN pads both ends alike, but a tile at a tensor's border has its padding at one
+//    end. What differs is padded in memory, by one copy of x (AxisPadding).
+//
+// On the host, six nested loops do the same, for tests.
 #include "gpu/convolution.h"
 
 #include <array>
@@ -92,6 +106,7 @@ void convolve_backward_kernel(const ConvTile& conv, const Reals& x, const Reals&
 
 namespace {
 
+// Above the slots that kernels of convolutions use for themselves.
 constexpr int kPaddedSlot = 10, kWorkspaceSlot = 11;
 constexpr int kBiasSlot = 12, kInputSlot = 13, kKernelSlot = 14,
               kOutputSlot = 15;  // of cuDNN's type
@@ -159,6 +174,8 @@ struct Plan {
   // False if cuDNN lacks that for a narrow type, of which it has less than of floats: GPUs without
   // it, some shapes. Other failures are thrown.
   bool accepted(cudnnStatus_t status) const {
+    // Statuses of one kind follow each other: all that cuDNN does not support lie below the next
+    // category.
     const bool lacks = status >= CUDNN_STATUS_NOT_SUPPORTED && status < kNextCategory;
     if (is_narrow(type) && (lacks || status == CUDNN_STATUS_BAD_PARAM)) return false;
     check(status);
@@ -172,6 +189,7 @@ struct Plan {
     for (int i = 0; i < algorithms.count; ++i) {
       const Performance& one = algorithms.found[i];
       if (one.status != CUDNN_STATUS_SUCCESS ||
+          // A little more than it asks for, because slots are rounded up.
           static_cast<std::int64_t>(one.memory) + 1024 > scratch_left()) {
         continue;
       }
@@ -231,6 +249,7 @@ struct Plan {
                                                                             : CUDNN_DEFAULT_MATH));
   }
 
+  // NaNs are passed on, so that training that diverges shows it.
   static cudnnActivationDescriptor_t activation_of(bool relu) {
     thread_local cudnnActivationDescriptor_t descriptors[2] = {};
     cudnnActivationDescriptor_t& descriptor = descriptors[relu ? 1 : 0];
@@ -249,6 +268,7 @@ struct Plan {
 
 // A thread is one device's, so its plans are, too.
 Plan& plan_of(const ConvTile& v, DataType type, Precision p) {
+  // All that the descriptors hold; strategies with a few shapes a layer make few of them.
   using Key = std::array<std::int64_t, 20>;
   thread_local std::map<Key, std::unique_ptr<Plan> > plans;
   const Key key{v.samples,
@@ -276,6 +296,7 @@ Plan& plan_of(const ConvTile& v, DataType type, Precision p) {
   return *plan;
 }
 
+// The elements of x inside its padded copy.
 TensorView interior_of(void* padded, const ConvTile& v, const Plan& plan) {
   const Rect all = Rect::of_shape({v.samples, plan.in_h, plan.in_w, v.channels});
   const TensorView whole = dense_view(padded, all, {}, plan.type);
@@ -373,6 +394,7 @@ void convolve(const ConvTile& conv, const Reals& x, const Reals& kernel, const R
       out.commit();
       return true;
     }
+    // Not fused: the convolution, then bias and activation in a pass of their own.
     const auto* const best = plan.choose(plan.forward);
     if (best == nullptr ||
         !plan.accepted(cudnnConvolutionForward(dnn(), &kOne, plan.x, in, plan.kernel, weights,
@@ -405,6 +427,7 @@ void convolve_backward_data(const ConvTile& conv, const Reals& kernel, const Rea
       return false;
     }
     out.commit();
+    // What cuDNN computed for the padding belongs to no element, and is left behind.
     if (pads) gpu::copy_view(dense_input(dx, conv), interior_of(all.data(), conv, plan));
     return true;
   });

@@ -1,6 +1,10 @@
 // cosine: output(..., c) = x . w(c) / (|x| |w(c)|), of rows x of the input and w(c) of the kernel.
 //
 // The gradients are derived in ops/cosine.cc. The products have factors of x's type.
+//
+// Launches: forwards one for each factor's lengths, the product, and the scaling of the result in
+// place; backwards the scaled gradient, and for each wanted gradient its sums of dy y, the product
+// and the correction.
 #include "gpu/blas.h"
 #include "gpu/column_sums.h"
 #include "ops/kernel.h"
@@ -24,6 +28,7 @@ enum Slot {
 
 constexpr float kShortest = 1e-12f;  // a shorter row counts as one of this length
 
+// 1 / |row| of each row: a team adds the squares of a row.
 const float* inverse_lengths(const Matrix& m, int slot) {
   float* const result = scratch(slot, m.rows);
   for_each_team(m.rows, m.cols, [=] FL_BODY(const Team& team, std::int64_t r) {
@@ -46,7 +51,8 @@ void scale(const Matrix& m, const float* a, const float* b, const Matrix& result
   });
 }
 
-// Of rows: scaled others - scales^2 sums rows.
+// The gradient of rows, x or w alike: scaled others - scales^2 sums rows. The first term is a
+// product, straight into the gradient; the second is subtracted from it in one pass.
 void gradient(const Matrix& scaled, const Matrix& others, const Matrix& rows, const float* scales,
               const float* sums, const TensorView& grad, bool adds) {
   const OutputMatrix result(grad, kResult, adds);

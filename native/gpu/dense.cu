@@ -1,4 +1,8 @@
 // dense: output(..., o) = f(sum over i of input(..., i) * kernel(o, i) + bias(o)).
+//
+// Forwards one product, with bias and activation in the same kernel where cuBLASLt has one
+// (fused_product.h). Backwards, dz = dy f'(y) is one pass, then dx = dz W and dW = dz^T x. Both
+// products read dz: where its rows are not aligned, it is copied once for both.
 #include "gpu/activation.h"
 #include "gpu/fused_product.h"
 #include "ops/kernel.h"
@@ -21,6 +25,7 @@ class Dense : public Kernel {
     const Matrix w = input_matrix(task.weights[0], 1, type);
     const DenseOutput y(task.outputs[0], 2, false, type);
     const std::int64_t rows = x.rows, columns = w.rows;
+    // Without memory: no bias, or another part's.
     Reals bias;
     if (use_bias_) bias = {DenseInput(task.weights[1], 3).memory(), DataType::float32};
     multiply_and_activate(x, w.transposed(),

@@ -1,3 +1,14 @@
+// The state of a thread that issues work to a GPU: stream, library handles, and the arena that
+// scratch memory is cut from.
+//
+// A thread belongs to one GPU processor, so all of it is thread-local and needs no lock. Work is
+// only issued: a task returns before its kernels have run, and its scratch memory is used by the
+// next task's kernels, which come after them (device_functions.cu orders the streams). So the arena
+// starts empty with each task: a slot is the next free piece of it, and pieces are not given back
+// within a task.
+//
+// Handles are made when they are first asked for, and never destroyed: they may be used until the
+// process ends.
 #include "gpu/device.h"
 
 #include <algorithm>
@@ -105,6 +116,7 @@ cudnnHandle_t dnn() {
   return mine.dnn;
 }
 
+// How algorithms with a workspace learn how much of it they may ask for.
 std::int64_t scratch_left() { return state().bytes - state().used; }
 
 bool scratch_fits(int slot, std::int64_t elements) {
@@ -118,6 +130,7 @@ float* scratch(int slot, std::int64_t elements) {
   State& mine = state();
   auto& [memory, size] = mine.slots[slot];
   if (memory != nullptr && elements <= size) return memory;
+  // Rounded up beyond `elements`, so that a slot of none has memory, too.
   constexpr std::int64_t kLine = 64;  // floats in 256 bytes
   const std::int64_t rounded = (elements + kLine) / kLine * kLine;
   const std::int64_t bytes = rounded * static_cast<std::int64_t>(sizeof(float));
@@ -132,6 +145,7 @@ float* scratch(int slot, std::int64_t elements) {
 }
 
 void read_integers(const std::int32_t* from, std::int64_t n, std::int32_t* to) {
+  // The one place where the host waits for the device within a task.
   check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(n) * sizeof(*to), cudaMemcpyDefault,
                         stream()));
   check(cudaStreamSynchronize(stream()));

@@ -1,4 +1,20 @@
 // What the runtime asks of a GPU beside kernels: to move tiles, to update weights, to tell times.
+//
+// Updates and norms. A weight's gradient, a stack of partial values, is summed into scratch memory,
+// multiplied if gradients are clipped or scaled, and used by the optimizer: a few launches, none of
+// which waits for the host. The norm stays in device memory: the kernels that need it read it
+// there.
+//
+// Order. Legion gives each task a stream, but all tasks of a device share one scratch memory.
+// begin() makes a task's stream wait for an event that the task before it recorded at its end, so
+// the device runs one task after the other.
+//
+// Recording. Work that is the same in every iteration is captured once as a CUDA graph and launched
+// as a whole: one launch in place of dozens, whose cost on the host would otherwise be what limits
+// small networks. What cannot be captured (a task that waits for the device) is issued as before.
+//
+// Times. A moment of a stream is an event; events of a device tell only their distances. So a base
+// is recorded now and then, whose time the host knows.
 #include "ops/device_functions.h"
 
 #include <algorithm>
@@ -56,6 +72,8 @@ void update(const WeightUpdate& update) {
   const std::int64_t columns = update.value.extent(1);
   if (update.kernel.skips_zeros()) {
     if (gradient.lookups.empty()) return;
+    // Zeros change nothing, so the rows that tokens name are enough: gathered, updated, and written
+    // back.
     const TouchedRows touched(gradient.lookups, rows, columns, kTableSlot);
     const TensorView values = touched.gathered(update.value, kGatheredSlot);
     by(values, touched.gradient(), {});
@@ -158,6 +176,7 @@ Recording record(void* arena, std::int64_t bytes, Precision precision, int parts
   }
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t work = nullptr;
+  // The capture has to be ended even if it failed, or the stream stays in it.
   failed = cudaStreamEndCapture(own, &graph) != cudaSuccess || failed;
   failed = failed || cudaGraphInstantiate(&work, graph, 0) != cudaSuccess;
   if (graph != nullptr) cudaGraphDestroy(graph);
@@ -196,6 +215,7 @@ struct Mark {
   std::shared_ptr<const Base> base;
 };
 
+// Marks are made by threads of all devices, and read by others.
 std::mutex marks_mutex;
 std::map<int, Mark> marks;
 int next_mark = 0;

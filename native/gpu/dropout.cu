@@ -1,3 +1,8 @@
+// Dropout on GPUs (ops/dropout.h): a thread for each element hashes its place in the whole tensor,
+// as the CPU's kernel does, so both drop the same elements.
+//
+// One pass in either direction, and no mask in memory. A step's key is part of the launch, so such
+// a task cannot be recorded and replayed (Kernel::repeats).
 #include "ops/dropout.h"
 
 #include "gpu/rows.h"

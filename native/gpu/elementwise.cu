@@ -1,10 +1,15 @@
 // relu, sigmoid, tanh (their gradients follow from the output) and gelu (from the input).
+//
+// One launch a pass, each of which reads and writes every element once. gelu is x Phi(x), and its
+// slope Phi(x) + x phi(x), with the normal distribution's function Phi and density phi.
 #include "gpu/activation.h"
 #include "ops/kernel.h"
 
 namespace flexlegion::gpu {
 namespace {
 
+// The activations whose slope follows from the output: the backward pass reads y and dy, and x need
+// not be kept.
 class ElementWise : public Kernel {
  public:
   explicit ElementWise(Activation activation) : activation_(activation) {}
@@ -29,6 +34,7 @@ class ElementWise : public Kernel {
   Activation activation_;
 };
 
+// Two values of x can have the same gelu, so the backward pass needs x.
 class Gelu : public Kernel {
  public:
   bool accumulates() const override { return true; }

@@ -1,5 +1,10 @@
 // embedding: output(n, ..., :) = table(tokens(n, ...), :), of some of the table's columns and rows;
 // zeros for a token whose row is not among them.
+//
+// Forwards, a thread copies 16 or 32 bytes of a row; threads of the same row read the same token.
+// Backwards, gradients are added atomically, in no particular order: rows that many tokens name
+// would otherwise need a sort. A token that is no row of the whole table reads zeros here, for a
+// kernel cannot throw.
 #include "gpu/rows.h"
 #include "gpu/table_gradient.h"
 #include "ops/kernel.h"

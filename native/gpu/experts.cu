@@ -1,5 +1,12 @@
 // How many rows each expert has decides which products there are: the host waits for these numbers,
 // once a pass.
+//
+// The alternative, products of a fixed number of rows for each expert, would compute with rows that
+// no gate chose. The wait costs a round trip to the device; such a task cannot be recorded either
+// (Experts::repeats).
+//
+// Each function is one launch over the elements of a block of rows. The sum of p h, a gate's
+// gradient, is a team's for each row.
 #include "ops/experts.h"
 
 #include "gpu/blas.h"

@@ -2,6 +2,11 @@
 //
 // Each thread runs the whole program for an element. The gradient of a broadcast input is a sum
 // over elements, each of whose terms is computed anew: nothing of the output's size is kept.
+//
+// Costs: forwards one launch, which reads each input once and writes the result; values stay in the
+// thread's own memory, so the program's length is arithmetic and not traffic. Backwards one launch
+// for all gradients of the output's shape, and one more for each broadcast input, which repeats the
+// arithmetic instead of writing terms down.
 #include "ops/expression.h"
 
 #include "gpu/column_sums.h"
@@ -51,6 +56,8 @@ FL_DEVICE void differentiate(const Operands& x, const BackwardWork& work, std::i
     if (code.operation == Operation::number) {
       value[v] = code.number;
     } else {
+      // A value that the backward pass does not need may lack its inputs: NaN stands for it, and
+      // would show if it were used.
       value[v] = work.known[v] ? value_of<LibraryMath>(code.operation, value[code.of[0]],
                                                        value[code.of[1]], value[code.of[2]])
                                : NAN;
@@ -83,6 +90,8 @@ struct Sinks {
 // The gradient of a broadcast input.
 void sum_gradient(const Operands& x, const BackwardWork& work, int v, const TensorView& dx,
                   const TensorView& dy, bool adds) {
+  // A column is an element of the input; its rows are the output's elements that it was repeated
+  // for.
   const Folded folded(dx, dy);
   const Strided from(dy);
   const Reals to(dx.data, dx.type);

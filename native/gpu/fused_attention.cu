@@ -8,6 +8,11 @@
 // The backward pass needs the forward pass's output and, of each query, the logarithm of its
 // exponentials' sum (its statistic). Neither is kept, so it first computes both again; that costs
 // less than a third of it. The gradients of queries are sums of no particular order.
+//
+// Why at all: the general way (multi_head_attention.cu) writes scores of s t elements a head to
+// memory and reads them several times. Flash attention keeps them on the chip, so that the pass is
+// bound by its products. What cuDNN does not have (biases, dropout, floats, other extents) goes the
+// general way.
 #include "gpu/fused_attention.h"
 
 // There is nothing here for the device: its compiler, which runs once an architecture, skips it.
@@ -307,6 +312,8 @@ bool fused_attention(const KernelTask& task, bool causal, float scale) {
   return true;
 }
 
+// First everything that can fail is asked: both plans, and all scratch memory. Then nothing was
+// changed if the answer is false.
 bool fused_attention_backward(const KernelTask& task, bool causal, float scale) {
   const TensorView& gradient = task.output_grads[0];
   const DataType type = gradient.type;

@@ -1,3 +1,12 @@
+// A dense layer's product with its bias in cuBLASLt's one kernel, or else a product and a pass for
+// bias and activation (fused_product.h).
+//
+// The pass that is saved reads and writes the result once more; for layers with few inputs that
+// takes as long as the product. cuBLASLt asks its heuristics for an algorithm by shape, strides,
+// types and the alignment of all addresses. The answer is kept for each of these keys and thread.
+//
+// If the result is narrow and nothing fuses, the product's sums stay floats in scratch memory until
+// bias and activation are done, and are rounded once.
 #include "gpu/fused_product.h"
 
 #include <array>
@@ -29,6 +38,7 @@ struct Shape {
   int rows, columns, inner, ld;
   DataType factors, result;
   Precision precision;
+  // Algorithms load up to 16 bytes at a time, so which of them may run depends on the addresses.
   std::array<std::int64_t, 3> alignment;
 
   Shape(const Matrix& a, const Matrix& b, const Matrix& c)
@@ -159,6 +169,7 @@ FusedProduct& product_of(const Shape& shape) {
 bool fused(const Matrix& a, const Matrix& b, const Matrix& c, const Reals& bias,
            Activation activation, int slot) {
   if (activation != Activation::none && activation != Activation::relu) return false;
+  // cuBLASLt takes no empty matrices. A sum over nothing is the bias alone.
   if (c.rows == 0 || c.cols == 0 || a.cols == 0) return false;
   FusedProduct& product = product_of(Shape(a, b, c));
   if (!product.usable()) return false;

@@ -3,6 +3,10 @@
 //
 // With h = (x - mean) r and g = dy gamma, over the n elements of a group: dx = r (g - sum(g) / n -
 // h sum(g h) / n), dgamma = sum of dy h, dbeta = sum of dy.
+//
+// A team reads its group's elements two times for the moments and once to write y; backwards once
+// more for the two sums and once to write dx. The moments are kept for the second launch, which
+// sums dgamma and dbeta down the channels.
 #include "ops/group_norm.h"
 
 #include "gpu/column_sums.h"
@@ -32,6 +36,8 @@ struct Groups {
   }
 };
 
+// The variance is about the mean, in a second pass over the group. Sums of squares of x itself
+// would cancel where the mean is large.
 FL_DEVICE inline Moments moments_of(const Team& team, const Rows& x, const Groups& groups,
                                     std::int64_t k, float epsilon) {
   const std::int64_t n = groups.elements();
@@ -118,6 +124,8 @@ class GroupNorm : public Kernel {
                       put(dx(row, c), m.r * (dy(row, c) * gamma(c) - g_mean - h * gh_mean), adds);
                     }
                   });
+    // Weights of the channels are shared by all samples: a sum down the columns, in a launch of its
+    // own.
     const WeightGradient dgamma(task, layer_.gamma), dbeta(task, layer_.beta);
     if (dgamma.data == nullptr && dbeta.data == nullptr) return;
     const std::int64_t rows = output_grad.extent(0) * groups.rows;

@@ -2,6 +2,10 @@
 //
 // The factors of products (x, states, kernels, the gradients of the gates' arguments) are of x's
 // type; gates are floats, and so is h, from step to step.
+//
+// A step is two launches: the product with the recurrent kernel, and one thread for each unit of
+// each sample. The state goes to memory twice: as an output, of y's strides and in floats, and
+// dense in the factors' type, for the next product.
 #include "gpu/activation.h"
 #include "gpu/recurrent.h"
 #include "ops/gru_cell.h"
@@ -12,6 +16,7 @@ namespace {
 
 using namespace gru;
 
+// Scratch memory by purpose: what is alive at the same time has different slots.
 enum Slot {
   kX,
   kKernel,
@@ -120,6 +125,8 @@ class Gru : public Kernel {
     const Matrix x_gates = scratch_matrix(kInputGates, n * steps, layer.width());
     const Matrix h_gates = scratch_matrix(kRecurrentGates, n, layer.width());
     multiply(layer.x, layer.kernel.transposed(), x_gates);
+    // The products of all inputs are one large product before the loop. Only what depends on the
+    // step before is left in it.
     for (std::int64_t t = 0; t < steps; ++t) {
       const bool zero = t == 0 && layer.h0.data == nullptr;
       if (!zero) {
@@ -151,6 +158,7 @@ class Gru : public Kernel {
     const Matrix gh = scratch_matrix(kRecurrentGates, n * steps, layer.width(), layer.type);
     for (std::int64_t t = steps - 1; t >= 0; --t) {
       step_backward(layer, t, saved.data(), y, reals(layer.h0), dy, dh.f32(), reals(gx), reals(gh));
+      // dh of the step before: what went around the gates, and what came by the recurrent kernel.
       multiply(layer.step(gh, t), layer.recurrent, dh, true);
     }
     if (task.wants_input_grad(1)) {

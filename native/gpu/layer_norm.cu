@@ -3,6 +3,11 @@
 //
 // With h = (x - mean) r and g = dy gamma, over n channels: dx = r (g - sum(g) / n - h sum(g h) /
 // n), dgamma = sum of dy h, dbeta = sum of dy.
+//
+// A team of threads for each row, which loads 16 bytes a thread where rows are aligned. The row is
+// read again from the caches for the variance, and to be written. Backwards a second launch sums
+// dgamma and dbeta down the columns (column_sums.h), with the moments that the first one kept: two
+// numbers a row.
 #include "gpu/column_sums.h"
 #include "gpu/rows.h"
 #include "ops/layer_norm.h"
@@ -90,6 +95,8 @@ class LayerNorm : public Kernel {
                           scales[row] = m.r;
                         }
                         if (!dx.present()) return;
+                        // First both sums of the row, then dx, which needs them. The row's second
+                        // read comes from the caches.
                         float g_sum = 0, gh_sum = 0;
                         for (std::int64_t c = team.rank * kWidth; c < n; c += team.size * kWidth) {
                           const auto values = x.load(width, row, c);
@@ -120,6 +127,8 @@ class LayerNorm : public Kernel {
     }
   }
 
+  // Sums down the columns: each block of threads takes some rows of some columns, with the moments
+  // of each row from scratch memory.
   static void weight_gradients(const WeightGradient& gamma, const WeightGradient& beta,
                                const Rows& x_rows, const Rows& dy_rows, const float* means,
                                const float* scales, std::int64_t rows, std::int64_t n) {

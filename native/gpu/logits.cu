@@ -1,5 +1,10 @@
 // What the loss over classes asks of the logits, as ops/logits.cc has it. A label that is no class
 // does not count.
+//
+// A team for each label goes over the tile's classes once: the sum of exponentials with a running
+// maximum, and the rank (row_log_sum.h). Smoothing takes one more read. The backward pass is one
+// more read of the logits, and one write. Rows of classes may begin at any address, for there may
+// be any number of classes: those before the first aligned one are visited one by one (visit_row).
 #include "gpu/row_log_sum.h"
 #include "ops/kernel.h"
 
@@ -34,6 +39,7 @@ class OwnLogit : public Kernel {
     });
   }
 
+  // logit_statistics gives the gradient of all logits, the own one included.
   void backward(KernelTask& /*task*/) override {}
 };
 
@@ -82,10 +88,14 @@ class LogitStatistics : public Kernel {
     const Strided dmeans = smoothed ? Strided(task.output_grads[2]) : Strided();
     for_each_team(rows.count, classes.count, [=] FL_BODY(const Team& team, std::int64_t row) {
       const Row out = row_of(dx, row), logits = row_of(x, row);
+      // Rows of both tensors are read 16 bytes at a time only if they are equally far from an
+      // aligned address.
       const std::int64_t n = classes.count, head = head_of(out.data);
       const bool alike = out.step == 1 && logits.step == 1 && head == head_of(logits.data);
       const std::int64_t label = row < rows.valid ? classes.of(labels, row) : -1;
       const bool counts = label >= 0;
+      // The statistics are kept relative to the own logit, which keeps their numbers small; here it
+      // is added again.
       const float log_sum = counts ? owns[row] + log_sums[row] : 0.0f;
       const float whole = counts ? static_cast<float>(dlog_sums[row]) : 0.0f;
       const float dmean = smoothed && counts ? static_cast<float>(dmeans[row]) : 0.0f;
@@ -96,6 +106,8 @@ class LogitStatistics : public Kernel {
         Lanes<W> values{};
         if (counts) values = logits.load(width, i);
         for (int k = 0; counts && k < W; ++k) {
+          // softmax times the gradient of the log of the sum, and the mean's even share. The own
+          // class is subtracted once more: all logits were taken relative to it.
           const float gradient = expf(values[k] - log_sum) * whole + even;
           values[k] = i + k == own ? gradient - (whole + dmean) : gradient;
         }

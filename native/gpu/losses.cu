@@ -1,4 +1,8 @@
 // Cross-entropy of classes, as ops/losses.cc has it. A label that is no class does not count.
+//
+// A team for each row of logits; each thread keeps its part of every sum in registers. Metrics are
+// added by a second launch of one team: they may lie in the host's memory, so one atomic addition
+// of each number is what a task costs there.
 #include <limits>
 
 #include "gpu/row_log_sum.h"
@@ -17,6 +21,8 @@ FL_DEVICE std::int64_t argmax(const Team& team, const Row& x, std::int64_t n) {
     mine = x[i];
     at = i;
   }
+  // The largest negated index is the smallest index: of threads that found the maximum, the first
+  // element wins.
   const std::int64_t candidate = mine == team.maximum(mine) ? at : n;
   return static_cast<std::int64_t>(-team.maximum(-static_cast<double>(candidate)));
 }
@@ -45,6 +51,7 @@ void softmax_cross_entropy(const LabelRows& rows, std::int64_t classes, const St
       if (smoothing > 0) {
         double sum = 0;
         for (std::int64_t i = team.rank; i < classes; i += team.size) sum += logits[i];
+        // The loss against a distribution that is even over all classes.
         const double even = found.log_sum - team.sum(sum) / static_cast<double>(classes);
         loss += smoothing * (static_cast<float>(even) - loss);
       }
@@ -100,6 +107,8 @@ void softmax_cross_entropy_gradient(const LabelRows& rows, std::int64_t classes,
     for (std::int64_t i = team.rank; i < classes; i += team.size) total += y[i];
     total = team.sum(total);
     const float log_sum = log_sums[row], kept = 1.0f - smoothing;
+    // (1 - s) (p total - y) + s (p - 1 / n), with p the softmax, total the sum of y and s the
+    // smoothing.
     const float even = smoothing / static_cast<float>(classes), all = total * kept + smoothing;
     for (std::int64_t i = team.rank; i < classes; i += team.size) {
       out[i] = (expf(logits[i] - log_sum) * all - (y[i] * kept + even)) * share;

@@ -5,6 +5,10 @@
 //
 // The factors of products (x, y, kernels, the gradients of the gates' arguments) are of x's type;
 // gates, cells and their gradients are floats.
+//
+// A step is two launches: the product, added to the gates' rows of that step, and one thread for
+// each unit of each sample. Steps depend on each other, so a short sequence of small layers is
+// bound by launches; recording them (device_functions.cu) spares the host most of that.
 #include "gpu/activation.h"
 #include "gpu/recurrent.h"
 #include "ops/kernel.h"
@@ -166,6 +170,7 @@ class Lstm : public Kernel {
     out.commit();
     saved.commit();
     give(task.outputs[1], layer.step(y, steps - 1));
+    // The last cell is the last step's plane of what is saved.
     float* const cells = saved.data() + layer.planes(0, steps - 1, 0) + kCell * units;
     give(task.outputs[2], Matrix::row_major(cells, n, units, steps * kPlanes * units));
   }

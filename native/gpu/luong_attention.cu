@@ -1,3 +1,7 @@
+// The GPU's side of ops/luong_attention.h: products by cuBLAS, of matrices and of batches of one
+// matrix a sample, and row-wise functions by teams of threads.
+//
+// The algorithm is told there. Each function is one launch, in place where its operands allow it.
 #include "ops/luong_attention.h"
 
 #include "gpu/activation.h"

@@ -1,6 +1,9 @@
 // matmul: output(n, ..., i, j) = sum over k of a(n, ..., i, k) * b(n, ..., k, j).
 //
 // One product of a batch of matrices, or several, where those do not lie at equal distances.
+//
+// cuBLAS takes one distance between the matrices of a batch, so as many dimensions as lie at equal
+// distances in all three operands make one batch: for dense tensors all of them.
 #include "gpu/blas.h"
 #include "ops/kernel.h"
 #include "ops/strided_loop.h"

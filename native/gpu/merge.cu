@@ -1,4 +1,8 @@
 // add and multiply: element-wise sum of several inputs, product of two.
+//
+// Each is one launch for two inputs, which reads both and writes the result; further inputs of a
+// sum take one each. Sums are linear, so a task may lack some inputs (ops/kernel.h): then the
+// output starts as zeros.
 #include <algorithm>
 
 #include "gpu/view.h"

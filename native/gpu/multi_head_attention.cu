@@ -8,6 +8,14 @@
 // queries of heads that share keys are one matrix. The scores of some of them are in memory at a
 // time; the backward pass computes them again. Where cuDNN has one kernel for all of it, that is
 // taken instead (fused_attention.h).
+//
+// Algorithm, for the matrices whose scores fit kScores elements at a time: scores = scale q k^T in
+// one batched product; the bias is added; a softmax of each row, in causal attention of those keys
+// that it may see; dropout; y = weights v. Backwards the weights are computed again, then dv = z^T
+// dy, dz = dy v^T, ds by the softmax's derivative, dq = scale ds k and dk = scale ds^T q.
+//
+// Costs: the scores go through memory several times each way, which is why the fused kernel is
+// preferred. Matrices of all queries and keys keep the tensor cores busy with few launches.
 #include <algorithm>
 #include <utility>
 
@@ -280,6 +288,7 @@ class MultiHeadAttention : public Kernel {
   static void for_each_block(const Operands& x, const Body& body) {
     if (x.groups == 1 || x.heads == x.groups * x.sharing) {
       const std::int64_t heads = x.heads / x.groups, all = x.samples * x.groups;
+      // Groups of whole heads: any number of them are one batch, for they have as many rows.
       const std::int64_t most = std::max<std::int64_t>(1, kScores / (heads * x.q.rows * x.k.rows));
       for (std::int64_t group = 0; group < all; group += most) {
         body(Block{group, std::min(most, all - group), group * heads, heads});

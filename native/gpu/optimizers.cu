@@ -1,4 +1,9 @@
 // sgd, adam and adamw: one pass over a weight's shard.
+//
+// One launch a weight, which reads the value, the gradient and the states once and writes what
+// changes. The formulas and their constants are ops/optimizers.h's, so both kinds of device agree.
+// Whether scaled gradients overflowed is known on the device alone: each thread looks at the norm,
+// and leaves everything as it is.
 #include "gpu/view.h"
 #include "ops/optimizers.h"
 
@@ -35,6 +40,7 @@ class Sgd : public UpdateKernel {
   }
 
   bool skips_zeros() const override { return rule_.skips_zeros(); }
+  // Its constants hold no step, unlike Adam's bias correction.
   bool repeats() const override { return true; }
 
  private:

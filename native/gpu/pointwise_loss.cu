@@ -1,4 +1,7 @@
 // Losses of one predicted value and its target each, as ops/pointwise_loss.cc has them.
+//
+// Forwards a team for each sample, whose means go to scratch memory, and a launch of one team that
+// adds them to the metrics. Backwards a thread for each value.
 #include "ops/pointwise_loss.h"
 
 #include "gpu/view.h"
@@ -8,7 +11,10 @@ namespace flexlegion::gpu {
 
 using pointwise::LossSums;
 
-// Of one sample after the other, means.
+// The loss and metrics of each sample, as means over its features. Each thread sums some features
+// in double precision, and the team adds these sums.
+//
+// Samples beyond `valid` pad the last batch: they count no features, so all their sums are zero.
 template <typename Formula>
 void add_samples(const Formula& formula, std::int64_t samples, std::int64_t valid,
                  std::int64_t features, const Tiles<2>& tiles, const Strided& y, LossSums* means) {
@@ -53,6 +59,7 @@ inline void add_metrics(Metrics* metrics, std::int64_t valid, const LossSums* me
   });
 }
 
+// A thread a value. `scale` holds the share of a label and of a feature.
 template <typename Formula>
 void write_slopes(const Formula& formula, const Tiles<3>& tiles, std::int64_t n,
                   std::int64_t counted, float scale) {

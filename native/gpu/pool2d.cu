@@ -4,6 +4,11 @@
 // windows that overlap need no atomic additions, and the sums have one order. Of a maximum, it has
 // to know which element of a window won: that is found first, once a window, and kept in scratch
 // memory.
+//
+// A thread has one place and as many channels as 16 bytes hold. Forwards it reads its window;
+// overlapping windows find their elements in the caches. Backwards it reads the few windows over
+// its element: with stride s and k taps, about (k / s)^2. A winner is a byte if the window has at
+// most 256 elements.
 #include "ops/pool2d.h"
 
 #include "gpu/view.h"
@@ -23,7 +28,8 @@ struct PoolTile {
         w(layer.w, input, output, 2),
         count_padding(layer.count_padding) {}
 
-  // Which of its window's elements (h, w) is.
+  // Which of its window's elements (h, w) is, counted from where the window begins inside the
+  // tensor: padding is left out.
   FL_DEVICE std::int64_t number(std::int64_t oh, std::int64_t ow, std::int64_t row,
                                 std::int64_t column) const {
     return (row - h.begin(oh)) * w.kernel + column - w.begin(ow);
@@ -84,6 +90,7 @@ struct Winners {
         const auto its = load(Width<W>(), plane, h * x.stride[1] + w * x.stride[2]);
         const auto number = static_cast<std::int32_t>(t.number(at.h, at.w, h, w));
         for (int k = 0; k < W; ++k) {
+          // NaN wins, as on CPUs; the first of equal ones stays.
           if (!(its[k] > values[k] || its[k] != its[k])) continue;
           values[k] = its[k];
           numbers[k] = number;
@@ -163,6 +170,8 @@ struct WinnersShare {
   }
 };
 
+// Two launches: who won each window, then for each input element the gradients of the windows that
+// it won.
 template <typename Number>
 void maximum_backward(const KernelTask& task, const PoolTile& tile) {
   const TensorView &input_grad = task.input_grads[0], &output_grad = task.output_grads[0];

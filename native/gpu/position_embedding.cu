@@ -1,4 +1,7 @@
 // position_embedding: output(n, t, c) = input(n, t, c) + table(t, c).
+//
+// The table's gradient sums dy over the samples: a table of samples by elements, down whose columns
+// is added (column_sums.h).
 #include "gpu/column_sums.h"
 #include "gpu/view.h"
 #include "ops/kernel.h"

@@ -1,5 +1,9 @@
 // resize2d over (n, h, w, c), as ops/resize2d.h describes it. Gradients are gathered: each input
 // looks at the outputs that it is a part of, so that sums have one order.
+//
+// A thread for each element. Forwards it reads at most four inputs; backwards the outputs that may
+// have it, about the product of both factors times four, most of them from the caches. Scattering
+// would need atomic additions, whose order varies.
 #include "ops/resize2d.h"
 
 #include "gpu/view.h"

@@ -1,4 +1,7 @@
 // rotary: as native/ops/rotary.cc says, an element at a time.
+//
+// Each element reads its partner, so x is read twice, the second time from the caches. Angles are
+// seen as a tile of x's extents, with strides of 0 where they repeat.
 #include "gpu/view.h"
 #include "ops/kernel.h"
 

@@ -1,5 +1,9 @@
 // top_k and capacity: they keep some of their input's values, and make the others 0. The gradients
 // of the same ones are kept.
+//
+// top_k counts, for each value, how many of its row rank before it: n^2 comparisons for n experts,
+// which are few, and no sort. capacity has to go through the rows in their order, so there are as
+// many threads as columns; the tensor is small beside those of the experts.
 #include "gpu/rows.h"
 #include "ops/kernel.h"
 #include "ops/top_k.h"

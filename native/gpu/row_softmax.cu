@@ -1,3 +1,9 @@
+// The softmax of rows that lie in memory, and its gradient, by a team of threads for each row.
+//
+// The row is read twice. In the first read, each thread keeps a running maximum and the sum of
+// exp(x - maximum), scaled down when the maximum rises; the team combines these. In the second,
+// results are written. So nothing is read a third time to find the maximum alone. Elements beyond a
+// row's length, which a causal mask hides, get weight 0.
 #include "gpu/row_softmax.h"
 
 #include "gpu/lanes.h"

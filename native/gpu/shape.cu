@@ -1,4 +1,7 @@
 // Copies, as ops/moves.h describes them.
+//
+// Which element goes where is decided by ops/moves.h, as a copy between two views; here such a copy
+// is one launch (view.cu).
 #include "gpu/view.h"
 #include "ops/moves.h"
 

@@ -1,5 +1,9 @@
 // softmax over the last dimension, or its logarithm. A task sees whole rows of its input and may
 // own a slice of their softmax; its contribution to the input's gradient covers the whole row.
+//
+// A team for each row, which reads it three times: for the maximum, for the sum of exponentials,
+// and to write its slice. The first read fills the caches. The logarithm is (x - maximum) -
+// log(sum), never the logarithm of a softmax, which may have become 0.
 #include "gpu/row_softmax.h"
 #include "gpu/view.h"
 #include "ops/kernel.h"

@@ -1,4 +1,8 @@
 // take, as ops/take.h describes it.
+//
+// A thread for each element. Backwards, the outputs that named an input are listed by `order` and
+// `starts`, so an input gathers its gradients in the order of the outputs. Atomic additions would
+// need no lists, but add in any order.
 #include "ops/take.h"
 
 #include "gpu/view.h"

@@ -1,3 +1,9 @@
+// Copies and element-wise passes over strided tiles of device memory.
+//
+// A copy of one type between dense tiles is the driver's own; of strided tiles, 16 bytes a thread
+// where runs of both begin aligned, else an element a thread. Copies move bits, so NaNs and
+// integers survive. What converts or computes goes through floats (for_each_element). Each is one
+// launch that reads and writes every element once.
 #include "gpu/view.h"
 
 #include <cstring>
@@ -7,6 +13,8 @@
 namespace flexlegion::gpu {
 namespace {
 
+// Where 16 bytes can be moved at a time, one thread moves a piece. Threads of a warp then ask for
+// neighbouring pieces, which the memory serves together.
 template <typename Integer>
 void copy_elements(const TensorView& to, const TensorView& from) {
   const TileOffsets<2> places({&to, &from});
@@ -27,7 +35,7 @@ void copy_elements(const TensorView& to, const TensorView& from) {
   });
 }
 
-// to = f(to, from)
+// to = f(to, from), in one pass over both.
 template <typename Function>
 void merge(const TensorView& to, const TensorView& from, const Function& f) {
   for_each_element<2>({&to, &from}, [=] FL_BODY(auto e) {
@@ -110,6 +118,7 @@ TensorView scratch_view(int slot, const TensorView& like, DataType type) {
   return dense_view(scratch(slot, floats), like.tile, like.shape, type);
 }
 
+// A view that is dense and of the right type is used where it lies. Only others cost a copy.
 DenseInput::DenseInput(const TensorView& view, int slot, DataType type) : memory_(view.data) {
   if (!view.present() || (view.dense() && view.fits(type))) return;
   const TensorView copy = gpu::scratch_view(slot, view, type);
@@ -117,6 +126,7 @@ DenseInput::DenseInput(const TensorView& view, int slot, DataType type) : memory
   memory_ = copy.data;
 }
 
+// What is added to is computed apart as well, since libraries overwrite their results.
 DenseOutput::DenseOutput(const TensorView& view, int slot, bool adds, DataType type)
     : view_(view),
       result_(view.dense() && view.fits(type) && !adds ? view
