@@ -1,4 +1,12 @@
-// The C ABI of libflexlegion_rt.
+// The C ABI of libflexlegion_rt: what Python calls through cffi.
+//
+// Each function translates: plain arrays and pointers to the runtime's types, results to arrays of
+// the caller's, and exceptions to a status with a message, which Python asks for next
+// (support/error.h). No exception may cross this boundary. The numbers of enumerations are compared
+// with the C++ ones when this file is compiled.
+//
+// Functions that issue work are called from the top-level task's thread, in the same order on every
+// rank.
 #include <oneapi/dnnl/dnnl.h>
 #include <algorithm>
 #include <memory>
@@ -18,6 +26,7 @@
 
 namespace fl = flexlegion;
 
+// What Python holds: a program, and arrays that outlive the call which fills them.
 struct fl_program {
   fl::Program program;
   std::vector<fl_record> records;  // what fl_records points to
@@ -36,6 +45,7 @@ static_assert(same(FL_HELD_WEIGHTS, fl::Content::weights) &&
 static_assert(same(FL_FP32, fl::Precision::fp32) && same(FL_TF32, fl::Precision::tf32) &&
               same(FL_BF16, fl::Precision::bf16));
 
+// Which rows of which arrays make a batch.
 fl::Batch batch_of(int n_data, const int32_t* data, int n_rows, const int64_t* rows) {
   fl::Batch batch;
   batch.data.assign(data, data + n_data);
@@ -43,6 +53,7 @@ fl::Batch batch_of(int n_data, const int32_t* data, int n_rows, const int64_t* r
   return batch;
 }
 
+// A tensor's field by its numbers; the enumerations of both sides agree (plan/api.cc).
 fl::Place place_of(int tensor, int field, int state) {
   return {fl::TensorId(tensor), static_cast<fl::Field>(field), state};
 }
@@ -73,7 +84,8 @@ fl::Repeats repeats_of(const fl_repeats& repeats) {
   return {repeats.warmups, repeats.least, repeats.most, repeats.budget_ns, repeats.sweep_bytes};
 }
 
-// The number of times that were measured, or -1.
+// Copies measured times to the caller's array, which has room for as many as were asked for. The
+// number of times, or -1.
 template <typename Measure>
 int measured(int64_t* times, Measure&& measure) {
   return fl::guarded(-1, [&] {
@@ -94,6 +106,7 @@ int measured_twice(int64_t* times, int32_t* alone, Measure&& measure) {
   });
 }
 
+// Recorded beside measured times: another version may be faster or slower.
 const char* kernel_library() {
   static const std::string name = [] {
     const dnnl_version_t* const v = dnnl_version();
@@ -113,10 +126,12 @@ int fl_rt_start(int n_threads, const int32_t* threads, int n_cores, const int32_
     fl::watch_ranks();
     const fl::MachineState& machine = fl::MachineState::get();
     const auto& all = machine.devices();
+    // What fl_rt_start() gives out points here, so it stays.
     static std::vector<fl_device> devices;
     devices.clear();
     for (const fl::Device& device : all) {
       // Memories are numbered by the first device that has them.
+      // Devices of one memory compete for it, so Python has to know which these are.
       const auto first = std::find_if(all.begin(), all.end(), [&](const fl::Device& other) {
         return other.memory == device.memory;
       });
@@ -162,6 +177,7 @@ int64_t fl_rt_memory_in_use(int device) {
 
 int fl_rt_count_copies(int on) {
   return status([&] {
+    // Each rank's mapper counts the copies that it maps, and nobody adds them up.
     if (fl::MachineState::get().ranks() > 1) {
       throw std::invalid_argument("copies can be counted on one rank only");
     }
@@ -281,6 +297,7 @@ int fl_program_wait(fl_program* program, int64_t ticket) {
 int64_t fl_program_metrics(fl_program* program, int n_tickets, const int64_t* tickets, int n_losses,
                            fl_metrics* out, int64_t say) {
   return fl::guarded(std::int64_t{-1}, [&] {
+    // The caller's array has this many sums for each ticket.
     if (n_losses != program->program.losses()) {
       throw std::invalid_argument("the graph has another number of losses");
     }
@@ -295,6 +312,7 @@ int64_t fl_program_metrics(fl_program* program, int n_tickets, const int64_t* ti
   });
 }
 
+// Every rank writes the whole tensor; each takes what its tasks need.
 int fl_program_write(fl_program* program, int tensor, int field, int state, const void* host) {
   return status([&] { program->program.write(place_of(tensor, field, state), host); });
 }
@@ -328,6 +346,7 @@ int fl_program_save(fl_program* program, int n, const fl_host_shard* shards) {
   });
 }
 
+// GPUs' times are known once their work is done.
 int fl_program_record(fl_program* program, int on, fl_records* out) {
   return status([&] {
     program->program.wait();

@@ -1,3 +1,9 @@
+// Scratch memory of GPUs: a region of so many floats for each, which Legion allocates once.
+//
+// Kernels may not allocate while they run: a device allocation can wait for all of the device's
+// work, and Legion would not know of the memory. So each GPU gets an arena of it when the runtime
+// starts. Taking it as a region has Legion place it in the memory that it manages, and count it
+// like all else.
 #include "runtime/arenas.h"
 
 #include <algorithm>
@@ -28,6 +34,8 @@ std::int64_t arena_bytes(int device) {
   const Device& of = MachineState::get().devices().at(static_cast<std::size_t>(device));
   if (of.kind != DeviceKind::gpu) return 0;
   const Memory& memory = of.memory;
+  // The default leaves most of the memory to tensors; a convolution's workspace is what needs most
+  // of the arena.
   const char* const text = std::getenv(kVariable);
   if (text == nullptr) return std::min(kMost, static_cast<std::int64_t>(memory.capacity()) / 8);
   std::int64_t value = 0;

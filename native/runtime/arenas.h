@@ -18,7 +18,7 @@ std::int64_t arena_bytes(int device);
 
 // Every rank calls this, once, after the machine was found. Throws UserMistake if a GPU's memory is
 // too small. The environment variable FLEXLEGION_GPU_SCRATCH says how many MiB a GPU has; by
-// default an eighth of its memory, and at most 1 GiB.
+// default an eighth of its memory, and at most 2 GiB.
 void reserve_arenas();
 
 }  // namespace flexlegion

@@ -2,6 +2,19 @@
 //
 // A forward or backward task hands its views to the operator's kernel by their role. It combines
 // partial values before, and adds to earlier contributions afterwards.
+//
+// Why bindings: which requirement goes where is found once, when a program is built; a task then
+// copies views to their places in a KernelTask and calls. The steps of a task of the forward or
+// backward pass:
+// 1. Stacks of partial values that it reads are combined into scratch memory: summed, or by a
+//    maximum, or by log(e^a + e^b).
+// 2. A slot of a gradient that it writes is the kernel's result itself, if the kernel can add or
+//    nothing stands there; else scratch memory, which is added afterwards.
+// 3. The kernel runs, in parts where the device has several cores (subtasks.h).
+// 4. Contributions that the kernel did not add itself are added.
+//
+// A launch that is split along a linear input (parts > 1) has tasks that may lack some of these
+// inputs; they compute the terms that they have, and nothing where they have none.
 #include "runtime/bodies.h"
 
 #include <algorithm>
@@ -41,6 +54,8 @@ struct Binding {
   int scratch_slot = kSummedSlot;
 };
 
+// What follows from the requirement alone. Reading a stack means all of its slots; writing means
+// the task's own slot.
 Binding bind(const Operator& op, const Plan& plan, const Requirement& r, int parts) {
   const Role role = op.operands[r.operand].role;
   Binding binding{nullptr, nullptr, position_in_role(op, r.operand), r.operand, r.adds};
@@ -144,6 +159,7 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
   const bool forward = planned.pass == Pass::forward;
   const int parts = planned.parts;
   // Whether the first part runs backward for all.
+  // Then the other parts' tasks have nothing to do, and only keep the launch's shape.
   const bool idle = !forward && parts > 1 && first_part_alone(op, planned);
   std::vector<std::pair<std::size_t, std::size_t>> maxima;  // (output, binding of its stack)
   for (std::size_t i = 0; i < bindings.size(); ++i) {
@@ -163,6 +179,8 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
       std::memcpy(&task.run.label_share, context.rows + loss, sizeof(double));
     }
     task.metrics = &context.metrics;
+    // A GPU's loss has one more requirement than the plan says, which the program added
+    // (add_loss_answer).
     if (context.views.size() > bindings.size()) {  // a place for them on the device
       device.zero(context.views.back());
       task.metrics = static_cast<Metrics*>(context.views.back().data);
@@ -185,6 +203,7 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
         if (adds && kernel.accumulates()) {
           (task.*b.flags)[b.position] = true;
         } else if (adds) {
+          // The kernel overwrites, so it gets a tile of its own, and the sum is taken afterwards.
           const TensorView fresh = dense_view(device.scratch(kAddedSlot + b.operand, view.volume()),
                                               view.tile, view.shape);
           to_add.emplace_back(view, fresh);
@@ -206,6 +225,7 @@ Body kernel_body(const Graph& graph, const Plan& plan, const Launch& planned,
         TensorView& gradient = task.output_grads[output];
         const TensorView& stack = context.views[binding];
         gradient =
+            // A maximum that several parts have reached rewards the first of them alone.
             gradient_of_first(gradient, stack, context.point % stack.extent(0), kFirstSlot, device);
       }
       subtasks->run(kernel, task, context.point, device);
@@ -223,6 +243,8 @@ Recordable recordable_kernel(const Operator& op, const Launch& planned,
 }
 
 // A sum task combines shards of an operator's partial values.
+// A launch may sum several outputs of one operator; each is a stack that it reads and a value that
+// it writes.
 Body combine_body(const Plan& plan, const Launch& planned) {
   struct Output {
     std::size_t partial = 0, summed = 0;  // requirements
@@ -275,6 +297,7 @@ void zero_body(LeafContext& context) {
   if (context.views[0].present()) context.device->zero(context.views[0]);
 }
 
+// Numbers for what a measured task reads: sensible magnitudes, cheap to draw, the same at each run.
 void fill_body(LeafContext& context, const Values& values) {
   const TensorView& view = context.views[0];
   if (!view.present()) return;
@@ -311,6 +334,7 @@ void stage_rows(const TensorView& tile, const HostArray& array, const std::int64
   for (int d = 1; d < tile.rank(); ++d) elements *= tile.shape[d];
   const auto row_bytes = static_cast<std::size_t>(elements * element_bytes(tile.type));
   const bool bytes = array.byte_values != nullptr;
+  // Host arrays hold floats or 32-bit integers, which are as large, or bytes that stand for floats.
   const std::int64_t host_bytes = elements * (bytes ? 1 : element_bytes(DataType::float32));
   const auto stage_row = [&](std::int64_t i) {
     void* const to = tile.at((i - tile.tile.lo[0]) * tile.stride[0]);
@@ -344,6 +368,7 @@ void store_tile(const TensorView& tile, const char* base) {
     whole.lo[d] = 0;
     whole.hi[d] = tile.shape[d];
   }
+  // The host array has the whole tensor: the tile's part of it has the same coordinates.
   TensorView host = dense_view(const_cast<char*>(base), whole, tile.shape);
   for (int d = 0; d < whole.rank; ++d) {
     host.data = host.at(tile.tile.lo[d] * host.stride[d]);

@@ -1,3 +1,9 @@
+// Makes one launch of several that the plan allows to fuse (plan/fusion.h).
+//
+// The fused launch's requirements are the members' without repetition: uses of the same field with
+// the same rectangles become one, with the wider privilege. Each part remembers which of them are
+// its own requirements, so that its body sees the views that it would see alone. Legion then
+// analyses, maps and starts one task where it had several.
 #include "runtime/fusion.h"
 
 #include "plan/fusion.h"

@@ -1,3 +1,9 @@
+// The log's one invariant: `pending` is the number of this rank's tasks that have not told yet of
+// that iteration. Whoever waits is woken when it becomes 0.
+//
+// Tasks run on any thread, and the caller waits on its own, so everything is under one lock; it is
+// held for a few instructions. A map and not a vector, because iterations are forgotten in any
+// order, while others keep their places.
 #include "runtime/iteration_log.h"
 
 #include <stdexcept>
@@ -45,6 +51,7 @@ std::vector<Answer> IterationLog::close(std::int64_t ticket) {
   return answers;
 }
 
+// After a failure the missing tasks will never tell, so nobody may wait for them.
 void IterationLog::give_up() {
   const std::lock_guard<std::mutex> lock(mutex_);
   given_up_ = true;

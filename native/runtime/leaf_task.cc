@@ -1,3 +1,17 @@
+// What happens when Legion runs a task of ours (leaf_task.h), from its arguments to the kernel and
+// back.
+//
+// 1. Find the executor and launch by their numbers, and the device by the processor that runs.
+// 2. Pin the thread to its device's cores, treat subnormal numbers as zeros, and let it lead its
+//    team (ops/team.h).
+// 3. Turn each region into a view: an address and strides. Asking Legion takes microseconds, longer
+//    than many a task, so views are remembered where instances stay (launch.h).
+// 4. Run the body: on a CPU it computes, on a GPU it issues work to the task's stream and returns.
+//    A fused launch has several bodies, which on GPUs are replayed from recordings where they
+//    repeat (recorded_work.h).
+// 5. Note when it ran, if somebody wants to know: a CPU's by the clock, a GPU's by events.
+//
+// Variants for CPU cores, groups of OpenMP threads and GPUs are this same function.
 #include "runtime/leaf_task.h"
 
 #include <immintrin.h>
@@ -32,6 +46,7 @@ std::int64_t now_ns() {
 
 namespace {
 
+// Asked once a thread, as it takes a system call.
 std::int32_t thread_number() {
   thread_local const auto number = static_cast<std::int32_t>(syscall(SYS_gettid));
   return number;
@@ -129,6 +144,7 @@ class GpuTask {
     static Realm::Cuda::CudaModule* const cuda =
         Realm::Runtime::get_runtime().get_module<Realm::Cuda::CudaModule>("cuda");
     device.begin_task(cuda->get_task_cuda_stream(), arena.data, arena.bytes, precision);
+    // Realm would otherwise wait for the whole device after each task.
     cuda->set_task_ctxsync_required(false);
   }
   ~GpuTask() { device_.end_task(); }
@@ -175,6 +191,7 @@ void run_body(Executor& executor, int index, LeafContext& context, int device,
               Given& given) {
   RuntimeLaunch& launch = executor.launch(index);
   launch.placed[static_cast<std::size_t>(context.point)] = device;
+  // Clocks and events are left out of iterations that nobody measures.
   const bool timed = executor.times(launch);
   const std::int64_t computed = timed ? thread_time_ns() : 0;
   TaskRecord record{index, context.point, device, thread_number(), now_ns(), 0, 0};
@@ -194,6 +211,8 @@ void run_body(Executor& executor, int index, LeafContext& context, int device,
 }
 
 // Runs the parts of a fused launch; of a GPU's, those that repeat by their recordings.
+// Parts that repeat alike make one stretch, for which one recording is replayed. Parts whose times
+// are asked for are run one by one.
 void run_parts(Executor& executor, RuntimeLaunch& launch, const LeafContext& context, int device,
                const std::vector<PhysicalRegion>& regions) {
   const auto replay = [&](const Recording& recording) {

@@ -1,3 +1,12 @@
+// The machine as Legion found it, and our registrations with Legion (machine.h).
+//
+// Devices are numbered alike on every rank: first all CPU processors, then all GPUs, each sorted by
+// rank and by Realm's number. The plan's device numbers are these. A CPU device is a processor of
+// Realm's: one of a core each, or, where Legate was given any, a group of OpenMP threads.
+//
+// Ids of tasks, traces and sharding functors are reserved in blocks under the library's name, and
+// given out in the same order on every rank: with control replication, each rank runs the same
+// calls, and their ids have to agree.
 #include "runtime/machine.h"
 
 #include <dlfcn.h>
@@ -27,6 +36,7 @@ constexpr std::size_t kMaxShardings = 1 << 12;
 
 MachineState* state = nullptr;
 
+// Which rank runs each point of a launch: the one that has its device.
 class PointToRank : public ShardingFunctor {
  public:
   explicit PointToRank(std::vector<int> ranks) : ranks_(std::move(ranks)) {}
@@ -38,6 +48,7 @@ class PointToRank : public ShardingFunctor {
   std::vector<int> ranks_;
 };
 
+// The nearest memory of a kind, or none.
 Memory memory_of(Legion::Machine machine, Processor processor, Memory::Kind kind) {
   Legion::Machine::MemoryQuery query(machine);
   query.only_kind(kind).best_affinity_to(processor);
@@ -71,6 +82,7 @@ std::string file_of(void* library) {
 void load_gpu_kernels() {
   if (device_functions(DeviceKind::gpu) != nullptr) return;
   constexpr const char* kFile = "libflexlegion_cuda.so";
+  // All symbols are resolved now, so that a missing CUDA library is noticed here and not in a task.
   void* const library = dlopen(kFile, RTLD_NOW | RTLD_NODELETE);
   if (library == nullptr) {
     throw UserMistake(std::string("Legate has GPUs, but flexlegion's kernels for them cannot be "
@@ -119,8 +131,12 @@ MachineState& MachineState::start(const std::vector<int>& threads, const std::ve
       throw std::runtime_error(
           "no Legion runtime is running in this process; use the legate command");
     }
+    // An exception cannot leave a static initialiser, so a kernel's registration keeps its mistake
+    // until here.
     if (!registration_mistake().empty()) throw UserMistake(registration_mistake());
     state = new MachineState;  // lives as long as Legion does, which may outlive static objects
+    // The order matters: registrations name kernels of GPUs, and arenas are launches of registered
+    // tasks.
     state->find_devices();
     state->share_cores(threads, cores);
     state->worth_sharing_ = worth_sharing;
@@ -147,6 +163,7 @@ void MachineState::find_devices() {
   if (!has_gpus_) return;
   load_gpu_kernels();
   for (const Processor& processor : gpus) {
+    // The processor of the same rank that stages batches and stores weights for this GPU.
     const auto host = std::find_if(cpus.begin(), cpus.end(), [&](const Processor& cpu) {
       return cpu.address_space() == processor.address_space();
     });
@@ -171,6 +188,7 @@ void MachineState::add_device(const Device& device) {
 void MachineState::share_cores(const std::vector<int>& threads, const std::vector<int>& cores) {
   std::vector<Device*> mine;
   for (Device& device : devices_) {
+    // Other ranks share out their own cores.
     if (device.rank != rank_) continue;
     device.threads = 1;
     if (device.kind == DeviceKind::cpu) mine.push_back(&device);
@@ -188,6 +206,7 @@ void MachineState::share_cores(const std::vector<int>& threads, const std::vecto
     placed = placed || asked == 0;
     wanted += static_cast<std::size_t>(mine[i]->threads);
   }
+  // One thread each is how Realm places them already.
   if (placed || wanted == mine.size() || wanted > cores.size()) return;
   auto next = cores.begin();
   for (Device* device : mine) {
@@ -205,6 +224,7 @@ void MachineState::register_all() {
   TaskID id = runtime->generate_library_task_ids(kLibrary, leaves.size());
   for (const LeafTask& leaf : leaves) {
     tasks_[leaf.name] = id;
+    // Launches of all other tasks leave out their futures, which cost Legion time.
     if (leaf.result != LeafResult::nothing) returning_.insert(id);
     register_leaf_task(runtime, id++, leaf);
   }
@@ -227,6 +247,7 @@ TraceID MachineState::next_trace_id() {
   return first_trace_ + used_traces_++;
 }
 
+// Launches with the same ranks share a functor: Legion keeps functors for good.
 ShardingID MachineState::sharding_of(const std::vector<int>& ranks) {
   const auto found = shardings_.find(ranks);
   if (found != shardings_.end()) return found->second;

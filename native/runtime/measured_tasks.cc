@@ -1,4 +1,14 @@
 // Measurements of tasks of a plan, and of sums.
+//
+// A task's time depends on more than its kernel: on strides, on which of its data lies in caches,
+// and on what the other devices of its memory do meanwhile. So the measured task is made as a
+// program would make it:
+// - its tiles lie in instances of the whole tensor's strides (surrounded);
+// - what an earlier task would have computed just before stays in the caches, what is older is
+//   evicted (is_fresh);
+// - the neighbours run the same task, over data of their own, but share what the whole launch
+//   reads, as weights (read_by_all);
+// - what it reads holds numbers of sensible magnitudes.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -32,6 +42,7 @@ Launch only(const Launch& launch, std::size_t part) {
 }
 
 // Host array -> staging tensor -> input tensor, as Program::add_load.
+// Both halves are measured in one step and their times added (Measurement::times).
 Times measure_load(const Graph& graph, const Launch& launch, const Repeats& repeats) {
   const Requirement& into = launch.requirements.front();
   const Tensor& tensor = graph.tensors[into.tensor];
@@ -113,12 +124,14 @@ void add_plan_task(Measurement& measurement, int device, const fl_plan& plan, co
   std::vector<bool> cold;
   for (std::size_t i = 0; i < launch.requirements.size(); ++i) {
     const Requirement& r = launch.requirements[i];
+    // The norm's passes read a number for each task of all updates, which are not here.
     if (r.tensor.none())
       throw std::invalid_argument("passes over the iteration's fields are not measured");
     const Tensor& tensor = graph.tensors[r.tensor];
     const bool gradient = r.field == Field::gradient;
     const bool stacked = gradient || r.field == Field::partial;
     const Field of = stacked ? r.field : Field::value;
+    // A tensor's value and states are fields of one region; its stacks are regions of their own.
     const auto [region, fresh] = (shares[i] ? shared : own).try_emplace({r.tensor, of}, 0);
     if (fresh) {
       std::vector<std::int64_t> shape = tensor.shape;
@@ -179,6 +192,7 @@ TaskTimes measure_task(const fl_plan& plan, const std::string& optimizer,
   if (row_of(launch.pass).ahead) return {measure_load(plan.graph, launch, repeats), {}};
   RunState state;
   state.step = 1;
+  // A full batch in training: no padding.
   state.valid_samples = plan.graph.tensors.front().shape.front();
   state.label_share = 1.0 / static_cast<double>(state.valid_samples);
   state.learning_rate = 1e-3;

@@ -1,3 +1,12 @@
+// Running steps again and again and collecting their times (measurement.h).
+//
+// A step is a sweep, which brings the caches to the state that they would have in an iteration, and
+// the task. Steps are issued as Legion launches like a program's, so the task runs under the
+// runtime's own load.
+//
+// How often: the first run shows how long one takes. A long one is repeated only a few times;
+// otherwise warm-ups follow, and then as many runs as the budget of time holds. All ranks have to
+// make the same number of launches, so the time that decides is told to all of them (times()).
 #include "runtime/measurement.h"
 
 #ifdef __x86_64__
@@ -51,6 +60,7 @@ constexpr int kRunsOfLong = 3;
 
 }  // namespace
 
+// Written, not only read: then the lines that go out have to be written back, as in an iteration.
 void sweep(std::int64_t bytes) {
   thread_local std::vector<std::int64_t> memory;
   memory.resize(static_cast<std::size_t>(bytes) / sizeof(std::int64_t));

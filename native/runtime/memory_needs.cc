@@ -1,3 +1,5 @@
+// Names and numbers for the sentence that says which memory is too small, and for the table below
+// it: what each memory would hold, by content, and what other programs have taken of it.
 #include "runtime/memory_needs.h"
 
 #include <algorithm>
@@ -10,6 +12,8 @@ using namespace Legion;
 
 std::string name_of(const Memory& memory) {
   std::vector<std::string> names;
+  // Devices are called by kind and number, as in files of strategies; a memory by the devices that
+  // have it.
   int counts[] = {0, 0};
   for (const Device& device : MachineState::get().devices()) {
     const bool gpu = device.kind == DeviceKind::gpu;

@@ -1,3 +1,9 @@
+// Which function makes a pass's bodies, and how its Legion tasks are called.
+//
+// Files with bodies register them while the library is loaded, so a new pass adds a row here
+// without a change of this file. Legion needs all task names before the first launch, so
+// pass_task_names() lists every name that any plan can use: each kernel with each pass that runs
+// operators, each optimizer with each pass that updates.
 #include "runtime/pass_bodies.h"
 
 #include <array>

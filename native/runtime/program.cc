@@ -1,3 +1,16 @@
+// Issuing iterations and moving data in and out of a program that is built (program_build.cc).
+//
+// An iteration is one trace: feed the staged batch, stage the next one, and issue the schedule's
+// launches. Legion records the dependences at the first time and replays them afterwards, so the
+// same launches have to be issued in the same order each time. All that varies goes by arguments:
+// the step, learning rate, label shares, which rows.
+//
+// Issuing does not wait for tasks, but for a pause now and then (step). An iteration's losses are
+// told by tickets: step() opens one, metrics() closes it later, so that the next iterations are
+// under way while the host looks at an earlier one's loss.
+//
+// With several ranks, every rank makes the same calls. Tasks tell their answers to their own rank's
+// log, and metrics() exchanges these.
 #include "runtime/program.h"
 
 #include <algorithm>
@@ -36,6 +49,8 @@ Program::~Program() { wait_quietly(); }
 
 int Program::add_data(TensorId tensor, const void* base, std::int64_t rows,
                       const float* byte_values) {
+  // The array stays the caller's. Of bytes (images, say), a table gives the number of each of the
+  // 256 values.
   HostArray array{static_cast<const char*>(base)};
   if (byte_values != nullptr) {
     const auto values = std::make_shared<std::array<float, 256>>();
@@ -47,6 +62,7 @@ int Program::add_data(TensorId tensor, const void* base, std::int64_t rows,
   return next_data_++;
 }
 
+// Called by tasks on other threads.
 HostArray Program::host_array(int data) {
   const std::lock_guard<std::mutex> lock(data_mutex_);
   return data_.at(data).array;
@@ -78,6 +94,9 @@ void Program::stage(unsigned runs, const Batch& batch) {
   issue_stage(runs, batch);
 }
 
+// Of each input that such a run reads, the rows of a batch go to the staging tensor. Without data
+// for it, the launch is issued all the same, and copies nothing: a trace has to be the same each
+// time.
 void Program::issue_stage(unsigned runs, const Batch& batch) {
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
     if (!(inputs_[i].runs & runs)) continue;
@@ -89,6 +108,7 @@ void Program::issue_stage(unsigned runs, const Batch& batch) {
   }
 }
 
+// First everything that can be refused, then the trace: an open trace cannot be left.
 std::int64_t Program::step(unsigned runs, const RunState& state,
                            const std::vector<double>& label_shares, const Batch& next) {
   raise_failure();
@@ -116,6 +136,7 @@ std::int64_t Program::step(unsigned runs, const RunState& state,
   std::vector<std::int64_t> shares(label_shares.size());  // as they follow a task's arguments
   for (std::size_t i = 0; i < shares.size(); ++i) {
     const double share = label_shares[i] * (run.loss_scale > 0 ? run.loss_scale : 1.0);
+    // They travel in the place of row numbers, as 64 bits each.
     std::memcpy(&shares[i], &share, sizeof(share));
   }
   const std::int64_t ticket = schedule.answers ? log_.open(schedule.telling) : 0;
@@ -129,6 +150,7 @@ std::int64_t Program::step(unsigned runs, const RunState& state,
   return ticket;
 }
 
+// The tasks of an iteration on this rank have told their answers; later iterations may still run.
 void Program::finish(std::int64_t ticket) {
   log_.wait(ticket);
   raise_failure();
@@ -179,6 +201,8 @@ Program::AllMetrics Program::metrics(const std::vector<std::int64_t>& tickets, s
   return all;
 }
 
+// A weight stored in two bytes has a master in floats, kept as its last optimizer state. Whoever
+// reads or writes the value from outside means the master.
 Place Program::exact(const Place& place) const {
   const Tensor& what = graph_.tensors.at(place.tensor.index());
   if (place.field != Field::value || !what.has_master()) return place;
@@ -201,6 +225,8 @@ void Program::write(const Place& place, const void* host) {
   data_.erase(data);
 }
 
+// All ranks issue the same launches; each copies the shards of its own devices that it has a place
+// for.
 void Program::save(const std::vector<HostShard>& shards) {
   std::vector<int> launches;
   for (const HostShard& shard : shards) {
@@ -235,6 +261,7 @@ void Program::read(Place place, void* host) {
     throw std::invalid_argument("tensor '" + what.name + "': nothing has computed that yet");
   }
   const MappedTensor mapped(regions_, region, field_id);
+  // The mapping has waited for whatever writes the tensor.
   const TensorView& view = mapped.view();
   const Rect whole = Rect::of_shape(what.shape);
   // What is stored narrow is read as floats.
@@ -262,6 +289,7 @@ void Program::read_of_iteration(Field field, void* host) {
   raise_failure();
 }
 
+// Whether a launch that writes there was issued. It may still run: who reads waits for it.
 bool Program::written(int region, FieldID field) const {
   for (const RuntimeLaunch& launch : launches_) {
     for (const LaunchRequirement& r : launch.requirements) {
@@ -283,6 +311,7 @@ std::vector<TaskRecord> Program::records() {
   return records;
 }
 
+// A fused launch's place is that of all its parts.
 std::vector<std::int32_t> Program::issued(unsigned runs) const {
   std::map<int, std::int32_t> places;  // of our launches
   const std::vector<int>& schedule = schedules_.at(runs).launches;

@@ -1,3 +1,9 @@
+// When a recording is made, used, or given up (recorded_work.h).
+//
+// The first time a key comes, its work is issued as usual: libraries load and choose their kernels
+// then, which cannot be recorded. The second time in a row it is recorded and replayed. Keys that
+// change at each iteration (a learning-rate schedule, say) thus never cost a recording. Work that
+// cannot be recorded at all is tried once.
 #include "runtime/recorded_work.h"
 
 #include <algorithm>
@@ -6,6 +12,8 @@
 
 namespace flexlegion {
 
+// Neighbours of one kind are one stretch: the longer a recording is, the less it costs for each
+// kernel.
 std::vector<Stretch> stretches_of(const std::vector<FusedPart>& parts) {
   std::vector<Stretch> stretches;
   for (int i = 0; i < static_cast<int>(parts.size()); ++i) {
@@ -19,6 +27,8 @@ std::vector<Stretch> stretches_of(const std::vector<FusedPart>& parts) {
 RecordingKey::RecordingKey(const TaskArguments& arguments, const std::int64_t* rows,
                            Recordable recordable)
     : valid_samples(arguments.run.valid_samples),
+      // Work that does not depend on the learning rate must not lose its recording when that
+      // changes.
       learning_rate(recordable == Recordable::at_one_rate ? arguments.run.learning_rate : 0),
       loss_scale(arguments.run.loss_scale),
       seed(arguments.run.seed),

@@ -1,3 +1,17 @@
+// Logical regions, their partitions, and the footprints by which the mapper chooses instances
+// (regions.h).
+//
+// The footprint of a field in a memory is the bounding box of all rectangles that tasks of that
+// memory touch, of those that read and of those that write. Where it takes no more memory to make
+// both boxes one, they become one, and a task reads what another wrote without a copy. Else there
+// are two instances (support/rect.h has the rule, which the simulator shares).
+//
+// Everything that Legion gives is cached: index spaces by their extents, partitions by their lists
+// of rectangles, field spaces by type and number of states. A program that is closed leaves them to
+// the next.
+//
+// Disjointness is told to Legion, which would otherwise compute it: n^2 / 2 comparisons of boxes
+// for n tasks.
 #include "runtime/regions.h"
 
 #include <algorithm>
@@ -140,6 +154,7 @@ void RegionStore::touch(int index, FieldID field, Memory memory, bool reads, con
   touched.kept |= kept;
 }
 
+// For each field and memory that is both read and written.
 void RegionStore::share_instances(Entry& entry) {
   for (auto& [use, read] : entry.touched) {
     const auto& [field, memory, reads] = use;
@@ -154,6 +169,8 @@ void RegionStore::share_instances(Entry& entry) {
   }
 }
 
+// From here on the mapper can ask for footprints. Each is named by a subregion, which is a part of
+// a partition made for that purpose.
 void RegionStore::seal() {
   Runtime* runtime = Runtime::get_runtime();
   Context ctx = Runtime::get_context();
@@ -188,6 +205,7 @@ std::map<Memory, std::int64_t> RegionStore::bytes() const {
 
 std::map<Memory, ContentBytes> RegionStore::bytes_by_content() const {
   std::map<Memory, ContentBytes> total;
+  // A copy, since it may be asked for before seal(): what memories would hold, if it were called.
   for (Entry entry : entries_) {
     share_instances(entry);
     std::set<std::tuple<FieldID, Memory, Rect>> instances;
@@ -217,6 +235,7 @@ Footprint RegionStore::whole(LogicalRegion root, FieldID field, Memory memory) {
   return {root, /*kept=*/false};
 }
 
+// The invariant behind remembered views: a kept footprint has one instance for its whole life.
 bool RegionStore::stays(LogicalRegion root, FieldID field, Memory memory, bool reads,
                         std::uint64_t instance) {
   const std::unique_lock<std::shared_mutex> lock(footprints_mutex);

@@ -1,3 +1,14 @@
+// Cutting one task into parts that threads compute side by side (subtasks.h).
+//
+// A part is a tile of the task's tile, so what it touches follows from the operator's access maps,
+// as for tasks themselves; kernels need not know. A dimension is suitable if the parts write pieces
+// of every result that do not overlap and leave nothing out. A weight's gradient, which all parts
+// contribute to, is allowed as a sum if it is small beside the tiles: each thread sums into memory
+// of its own, and the threads' sums are added at the end.
+//
+// There are two reasons to cut: as many parts as threads, for speed; and smaller parts where tiles
+// have to be converted between two bytes and floats, so that the floats stay in the cache instead
+// of going through memory. Sample dimensions come first, being the operator's first.
 #include "runtime/subtasks.h"
 
 #include <algorithm>
@@ -46,6 +57,8 @@ Subtasks::Subtasks(const Graph& graph, const Launch& launch)
       first_task_(launch.first_task) {
   const Operator& op = graph.operators[launch.op];
   space_ = space_of(graph, op);
+  // Dimensions that the operator reduces are left out: their parts would all add to the same
+  // output.
   for (int d = 0; d < static_cast<int>(op.dims.size()) && launch.parts == 1; ++d) {
     const DimKind kind = op.dims[static_cast<std::size_t>(d)];
     if (kind == DimKind::sample || kind == DimKind::attribute || kind == DimKind::parameter) {
@@ -72,6 +85,7 @@ Subtasks::Subtasks(const Graph& graph, const Launch& launch)
 void Subtasks::run(Kernel& kernel, KernelTask& task, int point,
                    const DeviceFunctions& device) const {
   const std::int64_t size = largest(task);
+  // Kernels that share out by themselves, and GPUs, take the task as a whole.
   const bool cut = !kernel.shares_out() && &device == device_functions(DeviceKind::cpu);
   const int threads = cut && size >= worth_sharing() ? team_size() : 1;
   const std::int64_t blocks = cut && converts(kernel, task) ? (size + kBlock - 1) / kBlock : 1;
@@ -131,6 +145,7 @@ void Subtasks::run_parts(Kernel& kernel, const KernelTask& task, const Parts& pa
       for (const auto& [sum, gradient] : to_add) add_view(sum, gradient);
     }
   };
+  // The order of additions depends on the number of threads alone, not on which ends first.
   if (threads == 1) {
     run_range(0);
   } else {
@@ -184,6 +199,7 @@ void Subtasks::compute(Kernel& kernel, KernelTask& task, const DeviceFunctions& 
     const bool adds =
         t.adds != nullptr && t.position < (task.*t.adds).size() && (task.*t.adds)[t.position];
     if (!t.written || adds || starts_as_zeros(t, task)) device.copy(view, kept);
+    // Results are rounded once, when they are stored.
     if (t.written) to_store.emplace_back(kept, view);
   }
   forward_ ? kernel.forward(task) : kernel.backward(task);
@@ -217,6 +233,8 @@ Subtasks::Parts Subtasks::split(const KernelTask& task, const Rect& tile, int th
   return {};
 }
 
+// Sums over the parts cost a pass over the gradient for each part; kFew keeps that small beside the
+// task itself.
 bool Subtasks::writes_apart(const KernelTask& task, const Parts& parts) const {
   std::int64_t added = 0, largest = 0;
   for (const Touched& t : touched_) {

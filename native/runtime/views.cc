@@ -1,3 +1,9 @@
+// From Legion's physical regions to TensorViews: an address and strides, taken once from an
+// accessor.
+//
+// Legion's accessors are templates of the rank, so the rank is a constant in each of six functions
+// here, and a number everywhere else. Access is unchecked: the mapper gave the task an instance
+// that covers its rectangle.
 #include "runtime/views.h"
 
 #include "runtime/machine.h"

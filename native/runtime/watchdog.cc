@@ -1,3 +1,19 @@
+// The watchdog's thread: a loop that waits for words, beats, and requests of other threads, until
+// the process ends (watchdog.h says what ranks do for each other).
+//
+// Each turn of the loop: wait for a socket, a request or the next beat; take requests (this rank
+// fails, finishes, or was terminated); as the hub, take ranks that call; hear what came; settle
+// what follows; beat, if it is time.
+//
+// Ends that a rank can come to:
+// - finished: it says so and waits until the hub has heard it of all.
+// - failed: it tells the hub, which gives the others a moment to fail by the same mistake, then
+//   names the first and has all go with its status.
+// - lost: whoever notices (the hub, of a rank; any rank, of the hub) says it in one sentence and
+//   ends. If the hub is lost, ranks take turns, so that one speaks.
+//
+// The thread blocks all signals and takes no lock that Python or Legion might hold. It ends the
+// process by _exit(): Legion's shutdown would wait for ranks that are gone.
 #include "runtime/watchdog.h"
 
 #include <fcntl.h>
@@ -55,6 +71,7 @@ struct Peer {
   int beats_missed = 0;
 };
 
+// For poll(): rounded up, since rounded down it would return just before the time, again and again.
 int milliseconds_until(Clock::time_point time) {
   const auto left = std::chrono::ceil<milliseconds>(time - Clock::now()).count();
   return static_cast<int>(std::max<std::int64_t>(0, left));
@@ -71,6 +88,7 @@ class Watchdog {
   void terminated();      // called by a signal's handler
 
  private:
+  // Rank 0 hears all others, and they hear only it: n - 1 connections instead of n (n - 1) / 2.
   bool hub() const { return rank_ == 0; }
   void run();
   void wait(Clock::time_point until);
@@ -133,6 +151,7 @@ Watchdog::Watchdog(int rank, std::vector<Introduction> ranks, Connection connect
   }
 }
 
+// The caller never comes back: it might hold a lock, or be inside Legion.
 void Watchdog::fail(int status) {
   if (getpid() != process_) return;  // a fork of it
   failing_ = status;
@@ -147,6 +166,7 @@ void Watchdog::finish() {
   thread_.join();
 }
 
+// In a signal's handler: an atomic and a write, which are safe there.
 void Watchdog::terminated() {
   terminated_ = true;
   eventfd_write(wake_, 1);
@@ -170,6 +190,8 @@ void Watchdog::run() {
   }
 }
 
+// The event descriptor is one of those waited for, so that a request of another thread wakes this
+// one.
 void Watchdog::wait(Clock::time_point until) {
   std::vector<pollfd> all{{wake_, POLLIN, 0}};
   const auto add = [&](const Connection& connection) {
@@ -184,6 +206,7 @@ void Watchdog::wait(Clock::time_point until) {
 void Watchdog::take_requests() {
   eventfd_t ignored;
   eventfd_read(wake_, &ignored);
+  // The first failure counts. What fails later on the way down says nothing new.
   if (course_ == Course::failed) return;
   const int status = terminated_ ? 128 + SIGTERM : failing_.load();
   if (status != 0) {
@@ -202,6 +225,7 @@ void Watchdog::take_requests() {
   }
 }
 
+// A rank is taken at its word only if it knows the token, which Legion carried to all ranks.
 void Watchdog::take_callers() {
   if (!hub()) return;
   for (Connection came = accept(listener_); came.open(); came = accept(listener_)) {
@@ -226,6 +250,7 @@ void Watchdog::take_callers() {
                  callers_.end());
 }
 
+// A connection that closes before its rank has finished or failed means that the process is gone.
 void Watchdog::hear(Peer& peer) {
   if (!peer.connection.open()) return;
   while (const std::optional<Word> word = peer.connection.receive()) {
@@ -264,12 +289,14 @@ void Watchdog::heed(Peer& peer, const Word& word) {
   }
 }
 
+// The first failure is the cause, as a rule: others fail because a peer is gone.
 void Watchdog::note_failure(int rank, int status) {
   if (failure_) return;
   failure_ = {rank, status};
   deadline_ = Clock::now() + kGrace;
 }
 
+// The hub decides for all; the others wait for its word, and not longer than their deadline.
 void Watchdog::settle() {
   if (!hub()) {
     if (Clock::now() >= deadline_) end(status_);
@@ -307,6 +334,7 @@ void Watchdog::beat() {
   }
 }
 
+// Closed connections take nothing, so nobody has to ask which are open.
 void Watchdog::tell_all(const Word& word) {
   for (const Peer& peer : peers_) peer.connection.send(word);
 }
@@ -393,6 +421,7 @@ void Watchdog::say(int rank, const std::string& what) const {
   (void)!write(errors_, sentence.data(), sentence.size());
 }
 
+// Read by rank 0 alone: one limit for all.
 double limit_from_environment() {
   const char* text = std::getenv(kLimitVariable);
   if (text == nullptr) return kLimit;

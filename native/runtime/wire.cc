@@ -1,3 +1,12 @@
+// TCP connections between ranks: sockets that never block, words of fixed size (wire.h).
+//
+// A word may come in pieces, so a connection keeps what it has of one until it is whole. Sending
+// never waits: a word that does not fit the socket's buffer is dropped, for the peer that does not
+// read for so long will be lost anyway. Nagle's delay is off, for words are small and should not
+// wait for each other.
+//
+// A rank is found by trying each address of the hub in turn, the loopback first, until one answers
+// with the token.
 #include "runtime/wire.h"
 
 #include <arpa/inet.h>
@@ -27,6 +36,7 @@ namespace {
 constexpr int kTryMs = 1000;  // for one address to answer
 constexpr int kFlags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 
+// Whether a socket can be read or written within that time.
 bool ready(int fd, short events, int milliseconds) {
   pollfd one{fd, events, 0};
   return poll(&one, 1, milliseconds) == 1;
@@ -52,7 +62,9 @@ Connection bound(int family) {
   return connection;
 }
 
-// A socket that is connected to that address, or closed.
+// A socket that is connected to that address, or closed. connect() does not block: it begins,
+// poll() waits until the socket can be written, and SO_ERROR tells how it ended. So an address that
+// nothing answers costs kTryMs, not minutes.
 Connection reach(const char* address, std::uint16_t port) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
@@ -85,6 +97,7 @@ bool greeted(Connection& connection, int rank, std::uint64_t token) {
 
 Connection::Connection(Connection&& other) noexcept { *this = std::move(other); }
 
+// A swap: what this connection had is closed by `other`.
 Connection& Connection::operator=(Connection&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(partial_, other.partial_);
@@ -99,12 +112,14 @@ void Connection::close() {
   fd_ = -1;
 }
 
+// The other side then reads the end after the last word, and this side can still read.
 void Connection::close_for_writing() const { shutdown(fd_, SHUT_WR); }
 
 void Connection::send(const Word& word) const {
   if (open()) (void)!::send(fd_, &word, sizeof word, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+// Closed by the other side, or broken: both end the connection.
 std::optional<Word> Connection::receive() {
   while (open()) {
     const ssize_t got =
@@ -115,6 +130,7 @@ std::optional<Word> Connection::receive() {
       close();
       return std::nullopt;
     }
+    // TCP is a stream of bytes: a word may come in parts, and the rest of it later.
     filled_ += static_cast<std::size_t>(got);
     if (filled_ < partial_.size()) continue;
     filled_ = 0;
@@ -125,6 +141,7 @@ std::optional<Word> Connection::receive() {
   return std::nullopt;
 }
 
+// Any free port will do: Legion carries the introduction to all ranks.
 Connection listen(Introduction& me) {
   Connection listener = bound(AF_INET6);            // which takes IPv4 as well
   if (!listener.open()) listener = bound(AF_INET);  // a system without IPv6
