@@ -1,3 +1,19 @@
+// Lower bounds for branch and bound (bounds.h): for a partial strategy, a time that no completion
+// of it can beat.
+//
+// Two things bound a strategy from below: its longest chain of dependencies, and its work spread
+// over all devices. Either alone is weak: a configuration with one task makes little work and a
+// long chain, one with many tasks the opposite, and the minimum over both is small in each. A
+// weighted mean of both is a bound as well, and is large for either; four weights are tried.
+//
+// The part of the chain that is not decided yet goes from an operator's forward task, through
+// operators without a configuration, back to its backward task. These ways are computed once, from
+// the last operator to the first (fill_around), for each configuration at their lower end. They do
+// not depend on what is decided below, so bounding a node only follows the decided operators: its
+// cost grows with their tasks and edges.
+//
+// Every step rounds towards less: waiting for devices and links, and transfers that share a link,
+// are left out. What remains is a bound, never an estimate.
 #include "bounds/bounds.h"
 
 #include <algorithm>
@@ -31,6 +47,7 @@ Bounds::Bounds(const Problem& problem, const std::vector<OpId>& operators,
   load_.assign(n + 1, std::vector<Time>(static_cast<std::size_t>(problem.machine.devices()), 0));
   least_work_.assign(n + 1, 0);
   for (std::size_t i = n; i-- > 0;) {
+    // Whatever configurations the operators from i on get, they make at least this work.
     least_work_[i] =
         least_work_[i + 1] + *std::min_element(nodes_[i].work.begin(), nodes_[i].work.end());
   }
@@ -45,6 +62,7 @@ Bounds::Bounds(const Problem& problem, const std::vector<OpId>& operators,
   std::fill(idle_[0].begin(), idle_[0].end(), first_);
   root_ = kNever;
   for (int c = 0; c < static_cast<int>(nodes_[0].configs.size()); ++c) {
+    // What holds for each configuration of the first operator holds for every strategy.
     root_ = std::min(root_, assign(0, c, kNever));
   }
 }
@@ -113,10 +131,12 @@ std::int64_t Bounds::assign(int position, int config, std::int64_t limit) {
     all += idle[d] + load[d];
     bound = std::max(bound, idle[d] + load[d]);
   }
+  // The bound by work alone: some device has at least an even share of it.
   const Time share = all / devices;
   bound = std::max(bound, (all + devices - 1) / devices);
   for (std::size_t w = 0; w < kWeights.size() && bound < limit; ++w) {
     const Time path = longest(position, w);
+    // (path + w share) / (1 + w), rounded up: a mean of two bounds is a bound.
     bound = std::max(bound, (path + kWeights[w] * share + kWeights[w]) / (1 + kWeights[w]));
   }
   return bound;
@@ -152,6 +172,8 @@ void Bounds::place(int position, int config) {
 // these done by then if it starts each as soon as its inputs can be there; the rest of that time it
 // is idle.
 void Bounds::find_idle(int position) {
+  // The earliest start of an operator without a configuration: after the first end among the tasks
+  // of each decided operator that all its tasks read.
   Time until = kNever;
   for (std::size_t i = static_cast<std::size_t>(position) + 1; i < nodes_.size(); ++i) {
     Time earliest = first_;

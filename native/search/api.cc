@@ -1,4 +1,10 @@
-// The search's part of the C ABI of libflexlegion_core.
+// The search's part of the C ABI of libflexlegion_core: one chain, run for some proposals or
+// seconds at a time.
+//
+// Python decides on temperatures, restarts and how chains share what they found. So a chain is a
+// handle: it is created from a start, run with options that may differ from call to call, and told
+// to adopt another chain's strategy. After each call its state, counts and best strategy among
+// them, stands in fl_chain_state.
 #include <optional>
 #include <stdexcept>
 
@@ -15,6 +21,7 @@ struct fl_chain {
     note();
   }
 
+  // What the state points to is kept here until the next call.
   void note() {
     best = fl::arrays_of(problem, chain.best());
     const fl::ChainCounts& c = chain.counts();

@@ -1,3 +1,22 @@
+// One chain of the search: propose, simulate, accept or reject (chain.h has the acceptance rule).
+//
+// 1. Draw a change of one operator's configuration, or of several (proposals.h).
+// 2. Draw the chance u, and from it the limit: the proposal is accepted exactly if its time is
+//    within current - ln(u) / beta.
+// 3. Ask the simulator with that limit. It answers "no" as early as it can: from the work of a
+//    device or link, from the longest path, or from the simulation itself once it has passed the
+//    limit.
+// 4. Keep the new strategy, or restore the old one.
+//
+// Most proposals are rejected, and rejecting early is what makes them cheap. The order matters for
+// the random numbers: u is drawn for every proposal, so the chain is the same with and without
+// early rejection.
+//
+// A strategy that does not fit into memory has no time worth comparing. From such a start, the
+// chain first goes downhill in missing bytes, and simulates from when it fits.
+//
+// descend() ends a search: from the best strategy it tries all configurations of each operator and
+// takes each improvement, until none is left.
 #include "search/chain.h"
 
 #include <algorithm>
@@ -37,6 +56,7 @@ Chain::Chain(const Problem& problem, const IdVector<OpId, int>& groups, std::uin
 void Chain::adopt(const PricedStrategy& strategy) {
   simulator_.set(strategy);
   note_current();
+  // Among strategies of equal time, the one that was given: it may be another chain's best.
   if (fits_ && current_time_ == best_time_) best_ = strategy;
 }
 
@@ -60,6 +80,7 @@ void Chain::find_critical() {
   critical_known_ = true;
   const Timeline& line = simulator_.timeline();
   const TaskGraph& graph = simulator_.graph();
+  // Each task of the timeline knows its cause, the task whose end it waited for last.
   int task =
       static_cast<int>(std::max_element(line.end_time.begin(), line.end_time.begin() + line.tasks) -
                        line.end_time.begin());
@@ -69,6 +90,8 @@ void Chain::find_critical() {
       const LaunchKey& key = graph.launches()[self.owner];
       if (!key.op.none()) critical_.push_back(key.op);
     } else {
+      // A transfer: the operator that sends is on the path, and so, if it carries no value, are
+      // those that it feeds.
       const FlowId& flow = graph.flow_ids()[~self.owner];
       const LaunchKey& key = graph.launches()[flow.parties.front()];
       if (flow.kind != FlowKind::value) {
@@ -123,6 +146,7 @@ void Chain::propose(const ChainOptions& options) {
     note_current();
     return;
   }
+  // Bounded, so that the limit stays a 64-bit number when u is almost 0.
   const double slack = std::min(-std::log(u) / beta, 1e18);
   const std::int64_t limit = current_time_ + static_cast<std::int64_t>(slack);
   switch (simulator_.propose(configs, options.algorithm, limit)) {
@@ -177,6 +201,7 @@ bool Chain::descend_to(OpId op, const PricedConfig& config, bool tied) {
     configs.emplace_back(op, config);
   }
   ++counts_.proposals;
+  // Only an improvement counts, so anything that reaches the current time may stop early.
   if (simulator_.propose(configs, Algorithm::delta, current_time_ - 1) != Verdict::simulated ||
       simulator_.iteration_time() >= current_time_) {
     simulator_.reject();

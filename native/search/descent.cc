@@ -1,3 +1,10 @@
+// The order of a descent (descent.h): operators near the last change first, the others round and
+// round.
+//
+// `tried_at_` tells at which number of changes an operator was last tried. If that is the present
+// number, trying it again would give the same answers, so it is skipped; when all operators are
+// skipped, the descent has ended. An improvement while an operator is being tried raises the
+// number, so that the operator itself comes again, too.
 #include "search/descent.h"
 
 #include <algorithm>

@@ -1,4 +1,7 @@
 // The exhaustive search's part of the C ABI of libflexlegion_core.
+//
+// A search is a handle that can be run for some seconds at a time. It takes few devices: the bounds
+// keep a table of pairs of tasks for each pair of configurations.
 #include "search/exhaustive.h"
 
 #include <optional>

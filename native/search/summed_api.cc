@@ -1,4 +1,8 @@
 // The summed costs' part of the C ABI of libflexlegion_core.
+//
+// Python's dynamic program eliminates nodes and edges of the graph as OptCNN does. It asks here for
+// the costs of many configurations in one call: of one operator for all its splits, and of one
+// tensor for all pairs of splits of its writer and reader.
 #include <algorithm>
 #include <stdexcept>
 #include <vector>

@@ -1,3 +1,13 @@
+// OptCNN's three costs (summed_costs.h), by the same charges that the simulator uses.
+//
+// Computation: the slowest task of each pass. Transfers: every pair of a writer's and a reader's
+// task whose tiles overlap sends that overlap over the route between their devices; the time is the
+// busiest link's bytes over its bandwidth, plus the longest latency. Synchronisation: gradients
+// gathered by the update's tasks, the slowest update, weights returned.
+//
+// These add up as if steps followed each other: exact for a chain of layers, and blind to overlap.
+// The cost of a pair of splits is found from an index of tiles, so it grows with the overlaps and
+// not with the product of the numbers of tasks.
 #include "search/summed_costs.h"
 
 #include <algorithm>
@@ -23,6 +33,7 @@ std::int64_t slowest(const Problem& problem, const Split& split, Pass pass) {
 
 // Whether every way back passes the same kinds of links as the way there, so that what is sent back
 // takes as long as what was sent.
+// Then the cost of gradients need not be computed: on most machines.
 bool ways_back_alike(const MachineModel& machine) {
   std::vector<int> reverse(machine.links.size(), -1);
   for (int a = 0; a < machine.memories; ++a) {
@@ -58,6 +69,7 @@ void Traffic::send(int from, int to, std::int64_t bytes) {
   latency_ = std::max(latency_, latency);
 }
 
+// Links work side by side, so the busiest one decides.
 std::int64_t Traffic::time() {
   std::int64_t most = 0;
   for (int link : used_) {
@@ -112,6 +124,8 @@ std::vector<std::int64_t> transfer_costs(const Problem& problem, OpId writer,
                                 "' reads");
   }
   const GraphFacts& facts = problem.facts;
+  // Whether a gradient comes back: the reader has one to give, and the writer uses it, or a table's
+  // update does.
   const bool back = facts.differentiable[tensor] && facts.backward[reader] &&
                     (facts.backward[writer] || !facts.table[writer].none());
   const auto tiles_of = [&graph](OpId op, int index, const std::vector<int>& degrees) {

@@ -1,3 +1,10 @@
+// The pairing of two neighbours, task by task: so that a task's input lies where it was computed.
+//
+// Which dimensions go together is known from the access maps (Candidates). Each degree of the
+// neighbour is taken over in the dimension that follows it. Degrees of dimensions that nothing
+// follows, such as a reduction, are given to any dimension that can be split, so that as many tasks
+// remain. Then task k of this operator goes to the device of the neighbour's task with the same
+// indices in the dimensions that are shared.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -35,6 +42,7 @@ bool follow(const Candidates& candidates, Random& random, OpId op, const Neighbo
   }
   for (int e = 0; e < static_cast<int>(degrees.size()); ++e) {
     if (degrees[e] == 1 || goes[e]) continue;
+    // Dimensions of this operator that follow nothing yet.
     std::array<int, kMaxRegionRank> free;
     int count = 0;
     for (int d = 0; d < rank; ++d) {
@@ -60,6 +68,8 @@ bool follow(const Candidates& candidates, Random& random, OpId op, const Neighbo
     return true;
   }
   for (int k = 0; k < tasks; ++k) {
+    // The task's indices, from the last dimension to the first, and the number of the neighbour's
+    // task that has the same ones.
     int rest = k, task = 0;
     for (int d = rank - 1; d >= 0; --d) {
       if (followed[d] >= 0) task += rest % mine[d] * stride[followed[d]];
